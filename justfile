@@ -11,17 +11,17 @@ fmt:
 # Format check, clippy and documentation, as in CI
 lint:
     cargo fmt --all -- --check
-    cargo clippy --locked --all-targets -- -D warnings
+    cargo clippy --locked --workspace --all-targets -- -D warnings
     cargo clippy --locked --test sim --test e2e -- -D warnings
-    RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
 
 # All tests that need no further tools
 test *ARGS:
-    cargo test --locked {{ARGS}}
+    cargo test --locked --workspace {{ARGS}}
 
 # Regenerate the reference pages and golden files
 update:
-    UPDATE=1 cargo test --locked --lib config
+    UPDATE=1 cargo test --locked -p groupage-policy
     UPDATE=1 cargo test --locked --test it tidy
 
 # Run the demo
@@ -135,7 +135,7 @@ fuzz-all SECONDS="60":
 
 # Find mutants of the pure parts that no test detects
 mutants:
-    cargo mutants --file 'src/batching/**' --file 'src/protocol/**' -- --lib --test it
+    cargo mutants --file 'src/batching/**' --file 'src/protocol/**' -- --workspace --lib --test it
 
 # Bump the version and tag: see release.toml
 release LEVEL:

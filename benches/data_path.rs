@@ -22,9 +22,9 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use groupage::standin::load::{ClosedConfig, PreparedCalls, closed};
-use groupage::standin::server::{Server, ServerConfig, ServerHandle};
-use groupage::standin::{Route, ServerAddr};
+use groupage::testkit::load::{ClosedConfig, PreparedCalls, closed};
+use groupage::testkit::server::{Server, ServerConfig, ServerHandle};
+use groupage::testkit::{Route, ServerAddr};
 
 #[path = "data_path/pass_through.rs"]
 mod pass_through;

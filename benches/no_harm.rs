@@ -25,8 +25,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use groupage::standin::Route;
-use groupage::standin::load::{Report, SLICE_INTERVAL};
+use groupage::testkit::Route;
+use groupage::testkit::load::{Report, SLICE_INTERVAL};
 
 #[path = "no_harm/change.rs"]
 mod change;

@@ -25,11 +25,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use groupage::simulate::baseline::Baseline;
-use groupage::simulate::ours::GroupagePolicy;
-use groupage::standin::load::{ClosedConfig, OpenConfig, PreparedCalls, Report, closed, open};
-use groupage::standin::server::{Server, ServerConfig, ServerHandle};
-use groupage::standin::{Route, ServerAddr};
+use groupage::simulator::baseline::Baseline;
+use groupage::simulator::groupage::GroupagePolicy;
+use groupage::testkit::load::{ClosedConfig, OpenConfig, PreparedCalls, Report, closed, open};
+use groupage::testkit::server::{Server, ServerConfig, ServerHandle};
+use groupage::testkit::{Route, ServerAddr};
 
 #[path = "schedule/front.rs"]
 mod front;

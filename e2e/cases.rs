@@ -4,7 +4,7 @@
 //! To add one, write the function in the file of its topic, named as a sentence that is true when
 //! it passes, and add a line to that file's `CASES`.
 
-mod by_hand;
+mod cli_injection;
 mod certificates;
 mod cluster;
 mod crd;
@@ -29,7 +29,7 @@ mod webhook;
 use std::pin::Pin;
 
 use super::CaseResult;
-use super::space::TestNamespace;
+use super::test_namespace::TestNamespace;
 
 /// A test case.
 #[derive(Clone, Copy)]
@@ -84,7 +84,7 @@ pub(crate) fn all() -> impl Iterator<Item = TestCase> {
         stream::CASES,
         tuning::CASES,
         no_harm::CASES,
-        by_hand::CASES,
+        cli_injection::CASES,
         rollout::CASES,
         ledger::CASES,
         kserve::CASES,

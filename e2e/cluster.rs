@@ -3,7 +3,7 @@
 
 mod certificates;
 mod component;
-mod names;
+mod dns;
 mod network;
 mod node;
 mod start;
@@ -21,7 +21,7 @@ use tokio::sync::OnceCell;
 pub(crate) use self::node::LocalNode;
 pub(crate) use self::start::{keep_logs, start};
 use super::TestError;
-use super::kit::Prerequisites;
+use super::prerequisites::Prerequisites;
 use super::tools::said;
 
 /// A cluster that is up.

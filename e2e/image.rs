@@ -19,7 +19,7 @@ use super::tools::{cache, cargo_target, quietly, root};
 /// Maximum compressed size of the image, which nodes have to download.
 const BYTES_MAX: u64 = 12 * 1024 * 1024;
 /// Cargo profile of the released binary.
-const RELEASE: &str = "release";
+const RELEASE: &str = "dist";
 /// Inputs of the binary: sources, and files that they include.
 const SOURCES: [&str; 7] =
     ["Cargo.toml", "Cargo.lock", ".cargo", "src", "manifests", "docs/configuration.md", "examples/scenarios"];

@@ -15,7 +15,7 @@ use kube::runtime::wait::await_condition;
 
 use super::TestError;
 use super::cluster::{Cluster, until};
-use super::space::{TestNamespace, is_ready, is_rolled_out};
+use super::test_namespace::{TestNamespace, is_ready, is_rolled_out};
 use super::tools::root;
 
 /// Namespace of the installation.

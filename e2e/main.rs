@@ -12,18 +12,18 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a runner for people and scripts")]
 
-mod caller;
+mod test_client;
 mod cases;
 mod cluster;
-mod enter;
+mod namespaces;
 mod image;
 mod installation;
-mod keep;
-mod kit;
+mod diagnostics;
+mod prerequisites;
 mod options;
 mod run;
-mod silent;
-mod space;
+mod controller_errors;
+mod test_namespace;
 mod tools;
 
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ const EXIT_SKIPPED: u8 = 77;
 fn main() -> ExitCode {
     let options = Options::parse();
     let done = match (&options.init, &options.inside) {
-        (Some(kit), _) => enter::init(kit),
+        (Some(kit), _) => namespaces::init(kit),
         (_, Some(kit)) => run::inside(kit),
         _ => run_outside_namespaces(&options),
     };
@@ -65,10 +65,10 @@ fn run_outside_namespaces(options: &Options) -> Result<ExitCode, TestError> {
         image::product(&options.profile)?;
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(missing) = kit::missing(options) {
+    if let Some(missing) = prerequisites::missing(options) {
         eprintln!("e2e: SKIPPED, all of it: {missing}");
         return Ok(ExitCode::from(EXIT_SKIPPED));
     }
-    let kit = kit::gather(options)?;
-    if options.kubeconfig.is_some() { run::elsewhere(kit) } else { enter::enter(&kit) }
+    let kit = prerequisites::gather(options)?;
+    if options.kubeconfig.is_some() { run::elsewhere(kit) } else { namespaces::enter(&kit) }
 }

@@ -35,7 +35,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "REGISTRY", requires = "kubeconfig")]
     pub(crate) registry: Option<String>,
     /// Cargo profile of the binary in the image; `sim` builds fastest
-    #[arg(long, value_name = "NAME", default_value = "release")]
+    #[arg(long, value_name = "NAME", default_value = "dist")]
     pub(crate) profile: String,
     /// Internal: second process, the init process of the namespaces
     #[arg(long, value_name = "KIT", hide = true)]

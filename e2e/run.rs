@@ -8,11 +8,11 @@ use std::time::Duration;
 use super::TestError;
 use super::cases::{self, Requirement, TestCase};
 use super::cluster::{self, Cluster};
+use super::controller_errors;
+use super::diagnostics::keep;
 use super::installation;
-use super::keep::keep;
-use super::kit::Prerequisites;
-use super::silent;
-use super::space::TestNamespace;
+use super::prerequisites::Prerequisites;
+use super::test_namespace::TestNamespace;
 use super::tools::now;
 
 /// Timeout of a case.
@@ -80,7 +80,9 @@ async fn all(cluster: Cluster) -> ExitCode {
     let cluster = Arc::new(cluster);
     let mut totals = CaseCounts::default();
     // After a rename, errors that the case causes deliberately would count as defects.
-    if let Some(name) = silent::FAULT_CASES.into_iter().find(|name| cases::all().all(|case| case.name != *name)) {
+    if let Some(name) =
+        controller_errors::FAULT_CASES.into_iter().find(|name| cases::all().all(|case| case.name != *name))
+    {
         println!("e2e/silent.rs names {name}, which is no case");
         totals.failed += 1;
     }
@@ -136,7 +138,7 @@ async fn run_case(cluster: &Arc<Cluster>, case: &TestCase) -> Result<String, Tes
         Err(_) => Err(format!("not over within {} s", limit.as_secs()).into()),
     };
     let mut faults = cluster.node.as_ref().map(cluster::LocalNode::faults).unwrap_or_default();
-    faults.extend(silent::errors(cluster, case.name, now().duration_since(begun)).await);
+    faults.extend(controller_errors::errors(cluster, case.name, now().duration_since(begun)).await);
     let verdict = match (verdict, faults.is_empty()) {
         (verdict, true) => verdict,
         (Ok(numbers), false) => Err(format!("{numbers}, but {}", faults.join("\n")).into()),

@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use groupage::standin::load::closed;
+use groupage::testkit::load::closed;
 
 use super::process::{self, Process};
 use super::rivals::{RivalProgram, RivalProxy};

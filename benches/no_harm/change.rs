@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use groupage::standin::Route;
-use groupage::standin::load::{Report, SLICE_INTERVAL};
-use groupage::standin::remote::ModelUpdate;
+use groupage::testkit::Route;
+use groupage::testkit::load::{Report, SLICE_INTERVAL};
+use groupage::testkit::remote::ModelUpdate;
 
 use super::data_path_process::Process;
 use super::measure::{Tally, loads, lost};

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use groupage::standin::load::{CallForm, ClosedConfig, PreparedCalls, Report, SLICE_INTERVAL, closed};
-use groupage::standin::{Route, ServerAddr};
+use groupage::testkit::load::{CallForm, ClosedConfig, PreparedCalls, Report, SLICE_INTERVAL, closed};
+use groupage::testkit::{Route, ServerAddr};
 use tokio::task::JoinSet;
 
 use super::process::SLOW;

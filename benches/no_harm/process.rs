@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use groupage::standin::ListResponse;
-use groupage::standin::remote::ModelUpdate;
-use groupage::standin::server::ServerStats;
+use groupage::testkit::ListResponse;
+use groupage::testkit::remote::ModelUpdate;
+use groupage::testkit::server::ServerStats;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use groupage::standin::{ListResponse, Route};
+use groupage::testkit::{ListResponse, Route};
 use tokio::task::JoinSet;
 
 use super::data_path_process::Process;

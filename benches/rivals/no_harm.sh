@@ -12,7 +12,7 @@ target=${CARGO_TARGET_DIR:-target}
 servers=${GROUPAGE_SERVERS_VENV:-$target/servers-venv}
 litellm=${GROUPAGE_LITELLM_VENV:-$target/litellm-venv}
 bento=${GROUPAGE_RIVALS_VENV:-$target/rivals-venv}
-groupage=${GROUPAGE:-$target/release/groupage}
+groupage=${GROUPAGE:-$target/dist/groupage}
 seconds=${1:-4}
 [ $# -eq 0 ] || shift
 
@@ -22,7 +22,7 @@ install() {
     "$1/bin/pip" install --quiet --disable-pip-version-check --no-input --only-binary :all: "$2" || echo "$2 cannot be installed"
 }
 
-[ -x "$groupage" ] || cargo build --locked --release
+[ -x "$groupage" ] || cargo build --locked --profile dist
 [ -x "$servers/bin/uvicorn" ] || tests/servers/setup.sh || echo "FastAPI and KServe cannot be installed"
 [ -x "$litellm/bin/litellm" ] || install "$litellm" 'litellm[proxy]==1.106.2'
 [ -x "$bento/bin/bentoml" ] || install "$bento" bentoml==1.4.39

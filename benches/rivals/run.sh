@@ -11,11 +11,11 @@ cd "$(dirname "$0")/../.."
 target=${CARGO_TARGET_DIR:-target}
 kserve=${GROUPAGE_SERVERS_VENV:-$target/servers-venv}
 bento=${GROUPAGE_RIVALS_VENV:-$target/rivals-venv}
-groupage=${GROUPAGE:-$target/release/groupage}
+groupage=${GROUPAGE:-$target/dist/groupage}
 seconds=${1:-60}
 
 if [ ! -x "$groupage" ]; then
-    cargo build --locked --release
+    cargo build --locked --profile dist
 fi
 [ -x "$kserve/bin/python" ] || tests/servers/setup.sh || echo "KServe cannot be installed"
 if [ ! -x "$bento/bin/bentoml" ]; then

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use groupage::batching::Tick;
-use groupage::simulate::baseline::Baseline;
-use groupage::simulate::curve::CostCurve;
-use groupage::simulate::metrics::CallFilter;
-use groupage::simulate::ours::GroupagePolicy;
-use groupage::simulate::scenario::Scenario;
-use groupage::simulate::upstream::{EngineServer, ServerLimits, SlotServer, UpstreamKind};
-use groupage::simulate::workload::{ArrivalProcess, ThinkTime, Workload};
-use groupage::simulate::{Arrival, SimPolicy, run};
-use groupage::standin::server::{CurveShape, InternalBatching, ServerConfig, TooLargeResponse};
+use groupage::simulator::baseline::Baseline;
+use groupage::simulator::curve::CostCurve;
+use groupage::simulator::groupage::GroupagePolicy;
+use groupage::simulator::metrics::CallFilter;
+use groupage::simulator::scenario::Scenario;
+use groupage::simulator::upstream::{EngineServer, ServerLimits, SlotServer, UpstreamKind};
+use groupage::simulator::workload::{ArrivalProcess, ThinkTime, Workload};
+use groupage::simulator::{Arrival, SimPolicy, run};
+use groupage::testkit::server::{CurveShape, InternalBatching, ServerConfig, TooLargeResponse};
 
 /// Factor of all times over those of the simulator's own scenarios.
 const SCALE: f64 = 4.0;

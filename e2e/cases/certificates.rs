@@ -11,7 +11,7 @@ use super::policies::{POLICY, until_counted};
 use super::{TestCase, case};
 use crate::cluster::until;
 use crate::installation::{Installation, NAMESPACE, has_sidecar, installed};
-use crate::space::TestNamespace;
+use crate::test_namespace::TestNamespace;
 use crate::tools::now;
 use crate::{CaseResult, TestError};
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use groupage::standin::remote::HttpCall;
+use groupage::testkit::remote::HttpCall;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
 use k8s_openapi::api::core::v1::{Node, Pod, Secret, Service};
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -12,9 +12,9 @@ use kube::{Api, ResourceExt};
 
 use super::manifests::MODEL;
 use super::{TestCase, case};
-use crate::caller::TestClient;
 use crate::cluster::until;
-use crate::space::TestNamespace;
+use crate::test_client::TestClient;
+use crate::test_namespace::TestNamespace;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[

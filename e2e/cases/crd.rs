@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{TestCase, case};
-use crate::space::TestNamespace;
+use crate::test_namespace::TestNamespace;
 use crate::tools::root;
 use crate::{CaseResult, TestError};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use groupage::standin::Route;
+use groupage::testkit::Route;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use rustix::process::Signal;
@@ -10,10 +10,10 @@ use rustix::process::Signal;
 use super::manifests::{ModelManifest, batched, merged};
 use super::policies::{POLICY, until_counted};
 use super::{TestCase, case};
-use crate::caller::TestClient;
 use crate::cluster::until;
 use crate::installation::installed;
-use crate::space::{TestNamespace, is_ready};
+use crate::test_client::TestClient;
+use crate::test_namespace::{TestNamespace, is_ready};
 use crate::tools::now;
 use crate::{CaseResult, TestError};
 

@@ -14,10 +14,10 @@ use tokio::sync::Notify;
 
 use super::servers::{self, ExpectedCalls};
 use super::{TestCase, case};
-use crate::caller::TestClient;
 use crate::cluster::{said_by, until};
 use crate::installation;
-use crate::space::TestNamespace;
+use crate::test_client::TestClient;
+use crate::test_namespace::TestNamespace;
 use crate::tools::{cargo_target, root};
 use crate::{CaseResult, TestError};
 

@@ -4,13 +4,13 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 
-use super::by_hand::batched_at_every_address;
+use super::cli_injection::batched_at_every_address;
 use super::manifests::{ASKS, MERGING_POLICY, ModelManifest};
 use super::sidecar::{CALLERS, embeddings, predictions, same};
 use super::{TestCase, case};
-use crate::caller::{TestClient, model_stats};
 use crate::installation::{has_sidecar, installed};
-use crate::space::TestNamespace;
+use crate::test_client::{TestClient, model_stats};
+use crate::test_namespace::TestNamespace;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 
 use super::{TestCase, case};
 use crate::installation::{self, NAMESPACE, RELEASE, installed};
-use crate::space::TestNamespace;
+use crate::test_namespace::TestNamespace;
 use crate::tools::root;
 use crate::{CaseResult, TestError};
 

@@ -4,15 +4,15 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use groupage::standin::remote::HttpCall;
+use groupage::testkit::remote::HttpCall;
 use kube::ResourceExt;
 
 use super::manifests::MERGING_POLICY;
 use super::sidecar::wait_until_started;
 use super::{TestCase, case};
-use crate::caller::TestClient;
 use crate::installation::{has_sidecar, installed};
-use crate::space::{TestNamespace, is_ready};
+use crate::test_client::TestClient;
+use crate::test_namespace::{TestNamespace, is_ready};
 use crate::tools::{quietly, root, said};
 use crate::{CaseResult, TestError};
 

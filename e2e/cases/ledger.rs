@@ -1,12 +1,12 @@
 //! Ledger test on a cluster: every item is tracked from a pod through a Service and a sidecar to a
 //! faulty model server, and back.
 
-use groupage::standin::ledger::POLICY;
+use groupage::testkit::integrity::POLICY;
 
 use super::{TestCase, case};
 use crate::CaseResult;
-use crate::caller::TestClient;
-use crate::space::TestNamespace;
+use crate::test_client::TestClient;
+use crate::test_namespace::TestNamespace;
 
 pub(super) const CASES: &[TestCase] = &[case!("ledger", every_item_that_goes_through_a_service_is_accounted_for)];
 

@@ -3,17 +3,17 @@
 
 use std::time::Duration;
 
-use groupage::standin::Route;
-use groupage::standin::remote::{LoadReport, ModelUpdate};
+use groupage::testkit::Route;
+use groupage::testkit::remote::{LoadReport, ModelUpdate};
 use kube::ResourceExt;
 
 use super::manifests::ModelManifest;
 use super::policies::{status, until_counted, until_said_within};
 use super::{TestCase, case};
-use crate::caller::{RunningLoad, TestClient, change_model};
 use crate::cluster::until;
 use crate::installation::installed;
-use crate::space::TestNamespace;
+use crate::test_client::{RunningLoad, TestClient, change_model};
+use crate::test_namespace::TestNamespace;
 use crate::tools::now;
 use crate::{CaseResult, TestError};
 

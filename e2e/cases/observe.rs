@@ -4,17 +4,17 @@
 use std::time::Duration;
 
 use groupage::api::v1alpha1::BatchingSummary;
-use groupage::standin::Route;
+use groupage::testkit::Route;
 use kube::ResourceExt;
 
 use super::manifests::ModelManifest;
 use super::policies::{status, until_counted};
 use super::sidecar::{CALLERS, embeddings, predictions, same};
 use super::{TestCase, case};
-use crate::caller::{TestClient, model_stats};
 use crate::cluster::until;
 use crate::installation::installed;
-use crate::space::{MetricsSnapshot, TestNamespace};
+use crate::test_client::{TestClient, model_stats};
+use crate::test_namespace::{MetricsSnapshot, TestNamespace};
 use crate::tools::now;
 use crate::{CaseResult, TestError};
 

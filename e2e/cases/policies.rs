@@ -10,10 +10,10 @@ use serde_json::Value;
 use super::manifests::{ASKS, ModelManifest};
 use super::sidecar::predictions;
 use super::{TestCase, case};
-use crate::caller::TestClient;
 use crate::cluster::until;
 use crate::installation::installed;
-use crate::space::TestNamespace;
+use crate::test_client::TestClient;
+use crate::test_namespace::TestNamespace;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[

@@ -1,13 +1,13 @@
 //! Rolling restarts under load, with hand-written and with injected sidecars.
 
-use groupage::standin::Route;
+use groupage::testkit::Route;
 
 use super::manifests::{ModelManifest, batched};
 use super::{TestCase, case};
 use crate::CaseResult;
-use crate::caller::TestClient;
 use crate::installation::{has_sidecar, installed};
-use crate::space::TestNamespace;
+use crate::test_client::TestClient;
+use crate::test_namespace::TestNamespace;
 
 pub(super) const CASES: &[TestCase] = &[
     case!("rollout", a_rolling_restart_under_load_loses_no_call),

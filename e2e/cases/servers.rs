@@ -6,24 +6,24 @@
 //! each.
 
 mod claims;
-mod deployed;
+mod deployment;
 mod table;
-mod unmoved;
+mod failed_recipe;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use groupage::standin::remote::{CallResponse, HttpCall};
+use groupage::testkit::remote::{CallResponse, HttpCall};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
-use self::deployed::{DeployedServer, PodSecurity, WorkloadSnapshot};
+use self::deployment::{DeployedServer, PodSecurity, WorkloadSnapshot};
 use self::table::ServerSpec;
 use super::manifests::{MERGING_POLICY, MODEL};
 use super::sidecar::same;
 use super::{Requirement, TestCase};
-use crate::caller::TestClient;
 use crate::installation::{has_sidecar, installed};
-use crate::space::{MetricsSnapshot, TestNamespace};
+use crate::test_client::TestClient;
+use crate::test_namespace::{MetricsSnapshot, TestNamespace};
 use crate::{CaseResult, TestError};
 
 /// Declares a case about one server.
@@ -61,7 +61,7 @@ pub(super) const CASES: &[TestCase] = &[
     TestCase::new(
         "servers.a_recipe_that_fails_is_reported_with_its_way_back",
         &[Requirement::Node, Requirement::Python],
-        |space| Box::pin(unmoved::a_recipe_that_fails_is_reported_with_its_way_back(space)),
+        |space| Box::pin(failed_recipe::a_recipe_that_fails_is_reported_with_its_way_back(space)),
     ),
     TestCase::new(
         "servers.under_restricted_litserve_is_reported_and_not_captured",

@@ -3,16 +3,16 @@
 
 use std::time::Duration;
 
-use groupage::standin::Route;
-use groupage::standin::remote::{CallResponse, HttpCall, ModelUpdate};
+use groupage::testkit::Route;
+use groupage::testkit::remote::{CallResponse, HttpCall, ModelUpdate};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use super::manifests::{batched, merged};
 use super::{TestCase, case};
-use crate::caller::{TestClient, change_model, model_stats, open_model};
 use crate::cluster::until;
-use crate::space::{TestNamespace, condition, is_ready};
+use crate::test_client::{TestClient, change_model, model_stats, open_model};
+use crate::test_namespace::{TestNamespace, condition, is_ready};
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[

@@ -1,15 +1,15 @@
 //! The simulated model server under the restrictions of a user's model server: an unprivileged user
 //! and a read-only root file system.
 
-use groupage::standin::remote::HttpCall;
+use groupage::testkit::remote::HttpCall;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use super::manifests::MODEL;
 use super::{TestCase, case};
 use crate::CaseResult;
-use crate::caller::{TestClient, model_stats};
-use crate::space::TestNamespace;
+use crate::test_client::{TestClient, model_stats};
+use crate::test_namespace::TestNamespace;
 
 pub(super) const CASES: &[TestCase] =
     &[case!("stand_in", it_serves_as_nobody_with_a_read_only_root_where_pods_are_restricted)];

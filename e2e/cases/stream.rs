@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use groupage::standin::Route;
+use groupage::testkit::Route;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
@@ -11,10 +11,10 @@ use kube::api::DeleteParams;
 use super::manifests::ModelManifest;
 use super::policies::{POLICY, status, until_counted, until_said};
 use super::{TestCase, case};
-use crate::caller::TestClient;
 use crate::cluster::until;
 use crate::installation::installed;
-use crate::space::{MetricsSnapshot, TestNamespace};
+use crate::test_client::TestClient;
+use crate::test_namespace::{MetricsSnapshot, TestNamespace};
 use crate::tools::now;
 use crate::{CaseResult, TestError};
 

@@ -4,17 +4,17 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use groupage::standin::Route;
-use groupage::standin::remote::ModelUpdate;
+use groupage::testkit::Route;
+use groupage::testkit::remote::ModelUpdate;
 use kube::ResourceExt;
 
 use super::manifests::ModelManifest;
 use super::policies::{status, until_counted, until_said_within};
 use super::{TestCase, case};
-use crate::caller::{RunningLoad, TestClient, change_model};
 use crate::cluster::until;
 use crate::installation::installed;
-use crate::space::TestNamespace;
+use crate::test_client::{RunningLoad, TestClient, change_model};
+use crate::test_namespace::TestNamespace;
 use crate::tools::now;
 use crate::{CaseResult, TestError};
 

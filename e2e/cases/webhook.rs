@@ -6,10 +6,10 @@ use super::manifests::ModelManifest;
 use super::policies::{POLICY, until_counted, until_said, until_said_within};
 use super::{TestCase, case};
 use crate::CaseResult;
-use crate::caller::TestClient;
 use crate::cluster::until;
 use crate::installation::{Installation, has_sidecar, installed};
-use crate::space::TestNamespace;
+use crate::test_client::TestClient;
+use crate::test_namespace::TestNamespace;
 
 pub(super) const CASES: &[TestCase] =
     &[case!("webhook", pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_after)];

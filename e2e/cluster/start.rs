@@ -15,10 +15,10 @@ use super::certificates::{Certificates, path_text};
 use super::component::{Component, settings};
 use super::network::{HOST, HOST6, PODS, SERVICES};
 use super::node::LocalNode;
-use super::{Cluster, Kubectl, client, names, network, until};
+use super::{Cluster, Kubectl, client, dns, network, until};
 use crate::TestError;
-use crate::enter::cgroup;
-use crate::kit::Prerequisites;
+use crate::namespaces::cgroup;
+use crate::prerequisites::Prerequisites;
 use crate::tools::quietly;
 
 /// Folder of the run's files. It is in memory and vanishes with the mount namespace.
@@ -48,7 +48,7 @@ pub(crate) async fn start(kit: Prerequisites) -> Result<Cluster, TestError> {
     let ClusterBuilder { folder, certificates, components, kit } = starting;
     let node = LocalNode { components: Mutex::new(components), socket: folder.join("containerd.sock") };
     let client = up.map_err(|fault| format!("{fault}\n{}", node.faults().join("\n")))?;
-    tokio::spawn(names::serve(client.clone()));
+    tokio::spawn(dns::serve(client.clone()));
     let kubectl = Kubectl::new(kit.kube.clone(), certificates.kubeconfig("admin")?);
     Ok(Cluster { client, kubectl, node: Some(node), kit, installed: OnceCell::new() })
 }
@@ -270,7 +270,7 @@ syncFrequency: 5s
             self.key("ca.crt"),
             self.key("kubelet.crt"),
             self.key("kubelet.key"),
-            names::DOMAIN,
+            dns::DOMAIN,
             self.path("pods"),
             self.path("plugins"),
         )

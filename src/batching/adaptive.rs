@@ -2,63 +2,63 @@
 //! arrival process, and decides dispatches from them.
 //!
 //! [`Adaptive`] owns everything that is learned and is notified of every event; [`Adaptive::next`]
-//! decides. Each submodule makes one decision: `want` selects the batch size, `gather` decides
-//! whether holding for expected arrivals pays, `rejoin` merges closed-loop cohorts that take turns,
-//! `choose` reduces a batch to what deadlines allow, `group` and `fair` select the members, and
-//! `turns` orders the key queues. `learn` updates the models from events. The behaviour is
+//! decides. Each submodule makes one decision: `batch_size` selects the batch size, `hold` decides
+//! whether holding for expected arrivals pays, `cohort` merges closed-loop cohorts that take turns,
+//! `deadline` reduces a batch to what deadlines allow, `weight_group` and `fair_queueing` select the members, and
+//! `service_order` orders the key queues. `events` updates the models from events. The behaviour is
 //! described in `docs/scheduling.md`.
 //!
-//! Left out: hard limits and the members that fit together (`decide`), ceilings (`class`), and
+//! Left out: hard limits and the members that fit together (`select`), ceilings (`class`), and
 //! solving plans, which belongs on a thread that may block.
 
-mod choose;
-mod explore;
-mod fair;
-mod gather;
-mod group;
-mod late;
-mod learn;
-mod line;
-mod lone;
-mod overdue;
-mod rejoin;
-mod show;
-mod turns;
-mod want;
+mod deadline;
+mod exploration;
+mod fair_queueing;
+mod hold;
+mod weight_group;
+mod late_calls;
+mod events;
+mod queue_view;
+mod lone_time;
+mod lost_requests;
+mod cohort;
+mod report;
+mod service_order;
+mod batch_size;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::ablation::{DisabledFeatures, Feature};
 use super::admission::AdmissionLimit;
 use super::batch::{BatchId, DispatchCause, ExpiryReason, UnbatchedReason};
 use super::call::{Call, CallId, CostClassId, KeyId};
 use super::class::merging::MergeLimit;
 use super::class::{ClassState, ClassTable};
 use super::cost::CostMeasure;
-use super::decide::BatchCaps;
-use super::draw::Draw;
-use super::flow::{ConcurrencyLimiter, Permit, PermitRequest};
+use super::limiter::{ConcurrencyLimiter, Permit, PermitRequest};
 use super::limits::Limits;
 use super::queue::{Queue, QueuedCall};
-use super::skill::{DisabledFeatures, Feature};
+use super::select::BatchCaps;
 use super::slots::{SlotAvailability, SlotInputs as SlotView, UpstreamSnapshot};
-use super::tally::HoldReason;
+use super::splitmix64::Draw;
+use super::stats::HoldReason;
 use super::tick::Tick;
 
-pub(super) use explore::DeadlineSpread;
-pub(super) use fair::BatchWork;
-pub(super) use learn::{AdaptiveReport, Dispatch, DispatchKind};
-pub(super) use line::{slack_of, slo_of};
-pub use show::{LearnedGauges, OperatingPoint, PlanAge};
+pub(super) use events::{AdaptiveReport, Dispatch, DispatchKind};
+pub(super) use exploration::DeadlineSpread;
+pub(super) use fair_queueing::BatchWork;
+pub(super) use queue_view::{slack_of, slo_of};
+pub use report::{LearnedGauges, OperatingPoint, PlanAge};
 
-use choose::DeadlineChoice;
-use explore::ExplorationBudget;
-use fair::{TurnHeap, VirtualClocks};
-use learn::{ClassModel, InFlight, KeyModel};
-use line::QueueView;
-use overdue::SpareRoom;
-use turns::ServiceOrder;
-use want::SizeDecision;
+use batch_size::SizeDecision;
+use deadline::DeadlineChoice;
+use events::{ClassModel, InFlight, KeyModel};
+use exploration::ExplorationBudget;
+use fair_queueing::{TurnHeap, VirtualClocks};
+use lost_requests::SpareRoom;
+use queue_view::QueueView;
+use service_order::ServiceOrder;
 
 /// Initial value of T, the running mean of execution times, in nanoseconds.
 const MEAN_TIME_FIRST: u64 = 5_000_000;
@@ -417,13 +417,13 @@ impl Adaptive {
         let weighted = model.cost.weights_matter();
         let room = if weighted { cap } else { within(walls, ctx.queue.line(key), cap) };
         let (weighs, cap) = (room < cap, room);
-        let items = fair::counted(ctx, key);
+        let items = fair_queueing::counted(ctx, key);
         let wait = model.slots.wait(in_flight, earliest_due, now);
         let line = QueueView { ctx, key, head, items, cap, wait, walls };
         let fillers = mixed && ctx.limits.has_fillers();
         // Scans the whole queue, so it is a closure that is evaluated only if a hold is considered.
         let hold_max = || {
-            let held = ctx.queue.line(key).filter(|queued| !fillers || !fair::is_filler(ctx, queued));
+            let held = ctx.queue.line(key).filter(|queued| !fillers || !fair_queueing::is_filler(ctx, queued));
             let first = held.map(|queued| queued.free_before).min().unwrap_or(head.free_before);
             scope.queue_delay_max.saturating_sub(ctx.free.saturating_sub(first))
         };
@@ -468,11 +468,11 @@ impl Adaptive {
         if let Some(model) = self.models.get(&class_id).filter(groups) {
             let in_turn = if mixed {
                 let items = line.cap.saturating_mul(GROUP_BATCHES);
-                fair::list_candidates(&line, &model.cost, &self.clocks, items, &mut self.room)
+                fair_queueing::list_candidates(&line, &model.cost, &self.clocks, items, &mut self.room)
             } else {
                 Vec::new()
             };
-            self.chosen = group::group(&line, &model.cost, self.rate(key, now), self.mean_time, &in_turn);
+            self.chosen = weight_group::group(&line, &model.cost, self.rate(key, now), self.mean_time, &in_turn);
             if !self.chosen.is_empty() {
                 return KeyDecision::Do(Action::Chosen { key, cause: cause(leading, waited), kind });
             }
@@ -490,7 +490,7 @@ impl Adaptive {
             },
         };
         if mixed && let Some(model) = self.models.get(&class_id) {
-            fair::choose(&line, &model.cost, &self.clocks, want, &mut self.room, &mut self.chosen);
+            fair_queueing::choose(&line, &model.cost, &self.clocks, want, &mut self.room, &mut self.chosen);
             return KeyDecision::Do(Action::Chosen { key, cause: cause(leading, waited), kind });
         }
         if growing {
@@ -501,7 +501,7 @@ impl Adaptive {
         // Earliest deadline first: the batch shrinks for an urgent head, or urgent heads are given
         // up for more calls served in time.
         let Some(model) = self.models.get(&class_id) else { return KeyDecision::Skip };
-        match choose::choose(&line, &model.cost, self.rate(key, now), want, &mut self.draw) {
+        match deadline::choose(&line, &model.cost, self.rate(key, now), want, &mut self.draw) {
             DeadlineChoice::First(items) => {
                 let cause = match () {
                     () if items < want => DispatchCause::Deadline,
@@ -527,7 +527,7 @@ impl Adaptive {
         let Some(model) = self.models.get(&line.head.call.cost_class).filter(|_| mixed) else {
             return Action::Send { key, items: 1, cause, kind };
         };
-        fair::choose(line, &model.cost, &self.clocks, 1, &mut self.room, &mut self.chosen);
+        fair_queueing::choose(line, &model.cost, &self.clocks, 1, &mut self.room, &mut self.chosen);
         Action::Chosen { key, cause, kind }
     }
 
@@ -577,7 +577,7 @@ impl Adaptive {
         }
         let (mut work, mut time) = (0, 0);
         if let Some(ClassModel { cost, .. }) = self.models.get(&call.cost_class) {
-            (work, time) = (fair::charge(cost, batch, call, share), cost.time(batch.items));
+            (work, time) = (fair_queueing::charge(cost, batch, call, share), cost.time(batch.items));
         }
         self.clocks.charge(call.flow(), work, time, alone);
     }

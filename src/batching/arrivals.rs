@@ -7,7 +7,7 @@
 //! mean rate in bins after an event. A stream of independent arrivals has no excess, so nothing is
 //! held for it.
 //!
-//! Left out: the decision to hold (`gather`), seasonality and forecasts, and timers. An estimate
+//! Left out: the decision to hold (`hold`), seasonality and forecasts, and timers. An estimate
 //! ages when it is updated or read.
 
 use super::math::{exp, float, whole};

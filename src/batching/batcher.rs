@@ -1,42 +1,42 @@
 //! The batching state machine of one upstream. It owns the queues, the learned models and the
 //! record of executions in flight, and combines their decisions.
 
-mod late;
-mod leave;
-mod pace;
+mod late_calls;
+mod dispatch;
+mod measures;
 mod pause;
-mod refuse;
+mod admission;
 mod retest;
-mod shown;
-mod why;
+mod report;
+mod statistics;
 
 use std::collections::BTreeMap;
 
+use super::ablation::{DisabledFeatures, Feature};
 use super::adaptive::{Adaptive, DispatchKind};
 use super::batch::{BatchId, BatchOutcome, Decision, DispatchCause, ExpiryReason, Observation, UnbatchedReason};
 use super::call::{Call, CallId, CostClassId, KeyId, Rejection, ScopeId};
+use super::call_map::CallMap;
 use super::ceiling::SizeMeasure;
 use super::class::merging::{EndedBatch, MergeLimit, MergingChange};
 use super::class::{ClassSample, ClassTable};
-use super::decide::{DecisionView, Readiness, ready};
-use super::draw::Draw;
 use super::limits::{DispatchPolicy, Limits};
 use super::plan::{Plan, PlanInput};
 use super::queue::{Queue, QueuedCall};
-use super::shelf::CallMap;
-use super::skill::{DisabledFeatures, Feature};
+use super::select::{DecisionView, Readiness, ready};
 use super::slots::UpstreamSnapshot;
-use super::tally::DispatchStats;
+use super::splitmix64::Draw;
+use super::stats::DispatchStats;
 use super::tick::Tick;
-use late::LateCalls;
-use leave::Who;
-use pace::{DrainRate, FreeTime};
+use dispatch::Who;
+use late_calls::LateCalls;
+use measures::{DrainRate, FreeTime};
 use pause::PausedKeys;
-use shown::RequestedSlos;
+use report::RequestedSlos;
 
 pub use pause::PauseStats;
-pub use shown::{BatcherReport, CeilingInForce, ClassSnapshot, InfeasibleSlo};
-pub use why::{ClassDecisionStats, DecisionStats};
+pub use report::{BatcherReport, CeilingInForce, ClassSnapshot, InfeasibleSlo};
+pub use statistics::{ClassDecisionStats, DecisionStats};
 
 /// The batching core of one upstream.
 ///

@@ -2,15 +2,15 @@
 //!
 //! Every decision about size, deadline and lead uses this prediction. It needs no configuration: it
 //! is learned from batches that found their slot idle. The curve is a linear model in items and
-//! weights ([`base`]), a shape on top of it where a line does not fit, a ratio for the tail, and a
+//! weights ([`models`]), a shape on top of it where a line does not fit, a ratio for the tail, and a
 //! change detector. Floating-point numbers stay inside this module; its results are whole
 //! nanoseconds, so decisions compare integers and are reproducible.
 //!
 //! Left out: the selection of clean samples, which is up to the caller, ceilings, slots, and
 //! arrivals.
 
-mod base;
-mod load;
+mod models;
+mod batch_load;
 mod report;
 mod reservoir;
 mod shape;
@@ -20,9 +20,9 @@ mod tests;
 
 use super::call::Weight;
 use super::math::{float, whole};
-pub use base::CostMeasure;
-use base::LinearModels;
-use load::{BatchLoad, TypicalLoad};
+use batch_load::{BatchLoad, TypicalLoad};
+pub use models::CostMeasure;
+use models::LinearModels;
 pub use report::{CostReport, CostSnapshot, CurvePoint};
 use reservoir::{CostReading, Reservoir};
 use shape::{CostShape, SizeMean};

@@ -14,9 +14,9 @@
 //! Left out: deadlines, several slots (the caller divides the load), weights, and queues longer
 //! than the plan, for which the caller uses [`Plan::best`].
 
-mod process;
+mod smdp;
 
-use process::LoadProcess;
+use smdp::LoadProcess;
 
 use super::arrivals::ArrivalRate;
 use super::math::{float, whole};

@@ -1,6 +1,6 @@
 //! Priority classes: weights of the classes against each other, and strict precedence.
 //!
-//! Classes share the upstream by weight, so that none starves; `adaptive::fair` charges work by
+//! Classes share the upstream by weight, so that none starves; `adaptive::fair_queueing` charges work by
 //! these weights. In addition a class may be *strict* and precede all others, or *filler* and use
 //! only the room that is left. Waiting raises the rank of a call, one rank at a time.
 //!

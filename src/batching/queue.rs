@@ -4,16 +4,16 @@
 //! order that the policy requires: by arrival, or by deadline with ties by arrival. Once the queue
 //! has reached its usual length, calls are added and removed without an allocation.
 
-mod order;
+mod sorted_deque;
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::call::{Call, CallId, CostClassId, FairFlow, KeyId, PriorityId, ScopeId, TenantId};
-use super::shelf::CallMap;
+use super::call_map::CallMap;
 use super::tick::Tick;
-use order::SortedDeque;
+use sorted_deque::SortedDeque;
 
 /// Maximum number of cost classes with a counter that is kept while none of their calls is queued:
 /// the number of cost curves.
@@ -401,7 +401,7 @@ mod tests {
             queue.push(Tick(id), Duration::ZERO, Tick(0), call(id, 0));
             queue.remove(CallId(id));
         }
-        assert!(queue.lines[&KeyId(0)].ids.len_with_tombstones() <= 2 + order::GAPS_MAX + 1);
+        assert!(queue.lines[&KeyId(0)].ids.len_with_tombstones() <= 2 + sorted_deque::GAPS_MAX + 1);
     }
 
     #[test]

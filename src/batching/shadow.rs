@@ -10,16 +10,16 @@
 //! the server's time. The execution time of several items is measured only if clients send several
 //! items themselves; [`ShadowKnowledge`] reports up to how many.
 
-mod light;
-mod load;
-mod server;
+mod light_load;
+mod concurrency;
+mod server_model;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use self::server::ServerModel;
+use self::server_model::ServerModel;
 use super::batch::{Batch, BatchId, BatchOutcome, Decision, Observation};
 use super::batcher::Batcher;
 use super::call::{Call, CallId, CostClassId, ScopeId, Weight};

@@ -12,20 +12,20 @@
 //! A slot can also vanish, which shows in the same way: batches sent to it complete late by just
 //! the wait for another one.
 //!
-//! Left out: the execution time of a batch alone (`cost`), the use of a slot (`gather`, `plan`),
+//! Left out: the execution time of a batch alone (`cost`), the use of a slot (`hold`, `plan`),
 //! slots that a policy holds back, and unequal slots: all slots of an upstream are taken to be
 //! alike.
 
-mod keep;
-mod seen;
+mod snapshot;
+mod observation;
 
-pub use keep::UpstreamSnapshot;
-pub(super) use seen::{SampleUse, SlotFlight};
+pub(super) use observation::{SampleUse, SlotFlight};
+pub use snapshot::UpstreamSnapshot;
 
-use seen::{Observation, WAITED_MAX};
+use observation::{Observation, WAITED_MAX};
 
-use super::draw::Draw;
 use super::math::{float, whole};
+use super::splitmix64::Draw;
 use super::tick::Tick;
 
 /// Maximum number of slots, whatever the configured limit is. It bounds the memory per upstream.
@@ -261,7 +261,7 @@ impl SlotEstimator {
     /// Records the dispatch of a batch while this many others are in flight.
     pub(super) fn sent(&self, now: Tick, others: u32) -> SlotFlight {
         let explores = others >= self.in_use() && self.drawn.is_some_and(|drawn| drawn.explore);
-        SlotFlight { sent: now, others, explores, returns: [None; seen::RETURNS] }
+        SlotFlight { sent: now, others, explores, returns: [None; observation::RETURNS] }
     }
 
     /// Records a successful batch that would take `alone` nanoseconds alone, and returns its use as
@@ -346,7 +346,7 @@ impl SlotEstimator {
         doubt.count = doubt.count.saturating_add(1);
         // If more batches were in flight than completions are remembered, slots are removed one by
         // one.
-        let few = usize::try_from(others).is_ok_and(|others| others <= seen::RETURNS);
+        let few = usize::try_from(others).is_ok_and(|others| others <= observation::RETURNS);
         let left = if few { whole(doubt.beside + BESIDE_UP) } else { u64::from(others) };
         if doubt.count > DOUBT_COUNT && doubt.wait > DOUBT_MAX {
             self.count = u32::try_from(left).unwrap_or(1).clamp(1, others.max(1));

@@ -13,10 +13,12 @@
 //! Applying a `SidecarConfig`, filling a `SidecarReport` and storing a bundle are left to the
 //! [`StreamHandler`].
 
+mod address;
 mod connect;
-mod pace;
+mod end;
+mod backoff;
 mod session;
-mod trust;
+mod ca_bundles;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -26,10 +28,10 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 
-pub use self::connect::ControllerAddress;
-pub use self::pace::StreamTimeouts;
-pub use self::trust::{CaBundleError, CaBundles};
-use super::ledger::ReportOutbox;
+pub use self::address::ControllerAddress;
+pub use self::backoff::StreamTimeouts;
+pub use self::ca_bundles::{CaBundleError, CaBundles};
+use super::delivery::ReportOutbox;
 use super::wire::{Hello, SidecarConfig, SidecarEvent, SidecarReport};
 use crate::clock::Clock;
 
@@ -166,7 +168,7 @@ impl Client {
     /// Keeps the stream open until the process ends.
     pub async fn run(self, sidecar: Arc<dyn StreamHandler>) {
         let Self { mut config, clock, handle } = self;
-        let mut pace = pace::Backoff::default();
+        let mut pace = backoff::Backoff::default();
         let mut named = None;
         loop {
             let began = clock.now();

@@ -2,7 +2,7 @@
 //!
 //! The decoder accepts bytes in chunks of any size. It buffers at most one frame and the bytes that
 //! arrived with it; memory is not allocated for an advertised length before its bytes arrive. The
-//! content of a frame is defined in `wire`, and frame rates are limited by `meter`.
+//! content of a frame is defined in `wire`, and frame rates are limited by `token_bucket`.
 
 use bytes::{BufMut, Bytes, BytesMut};
 

@@ -15,13 +15,13 @@
 //! Authentication is left to [`Authenticate`], which [`TokenReviewer`] implements, and the handling
 //! of messages to [`StreamHandler`].
 
-mod count;
-mod jwt;
+mod stream_events;
+mod claims;
 mod listener;
 mod mailbox;
-mod review;
+mod token_review;
 mod stream;
-mod streams;
+mod registry;
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,11 +30,11 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use rustls::server::{NoServerSessionStorage, ResolvesServerCert, ServerConfig};
 
-pub use self::count::StreamEvent;
 pub use self::listener::serve;
 pub use self::mailbox::EncodedPush;
-pub use self::review::{AUDIENCE, InjectedPods, TokenReviewer};
-pub use self::streams::StreamRegistry;
+pub use self::registry::StreamRegistry;
+pub use self::stream_events::StreamEvent;
+pub use self::token_review::{AUDIENCE, InjectedPods, TokenReviewer};
 use super::wire::{Hello, SidecarEvent, SidecarReport};
 
 /// Verified identity of a stream's pod. It is taken from the token and never from what the pod

@@ -10,8 +10,8 @@
 //!
 //! Framing is in `frame`. The handling of messages is left to the two ends.
 
-mod down;
-mod up;
+mod to_sidecar;
+mod to_controller;
 
 use std::fmt;
 
@@ -20,13 +20,13 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub use self::down::{
-    CaBundle, ExperimentArm, Goaway, LimiterState, Ping, PushedCurve, SidecarConfig, StartValues, TunedSettings,
-};
-pub use self::up::{
+pub use self::to_controller::{
     AppliedConfig, CapturedPort, ClassCostReport, Hello, InfeasibleSlo, LearnedReport, LimiterSummary,
     MergingSuspension, OutcomeCounts, PodIdentity, PredictedReport, RouteReport, SidecarEvent, SidecarReport,
     UpstreamReport,
+};
+pub use self::to_sidecar::{
+    CaBundle, ExperimentArm, Goaway, LimiterState, Ping, PushedCurve, SidecarConfig, StartValues, TunedSettings,
 };
 use super::frame::{self, FrameError};
 

@@ -19,9 +19,8 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use super::MANAGER;
+use super::desired::{NewProfile, ReconcileResult};
 use super::lease::Leadership;
-use super::recompute::NewProfile;
-use super::reconcile::ReconcileResult;
 use super::status::ConditionType;
 use super::world::ObjectKey;
 use crate::api::v1alpha1::{API_VERSION, BatchPolicy, BatchPolicyStatus, BatchProfile, BatchProfileStatus};
@@ -377,7 +376,7 @@ async fn remove(client: &kube::Client, key: &ObjectKey, uid: &str) -> kube::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::status::{ConditionFinding, ConditionStatus, conditions};
+    use crate::status::{ConditionFinding, ConditionStatus, conditions};
 
     fn status(reason: &str, throughput: u64) -> BatchPolicyStatus {
         let finding = ConditionFinding::new(ConditionType::Accepted, ConditionStatus::True, reason, "m");

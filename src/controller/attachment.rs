@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::attach::{PodSubject, PolicyChoice, PolicyTarget, TargetLookup, asks, choose, find, name, older, reach};
+use super::matching::{PodSubject, PolicyChoice, PolicyTarget, TargetLookup, asks, choose, find, name, older, reach};
 use super::world::{ClusterState, ObjectKey, OwnerRef, Pod, Policy, within};
 use crate::api::v1alpha1::BatchProfileSpec;
 use crate::injector::COMPONENT;
@@ -167,7 +167,7 @@ fn policy_of(world: &ClusterState, pod: &Pod, claims: &mut PodClaims) -> Option<
     if let PolicyChoice::Selected(_) = choice {
         let others = within(&world.policies, namespace).map(|(_, policy)| policy);
         for other in others.filter(|other| other.meta.key != chosen.meta.key && older(chosen, other)) {
-            if super::attach::is_for(world, other, subject) {
+            if super::matching::is_for(world, other, subject) {
                 claims.lost.entry(other.meta.key.clone()).or_default().insert(chosen.meta.key.clone());
             }
         }
@@ -202,7 +202,7 @@ fn evaluate_acceptance(world: &ClusterState, policy: &Arc<Policy>, followed: boo
         let others = within(&world.policies, namespace).map(|(_, other)| other);
         let others = others.filter(|other| other.meta.key != policy.meta.key && older(other, policy));
         let mut rivals = others.filter(|other| {
-            let theirs = other.spec.as_ref().ok().and_then(super::attach::reach);
+            let theirs = other.spec.as_ref().ok().and_then(super::matching::reach);
             theirs.is_some_and(|theirs| same(&theirs))
         });
         rivals.next().map(|other| other.meta.key.name.clone())
@@ -269,8 +269,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controller::world::OwnerObject;
-    use crate::controller::world::build::*;
+    use crate::world::OwnerObject;
+    use crate::world::fixtures::*;
 
     fn look(world: &ClusterState) -> AttachmentMap {
         attached(world, false, &BTreeSet::from(["groupage-system".to_owned()]))
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn one_that_pods_name_is_obeyed_for_them_whoever_is_for_the_same() {
         let named = |name: &str, policy: &str| Pod {
-            annotations: labels(&[(super::super::attach::POLICY_ANNOTATION, policy)]),
+            annotations: labels(&[(super::super::matching::POLICY_ANNOTATION, policy)]),
             ..pod("a", name, &[("app", "x")])
         };
         let target = json!({"targetRefs": [{"kind": "Deployment", "name": "emb"}]});

@@ -14,13 +14,13 @@
 
 mod files;
 mod keeper;
-mod material;
+mod certificates;
 mod plan;
 mod served;
 
+pub use self::certificates::{CaCertificate, LeafCertificate, SecretContents, Validity, certificates, validity};
 pub use self::files::watch_files;
 pub use self::keeper::{RotationSettings, keep};
-pub use self::material::{CaCertificate, LeafCertificate, SecretContents, Validity, certificates, validity};
 pub use self::plan::{RotationStep, plan};
 pub use self::served::{CertificateInfo, ServingCertificate};
 

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use super::certs::ServingCertificate;
 use super::lease::Leadership;
 use super::watch::{SharedState, WatchedKind};
-use crate::places::serve_router;
+use crate::permits::serve_router;
 use crate::telemetry::ControllerMetrics;
 
 /// State behind the probes and the metrics.

@@ -4,7 +4,7 @@
 //! existing objects, and only differences are written (`apply`). Sidecar reports and rollouts
 //! arrive as [`Observed`]: without it no pod is connected, and every change is in force at once.
 
-mod found;
+mod findings;
 mod profiles;
 
 use std::borrow::Cow;
@@ -12,108 +12,15 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::attach::in_short;
-use super::attachment::{Acceptance, Attachment, AttachmentMap};
+use super::attachment::{Attachment, AttachmentMap};
+use super::desired::DesiredState;
 use super::events::{EventNotice, EventTarget};
-use super::sidecars::{MERGE_REFUSED, NO_GAIN};
-use super::status::{ConditionStatus, ConditionType, conditions, ready, some_of};
+use super::gap::InjectionGap;
+use super::matching::in_short;
+use super::observed::{Observed, PolicyObserved};
+use super::status::{ConditionType, MERGE_REFUSED, NO_GAIN, conditions, ready, some_of};
 use super::world::{ClusterState, ObjectKey, Policy};
-use crate::api::v1alpha1::{
-    BatchPolicyStatus, BatchProfileSpec, BatchProfileStatus, BatchingSummary, LearnedState, Mode, OpenEnum, PodCounts,
-    PodTuning, ProfileVerdict, RolloutStatus,
-};
-
-pub use self::profiles::NewProfile;
-
-/// Reports of the sidecars and progress of rollouts.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Observed {
-    /// Connected pods, by UID.
-    pub pods: BTreeMap<String, PodObserved>,
-    /// Policies with a running state; any other has its requested profile in force.
-    pub policies: BTreeMap<ObjectKey, PolicyObserved>,
-    /// Notices to publish once.
-    pub told: Vec<EventNotice>,
-}
-
-/// State of a connected sidecar.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PodObserved {
-    /// Set if it runs the profile in force, not a candidate or an older one.
-    pub current: bool,
-    /// Set if it runs the configuration that was pushed last.
-    pub programmed: bool,
-    /// The reason for which it rejected its configuration.
-    pub refused: Option<String>,
-    /// Settings that take effect at its next start.
-    pub pending: Vec<String>,
-}
-
-/// State of a policy at run time.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct PolicyObserved {
-    /// The profile in force.
-    pub current: Option<String>,
-    /// The profile under rollout.
-    pub candidate: Option<String>,
-    /// Other profiles that pods run or may be given again.
-    pub used: Vec<String>,
-    /// Progress of the rollout.
-    pub rollout: Option<RolloutStatus>,
-    /// Health of the rollout; `None` if there is none.
-    pub healthy: Option<ConditionState>,
-    /// State of the SLO; `None` if it is unknown.
-    pub slo: Option<ConditionState>,
-    /// State of merging; `None` if no sidecar has reported.
-    pub merging: Option<ConditionState>,
-    /// Summary over all pods.
-    pub summary: Option<BatchingSummary>,
-    /// Predicted result of batching.
-    pub predicted: Option<BatchingSummary>,
-    /// Tuned settings.
-    pub pod_tunings: Vec<PodTuning>,
-    /// Learned values.
-    pub learned: Vec<LearnedState>,
-    /// Results of profiles, by name: number of calls, and the verdict.
-    pub verdicts: BTreeMap<String, (u64, Option<ProfileVerdict>)>,
-}
-
-/// Value and explanation of a condition.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConditionState {
-    /// Value of the condition: true, false or unknown.
-    pub holds: ConditionStatus,
-    /// Machine-readable reason, in one word.
-    pub reason: String,
-    /// Human-readable explanation.
-    pub message: String,
-}
-
-/// Reason for which a pod that requests injection has no sidecar.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum InjectionGap {
-    /// The pod is injectable: the webhook was unavailable at its creation.
-    Missed,
-    /// The pod is not injectable, for this reason.
-    Cannot(String),
-}
-
-/// The desired state.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct DesiredState {
-    /// Status of every policy.
-    pub policies: BTreeMap<ObjectKey, BatchPolicyStatus>,
-    /// Status of every profile.
-    pub profiles: BTreeMap<ObjectKey, BatchProfileStatus>,
-    /// Profiles to create.
-    pub make: Vec<NewProfile>,
-    /// Profiles to delete, with their UIDs.
-    pub remove: Vec<(ObjectKey, String)>,
-    /// Injectable pods without a sidecar.
-    pub missing: Vec<ObjectKey>,
-    /// Notices to publish.
-    pub told: Vec<EventNotice>,
-}
+use crate::api::v1alpha1::{BatchPolicyStatus, Mode, OpenEnum};
 
 /// Inputs of [`recompute`].
 #[derive(Debug, Clone, Copy)]
@@ -136,7 +43,7 @@ pub fn recompute(input: RecomputeInput<'_>, now: Timestamp) -> DesiredState {
     let mut desired = DesiredState { told: input.live.told.clone(), ..DesiredState::default() };
     desired.missing = missing(&input);
     desired.told.extend(missed(&input, &desired.missing));
-    let ways = found::ways(input.world);
+    let ways = findings::ways(input.world);
     desired.told.extend(bypass_notices(input.world, &ways));
     for (key, policy) in input.world.policies.iter() {
         let Some(attachment) = input.attached.policies.get(key) else { continue };
@@ -150,7 +57,7 @@ pub fn recompute(input: RecomputeInput<'_>, now: Timestamp) -> DesiredState {
 }
 
 fn status(
-    (input, ways): (&RecomputeInput<'_>, &found::BypassMap<'_>),
+    (input, ways): (&RecomputeInput<'_>, &findings::BypassMap<'_>),
     policy: &Policy,
     attachment: &Attachment,
     before: &BatchPolicyStatus,
@@ -166,7 +73,7 @@ fn status(
     };
     let live = input.live.policies.get(&policy.meta.key).map_or_else(|| Cow::Owned(resumed()), Cow::Borrowed);
     let live = &*live;
-    let mut findings = found::findings((input, ways), policy, attachment, live);
+    let mut findings = findings::findings((input, ways), policy, attachment, live);
     let ready = ready(&findings);
     findings.push(ready);
     let wanted = attachment.wanted.name().filter(|_| attachment.accepted.is_applied()).map(str::to_owned);
@@ -180,7 +87,7 @@ fn status(
         mode: policy.spec.as_ref().ok().map(|spec| spec.mode.clone().unwrap_or(OpenEnum::Known(Mode::Batch))),
         current_profile: current,
         candidate_profile: live.candidate.clone(),
-        pods: Some(found::counts(input, ways, attachment)),
+        pods: Some(findings::counts(input, ways, attachment)),
         summary: live.summary.clone(),
         predicted: live.predicted.clone(),
         rollout: live.rollout.clone(),
@@ -226,7 +133,7 @@ fn change_notices(policy: &Policy, before: &BatchPolicyStatus, after: &BatchPoli
     {
         let word = match reason.as_str() {
             "Bypassed" => Some("TrafficBypassed"),
-            found::RECIPE_FAILED => Some(found::RECIPE_FAILED),
+            findings::RECIPE_FAILED => Some(findings::RECIPE_FAILED),
             _ => None,
         };
         told.extend(word.map(|word| EventNotice::warning(about.clone(), word, message)));
@@ -278,15 +185,15 @@ fn missed(input: &RecomputeInput<'_>, missing: &[ObjectKey]) -> Vec<EventNotice>
 
 /// Returns one notice for each workload with pods that are reachable around their sidecars, or that
 /// do not start after a recipe has moved their application.
-fn bypass_notices(world: &ClusterState, ways: &found::BypassMap<'_>) -> Vec<EventNotice> {
+fn bypass_notices(world: &ClusterState, ways: &findings::BypassMap<'_>) -> Vec<EventNotice> {
     let mut told: BTreeMap<EventTarget, EventNotice> = BTreeMap::new();
     for found in ways.values() {
         let pod = found.pod;
         let around = found.ways.iter().flatten().next();
         let (word, note) = match (&pod.recipe_failure, around) {
-            (Some(failure), _) => (found::RECIPE_FAILED, failure.clone()),
+            (Some(failure), _) => (findings::RECIPE_FAILED, failure.clone()),
             (None, Some(way)) => {
-                let remedy = found::remedy_of(world, found);
+                let remedy = findings::remedy_of(world, found);
                 ("TrafficBypassed", format!("traffic bypasses the sidecar: {way}; fix: {remedy}"))
             }
             (None, None) => continue,

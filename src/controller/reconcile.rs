@@ -14,11 +14,13 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 
 use super::apply::WrittenStatuses;
-use super::attachment::{Acceptance, AttachmentMap, attached};
+use super::attachment::{Acceptance, attached};
+use super::desired::ReconcileResult;
 use super::events::EventNotice;
 use super::lease::Leadership;
-use super::missed::InjectionGaps;
-use super::recompute::{DesiredState, Observed, RecomputeInput, recompute};
+use super::observed::ObservationSource;
+use super::recompute::{RecomputeInput, recompute};
+use super::uninjected::InjectionGaps;
 use super::watch::SharedState;
 use super::world::ClusterState;
 use crate::clock::Clock;
@@ -29,30 +31,6 @@ use crate::telemetry::names::EventResult;
 const DEBOUNCE: Duration = Duration::from_secs(1);
 /// Interval between rounds without a change, since sidecar reports arrive without one.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Result of one round, shared by all readers.
-#[derive(Debug, Clone, Default)]
-pub struct ReconcileResult {
-    /// The cluster state.
-    pub world: ClusterState,
-    /// The assignment of pods to policies.
-    pub attached: AttachmentMap,
-    /// The desired state.
-    pub desired: DesiredState,
-    /// Number of this round, counted from 1.
-    pub number: u64,
-}
-
-/// Source of sidecar reports: the control stream with rollout and tuner. It is called in every
-/// round, with the pods and the requested profile of every policy, and must not block.
-pub trait ObservationSource: Send + Sync {
-    /// Returns the current state. Only a call with `leads` may make decisions; others only report.
-    fn look(&self, world: &ClusterState, attached: &AttachmentMap, leads: bool, now: Timestamp) -> Observed;
-}
-
-/// A source without any connected sidecar.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct EmptySource;
 
 /// Parameters of the loop.
 #[derive(Clone)]
@@ -77,14 +55,6 @@ pub struct Reconciler {
     pub metrics: ControllerMetrics,
     /// Queue of Events to publish; notices that do not fit are dropped and counted.
     pub notices: mpsc::Sender<EventNotice>,
-}
-
-// === impl EmptySource ===
-
-impl ObservationSource for EmptySource {
-    fn look(&self, _: &ClusterState, _: &AttachmentMap, _: bool, _: Timestamp) -> Observed {
-        Observed::default()
-    }
 }
 
 // === impl Reconciler ===

@@ -15,12 +15,14 @@ use tokio::task::JoinSet;
 
 use super::apply::{WrittenStatuses, apply};
 use super::certs::{RotationSettings, ServingCertificate, keep, watch_files};
+use super::desired::ReconcileResult;
 use super::events::{self, EventNotice};
 use super::health::{self, HealthServer};
 use super::lease::{self, Leadership};
-use super::missed::{self, InjectionGaps};
-use super::reconcile::{EmptySource, ObservationSource, ReconcileResult, Reconciler};
+use super::observed::{EmptySource, ObservationSource};
+use super::reconcile::Reconciler;
 use super::sidecars::{SidecarController, SidecarsConfig};
+use super::uninjected::{self, InjectionGaps};
 use super::watch::{self as start_following, SharedState, WatchTiming};
 use super::webhook;
 use crate::clock::Clock;
@@ -227,12 +229,12 @@ pub fn start(client: kube::Client, config: ControllerConfig, clock: Clock) -> Re
     tasks.spawn(apply(client.clone(), rounds.clone(), leadership.clone(), written, known, stopped.clone()));
     let base = base(&config, &served);
     let looking = (client, shared.clone(), leadership.clone());
-    let installed = missed::InstallationValues {
+    let installed = uninjected::InstallationValues {
         base: base.clone(),
         own_namespace: config.namespace.clone(),
         native: config.native,
     };
-    tasks.spawn(missed::look(looking, looked, installed, clock, rounds, stopped));
+    tasks.spawn(uninjected::look(looking, looked, installed, clock, rounds, stopped));
     let ending = Arc::new(AtomicBool::new(false));
     let probes =
         HealthServer { shared: shared.clone(), served, leadership, metrics: metrics.clone(), ending: ending.clone() };

@@ -12,12 +12,12 @@
 //! The stream itself is in `control`, the decisions are in `rollout` and `tuner`, and results are
 //! written by `recompute` and `apply`.
 
-mod book;
-mod course;
-mod learned;
+mod registry;
+mod policy_runtime;
+mod learned_convert;
 mod merging;
 mod recent;
-mod telling;
+mod push;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -28,26 +28,24 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
-use self::book::SidecarRegistry;
-use self::course::{Inputs, PolicyRuntime};
-pub(super) use self::merging::{MERGE_REFUSED, NO_GAIN};
-use self::telling::{ARM_RENEWAL_INTERVAL, AssignedProfiles, ConfigBuilder, PushedConfig};
+use self::policy_runtime::{Inputs, PolicyRuntime};
+use self::push::{ARM_RENEWAL_INTERVAL, AssignedProfiles, ConfigBuilder, PushedConfig};
+use self::registry::SidecarRegistry;
 use super::attachment::{AttachmentMap, RequestedProfile};
 use super::certs::ServingCertificate;
 use super::events::{EventNotice, EventTarget};
 use super::lease::{Leadership, LeadershipTerm};
-use super::recompute::{Observed, PodObserved};
-use super::reconcile::ObservationSource;
+use super::observed::{ObservationSource, Observed, PodObserved};
 use super::watch::SharedState;
 use super::world::{ClusterState, ObjectKey};
 use crate::api::v1alpha1::{BatchPolicySpec, BatchProfileSpec, Mode};
 use crate::batching::Tick;
 use crate::clock::Clock;
-use crate::control::meter::TokenBucket;
 use crate::control::server::{
     EncodedPush, InjectedPods, PodIdentity, ServerLimits, StreamEvent, StreamHandler, StreamRegistry, TokenReviewer,
     serve,
 };
+use crate::control::token_bucket::TokenBucket;
 use crate::control::wire::{CaBundle, Goaway, Hello, SidecarEvent, SidecarReport};
 use crate::rollout::UnixSeconds;
 use crate::telemetry::ControllerMetrics;

@@ -39,6 +39,17 @@ pub enum ConditionStatus {
     Unknown,
 }
 
+/// Value and explanation of a condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConditionState {
+    /// Value of the condition: true, false or unknown.
+    pub holds: ConditionStatus,
+    /// Machine-readable reason, in one word.
+    pub reason: String,
+    /// Human-readable explanation.
+    pub message: String,
+}
+
 /// The result for one condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConditionFinding {
@@ -133,6 +144,10 @@ pub fn ready(others: &[ConditionFinding]) -> ConditionFinding {
 
 /// Reason of `SLOMet` if the policy has no SLO.
 pub const NO_SLO: &str = "NoSLO";
+/// Reason of `Merging=False` if a server rejects batches of calls that it answers individually.
+pub(super) const MERGE_REFUSED: &str = "MergeRefused";
+/// Reason of `Merging=False` if a batch takes as long as its calls sent concurrently.
+pub(super) const NO_GAIN: &str = "NoGain";
 
 /// Converts findings to conditions. `before` is the last written status: a condition with an
 /// unchanged value keeps its transition time.

@@ -3,13 +3,13 @@
 //!
 //! Kinds share nothing but the cluster state that they write to: a kind that fails, hangs or is
 //! forbidden delays no other, which a common backoff would do. Requests and responses are bounded
-//! (`guard`); an interrupted list starts again. The last state of a kind remains until a complete
+//! (`client_layer`); an interrupted list starts again. The last state of a kind remains until a complete
 //! list replaces it. Optional kinds may appear and disappear and never delay readiness.
 //!
 //! The reactions to a change are in `recompute`.
 
 mod follow;
-mod guard;
+mod client_layer;
 mod reach;
 
 use std::fmt;

@@ -1,7 +1,7 @@
 //! The admission webhook: adds the sidecar as a patch to a pod that is being created.
 //!
 //! It never blocks a pod: a review that it does not understand, or cannot decide yet, is allowed
-//! unchanged, with a warning at most. The decision in `answer` is a pure function of the review and
+//! unchanged, with a warning at most. The decision in `decide` is a pure function of the review and
 //! the cluster state; [`serve`] does the I/O with bounds on bytes, time and connections. No
 //! template or program runs and no other service is called: the response depends only on the state
 //! of the reflectors.
@@ -9,12 +9,12 @@
 //! The changes of the pod are made in `injector`. The registration with the API server is part of
 //! the installation's manifests, and its CA bundle is maintained by `certs`.
 
-mod answer;
+mod decide;
 mod bodies;
 mod review;
 mod server;
 
-pub use self::answer::{ReviewContext, ReviewResponse, answer, would};
+pub use self::decide::{ReviewContext, ReviewResponse, answer, would};
 pub use self::review::{AdmissionRequest, ReviewError, decode, warnings};
 pub use self::server::{WebhookConfig, WebhookHandle, serve};
 

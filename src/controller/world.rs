@@ -1,25 +1,25 @@
 //! The observed cluster state: small plain values extracted from objects as they arrive.
 //!
-//! Every decision (`attach`, `recompute`, the webhook) is a function of a [`ClusterState`]. It
+//! Every decision (`matching`, `recompute`, the webhook) is a function of a [`ClusterState`]. It
 //! holds only the parts of an object that some decision reads, so ten thousand pods take a few
 //! megabytes. A clone copies a few pointers; a table is copied on write only while an older
 //! snapshot still references it.
 
-mod read;
-mod unmoved;
+mod convert;
+mod recipe_failure;
 
 #[cfg(test)]
-pub(crate) mod build;
+pub(crate) mod fixtures;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-pub use self::read::{
+pub use self::convert::{
     from_namespace, from_node, from_owner, from_pod, from_pod_metadata, from_policy, from_profile, from_referrer, minor,
 };
-pub use self::unmoved::recipe_failure;
+pub use self::recipe_failure::recipe_failure;
 use crate::api::v1alpha1::{BatchPolicySpec, BatchPolicyStatus, BatchProfileSpec, BatchProfileStatus};
 
 /// Namespace and name of an object; the namespace is empty for cluster-scoped objects.
@@ -275,7 +275,7 @@ pub fn within<'a, T>(
 
 #[cfg(test)]
 mod tests {
-    use super::build::*;
+    use super::fixtures::*;
     use super::*;
 
     #[test]

@@ -17,6 +17,11 @@ pub(super) fn list<'a>(value: &'a Value, path: &[&str]) -> &'a [Value] {
     at(value, path).as_array().map_or(&[], Vec::as_slice)
 }
 
+/// Returns the first item of a list with this name.
+pub(super) fn named<'a>(items: &'a [Value], name: &str) -> Option<&'a Value> {
+    items.iter().find(|item| text(item, &["name"]) == Some(name))
+}
+
 /// Returns the map at a path, created if it is absent or null.
 pub(super) fn map_mut<'a>(value: &'a mut Value, path: &[&str]) -> &'a mut Map<String, Value> {
     let mut value = value;

@@ -5,10 +5,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::access::{at, at_mut, list, list_mut, map_mut, text, whole};
-use super::capture::{self, CapturePlan, PlannedPort, PortCapture};
-use super::overrides::InjectionSettings;
-use super::ports::{self, PortAllocator};
+use super::access::{at, at_mut, list, list_mut, map_mut, named, text, whole};
+use super::allocator::PortAllocator;
+use super::capture::{self, CapturePlan};
+use super::effective::InjectionSettings;
+use super::names::{
+    CONNECT_PATH, CREATED_PATHS, DEFAULT_CONTAINER, DRAIN, HANDLERS, MADE_IN_CONTAINERS, PROBES, RENAMED_PREFIX,
+};
+use super::planned::{PlannedPort, PortCapture};
 use super::recipe::{self, RecipeMatch};
 use super::sidecar::{self, ManifestInputs};
 use super::status::{
@@ -16,46 +20,17 @@ use super::status::{
 };
 use super::{
     CONTAINER, INJECTED, InjectedPod, InjectionContext, InjectionReport, REDIRECT, STATUS, SkipReason, SkippedPod,
-    converge, knob, policy, resources, shape, tell,
+    argument_edit, candidates, converge, policy, ports, report, resources, shape,
 };
 
-/// Annotation with the default container of `kubectl logs` and `exec`.
-pub(super) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// Sysctl with the first port number that needs no privileges to bind.
 const UNPRIVILEGED_SYSCTL: &str = "net.ipv4.ip_unprivileged_port_start";
 /// Default value of that sysctl.
 const UNPRIVILEGED_DEFAULT: u16 = 1024;
 /// Termination grace period that Kubernetes uses if the pod sets none, in seconds.
 const GRACE_DEFAULT: u64 = 30;
-
-/// Fields of a container with handlers that may connect to its own ports.
-pub(super) const HANDLERS: [&str; 5] =
-    ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/postStart", "lifecycle/preStop"];
 /// Lists of containers that may declare ports.
 const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
-/// Probes of a container.
-pub(super) const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
-/// Path prefix of the sidecar's drain endpoint, which the kubelet calls; the token follows.
-pub(super) const DRAIN: &str = "/drain/";
-/// Prefix of the names that the application's ports get if their names were moved.
-pub(super) const RENAMED_PREFIX: &str = "gpg-";
-/// Path prefix of the sidecar's connect endpoint, which reports whether an application port accepts
-/// connections; the port number follows.
-pub(super) const CONNECT_PATH: &str = "/connect/";
-/// Maps and lists of a pod that an injection creates if they are absent.
-pub(super) const CREATED_PATHS: [&str; 9] = [
-    "metadata",
-    "metadata/labels",
-    "metadata/annotations",
-    "spec/initContainers",
-    "spec/volumes",
-    "spec/imagePullSecrets",
-    "spec/securityContext",
-    "spec/securityContext/sysctls",
-    "spec/resources/requests",
-];
-/// Maps and lists of an application container that an injection creates if they are absent.
-pub(super) const MADE_IN_CONTAINERS: [&str; 3] = ["env", "args", "lifecycle"];
 
 /// A pod during injection.
 struct PodDraft {
@@ -79,7 +54,7 @@ pub(super) fn apply(
     let mut draft = PodDraft { pod: original.clone(), undo: UndoRecord::default(), report: InjectionReport::default() };
     let teller = overrides.app_listen.as_ref().and_then(|knob| knob.container.as_deref());
     let candidates =
-        ports::candidates(original, &context.referrers, &overrides.ports, teller, &mut draft.report.warnings)?;
+        candidates::choose(original, &context.referrers, &overrides.ports, teller, &mut draft.report.warnings)?;
     let native = overrides.is_native(context);
     if !native && is_job(original, context) {
         return Err(SkipReason::JobNeedsNativeSidecar.because(
@@ -127,7 +102,7 @@ pub(super) fn apply(
     draft.requests(&resources.whole);
     draft.report.facts.extend(resources.notes);
     draft.report.warnings.extend(resources.warnings);
-    tell::about(&mut draft.report, &planned, overrides, grace);
+    report::about(&mut draft.report, &planned, overrides, grace);
     let profile = overrides.policy.as_ref().and_then(|policy| {
         draft.report.warnings.extend(policy::missing_profile(&policy.spec, context));
         policy::profile(&policy.spec, context).map(|profile| profile.name.clone())
@@ -280,12 +255,12 @@ impl PodDraft {
             let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);
             let own = containers.and_then(|all| all.iter_mut().find(|own| text(own, &["name"]) == Some(&name)));
             if let Some(own) = own {
-                app_listen.knobs.iter().for_each(|knob| knob::turn(own, &name, knob, undo, report));
+                app_listen.knobs.iter().for_each(|knob| argument_edit::turn(own, &name, knob, undo, report));
             }
         }
         let lowest = on_loopback.iter().map(|planned| planned.port.number).min();
         let Some(lowest) = lowest.filter(|lowest| *lowest < UNPRIVILEGED_DEFAULT) else { return };
-        let set = sidecar::named(list(original, &["spec", "securityContext", "sysctls"]), UNPRIVILEGED_SYSCTL);
+        let set = named(list(original, &["spec", "securityContext", "sysctls"]), UNPRIVILEGED_SYSCTL);
         if let Some(set) = set {
             let from = text(set, &["value"]).and_then(|value| value.trim().parse::<u16>().ok());
             if from.is_none_or(|from| from > lowest) {
@@ -320,7 +295,7 @@ impl PodDraft {
             let name = recipe.name();
             report.facts.push(format!("container {}: recipe {name} ({})", recipe.container, recipe.source()));
             for edit in recipe.edits(own, |number| numbers.get(&number).copied()) {
-                knob::edit(own, &recipe.container, &edit, undo, report);
+                argument_edit::edit(own, &recipe.container, &edit, undo, report);
             }
         }
     }
@@ -338,7 +313,7 @@ impl PodDraft {
             for probe in PROBES {
                 let Some(own) = self.container(&container) else { continue };
                 let Some(number) = connects_to(own, probe).filter(|number| ours.contains(number)) else { continue };
-                let there = sidecar::named(list(incoming, &["spec", "containers"]), &container);
+                let there = named(list(incoming, &["spec", "containers"]), &container);
                 let there = there.map(|there| at(there, &[probe, "httpGet"]));
                 let wanted = json!({"path": format!("{CONNECT_PATH}{number}"), "port": metrics});
                 let own = map_mut(own, &[probe]);
@@ -367,7 +342,7 @@ impl PodDraft {
                 continue;
             }
             let wanted = json!({"httpGet": {"path": format!("{DRAIN}{token}?wait"), "port": metrics}});
-            let there = sidecar::named(list(incoming, &["spec", "containers"]), &container);
+            let there = named(list(incoming, &["spec", "containers"]), &container);
             let hook = converge::covered(there.map(|there| at(there, &["lifecycle", "preStop"])), wanted);
             let null = map_mut(own, &["lifecycle"]).insert("preStop".to_owned(), hook).is_some();
             self.undo.hooks.push(AddedHook { container, null });
@@ -385,7 +360,7 @@ impl PodDraft {
         let mut fields = BTreeMap::new();
         let mut put = |pod: &mut Value, key: &str, name: &str, wanted: Value| {
             fields.insert(name.to_owned(), converge::fields(&wanted));
-            let there = sidecar::named(list(incoming, &["spec", key]), name);
+            let there = named(list(incoming, &["spec", key]), name);
             let before = known.and_then(|known| known.fields.get(name));
             list_mut(pod, &["spec", key]).push(converge::container(there, wanted, before));
         };
@@ -398,13 +373,12 @@ impl PodDraft {
         // of the native sidecars to be terminated.
         put(&mut self.pod, if parts.native { "initContainers" } else { "containers" }, CONTAINER, wanted);
         for volume in sidecar::volumes() {
-            let there =
-                text(&volume, &["name"]).and_then(|name| sidecar::named(list(incoming, &["spec", "volumes"]), name));
+            let there = text(&volume, &["name"]).and_then(|name| named(list(incoming, &["spec", "volumes"]), name));
             let volume = converge::covered(there, volume);
             list_mut(&mut self.pod, &["spec", "volumes"]).push(volume);
         }
         for secret in &parts.context.sidecar.pull_secrets {
-            if sidecar::named(list(&self.pod, &["spec", "imagePullSecrets"]), secret).is_none() {
+            if named(list(&self.pod, &["spec", "imagePullSecrets"]), secret).is_none() {
                 list_mut(&mut self.pod, &["spec", "imagePullSecrets"]).push(json!({"name": secret}));
                 self.undo.pull_secrets.push(secret.clone());
             }
@@ -446,7 +420,7 @@ impl PodDraft {
             record_created_path(&mut self.undo, path.to_owned(), lookup(original, &keys), lookup(&self.pod, &keys));
         }
         for name in self.applications() {
-            let find = |pod: &Value| sidecar::named(list(pod, &["spec", "containers"]), &name).cloned();
+            let find = |pod: &Value| named(list(pod, &["spec", "containers"]), &name).cloned();
             let (Some(before), Some(after)) = (find(original), find(&self.pod)) else { continue };
             for key in MADE_IN_CONTAINERS {
                 record_created_path(

@@ -8,27 +8,15 @@
 use serde_json::Value;
 
 use super::access::{at, list, text};
-use super::overrides::{AppListen, InjectionSettings, RecipeChoice};
-use super::ports::{self, PortAllocator, PortCandidate};
-use super::recipe::{self, MoveKind, RecipeMatch};
+use super::allocator::PortAllocator;
+use super::app_listen::AppListen;
+use super::effective::InjectionSettings;
+use super::planned::{PlannedPort, PortCapture};
+use super::ports::{self, PortCandidate};
+use super::recipe::{self, MoveKind, RecipeChoice, RecipeMatch};
 use super::referrers::{self, Referrers};
-use super::{InjectionContext, ObjectSource, RedirectUse, SkipReason, SkippedPod, dialled, told};
+use super::{InjectionContext, ObjectSource, RedirectUse, SkipReason, SkippedPod, listen_target, probe_ports};
 use crate::api::v1alpha1::CaptureMode;
-
-/// Capture mode of a port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) enum PortCapture {
-    /// The port's name moves to the sidecar.
-    Named,
-    /// The application listens on loopback, the sidecar on the pod's addresses.
-    Loopback,
-    /// A recipe moves the application to another port, and the sidecar listens on its number.
-    Moved,
-    /// The kernel redirects inbound connections to the sidecar.
-    Redirect,
-    /// The sidecar listens, but no reference to the port leads to it.
-    None,
-}
 
 /// The capture decisions for a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,24 +29,6 @@ pub(super) struct CapturePlan {
     pub(super) warnings: Vec<String>,
     /// Facts about uncaptured ports that move together with captured ones.
     pub(super) notes: Vec<String>,
-}
-
-/// A port and its capture mode.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PlannedPort {
-    pub(super) port: PortCandidate,
-    /// Other names of the same port number, which moved with it.
-    pub(super) also: Vec<String>,
-    pub(super) mode: PortCapture,
-    /// Port number of the sidecar's listener. With `Loopback` it equals the application's port
-    /// number, on the pod's addresses.
-    pub(super) listen: u16,
-    /// Port number of the application. It differs from the declared number only with `Moved`.
-    pub(super) application: u16,
-    /// Traffic that bypasses the sidecar, or that is lost on the way to it.
-    pub(super) bypass: Vec<String>,
-    /// Reason why no reference to the port leads to the sidecar, for mode `None`.
-    pub(super) uncaptured: Option<String>,
 }
 
 /// Capture options of a pod.
@@ -152,26 +122,12 @@ pub(super) fn plan(
         plan.warn_unmatched_servers(pod, &recipes);
     }
     if let (Some(knob), Some(told)) = (allowed.knob, &allowed.told) {
-        plan.warnings.extend(told::unused_app_listen(knob, told, allowed.wish, &plan.ports));
+        plan.warnings.extend(listen_target::unused_app_listen(knob, told, allowed.wish, &plan.ports));
     }
     if plan.ports.len() > ports::CAPTURED_MAX {
         return Err(SkipReason::TooLarge.because(format!("more than {} ports would be captured", ports::CAPTURED_MAX)));
     }
     Ok(plan)
-}
-
-// === impl PlannedPort ===
-
-impl PlannedPort {
-    /// Returns the names that refer to this port. The sidecar's port has them if they were moved.
-    pub(super) fn all_names(&self) -> Vec<&str> {
-        self.port.name.iter().chain(&self.also).map(String::as_str).collect()
-    }
-
-    /// Returns the names that were moved to the sidecar.
-    pub(super) fn names(&self) -> Vec<&str> {
-        if self.mode == PortCapture::Named { self.all_names() } else { Vec::new() }
-    }
 }
 
 // === impl CaptureOptions ===
@@ -254,8 +210,11 @@ impl CapturePlan {
             // Ports that the container's own probes and scrapes use must be captured too, because
             // they move to loopback with the others.
             let container = ports::applications(pod).find(|own| text(own, &["name"]) == Some(&recipe.container));
-            for number in
-                container.map(dialled::by_itself).unwrap_or_default().into_iter().chain(dialled::scraped_ports(pod))
+            for number in container
+                .map(probe_ports::by_itself)
+                .unwrap_or_default()
+                .into_iter()
+                .chain(probe_ports::scraped_ports(pod))
             {
                 let is_local = container.is_some_and(|container| recipe.is_local(number, container));
                 if recipe.moves(number).is_some() && !is_local && !decided.iter().any(|each| each.port.number == number)
@@ -478,7 +437,7 @@ fn extend_loopback(
         }));
         let declared =
             |number: u16| ports::declared(pod).any(|port| port.number == number) || ports::is_istio_port(number);
-        for number in dialled::by_itself(container).into_iter().filter(|number| !declared(*number)) {
+        for number in probe_ports::by_itself(container).into_iter().filter(|number| !declared(*number)) {
             match decided.iter_mut().find(|known| known.port.number == number) {
                 Some(known) if known.port.container == name => known.mode = PortCapture::Loopback,
                 Some(_) => {}

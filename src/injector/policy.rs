@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::access::{at, selected};
-use super::overrides::{InjectionSettings, running, written};
+use super::annotation::running;
+use super::effective::InjectionSettings;
 use super::{InjectionContext, NamedPolicy, NamedProfile};
 use crate::api::v1alpha1::{BatchPolicySpec, DurationText, Mode, OpenEnum};
 use crate::config;
@@ -137,7 +138,7 @@ fn apply_annotations(mut spec: BatchPolicySpec, mode: Option<Mode>, drain: Optio
     }
     if let Some(limit) = drain {
         let drain = spec.proxy.get_or_insert_default().drain.get_or_insert_default();
-        drain.limit = Some(DurationText(written(limit)));
+        drain.limit = Some(DurationText(config::format_duration(limit)));
     }
     let mut value = serde_json::to_value(spec).unwrap_or_else(|_| json!({}));
     if let Some(map) = value.as_object_mut() {

@@ -6,31 +6,28 @@
 //! or variable or, if it has none for the address, to another port. References to the port keep its
 //! number. No recipe matches if the command line is ambiguous.
 
+mod choice;
 mod command;
 mod edit;
-mod found;
-mod numbers;
-mod sure;
+mod recipe_match;
+mod listener_ports;
+mod safety;
 mod table;
 #[cfg(test)]
 mod tests;
 
 use serde_json::Value;
 
+pub(super) use self::choice::RecipeChoice;
 use self::command::{CommandWord, base_name};
 pub(super) use self::edit::ContainerEdit;
-pub(super) use self::found::{MoveKind, RecipeMatch};
+pub(super) use self::recipe_match::{MoveKind, RecipeMatch};
 use self::table::{RECIPES, Recipe};
 use super::access::{list, text};
 use super::ports;
 
 /// Python options that take no value.
 const PYTHON_OPTIONS: [&str; 5] = ["-u", "-O", "-B", "-I", "-E"];
-
-/// Returns the names of all recipes.
-pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    RECIPES.iter().map(|recipe| recipe.name)
-}
 
 /// Returns the recipes that match the application's containers. `wanted` restricts the result to
 /// the recipe of this name.

@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 
 use super::access::{at, list, text};
-use super::overrides::InjectionSettings;
+use super::effective::InjectionSettings;
 use super::{InjectionContext, SkipReason, SkippedPod};
 use crate::config::quantity::{self, Milli};
 

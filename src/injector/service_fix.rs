@@ -11,7 +11,7 @@ use json_patch::{AddOperation, PatchOperation, ReplaceOperation, TestOperation};
 use serde_json::{Value, json};
 
 use super::access::{list, text, whole};
-use super::capture::PortCapture;
+use super::planned::PortCapture;
 use super::ports::is_tcp;
 use super::referrers;
 use super::status::{CapturedPort, InjectionStatus};

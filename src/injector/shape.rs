@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::access::{at, list, number};
-use super::overrides::shown;
+use super::message::shown;
 use super::{SkipReason, SkippedPod};
 
 /// Maximum number of containers of a pod, of every kind. The API server has no limit; real pods

@@ -2,18 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::access::{at, text, whole};
-use super::capture::{PlannedPort, PortCapture};
-use super::overrides::InjectionSettings;
-use super::ports::PortAllocator;
+use super::access::{at, whole};
+use super::allocator::PortAllocator;
+use super::effective::InjectionSettings;
+use super::names::{DRAIN_TOKEN, STATE_VOLUME, TOKEN_VOLUME};
+use super::planned::{PlannedPort, PortCapture};
 use super::{CONTAINER, InjectionContext, REDIRECT};
 
-/// Environment variable with the token that authenticates the drain hook.
-pub(super) const DRAIN_TOKEN: &str = "GROUPAGE_DRAIN_TOKEN";
-/// Volume with the service account token for the controller.
-pub(super) const TOKEN_VOLUME: &str = "groupage-token";
-/// Volume with the last valid configuration.
-pub(super) const STATE_VOLUME: &str = "groupage-state";
 /// Mount path of the token. It is the path of the workload's own service account token, so the
 /// sidecar does not get that one.
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -228,9 +223,4 @@ pub(super) fn volumes() -> [Value; 2] {
         }),
         json!({"name": STATE_VOLUME, "emptyDir": {"sizeLimit": "1Mi"}}),
     ]
-}
-
-/// Returns the first item of a list with this name.
-pub(super) fn named<'a>(items: &'a [Value], name: &str) -> Option<&'a Value> {
-    items.iter().find(|item| text(item, &["name"]) == Some(name))
 }

@@ -7,8 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::access::{list, text};
-use super::capture::PortCapture;
-use super::sidecar::DRAIN_TOKEN;
+use super::names::DRAIN_TOKEN;
+use super::planned::PortCapture;
 use super::{CONTAINER, STATUS};
 
 /// Status of an injection.

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::access::{at, text};
-use super::{INJECT, Workload, consent};
+use super::{INJECT, Workload, opt_in};
 
 /// Location of a pod template in an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +77,7 @@ fn is_annotated(object: &Value) -> bool {
     let components =
         ["predictor", "transformer", "explainer"].map(|component| at(object, &["spec", component, "annotations"]));
     let said = components.into_iter().chain([at(object, &["metadata", "annotations"])]);
-    said.filter_map(|annotations| text(annotations, &[INJECT])).any(consent::is_enabled_value)
+    said.filter_map(|annotations| text(annotations, &[INJECT])).any(opt_in::is_enabled_value)
 }
 
 // === impl TemplateLocation ===

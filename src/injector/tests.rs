@@ -2,12 +2,12 @@
 //! changes by other components between two passes.
 
 mod corners;
-mod draw;
-mod lost;
+mod strategies;
+mod recovery;
 mod passes;
 mod properties;
-mod told;
-mod whole;
+mod listen_target;
+mod pod_resources;
 
 use std::sync::Arc;
 

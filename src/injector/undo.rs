@@ -6,22 +6,23 @@
 
 use serde_json::{Value, json};
 
-use super::access::{at, at_mut, list, map_mut, text};
-use super::apply::{
+use super::access::{at, at_mut, list, map_mut, named, text};
+use super::names::{
     CONNECT_PATH, CREATED_PATHS, DEFAULT_CONTAINER, DRAIN, HANDLERS, MADE_IN_CONTAINERS, PROBES, RENAMED_PREFIX,
+    STATE_VOLUME, TOKEN_VOLUME,
 };
 use super::status::{
     AddedHook, AddedRequest, ArgumentChange, InjectionStatus, PortReference, PortRename, ProbeChange, UndoRecord,
     VariableChange,
 };
-use super::{CONTAINER, INJECTED, REDIRECT, RestoredPod, STATUS, lost, sidecar};
+use super::{CONTAINER, INJECTED, REDIRECT, RestoredPod, STATUS, recovery};
 
 /// Returns the pod without the sidecar; `None` if it has no sidecar of Groupage.
 pub(super) fn uninject(pod: &Value) -> Option<RestoredPod> {
     let status = InjectionStatus::of(pod);
     let labelled = text(pod, &["metadata", "labels", INJECTED]) == Some("true");
     let runs_proxy = |key: &str| {
-        let found = sidecar::named(list(pod, &["spec", key]), CONTAINER);
+        let found = named(list(pod, &["spec", key]), CONTAINER);
         found.is_some_and(|found| list(found, &["args"]).first().is_some_and(|word| word == "proxy"))
     };
     let form = match &status {
@@ -30,14 +31,14 @@ pub(super) fn uninject(pod: &Value) -> Option<RestoredPod> {
         None if labelled => ["initContainers", "containers"].into_iter().find(|key| runs_proxy(key))?,
         None => return None,
     };
-    let sidecar = sidecar::named(list(pod, &["spec", form]), CONTAINER).cloned().unwrap_or_default();
-    let followed = status.as_ref().map(|status| lost::follow(pod, status));
+    let sidecar = named(list(pod, &["spec", form]), CONTAINER).cloned().unwrap_or_default();
+    let followed = status.as_ref().map(|status| recovery::follow(pod, status));
     let mut pod = pod.clone();
     let mut warnings = Vec::new();
     for (key, name) in [(form, CONTAINER), ("initContainers", REDIRECT)] {
         remove_named(&mut pod, &["spec", key], |found| found == name);
     }
-    remove_named(&mut pod, &["spec", "volumes"], |name| matches!(name, sidecar::TOKEN_VOLUME | sidecar::STATE_VOLUME));
+    remove_named(&mut pod, &["spec", "volumes"], |name| matches!(name, TOKEN_VOLUME | STATE_VOLUME));
     let none = UndoRecord::default();
     let undo = followed.as_ref().unwrap_or(&none);
     for (map, key, was) in [("labels", INJECTED, &undo.label), ("annotations", STATUS, &undo.status)] {
@@ -50,7 +51,7 @@ pub(super) fn uninject(pod: &Value) -> Option<RestoredPod> {
     if status.is_some() {
         restore(&mut pod, undo, &mut warnings);
     } else {
-        lost::restore(&mut pod, &sidecar);
+        recovery::restore(&mut pod, &sidecar);
         warnings.push(format!(
             "annotation {STATUS} is missing: port names, probes and hooks are restored from the sidecar container, and other changes of the injection (variables, arguments) are left in place"
         ));

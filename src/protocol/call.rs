@@ -7,8 +7,8 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, Uri};
 
 use crate::batching::Weight;
-use crate::protocol::items::ItemSpans;
-use crate::protocol::secret::Tenant;
+use crate::identity::Tenant;
+use crate::items::ItemSpans;
 
 /// A client request on a recognised route.
 pub struct Call {
@@ -170,7 +170,7 @@ pub struct BatchTooLarge {
 }
 
 /// Returns `true` for the statuses of an overloaded server.
-pub(crate) fn is_overload(status: StatusCode) -> bool {
+pub fn is_overload(status: StatusCode) -> bool {
     matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
 }
 

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
+use crate::Reply;
+use crate::call::is_overload;
 use crate::error::{Failure, FailureKind};
-use crate::protocol::Reply;
-use crate::protocol::call::is_overload;
-use crate::protocol::headers;
+use crate::headers;
 
 /// Error format expected by the clients of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use http::StatusCode;
 use http::header::{HeaderMap, HeaderName};
 
 use crate::batching::Tick;
-use crate::protocol::call::{Call, MergeEligibility};
+use crate::call::{Call, MergeEligibility};
 
 /// Number of unbatched responses to different inputs that have to agree. A single response proves
 /// nothing.

@@ -3,10 +3,10 @@
 //! The types mirror the keys of `routes[].generic` under the same names. A [`GenericOptions`] is
 //! compiled to a `ProtocolShape` once, when the policy is loaded.
 
-use crate::protocol::json::Base64Form;
-use crate::protocol::pointer::Pointer;
-use crate::protocol::shape;
-use crate::protocol::shape::{BareValue, Class, Counters, ProtocolShape, ResultIndex, ResultLayout};
+use crate::json::Base64Form;
+use crate::pointer::Pointer;
+use crate::shape;
+use crate::shape::{BareValue, Class, Counters, ProtocolShape, ResultIndex, ResultLayout};
 
 /// The keys of `generic`. See `policy.yaml` for defaults and meanings.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,11 +7,11 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Uri, Version};
 
-use crate::protocol::headers::{self, HeaderClass};
-use crate::protocol::key::MergeKeyBuilder;
-use crate::protocol::route::{RouteRules, SharedHeaderRules};
-use crate::protocol::secret::{DigestKey, PeerIdentity, Tenant};
-use crate::protocol::{Call, UnmergeableReason};
+use crate::headers::{self, HeaderClass};
+use crate::identity::{DigestKey, PeerIdentity, Tenant};
+use crate::merge_key::MergeKeyBuilder;
+use crate::route::{RouteRules, SharedHeaderRules};
+use crate::{Call, UnmergeableReason};
 
 /// Media type that `Accept` requests.
 #[derive(Debug, PartialEq, Eq)]

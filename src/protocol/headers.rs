@@ -129,7 +129,8 @@ pub const LIMIT: HeaderName = HeaderName::from_static("x-groupage-limit");
 pub(crate) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+/// Deadline of a gRPC call.
+pub const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 pub(crate) const COMPUTE_CHARACTERS: HeaderName = HeaderName::from_static("x-compute-characters");
 pub(crate) const COMPUTE_TOKENS: HeaderName = HeaderName::from_static("x-compute-tokens");
 

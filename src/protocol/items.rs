@@ -1,10 +1,10 @@
 //! Position, class and weight of a call's items.
 
+use crate::UnmergeableReason;
 use crate::batching::Weight;
-use crate::protocol::UnmergeableReason;
-use crate::protocol::json::{self, DuplicateKey, Elements, JsonType, LocatedValue, Members, Span, kind};
-use crate::protocol::pointer::Pointer;
-use crate::protocol::shape::{BareValue, Class, ItemIs, Measure, ProtocolShape};
+use crate::json::{self, DuplicateKey, Elements, JsonType, LocatedValue, Members, Span, kind};
+use crate::pointer::Pointer;
+use crate::shape::{BareValue, Class, ItemIs, Measure, ProtocolShape};
 
 /// The items of a call, as positions in its body.
 #[derive(Debug, Default)]

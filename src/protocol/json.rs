@@ -16,7 +16,7 @@ mod text;
 
 use memchr::{memchr2, memchr3};
 
-use crate::protocol::pointer::Pointer;
+use crate::pointer::Pointer;
 
 pub(crate) use canon::{CanonicalOptions, canonical};
 #[cfg(test)]

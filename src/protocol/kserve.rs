@@ -5,8 +5,8 @@
 //! whether its first dimension is the batch; a Generic route can declare it. `{"b64": ..}` is a
 //! single scalar.
 
-use crate::protocol::json::Base64Form;
-use crate::protocol::shape::{Class, Measure, ProtocolShape, UnbatchedIf};
+use crate::json::Base64Form;
+use crate::shape::{Class, Measure, ProtocolShape, UnbatchedIf};
 
 /// Operation requested by a path of the V1 protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

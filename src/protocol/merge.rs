@@ -4,12 +4,12 @@
 use bytes::Bytes;
 use http::HeaderValue;
 
-use crate::protocol::call::{Call, SharedRequest};
-use crate::protocol::headers;
-use crate::protocol::items::Slot;
-use crate::protocol::json::Span;
-use crate::protocol::route::Endpoint;
-use crate::protocol::{fresh, head};
+use crate::call::{Call, SharedRequest};
+use crate::headers;
+use crate::items::Slot;
+use crate::json::Span;
+use crate::route::Endpoint;
+use crate::{head, ids};
 
 /// A replacement of a byte range in the leader's body.
 enum RequestEdit {
@@ -28,8 +28,8 @@ impl Endpoint {
     /// header format that a member used.
     #[must_use]
     pub fn write_batch(&self, members: &[&Call], deadline_ms: Option<u64>) -> SharedRequest {
-        let request_id = fresh::request_id();
-        let traceparent = head::traced(members).map(fresh::traceparent);
+        let request_id = ids::request_id();
+        let traceparent = head::traced(members).map(ids::traceparent);
         let mut headers = head::shared(members, &self.rules, &self.common);
         if let Ok(value) = HeaderValue::from_str(&request_id) {
             headers.insert(headers::REQUEST_ID, value);

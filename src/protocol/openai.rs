@@ -4,10 +4,8 @@
 //! `input` is a string, a list of strings, a list of token ids, a list of such lists, or a list of
 //! objects. The response is always a list under `data`, in which each element has an `index`.
 
-use crate::protocol::pointer::Pointer;
-use crate::protocol::shape::{
-    BareValue, Class, Counters, ItemIs, Measure, ProtocolShape, ResultIndex, ResultType, UnbatchedIf,
-};
+use crate::pointer::Pointer;
+use crate::shape::{BareValue, Class, Counters, ItemIs, Measure, ProtocolShape, ResultIndex, ResultType, UnbatchedIf};
 
 /// Paths that are recognised even if no policy names them. OVMS serves the third.
 pub(crate) const PATHS: [&str; 3] = ["/v1/embeddings", "/embeddings", "/v3/embeddings"];

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use http::Method;
 use http::header::HeaderName;
 
-use crate::protocol::dialect::Dialect;
-use crate::protocol::generic::{GenericOptions, OnMismatch, TooLargeSign};
-use crate::protocol::kserve::{self, V1Variant, V1Verb};
-use crate::protocol::pointer::Pointer;
-use crate::protocol::shape::ProtocolShape;
-use crate::protocol::{openai, tei};
+use crate::dialect::Dialect;
+use crate::generic::{GenericOptions, OnMismatch, TooLargeSign};
+use crate::kserve::{self, V1Variant, V1Verb};
+use crate::pointer::Pointer;
+use crate::shape::ProtocolShape;
+use crate::{openai, tei};
 
 /// Protocol of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -306,7 +306,7 @@ impl RouteRules {
 impl SharedHeaderRules {
     /// Returns `true` if a header identifies the client.
     pub(crate) fn is_identity(&self, name: &HeaderName) -> bool {
-        crate::protocol::headers::is_identity(name) || self.tenant_header.as_ref() == Some(name)
+        crate::headers::is_identity(name) || self.tenant_header.as_ref() == Some(name)
     }
 }
 

@@ -5,8 +5,8 @@
 //! the protocol. `generic` creates a shape from a policy, and the other adapters define constant
 //! ones.
 
-use crate::protocol::json::Base64Form;
-use crate::protocol::pointer::Pointer;
+use crate::json::Base64Form;
+use crate::pointer::Pointer;
 
 /// The description of a protocol.
 #[expect(clippy::struct_excessive_bools, reason = "a table of independent switches")]

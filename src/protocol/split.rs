@@ -5,9 +5,9 @@
 //! the upstream, with the results replaced by those of the client, indexes counted from 0, new ids,
 //! and divided counters. All other bytes are preserved: key order, spacing, spelling of numbers,
 //! and a newline at the end. Parts that belong to no single result are forwarded only if they
-//! cannot quote an input ([`envelope`], [`answer`]).
+//! cannot quote an input ([`envelope`], [`head`]).
 
-mod answer;
+mod head;
 mod envelope;
 mod plan;
 mod results;
@@ -17,13 +17,13 @@ use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderValue};
 
 use crate::batching::Tick;
-use crate::protocol::call::{Call, MismatchKind, Reply, ResponseMismatch, SharedRequest, is_overload};
-use crate::protocol::evidence::{AnswerPart, Constancy, UnbatchedEvidence};
-use crate::protocol::route::Endpoint;
-use crate::protocol::shape::Counters;
+use crate::call::{Call, MismatchKind, Reply, ResponseMismatch, SharedRequest, is_overload};
+use crate::evidence::{AnswerPart, Constancy, UnbatchedEvidence};
+use crate::route::Endpoint;
+use crate::shape::Counters;
 
-use answer::SharedHead;
 use envelope::UndeclaredPart;
+use head::SharedHead;
 use plan::SplitPlan;
 
 /// The response to a shared call.
@@ -126,7 +126,7 @@ impl Endpoint {
         } else {
             Vec::new()
         };
-        let headers = answer::free_text_headers(headers).map(|name| AnswerPart::Header(name, headers));
+        let headers = head::free_text_headers(headers).map(|name| AnswerPart::Header(name, headers));
         let members = members.iter().map(|own| AnswerPart::Member(&own.path, own.value.of(body)));
         evidence.observe(call, headers.chain(overload).chain(members));
     }

@@ -4,9 +4,9 @@
 //! TEI forms batches by itself, so the route is merged only for other servers that implement it.
 //! The endpoint therefore requires the data that `/info` publishes.
 
-use crate::protocol::json::{self, JsonRules, Span};
-use crate::protocol::pointer::Pointer;
-use crate::protocol::shape::{BareValue, Class, ItemIs, Measure, ProtocolShape, ResultType, UnbatchedIf};
+use crate::json::{self, JsonRules, Span};
+use crate::pointer::Pointer;
+use crate::shape::{BareValue, Class, ItemIs, Measure, ProtocolShape, ResultType, UnbatchedIf};
 
 /// Path that is recognised even if no policy names it, and suffix of a path that a policy names.
 pub(crate) const PATH: &str = "/embed";

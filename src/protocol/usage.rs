@@ -4,7 +4,7 @@
 //! back with the same number of places. Anything else, such as an exponent or a sign, is not a
 //! counter that can be divided.
 
-use crate::protocol::json::{Elements, JsonType, Members, Span, kind, unescape};
+use crate::json::{Elements, JsonType, Members, Span, kind, unescape};
 
 /// A counter of a response, divided among the clients.
 #[derive(Debug)]
@@ -246,7 +246,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::protocol::json;
+    use crate::json;
 
     fn ledger(weights: &[u64], counts: &[usize]) -> ShareWeights {
         ShareWeights { weights: weights.to_vec(), counts: counts.to_vec(), identical: false, counted: false }

@@ -26,9 +26,9 @@ use tokio::time::timeout;
 
 use super::connections::ConnectionGuard;
 use super::detect::{DetectedProtocol, LOOK_MAX, judge};
-use super::flow::ConnectionMemory;
-use super::io::{ClientStream, MonitoredStream};
-use super::listener::ListenerState;
+use super::memory_accounting::ConnectionMemory;
+use super::state::ListenerState;
+use super::stream::{ClientStream, MonitoredStream};
 use super::{Proxy, connection};
 use crate::backend::ByteStream;
 use crate::protocol::PeerIdentity;

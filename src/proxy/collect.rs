@@ -7,8 +7,8 @@ use hyper::body::Incoming;
 use super::Proxy;
 use super::upload::UploadGuard;
 use crate::body::Body;
+use crate::bounded_body::{ReadLimits, ReadResult, StopReason, gather};
 use crate::error::FailureKind;
-use crate::gather::{ReadLimits, ReadResult, StopReason, gather};
 use crate::memory::{BufferGuard, HoldPhase};
 
 /// Result of reading a body.

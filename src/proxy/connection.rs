@@ -13,13 +13,13 @@ use hyper_util::server::conn::auto::Builder;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
+use super::activity::TimeoutAction;
 use super::connections::{ConnectionGuard, ConnectionPermit};
-use super::drive::{PollResult, TaskSides};
-use super::flow::ConnectionMemory;
-use super::io::{ClientStream, MonitoredStream};
-use super::listener::ListenerState;
+use super::memory_accounting::ConnectionMemory;
+use super::poll_sides::{PollResult, TaskSides};
 use super::session::CallService;
-use super::watch::TimeoutAction;
+use super::state::ListenerState;
+use super::stream::{ClientStream, MonitoredStream};
 use super::{ClientLimits, Proxy};
 use crate::batching::Tick;
 use crate::clock::Clock;

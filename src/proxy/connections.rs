@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
 
-use super::watch::ConnectionActivity;
+use super::activity::ConnectionActivity;
 use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::memory::{EvictionMember, EvictionSet, PressureLevel, STREAM};

@@ -7,33 +7,16 @@ use futures_util::FutureExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
+use super::activity::ConnectionActivity;
 use super::connections::{ConnectionGuard, Connections};
-use super::io::ClientStream;
-use super::watch::ConnectionActivity;
+use super::state::{ListenerChannel, ListenerControl, ListenerState};
+use super::stream::ClientStream;
 use super::{Proxy, captured, connection, terminate};
 
 /// Bounds of the pause after a failed accept, which backs off exponentially. Descriptor exhaustion
 /// passes in a moment or lasts, and must neither cause a busy loop nor end the accept loop.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-
-/// State of a listener and its connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ListenerState {
-    /// Connections are accepted and served.
-    Stay,
-    /// Draining: connections are served, and responses direct clients to reconnect elsewhere.
-    Leave,
-    /// No connections are accepted, and open ones are closed once their calls have ended.
-    Closed,
-}
-
-/// Broadcasts the state of a listener to its connections.
-#[derive(Debug)]
-pub struct ListenerChannel {
-    welcome: ListenerControl,
-    told: watch::Receiver<ListenerState>,
-}
 
 /// A running listener of the data port.
 #[derive(Debug)]
@@ -42,10 +25,6 @@ pub struct ListenerHandle {
     /// Closed when the last connection has ended.
     gone: mpsc::Receiver<()>,
 }
-
-/// Sets the state of a listener.
-#[derive(Debug, Clone)]
-pub struct ListenerControl(watch::Sender<ListenerState>);
 
 /// Spawns the accept loops of these ports, which run until the state is `Closed`. Must be called
 /// inside a tokio runtime.
@@ -62,44 +41,6 @@ pub fn serve(
         tokio::spawn(async move { accept_all(&proxy, &port, told, &alive, &connections).await });
     }
     ListenerHandle { welcome, gone }
-}
-
-// === impl ListenerChannel ===
-
-impl ListenerChannel {
-    /// Creates a listener state that serves connections.
-    #[must_use]
-    pub fn new() -> Self {
-        let (welcome, told) = watch::channel(ListenerState::Stay);
-        Self { welcome: ListenerControl(welcome), told }
-    }
-
-    /// Returns the handle that sets the state.
-    #[must_use]
-    pub fn host(&self) -> ListenerControl {
-        self.welcome.clone()
-    }
-}
-
-impl Default for ListenerChannel {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-// === impl ListenerControl ===
-
-impl ListenerControl {
-    /// Sets the state. `Closed` is final.
-    pub fn welcome(&self, welcome: ListenerState) {
-        self.0.send_if_modified(|now| {
-            let changes = *now != welcome && *now != ListenerState::Closed;
-            if changes {
-                *now = welcome;
-            }
-            changes
-        });
-    }
 }
 
 // === impl ListenerHandle ===
@@ -181,24 +122,4 @@ fn spawn(proxy: &Arc<Proxy>, stream: TcpStream, told: watch::Receiver<ListenerSt
         tokio::spawn(connection::run(proxy, (ClientStream::Plain(stream), None), bytes::Bytes::new(), told, guard))
     };
     evictee.run_by(&task.abort_handle());
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn closed_state_is_final() {
-        let door = ListenerChannel::new();
-        let (host, told) = (door.host(), door.told);
-        for (next, now) in [
-            (ListenerState::Leave, ListenerState::Leave),
-            (ListenerState::Stay, ListenerState::Stay),
-            (ListenerState::Closed, ListenerState::Closed),
-            (ListenerState::Stay, ListenerState::Closed),
-        ] {
-            host.welcome(next);
-            assert_eq!(*told.borrow(), now);
-        }
-    }
 }

@@ -10,13 +10,13 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
 
-use super::merge::CallRequirements;
-use super::record::CallRecorder;
+use super::recorder::CallRecorder;
+use super::service::CallRequirements;
 use super::{Proxy, RoutingTable};
 use crate::backend::Lane;
 use crate::batching::Tick;
 use crate::body::{Body, BodyTap};
-use crate::gather::FrameBuffer;
+use crate::bounded_body::FrameBuffer;
 use crate::memory::BufferGuard;
 use crate::protocol::{DigestKey, Endpoint, MergeEligibility, PeerIdentity, UnmergeableReason};
 use crate::scheduler::{DeferredParse, ObservedCall, PendingBody, PendingResponse};

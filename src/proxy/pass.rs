@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use http::{Request, Response};
 
 use super::Proxy;
-use super::record::CallRecorder;
+use super::recorder::CallRecorder;
 use crate::backend::Lane;
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};

@@ -16,11 +16,11 @@ use hyper::body::Incoming;
 use hyper::service::Service;
 
 use super::Proxy;
-use super::flow::ConnectionMemory;
-use super::merge::{CallRouting, PendingRouting};
+use super::activity::{ActiveCall, ConnectionActivity};
+use super::memory_accounting::ConnectionMemory;
 use super::pass::PassthroughFuture;
+use super::service::{CallRouting, PendingRouting};
 use super::upload::{StreamCharge, UploadGuard};
-use super::watch::{ActiveCall, ConnectionActivity};
 use crate::backend::Lane;
 use crate::body::Body;
 use crate::error::BoxError;

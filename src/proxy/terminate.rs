@@ -20,8 +20,8 @@ use tokio::time::timeout;
 
 use super::Proxy;
 use super::detect::{DetectedProtocol, LOOK_MAX, judge};
-use super::io::ClientStream;
-use super::listener::ListenerState;
+use super::state::ListenerState;
+use super::stream::ClientStream;
 use crate::protocol::PeerIdentity;
 use crate::telemetry::names::HandshakeResult;
 use crate::tls::{DownstreamTlsAcceptor, HandshakeFailure, ended};

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use super::watch::ActiveCall;
+use super::activity::ActiveCall;
 use crate::body::UploadWatch;
 use crate::error::BoxError;
 use crate::memory::{BufferGuard, EvictedError, EvictionWatch, HoldPhase};

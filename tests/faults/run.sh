@@ -38,15 +38,15 @@ path = "tests/it/main.rs"
 opt-level = 1
 EOF
 cp "$root/Cargo.lock" "$work/"
-echo 'pub mod batching;' >"$work/src/lib.rs"
+echo 'pub use groupage_batching as batching;' >"$work/src/lib.rs"
 printf 'mod batching;\nmod sim;\n' >"$work/tests/it/main.rs"
 cp -R "$root/tests/it/batching.rs" "$root/tests/it/batching" "$root/tests/it/sim.rs" "$root/tests/it/sim" "$work/tests/it/"
 cp -R "$root/tests/data" "$work/tests/"
 cd "$work"
 
 restore() {
-    rm -rf src/batching src/batching.rs
-    cp -R "$root/src/batching" "$root/src/batching.rs" src/
+    rm -rf src/batching
+    cp -R "$root/src/batching" src/
 }
 
 # Runs the tests with a timeout, because a fault may cause an endless loop.

@@ -6,8 +6,8 @@
 
 mod api;
 mod certs;
-mod crowded;
+mod idle_connections;
 mod lease;
 mod streams;
 mod watch;
-mod whole;
+mod end_to_end;

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use groupage::cli::{AppOptions, RunningApp, start};
 use groupage::config::{self, MachineLimits, Overrides, Policy, SchedulingPolicy, Sourced};
-use groupage::standin::ListResponse;
-use groupage::standin::ledger::{self, LedgerConfig, LedgerMock, MockConfig};
 use groupage::telemetry::log::LevelHandle;
+use groupage::testkit::ListResponse;
+use groupage::testkit::integrity::{self, LedgerConfig, LedgerMock, MockConfig};
 
 /// Interval between two edits: hundreds of edits per run, with several batches between two of them.
 const EDIT_EVERY: Duration = Duration::from_millis(10);
@@ -25,22 +25,25 @@ fn items() -> u64 {
 
 #[test]
 fn no_item_is_misdelivered_lost_or_doubled_whatever_goes_wrong() {
-    hold(&[ledger::POLICY.to_owned()]);
+    hold(&[integrity::POLICY.to_owned()]);
 }
 
 #[test]
 fn no_item_is_lost_under_the_adaptive_policy() {
-    hold(&[ledger::POLICY.replace("scheduling: {policy: WorkConserving, slots: 4}", "scheduling: {policy: Adaptive}")]);
+    hold(&[
+        integrity::POLICY.replace("scheduling: {policy: WorkConserving, slots: 4}", "scheduling: {policy: Adaptive}")
+    ]);
 }
 
 #[test]
 fn no_item_is_lost_while_settings_change() {
-    let with = |scheduling: &str| ledger::POLICY.replace("scheduling: {policy: WorkConserving, slots: 4}", scheduling);
+    let with =
+        |scheduling: &str| integrity::POLICY.replace("scheduling: {policy: WorkConserving, slots: 4}", scheduling);
     let limits =
-        |max: u32| ledger::POLICY.replace("{batchItemsMax: 32}", &format!("{{batchItemsMax: {max}, slotsMax: 3}}"));
-    let moved = format!("routes:\n  - {{path: /elsewhere}}\n{}", ledger::POLICY.trim_start_matches("routes:\n"));
+        |max: u32| integrity::POLICY.replace("{batchItemsMax: 32}", &format!("{{batchItemsMax: {max}, slotsMax: 3}}"));
+    let moved = format!("routes:\n  - {{path: /elsewhere}}\n{}", integrity::POLICY.trim_start_matches("routes:\n"));
     hold(&[
-        ledger::POLICY.to_owned(),
+        integrity::POLICY.to_owned(),
         with("scheduling: {policy: Adaptive}"),
         limits(4),
         limits(16),
@@ -56,7 +59,7 @@ const REFUSE_EVERY: Duration = Duration::from_millis(20);
 /// Returns the ledger's policy with another timeout. The unbatched calls of all clients wait for
 /// four slots, and a pause of the machine must not time them out.
 fn policy_with_timeout(timeout: &str) -> String {
-    ledger::POLICY.replace("timeout: 200ms", &format!("timeout: {timeout}"))
+    integrity::POLICY.replace("timeout: 200ms", &format!("timeout: {timeout}"))
 }
 
 #[test]
@@ -69,7 +72,7 @@ fn refused_batches_fail_no_innocent_call() {
             mock.refuse_shared(Some(refusal));
             let (_, mut proxy) = before(&mock, &[policy_with_timeout("20s")]);
             let items = items() / ListResponse::TERMINATING.len() as u64;
-            let report = ledger::run(LedgerConfig::new(proxy.listen[0], items), &mock).await;
+            let report = integrity::run(LedgerConfig::new(proxy.listen[0], items), &mock).await;
             assert!(proxy.drain().await, "everything in flight ended");
             report
         });
@@ -94,7 +97,7 @@ fn no_item_is_lost_if_batches_are_refused() {
             }
         };
         let report = tokio::select! {
-            report = ledger::run(LedgerConfig::new(proxy.listen[0], items() / 3), &mock) => report,
+            report = integrity::run(LedgerConfig::new(proxy.listen[0], items() / 3), &mock) => report,
             () = refused => unreachable!(),
         };
         assert!(proxy.drain().await, "everything in flight ended");
@@ -147,7 +150,7 @@ fn hold(policies: &[String]) {
             std::future::pending::<()>().await;
         };
         let report = tokio::select! {
-            report = ledger::run(LedgerConfig::new(to, items()), &mock) => report,
+            report = integrity::run(LedgerConfig::new(to, items()), &mock) => report,
             () = edited => unreachable!(),
         };
         println!("{report:#?}");

@@ -6,9 +6,9 @@
 
 mod acceptance;
 mod admin;
-mod against;
-mod alone;
-mod aside;
+mod validate_against;
+mod unbatched;
+mod self_batching_server;
 mod batches;
 mod binary;
 mod cancels;
@@ -18,7 +18,7 @@ mod deadlines;
 mod drain;
 mod faults;
 mod h2;
-mod hand;
+mod scripted_server;
 mod http2;
 mod hygiene;
 mod isolation;
@@ -36,7 +36,7 @@ mod state;
 mod streams;
 mod tls;
 mod tunnel;
-mod why;
+mod explain;
 
 #[path = "../support/all.rs"]
 #[expect(dead_code, reason = "each test binary uses a part of the support")]

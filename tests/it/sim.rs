@@ -11,12 +11,12 @@
 pub(crate) mod batch;
 mod ceiling;
 mod checks;
-pub(crate) mod draw;
+pub(crate) mod split_mix;
 pub(crate) mod learned;
-pub(crate) mod line;
+pub(crate) mod key_queue;
 pub(crate) mod model;
-pub(crate) mod promise;
+pub(crate) mod invariant;
 pub(crate) mod setting;
-pub(crate) mod story;
+pub(crate) mod check_seed;
 pub(crate) mod trace;
-pub(crate) mod world;
+pub(crate) mod simulation;

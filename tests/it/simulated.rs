@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use groupage::batching::Tick;
-use groupage::simulate::compare::{Job, JobResult, RunSettings, first_difference};
-use groupage::simulate::metrics::CallFilter;
-use groupage::simulate::scenario;
+use groupage::simulator::compare::{Job, JobResult, RunSettings, first_difference};
+use groupage::simulator::metrics::CallFilter;
+use groupage::simulator::scenario;
 
 /// Duration of a shortened scenario: long enough for the core to learn everything that it learns,
 /// short enough for every build.
@@ -45,11 +45,11 @@ fn rows_that_once_went_wrong_for_a_seed_go_well() {
         let (seed, name) = line.split('#').next().unwrap().trim().split_once(' ').unwrap();
         let seed: u64 = seed.parse().unwrap();
         let row = scenario::named(name.trim()).unwrap().lasting(Duration::from_secs(10));
-        let mut ours = groupage::simulate::ours::GroupagePolicy::of(&row, seed);
+        let mut ours = groupage::simulator::groupage::GroupagePolicy::of(&row, seed);
         // The backlog of the first seconds, while the cost of each size is unknown, has drained by
         // then.
         let settled = CallFilter { from: Tick::from_millis(5000), ..CallFilter::default() };
-        let mean = groupage::simulate::run(&row, &mut ours, seed).summary_of(&settled).mean;
+        let mean = groupage::simulator::run(&row, &mut ours, seed).summary_of(&settled).mean;
         assert!(mean < 100.0, "{line}: {mean} ms");
     }
 }
@@ -75,8 +75,8 @@ fn alternating_cohorts_merge_under_a_tight_slo() {
     for slo in [14, 16, 18] {
         let mut row = scenario::named("closed 32").unwrap().lasting(Duration::from_secs(6));
         row.slo = Duration::from_millis(slo);
-        let mut ours = groupage::simulate::ours::GroupagePolicy::of(&row, 1);
-        let goodput = groupage::simulate::run(&row, &mut ours, 1).summary().goodput;
+        let mut ours = groupage::simulator::groupage::GroupagePolicy::of(&row, 1);
+        let goodput = groupage::simulator::run(&row, &mut ours, 1).summary().goodput;
         assert!(goodput > 0.93, "{goodput} in time at an SLO of {slo} ms");
     }
 }

@@ -9,19 +9,19 @@ use std::process::ExitCode;
 mod sim {
     pub(crate) mod batch;
     mod ceiling;
-    pub(crate) mod draw;
+    pub(crate) mod split_mix;
     pub(crate) mod learned;
-    pub(crate) mod line;
+    pub(crate) mod key_queue;
     pub(crate) mod model;
-    pub(crate) mod promise;
+    pub(crate) mod invariant;
     pub(crate) mod setting;
-    pub(crate) mod story;
+    pub(crate) mod check_seed;
     pub(crate) mod trace;
-    pub(crate) mod world;
+    pub(crate) mod simulation;
 }
 
-use sim::promise::Coverage;
-use sim::story;
+use sim::check_seed;
+use sim::invariant::Coverage;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -42,8 +42,8 @@ fn main() -> ExitCode {
 
 /// Prints the story of a seed and its result. Returns `true` if all properties hold.
 fn print(seed: u64) -> bool {
-    print!("seed {seed}\n{}", story::tell(seed).trace.text());
-    let end = story::check(seed);
+    print!("seed {seed}\n{}", check_seed::tell(seed).trace.text());
+    let end = check_seed::check(seed);
     match &end {
         Ok(_) => println!("seed {seed}: every invariant held"),
         Err(how) => println!("{how}"),
@@ -56,7 +56,7 @@ fn print(seed: u64) -> bool {
 fn many(first: u64, count: u64) -> bool {
     let (mut broken, mut touched) = (0_u64, Coverage::new());
     for seed in first..first.saturating_add(count) {
-        match story::check(seed) {
+        match check_seed::check(seed) {
             Ok(story) => story.tally.into_iter().for_each(|(what, times)| *touched.entry(what).or_default() += times),
             Err(how) => {
                 println!("{how}");

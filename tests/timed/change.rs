@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use groupage::batching::BatcherReport as Learned;
-use groupage::standin::Route;
-use groupage::standin::ledger::{self, LedgerConfig, LedgerMock, LedgerReport, MockConfig};
+use groupage::testkit::Route;
+use groupage::testkit::integrity::{self, LedgerConfig, LedgerMock, LedgerReport, MockConfig};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -66,7 +66,7 @@ impl Live {
             ..LedgerConfig::new(proxy.address, u64::MAX)
         };
         let upstream = Arc::clone(&mock);
-        let run = tokio::spawn(async move { ledger::run(config, &upstream).await });
+        let run = tokio::spawn(async move { integrity::run(config, &upstream).await });
         Self { proxy, mock, run }
     }
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use groupage::standin::load::{ClosedConfig, OpenConfig, PreparedCalls, Report, closed, open};
-use groupage::standin::server::{Server, ServerConfig, ServerHandle};
-use groupage::standin::{Route, ServerAddr};
+use groupage::testkit::load::{ClosedConfig, OpenConfig, PreparedCalls, Report, closed, open};
+use groupage::testkit::server::{Server, ServerConfig, ServerHandle};
+use groupage::testkit::{Route, ServerAddr};
 use serde_json::Value;
 
 use crate::setup::{TestProxy, learning, within};

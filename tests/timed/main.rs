@@ -11,9 +11,9 @@ mod load;
 mod promise;
 mod slots;
 
-#[path = "../it/proxy/hand.rs"]
+#[path = "../it/proxy/scripted_server.rs"]
 #[expect(dead_code, reason = "`it` uses all of it")]
-mod hand;
+mod scripted_server;
 #[path = "../it/proxy/setup.rs"]
 #[expect(dead_code, reason = "`it` uses all of it")]
 mod setup;

@@ -1,12 +1,12 @@
 //! SLOs over sockets, and a server for which batching gains nothing.
 //!
-//! The exact figures hold in virtual time (`simulate::tests::peers`). The tests here repeat the
+//! The exact figures hold in virtual time (`simulate::tests::slo`). The tests here repeat the
 //! scenarios over sockets, on cores that are shared with other work.
 
 use std::time::Duration;
 
-use groupage::standin::load::Report;
-use groupage::standin::server::ServerConfig;
+use groupage::testkit::load::Report;
+use groupage::testkit::server::ServerConfig;
 use serde_json::json;
 
 use crate::load::{arrivals, before, clients, middle};

@@ -1,7 +1,7 @@
 //! Concurrent batches.
 
-use groupage::standin::load::Report;
-use groupage::standin::server::ServerConfig;
+use groupage::testkit::load::Report;
+use groupage::testkit::server::ServerConfig;
 use serde_json::json;
 
 use crate::load::{before, middle};

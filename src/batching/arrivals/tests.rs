@@ -1,5 +1,5 @@
-use super::super::draw::Draw;
 use super::super::math::ln;
+use super::super::splitmix64::Draw;
 use super::*;
 
 const MS: u64 = 1_000_000;

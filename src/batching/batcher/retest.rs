@@ -9,12 +9,12 @@ use super::super::call::CostClassId;
 use super::super::call::KeyId;
 use super::super::ceiling::{BatchExtent, SizeMeasure};
 use super::super::class::merging::MergeLimit;
-use super::super::decide::{BatchCaps, Selection, choose, expected};
 use super::super::limits::DispatchPolicy;
 use super::super::queue::QueuedCall;
+use super::super::select::{BatchCaps, Selection, choose, expected};
 use super::super::tick::{Tick, nanos};
 use super::Batcher;
-use super::leave::Who;
+use super::dispatch::Who;
 
 // === impl Batcher ===
 

@@ -6,7 +6,7 @@ mod late;
 use std::time::Duration;
 
 use super::*;
-use crate::batching::{
+use crate::{
     Batch, Deadline, DeadlineSource, DispatchCause, DispatchPolicy, ExpiryReason, KeyId, RejectionReason, ScopeLimits,
     TenantId, UnbatchedReason, Weight,
 };

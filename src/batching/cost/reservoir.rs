@@ -4,7 +4,7 @@
 //! push out the only large one.
 
 use super::super::math::{float, whole};
-use super::load::{BatchLoad, bucket};
+use super::batch_load::{BatchLoad, bucket};
 use super::{CostSample, KEPT};
 
 /// Number of samples in a cell.

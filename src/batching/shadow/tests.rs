@@ -1,6 +1,6 @@
 use super::super::call::KeyId;
-use super::super::draw::Draw;
 use super::super::limits::{DispatchPolicy, ScopeLimits};
+use super::super::splitmix64::Draw;
 use super::super::tick::nanos;
 use super::*;
 

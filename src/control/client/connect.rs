@@ -21,9 +21,10 @@ use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::session::SessionEnd;
+use super::address::ControllerAddress;
+use super::end::SessionEnd;
 use super::{ControlClientConfig, DisconnectReason};
-use crate::control::wire::PATH;
+use crate::wire::PATH;
 
 /// Maximum number of bytes read from the token file. Tokens have about 1 KiB.
 const TOKEN_BYTES_MAX: u64 = 8 << 10;
@@ -38,15 +39,6 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 const WINDOW: u32 = 64 << 10;
 /// Maximum number of bytes of an error response that are logged.
 const WHY_BYTES_MAX: usize = 256;
-
-/// Address of a controller.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ControllerAddress {
-    /// Host name or IP address, without brackets.
-    pub host: String,
-    /// TCP port.
-    pub port: u16,
-}
 
 /// An open stream.
 #[derive(Debug)]
@@ -190,38 +182,15 @@ fn authority(host: &str, port: u16) -> String {
     ControllerAddress { host: host.to_owned(), port }.to_string()
 }
 
-// === impl ControllerAddress ===
-
-impl ControllerAddress {
-    /// Parses `host:port`, with an IPv6 address in brackets.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        let (host, port) = text.rsplit_once(':')?;
-        let port = port.parse().ok().filter(|port| *port > 0)?;
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        let host = bare.unwrap_or(host);
-        let plain = bare.is_some() || !host.contains(':');
-        let fits =
-            !host.is_empty() && host.len() <= 253 && host.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
-        (plain && fits).then(|| Self { host: host.to_owned(), port })
-    }
-}
-
-impl fmt::Display for ControllerAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
-    }
-}
+// === impl AbortOnDrop ===
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
+
+// === impl FrameBody ===
 
 impl Body for FrameBody {
     type Data = Bytes;
@@ -232,21 +201,5 @@ impl Body for FrameBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         self.0.poll_recv(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_a_host_and_a_port() {
-        for (text, host) in [("a.b.svc:9444", "a.b.svc"), ("10.0.0.1:1", "10.0.0.1"), ("[fd00::1]:65535", "fd00::1")] {
-            let address = ControllerAddress::parse(text).unwrap();
-            assert_eq!((address.host.as_str(), address.to_string().as_str()), (host, text));
-        }
-        for wrong in ["", "a", "a:", ":1", "a:0", "a:65536", "fd00::1:9444", "a b:1", "a/b:1", "[]:1", "ä:1"] {
-            assert_eq!(ControllerAddress::parse(wrong), None, "{wrong}");
-        }
     }
 }

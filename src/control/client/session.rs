@@ -9,28 +9,14 @@ use std::pin::Pin;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::address::ControllerAddress;
+use super::backoff::{about, part};
 use super::connect::{OpenStream, open};
-use super::pace::{about, part};
-use super::{ControlClientConfig, ControllerAddress, DisconnectReason, EventSender, StreamHandler, StreamStatus};
-use crate::batching::Tick;
+use super::end::SessionEnd;
+use super::{ControlClientConfig, DisconnectReason, EventSender, StreamHandler, StreamStatus};
 use crate::clock::Clock;
-use crate::control::frame::FrameDecoder;
-use crate::control::wire::{
-    self, ACKS, ControllerMessage, FEATURES, FEATURES_HEADER, MINOR, PROTOCOL_HEADER, SidecarMessage,
-};
-
-/// The end of a stream, or the reason why it could not be opened.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SessionEnd {
-    pub(super) reason: DisconnectReason,
-    pub(super) message: String,
-    /// Address of the next connect, if the controller named one.
-    pub(super) named: Option<ControllerAddress>,
-    /// Minimum delay requested by the controller.
-    pub(super) not_before: Duration,
-    /// Time at which the stream was opened, if it was.
-    pub(super) open: Option<Tick>,
-}
+use crate::frame::FrameDecoder;
+use crate::wire::{self, ACKS, ControllerMessage, FEATURES, FEATURES_HEADER, MINOR, PROTOCOL_HEADER, SidecarMessage};
 
 /// An open stream and the features of its controller.
 struct Session<'a> {
@@ -46,14 +32,6 @@ struct Session<'a> {
     written: Option<Instant>,
     /// `true` if settings arrived since the last report.
     due: bool,
-}
-
-// === impl SessionEnd ===
-
-impl SessionEnd {
-    pub(super) fn new(reason: DisconnectReason, message: &str) -> Self {
-        Self { reason, message: message.to_owned(), named: None, not_before: Duration::ZERO, open: None }
-    }
 }
 
 /// Opens a stream, at `named` or else at the controller's own address, and serves it until it ends.

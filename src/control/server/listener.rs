@@ -19,12 +19,12 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::registry::{Connection, SWEEP, ServerState};
 use super::stream::{ServerStream, StreamBody};
-use super::streams::{Connection, SWEEP, ServerState};
 use super::{AuthError, Authenticate, ServerLimits, StreamEvent, StreamHandler, StreamRegistry};
 use crate::clock::Clock;
-use crate::control::wire::{FEATURES, FEATURES_HEADER, MINOR, PATH, PROTOCOL_HEADER};
-use crate::places;
+use crate::permits;
+use crate::wire::{FEATURES, FEATURES_HEADER, MINOR, PATH, PROTOCOL_HEADER};
 
 /// Delay after a failed accept. A lack of file descriptors is either resolved shortly or persists;
 /// in both cases the loop must neither spin nor end.
@@ -121,7 +121,7 @@ async fn handshake(
     shared: &ServerState,
     tls: &TlsAcceptor,
     stream: TcpStream,
-    place: places::ConnectionPermit,
+    place: permits::ConnectionPermit,
 ) -> Option<TlsStream<TcpStream>> {
     tokio::select! {
         stream = handshake_with_permit(shared, tls, stream) => stream,

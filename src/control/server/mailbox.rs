@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 
 use crate::batching::Tick;
-use crate::control::wire::{self, CaBundle, ControllerMessage, EncodeError, Goaway, SidecarConfig};
+use crate::wire::{self, CaBundle, ControllerMessage, EncodeError, Goaway, SidecarConfig};
 
 /// An encoded message. Its bytes are shared by all mailboxes that it is pushed to.
 #[derive(Debug, Clone)]

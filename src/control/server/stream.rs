@@ -15,11 +15,11 @@ use http_body::{Body, Frame};
 use hyper::body::Incoming;
 
 use super::mailbox::NextWrite;
-use super::streams::{Connection, ServerState};
+use super::registry::{Connection, ServerState};
 use super::{PodIdentity, StreamEvent};
-use crate::control::frame::FrameDecoder;
-use crate::control::meter::TokenBucket;
-use crate::control::wire::{self, ACKS, ControllerMessage, Goaway, Hello, Ping, SidecarMessage};
+use crate::frame::FrameDecoder;
+use crate::token_bucket::TokenBucket;
+use crate::wire::{self, ACKS, ControllerMessage, Goaway, Hello, Ping, SidecarMessage};
 
 /// Body of a response: a stream, or the reason why none was opened.
 #[derive(Debug)]

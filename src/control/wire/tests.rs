@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::control::frame::FRAME_BYTES_MAX;
-use crate::control::sketch::Histogram;
+use crate::frame::FRAME_BYTES_MAX;
+use crate::histogram::Histogram;
 
 fn bytes(value: &Value) -> Vec<u8> {
     serde_json::to_vec(value).unwrap()

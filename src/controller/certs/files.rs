@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::ServingCertificate;
-use super::material::{CA_CERT, CERT, KEY};
+use super::certificates::{CA_CERT, CERT, KEY};
 use crate::error::BoxError;
 
 /// Interval between two checks. The kubelet itself takes up to a minute to update the files.
@@ -76,7 +76,7 @@ fn read(folder: &Path) -> Result<[Vec<u8>; 3], BoxError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::material::{introduce, renew};
+    use super::super::certificates::{introduce, renew};
     use super::*;
     use std::collections::BTreeMap;
 

@@ -13,12 +13,12 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::material::{self, CA_CERT, CA_KEY, CERT, KEY, SecretData};
+use super::certificates::{self, CA_CERT, CA_KEY, CERT, KEY, SecretData};
 use super::{RotationStep, SecretContents, ServingCertificate, UnixSeconds, plan};
+use crate::MANAGER;
 use crate::clock::Clock;
-use crate::controller::MANAGER;
-use crate::controller::lease::Leadership;
 use crate::error::BoxError;
+use crate::lease::Leadership;
 
 /// Interval between two checks: the RBAC rules grant `get` but no `watch`. A recreated webhook
 /// configuration has no CA bundle, and pods are admitted without a sidecar until it is restored.
@@ -156,12 +156,12 @@ impl CertRotator {
         match action {
             RotationStep::Keep(_) => return Ok(()),
             RotationStep::Begin => {
-                material::introduce(&mut data, now())?;
-                material::renew(&mut data, now(), &self.settings.names)?;
+                certificates::introduce(&mut data, now())?;
+                certificates::renew(&mut data, now(), &self.settings.names)?;
             }
-            RotationStep::Introduce => material::introduce(&mut data, now())?,
-            RotationStep::Renew => material::renew(&mut data, now(), &self.settings.names)?,
-            RotationStep::Retire => material::retire(&mut data, now(), &self.settings.names),
+            RotationStep::Introduce => certificates::introduce(&mut data, now())?,
+            RotationStep::Renew => certificates::renew(&mut data, now(), &self.settings.names)?,
+            RotationStep::Retire => certificates::retire(&mut data, now(), &self.settings.names),
         }
         let bytes = data.into_iter().map(|(key, value)| (key, ByteString(value))).collect();
         let written = self.write(bytes).await?;

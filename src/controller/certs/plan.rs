@@ -80,7 +80,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::controller::certs::BACKDATE;
+    use crate::certs::BACKDATE;
 
     const DAY: u64 = 24 * 3600;
 

@@ -8,7 +8,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
 
-use super::{UnixSeconds, material};
+use super::{UnixSeconds, certificates};
 use crate::error::BoxError;
 
 /// The CA bundle and the expiry of the certificate in use.
@@ -42,11 +42,11 @@ impl ServingCertificate {
     /// Returns an error if certificate and key cannot be parsed or do not match. The previous pair
     /// then stays in use.
     pub fn exchange(&self, cert: &[u8], key: &[u8], bundle: &[u8]) -> Result<(), BoxError> {
-        let pair = material::pair(cert, key)?;
+        let pair = certificates::pair(cert, key)?;
         let leaf = pair.cert.first().ok_or("no certificate found")?;
-        let expires = material::validity(leaf).ok_or("cannot parse the validity period of the certificate")?.end;
-        let ders = material::certificates(bundle);
-        let bundle = material::pem(ders.iter().map(AsRef::as_ref));
+        let expires = certificates::validity(leaf).ok_or("cannot parse the validity period of the certificate")?.end;
+        let ders = certificates(bundle);
+        let bundle = certificates::pem(ders.iter().map(AsRef::as_ref));
         *self.pair.write().unwrap_or_else(PoisonError::into_inner) = Some(pair);
         let presented = Some(CertificateInfo { bundle, expires });
         self.presented.send_if_modified(|before| {
@@ -81,7 +81,7 @@ impl ServingCertificate {
             None => builder.with_no_client_auth(),
             Some(pem) => {
                 let mut roots = rustls::RootCertStore::empty();
-                for certificate in material::certificates(pem) {
+                for certificate in certificates(pem) {
                     roots.add(certificate)?;
                 }
                 let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(roots.into(), provider);

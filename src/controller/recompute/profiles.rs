@@ -4,26 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{BatchProfileSpec, BatchProfileStatus, DesiredState, RecomputeInput};
-use crate::api::v1alpha1::{OpenEnum, SchedulingPolicy, USED_BY_MAX};
-use crate::controller::attachment::{Attachment, RequestedProfile};
-use crate::controller::world::{ObjectKey, Policy, Profile, within};
+use super::RecomputeInput;
+use crate::api::v1alpha1::{BatchProfileStatus, OpenEnum, SchedulingPolicy, USED_BY_MAX};
+use crate::attachment::{Attachment, RequestedProfile};
+use crate::desired::{DesiredState, NewProfile};
 use crate::rollout::UnixSeconds;
 use crate::rollout::profile::{ExistingProfile, prune};
+use crate::world::{ObjectKey, Policy, Profile, within};
 
 /// Number of unused profiles kept if the policy does not set `rollout.historyLimit`.
 const HISTORY_LIMIT_DEFAULT: u32 = 10;
-
-/// A profile to create.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NewProfile {
-    /// Namespace and name.
-    pub key: ObjectKey,
-    /// The spec.
-    pub spec: BatchProfileSpec,
-    /// Name and UID of the owning policy. The profile is garbage-collected with it.
-    pub owner: (String, String),
-}
 
 pub(super) fn profiles(input: &RecomputeInput<'_>, desired: &mut DesiredState) {
     let mut used_by: BTreeMap<ObjectKey, BTreeSet<String>> = BTreeMap::new();

@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::*;
-use crate::controller::attachment::attached;
-use crate::controller::world::build::*;
-use crate::controller::world::{OwnerRef, Pod};
+use crate::attachment::attached;
 use crate::injector::STATUS;
+use crate::observed::PodObserved;
+use crate::status::{ConditionState, ConditionStatus};
+use crate::world::fixtures::*;
+use crate::world::{OwnerRef, Pod};
 
 /// All inputs, modifiable by a test.
 #[derive(Default)]

@@ -5,16 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use super::book::SidecarState;
+use super::registry::SidecarState;
 use crate::api::v1alpha1::Mode;
 use crate::control::wire::ClassCostReport;
-use crate::controller::recompute::ConditionState;
-use crate::controller::status::{ConditionStatus, some_of};
+use crate::status::{ConditionState, ConditionStatus, MERGE_REFUSED, NO_GAIN, some_of};
 
-/// Reason of `Merging=False` if a server rejects batches of calls that it answers individually.
-pub(in super::super) const MERGE_REFUSED: &str = "MergeRefused";
-/// Reason of `Merging=False` if a batch takes as long as its calls sent concurrently.
-pub(in super::super) const NO_GAIN: &str = "NoGain";
 /// Values of a reported limiter's `open` for which merging does not pay.
 const NOT_PAYING: [&str; 2] = ["no_gain", "server_batches"];
 /// Maximum number of kinds of calls named in a message.

@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use crate::api::v1alpha1::{BatchingSummary, Quantiles};
 use crate::batching::Tick;
-use crate::control::sketch::Histogram;
+use crate::control::histogram::Histogram;
 use crate::control::wire::RouteReport;
-use crate::controller::recompute::ConditionState;
-use crate::controller::status::ConditionStatus;
 use crate::rollout::status::{duration, share};
+use crate::status::{ConditionState, ConditionStatus};
 use crate::tuner::{millis, share as told_share};
 
 /// Length of the window.

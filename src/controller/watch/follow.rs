@@ -13,10 +13,10 @@ use kube::runtime::watcher::{self, Event, watcher};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use super::guard::{Backoff, guarded};
+use super::client_layer::{Backoff, guarded};
 use super::{SharedState, WatchTiming, WatchedKind};
-use crate::controller::world::{self, ClusterState, NATIVE_SIDECAR_MINOR_MIN, ObjectKey, ObjectTable, OwnerObject};
 use crate::telemetry::ControllerMetrics;
+use crate::world::{self, ClusterState, NATIVE_SIDECAR_MINOR_MIN, ObjectKey, ObjectTable, OwnerObject};
 
 /// Interval between two checks of the API server's version.
 const VERSION_EVERY: Duration = Duration::from_secs(600);

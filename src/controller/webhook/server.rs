@@ -20,17 +20,17 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::answer::{ReviewContext, ReviewResponse, answer};
 use super::bodies::{BodyBounds, BodyBudget, BodyRefusal};
+use super::decide::{ReviewContext, ReviewResponse, answer};
 use super::review::decode;
 use super::{PATH, REVIEW_BYTES_MAX};
 use crate::clock::Clock;
-use crate::controller::events::EventNotice;
-use crate::controller::watch::SharedState;
+use crate::events::EventNotice;
 use crate::injector::InjectionContext;
-use crate::places::{ConnectionLimiter, ConnectionLimits, ConnectionPermit};
+use crate::permits::{ConnectionLimiter, ConnectionLimits, ConnectionPermit};
 use crate::telemetry::ControllerMetrics;
 use crate::telemetry::names::{AdmissionResult, EventResult};
+use crate::watch::SharedState;
 
 /// Maximum number of connections, in total and per peer. API servers hold a few each; the rest is a
 /// margin for unexpected clients.

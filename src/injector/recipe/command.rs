@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use crate::injector::access::{list, text};
+use crate::access::{list, text};
 
 /// Names of known shells.
 const SHELLS: [&str; 5] = ["sh", "bash", "dash", "ash", "zsh"];

@@ -3,11 +3,11 @@
 use serde_json::Value;
 
 use super::command::{WordPlace, variable};
-use super::found::RecipeMatch;
-use super::numbers::port_of;
-use super::sure::has_command;
+use super::listener_ports::port_of;
+use super::recipe_match::RecipeMatch;
+use super::safety::has_command;
 use super::table::{FORWARDED_IPS, MoveSetting, ServerListener};
-use crate::injector::access::{list, text};
+use crate::access::{list, text};
 
 /// Loopback address that an application listens on beside the sidecar.
 const LOOPBACK: &str = "127.0.0.1";
@@ -16,7 +16,7 @@ const NO_PEER: &str = "192.0.2.0";
 
 /// An edit of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::injector) enum ContainerEdit {
+pub(crate) enum ContainerEdit {
     /// Sets a variable to a value.
     Variable(String, String),
     /// Replaces an item of `command` or `args`.
@@ -39,11 +39,7 @@ struct EditDraft<'a> {
 impl RecipeMatch {
     /// Returns the edits that move the captured listeners. `application` maps a captured port to
     /// the port that the application uses instead; `None` for a port that is not captured.
-    pub(in crate::injector) fn edits(
-        &self,
-        container: &Value,
-        application: impl Fn(u16) -> Option<u16>,
-    ) -> Vec<ContainerEdit> {
+    pub(crate) fn edits(&self, container: &Value, application: impl Fn(u16) -> Option<u16>) -> Vec<ContainerEdit> {
         let mut draft = EditDraft { matched: self, container, items: Vec::new(), edits: Vec::new() };
         let mut set: Option<&ServerListener> = None;
         for (listener, number) in &self.listeners {

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::choice::names;
 use super::table::{FORWARDED_IPS, RECIPES};
-use super::{ContainerEdit, MoveKind, find, names};
+use super::{ContainerEdit, MoveKind, find};
 
 fn pod(container: &Value) -> Value {
     let mut container = container.clone();

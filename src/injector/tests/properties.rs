@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::super::recipe::{RecipeMatch, find};
 use super::super::{InjectionContext, InjectionOutcome, STATUS, inject, patch, places, uninject};
-use super::draw::{any_json, context, foreign, pod};
+use super::strategies::{any_json, context, foreign, pod};
 
 /// Places of a pod that an injection may change, with everything below them. `*` matches one key or
 /// index.

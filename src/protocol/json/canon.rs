@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::{DuplicateKey, Elements, JsonType, Members, Span, folds_to, kind, unescape};
-use crate::protocol::pointer::Pointer;
+use crate::pointer::Pointer;
 
 /// Fields and pointers of a request that receive special treatment.
 #[derive(Debug, Clone, Copy)]

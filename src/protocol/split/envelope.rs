@@ -3,15 +3,15 @@
 //! The protocol and the policy declare results, ids, counters, and the scalars of the protocol's
 //! envelope. Any other member may quote an input of any client, and so may a declared scalar that
 //! contains a piece of an item. These are listed as undeclared, to be checked against
-//! [`UnbatchedEvidence`](crate::protocol::evidence::UnbatchedEvidence).
+//! [`UnbatchedEvidence`](crate::evidence::UnbatchedEvidence).
 
-use crate::protocol::call::Call;
-use crate::protocol::evidence::MEMBERS_MAX;
-use crate::protocol::fresh;
-use crate::protocol::json::{self, Elements, JsonRules, JsonType, Members, NESTING_MAX, Span, kind, unescape};
-use crate::protocol::pointer::Pointer;
-use crate::protocol::shape::{Counters, ProtocolShape, ResultLayout};
-use crate::protocol::usage;
+use crate::call::Call;
+use crate::evidence::MEMBERS_MAX;
+use crate::ids;
+use crate::json::{self, Elements, JsonRules, JsonType, Members, NESTING_MAX, Span, kind, unescape};
+use crate::pointer::Pointer;
+use crate::shape::{Counters, ProtocolShape, ResultLayout};
+use crate::usage;
 
 /// Maximum length of a declared scalar in bytes. Model paths are no longer in practice.
 const SCALAR_MAX: usize = 256;
@@ -202,7 +202,7 @@ impl<'a> EnvelopeWalker<'a> {
             JsonType::Object | JsonType::Array | JsonType::Bool => self.add(value, path),
             JsonType::String => {
                 let raw = value.inside(self.doc);
-                let prefix = Span { start: value.start + 1, end: value.start + 1 + fresh::prefix(raw) };
+                let prefix = Span { start: value.start + 1, end: value.start + 1 + ids::prefix(raw) };
                 if !raw.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte)) {
                     self.add(value, path);
                 } else if !ID_PREFIXES.contains(&prefix.of(self.doc)) {
@@ -264,7 +264,7 @@ impl<'a> EnvelopeWalker<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::openai;
+    use crate::openai;
 
     fn undeclared(shape: &ProtocolShape, fields: &[&str], doc: &str) -> Vec<String> {
         let fields: Vec<Pointer> = fields.iter().map(|field| Pointer::known(field)).collect();

@@ -5,13 +5,13 @@ use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::results::LocatedResults;
-use crate::protocol::call::{Call, MismatchKind, ResponseMismatch, SharedRequest};
-use crate::protocol::items::{self, amount};
-use crate::protocol::json::{self, JsonRules, JsonType, NESTING_MAX, Span, kind};
-use crate::protocol::merge::quoted;
-use crate::protocol::shape::{CounterRule, Counters, Measure, ProtocolShape, ResultLayout};
-use crate::protocol::usage::{self, DividedCounter, ShareWeights};
-use crate::protocol::{fresh, headers};
+use crate::call::{Call, MismatchKind, ResponseMismatch, SharedRequest};
+use crate::items::{self, amount};
+use crate::json::{self, JsonRules, JsonType, NESTING_MAX, Span, kind};
+use crate::merge::quoted;
+use crate::shape::{CounterRule, Counters, Measure, ProtocolShape, ResultLayout};
+use crate::usage::{self, DividedCounter, ShareWeights};
+use crate::{headers, ids};
 
 /// The replacements, at the same positions for every client.
 pub(super) struct SplitPlan<'a> {
@@ -272,18 +272,18 @@ impl<'a> SplitPlan<'a> {
 fn write_id(doc: &[u8], span: Span, call: &Call, sent: &SharedRequest, shape: &ProtocolShape, out: &mut Vec<u8>) {
     let header = call.head.headers.get(headers::REQUEST_ID).map(HeaderValue::as_bytes);
     match kind(doc, span.start) {
-        JsonType::Number => out.extend_from_slice(&fresh::random_like(span.of(doc), true)),
+        JsonType::Number => out.extend_from_slice(&ids::random_like(span.of(doc), true)),
         JsonType::String => {
             let raw = span.inside(doc);
             // Text before the echoed id belongs to the server only if it has the form of a prefix.
-            let is_prefix = |before: &&[u8]| before.len() == fresh::prefix(raw);
+            let is_prefix = |before: &&[u8]| before.len() == ids::prefix(raw);
             let echoed = raw.strip_suffix(sent.request_id.as_bytes()).filter(is_prefix);
-            let prefix = || raw.get(..fresh::prefix(raw)).unwrap_or_default();
+            let prefix = || raw.get(..ids::prefix(raw)).unwrap_or_default();
             let own = match (echoed, header) {
-                (Some(prefix), Some(header)) => fresh::derived_from_request_id(prefix, header),
-                (Some(prefix), None) => fresh::short(prefix),
-                (None, Some(header)) if shape.id_from_request => fresh::derived_from_request_id(prefix(), header),
-                (None, _) => fresh::random_like(raw, false),
+                (Some(prefix), Some(header)) => ids::derived_from_request_id(prefix, header),
+                (Some(prefix), None) => ids::short(prefix),
+                (None, Some(header)) if shape.id_from_request => ids::derived_from_request_id(prefix(), header),
+                (None, _) => ids::random_like(raw, false),
             };
             out.push(b'"');
             out.extend_from_slice(&own);

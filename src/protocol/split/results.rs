@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use crate::protocol::call::{Call, MismatchKind};
-use crate::protocol::json::{self, DuplicateKey, Elements, JsonType, Members, Span, kind, unescape};
-use crate::protocol::pointer::Pointer;
-use crate::protocol::shape::{ProtocolShape, ResultIndex, ResultLayout, ResultType};
+use crate::call::{Call, MismatchKind};
+use crate::json::{self, DuplicateKey, Elements, JsonType, Members, Span, kind, unescape};
+use crate::pointer::Pointer;
+use crate::shape::{ProtocolShape, ResultIndex, ResultLayout, ResultType};
 
 /// The results and their assignment to clients.
 #[derive(Debug)]

@@ -15,16 +15,16 @@ mod alone;
 mod batch;
 mod setting;
 mod upstream;
-mod watch;
-mod world;
+mod invariants;
+mod simulation;
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use groupage::batching::InvariantId;
 
-use crate::sim::promise::{CheckResult, Coverage, Violation, promise};
-use world::Simulation;
+use crate::sim::invariant::{CheckResult, Coverage, Violation, promise};
+use simulation::Simulation;
 
 /// Number of seeds in every test run.
 const SEEDS: u64 = 300;

@@ -11,8 +11,8 @@ use proptest::prelude::{Just, Strategy, any, prop, prop_oneof, proptest};
 use proptest::test_runner::TestCaseError;
 
 use super::config;
+use crate::sim::invariant::Violation;
 use crate::sim::model::Model;
-use crate::sim::promise::Violation;
 use crate::sim::trace::{CoreResponse, Event, tell};
 
 const MS: Duration = Duration::from_millis(1);

@@ -9,7 +9,7 @@ use groupage::batching::{
     Call, CallId, Deadline, DeadlineSource, Decision, KeyId, PriorityClass, PriorityId, TenantId, Tick,
 };
 
-use crate::sim::draw::SplitMix64;
+use crate::sim::split_mix::SplitMix64;
 use bench::{DispatchedBatch, HEAVY, SingleSlotBench, limits, takes, weighing};
 
 const MS: Duration = Duration::from_millis(1);

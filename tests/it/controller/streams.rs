@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::api::{FakeApiServer, Fault, FaultKind, HANG};
-use super::whole::{POLICY, config, get, pod, policy, ready, says};
+use super::end_to_end::{POLICY, config, get, pod, policy, ready, says};
 
 const STREAM: &str = "groupage-stream.groupage-system.svc";
 

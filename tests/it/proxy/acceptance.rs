@@ -11,7 +11,7 @@ mod waiting;
 
 use std::time::Duration;
 
-use groupage::standin::server::{Server, ServerConfig, ServerHandle};
+use groupage::testkit::server::{Server, ServerConfig, ServerHandle};
 use serde_json::Value;
 
 use super::setup::{TestProxy, learning};

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use groupage::telemetry::names::{Metric, MetricKind};
 use serde_json::{Value, json};
 
-use super::hand::{ReservedPort, echo, reply};
+use super::scripted_server::{ReservedPort, echo, reply};
 use super::setup::{TestProxy, assert_answer, by_hand, count, predictions, within};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::Headers;
@@ -47,7 +47,7 @@ fn until_ready(port: SocketAddr, status: u16) -> impl Future<Output = ()> {
 /// Returns the response of a server that fails every call with item 666 and answers `GET`s.
 fn model(request: &super::support::upstream::Request) -> Vec<u8> {
     match request.method.as_str() {
-        "POST" if super::hand::instances(request).contains(&666) => reply(500, "{}"),
+        "POST" if super::scripted_server::instances(request).contains(&666) => reply(500, "{}"),
         "POST" => echo(request),
         _ => reply(200, "{}"),
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use groupage::standin::server::{Server, ServerConfig};
+use groupage::testkit::server::{Server, ServerConfig};
 use http::Request;
 use serde_json::{Value, json};
 
@@ -247,7 +247,7 @@ async fn overload(status: u16, head: &str, kept: &[(&str, &str)]) {
     }
     proxy.idle().await;
     assert_eq!(hand.waiting(), 0, "nothing was sent again");
-    let shown = super::why::scheduler(&proxy).await;
+    let shown = super::explain::scheduler(&proxy).await;
     let pauses = &shown["pauses"][0];
     let told = (&pauses["count"], &pauses["asked_us"], &pauses["held_us"]);
     assert_eq!(told, (&json!(1), &json!(7_000_000), &json!(100_000)));

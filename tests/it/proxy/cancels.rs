@@ -188,7 +188,7 @@ async fn what_passes_is_ended_upstream_when_its_client_leaves() {
 #[tokio::test]
 async fn random_leaving_leaves_no_trace() {
     let (proxy, hand) = by_hand(json!({"limits": {"batchItemsMax": 8}})).await;
-    let _auto = hand.auto(super::hand::echo);
+    let _auto = hand.auto(super::scripted_server::echo);
     let mut kept = Vec::new();
     for n in 0..300_u64 {
         let caller = proxy.call(proxy.predict(n));

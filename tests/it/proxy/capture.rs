@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::binary::Binary;
 use super::h2::{H2Client, H2ScriptedServer, empty, full, with_trailers};
-use super::hand::{ReservedPort, ScriptedServer, echo};
+use super::scripted_server::{ReservedPort, ScriptedServer, echo};
 use super::setup::{PREDICT, TestProxy, assert_answer, assert_failure, instances, lay_over, predictions, within};
 use super::support::client::{Client, Outgoing};
 use super::support::wire::Headers;

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::binary::Binary;
-use super::hand::ScriptedServer;
+use super::scripted_server::ScriptedServer;
 use super::setup::{assert_answer, predictions, within};
 
 /// Returns settings under which a call is held for other calls that never arrive, unless it passes
@@ -50,7 +50,7 @@ async fn killed_three_times_it_passes_everything_through_and_says_so_everywhere(
     let dir = tempfile::tempdir().unwrap();
     let hand = ScriptedServer::start().await;
     let url = hand.url();
-    let _auto = hand.auto(super::hand::echo);
+    let _auto = hand.auto(super::scripted_server::echo);
     for _ in 0..3 {
         start_and_kill(&url, dir.path()).await;
     }

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::binary::Binary;
 use super::h2::{H2Client, empty};
-use super::hand::{ReservedPort, ScriptedServer, echo};
+use super::scripted_server::{ReservedPort, ScriptedServer, echo};
 use super::setup::{
     PREDICT, TOKEN, TestProxy, assert_answer, by_hand, count, instances, lay_over, predictions, within,
 };
@@ -163,7 +163,7 @@ async fn hook_returns_at_drain_limit() {
 async fn connections_close_after_drain_delay() {
     let (proxy, hand) = by_hand(json!({"proxy": {"drain": {"delay": "700ms"}}})).await;
     let (metrics, local) = ports(&proxy);
-    let _auto = hand.auto(|_| super::hand::reply(200, "{}"));
+    let _auto = hand.auto(|_| super::scripted_server::reply(200, "{}"));
     let get_it = proxy.request("GET", "/x", &[], None);
     let mut clients = [proxy.client().await, proxy.client().await];
     let h2 = H2Client::connect(proxy.address).await;
@@ -218,7 +218,7 @@ fn drain_command_reports_unreachable_admin_port() {
 
 /// Starts a sidecar in front of an application that answers at once. Only the sidecar has the
 /// address of the application.
-async fn start_sidecar(snapshot: &Value) -> (Binary, SocketAddr, super::hand::AutoResponder) {
+async fn start_sidecar(snapshot: &Value) -> (Binary, SocketAddr, super::scripted_server::AutoResponder) {
     let hand = ScriptedServer::start().await;
     let captures = [format!("http:{}@0", hand.address.port())];
     let policy = snapshot.to_string();

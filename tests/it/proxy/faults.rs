@@ -3,7 +3,7 @@
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use super::hand::ReservedPort;
+use super::scripted_server::ReservedPort;
 use super::setup::{
     PREDICT, TestProxy, assert_answer, assert_failure, by_hand, count, instances, learning, predictions, within,
 };

@@ -71,7 +71,7 @@ async fn a_head_that_drips_is_closed_all_the_same() {
 async fn the_head_timeout_counts_for_every_head_and_not_for_the_time_between_calls() {
     let limits = json!({"headTimeout": "60ms", "keepAliveTimeout": "1m"});
     let (proxy, hand) = by_hand(client_limits(&limits)).await;
-    let _auto = hand.auto(super::hand::echo);
+    let _auto = hand.auto(super::scripted_server::echo);
     let mut client = proxy.client().await;
     for _ in 0..2 {
         assert_answer(&within(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
@@ -89,7 +89,7 @@ async fn the_head_timeout_counts_for_every_head_and_not_for_the_time_between_cal
 #[tokio::test]
 async fn an_idle_connection_is_closed_after_the_keep_alive_timeout() {
     let (proxy, hand) = by_hand(client_limits(&json!({"keepAliveTimeout": "50ms"}))).await;
-    let _auto = hand.auto(super::hand::echo);
+    let _auto = hand.auto(super::scripted_server::echo);
     let mut client = proxy.client().await;
     assert_answer(&within(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
     let mut answer = Answer::default();
@@ -178,7 +178,7 @@ async fn a_slow_reader_of_a_shared_answer_keeps_no_slot_and_no_neighbour() {
 #[tokio::test]
 async fn last_request_closes_connection_gracefully() {
     let (proxy, hand) = by_hand(client_limits(&json!({"requestsPerConnectionMax": 3}))).await;
-    let _auto = hand.auto(super::hand::echo);
+    let _auto = hand.auto(super::scripted_server::echo);
     let mut client = proxy.client().await;
     for n in 1..=3 {
         let answer = within(client.ask(&proxy.predict(n))).await;
@@ -216,14 +216,14 @@ async fn connections_over_the_limit_are_closed_at_once_while_all_are_busy() {
     for caller in callers {
         assert_eq!(caller.answer().await.status, Some(200));
     }
-    let _auto = hand.auto(super::hand::echo);
+    let _auto = hand.auto(super::scripted_server::echo);
     assert_answer(&proxy.ask(&proxy.predict(2)).await, 200, &predictions(&[2]));
 }
 
 #[tokio::test]
 async fn the_connection_that_was_idle_longest_makes_room_for_another() {
     let (proxy, hand) = by_hand(json!({"proxy": {"process": {"connectionsMax": 2}}})).await;
-    let _auto = hand.auto(super::hand::echo);
+    let _auto = hand.auto(super::scripted_server::echo);
     let mut silent = connect(&proxy).await;
     let mut client = proxy.client().await;
     assert_answer(&within(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
@@ -235,7 +235,7 @@ async fn the_connection_that_was_idle_longest_makes_room_for_another() {
 #[tokio::test]
 async fn hundreds_of_slow_heads_do_not_slow_a_healthy_caller() {
     let (proxy, hand) = by_hand(json!({})).await;
-    let _auto = hand.auto(super::hand::echo);
+    let _auto = hand.auto(super::scripted_server::echo);
     let mut slow = Vec::new();
     for _ in 0..400 {
         let mut stream = connect(&proxy).await;
@@ -303,12 +303,13 @@ async fn until_frame(stream: &mut TcpStream, wanted: u8) -> Option<Vec<u8>> {
 #[tokio::test]
 async fn a_flood_of_resets_ends_its_connection_and_harms_no_other() {
     let (proxy, hand) = by_hand(json!({})).await;
-    let _auto =
-        hand.auto(
-            |request| {
-                if request.target == PREDICT { super::hand::echo(request) } else { super::hand::reply(200, "{}") }
-            },
-        );
+    let _auto = hand.auto(|request| {
+        if request.target == PREDICT {
+            super::scripted_server::echo(request)
+        } else {
+            super::scripted_server::reply(200, "{}")
+        }
+    });
     let mut flood = [PREFACE, &frame(4, 0, 0, &[])].concat();
     for stream in (1..=20_001).step_by(2) {
         flood.extend(frame(1, 0x5, stream, GET));
@@ -328,7 +329,7 @@ async fn a_flood_of_resets_ends_its_connection_and_harms_no_other() {
 #[tokio::test]
 async fn answers_that_an_http_2_client_never_lets_in_end_its_connection() {
     let (proxy, hand) = by_hand(client_limits(&json!({"writeTimeout": "100ms"}))).await;
-    let _auto = hand.auto(|_| super::hand::reply(200, "some body"));
+    let _auto = hand.auto(|_| super::scripted_server::reply(200, "some body"));
     // SETTINGS_INITIAL_WINDOW_SIZE 0: no byte of any body may be sent.
     let mut text = [PREFACE, &frame(4, 0, 0, &[0, 4, 0, 0, 0, 0])].concat();
     for stream in (1..=99).step_by(2) {

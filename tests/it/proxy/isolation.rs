@@ -3,7 +3,7 @@
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::hand::{AutoResponder, PendingRequest, reply};
+use super::scripted_server::{AutoResponder, PendingRequest, reply};
 use super::setup::{
     PREDICT, PendingCall, TestProxy, assert_answer, assert_failure, by_hand, count, instances, predictions,
 };
@@ -19,15 +19,15 @@ fn predicts(proxy: &TestProxy, items: &[u64]) -> Vec<Outgoing> {
 /// Returns the response of a server that fails every call with the bad item. The error contains the
 /// items of the call.
 fn poisoned_response(request: &Request) -> Vec<u8> {
-    let items = super::hand::instances(request);
+    let items = super::scripted_server::instances(request);
     if items.contains(&BAD) {
         return reply(500, &format!("{{\"error\":\"cannot: {items:?}\"}}"));
     }
-    super::hand::echo(request)
+    super::scripted_server::echo(request)
 }
 
 fn sizes(auto: &mut AutoResponder) -> Vec<usize> {
-    auto.seen().iter().map(|request| super::hand::instances(request).len()).collect()
+    auto.seen().iter().map(|request| super::scripted_server::instances(request).len()).collect()
 }
 
 async fn ok(callers: Vec<PendingCall>, items: &[u64]) {

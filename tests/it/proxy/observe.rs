@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use groupage::standin::Route;
-use groupage::standin::server::{Server, ServerConfig};
+use groupage::testkit::Route;
+use groupage::testkit::server::{Server, ServerConfig};
 use serde_json::{Value, json};
 
-use super::hand::ScriptedServer;
+use super::explain::scheduler;
+use super::scripted_server::ScriptedServer;
 use super::setup::{PREDICT, PendingCall, TestProxy, by_hand, instances, learning, predictions, within};
 use super::support::wire::values;
-use super::why::scheduler;
 
 /// Number of calls after which predictions start (`batching::Shadow`).
 const LEARNED: u64 = 8;

@@ -86,7 +86,7 @@ async fn the_target_of_its_class_is_a_calls_slo() {
     proxy.idle().await;
     let counted = |result: &str| proxy.metric(&format!("groupage_slo_calls_total{{result=\"{result}\"}}"));
     assert_eq!((counted("met"), counted("missed")), (2, 1), "each by the target of its class");
-    let shown = super::why::scheduler(&proxy).await;
+    let shown = super::explain::scheduler(&proxy).await;
     let calls = |class: usize, outcome: &str| shown["priorities"][class]["calls"][outcome].as_u64().unwrap();
     assert_eq!((&shown["priorities"][1]["class"], calls(1, "expired")), (&json!("hasty"), 1));
     assert_eq!((calls(0, "served"), calls(0, "expired"), calls(1, "served")), (2, 0, 0));

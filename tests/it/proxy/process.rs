@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::binary::Binary;
 use super::h2::{H2Client, full};
-use super::hand::{ReservedPort, ScriptedServer, echo, reply};
+use super::scripted_server::{ReservedPort, ScriptedServer, echo, reply};
 use super::setup::{PREDICT, assert_answer, instances, predictions, within};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{End, Headers};

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::hand::ScriptedServer;
+use super::scripted_server::ScriptedServer;
 use super::setup::{PREDICT, PendingCall, TestProxy, by_hand};
 use super::support::client::{Answer, Outgoing};
 use super::support::upstream::Request;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::hand::{ScriptedServer, reply};
+use super::scripted_server::{ScriptedServer, reply};
 use super::setup::{PREDICT, PendingCall, TestProxy, assert_answer, by_hand};
 use super::support::client::Outgoing;
 use super::support::upstream::Request;

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::binary::Binary;
-use super::hand::{ScriptedServer, echo};
+use super::scripted_server::{ScriptedServer, echo};
 use super::setup::{PREDICT, TestProxy, assert_answer, by_hand, header, instances, policy_text, predictions};
 use super::support::client::Outgoing;
 use super::support::wire::Headers;

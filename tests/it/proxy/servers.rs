@@ -3,8 +3,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use groupage::standin::server::{Server, ServerConfig};
-use groupage::standin::{Route, ServerAddr};
+use groupage::testkit::server::{Server, ServerConfig};
+use groupage::testkit::{Route, ServerAddr};
 use http::{Request, Response, Version};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 
 use super::batches::predicts;
 use super::h2::{H2Client, H2ScriptedServer, full};
-use super::hand::PendingRequest;
+use super::scripted_server::PendingRequest;
 use super::setup::{PREDICT, TestProxy, assert_answer, by_hand, instances, predictions, within};
 
 fn echo_h2(body: &[u8]) -> String {
@@ -181,9 +181,9 @@ async fn a_batch_has_a_connection_of_its_own_unless_the_operator_lets_it_be_kept
 async fn unsolicited_second_response_is_discarded() {
     let (proxy, mut hand) = by_hand(json!({})).await;
     let twice = |turn: &PendingRequest| {
-        let mut text = super::hand::echo(&turn.request);
+        let mut text = super::scripted_server::echo(&turn.request);
         let stray: Vec<u64> = turn.instances().iter().map(|_| 666).collect();
-        text.extend(super::hand::reply(200, &predictions(&stray)));
+        text.extend(super::scripted_server::reply(200, &predictions(&stray)));
         text
     };
     for round in 0..20 {

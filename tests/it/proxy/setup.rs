@@ -14,7 +14,7 @@ use groupage::telemetry::log::LevelHandle;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::hand::{PendingRequest, ScriptedServer};
+use super::scripted_server::{PendingRequest, ScriptedServer};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{End, Headers, values};
 

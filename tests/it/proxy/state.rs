@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::binary::Binary;
-use super::hand::{ScriptedServer, instances, reply};
+use super::scripted_server::{ScriptedServer, instances, reply};
 use super::setup::{PREDICT, policy_text, predictions, within};
 use super::support::client::Client;
 use super::support::upstream::Request;

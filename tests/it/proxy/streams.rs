@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::hand::ScriptedServer;
+use super::scripted_server::ScriptedServer;
 use super::setup::{PREDICT, TestProxy, assert_answer, by_hand, header, instances, within};
 use super::support::client::Client;
 use super::support::wire::Framing;

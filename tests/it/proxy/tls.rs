@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::binary::Binary;
 use super::h2::{H2Client, H2ScriptedServer, full};
-use super::hand::ScriptedServer;
+use super::scripted_server::ScriptedServer;
 use super::setup::{
     PREDICT, TestProxy, assert_answer, assert_failure, count, instances, lay_over, policy_text, predictions, within,
 };

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use groupage::batching::{Batch, DispatchCause, InvariantId, Tick, UnbatchedReason};
 
-use super::line::{DecisionInputs, ExpectedBatch, QueuedCall};
-use super::promise::{CheckResult, promise};
+use super::invariant::{CheckResult, promise};
+use super::key_queue::{DecisionInputs, ExpectedBatch, QueuedCall};
 
 /// Checks that the batch reports the limit that bounded it, or the reason why its queue was due.
 pub(crate) fn named(batch: &Batch, leaving: &ExpectedBatch, due: DispatchCause) -> CheckResult {

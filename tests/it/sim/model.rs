@@ -11,9 +11,9 @@ use groupage::batching::{
 };
 
 use super::batch;
+use super::invariant::{CheckResult, Coverage, Violation, promise};
+use super::key_queue::{DecisionInputs, DispatchTime, ExpectedBatch, KeyQueue, QueuedCall};
 use super::learned::{CompletedBatch, CostClassState};
-use super::line::{DecisionInputs, DispatchTime, ExpectedBatch, KeyQueue, QueuedCall};
-use super::promise::{CheckResult, Coverage, Violation, promise};
 use super::trace::{CoreResponse, Event};
 
 /// The expected state of the core.

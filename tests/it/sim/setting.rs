@@ -8,7 +8,7 @@ use groupage::batching::{
     Observation, ScopeId, ScopeLimits, TenantId, Tick, Weight,
 };
 
-use super::draw::SplitMix64;
+use super::split_mix::SplitMix64;
 
 /// The parameters of a run.
 #[derive(Debug, Clone)]

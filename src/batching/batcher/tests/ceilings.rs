@@ -1,7 +1,7 @@
 //! Tests of ceilings, weight limits, pauses and infeasible SLOs in the state machine.
 
 use super::*;
-use crate::batching::LimitSource;
+use crate::LimitSource;
 
 fn adaptive() -> Limits {
     limits(|l| l.policy = DispatchPolicy::Adaptive { hold_permille: 0 })
@@ -271,7 +271,7 @@ fn an_slo_is_infeasible_by_calls_that_had_the_server_for_themselves_alone() {
 
 #[test]
 fn each_class_begins_with_the_limiter_that_was_kept_of_it() {
-    use crate::batching::{ClassSnapshot, FlowMode, FlowSnapshot, OpenReason, UpstreamSnapshot};
+    use crate::{ClassSnapshot, FlowMode, FlowSnapshot, OpenReason, UpstreamSnapshot};
     let learned = found(DispatchPolicy::WorkConserving).snapshot().remove(0).1;
     let with = |flow| ClassSnapshot { flow, ..learned.clone() };
     let kept = |limit, no_gain_permille| Some(FlowSnapshot { limit, no_gain_permille, base_nanos: 5_000_000 });

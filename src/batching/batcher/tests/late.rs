@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::batching::LateTreatment;
+use crate::LateTreatment;
 
 fn serving(change: impl FnOnce(&mut Limits)) -> Limits {
     limits(|l| {

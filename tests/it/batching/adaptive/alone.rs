@@ -7,8 +7,8 @@ use groupage::batching::{
     BatchId, BatchOutcome, Batcher, Call, CallId, Decision, DispatchPolicy, Limits, Observation, Tick, solve,
 };
 
-use super::world::exponential;
-use crate::sim::draw::SplitMix64;
+use super::simulation::exponential;
+use crate::sim::split_mix::SplitMix64;
 
 /// Number of calls that arrived alone, and of those dispatched in the poll that followed.
 #[derive(Debug, Default, Clone, Copy)]

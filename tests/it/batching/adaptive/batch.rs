@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use groupage::batching::{Batch, DeadlineSource, DispatchCause, InvariantId, Limits, Tick};
 
-use super::watch::{QueuedCall, ReportedLimits};
-use crate::sim::promise::{CheckResult, promise};
+use super::invariants::{QueuedCall, ReportedLimits};
+use crate::sim::invariant::{CheckResult, promise};
 
 /// The inputs of the checks of a batch.
 #[derive(Debug, Clone, Copy)]

@@ -8,7 +8,7 @@ use groupage::batching::{
 };
 
 use super::upstream::ServerProperties;
-use crate::sim::draw::SplitMix64;
+use crate::sim::split_mix::SplitMix64;
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use groupage::batching::{Batch, BatchId, BatchOutcome, Observation, Tick};
 
-use crate::sim::draw::SplitMix64;
+use crate::sim::split_mix::SplitMix64;
 
 const MS: Duration = Duration::from_millis(1);
 /// Maximum number of items that a server that batches by itself runs together.

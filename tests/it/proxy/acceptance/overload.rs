@@ -4,7 +4,7 @@ use http::Request;
 use serde_json::json;
 
 use super::super::h2::{Body, H2Client, full};
-use super::super::hand::echo;
+use super::super::scripted_server::echo;
 use super::super::setup::{
     PREDICT, TestProxy, assert_answer, assert_failure, by_hand, count, instances, learning, predictions, within,
 };

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use groupage::standin::load::{ClosedConfig, PreparedCalls, closed};
-use groupage::standin::server::{Server, ServerConfig};
-use groupage::standin::{Route, ServerAddr};
+use groupage::testkit::load::{ClosedConfig, PreparedCalls, closed};
+use groupage::testkit::server::{Server, ServerConfig};
+use groupage::testkit::{Route, ServerAddr};
 use serde_json::{Value, json};
 
 use super::super::binary::Binary;

@@ -8,7 +8,7 @@ use super::super::setup::{
 use super::super::support::client::Outgoing;
 use super::super::support::upstream::now;
 use super::{before, ms};
-use groupage::standin::server::ServerConfig;
+use groupage::testkit::server::ServerConfig;
 
 const LATE: &str = "x-request-timeout-ms";
 

@@ -1,0 +1,139 @@
+//! Chooses the size of a batch without regard to deadlines.
+
+use super::super::ablation::Feature;
+use super::super::cost::CostModel;
+use super::super::plan::PlanDecision;
+use super::super::tick::Tick;
+use super::exploration::in_time;
+use super::{Adaptive, QueueView, fair_queueing};
+
+/// Round sizes that hardware favours. They are tried now and then, and never passed over for a size
+/// that costs more per item.
+const ROUND: [u32; 14] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
+/// Minimum number of samples before the curve determines the size. Past a knee each sample is
+/// expensive (thrash at 90 % load: 6 instead of 8 lower the mean by 4 to 5 points), while curves
+/// with steps at powers of two are misread from fewer (at 90 % load: 5 instead of 6 raise it by 3
+/// to 4 points). Measured with `groupage simulate --curves`.
+const SAMPLES_MIN: u32 = 6;
+/// Probability of trying a round size, in thousandths, until it was observed this often.
+const TRY_PERMILLE: u32 = 100;
+const TRY_UNTIL: u32 = 3;
+/// Probability of trying a larger size that was never observed, in thousandths. With a third of it,
+/// compiled shapes stay undiscovered for seconds.
+const ABOVE_PERMILLE: u32 = 150;
+/// In backlog, probability of trying a smaller round size that was never observed, in thousandths,
+/// and the inverse of the smallest such size in relation to the wanted one.
+const BELOW_PERMILLE: u32 = 100;
+const BELOW_PARTS: u32 = 8;
+
+/// Size decision for a line.
+pub(super) enum SizeDecision {
+    /// Send this many items.
+    Send(u32),
+    /// Wait for the next arrival until an instant, then send `otherwise` items.
+    Hold { until: Tick, otherwise: u32 },
+}
+
+// === impl Adaptive ===
+
+impl Adaptive {
+    /// Returns the size of the batch, or how long to wait for the next arrival.
+    pub(super) fn want(&mut self, line: &QueueView<'_>) -> SizeDecision {
+        let most = line.items.min(line.cap).max(1);
+        if line.ctx.missing.has(Feature::Cost) {
+            return SizeDecision::Send(most);
+        }
+        let rate = self.rate(line.key, line.ctx.now);
+
+        let Some(model) = self.models.get(&line.head.call.cost_class) else { return SizeDecision::Send(most) };
+        let per_slot = rate.per_slot(model.slots.in_use());
+        let cost = &model.cost;
+        let mut until = None;
+        let size = match &model.plan {
+            Some(plan) if line.items >= plan.sizes().saturating_mul(2) => {
+                // A deep backlog: send the most efficient size, or everything if a larger size may
+                // be better still.
+                if plan.best().saturating_mul(10) >= plan.sizes().saturating_mul(9) { most } else { plan.best() }
+            }
+            Some(plan) => match plan.at(per_slot, line.items) {
+                PlanDecision::Send(size) => size,
+                PlanDecision::Wait { otherwise } => {
+                    let newest = fair_queueing::newest(line.ctx, line.key).unwrap_or(line.head.arrived);
+                    let patience = (cost.time(line.items) / 2).min(rate.gap().saturating_mul(2)).max(1000);
+                    let end = Tick(newest.0.saturating_add(patience));
+                    let next = cost.late(cost.time((line.items + 1).min(line.cap)));
+                    if line.ctx.now < end && line.slack(line.head) > next.saturating_mul(3) {
+                        until = Some(end);
+                    }
+                    otherwise
+                }
+            },
+            None if cost.samples() > SAMPLES_MIN => most_efficient(cost, most),
+            None => most,
+        };
+        let size = size.clamp(1, most);
+        if let Some(until) = until {
+            return SizeDecision::Hold { until, otherwise: size };
+        }
+        if cost.samples() <= SAMPLES_MIN || size <= 4 {
+            return SizeDecision::Send(size);
+        }
+        let starts = self.exploration.starts();
+        let later = !model.backlog && self.exploration.may(line.ctx.now);
+        let may = |round: &u32| starts || later && in_time(line, cost, *round);
+        let untried = |round: &u32| *round <= size && *round > size / 2 && cost.seen(*round) < TRY_UNTIL;
+        if let Some(round) = ROUND.iter().rev().find(|round| untried(round) && may(round))
+            && self.draw.chance(TRY_PERMILLE)
+        {
+            self.trial = *round < size;
+            return SizeDecision::Send(*round);
+        }
+        // A backlog requests large sizes only, so a size below a knee that would end it might never
+        // be observed, and the backlog would never drain.
+        let below = |round: &u32| *round <= size / 2 && *round > size / BELOW_PARTS && cost.seen(*round) == 0;
+        if line.items / 2 >= size
+            && let Some(round) = ROUND.iter().rev().find(|round| below(round))
+            && self.draw.chance(BELOW_PERMILLE)
+        {
+            self.trial = true;
+            return SizeDecision::Send(*round);
+        }
+        // Between two observed sizes the estimate may be far off: a size that is priced like a
+        // larger neighbour would never be chosen, and so never observed.
+        let above = |round: &u32| *round > size && *round <= most.min(2 * size) && cost.seen(*round) == 0;
+        if let Some(round) = ROUND.iter().rev().find(|round| above(round) && may(round))
+            && self.draw.chance(ABOVE_PERMILLE)
+        {
+            self.trial = true;
+            return SizeDecision::Send(*round);
+        }
+        // Past a knee: never pay more per item than a smaller observed size does.
+        let seen = ROUND.iter().copied().filter(|round| *round < size && cost.seen(*round) > 0);
+        let better = seen.reduce(|best, round| if is_cheaper(cost, round, best) { round } else { best });
+        match better {
+            Some(round) if time_times(cost, size, round) > 11 * time_times(cost, round, size) / 10 => {
+                SizeDecision::Send(round)
+            }
+            _ => SizeDecision::Send(size),
+        }
+    }
+}
+
+/// Returns the size up to `most` with the highest throughput, with a slight preference for larger
+/// ones.
+pub(super) fn most_efficient(cost: &CostModel, most: u32) -> u32 {
+    let worth = |items: u32| u128::from(items) * u128::from(2000 + items);
+    let better =
+        |one: u32, other: u32| worth(one) * u128::from(cost.time(other)) > worth(other) * u128::from(cost.time(one));
+    (1..=most).reduce(|best, items| if better(items, best) { items } else { best }).unwrap_or(most)
+}
+
+/// Returns `true` if `one` costs less per item than `other`.
+fn is_cheaper(cost: &CostModel, one: u32, other: u32) -> bool {
+    time_times(cost, one, other) < time_times(cost, other, one)
+}
+
+/// Returns t(one) · other. Comparing two sizes by it is comparing their time per item.
+fn time_times(cost: &CostModel, one: u32, other: u32) -> u128 {
+    u128::from(cost.time(one)) * u128::from(other)
+}

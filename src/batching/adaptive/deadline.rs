@@ -1,0 +1,127 @@
+//! Adjusts a batch to deadlines: a smaller batch for an urgent head, or heads shed where that
+//! serves more calls in time.
+
+use super::super::arrivals::ArrivalRate;
+use super::super::cost::CostModel;
+use super::super::math::float;
+use super::super::splitmix64::Draw;
+use super::QueueView;
+
+/// Number of observations of batches at least as large that the curve needs before it rules a size
+/// out. A single one may include time spent waiting upstream.
+const DOUBT_UNTIL: u32 = 2;
+/// Probability of trying a doubtful size, in thousandths, where no call has to be shed. Where one
+/// has to be shed, the doubtful size is always tried.
+const DOUBT_PERMILLE: u32 = 100;
+/// Price of upstream time, as a fraction of the best throughput. A higher price sheds more calls
+/// for larger batches.
+pub(super) const PRICE: f64 = 0.6;
+/// Cost of shedding one more head, in items, so that ties go to the fewest.
+const HEAD: f64 = 0.02;
+/// Minimum gain of shedding, in items.
+const WIN: f64 = 0.5;
+/// Maximum number of calls examined: more than a batch holds, and a bound on the decision time.
+const LOOK_MAX: usize = 512;
+
+/// Result of a choice.
+pub(super) enum DeadlineChoice {
+    /// Send this many items from the front of the line.
+    First(u32),
+    /// Shed this many calls from the front, then decide again.
+    GiveUp(usize),
+}
+
+/// Reduces a batch of `want` items so that its head meets the deadline, or selects heads to shed.
+pub(super) fn choose(
+    line: &QueueView<'_>,
+    cost: &CostModel,
+    rate: ArrivalRate,
+    want: u32,
+    draw: &mut Draw,
+) -> DeadlineChoice {
+    if cost.samples() == 0 || line.infeasible(cost) {
+        return DeadlineChoice::First(want);
+    }
+    let slack = |queued| line.slack(queued).saturating_sub(line.wait);
+    let fits = fit(cost, slack(line.head), want);
+    if fits >= want {
+        return DeadlineChoice::First(want);
+    }
+    let urgent = fits.max(1);
+    let doubtful = want >= 2 * urgent && cost.seen_from(2 * urgent) < DOUBT_UNTIL;
+    if doubtful && draw.chance(DOUBT_PERMILLE) {
+        return DeadlineChoice::First(2 * urgent);
+    }
+    // Other lines would pay for the additional execution, so a small batch is sent only from the
+    // only line.
+    if line.ctx.queue.lines().nth(1).is_some() {
+        return DeadlineChoice::First(want);
+    }
+    // The small batch suffices if everything that is left, new arrivals included, fits the batch
+    // after it.
+    let rest = line.items.saturating_sub(urgent);
+    let time = cost.time(urgent);
+    let more = u32::try_from(rate.over(time) / 1000).unwrap_or(u32::MAX);
+    let next = first_call_behind(line, urgent);
+    let next_slack = next.map_or(u64::MAX, |queued| slack(queued).saturating_sub(time));
+    if rest == 0 || fit(cost, next_slack, rest.min(line.cap)) >= rest.saturating_add(more).min(line.cap) {
+        return DeadlineChoice::First(urgent);
+    }
+    // Do not shed on an estimate: the curve rules the larger size out without enough observations,
+    // and the calls that the smaller one leaves behind would be shed.
+    if doubtful {
+        return DeadlineChoice::First(2 * urgent);
+    }
+    // Shed one head after another while the batch that the next head allows is worth more: its
+    // items, less the price of its upstream time and of the heads that were shed.
+    let per_ms = |items: u32| f64::from(items) / (float(cost.time(items)) / 1e6);
+    let price = PRICE * per_ms(want).max(per_ms((want / 2).max(1))).max(per_ms((want / 4).max(1)));
+    let value = |items: u32| f64::from(items) - price * float(cost.time(items)) / 1e6;
+    let mut best = (value(urgent), 0);
+    let mut left = line.items;
+    let (mut heads, mut passed) = (0.0, 0);
+    for queued in line.ctx.queue.line(line.key).take(LOOK_MAX) {
+        if passed > 0 {
+            let most = want.min(left);
+            let items = fit(cost, slack(queued), most);
+            if items > 0 && value(items) - HEAD * heads > best.0 + WIN {
+                best = (value(items) - HEAD * heads, passed);
+            }
+            if items >= most {
+                break;
+            }
+        }
+        left = left.saturating_sub(queued.call.items);
+        passed += 1;
+        heads += 1.0;
+    }
+    if best.1 > 0 { DeadlineChoice::GiveUp(best.1) } else { DeadlineChoice::First(urgent) }
+}
+
+/// Returns the most items up to `most` that are answered within `slack`, tail included, found by
+/// bisection.
+pub(super) fn fit(cost: &CostModel, slack: u64, most: u32) -> u32 {
+    if slack == u64::MAX {
+        return most;
+    }
+    let (mut low, mut high) = (0, most);
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if cost.late(cost.time(middle)) <= slack {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    low
+}
+
+/// Returns the first call behind this many items.
+fn first_call_behind<'a>(line: &QueueView<'a>, items: u32) -> Option<&'a super::QueuedCall> {
+    let mut passed = 0;
+    line.ctx.queue.line(line.key).find(|queued| {
+        let found = passed >= items;
+        passed += queued.call.items;
+        found
+    })
+}

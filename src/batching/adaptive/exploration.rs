@@ -1,0 +1,191 @@
+//! Exploration budget: the execution time that may be spent on batches of other sizes than the best
+//! known one.
+//!
+//! At the start, and after the server was replaced, every size may be tried a few times
+//! unconditionally: an unknown curve costs more than the trials, most of all under load (the
+//! simulator's scenarios `pow2 shapes` and `k=4 slots` miss their targets without it). Afterwards
+//! trials get 2 % of the execution time, none in backlog, none while calls miss their deadlines,
+//! and none that could make a member late.
+//!
+//! Out of scope: longer leads, which cost no execution (`slots`); detection of a server that
+//! batches by itself (`limiter`); ceilings, which are retested only where no call is late for it
+//! (`batcher::retest`); and sizes that an estimate rules out for an urgent head (`deadline`), which
+//! serve an overload in which calls are late.
+
+use super::super::cost::CostModel;
+use super::super::tick::Tick;
+use super::QueueView;
+
+/// Number of one-second buckets: the last ten seconds and the current one.
+const BUCKETS: usize = 11;
+/// Trials stop while more than one item in this many misses its deadline (1 %).
+const MISSED_PARTS: u64 = 100;
+/// Inverse share of the execution time that trials may use (2 %).
+const SHARE_PARTS: u64 = 50;
+/// Initial budget in thousandths of a mean execution: three trials of each of the 14 round sizes,
+/// the most that is ever requested.
+const START: u64 = 14 * 3 * 1000;
+/// Credit that a trial requires, in the same unit: one mean execution.
+const TRIAL: u64 = 1000;
+/// Maximum credit after the start, in the same unit: one trial of each round size.
+const CREDIT_MAX: u64 = 14 * 1000;
+
+/// The remaining exploration budget.
+#[derive(Debug, Clone)]
+pub(super) struct ExplorationBudget {
+    buckets: [SecondBucket; BUCKETS],
+    start: u64,
+    credit: u64,
+    spent_nanos: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct SecondBucket {
+    second: u64,
+    ended: u64,
+    missed: u64,
+}
+
+/// Number of items of a batch that have a deadline, and the first and last of these deadlines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in super::super) struct DeadlineSpread {
+    items: u64,
+    first: Tick,
+    last: Tick,
+}
+
+// === impl ExplorationBudget ===
+
+impl Default for ExplorationBudget {
+    fn default() -> Self {
+        Self { buckets: [SecondBucket::default(); BUCKETS], start: START, credit: 0, spent_nanos: 0 }
+    }
+}
+
+impl ExplorationBudget {
+    /// Returns `true` while the initial budget is not used up.
+    pub(super) fn starts(&self) -> bool {
+        self.start > 0
+    }
+
+    /// Returns `true` if there is credit for a trial and calls meet their deadlines.
+    pub(super) fn may(&self, now: Tick) -> bool {
+        let second = now.0 / 1_000_000_000;
+        let recent = self.buckets.iter().filter(|bucket| second.saturating_sub(bucket.second) < 10);
+        let (ended, missed) = recent.fold((0, 0), |sum, bucket| (sum.0 + bucket.ended, sum.1 + bucket.missed));
+        self.credit >= TRIAL && missed * MISSED_PARTS <= ended
+    }
+
+    /// Records that items ended, `missed` of them after their deadline.
+    pub(super) fn ended(&mut self, now: Tick, items: u64, missed: u64) {
+        let second = now.0 / 1_000_000_000;
+        let index = usize::try_from(second % 11).unwrap_or(0);
+        let bucket = &mut self.buckets[index];
+        if bucket.second != second {
+            *bucket = SecondBucket { second, ..SecondBucket::default() };
+        }
+        bucket.ended += items;
+        bucket.missed += missed;
+    }
+
+    /// Records the duration of an execution; `mean` is the mean duration. A trial is charged, any
+    /// other execution earns credit.
+    pub(super) fn took(&mut self, nanos: u64, mean: u64, trial: bool) {
+        // An execution counts as ten mean executions at most: a stall is not caused by the trial.
+        let milli = nanos.saturating_mul(1000).checked_div(mean).unwrap_or(1000).clamp(1, 10_000);
+        if trial {
+            let paid = self.start.min(milli);
+            self.start -= paid;
+            self.credit = self.credit.saturating_sub(milli - paid);
+            self.spent_nanos = self.spent_nanos.saturating_add(nanos);
+        } else {
+            self.credit = (self.credit + milli.div_ceil(SHARE_PARTS)).min(CREDIT_MAX);
+        }
+    }
+
+    /// Restores the initial budget, because the server was replaced and everything is learned
+    /// again.
+    pub(super) fn changed(&mut self) {
+        self.start = START;
+    }
+
+    /// Returns the total execution time of trials, in nanoseconds.
+    pub(super) fn spent_nanos(&self) -> u64 {
+        self.spent_nanos
+    }
+}
+
+// === impl DeadlineSpread ===
+
+impl DeadlineSpread {
+    /// Adds a call.
+    pub(in super::super) fn add(&mut self, items: u32, deadline: Tick) {
+        self.first = if self.items == 0 { deadline } else { self.first.min(deadline) };
+        self.last = self.last.max(deadline);
+        self.items += u64::from(items);
+    }
+
+    /// Returns the number of items, and the number of them that an answer at this instant is late
+    /// for. The deadlines are assumed to be spread evenly between the first and the last.
+    pub(super) fn missed(&self, now: Tick) -> (u64, u64) {
+        let late = now.0.saturating_sub(self.first.0);
+        let spread = self.last.0.saturating_sub(self.first.0);
+        let missed = match () {
+            () if now <= self.first => 0,
+            () if now > self.last => self.items,
+            () => {
+                u64::try_from(u128::from(self.items) * u128::from(late) / u128::from(spread.max(1))).unwrap_or(u64::MAX)
+            }
+        };
+        (self.items, missed)
+    }
+}
+
+/// Returns `true` if a batch of this size is answered in time for the line's head, even if its cost
+/// grows in proportion to its size from the largest known size on.
+pub(super) fn in_time(line: &QueueView<'_>, cost: &CostModel, size: u32) -> bool {
+    let largest = cost.largest().max(1);
+    let known = u128::from(cost.late(cost.time(size.min(largest))));
+    let scaled = known * u128::from(size.max(largest)) / u128::from(largest);
+    u128::from(line.slack(line.head).saturating_sub(line.wait)) >= scaled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn after_the_start_trials_have_a_fiftieth_of_the_time() {
+        let (mut exploration, mut trials) = (ExplorationBudget::default(), 0_u64);
+        for _ in 0..100_000 {
+            let trial = exploration.starts() || exploration.may(Tick::default());
+            trials += u64::from(trial);
+            exploration.took(5 * MS, 5 * MS, trial);
+        }
+        assert!((1900..=2100).contains(&trials), "{trials} of 100000");
+        assert_eq!(exploration.spent_nanos(), trials * 5 * MS);
+    }
+
+    #[test]
+    fn nothing_is_tried_while_more_than_one_in_a_hundred_is_late() {
+        let mut exploration = ExplorationBudget::default();
+        (0..1000).for_each(|_| exploration.took(5 * MS, 5 * MS, false));
+        let at = |seconds: u64| Tick::from_millis(seconds * 1000);
+        exploration.ended(at(1), 200, 2);
+        assert!(exploration.may(at(1)));
+        exploration.ended(at(2), 0, 1);
+        assert!(!exploration.may(at(2)) && !exploration.may(at(10)));
+        assert!(exploration.may(at(12)), "ten seconds later it is forgotten");
+    }
+
+    #[test]
+    fn late_items_are_counted_between_the_first_and_the_last_deadline() {
+        let mut deadlines = DeadlineSpread::default();
+        [10, 30, 20, 40].into_iter().for_each(|at| deadlines.add(2, Tick(at)));
+        let missed = |at| deadlines.missed(Tick(at));
+        assert_eq!((missed(10), missed(25), missed(41)), ((8, 0), (8, 4), (8, 8)));
+        assert_eq!(DeadlineSpread::default().missed(Tick(5)), (0, 0));
+    }
+}

@@ -1,0 +1,358 @@
+//! Start-time fair queueing (SFQ) over upstream work, for lines in which several flows are queued.
+//!
+//! A flow is one tenant's calls of one priority class. Its virtual clock advances by the work done
+//! for it divided by its weight, and the flow with the smallest start tag is served next, by its
+//! most urgent call. An idle flow earns no credit, and a flow that is alone gets the full capacity.
+//! The decision is made at dispatch, not at arrival, so the calls of a flow stay in deadline order.
+//! See Goyal, Vin and Cheng, "Start-time Fair Queuing", SIGCOMM 1996. Shares of the queue are in
+//! `batcher`, the order of lines is in `service_order`, and grouping by weight is in `weight_group`.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use super::super::call::{Call, CallId, FairFlow, KeyId};
+use super::super::cost::CostModel;
+use super::super::priority::Rank;
+use super::super::queue::{FlowQueue, Queue, QueuedCall};
+use super::super::tick::Tick;
+use super::{DecisionContext, QueueView};
+
+/// Maximum number of clocks. Beyond it the clocks at or below virtual time are dropped, which costs
+/// a flow at most its turn in one batch, and then the smallest clock.
+const CLOCKS_MAX: usize = 1024;
+/// Maximum lag of a clock behind virtual time, in multiples of the largest recent batch. It keeps
+/// shares accurate to one or two batches, and gives no credit for time spent waiting behind a
+/// strict class.
+const BEHIND_MAX: u64 = 2;
+/// Inverse decay rate of the largest batch time, per call.
+const LARGEST_PARTS: u64 = 256;
+/// Maximum number of flows, and of calls, examined for one batch.
+const FLOWS_MAX: usize = 1024;
+const LOOK_MAX: usize = 1024;
+
+/// Virtual clocks of the flows.
+#[derive(Debug, Clone, Default)]
+pub(super) struct VirtualClocks {
+    /// Work divided by weight, in nanoseconds. A flow without an entry is at `now`.
+    shown: BTreeMap<FairFlow, u64>,
+    /// Virtual time: the largest start tag that was served.
+    now: u64,
+    /// Decaying maximum of the batch times, in nanoseconds.
+    largest: u64,
+}
+
+/// The next call of a flow and its start tag. The least value is served first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct FlowTurn {
+    pub(super) rank: Rank,
+    /// Start tag, in virtual time.
+    pub(super) start: u64,
+    /// Position of the call in the line.
+    pub(super) at: (Tick, CallId),
+    pub(super) flow: FairFlow,
+}
+
+/// Size of a batch, from which the charges of its calls are computed.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct BatchWork {
+    pub(in super::super) items: u32,
+    pub(in super::super) weight: u64,
+}
+
+/// Heap storage that is reused between decisions, so that a decision does not allocate.
+#[derive(Debug, Clone, Default)]
+pub(super) struct TurnHeap(Vec<Reverse<FlowTurn>>);
+
+// === impl VirtualClocks ===
+
+impl VirtualClocks {
+    /// Returns `true` if no flow has a clock, so that no flow is ahead of its share or behind it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.shown.is_empty()
+    }
+
+    /// Returns the start tag of a flow's next call, in virtual time.
+    pub(super) fn start(&self, flow: FairFlow) -> u64 {
+        let behind = self.now.saturating_sub(BEHIND_MAX * self.largest);
+        self.shown.get(&flow).map_or(self.now, |shown| (*shown).max(behind))
+    }
+
+    pub(super) fn largest(&self) -> u64 {
+        self.largest
+    }
+
+    /// Records that a flow has calls again. Its clock is raised to virtual time, so idleness earns
+    /// no credit, and it is kept, so that work done for other flows counts from now on.
+    pub(super) fn joined(&mut self, flow: FairFlow) {
+        let start = self.start(flow).max(self.now);
+        self.show(flow, start);
+    }
+
+    /// Records that a flow is no longer the only one queued. It gets a clock, so that work done for
+    /// other flows counts from now on.
+    pub(super) fn accompanied(&mut self, flow: FairFlow) {
+        if !self.shown.contains_key(&flow) {
+            self.show(flow, self.now);
+        }
+    }
+
+    /// Charges a flow for work, already divided by its weight, in a batch that takes `batch`
+    /// nanoseconds. `alone`: no other flow was queued, so the flow keeps no debt.
+    pub(super) fn charge(&mut self, flow: FairFlow, work: u64, batch: u64, alone: bool) {
+        let start = self.start(flow);
+        self.now = self.now.max(start);
+        self.largest = batch.max(self.largest - self.largest / LARGEST_PARTS);
+        if alone {
+            self.shown.remove(&flow);
+        } else {
+            self.show(flow, start.saturating_add(work));
+        }
+    }
+
+    fn show(&mut self, flow: FairFlow, at: u64) {
+        self.shown.insert(flow, at);
+        if self.shown.len() > CLOCKS_MAX {
+            let now = self.now;
+            self.shown.retain(|_, shown| *shown > now);
+            if self.shown.len() > CLOCKS_MAX
+                && let Some(earliest) = self.shown.iter().min_by_key(|(_, shown)| **shown).map(|(flow, _)| *flow)
+            {
+                self.shown.remove(&earliest);
+            }
+        }
+    }
+
+    /// Returns the first turn of a line.
+    pub(super) fn first(&self, ctx: DecisionContext<'_>, key: KeyId) -> Option<FlowTurn> {
+        ctx.queue.flow_queues(key).take(FLOWS_MAX).filter_map(|(flow, line)| self.turn(ctx, flow, line)).min()
+    }
+
+    fn turn(&self, ctx: DecisionContext<'_>, flow: FairFlow, line: &FlowQueue) -> Option<FlowTurn> {
+        let at = line.calls.first()?;
+        Some(FlowTurn { rank: rank(ctx, flow, at.1), start: self.start(flow), at, flow })
+    }
+}
+
+/// Returns the rank of a queued call. A filler that has waited long enough ranks as a plain call.
+fn rank(ctx: DecisionContext<'_>, flow: FairFlow, id: CallId) -> Rank {
+    let class = ctx.limits.priority(flow.priority);
+    let Some(queued) = ctx.queue.get(id) else { return class.rank(Duration::ZERO) };
+    match class.rank(ctx.now.since(queued.arrived)) {
+        Rank::Filler if filler_until(ctx, queued).is_none() => Rank::Plain,
+        rank => rank,
+    }
+}
+
+/// Returns the instant until which a filler waits beside a free slot for calls that are held: at
+/// most the limit of any hold, and at most half of its time to the deadline. `None` once that time
+/// is over.
+pub(super) fn filler_until(ctx: DecisionContext<'_>, queued: &QueuedCall) -> Option<Tick> {
+    let beside = ctx.free.saturating_sub(queued.free_before);
+    let room = ctx.limits.scope(queued.call.scope).queue_delay_max.saturating_sub(beside);
+    let half = queued.call.deadline.map(|deadline| queued.arrived.after(deadline.at.since(queued.arrived) / 2));
+    let until = ctx.now.after(room).min(half.unwrap_or(Tick(u64::MAX)));
+    (beside.is_zero() || until > ctx.now).then_some(until)
+}
+
+/// Returns `true` if a call waits for capacity that other calls leave unused.
+pub(super) fn is_filler(ctx: DecisionContext<'_>, queued: &QueuedCall) -> bool {
+    let class = ctx.limits.priority(queued.call.priority);
+    class.filler && rank(ctx, queued.call.flow(), queued.call.id) == Rank::Filler
+}
+
+/// Returns the number of items of a line that determine the batch size. Fillers do not count,
+/// because they join a batch that leaves without them, unless the line has no other calls.
+pub(super) fn counted(ctx: DecisionContext<'_>, key: KeyId) -> u32 {
+    let queue: &Queue = ctx.queue;
+    let all = u32::try_from(queue.load_of_key(key).items).unwrap_or(u32::MAX);
+    if !ctx.limits.has_fillers() || !queue.is_mixed(key) {
+        return all;
+    }
+    let mut items = 0_u64;
+    for (flow, line) in queue.flow_queues(key).take(FLOWS_MAX) {
+        if !ctx.limits.priority(flow.priority).filler {
+            items += line.items;
+            continue;
+        }
+        // Fillers that have waited long enough count as plain calls.
+        let ids = line.calls.iter().take(LOOK_MAX).map(|(_, id)| id);
+        let aged = ids.take_while(|id| rank(ctx, flow, *id) != Rank::Filler).filter_map(|id| queue.get(id));
+        items += aged.map(|queued| u64::from(queued.call.items)).sum::<u64>();
+    }
+    if items == 0 { all } else { u32::try_from(items).unwrap_or(u32::MAX) }
+}
+
+/// Returns the arrival time of the last call of a line, fillers excluded.
+pub(super) fn newest(ctx: DecisionContext<'_>, key: KeyId) -> Option<Tick> {
+    if !ctx.limits.has_fillers() || !ctx.queue.is_mixed(key) {
+        return ctx.queue.newest(key);
+    }
+    let plain = ctx.queue.flow_queues(key).filter(|(flow, _)| !ctx.limits.priority(flow.priority).filler);
+    let last = plain.filter_map(|(_, line)| ctx.queue.get(line.calls.last()?.1)).map(|queued| queued.arrived);
+    last.max().or_else(|| ctx.queue.newest(key))
+}
+
+/// Chooses the calls to send together, up to `want` items, in fair order. A call that would be late
+/// in such a batch is skipped. A call that does not fit ends the batch, because the turn is its
+/// own. Fillers take the room that is left.
+pub(super) fn choose(
+    line: &QueueView<'_>,
+    cost: &CostModel,
+    clocks: &VirtualClocks,
+    want: u32,
+    room: &mut TurnHeap,
+    chosen: &mut Vec<CallId>,
+) {
+    let QueueView { ctx, key, .. } = *line;
+    let needs = if cost.samples() == 0 || line.infeasible(cost) {
+        0
+    } else {
+        line.wait.saturating_add(cost.late(cost.time(want)))
+    };
+    let held = ctx.queue.load_of_key(key);
+    // The weight of the batch is known only once it is chosen. Until then the line's average weight
+    // per item is used.
+    let size = BatchWork { items: want, weight: held.weight / held.items.max(1) * u64::from(want) };
+    let mut turns = turns(ctx, key, clocks, room);
+    chosen.clear();
+    let (mut items, mut full) = (0_u32, false);
+    for _ in 0..LOOK_MAX {
+        let Some(Reverse(turn)) = turns.pop() else { break };
+        let Some(queued) = ctx.queue.get(turn.at.1) else { continue };
+        let own = queued.call.items;
+        let mut start = turn.start;
+        if line.slack(queued) >= needs {
+            // The first call always fits. A call that shares no batch fits only as the first one.
+            let fits = chosen.is_empty() || !queued.call.alone && items.saturating_add(own) <= want;
+            if !fits || full && turn.rank != Rank::Filler {
+                full = true;
+                continue;
+            }
+            chosen.push(queued.call.id);
+            items = items.saturating_add(own);
+            if queued.call.alone || items >= want {
+                break;
+            }
+            start = start.saturating_add(charge(cost, size, &queued.call, ctx.limits.share(&queued.call)));
+        }
+        turns.extend(turn.next(ctx, key, start));
+    }
+    if chosen.is_empty() {
+        chosen.push(line.head.call.id);
+    }
+    room.0 = turns.into_vec();
+}
+
+/// Lists the next calls in fair order, up to `items` items, as candidates of a group by weight.
+/// Only calls of the first one's rank are listed, because grouping must not put a strict class
+/// behind others.
+pub(super) fn list_candidates(
+    line: &QueueView<'_>,
+    cost: &CostModel,
+    clocks: &VirtualClocks,
+    items: u32,
+    room: &mut TurnHeap,
+) -> Vec<CallId> {
+    let QueueView { ctx, key, .. } = *line;
+    let held = ctx.queue.load_of_key(key);
+    let size = BatchWork { items: line.cap, weight: held.weight / held.items.max(1) * u64::from(line.cap) };
+    let mut turns = turns(ctx, key, clocks, room);
+    let (mut listed, mut count, mut first) = (Vec::new(), 0_u32, None);
+    while listed.len() < LOOK_MAX && count < items {
+        let Some(Reverse(turn)) = turns.pop() else { break };
+        let Some(queued) = ctx.queue.get(turn.at.1) else { continue };
+        if *first.get_or_insert(turn.rank) != turn.rank {
+            break;
+        }
+        listed.push(queued.call.id);
+        count = count.saturating_add(queued.call.items);
+        let work = charge(cost, size, &queued.call, ctx.limits.share(&queued.call));
+        turns.extend(turn.next(ctx, key, turn.start.saturating_add(work)));
+    }
+    room.0 = turns.into_vec();
+    listed
+}
+
+/// Returns a heap with the first turn of each flow of a line.
+fn turns(
+    ctx: DecisionContext<'_>,
+    key: KeyId,
+    clocks: &VirtualClocks,
+    room: &mut TurnHeap,
+) -> BinaryHeap<Reverse<FlowTurn>> {
+    let mut turns = BinaryHeap::from(std::mem::take(&mut room.0));
+    turns.clear();
+    let flows = ctx.queue.flow_queues(key).take(FLOWS_MAX);
+    turns.extend(flows.filter_map(|(flow, line)| clocks.turn(ctx, flow, line)).map(Reverse));
+    turns
+}
+
+// === impl FlowTurn ===
+
+impl FlowTurn {
+    /// Returns the turn of the flow's next call in the line, with start tag `start`.
+    fn next(self, ctx: DecisionContext<'_>, key: KeyId, start: u64) -> Option<Reverse<Self>> {
+        let at = ctx.queue.flow_next(key, self.flow, self.at)?;
+        Some(Reverse(Self { rank: rank(ctx, self.flow, at.1), start, at, flow: self.flow }))
+    }
+}
+
+/// Returns the charge for a call in a batch of this size, in nanoseconds: its part of the batch's
+/// time, by weight where weights matter and by items otherwise, divided by the flow's share.
+pub(super) fn charge(cost: &CostModel, batch: BatchWork, call: &Call, share: u64) -> u64 {
+    let time = cost.time(batch.items.max(1));
+    let work = if cost.weights_matter() && batch.weight > 0 {
+        let part = u128::from(time) * u128::from(call.weight.sum) / u128::from(batch.weight);
+        u64::try_from(part).unwrap_or(u64::MAX)
+    } else {
+        time / u64::from(batch.items.max(1)) * u64::from(call.items)
+    };
+    work.div_ceil(share.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::call::{PriorityId, TenantId};
+    use super::*;
+
+    fn flow(tenant: u64) -> FairFlow {
+        FairFlow { tenant: TenantId(tenant), priority: PriorityId(0) }
+    }
+
+    #[test]
+    fn idle_or_single_flow_gets_no_credit_or_debt() {
+        let mut clocks = VirtualClocks::default();
+        let (busy, fresh) = (flow(1), flow(2));
+        for _ in 0..10 {
+            clocks.charge(busy, 100, 100, false);
+        }
+        assert_eq!((clocks.start(busy), clocks.start(fresh)), (1000, 900));
+        clocks.charge(busy, 100, 100, true);
+        assert_eq!((clocks.start(busy), clocks.start(fresh)), (1000, 1000));
+    }
+
+    #[test]
+    fn waiting_flow_lags_at_most_two_batches() {
+        let mut clocks = VirtualClocks::default();
+        let (served, waits) = (flow(1), flow(2));
+        clocks.accompanied(served);
+        clocks.joined(waits);
+        clocks.charge(served, 100, 100, false);
+        clocks.charge(served, 100, 100, false);
+        assert_eq!((clocks.start(served), clocks.start(waits)), (200, 0));
+        for _ in 0..8 {
+            clocks.charge(served, 100, 100, false);
+        }
+        assert_eq!((clocks.start(served), clocks.start(waits)), (1000, 700));
+    }
+
+    #[test]
+    fn clocks_are_bounded() {
+        let mut clocks = VirtualClocks::default();
+        for tenant in 0..10_000 {
+            clocks.charge(flow(tenant), 1 + tenant % 7, 7, false);
+        }
+        assert!(clocks.shown.len() <= CLOCKS_MAX);
+    }
+}

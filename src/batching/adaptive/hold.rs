@@ -1,0 +1,193 @@
+//! Decides whether to hold a batch for arrivals that the profiles predict: clients that return
+//! after an answer, or the rest of a burst.
+//!
+//! A hold pays where the delay it saves exceeds the delay it adds. Where no arrivals above the mean
+//! rate were learned, nothing is held.
+//!
+//! The number of closed-loop clients is constant, so by Little's law their mean delay is least
+//! where throughput is highest, and the number of clients that are away is known. In a closed loop
+//! a hold therefore pays as long as it raises the throughput.
+
+use std::time::Duration;
+
+use super::super::arrivals::EDGES;
+use super::super::math::{float, whole};
+use super::super::tick::nanos;
+use super::deadline::fit;
+use super::events::{KeyModel, out};
+use super::{Adaptive, QueueView};
+
+/// Minimum number of cost samples for a hold.
+const SAMPLES_MIN: u32 = 4;
+/// Minimum room for a hold: 50 us, the timer precision that holds need. Less is not worth a timer.
+const ROOM_MIN: u64 = 50_000;
+/// Holds up to this length are not considered, because such arrivals would join the batch anyway.
+const SOON: u64 = 20_000;
+/// Minimum gain of a hold, as a fraction of the delay that the queued items have anyway.
+const GAIN_MIN: f64 = 0.05;
+/// Delay charged for an item that misses this batch and would be refused after it, in SLOs. Meeting
+/// deadlines has priority over low latency.
+const LOST: f64 = 4.0;
+/// Minimum number of predicted items for a hold.
+const PROMISED_MIN: f64 = 0.5;
+/// Minimum relative rise in throughput for a hold in a closed loop.
+const RATE_MIN: f64 = 0.01;
+
+// === impl Adaptive ===
+
+impl Adaptive {
+    /// Returns the duration of the hold that pays most, in nanoseconds; 0 if none pays. In a lead
+    /// the completion at which the profile starts is still to come. `hold_max` returns the time for
+    /// which the line may still be held.
+    pub(super) fn gather(&self, line: &QueueView<'_>, leading: bool, hold_max: impl Fn() -> Duration) -> u64 {
+        let (Some(model), Some(watched)) = (self.models.get(&line.head.call.cost_class), self.keys.get(&line.key))
+        else {
+            return 0;
+        };
+        let cost = &model.cost;
+        let (queued, cap) = (line.items, line.cap);
+        if cost.samples() < SAMPLES_MIN || queued >= cap || queued == 0 {
+            return 0;
+        }
+        let now = line.ctx.now;
+        let alone = cost.time(queued);
+        let slack = line.slack(line.head);
+        // A hold is no longer than the execution, a quarter of the budget, and what the head's
+        // slack leaves.
+        let room = alone.min(line.budget().unwrap_or(u64::MAX) / 4).min(slack.saturating_sub(cost.late(alone)));
+        if room <= ROOM_MIN {
+            return 0;
+        }
+        let room = room.min(nanos(hold_max()));
+        if let Some(hold) = self.closed_loop_hold(line, watched, leading, room) {
+            return hold;
+        }
+        let arrivals = &watched.arrivals;
+        let rate = arrivals.rate(now, self.mean_time);
+        let price = float(rate.over(self.mean_time)) / 1000.0;
+        let time = |items: f64| {
+            if items < 0.5 {
+                0.0
+            } else {
+                ms(cost.time(whole(items).min(u64::from(cap)).max(1).try_into().unwrap_or(cap)))
+            }
+        };
+        let (count, alone_ms) = (f64::from(queued), ms(alone));
+        let mut best = (GAIN_MIN * count * alone_ms, 0);
+        // In a lead, the next completion starts the profile. Otherwise its events are the last
+        // completion and the last arrival at an idle upstream.
+        let ahead = self.flights.values().filter(|_| leading).min_by_key(|sent| sent.due);
+        let sources = match ahead {
+            Some(sent) => [Some((arrivals.returns(), -nanos_until(sent.due.0, now.0), sent.batch.items)), None],
+            None => [
+                arrivals.returns().present(now).map(|(gone, items)| (arrivals.returns(), to_signed(gone), items)),
+                arrivals.fan_outs().present(now).map(|(gone, items)| (arrivals.fan_outs(), to_signed(gone), items)),
+            ],
+        };
+        for (profile, gone, items) in sources.into_iter().flatten() {
+            for edge in EDGES.iter().skip(1) {
+                let Ok(hold) = u64::try_from(to_signed(*edge) - gone) else { continue };
+                if hold > room {
+                    break;
+                }
+                if hold <= SOON {
+                    continue;
+                }
+                let from = u64::try_from(gone).unwrap_or(0);
+                let to = u64::try_from(gone.saturating_add(to_signed(hold))).unwrap_or(0);
+                let caused = float(profile.caused(items, from, to)) / 1000.0;
+                let usual = float(rate.over(hold)) / 1000.0;
+                if caused < PROMISED_MIN.max(2.0 * usual) {
+                    continue;
+                }
+                // A call is never held past the start time that its batch needs to meet the
+                // deadline.
+                let most = fit(cost, slack.saturating_sub(hold), cap);
+                let company = (caused + usual).min(f64::from(most.saturating_sub(queued)));
+                if company < PROMISED_MIN {
+                    continue;
+                }
+                let together = time(count + company);
+                let during = float(profile.expected(rate, to, to.saturating_add(whole(together * 1e6)))) / 1000.0;
+                let (split, later) = (time(company + during), time(during));
+                let apart = alone.saturating_add(cost.late(whole(split * 1e6)));
+                let lost =
+                    line.budget().filter(|budget| apart > *budget).map_or(0.0, |budget| LOST * company * ms(budget));
+                let hold_ms = ms(hold);
+                // Delay if the queued items leave now and the others in a batch of their own, less
+                // the delay if all leave together after the hold. `during` are the arrivals while
+                // the batch runs, and `price` values the upstream time that is saved.
+                let gain = lost + count * alone_ms + (company + during) * (alone_ms + split)
+                    - (count + company) * (hold_ms + together)
+                    - during * (hold_ms + together + later)
+                    + price * (alone_ms + split - hold_ms - together - later);
+                if gain > best.0 {
+                    best = (gain, hold);
+                }
+            }
+        }
+        best.1
+    }
+
+    /// Returns the hold that maximizes throughput in a closed loop. Returns `None` if the line is
+    /// not a closed loop, or if the items left for the next batch would be late, since meeting
+    /// deadlines has priority over low latency.
+    fn closed_loop_hold(&self, line: &QueueView<'_>, watched: &KeyModel, leading: bool, room: u64) -> Option<u64> {
+        let cost = &self.models.get(&line.head.call.cost_class)?.cost;
+        let (now, slack, arrivals) = (line.ctx.now, line.slack(line.head), &watched.arrivals);
+        let here = u64::from(line.items).saturating_add(out(&self.flights, line.key));
+        let away = arrivals.away(here, self.mean_time)?;
+        // An item that misses this batch leaves with the clients that the batch brings back.
+        let next = u32::try_from(away).unwrap_or(line.cap).saturating_add(line.items).min(line.cap);
+        let apart = cost.time(line.items).saturating_add(cost.late(cost.time(next)));
+        if line.budget().is_some_and(|budget| apart > budget) {
+            return None;
+        }
+        let away = float(away);
+        let (gone, _) = arrivals.returns().present(now)?;
+        // Nanoseconds until the batch in flight ends, and the items it brings back.
+        let own = self.flights.values().filter(|sent| leading && sent.batch.key == line.key);
+        let ahead = own.min_by_key(|sent| sent.due);
+        let ahead = ahead.map(|sent| (sent.due.0.saturating_sub(now.0), f64::from(sent.batch.items)));
+        let returns = arrivals.returns();
+        // A cycle begins with the end of the previous batch: a part of it has passed, or it is
+        // still to come.
+        let answered = |hold: u64, items: f64| {
+            let turn = ahead.map_or(gone.saturating_add(hold), |(ahead, _)| hold.saturating_sub(ahead));
+            let items = items.min(f64::from(fit(cost, slack.saturating_sub(hold), line.cap)));
+            items / float(turn.saturating_add(cost.time(whole(items).try_into().unwrap_or(line.cap))))
+        };
+        let count = f64::from(line.items);
+        let mut best = (answered(0, count) * (1.0 + RATE_MIN), 0);
+        // Holds end where a bin of the profile ends.
+        let ends = EDGES.iter().filter_map(|edge| match ahead {
+            Some((ahead, _)) => Some(ahead.saturating_add(*edge)),
+            None => edge.checked_sub(gone),
+        });
+        for hold in ends.filter(|hold| (SOON + 1..=room).contains(hold)) {
+            let stragglers = away * returns.back(gone, gone.saturating_add(hold));
+            let next = ahead.map_or(0.0, |(ahead, items)| items * returns.back(0, hold.saturating_sub(ahead)));
+            if stragglers + next < PROMISED_MIN {
+                continue;
+            }
+            let rate = answered(hold, count + stragglers + next);
+            if rate > best.0 {
+                best = (rate, hold);
+            }
+        }
+        Some(best.1)
+    }
+}
+
+fn ms(nanos: u64) -> f64 {
+    float(nanos) / 1e6
+}
+
+fn to_signed(nanos: u64) -> i64 {
+    i64::try_from(nanos).unwrap_or(i64::MAX)
+}
+
+/// Returns the nanoseconds from `now` to `then`.
+fn nanos_until(then: u64, now: u64) -> i64 {
+    to_signed(then.saturating_sub(now))
+}

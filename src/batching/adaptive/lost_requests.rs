@@ -1,0 +1,73 @@
+//! Detection of overdue and lost requests.
+//!
+//! A call without a timeout stays in flight as long as its client waits. If a server loses an
+//! answer, a limit that counts the lost request would stop all other requests: at a limit of one,
+//! for ever. A server that has merely become slow has lost nothing. A request is therefore lost
+//! only once a request that was sent after it became overdue has been answered. If all requests in
+//! flight are overdue, one call is sent as a probe.
+
+use std::time::Duration;
+
+use super::super::call::CostClassId;
+use super::super::class::merging::MergeLimit;
+use super::super::tick::{Tick, nanos};
+use super::Adaptive;
+use super::events::InFlight;
+
+/// A request is overdue after this multiple of the expected duration, and not before this minimum.
+/// The slowest regular answers and a pause of the machine are below both.
+const OVERDUE_FACTOR: u64 = 4;
+const OVERDUE_MIN: Duration = Duration::from_secs(1);
+
+/// Requests that a class at its limit may send in addition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SpareRoom {
+    /// No request before the given instant, at which the next one in flight becomes overdue.
+    None(Option<Tick>),
+    /// One call, to probe whether the server still answers.
+    OneCall,
+    /// Regular dispatch, because lost requests occupy no place.
+    Lost,
+}
+
+// === impl Adaptive ===
+
+impl Adaptive {
+    /// Returns the room that overdue requests leave to a class at its limit.
+    pub(super) fn spare_room(&self, class: CostClassId, merge: MergeLimit, now: Tick) -> SpareRoom {
+        let Some(model) = self.models.get(&class) else { return SpareRoom::None(None) };
+        let (Some(limit), false) = (model.flow.limit(), model.flow.is_draining(now)) else {
+            return SpareRoom::None(None);
+        };
+        let lone = model.lone_nanos().unwrap_or(self.mean_time);
+        let own = self.flights.values().filter(|sent| sent.batch.class == class);
+        let (mut count, mut overdue, mut lost, mut next) = (0_u32, 0_u32, 0_u32, None);
+        let settled = model.flow.settled_since();
+        for at in own.map(|sent| overdue_from(sent, settled, merge, lone)) {
+            count += 1;
+            overdue += u32::from(at <= now);
+            lost += u32::from(at <= now && model.answered_sent >= at);
+            next = next.into_iter().chain([at].into_iter().filter(|at| *at > now)).min();
+        }
+        if lost > 0 && model.flow.flights().saturating_sub(lost) < limit {
+            SpareRoom::Lost
+        } else if count > 0 && overdue == count {
+            SpareRoom::OneCall
+        } else {
+            SpareRoom::None(next)
+        }
+    }
+}
+
+/// Returns the instant at which a request becomes overdue. `lone`: nanoseconds of a lone call. For
+/// a request that was sent before the limit was `settled`, time counts from `settled`, because it
+/// waited behind the requests that were in flight then.
+fn overdue_from(sent: &InFlight, settled: Tick, merge: MergeLimit, lone: u64) -> Tick {
+    let sent_at = sent.flight.sent_at();
+    let began = sent_at.max(settled);
+    // A server that does not accept lists may never answer one, so a trial of a list is compared
+    // with the duration of a lone call, which is known.
+    let tries = merge == MergeLimit::Alone(None) && sent.batch.calls > 1;
+    let (expected, least) = if tries { (lone, 0) } else { (sent.due.0.saturating_sub(sent_at.0), nanos(OVERDUE_MIN)) };
+    Tick(began.0.saturating_add(OVERDUE_FACTOR.saturating_mul(expected).max(least)))
+}

@@ -1,0 +1,105 @@
+//! View of one queue line for a decision.
+
+use std::time::Duration;
+
+use super::super::ablation::Feature;
+use super::super::call::{CallId, DeadlineSource, KeyId};
+use super::super::cost::CostModel;
+use super::super::queue::QueuedCall;
+use super::super::select::BatchCaps;
+use super::super::tick::Tick;
+use super::DecisionContext;
+
+/// A line of the queue with the values that a decision needs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct QueueView<'a> {
+    pub(super) ctx: DecisionContext<'a>,
+    pub(super) key: KeyId,
+    pub(super) head: &'a QueuedCall,
+    /// Items queued.
+    pub(super) items: u32,
+    /// Maximum number of items in a batch now.
+    pub(super) cap: u32,
+    /// Nanoseconds that a batch sent now is expected to wait upstream.
+    pub(super) wait: u64,
+    pub(super) walls: BatchCaps,
+}
+
+// === impl QueueView ===
+
+impl QueueView<'_> {
+    /// Returns the nanoseconds until a call's deadline; `u64::MAX` if it has none.
+    pub(super) fn slack(&self, queued: &QueuedCall) -> u64 {
+        slack_of(queued, self.ctx.now)
+    }
+
+    /// Returns the maximum nanoseconds for which the head may be held: it must still be queued when
+    /// its batch leaves.
+    pub(super) fn room(&self) -> u64 {
+        self.head.call.deadline.map_or(u64::MAX, |deadline| deadline.at.0.saturating_sub(self.ctx.now.0))
+    }
+
+    /// Returns the time from the head's arrival to its deadline, if an SLO or the client set one.
+    pub(super) fn budget(&self) -> Option<u64> {
+        let deadline = self.head.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout)?;
+        Some(deadline.at.0.saturating_sub(self.head.arrived.0))
+    }
+
+    /// Returns `true` if nothing is shed: the SLO is shorter than one execution, so shedding cannot
+    /// meet it.
+    pub(super) fn infeasible(&self, cost: &CostModel) -> bool {
+        if self.ctx.missing.has(Feature::Shedding) {
+            return true;
+        }
+        let slo = self.head.call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo);
+        // The wait of a batch that leaves early is not included: it passes, and sending the batch
+        // as if no deadline could be met would make every call late.
+        slo.is_some_and(|slo| slo.at.0.saturating_sub(self.head.arrived.0) < cost.late(cost.time(1)))
+    }
+
+    /// Returns the head if it would be answered too late even alone.
+    pub(super) fn late(&self, cost: &CostModel) -> Option<CallId> {
+        if cost.samples() == 0 || self.infeasible(cost) {
+            return None;
+        }
+        let call = &self.head.call;
+        let alone =
+            if cost.weights_matter() { cost.predict_weighted(call.items, call.weight) } else { cost.time(call.items) };
+        (self.slack(self.head) < self.wait.saturating_add(alone)).then_some(call.id)
+    }
+
+    /// Returns the head if the deadline of its client is nearer than the time of a call that has
+    /// the server for itself: the answer would be useless.
+    pub(super) fn head_late_for_client(&self, lone: Option<u64>) -> Option<CallId> {
+        let call = &self.head.call;
+        let own = call.deadline.filter(|deadline| deadline.source == DeadlineSource::Caller)?;
+        let shed = !self.ctx.missing.has(Feature::Shedding);
+        (shed && own.at.0.saturating_sub(self.ctx.now.0) < lone?).then_some(call.id)
+    }
+
+    /// Returns the instant until which an idle upstream may wait, under a preset that spends slack
+    /// on size.
+    pub(super) fn preset_hold(&self, cost: &CostModel) -> Option<Tick> {
+        let share = u64::from(self.ctx.hold_permille);
+        if share == 0 || self.items >= self.cap {
+            return None;
+        }
+        let patience = self.head.arrived.0.saturating_add(self.budget()? / 1000 * share);
+        let next = cost.late(cost.time((self.items + 1).min(self.cap)));
+        let deadline = self.head.call.deadline?.at.0;
+        Some(Tick(patience.min(deadline.saturating_sub(next + next / 10))))
+    }
+}
+
+/// Returns the nanoseconds until a call's answer is useless; `u64::MAX` if it never is. A timeout
+/// does not count.
+pub(in super::super) fn slack_of(queued: &QueuedCall, now: Tick) -> u64 {
+    let useful = queued.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout);
+    useful.map_or(u64::MAX, |deadline| deadline.at.0.saturating_sub(now.0))
+}
+
+/// Returns the SLO of a call, if it has one.
+pub(in super::super) fn slo_of(queued: &QueuedCall) -> Option<Duration> {
+    let slo = queued.call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo)?;
+    Some(slo.at.since(queued.arrived))
+}

@@ -1,0 +1,110 @@
+//! Order in which lines are considered while several flows are queued: by the turns of their first
+//! flows.
+//!
+//! If the first call of a line would be late behind the batch of the first line, and can still be
+//! in time, that line goes before it, provided it is not ahead of its share by more than one batch.
+//! In an overload every first call is nearly late, and without this condition the other lines would
+//! never be served. The number of lines examined is bounded. Lines of a single flow are not handled
+//! here: they are considered by deadline, in the order of the queue.
+
+use super::super::call::{DeadlineSource, KeyId};
+use super::super::priority::Rank;
+use super::super::queue::QueuedCall;
+use super::super::tick::Tick;
+use super::fair_queueing::{self, FlowTurn};
+use super::{Adaptive, DecisionContext};
+
+/// Maximum number of lines examined for one decision. If there are more, those with the earliest
+/// deadlines are examined.
+const LINES_MAX: usize = 1024;
+
+/// Lines with their turns, in order.
+pub(super) type ServiceOrder = Vec<(FlowTurn, KeyId)>;
+
+/// Estimate for the batch that a line would send now.
+struct BatchEstimate {
+    /// Execution time of the batch, tail included.
+    takes: u64,
+    /// Execution time of its first call alone, tail included.
+    alone: u64,
+    /// Maximum virtual time by which the flow may be ahead of its share.
+    ahead: u64,
+}
+
+// === impl Adaptive ===
+
+impl Adaptive {
+    /// Sorts the lines by turn.
+    pub(super) fn in_turn<'a>(
+        &self,
+        ctx: DecisionContext<'_>,
+        lines: impl Iterator<Item = (KeyId, &'a QueuedCall)>,
+        order: &mut ServiceOrder,
+    ) {
+        order.clear();
+        let turns = lines.take(LINES_MAX).filter_map(|(key, _)| Some((self.clocks.first(ctx, key)?, key)));
+        order.extend(turns);
+        order.sort_unstable();
+        if let Some(at) = self.urgent(ctx, order) {
+            order[..=at].rotate_right(1);
+        }
+    }
+
+    /// Removes lines that hold only fillers while other lines exist. Fillers join other calls in
+    /// their own lines, and wait while others are held, each as long as it may. Returns the instant
+    /// at which the first of them has waited long enough, if a slot is free.
+    pub(super) fn remove_fillers(&self, ctx: DecisionContext<'_>, order: &mut ServiceOrder) -> Option<Tick> {
+        let fillers = order.partition_point(|(turn, _)| turn.rank != Rank::Filler);
+        if fillers == 0 || fillers == order.len() {
+            return None;
+        }
+        if !self.has_room() || self.in_flight() >= ctx.limits.slots {
+            order.truncate(fillers);
+            return None;
+        }
+        let mut first = None::<Tick>;
+        order.retain(|(turn, _)| {
+            if turn.rank != Rank::Filler {
+                return true;
+            }
+            let until = ctx.queue.get(turn.at.1).and_then(|queued| fair_queueing::filler_until(ctx, queued));
+            let waits = until.filter(|until| *until > ctx.now);
+            first = first.into_iter().chain(waits).min();
+            waits.is_none()
+        });
+        first
+    }
+
+    /// Returns the position of a line that must go before the first one.
+    fn urgent(&self, ctx: DecisionContext<'_>, order: &ServiceOrder) -> Option<usize> {
+        let (first, key) = *order.first()?;
+        let takes = self.would(ctx, key, first)?.takes;
+        let late = |(turn, key): &&(FlowTurn, KeyId)| {
+            let earlier = turn.rank == first.rank && turn.at < first.at;
+            let useful = |queued: &QueuedCall| queued.call.deadline.filter(|d| d.source != DeadlineSource::Timeout);
+            let deadline = ctx.queue.get(turn.at.1).filter(|_| earlier).and_then(useful);
+            let Some(deadline) = deadline else { return false };
+            let Some(would) = self.would(ctx, *key, *turn) else { return false };
+            let slack = deadline.at.0.saturating_sub(ctx.now.0);
+            // Late behind the first line's batch, in time alone, and near its share.
+            slack < takes.saturating_add(would.takes)
+                && slack >= would.alone
+                && turn.start <= first.start.saturating_add(would.ahead)
+        };
+        let others = order.iter().enumerate().skip(1).filter(|(_, other)| late(other));
+        others.min_by_key(|(_, (turn, _))| turn.at).map(|(at, _)| at)
+    }
+
+    fn would(&self, ctx: DecisionContext<'_>, key: KeyId, turn: FlowTurn) -> Option<BatchEstimate> {
+        let call = &ctx.queue.get(turn.at.1)?.call;
+        let model = self.models.get(&call.cost_class).filter(|model| model.cost.samples() > 0)?;
+        let cap = ctx.limits.scope(call.scope).batch_items_max.min(model.worked.saturating_mul(2)).max(1);
+        let items = fair_queueing::counted(ctx, key).clamp(1, cap);
+        let cost = &model.cost;
+        Some(BatchEstimate {
+            takes: cost.late(cost.time(items)),
+            alone: cost.late(cost.time(call.items)),
+            ahead: self.clocks.largest().div_ceil(ctx.limits.share(call)),
+        })
+    }
+}

@@ -1,0 +1,261 @@
+//! Groups calls by weight, for a server that spends as much on each item as on the heaviest one of
+//! its batch.
+//! Every candidate batch holds the most urgent call and takes others that are lighter than its
+//! heaviest member, nearest in weight first. While this batch and one batch of all others meet
+//! every deadline, the least total delay decides; otherwise the most items, net of the price of
+//! upstream time, decide. The calls, weights and heads examined are bounded. Limits cut the group
+//! afterwards.
+
+use super::super::arrivals::ArrivalRate;
+use super::super::call::{CallId, Weight};
+use super::super::cost::CostModel;
+use super::super::math::float;
+use super::super::queue::QueuedCall;
+use super::super::select::BatchCaps;
+use super::QueueView;
+use super::deadline::PRICE;
+
+/// Maximum number of calls examined: several batches' worth.
+const LOOK_MAX: usize = 512;
+/// Maximum number of steps in the number of shed heads: 0, 1, 2, 3, then half as many again each
+/// time.
+const HEAD_STEPS: usize = 12;
+/// Maximum number of heaviest members tried. Weights are distinguished in quarter octaves.
+const WEIGHT_STEPS: usize = 64;
+/// Cost of shedding one more head, in items.
+const HEAD: f64 = 0.05;
+
+/// A queued call, with the values that grouping needs.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    id: CallId,
+    /// Position among the candidates: by deadline, or in fair order.
+    place: usize,
+    items: u32,
+    weight: Weight,
+    /// Heaviest weight in quarter octaves.
+    class: u64,
+    slack: u64,
+}
+
+/// A candidate batch: a run of calls in order of weight.
+#[derive(Debug, Clone, Copy)]
+struct WeightRun {
+    from: usize,
+    to: usize,
+    items: u32,
+    time: u64,
+}
+
+/// All candidate calls, and the values by which runs are compared.
+#[derive(Debug, Clone, Copy)]
+struct CandidateSet<'a> {
+    calls: &'a [Candidate],
+    /// Positions of the calls in order of weight.
+    by_weight: &'a [usize],
+    /// Prefix sums of items and weight in that order.
+    sums: &'a [(u32, u64)],
+    /// Slack of the second most urgent call.
+    second_slack: u64,
+    /// Items that arrive while one batch runs: the price of upstream time.
+    price: f64,
+    cap: u32,
+    walls: BatchCaps,
+    shed: bool,
+}
+
+/// Returns the calls to send together, the most urgent first; empty if there are none to choose
+/// from. `in_turn`: the calls of several flows in fair order, the first of which has its turn
+/// whatever its weight; empty if the line has a single flow.
+pub(super) fn group(
+    line: &QueueView<'_>,
+    cost: &CostModel,
+    rate: ArrivalRate,
+    mean_time: u64,
+    in_turn: &[CallId],
+) -> Vec<CallId> {
+    let calls = candidates(line, in_turn);
+    let shed = !line.infeasible(cost);
+    let price = float(rate.over(mean_time)) / 1000.0;
+    let second_slack = calls.get(1).map_or(u64::MAX, |seen| seen.slack);
+    let mut by_weight: Vec<usize> = (0..calls.len()).collect();
+    by_weight.sort_unstable_by_key(|place| (calls[*place].weight.max, *place));
+    let all_by_weight = by_weight.clone();
+    let mut sums = Vec::with_capacity(by_weight.len() + 1);
+    let mut out = Vec::with_capacity(WEIGHT_STEPS);
+    // Runs are compared without their calls, since there are hundreds of them. Only the best is
+    // expanded.
+    let (mut together, mut fewer) = (None, Vec::with_capacity(WEIGHT_STEPS));
+    let (mut heads, mut step) = (0, 1);
+    for _ in 0..HEAD_STEPS {
+        let Some(head) = calls.get(heads).copied() else { break };
+        by_weight.retain(|place| *place >= heads);
+        prefix_sums(&calls, &by_weight, &mut sums);
+        let all = CandidateSet {
+            calls: &calls,
+            by_weight: &by_weight,
+            sums: &sums,
+            second_slack,
+            price,
+            cap: line.cap,
+            walls: line.walls,
+            shed,
+        };
+        all.runs(cost, head, &mut out);
+        // While two batches meet every deadline, the least delay decides and no head is shed.
+        if heads == 0 {
+            let values = out.iter().filter_map(|run| all.value(cost, *run).map(|value| (*run, value)));
+            together = values.reduce(|best, other| if other.1 > best.1 { other } else { best });
+        }
+        if let Some((run, _)) = together {
+            return calls_of_run(&calls, &by_weight, run, head);
+        }
+        fewer.extend(out.iter().map(|run| (*run, heads)));
+        if !shed || !in_turn.is_empty() {
+            break;
+        }
+        heads += step;
+        step = if heads < 3 { 1 } else { heads / 2 };
+    }
+    // Otherwise the items decide, less the price of upstream time and of the heads that are shed.
+    let per_time = |run: &WeightRun| f64::from(run.items) / float(run.time.max(1));
+    let upstream = PRICE * fewer.iter().map(|(run, _)| per_time(run)).fold(0.0, f64::max);
+    let value = |(run, heads): &(WeightRun, usize)| {
+        f64::from(run.items) - upstream * float(run.time) - HEAD * float(u64::try_from(*heads).unwrap_or(u64::MAX))
+    };
+    let best = fewer.into_iter().reduce(|best, other| if value(&other) > value(&best) { other } else { best });
+    let Some((run, heads)) = best else { return Vec::new() };
+    let Some(head) = calls.get(heads).copied() else { return Vec::new() };
+    // The positions of a run count from the first of the calls that were left when it was found.
+    let mut by_weight = all_by_weight;
+    by_weight.retain(|place| *place >= heads);
+    calls_of_run(&calls, &by_weight, run, head)
+}
+
+/// Returns the calls to choose from: those in fair order, or the line by deadline.
+fn candidates(line: &QueueView<'_>, in_turn: &[CallId]) -> Vec<Candidate> {
+    let queue = line.ctx.queue;
+    let seen = |(place, queued): (usize, &QueuedCall)| {
+        let slack = line.slack(queued).saturating_sub(line.wait);
+        let (id, items, weight) = (queued.call.id, queued.call.items, queued.call.weight);
+        Candidate { id, place, items, weight, class: quarter_octave(weight.max), slack }
+    };
+    if in_turn.is_empty() {
+        queue.line(line.key).take(LOOK_MAX).enumerate().map(seen).collect()
+    } else {
+        in_turn.iter().filter_map(|id| queue.get(*id)).take(LOOK_MAX).enumerate().map(seen).collect()
+    }
+}
+
+/// Computes the prefix sums of items and weight.
+fn prefix_sums(calls: &[Candidate], by_weight: &[usize], out: &mut Vec<(u32, u64)>) {
+    let mut sum = (0_u32, 0_u64);
+    out.clear();
+    out.push(sum);
+    for seen in by_weight.iter().map(|place| &calls[*place]) {
+        sum = (sum.0.saturating_add(seen.items), sum.1.saturating_add(seen.weight.sum));
+        out.push(sum);
+    }
+}
+
+/// Returns the calls of a run, the most urgent first. The head replaces the lightest one if it is
+/// not among them.
+fn calls_of_run(calls: &[Candidate], by_weight: &[usize], run: WeightRun, head: Candidate) -> Vec<CallId> {
+    let mut places = by_weight[run.from..run.to].to_vec();
+    if !places.contains(&head.place)
+        && let Some(lightest) = places.first_mut()
+    {
+        *lightest = head.place;
+    }
+    places.sort_unstable();
+    places.into_iter().map(|place| calls[place].id).collect()
+}
+
+/// Returns a weight in quarter octaves: four steps per power of two.
+fn quarter_octave(weight: u64) -> u64 {
+    let weight = weight.max(1);
+    let octave = u64::from(weight.ilog2());
+    octave * 4 + ((weight << 2) >> octave.min(61)) % 4
+}
+
+// === impl CandidateSet ===
+
+impl CandidateSet<'_> {
+    /// Returns the call at a position in order of weight.
+    fn at(&self, index: usize) -> &Candidate {
+        &self.calls[self.by_weight[index]]
+    }
+
+    /// Collects the candidate batches that hold the head: one for each heaviest member, with as
+    /// many members as the cap and the head's slack allow.
+    fn runs(&self, cost: &CostModel, head: Candidate, out: &mut Vec<WeightRun>) {
+        let first = self.by_weight.partition_point(|place| self.calls[*place].weight.max < head.weight.max);
+        let count = self.by_weight.len();
+        out.clear();
+        // Computes `late(time) > slack` without a division per candidate.
+        let tail = u128::from(cost.tail_permille());
+        let slack = (u128::from(head.slack) + 1) * 1000;
+        for last in first..count {
+            let to = last + 1;
+            if to < count && self.at(to).class == self.at(last).class {
+                continue;
+            }
+            let least = self.sums[to].0.saturating_sub(self.cap);
+            let mut from = self.sums.partition_point(|sum| sum.0 < least).min(last);
+            let heaviest = self.at(last).weight.max;
+            let within = |from: usize| {
+                let (items, weight) = (self.sums[to].0 - self.sums[from].0, self.sums[to].1 - self.sums[from].1);
+                self.walls.admits_weight(weight, items, heaviest)
+            };
+            while from < last && !within(from) {
+                from += 1;
+            }
+            loop {
+                let run = self.run(cost, from, to);
+                let late = self.shed && u128::from(run.time) * tail >= slack;
+                if !late {
+                    out.push(run);
+                }
+                if !late || to - from <= 1 {
+                    break;
+                }
+                // Too slow for the head: keep the heaviest 85 %.
+                from = (from + 1).max(to - (to - from) * 85 / 100);
+            }
+            if out.len() >= WEIGHT_STEPS {
+                break;
+            }
+        }
+    }
+
+    fn run(&self, cost: &CostModel, from: usize, to: usize) -> WeightRun {
+        let items = self.sums[to].0 - self.sums[from].0;
+        let weight = Weight { sum: self.sums[to].1 - self.sums[from].1, max: self.at(to - 1).weight.max };
+        WeightRun { from, to, items, time: cost.predict_weighted(items, weight) }
+    }
+
+    /// Returns the value of a run, its negated total delay, if the run and one batch of all other
+    /// calls meet every deadline.
+    fn value(&self, cost: &CostModel, run: WeightRun) -> Option<f64> {
+        let (items, weight) = self.sums.last().copied()?;
+        let rest = items - run.items;
+        let heaviest = if run.to < self.by_weight.len() {
+            self.by_weight.last()
+        } else {
+            self.by_weight.get(run.from.wrapping_sub(1))
+        };
+        let rest_sum = weight - (self.sums[run.to].1 - self.sums[run.from].1);
+        let after = match heaviest {
+            Some(heaviest) if rest > 0 => {
+                cost.predict_weighted(rest, Weight { sum: rest_sum, max: self.calls[*heaviest].weight.max })
+            }
+            _ => 0,
+        };
+        if self.shed && rest > 0 && (rest > self.cap || run.time.saturating_add(cost.late(after)) > self.second_slack) {
+            return None;
+        }
+        let ms = |nanos: u64| float(nanos) / 1e6;
+        let delay = f64::from(items) * ms(run.time) + f64::from(rest) * ms(after);
+        Some(-(delay + self.price * ms(run.time.saturating_add(after))))
+    }
+}

@@ -1,0 +1,417 @@
+//! An adaptive concurrency limiter for one cost class. It decides how many requests may be in
+//! flight, and whether merging pays.
+//!
+//! The limiter starts *open*: with nothing learned, every call is forwarded at once, as without a
+//! proxy. Two measurements close it. The **load curve** (`curve`) is the mean latency of unbatched
+//! calls over the number in flight when they were sent; where throughput stops growing, calls queue
+//! inside the server, and the limit drops to the knee at once (`narrow` searches the knee below it
+//! if calls queued at every load that was measured). A **trial** (`trial`) sends a few
+//! requests less for one wave of calls, and keeps the lower limit only if callers wait less. While
+//! the limiter is closed, held calls are dispatched in equal shares, and the largest batch doubles
+//! only as long as each size is measured to be cheaper per item (`growth`). The limiter opens again
+//! if a probe beside the limit is not slowed down, if a larger limit answers sooner, if a batch
+//! does not pay, if the server does not drain, if it answers less than before, or if callers wait
+//! longer than before (`harm`). Each conclusion that changes nothing doubles the time to its next
+//! test.
+//!
+//! Related work: concurrency limiters that compare latency with a base latency (TCP Vegas; the
+//! gradient limiters of Netflix `concurrency-limits`; Envoy's adaptive concurrency filter) use the
+//! least latency as the base, which noise and batches make too small, or a long mean, which is the
+//! queue itself once a closed loop of callers is steady. Here the base is the mean latency at few
+//! requests in flight. Gunther's Universal Scalability Law is the shape that the load curve
+//! samples: throughput over concurrency with a knee.
+//!
+//! The limiter is pure: time is an argument. Left out: the selection of the calls of a batch and of
+//! the desired batch size (`adaptive`), and the lead by which a batch may be dispatched before
+//! another completes (`slots`).
+
+mod curve;
+mod request;
+mod growth;
+mod harm;
+mod jump;
+mod evidence;
+mod level;
+mod narrow;
+mod pair_probe;
+mod permit;
+mod probe;
+mod schedule;
+mod report;
+mod sojourn;
+mod steps;
+mod trial;
+mod wave;
+
+#[cfg(test)]
+mod tests;
+
+pub(super) use permit::{Permit, PermitRequest};
+pub use report::{FlowMode, FlowReport, FlowSnapshot, LoadPoint, OpenReason};
+pub(super) use request::{Completion, Departure, FlightRecord};
+
+use curve::{Knee, LoadCurve};
+use growth::BatchCap;
+use harm::HarmTest;
+use jump::LimitDrain;
+use level::LatencyModel;
+use narrow::Narrowing;
+use pair_probe::{PAIR_FIRST, PairTest};
+use probe::{PROBE_LIMIT_MAX, UpwardProbe};
+use schedule::Schedule;
+use sojourn::Sojourns;
+use trial::LimitTrial;
+use wave::WaveTest;
+
+use super::math::float;
+use super::tick::Tick;
+
+/// Lower bound of a refined limit, as a share of the limit measured last. It keeps noise in late
+/// batches from lowering the limit.
+const REFINE_MIN: f64 = 0.75;
+/// Refined limits above this multiple of the limit measured last indicate that the server has more
+/// room: the limit is then measured again.
+const REFINE_MAX: f64 = 1.5;
+/// Release of a queue when the limiter opens: requests allowed beyond those in flight, and the
+/// growth of that number with each completion if the server is saturated and if it is not.
+/// Releasing all calls at once would stop a server that shares its processor among requests for a
+/// whole wave.
+const GATE_FIRST: f64 = 2.0;
+const GATE_STEP_SATURATED: f64 = 0.25;
+const GATE_STEP: f64 = 2.0;
+
+/// The concurrency limiter of one cost class.
+#[derive(Debug, Clone)]
+pub(super) struct ConcurrencyLimiter {
+    /// The limit; `None` while open.
+    limit: Option<f64>,
+    /// The limit during a trial.
+    in_force: Option<f64>,
+    /// Set while a queue is being released.
+    gate: Option<QueueRelease>,
+    /// Set if the server is known to batch by itself, in which case the limiter stays open.
+    pinned: bool,
+    /// A configured limit at which calls were held. No test looks for room beyond it.
+    wall: Option<u32>,
+    curve: LoadCurve,
+    wave: WaveTest,
+    /// The knee found by the wave test, until the limit is set by it.
+    wave_knee: Option<Knee>,
+    /// Set if unbatched calls take longer than before at the same concurrency and no trial has
+    /// shown yet whether they queue.
+    slower: bool,
+    level: LatencyModel,
+    growth: BatchCap,
+    sojourns: Sojourns,
+    harm: HarmTest,
+    trial: Option<LimitTrial>,
+    pairs: PairTest,
+    probe: UpwardProbe,
+    /// Set if the limit was found by a jump and the requests from before it are still draining.
+    draining: Option<LimitDrain>,
+    /// The knee that the last jump was made for; `None` if the limit was found by trials or was
+    /// restored.
+    knee: Option<Knee>,
+    /// Set while the knee is searched below the limit of the last jump.
+    narrowing: Option<Narrowing>,
+    /// The limit or knee measured last, which bounds refinements.
+    refine_from: f64,
+    schedule: Schedule,
+    /// The reason for being open, for reports.
+    reason: OpenReason,
+    /// Requests in flight.
+    flights: u32,
+    /// Requests in flight that hold mergeable calls, and their items.
+    merged_flights: u32,
+    merged_items: u64,
+    /// Batches of several calls in flight. Unbatched calls beside them are no samples of the load
+    /// curve.
+    batches: u32,
+    /// Batches of the newest size in flight.
+    newest: u32,
+    /// Answered items of mergeable calls.
+    answered: u64,
+    answered_calls: u64,
+    /// Time of the last response to a request with mergeable calls.
+    last_merged: Tick,
+    /// Responses since then to unbatched calls that had nothing to merge with while other calls
+    /// waited.
+    unmerged: u32,
+    /// Dispatch time of the last request with mergeable calls.
+    last_sent: Tick,
+    now: Tick,
+}
+
+/// The gradual release of a queue after the limiter opens.
+#[derive(Debug, Clone, Copy)]
+struct QueueRelease {
+    /// Number of requests that may be in flight.
+    limit: f64,
+    /// Growth of `limit` with each completion.
+    step: f64,
+}
+
+// === impl ConcurrencyLimiter ===
+
+impl ConcurrencyLimiter {
+    pub(super) fn new() -> Self {
+        Self {
+            limit: None,
+            in_force: None,
+            gate: None,
+            pinned: false,
+            wall: None,
+            curve: LoadCurve::default(),
+            wave: WaveTest::default(),
+            wave_knee: None,
+            slower: false,
+            level: LatencyModel::default(),
+            growth: BatchCap::whole(),
+            sojourns: Sojourns::default(),
+            harm: HarmTest::default(),
+            trial: None,
+            pairs: PairTest::new(),
+            probe: UpwardProbe::default(),
+            draining: None,
+            knee: None,
+            narrowing: None,
+            refine_from: 1.0,
+            schedule: Schedule::default(),
+            reason: OpenReason::Learning,
+            flights: 0,
+            merged_flights: 0,
+            merged_items: 0,
+            batches: 0,
+            newest: 0,
+            answered: 0,
+            answered_calls: 0,
+            last_merged: Tick(0),
+            unmerged: 0,
+            last_sent: Tick(0),
+            now: Tick(0),
+        }
+    }
+
+    /// Creates a limiter that starts at a restored limit, with low confidence: the limit is probed
+    /// at once.
+    pub(super) fn limited(limit: u32, lone: u64) -> Self {
+        let mut flow = Self::new();
+        flow.set_limit(f64::from(limit.max(1)));
+        flow.level.lone = float(lone);
+        flow
+    }
+
+    /// Returns `true` if calls are forwarded as they arrive.
+    pub(super) fn is_open(&self) -> bool {
+        self.limit.is_none() && self.trial.is_none()
+    }
+
+    /// Returns `true` while a limit is being tested, with this many items queued. Meanwhile nothing
+    /// is held for more calls, and leads do not move the limit.
+    pub(super) fn is_testing(&self, queued: u64) -> bool {
+        let splitting = self.probe.left > 0 && self.probe.count == 0;
+        self.trial.is_some()
+            || self.draining.is_some()
+            || splitting
+            || self.gate.is_some()
+            || self.growth.cap() <= 2
+            || self.is_growing(queued)
+    }
+
+    /// Returns `true` if the largest size allowed yet is less than an equal share of the items
+    /// present.
+    pub(super) fn is_growing(&self, queued: u64) -> bool {
+        let all = float(self.items_here(queued));
+        !self.growth.is_whole() && self.limit.is_some_and(|limit| all / limit.max(1.0) > f64::from(self.growth.cap()))
+    }
+
+    /// Returns `true` while the server may still be working on requests from before a jump.
+    pub(super) fn is_draining(&self, now: Tick) -> bool {
+        self.draining.is_some_and(|draining| now <= draining.until)
+    }
+
+    /// Returns the time of the last change of state. Requests sent before it are no evidence for
+    /// the limit.
+    pub(super) fn settled_since(&self) -> Tick {
+        self.schedule.since
+    }
+
+    /// Returns the number of requests in flight.
+    pub(super) fn flights(&self) -> u32 {
+        self.flights
+    }
+
+    /// Returns the number of requests that may be in flight, or `None` while open.
+    pub(super) fn limit(&self) -> Option<u32> {
+        self.in_force.or(self.limit).map(count)
+    }
+
+    /// Returns `true` if the limit allows another request.
+    pub(super) fn has_room(&self) -> bool {
+        let below = |limit: f64| f64::from(self.flights) < limit.floor().max(1.0);
+        self.gate.is_none_or(|gate| f64::from(self.flights) < gate.limit)
+            && self.in_force.or(self.limit).is_none_or(below)
+    }
+
+    /// Sets whether the server is known to batch by itself.
+    pub(super) fn pin_open(&mut self, now: Tick, pinned: bool) {
+        if pinned && !self.pinned {
+            self.open(now, OpenReason::ServerBatches);
+        } else if !pinned && self.pinned {
+            self.reason = OpenReason::Learning;
+        }
+        self.pinned = pinned;
+    }
+
+    /// Records that calls are held by a configured limit. They wait anyway, so they are merged
+    /// meanwhile.
+    pub(super) fn on_policy_limit(&mut self, now: Tick, wall: u32) {
+        if !self.is_open() || self.pinned || self.gate.is_some() || now < self.schedule.jump {
+            return;
+        }
+        self.set_limit(f64::from(wall.max(1)));
+        self.wall = Some(wall.max(1));
+        self.refine_from = f64::from(wall.max(1));
+        self.growth = BatchCap::whole();
+        self.level.restart();
+        self.level.lone = 0.0;
+        self.sojourns.clear();
+        self.schedule.since = now;
+    }
+
+    /// Returns `true` if the limit is below the configured one, or if none is configured.
+    fn is_below_policy_limit(&self) -> bool {
+        self.wall.is_none_or(|wall| self.limit.is_some_and(|limit| limit < f64::from(wall)))
+    }
+
+    /// Applies a limit refined by `slots`, unless a limit is being tested.
+    pub(super) fn refine(&mut self, now: Tick, limit: u32, queued: u64) {
+        if self.limit.is_none() || self.is_testing(queued) {
+            return;
+        }
+        if f64::from(limit) > REFINE_MAX * self.refine_from + 1.0 {
+            let early = now < self.schedule.room_from;
+            match self.limit {
+                _ if early => {}
+                // Overlapping executions are only a hint. A probe decides, and a server that runs
+                // one request at a time slows it down.
+                Some(limit) if limit <= PROBE_LIMIT_MAX => {
+                    (self.probe.next, self.probe.split) = (self.probe.next.min(now), self.probe.split.min(now));
+                }
+                // Batches that share a processor overlap even without room, so a trial decides.
+                _ => self.schedule.look_for_room(now),
+            }
+            return;
+        }
+        let least = float(super::math::whole(REFINE_MIN * self.refine_from)).max(1.0);
+        self.limit = Some(f64::from(limit).max(least));
+    }
+
+    /// Records the dispatch of a request.
+    pub(super) fn on_send(&mut self, now: Tick, leaving: &Departure) -> FlightRecord {
+        let Departure { items, calls, alone, permit, queued, expected } = *leaving;
+        let clean = self.batches == 0;
+        self.batches += u32::from(calls > 1);
+        self.now = self.now.max(now);
+        self.flights += 1;
+        let newest = !alone && self.growth.is_newest(items);
+        if !alone {
+            self.merged_flights += 1;
+            self.merged_items += u64::from(items);
+            self.last_sent = now;
+            self.newest += u32::from(newest);
+        }
+        if queued == 0 {
+            self.gate = None;
+        }
+        if matches!(permit, Permit::Probe(_)) && self.probe.sent == Tick::default() {
+            (self.probe.sent, self.probe.companions) = (now, self.flights - 1);
+        }
+        let free = self.is_open() && self.gate.is_none();
+        let lone = calls == 1 && clean && free;
+        let wave = lone.then(|| self.wave.on_send(now, self.flights));
+        if !free {
+            self.wave.give_up();
+        }
+        FlightRecord {
+            sent: now,
+            wave,
+            beside: self.flights,
+            alone,
+            newest,
+            permit,
+            probe: self.probe.id,
+            items,
+            clean,
+            expected,
+        }
+    }
+
+    fn set_limit(&mut self, limit: f64) {
+        self.wave_knee = None;
+        self.limit = Some(limit);
+        self.in_force = None;
+    }
+
+    /// Opens the limiter because the server refuses batches, so that a limit has nothing to gain.
+    pub(super) fn open_for_refused_batches(&mut self, now: Tick) {
+        if self.limit.is_some() || self.trial.is_some() {
+            self.open(now, OpenReason::NothingToMerge);
+        }
+    }
+
+    /// Opens the limiter and discards everything that was measured under the limit.
+    fn open(&mut self, now: Tick, reason: OpenReason) {
+        self.limit = None;
+        self.wall = None;
+        self.in_force = None;
+        self.trial = None;
+        self.draining = None;
+        self.reason = reason;
+        self.schedule.since = now;
+        self.schedule.evident = None;
+        self.sojourns.clear();
+        match reason {
+            // The measurements that the limit was set by have proved wrong.
+            OpenReason::NoQueue => self.curve.clear(),
+            _ => self.curve.begin(self.knee.map_or(self.level.lone, |knee| knee.base)),
+        }
+        self.knee = None;
+        self.narrowing = None;
+        self.wave.on_idle();
+        self.growth = BatchCap::whole();
+        self.level.restart();
+        self.probe = UpwardProbe { id: self.probe.id.wrapping_add(1), ..UpwardProbe::default() };
+        // A pair that was sent beside a queue that no longer exists is no evidence. If batches do
+        // not pay, it is one more reason to stay open.
+        if !matches!(reason, OpenReason::NoGain { .. }) {
+            self.pairs = PairTest { next: self.answered + PAIR_FIRST, ..PairTest::new() };
+        }
+    }
+
+    /// Opens the limiter after a measurement that the server has more room.
+    fn open_for_room(&mut self, now: Tick) {
+        self.schedule.jump = now;
+        self.schedule.room = self.limit.map(|limit| (limit, now));
+        // Released in steps: a server with a knee above the limit shows it on the way.
+        self.release(now, OpenReason::RoomFound);
+    }
+
+    /// Opens the limiter and releases the queue in order, a few requests at a time.
+    fn release(&mut self, now: Tick, reason: OpenReason) {
+        self.open(now, reason);
+        let saturated = matches!(reason, OpenReason::NoGain { .. });
+        let step = if saturated { GATE_STEP_SATURATED } else { GATE_STEP };
+        self.gate = Some(QueueRelease { limit: f64::from(self.flights) + GATE_FIRST, step });
+    }
+}
+
+/// Returns the instant this many nanoseconds later.
+fn after(now: Tick, nanos: f64) -> Tick {
+    Tick(now.0.saturating_add(super::math::whole(nanos)))
+}
+
+/// Converts a limit to a number of requests, at least one.
+fn count(limit: f64) -> u32 {
+    u32::try_from(super::math::whole(limit.floor())).unwrap_or(u32::MAX).max(1)
+}

@@ -1,0 +1,385 @@
+//! Load curve: mean latency of lone calls by the number in flight at their dispatch, and the knee
+//! in it.
+//!
+//! There is one cell for each power of two of the number in flight, so that a few answers fill it.
+//! By Little's law, the number in flight divided by the latency is the throughput. Where it stops
+//! growing, calls queue inside the server.
+
+use std::collections::VecDeque;
+
+use super::super::math::{float, whole};
+use super::super::tick::Tick;
+
+/// Number of cells: up to 4095 requests in flight, more than the connections of a process.
+pub(super) const CELLS: usize = 12;
+/// Maximum number of samples in a cell's running mean. With 10, noise is taken for slopes (measured
+/// on 280 simulated rows).
+const MEMORY: f64 = 30.0;
+/// Factor above or below its cell at which a sample is off, number of such samples in a row that
+/// shows a change of the server, and minimum samples of the cell for the comparison.
+const OFF_FACTOR: f64 = 1.5;
+const OFF_MAX: i32 = 4;
+const OFF_SAMPLES: f64 = 4.0;
+/// Number of samples of other cells after which a cell with an off sample is no longer waited for.
+const OFF_RECENT: u32 = 8;
+/// Weight of a latency that was measured under a limit, in samples: two answers of a server that
+/// has changed outweigh it.
+const BEGIN_SAMPLES: f64 = 2.0;
+/// Number of completions kept for the measured rate, and the minimum for a rate.
+const COMPLETIONS: usize = 65;
+const COMPLETIONS_MIN: usize = 8;
+/// Number of completions that show the present rate, as waves of the requests that run at once, and
+/// its minimum.
+const COMPLETIONS_RECENT: (f64, f64) = (4.0, 16.0);
+/// Minimum samples of a cell before the cells of fewer requests are checked against it.
+const STALE_SAMPLES: f64 = 8.0;
+/// Minimum samples in all cells for a knee.
+const SAMPLES_MIN: f64 = 4.0;
+/// Part of the knee from which a cell counts as loaded.
+const LOADED: f64 = 0.75;
+/// Part of the highest throughput that the first loaded cell must have, because the first waves of
+/// several workers form staircases. With less, limits are set too early; with more, servers with 4
+/// and 8 workers are detected late (both measured).
+const THROUGHPUT: f64 = 0.8;
+/// Smaller part that is enough for a cell that was passed only once on the way up, which shows
+/// less. It applies if all cells from this many knees on are this close to the highest throughput.
+const THROUGHPUT_ONCE: f64 = 0.65;
+const FLAT_FROM: f64 = 2.0;
+const FLAT: f64 = 0.9;
+/// Mean fraction of the request in service that is left when another one arrives beside it. Without
+/// it, throughput is overestimated at few requests in flight.
+const RESIDUAL: f64 = 0.5;
+/// Minimum samples of a loaded cell if the knee is above 2.
+const LOADED_SAMPLES: f64 = 3.0;
+/// Maximum latency at which the line through the loaded cells meets zero requests, as a part of the
+/// least latency. A queue has no intercept, while a server that slows down gently (continuous
+/// batching) keeps most of its base latency. The first waves of several workers form staircases
+/// with an intercept of up to a half, which is accepted once a pair has shown that a batch gains
+/// something. Before that, late detection does less harm than a wrong limit.
+const INTERCEPT: f64 = 0.25;
+const INTERCEPT_PAIRED: f64 = 0.5;
+/// The same maximum over the number in flight that a call saw on average: a queue has up to a half,
+/// continuous batching nine tenths.
+const INTERCEPT_SEEN: f64 = 0.6;
+/// Largest such number considered, in knees: in a fivefold overload, calls see some three times as
+/// many requests as they were sent beside.
+const SEEN_KNEES: f64 = 64.0;
+/// Largest number in flight of the cells for the intercept, in knees: beyond it the error of the
+/// slope exceeds the intercept.
+const INTERCEPT_KNEES: f64 = 16.0;
+/// Requests in flight of the least loaded cell from which its latency may be that of a queue.
+const BOUND_FROM: f64 = 2.0;
+/// Least relative variance of the loads through which a line is laid: below it, the slope is noise.
+const SPREAD_MIN: f64 = 0.01;
+/// Evidence of a queue: number of knees from which cells count, minimum ratio of their latency to
+/// the base, and minimum samples in them.
+const BEYOND_KNEE: f64 = 2.0;
+const BEYOND_BASE: f64 = 1.6;
+const BEYOND_SAMPLES: f64 = 2.0;
+/// Factor on the knee for the limit: the knee is an estimate, and a request too many costs little.
+const MARGIN: f64 = 1.15;
+
+/// Load curve: mean latency by the number in flight.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LoadCurve {
+    cells: [LoadCell; CELLS],
+    completions: VecDeque<Tick>,
+    /// Number of samples since one was off.
+    since_off: u32,
+}
+
+/// Requests that were sent with a similar number in flight. Latencies are in nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LoadCell {
+    pub(super) latency: f64,
+    pub(super) beside: f64,
+    /// Mean of the numbers in flight at dispatch and at completion.
+    around: f64,
+    pub(super) samples: f64,
+    /// Number of samples in a row that were off: positive if above, negative if below.
+    off: i32,
+}
+
+/// A change of the server, detected by the latency of lone calls at an unchanged number in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ServerChange {
+    Slower,
+    Quicker,
+}
+
+/// The load at which throughput stops growing.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Knee {
+    /// Requests in flight.
+    pub(super) at: f64,
+    /// Latency below the knee, in nanoseconds.
+    pub(super) base: f64,
+    /// Throughput, in items per nanosecond.
+    pub(super) rate: f64,
+    /// `true` if calls queued at every load that was measured: `at` and `base` are upper bounds.
+    pub(super) is_bound: bool,
+}
+
+// === impl LoadCurve ===
+
+impl LoadCurve {
+    pub(super) fn clear(&mut self) {
+        self.cells = [LoadCell::default(); CELLS];
+        self.completions.clear();
+    }
+
+    /// Resets the curve to a lone call's latency that was measured under a limit.
+    pub(super) fn begin(&mut self, lone: f64) {
+        self.clear();
+        if lone > 0.0 {
+            self.cells[0] = LoadCell { latency: lone, beside: 1.0, around: 1.0, samples: BEGIN_SAMPLES, off: 0 };
+        }
+    }
+
+    pub(super) fn forget_rate(&mut self) {
+        self.completions.clear();
+    }
+
+    /// Records the latency of a lone call, with the requests in flight at its dispatch, itself
+    /// included, and at its completion, itself excluded. Returns the change of the server if this
+    /// sample shows one; the cells are reset then.
+    pub(super) fn observe(&mut self, (beside, after): (u32, u32), latency: f64) -> Option<ServerChange> {
+        let index = usize::try_from(beside.max(1).ilog2()).unwrap_or(0).min(CELLS - 1);
+        let (cell, beside) = (&mut self.cells[index], f64::from(beside.max(1)));
+        let scale = beside / cell.beside.max(1.0);
+        let above = latency > OFF_FACTOR * cell.latency * scale.max(1.0);
+        let below = latency < cell.latency * scale.min(1.0) / OFF_FACTOR;
+        cell.off = match (above, below) {
+            _ if cell.samples < OFF_SAMPLES => 0,
+            (true, _) => cell.off.max(0) + 1,
+            (_, true) => cell.off.min(0) - 1,
+            _ => 0,
+        };
+        self.since_off = if cell.off == 0 { self.since_off.saturating_add(1) } else { 0 };
+        let changed = (cell.off.abs() >= OFF_MAX).then_some(if cell.off > 0 {
+            ServerChange::Slower
+        } else {
+            ServerChange::Quicker
+        });
+        if changed.is_some() {
+            self.cells = [LoadCell::default(); CELLS];
+        }
+        self.cells[index].add(beside, (beside + f64::from(after) + 1.0) / 2.0, latency);
+        self.forget_stale(index);
+        changed
+    }
+
+    /// Clears the cells of fewer requests that date from a quicker server, as this cell shows: more
+    /// requests in flight are not answered at a lower rate.
+    fn forget_stale(&mut self, index: usize) {
+        let Some(recent) = self.recent_rate(1.0) else { return };
+        let (lower, rest) = self.cells.split_at_mut(index);
+        let Some(cell) = rest.first().filter(|cell| cell.samples >= STALE_SAMPLES) else { return };
+        let rate = cell.throughput().max(recent);
+        lower
+            .iter_mut()
+            .filter(|lower| lower.throughput() > OFF_FACTOR * rate)
+            .for_each(|lower| *lower = LoadCell::default());
+    }
+
+    /// Returns `true` if a cell's last sample was off, not many samples ago. The server may have
+    /// changed, and the cell may be a mean of both states.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.since_off < OFF_RECENT && self.cells.iter().any(|cell| cell.off != 0)
+    }
+
+    /// Records an answer for the measured rate.
+    pub(super) fn record_completion(&mut self, sent: Tick, now: Tick, items: u32) {
+        if self.completions.is_empty() {
+            self.completions.push_back(sent);
+        }
+        for _ in 0..items.min(64) {
+            if self.completions.len() >= COMPLETIONS {
+                self.completions.pop_front();
+            }
+            self.completions.push_back(now);
+        }
+    }
+
+    /// Returns the cells that have samples.
+    pub(super) fn cells(&self) -> impl Iterator<Item = &LoadCell> + Clone {
+        self.cells.iter().filter(|cell| cell.samples > 0.0)
+    }
+
+    fn measured_rate(&self) -> Option<f64> {
+        let (first, last) = (self.completions.front()?, self.completions.back()?);
+        let span = float(last.0.saturating_sub(first.0));
+        let count = u32::try_from(self.completions.len() - 1).unwrap_or(0);
+        (self.completions.len() >= COMPLETIONS_MIN && span > 0.0).then(|| f64::from(count) / span)
+    }
+
+    /// Returns the rate of the latest answers, in items per nanosecond, if this many requests run
+    /// at once.
+    pub(super) fn recent_rate(&self, at: f64) -> Option<f64> {
+        let count = (COMPLETIONS_RECENT.0 * at).clamp(COMPLETIONS_RECENT.1, float(COMPLETIONS as u64 - 1)).floor();
+        let first = self.completions.iter().rev().nth(usize::try_from(whole(count)).ok()?)?;
+        let span = float(self.completions.back()?.0.saturating_sub(first.0));
+        (span > 0.0).then(|| count / span)
+    }
+
+    /// Returns the highest throughput and the base latency, whatever the shape of the curve; `None`
+    /// before there are samples at two loads.
+    pub(super) fn estimate(&self) -> Option<Knee> {
+        let first = *self.cells().next()?;
+        let samples: f64 = self.cells().map(|cell| cell.samples).sum();
+        if self.cells().nth(1).is_none() || samples < SAMPLES_MIN {
+            return None;
+        }
+        let rate = self.cells().map(LoadCell::throughput_beside).fold(self.measured_rate().unwrap_or(0.0), f64::max);
+        let unqueued = (rate * first.latency).max(1.0);
+        let below = self.cells().filter(|cell| cell.beside <= unqueued);
+        let (sum, weight) =
+            below.fold((0.0, 0.0), |sum, cell| (sum.0 + cell.latency * cell.samples, sum.1 + cell.samples));
+        let base = if weight > 0.0 { sum / weight } else { first.latency };
+        let is_bound = first.beside >= BOUND_FROM && first.throughput() >= THROUGHPUT * rate;
+        Some(Knee { at: (rate * base).max(1.0), base, rate, is_bound })
+    }
+
+    /// Returns the knee if the curve shows that calls queue inside the server. `paired`: a batch of
+    /// two was measured to be cheaper than two calls.
+    pub(super) fn knee(&self, paired: bool) -> Option<Knee> {
+        let knee = self.estimate()?;
+        let known = |cell: &LoadCell| knee.at <= 2.0 || cell.samples >= LOADED_SAMPLES;
+        let loaded = self.cells().filter(|cell| cell.beside >= LOADED * knee.at && known(cell));
+        let first = loaded.clone().next()?;
+        let flat = |cell: &LoadCell| cell.throughput() >= FLAT * knee.rate;
+        let part = if self.cells().filter(|cell| cell.beside >= FLAT_FROM * knee.at).all(flat) {
+            THROUGHPUT_ONCE
+        } else {
+            THROUGHPUT
+        };
+        let staircase = first.throughput() < part * knee.rate;
+        if staircase || loaded.clone().nth(1).is_none() {
+            return None;
+        }
+        let least = self.cells().map(|cell| cell.latency).fold(knee.base, f64::min);
+        let near = loaded.clone().filter(|cell| cell.beside <= INTERCEPT_KNEES * knee.at);
+        // After a queue was released at once, there may be too few cells near the knee.
+        let sent = |cell: &LoadCell| cell.beside;
+        let most = if paired { INTERCEPT_PAIRED } else { INTERCEPT };
+        let meets = if near.clone().nth(1).is_some() { intercept(near, sent) } else { intercept(loaded.clone(), sent) };
+        // While the number in flight grows, a call on a server without a queue is also slowed by
+        // later calls, so the number at its dispatch is too small.
+        let seen = loaded.filter(|cell| cell.around <= SEEN_KNEES * knee.at);
+        // Rounds of calls that are all sent at once see the same number, which shows nothing.
+        let seen = intercept(seen, |cell| cell.around).unwrap_or(0.0);
+        if meets.is_none_or(|meets| meets > most * least) || seen > INTERCEPT_SEEN * least {
+            return None;
+        }
+        let queued = |cell: &&LoadCell| cell.beside >= BEYOND_KNEE * knee.at && cell.latency > BEYOND_BASE * knee.base;
+        let beyond: f64 = self.cells().filter(queued).map(|cell| cell.samples).sum();
+        (beyond >= BEYOND_SAMPLES).then_some(knee)
+    }
+}
+
+/// Returns the latency at which the weighted least-squares line over the number in flight meets
+/// zero requests; `None` if the cells have nearly the same number.
+fn intercept<'a>(cells: impl Iterator<Item = &'a LoadCell>, load: impl Fn(&LoadCell) -> f64) -> Option<f64> {
+    let (mut weight, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
+    for cell in cells {
+        weight += cell.samples;
+        let beside = load(cell);
+        x += cell.samples * beside;
+        y += cell.samples * cell.latency;
+        xx += cell.samples * beside * beside;
+        xy += cell.samples * beside * cell.latency;
+    }
+    let spread = weight * xx - x * x;
+    let slope = (weight * xy - x * y) / spread;
+    (spread > SPREAD_MIN * x * x).then(|| (y - slope * x) / weight)
+}
+
+// === impl LoadCell ===
+
+impl LoadCell {
+    fn add(&mut self, beside: f64, around: f64, latency: f64) {
+        self.samples = (self.samples + 1.0).min(MEMORY);
+        self.latency += (latency - self.latency) / self.samples;
+        self.beside += (beside - self.beside) / self.samples;
+        self.around += (around - self.around) / self.samples;
+    }
+
+    /// Returns the throughput, less the residual service of the request that was in service first.
+    fn throughput_beside(&self) -> f64 {
+        let beside = if self.beside < 1.5 { self.beside } else { self.beside - RESIDUAL };
+        beside / self.latency.max(1.0)
+    }
+
+    /// Returns the calls per nanosecond, by Little's law.
+    pub(super) fn throughput(&self) -> f64 {
+        self.beside / self.latency.max(1.0)
+    }
+}
+
+// === impl Knee ===
+
+impl Knee {
+    /// Returns the limit at this knee, in requests in flight.
+    pub(super) fn limit(&self) -> u64 {
+        whole(MARGIN * self.at).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the curve of calls that arrive faster than they are answered. `latency` is called
+    /// with the number in flight at dispatch and with the mean number that the call saw.
+    fn growing(latency: impl Fn(f64, f64) -> f64) -> LoadCurve {
+        let mut curve = LoadCurve::default();
+        for sent in 1..=80_u32 {
+            let after = 2 * sent;
+            curve.observe((sent, after - 1), latency(f64::from(sent), f64::from(sent + after) / 2.0));
+        }
+        curve
+    }
+
+    #[test]
+    fn a_server_that_slows_gently_has_no_knee_while_its_load_grows() {
+        // Continuous batching: a step costs 0.9 + 0.1 for each call inside. A call that was sent
+        // early is slowed by those that followed.
+        assert!(growing(|_, seen| 0.9 + 0.1 * seen).knee(true).is_none());
+    }
+
+    #[test]
+    fn a_queue_that_grows_has_one() {
+        let knee = growing(|sent, _| (sent / 4.0).max(1.0)).knee(true).expect("a queue behind four workers");
+        assert!((3.0..=6.0).contains(&knee.at), "{}", knee.at);
+    }
+
+    #[test]
+    fn four_calls_that_are_sent_at_once_in_each_round_show_a_queue() {
+        let mut curve = LoadCurve::default();
+        for _ in 0..3 {
+            (1..=4).for_each(|place| assert_eq!(curve.observe((place, 4 - place), 20.0 * f64::from(place)), None));
+        }
+        let knee = curve.knee(false).expect("one call is computed at a time");
+        assert!(knee.at < 1.5 && !knee.is_bound, "{knee:?}");
+    }
+
+    #[test]
+    fn rounds_of_calls_that_are_computed_together_show_none() {
+        let mut curve = LoadCurve::default();
+        for _ in 0..3 {
+            (1..=4).for_each(|place| assert_eq!(curve.observe((place, 4 - place), 20.0), None));
+        }
+        assert!(curve.knee(false).is_none());
+    }
+
+    #[test]
+    fn a_latency_that_is_off_leaves_the_curve_unsettled_until_it_is_explained() {
+        let mut curve = LoadCurve::default();
+        (0..8).for_each(|_| assert_eq!(curve.observe((48, 47), 20.0), None));
+        assert!(!curve.is_unsettled());
+        assert_eq!(curve.observe((48, 47), 2000.0), None);
+        assert!(curve.is_unsettled());
+        let changed = (0..3).filter(|_| curve.observe((48, 47), 2000.0) == Some(ServerChange::Slower)).count();
+        assert_eq!((changed, curve.is_unsettled()), (1, false));
+    }
+}

@@ -1,0 +1,218 @@
+//! Evaluation of completed requests: evidence for a jump while open, and for batch sizes, probes
+//! and the level while limited.
+
+use super::super::math::float;
+use super::super::tick::Tick;
+use super::curve::ServerChange;
+use super::growth::{GrowthOutcome, LoneBase};
+use super::level::span;
+use super::permit::Permit;
+use super::request::{Completion, FlightRecord};
+use super::sojourn::Sojourn;
+use super::{ConcurrencyLimiter, OpenReason, QueueRelease};
+
+/// Ratio of the latency of lone calls under the new limit to the latency expected from the base,
+/// from which the base was measured before a change of the server. It is beyond the noise of a few
+/// calls, as the ratio for the cells of the load curve.
+const BASE_STALE: f64 = 1.5;
+/// Minimum ratio of the rate of lone calls under the new limit, by Little's law, to the rate
+/// before; the same if the knee is an upper bound, where a server without a queue keeps less than a
+/// half; and the smallest limit to which they apply, because a mean of several answers is needed.
+const RATE_KEPT: f64 = 0.8;
+const RATE_KEPT_BOUND: f64 = 0.65;
+const RATE_LIMIT_MIN: f64 = 4.0;
+/// Time without an answer to mergeable calls after which a limit has nothing to gain, in mean batch
+/// latencies, and its minimum in nanoseconds. A number of lone answers in a row while calls wait is
+/// required too, because time also passes between two bursts of calls, and no limit holds a single
+/// client.
+const UNMERGED: (f64, f64) = (20.0, 1e9);
+const UNMERGED_ANSWERS: u32 = 4;
+
+// === impl ConcurrencyLimiter ===
+
+impl ConcurrencyLimiter {
+    /// Records the end of a request.
+    pub(in super::super) fn on_completion(&mut self, now: Tick, mark: &FlightRecord, mut done: Completion) {
+        self.now = self.now.max(now);
+        done.items = mark.items;
+        self.batches = self.batches.saturating_sub(u32::from(done.calls > 1));
+        self.flights = self.flights.saturating_sub(1);
+        if !mark.alone {
+            self.merged_flights = self.merged_flights.saturating_sub(1);
+            self.merged_items = self.merged_items.saturating_sub(u64::from(mark.items));
+            self.newest = self.newest.saturating_sub(u32::from(mark.newest));
+        }
+        self.gate =
+            self.gate.filter(|_| done.queued > 0).map(|gate| QueueRelease { limit: gate.limit + gate.step, ..gate });
+        if !done.answered {
+            self.wave.give_up();
+        }
+        if !done.answered || self.pinned {
+            return;
+        }
+        self.answered_calls += u64::from(done.calls);
+        // A stream may last for an unbounded time. The time to its first byte shows the load of the
+        // server.
+        let latency = done.first_byte.filter(|_| mark.alone).unwrap_or_else(|| span(mark.sent, now));
+        let limited = self.limit.is_some();
+        if done.calls == 1 && mark.clean && (!limited || mark.alone) && self.trial.is_none() {
+            self.learn_lone(now, mark, latency);
+        } else if done.calls == 1 && !limited && self.trial.is_none() {
+            // A lone call beside a pair, which is compared with the calls around it.
+            self.level.observe_lone(latency);
+        }
+        if limited {
+            self.curve.forget_rate();
+        } else {
+            self.curve.record_completion(mark.sent, now, mark.items);
+        }
+        let settled = !limited || self.trial.is_some() || self.settle(now);
+        let mean = (span(done.first, now) + span(done.last, now)) / 2.0;
+        done.here = self.items_here(done.queued) + u64::from(mark.items);
+        let here = done.here;
+        self.sojourns.push(Sojourn { arrived: done.first, mean, here, items: mark.items, beside: mark.beside });
+        if self.observe_harm(now, mean, &done) {
+            self.back_off_jumps(now);
+            return self.release(now, OpenReason::NoQueue);
+        }
+        if mark.alone {
+            if self.trial.is_some() {
+                self.learn_trial(now, mark, &done);
+            }
+            let new = mark.sent >= self.schedule.since;
+            if settled && new && self.limit.is_some() && self.trial.is_none() && self.growth.cap() == 1 {
+                self.grow(now, mark, latency, &done);
+            }
+            self.open_unmerged(now, done.queued);
+            return;
+        }
+        (self.last_merged, self.unmerged) = (now, 0);
+        self.answered += u64::from(mark.items);
+        if mark.permit == Permit::Pair {
+            self.observe_pair(now, latency);
+        }
+        if self.trial.is_some() {
+            self.learn_trial(now, mark, &done);
+        } else if !limited {
+            self.jump(now);
+        } else if settled && self.limit.is_some() {
+            self.learn_limited(now, mark, latency, &done);
+        }
+        self.begin_trial(now, &done);
+    }
+
+    /// Records the sojourn time of calls for the harm test. Returns `true` if clients wait longer
+    /// under the limit than without it.
+    fn observe_harm(&mut self, now: Tick, sojourn: f64, done: &Completion) -> bool {
+        if self.is_open() && self.gate.is_none() {
+            self.harm.observe_open(now, sojourn, done.calls);
+        }
+        self.limit.is_some() && self.harm.observe_limited(now, done.first, sojourn, done.calls)
+    }
+
+    fn learn_lone(&mut self, now: Tick, mark: &FlightRecord, latency: f64) {
+        // Calls with many items, or with heavy ones, take longer in service. The comparison uses
+        // their wait and the service time of a typical call.
+        let typical = self.level.observe_service(mark.expected);
+        let latency = if mark.expected > 0 { (latency - float(mark.expected) + typical).max(typical) } else { latency };
+        if let Some(number) = mark.wave {
+            self.wave_knee = self.wave.observe(number, latency).or(self.wave_knee);
+        }
+        if let Some(change) = self.curve.observe((mark.beside, self.flights), latency) {
+            self.slower = change == ServerChange::Slower;
+            self.wave.on_change();
+            self.schedule.trial_gap = 0.0;
+            self.schedule.trial = now;
+            self.schedule.jump = now;
+            self.schedule.since = now;
+            self.sojourns.clear();
+        }
+        self.level.observe_lone(latency);
+    }
+
+    /// Opens a limit under which nothing has been merged for a long time.
+    fn open_unmerged(&mut self, now: Tick, queued: u64) {
+        self.unmerged = self.unmerged.saturating_add(u32::from(queued > 0));
+        let rest = (UNMERGED.0 * self.level.batch.max(self.level.lone)).max(UNMERGED.1);
+        let unmerged = self.unmerged >= UNMERGED_ANSWERS && span(self.last_merged, now) > rest;
+        let limited = self.limit.is_some() || self.trial.is_some();
+        if limited && self.merged_flights == 0 && unmerged {
+            self.open(now, OpenReason::NothingToMerge);
+        }
+    }
+
+    /// Records an answer under a limit that is not on trial.
+    fn learn_limited(&mut self, now: Tick, mark: &FlightRecord, latency: f64, done: &Completion) {
+        self.observe_companion(now, mark, latency);
+        if self.limit.is_none() {
+            return;
+        }
+        match mark.permit {
+            Permit::Probe(_) => return self.observe_probe(now, mark, latency),
+            _ if mark.sent < self.schedule.since => return,
+            _ => {}
+        }
+        if self.level.observe_batch(f64::from(mark.items), latency, mark.expected) {
+            self.probe.next = now;
+            self.schedule.trial = now;
+            self.schedule.trial_gap = 0.0;
+        }
+        self.grow(now, mark, latency, done);
+    }
+
+    /// Records a request under a limit as evidence of the cost of its size.
+    fn grow(&mut self, now: Tick, mark: &FlightRecord, latency: f64, done: &Completion) {
+        let limit = self.limit.unwrap_or(1.0);
+        let service = self.knee.map_or(self.level.lone, |knee| knee.base.min(self.level.lone));
+        let base = LoneBase { latency: self.level.lone, service, items: self.level.lone_items };
+        match self.growth.observe((mark.items, done.calls), latency, base, limit, done.items_max) {
+            GrowthOutcome::Nothing => {}
+            GrowthOutcome::Base { latency, .. } if !self.growth.is_renewed() && self.is_rate_lower(limit, latency) => {
+                self.back_off_jumps(now);
+                self.release(now, OpenReason::NoQueue);
+            }
+            GrowthOutcome::Base { latency, .. } if self.narrow(now, limit, latency) => {}
+            GrowthOutcome::Base { latency, items } => {
+                (self.level.lone, self.level.lone_items) = (latency, items);
+                if self.growth.is_renewed() {
+                    self.harm.on_change();
+                }
+                self.renew_base(limit, latency);
+                self.level.restart();
+            }
+            GrowthOutcome::Larger => {
+                self.level.batches = self.level.batches.min(1);
+                self.schedule.since = now;
+                self.sojourns.clear();
+            }
+            GrowthOutcome::NoGain { ratio } => {
+                self.back_off_jumps(now);
+                self.release(now, OpenReason::NoGain { permille: super::super::math::whole(ratio * 1000.0) });
+            }
+        }
+    }
+
+    /// Replaces a base latency that was measured before the server changed. Under the limit, lone
+    /// calls wait only for the requests above the knee. Compared with a base that is too small, no
+    /// batch would pay.
+    fn renew_base(&mut self, limit: f64, latency: f64) {
+        if let Some(knee) = &mut self.knee
+            && latency > BASE_STALE * knee.base * (limit / knee.at).max(1.0)
+        {
+            knee.base = latency;
+        }
+    }
+
+    /// Returns `true` if lone calls under the limit are answered at a much lower rate than before
+    /// the jump.
+    fn is_rate_lower(&self, limit: f64, latency: f64) -> bool {
+        let before = self.knee.map_or(0.0, |knee| knee.rate);
+        let kept = match self.narrowing {
+            // A lower rate ends the search for the knee below the first limit.
+            Some(narrowing) if narrowing.is_begun() => return false,
+            Some(_) => RATE_KEPT_BOUND,
+            None => RATE_KEPT,
+        };
+        limit >= RATE_LIMIT_MIN && limit / latency < kept * before
+    }
+}

@@ -1,0 +1,178 @@
+//! Reports of a limiter, and its snapshot across restarts.
+
+use super::ConcurrencyLimiter;
+use super::curve::CELLS;
+use crate::math::{float, whole};
+use crate::tick::Tick;
+
+/// Number of answers after which an open limiter has measured the server's concurrency.
+const LEARNED_CALLS: u64 = 100;
+
+/// Reason for which calls are forwarded as they arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenReason {
+    /// No queue inside the server has been measured.
+    Learning,
+    /// A batch does not pay.
+    NoGain {
+        /// Cost of an item in a batch, in thousandths of a lone call.
+        permille: u64,
+    },
+    /// More requests at once were answered sooner.
+    RoomFound,
+    /// Fewer requests at once were not answered sooner.
+    NoQueue,
+    /// None of the calls could be merged.
+    NothingToMerge,
+    /// The server reports that it batches by itself.
+    ServerBatches,
+}
+
+impl OpenReason {
+    /// Returns the label for reports.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Learning => "learning",
+            Self::NoGain { .. } => "no_gain",
+            Self::RoomFound => "room_found",
+            Self::NoQueue => "no_queue",
+            Self::NothingToMerge => "nothing_to_merge",
+            Self::ServerBatches => "server_batches",
+        }
+    }
+}
+
+/// Mode of a limiter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlowMode {
+    /// Forwards each call at once.
+    Open(OpenReason),
+    /// Holds calls beyond this many requests in flight, and merges them.
+    Limited(u32),
+}
+
+/// A point of the load curve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadPoint {
+    /// Mean number of requests in flight, in thousandths.
+    pub beside_milli: u64,
+    /// Mean latency of a lone call, in nanoseconds.
+    pub latency_nanos: u64,
+    /// Number of samples in the mean.
+    pub samples: u64,
+}
+
+/// State of a limiter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowReport {
+    /// Mode of the limiter.
+    pub mode: FlowMode,
+    /// `true` if too little has been answered for a conclusion, or if sizes are still being tested
+    /// after a jump.
+    pub learning: bool,
+    /// `true` while a trial of another limit is in progress.
+    pub trying: bool,
+    /// Requests in flight.
+    pub flights: u32,
+    /// Number in flight beyond which throughput does not grow, in thousandths; 0 before it was
+    /// measured.
+    pub knee_milli: u64,
+    /// Latency of a lone call below that number, in nanoseconds.
+    pub base_nanos: u64,
+    /// Mean items of recent batches, in thousandths; 0 before the first one.
+    pub batch_milli: u64,
+    /// Mean latency of recent batches, in nanoseconds; 0 before the first one.
+    pub batch_nanos: u64,
+    /// The load curve, by requests in flight.
+    pub curve: Vec<LoadPoint>,
+}
+
+/// State of a limiter that is kept across restarts and passed on to other processes that use the
+/// same kind of server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FlowSnapshot {
+    /// Requests that may be in flight; 0: no limit is in force.
+    pub limit: u32,
+    /// Cost of an item in a batch, in thousandths of a lone call, if the limiter is open because a
+    /// batch does not pay; otherwise 0.
+    pub no_gain_permille: u64,
+    /// Latency of a lone call below the limit, in nanoseconds; 0 before it was measured.
+    pub base_nanos: u64,
+}
+
+// === impl ConcurrencyLimiter ===
+
+impl ConcurrencyLimiter {
+    /// Returns the state from which a later process may start.
+    pub(in super::super) fn snapshot(&self) -> FlowSnapshot {
+        let (limit, no_gain_permille) = match self.mode() {
+            FlowMode::Limited(limit) => (limit, 0),
+            FlowMode::Open(OpenReason::NoGain { permille }) => (0, permille),
+            FlowMode::Open(_) => (0, 0),
+        };
+        FlowSnapshot { limit, no_gain_permille, base_nanos: self.base_nanos() }
+    }
+
+    /// Creates a limiter from a snapshot, with low confidence: a limit is probed at once, and
+    /// merging that did not pay is tried again after the shortest rest.
+    pub(in super::super) fn restored(now: Tick, kept: FlowSnapshot) -> Self {
+        if kept.limit > 0 {
+            return Self::limited(kept.limit, kept.base_nanos);
+        }
+        let mut flow = Self::new();
+        if kept.no_gain_permille > 0 {
+            flow.level.lone = float(kept.base_nanos);
+            flow.reason = OpenReason::NoGain { permille: kept.no_gain_permille };
+            flow.back_off_jumps(now);
+        }
+        flow
+    }
+
+    /// Returns the latency of a lone call below the limit, in nanoseconds; 0 before it was
+    /// measured.
+    pub(in super::super) fn base_nanos(&self) -> u64 {
+        whole(self.knee.map_or(self.level.lone, |knee| knee.base))
+    }
+
+    /// Returns `true` while the limit is being found or tested. The waiting times of that phase are
+    /// no evidence for later.
+    pub(in super::super) fn is_settling(&self) -> bool {
+        self.is_learning() || self.trial.is_some()
+    }
+
+    fn is_learning(&self) -> bool {
+        let few = self.limit.is_none() && self.answered_calls < LEARNED_CALLS;
+        few || self.draining.is_some() || self.limit.is_some() && self.growth.cap() <= 2
+    }
+
+    /// Returns the current mode.
+    pub(in super::super) fn mode(&self) -> FlowMode {
+        match self.limit {
+            Some(limit) => FlowMode::Limited(super::count(limit)),
+            None => FlowMode::Open(self.reason),
+        }
+    }
+
+    pub(in super::super) fn report(&self) -> FlowReport {
+        let estimate = self.curve.estimate();
+        let mut curve = Vec::with_capacity(CELLS);
+        curve.extend(self.curve.cells().map(|cell| LoadPoint {
+            beside_milli: whole(cell.beside * 1000.0),
+            latency_nanos: whole(cell.latency),
+            samples: whole(cell.samples),
+        }));
+        let base = estimate.map_or(self.level.lone, |knee| knee.base);
+        FlowReport {
+            mode: self.mode(),
+            learning: self.is_learning(),
+            trying: self.trial.is_some(),
+            flights: self.flights,
+            knee_milli: estimate.map_or(0, |knee| whole(knee.at * 1000.0)),
+            base_nanos: whole(base),
+            batch_milli: whole(self.level.batch_items * 1000.0),
+            batch_nanos: whole(self.level.batch),
+            curve,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Trial of another limit: the mean sojourn time of one wave of calls under it is compared with the
+//! one before.
+
+use super::super::math::float;
+use super::super::tick::Tick;
+use super::after;
+use super::level::span;
+use super::pair_probe::{HOLD, OPEN_MIN};
+use super::request::Completion;
+use super::sojourn::SojournBase;
+
+/// Ratio of the mean sojourn time to the base below which a trial is kept: between noise and the
+/// step of a saturated server.
+pub(super) const ACCEPT: f64 = 0.93;
+/// Number of answers after which a trial ends early if their mean is above this part of the base,
+/// and its maximum duration in bases. The mean of twelve answers is known to 2 % if calls are
+/// alike, and a trial that is to be kept gains 10 % and more.
+const BAD_ANSWERS: u64 = 12;
+const BAD: f64 = 1.02;
+const BASES_MAX: f64 = 8.0;
+/// Part of the target from which a request found the limit of the trial binding, and share of the
+/// answers for which this must be the case for the trial to be kept.
+const FULL_PART: f64 = 0.8;
+const FULL_SHARE: f64 = 0.8;
+/// Tolerance within which a gain is nearly proportional, that is, steep. The next step is larger
+/// then.
+const STEEP: f64 = 1.1;
+/// Maximum hold of a call by a trial that lowers an open limit with few requests in flight: in mean
+/// times between two answers, until another call waits beside it, and as a part of the base.
+const HOLD_ANSWERS: f64 = 1.5;
+const HOLD_MAX: f64 = 0.25;
+/// Decrease of the limit with each answer on the way down, so that the server never runs dry.
+const STEP: f64 = 0.5;
+
+/// A trial in progress.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LimitTrial {
+    /// Limit before; `None`: open.
+    pub(super) previous: Option<f64>,
+    /// Requests in flight before.
+    pub(super) flights: f64,
+    pub(super) target: f64,
+    pub(super) base: f64,
+    /// Mean number of items queued and in flight before.
+    here: f64,
+    pub(super) began: Tick,
+    need: u64,
+    ready: Option<Tick>,
+    sum: f64,
+    sum_here: f64,
+    count: u64,
+    full: u64,
+}
+
+/// Result of a trial.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TrialResult {
+    pub(super) trial: LimitTrial,
+    pub(super) mean: f64,
+    pub(super) kept: bool,
+    pub(super) steep: bool,
+}
+
+// === impl LimitTrial ===
+
+impl LimitTrial {
+    pub(super) fn new(
+        now: Tick,
+        previous: Option<f64>,
+        flights: f64,
+        target: f64,
+        before: SojournBase,
+        need: u64,
+    ) -> Self {
+        Self {
+            previous,
+            flights,
+            target,
+            base: before.mean,
+            here: before.here,
+            began: now,
+            need,
+            ready: None,
+            sum: 0.0,
+            sum_here: 0.0,
+            count: 0,
+            full: 0,
+        }
+    }
+
+    /// Returns `true` if the trial raises the limit.
+    pub(super) fn is_upward(&self) -> bool {
+        self.previous.is_some_and(|previous| self.target > previous)
+    }
+
+    /// Returns the limit to start with: the target if upward, otherwise the number in flight.
+    pub(super) fn first_limit(&self) -> f64 {
+        if self.is_upward() { self.target } else { self.flights }
+    }
+
+    /// Returns the limit after another answer.
+    pub(super) fn next_limit(&self, limit: f64) -> f64 {
+        (limit - STEP).max(self.target)
+    }
+
+    /// Returns the instant until which a call may be held by a trial that lowers an open limit;
+    /// `None` if a limit was in force before.
+    pub(super) fn held_until(&self, arrived: Tick) -> Option<Tick> {
+        let few = self.flights < f64::from(OPEN_MIN);
+        let share = if few { (HOLD_ANSWERS / self.flights.max(1.0)).min(HOLD_MAX) } else { HOLD };
+        self.previous.is_none().then(|| after(arrived, self.base * share))
+    }
+
+    /// Records an answer under the limit in force. Returns the result if the trial is over.
+    pub(super) fn observe(&mut self, now: Tick, limit: f64, beside: u32, done: &Completion) -> Option<TrialResult> {
+        if self.ready.is_none() && limit <= self.target {
+            self.ready = Some(now);
+        }
+        if let Some(ready) = self.ready {
+            let (items, mean) = done.since(now, ready);
+            self.sum += mean * float(items);
+            self.sum_here += float(done.here) * float(items);
+            self.count += items;
+            if f64::from(beside) >= FULL_PART * self.target {
+                self.full += items;
+            }
+        }
+        let mean = if self.count > 0 { self.sum / float(self.count) } else { f64::INFINITY };
+        let bad = self.count >= BAD_ANSWERS && mean > BAD * self.base;
+        if self.count < self.need && !bad && span(self.began, now) <= BASES_MAX * self.base {
+            return None;
+        }
+        let bound = float(self.full) >= FULL_SHARE * float(self.count);
+        // With fewer items in the system than before, calls wait less whatever the limit. By
+        // Little's law, the gain is in the sojourn time divided by their number.
+        let here = self.sum_here / float(self.count.max(1));
+        let mean = if here > 0.0 { mean.max(mean * self.here / here) } else { mean };
+        // A limit that did not bind was not tested.
+        let kept = mean < ACCEPT * self.base && bound;
+        let proportion = match self.previous {
+            Some(previous) if self.is_upward() => previous / self.target,
+            Some(previous) => self.target / previous,
+            None => self.target / self.flights.max(1.0),
+        };
+        Some(TrialResult { trial: *self, mean, kept, steep: mean < self.base * proportion * STEEP })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns `true` if a lower limit is kept under which each call took 8 of 10 ms, with this
+    /// many items in the system.
+    fn kept(here: u64) -> bool {
+        let before = SojournBase { mean: 10e6, here: 20.0 };
+        let mut trial = LimitTrial::new(Tick(0), Some(20.0), 20.0, 14.0, before, 24);
+        let answer = |at: u64| {
+            let arrived = Tick(at.saturating_sub(8_000_000));
+            Completion { here, ..Completion::new(true, 1, arrived, arrived, 6, 64) }
+        };
+        assert!(trial.observe(Tick(1), 14.0, 14, &answer(1)).is_none());
+        let mut answers = (1..).map(|number| 8_000_000 + number * 100_000);
+        answers.find_map(|at| trial.observe(Tick(at), 14.0, 14, &answer(at))).is_some_and(|ended| ended.kept)
+    }
+
+    #[test]
+    fn a_limit_gains_nothing_by_calls_that_stay_away() {
+        assert!(kept(20));
+        assert!(!kept(16), "four fifths of the calls wait four fifths of the time");
+    }
+}

@@ -1,0 +1,278 @@
+//! Server model of a [`super::Shadow`]: execution times, learned from calls that are forwarded one
+//! by one.
+//!
+//! A call that has the server for itself until its answer shows its execution time. If no call ever
+//! does, the calls at loads at which none waits inside the server are used instead (`light_load`), and,
+//! if the server is measured to run one call after the other, the time between two of its answers.
+//! A client's own batch shows the time of several items; beyond the largest of those, [`CostModel`]
+//! assumes that half of a lone call's time is shared by all items. The number of calls that the
+//! server runs side by side is measured too (`load`). If it is below one, the server is slower
+//! under load than lone calls show. No prediction is below the time of the fastest call that was
+//! observed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::super::call::{CallId, CostClassId, Weight};
+use super::super::cost::{CostModel, CostSample};
+use super::super::splitmix64::Draw;
+use super::super::tick::{Tick, nanos};
+use super::concurrency::{AnsweredCall, ConcurrencyEstimator};
+use super::light_load::{LightLoadBound, LoadVerdict};
+
+/// Minimum number of samples for a prediction. From there on the core uses its curve too.
+const LEARNED: u32 = 8;
+/// Maximum number of cost classes, equal to the number of curves that the core keeps.
+const CLASSES_MAX: usize = 64;
+/// Maximum number of calls in flight that are timed, equal to the number of events that a scheduler
+/// queues. Beyond it the oldest are dropped.
+const PASSING_MAX: usize = 8192;
+/// Age at which a call without an answer is dropped. The event of its end may be lost, and then no
+/// call would ever seem to be alone.
+const PASSING_AGE: Duration = Duration::from_secs(120);
+/// Number of answers of a busy server that form one sample, because single ones arrive in any
+/// order.
+const BUSY_CALLS: u32 = 16;
+/// Minimum pace of a busy server in relation to lone calls, in thousandths. Lower measurements are
+/// clamped.
+const PACE_MIN: u64 = 100;
+/// Probability that an execution takes as long as the slowest ones that were observed
+/// (`CostModel::late`), in thousandths.
+const LATE_PERMILLE: u32 = 20;
+/// Minimum number of calls over which the fastest one is kept: a server may become slower.
+const FASTEST_CALLS: u32 = 512;
+
+/// A model of the server that answers the batches of the shadow.
+#[derive(Debug, Clone)]
+pub(super) struct ServerModel {
+    classes: BTreeMap<CostClassId, ClassCosts>,
+    uses: u64,
+    passing: BTreeMap<CallId, ForwardedCall>,
+    /// Instant of the last answer.
+    last: Tick,
+    load: ConcurrencyEstimator,
+    draw: Draw,
+}
+
+/// Measurements of one cost class.
+#[derive(Debug, Clone, Default)]
+struct ClassCosts {
+    /// Curve of calls that had the server for themselves.
+    lone: CostModel,
+    /// Curve of calls at light loads.
+    light: CostModel,
+    loads: LightLoadBound,
+    /// Curve of the times between answers of a busy server, valid if it runs one call after the
+    /// other.
+    busy: CostModel,
+    gathered: BusySample,
+    fastest: MinLatency,
+    used: u64,
+}
+
+/// Answers of a busy server that do not form a sample yet.
+#[derive(Debug, Clone, Copy, Default)]
+struct BusySample {
+    calls: u32,
+    items: u64,
+    weight: Weight,
+    nanos: u64,
+}
+
+/// Least latency of the last calls, in nanoseconds: in the current period and in the one before.
+#[derive(Debug, Clone, Copy)]
+struct MinLatency {
+    calls: u32,
+    now: u64,
+    before: u64,
+}
+
+/// A call in flight.
+#[derive(Debug, Clone, Copy)]
+struct ForwardedCall {
+    sent: Tick,
+    /// Number of calls in flight at its dispatch, itself included.
+    beside: u32,
+    /// `true` if no other call was in flight since its dispatch.
+    lone: bool,
+    /// Cost class, items and weight; `None` if the call shows nothing about merged calls.
+    work: Option<(CostClassId, u32, Weight)>,
+}
+
+// === impl ServerModel ===
+
+impl ServerModel {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            classes: BTreeMap::new(),
+            uses: 0,
+            passing: BTreeMap::new(),
+            last: Tick::default(),
+            load: ConcurrencyEstimator::default(),
+            draw: Draw::new(seed),
+        }
+    }
+
+    /// Records that a call is forwarded.
+    pub(super) fn sent(&mut self, now: Tick, id: CallId, work: Option<(CostClassId, u32, Weight)>) {
+        while let Some(oldest) = self.passing.first_entry() {
+            if now.since(oldest.get().sent) < PASSING_AGE {
+                break;
+            }
+            oldest.remove();
+        }
+        if self.passing.len() >= PASSING_MAX {
+            self.passing.pop_first();
+        }
+        let lone = self.passing.is_empty();
+        // The first call of a burst may be the last to reach the server. It shows its own time only
+        // if no other call arrived before its answer.
+        if self.passing.len() == 1 {
+            self.passing.values_mut().for_each(|only| only.lone = false);
+        }
+        let beside = u32::try_from(self.passing.len() + 1).unwrap_or(u32::MAX);
+        self.passing.insert(id, ForwardedCall { sent: now, beside, lone, work });
+    }
+
+    /// Records that a call was answered, or that no answer will arrive.
+    pub(super) fn ended(&mut self, now: Tick, id: CallId, well: bool) {
+        let Some(ForwardedCall { sent, beside, lone, work }) = self.passing.remove(&id) else { return };
+        let busy = nanos(now.since(sent.max(self.last)));
+        self.last = self.last.max(now);
+        let (true, Some((id, items, weight))) = (well, work) else { return };
+        let took = nanos(now.since(sent));
+        let class = self.class(id);
+        class.learn(CostSample { items, weight, nanos: took }, beside, lone);
+        if let Some(sample) = class.gathered.add(items, weight, busy) {
+            class.busy.observe(sample);
+        }
+        if let Some(takes) = class.cost().map(|cost| cost.predict_weighted(items, weight)) {
+            self.load.observe(AnsweredCall { takes, took, busy, beside });
+        }
+    }
+
+    fn class(&mut self, id: CostClassId) -> &mut ClassCosts {
+        self.uses += 1;
+        if !self.classes.contains_key(&id) && self.classes.len() >= CLASSES_MAX {
+            let oldest = self.classes.iter().min_by_key(|(_, class)| class.used).map(|(id, _)| *id);
+            oldest.and_then(|oldest| self.classes.remove(&oldest));
+        }
+        let class = self.classes.entry(id).or_default();
+        class.used = self.uses;
+        class
+    }
+
+    /// Returns `true` if the time of a batch of this class can be predicted.
+    pub(super) fn knows(&self, id: CostClassId) -> bool {
+        self.classes.get(&id).and_then(ClassCosts::cost).is_some()
+    }
+
+    /// Returns the time of one execution, in nanoseconds.
+    pub(super) fn time(&mut self, id: CostClassId, items: u32, weight: Weight) -> u64 {
+        let Some(class) = self.classes.get(&id) else { return 0 };
+        let (Some(cost), fastest) = (class.cost(), class.fastest.least()) else { return 0 };
+        let time = if cost.weights_matter() { cost.predict_weighted(items, weight) } else { cost.time(items) };
+        let time = if self.draw.chance(LATE_PERMILLE) { cost.late(time) } else { time };
+        // Under load the server may be slower than lone calls show.
+        let pace = self.load.pace().clamp(PACE_MIN, 1000);
+        (time.saturating_mul(1000) / pace).max(fastest)
+    }
+
+    /// Returns the number of executions that may run at once.
+    pub(super) fn places(&self) -> usize {
+        self.load.places()
+    }
+
+    /// Returns the number of executions that were observed to run side by side, at least 1.
+    pub(super) fn side_by_side(&self) -> usize {
+        self.load.side_by_side()
+    }
+
+    /// Returns by class the nanoseconds of a lone call, and the most items of a call that was
+    /// learned from.
+    pub(super) fn learned(&self) -> impl Iterator<Item = (CostClassId, u64, u32)> {
+        let learned =
+            |(id, class): (&CostClassId, &ClassCosts)| Some((*id, class.cost()?.time(1), class.cost()?.largest()));
+        self.classes.iter().filter_map(learned)
+    }
+}
+
+// === impl ClassCosts ===
+
+impl ClassCosts {
+    /// Returns the most reliable curve that has enough samples.
+    fn cost(&self) -> Option<&CostModel> {
+        let busy = self.loads.is_serial().then_some(&self.busy);
+        [Some(&self.lone), Some(&self.light), busy].into_iter().flatten().find(|cost| cost.samples() >= LEARNED)
+    }
+
+    /// Learns from a call that was answered successfully.
+    fn learn(&mut self, sample: CostSample, beside: u32, lone: bool) {
+        self.fastest.observe(sample.nanos);
+        if lone {
+            self.lone.observe(sample);
+        }
+        let LoadVerdict { light, mistaken } = self.loads.judge(beside, sample.nanos);
+        if mistaken {
+            self.light = CostModel::default();
+        }
+        if light {
+            self.light.observe(sample);
+        }
+    }
+}
+
+// === impl MinLatency ===
+
+impl Default for MinLatency {
+    fn default() -> Self {
+        Self { calls: 0, now: u64::MAX, before: u64::MAX }
+    }
+}
+
+impl MinLatency {
+    fn observe(&mut self, nanos: u64) {
+        self.now = self.now.min(nanos);
+        self.calls += 1;
+        if self.calls >= FASTEST_CALLS {
+            *self = Self { calls: 0, now: u64::MAX, before: self.now };
+        }
+    }
+
+    /// Returns the least latency; 0 before the first call.
+    fn least(&self) -> u64 {
+        let least = self.now.min(self.before);
+        if least == u64::MAX { 0 } else { least }
+    }
+}
+
+// === impl BusySample ===
+
+impl BusySample {
+    /// Adds an answer. Returns a sample of the mean call once there are enough of them.
+    fn add(&mut self, items: u32, weight: Weight, nanos: u64) -> Option<CostSample> {
+        self.calls += 1;
+        self.items += u64::from(items);
+        self.weight.sum = self.weight.sum.saturating_add(weight.sum);
+        self.weight.max = self.weight.max.saturating_add(weight.max);
+        self.nanos = self.nanos.saturating_add(nanos);
+        if self.calls < BUSY_CALLS {
+            return None;
+        }
+        let of = u64::from(BUSY_CALLS);
+        let all = std::mem::take(self);
+        Some(CostSample {
+            items: u32::try_from((all.items + of / 2) / of).unwrap_or(u32::MAX).max(1),
+            weight: Weight { sum: all.weight.sum / of, max: all.weight.max / of },
+            nanos: all.nanos / of,
+        })
+    }
+}
+
+#[cfg(test)]
+impl ServerModel {
+    /// Returns the number of cost classes and of calls that are tracked.
+    pub(super) fn sizes(&self) -> (usize, usize) {
+        (self.classes.len(), self.passing.len())
+    }
+}

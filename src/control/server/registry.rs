@@ -1,0 +1,411 @@
+//! The table of all streams: pushes to sidecars, and the sweep that enforces timeouts.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+use super::mailbox::{EncodedPush, Mailbox};
+use super::stream_events::StreamEventCounters;
+use super::{Authenticate, PodIdentity, ServerLimits, StreamEvent, StreamHandler};
+use crate::batching::Tick;
+use crate::clock::Clock;
+use crate::delivery::DuplicateFilter;
+use crate::permits::{ConnectionLimiter, ConnectionLimits};
+use crate::wire::{Acknowledgement, Hello};
+
+/// Interval of the sweep. The shortest timeout is six times as long.
+pub(super) const SWEEP: Duration = Duration::from_secs(5);
+/// Limits on connections that wait for their handshake, in total and per address. A node may run a
+/// hundred sidecars behind one address, which reconnect at the same time.
+const HANDSHAKE_LIMITS: ConnectionLimits = ConnectionLimits { total: 4096, per_peer: 128 };
+/// Time without a write after which a sidecar is sent a keep-alive. Reports are acknowledged every
+/// 5 s, so it is rarely needed.
+const PING_AFTER: Duration = Duration::from_secs(20);
+/// Time for which the acknowledgement state of a closed stream is kept. It far exceeds the time of
+/// a reconnect.
+const INBOX_TTL: Duration = Duration::from_secs(600);
+
+/// Handle to all open streams. Cheap to clone.
+#[derive(Clone)]
+pub struct StreamRegistry(pub(super) Arc<ServerState>);
+
+pub(super) struct ServerState {
+    pub(super) limits: ServerLimits,
+    pub(super) clock: Clock,
+    pub(super) counts: StreamEventCounters,
+    pub(super) auth: Arc<dyn Authenticate>,
+    pub(super) hub: Arc<dyn StreamHandler>,
+    /// Connections that wait for their handshake. At a limit the oldest is evicted.
+    pub(super) waiting: ConnectionLimiter,
+    pub(super) handshakes: Semaphore,
+    lines: Mutex<HashMap<u64, Arc<Connection>>>,
+    pods: Mutex<OpenPods>,
+    /// Serializes opening and closing, so that the hub is notified in the order in which they
+    /// happened. It is taken before any other lock.
+    turn: Mutex<()>,
+    next: AtomicU64,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    id: u64,
+    accepted: Tick,
+    /// Time of the last received frame, in nanoseconds; 0 before `Hello`.
+    heard: AtomicU64,
+    /// Time of the last write.
+    written: AtomicU64,
+    pub(super) mailbox: Mailbox,
+    abort: OnceLock<AbortHandle>,
+    /// `true` once the sweep aborted the connection, so that it is counted once.
+    dropped: AtomicBool,
+}
+
+#[derive(Default)]
+struct OpenPods {
+    open: HashMap<String, OpenStream>,
+    /// Acknowledgement state by UID, with the time of its last use. It includes streams that were
+    /// closed recently.
+    inboxes: HashMap<String, (DuplicateFilter, Tick)>,
+}
+
+struct OpenStream {
+    line: Arc<Connection>,
+    identity: Arc<PodIdentity>,
+}
+
+// === impl StreamRegistry ===
+
+impl StreamRegistry {
+    pub(super) fn new(
+        limits: ServerLimits,
+        clock: Clock,
+        auth: Arc<dyn Authenticate>,
+        hub: Arc<dyn StreamHandler>,
+    ) -> Self {
+        Self(Arc::new(ServerState {
+            waiting: ConnectionLimiter::new(HANDSHAKE_LIMITS),
+            handshakes: Semaphore::new(limits.handshakes_max.clamp(1, Semaphore::MAX_PERMITS)),
+            limits,
+            clock,
+            counts: StreamEventCounters::default(),
+            auth,
+            hub,
+            lines: Mutex::default(),
+            pods: Mutex::default(),
+            turn: Mutex::default(),
+            next: AtomicU64::new(1),
+        }))
+    }
+
+    /// Pushes a message to the sidecar of a pod, replacing a pending one of the same kind. Returns
+    /// `false` if the pod has no stream.
+    #[must_use]
+    pub fn push(&self, uid: &str, push: &EncodedPush) -> bool {
+        let now = self.0.clock.now();
+        let line = self.0.pods().open.get(uid).map(|open| open.line.clone());
+        line.inspect(|line| line.mailbox.push(now, push)).is_some()
+    }
+
+    /// Pushes a message to every sidecar. Returns the number of sidecars.
+    pub fn push_all(&self, push: &EncodedPush) -> usize {
+        self.push_where(push, |_| true)
+    }
+
+    /// Pushes a message to every sidecar for which `meant` returns `true`. Returns their number.
+    pub fn push_where(&self, push: &EncodedPush, meant: impl Fn(&PodIdentity) -> bool) -> usize {
+        let now = self.0.clock.now();
+        let lines: Vec<Arc<Connection>> = {
+            let pods = self.0.pods();
+            pods.open.values().filter(|open| meant(&open.identity)).map(|open| open.line.clone()).collect()
+        };
+        // Push outside the lock, because each push wakes a task.
+        lines.iter().for_each(|line| line.mailbox.push(now, push));
+        lines.len()
+    }
+
+    /// Returns the pods with an open stream.
+    #[must_use]
+    pub fn pods(&self) -> Vec<Arc<PodIdentity>> {
+        self.0.pods().open.values().map(|open| open.identity.clone()).collect()
+    }
+
+    /// Returns the number of open streams.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.pods().open.len()
+    }
+
+    /// Returns `true` if no stream is open.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the value of a counter.
+    #[must_use]
+    pub fn count(&self, count: StreamEvent) -> u64 {
+        self.0.counts.get(count)
+    }
+}
+
+impl fmt::Debug for StreamRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Streams").field("open", &self.len()).finish_non_exhaustive()
+    }
+}
+
+// === impl ServerState ===
+
+impl ServerState {
+    /// Adds a connection, or returns `None` if the maximum is reached.
+    pub(super) fn take(&self) -> Option<Arc<Connection>> {
+        let mut lines = self.lines();
+        if lines.len() >= self.limits.streams_max {
+            return None;
+        }
+        let line = Arc::new(Connection {
+            id: self.next.fetch_add(1, Ordering::Relaxed),
+            accepted: self.clock.now(),
+            heard: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            mailbox: Mailbox::default(),
+            abort: OnceLock::new(),
+            dropped: AtomicBool::new(false),
+        });
+        lines.insert(line.id, line.clone());
+        Some(line)
+    }
+
+    /// Removes a connection.
+    pub(super) fn remove_connection(&self, line: &Connection) {
+        self.lines().remove(&line.id);
+    }
+
+    /// Returns `true` if there are no connections.
+    pub(super) fn is_idle(&self) -> bool {
+        self.lines().is_empty()
+    }
+
+    /// Registers the stream of a pod after its `Hello`, and ends an earlier one of the same pod.
+    pub(super) fn open(self: &Arc<Self>, line: &Arc<Connection>, identity: &Arc<PodIdentity>, hello: &Hello) {
+        line.hear(self.clock.now());
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = OpenStream { line: line.clone(), identity: identity.clone() };
+        let before = self.pods().open.insert(identity.uid.clone(), open);
+        if let Some(before) = before {
+            self.counts.one(StreamEvent::Replaced);
+            before.line.end();
+        }
+        self.counts.one(StreamEvent::Opened);
+        self.hub.opened(&StreamRegistry(self.clone()), identity, hello);
+    }
+
+    /// Unregisters the stream of a connection. The hub is notified unless the stream was replaced.
+    pub(super) fn close(&self, line: &Connection, identity: &Arc<PodIdentity>) {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_open = {
+            let mut pods = self.pods();
+            let own = pods.open.get(&identity.uid).is_some_and(|open| open.line.id == line.id);
+            if own {
+                pods.open.remove(&identity.uid);
+            }
+            own
+        };
+        if was_open {
+            self.hub.closed(identity);
+        }
+    }
+
+    /// Accesses the acknowledgement state of a pod, creating it if necessary.
+    pub(super) fn inbox<T>(&self, uid: &str, ask: impl FnOnce(&mut DuplicateFilter) -> T) -> T {
+        let now = self.clock.now();
+        let mut pods = self.pods();
+        if let Some((inbox, used)) = pods.inboxes.get_mut(uid) {
+            *used = now;
+            return ask(inbox);
+        }
+        let mut inbox = DuplicateFilter::default();
+        let answer = ask(&mut inbox);
+        pods.inboxes.insert(uid.to_owned(), (inbox, now));
+        answer
+    }
+
+    /// Returns the acknowledgement to send to a pod.
+    pub(super) fn acked(&self, uid: &str) -> Acknowledgement {
+        self.inbox(uid, |inbox| inbox.acked())
+    }
+
+    /// Aborts connections that exceeded a timeout, sends keep-alives, and drops old acknowledgement
+    /// state.
+    pub(super) fn sweep(&self, now: Tick) {
+        let limits = &self.limits;
+        for line in self.lines().values() {
+            let heard = Tick(line.heard.load(Ordering::Relaxed));
+            let slow = line.mailbox.since().is_some_and(|since| now.since(since) > limits.slow_timeout);
+            let late = if heard == Tick(0) {
+                now.since(line.accepted) > limits.hello_timeout
+            } else {
+                now.since(heard) > limits.idle_timeout
+            };
+            if slow || late {
+                if !line.dropped.swap(true, Ordering::Relaxed) {
+                    self.counts.one(if slow { StreamEvent::Slow } else { StreamEvent::Idle });
+                }
+                line.end();
+            } else if heard != Tick(0) && now.since(Tick(line.written.load(Ordering::Relaxed))) > PING_AFTER {
+                line.mailbox.ping(now);
+            }
+        }
+        let mut pods = self.pods();
+        let OpenPods { open, inboxes } = &mut *pods;
+        inboxes.retain(|uid, (_, used)| open.contains_key(uid) || now.since(*used) < INBOX_TTL);
+    }
+
+    fn lines(&self) -> MutexGuard<'_, HashMap<u64, Arc<Connection>>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pods(&self) -> MutexGuard<'_, OpenPods> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Sets the task that serves the connection, so that it can be aborted.
+    pub(super) fn served_by(&self, task: AbortHandle) {
+        self.abort.get_or_init(|| task);
+    }
+
+    /// Records a received frame.
+    pub(super) fn hear(&self, now: Tick) {
+        self.heard.store(now.0.max(1), Ordering::Relaxed);
+    }
+
+    /// Records a write.
+    pub(super) fn write(&self, now: Tick) {
+        self.written.store(now.0, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        if let Some(task) = self.abort.get() {
+            task.abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use futures_util::future::BoxFuture;
+
+    use super::super::AuthError;
+    use super::*;
+    use crate::wire::{SidecarConfig, SidecarEvent, SidecarReport};
+
+    #[derive(Default)]
+    struct RecordingHub(Mutex<Vec<String>>);
+
+    impl StreamHandler for RecordingHub {
+        fn opened(&self, streams: &StreamRegistry, pod: &Arc<PodIdentity>, _: &Hello) {
+            assert!(
+                streams.push(&pod.uid, &EncodedPush::config(SidecarConfig::default()).unwrap()),
+                "it may push at once"
+            );
+            self.0.lock().unwrap().push(format!("+{}", pod.uid));
+        }
+
+        fn report(&self, _: &Arc<PodIdentity>, _: SidecarReport) {}
+
+        fn event(&self, _: &Arc<PodIdentity>, _: SidecarEvent) {}
+
+        fn closed(&self, pod: &Arc<PodIdentity>) {
+            self.0.lock().unwrap().push(format!("-{}", pod.uid));
+        }
+    }
+
+    struct RejectAll;
+
+    impl Authenticate for RejectAll {
+        fn authenticate<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<PodIdentity, AuthError>> {
+            std::future::ready(Err(AuthError::Invalid("nobody"))).boxed()
+        }
+    }
+
+    fn streams(limits: ServerLimits) -> (StreamRegistry, Arc<RecordingHub>) {
+        let hub = Arc::new(RecordingHub::default());
+        (StreamRegistry::new(limits, Clock::start(), Arc::new(RejectAll), hub.clone()), hub)
+    }
+
+    fn pod(uid: &str) -> Arc<PodIdentity> {
+        Arc::new(PodIdentity { uid: uid.to_owned(), name: uid.to_owned(), namespace: "ns".to_owned() })
+    }
+
+    #[test]
+    fn a_second_stream_of_a_pod_takes_the_place_of_the_first() {
+        let (streams, hub) = streams(ServerLimits::default());
+        let (first, second) = (streams.0.take().unwrap(), streams.0.take().unwrap());
+        streams.0.open(&first, &pod("a"), &Hello::default());
+        streams.0.open(&second, &pod("a"), &Hello::default());
+        streams.0.close(&first, &pod("a"));
+        assert_eq!((streams.len(), streams.count(StreamEvent::Replaced)), (1, 1));
+        streams.0.close(&second, &pod("a"));
+        assert_eq!(*hub.0.lock().unwrap(), ["+a", "+a", "-a"], "a replaced stream is not reported as closed");
+        assert!(streams.is_empty() && !streams.push("a", &EncodedPush::config(SidecarConfig::default()).unwrap()));
+    }
+
+    #[test]
+    fn no_more_connections_than_the_bound() {
+        let (streams, _) = streams(ServerLimits { streams_max: 2, ..ServerLimits::default() });
+        let first = streams.0.take().unwrap();
+        let _second = streams.0.take().unwrap();
+        assert!(streams.0.take().is_none());
+        streams.0.remove_connection(&first);
+        assert!(streams.0.take().is_some());
+    }
+
+    #[test]
+    fn what_arrived_is_remembered_beyond_a_break_and_forgotten_after_it() {
+        let (streams, _) = streams(ServerLimits::default());
+        assert!(streams.0.inbox("a", |inbox| inbox.report(5, 1)));
+        streams.0.sweep(streams.0.clock.now().after(INBOX_TTL / 2));
+        assert!(!streams.0.inbox("a", |inbox| inbox.report(5, 1)));
+        assert_eq!(streams.0.acked("a").report, 1);
+        streams.0.sweep(streams.0.clock.now().after(INBOX_TTL * 2));
+        assert_eq!(streams.0.acked("a").report, 0);
+    }
+
+    #[tokio::test]
+    async fn whoever_says_or_reads_nothing_is_dropped() {
+        let limits = ServerLimits::default();
+        let (streams, _) = streams(limits.clone());
+        let dies = |line: &Arc<Connection>| {
+            let task = tokio::spawn(std::future::pending::<()>());
+            line.served_by(task.abort_handle());
+            async { task.await.unwrap_err().is_cancelled() }
+        };
+        let (mute, idle, slow) = (streams.0.take().unwrap(), streams.0.take().unwrap(), streams.0.take().unwrap());
+        let ends = [dies(&mute), dies(&idle), dies(&slow)];
+        streams.0.open(&idle, &pod("idle"), &Hello::default());
+        streams.0.open(&slow, &pod("slow"), &Hello::default());
+        // The stream has read the message that was pushed to it when it opened.
+        assert!(idle.mailbox.poll(&std::task::Context::from_waker(std::task::Waker::noop())).is_ready());
+        let now = streams.0.clock.now();
+        streams.0.sweep(now);
+        assert_eq!((streams.count(StreamEvent::Idle), streams.count(StreamEvent::Slow)), (0, 0));
+        slow.hear(now.after(limits.idle_timeout));
+        streams.0.sweep(now.after(limits.idle_timeout + Duration::from_secs(1)));
+        streams.0.sweep(now.after(limits.idle_timeout + Duration::from_secs(2)));
+        assert_eq!((streams.count(StreamEvent::Idle), streams.count(StreamEvent::Slow)), (2, 1), "each once");
+        for end in ends {
+            assert!(end.await);
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Issues certificates and keys, and converts them to and from the data of a Secret.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256, date_time_ymd,
+};
+use rustls::RootCertStore;
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::sign::CertifiedKey;
+
+use super::{BACKDATE, CA_LIFE, LEAF_LIFE, UnixSeconds};
+use crate::error::BoxError;
+use crate::tls::{self, provider};
+pub use crate::tls::{Validity, certificates, validity};
+
+/// Keys of the Secret. Those of the leaf are the standard ones of `kubernetes.io/tls`.
+pub(super) const CA_CERT: &str = "ca.crt";
+pub(super) const CA_KEY: &str = "ca.key";
+pub(super) const CERT: &str = "tls.crt";
+pub(super) const KEY: &str = "tls.key";
+/// Maximum number of CAs read from a bundle. One is expected, or two for some weeks.
+const AUTHORITIES_MAX: usize = 16;
+
+/// A trusted CA certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CaCertificate {
+    /// The certificate in DER.
+    pub der: Vec<u8>,
+    /// Validity period.
+    pub validity: Validity,
+}
+
+/// A server certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeafCertificate {
+    /// Validity period.
+    pub validity: Validity,
+    /// Index of its issuer in the list of authorities, 0 for the newest.
+    pub authority: usize,
+    /// `true` if it covers every requested name.
+    pub wanted: bool,
+}
+
+/// The usable contents of the Secret.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SecretContents {
+    /// Trusted CAs, the newest first.
+    pub authorities: Vec<CaCertificate>,
+    /// `true` if the key of the newest CA is available.
+    pub signs: bool,
+    /// The server certificate; `None` also if key and certificate do not match, or if it was issued
+    /// by none of the authorities.
+    pub leaf: Option<LeafCertificate>,
+}
+
+/// Data of a Secret.
+pub(super) type SecretData = BTreeMap<String, Vec<u8>>;
+
+// === impl SecretContents ===
+
+impl SecretContents {
+    /// Parses the data of a Secret. Invalid parts count as absent.
+    #[must_use]
+    pub fn read(data: &BTreeMap<String, Vec<u8>>, names: &[String]) -> Self {
+        let text = |key: &str| data.get(key).map(Vec::as_slice).unwrap_or_default();
+        let authorities: Vec<CaCertificate> = certificates(text(CA_CERT))
+            .into_iter()
+            .filter_map(|der| Some(CaCertificate { validity: validity(&der)?, der: der.to_vec() }))
+            .take(AUTHORITIES_MAX)
+            .collect();
+        let signs = authorities.first().is_some_and(|newest| {
+            let chain = vec![CertificateDer::from(newest.der.clone())];
+            certified(chain, text(CA_KEY)).is_ok()
+        });
+        let leaf = pair(text(CERT), text(KEY)).ok().and_then(|pair| {
+            let der = pair.cert.first()?.clone();
+            let validity = validity(&der)?;
+            let authority = authorities.iter().position(|ca| signed_by(&der, validity, ca))?;
+            Some(LeafCertificate { validity, authority, wanted: is_for(&der, names) })
+        });
+        Self { authorities, signs, leaf }
+    }
+
+    /// Returns the CA that can sign.
+    #[must_use]
+    pub fn newest(&self) -> Option<&CaCertificate> {
+        self.authorities.first().filter(|_| self.signs)
+    }
+}
+
+/// Parses a certificate chain and its key. Fails if they do not match.
+pub(super) fn pair(cert: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, BoxError> {
+    let chain = certificates(cert);
+    if chain.is_empty() {
+        return Err("no certificate found".into());
+    }
+    certified(chain, key)
+}
+
+fn certified(chain: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<Arc<CertifiedKey>, BoxError> {
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| format!("cannot parse the private key: {error}"))?;
+    let pair = tls::certified(chain, key)
+        .map_err(|error| format!("the certificate and the private key do not match: {error}"))?;
+    Ok(pair)
+}
+
+fn signed_by(leaf: &CertificateDer<'_>, validity: Validity, authority: &CaCertificate) -> bool {
+    let Ok(leaf) = ParsedCertificate::try_from(leaf) else { return false };
+    let mut roots = RootCertStore::empty();
+    if roots.add(CertificateDer::from(authority.der.clone())).is_err() {
+        return false;
+    }
+    let at = UnixTime::since_unix_epoch(Duration::from_secs(validity.end));
+    let provider = provider();
+    let algorithms = provider.signature_verification_algorithms.all;
+    verify_server_cert_signed_by_trust_anchor(&leaf, &roots, &[], at, algorithms).is_ok()
+}
+
+fn is_for(leaf: &CertificateDer<'_>, names: &[String]) -> bool {
+    let Ok(leaf) = ParsedCertificate::try_from(leaf) else { return false };
+    names
+        .iter()
+        .all(|name| ServerName::try_from(name.as_str()).is_ok_and(|name| verify_server_name(&leaf, &name).is_ok()))
+}
+
+/// Adds a new CA in front of the existing ones.
+pub(super) fn introduce(data: &mut SecretData, now: UnixSeconds) -> Result<(), BoxError> {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let certificate = authority(&key, now)?.self_signed(&key)?;
+    let mut bundle = certificate.pem();
+    bundle.push_str(&String::from_utf8_lossy(data.get(CA_CERT).map(Vec::as_slice).unwrap_or_default()));
+    data.insert(CA_CERT.to_owned(), bundle.into_bytes());
+    data.insert(CA_KEY.to_owned(), key.serialize_pem().into_bytes());
+    Ok(())
+}
+
+/// Issues a new leaf with the available CA key.
+pub(super) fn renew(data: &mut SecretData, now: UnixSeconds, names: &[String]) -> Result<(), BoxError> {
+    let text = String::from_utf8(data.get(CA_KEY).cloned().unwrap_or_default())?;
+    let key = KeyPair::from_pem(&text)?;
+    let issuer = Issuer::new(authority(&key, now)?, key);
+    let leaf = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let mut params = CertificateParams::new(names.to_vec())?;
+    params.distinguished_name.push(DnType::CommonName, "groupage-controller");
+    params.not_before = date_time_ymd(1970, 1, 1) + Duration::from_secs(now).saturating_sub(BACKDATE);
+    params.not_after = params.not_before + LEAF_LIFE;
+    params.use_authority_key_identifier_extension = true;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let certificate = params.signed_by(&leaf, &issuer)?;
+    data.insert(CERT.to_owned(), certificate.pem().into_bytes());
+    data.insert(KEY.to_owned(), leaf.serialize_pem().into_bytes());
+    Ok(())
+}
+
+/// Removes CAs that are no longer needed from the bundle.
+pub(super) fn retire(data: &mut SecretData, now: UnixSeconds, names: &[String]) {
+    let held = SecretContents::read(data, names);
+    let used = held.leaf.as_ref().map_or(0, |leaf| leaf.authority);
+    let keep = |at: usize, ca: &CaCertificate| at == 0 || at == used || (used != 0 && ca.validity.at(now));
+    let kept: Vec<_> =
+        held.authorities.iter().enumerate().filter(|(at, ca)| keep(*at, ca)).map(|(_, ca)| &ca.der).collect();
+    data.insert(CA_CERT.to_owned(), pem(kept.into_iter().map(Vec::as_slice)).into_bytes());
+}
+
+/// Returns the parameters of a CA certificate. Its name is derived from its key, so the key alone
+/// suffices to sign further certificates.
+fn authority(key: &KeyPair, now: UnixSeconds) -> Result<CertificateParams, BoxError> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    let id: String = params.key_identifier(key).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    params.distinguished_name.push(DnType::CommonName, format!("groupage-ca-{id}"));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+    params.not_before = date_time_ymd(1970, 1, 1) + Duration::from_secs(now).saturating_sub(BACKDATE);
+    params.not_after = params.not_before + CA_LIFE;
+    Ok(params)
+}
+
+/// Encodes certificates as PEM.
+pub(super) fn pem<'a>(certificates: impl Iterator<Item = &'a [u8]>) -> String {
+    // Base64 comes from `k8s_openapi::ByteString`, so no encoder is added as a dependency.
+    let certificate = |der: &[u8]| {
+        use base64_lines::lines;
+        format!("-----BEGIN CERTIFICATE-----\n{}-----END CERTIFICATE-----\n", lines(der))
+    };
+    certificates.map(certificate).collect()
+}
+
+mod base64_lines {
+    use k8s_openapi::ByteString;
+
+    /// Encodes bytes as Base64 in lines of 64 characters, with the encoder of the Kubernetes API
+    /// types.
+    pub(super) fn lines(bytes: &[u8]) -> String {
+        let encoded = serde_json::to_value(ByteString(bytes.to_vec())).unwrap_or_default();
+        let letters: Vec<char> = encoded.as_str().unwrap_or_default().chars().collect();
+        letters.chunks(64).map(|line| line.iter().chain(&['\n']).collect::<String>()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::certs::{RotationStep, plan};
+
+    const DAY: u64 = 24 * 3600;
+    /// 2026-11-22 00:00 UTC.
+    const NOW: u64 = 1_795_305_600;
+
+    fn names() -> Vec<String> {
+        vec!["groupage-webhook.groupage-system.svc".into(), "groupage-stream.groupage-system.svc.cluster.local".into()]
+    }
+
+    fn made(now: u64) -> SecretData {
+        let mut data = SecretData::new();
+        introduce(&mut data, now).unwrap();
+        renew(&mut data, now, &names()).unwrap();
+        data
+    }
+
+    #[test]
+    fn what_is_made_is_read_again_with_its_times_signer_and_names() {
+        let held = SecretContents::read(&made(NOW), &names());
+        let begin = NOW - 3600;
+        assert_eq!(held.authorities.len(), 1);
+        assert_eq!(held.authorities[0].validity, Validity { begin, end: begin + 365 * DAY });
+        let leaf = held.leaf.unwrap();
+        assert_eq!(
+            leaf,
+            LeafCertificate { validity: Validity { begin, end: begin + 30 * DAY }, authority: 0, wanted: true }
+        );
+        assert!(held.signs);
+        assert_eq!(plan(NOW, &SecretContents::read(&made(NOW), &names())), RotationStep::Keep(begin + 20 * DAY));
+    }
+
+    #[test]
+    fn a_leaf_for_other_names_is_not_what_is_wanted() {
+        let held = SecretContents::read(&made(NOW), &["elsewhere.svc".to_owned()]);
+        assert!(!held.leaf.unwrap().wanted);
+    }
+
+    #[test]
+    fn a_torn_pair_and_a_leaf_of_a_stranger_are_no_leaf() {
+        let mut torn = made(NOW);
+        torn.insert(KEY.to_owned(), made(NOW)[KEY].clone());
+        assert_eq!(SecretContents::read(&torn, &names()).leaf, None);
+        let mut foreign = made(NOW);
+        let other = made(NOW);
+        foreign.insert(CERT.to_owned(), other[CERT].clone());
+        foreign.insert(KEY.to_owned(), other[KEY].clone());
+        assert_eq!(SecretContents::read(&foreign, &names()).leaf, None);
+    }
+
+    #[test]
+    fn a_key_of_another_ca_does_not_sign() {
+        let mut data = made(NOW);
+        data.insert(CA_KEY.to_owned(), made(NOW)[CA_KEY].clone());
+        let held = SecretContents::read(&data, &names());
+        assert!(!held.signs && held.leaf.is_some());
+    }
+
+    #[test]
+    fn rubbish_is_nothing() {
+        let mut data = SecretData::new();
+        for key in [CA_CERT, CA_KEY, CERT, KEY] {
+            data.insert(key.to_owned(), b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_vec());
+        }
+        assert_eq!(SecretContents::read(&data, &names()), SecretContents::default());
+        assert_eq!(SecretContents::read(&SecretData::new(), &names()), SecretContents::default());
+    }
+
+    #[test]
+    fn a_new_ca_stands_before_the_old_one_and_the_leaf_still_belongs_to_that() {
+        let mut data = made(NOW);
+        let later = NOW + 250 * DAY;
+        introduce(&mut data, later).unwrap();
+        let held = SecretContents::read(&data, &names());
+        assert_eq!(held.authorities.len(), 2);
+        assert_eq!(held.leaf.as_ref().map(|leaf| leaf.authority), Some(1));
+        assert!(held.signs && held.authorities[0].validity.begin == later - 3600);
+        renew(&mut data, later, &names()).unwrap();
+        assert_eq!(SecretContents::read(&data, &names()).leaf.map(|leaf| leaf.authority), Some(0));
+        retire(&mut data, later, &names());
+        let held = SecretContents::read(&data, &names());
+        assert_eq!((held.authorities.len(), held.leaf.map(|leaf| leaf.authority)), (1, Some(0)));
+    }
+
+    #[test]
+    fn text_written_here_is_what_others_write() {
+        let data = made(NOW);
+        let der = certificates(&data[CA_CERT]);
+        let ours = pem(der.iter().map(AsRef::as_ref));
+        assert_eq!(ours.replace("\r\n", "\n"), String::from_utf8(data[CA_CERT].clone()).unwrap().replace("\r\n", "\n"));
+    }
+}

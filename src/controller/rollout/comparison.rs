@@ -1,0 +1,501 @@
+//! Comparison of a candidate with the control arm.
+//!
+//! Each evaluation tests three hypotheses. *Errors*: the candidate serves fewer calls, by more than
+//! `errorRateRegression`. *Latency*: more than one in a hundred of its calls exceed the control
+//! arm's 99th percentile by more than `latencyP99Regression`. Both are sequential tests that stay
+//! valid however often they are evaluated (`evidence`), with a combined false-alarm rate of at most
+//! one rollout in twenty. The percentile is that of the control arm's calls *before* the
+//! evaluation, so both arms are compared with the same threshold, which follows the load. *Jump*:
+//! errors or slow calls increase abruptly. A jump is detected in a single evaluation, without a
+//! minimum number of evaluations, and has to be large enough that chance practically never causes
+//! it.
+//!
+//! The verdict *better* is the latency test with the arms exchanged and no margin, provided that
+//! errors are not worse. If the evidence is inconclusive, there is no verdict.
+
+use super::evidence::{BernoulliCounts, SequentialTest};
+use super::{ArmCounts, RegressionThresholds};
+use crate::control::histogram::Histogram;
+use crate::tuner::{millis, share};
+use std::time::Duration;
+
+/// Probability of a false alarm in one comparison of any length, shared by the tests.
+const ALPHA: f64 = 0.05;
+/// Number of calls of the control arm before a threshold exists: ten of them exceed the 99th
+/// percentile.
+pub(super) const THRESHOLD_CALLS_MIN: u64 = 1000;
+/// Minimum number of recent evaluations that the threshold is computed from.
+const THRESHOLD_EVALUATIONS: u32 = 10;
+/// Conditions for a jump: at least this many calls of each arm in one evaluation...
+const JUMP_CALLS: u64 = 20;
+/// ...an increase of the share of bad calls by at least this much...
+const JUMP_SHARE: f64 = 0.1;
+/// ...and by this many standard deviations. Chance exceeds them once in a hundred thousand
+/// evaluations, and a rollout has some hundred. If whole batches fail, each counts once.
+const JUMP_Z: f64 = 4.3;
+/// Multiple of the threshold beyond which a call is slow, for the detection of a jump.
+const JUMP_FACTOR: u64 = 2;
+/// In a switchback experiment this many times as many calls count as one...
+const SWITCHBACK_DESIGN_EFFECT: f64 = 4.0;
+/// ...and a verdict needs at least this many evaluations, each with calls of both arms, to show the
+/// variation over time.
+pub(super) const SWITCHBACK_EVALUATIONS_MIN: u32 = 6;
+
+/// Comparison of one candidate with the control arm, accumulated over all evaluations.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Comparison {
+    errors: SequentialTest,
+    latency: SequentialTest,
+    better: SequentialTest,
+    /// Recent calls of the control arm. A status contains only the threshold.
+    line: LatencyThreshold,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+struct LatencyThreshold {
+    /// The previous threshold, or the one that another controller stored in the status. It is used
+    /// until enough calls were measured since.
+    kept: Option<u64>,
+    latency: Histogram,
+    looks: u32,
+    /// Calls of the last evaluation, with which the next threshold starts once this one is
+    /// complete.
+    last: Histogram,
+}
+
+/// Design of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ComparisonDesign {
+    /// Number of candidates compared with the same control arm. Each adds a chance of a false
+    /// alarm.
+    pub candidates: usize,
+    /// `true` if pods alternate between the arms (switchback), `false` if the arms run side by
+    /// side.
+    pub turns: bool,
+}
+
+/// Result of an evaluation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ComparisonResult {
+    /// No verdict yet.
+    Nothing,
+    /// The candidate is worse.
+    Worse {
+        /// Category.
+        word: Regression,
+        /// One-sentence explanation.
+        why: String,
+    },
+    /// The candidate is better.
+    Better {
+        /// One-sentence explanation.
+        why: String,
+    },
+}
+
+/// Category of a regression.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Regression {
+    /// An abrupt increase of errors.
+    ErrorsJumped,
+    /// An abrupt increase of slow calls.
+    LatencyJumped,
+    /// A larger share of errors.
+    ErrorRate,
+    /// A higher 99th percentile.
+    LatencyP99,
+}
+
+// === impl Regression ===
+
+impl Regression {
+    /// Returns the name used in Events.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ErrorsJumped => "ErrorsJumped",
+            Self::LatencyJumped => "LatencyJumped",
+            Self::ErrorRate => "ErrorRateRegression",
+            Self::LatencyP99 => "LatencyP99Regression",
+        }
+    }
+}
+
+// === impl Comparison ===
+
+impl Comparison {
+    /// Evaluates the calls that both arms served since the last evaluation.
+    pub fn look(
+        &mut self,
+        control: &ArmCounts,
+        candidate: &ArmCounts,
+        analysis: &RegressionThresholds,
+        beside: ComparisonDesign,
+    ) -> ComparisonResult {
+        let line = self.line.p99();
+        let found = detect_jump(control, candidate, line);
+        // Arms that are served one after the other also differ by the time of day, so each call
+        // carries less information.
+        let dependence = if beside.turns { SWITCHBACK_DESIGN_EFFECT } else { 1.0 };
+        let cluster = cluster(control, candidate).map(|calls| calls * dependence);
+        let margin = f64::from(analysis.errors_ppm) / 1e6;
+        self.errors.look(errors(control), errors(candidate), margin, cluster);
+        if let Some(line) = line {
+            let beyond = line + line * u64::from(analysis.p99_permille) / 1000;
+            self.latency.look(slow_counts(control, line), slow_counts(candidate, beyond), 0.0, cluster);
+            self.better.look(slow_counts(candidate, line), slow_counts(control, line), 0.0, cluster);
+        }
+        // The new calls raise the threshold only from the next evaluation on.
+        self.line.add(&control.latency);
+        if let Some(found) = found {
+            return found;
+        }
+        if beside.turns && self.errors.looks() < SWITCHBACK_EVALUATIONS_MIN {
+            return ComparisonResult::Nothing;
+        }
+        self.found(analysis, beside.candidates, line)
+    }
+
+    /// Returns the number of evaluations at which both arms had calls.
+    #[must_use]
+    pub fn looks(&self) -> u32 {
+        self.errors.looks()
+    }
+
+    /// Returns the number of these evaluations at which a latency threshold existed.
+    #[must_use]
+    pub fn latency_looks(&self) -> u32 {
+        self.latency.looks()
+    }
+
+    /// Checks the calls since the last evaluation for a jump, without evaluating the sequential
+    /// tests.
+    #[must_use]
+    pub fn alarm(&self, control: &ArmCounts, candidate: &ArmCounts) -> ComparisonResult {
+        detect_jump(control, candidate, self.line.p99()).unwrap_or(ComparisonResult::Nothing)
+    }
+
+    fn found(&self, analysis: &RegressionThresholds, candidates: usize, line: Option<u64>) -> ComparisonResult {
+        let alpha = ALPHA / 2.0 / f64::from(u32::try_from(candidates.max(1)).unwrap_or(u32::MAX));
+        if self.errors.exceeds(alpha) {
+            let (control, candidate) = self.errors.shares();
+            let why = format!(
+                "error rate {}, control {}: worse by more than {} (e-value {})",
+                percent(candidate),
+                percent(control),
+                percent(f64::from(analysis.errors_ppm) / 1e6),
+                e_value(&self.errors)
+            );
+            return ComparisonResult::Worse { word: Regression::ErrorRate, why };
+        }
+        let line = line.map_or(String::new(), told);
+        if self.latency.exceeds(alpha) {
+            let (_, candidate) = self.latency.shares();
+            let why = format!(
+                "{} of the calls are slower than the control's p99 of {line} plus {}, where 1% is expected (e-value {})",
+                percent(candidate),
+                share(u64::from(analysis.p99_permille), 1000),
+                e_value(&self.latency)
+            );
+            return ComparisonResult::Worse { word: Regression::LatencyP99, why };
+        }
+        if self.better.exceeds(alpha) {
+            let (candidate, control) = self.better.shares();
+            let why = format!(
+                "{} of the calls are slower than {line}, {} in the control (e-value {})",
+                percent(candidate),
+                percent(control),
+                e_value(&self.better)
+            );
+            return ComparisonResult::Better { why };
+        }
+        ComparisonResult::Nothing
+    }
+
+    /// Serializes the comparison for a status.
+    #[must_use]
+    pub fn write(&self) -> String {
+        let evidence = [&self.errors, &self.latency, &self.better].map(SequentialTest::write).join("; ");
+        self.line.p99().map_or(evidence.clone(), |line| format!("{evidence}; {line}"))
+    }
+
+    /// Parses a serialized comparison. Returns an empty one if the text is invalid.
+    #[must_use]
+    pub fn read(text: &str) -> Self {
+        let mut parts = text.split(';');
+        let mut next = || parts.next().map(SequentialTest::read).unwrap_or_default();
+        let (errors, latency, better) = (next(), next(), next());
+        let kept = parts.next().and_then(|line| line.trim().parse().ok());
+        Self { errors, latency, better, line: LatencyThreshold { kept, ..LatencyThreshold::default() } }
+    }
+}
+
+// === impl LatencyThreshold ===
+
+impl LatencyThreshold {
+    /// Returns the 99th percentile in microseconds, or `None` until enough calls were measured.
+    fn p99(&self) -> Option<u64> {
+        (self.latency.count() >= THRESHOLD_CALLS_MIN).then(|| self.latency.quantile(990)).flatten().or(self.kept)
+    }
+
+    fn add(&mut self, latency: &Histogram) {
+        // If calls are few, the threshold is computed from more evaluations, and the previous one
+        // applies until the next has enough calls.
+        if self.looks >= THRESHOLD_EVALUATIONS && self.latency.count() >= THRESHOLD_CALLS_MIN {
+            self.kept = self.p99();
+            self.latency = std::mem::take(&mut self.last);
+            self.looks = 1;
+        }
+        self.latency.merge(latency);
+        self.looks += 1;
+        self.last = latency.clone();
+    }
+}
+
+/// Returns a finding if errors or slow calls increased more than chance explains in one evaluation.
+fn detect_jump(control: &ArmCounts, candidate: &ArmCounts, line: Option<u64>) -> Option<ComparisonResult> {
+    let batch = cluster(control, candidate).unwrap_or(1.0).max(1.0);
+    let jumped = |control: BernoulliCounts, candidate: BernoulliCounts| {
+        let (n, m) = (float(control.calls), float(candidate.calls));
+        if control.calls < JUMP_CALLS || candidate.calls < JUMP_CALLS {
+            return None;
+        }
+        let (before, now) = (float(control.bad) / n, float(candidate.bad) / m);
+        let pooled = (float(control.bad) + float(candidate.bad)) / (n + m);
+        let deviation = (pooled * (1.0 - pooled) * (1.0 / n + 1.0 / m) * batch).sqrt();
+        (now - before >= JUMP_SHARE && now - before > JUMP_Z * deviation).then_some((before, now))
+    };
+    if let Some((before, now)) = jumped(errors(control), errors(candidate)) {
+        let why = format!("error rate {}, control {}", percent(now), percent(before));
+        return Some(ComparisonResult::Worse { word: Regression::ErrorsJumped, why });
+    }
+    let line = line?.saturating_mul(JUMP_FACTOR);
+    let (before, now) = jumped(slow_counts(control, line), slow_counts(candidate, line))?;
+    let why =
+        format!("{} of the calls are slower than {}, {} in the control", percent(now), told(line), percent(before));
+    Some(ComparisonResult::Worse { word: Regression::LatencyJumped, why })
+}
+
+fn errors(counts: &ArmCounts) -> BernoulliCounts {
+    BernoulliCounts { calls: counts.calls(), bad: counts.errors }
+}
+
+fn slow_counts(counts: &ArmCounts, line: u64) -> BernoulliCounts {
+    BernoulliCounts { calls: counts.latency.count(), bad: counts.latency.above(line) }
+}
+
+/// Returns the mean number of calls in a batch, of the arm with the larger batches.
+fn cluster(control: &ArmCounts, candidate: &ArmCounts) -> Option<f64> {
+    let of = |counts: &ArmCounts| (counts.batches > 0).then(|| float(counts.calls()) / float(counts.batches));
+    of(control).into_iter().chain(of(candidate)).reduce(f64::max)
+}
+
+fn told(micros: u64) -> String {
+    millis(Duration::from_micros(micros))
+}
+
+fn percent(share: f64) -> String {
+    if share > 0.0 && share < 0.0005 { format!("{:.2}%", share * 100.0) } else { format!("{:.1}%", share * 100.0) }
+}
+
+/// Formats an e-value for messages, up to one million.
+fn e_value(evidence: &SequentialTest) -> String {
+    match evidence.decades() {
+        decades if decades > 6.0 => "over a million".to_owned(),
+        decades => format!("{:.0}", 10_f64.powf(decades)),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of calls stay below 2^53")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "microseconds that are drawn, positive and small"
+)]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use groupage_simulator::splitmix64::SplitMix64;
+
+    const SIDE: ComparisonDesign = ComparisonDesign { candidates: 1, turns: false };
+
+    /// Draws calls with log-normal latency around 60 ms, scaled by a factor; a share of them fails.
+    /// Calls of a batch share latency and outcome.
+    fn counts(
+        draw: &mut SplitMix64,
+        calls: u64,
+        (times, failing): (f64, f64),
+        (cluster, shock): (u64, f64),
+    ) -> ArmCounts {
+        let mut counts = ArmCounts { batches: calls / cluster, ..ArmCounts::default() };
+        for _ in 0..calls / cluster {
+            let micros = 60_000.0 * (0.35 * draw.normal()).exp() * times * shock;
+            let fails = draw.chance(failing);
+            if fails {
+                counts.errors += cluster;
+            } else {
+                counts.latency.record_n(micros as u64, cluster);
+            }
+        }
+        counts
+    }
+
+    /// Returns the first evaluation of a run with a finding, and the finding.
+    fn first(
+        seed: u64,
+        looks: usize,
+        sizes: (u64, u64),
+        cluster: u64,
+        candidate: (f64, f64),
+    ) -> Option<(usize, ComparisonResult)> {
+        let mut draw = SplitMix64::new(seed, 3);
+        let mut comparison = Comparison::default();
+        (1..=looks).find_map(|look| {
+            // The load affects both arms.
+            let shock = 1.0 + 0.5 * draw.unit();
+            let control = counts(&mut draw, sizes.0, (1.0, 0.002), (cluster, shock));
+            let candidate = counts(&mut draw, sizes.1, candidate, (cluster, shock));
+            match comparison.look(&control, &candidate, &RegressionThresholds::default(), SIDE) {
+                ComparisonResult::Nothing => None,
+                found => Some((look, found)),
+            }
+        })
+    }
+
+    #[test]
+    fn without_a_difference_one_rollout_of_twenty_at_most_is_stopped() {
+        // Ten minutes of a canary at 10 %, one hour of an experiment, and calls in batches.
+        for (looks, sizes, cluster) in [(20, (2700, 300), 1), (120, (600, 600), 1), (60, (1600, 320), 16)] {
+            let runs = 300;
+            let stopped = (0..runs)
+                .filter(|seed| {
+                    matches!(
+                        first(*seed, looks, sizes, cluster, (1.0, 0.002)),
+                        Some((_, ComparisonResult::Worse { .. }))
+                    )
+                })
+                .count();
+            assert!(stopped * 20 <= 300, "{stopped} of {runs} with {sizes:?}, {cluster} to a batch");
+        }
+    }
+
+    #[test]
+    fn where_calls_are_few_there_is_a_line_all_the_same_and_it_stays() {
+        let mut draw = SplitMix64::new(7, 3);
+        let mut comparison = Comparison::default();
+        let mut drawn = Vec::new();
+        for _ in 0..60 {
+            let control = counts(&mut draw, 40, (1.0, 0.0), (1, 1.0));
+            comparison.look(
+                &control,
+                &counts(&mut draw, 10, (1.0, 0.0), (1, 1.0)),
+                &RegressionThresholds::default(),
+                SIDE,
+            );
+            drawn.push(comparison.line.p99().is_some());
+        }
+        assert!(drawn.iter().skip(25).all(|drawn| *drawn), "{drawn:?}");
+        assert!(comparison.latency_looks() >= 30, "{}", comparison.latency_looks());
+        // The threshold follows the control arm, which is three times as slow from here on.
+        let before = comparison.line.p99().unwrap();
+        for _ in 0..60 {
+            let control = counts(&mut draw, 40, (3.0, 0.0), (1, 1.0));
+            comparison.look(&control, &ArmCounts::default(), &RegressionThresholds::default(), SIDE);
+        }
+        assert!(comparison.line.p99().unwrap() > 2 * before);
+    }
+
+    #[test]
+    fn equal_arms_are_rarely_called_better() {
+        let better = (0..300)
+            .filter(|seed| {
+                matches!(first(*seed, 60, (600, 600), 1, (1.0, 0.002)), Some((_, ComparisonResult::Better { .. })))
+            })
+            .count();
+        assert!(better * 20 <= 300, "{better} of 300");
+    }
+
+    #[test]
+    fn twice_the_latency_is_found_within_a_few_looks() {
+        for (sizes, cluster, most) in [((2700, 300), 1, 5), ((600, 600), 1, 5), ((1600, 320), 16, 16)] {
+            for seed in 0..100 {
+                let (look, found) = first(seed, 40, sizes, cluster, (2.0, 0.002)).expect("it is found");
+                let ComparisonResult::Worse { word, why } = found else { panic!("{found:?}") };
+                assert!(matches!(word, Regression::LatencyP99 | Regression::LatencyJumped), "{word:?}");
+                // A threshold takes a thousand calls of the control arm, which are one or two
+                // evaluations. In batches of 16 the verdict takes up to 320 batches of the
+                // candidate.
+                assert!(look <= most, "seed {seed}, {sizes:?}: after {look} looks: {why}");
+            }
+        }
+    }
+
+    #[test]
+    fn more_errors_are_found_slowly_where_they_are_few_and_at_once_where_they_are_many() {
+        let found = |failing| {
+            (0..50)
+                .map(|seed| match first(seed, 200, (600, 600), 1, (1.0, failing)) {
+                    Some((look, ComparisonResult::Worse { word, .. })) => (look, word),
+                    other => panic!("{failing}: {other:?}"),
+                })
+                .collect::<Vec<_>>()
+        };
+        assert!(found(0.5).iter().all(|found| *found == (1, Regression::ErrorsJumped)), "{:?}", found(0.5));
+        let few = found(0.03);
+        assert!(few.iter().all(|(look, word)| *look <= 60 && *word == Regression::ErrorRate), "{few:?}");
+    }
+
+    #[test]
+    fn half_the_latency_is_called_better() {
+        for seed in 0..50 {
+            let found = first(seed, 60, (600, 600), 1, (0.5, 0.002));
+            assert!(matches!(found, Some((_, ComparisonResult::Better { .. }))), "seed {seed}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_new_controller_goes_on_with_the_evidence_of_the_old_one() {
+        let mut draw = SplitMix64::new(1, 3);
+        let mut comparison = Comparison::default();
+        for _ in 0..10 {
+            let (a, b) =
+                (counts(&mut draw, 600, (1.0, 0.002), (1, 1.0)), counts(&mut draw, 600, (1.1, 0.002), (1, 1.0)));
+            comparison.look(&a, &b, &RegressionThresholds::default(), SIDE);
+        }
+        let text = comparison.write();
+        assert!(text.len() < 400, "{text}");
+        assert_eq!(Comparison::read(&text).write(), text);
+        assert_eq!(Comparison::read("nonsense"), Comparison::default());
+    }
+
+    #[test]
+    fn sentences_say_what_was_seen() {
+        let (control, candidate) = (
+            ArmCounts {
+                errors: 1,
+                latency: {
+                    let mut s = Histogram::default();
+                    s.record_n(60_000, 999);
+                    s
+                },
+                batches: 0,
+            },
+            ArmCounts {
+                errors: 40,
+                latency: {
+                    let mut s = Histogram::default();
+                    s.record_n(60_000, 60);
+                    s
+                },
+                batches: 0,
+            },
+        );
+        let found = Comparison::default().look(&control, &candidate, &RegressionThresholds::default(), SIDE);
+        let why = "error rate 40.0%, control 0.1%".to_owned();
+        assert_eq!(found, ComparisonResult::Worse { word: Regression::ErrorsJumped, why });
+    }
+}

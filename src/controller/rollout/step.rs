@@ -1,0 +1,437 @@
+//! One evaluation of one policy's rollout: the profile of each pod, and the events to emit. Pure.
+//!
+//! ```text
+//! wanted = current ─▶ nothing to do
+//! wanted is new ─▶ Progressing: step 0 ─┬─▶ hold is over, enough calls, no regression ─▶ step 1 …
+//!                                       │     ─▶ Promoted
+//!                                       └─▶ regression ─▶ RolledBack, and not retried until the
+//!                                             policy specifies another profile; or Paused
+//! an experiment ─▶ Progressing ─┬─▶ an arm is better ─▶ Promoted
+//!                               └─▶ all are worse or it is inconclusive ─▶ the first arm stays
+//! a pin (manual rollback) ─▶ RolledBack at once, until the policy specifies another profile or the
+//!                              pin is removed
+//! ```
+
+mod canary;
+mod experiment;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::assign::{arms, turn, washout};
+use super::comparison::{Comparison, ComparisonDesign, ComparisonResult};
+use super::plan::{OnFailure, RolloutPlan, RolloutStrategy};
+use super::{ArmCounts, UnixSeconds};
+use crate::tuner::{millis, share};
+
+/// Time after a change of a pod's profile, in seconds, during which measurements still belong to
+/// the previous one: calls in flight, and a report that spans the change.
+const SETTLE: u64 = 5;
+
+/// State of a rollout. Everything but the sketches fits into a status.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RolloutState {
+    /// Profile in force, which is the control arm while another one is tried.
+    pub current: Option<String>,
+    /// Profile that is being tried, or that was tried and failed.
+    pub candidate: Option<String>,
+    /// Profile that was in force before.
+    pub previous: Option<String>,
+    /// Phase of the rollout.
+    pub phase: Phase,
+    /// Index of the canary step.
+    pub step: usize,
+    /// Start of the step or of the phase.
+    pub since: UnixSeconds,
+    /// Time of the last evaluation.
+    pub looked: UnixSeconds,
+    /// Machine-readable reason.
+    pub reason: String,
+    /// Human-readable explanation.
+    pub message: String,
+    /// Arms that are compared; the first is the control arm.
+    pub arms: Vec<ArmState>,
+}
+
+/// Phase of a rollout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Phase {
+    /// The current profile is the one that the policy specifies.
+    #[default]
+    Promoted,
+    /// Profiles are being compared.
+    Progressing,
+    /// A regression was found, and the rollout waits for a decision of the operator.
+    Paused,
+    /// The current profile is in force instead of the one that the policy specifies.
+    RolledBack,
+}
+
+/// Measurements of an arm.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ArmState {
+    /// Name of its profile.
+    pub profile: String,
+    /// Number of pods assigned to it.
+    pub pods: u32,
+    /// Number of completed calls.
+    pub samples: u64,
+    /// Number of completed calls that were not served.
+    pub errors: u64,
+    /// Comparison with the control arm; empty for the control arm itself.
+    pub comparison: Comparison,
+    /// `true` if the arm was found worse and receives no pods.
+    pub stopped: bool,
+    /// Counts since the start; not kept in a status.
+    pub seen: ArmCounts,
+    /// Counts since the last evaluation; not kept in a status.
+    pub since_look: ArmCounts,
+}
+
+/// Measurements of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PodReport {
+    /// UID of the pod.
+    pub uid: String,
+    /// Profile that its sidecar has in force, if reported.
+    pub profile: Option<String>,
+    /// Time from which on the profile has been in force.
+    pub in_force_since: UnixSeconds,
+    /// Start of the period that the counts cover.
+    pub from: UnixSeconds,
+    /// End of that period.
+    pub to: UnixSeconds,
+    /// Calls served in that period, since the last call of [`step`].
+    pub counts: ArmCounts,
+}
+
+/// Result of an evaluation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RolloutDecision {
+    /// State to keep.
+    pub state: RolloutState,
+    /// Profile of each pod, by UID.
+    pub profiles: BTreeMap<String, String>,
+    /// Pods that serve as the control arm. They must not be tuned while other pods are compared
+    /// with them.
+    pub frozen: BTreeSet<String>,
+    /// Events to emit.
+    pub told: Vec<RolloutEvent>,
+    /// Verdicts to record with their profiles.
+    pub verdicts: Vec<ProfileVerdict>,
+}
+
+/// A Kubernetes Event to emit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RolloutEvent {
+    /// `true` for an Event of type `Warning`.
+    pub warning: bool,
+    /// Machine-readable reason.
+    pub reason: &'static str,
+    /// Human-readable explanation.
+    pub message: String,
+}
+
+/// Verdict on a profile.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProfileVerdict {
+    /// Name of the profile.
+    pub profile: String,
+    /// Name of the profile that it was compared with.
+    pub against: String,
+    /// Outcome of the comparison.
+    pub outcome: ComparisonOutcome,
+    /// Machine-readable reason.
+    pub reason: String,
+    /// Human-readable explanation.
+    pub message: String,
+    /// The 99th percentile of its latency.
+    pub p99: Option<Duration>,
+    /// Number of calls, and of those not served.
+    pub calls: (u64, u64),
+}
+
+/// Outcome of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ComparisonOutcome {
+    /// Better than the control arm.
+    Better,
+    /// Not worse than the control arm.
+    Same,
+    /// Worse than the control arm.
+    Worse,
+    /// Inconclusive.
+    Undecided,
+}
+
+/// Evaluates a rollout and returns the next state and assignment. It is deterministic. Another
+/// controller continues from the state stored in a status.
+#[must_use]
+pub fn step(state: RolloutState, plan: &RolloutPlan, pods: &[PodReport], now: UnixSeconds) -> RolloutDecision {
+    // The times may have been written by another controller with a clock ahead of this one. They
+    // are clamped, or nothing would be counted or evaluated until this clock has caught up.
+    let state = RolloutState { since: state.since.min(now), looked: state.looked.min(now), ..state };
+    let mut rollout = Rollout { state, plan, pods, now, told: Vec::new(), verdicts: Vec::new() };
+    let places = rollout.go();
+    let Rollout { state, told, verdicts, .. } = rollout;
+    let mut next = RolloutDecision { profiles: BTreeMap::new(), frozen: BTreeSet::new(), told, verdicts, state };
+    for (pod, place) in pods.iter().zip(places) {
+        next.profiles.insert(pod.uid.clone(), place.profile);
+        if place.frozen {
+            next.frozen.insert(pod.uid.clone());
+        }
+    }
+    next
+}
+
+struct Rollout<'a> {
+    state: RolloutState,
+    plan: &'a RolloutPlan,
+    pods: &'a [PodReport],
+    now: UnixSeconds,
+    told: Vec<RolloutEvent>,
+    verdicts: Vec<ProfileVerdict>,
+}
+
+/// Assignment of a pod.
+struct Assignment {
+    profile: String,
+    frozen: bool,
+}
+
+// === impl Rollout ===
+
+impl Rollout<'_> {
+    fn go(&mut self) -> Vec<Assignment> {
+        let wanted = self.plan.wanted.clone();
+        // A manual rollback overrides every strategy.
+        if let Some(pin) = self.plan.pin.as_ref().filter(|pin| pin.holds(&wanted)) {
+            return self.pinned(&pin.to.clone());
+        }
+        if let RolloutStrategy::Experiment(experiment) = &self.plan.strategy {
+            return self.experiment(experiment);
+        }
+        let Some(current) = self.state.current.clone() else {
+            self.end(wanted.clone(), Phase::Promoted, "FirstProfile", format!("{wanted} is the first profile"), false);
+            return self.all(&wanted);
+        };
+        // The spec may have been edited back to the profile in force while another one was tried.
+        if wanted == current {
+            if self.state.phase != Phase::Promoted {
+                let message = format!("the policy specifies {current} again");
+                self.end(current.clone(), Phase::Promoted, "Reverted", message, false);
+            }
+            return self.all(&current);
+        }
+        let same = self.state.candidate.as_deref() == Some(wanted.as_str());
+        let steps = match &self.plan.strategy {
+            RolloutStrategy::Canary(steps) => steps,
+            RolloutStrategy::Immediate | RolloutStrategy::Experiment(_) => {
+                // This also applies to a profile that was rolled back before: the strategy demands
+                // no comparison.
+                self.promote(&wanted, "Immediate", format!("{wanted} is in force, without a comparison"));
+                return self.all(&wanted);
+            }
+        };
+        // The specified profile is not in force. Depending on the phase it has failed already, is
+        // being tried, or is new.
+        match self.state.phase {
+            Phase::RolledBack if same => return self.all(&current),
+            Phase::Paused if same && self.plan.on_failure == OnFailure::Pause => {}
+            Phase::Paused if same => {
+                let why = self.state.message.clone();
+                self.roll_back(&why, "PolicyChanged");
+                return self.all(&current);
+            }
+            Phase::Progressing if same => {}
+            _ => self.begin(&current, &wanted, steps),
+        }
+        self.canary(&current, &wanted, steps)
+    }
+
+    /// Puts the pinned profile in force.
+    fn pinned(&mut self, to: &str) -> Vec<Assignment> {
+        let pinned = self.state.phase == Phase::RolledBack
+            && self.state.current.as_deref() == Some(to)
+            && self.state.reason == "ManualRollback";
+        if !pinned {
+            let message = format!("{to} is in force instead of {} after a manual rollback", self.plan.wanted);
+            self.end(to.to_owned(), Phase::RolledBack, "ManualRollback", message, true);
+            // After the pin is removed, the specified profile is tried like any other change.
+            self.state.candidate = None;
+        }
+        self.all(to)
+    }
+
+    fn pause(&mut self, why: &str, word: &'static str) {
+        self.state.phase = Phase::Paused;
+        self.state.since = self.now;
+        word.clone_into(&mut self.state.reason);
+        self.state.message = format!("{why}: rollout paused, all pods keep their profile");
+        let message = self.state.message.clone();
+        self.tell(true, "RolloutPaused", message);
+    }
+
+    fn roll_back(&mut self, why: &str, word: &str) {
+        let candidate = self.state.candidate.clone().unwrap_or_default();
+        let current = self.state.current.clone().unwrap_or_default();
+        self.state.phase = Phase::RolledBack;
+        self.state.since = self.now;
+        word.clone_into(&mut self.state.reason);
+        self.state.message = format!("{candidate} was rolled back, all pods get {current}: {why}");
+        let message = self.state.message.clone();
+        self.tell(true, "RolledBack", message);
+    }
+
+    fn promote(&mut self, to: &str, reason: &'static str, message: String) {
+        self.tell(false, "Promoted", message.clone());
+        self.end(to.to_owned(), Phase::Promoted, reason, message, false);
+    }
+
+    /// Ends all comparisons and puts a profile in force.
+    fn end(&mut self, current: String, phase: Phase, reason: &'static str, message: String, warning: bool) {
+        let before = self.state.current.take().filter(|before| *before != current);
+        if phase == Phase::RolledBack || reason == "Reverted" {
+            self.tell(warning, if warning { "RolledBack" } else { "RolloutReverted" }, message.clone());
+        }
+        self.state = RolloutState {
+            previous: before.or_else(|| self.state.previous.take()),
+            current: Some(current),
+            candidate: None,
+            phase,
+            step: 0,
+            since: self.now,
+            looked: self.now,
+            reason: reason.to_owned(),
+            message,
+            arms: std::mem::take(&mut self.state.arms),
+        };
+    }
+
+    /// Returns `true` if every pod serves all arms in alternating periods: the plan requires it, or
+    /// there are fewer pods than arms.
+    fn turns(&self, weights: &[u32], asked: bool) -> bool {
+        asked || self.pods.len() < weights.iter().filter(|weight| **weight > 0).count()
+    }
+
+    /// Adds the counts of each pod to the arm that it served, unless the counts may include calls
+    /// of another arm. `turns` is the length of a switchback period, if pods alternate.
+    fn count(&mut self, turns: Option<u64>) {
+        let settle = turns.map_or(SETTLE, washout);
+        for pod in self.pods {
+            let clear =
+                pod.from >= UnixSeconds(pod.in_force_since.0.saturating_add(settle)) && pod.from >= self.state.since;
+            let of = |arm: &&mut ArmState| pod.profile.as_deref() == Some(arm.profile.as_str());
+            if let Some(arm) = self.state.arms.iter_mut().find(of).filter(|_| clear) {
+                arm.samples = arm.samples.saturating_add(pod.counts.calls());
+                arm.errors = arm.errors.saturating_add(pod.counts.errors);
+                arm.seen.add(&pod.counts);
+                arm.since_look.add(&pod.counts);
+            }
+        }
+    }
+
+    /// Returns the findings about arms that are not stopped, regressions first. Between two
+    /// evaluations only jumps are found. In a switchback experiment an evaluation waits until every
+    /// arm has calls.
+    fn look(&mut self, turns: bool) -> Vec<(usize, ComparisonResult)> {
+        let all = || self.state.arms.iter().filter(|arm| !arm.stopped).all(|arm| arm.since_look.calls() > 0);
+        let due = self.now.since(self.state.looked) >= self.plan.analysis.interval && (!turns || all());
+        let mut found = Vec::new();
+        let Some((control, others)) = self.state.arms.split_first_mut() else { return found };
+        let beside = ComparisonDesign { candidates: others.len(), turns };
+        for (at, arm) in others.iter_mut().enumerate().filter(|(_, arm)| !arm.stopped) {
+            let finding = if due {
+                arm.comparison.look(&control.since_look, &arm.since_look, &self.plan.analysis, beside)
+            } else {
+                arm.comparison.alarm(&control.since_look, &arm.since_look)
+            };
+            if finding != ComparisonResult::Nothing {
+                found.push((at + 1, finding));
+            }
+        }
+        if due {
+            self.state.looked = self.now;
+            self.state.arms.iter_mut().for_each(|arm| arm.since_look = ArmCounts::default());
+        }
+        found.sort_by_key(|(_, finding)| !matches!(finding, ComparisonResult::Worse { .. }));
+        found
+    }
+
+    /// Returns the assignment of every pod while arms are compared.
+    fn places(&mut self, weights: &[u32], period: u64, switchback: bool) -> Vec<Assignment> {
+        let names: Vec<String> = self.state.arms.iter().map(|arm| arm.profile.clone()).collect();
+        let weighted: Vec<(&str, u32)> = names.iter().map(String::as_str).zip(weights.iter().copied()).collect();
+        // The salt is derived from the compared profiles, so that other arms lead to an independent
+        // assignment.
+        let salt = names.join(" ");
+        let uids: Vec<&str> = self.pods.iter().map(|pod| pod.uid.as_str()).collect();
+        let turns = self.turns(weights, switchback);
+        let given = if turns {
+            // Periods are counted from a fixed origin, so that a new canary step does not restart
+            // the period of every pod.
+            let clock = (UnixSeconds(0), self.now);
+            uids.iter().map(|uid| turn(uid, &salt, &weighted, clock, period).arm).collect()
+        } else {
+            arms(&uids, &salt, &weighted)
+        };
+        for (at, arm) in self.state.arms.iter_mut().enumerate() {
+            arm.pods = u32::try_from(given.iter().filter(|own| **own == at).count()).unwrap_or(u32::MAX);
+        }
+        let place = |arm: &usize| Assignment {
+            profile: names.get(*arm).cloned().unwrap_or_default(),
+            // In a switchback experiment every pod serves the control arm at times.
+            frozen: *arm == 0 || turns,
+        };
+        given.iter().map(place).collect()
+    }
+
+    fn all(&mut self, profile: &str) -> Vec<Assignment> {
+        let pods = u32::try_from(self.pods.len()).unwrap_or(u32::MAX);
+        self.state.arms.iter_mut().for_each(|arm| arm.pods = if arm.profile == profile { pods } else { 0 });
+        self.pods.iter().map(|_| Assignment { profile: profile.to_owned(), frozen: false }).collect()
+    }
+
+    /// Returns the measurements of all arms in one sentence.
+    fn compared(&self) -> String {
+        let told = |arm: &ArmState| {
+            let p99 = arm
+                .seen
+                .latency
+                .quantile(990)
+                .map_or_else(|| "no p99 yet".to_owned(), |p99| format!("p99 {}", millis(Duration::from_micros(p99))));
+            format!("{p99} and error rate {} in {} calls", share(arm.errors, arm.samples), arm.samples)
+        };
+        match self.state.arms.as_slice() {
+            [control, candidate] => format!("{}; control: {}", told(candidate), told(control)),
+            arms => arms.iter().map(|arm| format!("{}: {}", arm.profile, told(arm))).collect::<Vec<_>>().join("; "),
+        }
+    }
+
+    fn verdict(&mut self, arm: &ArmState, outcome: ComparisonOutcome, reason: &str, message: String) {
+        let against = self.state.arms.first().map(|control| control.profile.clone()).unwrap_or_default();
+        self.verdicts.push(ProfileVerdict {
+            profile: arm.profile.clone(),
+            against,
+            outcome,
+            reason: reason.to_owned(),
+            message,
+            p99: arm.seen.latency.quantile(990).map(Duration::from_micros),
+            calls: (arm.samples, arm.errors),
+        });
+    }
+
+    fn tell(&mut self, warning: bool, reason: &'static str, message: String) {
+        self.told.push(RolloutEvent { warning, reason, message });
+    }
+}
+
+// === impl ArmState ===
+
+impl ArmState {
+    fn of(profile: impl Into<String>) -> Self {
+        Self { profile: profile.into(), ..Self::default() }
+    }
+}

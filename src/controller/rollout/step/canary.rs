@@ -1,0 +1,131 @@
+//! Canary strategy: a growing share of the pods runs the candidate, step by step, while the others
+//! form the control arm.
+
+use super::super::comparison::{ComparisonResult, SWITCHBACK_EVALUATIONS_MIN, THRESHOLD_CALLS_MIN};
+use super::super::plan::{CanaryStep, OnFailure};
+use super::{ArmState, Assignment, ComparisonOutcome, Phase, Rollout, RolloutState};
+
+/// Minimum number of calls of each arm before the next step: five are expected beyond the 99th
+/// percentile.
+const CANARY_SAMPLES: u64 = 500;
+/// Minimum number of evaluations of both arms. A hold that is too short for them is no test.
+const CANARY_LOOKS: u32 = 3;
+
+// === impl Rollout ===
+
+impl Rollout<'_> {
+    pub(super) fn begin(&mut self, current: &str, wanted: &str, steps: &[CanaryStep]) {
+        let percent = steps.first().map_or(100, |step| step.percent);
+        let message = format!("{percent}% of the pods get {wanted}, the others keep {current}");
+        self.state = RolloutState {
+            current: Some(current.to_owned()),
+            candidate: Some(wanted.to_owned()),
+            previous: self.state.previous.take(),
+            phase: Phase::Progressing,
+            step: 0,
+            since: self.now,
+            looked: self.now,
+            reason: "Started".to_owned(),
+            message: message.clone(),
+            arms: [current, wanted].map(ArmState::of).into(),
+        };
+        self.tell(false, "RolloutStarted", message);
+    }
+
+    pub(super) fn canary(&mut self, current: &str, wanted: &str, steps: &[CanaryStep]) -> Vec<Assignment> {
+        let turns = self.turns(&self.weights(steps), false);
+        self.count(turns.then_some(CanaryStep::PERIOD));
+        if self.state.phase == Phase::Progressing {
+            if let Some((_, ComparisonResult::Worse { word, why })) = self.look(turns).into_iter().next() {
+                return self.failed(current, word.as_str(), &why, steps);
+            }
+            if let Some(told) = self.forward(wanted, steps, turns) {
+                return told;
+            }
+        }
+        self.places(&self.weights(steps), CanaryStep::PERIOD, false)
+    }
+
+    /// Returns the shares of the arms at the current step.
+    fn weights(&self, steps: &[CanaryStep]) -> Vec<u32> {
+        let at = self.state.step.min(steps.len().saturating_sub(1));
+        let percent = steps.get(at).map_or(100, |step| step.percent);
+        vec![100 - percent, percent]
+    }
+
+    /// Advances to the next step if the hold of this one is over and enough was measured.
+    fn forward(&mut self, wanted: &str, steps: &[CanaryStep], turns: bool) -> Option<Vec<Assignment>> {
+        let hold = steps.get(self.state.step).map_or(0, |step| step.hold);
+        if self.now.since(self.state.since) < hold {
+            return None;
+        }
+        // A step without a control arm has no comparison to wait for, so only its hold applies.
+        let alone = self.weights(steps).first() == Some(&0);
+        if !alone && self.waits(turns) {
+            return None;
+        }
+        self.state.step += 1;
+        self.state.since = self.now;
+        let Some(next) = steps.get(self.state.step).filter(|_| self.state.step < steps.len()) else {
+            let summary = self.compared();
+            let arm = self.state.arms.get(1).cloned().unwrap_or_default();
+            if arm.comparison.looks() > 0 {
+                self.verdict(&arm, ComparisonOutcome::Same, "Promoted", format!("not worse: {summary}"));
+            } else {
+                self.verdict(&arm, ComparisonOutcome::Undecided, "Promoted", format!("not compared: {summary}"));
+            }
+            self.promote(wanted, "Promoted", format!("{wanted} is in force: {summary}"));
+            return Some(self.all(wanted));
+        };
+        "Progressing".clone_into(&mut self.state.reason);
+        self.state.message = format!("{}% of the pods get {wanted}: {}", next.percent, self.compared());
+        let message = self.state.message.clone();
+        self.tell(false, "RolloutStep", message);
+        None
+    }
+
+    /// Returns `true` if there are too few measurements for the next step, and records the reason.
+    fn waits(&mut self, turns: bool) -> bool {
+        let fewest = self.state.arms.iter().map(|arm| arm.samples).min().unwrap_or(0);
+        if fewest < CANARY_SAMPLES {
+            "WaitingForCalls".clone_into(&mut self.state.reason);
+            self.state.message =
+                format!("{fewest} calls in the smaller arm, {CANARY_SAMPLES} are needed before the next step");
+            return true;
+        }
+        let looks = self.state.arms.get(1).map_or(0, |arm| arm.comparison.looks());
+        let needed = if turns { SWITCHBACK_EVALUATIONS_MIN } else { CANARY_LOOKS };
+        if looks < needed {
+            "WaitingForLooks".clone_into(&mut self.state.reason);
+            self.state.message = format!("compared {looks} times, {needed} are needed before the next step");
+            return true;
+        }
+        let looks = self.state.arms.get(1).map_or(0, |arm| arm.comparison.latency_looks());
+        if looks < CANARY_LOOKS {
+            "WaitingForLatency".clone_into(&mut self.state.reason);
+            let control = self.state.arms.first().map_or(0, |arm| arm.samples);
+            self.state.message = if control < THRESHOLD_CALLS_MIN {
+                format!("{control} calls in the control arm, {THRESHOLD_CALLS_MIN} are needed to compare latencies")
+            } else {
+                format!("latencies compared {looks} times, {CANARY_LOOKS} are needed before the next step")
+            };
+            return true;
+        }
+        false
+    }
+
+    fn failed(&mut self, current: &str, word: &'static str, why: &str, steps: &[CanaryStep]) -> Vec<Assignment> {
+        let arm = self.state.arms.get(1).cloned().unwrap_or_default();
+        self.verdict(&arm, ComparisonOutcome::Worse, word, why.to_owned());
+        match self.plan.on_failure {
+            OnFailure::Rollback => {
+                self.roll_back(why, word);
+                self.all(current)
+            }
+            OnFailure::Pause => {
+                self.pause(why, word);
+                self.places(&self.weights(steps), CanaryStep::PERIOD, false)
+            }
+        }
+    }
+}

@@ -1,0 +1,458 @@
+//! Runtime state of one policy: the profile of each of its pods, the tuned settings, and the
+//! resulting status. Pure.
+//!
+//! Each round takes the counts of the sidecars, passes them to `rollout`, which assigns a profile
+//! to each pod, runs `tuner` every ten seconds, and builds the configuration to push. State that
+//! must survive this controller is part of the policy's status, from which a successor resumes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::learned_convert;
+use super::merging::merging;
+use super::push::{AssignedProfiles, ConfigBuilder, PushedConfig};
+use super::recent::SummaryWindow;
+use super::registry::{SidecarRegistry, settings};
+use crate::api::v1alpha1::{
+    BatchPolicySpec, BatchPolicyStatus, BatchProfileSpec, BatchingSummary, Mode, OpenEnum, PodTuning, ProfileVerdict,
+    TuningMode,
+};
+use crate::batching::Tick;
+use crate::config::{self, MachineLimits, Overrides, SchedulingPolicy, parse_duration};
+use crate::control::wire::RouteReport;
+use crate::events::{EventNotice, EventTarget};
+use crate::observed::PolicyObserved;
+use crate::rollout::pin::{ANNOTATION, ManualRollback};
+use crate::rollout::status::{read, share, time, verdict, write};
+use crate::rollout::{Phase, PodReport, RolloutPlan, RolloutState, RolloutStrategy, UnixSeconds, step};
+use crate::status::{ConditionState, ConditionStatus};
+use crate::tuner::learned::{InitialState, LearnedProfile, start, update};
+use crate::tuner::status_list::{self, to_write};
+use crate::tuner::{self, GroupKey, GroupReport, PodProposal, TunedSettings, Tuner, TuningBounds, TuningGranularity};
+use crate::world::{Pod, Policy};
+
+/// State of a policy that is kept between rounds.
+#[derive(Debug, Default)]
+pub(super) struct PolicyRuntime {
+    /// The policy's UID.
+    of: String,
+    rollout: RolloutState,
+    tuner: Tuner,
+    /// Time of the last run of the slow loop.
+    tuned: Option<Tick>,
+    /// Its last proposals, by UID of the pod.
+    proposals: BTreeMap<String, PodProposal>,
+    /// Current settings of each pod, and the time since which it has them.
+    since: BTreeMap<String, (TunedSettings, UnixSeconds)>,
+    /// Pods excluded from tuning, since they serve as the baseline of a comparison.
+    frozen: BTreeSet<String>,
+    learned: Vec<LearnedProfile>,
+    recent: SummaryWindow,
+    /// Predicted results of batching, in mode `Observe`.
+    predicted: SummaryWindow,
+    measured_items: u32,
+    verdicts: BTreeMap<String, (u64, Option<ProfileVerdict>)>,
+    /// The first experiment arm without a profile.
+    missing: Option<String>,
+    shown: Vec<status_list::PodTuning>,
+    shown_at: Option<Tick>,
+}
+
+/// Inputs of a round.
+pub(super) struct Inputs<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) spec: &'a BatchPolicySpec,
+    /// The profile that the policy requests, if it is known.
+    pub(super) wanted: Option<&'a str>,
+    /// Looks up the spec of a profile.
+    pub(super) profile: &'a dyn Fn(&str) -> Option<BatchProfileSpec>,
+    /// The policy's injected pods, with their machine types.
+    pub(super) pods: Vec<(&'a Pod, &'a str)>,
+    /// Mode that applies if none is specified.
+    pub(super) otherwise: Mode,
+    /// Interval of the slow loop; `None` disables it.
+    pub(super) slow: Option<Duration>,
+    pub(super) now: Tick,
+    pub(super) wall: UnixSeconds,
+}
+
+/// Outputs of a round.
+#[derive(Debug, Default)]
+pub(super) struct Outputs {
+    pub(super) live: PolicyObserved,
+    /// Configuration to push to each pod, by UID, and its starting values.
+    pub(super) told: BTreeMap<String, (Arc<PushedConfig>, Option<InitialState>)>,
+    pub(super) notices: Vec<EventNotice>,
+    /// Reasons of changed settings, one for each pod concerned.
+    pub(super) moved: Vec<tuner::ReasonCode>,
+}
+
+// === impl PolicyRuntime ===
+
+impl PolicyRuntime {
+    /// Restores the state that a status records.
+    pub(super) fn resume(policy: &str, status: &BatchPolicyStatus) -> Self {
+        let learned = status.learned.iter().map(learned_convert::read).collect();
+        Self { of: policy.to_owned(), rollout: read(status), learned, ..Self::default() }
+    }
+
+    /// Returns `true` if the state belongs to the policy of this UID, not to another one of its
+    /// name.
+    pub(super) fn is_of(&self, policy: &str) -> bool {
+        self.of == policy
+    }
+
+    /// Runs one round.
+    pub(super) fn look(&mut self, view: &Inputs<'_>, book: &mut SidecarRegistry) -> Outputs {
+        let mut seen = Outputs::default();
+        let places = self.advance_rollout(view, book, &mut seen);
+        if view.slow.is_some_and(|every| self.tuned.is_none_or(|at| view.now.since(at) >= every)) {
+            self.tuned = Some(view.now);
+            self.tune(view, book, &mut seen);
+        }
+        if view.slow.is_none() {
+            self.proposals.clear();
+        }
+        self.tell(view, book, &places, &mut seen);
+        self.live(view, book, &mut seen);
+        seen
+    }
+
+    /// Advances the rollout and returns the profile of each pod, by UID. Returns no pod while the
+    /// requested profile is unknown.
+    fn advance_rollout(
+        &mut self,
+        view: &Inputs<'_>,
+        book: &mut SidecarRegistry,
+        seen: &mut Outputs,
+    ) -> BTreeMap<String, String> {
+        let mut all = RouteReport::default();
+        let mut predicted: Option<(RouteReport, u32)> = None;
+        let pods: Vec<PodReport> = view
+            .pods
+            .iter()
+            .map(|(pod, _)| {
+                let uid = pod.meta.uid.clone();
+                let Some(sidecar) = book.get_mut(&uid) else { return PodReport { uid, ..PodReport::default() } };
+                let fresh = sidecar.take_fresh();
+                if let Some((counts, items)) = sidecar.predicted.take() {
+                    let (all, most) = predicted.get_or_insert_default();
+                    all.merge(&counts);
+                    *most = items.max(*most);
+                }
+                all.merge(&fresh.counts);
+                PodReport {
+                    uid,
+                    in_force_since: fresh.since,
+                    from: fresh.from,
+                    to: fresh.to,
+                    counts: fresh.compared(),
+                    profile: fresh.profile,
+                }
+            })
+            .collect();
+        self.recent.add(view.now, all);
+        let (counts, items) = predicted.unwrap_or_default();
+        self.predicted.add(view.now, counts);
+        self.measured_items = if items > 0 { items } else { self.measured_items };
+        // If the requested profile was deleted, the profile in force takes its place, which ends a
+        // rollout.
+        let Some(wanted) = view.wanted.or(self.rollout.current.as_deref()).map(str::to_owned) else {
+            return BTreeMap::new();
+        };
+        let pin = view.policy.annotations.get(ANNOTATION).and_then(|text| ManualRollback::read(text));
+        let mut plan = RolloutPlan::new(wanted, view.spec.rollout.as_ref(), pin);
+        self.missing = None;
+        if let RolloutStrategy::Experiment(experiment) = &plan.strategy {
+            let mut arms = experiment.arms.iter().map(|arm| &arm.profile);
+            self.missing = arms.find(|arm| (view.profile)(arm).is_none()).cloned();
+        }
+        if self.missing.is_some() {
+            // Without its profile the pods of the missing arm would run another profile and be
+            // counted for the arm, so the experiment is suspended.
+            plan.strategy = RolloutStrategy::Immediate;
+        }
+        let next = step(std::mem::take(&mut self.rollout), &plan, &pods, view.wall);
+        self.frozen = next.frozen;
+        let about = EventTarget::policy(&view.policy.meta);
+        seen.notices.extend(next.told.into_iter().map(|told| EventNotice {
+            about: about.clone(),
+            warning: told.warning,
+            reason: told.reason,
+            note: told.message,
+        }));
+        for told in &next.verdicts {
+            let kept = (told.calls.0, Some(verdict(told, view.wall)));
+            self.verdicts.insert(told.profile.clone(), kept);
+        }
+        let mut status = BatchPolicyStatus::default();
+        write(&next.state, &plan, &mut status);
+        seen.live.rollout = status.rollout;
+        self.rollout = next.state;
+        next.profiles
+    }
+
+    /// Runs the slow loop, within the policy's bounds for the profile that each pod runs.
+    fn tune(&mut self, view: &Inputs<'_>, book: &mut SidecarRegistry, seen: &mut Outputs) {
+        let wanted = view.wanted.and_then(|wanted| (view.profile)(wanted)).unwrap_or_default();
+        let Some(wanted) = TuningLimits::of(view, wanted) else { return };
+        let mut profiles: BTreeMap<String, TuningLimits> = BTreeMap::new();
+        let mut known = Vec::new();
+        let mut observations = Vec::new();
+        for (pod, machine) in &view.pods {
+            let uid = pod.meta.uid.as_str();
+            let Some(sidecar) = book.get_mut(uid).filter(|sidecar| sidecar.is_following()) else { continue };
+            let counted = sidecar.take_observation(uid, machine, self.frozen.contains(uid));
+            // Each pod is observed under the profile that it runs. A profile that cannot be
+            // resolved is replaced by the requested one.
+            let under = profiles.entry(counted.profile.clone()).or_insert_with_key(|name| {
+                (view.profile)(name)
+                    .and_then(|profile| TuningLimits::of(view, profile))
+                    .unwrap_or_else(|| wanted.clone())
+            });
+            observations.push(GroupReport { slots: under.slots_by_hand.unwrap_or(counted.slots), ..counted });
+            known.extend(learned_convert::of(sidecar, machine));
+        }
+        let before = std::mem::take(&mut self.proposals);
+        let bounds = |profile: &str| profiles.get(profile).unwrap_or(&wanted).bounds.clone();
+        let proposals = self.tuner.look(view.now, bounds, &observations, &self.learned);
+        // Changed settings become an Event on the policy.
+        for proposal in proposals {
+            let uid = proposal.pod.clone();
+            let was = before.get(&uid).map(|before| before.proposal.settings).unwrap_or_default();
+            let reason = &proposal.proposal.reason;
+            if reason.word.moves() && was != proposal.proposal.settings {
+                seen.moved.push(reason.word);
+                if let Some((pod, _)) = view.pods.iter().find(|(pod, _)| pod.meta.uid == uid) {
+                    let about = EventTarget::policy(&view.policy.meta);
+                    let note = format!("pod {}: {}", pod.meta.key.name, reason.text);
+                    seen.notices.push(EventNotice::normal(about, reason.word.as_str(), note));
+                }
+            }
+            let settings = proposal.proposal.settings;
+            let since = self.since.entry(uid.clone()).or_insert((settings, view.wall));
+            if since.0 != settings {
+                *since = (settings, view.wall);
+            }
+            self.proposals.insert(uid, proposal);
+        }
+        let proposals = &self.proposals;
+        self.since.retain(|uid, _| proposals.contains_key(uid));
+        let keep: Vec<&str> =
+            [&self.rollout.current, &self.rollout.candidate].into_iter().filter_map(Option::as_deref).collect();
+        if let Some(next) = update(&self.learned, &known, &keep, view.wall.0) {
+            self.learned = next;
+        }
+        self.show(view, book);
+    }
+
+    /// Selects the proposals to publish in the status.
+    fn show(&mut self, view: &Inputs<'_>, book: &SidecarRegistry) {
+        let slo = slo(view.spec);
+        let wanted: Vec<status_list::PodTuning> = view
+            .pods
+            .iter()
+            .filter_map(|(pod, _)| {
+                let proposal = self.proposals.get(&pod.meta.uid)?;
+                let sidecar = book.get(&pod.meta.uid)?;
+                let reason = &proposal.proposal.reason;
+                // Manual tuning, or a policy without an SLO, has no reason to report.
+                if matches!(reason.word, tuner::ReasonCode::Manual | tuner::ReasonCode::NoSlo) {
+                    return None;
+                }
+                let p99 = sidecar.slo_p99;
+                Some(status_list::PodTuning {
+                    pod: pod.meta.key.name.clone(),
+                    profile: proposal.group.profile.clone(),
+                    settings: proposal.proposal.settings,
+                    slots: sidecar.learned.iter().map(|learned| learned.slots).max().unwrap_or(0),
+                    latency_p99: p99,
+                    slo_met: p99.zip(slo).map(|(p99, slo)| p99 <= slo),
+                    word: reason.word,
+                    reason: reason.text.clone(),
+                })
+            })
+            .collect();
+        if let Some(next) = to_write(view.now, &self.shown, self.shown_at, &wanted) {
+            self.shown = next;
+            self.shown_at = Some(view.now);
+        }
+    }
+
+    /// Builds the configuration of every pod.
+    fn tell(&self, view: &Inputs<'_>, book: &SidecarRegistry, places: &BTreeMap<String, String>, seen: &mut Outputs) {
+        let mut teller = ConfigBuilder::new(Some(&view.policy.meta), view.spec, view.otherwise);
+        let mut specs: BTreeMap<&str, Option<BatchProfileSpec>> = BTreeMap::new();
+        let tried = matches!(self.rollout.phase, Phase::Progressing | Phase::Paused);
+        let current = self.rollout.current.clone();
+        let names = places.values().map(String::as_str).chain(current.as_deref());
+        for name in names {
+            specs.entry(name).or_insert_with(|| (view.profile)(name));
+        }
+        let found = |name: &str| specs.get(name).and_then(Option::as_ref);
+        let mut bounds: BTreeMap<&str, Option<TuningBounds>> = BTreeMap::new();
+        let mut large = None;
+        for (pod, machine) in &view.pods {
+            let uid = pod.meta.uid.as_str();
+            let Some(place) = places.get(uid) else { continue };
+            let base = current.as_deref().and_then(|name| Some((name, found(name)?)));
+            // If its profile was deleted, a pod keeps the one in force.
+            let Some(own) = found(place).map(|spec| (place.as_str(), spec)).or(base) else { continue };
+            let sidecar = book.get(uid);
+            // A sidecar without support for arms gets the arm's profile as if it were the policy's
+            // own.
+            let takes_arms = sidecar.is_none_or(|sidecar| sidecar.takes_arms);
+            // During a rollout a pod gets a profile other than the one in force as an arm, which
+            // expires.
+            let given = match base {
+                Some(base) if tried && own.0 != base.0 && takes_arms => AssignedProfiles { base, arm: Some(own) },
+                _ => AssignedProfiles { base: own, arm: None },
+            };
+            let in_force = sidecar.and_then(|sidecar| sidecar.in_force.as_ref());
+            let start = if in_force.is_none() { start(&self.learned, own.0, machine) } else { None };
+            let mut first = |settings| {
+                let under = || Some(TuningLimits::of(view, own.1.clone())?.bounds);
+                let bounds = bounds.entry(own.0).or_insert_with(under);
+                bounds.as_ref().map_or_else(TunedSettings::default, |bounds| bounds.first(settings))
+            };
+            let settings = match self.proposals.get(uid) {
+                Some(found) if found.group.profile == own.0 => found.proposal.told,
+                // The proposal still refers to the profile that the pod runs at present.
+                Some(found) => first(found.proposal.told),
+                None if view.slow.is_none() => TunedSettings::default(),
+                // The slow loop has not evaluated this pod yet. Settings pushed by the previous
+                // controller are kept; otherwise the pod starts with those of its group, or with
+                // the last learned ones.
+                None => {
+                    let own_settings =
+                        in_force.filter(|now| now.source == view.policy.meta.uid).map(|now| settings(&now.settings));
+                    let of_group = || self.tuner.settings(&group(view, own.0, (uid, machine)));
+                    let ended = || start.as_ref().map(|start| start.settings);
+                    first(own_settings.or_else(of_group).or_else(ended).unwrap_or_default())
+                }
+            };
+            match teller.tell(&pod.annotations, given, settings) {
+                Ok(told) => drop(seen.told.insert(uid.to_owned(), (told, start))),
+                Err(error) => large = Some(error.to_string()),
+            }
+        }
+        if let Some(why) = large {
+            let note = format!("cannot push the policy to sidecars: {why}");
+            seen.notices.push(EventNotice::warning(EventTarget::policy(&view.policy.meta), "PolicyTooLarge", note));
+        }
+    }
+
+    /// Fills in the results that the status reports.
+    fn live(&mut self, view: &Inputs<'_>, book: &SidecarRegistry, seen: &mut Outputs) {
+        let live = &mut seen.live;
+        live.current.clone_from(&self.rollout.current);
+        live.candidate.clone_from(&self.rollout.candidate);
+        let in_force = view.pods.iter().filter_map(|(pod, _)| book.get(&pod.meta.uid)?.in_force.as_ref());
+        let used: BTreeSet<String> =
+            in_force.map(|now| now.profile.clone()).filter(|profile| !profile.is_empty()).collect();
+        live.used = used.into_iter().collect();
+        live.healthy = self.missing.as_deref().map_or_else(|| healthy(&self.rollout), |arm| Some(missing(arm)));
+        live.summary = self.recent.summary();
+        live.predicted = self
+            .predicted
+            .summary()
+            .map(|summary| BatchingSummary { measured_items: Some(self.measured_items), ..summary });
+        let here = view.pods.iter().any(|(pod, _)| book.get(&pod.meta.uid).is_some_and(|sidecar| sidecar.here));
+        let worst = self.proposals.values().map(|proposal| &proposal.proposal.reason);
+        let worst = worst
+            .filter(|reason| reason.word != tuner::ReasonCode::Held && reason.word != tuner::ReasonCode::FewSamples);
+        let why = worst.map(|reason| reason.text.as_str()).next();
+        live.slo = here.then(|| self.recent.slo(slo(view.spec), why));
+        let mode = view.spec.mode.as_ref().and_then(OpenEnum::known).unwrap_or(view.otherwise);
+        let connected = view.pods.iter().filter_map(|(pod, _)| book.get(&pod.meta.uid)).filter(|sidecar| sidecar.here);
+        live.merging = merging(mode, connected);
+        live.pod_tunings = self.shown.iter().map(|shown| self.tuning(view, shown)).collect();
+        live.learned = self.learned.iter().map(learned_convert::write).collect();
+        live.verdicts.clone_from(&self.verdicts);
+    }
+
+    fn tuning(&self, view: &Inputs<'_>, shown: &status_list::PodTuning) -> PodTuning {
+        let pod = view.pods.iter().find(|(pod, _)| pod.meta.key.name == shown.pod);
+        let uid = pod.map(|(pod, _)| pod.meta.uid.clone());
+        let since = uid.as_ref().and_then(|uid| self.since.get(uid)).and_then(|(_, since)| time(*since));
+        let mode = view.spec.tuning.as_ref().and_then(|tuning| tuning.mode.clone());
+        let TunedSettings { shift_permille, slots_max, batch_weight_max } = shown.settings;
+        PodTuning {
+            pod: shown.pod.clone(),
+            uid,
+            profile: Some(shown.profile.clone()).filter(|profile| !profile.is_empty()),
+            accelerator: pod.map(|(_, machine)| (*machine).to_owned()).filter(|machine| !machine.is_empty()),
+            mode: mode.or(Some(OpenEnum::Known(TuningMode::Auto))),
+            slots_max,
+            batch_weight_max,
+            deadline_shift: share(shift_permille.into(), 1000).filter(|_| shift_permille > 0),
+            reason: Some(shown.word.as_str().to_owned()),
+            message: Some(shown.reason.clone()),
+            since,
+        }
+    }
+}
+
+/// Returns the health of the rollout.
+fn healthy(state: &RolloutState) -> Option<ConditionState> {
+    let said =
+        |holds, reason: &str| ConditionState { holds, reason: reason.to_owned(), message: state.message.clone() };
+    match state.phase {
+        Phase::Promoted => None,
+        Phase::Progressing => Some(said(ConditionStatus::True, "Progressing")),
+        Phase::Paused => Some(said(ConditionStatus::False, "Paused")),
+        // A manual rollback is no detected harm.
+        Phase::RolledBack if state.reason == "ManualRollback" => Some(said(ConditionStatus::True, "ManualRollback")),
+        Phase::RolledBack => Some(said(ConditionStatus::False, "RolledBack")),
+    }
+}
+
+/// Returns the SLO that applies to all routes.
+fn slo(spec: &BatchPolicySpec) -> Option<Duration> {
+    parse_duration(&spec.slo.as_ref()?.latency_p99.as_ref()?.0)
+}
+
+fn missing(arm: &str) -> ConditionState {
+    let message = format!("the experiment is waiting: BatchProfile {arm}, one of its arms, does not exist");
+    ConditionState { holds: ConditionStatus::False, reason: "ProfileNotFound".to_owned(), message }
+}
+
+/// Returns the group of pods with common settings for a pod that the slow loop has not evaluated
+/// yet.
+fn group(view: &Inputs<'_>, profile: &str, (uid, machine): (&str, &str)) -> GroupKey {
+    let granularity =
+        view.spec.tuning.as_ref().and_then(|tuning| tuning.granularity.as_ref()).and_then(OpenEnum::known);
+    let granularity = granularity.map(TuningGranularity::from).unwrap_or_default();
+    GroupKey::new(granularity, profile, (uid, machine))
+}
+
+/// Parameters of the slow loop under one profile.
+#[derive(Debug, Clone)]
+struct TuningLimits {
+    bounds: TuningBounds,
+    /// The configured number of slots of a policy other than `Adaptive`. Only `Adaptive` learns how
+    /// many executions the server runs concurrently and limits itself to them.
+    slots_by_hand: Option<u32>,
+}
+
+// === impl TuningLimits ===
+
+impl TuningLimits {
+    /// Returns `None` if the policy cannot be parsed, which its condition reports.
+    fn of(view: &Inputs<'_>, profile: BatchProfileSpec) -> Option<Self> {
+        let spec = BatchPolicySpec { limits: profile.limits, scheduling: profile.scheduling, ..view.spec.clone() };
+        let text = crate::injector::settings(spec, &BTreeMap::new(), view.otherwise).to_string();
+        let loaded = config::load(&text, &view.policy.meta.key.name).ok()?;
+        let policy = config::build(Some(&loaded), &Overrides::default(), &MachineLimits::default()).ok()?;
+        let promise = (slo(view.spec), view.spec.has_latency_target());
+        let scheduling = &policy.scheduling;
+        Some(Self {
+            bounds: TuningBounds::new(view.spec.tuning.as_ref(), promise, &policy.limits),
+            slots_by_hand: (scheduling.policy != SchedulingPolicy::Adaptive).then_some(scheduling.slots),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,531 @@
+//! Properties of the slow loop for every history of reports: bounds, step sizes, convergence, and
+//! reverting.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::batching::Tick;
+
+const SLO: Duration = Duration::from_millis(100);
+
+fn bounds() -> TuningBounds {
+    TuningBounds {
+        mode: TunerMode::Auto,
+        granularity: TuningGranularity::Pod,
+        slo: Some(SLO),
+        promised: true,
+        slots: (1, 16),
+        slots_own: Some(16),
+        weight: None,
+        weight_own: None,
+        shift_permille_max: 600,
+    }
+}
+
+/// Returns ten seconds of calls: the number answered, the late ones among them, and the number
+/// lost.
+fn seen(answered: u64, late: u64, lost: u64) -> GroupReport {
+    let mut seen = GroupReport { pod: "u".to_owned(), over: INTERVAL, late, lost, slots: 16, ..GroupReport::default() };
+    seen.latency.record_n(80_000, answered - late);
+    seen.latency.record_n(130_000, late);
+    seen
+}
+
+fn calm(lost: u64) -> GroupReport {
+    let mut seen = seen(1000, 0, lost);
+    seen.latency = Histogram::default();
+    seen.latency.record_n(40_000, 1000);
+    seen
+}
+
+/// A simulated group.
+struct SimulatedGroup {
+    now: Tick,
+    history: TuningState,
+    bounds: TuningBounds,
+    /// Settings pushed at each evaluation.
+    told: Vec<TunedSettings>,
+    words: Vec<ReasonCode>,
+}
+
+impl SimulatedGroup {
+    fn new(bounds: TuningBounds) -> Self {
+        Self { now: Tick::default(), history: TuningState::default(), bounds, told: Vec::new(), words: Vec::new() }
+    }
+
+    fn in_force(&self) -> TunedSettings {
+        self.told.last().copied().unwrap_or_default()
+    }
+
+    /// Evaluates a report of a sidecar that has applied the settings pushed last.
+    fn look(&mut self, mut seen: GroupReport) -> Proposal {
+        self.now = self.now.after(INTERVAL);
+        seen.in_force = Some(self.in_force());
+        seen.shift_permille = self.in_force().shift_permille;
+        seen.slots = seen.slots.min(self.in_force().slots_max.or(self.bounds.slots_own).unwrap_or(u32::MAX));
+        let (proposal, history) = propose(self.now, &seen, &self.bounds, std::mem::take(&mut self.history));
+        self.history = history;
+        self.told.push(proposal.told);
+        self.words.push(proposal.reason.word);
+        proposal
+    }
+
+    fn looks(&mut self, times: usize, seen: &GroupReport) -> Proposal {
+        (0..times).map(|_| self.look(seen.clone())).last().unwrap()
+    }
+
+    fn changes(told: &[TunedSettings]) -> usize {
+        told.windows(2).filter(|pair| pair[0] != pair[1]).count()
+    }
+
+    /// Number of times that the shift changed its direction.
+    fn turns(&self) -> usize {
+        let moves: Vec<bool> = self
+            .told
+            .windows(2)
+            .filter(|pair| pair[0].shift_permille != pair[1].shift_permille)
+            .map(|pair| pair[1].shift_permille > pair[0].shift_permille)
+            .collect();
+        moves.windows(2).filter(|pair| pair[0] != pair[1]).count()
+    }
+}
+
+/// Returns `true` if the step is at most a quarter, or the minimum step.
+fn bounded(from: TunedSettings, to: TunedSettings) -> bool {
+    let shift = from.shift_permille.max(to.shift_permille);
+    let slots = |settings: TunedSettings| settings.slots_max.unwrap_or(16);
+    let most = slots(from).max(slots(to));
+    from.shift_permille.abs_diff(to.shift_permille) <= (shift / 4).max(50)
+        && slots(from).abs_diff(slots(to)) <= most.div_ceil(4).max(1)
+}
+
+#[test]
+fn a_breach_of_half_a_minute_raises_the_shift_and_says_so() {
+    let mut world = SimulatedGroup::new(bounds());
+    for held in [world.look(seen(1000, 50, 0)), world.look(seen(1000, 50, 0))] {
+        assert_eq!((held.reason.word, held.settings), (ReasonCode::Held, TunedSettings::default()));
+    }
+    let raised = world.look(seen(1000, 50, 0));
+    assert_eq!(raised.reason.word, ReasonCode::ShiftRaised);
+    assert_eq!(raised.settings, TunedSettings { shift_permille: 50, ..TunedSettings::default() });
+    assert_eq!(raised.told, raised.settings);
+    assert_eq!(raised.reason.text, "p99 130ms over slo 100ms for 30s: deadline shift 0ms → 5ms");
+    let settling = world.look(seen(1000, 50, 0));
+    assert_eq!(settling.reason.word, ReasonCode::Settling, "counts that began before the step do not measure it");
+    assert_eq!(world.look(seen(1000, 8, 0)).reason.word, ReasonCode::Held);
+}
+
+#[test]
+fn a_step_after_which_the_slo_is_met_less_often_is_taken_back_and_not_tried_soon() {
+    let mut world = SimulatedGroup::new(bounds());
+    world.looks(3, &seen(1000, 50, 0));
+    assert_eq!(world.in_force().shift_permille, 50);
+    world.look(seen(1000, 50, 0));
+    let back = world.look(seen(850, 40, 150));
+    assert_eq!((back.reason.word, back.settings), (ReasonCode::RolledBack, TunedSettings::default()));
+    assert_eq!(
+        back.reason.text,
+        "slo met for 81% of the calls, 95% before: step reverted, deadline shift 5ms → 0ms, not retried for 5m"
+    );
+    // Fewer slots are the remaining option; the shift does not move until its block ends.
+    world.looks(20, &seen(1000, 50, 0));
+    assert!(world.told.iter().skip(6).all(|told| told.shift_permille == 0), "{:?}", world.told);
+    assert!(world.words.contains(&ReasonCode::SlotsLowered));
+}
+
+#[test]
+fn a_step_back_after_which_answers_are_late_is_undone_and_the_next_try_comes_later_each_time() {
+    let mut world = SimulatedGroup::new(bounds());
+    // 12 % of the SLO is spent outside the sidecar: from that shift on answers are in time, below
+    // it they are late.
+    let plant = |told: TunedSettings| if told.shift_permille >= 120 { calm(0) } else { seen(1000, 60, 0) };
+    for _ in 0..6 * 60 * 24 {
+        let told = world.in_force();
+        world.look(plant(told));
+    }
+    let undone = world.words.iter().filter(|word| **word == ReasonCode::RolledBack).count();
+    assert!((3..=9).contains(&undone), "{undone} in a day: 5, 10, 20 … minutes apart");
+    assert!(world.in_force().shift_permille >= 120);
+    assert!(world.turns() <= 2 * undone + 2, "{} turns", world.turns());
+}
+
+#[test]
+fn an_early_deadline_that_costs_calls_goes_back_sooner_than_one_that_costs_nothing() {
+    let begin = |lost| {
+        let mut world = SimulatedGroup::new(bounds());
+        world.history = TuningState::resume(TunedSettings { shift_permille: 200, ..TunedSettings::default() });
+        world.told.push(world.history.settings());
+        let looks = (0..60).position(|_| world.look(calm(lost)).reason.word == ReasonCode::ShiftLowered);
+        (looks.unwrap() + 1, world.in_force().shift_permille)
+    };
+    assert_eq!(begin(100), (6, 150), "after a minute, by a quarter");
+    assert_eq!(begin(0), (30, 150), "after five");
+}
+
+#[test]
+fn slots_come_back_before_deadlines_do() {
+    let mut world = SimulatedGroup::new(bounds());
+    world.history =
+        TuningState::resume(TunedSettings { shift_permille: 40, slots_max: Some(3), batch_weight_max: None });
+    world.told.push(world.history.settings());
+    world.looks(1000, &calm(100));
+    let moved: Vec<ReasonCode> = world.words.iter().copied().filter(|word| word.moves()).collect();
+    let first_shift = moved.iter().position(|word| *word == ReasonCode::ShiftLowered).unwrap();
+    assert!(moved[..first_shift].iter().all(|word| *word == ReasonCode::SlotsRaised), "{moved:?}");
+    assert_eq!(world.in_force(), TunedSettings::default());
+}
+
+#[test]
+fn steps_that_make_no_difference_go_back_and_what_is_left_is_said() {
+    let mut world = SimulatedGroup::new(bounds());
+    let last = world.looks(200, &seen(1000, 50, 0));
+    let count = |word| world.words.iter().filter(|other| **other == word).count();
+    assert!(count(ReasonCode::NoEffect) >= 8, "four steps of the shift and four of the slots: {:?}", world.words);
+    assert_eq!(last.settings, TunedSettings::default());
+    let said = world.words.iter().rposition(|word| *word == ReasonCode::Exhausted);
+    assert!(said.is_some(), "{:?}", world.words);
+}
+
+#[test]
+fn an_slo_below_a_lone_call_moves_nothing() {
+    let mut world = SimulatedGroup::new(bounds());
+    let late = GroupReport { lone_late: Some(Duration::from_millis(140)), ..seen(1000, 900, 0) };
+    let held = world.looks(50, &late);
+    assert_eq!((held.reason.word, SimulatedGroup::changes(&world.told)), (ReasonCode::Infeasible, 0));
+    assert_eq!(held.reason.text, "no setting can meet slo 100ms: a call alone takes 140ms");
+}
+
+#[test]
+fn while_the_servers_concurrency_is_learned_nothing_moves_however_late_calls_are() {
+    let mut world = SimulatedGroup::new(bounds());
+    let late = GroupReport { learning: true, ..seen(1000, 900, 0) };
+    let held = world.looks(50, &late);
+    assert_eq!((held.reason.word, SimulatedGroup::changes(&world.told)), (ReasonCode::Learning, 0));
+    // Late answers during learning do not count: the SLO must be missed for 30 s after it.
+    let words: Vec<ReasonCode> = (0..3).map(|_| world.look(seen(1000, 50, 0)).reason.word).collect();
+    assert_eq!(words, [ReasonCode::Held, ReasonCode::Held, ReasonCode::ShiftRaised]);
+}
+
+#[test]
+fn without_a_wall_of_the_policy_slots_are_never_set() {
+    let mut world = SimulatedGroup::new(TuningBounds { slots: (1, u32::MAX), slots_own: None, ..bounds() });
+    world.history = TuningState::resume(TunedSettings { slots_max: Some(3), ..TunedSettings::default() });
+    let bounded = world.look(seen(1000, 50, 0));
+    assert_eq!((bounded.reason.word, bounded.settings.slots_max), (ReasonCode::Bounded, None));
+    assert_eq!(bounded.reason.text, "moved into the bounds of the policy: slotsMax 3 → none");
+    world.looks(200, &seen(1000, 50, 0));
+    assert!(world.told.iter().all(|told| told.slots_max.is_none()), "{:?}", world.words);
+    assert!(world.words.contains(&ReasonCode::Exhausted), "{:?}", world.words);
+}
+
+#[test]
+fn few_calls_move_nothing_however_late_they_are() {
+    let mut world = SimulatedGroup::new(bounds());
+    let held = world.looks(100, &seen(3, 3, 0));
+    assert_eq!((held.reason.word, SimulatedGroup::changes(&world.told)), (ReasonCode::FewSamples, 0));
+    // Ten calls per report are enough when reports are merged.
+    world.looks(100, &seen(10, 5, 0));
+    assert!(SimulatedGroup::changes(&world.told) > 0);
+}
+
+#[test]
+fn recommend_publishes_and_tells_nobody() {
+    let mut world = SimulatedGroup::new(TuningBounds { mode: TunerMode::Recommend, ..bounds() });
+    let proposal = world.looks(30, &seen(1000, 50, 0));
+    assert_eq!((proposal.reason.word, proposal.settings.shift_permille), (ReasonCode::ShiftRaised, 50));
+    assert!(proposal.reason.text.ends_with("(recommended)"), "{}", proposal.reason.text);
+    assert!(world.told.iter().all(|told| *told == TunedSettings::default()));
+}
+
+#[test]
+fn manual_takes_back_what_was_told_and_a_frozen_arm_keeps_it() {
+    let tuned = TunedSettings { shift_permille: 100, slots_max: Some(2), batch_weight_max: None };
+    let mut world = SimulatedGroup::new(TuningBounds { mode: TunerMode::Manual, ..bounds() });
+    world.history = TuningState::resume(tuned);
+    assert_eq!(world.look(seen(1000, 50, 0)).told, TunedSettings::default());
+    let mut world = SimulatedGroup::new(bounds());
+    world.history = TuningState::resume(tuned);
+    let frozen = world.looks(50, &GroupReport { frozen: true, ..seen(1000, 500, 0) });
+    assert_eq!((frozen.reason.word, frozen.told), (ReasonCode::Frozen, tuned));
+}
+
+#[test]
+fn another_server_is_learned_afresh_under_the_settings_at_hand() {
+    let mut world = SimulatedGroup::new(bounds());
+    world.looks(3, &seen(1000, 50, 0));
+    let before = world.in_force();
+    let settling = world.look(GroupReport { changes: 1, ..seen(1000, 900, 500) });
+    assert_eq!(
+        (settling.reason.word, settling.settings),
+        (ReasonCode::Settling, before),
+        "no verdict on the last step"
+    );
+}
+
+#[test]
+fn narrower_bounds_hold_at_once() {
+    let mut world = SimulatedGroup::new(bounds());
+    world.history =
+        TuningState::resume(TunedSettings { shift_permille: 300, slots_max: Some(9), batch_weight_max: None });
+    world.bounds.shift_permille_max = 100;
+    world.bounds.slots = (1, 4);
+    let bounded = world.look(calm(0));
+    assert_eq!(
+        (bounded.reason.word, bounded.settings.shift_permille, bounded.settings.slots_max),
+        (ReasonCode::Bounded, 100, Some(4))
+    );
+}
+
+#[test]
+fn the_weight_cap_follows_learned_ceilings_and_never_latency() {
+    let mut world =
+        SimulatedGroup::new(TuningBounds { weight: Some((1000, 8000)), weight_own: Some(8000), ..bounds() });
+    world.looks(40, &seen(1000, 900, 50));
+    assert!(world.told.iter().all(|told| told.batch_weight_max.is_none()));
+    world.looks(40, &GroupReport { weight_ceiling: Some(5000), ..calm(0) });
+    assert_eq!(world.in_force().batch_weight_max, Some(6250), "so that the sidecar can probe beyond 5000");
+    assert!(world.told.windows(2).all(|pair| {
+        let of = |told: TunedSettings| told.batch_weight_max.unwrap_or(8000);
+        of(pair[0]).abs_diff(of(pair[1])) <= of(pair[0]).max(of(pair[1])) / 4
+    }));
+    world.looks(40, &calm(0));
+    assert_eq!(world.in_force().batch_weight_max, None, "nothing is refused any more");
+}
+
+#[test]
+fn a_small_weight_cap_moves_by_quarters_and_late_answers_are_seen_meanwhile() {
+    let mut world = SimulatedGroup::new(TuningBounds { weight: Some((1, 512)), ..bounds() });
+    let refused = |late| GroupReport { weight_ceiling: Some(100), ..seen(1000, late, 0) };
+    let looks = (0..40).position(|_| {
+        world.look(refused(0));
+        world.in_force().batch_weight_max == Some(125)
+    });
+    assert!(looks.is_some_and(|looks| looks < 16), "{:?}", world.told);
+    let mut world = SimulatedGroup::new(TuningBounds { weight: Some((1, 512)), ..bounds() });
+    world.looks(16, &refused(50));
+    assert!(world.words.contains(&ReasonCode::ShiftRaised), "{:?}", world.words);
+}
+
+#[test]
+fn a_policy_that_promises_no_latency_is_not_tuned_by_it_and_says_so() {
+    let mut world = SimulatedGroup::new(TuningBounds { promised: false, slo: None, ..bounds() });
+    let held = world.looks(10, &GroupReport { latency: Histogram::default(), late: 0, ..seen(0, 0, 0) });
+    assert_eq!((held.reason.word, held.settings), (ReasonCode::NoSlo, TunedSettings::default()));
+}
+
+#[test]
+fn what_is_recommended_stands_until_the_slo_is_met_without() {
+    let mut world =
+        SimulatedGroup::new(TuningBounds { mode: TunerMode::Recommend, weight: Some((1, 8000)), ..bounds() });
+    world.looks(30, &GroupReport { weight_ceiling: Some(4000), ..seen(100, 20, 0) });
+    let said: Vec<TunedSettings> =
+        (0..6).map(|_| world.look(GroupReport { weight_ceiling: Some(4000), ..seen(100, 20, 0) }).settings).collect();
+    let wanted =
+        TunedSettings { shift_permille: said[0].shift_permille, slots_max: None, batch_weight_max: Some(5000) };
+    assert!(wanted.shift_permille > 0 && said.iter().all(|said| *said == wanted), "{said:?}");
+    let met = TunedSettings { batch_weight_max: Some(8000), ..TunedSettings::default() };
+    assert_eq!(world.looks(3, &calm(0)).settings, met, "by the bound alone");
+}
+
+#[test]
+fn pods_are_pooled_as_the_policy_says_and_never_across_profiles() {
+    let pod = |name: &str, node_class: &str, profile: &str| GroupReport {
+        pod: name.to_owned(),
+        node_class: node_class.to_owned(),
+        profile: profile.to_owned(),
+        in_force: Some(TunedSettings::default()),
+        ..seen(30, 10, 0)
+    };
+    let pods =
+        [pod("1", "l4", "a"), pod("2", "l4", "a"), pod("3", "l4", "a"), pod("4", "h100", "a"), pod("5", "l4", "b")];
+    let shifts = |granularity| {
+        let mut tuner = Tuner::default();
+        let bounds = TuningBounds { granularity, ..bounds() };
+        let mut told = Vec::new();
+        for look in 1..=6_u64 {
+            told = tuner.look(Tick(look * 10_000_000_000), |_: &str| bounds.clone(), &pods, &[]);
+        }
+        told.sort_by(|one, other| one.pod.cmp(&other.pod));
+        told.iter().map(|pod| pod.proposal.told.shift_permille).collect::<Vec<_>>()
+    };
+    assert_eq!(shifts(TuningGranularity::Pod), [0; 5], "90 calls are too few");
+    assert_eq!(shifts(TuningGranularity::NodeClass), [50, 50, 50, 0, 0], "270 are enough");
+    assert_eq!(shifts(TuningGranularity::Workload), [50, 50, 50, 50, 0]);
+}
+
+#[test]
+fn a_group_settles_only_when_every_pod_has_applied_the_step() {
+    let bounds = TuningBounds { granularity: TuningGranularity::NodeClass, ..bounds() };
+    let mut tuner = Tuner::default();
+    let mut look = |number: u64, in_force: [TunedSettings; 3]| {
+        let pods: Vec<GroupReport> = in_force
+            .iter()
+            .zip(["1", "2", "3"])
+            .map(|(own, pod)| GroupReport { pod: pod.to_owned(), in_force: Some(*own), ..seen(1000, 50, 0) })
+            .collect();
+        let now = Tick::default().after(INTERVAL * u32::try_from(number).unwrap());
+        tuner.look(now, |_: &str| bounds.clone(), &pods, &[]).remove(0).proposal
+    };
+    let before = TunedSettings::default();
+    let after = (1..=3).map(|number| look(number, [before; 3]).told).last().unwrap();
+    assert_ne!(after, before, "a step");
+    for number in 4..=8 {
+        assert_eq!(look(number, [before, before, after]).reason.word, ReasonCode::Settling, "two of three lag");
+    }
+    assert_ne!(look(9, [after; 3]).reason.word, ReasonCode::Settling);
+}
+
+#[test]
+fn another_leader_carries_on_and_a_new_pod_begins_with_what_is_known() {
+    let told = TunedSettings { shift_permille: 120, ..TunedSettings::default() };
+    let mut tuner = Tuner::default();
+    let pod = |in_force| GroupReport { profile: "p".to_owned(), node_class: "l4".to_owned(), in_force, ..calm(0) };
+    let proposals = tuner.look(Tick(1), |_: &str| bounds(), &[pod(Some(told))], &[]);
+    assert_eq!(proposals[0].proposal.told, told);
+    let learned = learned::LearnedProfile {
+        profile: "p".to_owned(),
+        node_class: "l4".to_owned(),
+        settings: told,
+        ..learned::LearnedProfile::default()
+    };
+    let proposals =
+        Tuner::default().look(Tick(1), |_: &str| bounds(), &[pod(Some(TunedSettings::default()))], &[learned]);
+    assert_eq!(proposals[0].proposal.told, told);
+}
+
+/// Regression test. The shift is raised for long, lowered by a step, raised again without effect,
+/// and then reverted. Reverting must not cross the step down, since that would raise the shift by
+/// more than one step.
+#[test]
+fn a_way_back_ends_where_the_settings_were_loosened_in_between() {
+    let late = |over: u64| GroupReport { over: Duration::from_secs(over), ..seen(1000, 300, 0) };
+    let lost = |over: u64| GroupReport { over: Duration::from_secs(over), ..seen(1000, 0, 50) };
+    let few = seen(1000, 10, 0);
+    let reports = [
+        (1, late(44)),
+        (2, late(10)),
+        (1, lost(10)),
+        (4, late(10)),
+        (2, late(32)),
+        (1, lost(10)),
+        (1, few),
+        (2, lost(53)),
+        (1, late(10)),
+        (1, lost(10)),
+        (6, late(10)),
+        (8, lost(10)),
+        (8, late(10)),
+        (1, late(29)),
+        (1, lost(10)),
+        (2, lost(29)),
+        (1, late(10)),
+        (1, lost(10)),
+        (3, late(10)),
+    ];
+    let mut world = SimulatedGroup::new(bounds());
+    for (times, report) in reports {
+        world.looks(times, &report);
+    }
+    for pair in world.told.windows(2) {
+        assert!(bounded(pair[0], pair[1]), "{:?} to {:?}", pair[0], pair[1]);
+    }
+}
+
+/// Generates any report of a sidecar, consistent or not.
+fn any_seen() -> impl Strategy<Value = GroupReport> {
+    (
+        0..2000_u64,
+        0..=1000_u64,
+        0..500_u64,
+        1..=20_u32,
+        prop::option::of(1..300_u64),
+        prop::option::of(1..9000_u64),
+        0..3_u64,
+        0..60_u64,
+    )
+        .prop_map(|(answered, late, lost, slots, lone, weight_ceiling, changes, over)| GroupReport {
+            slots,
+            lone_late: lone.map(Duration::from_millis),
+            weight_ceiling,
+            changes: u64::from(changes == 2),
+            over: Duration::from_secs(over),
+            ..seen(answered, late * answered / 1000, lost)
+        })
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_reported_settings_stay_within_bounds_and_move_in_bounded_steps(
+        reports in prop::collection::vec((any_seen(), 1..12_usize), 1..60),
+    ) {
+        let mut world = SimulatedGroup::new(TuningBounds { weight: Some((500, 8000)), weight_own: Some(8000), ..bounds() });
+        for (report, times) in reports {
+            // The core uses every slot that it may. Otherwise a step of the limit is not a step of
+            // the number in use.
+            let report = GroupReport { slots: 16, ..report };
+            world.looks(times, &report);
+        }
+        for told in &world.told {
+            prop_assert!(told.shift_permille <= 600);
+            prop_assert!(told.slots_max.is_none_or(|slots| (1..=16).contains(&slots)));
+            prop_assert!(told.batch_weight_max.is_none_or(|weight| (500..=8000).contains(&weight)));
+        }
+        for pair in world.told.windows(2) {
+            let [from, to] = [pair[0], pair[1]].map(|told| told.batch_weight_max.unwrap_or(8000));
+            prop_assert!(from.abs_diff(to) <= from.max(to) / 4 + 1, "weight {from} to {to}");
+        }
+        for pair in world.told.windows(2) {
+            prop_assert!(bounded(pair[0], pair[1]), "{:?} to {:?}", pair[0], pair[1]);
+        }
+    }
+
+    #[test]
+    fn bounds_inside_the_limits_hold_from_the_first_look_on(
+        reports in prop::collection::vec((any_seen(), 1..12_usize), 1..60),
+        weight_own in prop::option::of(2001..9000_u64),
+        frozen in any::<bool>(),
+    ) {
+        let inside = TuningBounds { slots: (1, 4), weight: Some((500, 2000)), weight_own, ..bounds() };
+        let mut world = SimulatedGroup::new(inside);
+        for (report, times) in reports {
+            // A server that executes sixteen batches concurrently does so below any limit that is
+            // pushed.
+            world.looks(times, &GroupReport { slots: 16, frozen, ..report });
+        }
+        for told in &world.told {
+            prop_assert!(told.slots_max.is_some_and(|slots| (1..=4).contains(&slots)), "{told:?}");
+            prop_assert!(told.batch_weight_max.is_some_and(|weight| (500..=2000).contains(&weight)), "{told:?}");
+        }
+        for pair in world.told.windows(2) {
+            prop_assert!(bounded(pair[0], pair[1]), "{:?} to {:?}", pair[0], pair[1]);
+        }
+    }
+
+    #[test]
+    fn under_steady_reports_it_comes_to_rest(report in any_seen()) {
+        let mut world = SimulatedGroup::new(bounds());
+        let report = GroupReport { over: INTERVAL, ..report };
+        world.looks(2 * 8640, &report);
+        // Two days of reports. A failed step is retried after each doubling of five minutes, hence
+        // at most twice on the second day: four steps of two parameters, there and back.
+        let later = &world.told[8640..];
+        prop_assert!(SimulatedGroup::changes(later) <= 32, "{} changes on the second day", SimulatedGroup::changes(later));
+        prop_assert!(SimulatedGroup::changes(&world.told) <= 250, "{} in all", SimulatedGroup::changes(&world.told));
+    }
+
+    #[test]
+    fn noise_around_the_slo_does_not_make_it_swing(seed in any::<u64>(), level in 0..30_u64) {
+        let mut world = SimulatedGroup::new(bounds());
+        let mut draw = groupage_simulator::splitmix64::SplitMix64::new(seed, 1);
+        for _ in 0..4000 {
+            // A random number of late answers, at an expected rate of `level` in a thousand.
+            let late = (0..1000).filter(|_| draw.unit() * 1000.0 < level as f64).count() as u64;
+            world.look(seen(1000, late, 0));
+        }
+        // At most one change of direction in a hundred evaluations, which is one in about 17
+        // minutes.
+        prop_assert!(world.turns() <= 40, "{} turns in eleven hours at {level} in a thousand", world.turns());
+    }
+}

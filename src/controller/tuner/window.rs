@@ -1,0 +1,202 @@
+//! Counts of a period of time, and their comparison with the SLO.
+
+use std::time::Duration;
+
+use super::GroupReport;
+use crate::control::histogram::Histogram;
+
+/// Minimum number of answered calls for a statement about a 99th percentile: two late ones are
+/// expected of an SLO that is just met.
+const SAMPLES_MIN: u64 = 200;
+/// Share of late answers that an SLO on the 99th percentile allows, in thousandths.
+const LATE_PERMILLE: u64 = 10;
+/// Required confidence that more answers are late than allowed, in standard deviations (one-sided
+/// 95 %): one window in twenty of an SLO that is just met is classified as late, and three
+/// consecutive ones are needed.
+const LATE_Z: f64 = 1.645;
+/// The SLO is met with time to spare if the p99 is below this part of it, in thousandths...
+const CALM_PERMILLE: u64 = 850;
+/// ...and at most this share of the answers is late, in thousandths.
+const CALM_LATE_PERMILLE: u64 = 2;
+/// Share of lost calls, in thousandths, from which on an early deadline has a cost.
+const COST_PERMILLE: u64 = 10;
+/// The SLO is met less often if the difference exceeds this many standard deviations, and this
+/// share of the calls, in thousandths.
+const WORSE_Z: f64 = 3.0;
+const WORSE_PERMILLE: f64 = 10.0;
+/// Two windows are not comparable if their call rates differ by more than this, in thousandths.
+const LOAD_PERMILLE: f64 = 300.0;
+
+/// Maximum age of counts: older ones belong to another time of day.
+pub(super) const WINDOW_MAX: Duration = Duration::from_secs(300);
+
+/// Counts of a period of time.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SampleWindow {
+    /// Duration of the period.
+    pub over: Duration,
+    /// Latency, from arrival to answer, in microseconds.
+    pub latency: Histogram,
+    /// Number of answers later than their SLO.
+    pub late: u64,
+    /// Number of calls without an answer.
+    pub lost: u64,
+}
+
+/// Consecutive windows with the same verdict: their total duration, and the newest of them merged.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct VerdictRun {
+    pub(super) long: Duration,
+    /// Covers at most [`WINDOW_MAX`] plus one window.
+    pub(super) window: SampleWindow,
+}
+
+/// Comparison of a window with the SLO.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SloVerdict {
+    /// More answers are late than the SLO allows.
+    Late,
+    /// Neither late nor calm: the hysteresis band in which nothing moves.
+    Near,
+    /// The SLO is met with time to spare.
+    Calm,
+}
+
+// === impl SampleWindow ===
+
+impl SampleWindow {
+    /// Adds an observation.
+    pub fn add(&mut self, seen: &GroupReport) {
+        self.over += seen.over;
+        self.latency.merge(&seen.latency);
+        self.late = self.late.saturating_add(seen.late);
+        self.lost = self.lost.saturating_add(seen.lost);
+    }
+
+    /// Number of completed calls with an SLO.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.latency.count().saturating_add(self.lost)
+    }
+
+    /// Number of calls that were answered in time.
+    #[must_use]
+    pub fn good(&self) -> u64 {
+        self.latency.count().saturating_sub(self.late)
+    }
+
+    /// The 99th percentile of the latency of answered calls.
+    #[must_use]
+    pub fn p99(&self) -> Option<Duration> {
+        self.latency.quantile(990).map(Duration::from_micros)
+    }
+
+    pub(super) fn is_enough(&self) -> bool {
+        self.latency.count() >= SAMPLES_MIN
+    }
+
+    /// Number of answered calls, and the number required.
+    pub(super) fn needs(&self) -> (u64, u64) {
+        (self.latency.count(), SAMPLES_MIN)
+    }
+
+    pub(super) fn verdict(&self, slo: Option<Duration>) -> SloVerdict {
+        let answered = self.latency.count();
+        if wilson_lower_bound(self.late, answered) > float(LATE_PERMILLE) / 1000.0 {
+            return SloVerdict::Late;
+        }
+        let few_late = self.late * 1000 <= answered * CALM_LATE_PERMILLE;
+        let spare = slo.is_none_or(|slo| {
+            self.p99().is_none_or(|p99| p99.as_micros() * 1000 <= slo.as_micros() * u128::from(CALM_PERMILLE))
+        });
+        if few_late && spare { SloVerdict::Calm } else { SloVerdict::Near }
+    }
+
+    /// Returns `true` if calls are lost in a number that a later deadline might save.
+    pub(super) fn costs(&self) -> bool {
+        self.lost * 1000 >= self.calls().max(1) * COST_PERMILLE
+    }
+
+    /// Returns `true` if the SLO is met significantly less often than in `before`, by a
+    /// two-proportion z-test. Returns `false` if the load of the two windows is not comparable.
+    pub(super) fn is_worse_than(&self, before: &Self) -> bool {
+        let (now, then) = (float(self.calls()), float(before.calls()));
+        if now < 1.0 || then < 1.0 || self.over.is_zero() || before.over.is_zero() {
+            return false;
+        }
+        let (rate, earlier) = (now / self.over.as_secs_f64(), then / before.over.as_secs_f64());
+        if (rate / earlier - 1.0).abs() * 1000.0 > LOAD_PERMILLE {
+            return false;
+        }
+        let drop = float(before.good()) / then - float(self.good()) / now;
+        let pooled = (float(self.good()) + float(before.good())) / (now + then);
+        let deviation = (pooled * (1.0 - pooled) * (1.0 / now + 1.0 / then)).sqrt();
+        drop * 1000.0 >= WORSE_PERMILLE && drop > WORSE_Z * deviation
+    }
+}
+
+// === impl VerdictRun ===
+
+impl VerdictRun {
+    pub(super) fn join(&mut self, next: &SampleWindow) {
+        self.long += next.over;
+        if self.window.over >= WINDOW_MAX {
+            self.window = SampleWindow::default();
+        }
+        let window = &mut self.window;
+        window.over += next.over;
+        window.latency.merge(&next.latency);
+        window.late = window.late.saturating_add(next.late);
+        window.lost = window.lost.saturating_add(next.lost);
+    }
+}
+
+/// Lower bound of the Wilson score interval for a proportion (Wilson 1927).
+fn wilson_lower_bound(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        return 0.0;
+    }
+    let (n, z) = (float(whole), LATE_Z);
+    let p = float(part) / n;
+    let spread = z * (p * (1.0 - p) / n + z * z / (4.0 * n * n)).sqrt();
+    ((p + z * z / (2.0 * n) - spread) / (1.0 + z * z / n)).max(0.0)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of calls stay below 2^53")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLO: Option<Duration> = Some(Duration::from_millis(100));
+
+    fn window(answers: u64, late: u64, lost: u64) -> SampleWindow {
+        let mut window = SampleWindow { over: Duration::from_secs(10), late, lost, ..SampleWindow::default() };
+        window.latency.record_n(60_000, answers - late);
+        window.latency.record_n(130_000, late);
+        window
+    }
+
+    #[test]
+    fn a_window_is_late_only_where_chance_would_not_make_it_so() {
+        assert_eq!(window(1000, 10, 0).verdict(SLO), SloVerdict::Near, "as many as are allowed");
+        assert_eq!(window(1000, 14, 0).verdict(SLO), SloVerdict::Near, "that may be chance");
+        assert_eq!(window(1000, 18, 0).verdict(SLO), SloVerdict::Late);
+        assert_eq!(window(200, 4, 0).verdict(SLO), SloVerdict::Near);
+        assert_eq!(window(100_000, 1100, 0).verdict(SLO), SloVerdict::Late, "many calls tell a little from too many");
+        assert_eq!(window(1000, 0, 0).verdict(SLO), SloVerdict::Calm);
+    }
+
+    #[test]
+    fn worse_is_by_a_margin_and_beyond_chance_and_under_the_same_load() {
+        let before = window(1000, 0, 20);
+        assert!(window(1000, 0, 80).is_worse_than(&before));
+        assert!(!window(1000, 0, 30).is_worse_than(&before), "a thousandth");
+        assert!(!window(100, 0, 6).is_worse_than(&window(100, 0, 2)), "chance");
+        assert!(!window(2000, 0, 400).is_worse_than(&before), "twice as many calls came");
+        assert!(!window(1000, 0, 20).is_worse_than(&SampleWindow::default()));
+    }
+}

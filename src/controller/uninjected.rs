@@ -1,0 +1,245 @@
+//! Classifies uninjected pods that request injection: missed by the webhook, or not injectable.
+//!
+//! The watched metadata shows only that a pod requests injection. The reason why it has no sidecar
+//! needs the whole pod: the leader reads it once and passes it to the decision function of the
+//! webhook. This is slow background work that nothing waits for.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1 as core;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::desired::ReconcileResult;
+use super::gap::InjectionGap;
+use super::lease::Leadership;
+use super::watch::SharedState;
+use super::webhook::{AdmissionRequest, ReviewContext, would};
+use super::world::{ClusterState, ObjectKey, Pod};
+use crate::batching::Tick;
+use crate::clock::Clock;
+use crate::injector::InjectionContext;
+
+/// Maximum number of pods read per round; the others wait for the next one.
+const READ_MAX: usize = 50;
+/// Timeout of one API call.
+const CALL: Duration = Duration::from_secs(10);
+/// Age at which a result is computed again, since policies and the installation's values change.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(600);
+/// Maximum number of results kept. Further pods are not recorded.
+const REMEMBERED_MAX: usize = 10_000;
+
+/// Results by UID of the pod. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct InjectionGaps(Arc<Mutex<BTreeMap<String, GapEntry>>>);
+
+#[derive(Debug, Clone)]
+struct GapEntry {
+    /// The pod as it was when it was classified.
+    pod: Arc<Pod>,
+    found: InjectionGap,
+    at: Tick,
+}
+
+// === impl InjectionGaps ===
+
+impl InjectionGaps {
+    /// Returns all results.
+    #[must_use]
+    pub fn found(&self) -> BTreeMap<String, InjectionGap> {
+        self.lock().iter().map(|(uid, entry)| (uid.clone(), entry.found.clone())).collect()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, GapEntry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes the entries of pods that no longer exist, and returns the pods to classify next.
+    fn next(&self, round: &ReconcileResult, now: Tick) -> Vec<Arc<Pod>> {
+        let mut entries = self.lock();
+        let asking: Vec<&Arc<Pod>> = round.attached.bare.keys().filter_map(|key| round.world.bare.get(key)).collect();
+        let there: BTreeMap<&str, &Arc<Pod>> = asking.iter().map(|pod| (pod.meta.uid.as_str(), *pod)).collect();
+        entries.retain(|uid, _| there.contains_key(uid.as_str()));
+        let fresh = |pod: &&&Arc<Pod>| {
+            let entry = entries.get(&pod.meta.uid);
+            entry.is_none_or(|entry| entry.pod != ***pod || now.since(entry.at) >= RECHECK_INTERVAL)
+        };
+        asking.iter().filter(fresh).take(READ_MAX).map(|pod| Arc::clone(pod)).collect()
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "the pod is stored in the entry")]
+    fn note(&self, pod: Arc<Pod>, found: InjectionGap, at: Tick) -> bool {
+        let mut entries = self.lock();
+        if entries.len() >= REMEMBERED_MAX && !entries.contains_key(&pod.meta.uid) {
+            return false;
+        }
+        let uid = pod.meta.uid.clone();
+        let before = entries.insert(uid, GapEntry { pod, found: found.clone(), at });
+        before.is_none_or(|before| before.found != found)
+    }
+}
+
+/// The installation's values, as the webhook uses them.
+pub struct InstallationValues {
+    /// Builds the injection context common to all pods.
+    pub base: Arc<dyn Fn() -> InjectionContext + Send + Sync>,
+    /// The controller's own namespace.
+    pub own_namespace: String,
+    /// Overrides the sidecar form: `Some` forces the native or the classic form.
+    pub native: Option<bool>,
+}
+
+/// Classifies such pods while this replica leads, until shutdown is signalled.
+pub async fn look(
+    (client, shared, leadership): (kube::Client, SharedState, Leadership),
+    looked: InjectionGaps,
+    installed: InstallationValues,
+    clock: Clock,
+    mut rounds: watch::Receiver<Arc<ReconcileResult>>,
+    mut stop: watch::Receiver<bool>,
+) {
+    loop {
+        tokio::select! {
+            changed = rounds.changed() => if changed.is_err() { return },
+            // An error means that the sender is dropped, which is a shutdown too.
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+        let round = rounds.borrow_and_update().clone();
+        if !leadership.leads() {
+            continue;
+        }
+        let mut news = false;
+        for pod in looked.next(&round, clock.now()) {
+            if *stop.borrow() || !leadership.leads() {
+                break;
+            }
+            match tokio::time::timeout(CALL, read(&client, &pod.meta.key)).await {
+                Ok(Ok(Some(object))) if object["metadata"]["uid"] == pod.meta.uid.as_str() => {
+                    if let Some(found) = installed.judge(&pod.meta.key, object, &round.world) {
+                        news |= looked.note(pod, found, clock.now());
+                    }
+                }
+                // The pod was deleted, or another pod has its name now.
+                Ok(Ok(_)) => {}
+                // The next round follows within seconds.
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, pod = %pod.meta.key, "cannot read a pod without a sidecar");
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        if news {
+            shared.update(|_| true);
+        }
+    }
+}
+
+// === impl InstallationValues ===
+
+impl InstallationValues {
+    /// Returns the decision that the webhook would have made about a pod.
+    fn judge(&self, key: &ObjectKey, pod: Value, world: &ClusterState) -> Option<InjectionGap> {
+        let Self { base, own_namespace, native } = self;
+        let base = base();
+        judge(key, pod, ReviewContext { world, base: &base, own_namespace, token: "", native: *native })
+    }
+}
+
+impl fmt::Debug for InstallationValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Installed").field("own_namespace", &self.own_namespace).finish_non_exhaustive()
+    }
+}
+
+/// Reads one whole pod. It uses a list, since the RBAC rules grant no `get` on pods.
+async fn read(client: &kube::Client, key: &ObjectKey) -> kube::Result<Option<Value>> {
+    let pods: Api<DynamicObject> =
+        Api::namespaced_with(client.clone(), &key.namespace, &ApiResource::erase::<core::Pod>(&()));
+    let list = pods.list(&ListParams::default().fields(&format!("metadata.name={}", key.name)).limit(1)).await?;
+    let Some(mut object) = list.items.into_iter().next() else { return Ok(None) };
+    object.metadata.managed_fields = None;
+    Ok(serde_json::to_value(object).ok())
+}
+
+/// Returns the webhook's decision about a pod that already runs. The status is removed, since an
+/// admission review does not contain it.
+fn judge(key: &ObjectKey, mut pod: Value, known: ReviewContext<'_>) -> Option<InjectionGap> {
+    if let Some(fields) = pod.as_object_mut() {
+        fields.remove("status");
+        fields.insert("apiVersion".to_owned(), json!("v1"));
+        fields.insert("kind".to_owned(), json!("Pod"));
+    }
+    let question =
+        AdmissionRequest { uid: String::new(), makes_pod: true, namespace: key.namespace.clone(), pod, dry_run: true };
+    would(&question, known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attachment::attached;
+    use crate::world::fixtures::*;
+
+    fn round(world: ClusterState) -> ReconcileResult {
+        let attached = attached(&world, true, &std::collections::BTreeSet::new());
+        ReconcileResult { world, attached, ..ReconcileResult::default() }
+    }
+
+    #[test]
+    fn a_pod_is_looked_at_once_and_again_when_it_changed_or_after_a_while() {
+        let mut world = ClusterState::default();
+        bare(&mut world, pod("a", "p", &[]));
+        let looked = InjectionGaps::default();
+        let at = |seconds: u64| Tick::from_millis(seconds * 1000);
+        let first = looked.next(&round(world.clone()), at(0));
+        assert_eq!(first.len(), 1);
+        assert!(looked.note(first[0].clone(), InjectionGap::Missed, at(0)));
+        assert!(looked.next(&round(world.clone()), at(599)).is_empty());
+        assert_eq!(looked.next(&round(world.clone()), at(600)).len(), 1);
+        bare(&mut world, pod("a", "p", &[("other", "label")]));
+        assert_eq!(looked.next(&round(world.clone()), at(1)).len(), 1);
+        assert!(!looked.note(first[0].clone(), InjectionGap::Missed, at(1)), "no news");
+        looked.next(&round(ClusterState::default()), at(2));
+        assert!(looked.found().is_empty(), "it is gone");
+    }
+
+    #[test]
+    fn what_the_webhook_would_have_done_is_asked_of_the_same_function() {
+        let world = ClusterState { synced: true, ..ClusterState::default() };
+        let base = InjectionContext { unless_disabled: true, ..InjectionContext::default() };
+        let known = ReviewContext { world: &world, base: &base, own_namespace: "", token: "", native: Some(true) };
+        let pod = |host: bool| json!({"metadata": {"name": "p"}, "spec": {"hostNetwork": host, "containers": [{"name": "c", "ports": [{"containerPort": 80}]}]}, "status": {"phase": "Running"}});
+        assert_eq!(judge(&ObjectKey::new("a", "p"), pod(false), known), Some(InjectionGap::Missed));
+        assert!(
+            matches!(judge(&ObjectKey::new("a", "p"), pod(true), known), Some(InjectionGap::Cannot(why)) if why.starts_with("HostNetwork"))
+        );
+        let none = InjectionContext::default();
+        let with = |native, own: &str| InstallationValues {
+            base: Arc::new(|| InjectionContext { unless_disabled: true, ..InjectionContext::default() }),
+            own_namespace: own.to_owned(),
+            native,
+        };
+        let cluster = ClusterState { server_native: Some(true), ..world.clone() };
+        let mut job = pod(false);
+        job["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true}]);
+        let judge_job =
+            |installed: InstallationValues| installed.judge(&ObjectKey::new("a", "p"), job.clone(), &cluster);
+        assert_eq!(judge_job(with(None, "g")), Some(InjectionGap::Missed));
+        assert!(
+            matches!(judge_job(with(Some(false), "g")), Some(InjectionGap::Cannot(why)) if why.starts_with("JobNeedsNativeSidecar")),
+            "the installation disables the native form"
+        );
+        assert_eq!(judge_job(with(None, "a")), None, "the controller's own namespace");
+        assert_eq!(
+            judge(&ObjectKey::new("a", "p"), pod(false), ReviewContext { base: &none, ..known }),
+            None,
+            "it does not request injection"
+        );
+    }
+}

@@ -1,0 +1,90 @@
+//! `groupage check`: verifies that a cluster can run Groupage and that an installation works.
+//!
+//! The command gathers facts (`facts`), judges them (`judge`) and prints the findings (`print`).
+//! Symbols and exit codes are those of `linkerd check`: √ passes, ‼ is a warning, × is an error and
+//! makes the command fail.
+
+mod facts;
+mod evaluate;
+mod print;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, ValueEnum};
+
+use self::evaluate::{Severity, judge, worst};
+use self::facts::{gather, tried};
+use self::print::shown;
+use super::cluster::{self, ClusterTarget};
+use crate::config::parse_duration;
+
+/// Interval between two checks while `--wait` has not elapsed.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Format of the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// All checks, as a table.
+    Table,
+    /// Only warnings and errors.
+    Short,
+    /// JSON, for programs.
+    Json,
+}
+
+/// Arguments of `groupage check`.
+#[derive(Debug, ClapArgs)]
+pub(super) struct CheckArgs {
+    #[command(flatten)]
+    target: ClusterTarget,
+    /// Check only what an installation requires
+    #[arg(long)]
+    pre: bool,
+    /// Namespace of the controller
+    #[arg(long, value_name = "NAMESPACE", default_value = "groupage-system")]
+    controller_namespace: String,
+    /// Also check the injection in this namespace, by a server-side dry run of a pod that requests
+    /// a sidecar; no pod is created
+    #[arg(long, value_name = "NAMESPACE")]
+    try_in: Option<String>,
+    /// Wait up to this long until there is no error
+    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    wait: String,
+    /// Output format
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+pub(super) fn run(args: &CheckArgs) -> ExitCode {
+    cluster::run(async {
+        let wait = parse_duration(&args.wait).ok_or_else(|| format!("--wait {:?} is not a duration", args.wait))?;
+        let cluster = args.target.connect().await?;
+        let look = async || {
+            let mut facts = gather(&cluster.client, &args.controller_namespace, args.pre).await?;
+            if let Some(namespace) = &args.try_in {
+                facts.tried = Some(tried(&cluster.client, namespace, &facts.controller).await);
+            }
+            Ok::<_, String>(judge(&facts, args.pre))
+        };
+        let soon = async {
+            loop {
+                let findings = look().await?;
+                if worst(&findings) < Severity::Error {
+                    return Ok::<_, String>(findings);
+                }
+                tokio::time::sleep(CHECK_INTERVAL).await;
+            }
+        };
+        // When the time is over, check once more and report the result as it is.
+        let findings = match tokio::time::timeout(wait, soon).await {
+            Ok(findings) => findings?,
+            Err(_) => look().await?,
+        };
+        print!("{}", shown(&findings, args.output));
+        Ok(if worst(&findings) == Severity::Error { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    })
+}
+
+#[cfg(test)]
+mod tests;

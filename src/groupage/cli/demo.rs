@@ -1,0 +1,257 @@
+//! `groupage demo`: shows the effect of batching on this machine, in half a minute.
+//!
+//! Starts a simulated model server on a loopback socket, the real proxy in front of it, and an
+//! open-loop load that is sent to either. The comparison is repeated with a server that batches by
+//! itself, in front of which the proxy forwards each call. All printed figures are counted from
+//! real calls; only the model's compute time is simulated.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args as ClapArgs;
+
+use super::compose::{AppOptions, start};
+use super::{EXIT_INTERNAL, RunningApp};
+use crate::batching::{CostClassId, FlowMode, FlowReport};
+use crate::config::{self, MachineLimits, Overrides, Sourced};
+use crate::error::BoxError;
+use crate::telemetry::log::LevelHandle;
+use crate::testkit::load::{OpenConfig, OpenLoad, PreparedCalls, Report, open};
+use crate::testkit::server::{InternalBatching, Server, ServerConfig, ServerHandle};
+use crate::testkit::{Route, ServerAddr};
+
+/// Compute time of the simulated model for n items: a + b·n.
+const BASE: Duration = Duration::from_millis(9);
+const PER_ITEM: Duration = Duration::from_micros(600);
+/// Calls that wait in the simulated server before it rejects more.
+const QUEUE: usize = 64;
+/// The server that batches by itself. It computes in half the time at a higher rate, so that
+/// learning fits into the demo. Its front end works in parallel to the model, an advantage that is
+/// lost if whole batches arrive. At this rate the server keeps up in both cases.
+const INNER_BASE: Duration = Duration::from_micros(4500);
+const INNER_PER_ITEM: Duration = Duration::from_micros(300);
+const INNER: InternalBatching = InternalBatching {
+    items_max: 256,
+    inside_max: QUEUE,
+    front: Duration::from_micros(50),
+    front_item: Duration::from_micros(250),
+};
+const INNER_RATE: f64 = 1.5;
+/// Maximum duration of its runs, which otherwise have the duration of the others.
+const INNER_RUN_MAX: Duration = Duration::from_secs(2);
+/// Interval between two progress updates.
+const PROGRESS: Duration = Duration::from_millis(500);
+
+/// Arguments of `groupage demo`.
+#[derive(Debug, Clone, ClapArgs)]
+pub(super) struct Args {
+    /// Calls per second in the busy pass
+    #[arg(long, default_value_t = 700.0, value_name = "N")]
+    rate: f64,
+    /// Calls per second in the idle pass
+    #[arg(long, default_value_t = 20.0, value_name = "N")]
+    idle_rate: f64,
+    /// Seconds for each of the four runs against the first server
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=60))]
+    seconds: u64,
+    /// Seed of the arrivals; equal seeds give equal arrivals
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+}
+
+/// Result of one run of the load.
+struct RunResult {
+    pass: &'static str,
+    way: &'static str,
+    rate: f64,
+    report: Report,
+    items_per_batch: f64,
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    // The load and the simulated server share the machine with the proxy, so use all cores.
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let runtime = match super::runtime(threads) {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error.into()),
+    };
+    match runtime.block_on(run_demo(args)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+fn fail(error: &BoxError) -> ExitCode {
+    eprintln!("the demo cannot run: {error}");
+    ExitCode::from(EXIT_INTERNAL)
+}
+
+async fn run_demo(args: &Args) -> Result<(), BoxError> {
+    let plain = ServerConfig { base: BASE, per_item: PER_ITEM, slots: 1, queue_max: QUEUE, ..ServerConfig::default() };
+    let stand_in = Server::start(plain).await?;
+    let mut proxy = proxy(&stand_in)?;
+    let through = *proxy.listen.first().ok_or("the proxy has no listener")?;
+    println!(
+        "stand-in model server  {}  one slot, t(n) = 9 ms + 0.6 ms·n, a queue of {QUEUE} before it",
+        stand_in.url()
+    );
+    println!("groupage proxy         http://{through}  no policy: all defaults");
+    println!(
+        "load                   open loop, Poisson arrivals, one item a call, {} s a run; latency from the scheduled time",
+        args.seconds
+    );
+    println!();
+    let mut rows = Vec::new();
+    let span = Duration::from_secs(args.seconds);
+    for (pass, rate) in [("busy", args.rate), ("idle", args.idle_rate)] {
+        for (way, target) in [("direct", stand_in.addr()), ("groupage", through)] {
+            let run = LoadRun { pass, way, rate, span, to: target };
+            rows.push(run.row(args, &stand_in, async |load| progress(pass, way, load).await).await?.0);
+        }
+    }
+    proxy.drain().await;
+    let concluded = run_self_batching(args, &mut rows).await?;
+    print_table(&rows, &concluded);
+    Ok(())
+}
+
+/// Runs the load against the server that batches by itself. Returns the proxy's conclusion about
+/// it.
+async fn run_self_batching(args: &Args, rows: &mut Vec<RunResult>) -> Result<String, BoxError> {
+    let batches = ServerConfig {
+        base: INNER_BASE,
+        per_item: INNER_PER_ITEM,
+        slots: 1,
+        queue_max: QUEUE,
+        inner: Some(INNER),
+        ..ServerConfig::default()
+    };
+    let stand_in = Server::start(batches).await?;
+    let mut proxy = proxy(&stand_in)?;
+    let through = *proxy.listen.first().ok_or("the proxy has no listener")?;
+    println!();
+    println!(
+        "another server         {}  batches by itself: the calls that wait when it is free are computed together, t(n) = 4.5 ms + 0.3 ms·n",
+        stand_in.url()
+    );
+    println!("groupage proxy         http://{through}  no policy");
+    println!();
+    let span = Duration::from_secs(args.seconds).min(INNER_RUN_MAX);
+    for (way, to) in [("direct", stand_in.addr()), ("groupage", through)] {
+        let run = LoadRun { pass: "inner", way, rate: args.rate * INNER_RATE, span, to };
+        rows.push(run.row(args, &stand_in, async |load| progress("inner", way, load).await).await?.0);
+    }
+    let learned = proxy.learned().await.ok_or("the scheduler has stopped")?;
+    proxy.drain().await;
+    let open = |(_, flow): &(CostClassId, FlowReport)| matches!(flow.mode, FlowMode::Open(_));
+    Ok(if learned.flows.iter().all(open) {
+        "inner: the proxy measured no queue inside that server and forwarded each call at once".to_owned()
+    } else {
+        "inner: the proxy measured a queue inside that server and merged calls".to_owned()
+    })
+}
+
+/// Starts the real proxy on a free port, without a policy.
+fn proxy(stand_in: &ServerHandle) -> Result<RunningApp, BoxError> {
+    let any = || "127.0.0.1:0".to_owned();
+    let overrides = Overrides {
+        listen: Some(Sourced::flag("--listen", vec![any()])),
+        upstream: Some(Sourced::flag("--upstream", stand_in.url())),
+        metrics: Some(Sourced::flag("--metrics", "off".to_owned())),
+        admin: Some(Sourced::flag("--admin", "off".to_owned())),
+        ..Overrides::default()
+    };
+    let policy = config::build(None, &overrides, &MachineLimits::read()).map_err(|errors| errors.render(false))?;
+    start(AppOptions { policy, level: LevelHandle::none(), seed: 1, drain_token: None })
+}
+
+/// Parameters of one run of the load.
+#[derive(Debug, Clone, Copy)]
+struct LoadRun {
+    pass: &'static str,
+    way: &'static str,
+    rate: f64,
+    span: Duration,
+    to: SocketAddr,
+}
+
+// === impl LoadRun ===
+
+impl LoadRun {
+    /// Runs the load to its end; `look` observes it meanwhile.
+    async fn row<T>(
+        self,
+        args: &Args,
+        stand_in: &ServerHandle,
+        look: impl AsyncFn(&OpenLoad) -> Result<T, BoxError>,
+    ) -> Result<(RunResult, T), BoxError> {
+        let before = stand_in.stats();
+        let calls = PreparedCalls::new(Route::Embeddings, 1, args.seed);
+        let mut config = OpenConfig::new(ServerAddr::Tcp(self.to), calls, self.rate, self.span);
+        config.seed = args.seed;
+        let load = open(config);
+        let seen = look(&load).await?;
+        let report = load.finish().await?;
+        let items_per_batch = stand_in.stats().since(&before).items_per_call();
+        Ok((RunResult { pass: self.pass, way: self.way, rate: self.rate, report, items_per_batch }, seen))
+    }
+}
+
+/// Prints the progress of a run on one line until it ends.
+async fn progress(pass: &str, way: &str, load: &OpenLoad) -> Result<(), BoxError> {
+    let mut tick = tokio::time::interval(PROGRESS);
+    while !load.is_finished() {
+        tick.tick().await;
+        print_progress(pass, way, load)?;
+    }
+    println!();
+    Ok(())
+}
+
+fn print_progress(pass: &str, way: &str, load: &OpenLoad) -> std::io::Result<()> {
+    let now = load.snapshot();
+    print!(
+        "\r{pass:<5} {way:<11} {:>6} offered {:>6} served {:>6} refused   p50 {}  p99 {}   ",
+        now.offered,
+        now.served,
+        now.refused,
+        millis(now.p50),
+        millis(now.p99)
+    );
+    std::io::stdout().flush()
+}
+
+fn print_table(rows: &[RunResult], concluded: &str) {
+    println!();
+    println!("pass  way          offered/s  served/s      p50       p99   items/batch  refused");
+    for row in rows {
+        let report = &row.report;
+        println!(
+            "{:<5} {:<11} {:>10.0} {:>9.1} {:>9} {:>9} {:>13.1} {:>7.1}%",
+            row.pass,
+            row.way,
+            row.rate,
+            report.calls_per_second(),
+            millis(report.p50()),
+            millis(report.p99()),
+            row.items_per_batch,
+            percent(report.refused + report.failed, report.offered),
+        );
+    }
+    let wrong: u64 = rows.iter().map(|row| row.report.wrong).sum();
+    println!();
+    println!("{concluded}");
+    println!("every answer was checked: {wrong} wrong");
+    println!("next: groupage proxy --upstream http://127.0.0.1:8080   in front of your own server");
+}
+
+fn millis(duration: Duration) -> String {
+    format!("{:.2} ms", duration.as_secs_f64() * 1e3)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of a demo")]
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+}

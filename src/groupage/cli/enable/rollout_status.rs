@@ -1,0 +1,220 @@
+//! Result of a rollout: the pods that have a sidecar, and the routes by which calls bypass it.
+
+use std::fmt::Write as _;
+
+use kube::api::DynamicObject;
+use serde_json::Value;
+
+use crate::cli::bypasses::BypassObjects;
+use crate::cli::cluster::{ClusterClient, WorkloadName};
+use crate::cli::pod_problem::trouble;
+use crate::cli::pods::pods;
+use crate::cli::sidecar_metrics::{self, PodMetrics};
+use crate::controller::world;
+use crate::injector::{CONTAINER, STATUS, ServiceFix};
+
+/// The pods of a workload after a rollout.
+#[derive(Debug, Default)]
+pub(super) struct CaptureReport {
+    pods: Vec<PodStatus>,
+    /// `true` if all objects that route traffic to the pods could be read.
+    whole: bool,
+}
+
+/// A pod that has not ended and is not being deleted.
+#[derive(Debug, Default)]
+struct PodStatus {
+    name: String,
+    has_sidecar: bool,
+    /// Routes by which calls bypass its sidecar.
+    ways: Vec<String>,
+    fixes: Vec<ServiceFix>,
+    /// Reason that it does not run.
+    trouble: Option<String>,
+    numbers: Option<PodMetrics>,
+}
+
+// === impl CaptureReport ===
+
+impl CaptureReport {
+    /// Reads the pods, the objects that route traffic to them, and the call counts of the sidecars.
+    pub(super) async fn read(cluster: &ClusterClient, workload: &DynamicObject) -> Result<Self, String> {
+        let pods = pods(cluster, workload).await?;
+        let ways = BypassObjects::read(&cluster.client, Some(&cluster.namespace)).await.0;
+        let ports = pods.iter().filter_map(|pod| {
+            let (key, pod) = world::from_pod(pod);
+            Some((key.namespace, key.name, metrics_port(pod.annotations.get(STATUS)?)?))
+        });
+        // Without the permission to read the metrics, only the call counts are missing.
+        let (mut numbers, _) = sidecar_metrics::read(&cluster.client, ports.collect()).await;
+        let pods = pods.iter().map(|object| {
+            let (key, pod) = world::from_pod(object);
+            PodStatus {
+                has_sidecar: pod.annotations.contains_key(STATUS),
+                ways: ways.around(&pod),
+                fixes: ways.fixes(&pod),
+                trouble: trouble(object),
+                numbers: numbers.remove(&(key.namespace, key.name.clone())),
+                name: key.name,
+            }
+        });
+        Ok(Self { pods: pods.collect(), whole: ways.whole() })
+    }
+
+    /// Returns `true` if at least one pod has no sidecar.
+    fn lacks_sidecar(&self) -> bool {
+        self.pods.iter().any(|pod| !pod.has_sidecar)
+    }
+
+    /// Returns `true` if no pod has a sidecar.
+    pub(super) fn is_without(&self) -> bool {
+        self.pods.iter().all(|pod| !pod.has_sidecar)
+    }
+
+    /// Returns `true` if calls bypass a sidecar.
+    pub(super) fn goes_around(&self) -> bool {
+        self.pods.iter().any(|pod| !pod.ways.is_empty())
+    }
+
+    /// Returns `true` if every pod runs with a sidecar, no bypass of it is known, and every object
+    /// that could cause one was read.
+    pub(super) fn is_captured(&self) -> bool {
+        self.whole && !self.lacks_sidecar() && !self.goes_around() && self.pods.iter().all(|pod| pod.trouble.is_none())
+    }
+
+    /// Returns the Services that have to refer to a port by its name.
+    ///
+    /// # Errors
+    /// Not all Services, network policies and `InferencePool`s can be read.
+    pub(super) fn fixes(&self) -> Result<Vec<ServiceFix>, String> {
+        if !self.whole {
+            return Err("not all Services, network policies and InferencePools of the namespace can be read: request permission to list them".to_owned());
+        }
+        let mut fixes: Vec<ServiceFix> = self.pods.iter().flat_map(|pod| pod.fixes.clone()).collect();
+        fixes.sort();
+        fixes.dedup();
+        Ok(fixes)
+    }
+
+    /// Formats the lines about the pods that `groupage enable` prints.
+    pub(super) fn with(&self, workload: &WorkloadName, space: &str) -> String {
+        let mut out = String::new();
+        for pod in &self.pods {
+            out.push_str(&pod.with(workload, space));
+        }
+        if self.pods.is_empty() {
+            out.push_str(
+                "‼ it has no pods, so bypasses of the sidecar cannot be checked: run the command again when it has pods\n",
+            );
+        } else if !self.whole {
+            out.push_str(
+                "× not all Services, network policies and InferencePools can be read, so it is unknown whether calls bypass the sidecar: request permission to list them\n",
+            );
+        }
+        out
+    }
+
+    /// Formats the lines about the pods that `groupage disable` prints.
+    pub(super) fn without(&self) -> String {
+        let line = |pod: &PodStatus| {
+            let name = &pod.name;
+            if pod.has_sidecar {
+                format!(
+                    "× pod/{name} still has the sidecar: the pod template contains it (injected manually?); remove it with groupage uninject\n"
+                )
+            } else {
+                format!("√ pod/{name} has no sidecar\n")
+            }
+        };
+        if self.pods.is_empty() { "‼ it has no pods\n".to_owned() } else { self.pods.iter().map(line).collect() }
+    }
+}
+
+// === impl PodStatus ===
+
+impl PodStatus {
+    fn with(&self, workload: &WorkloadName, space: &str) -> String {
+        let name = &self.name;
+        if !self.has_sidecar {
+            return format!(
+                "× pod/{name} has no container {CONTAINER}: {}; if it was created while the webhook was unavailable: kubectl rollout restart -n {space} {}\n",
+                events_command(workload, space),
+                workload.shown()
+            );
+        }
+        let calls = match &self.numbers {
+            None => String::new(),
+            Some(numbers) if numbers.calls == 0 => ", no calls yet".to_owned(),
+            Some(numbers) => format!(", {} calls so far", numbers.calls),
+        };
+        let mark = if self.ways.is_empty() && self.trouble.is_none() { '√' } else { '×' };
+        let mut out = format!("{mark} pod/{name} has the sidecar{calls}\n");
+        for line in self.trouble.iter().chain(&self.ways) {
+            // Writing to a String cannot fail.
+            writeln!(out, "  × {line}").ok();
+        }
+        out
+    }
+}
+
+/// Returns the metrics port from the value of the annotation `groupage.dev/status`.
+fn metrics_port(status: &str) -> Option<u64> {
+    serde_json::from_str::<Value>(status).ok()?["metrics"].as_u64()
+}
+
+/// Returns the pods of a workload that do not run, each with the reason.
+///
+/// # Errors
+/// The API server cannot be reached or refuses the request.
+pub(super) async fn troubles(
+    cluster: &ClusterClient,
+    workload: &DynamicObject,
+) -> Result<Vec<(String, String)>, String> {
+    let pods = pods(cluster, workload).await?;
+    let found = pods.iter().filter_map(|pod| Some((pod.metadata.name.clone()?, trouble(pod)?)));
+    Ok(found.collect())
+}
+
+/// Returns the command that shows why a pod has no sidecar: events about such a pod are recorded on
+/// its workload.
+fn events_command(workload: &WorkloadName, space: &str) -> String {
+    let WorkloadName { kind, name } = workload;
+    format!("kubectl get events -n {space} --field-selector involvedObject.kind={kind},involvedObject.name={name}")
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+
+    fn workload() -> WorkloadName {
+        WorkloadName::parse("deploy/web").unwrap()
+    }
+
+    fn proof(change: impl FnOnce(&mut PodStatus)) -> CaptureReport {
+        let mut pod = PodStatus { name: "web-1".to_owned(), has_sidecar: true, ..PodStatus::default() };
+        change(&mut pod);
+        CaptureReport { pods: vec![pod], whole: true }
+    }
+
+    #[test]
+    fn a_rollout_is_good_only_where_nothing_goes_around_and_every_pod_runs() {
+        let text = |proof: &CaptureReport| proof.with(&workload(), "ml");
+        let good = proof(|pod| pod.numbers = Some(PodMetrics { calls: 7, ..PodMetrics::default() }));
+        assert!(
+            good.is_captured() && text(&good) == "√ pod/web-1 has the sidecar, 7 calls so far\n",
+            "{}",
+            text(&good)
+        );
+        let around = proof(|pod| pod.ways = vec!["svc/web:80 has the number".to_owned()]);
+        assert!(!around.is_captured() && around.goes_around(), "{around:?}");
+        assert!(text(&around).contains("× pod/web-1 has the sidecar\n  × svc/web:80"), "{}", text(&around));
+        let broken = proof(|pod| pod.trouble = Some("container model: CrashLoopBackOff".to_owned()));
+        assert!(!broken.is_captured() && text(&broken).contains("CrashLoopBackOff"), "{broken:?}");
+        let unknown = CaptureReport { whole: false, ..good };
+        assert!(!unknown.is_captured() && text(&unknown).contains("it is unknown"), "{}", text(&unknown));
+        let missed = proof(|pod| pod.has_sidecar = false);
+        assert!(!missed.is_captured() && missed.lacks_sidecar() && missed.is_without());
+        assert!(text(&missed).contains("involvedObject.kind=Deployment,involvedObject.name=web"), "{}", text(&missed));
+    }
+}

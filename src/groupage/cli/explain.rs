@@ -1,0 +1,191 @@
+//! `groupage explain`: explains in sentences, with figures, what keeps batches from being larger.
+//!
+//! Facts come from a running proxy (`live`) or from its access log (`log`); `sentences` converts them to
+//! sentences and is pure. Figures are interpreted only there, so that both sources give the same
+//! sentences for the same facts.
+//!
+//! With a workload (`explain deploy/web`) the command reads all its pods (`pods`). With a code
+//! (`explain GRP3304`) it explains the code (`code`) and reads nothing.
+//!
+//! Advice that needs a trial is left to `groupage simulate`. The command never changes the proxy.
+
+mod code;
+mod facts;
+mod live;
+mod log;
+mod pods;
+mod sentences;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use serde_json::json;
+
+use facts::ProxyFacts;
+use sentences::Statement;
+
+use super::cluster::{self, ClusterTarget, WorkloadName};
+
+/// Exit code if the input is unavailable: the proxy cannot be reached, or the file cannot be opened
+/// (sysexits: `EX_NOINPUT`).
+const EXIT_NO_INPUT: u8 = 66;
+/// Exit code for an unknown code, the same as for any invalid argument.
+const EXIT_USAGE: u8 = 2;
+
+/// Format of the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Human-readable text.
+    Text,
+    /// JSON, for programs.
+    Json,
+}
+
+/// Arguments of `groupage explain`.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// Error code, such as GRP3304, or its reason; or a workload, such as deploy/web, to explain
+    /// all its pods
+    #[arg(value_name = "CODE|WORKLOAD", conflicts_with_all = ["admin", "access_log"])]
+    subject: Option<String>,
+    #[command(flatten)]
+    target: ClusterTarget,
+    /// Admin address of a running proxy
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9191")]
+    admin: String,
+    /// Read an access log instead: a file of JSON lines, or `-` for standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "admin")]
+    access_log: Option<String>,
+    /// Output format
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    let found = match (&args.subject, &args.access_log) {
+        (Some(subject), _) if subject.contains('/') => return cluster::run(workload(args, subject)),
+        (Some(word), _) => return told(word, args.output),
+        (None, Some(path)) => log::read(path).map(|facts| vec![facts]),
+        (None, None) => live::ask(&args.admin),
+    };
+    let found = match found {
+        Ok(facts) => facts,
+        Err(error) => {
+            eprintln!("{}", strip_control_chars(&error));
+            return ExitCode::from(EXIT_NO_INPUT);
+        }
+    };
+    print(&found, args.output);
+    ExitCode::SUCCESS
+}
+
+/// Explains all pods of a workload.
+async fn workload(args: &Args, subject: &str) -> Result<ExitCode, String> {
+    let workload = WorkloadName::parse(subject)?;
+    let cluster = args.target.connect().await?;
+    let (found, failed) = pods::read(&cluster, &workload).await?;
+    print(&found, args.output);
+    for why in &failed {
+        eprintln!("‼ {}", strip_control_chars(why));
+    }
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NO_INPUT) })
+}
+
+fn print(found: &[ProxyFacts], output: Output) {
+    match output {
+        Output::Text => {
+            let told: Vec<String> = found
+                .iter()
+                .map(|facts| text(facts, &sentences::explain(facts), std::io::stdout().is_terminal()))
+                .collect();
+            print!("{}", told.join("\n"));
+        }
+        Output::Json => {
+            let told: Vec<_> = found.iter().map(|facts| json(facts, &sentences::explain(facts))).collect();
+            let told = match &told[..] {
+                [one] => one.clone(),
+                ports => json!({"ports": ports}),
+            };
+            println!("{}", strip_control_chars(&told.to_string()));
+        }
+    }
+}
+
+/// Prints the explanation of a code.
+fn told(word: &str, output: Output) -> ExitCode {
+    match (code::find(word), output) {
+        (Ok(told), Output::Text) => print!("{}", told.text()),
+        (Ok(told), Output::Json) => println!("{}", told.json()),
+        (Err(error), _) => {
+            eprintln!("{error}");
+            return ExitCode::from(EXIT_USAGE);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// Formats the sentences, with a heading for each subject.
+fn text(facts: &ProxyFacts, sentences: &[Statement], bold: bool) -> String {
+    let mut out = format!("{}\n", strip_control_chars(&facts.over));
+    let mut about = "";
+    for sentence in sentences {
+        if sentence.about != about {
+            about = &sentence.about;
+            let over = sentence.over_seconds.map_or_else(String::new, |over| format!(" (last {over} s)"));
+            let about = strip_control_chars(about) + &over;
+            out.push_str(&if bold { format!("\n\u{1b}[1m{about}\u{1b}[0m\n") } else { format!("\n{about}\n") });
+        }
+        let indent = if sentence.about.is_empty() { "" } else { "  " };
+        out.push_str(&format!("{indent}{}\n", strip_control_chars(&sentence.text)));
+    }
+    out
+}
+
+/// Removes control characters. The text may come from an untrusted program or log, and must not
+/// control the terminal.
+fn strip_control_chars(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
+}
+
+fn json(facts: &ProxyFacts, sentences: &[Statement]) -> serde_json::Value {
+    let sentences: Vec<_> = sentences
+        .iter()
+        .map(|sentence| {
+            json!({
+                "about": sentence.about,
+                "over_seconds": sentence.over_seconds,
+                "what": sentence.what,
+                "text": sentence.text,
+                "numbers": sentence.numbers,
+            })
+        })
+        .collect();
+    json!({"over": facts.over, "sentences": sentences})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::facts::CallKind;
+    use super::*;
+
+    #[test]
+    fn nothing_that_was_read_steers_a_terminal() {
+        let evil = || "a\u{1b}[2J\u{9b}31m\r\nb".to_owned();
+        let kind = CallKind { name: evil(), calls: 90, batches: 90, causes: vec![(evil(), 9)], ..CallKind::default() };
+        let facts = ProxyFacts {
+            over: evil(),
+            calls: 100,
+            items: 100,
+            passed: vec![(evil(), 50)],
+            unserved: vec![(evil(), 50)],
+            kinds: vec![kind],
+            ..ProxyFacts::default()
+        };
+        let sentences = sentences::explain(&facts);
+        let shown = text(&facts, &sentences, false);
+        assert!(shown.contains("a[2J31mb") && shown.contains("could not be merged"), "{shown}");
+        assert!(!shown.chars().any(|c| c.is_control() && c != '\n') && !shown.contains("\nb"), "{shown:?}");
+        assert!(!strip_control_chars(&json(&facts, &sentences).to_string()).chars().any(char::is_control));
+    }
+}

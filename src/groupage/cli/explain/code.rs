@@ -1,0 +1,143 @@
+//! `groupage explain CODE`: the meaning of an error code, its cause and its remedy. The texts are
+//! defined together with the codes.
+
+use serde_json::{Value, json};
+
+use crate::config::ConfigCode;
+use crate::error::FailureKind;
+use crate::injector;
+
+/// Explanation of an error code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CodeExplanation {
+    code: &'static str,
+    /// Reason label and HTTP status, for a code that answers a call.
+    answer: Option<(&'static str, u16)>,
+    message: &'static str,
+    whose: &'static str,
+    why: &'static str,
+    advice: &'static str,
+}
+
+/// Looks up an error by its code or by its reason label, ignoring case.
+///
+/// # Errors
+/// The code does not exist; the message lists all codes.
+pub(super) fn find(word: &str) -> Result<CodeExplanation, String> {
+    let all = || {
+        let calls = FailureKind::ALL.into_iter().map(CodeExplanation::from);
+        let (config, injection) = (ConfigCode::ALL.into_iter(), injector::InjectionErrorCode::ALL.into_iter());
+        calls.chain(config.map(CodeExplanation::from)).chain(injection.map(CodeExplanation::from))
+    };
+    let is = |told: &CodeExplanation| {
+        told.code.eq_ignore_ascii_case(word) || told.answer.is_some_and(|(reason, _)| reason.eq_ignore_ascii_case(word))
+    };
+    all().find(is).ok_or_else(|| {
+        let known: Vec<String> = all().map(|told| format!("  {}  {}", told.code, told.message)).collect();
+        format!("unknown code {word:?}; the codes are\n{}", known.join("\n"))
+    })
+}
+
+// === impl CodeExplanation ===
+
+impl CodeExplanation {
+    /// Formats the explanation as text.
+    pub(super) fn text(&self) -> String {
+        let answer = self.answer.map_or(String::new(), |(reason, status)| format!(" (`{reason}`, {status})"));
+        let Self { code, message, whose, why, advice, .. } = self;
+        format!("{code}{answer}: {message}\n  responsible: {whose}\n  why: {why}\n  what to do: {advice}\n")
+    }
+
+    /// Formats the explanation as JSON.
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "code": self.code,
+            "reason": self.answer.map(|(reason, _)| reason),
+            "status": self.answer.map(|(_, status)| status),
+            "message": self.message,
+            "whose": self.whose,
+            "why": self.why,
+            "advice": self.advice,
+        })
+    }
+}
+
+impl From<FailureKind> for CodeExplanation {
+    fn from(kind: FailureKind) -> Self {
+        Self {
+            code: kind.code(),
+            answer: Some((kind.reason(), kind.status())),
+            message: kind.message(),
+            whose: kind.fault().whose(),
+            why: kind.why(),
+            advice: kind.advice(),
+        }
+    }
+}
+
+impl From<ConfigCode> for CodeExplanation {
+    fn from(code: ConfigCode) -> Self {
+        Self {
+            code: code.as_str(),
+            answer: None,
+            message: code.message(),
+            whose: "author of the configuration",
+            why: code.why(),
+            advice: code.advice(),
+        }
+    }
+}
+
+impl From<injector::InjectionErrorCode> for CodeExplanation {
+    fn from(code: injector::InjectionErrorCode) -> Self {
+        Self {
+            code: code.as_str(),
+            answer: None,
+            message: code.message(),
+            whose: "author of the pod",
+            why: code.why(),
+            advice: code.advice(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_is_found_in_any_case_and_by_its_reason_word() {
+        let told = find("GRP3304").unwrap();
+        assert_eq!((find("grp3304"), find("mismatch")), (Ok(told.clone()), Ok(told.clone())));
+        assert!(
+            told.text().starts_with("GRP3304 (`mismatch`, 502): upstream response cannot be split\n"),
+            "{}",
+            told.text()
+        );
+        assert_eq!((&told.json()["status"], &told.json()["reason"]), (&json!(502), &json!("mismatch")));
+        assert!(find("GRP1101").unwrap().text().starts_with("GRP1101: a key that the schema does not have\n"));
+        let told = find("grp2102").unwrap().text();
+        assert!(told.starts_with("GRP2102: an unknown annotation\n  responsible: author of the pod\n"), "{told}");
+    }
+
+    #[test]
+    fn an_unknown_code_is_told_with_the_list() {
+        let said = find("GRP9\u{1b}").unwrap_err();
+        assert!(said.starts_with("unknown code \"GRP9\\u{1b}\"; the codes are\n"), "{said}");
+        assert!(FailureKind::ALL.iter().all(|kind| said.contains(kind.code())));
+        assert!(ConfigCode::ALL.iter().all(|code| said.contains(code.as_str())));
+        assert!(injector::InjectionErrorCode::ALL.iter().all(|code| said.contains(code.as_str())));
+    }
+
+    #[test]
+    fn whoever_is_told_a_key_can_write_it() {
+        let mut texts: Vec<&str> = FailureKind::ALL.iter().flat_map(|kind| [kind.why(), kind.advice()]).collect();
+        texts.extend(ConfigCode::ALL.iter().flat_map(|code| [code.why(), code.advice()]));
+        let page = include_str!("../../../../docs/configuration.md");
+        for name in texts.iter().flat_map(|text| text.split('`').skip(1).step_by(2)) {
+            let key = name.split(':').next().unwrap_or_default();
+            let known = page.contains(&format!("`{key}`")) || page.contains(&format!(".{key}`"));
+            assert!(known || name.starts_with("groupage ") || name == "Retry-After", "{name} is not a key");
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Facts about a running proxy, read from `/api/scheduler` and `/api/stats` of its admin port. Each
+//! captured port has facts of its own.
+
+use serde_json::Value;
+
+use super::facts::{
+    BatchFailures, CallKind, CeilingSource, ConcurrencyFacts, KeyDifference, LabelCounts, MergeSuspension,
+    OperatingPoint, Prediction, ProxyFacts, RetryAfterPauses, SlotFacts,
+};
+use crate::cli::admin_client::get;
+
+/// Reads the facts from the admin port at `address`, one entry for each captured port.
+///
+/// # Errors
+/// The admin port cannot be read; the error is a message for the user.
+pub(super) fn ask(address: &str) -> Result<Vec<ProxyFacts>, String> {
+    let json = |path| {
+        let body = get(address, path)?;
+        serde_json::from_slice(&body).map_err(|error| format!("{address} answers {path} with invalid JSON: {error}"))
+    };
+    let (scheduler, stats): (Value, Value) = (json("/api/scheduler")?, json("/api/stats")?);
+    Ok(all(&format!("the proxy at {address}"), &scheduler, &stats))
+}
+
+/// Returns the facts of each captured port. Their description contains the name of the proxy.
+pub(super) fn all(whose: &str, scheduler: &Value, stats: &Value) -> Vec<ProxyFacts> {
+    let Some(ports) = scheduler["ports"].as_array() else { return vec![facts(whose, scheduler, stats)] };
+    let of = |port: &Value| {
+        let (number, name) = (number(&port["port"]), text(&port["name"]));
+        let name = if name.is_empty() { String::new() } else { format!(" ({name})") };
+        let facts = facts(whose, port, stats);
+        // Passed, failed and rejected calls are counted per process, not per port.
+        ProxyFacts { over: format!("port {number}{name}, of {}", facts.over), ..facts }
+    };
+    ports.iter().map(of).collect()
+}
+
+fn facts(whose: &str, scheduler: &Value, stats: &Value) -> ProxyFacts {
+    let uptime = stats["uptime_seconds"].as_f64().unwrap_or_default();
+    let now = number(&scheduler["now_seconds"]);
+    let calls = number(&stats["calls"]["seen"]);
+    let rejected = label_counts(&scheduler["items_rejected"]);
+    let refused = rejected.iter().fold(0_u64, |sum, (_, items)| sum.saturating_add(*items));
+    let unserved: LabelCounts = rejected.into_iter().chain(label_counts(&scheduler["items_expired"])).collect();
+    let adaptive = scheduler["policy"] == "Adaptive";
+    ProxyFacts {
+        over: format!("{whose}, up for {uptime:.0} s, {calls} calls"),
+        calls,
+        passed: label_counts(&stats["passed"]),
+        unserved,
+        items: number(&stats["items"]["accepted"]).saturating_add(refused),
+        slots: Some(SlotFacts {
+            learned: small(&scheduler[if adaptive { "slots" } else { "slots_max" }]),
+            max: small(&scheduler["slots_max"]),
+            fixed: !adaptive,
+        }),
+        predicted: predicted(&scheduler["predicted"]),
+        crashed_seconds: scheduler["crash_guard"]["ends_in_seconds"].as_u64(),
+        changed_seconds: scheduler["model_changes"]["last_at_seconds"].as_u64().map(|at| now.saturating_sub(at)),
+        failures: stats["isolation"].is_object().then(|| BatchFailures {
+            batches: number(&stats["batches"]["count"]),
+            failed: number(&stats["batches"]["failed"]),
+            mismatched: number(&stats["batches"]["mismatched"]),
+            executions: number(&stats["isolation"]["executions"]),
+            items: number(&stats["isolation"]["items"]),
+        }),
+        priorities: scheduler["priorities"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|class| (text(&class["class"]), label_counts(&class["calls"])))
+            .collect(),
+        kinds: scheduler["cost_classes"].as_array().into_iter().flatten().map(|class| kind(class, scheduler)).collect(),
+    }
+}
+
+fn predicted(told: &Value) -> Option<Prediction> {
+    let recent = &told["recent"];
+    recent.is_object().then(|| Prediction {
+        over_seconds: number(&recent["over_us"]) / 1_000_000,
+        benefit: text(&told["benefit"]),
+        side_by_side: number(&told["side_by_side"]),
+        calls: number(&recent["calls"]),
+        executions: number(&recent["upstream_calls"]),
+        carried: number(&recent["carried"]["calls"]),
+        items: number(&recent["carried"]["items"]),
+        latency_us: number(&recent["mean_latency_us"]),
+        passed_us: number(&recent["passed_mean_latency_us"]),
+        unserved: number(&recent["unserved"]),
+        measured_items: small(&told["measured_items"]),
+    })
+}
+
+fn kind(class: &Value, scheduler: &Value) -> CallKind {
+    let recent = &class["recent"];
+    let point = &class["operating_point"];
+    let (path, model) = (text(&class["path"]), text(&class["model"]));
+    CallKind {
+        name: if model.is_empty() { path } else { format!("{path} ({model})") },
+        over_seconds: recent["over_us"].as_u64().map(|over| over / 1_000_000),
+        batches: number(&recent["batches"]),
+        calls: number(&recent["calls"]),
+        items: number(&recent["items"]),
+        beside: recent["beside"].as_u64(),
+        apart_batches: number(&recent["apart"]),
+        passed: number(&recent["passed"]),
+        wait_us: number(&recent["mean_wait_us"]),
+        exec_us: None,
+        causes: label_counts(&recent["causes"]),
+        items_max: recent["items_max"].as_u64().map(|_| small(&recent["items_max"])),
+        ceiling: class["ceiling_items"].as_u64().map(|_| small(&class["ceiling_items"])),
+        ceiling_from: ceiling_from(&class["id"], scheduler),
+        quarantined: class["quarantined"] == true,
+        concurrency: concurrency(&class["id"], scheduler),
+        suspended: suspended(&class["suspended"]),
+        pauses: pauses(&class["id"], scheduler),
+        slo_us: recent["slo_us"].as_u64(),
+        rate_milli: recent["items_per_second_milli"].as_u64(),
+        point: point.is_object().then(|| OperatingPoint {
+            best_items: small(&point["best_items"]),
+            best_us: number(&point["best_us"]),
+            double_us: number(&point["double_us"]),
+            lone_us: number(&point["lone_us"]),
+            lone_late_us: number(&point["lone_late_us"]),
+        }),
+        keys: number(&class["apart"]["keys"]),
+        differs: class["apart"]["differs"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|part| KeyDifference {
+                what: text(&part["what"]),
+                name: text(&part["name"]),
+                values: number(&part["values"]),
+                keys_without: number(&part["keys_without"]),
+            })
+            .collect(),
+    }
+}
+
+/// Returns the state of the concurrency limiter of a cost class.
+fn concurrency(class: &Value, scheduler: &Value) -> Option<ConcurrencyFacts> {
+    let flow = scheduler["concurrency"].as_array()?.iter().find(|flow| flow["class"] == *class)?;
+    let most = flow["curve"].as_array().and_then(|curve| curve.last());
+    let most = |key: &str| most.map_or(0, |point| number(&point[key]));
+    Some(ConcurrencyFacts {
+        limit: flow["limit"].as_u64().map(|_| small(&flow["limit"])),
+        reason: text(&flow["reason"]),
+        learning: flow["learning"] == true,
+        knee_milli: number(&flow["knee_milli"]),
+        most_milli: most("in_flight_milli"),
+        most_us: most("us"),
+        lone_us: number(&flow["lone_call_us"]),
+        batch_items_milli: number(&flow["batch_items_milli"]),
+        batch_us: number(&flow["batch_us"]),
+        item_permille: flow["batch_item_permille"].as_u64(),
+    })
+}
+
+/// Returns the source of the item limit of a cost class, unless it is the policy.
+fn ceiling_from(class: &Value, scheduler: &Value) -> Option<CeilingSource> {
+    let mut limits = scheduler["limits"].as_array()?.iter();
+    let of = |limit: &&Value| limit["class"] == *class && limit["limit"] == "batch_items_max";
+    let limit = limits.find(of).filter(|limit| limit["source"] != "policy")?;
+    let now = number(&scheduler["now_seconds"]);
+    Some(CeilingSource {
+        published: limit["source"] == "published",
+        age_seconds: now.saturating_sub(number(&limit["since_seconds"])),
+        retest_seconds: limit["retest_seconds"].as_u64().map(|at| at.saturating_sub(now)),
+    })
+}
+
+fn suspended(found: &Value) -> Option<MergeSuspension> {
+    found.is_object().then(|| MergeSuspension {
+        answer: found["answer"].as_str().unwrap_or_default().to_owned(),
+        status: found["status"].as_u64(),
+        retest_us: number(&found["retest_in_us"]),
+    })
+}
+
+/// Returns the pauses of a cost class.
+fn pauses(class: &Value, scheduler: &Value) -> Option<RetryAfterPauses> {
+    let of = |list: &str| scheduler[list].as_array().into_iter().flatten().find(|one| one["class"] == *class);
+    let told = of("pauses")?;
+    Some(RetryAfterPauses {
+        count: number(&told["count"]),
+        ago_seconds: number(&scheduler["now_seconds"]).saturating_sub(number(&told["last_at_seconds"])),
+        asked_us: number(&told["asked_us"]),
+        held_us: number(&told["held_us"]),
+        now: of("paused").is_some(),
+    })
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_default()
+}
+
+fn small(value: &Value) -> u32 {
+    u32::try_from(number(value)).unwrap_or(u32::MAX)
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Returns the counts that are not zero.
+fn label_counts(value: &Value) -> LabelCounts {
+    let counts = value.as_object().into_iter().flatten();
+    counts.map(|(word, count)| (word.clone(), number(count))).filter(|(_, count)| *count > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_largest_numbers_harm_nothing() {
+        let most = json!({"a": u64::MAX, "b": u64::MAX});
+        let scheduler =
+            json!({"items_rejected": most, "items_expired": most, "cost_classes": [{"recent": {"calls": 1}}]});
+        let facts = facts("a", &scheduler, &json!({"passed": most, "calls": {"seen": u64::MAX}}));
+        assert_eq!(facts.items, u64::MAX);
+        assert!(!crate::cli::explain::sentences::explain(&facts).is_empty());
+    }
+
+    #[test]
+    fn several_ports_are_told_one_by_one() {
+        let port =
+            |number: u64| json!({"port": number, "name": null, "cost_classes": [{"path": format!("/{number}")}]});
+        let told = all("a", &json!({"ports": [port(80), port(81)]}), &json!({}));
+        assert_eq!(told.len(), 2);
+        assert!(told[1].over.starts_with("port 81, of a"), "{}", told[1].over);
+        assert_eq!(told[1].kinds[0].name, "/81");
+        assert_eq!(all("a", &json!({}), &json!({})).len(), 1);
+    }
+
+    #[test]
+    fn pauses_failures_and_classes_are_read() {
+        let scheduler = json!({
+            "now_seconds": 10,
+            "cost_classes": [{"id": 3, "path": "/p"}, {"id": 4, "path": "/q"}],
+            "paused": [{"class": 3, "until_seconds": 10}],
+            "pauses": [{"class": 3, "count": 2, "last_at_seconds": 9, "asked_us": 7_000_000, "held_us": 100_000}],
+            "priorities": [{"class": "bulk", "calls": {"served": 2, "expired": 0}}],
+        });
+        let stats = json!({
+            "batches": {"count": 9, "failed": 2, "mismatched": 1},
+            "isolation": {"executions": 4, "items": 3},
+        });
+        let facts = facts("a", &scheduler, &stats);
+        let pauses = RetryAfterPauses { count: 2, ago_seconds: 1, asked_us: 7_000_000, held_us: 100_000, now: true };
+        assert_eq!((facts.kinds[0].pauses, facts.kinds[1].pauses), (Some(pauses), None));
+        let failures = BatchFailures { batches: 9, failed: 2, mismatched: 1, executions: 4, items: 3 };
+        assert_eq!(facts.failures, Some(failures));
+        assert_eq!(facts.priorities, [("bulk".to_owned(), vec![("served".to_owned(), 2)])]);
+    }
+
+    #[test]
+    fn an_answer_of_another_version_is_read_as_far_as_it_goes() {
+        let facts = facts("a", &json!({"cost_classes": [{"path": "/p"}]}), &json!({"calls": 7}));
+        assert_eq!(facts.kinds.len(), 1);
+        assert_eq!(facts.kinds[0].name, "/p");
+        assert_eq!(facts.kinds[0].point, None);
+        assert!(facts.kinds.iter().all(|kind| kind.concurrency.is_none()));
+    }
+}

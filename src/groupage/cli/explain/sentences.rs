@@ -1,0 +1,385 @@
+//! Composes an explanation from facts: sentences about what limits batching, with the numbers.
+//! Pure.
+//!
+//! For each kind of calls, one sentence names the factor that determines the size of its batches.
+//! Up to two more report the first that apply of a short list of findings, because a long list of
+//! reasons is not read.
+
+mod concurrency;
+mod prediction;
+mod failures;
+mod format;
+
+use serde_json::{Value, json};
+
+use self::format::{advice, kept_apart, millis, percent, reason, span, times};
+use super::facts::{CallKind, CeilingSource, MergeSuspension, OperatingPoint, ProxyFacts, SlotFacts, ratio};
+
+/// Share of the batches from which a factor is considered binding.
+const BINDS: f64 = 0.3;
+/// Share of the batches from which a finding is reported.
+const WORTH: f64 = 0.2;
+/// Share of the calls below which a reason is left out.
+const REASON_MIN: f64 = 0.01;
+/// Maximum number of reasons in one sentence.
+const REASONS_MAX: usize = 3;
+/// Mean number of calls per batch below which calls are considered not to share batches.
+const SHARED_MIN: f64 = 1.5;
+/// Mean number of items per call from which clients are considered to send batches of their own.
+const CLIENT_BATCH: f64 = 1.5;
+/// Minimum number of batches required to judge a kind of calls.
+const BATCHES_MIN: u64 = 5;
+/// Maximum number of kinds of calls reported. Those with the most calls are chosen.
+const KINDS_MAX: usize = 8;
+/// Maximum number of sentences about one kind of calls.
+const ABOUT_MAX: usize = 3;
+/// Seconds for which a change of the upstream or a pause is reported after it happened.
+const NEWS_SECONDS: u64 = 120;
+
+/// One statement of an explanation.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Statement {
+    /// Name of the kind of calls; empty if the statement is about all calls.
+    pub(super) about: String,
+    /// Seconds that the counts cover; `None` if they cover the whole uptime or the whole log.
+    pub(super) over_seconds: Option<u64>,
+    /// Identifier of the statement, for programs.
+    pub(super) what: &'static str,
+    /// The statement, for people.
+    pub(super) text: String,
+    /// Numbers that support the statement.
+    pub(super) numbers: Value,
+}
+
+/// Composes the explanation.
+pub(super) fn explain(facts: &ProxyFacts) -> Vec<Statement> {
+    let mut said = Vec::new();
+    let mut all = |what, text: String, numbers| {
+        said.push(Statement { about: String::new(), over_seconds: None, what, text, numbers });
+    };
+    if let Some(left) = facts.crashed_seconds {
+        let text = format!(
+            "all calls pass through for {} more, because the process crashed 3 times in 60 s: see the log of the previous process for the cause",
+            span(left)
+        );
+        all("crash_guard", text, json!({"ends_in_seconds": left}));
+    }
+    if facts.calls == 0 {
+        all("no_calls", "no call has arrived yet".to_owned(), json!({}));
+        return said;
+    }
+    if let Some((text, numbers)) = facts.predicted.as_ref().map(prediction::explain) {
+        all("observed", text, numbers);
+    }
+    if let Some(ago) = facts.changed_seconds.filter(|ago| *ago <= NEWS_SECONDS) {
+        let text = format!("the model server changed {} ago: its latencies are being learned again", span(ago));
+        all("model_changed", text, json!({"seconds_ago": ago}));
+    }
+    if let Some((text, numbers)) = explain_not_merged(facts) {
+        all("not_merged", text, numbers);
+    }
+    if let Some((text, numbers)) = unserved(facts) {
+        all("unserved", text, numbers);
+    }
+    if let Some((text, numbers)) = facts.failures.as_ref().and_then(failures::failed) {
+        all("failed", text, numbers);
+    }
+    if let Some((text, numbers)) = failures::priorities(&facts.priorities) {
+        all("priorities", text, numbers);
+    }
+    let mut kinds: Vec<&CallKind> = facts.kinds.iter().filter(|kind| kind.calls > 0).collect();
+    kinds.sort_by_key(|kind| std::cmp::Reverse(kind.calls));
+    for kind in kinds.into_iter().take(KINDS_MAX) {
+        said.extend(about(kind, facts.slots).into_iter().take(ABOUT_MAX));
+    }
+    said
+}
+
+fn explain_not_merged(facts: &ProxyFacts) -> Option<(String, Value)> {
+    let said = |word: &str| word == "no_gain" || word == "policy_observe" && facts.predicted.is_some();
+    let mut reasons: Vec<_> = facts.passed.iter().filter(|(word, _)| !said(word)).collect();
+    reasons.sort_by_key(|(_, calls)| std::cmp::Reverse(*calls));
+    let calls = reasons.iter().fold(0_u64, |sum, (_, calls)| sum.saturating_add(*calls));
+    reasons.retain(|(_, calls)| ratio(*calls, facts.calls) >= REASON_MIN);
+    let said: Vec<String> = reasons
+        .iter()
+        .take(REASONS_MAX)
+        .map(|(word, calls)| format!("{} `{word}` ({})", percent(ratio(*calls, facts.calls)), reason(word)))
+        .collect();
+    let numbers = json!({"calls": calls, "of": facts.calls, "reasons": facts.passed.iter().cloned().collect::<std::collections::BTreeMap<_, _>>()});
+    let share = percent(ratio(calls, facts.calls));
+    (!said.is_empty())
+        .then(|| (format!("{share} of {} calls could not be merged: {}", facts.calls, said.join(", ")), numbers))
+}
+
+fn unserved(facts: &ProxyFacts) -> Option<(String, Value)> {
+    let mut reasons: Vec<_> = facts.unserved.iter().collect();
+    reasons.sort_by_key(|(_, items)| std::cmp::Reverse(*items));
+    let items = reasons.iter().fold(0_u64, |sum, (_, items)| sum.saturating_add(*items));
+    let share = ratio(items, facts.items);
+    let said: Vec<String> =
+        reasons.iter().take(REASONS_MAX).map(|(word, items)| format!("{items} `{word}` ({})", reason(word))).collect();
+    (share >= REASON_MIN).then(|| {
+        let numbers = json!({"items": items, "of": facts.items});
+        (format!("{} of the items were refused or ended early: {}", percent(share), said.join(", ")), numbers)
+    })
+}
+
+/// Reports that the server refuses batches, the evidence, and the time of the next attempt.
+fn explain_refusal(found: &MergeSuspension) -> (String, Value) {
+    let answer = found.status.map_or_else(|| format!("`{}`", found.answer), |status| format!("status {status}"));
+    let retest = found.retest_us / 1_000_000;
+    let text = format!(
+        "merging is suspended: the server answered batches with {answer}, but the same calls succeeded when sent alone. \
+         A batch of two is tried in {retest} s; if the server accepts only one item per call, set `mode: Passthrough`"
+    );
+    (text, json!({"status": found.status, "answer": found.answer, "retest_in_us": found.retest_us}))
+}
+
+/// Returns the sentences about one kind of calls, the most urgent first.
+fn about(kind: &CallKind, slots: Option<SlotFacts>) -> Vec<Statement> {
+    let over_seconds = kind.over_seconds;
+    let sentence = |what, (text, numbers)| Statement { about: kind.name.clone(), over_seconds, what, text, numbers };
+    let mut said = Vec::new();
+    if let Some(found) = &kind.suspended {
+        said.push(sentence("merge_refused", explain_refusal(found)));
+    } else if kind.quarantined {
+        let text =
+            "some calls are not merged for now: the server refused their batches, or answered one with a wrong count, \
+                    index or shape"
+                .to_owned();
+        said.push(sentence("quarantined", (text, json!({}))));
+    }
+    said.extend(concurrency::explain(kind).map(|found| sentence("concurrency", found)));
+    said.extend(explain_infeasible_slo(kind).map(|found| sentence("slo_infeasible", found)));
+    said.extend(failures::paused(kind).map(|found| sentence("paused", found)));
+    if kind.passed > kind.batches {
+        return said;
+    }
+    if kind.batches < BATCHES_MIN {
+        let text =
+            format!("only {} so far: too few to tell what limits batching", plural(kind.batches, "batch", "batches"));
+        said.push(sentence("too_few", (text, json!({"batches": kind.batches}))));
+        return said;
+    }
+    let apart = apart(kind);
+    // A limit that is reached is binding even if calls of several merge keys are queued.
+    if apart.is_none() || ratio(kind.apart_batches, kind.batches) < BINDS || kind.share("full") >= BINDS {
+        let (what, found) = limiting_factor(kind, slots);
+        said.push(sentence(what, found));
+    }
+    said.extend(apart.map(|found| sentence("kept_apart", found)));
+    said.extend(curve(kind, slots).map(|found| sentence("curve", found)));
+    said
+}
+
+fn explain_infeasible_slo(kind: &CallKind) -> Option<(String, Value)> {
+    let (slo, point) = (kind.slo_us?, kind.point?);
+    (slo < point.lone_late_us).then(|| {
+        let text = format!(
+            "SLO {} is below the latency of an unbatched call, {} (98th percentile): infeasible, served best effort",
+            millis(slo),
+            millis(point.lone_late_us)
+        );
+        (text, json!({"slo_us": slo, "lone_us": point.lone_us, "lone_late_us": point.lone_late_us}))
+    })
+}
+
+/// Returns the factor that determines the size of batches, the first that applies.
+fn limiting_factor(kind: &CallKind, slots: Option<SlotFacts>) -> (&'static str, (String, Value)) {
+    let mean = ratio(kind.items, kind.batches);
+    let numbers = json!({
+        "batches": kind.batches,
+        "calls": kind.calls,
+        "items": kind.items,
+        "mean_items": mean,
+        "wait_us": kind.wait_us,
+    });
+    let share = |cause| kind.share(cause);
+    // A limit that closes batches comes first: items, then weight and bytes.
+    if share("full") >= BINDS {
+        return ("limit_items", (full(kind), numbers));
+    }
+    for (cause, limit) in [("weight", "limits.batchWeightMax"), ("bytes", "limits.batchBytesMax")] {
+        if share(cause) >= BINDS {
+            let text =
+                format!("{} of the batches reach `{limit}`, at {mean:.1} items on average", percent(share(cause)));
+            return ("limit_weight", (text, numbers));
+        }
+    }
+    // A deadline closes batches before they reach the best size.
+    if share("deadline") >= BINDS {
+        let text = format!(
+            "{} of the batches were sent below the best size to meet a deadline; batches hold {mean:.1} items on average",
+            percent(share("deadline"))
+        );
+        return ("deadlines", (text, numbers));
+    }
+    let per_call = ratio(kind.items, kind.calls);
+    let sharing = ratio(kind.calls, kind.batches);
+    // Clients that send batches of their own seldom have two calls queued at once.
+    if sharing < SHARED_MIN && per_call >= CLIENT_BATCH {
+        let text = format!(
+            "batches hold {mean:.1} items on average because clients send {per_call:.1} at a time, and seldom two calls at once"
+        );
+        return ("clients", (text, numbers));
+    }
+    // Calls that hardly wait find a free slot on arrival: the load is too low to form batches.
+    let lone = kind.point.map(|point| point.lone_us).or(kind.exec_us);
+    if sharing < SHARED_MIN && lone.is_none_or(|lone| kind.wait_us < lone / 2) {
+        return ("load", (explain_load(kind, slots, lone), numbers));
+    }
+    // Otherwise the batch size is the number of items that arrive while calls are held.
+    let by = if per_call >= CLIENT_BATCH {
+        format!(", from clients that send {per_call:.1} at a time")
+    } else {
+        String::new()
+    };
+    let text = if share("delay") >= BINDS {
+        format!(
+            "batches hold {mean:.1} items on average{by}: as many as arrive while calls are held, {} per call",
+            millis(kind.wait_us)
+        )
+    } else {
+        format!(
+            "batches hold {mean:.1} items on average{by}: as many as arrive while the server is busy; a call waits {} for it",
+            millis(kind.wait_us)
+        )
+    };
+    ("arrivals", (text, numbers))
+}
+
+fn full(kind: &CallKind) -> String {
+    let share = percent(kind.share("full"));
+    match (kind.ceiling, kind.items_max) {
+        (Some(ceiling), max) if max.is_none_or(|max| ceiling < max) => {
+            let from = match kind.ceiling_from {
+                Some(CeilingSource { published: true, .. }) => "as it reports".to_owned(),
+                Some(CeilingSource { age_seconds, retest_seconds, .. }) => {
+                    let again = retest_seconds.map(|seconds| {
+                        format!("; a larger batch is tried again in {seconds} s, if no deadline is at risk")
+                    });
+                    format!("learned {age_seconds} s ago when it refused more{}", again.unwrap_or_default())
+                }
+                None => "as reported by it or learned from its refusals".to_owned(),
+            };
+            format!("{share} of the batches reach {ceiling} items: the server accepts no more, {from}")
+        }
+        (_, Some(max)) => {
+            let more = kind.point.filter(|point| point.best_items >= max && cheap(*point)).map(|point| {
+                format!(
+                    "; twice as many would take {} as long, so raising the limit may help",
+                    times(point.double_us, point.best_us)
+                )
+            });
+            format!(
+                "{share} of the batches reach the policy's `limits.batchItemsMax`, {max} items{}",
+                more.unwrap_or_default()
+            )
+        }
+        _ => {
+            format!("{share} of the batches have the maximum size: {:.1} items", ratio(kind.items, kind.batches))
+        }
+    }
+}
+
+/// Returns `true` if twice as many items take well below twice the time.
+fn cheap(point: OperatingPoint) -> bool {
+    ratio(point.double_us, point.best_us) < 1.8
+}
+
+/// Explains why calls were forwarded alone although they could have shared a batch.
+fn explain_load(kind: &CallKind, slots: Option<SlotFacts>, lone: Option<u64>) -> String {
+    let sharing = ratio(kind.calls, kind.batches);
+    let alone = if sharing < 1.05 {
+        "nearly all calls are sent alone".to_owned()
+    } else {
+        format!("{sharing:.1} calls share a batch on average")
+    };
+    let beside = kind.beside.map_or(0.0, |beside| ratio(beside, kind.batches));
+    if beside >= 0.5
+        && let Some(slots) = slots.filter(|slots| slots.learned > 1)
+    {
+        return format!(
+            "{alone}: the server runs {} batches side by side, and a slot is nearly always free when a call arrives",
+            slots.learned
+        );
+    }
+    let because = match (kind.rate_milli, lone) {
+        (Some(rate), Some(lone)) => {
+            format!("{:.1} items arrive per second and one takes {}", ratio(rate, 1000), millis(lone))
+        }
+        (None, Some(lone)) => format!("a call waits {} and takes {}", millis(kind.wait_us), millis(lone)),
+        _ => format!("a call waits {}", millis(kind.wait_us)),
+    };
+    format!("{alone}: the server is mostly idle when a call arrives ({because}), so batching cannot help at this load")
+}
+
+fn apart(kind: &CallKind) -> Option<(String, Value)> {
+    let share = ratio(kind.apart_batches, kind.batches);
+    if share < WORTH || kind.keys < 2 {
+        return None;
+    }
+    let head = format!(
+        "batches hold {:.1} items on average, and calls of {} merge keys are queued at the same time (during {} of the batches)",
+        ratio(kind.items, kind.batches),
+        kind.keys,
+        percent(share)
+    );
+    let Some(first) = kind.differs.first() else {
+        let text = format!(
+            "{head}; `groupage explain` against the running proxy names the header or field that differs, as does an access log written by this version"
+        );
+        return Some((text, json!({"keys": kind.keys, "share": share})));
+    };
+    let mut text = format!("{head}: {}", kept_apart(first));
+    if first.keys_without > 1
+        && let Some(second) = kind.differs.get(1)
+    {
+        text.push_str(&format!(", and {}", kept_apart(second)));
+    }
+    text.push_str(&advice(first));
+    let differs: Vec<Value> = kind
+        .differs
+        .iter()
+        .map(|part| json!({"what": part.what, "name": part.name, "values": part.values, "keys_without": part.keys_without}))
+        .collect();
+    Some((text, json!({"keys": kind.keys, "share": share, "differs": differs})))
+}
+
+fn curve(kind: &CallKind, slots: Option<SlotFacts>) -> Option<(String, Value)> {
+    let point = kind.point?;
+    // Calls are forwarded as they arrive, so the number of concurrent batches was not learned.
+    if slots.is_some_and(|slots| !slots.fixed && slots.learned == 0) {
+        return None;
+    }
+    let count = slots.map_or(1, |slots| slots.learned).max(1);
+    let batches = if count == 1 { "one batch at a time".to_owned() } else { format!("{count} batches side by side") };
+    let fixed = slots.is_some_and(|slots| slots.fixed);
+    let at_once = if fixed { format!("is sent {batches}") } else { format!("runs {batches}") };
+    let wall = slots.filter(|slots| !slots.fixed && slots.learned > 1 && slots.learned >= slots.max);
+    let wall = wall.map_or("", |_| ", as many as `limits.slotsMax` allows");
+    let text = format!(
+        "the server {at_once}{wall}: it answers {} in {}{}; {} would take {} as long",
+        plural(point.best_items.into(), "item", "items"),
+        millis(point.best_us),
+        if point.best_items > 1 { format!(", one in {}", millis(point.lone_us)) } else { String::new() },
+        2 * u64::from(point.best_items),
+        times(point.double_us, point.best_us),
+    );
+    let numbers = json!({
+        "best_items": point.best_items,
+        "best_us": point.best_us,
+        "double_us": point.double_us,
+        "lone_us": point.lone_us,
+        "slots": slots.map(|slots| slots.learned),
+    });
+    Some((text, numbers))
+}
+
+fn plural(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! Sentence about the concurrency of the server: the reason for forwarding or merging calls of a
+//! kind, from the measured load curve.
+
+use serde_json::{Value, json};
+
+use super::format::{millis, times};
+use crate::cli::explain::facts::{CallKind, ConcurrencyFacts};
+
+/// Mean number of items in recent batches, in thousandths, below which calls are considered not
+/// merged yet.
+const MERGED_MIN: u64 = 1500;
+/// Requests in flight, in thousandths, from which the load curve shows that the server runs several
+/// at once.
+const SEVERAL: u64 = 1500;
+
+/// Returns a sentence about the concurrency of the server, with its numbers; `None` before anything
+/// was measured.
+pub(super) fn explain(kind: &CallKind) -> Option<(String, Value)> {
+    let flow = kind.concurrency.as_ref()?;
+    let numbers = json!({
+        "mode": if flow.limit.is_some() { "limited" } else { "open" },
+        "limit": flow.limit,
+        "reason": flow.reason,
+        "knee_milli": flow.knee_milli,
+        "at_once_milli": at_once(flow),
+        "lone_call_us": flow.lone_us,
+        "batch_items_milli": flow.batch_items_milli,
+        "batch_us": flow.batch_us,
+    });
+    let text = match flow.limit {
+        Some(limit) => explain_merging(limit, flow),
+        None => explain_forwarding(flow)?,
+    };
+    Some((text, numbers))
+}
+
+/// Explains why calls beyond a limit are held and merged.
+fn explain_merging(limit: u32, flow: &ConcurrencyFacts) -> String {
+    if flow.batch_items_milli < MERGED_MIN || flow.lone_us == 0 {
+        return format!(
+            "calls beyond {limit} at once are held, because more were measured to queue inside the server; batch sizes are being tried"
+        );
+    }
+    let items = (flow.batch_items_milli + 500) / 1000;
+    let apart = flow.batch_items_milli.saturating_mul(flow.lone_us) / 1000 / u64::from(limit.max(1));
+    let one = if limit > 1 {
+        format!("one of {limit} concurrent batches of {items}")
+    } else {
+        format!("one batch of {items}")
+    };
+    format!(
+        "merged because the server runs {limit} at once, and {one} takes {}, while {items} separate calls take {}",
+        millis(flow.batch_us),
+        millis(apart),
+    )
+}
+
+/// Explains why calls are forwarded at once.
+fn explain_forwarding(flow: &ConcurrencyFacts) -> Option<String> {
+    let text = match flow.reason.as_str() {
+        "no_gain" => {
+            let cost = flow.item_permille.map_or_else(String::new, |permille| {
+                format!(" (an item in a batch costs {} as much as an unbatched call)", times(permille, 1000))
+            });
+            format!("forwarded because batching was measured to have no benefit{cost}; tried again later")
+        }
+        "server_batches" => "forwarded because the server reports that it batches by itself".to_owned(),
+        "nothing_to_merge" => "forwarded because no two calls that arrived could share a batch".to_owned(),
+        _ if flow.learning => {
+            "forwarded: too few calls have been answered to measure how many the server runs at once".to_owned()
+        }
+        _ => {
+            let at_once = at_once(flow)?;
+            // Within 10 %, all requests in flight ran at once, so the server may be able to run
+            // more.
+            let all = at_once.saturating_mul(10) >= flow.most_milli.saturating_mul(9);
+            let number = if all {
+                format!("at least {}", round_milli(flow.most_milli))
+            } else {
+                format!("about {}", round_milli(at_once))
+            };
+            format!(
+                "forwarded because the server runs {number} at once (a call takes {} with {} in flight, {} alone)",
+                millis(flow.most_us),
+                round_milli(flow.most_milli),
+                millis(flow.lone_us),
+            )
+        }
+    };
+    Some(text)
+}
+
+/// Returns the number of requests that the server was observed to run at once, in thousandths, by
+/// Little's law: throughput at the highest load times the latency of an unbatched call.
+fn at_once(flow: &ConcurrencyFacts) -> Option<u64> {
+    let most = flow.most_milli;
+    let worked = u128::from(most) * u128::from(flow.lone_us) / u128::from(flow.most_us.max(1));
+    let worked = u64::try_from(worked).unwrap_or(u64::MAX).max(flow.knee_milli).min(most);
+    (most >= SEVERAL && worked >= 1000).then_some(worked)
+}
+
+const fn round_milli(milli: u64) -> u64 {
+    (milli + 500) / 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(concurrency: ConcurrencyFacts) -> Option<String> {
+        explain(&CallKind { concurrency: Some(concurrency), ..CallKind::default() }).map(|(text, _)| text)
+    }
+
+    fn open(most: u64, most_us: u64) -> ConcurrencyFacts {
+        ConcurrencyFacts {
+            reason: "learning".to_owned(),
+            most_milli: 1000 * most,
+            most_us,
+            lone_us: 200_000,
+            ..ConcurrencyFacts::default()
+        }
+    }
+
+    #[test]
+    fn forwarded_calls_name_how_many_the_server_runs_at_once() {
+        let expected = "forwarded because the server runs at least 48 at once (a call takes 200 ms with 48 in flight, 200 ms alone)";
+        assert_eq!(said(open(48, 200_000)).unwrap(), expected);
+        assert!(said(open(48, 210_000)).unwrap().contains("at least 48 at once"), "that is noise");
+        let queued = said(open(48, 1_200_000)).unwrap();
+        assert!(
+            queued.starts_with("forwarded because the server runs about 8 at once (a call takes 1.2 s"),
+            "{queued}"
+        );
+        assert_eq!(said(open(1, 200_000)), None, "one call at a time shows nothing");
+        let learning = said(ConcurrencyFacts { learning: true, ..open(48, 200_000) }).unwrap();
+        assert!(learning.starts_with("forwarded: too few calls"), "{learning}");
+        let no_gain = ConcurrencyFacts { reason: "no_gain".to_owned(), item_permille: Some(1010), ..open(2, 1) };
+        let expected = "forwarded because batching was measured to have no benefit (an item in a batch costs 1.0× as much as an unbatched call); tried again later";
+        assert_eq!(said(no_gain).unwrap(), expected);
+    }
+
+    #[test]
+    fn merged_calls_name_what_a_batch_takes_and_what_its_calls_would() {
+        let limited = |limit| ConcurrencyFacts {
+            limit: Some(limit),
+            lone_us: 10_000,
+            batch_items_milli: 16_000,
+            batch_us: 25_000,
+            ..ConcurrencyFacts::default()
+        };
+        let expected = "merged because the server runs 1 at once, and one batch of 16 takes 25 ms, while 16 separate calls take 160 ms";
+        assert_eq!(said(limited(1)).unwrap(), expected);
+        let expected = "merged because the server runs 4 at once, and one of 4 concurrent batches of 16 takes 25 ms, while 16 separate calls take 40 ms";
+        assert_eq!(said(limited(4)).unwrap(), expected);
+        let growing = said(ConcurrencyFacts { batch_items_milli: 1000, ..limited(2) }).unwrap();
+        assert!(growing.starts_with("calls beyond 2 at once are held"), "{growing}");
+    }
+}

@@ -1,0 +1,92 @@
+//! Sentence about mode `Observe`: the predicted effect of batching, its benefit, and the evidence
+//! for it.
+
+use serde_json::{Value, json};
+
+use super::super::facts::{Prediction, ratio};
+use super::format::{millis, span};
+
+/// Returns a sentence about the prediction, with its numbers.
+pub(super) fn explain(told: &Prediction) -> (String, Value) {
+    let Prediction { over_seconds, calls, executions, carried, items, latency_us, passed_us, unserved, .. } = *told;
+    let numbers = json!({
+        "over_seconds": over_seconds, "benefit": told.benefit, "side_by_side": told.side_by_side, "calls": calls,
+        "upstream_calls": executions, "items": items, "latency_us": latency_us, "passed_us": passed_us,
+        "unserved": unserved, "measured_items": told.measured_items,
+    });
+    if calls == 0 {
+        let text = "mode Observe: too few calls have passed to predict the effect of batching";
+        return (text.to_owned(), numbers);
+    }
+    let would = format!(
+        "batching would have made {executions} upstream calls out of {carried}, with {:.1} items each, and answered in {} on average ({} without batching) in the last {}",
+        ratio(items, executions),
+        millis(latency_us),
+        millis(passed_us),
+        span(over_seconds),
+    );
+    let mut text = match told.benefit.as_str() {
+        "nothing_to_merge" => {
+            let several = match told.side_by_side {
+                0 | 1 => String::new(),
+                several => format!(", since the server runs at least {several} at once"),
+            };
+            format!(
+                "mode Observe: batching is not worth it here: nearly every call would be forwarded as it is now{several}; {would}"
+            )
+        }
+        "slower" => format!("mode Observe: batching is not worth it here: calls would be answered later; {would}"),
+        _ => format!("mode Observe: {would}"),
+    };
+    if unserved > 0 {
+        text += &format!("; it would have refused or expired {unserved} of {calls}");
+    }
+    text += &match told.measured_items {
+        _ if told.benefit == "nothing_to_merge" => String::new(),
+        0 | 1 => "; no call has several items, so the latency of a batch is an estimate: half that of an unbatched call, plus the same half for every item".to_owned(),
+        most => format!("; the latency of up to {most} items was measured"),
+    };
+    (text, numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn predicted(benefit: &str) -> Prediction {
+        Prediction {
+            over_seconds: 90,
+            benefit: benefit.to_owned(),
+            side_by_side: 64,
+            calls: 400,
+            executions: 50,
+            carried: 400,
+            items: 400,
+            latency_us: 22_000,
+            passed_us: 60_000,
+            unserved: 0,
+            measured_items: 8,
+        }
+    }
+
+    #[test]
+    fn a_prediction_names_its_window_and_what_it_rests_on() {
+        let expected = "mode Observe: batching would have made 50 upstream calls out of 400, with 8.0 items each, and answered in 22 ms on average (60 ms without batching) in the last 90 s; the latency of up to 8 items was measured";
+        assert_eq!(explain(&predicted("worth")).0, expected);
+        assert!(explain(&Prediction { measured_items: 1, ..predicted("worth") }).0.contains("is an estimate"));
+        assert!(explain(&Prediction { calls: 0, ..predicted("unknown") }).0.contains("too few calls"));
+    }
+
+    #[test]
+    fn where_batching_is_not_worth_it_that_comes_first() {
+        let (text, numbers) = explain(&predicted("nothing_to_merge"));
+        let expected = "mode Observe: batching is not worth it here: nearly every call would be forwarded as it is now, since the server runs at least 64 at once; batching would";
+        assert!(text.starts_with(expected) && !text.contains("estimate"), "{text}");
+        assert_eq!(numbers["benefit"], "nothing_to_merge");
+        assert!(
+            explain(&predicted("slower"))
+                .0
+                .starts_with("mode Observe: batching is not worth it here: calls would be answered later")
+        );
+    }
+}

@@ -1,0 +1,189 @@
+//! `groupage proxy`: runs the proxy until it is stopped.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, ValueEnum, value_parser};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::compose::{AppOptions, RunningApp, start};
+use super::reload::{From, InitialSettings, LoadedSettings, Reloader, SettingsSources};
+use super::stream::StreamState;
+use super::{EXIT_INTERNAL, refusal};
+use crate::config::{self, MachineLimits, Overrides, PodInfo, Sourced};
+use crate::telemetry::log::{self, LineFormat};
+
+/// Settings that flags can override; the others are in the policy.
+#[derive(Debug, Clone, Default, ClapArgs)]
+pub(super) struct Args {
+    /// URL of the model server: `http://HOST:PORT`, `https://HOST:PORT` or `unix:/PATH`
+    #[arg(long, value_name = "URL")]
+    pub(super) upstream: Option<String>,
+    /// Address to listen on, port 0 for any free port; may be repeated [default: :15080]
+    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    pub(super) listen: Vec<String>,
+    /// Capture a port of this pod's application. NAME may be empty, PORT is the port number in the
+    /// pod, APPLICATION the port on which the application listens if it differs, LISTEN a port
+    /// number, or `pod` for PORT at each address of `GROUPAGE_POD_IPS`; may be repeated. The
+    /// injector sets it
+    #[arg(long, value_name = "NAME:PORT[=APPLICATION]@LISTEN", conflicts_with_all = ["upstream", "listen"])]
+    pub(super) capture: Vec<String>,
+    /// Policy file: a `BatchPolicy` or its bare spec, as YAML
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<std::path::PathBuf>,
+    /// Address of /metrics, /livez and /readyz, or off [default: 127.0.0.1:9190]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) metrics: Option<String>,
+    /// Address of /api, loopback only, or off [default: 127.0.0.1:9191]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) admin: Option<String>,
+    /// Format of log lines [default: pretty on a terminal]
+    #[arg(long, value_enum, ignore_case = true)]
+    pub(super) log_format: Option<LogFormat>,
+    /// Log level, or a filter as in `RUST_LOG` [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub(super) log_level: Option<String>,
+    /// Share of calls in the access log on standard output, such as 1% [default: 0%]
+    #[arg(long, value_name = "SHARE")]
+    pub(super) log_access: Option<String>,
+    /// Folder for state that outlives a restart: what was learned, and the last good settings
+    #[arg(long, value_name = "DIR")]
+    pub(super) state: Option<String>,
+    /// Number of worker threads. One has the lowest latency, since a call that changes threads has
+    /// to be woken; use more if one core is not enough for your load
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u8).range(1..=64))]
+    pub(super) threads: u8,
+}
+
+/// Format of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum LogFormat {
+    /// One JSON object per line.
+    Json,
+    /// Human-readable text.
+    Pretty,
+}
+
+/// Maximum time to write the last log lines.
+const LOG_FLUSH: Duration = Duration::from_millis(500);
+
+// === impl Args ===
+
+impl Args {
+    /// Collects the sources of the policy: flags override the environment, which overrides the
+    /// file, which overrides the defaults.
+    pub(super) fn sources(self) -> SettingsSources {
+        let listen = (!self.listen.is_empty()).then_some(self.listen);
+        let capture = (!self.capture.is_empty()).then_some(self.capture);
+        let flags = Overrides {
+            listen: listen.map(|value| Sourced::flag("--listen", value)),
+            upstream: self.upstream.map(|value| Sourced::flag("--upstream", value)),
+            metrics: self.metrics.map(|value| Sourced::flag("--metrics", value)),
+            admin: self.admin.map(|value| Sourced::flag("--admin", value)),
+            log_format: self.log_format.map(|value| Sourced::flag("--log-format", format!("{value:?}"))),
+            log_level: self.log_level.map(|value| Sourced::flag("--log-level", value)),
+            log_access: self.log_access.map(|value| Sourced::flag("--log-access", value)),
+            state: self.state.map(|value| Sourced::flag("--state", value)),
+            capture: capture.map(|value| Sourced::flag("--capture", value)),
+            ..Overrides::default()
+        };
+        SettingsSources {
+            path: self.config,
+            overrides: flags.or(Overrides::from_environment()),
+            machine: MachineLimits::read(),
+            pod: PodInfo::from_environment(),
+        }
+    }
+}
+
+pub(super) fn run(args: Args) -> ExitCode {
+    let threads = args.threads;
+    let sources = args.sources();
+    let known = StreamState::read(&sources);
+    let began = match known.began().map_or_else(|| sources.begin(), Ok) {
+        Ok(began) => began,
+        Err(error) => return refusal::refuse(&error),
+    };
+    let policy = began.read.policy.clone();
+    let format = match policy.proxy.log.format {
+        crate::api::v1alpha1::LogFormat::Pretty => LineFormat::Pretty,
+        crate::api::v1alpha1::LogFormat::Json => LineFormat::Json,
+    };
+    let (level, writer) = match log::init(format, &policy.proxy.log.level) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("cannot start the log: {error}");
+            return ExitCode::from(EXIT_INTERNAL);
+        }
+    };
+    let runtime = match super::runtime(threads.into()) {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("cannot start the runtime: {error}");
+            return ExitCode::from(EXIT_INTERNAL);
+        }
+    };
+    let code = runtime.block_on(async {
+        let settings = policy.effective().to_vec();
+        // Install the handlers before any port is open: an earlier signal would end the process
+        // without a drain.
+        let (Ok(hup), Ok(term), Ok(int)) =
+            (signal(SignalKind::hangup()), signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+        else {
+            tracing::error!("cannot listen for signals");
+            return EXIT_INTERNAL;
+        };
+        let drain_token = sources.pod.drain_token.clone();
+        let running = match start(AppOptions { policy, level, seed: rand::random(), drain_token }) {
+            Ok(running) => running,
+            Err(error) => {
+                tracing::error!(%error, "cannot start");
+                return config::EXIT_CONFIG;
+            }
+        };
+        began.log();
+        let InitialSettings { read: LoadedSettings { notices, text, .. }, wrong, from } = began;
+        for notice in notices {
+            tracing::info!(path = notice.path, line = notice.line, "{}", notice.message);
+        }
+        for setting in &settings {
+            tracing::debug!(path = %setting.path, value = %setting.value, source = %setting.source, "setting");
+        }
+        known.connect(&running, sources.clone());
+        let mut reloads = Reloader::new(sources, running.control(), running.state_folder(), text);
+        if from == From::StandIn {
+            wrong.into_iter().for_each(|error| reloads.began_with_last_good(error));
+        }
+        // The task ends with the runtime: settings may change as long as calls are served.
+        tokio::spawn(reloads.run(hup));
+        until_the_end(running, term, int).await
+    });
+    // Remaining tasks belong to calls past the drain limit.
+    runtime.shutdown_background();
+    writer.flush(LOG_FLUSH);
+    ExitCode::from(code)
+}
+
+/// Serves until a signal requests the end, and then drains.
+async fn until_the_end(mut running: RunningApp, mut term: Signal, mut int: Signal) -> u8 {
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+        () = running.failed() => {
+            tracing::error!("the scheduler panicked three times in a minute");
+            return EXIT_INTERNAL;
+        }
+    }
+    tokio::select! {
+        whole = running.drain() => {
+            if whole {
+                tracing::info!("drained");
+            } else {
+                tracing::warn!("the drain limit passed with calls unanswered");
+            }
+        }
+        _ = term.recv() => tracing::warn!("second stop signal: exiting immediately"),
+        _ = int.recv() => tracing::warn!("second stop signal: exiting immediately"),
+    }
+    0
+}

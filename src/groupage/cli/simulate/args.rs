@@ -1,0 +1,433 @@
+//! Command-line arguments of `groupage simulate`, and the jobs that they select from scenarios,
+//! logs and profiles.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, ValueEnum};
+
+use super::traffic::{self, RecordedOutcome};
+use super::{profile, scenario_file};
+use crate::batching::LateTreatment;
+use crate::config::parse_duration;
+use crate::simulator::compare::Job;
+use crate::simulator::curve::CostCurve;
+use crate::simulator::scenario::{self, Scenario};
+use crate::simulator::upstream::{EngineServer, SharedServer, SlotServer, UpstreamKind};
+
+/// Factors of the arrival rate that are accepted. Within them a run fits in memory.
+const RATE_FACTORS: std::ops::RangeInclusive<f64> = 0.001..=20.0;
+/// Maximum number of calls in one run: a day at 50 calls per second, which takes about 2 GB.
+const CALLS_MAX: f64 = 5_000_000.0;
+/// Access log for the replay in the table, written in the proxy's format from a simulated morning.
+const LOG: &str = include_str!("../../../../examples/scenarios/access-log.jsonl");
+const LOG_NAME: &str = "access log";
+
+/// Output format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Output {
+    /// Tables for people
+    Table,
+    /// JSON for programs
+    Json,
+}
+
+/// Trade-off between latency and batch size (`scheduling.preset`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Preset {
+    Latency,
+    Balanced,
+    Throughput,
+}
+
+/// Treatment of late calls (`slo.late`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LateCalls {
+    Serve,
+    Refuse,
+}
+
+/// Change of the arrival rate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum RateChange {
+    /// Multiple of the original rate.
+    Times(f64),
+    /// Calls per second.
+    PerSecond(f64),
+}
+
+/// Arguments of `groupage simulate`.
+#[derive(Debug, Clone, ClapArgs)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate flag")]
+pub(in crate::cli) struct Args {
+    /// Scenario by name, or `all`; can be repeated [default: the reference scenarios]
+    #[arg(long = "scenario", value_name = "NAME")]
+    scenarios: Vec<String>,
+    /// Read scenarios from a file (see examples/scenarios)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scenarios", "access_log"])]
+    file: Option<PathBuf>,
+    /// Replay the calls of an access log against the upstream of --profile or --curve
+    #[arg(long, value_name = "FILE", conflicts_with = "scenarios")]
+    access_log: Option<PathBuf>,
+    /// Use an upstream learned by a proxy: the JSON of /api/scheduler
+    #[arg(long, value_name = "FILE", conflicts_with = "curve")]
+    profile: Option<PathBuf>,
+    /// List the scenarios and stop
+    #[arg(long)]
+    pub(super) list: bool,
+    /// Run all baselines and oracles on the same arrivals, and evaluate the criteria
+    #[arg(long)]
+    pub(super) compare: bool,
+    /// Run the full benchmark: all scenarios compared, latency curves by load, capacities, special
+    /// cases, ablations
+    #[arg(long, conflicts_with_all = ["scenarios", "file", "access_log", "profile", "curves", "capacity", "cases", "ablate"])]
+    table: bool,
+    /// With --table: run only a short part of it
+    #[arg(long, requires = "table")]
+    small: bool,
+    /// With --table: run the no-harm scenarios instead, compared with calls that are forwarded at
+    /// once
+    #[arg(long, requires = "table")]
+    no_harm: bool,
+    /// With --no-harm: only rows that have these words in their names, separated by commas,
+    /// alternatives by |: k8,50ms,48
+    #[arg(long, requires = "no_harm", conflicts_with = "small", value_name = "WORDS")]
+    only: Option<String>,
+    /// Run latency curves by load instead: the mean compared with the optimum
+    #[arg(long, conflicts_with_all = ["scenarios", "compare", "slo", "cap", "rate"])]
+    curves: bool,
+    /// Run capacities instead: the highest rate that is served in time
+    #[arg(long, conflicts_with_all = ["scenarios", "compare", "slo", "cap", "rate", "seconds", "seeds"])]
+    capacity: bool,
+    /// Run special cases instead: presets, slow control loops, a warm start, SLOs near the latency
+    /// of an unbatched call
+    #[arg(long, conflicts_with_all = ["scenarios", "compare", "slo", "cap", "rate", "seconds"])]
+    cases: bool,
+    /// Run ablations of the policy instead, one feature at a time
+    #[arg(long, conflicts_with_all = ["scenarios", "compare", "slo", "cap", "rate", "seconds"])]
+    ablate: bool,
+    /// Number of seeds, starting at 0
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(super) seeds: u64,
+    /// Virtual seconds during which calls arrive; a day has 86400 [default: 20; with --curves 30]
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: Option<u64>,
+    /// Override the SLO: 50 (milliseconds) or 50ms
+    #[arg(long, value_name = "TIME", value_parser = slo)]
+    slo: Option<Duration>,
+    /// Override the maximum number of items in a batch
+    #[arg(long, visible_alias = "batch-items-max", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
+    cap: Option<u32>,
+    /// Override the arrival rate: a multiple (2, x2) or calls per second (500/s)
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    rate: Option<RateChange>,
+    /// Override the latency curve of the upstream: affine:4ms+0.25ms, pow2:3ms+0.4ms, tile8:…,
+    /// knee16:…, padded:…, ragged:…
+    #[arg(long, value_name = "CURVE")]
+    curve: Option<CostCurve>,
+    /// Override the number of slots of the upstream
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    slots: Option<u32>,
+    /// Override the maximum number of batches in flight
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    slots_max: Option<u32>,
+    /// Override the maximum time that a call is held beside a free slot
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    queue_delay_max: Option<Duration>,
+    /// Override the maximum number of items in the queue
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    queue_items_max: Option<u32>,
+    /// Override the preset
+    #[arg(long, value_enum)]
+    preset: Option<Preset>,
+    /// Override the treatment of calls that cannot be in time; the scenarios use refuse
+    #[arg(long, value_enum)]
+    late: Option<LateCalls>,
+    /// Write a chart of the rows to this file (SVG)
+    #[arg(long, value_name = "FILE")]
+    pub(super) svg: Option<PathBuf>,
+    /// Output format
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(super) output: Output,
+}
+
+/// Work selected by the command line.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) jobs: Vec<Job>,
+    /// `true` if the criteria are evaluated.
+    pub(super) judged: bool,
+    /// `true` if rows differ from the reference scenarios.
+    pub(super) altered: bool,
+    /// Outcomes of the calls according to the access log.
+    pub(super) recorded: Option<RecordedOutcome>,
+}
+
+// === impl Args ===
+
+impl Args {
+    /// Returns the work that the arguments select.
+    ///
+    /// # Errors
+    /// An argument is invalid, or a file cannot be read.
+    pub(super) fn todo(&self) -> Result<Work, String> {
+        let plain = |jobs| Work { jobs, judged: true, altered: false, recorded: None };
+        if self.table {
+            return self.table().map(|jobs| Work { altered: self.has_overrides(), ..plain(jobs) });
+        }
+        if self.curves {
+            return Ok(plain(Job::curves(self.seconds.map(Duration::from_secs))));
+        }
+        if self.capacity {
+            return Ok(plain(Job::capacities()));
+        }
+        if self.cases {
+            return Ok(plain(Job::cases()));
+        }
+        if self.ablate {
+            return Ok(plain(Job::parts()));
+        }
+        let (rows, recorded) = self.rows()?;
+        let jobs = rows.into_iter().map(Job::row).collect();
+        Ok(Work { jobs, judged: self.compare, altered: self.has_overrides(), recorded })
+    }
+
+    fn has_overrides(&self) -> bool {
+        self.slo.is_some()
+            || self.cap.is_some()
+            || self.rate.is_some()
+            || self.curve.is_some()
+            || self.profile.is_some()
+            || self.slots.is_some()
+            || self.slots_max.is_some()
+            || self.queue_delay_max.is_some()
+            || self.queue_items_max.is_some()
+            || self.preset.is_some()
+            || self.late.is_some()
+    }
+
+    fn table(&self) -> Result<Vec<Job>, String> {
+        if self.has_overrides() || self.seconds.is_some() {
+            return Err(
+                "--table runs a fixed set of scenarios: it accepts only --seeds, --small, --no-harm, --only, -o and --svg"
+                    .to_owned(),
+            );
+        }
+        if self.no_harm {
+            let words = self.only.as_deref().unwrap_or_default();
+            let jobs = if self.small { Job::no_harm_small() } else { Job::no_harm(words) };
+            return if jobs.is_empty() {
+                Err(format!("no row has a name that contains all of {words:?}"))
+            } else {
+                Ok(jobs)
+            };
+        }
+        if self.small {
+            return Ok(Job::small());
+        }
+        let mut jobs = Job::all();
+        jobs.extend(embedded_log_scenario().map(Job::row));
+        Ok(jobs)
+    }
+
+    /// Returns the selected scenarios, in the order of the tables.
+    fn rows(&self) -> Result<(Vec<Scenario>, Option<RecordedOutcome>), String> {
+        let horizon = self.seconds.map_or(scenario::HORIZON, Duration::from_secs);
+        let (rows, recorded) = if let Some(path) = &self.access_log {
+            let (row, recorded) = self.replayed(path)?;
+            (vec![row], Some(recorded))
+        } else if let Some(path) = &self.file {
+            let rows = scenario_file::parse(&read(path)?).map_err(|error| format!("{}: {error}", path.display()))?;
+            let lasting = |row: Scenario| match self.seconds {
+                Some(seconds) => row.lasting(Duration::from_secs(seconds)),
+                None => row,
+            };
+            (rows.into_iter().map(lasting).collect(), None)
+        } else {
+            (self.named(horizon)?, None)
+        };
+        let rows = rows.into_iter().map(|row| self.alter(row)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(row) =
+            rows.iter().find(|row| row.rate().is_some_and(|rate| rate * row.horizon.as_secs_f64() > CALLS_MAX))
+        {
+            return Err(format!("{:?} would have more than {CALLS_MAX} calls: reduce --seconds or --rate", row.name));
+        }
+        Ok((rows, recorded))
+    }
+
+    fn named(&self, horizon: Duration) -> Result<Vec<Scenario>, String> {
+        let mut rows = scenario::design(horizon);
+        if self.scenarios.is_empty() {
+            return Ok(rows);
+        }
+        rows.extend(scenario::wider(horizon));
+        rows.extend(embedded_log_scenario());
+        let is = |name: &str, row: &Scenario| name == "all" || row.name.eq_ignore_ascii_case(name);
+        if let Some(name) = self.scenarios.iter().find(|name| !rows.iter().any(|row| is(name.as_str(), row))) {
+            return Err(format!("unknown scenario {name:?}; `groupage simulate --list` lists all scenarios"));
+        }
+        rows.retain(|row| self.scenarios.iter().any(|name| is(name, row)));
+        Ok(rows)
+    }
+
+    fn replayed(&self, path: &Path) -> Result<(Scenario, RecordedOutcome), String> {
+        if self.curve.is_none() && self.profile.is_none() {
+            return Err("--access-log needs a model of the upstream: add --profile FILE or --curve CURVE".to_owned());
+        }
+        let traffic = traffic::parse(&read(path)?).map_err(|error| format!("{}: {error}", path.display()))?;
+        let recorded = traffic.recorded;
+        let name = path.file_name().map_or_else(|| LOG_NAME.to_owned(), |name| name.to_string_lossy().into_owned());
+        Ok((replay(name, traffic), recorded))
+    }
+
+    fn alter(&self, mut row: Scenario) -> Result<Scenario, String> {
+        if let Some(path) = &self.profile {
+            let profile::UpstreamProfile { curve, slots } =
+                profile::parse(&read(path)?).map_err(|error| format!("{}: {error}", path.display()))?;
+            row = with_curve(row, curve);
+            set_slots(&mut row, slots);
+        }
+        if let Some(curve) = self.curve {
+            row = with_curve(row, curve);
+        }
+        if let Some(slots) = self.slots {
+            set_slots(&mut row, slots);
+        }
+        if let Some(slo) = self.slo {
+            for arrival in &mut row.workload.recorded {
+                if let Some(deadline) = &mut arrival.call.deadline {
+                    deadline.at = arrival.at.after(slo);
+                }
+            }
+            row.slo = slo;
+        }
+        row.cap = self.cap.unwrap_or(row.cap);
+        row.tuning.slots_max = self.slots_max;
+        row.tuning.queue_delay_max = self.queue_delay_max;
+        row.tuning.queue_items_max = self.queue_items_max;
+        row.tuning.late = self.late.map(|late| match late {
+            LateCalls::Serve => LateTreatment::Serve,
+            LateCalls::Refuse => LateTreatment::Refuse,
+        });
+        row.tuning.hold_permille = match self.preset {
+            None | Some(Preset::Latency) => 0,
+            Some(Preset::Balanced) => 100,
+            Some(Preset::Throughput) => 400,
+        };
+        let factor = match self.rate {
+            None => return Ok(row),
+            Some(RateChange::Times(factor)) => factor,
+            Some(RateChange::PerSecond(rate)) => {
+                let own = row.rate().ok_or_else(|| {
+                    format!("{:?} has closed-loop clients and no fixed rate: use a factor, such as --rate x2", row.name)
+                })?;
+                rate / own
+            }
+        };
+        if RATE_FACTORS.contains(&factor) {
+            Ok(row.times(factor))
+        } else {
+            Err(format!(
+                "{factor:.4} times the rate of {:?} is outside the allowed factors {:?}",
+                row.name, RATE_FACTORS
+            ))
+        }
+    }
+}
+
+/// Returns the scenarios that extend the reference scenarios.
+pub(super) fn beyond() -> Vec<Scenario> {
+    scenario::wider(scenario::HORIZON).into_iter().chain(embedded_log_scenario()).collect()
+}
+
+/// Returns the access log embedded in the binary as a scenario. A test verifies that it can be
+/// parsed.
+fn embedded_log_scenario() -> Option<Scenario> {
+    traffic::parse(LOG).ok().map(|traffic| replay(LOG_NAME.to_owned(), traffic))
+}
+
+fn replay(name: String, traffic: traffic::RecordedTraffic) -> Scenario {
+    let server = UpstreamKind::Server(SlotServer::new(scenario::AFFINE));
+    let row = Scenario::recorded(name, traffic.calls, server, traffic.horizon);
+    Scenario { slo: traffic.slo.unwrap_or(row.slo), cap: row.cap.max(traffic.batch_items).min(512), ..row }
+}
+
+/// Replaces the latency curve of the upstream.
+fn with_curve(row: Scenario, curve: CostCurve) -> Scenario {
+    let upstream = match row.upstream {
+        UpstreamKind::Server(server) => UpstreamKind::Server(SlotServer { curve, ..server }),
+        UpstreamKind::Engine(engine) => UpstreamKind::Engine(EngineServer { curve, ..engine }),
+        UpstreamKind::Shared(shared) => UpstreamKind::Shared(SharedServer { curve, ..shared }),
+    };
+    Scenario { upstream, curve: row.curve.map(|_| curve), ..row }
+}
+
+fn set_slots(row: &mut Scenario, slots: u32) {
+    if let UpstreamKind::Server(server) = &mut row.upstream {
+        // Oracles are defined for one slot only.
+        row.curve = row.curve.filter(|_| slots == 1);
+        server.slots = slots;
+    }
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| format!("{text:?} is not a duration, such as 50ms"))
+}
+
+fn slo(text: &str) -> Result<Duration, String> {
+    let slo = match text.parse() {
+        Ok(millis) => Duration::from_millis(millis),
+        Err(_) => duration(text)?,
+    };
+    let allowed = Duration::from_millis(1)..=Duration::from_secs(600);
+    if allowed.contains(&slo) { Ok(slo) } else { Err("must be from 1ms to 10m".to_owned()) }
+}
+
+fn rate(text: &str) -> Result<RateChange, String> {
+    let number = |text: &str| {
+        let number: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+        if number.is_finite() && number > 0.0 { Ok(number) } else { Err(format!("{text:?} is not a rate")) }
+    };
+    if let Some(per_second) = text.strip_suffix("/s") {
+        return number(per_second).map(RateChange::PerSecond);
+    }
+    let factor = number(text.strip_prefix(['x', '×']).unwrap_or(text))?;
+    if RATE_FACTORS.contains(&factor) {
+        Ok(RateChange::Times(factor))
+    } else {
+        Err(format!("must be from {} to {}", RATE_FACTORS.start(), RATE_FACTORS.end()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_factors_or_calls_a_second() {
+        assert_eq!(rate("2"), Ok(RateChange::Times(2.0)));
+        assert_eq!(rate("x0.5"), Ok(RateChange::Times(0.5)));
+        assert_eq!(rate("500/s"), Ok(RateChange::PerSecond(500.0)));
+        for wrong in ["", "x", "0", "-1", "21", "inf/s", "/s"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_log_that_is_shipped_is_a_row() {
+        let row = embedded_log_scenario().unwrap();
+        assert!(row.workload.recorded.len() > 500, "{}", row.workload.recorded.len());
+        let twice = row.clone().times(2.0);
+        assert_eq!(twice.horizon, row.horizon / 2);
+        let (one, two) = (row.rate().unwrap(), twice.rate().unwrap());
+        assert!((two / one - 2.0).abs() < 1e-6, "{one} {two}");
+        for (before, after) in row.workload.recorded.iter().zip(&twice.workload.recorded) {
+            let budget = |arrival: &crate::simulator::Arrival| arrival.deadline().since(arrival.at);
+            assert_eq!(budget(before), budget(after), "a deadline is as far from its call as it was");
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! State that outlives the process, in one folder: what was learned, and the last good settings.
+//!
+//! A restart that knows the batch costs and the number of slots does not have to learn them from
+//! the first calls. State is written on drain and, while something is learned, at growing intervals
+//! of up to one minute; an idle process writes nothing and is not woken. A file is written to a
+//! temporary name, flushed and renamed, so that it is either complete or absent. State that is
+//! unreadable, or about another model server, is ignored and logged; no error here keeps a proxy
+//! from serving.
+//!
+//! The folder belongs to one process (`lock`). A second process that is configured with the same
+//! folder starts from its contents, writes nothing while the first one lives, and logs that. The
+//! crash guard (`crash_guard`) has its record in the folder too. When the last good settings are used
+//! is decided elsewhere (`reload`).
+
+pub(super) mod crash_guard;
+mod learned;
+mod lock;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+
+pub(super) use self::learned::unescape;
+use self::lock::Hold;
+use crate::scheduler::{LearnedState, SchedulerHandle};
+use crate::upstream::ServerIdentity;
+
+/// Maximum interval between two writes while something is learned.
+const WRITE_INTERVAL_MAX: Duration = Duration::from_secs(60);
+/// First interval; it doubles with each write up to [`WRITE_INTERVAL_MAX`]. Most is learned early,
+/// and a process that is killed then should not have to start anew.
+const FIRST: Duration = Duration::from_secs(2);
+/// Maximum size of what is learned on a pod's volume, for all ports together: less than half of the
+/// volume's 1 MiB, since a file is written beside the one that it replaces.
+const POD_BYTES_MAX: usize = 400 << 10;
+/// Maximum size of a file that is read: twice the largest file that is written. 64 cost classes of
+/// 288 samples and 512 sizes each, with 32 bytes a row, are 1.7 MB.
+const FILE_BYTES_MAX: usize = 4 << 20;
+
+/// Maximum size of a file of the control stream: a policy of some dozens of routes, or a CA bundle.
+/// A pod's volume has 1 MiB, most of it for what was learned, and a file is written beside the one
+/// that it replaces.
+const STREAM_BYTES_MAX: usize = 64 << 10;
+
+const LEARNED: &str = "learned";
+const SETTINGS: &str = "settings.yaml";
+
+/// The state folder, as used for one model server.
+#[derive(Debug, Clone)]
+pub(super) struct StateDir {
+    path: PathBuf,
+    /// Name of the file for what is learned.
+    learned: String,
+    /// Address of the model server that the learned state is about.
+    upstream: String,
+    /// Maximum size of the learned state, in bytes.
+    bytes_max: usize,
+    held: Arc<Mutex<Ownership>>,
+}
+
+/// Ownership of the folder, shared by all ports of the process.
+#[derive(Debug)]
+struct Ownership {
+    hold: Hold,
+    /// Settings in force that are not written yet.
+    settings: Option<String>,
+}
+
+/// Result of the search for learned state at the start.
+#[derive(Debug, Default)]
+pub(super) enum LearnedFile {
+    /// No file: the first start.
+    #[default]
+    Nothing,
+    /// State that is used.
+    Used {
+        classes: usize,
+        slots: u32,
+        /// Identity that the model server had reported.
+        identity: ServerIdentity,
+    },
+    /// State that is not used, and the reason.
+    Ignored(String),
+}
+
+/// Writes the learned state in the background.
+#[derive(Debug)]
+pub(super) struct StateWriter {
+    writer: Arc<StateWriterInner>,
+    tasks: [AbortHandle; 2],
+}
+
+#[derive(Debug)]
+struct StateWriterInner {
+    folder: StateDir,
+    scheduler: SchedulerHandle,
+    identity: watch::Receiver<ServerIdentity>,
+    /// Contents of the file as last written.
+    written: Mutex<Vec<u8>>,
+    /// Identity of the model server from an earlier process. It applies until the server reports
+    /// more.
+    before: Mutex<ServerIdentity>,
+}
+
+// === impl StateDir ===
+
+impl StateDir {
+    /// Takes the folder for this process, unless another process holds it.
+    pub(super) fn new(path: PathBuf, upstream: String) -> Self {
+        let held = Arc::new(Mutex::new(Ownership { hold: Hold::take(&path), settings: None }));
+        Self { path, learned: format!("{LEARNED}.json"), upstream, bytes_max: FILE_BYTES_MAX, held }
+    }
+
+    /// Returns the same folder for one of several captured ports. Each port has its own file and an
+    /// equal share of the pod's volume.
+    pub(super) fn of_port(&self, port: u16, upstream: String, ports: usize) -> Self {
+        let learned = format!("{LEARNED}-{port}.json");
+        Self { learned, upstream, bytes_max: POD_BYTES_MAX / ports.max(1), ..self.clone() }
+    }
+
+    /// Stores the settings in force. If another process holds the folder, they are written once
+    /// that process has ended. May block.
+    pub(super) fn keep_settings(&self, text: String) -> io::Result<()> {
+        let mut held = self.held();
+        held.settings = Some(text);
+        self.settle(&mut held).map(drop)
+    }
+
+    /// Stores a small file of the control stream, if this process holds the folder. May block.
+    pub(super) fn keep(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        if bytes.len() > STREAM_BYTES_MAX {
+            return Err(io::Error::other(format!(
+                "{name} would have {} bytes; the limit is {STREAM_BYTES_MAX}",
+                bytes.len()
+            )));
+        }
+        if !self.may_write() || kept(&self.path, name).is_some_and(|before| before == bytes) {
+            return Ok(());
+        }
+        replace(&self.path, name, bytes)
+    }
+
+    /// Returns `true` if this process may write to the folder.
+    fn may_write(&self) -> bool {
+        self.settle(&mut self.held()).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the settings cannot be saved");
+            true
+        })
+    }
+
+    /// Takes the folder if its previous holder has ended, and writes the pending settings. Returns
+    /// `true` if this process holds it.
+    fn settle(&self, held: &mut Ownership) -> io::Result<bool> {
+        if !held.hold.may_write() {
+            let now = Hold::take(&self.path);
+            if !matches!(now, Hold::Ours(_)) {
+                return Ok(false);
+            }
+            held.hold = now;
+            tracing::info!(folder = %self.path.display(), "the process that used the state folder has exited: learned values are now saved there");
+        }
+        held.settings.take().map_or(Ok(()), |text| write_settings(&self.path, &text))?;
+        Ok(true)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Ownership> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads what an earlier process learned about this model server.
+    pub(super) fn learned(&self) -> (LearnedState, LearnedFile) {
+        let path = self.path.join(&self.learned);
+        let bytes = match read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Default::default(),
+            Err(error) => return (LearnedState::default(), LearnedFile::Ignored(error.to_string())),
+        };
+        match learned::read(&bytes, &self.upstream) {
+            Ok((kept, identity)) => {
+                let found = LearnedFile::Used { classes: kept.classes.len(), slots: kept.upstream.slots, identity };
+                (kept, found)
+            }
+            Err(why) => (LearnedState::default(), LearnedFile::Ignored(why)),
+        }
+    }
+}
+
+/// Reads a file of the control stream.
+pub(super) fn kept(folder: &Path, name: &str) -> Option<Vec<u8>> {
+    read(&folder.join(name)).ok()
+}
+
+/// Reads the last good settings.
+pub(super) fn settings(folder: &Path) -> Option<String> {
+    String::from_utf8(read(&folder.join(SETTINGS)).ok()?).ok()
+}
+
+fn write_settings(folder: &Path, text: &str) -> io::Result<()> {
+    if settings(folder).as_deref() == Some(text) {
+        return Ok(());
+    }
+    replace(folder, SETTINGS, text.as_bytes())
+}
+
+// === impl StateWriter ===
+
+impl StateWriter {
+    /// Logs what was found and starts to write what is learned. Must be called inside a tokio
+    /// runtime.
+    pub(super) fn start(
+        folder: StateDir,
+        found: LearnedFile,
+        learned: Arc<Notify>,
+        scheduler: SchedulerHandle,
+        identity: watch::Receiver<ServerIdentity>,
+    ) -> Self {
+        folder.held().hold.log(&folder.path);
+        found.log(&folder.path);
+        let before = if let LearnedFile::Used { identity, .. } = found { identity } else { ServerIdentity::default() };
+        let before = Mutex::new(before);
+        let writer = Arc::new(StateWriterInner { folder, scheduler, identity, written: Mutex::default(), before });
+        let writing = tokio::spawn(write_loop(writer.clone(), learned));
+        let checked = tokio::spawn(writer.clone().check());
+        Self { writer, tasks: [writing.abort_handle(), checked.abort_handle()] }
+    }
+
+    /// Writes what is known now.
+    pub(super) async fn save(&self) {
+        self.writer.clone().save().await;
+    }
+}
+
+impl Drop for StateWriter {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Writes some time after something was learned, and then waits until more is learned.
+async fn write_loop(writer: Arc<StateWriterInner>, learned: Arc<Notify>) {
+    let mut wait = FIRST;
+    loop {
+        learned.notified().await;
+        tokio::time::sleep(wait).await;
+        writer.clone().save().await;
+        wait = WRITE_INTERVAL_MAX.min(wait * 2);
+    }
+}
+
+// === impl StateWriterInner ===
+
+impl StateWriterInner {
+    async fn save(self: Arc<Self>) {
+        let Some(kept) = self.scheduler.keep().await else { return };
+        // Writing and flushing may block on the disk.
+        let written = tokio::task::spawn_blocking(move || self.write(&kept)).await;
+        match written {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the learned values cannot be saved"),
+            Err(_) => tracing::error!("saving the learned values panicked"),
+        }
+    }
+
+    /// Waits until the server has reported at least the identity that it had before. A different
+    /// identity means another server; the state learned about the previous one is discarded.
+    async fn check(self: Arc<Self>) {
+        let before = self.before().clone();
+        let said = |now: &ServerIdentity| now.differs_from(&before).is_some() || now.is_superset_of(&before);
+        let mut identity = self.identity.clone();
+        let Ok(now) = identity.wait_for(said).await.map(|now| now.clone()) else { return };
+        if let Some((now, before)) = now.differs_from(&before) {
+            tracing::info!(now, before, "the model server has changed: the learned values are discarded");
+            *self.before() = ServerIdentity::default();
+            self.scheduler.forget().await;
+        }
+    }
+
+    fn write(&self, kept: &LearnedState) -> io::Result<()> {
+        if !self.folder.may_write() {
+            return Ok(());
+        }
+        let identity = self.identity.borrow().clone().or(&self.before());
+        let bytes = learned::write(kept, &self.folder.upstream, identity, self.folder.bytes_max)?;
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if *written == bytes {
+            return Ok(());
+        }
+        replace(&self.folder.path, &self.folder.learned, &bytes)?;
+        *written = bytes;
+        Ok(())
+    }
+
+    fn before(&self) -> MutexGuard<'_, ServerIdentity> {
+        self.before.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl LearnedFile ===
+
+impl LearnedFile {
+    fn log(&self, folder: &Path) {
+        let folder = folder.display();
+        match self {
+            Self::Nothing => tracing::info!(%folder, "no learned values are saved"),
+            Self::Used { classes, slots, .. } => {
+                tracing::info!(%folder, classes, slots, "starting with the saved learned values");
+            }
+            Self::Ignored(why) => tracing::warn!(%folder, why, "the saved learned values are not used"),
+        }
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(FILE_BYTES_MAX + 1).unwrap_or(u64::MAX);
+    File::open(path)?.take(limit).read_to_end(&mut bytes)?;
+    if bytes.len() > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// Replaces a file atomically and durably: it is complete or unchanged, even after a crash of the
+/// machine.
+fn replace(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let beside = folder.join(format!(".{name}.new"));
+    // Readable by its owner only: it contains names of models and routes.
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&beside, folder.join(name))?;
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_nothing_is_left_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("made");
+        for text in ["limits: {batchItemsMax: 4}\n", "mode: Passthrough\n", "mode: Passthrough\n"] {
+            write_settings(&inner, text).unwrap();
+            assert_eq!(settings(&inner).as_deref(), Some(text));
+        }
+        assert_eq!(fs::read_dir(&inner).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn who_comes_to_a_folder_that_is_taken_keeps_its_settings_there_once_it_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = || StateDir::new(dir.path().to_owned(), "http://m".to_owned());
+        let kept = || settings(dir.path());
+        let (first, second) = (folder(), folder());
+        first.keep_settings("first".to_owned()).unwrap();
+        second.keep_settings("second".to_owned()).unwrap();
+        assert_eq!(kept().as_deref(), Some("first"));
+        // A lock that cannot be inspected does not mean that its holder has ended.
+        let (lock, aside) = (dir.path().join("lock"), dir.path().join("aside"));
+        fs::rename(&lock, &aside).unwrap();
+        fs::create_dir(&lock).unwrap();
+        assert!(!second.may_write());
+        fs::remove_dir(&lock).unwrap();
+        fs::rename(&aside, &lock).unwrap();
+        drop(first);
+        assert!(second.may_write());
+        assert_eq!(kept().as_deref(), Some("second"));
+    }
+
+    #[test]
+    fn what_is_too_large_or_no_file_is_not_used_and_it_is_said_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = StateDir::new(dir.path().to_owned(), "http://m".to_owned());
+        assert!(matches!(folder.learned().1, LearnedFile::Nothing));
+        fs::write(dir.path().join("learned.json"), vec![b' '; FILE_BYTES_MAX + 1]).unwrap();
+        let LearnedFile::Ignored(why) = folder.learned().1 else { panic!("used") };
+        assert!(why.contains("bytes"), "{why}");
+        fs::remove_file(dir.path().join("learned.json")).unwrap();
+        fs::create_dir(dir.path().join("learned.json")).unwrap();
+        assert!(matches!(folder.learned().1, LearnedFile::Ignored(_)));
+    }
+}

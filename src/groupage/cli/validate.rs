@@ -1,0 +1,146 @@
+//! `groupage validate` and `groupage config`: print the findings about a policy, and its effective
+//! settings.
+
+mod conformance;
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::{proxy, refusal};
+use crate::config;
+
+/// Format of the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Human-readable text.
+    Text,
+    /// JSON, for programs.
+    Json,
+}
+
+/// Arguments of `groupage validate`.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// Policy files given by a flag, as in kubectl; may be repeated
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Policy files, or - for standard input
+    #[arg(value_name = "FILE", required_unless_present = "files")]
+    more: Vec<PathBuf>,
+    /// Send one call alone and one with its items twice for each declared route to this server, and
+    /// compare the structure of the responses: http(s)://HOST:PORT
+    #[arg(long, value_name = "URL")]
+    against: Option<String>,
+    /// Body of the call to send, for every route or for one path; generated if the protocol is
+    /// known
+    #[arg(long = "sample", value_name = "[PATH=]FILE", requires = "against")]
+    samples: Vec<String>,
+    /// Header of the calls to send, such as 'Authorization: Bearer KEY'; may be repeated
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", requires = "against", value_parser = header)]
+    headers: Vec<(HeaderName, HeaderValue)>,
+    /// Output format
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+/// Exit code if the server or a sample cannot be read (sysexits: `EX_NOINPUT`), the same as of
+/// `explain`.
+const EXIT_NO_INPUT: u8 = 66;
+
+/// Arguments of `groupage config`.
+#[derive(Debug, ClapArgs)]
+pub(super) struct ConfigArgs {
+    #[command(flatten)]
+    proxy: proxy::Args,
+    /// Output format
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    let files: Vec<&PathBuf> = args.files.iter().chain(&args.more).collect();
+    let verdict = config::validate(&files, args.output == Output::Json, std::io::stdout().is_terminal());
+    let Some(url) = args.against.as_ref().filter(|_| verdict.exit == 0) else {
+        print!("{}", verdict.output);
+        return ExitCode::from(verdict.exit);
+    };
+    let headers: HeaderMap = args.headers.iter().cloned().collect();
+    let tried: Result<Vec<_>, String> = files.iter().map(|file| try_file(file, url, &args.samples, &headers)).collect();
+    let results: Vec<conformance::RouteResult> = match tried {
+        Ok(results) => results.into_iter().flatten().collect(),
+        Err(error) => {
+            eprintln!("× {error}");
+            return ExitCode::from(EXIT_NO_INPUT);
+        }
+    };
+    print!("{}", shown(&verdict.output, args.output, &results));
+    let wrong = results.iter().any(conformance::RouteResult::is_wrong);
+    ExitCode::from(if wrong { config::EXIT_FINDINGS } else { 0 })
+}
+
+/// Parses a header in the syntax of `curl -H`.
+fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once(':').ok_or("must be NAME: VALUE")?;
+    let name: HeaderName = name.trim().parse().map_err(|_| "invalid header name")?;
+    let mut value: HeaderValue = value.trim().parse().map_err(|_| "invalid header value")?;
+    value.set_sensitive(true);
+    Ok((name, value))
+}
+
+/// Sends the calls of one file's routes to a server.
+fn try_file(
+    file: &Path,
+    url: &str,
+    samples: &[String],
+    headers: &HeaderMap,
+) -> Result<Vec<conformance::RouteResult>, String> {
+    if file.as_os_str() == "-" {
+        return Err("--against reads files, not standard input".to_owned());
+    }
+    let loaded = config::read(file).map_err(|error| error.to_string())?;
+    let samples = conformance::SampleCalls::read(samples)?;
+    conformance::run(&loaded, url, &samples, headers)
+}
+
+/// Formats the findings about the files together with those about the server.
+fn shown(files: &str, output: Output, results: &[conformance::RouteResult]) -> String {
+    match output {
+        Output::Text if results.is_empty() => {
+            format!("{files}‼ no route is declared: add calls to send with --sample PATH=FILE\n")
+        }
+        Output::Text => results.iter().fold(files.to_owned(), |text, result| text + &result.text()),
+        Output::Json => {
+            let mut all: serde_json::Value = serde_json::from_str(files).unwrap_or_default();
+            all["against"] = results.iter().map(conformance::RouteResult::json).collect();
+            format!("{all:#}\n")
+        }
+    }
+}
+
+pub(super) fn config(args: ConfigArgs) -> ExitCode {
+    let policy = match args.proxy.sources().begin() {
+        Ok(began) => {
+            began.wrong.iter().for_each(|error| eprint!("{}", error.render(std::io::stderr().is_terminal())));
+            began.read.policy
+        }
+        Err(error) => return refusal::refuse(&error),
+    };
+    let settings = policy.effective();
+    if args.output == Output::Json {
+        match serde_json::to_string_pretty(settings) {
+            Ok(text) => println!("{text}"),
+            Err(error) => eprintln!("cannot print the settings: {error}"),
+        }
+        return ExitCode::SUCCESS;
+    }
+    let width = |text: fn(&config::Setting) -> usize| settings.iter().map(text).max().unwrap_or(0);
+    let (path, value) = (width(|s| s.path.len()), width(|s| s.value.len()).min(48));
+    for setting in settings {
+        println!("{:path$}  {:value$}  {}", setting.path, setting.value, setting.source);
+    }
+    ExitCode::SUCCESS
+}

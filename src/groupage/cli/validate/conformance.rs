@@ -1,0 +1,322 @@
+//! `groupage validate --against URL`: tests a server against the routes that a policy declares.
+//!
+//! For each route, one call is sent alone and one with its items twice, as a batch of two callers
+//! would be. The answer is split as the proxy splits it, and the part of one caller is compared in
+//! shape with the answer to the call sent alone. Nothing else is sent, and no proxy runs.
+//!
+//! Equality of values is not tested, because models round differently in batches, and neither is
+//! behavior under load.
+
+mod sample;
+mod shape;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode, header};
+use serde_json::{Value, json};
+use tokio::time::timeout_at;
+
+use self::sample::SampleCall;
+pub(super) use self::sample::SampleCalls;
+use super::super::compose;
+use crate::body::Body;
+use crate::bounded_body::{ReadLimits, ReadResult, gather};
+use crate::clock::Clock;
+use crate::config::{self, LoadedPolicy, MachineLimits, Overrides, Policy, Sourced};
+use crate::error::FailureKind;
+use crate::memory::BufferBudget;
+use crate::protocol::{BatchResponse, Call, DigestKey, Endpoint, UnmergeableReason};
+use crate::proxy::RoutingTable;
+use crate::telemetry::Metrics;
+use crate::upstream::Upstream;
+
+/// Time limit for one answer. A cold model may have to be loaded first.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// Maximum number of bytes read of an answer, the default limit of the proxy.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Test result of one route.
+#[derive(Debug)]
+pub(super) struct RouteResult {
+    /// The route as the policy writes it.
+    route: String,
+    /// Path of the calls.
+    path: String,
+    /// Number of bytes of the call that was sent alone; 0 if nothing was sent.
+    bytes: usize,
+    lone: Option<StatusCode>,
+    merged: Option<StatusCode>,
+    /// The finding and its severity.
+    verdict: RouteVerdict,
+}
+
+/// Finding on a route.
+#[derive(Debug)]
+enum RouteVerdict {
+    Fits,
+    /// The route was not tested, or the test was inconclusive.
+    Untried(String),
+    Wrong(String),
+}
+
+/// A response of the server.
+struct ServerAnswer {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+/// Client for the server under test, with everything that its calls need.
+struct ConformanceClient {
+    upstream: Upstream,
+    clock: Clock,
+    buffers: BufferBudget,
+    authority: String,
+    table: RoutingTable,
+    secret: DigestKey,
+    /// Headers added to every call.
+    headers: HeaderMap,
+}
+
+/// Tests every declared route, and every path that a sample names.
+///
+/// # Errors
+/// The test failed before anything was sent; the error is a message for the user.
+pub(super) fn run(
+    loaded: &LoadedPolicy,
+    url: &str,
+    samples: &SampleCalls,
+    headers: &HeaderMap,
+) -> Result<Vec<RouteResult>, String> {
+    let overrides = Overrides { upstream: Some(Sourced::flag("--against", url.to_owned())), ..Overrides::default() };
+    let policy =
+        config::build(Some(loaded), &overrides, &MachineLimits::default()).map_err(|errors| errors.render(false))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
+    runtime.block_on(async {
+        let asker = ConformanceClient::new(&policy, headers.clone())?;
+        if !asker.upstream.accepts().await {
+            return Err(format!("cannot connect to {url}"));
+        }
+        let mut results = Vec::new();
+        for sample in samples.calls(&policy) {
+            results.push(asker.test_route(sample).await);
+        }
+        Ok(results)
+    })
+}
+
+// === impl ConformanceClient ===
+
+impl ConformanceClient {
+    fn new(policy: &Policy, headers: HeaderMap) -> Result<Self, String> {
+        let clock = Clock::start();
+        let buffers = BufferBudget::new(2 * ANSWER_BYTES_MAX, clock);
+        let metrics = Arc::new(Metrics::new("validate"));
+        let upstream = compose::build_upstream(policy, clock, buffers.clone(), metrics)?;
+        let authority = match &policy.proxy.upstream {
+            Some(config::UpstreamAddress::Http { authority, .. }) => authority.clone(),
+            _ => "localhost".to_owned(),
+        };
+        let table = compose::recognised(policy)?;
+        Ok(Self { upstream, clock, buffers, authority, table, secret: DigestKey::random(), headers })
+    }
+
+    async fn test_route(&self, sample: SampleCall) -> RouteResult {
+        let SampleCall { route, method, path, body } = sample;
+        let mut result = RouteResult { route, path, bytes: 0, lone: None, merged: None, verdict: RouteVerdict::Fits };
+        result.verdict = match body {
+            Ok(body) => self.compare(&method, &body, &mut result).await,
+            Err(why) => RouteVerdict::Untried(why),
+        };
+        result
+    }
+
+    async fn compare(&self, method: &Method, body: &Bytes, result: &mut RouteResult) -> RouteVerdict {
+        let path = result.path.clone();
+        let Some(endpoint) = self.table.routes.recognise(method, &path) else {
+            let why = match UnmergeableReason::for_unrecognised_path(&path) {
+                UnmergeableReason::OpenInference => "KServe V2 calls are not merged yet and pass through",
+                _ => "no adapter supports this path, so its calls pass through",
+            };
+            return RouteVerdict::Untried(why.to_owned());
+        };
+        let Some(call) = self.read(&endpoint, method, &path, body) else {
+            return RouteVerdict::Untried("the path is not a valid request target".to_owned());
+        };
+        if let Some(reason) = call.alone() {
+            return RouteVerdict::Untried(format!("calls like the sample are never merged: `{}`", reason.as_str()));
+        }
+        result.bytes = body.len();
+        let lone = self.send(method, &path, call.head.headers.clone(), body.clone()).await;
+        let lone = match lone {
+            Ok(answer) => answer,
+            Err(kind) => {
+                return RouteVerdict::Untried(format!("sent alone, the sample gets no answer: {}", kind.message()));
+            }
+        };
+        result.lone = Some(lone.status);
+        if !lone.status.is_success() {
+            let status = lone.status.as_u16();
+            let advice = match lone.status {
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                    "give a credential, --header 'Authorization: Bearer KEY'".to_owned()
+                }
+                _ => format!("give a call that it accepts, --sample {path}=FILE"),
+            };
+            return RouteVerdict::Untried(format!("the server answers the sample alone with {status}: {advice}"));
+        }
+        self.merge(&endpoint, &call, &lone, result).await
+    }
+
+    /// Sends the items of the sample twice in one call, and compares a caller's part of the answer
+    /// with the answer to the call sent alone.
+    async fn merge(
+        &self,
+        endpoint: &Endpoint,
+        call: &Call,
+        lone: &ServerAnswer,
+        result: &mut RouteResult,
+    ) -> RouteVerdict {
+        let members = [call, call];
+        let sent = endpoint.write_batch(&members, None);
+        let answer = match self.send(&sent.method, &sent.target, sent.headers.clone(), sent.body.clone()).await {
+            Ok(answer) => answer,
+            Err(kind) => {
+                return RouteVerdict::Wrong(format!(
+                    "a call with two items gets no answer ({}), but a call with one item does: set `mode: Passthrough`",
+                    kind.message()
+                ));
+            }
+        };
+        result.merged = Some(answer.status);
+        // An overloaded server proves nothing about batches.
+        if matches!(answer.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            let status = answer.status.as_u16();
+            return RouteVerdict::Untried(format!(
+                "the server answers a call with two items with {status}, as an overloaded server does: try again"
+            ));
+        }
+        if !answer.status.is_success() {
+            return RouteVerdict::Wrong(format!(
+                "the server answers a call with two items with {} and one with one item with {}: every batch would fail \
+                 and be retried alone until merging is suspended; set `mode: Passthrough`, or correct the route",
+                answer.status.as_u16(),
+                lone.status.as_u16()
+            ));
+        }
+        // A member of the answer that the protocol does not declare must equal that of the lone
+        // answer, because it could contain data about other callers.
+        let undeclared = endpoint.undeclared(&members, &answer.body, &lone.body);
+        if let Some((name, _)) = undeclared.iter().find(|(_, is_same)| !is_same) {
+            return RouteVerdict::Wrong(format!(
+                "the answer to two items has `{name}`, which the protocol does not declare and which differs from the \
+                 answer to one: every batch would be retried alone until merging is suspended; add it to \
+                 respondWith.fields if every caller may see its value for other callers"
+            ));
+        }
+        // The answer is split as the proxy does it, and the first caller's part is compared with
+        // the lone answer.
+        let shared = BatchResponse { status: answer.status, headers: &answer.headers, body: &answer.body };
+        match endpoint.split_batch(&members, &sent, shared, None) {
+            Err(mismatch) => RouteVerdict::Wrong(format!(
+                "the answer to two items cannot be split (`{}`): correct the route",
+                mismatch.what.as_str()
+            )),
+            Ok(replies) => {
+                let part = replies.first().map(|reply| reply.body.clone()).unwrap_or_default();
+                match shape::difference(&lone.body, &part) {
+                    None => RouteVerdict::Fits,
+                    Some(difference) => RouteVerdict::Wrong(format!(
+                        "a merged call would get an answer of a different shape: {difference}"
+                    )),
+                }
+            }
+        }
+    }
+
+    fn read(&self, endpoint: &Endpoint, method: &Method, path: &str, body: &Bytes) -> Option<Call> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, &self.authority)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::ACCEPT, "application/json")
+            .body(())
+            .ok()?;
+        let (mut head, ()) = request.into_parts();
+        head.headers.extend(self.headers.clone());
+        Some(endpoint.read(&head, body.clone(), &self.secret))
+    }
+
+    async fn send(
+        &self,
+        method: &Method,
+        target: &str,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<ServerAnswer, FailureKind> {
+        let mut request =
+            Request::builder().method(method).uri(target).body(Body::full(body)).map_err(|_| FailureKind::Internal)?;
+        *request.headers_mut() = headers;
+        let until = self.clock.instant(self.clock.now().after(ANSWER_LIMIT));
+        let response = timeout_at(until, self.upstream.forward().alone(request)).await;
+        let response = response.map_err(|_| FailureKind::UpstreamTimeout)?.map_err(|failure| failure.kind)?;
+        let (head, mut body) = response.into_parts();
+        let bounds =
+            ReadLimits { max: ANSWER_BYTES_MAX, idle: ANSWER_LIMIT, until: Some(until), floor: None, evictable: false };
+        match gather(&mut body, bounds, self.buffers.empty()).await {
+            ReadResult::Whole { bytes, .. } => {
+                Ok(ServerAnswer { status: head.status, headers: head.headers, body: bytes })
+            }
+            ReadResult::Stopped { .. } => Err(FailureKind::UpstreamBroken),
+        }
+    }
+}
+
+// === impl RouteResult ===
+
+impl RouteResult {
+    pub(super) const fn is_wrong(&self) -> bool {
+        matches!(self.verdict, RouteVerdict::Wrong(_))
+    }
+
+    /// Formats the result as one line of text.
+    pub(super) fn text(&self) -> String {
+        let Self { route, path, bytes, lone, merged, verdict } = self;
+        let (mark, said) = match verdict {
+            RouteVerdict::Fits => ("√", "one item and two items get answers of the same shape"),
+            RouteVerdict::Untried(why) => ("‼", why.as_str()),
+            RouteVerdict::Wrong(why) => ("×", why.as_str()),
+        };
+        let status =
+            |status: &Option<StatusCode>| status.map_or("no answer".to_owned(), |status| status.as_u16().to_string());
+        let sent = match (bytes, lone) {
+            (0, _) | (_, None) => String::new(),
+            (bytes, Some(_)) if merged.is_none() => format!("; sent {bytes} bytes alone: {}", status(lone)),
+            (bytes, Some(_)) => {
+                format!("; sent {bytes} bytes alone: {}, its items twice: {}", status(lone), status(merged))
+            }
+        };
+        format!("{mark} {route} ({path}): {said}{sent}\n")
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let (verdict, why) = match &self.verdict {
+            RouteVerdict::Fits => ("fits", None),
+            RouteVerdict::Untried(why) => ("untried", Some(why)),
+            RouteVerdict::Wrong(why) => ("wrong", Some(why)),
+        };
+        json!({
+            "route": self.route,
+            "path": self.path,
+            "sent_bytes": self.bytes,
+            "alone_status": self.lone.map(|status| status.as_u16()),
+            "merged_status": self.merged.map(|status| status.as_u16()),
+            "verdict": verdict,
+            "why": why,
+        })
+    }
+}

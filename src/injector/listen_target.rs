@@ -1,0 +1,219 @@
+//! Selects the container that an `app-listen` override applies to if it names none, and reports
+//! overrides that have no effect.
+//!
+//! If the override is applied to the wrong container, the right one keeps listening on every
+//! address, and the sidecar cannot bind its port. Therefore no container is selected if several
+//! qualify.
+
+use serde_json::Value;
+
+use super::access::text;
+use super::app_listen::{AppListen, ListenOverride};
+use super::candidates::is_wanted;
+use super::message::listed;
+use super::planned::{PlannedPort, PortCapture};
+use super::status::InjectionStatus;
+use super::{argument_edit, ports, referrers};
+use crate::api::v1alpha1::{CaptureMode, PortRef};
+
+/// Selects the container that an override applies to, among the application's containers. The
+/// candidates are narrowed, in this order, to the containers that declare a port of the override's
+/// values, that have the variable or flag already, that an earlier pass changed (other webhooks may
+/// have added containers since), and that have a port which may be captured. A criterion that no
+/// candidate meets is skipped. Returns `None` if the pod has no application container.
+///
+/// # Errors
+/// Returns the names of the remaining containers if several qualify.
+pub(super) fn choose(
+    pod: &Value,
+    known: Option<&InjectionStatus>,
+    objects: &[Value],
+    app_listen: &AppListen,
+    wanted: &[PortRef],
+) -> Result<Option<String>, Vec<String>> {
+    let mut left: Vec<&Value> = ports::applications(pod).collect();
+    let declares = |own: &Value, numbers: &[u16]| ports::of_container(own).any(|port| numbers.contains(&port.number));
+    let stands = |own: &Value| app_listen.knobs.iter().any(|one| argument_edit::stands(own, one));
+    let captured = |own: &Value| ports::of_container(own).any(|port| is_wanted(&port, wanted));
+    let (dialled, bare) = (dialled(app_listen), bare(app_listen));
+    retain_if_any(&mut left, |own| declares(own, &dialled));
+    retain_if_any(&mut left, |own| declares(own, &bare));
+    retain_if_any(&mut left, stands);
+    // A change that a recipe made is no evidence of an override.
+    let undo = known.filter(|known| known.recipes.is_empty()).map(|known| &known.undo);
+    let set = |name: &str| {
+        undo.is_some_and(|undo| {
+            undo.env.iter().any(|set| set.container == name) || undo.args.iter().any(|set| set.container == name)
+        })
+    };
+    retain_if_any(&mut left, |own| text(own, &["name"]).is_some_and(set));
+    // A port that is referred to but declared by no container may belong to any of them, including
+    // one that declares no port. Containers with ports are then not preferred.
+    let led_to = || wanted_numbers(wanted).chain(referrers::numbers(pod, objects, true)).collect::<Vec<u16>>();
+    let declared = ports::applications(pod).any(|own| declares(own, &dialled));
+    if declared || !dialled.iter().any(|number| led_to().contains(number)) {
+        retain_if_any(&mut left, captured);
+    }
+    let mut names = left.into_iter().filter_map(|own| text(own, &["name"])).map(str::to_owned);
+    match (names.next(), names.next()) {
+        (one, None) => Ok(one),
+        (one, two) => Err(one.into_iter().chain(two).chain(names).collect()),
+    }
+}
+
+/// Returns warnings for an override that is not applied, or that sets a port other than the one
+/// that the sidecar connects to.
+pub(super) fn unused_app_listen(
+    app_listen: &AppListen,
+    container: &str,
+    wish: CaptureMode,
+    planned: &[PlannedPort],
+) -> Vec<String> {
+    let own = || planned.iter().filter(|planned| planned.port.container == container);
+    let loopback: Vec<u16> =
+        own().filter(|planned| planned.mode == PortCapture::Loopback).map(|planned| planned.port.number).collect();
+    if loopback.is_empty() {
+        let why = match wish {
+            CaptureMode::Named => "capture is Named: remove one of the two settings",
+            CaptureMode::Redirect => "capture is Redirect: remove one of the two settings",
+            _ if own().next().is_none() => {
+                "the container has no captured port: declare one, or select another container"
+            }
+            // All callers reach the sidecar through the port's name, so the override is not needed.
+            CaptureMode::Auto | CaptureMode::Loopback => return Vec::new(),
+        };
+        return vec![format!("app-listen for container {container} is not used: {why}")];
+    }
+    let numbers: Vec<String> = loopback.iter().map(u16::to_string).collect();
+    let elsewhere = dialled(app_listen).into_iter().filter(|number| !loopback.contains(number));
+    elsewhere
+        .map(|number| {
+            format!(
+                "app-listen sets container {container} to port {number}, but the sidecar connects to {}: set that port, or declare {number}",
+                listed(&numbers)
+            )
+        })
+        .collect()
+}
+
+/// Keeps only the containers that satisfy the predicate, if any of them does.
+fn retain_if_any(left: &mut Vec<&Value>, is: impl Fn(&Value) -> bool) {
+    if left.len() > 1 && left.iter().any(|own| is(own)) {
+        left.retain(|own| is(own));
+    }
+}
+
+fn wanted_numbers(wanted: &[PortRef]) -> impl Iterator<Item = u16> + '_ {
+    wanted.iter().filter_map(|port| match port {
+        PortRef::Number(number) => Some(*number),
+        PortRef::Name(_) => None,
+    })
+}
+
+/// Returns the ports of the addresses among an override's values: `127.0.0.1:8080`,
+/// `http://[::1]:8080/x`.
+fn dialled(app_listen: &AppListen) -> Vec<u16> {
+    values(app_listen).filter_map(port_of).collect()
+}
+
+/// Returns the values that consist of a number alone, as in `--port=8080`. Such a number is a port
+/// only if a container declares it.
+fn bare(app_listen: &AppListen) -> Vec<u16> {
+    values(app_listen).filter_map(|value| value.parse().ok()).collect()
+}
+
+fn values(app_listen: &AppListen) -> impl Iterator<Item = &str> {
+    app_listen.knobs.iter().filter_map(|one| match one {
+        ListenOverride::Env(_, value) => Some(value.as_str()),
+        ListenOverride::Arg(words) => {
+            let last = words.last()?;
+            Some(last.split_once('=').map_or(last.as_str(), |(_, value)| value))
+        }
+    })
+}
+
+/// Parses the port of an address, if it has one. An IPv6 address without brackets has none.
+fn port_of(value: &str) -> Option<u16> {
+    let address = value.split_once("://").map_or(value, |(_, rest)| rest);
+    let address = address.split('/').next().unwrap_or_default();
+    let (host, port) = address.rsplit_once(':')?;
+    let is_host = !host.contains(':') || (host.starts_with('[') && host.ends_with(']'));
+    port.parse().ok().filter(|port| is_host && *port > 0)
+}
+
+/// Formats the names of the application's containers for a sentence.
+pub(super) fn applications(pod: &Value) -> String {
+    let names: Vec<String> =
+        ports::applications(pod).filter_map(|own| text(own, &["name"])).map(str::to_owned).collect();
+    listed(&names)
+}
+
+/// Returns `true` if the pod has an application container of this name.
+pub(super) fn is_application(pod: &Value, name: &str) -> bool {
+    ports::applications(pod).any(|own| text(own, &["name"]) == Some(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn chosen(containers: &Value, app_listen: &str) -> Result<Option<String>, Vec<String>> {
+        let service = json!({"kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": {"app": "x"}, "ports": [{"port": 80, "targetPort": 7000}]}});
+        let pod = json!({"metadata": {"labels": {"app": "x"}}, "spec": {"containers": containers}});
+        choose(&pod, None, &[service], &AppListen::parse(app_listen).unwrap(), &[])
+    }
+
+    fn one(name: &str) -> Result<Option<String>, Vec<String>> {
+        Ok(Some(name.to_owned()))
+    }
+
+    #[test]
+    fn the_container_that_declares_the_port_of_the_value_is_meant() {
+        let two = json!([{"name": "exporter", "ports": [{"containerPort": 9100}]}, {"name": "ollama", "ports": [{"containerPort": 11434}]}]);
+        for knob in ["env:A=127.0.0.1:11434", "arg:--listen=http://[::1]:11434/", "arg:--port 11434"] {
+            assert_eq!(chosen(&two, knob), one("ollama"), "{knob}");
+        }
+        assert_eq!(chosen(&two, "env:A=127.0.0.1:9100"), one("exporter"));
+        assert_eq!(chosen(&two, "env:A=127.0.0.1"), Err(vec!["exporter".to_owned(), "ollama".to_owned()]));
+    }
+
+    #[test]
+    fn container_with_the_variable_or_flag_is_selected() {
+        let two = json!([
+            {"name": "a", "ports": [{"containerPort": 1}], "args": ["--host", "::"]},
+            {"name": "b", "ports": [{"containerPort": 2}], "env": [{"name": "HOST", "value": "x"}]},
+        ]);
+        assert_eq!(chosen(&two, "env:HOST=127.0.0.1"), one("b"));
+        assert_eq!(chosen(&two, "arg:--host=127.0.0.1"), one("a"));
+    }
+
+    #[test]
+    fn else_the_only_one_with_a_port_but_for_a_port_that_nobody_declares_and_a_service_leads_to() {
+        let two = json!([{"name": "a"}, {"name": "b", "ports": [{"containerPort": 2}]}, {"name": "daprd", "ports": [{"containerPort": 3}]}]);
+        assert_eq!(chosen(&two, "env:HOST=127.0.0.1"), one("b"));
+        assert_eq!(chosen(&two, "env:HOST=127.0.0.1:9999"), one("b"));
+        assert_eq!(chosen(&two, "env:HOST=127.0.0.1:7000").unwrap_err().len(), 2);
+        assert_eq!(chosen(&json!([{"name": "a"}, {"name": "b"}]), "env:HOST=::1").unwrap_err().len(), 2);
+    }
+
+    #[test]
+    fn a_pod_of_one_application_needs_no_name() {
+        assert_eq!(chosen(&json!([{"name": "a"}, {"name": "daprd"}]), "env:HOST=127.0.0.1:1"), one("a"));
+        assert_eq!(chosen(&json!([{"name": "daprd"}]), "env:HOST=127.0.0.1:1"), Ok(None));
+    }
+
+    #[test]
+    fn an_address_without_a_port_has_none() {
+        for (value, port) in [
+            ("::1", None),
+            ("[::1]:80", Some(80)),
+            ("localhost:0", None),
+            ("tcp://0.0.0.0:90", Some(90)),
+            ("a:b", None),
+        ] {
+            assert_eq!(port_of(value), port, "{value}");
+        }
+    }
+}

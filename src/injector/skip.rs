@@ -1,0 +1,125 @@
+//! Reasons for leaving a pod without a sidecar.
+
+use super::SkippedPod;
+
+/// Reason for a skip; its name is used in events and metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SkipReason {
+    /// The pod or its namespace disables injection.
+    Disabled,
+    /// Neither the pod, its namespace nor the default enables injection.
+    NotEnabled,
+    /// The pod belongs to `kube-system` or to Groupage itself.
+    Excluded,
+    /// The pod uses the host network, so the sidecar's ports would be ports of the node.
+    HostNetwork,
+    /// A static pod of the kubelet, or its mirror pod.
+    StaticPod,
+    /// The pod runs on Windows.
+    Windows,
+    /// Knative's own proxy reaches the application over loopback.
+    Knative,
+    /// A container or volume of the user has a name that the sidecar needs.
+    NameTaken,
+    /// The API server would reject the pod.
+    Malformed,
+    /// The pod exceeds a limit of the injector or of the API server.
+    TooLarge,
+    /// The pod has no port to capture.
+    NoTcpPort,
+    /// The pod declares only ports that are not TCP.
+    UdpOnly,
+    /// A plain container would keep the pod of a Job from completing.
+    JobNeedsNativeSidecar,
+    /// `Redirect` is requested, but Pod Security or the installation forbids it.
+    RedirectForbidden,
+    /// `Redirect` is requested in a pod of a mesh that redirects too.
+    RedirectMeshed,
+    /// The pod-level `resources` leave no room for the sidecar.
+    NoRoom,
+}
+
+// === impl SkipReason ===
+
+impl SkipReason {
+    /// Every reason.
+    pub const ALL: [Self; 16] = [
+        Self::Disabled,
+        Self::NotEnabled,
+        Self::Excluded,
+        Self::HostNetwork,
+        Self::StaticPod,
+        Self::Windows,
+        Self::Knative,
+        Self::NameTaken,
+        Self::Malformed,
+        Self::TooLarge,
+        Self::NoTcpPort,
+        Self::UdpOnly,
+        Self::JobNeedsNativeSidecar,
+        Self::RedirectForbidden,
+        Self::RedirectMeshed,
+        Self::NoRoom,
+    ];
+
+    /// Returns a description for the reference documentation.
+    #[must_use]
+    pub const fn means(self) -> &'static str {
+        match self {
+            Self::Disabled => "the pod or its namespace has the value `disabled`",
+            Self::NotEnabled => "neither the pod nor its namespace has the value `enabled`",
+            Self::Excluded => {
+                "pods of `kube-system`, of the namespace of Groupage and of Groupage itself are never injected"
+            }
+            Self::HostNetwork => "`hostNetwork: true`: the sidecar's ports would be ports of the node",
+            Self::StaticPod => "the kubelet runs it from a file and accepts no changes",
+            Self::Windows => "the sidecar runs only on Linux",
+            Self::Knative => {
+                "Knative's queue-proxy connects to the application over loopback, where no sidecar can intercept calls"
+            }
+            Self::NameTaken => "it has a container or volume with a name that the sidecar needs",
+            Self::Malformed => "the API server would reject it",
+            Self::TooLarge => "more containers, ports or bytes of annotations than allowed",
+            Self::NoTcpPort => "its containers declare no port and no Service targets one by number",
+            Self::UdpOnly => "its containers declare ports, but none is TCP",
+            Self::JobNeedsNativeSidecar => "a plain container would keep a Job's pod from completing",
+            Self::RedirectForbidden => "`Redirect` is requested, but the installation or Pod Security forbids it",
+            Self::RedirectMeshed => "`Redirect` is requested, but a mesh already redirects",
+            Self::NoRoom => "the pod's own `resources` leave no room for the sidecar",
+        }
+    }
+
+    /// Returns the name used in events and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Disabled => "Disabled",
+            Self::NotEnabled => "NotEnabled",
+            Self::Excluded => "Excluded",
+            Self::HostNetwork => "HostNetwork",
+            Self::StaticPod => "StaticPod",
+            Self::Windows => "Windows",
+            Self::Knative => "Knative",
+            Self::NameTaken => "NameTaken",
+            Self::Malformed => "Malformed",
+            Self::TooLarge => "TooLarge",
+            Self::NoTcpPort => "NoTcpPort",
+            Self::UdpOnly => "UdpOnly",
+            Self::JobNeedsNativeSidecar => "JobNeedsNativeSidecar",
+            Self::RedirectForbidden => "RedirectForbidden",
+            Self::RedirectMeshed => "RedirectMeshed",
+            Self::NoRoom => "NoRoom",
+        }
+    }
+
+    /// Returns `true` if injection was requested and could not be done, which is worth an event.
+    /// The other reasons match the user's configuration.
+    #[must_use]
+    pub const fn is_unexpected(self) -> bool {
+        !matches!(self, Self::Disabled | Self::NotEnabled | Self::Excluded)
+    }
+
+    pub(super) fn because(self, detail: impl Into<String>) -> SkippedPod {
+        SkippedPod { reason: self, detail: detail.into() }
+    }
+}

@@ -1,0 +1,458 @@
+//! Resolution of the effective policy: flags over environment over file over built-in defaults,
+//! with every value filled in.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http::Method;
+use serde_json::Value as Json;
+
+use super::capture::{self, RoutePort};
+use super::check::Validator;
+use super::code::ConfigCode;
+use super::effective::{self, Setting};
+use super::env::{MachineLimits, Overrides, SettingSource, Sourced};
+use super::file::{LoadedPolicy, typed};
+use super::finding::{ConfigErrors, Finding};
+use super::policy::{
+    DeadlineConfig, DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, FailureHandling, Limits,
+    LimitsOverride, LogConfig, MergeNames, Mode, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits, Route,
+    SchedulingConfig, SchedulingPolicy,
+};
+use super::tree::{Span, YamlNode, YamlValue};
+use super::units::{format_size, parse_size};
+use super::upstream::{UpstreamAddress, UpstreamConnection, UpstreamTls};
+use super::values::{
+    MissingDefault, Resolved, headers, narrow, need, pointers, share, size, time, to_route_protocol, word,
+};
+use super::{defaults, generic, schema, text};
+use crate::api::v1alpha1::Mode as ModeWord;
+use crate::api::v1alpha1::{
+    BatchPolicySpec, ClientSpec, LateHandling, LimitsSpec, MergeFields, OpenEnum, PortRef, PrioritySpec, ProxySpec,
+    RouteSpec, SchedulingPolicy as PolicyWord, SchedulingSpec, SizeText, TlsSpec, UpstreamTlsSpec,
+};
+use crate::memory;
+
+/// Combines flags, environment, file and defaults.
+pub(super) fn build(
+    loaded: Option<&LoadedPolicy>,
+    overrides: &Overrides,
+    machine: &MachineLimits,
+) -> Result<Policy, ConfigErrors> {
+    let mut sources = BTreeMap::new();
+    // Start from the defaults and merge the file over them, recording the source of every value.
+    let mut json = defaults::of(schema::SPEC);
+    if machine.terminal {
+        put(&mut json, "proxy.log.format", Json::from("Pretty"));
+    }
+    if let Some(loaded) = loaded {
+        defaults::merge(&mut json, &loaded.json);
+        sources.extend(loaded.lines.iter().map(|(path, line)| (path.clone(), loaded.origin.source(*line))));
+    }
+    // Routes and classes are lists, so their defaults are filled in after the merge, element by
+    // element.
+    defaults::fill_routes(&mut json);
+    defaults::fill_classes(&mut json);
+    let mut findings = overrule(&mut json, &mut sources, overrides);
+    // Flags and environment override the file. The limits of the machine apply last, to every
+    // source.
+    let captures = capture::all(overrides).unwrap_or_else(|wrong| {
+        findings.extend(wrong);
+        Vec::new()
+    });
+    if overrides.capture.is_some() {
+        findings.extend(capture::in_a_pod(&mut json, &mut sources, overrides.grace.as_ref()));
+    }
+    if !findings.is_empty() {
+        return Err(ConfigErrors::given(findings));
+    }
+    apply_machine_limits(&mut json, &mut sources, machine);
+    let mut settings = effective::list(&json, &sources);
+    if !captures.is_empty() {
+        capture::shown(&captures, &mut settings);
+    }
+    let broken = |key: &str, message: String| {
+        ConfigErrors::given(vec![Finding::new(ConfigCode::BadValue, key, Span::default(), &message)])
+    };
+    let spec = typed(&json).map_err(|error| broken("", error))?;
+    let mut policy =
+        policy(&spec, settings).map_err(|MissingDefault(key)| broken(key, format!("`{key}` has no default")))?;
+    policy.proxy.captures = captures;
+    let secure = match &policy.proxy.upstream {
+        Some(UpstreamAddress::Http { tls, .. }) => *tls,
+        Some(UpstreamAddress::Unix(_)) => false,
+        // With captured ports, or without an upstream, no plaintext upstream contradicts
+        // `upstreamTls`.
+        None => true,
+    };
+    if !secure && policy.proxy.upstream_tls != UpstreamTls::default() {
+        let (path, at) = ("proxy.upstreamTls", Span::default());
+        let message = "`proxy.upstreamTls` requires an `https://` upstream, but `proxy.upstream` is not one";
+        let finding = Finding::new(ConfigCode::Excluded, path, at, message);
+        return Err(ConfigErrors::given(vec![
+            finding.help("write `https://` in `proxy.upstream`, or leave `proxy.upstreamTls` out"),
+        ]));
+    }
+    Ok(policy)
+}
+
+/// Applies flags and environment over the other sources. Each value is validated by the rule of its
+/// key, and findings contain the name of the flag or variable.
+fn overrule(json: &mut Json, sources: &mut BTreeMap<String, SettingSource>, overrides: &Overrides) -> Vec<Finding> {
+    let one = |given: &Option<Sourced<String>>| {
+        given.as_ref().map(|given| (YamlNode::given(&given.value), given.source.clone()))
+    };
+    let listen = overrides.listen.as_ref().map(|given| {
+        let items = given.value.iter().map(|address| YamlNode::given(address)).collect();
+        (YamlNode { at: Span::default(), value: YamlValue::List(items) }, given.source.clone())
+    });
+    let all = [
+        ("proxy.listen", listen),
+        ("proxy.upstream", one(&overrides.upstream)),
+        ("proxy.admin.metrics", one(&overrides.metrics)),
+        ("proxy.admin.local", one(&overrides.admin)),
+        ("proxy.log.format", one(&overrides.log_format)),
+        ("proxy.log.level", one(&overrides.log_level)),
+        ("proxy.log.access", one(&overrides.log_access)),
+        ("proxy.state", one(&overrides.state)),
+    ];
+    let mut findings = Vec::new();
+    for (path, given) in all {
+        let (Some((node, source)), Some(key)) = (given, schema::find(path)) else { continue };
+        let mut check = Validator::default();
+        let name = match source {
+            SettingSource::Flag(name) | SettingSource::Env(name) => name,
+            SettingSource::Default
+            | SettingSource::File(_)
+            | SettingSource::Snapshot
+            | SettingSource::Kept
+            | SettingSource::Guard(_)
+            | SettingSource::Lowered(_)
+            | SettingSource::Tuned
+            | SettingSource::Controller => path,
+        };
+        match check.value(&key.shape, &node, name) {
+            Some(value) if check.findings.is_empty() => {
+                put(json, path, value);
+                sources.insert(path.to_owned(), source);
+            }
+            _ => findings.append(&mut check.findings),
+        }
+    }
+    findings
+}
+
+/// File descriptors reserved for purposes other than connections to clients and to the model
+/// server: listeners, probes, the control stream, files.
+const FILES_RESERVE: u64 = 128;
+
+/// Lowers the number of connections to what the limit on open files allows, and buffers and
+/// connections to what the memory limit allows, whatever their source is.
+fn apply_machine_limits(json: &mut Json, sources: &mut BTreeMap<String, SettingSource>, machine: &MachineLimits) {
+    let mut lower = |name: &str, most: u64, by, is_size: bool| {
+        let path = format!("proxy.process.{name}");
+        let wanted = match &json["proxy"]["process"][name] {
+            Json::String(text) => parse_size(text),
+            other => other.as_u64(),
+        };
+        if wanted.is_some_and(|wanted| wanted > most) {
+            put(json, &path, if is_size { Json::from(format_size(most)) } else { Json::from(most) });
+            sources.insert(path, SettingSource::Lowered(by));
+        }
+        wanted.map_or(most, |wanted| wanted.min(most))
+    };
+    if let Some(files) = machine.files_max {
+        // A client connection may need an upstream connection. Batches and parallel HTTP/2 calls
+        // have half as many upstream connections again: 2.5 descriptors per client connection.
+        let most = ((files - FILES_RESERVE.min(files / 4)) * 2 / 5).max(1);
+        lower("connectionsMax", most, "two fifths of the limit on open files, less 128", false);
+    }
+    if let Some(limit) = machine.memory_bytes_max {
+        let most = memory::buffered_bytes_within(limit);
+        let bytes = lower("bufferedBytesMax", most, "25% of the memory limit", true);
+        lower(
+            "connectionsMax",
+            memory::connections_within(limit, bytes),
+            "the connections that fit into the memory limit",
+            false,
+        );
+    }
+}
+
+fn put(json: &mut Json, path: &str, value: Json) {
+    let mut at = json;
+    for name in path.split('.') {
+        at = &mut at[name];
+    }
+    *at = value;
+}
+
+fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Resolved<Policy> {
+    let own = mode(spec.mode.as_ref(), "mode")?;
+    let promise = (slo(spec.slo.as_ref())?, late(spec.slo.as_ref()).unwrap_or(LateHandling::Serve));
+    let limits = need(spec.limits.as_ref(), "limits")?;
+    let limits = caps(limits)?;
+    let failure = need(spec.failure.as_ref(), "failure")?;
+    let routes = spec.routes.iter().flatten().map(|route| self::route(route, own, promise)).collect::<Resolved<_>>()?;
+    let deadline = need(spec.deadline.as_ref(), "deadline")?;
+    Ok(Policy {
+        mode: own,
+        slo: promise.0,
+        late: promise.1,
+        routes,
+        scheduling: scheduling(need(spec.scheduling.as_ref(), "scheduling")?, limits.slots_max)?,
+        limits,
+        shift_permille: 0,
+        deadline: DeadlineConfig { headers: headers(deadline.headers.as_ref())? },
+        tenant_header: match spec.tenants.as_ref().and_then(|tenants| tenants.header.as_deref()) {
+            Some(name) => Some(text::header(name).ok_or(MissingDefault("tenants.header"))?),
+            None => None,
+        },
+        tenant_weights: spec.tenants.as_ref().and_then(|tenants| tenants.weights.clone()).unwrap_or_default(),
+        priority: priority(need(spec.priority.as_ref(), "priority")?)?,
+        failure: FailureHandling {
+            isolate_above: need(failure.isolate_above, "failure.isolateAbove")?,
+            replay_budget: share(failure.replay_budget.as_ref(), "failure.replayBudget")?,
+            quarantine: time(failure.quarantine.as_ref(), "failure.quarantine")?,
+        },
+        proxy: proxy(need(spec.proxy.as_ref(), "proxy")?)?,
+        settings,
+    })
+}
+
+fn priority(spec: &PrioritySpec) -> Resolved<Priority> {
+    let class = |class: &crate::api::v1alpha1::PriorityClass| {
+        Ok(PriorityClass {
+            name: need(class.name.clone(), "priority.classes[].name")?,
+            weight: need(class.weight, "priority.classes[].weight")?,
+            slo: class
+                .latency_p99
+                .as_ref()
+                .map(|text| time(Some(text), "priority.classes[].latencyP99"))
+                .transpose()?,
+            strict: need(class.strict, "priority.classes[].strict")?,
+            filler: need(class.filler, "priority.classes[].filler")?,
+        })
+    };
+    let header = |name: &str| text::header(name).ok_or(MissingDefault("priority.header"));
+    Ok(Priority {
+        header: spec.header.as_deref().map(header).transpose()?,
+        classes: spec.classes.iter().flatten().map(class).collect::<Resolved<_>>()?,
+    })
+}
+
+fn route(
+    spec: &RouteSpec,
+    policy_mode: Mode,
+    (policy_slo, policy_late): (Option<Duration>, LateHandling),
+) -> Resolved<Route> {
+    let own = spec.mode.as_ref().map(|word| mode(Some(word), "routes[].mode")).transpose()?;
+    let limits = spec.limits.as_ref().map(limits_override).transpose()?.unwrap_or_default();
+    let method = need(spec.method.as_ref(), "routes[].method")?;
+    Ok(Route {
+        path: need(spec.path.clone(), "routes[].path")?,
+        method: Method::from_bytes(method.as_bytes()).map_err(|_| MissingDefault("routes[].method"))?,
+        ports: spec.ports.iter().flatten().map(port).collect(),
+        protocol: to_route_protocol(word(spec.protocol.as_ref(), "routes[].protocol")?)
+            .ok_or(MissingDefault("routes[].protocol"))?,
+        // Mode `Passthrough` of the policy is the kill switch: it must work whatever the routes
+        // contain.
+        mode: if policy_mode == Mode::Passthrough { policy_mode } else { own.unwrap_or(policy_mode) },
+        slo: slo(spec.slo.as_ref())?.or(policy_slo),
+        late: late(spec.slo.as_ref()).unwrap_or(policy_late),
+        limits,
+        merge_on: names(spec.merge_on.as_ref())?,
+        merge_over: names(spec.merge_over.as_ref())?,
+        respond_with: match &spec.respond_with {
+            Some(parts) => MergeNames {
+                headers: headers(parts.headers.as_ref())?,
+                fields: pointers(parts.fields.as_ref(), "respondWith.fields")?,
+            },
+            None => MergeNames::default(),
+        },
+        idempotent: word(spec.idempotent.as_ref(), "routes[].idempotent")?,
+        timeout: spec.timeout.as_ref().map(|text| time(Some(text), "routes[].timeout")).transpose()?,
+        generic: spec.generic.as_ref().map(generic::declared).transpose()?,
+    })
+}
+
+/// Converts a port of a route. A port name contains a letter, so a value that parses as a number is
+/// a number, with or without quotes.
+fn port(spec: &PortRef) -> RoutePort {
+    match spec {
+        PortRef::Number(number) => RoutePort::Number(*number),
+        PortRef::Name(name) => name.parse().map_or_else(|_| RoutePort::Name(name.clone()), RoutePort::Number),
+    }
+}
+
+fn names(fields: Option<&MergeFields>) -> Resolved<MergeNames> {
+    let Some(fields) = fields else { return Ok(MergeNames::default()) };
+    Ok(MergeNames { headers: headers(fields.headers.as_ref())?, fields: pointers(fields.fields.as_ref(), "fields")? })
+}
+
+fn caps(spec: &LimitsSpec) -> Resolved<Limits> {
+    let own = limits_override(spec)?;
+    Ok(Limits {
+        batch_items_max: need(own.batch_items_max, "limits.batchItemsMax")?,
+        batch_weight_max: own.batch_weight_max,
+        batch_bytes_max: need(own.batch_bytes_max, "limits.batchBytesMax")?,
+        item_bytes_max: need(own.item_bytes_max, "limits.itemBytesMax")?,
+        item_nesting_max: need(own.item_nesting_max, "limits.itemNestingMax")?,
+        queue_delay_max: need(own.queue_delay_max, "limits.queueDelayMax")?,
+        queue_items_max: need(own.queue_items_max, "limits.queueItemsMax")?,
+        queue_bytes_max: need(own.queue_bytes_max, "limits.queueBytesMax")?,
+        slots_max: own.slots_max,
+        stand_aside_max: need(spec.stand_aside_max, "limits.standAsideMax")?,
+    })
+}
+
+fn limits_override(spec: &LimitsSpec) -> Resolved<LimitsOverride> {
+    let bytes = |text: &Option<SizeText>, key| text.as_ref().map(|text| size(Some(text), key)).transpose();
+    Ok(LimitsOverride {
+        batch_items_max: spec.batch_items_max,
+        batch_weight_max: spec.batch_weight_max,
+        batch_bytes_max: bytes(&spec.batch_bytes_max, "limits.batchBytesMax")?,
+        item_bytes_max: bytes(&spec.item_bytes_max, "limits.itemBytesMax")?,
+        item_nesting_max: spec.item_nesting_max.map(|depth| narrow(depth, "limits.itemNestingMax")).transpose()?,
+        queue_delay_max: spec
+            .queue_delay_max
+            .as_ref()
+            .map(|text| time(Some(text), "limits.queueDelayMax"))
+            .transpose()?,
+        queue_items_max: spec.queue_items_max,
+        queue_bytes_max: bytes(&spec.queue_bytes_max, "limits.queueBytesMax")?,
+        slots_max: spec.slots_max,
+    })
+}
+
+fn scheduling(spec: &SchedulingSpec, slots_max: Option<u32>) -> Resolved<SchedulingConfig> {
+    Ok(SchedulingConfig {
+        policy: match word(spec.policy.as_ref(), "scheduling.policy")? {
+            PolicyWord::WorkConserving => SchedulingPolicy::WorkConserving,
+            PolicyWord::Window => SchedulingPolicy::Window,
+            PolicyWord::Static => SchedulingPolicy::Static,
+            PolicyWord::Adaptive => SchedulingPolicy::Adaptive,
+        },
+        preset: word(spec.preset.as_ref(), "scheduling.preset")?,
+        slots: need(spec.slots, "scheduling.slots")?.min(slots_max.unwrap_or(u32::MAX)),
+        items: need(spec.items, "scheduling.items")?,
+        delay: time(spec.delay.as_ref(), "scheduling.delay")?,
+    })
+}
+
+fn proxy(spec: &ProxySpec) -> Resolved<ProcessConfig> {
+    let listen = need(spec.listen.as_ref(), "proxy.listen")?;
+    let process = need(spec.process.as_ref(), "proxy.process")?;
+    let connection = need(spec.connection.as_ref(), "proxy.connection")?;
+    let drain = need(spec.drain.as_ref(), "proxy.drain")?;
+    let admin = need(spec.admin.as_ref(), "proxy.admin")?;
+    let log = need(spec.log.as_ref(), "proxy.log")?;
+    let address_or_off = |address: &Option<String>, key: &'static str| match need(address.as_deref(), key)? {
+        "off" => Ok(None),
+        address => text::address(address).map(Some).ok_or(MissingDefault(key)),
+    };
+    Ok(ProcessConfig {
+        listen: listen
+            .iter()
+            .map(|one| text::address(one).ok_or(MissingDefault("proxy.listen")))
+            .collect::<Resolved<_>>()?,
+        upstream: spec
+            .upstream
+            .as_deref()
+            .map(|upstream| text::upstream(upstream).map_err(|_| MissingDefault("proxy.upstream")))
+            .transpose()?,
+        tls: spec.tls.as_ref().map(tls).transpose()?,
+        upstream_tls: spec.upstream_tls.as_ref().map(upstream_tls).unwrap_or_default(),
+        captures: Vec::new(),
+        client: client(need(spec.client.as_ref(), "proxy.client")?)?,
+        process: ProcessLimits {
+            connections_max: narrow(need(process.connections_max, "proxy.process")?, "proxy.process")?,
+            buffered_bytes_max: size(process.buffered_bytes_max.as_ref(), "proxy.process.bufferedBytesMax")?,
+        },
+        connection: UpstreamConnection {
+            connect_timeout: time(connection.connect_timeout.as_ref(), "proxy.connection.connectTimeout")?,
+            body_idle_timeout: time(connection.body_idle_timeout.as_ref(), "proxy.connection.bodyIdleTimeout")?,
+            answer_bytes_max: size(connection.answer_bytes_max.as_ref(), "proxy.connection.answerBytesMax")?,
+            http2: word(connection.http2.as_ref(), "proxy.connection.http2")?,
+            reuse: word(connection.reuse.as_ref(), "proxy.connection.reuse")?,
+        },
+        drain: DrainConfig {
+            delay: time(drain.delay.as_ref(), "proxy.drain.delay")?,
+            limit: time(drain.limit.as_ref(), "proxy.drain.limit")?,
+        },
+        metrics: address_or_off(&admin.metrics, "proxy.admin.metrics")?,
+        admin: address_or_off(&admin.local, "proxy.admin.local")?,
+        log: LogConfig {
+            format: word(log.format.as_ref(), "proxy.log.format")?,
+            level: need(log.level.clone(), "proxy.log.level")?,
+            access: share(log.access.as_ref(), "proxy.log.access")?,
+        },
+        state: spec.state.as_ref().map(std::path::PathBuf::from),
+    })
+}
+
+fn tls(spec: &TlsSpec) -> Resolved<DownstreamTls> {
+    Ok(DownstreamTls {
+        cert_file: need(spec.cert_file.as_ref(), "proxy.tls.certFile")?.into(),
+        key_file: need(spec.key_file.as_ref(), "proxy.tls.keyFile")?.into(),
+        client_ca_file: spec.client_ca_file.as_ref().map(Into::into),
+    })
+}
+
+fn upstream_tls(spec: &UpstreamTlsSpec) -> UpstreamTls {
+    UpstreamTls {
+        ca_file: spec.ca_file.as_ref().map(Into::into),
+        server_name: spec.server_name.clone(),
+        // The rules reject a certificate without its key and a key without its certificate.
+        pair: spec.cert_file.as_ref().zip(spec.key_file.as_ref()).map(|(cert, key)| (cert.into(), key.into())),
+    }
+}
+
+fn client(spec: &ClientSpec) -> Resolved<DownstreamLimits> {
+    let http2 = need(spec.http2.as_ref(), "proxy.client.http2")?;
+    let window =
+        |text: &Option<SizeText>, key| u32::try_from(size(text.as_ref(), key)?).map_err(|_| MissingDefault(key));
+    Ok(DownstreamLimits {
+        head_bytes_max: size(spec.head_bytes_max.as_ref(), "proxy.client.headBytesMax")?,
+        headers_max: narrow(need(spec.headers_max, "proxy.client.headersMax")?, "proxy.client.headersMax")?,
+        head_timeout: time(spec.head_timeout.as_ref(), "proxy.client.headTimeout")?,
+        body_idle_timeout: time(spec.body_idle_timeout.as_ref(), "proxy.client.bodyIdleTimeout")?,
+        body_timeout: time(spec.body_timeout.as_ref(), "proxy.client.bodyTimeout")?,
+        pass_through_idle_timeout: time(
+            spec.pass_through_idle_timeout.as_ref(),
+            "proxy.client.passThroughIdleTimeout",
+        )?,
+        keep_alive_timeout: time(spec.keep_alive_timeout.as_ref(), "proxy.client.keepAliveTimeout")?,
+        write_timeout: time(spec.write_timeout.as_ref(), "proxy.client.writeTimeout")?,
+        requests_per_connection_max: need(spec.requests_per_connection_max, "proxy.client.requestsPerConnectionMax")?,
+        http2: DownstreamHttp2 {
+            streams_max: need(http2.streams_max, "proxy.client.http2.streamsMax")?,
+            stream_window: window(&http2.stream_window, "proxy.client.http2.streamWindow")?,
+            connection_window: window(&http2.connection_window, "proxy.client.http2.connectionWindow")?,
+            ping_interval: time(http2.ping_interval.as_ref(), "proxy.client.http2.pingInterval")?,
+            ping_timeout: time(http2.ping_timeout.as_ref(), "proxy.client.http2.pingTimeout")?,
+            resets_max: narrow(
+                need(http2.resets_max, "proxy.client.http2.resetsMax")?,
+                "proxy.client.http2.resetsMax",
+            )?,
+            age_max: time(http2.age_max.as_ref(), "proxy.client.http2.ageMax")?,
+        },
+    })
+}
+
+fn slo(spec: Option<&crate::api::v1alpha1::Slo>) -> Resolved<Option<Duration>> {
+    spec.and_then(|slo| slo.latency_p99.as_ref()).map(|text| time(Some(text), "slo.latencyP99")).transpose()
+}
+
+/// Returns the treatment of late calls, if set. A word of a later version counts as absent.
+fn late(spec: Option<&crate::api::v1alpha1::Slo>) -> Option<LateHandling> {
+    spec.and_then(|slo| slo.late.as_ref()).and_then(OpenEnum::known)
+}
+
+fn mode(spec: Option<&OpenEnum<ModeWord>>, key: &'static str) -> Resolved<Mode> {
+    match word(spec, key)? {
+        ModeWord::Batch => Ok(Mode::Batch),
+        ModeWord::Passthrough => Ok(Mode::Passthrough),
+        ModeWord::Observe => Ok(Mode::Observe),
+    }
+}

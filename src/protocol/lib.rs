@@ -1,0 +1,65 @@
+//! Wire protocol adapters as pure functions on bytes: route recognition, parsing, merge keys,
+//! merging of requests and splitting of responses.
+//!
+//! A call takes four steps. [`Routes::recognise`] finds its [`Endpoint`], [`Endpoint::read`] turns
+//! head and body into a [`Call`], [`Endpoint::write_batch`] writes one [`SharedRequest`] for
+//! several calls with equal merge keys, and [`Endpoint::split_batch`] produces one [`Reply`] for
+//! each of them. A call that cannot be merged is never an error: it is [`MergeEligibility::Alone`],
+//! with the reason.
+//!
+//! # Guarantees
+//! * Items and results are spliced as raw bytes. The only numbers that are written anew are
+//!   counters and indexes computed here.
+//! * Two calls have equal keys only if everything except their items is equal. The identity of the
+//!   client enters a key only as a keyed digest.
+//! * No byte of a batch response reaches a client before the whole response is validated.
+//!
+//! Sockets, timers and tasks are left out, and so are the decisions that are made about a call
+//! (`batching`, `scheduler`, `upstream`).
+
+pub mod error;
+
+use groupage_batching as batching;
+
+mod key_parts;
+mod call;
+mod dialect;
+mod key_diff;
+mod evidence;
+mod ids;
+pub mod generic;
+mod head;
+pub mod headers;
+mod items;
+mod json;
+mod merge_key;
+mod kserve;
+mod limit_errors;
+mod merge;
+mod openai;
+mod pointer;
+mod parse;
+mod route;
+mod identity;
+mod shape;
+mod split;
+mod tei;
+mod usage;
+
+pub use call::is_overload;
+pub use call::{
+    BatchTooLarge, Call, MergeEligibility, MismatchKind, Reply, RequestHead, ResponseMismatch, SharedRequest,
+    UnmergeableReason,
+};
+pub use dialect::Dialect;
+pub use evidence::UnbatchedEvidence;
+pub use identity::{DigestKey, PeerIdentity, Tenant};
+pub use key_diff::{DifferingPart, KEY_BYTES_MAX, PARTS_MAX, PartDigest, RecentKeys};
+pub use key_parts::{CostClassName, KeyPart, PartKind, class_name};
+pub use pointer::Pointer;
+pub use route::{Endpoint, PathPattern, ProtocolLabel, RouteProtocol, RouteRules, Routes, SharedHeaderRules};
+pub use split::BatchResponse;
+pub use tei::{PublishedLimits, model_named, published};
+
+#[cfg(test)]
+mod tests;

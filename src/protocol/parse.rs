@@ -1,0 +1,254 @@
+//! Parses a call: its items, its weight, and its merge key.
+
+use bytes::Bytes;
+use http::request::Parts;
+
+use crate::batching::Weight;
+use crate::call::{Call, MergeEligibility, RequestHead};
+use crate::identity::DigestKey;
+use crate::items::{self, ItemError, ItemSpans};
+use crate::json::{self, CanonicalOptions, JsonRules, Members, Span, unescape};
+use crate::merge_key::MergeKeyBuilder;
+use crate::pointer::Pointer;
+use crate::route::Endpoint;
+use crate::shape::{CounterRule, Counters, Measure, ProtocolShape, ResultLayout, UnbatchedIf};
+use crate::{UnmergeableReason, head};
+
+/// A call that is sent unbatched.
+struct UnbatchedCall {
+    reason: UnmergeableReason,
+    items: usize,
+}
+
+/// A call that may be merged.
+struct MergeableCall {
+    key: MergeKeyBuilder,
+    items: ItemSpans,
+    exclusive: Vec<Box<[u8]>>,
+    /// The model that the body names, as written.
+    model: Span,
+}
+
+// === impl Endpoint ===
+
+impl Endpoint {
+    /// Returns the reason for which the head alone prevents merging. `None` means that the body may
+    /// be read and merged.
+    #[must_use]
+    pub fn check_head(&self, head: &Parts) -> Option<UnmergeableReason> {
+        head::check(head, &self.common)
+    }
+
+    /// Parses a call. A call that cannot be merged is marked as [`MergeEligibility::Alone`] with a
+    /// reason; no call is rejected because of its content.
+    #[must_use]
+    pub fn read(&self, head: &Parts, body: Bytes, secret: &DigestKey) -> Call {
+        let mut class = MergeKeyBuilder::default();
+        // The class is made of names rather than numbers, so that it keeps its meaning after a
+        // reload that reorders routes, and in a later process.
+        class.field(self.rules.method.as_str().as_bytes());
+        class.field(self.rules.path.written().concat().as_bytes());
+        class.field(head.uri.path().as_bytes());
+        let mut call = Call {
+            merge: MergeEligibility::Alone(UnmergeableReason::ItemForm),
+            items: 1,
+            weight: Weight { sum: 1, max: 1 },
+            bytes: body.len(),
+            tenant: head::tenant(head, &self.common, secret),
+            cost_class: Box::default(),
+            exclusive: Vec::new(),
+            streaming: head::is_streaming_request(&head.headers),
+            body,
+            head: RequestHead { method: head.method.clone(), uri: head.uri.clone(), headers: head.headers.clone() },
+            found: ItemSpans::default(),
+        };
+        match self.mergeable(head, &call.body, secret) {
+            Ok(found) => {
+                class.field(found.model.of(&call.body));
+                class.field(&[items::form(&call.body, &found.items)]);
+                let count = found.items.slots.first().map_or(0, |slot| slot.items.len());
+                call.items = u32::try_from(count).unwrap_or(u32::MAX);
+                call.weight = items::weigh(&call.body, &found.items, &self.shape.weight);
+                call.exclusive = found.exclusive;
+                call.found = found.items;
+                call.merge = MergeEligibility::With(found.key.into_bytes());
+            }
+            Err(lone) => {
+                let count = u32::try_from(lone.items).unwrap_or(u32::MAX);
+                call.items = count;
+                call.weight = Weight { sum: u64::from(count), max: 1 };
+                call.streaming |= lone.reason == UnmergeableReason::Streaming;
+                call.merge = MergeEligibility::Alone(lone.reason);
+            }
+        }
+        call.cost_class = class.into_bytes();
+        call
+    }
+
+    fn mergeable(&self, head: &Parts, doc: &[u8], secret: &DigestKey) -> Result<MergeableCall, UnbatchedCall> {
+        if let Some(reason) = head::check(head, &self.common) {
+            return Err(reason.into());
+        }
+        if doc.len() > self.rules.item_bytes_max {
+            return Err(UnmergeableReason::TooLarge.into());
+        }
+        let rules = JsonRules { lenient: self.shape.lenient, strict: true, nesting_max: self.rules.item_nesting_max };
+        json::check(doc, rules).map_err(|_| UnmergeableReason::AmbiguousJson)?;
+        let root = json::root(doc);
+        if json::kind(doc, root.start) != json::JsonType::Object {
+            return Err(UnmergeableReason::ItemForm.into());
+        }
+        if let Some(reason) = unbatched_field(doc, root, &self.shape) {
+            return Err(reason.into());
+        }
+        let mut items = items::locate(doc, root, &self.shape, self.rules.item_count_max)?;
+        let mut key = MergeKeyBuilder::new();
+        // Generation, route and label separate the keys of different endpoints and rule versions.
+        key.field(&self.generation.to_le_bytes());
+        key.count(self.route);
+        key.field(self.label.as_str().as_bytes());
+        head::write_key(head, &self.rules, &self.common, secret, &mut key);
+        self.write_fields(doc, root, &mut items, &mut key)?;
+        self.write_class(doc, &items, &mut key)?;
+        let exclusive = exclusive(doc, &items, &self.shape)?;
+        let model =
+            self.shape.model.as_ref().map(|model| json::find(doc, root, model)).transpose().map_err(ItemError::from)?;
+        let model = model.flatten().map_or(Span { start: 0, end: 0 }, |found| found.value);
+        Ok(MergeableCall { key, items, exclusive, model })
+    }
+
+    /// Writes everything in the body except the items to the key, in canonical form, and determines
+    /// the bytes to cut from shared calls.
+    fn write_fields(
+        &self,
+        doc: &[u8],
+        root: Span,
+        items: &mut ItemSpans,
+        key: &mut MergeKeyBuilder,
+    ) -> Result<(), ItemError> {
+        let over = &self.rules.merge_over_fields;
+        let (cuts, mut without) = items::cuts(doc, root, over)?;
+        // A removed field must neither contain items nor be part of one.
+        let touches =
+            |slot: &items::Slot| cuts.iter().any(|cut| cut.start < slot.value.end && slot.value.start < cut.end);
+        if items.slots.iter().any(touches) {
+            return Err(ItemError::Form);
+        }
+        without.extend(items.slots.iter().map(|slot| slot.value.start));
+        without.sort_unstable();
+        let pointers: Vec<&Pointer> =
+            self.shape.items.iter().chain(&self.shape.single).chain(over).chain(&self.rules.merge_on_fields).collect();
+        let mut text = Vec::new();
+        json::canonical(
+            doc,
+            root,
+            CanonicalOptions { known: self.shape.known, pointers: &pointers, without: &without },
+            &mut text,
+        )?;
+        key.field(&text);
+        for pointer in &self.rules.merge_on_fields {
+            text.clear();
+            if let Some(found) = json::find(doc, root, pointer)? {
+                json::canonical(
+                    doc,
+                    found.value,
+                    CanonicalOptions { known: &[], pointers: &[], without: &[] },
+                    &mut text,
+                )?;
+            }
+            key.field(&text);
+        }
+        items.cuts = cuts;
+        Ok(())
+    }
+
+    fn write_class(&self, doc: &[u8], items: &ItemSpans, key: &mut MergeKeyBuilder) -> Result<(), ItemError> {
+        let mut class = Vec::new();
+        items::class(doc, items, &self.shape, &mut class)?;
+        key.field(&class);
+        // A total over texts can be divided exactly only if all items are equal, so the item
+        // becomes part of the key.
+        if let Counters::Totals { share: CounterRule::Exact, .. } = self.shape.counters
+            && matches!(self.shape.share_by, Measure::Bytes | Measure::Chars)
+        {
+            let mut same =
+                items.slots.iter().map(|slot| slot.items.iter().map(|item| item.of(doc)).collect::<Vec<_>>());
+            if same.any(|slot| slot.windows(2).any(|pair| pair[0] != pair[1])) {
+                return Err(ItemError::Form);
+            }
+            for slot in &items.slots {
+                key.field(slot.items.first().map_or(&[], |item| item.of(doc)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the reason for which a field of the body prevents merging.
+fn unbatched_field(doc: &[u8], root: Span, shape: &ProtocolShape) -> Option<UnmergeableReason> {
+    for member in Members::new(doc, root) {
+        let key = unescape(member.key.inside(doc));
+        let value = member.value.of(doc);
+        // Servers of the known protocols interpret `1` and `"true"` as true. On a Generic route,
+        // the field may have any meaning.
+        let asks = value == b"true" || (!shape.known.is_empty() && !matches!(value, b"false" | b"null"));
+        if *key == *b"stream" && asks {
+            return Some(UnmergeableReason::Streaming);
+        }
+        let Some((_, when)) = shape.alone.iter().find(|(name, _)| *name.as_bytes() == *key) else { continue };
+        let alone = match when {
+            UnbatchedIf::Present => true,
+            UnbatchedIf::Set => value != b"null",
+            UnbatchedIf::NotFalse => value != b"false",
+            UnbatchedIf::OneOf(words) => {
+                words.iter().any(|word| *word.as_bytes() == *unescape(member.value.inside(doc)))
+            }
+        };
+        if alone {
+            return Some(UnmergeableReason::ItemForm);
+        }
+    }
+    None
+}
+
+/// Returns the keys that the items will have in a result map.
+fn exclusive(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape) -> Result<Vec<Box<[u8]>>, ItemError> {
+    let ResultLayout::Map { key, .. } = &shape.results else { return Ok(Vec::new()) };
+    let spans = items.slots.first().map(|slot| slot.items.as_slice()).unwrap_or_default();
+    let mut keys = Vec::with_capacity(spans.len());
+    for item in spans {
+        keys.push(map_key(doc, *item, key)?.ok_or(ItemError::Form)?);
+    }
+    let mut sorted: Vec<_> = keys.iter().collect();
+    sorted.sort_unstable();
+    if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(ItemError::Form);
+    }
+    Ok(keys)
+}
+
+/// Returns the key of an item's result in a result map: the content of a string, or an integer as
+/// written.
+pub(crate) fn map_key(doc: &[u8], item: Span, key: &Pointer) -> Result<Option<Box<[u8]>>, ItemError> {
+    let Some(found) = json::find(doc, item, key)? else { return Ok(None) };
+    Ok(match json::kind(doc, found.value.start) {
+        json::JsonType::String => Some(unescape(found.value.inside(doc)).into_owned().into_boxed_slice()),
+        json::JsonType::Number if json::is_integer(found.value.of(doc)) => Some(found.value.of(doc).into()),
+        _ => None,
+    })
+}
+
+// === impl UnbatchedCall ===
+
+impl From<UnmergeableReason> for UnbatchedCall {
+    fn from(reason: UnmergeableReason) -> Self {
+        Self { reason, items: 1 }
+    }
+}
+
+impl From<ItemError> for UnbatchedCall {
+    fn from(refusal: ItemError) -> Self {
+        let items = if let ItemError::Many(count) = refusal { count } else { 1 };
+        Self { reason: refusal.reason(), items }
+    }
+}

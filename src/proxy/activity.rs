@@ -1,0 +1,447 @@
+//! The activity of one client connection, and the timeouts derived from it.
+//!
+//! hyper's own head timeout also closes idle connections, so the timeouts of a connection are
+//! implemented here: an incomplete head, an idle connection, a client that does not take its
+//! response. Each connection has a single timer, which is reset lazily.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+use futures_util::task::AtomicWaker;
+
+use super::ClientLimits;
+use crate::batching::Tick;
+use crate::clock::Clock;
+
+/// Silence after which a relayed connection may be evicted. Protocols other than HTTP keep
+/// connections open for long.
+const RELAY_SILENCE: Duration = Duration::from_secs(10);
+/// Sentinel for an instant that is not set: zero is before any connection.
+const NEVER: u64 = 0;
+
+/// The activity of one connection.
+#[derive(Debug)]
+pub(super) struct ConnectionActivity {
+    clock: Clock,
+    /// Calls with a response that is not taken completely, and uploads.
+    busy: AtomicUsize,
+    /// Requests with an incomplete body.
+    uploads: AtomicUsize,
+    /// Calls with a response that has begun.
+    answers: AtomicUsize,
+    /// Response bytes that were passed to hyper and are not written yet.
+    unsent: AtomicUsize,
+    /// Instant of the last read or write.
+    moved_at: AtomicU64,
+    /// Bytes of an HTTP/1 head that has begun.
+    head_bytes: AtomicUsize,
+    /// The connection is relayed as bytes, so its calls are not visible.
+    relayed: AtomicBool,
+    /// The connection is evicted to make room for others.
+    evicted: AtomicBool,
+    /// The client exceeded a rate limit on control frames or header lines.
+    flooded: AtomicBool,
+    /// Responses that are available and of which nothing has been taken.
+    untaken: AtomicUsize,
+    /// Instant at which response bytes were last taken, or the first untaken response became
+    /// available.
+    taken_at: AtomicU64,
+    /// Instant since which a write has been blocked.
+    blocked_since: AtomicU64,
+    /// Instant of the first byte after the last response.
+    head_since: AtomicU64,
+    idle_since: AtomicU64,
+    http2: AtomicBool,
+    /// The connection drains: the client is directed to reconnect elsewhere.
+    leaving: AtomicBool,
+    calls: AtomicU64,
+    /// The task that reads a relayed connection, which may differ from the connection's task.
+    reader: AtomicWaker,
+    /// The connection's task. HTTP/2 calls run in tasks of their own, and their changes may make a
+    /// timeout due before the connection's task runs again.
+    connection: AtomicWaker,
+}
+
+/// A guard that keeps its connection busy.
+#[derive(Debug)]
+pub(super) struct ActiveCall {
+    activity: Arc<ConnectionActivity>,
+    untaken: bool,
+    upload: bool,
+    answer: bool,
+}
+
+/// The next timeout of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TimeoutAction {
+    /// No timeout applies in the current state.
+    Nothing,
+    /// Close the connection.
+    Close(Tick),
+    /// Shut the connection down gracefully.
+    End(Tick),
+}
+
+// === impl ConnectionActivity ===
+
+impl ConnectionActivity {
+    pub(super) fn new(clock: Clock) -> Arc<Self> {
+        let now = clock.now().0.max(1);
+        Arc::new(Self {
+            clock,
+            busy: AtomicUsize::new(0),
+            uploads: AtomicUsize::new(0),
+            answers: AtomicUsize::new(0),
+            unsent: AtomicUsize::new(0),
+            moved_at: AtomicU64::new(now),
+            head_bytes: AtomicUsize::new(0),
+            relayed: AtomicBool::new(false),
+            evicted: AtomicBool::new(false),
+            flooded: AtomicBool::new(false),
+            untaken: AtomicUsize::new(0),
+            taken_at: AtomicU64::new(now),
+            blocked_since: AtomicU64::new(NEVER),
+            head_since: AtomicU64::new(NEVER),
+            idle_since: AtomicU64::new(now),
+            http2: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            calls: AtomicU64::new(0),
+            reader: AtomicWaker::new(),
+            connection: AtomicWaker::new(),
+        })
+    }
+
+    /// Registers the connection's task, which is woken when the next timeout changes.
+    pub(super) fn register_task(&self, task: &Waker) {
+        self.connection.register(task);
+    }
+
+    /// Returns a waker that closes the connection, for use by memory eviction.
+    pub(super) fn evictor(self: &Arc<Self>) -> Waker {
+        self.clone().into()
+    }
+
+    /// Shuts the connection down with `GOAWAY`, because its client exceeded the rate limit on
+    /// control frames or the limit on header lines.
+    pub(super) fn shut_down_flooded(&self) {
+        self.flooded.store(true, Ordering::Relaxed);
+        self.connection.wake();
+    }
+
+    /// Returns `true` if the connection is shut down because of [`Self::shut_down_flooded`].
+    pub(super) fn is_flooded(&self) -> bool {
+        self.flooded.load(Ordering::Relaxed)
+    }
+
+    /// Returns the clock of the process.
+    pub(super) const fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Returns `true` if the connection is relayed as bytes.
+    pub(super) fn is_relayed(&self) -> bool {
+        self.relayed.load(Ordering::Relaxed)
+    }
+
+    /// Marks the connection as relayed as bytes.
+    pub(super) fn relay(&self) {
+        self.relayed.store(true, Ordering::Relaxed);
+        self.head_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if the connection is relayed as bytes and evicted. `reader` is woken on
+    /// eviction.
+    pub(super) fn is_relay_evicted(&self, reader: &Waker) -> bool {
+        if !self.is_relayed() {
+            return false;
+        }
+        self.reader.register(reader);
+        self.evicted.load(Ordering::Relaxed)
+    }
+
+    /// Returns `true` for a relayed connection, and the start of its silence, if the connection
+    /// waits only for its client: it is idle, or no body of its calls is complete. A relayed
+    /// connection waits once no bytes have moved for [`RELAY_SILENCE`].
+    pub(super) fn waits_since(&self) -> Option<(bool, Tick)> {
+        let load = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+        let moved = self.moved_at.load(Ordering::Relaxed).max(self.idle_since.load(Ordering::Relaxed));
+        if self.relayed.load(Ordering::Relaxed) {
+            let is_silent = self.clock.now().since(Tick(moved)) >= RELAY_SILENCE;
+            return is_silent.then_some((true, Tick(moved)));
+        }
+        // Each upload is counted as busy in addition to its call.
+        let waits = load(&self.busy) <= 2 * load(&self.uploads) && load(&self.answers) == 0 && load(&self.unsent) == 0;
+        waits.then_some((false, Tick(moved)))
+    }
+
+    /// Returns the number of response bytes that were passed to hyper and are not written yet.
+    pub(super) const fn unsent(&self) -> &AtomicUsize {
+        &self.unsent
+    }
+
+    /// Records received bytes.
+    pub(super) fn read(&self, first: &[u8]) {
+        let now = self.clock.now().0;
+        self.moved_at.store(now, Ordering::Relaxed);
+        if self.busy.load(Ordering::Relaxed) > 0 || self.relayed.load(Ordering::Relaxed) {
+            return;
+        }
+        if self.head_since.load(Ordering::Relaxed) == NEVER {
+            self.head_since.store(now, Ordering::Relaxed);
+        }
+        if !self.http2.load(Ordering::Relaxed) {
+            self.head_bytes.fetch_add(first.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Records that the client speaks HTTP/2: its preface is complete.
+    pub(super) fn speak_http2(&self) {
+        self.http2.store(true, Ordering::Relaxed);
+        self.head_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes of the HTTP/1 head that has begun and is incomplete.
+    pub(super) fn head_bytes(&self) -> usize {
+        self.head_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Records a write that succeeded or was blocked.
+    pub(super) fn write(&self, blocked: bool) {
+        let since = self.blocked_since.load(Ordering::Relaxed);
+        if blocked && since == NEVER {
+            self.blocked_since.store(self.clock.now().0, Ordering::Relaxed);
+        } else if !blocked {
+            self.moved_at.store(self.clock.now().0, Ordering::Relaxed);
+            if since != NEVER {
+                self.blocked_since.store(NEVER, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Records the start of a call. Returns its guard, the bytes of its head on HTTP/1, and the
+    /// number of calls including this one.
+    pub(super) fn begin(self: &Arc<Self>, http2: bool) -> (ActiveCall, usize, u64) {
+        if http2 {
+            self.http2.store(true, Ordering::Relaxed);
+        }
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        self.head_since.store(NEVER, Ordering::Relaxed);
+        let head_bytes = self.head_bytes.swap(0, Ordering::Relaxed);
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        (ActiveCall { activity: self.clone(), untaken: false, upload: false, answer: false }, head_bytes, calls)
+    }
+
+    /// Records the start of a request body and returns its guard.
+    pub(super) fn upload(self: &Arc<Self>) -> ActiveCall {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        self.uploads.fetch_add(1, Ordering::Relaxed);
+        ActiveCall { activity: self.clone(), untaken: false, upload: true, answer: false }
+    }
+
+    /// Returns the number of calls since the connection was opened.
+    pub(super) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Returns `true` if the client speaks HTTP/2.
+    pub(super) fn is_http2(&self) -> bool {
+        self.http2.load(Ordering::Relaxed)
+    }
+
+    /// Starts to drain the connection: responses direct the client to reconnect elsewhere.
+    pub(super) fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if the connection drains.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// Returns the instant since which no call has been in progress.
+    pub(super) fn idle_since(&self) -> Tick {
+        Tick(self.idle_since.load(Ordering::Relaxed))
+    }
+
+    /// Returns the next timeout.
+    pub(super) fn due(&self, limits: &ClientLimits) -> TimeoutAction {
+        if self.evicted.load(Ordering::Relaxed) {
+            return TimeoutAction::Close(Tick(0));
+        }
+        if self.flooded.load(Ordering::Relaxed) {
+            return TimeoutAction::End(Tick(0));
+        }
+        let blocked = self.blocked_since.load(Ordering::Relaxed);
+        if blocked != NEVER {
+            return TimeoutAction::Close(Tick(blocked).after(limits.write_timeout));
+        }
+        if self.untaken.load(Ordering::Relaxed) > 0 {
+            return TimeoutAction::Close(Tick(self.taken_at.load(Ordering::Relaxed)).after(limits.write_timeout));
+        }
+        if self.busy.load(Ordering::Relaxed) > 0 {
+            return TimeoutAction::Nothing;
+        }
+        let idle = Tick(self.idle_since.load(Ordering::Relaxed));
+        if self.unsent.load(Ordering::Relaxed) > 0 && self.http2.load(Ordering::Relaxed) {
+            // The rest of a response that the client does not take. After a stream reset it is only
+            // a leftover count.
+            return TimeoutAction::End(idle.after(limits.write_timeout));
+        }
+        let head = self.head_since.load(Ordering::Relaxed);
+        if head != NEVER && !self.http2.load(Ordering::Relaxed) {
+            return TimeoutAction::Close(Tick(head).after(limits.head_timeout));
+        }
+        TimeoutAction::End(idle.after(limits.keep_alive_timeout))
+    }
+}
+
+impl Wake for ConnectionActivity {
+    fn wake(self: Arc<Self>) {
+        self.evicted.store(true, Ordering::Relaxed);
+        self.connection.wake();
+        self.reader.wake();
+    }
+}
+
+// === impl ActiveCall ===
+
+impl ActiveCall {
+    /// Records that the response has begun.
+    pub(super) fn answer(&mut self) {
+        self.answer = true;
+        self.activity.answers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Records that response bytes are available of which nothing has been taken.
+    pub(super) fn answered(&mut self) {
+        self.untaken = true;
+        if self.activity.untaken.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.activity.taken_at.store(self.activity.clock.now().0, Ordering::Relaxed);
+            self.activity.connection.wake();
+        }
+    }
+
+    /// Records that response bytes were taken.
+    pub(super) fn taken(&mut self) {
+        if std::mem::take(&mut self.untaken) {
+            self.activity.untaken.fetch_sub(1, Ordering::Relaxed);
+            self.activity.taken_at.store(self.activity.clock.now().0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for ActiveCall {
+    fn drop(&mut self) {
+        self.taken();
+        if self.answer {
+            self.activity.answers.fetch_sub(1, Ordering::Relaxed);
+        }
+        if self.upload {
+            self.activity.uploads.fetch_sub(1, Ordering::Relaxed);
+        }
+        if self.activity.busy.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.activity.idle_since.store(self.activity.clock.now().0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::Http2Limits;
+    use std::time::Duration;
+
+    pub(crate) fn limits() -> ClientLimits {
+        let second = Duration::from_secs(1);
+        ClientLimits {
+            head_bytes_max: 1,
+            headers_max: 1,
+            head_timeout: 5 * second,
+            body_idle_timeout: second,
+            body_timeout: second,
+            pass_through_idle_timeout: second,
+            keep_alive_timeout: 75 * second,
+            write_timeout: 10 * second,
+            requests_per_connection_max: 1,
+            http2: Http2Limits {
+                streams_max: 1,
+                stream_window: 1,
+                connection_window: 1,
+                ping_interval: second,
+                ping_timeout: second,
+                resets_max: 1,
+                age_max: second,
+            },
+        }
+    }
+
+    fn seconds_left(activity: &ConnectionActivity) -> Option<u128> {
+        match activity.due(&limits()) {
+            TimeoutAction::Nothing => None,
+            TimeoutAction::Close(at) | TimeoutAction::End(at) => {
+                Some(at.since(activity.clock.now()).as_millis().div_ceil(1000))
+            }
+        }
+    }
+
+    #[test]
+    fn an_idle_connection_may_stay_and_a_head_that_has_begun_must_end() {
+        let activity = ConnectionActivity::new(Clock::start());
+        assert_eq!(seconds_left(&activity), Some(75), "opened ahead");
+        let (busy, _, calls) = activity.begin(false);
+        assert_eq!((calls, activity.due(&limits())), (1, TimeoutAction::Nothing));
+        drop(busy);
+        assert_eq!(seconds_left(&activity), Some(75));
+        activity.read(b"POST");
+        assert_eq!(seconds_left(&activity), Some(5), "the next head has begun");
+    }
+
+    #[test]
+    fn an_http2_connection_without_streams_is_idle_not_late() {
+        let activity = ConnectionActivity::new(Clock::start());
+        activity.speak_http2();
+        assert_eq!(seconds_left(&activity), Some(75));
+    }
+
+    #[test]
+    fn a_connection_waits_for_its_client_until_a_call_is_whole() {
+        let activity = ConnectionActivity::new(Clock::start());
+        assert!(activity.waits_since().is_some(), "it has sent nothing");
+        let (call, ..) = activity.begin(false);
+        let upload = activity.upload();
+        assert!(activity.waits_since().is_some(), "the body has not arrived");
+        drop(upload);
+        assert_eq!(activity.waits_since(), None);
+        drop(call);
+        assert!(activity.waits_since().is_some(), "it is idle");
+        activity.relay();
+        assert_eq!(activity.waits_since(), None, "something moved a moment ago");
+    }
+
+    #[test]
+    fn what_has_to_make_room_is_closed_at_once_also_inside_a_tunnel() {
+        let activity = ConnectionActivity::new(Clock::start());
+        let reader = futures_util::task::noop_waker();
+        activity.evictor().wake();
+        assert!(!activity.is_relay_evicted(&reader), "hyper serves it");
+        activity.relay();
+        assert!(activity.is_relay_evicted(&reader));
+        assert_eq!(activity.due(&limits()), TimeoutAction::Close(Tick(0)));
+    }
+
+    #[test]
+    fn a_blocked_write_or_an_untaken_answer_ends_a_busy_connection() {
+        let activity = ConnectionActivity::new(Clock::start());
+        let (mut busy, ..) = activity.begin(false);
+        activity.write(true);
+        assert_eq!(seconds_left(&activity), Some(10));
+        activity.write(false);
+        assert_eq!(activity.due(&limits()), TimeoutAction::Nothing);
+        busy.answered();
+        assert_eq!(seconds_left(&activity), Some(10));
+        busy.taken();
+        assert_eq!(activity.due(&limits()), TimeoutAction::Nothing);
+    }
+}

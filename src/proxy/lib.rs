@@ -1,0 +1,350 @@
+//! The data port: accepts connections, detects HTTP, recognises calls, queues them for batching and
+//! sends the responses. Traffic that no protocol adapter recognises is forwarded unmodified.
+//!
+//! ```text
+//! listener ─ accept ─▶ (terminate: TLS) ─▶ connection (hyper, watched) ─▶ route ─┐
+//! ┌──────────────────────────────────────────────────────────────────────────────┘
+//! ├─ pass: a lane pinned to the connection, bytes untouched
+//! └─ merge: collect ▶ read ▶ scheduler ▶ respond | alone | rescue
+//! ```
+//! The module depends on no particular upstream: it receives a [`Forwarder`] implementation and a
+//! scheduler handle.
+
+pub mod body;
+pub mod relay;
+pub mod bounded_body;
+pub mod backend;
+pub mod upstream;
+pub mod scheduler;
+pub mod admin;
+
+use groupage_batching as batching;
+use groupage_protocol as protocol;
+use groupage_protocol::error;
+use groupage_runtime::access_log;
+use groupage_runtime::clock;
+use groupage_runtime::memory;
+use groupage_runtime::permits;
+use groupage_runtime::socket;
+use groupage_runtime::telemetry;
+use groupage_runtime::tls;
+
+mod unbatched;
+mod captured;
+mod collect;
+mod connection;
+mod connections;
+mod cancellation;
+mod deadline;
+mod debug;
+mod detect;
+mod poll_sides;
+mod memory_accounting;
+pub mod frames;
+mod long_head;
+mod stream;
+mod listener;
+mod service;
+mod observe;
+mod pass;
+mod priority;
+mod recorder;
+mod response;
+mod session;
+mod deadline_shift;
+mod state;
+mod terminate;
+mod upload;
+mod activity;
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use http::HeaderName;
+
+use self::cancellation::CancellationToken;
+pub use self::connections::Connections;
+use self::deadline_shift::DeadlineShifts;
+pub use self::listener::{ListenerHandle, serve};
+pub use self::priority::{OutcomeCounters, PriorityClass, PriorityClasses, TenantWeights};
+pub use self::state::{ListenerChannel, ListenerControl, ListenerState};
+pub use self::terminate::TlsTermination;
+use crate::access_log::AccessLog;
+use crate::backend::{Backend, Forwarder};
+use crate::batching::{LateTreatment, ScopeId};
+use crate::clock::Clock;
+use crate::memory::BufferBudget;
+use crate::protocol::{DigestKey, Routes, UnmergeableReason};
+use crate::scheduler::{SchedulerHandle, ShadowRecorder};
+use crate::telemetry::{CallCounters, Metrics, RouteDurations, UnmergedCounter};
+
+/// Limits applied to client connections.
+#[derive(Debug, Clone)]
+pub struct ClientLimits {
+    /// Maximum size of a request head in bytes.
+    pub head_bytes_max: usize,
+    /// Maximum number of header lines of a request.
+    pub headers_max: usize,
+    /// Maximum time from the first byte of a request head to its last.
+    pub head_timeout: Duration,
+    /// Maximum interval between two reads of a recognised call's body.
+    pub body_idle_timeout: Duration,
+    /// Maximum time to receive a recognised call's whole body.
+    pub body_timeout: Duration,
+    /// Idle timeout of a connection that is relayed as bytes, over both directions together.
+    pub pass_through_idle_timeout: Duration,
+    /// Maximum idle time of a connection without calls.
+    pub keep_alive_timeout: Duration,
+    /// Maximum time that a client may take nothing of its response.
+    pub write_timeout: Duration,
+    /// Maximum number of calls on one HTTP/1 connection.
+    pub requests_per_connection_max: u64,
+    /// HTTP/2 frames and windows.
+    pub http2: Http2Limits,
+}
+
+/// HTTP/2 limits applied to client connections.
+#[derive(Debug, Clone)]
+pub struct Http2Limits {
+    /// Maximum number of concurrent streams.
+    pub streams_max: u32,
+    /// Flow-control window of a stream in bytes.
+    pub stream_window: u32,
+    /// Flow-control window of a connection in bytes.
+    pub connection_window: u32,
+    /// Interval between two PING frames on a connection with open streams.
+    pub ping_interval: Duration,
+    /// Maximum wait for the acknowledgement of a PING.
+    pub ping_timeout: Duration,
+    /// Maximum number of pending streams reset by the peer before the connection is closed.
+    pub resets_max: usize,
+    /// Age at which a connection is shut down gracefully.
+    pub age_max: Duration,
+}
+
+/// Configuration of the data port that is fixed for its lifetime.
+#[derive(Debug, Clone)]
+pub struct ProxyConfig {
+    /// Limits towards clients.
+    pub client: ClientLimits,
+    /// The port receives captured traffic: its connections may carry any protocol.
+    pub captured: bool,
+    /// TLS towards clients. `None`: clients connect in plain text.
+    pub tls: Option<Arc<TlsTermination>>,
+    /// Maximum number of bytes of an unbatched call's response that are buffered before it is
+    /// streamed.
+    pub answer_bytes_max: usize,
+    /// Maximum interval between two reads of the response to a recognised call.
+    pub answer_idle_timeout: Duration,
+}
+
+/// The routing table and the settings of its routes. A call keeps the table that was current when
+/// it began.
+#[derive(Debug)]
+pub struct RoutingTable {
+    /// The routes by which calls are recognised.
+    pub routes: Routes,
+    /// One entry per configured route, followed by the entry of the default route.
+    pub settings: Vec<RouteSettings>,
+    /// No route can match a call on this captured port, so its connections are relayed as bytes.
+    pub relays: bool,
+    /// A merged route names its protocol, which requests batching even in front of a server that
+    /// batches by itself.
+    pub names_protocol: bool,
+    /// Minimum amount by which SLO deadlines are moved earlier, in thousandths of the SLO.
+    pub shift_permille: u32,
+    /// Headers that carry a deadline in milliseconds.
+    pub deadline_headers: Vec<HeaderName>,
+    /// The header that names the tenant. It is an identity header, like `Authorization`.
+    pub tenant_header: Option<HeaderName>,
+    /// The priority classes and the header that selects one.
+    pub priorities: PriorityClasses,
+    /// The fair-queueing weights of tenants.
+    pub tenant_weights: TenantWeights,
+}
+
+/// Handling of recognised calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouteMode {
+    /// Calls are batched.
+    Batch,
+    /// Calls are forwarded unbatched, and a shadow simulation reports the effect of batching.
+    Observe,
+    /// Calls are forwarded unbatched.
+    Passthrough,
+}
+
+/// Settings that apply to the calls of one route.
+#[derive(Debug, Clone)]
+pub struct RouteSettings {
+    /// The route's name as configured, for the access log.
+    pub name: String,
+    /// Index in the policy's list of routes, for errors that name a key. `None` for the default
+    /// route.
+    pub index: Option<u16>,
+    /// Scope of the batching limits that apply to the route.
+    pub scope: ScopeId,
+    /// Target latency from the arrival of a call to its response.
+    pub slo: Option<Duration>,
+    /// Handling of a call that can no longer meet the SLO.
+    pub late: LateTreatment,
+    /// Maximum time from dispatch to the last byte of the response (to the first byte if it is
+    /// streamed), and maximum wait in the queue. `None`: no limit.
+    pub timeout: Option<Duration>,
+    /// Handling of the route's calls.
+    pub mode: RouteMode,
+    /// Maximum size in bytes of a request body that is read for batching.
+    pub item_bytes_max: usize,
+    /// The latency histograms of a configured route; `None` selects those of the adapter. Set by
+    /// the proxy when it installs the table.
+    pub durations: Option<RouteDurations>,
+}
+
+/// State shared by all connections of the data port.
+#[derive(Debug)]
+pub struct Proxy {
+    config: ProxyConfig,
+    table: RwLock<Arc<RoutingTable>>,
+    clock: Clock,
+    scheduler: SchedulerHandle,
+    onlooker: ShadowRecorder,
+    backend: Arc<dyn Backend>,
+    forward: Arc<dyn Forwarder>,
+    buffers: BufferBudget,
+    metrics: Arc<Metrics>,
+    secret: DigestKey,
+    access_log: Option<AccessLog>,
+    labels: HashMap<&'static str, CallCounters>,
+    /// Latency histograms of calls to no configured route, by adapter.
+    durations: HashMap<&'static str, RouteDurations>,
+    /// Indexed by the discriminant of [`UnmergeableReason`].
+    passed: Vec<UnmergedCounter>,
+    shifts: DeadlineShifts,
+    cut: CancellationToken,
+}
+
+/// The components that the data port is built from.
+#[derive(Debug)]
+pub struct ProxyComponents {
+    /// The clock of the process.
+    pub clock: Clock,
+    /// Submits calls to the scheduler.
+    pub scheduler: SchedulerHandle,
+    /// Reports the calls that pass through in mode `Observe` to the shadow simulation.
+    pub onlooker: ShadowRecorder,
+    /// Executes batches, and provides the limits that its server publishes.
+    pub backend: Arc<dyn Backend>,
+    /// Forwards everything that is not batched.
+    pub forward: Arc<dyn Forwarder>,
+    /// Memory budget for buffered bytes.
+    pub buffers: BufferBudget,
+    /// Metrics of the process.
+    pub metrics: Arc<Metrics>,
+    /// Destination of sampled call records.
+    pub access_log: Option<AccessLog>,
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// Creates a data port from its components.
+    #[must_use]
+    pub fn new(config: ProxyConfig, table: RoutingTable, parts: ProxyComponents) -> Self {
+        let ProxyComponents { clock, scheduler, onlooker, backend, forward, buffers, metrics, access_log } = parts;
+        let shifts = DeadlineShifts::default();
+        shifts.keep(table.slos());
+        let labels = || protocol::ProtocolLabel::ALL.iter().map(|label| label.as_str()).chain(["none"]);
+        let table = table.measured(&metrics);
+        Self {
+            labels: labels().map(|label| (label, metrics.calls(label))).collect(),
+            durations: labels().map(|label| (label, metrics.route_durations(label))).collect(),
+            passed: UnmergeableReason::ALL.iter().map(|reason| metrics.passed(reason.as_str())).collect(),
+            config,
+            table: RwLock::new(Arc::new(table)),
+            clock,
+            scheduler,
+            onlooker,
+            backend,
+            forward,
+            buffers,
+            metrics,
+            secret: DigestKey::random(),
+            shifts,
+            cut: CancellationToken::default(),
+            access_log,
+        }
+    }
+
+    /// Ends the drain: every call without a response is answered with the error `draining`.
+    pub fn cut(&self) {
+        self.cut.now();
+    }
+
+    /// Returns the table that applies to calls beginning now.
+    #[must_use]
+    pub fn table(&self) -> Arc<RoutingTable> {
+        // No code panics while holding this lock, and the table is replaced atomically, so a
+        // poisoned lock is safe to use.
+        self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the table for calls that begin from now on.
+    pub fn set_table(&self, table: RoutingTable) {
+        let found = self.shifts.keep(table.slos());
+        self.metrics.deadline_shift(table.max_deadline_shift(found));
+        *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table.measured(&self.metrics));
+    }
+
+    /// Returns the largest deadline shift in effect, learned or configured, in thousandths of its
+    /// SLO.
+    #[must_use]
+    pub fn shift_permille(&self) -> u32 {
+        let table = self.table();
+        let permille = |slo: Duration| {
+            let found = self.shifts.of(slo).as_nanos() * 1000 / slo.as_nanos().max(1);
+            u32::try_from(found).unwrap_or(u32::MAX).max(table.shift_permille)
+        };
+        table.slos().map(permille).max().unwrap_or_default()
+    }
+
+    fn count_passed(&self, reason: UnmergeableReason) {
+        if let Some(counter) = self.passed.get(reason as usize) {
+            counter.count();
+        }
+    }
+}
+
+// === impl RoutingTable ===
+
+impl RoutingTable {
+    /// Returns the table with the latency histograms of its configured routes attached.
+    fn measured(mut self, metrics: &Metrics) -> Self {
+        for route in self.settings.iter_mut().filter(|route| route.index.is_some()) {
+            route.durations = Some(metrics.route_durations(&route.name));
+        }
+        self
+    }
+
+    /// Returns the configured minimum by which a deadline of this SLO is moved earlier.
+    fn shift(&self, slo: Duration) -> Duration {
+        slo * self.shift_permille.min(1000) / 1000
+    }
+
+    /// Returns the largest shift in effect, given the largest one learned.
+    fn max_deadline_shift(&self, found: Duration) -> Duration {
+        self.slos().map(|slo| self.shift(slo)).fold(found, Duration::max)
+    }
+
+    fn slos(&self) -> impl Iterator<Item = Duration> {
+        let routes = self.settings.iter().filter_map(|route| route.slo);
+        routes.chain(self.priorities.classes.iter().filter_map(|class| class.slo))
+    }
+
+    fn route(&self, route: usize) -> &RouteSettings {
+        self.settings
+            .get(route)
+            .or_else(|| self.settings.last())
+            .expect("there is always the default route: the builder of `Table` puts it last")
+    }
+}

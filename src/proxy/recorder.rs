@@ -1,0 +1,248 @@
+//! Records each call exactly once, however it ends: metrics, the access log if the call is sampled,
+//! and the debug header if the client requested it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use http::{Response, StatusCode};
+
+use super::debug::ServerTiming;
+use super::priority::{OutcomeCounters, PriorityClass};
+use super::{Proxy, RouteSettings};
+use crate::access_log::{CallRecord, short_digest};
+use crate::batching::{ScopeId, Tick};
+use crate::body::Body;
+use crate::clock::Clock;
+use crate::error::{Failure, FailureKind};
+use crate::protocol::{
+    Call, DigestKey, Endpoint, KEY_BYTES_MAX, KeyPart, MergeEligibility, PARTS_MAX, UnmergeableReason,
+};
+use crate::scheduler::ExecutionDetails;
+use crate::telemetry::names::Outcome;
+use crate::telemetry::{CompletedCall, RouteDurations};
+
+/// Records a call exactly once. If dropped without an outcome, the call is counted as cancelled by
+/// the client.
+#[derive(Debug)]
+pub(super) struct CallRecorder {
+    proxy: Arc<Proxy>,
+    protocol: &'static str,
+    outcome: Outcome,
+    /// Number of items to count; zero until the call is parsed.
+    items: u32,
+    record: Option<Box<CallRecord>>,
+    /// Details for the `Server-Timing` header; `None` if the client did not request them.
+    told: Option<Box<ServerTiming>>,
+    slo: Option<std::time::Duration>,
+    /// Arrival of the response to the call's batch.
+    answered: Option<Tick>,
+    /// The outcome counters of the call's priority class, set once the call is parsed.
+    class: Option<OutcomeCounters>,
+    /// The response has status 5xx or 429.
+    server_error: bool,
+    /// Scope of the route, set once the call is recognised.
+    scope: Option<ScopeId>,
+    /// The latency histograms of the route; `None` selects those of the adapter.
+    durations: Option<RouteDurations>,
+    began: Tick,
+}
+
+// === impl CallRecorder ===
+
+impl CallRecorder {
+    pub(super) fn begin(proxy: &Arc<Proxy>, began: Tick) -> Self {
+        let sampled = proxy.access_log.as_ref().is_some_and(crate::access_log::AccessLog::samples);
+        let record = sampled.then(|| Box::new(CallRecord { time_us: Clock::wall_micros(), ..CallRecord::default() }));
+        Self {
+            proxy: proxy.clone(),
+            protocol: "none",
+            outcome: Outcome::Cancelled,
+            items: 0,
+            record,
+            told: None,
+            slo: None,
+            answered: None,
+            class: None,
+            server_error: false,
+            scope: None,
+            durations: None,
+            began,
+        }
+    }
+
+    /// Enables the `Server-Timing` header in the response.
+    pub(super) fn tell(&mut self) {
+        self.told = Some(Box::default());
+    }
+
+    /// Sets the SLO that the latency of the call is compared with.
+    pub(super) fn within(&mut self, slo: Option<std::time::Duration>) {
+        self.slo = slo;
+    }
+
+    /// Records that an adapter recognised the call.
+    pub(super) fn recognised(&mut self, protocol: &'static str, route: &RouteSettings) {
+        (self.protocol, self.scope) = (protocol, Some(route.scope));
+        self.durations.clone_from(&route.durations);
+        if let Some(record) = &mut self.record {
+            record.route.clone_from(&route.name);
+        }
+    }
+
+    /// Records the properties of the parsed call.
+    pub(super) fn read(
+        &mut self,
+        endpoint: &Endpoint,
+        call: &Call,
+        class: Option<&PriorityClass>,
+        deadline: Option<Tick>,
+    ) {
+        self.items = call.items;
+        self.class = class.map(|class| class.ended.clone());
+        let began = self.began;
+        if let Some(record) = &mut self.record {
+            record.items = call.items;
+            record.weight = call.weight.sum;
+            record.bytes = call.bytes as u64;
+            class.map_or("", |class| &class.name).clone_into(&mut record.class);
+            record.deadline_us = deadline.map_or(0, |deadline| micros(deadline.since(began)));
+            if !call.tenant.is_anonymous() {
+                record.tenant = short_digest(&call.tenant.0);
+            }
+            if let MergeEligibility::With(key) = &call.merge {
+                let secret = &self.proxy.secret;
+                record.key = short_digest(&secret.digest([&b"key"[..], key]));
+                record.process = short_digest(&secret.digest([&b"process"[..]]));
+                if key.len() <= KEY_BYTES_MAX {
+                    let parts = endpoint.key_parts(key).into_iter().flatten().take(PARTS_MAX);
+                    record.parts = parts.map(|part| digest(secret, part)).collect();
+                }
+            }
+        }
+    }
+
+    /// Records that the call is not merged.
+    pub(super) fn passed(&mut self, reason: UnmergeableReason) {
+        self.proxy.count_passed(reason);
+        if let Some(told) = &mut self.told {
+            told.reason = Some(reason.as_str());
+        }
+        if let Some(record) = &mut self.record {
+            reason.as_str().clone_into(&mut record.reason);
+        }
+    }
+
+    /// Records the execution of the call.
+    pub(super) fn ticket(&mut self, ticket: &ExecutionDetails) {
+        let began = self.began;
+        self.answered = ticket.answered;
+        if let Some(told) = &mut self.told {
+            told.ticket = *ticket;
+        }
+        if let Some(record) = &mut self.record {
+            record.queue_us = micros(ticket.queue_delay);
+            record.exec_us = micros(self.proxy.clock.now().since(began)).saturating_sub(record.queue_us);
+            record.batch = ticket.batch.map_or(0, |batch| batch.0);
+            record.batch_items = ticket.batch_items;
+            record.cause = ticket.cause.map_or(String::new(), |cause| cause.as_str().to_owned());
+        }
+    }
+
+    /// Ends the call with a response.
+    pub(super) fn end(mut self, outcome: Outcome, response: &mut Response<Body>) {
+        self.outcome = outcome;
+        let status = response.status();
+        self.server_error = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
+        if let Some(record) = &mut self.record {
+            record.status = status.as_u16();
+        }
+        if let Some(told) = &mut self.told {
+            told.forwarded = outcome == Outcome::Passed;
+        }
+        self.answer(response);
+    }
+
+    /// Ends the call with a failure and the response that reports it.
+    pub(super) fn fail(mut self, failure: &Failure, response: &mut Response<Body>) {
+        self.outcome = match failure.kind {
+            FailureKind::QueueFull | FailureKind::BytesFull | FailureKind::TenantShare | FailureKind::Draining => {
+                Outcome::Rejected
+            }
+            FailureKind::Deadline | FailureKind::LatePredicted => Outcome::Expired,
+            _ => Outcome::Failed,
+        };
+        if let Some(record) = &mut self.record {
+            record.status = failure.kind.status();
+            failure.kind.reason().clone_into(&mut record.reason);
+        }
+        if self.items > 0 {
+            self.proxy.metrics.items_unserved(self.outcome, failure.kind, self.items);
+        }
+        if let Some(told) = &mut self.told {
+            told.reason = Some(failure.kind.reason());
+        }
+        self.answer(response);
+    }
+
+    /// Writes the `Server-Timing` header if the client requested it.
+    fn answer(&self, response: &mut Response<Body>) {
+        if let Some(told) = &self.told {
+            told.write(self.began, self.proxy.clock.now(), response.headers_mut());
+        }
+    }
+}
+
+impl Drop for CallRecorder {
+    fn drop(&mut self) {
+        let proxy = &self.proxy;
+        if let Some(labels) = proxy.labels.get(self.protocol) {
+            labels.ended(self.outcome);
+        }
+        let now = proxy.clock.now();
+        let latency = now.since(self.began);
+        if let Some(durations) = self.durations.as_ref().or_else(|| proxy.durations.get(self.protocol)) {
+            durations.record(self.outcome, latency);
+        }
+        if let Some(class) = &self.class {
+            class.count(self.outcome);
+        }
+        if self.items > 0 && self.outcome != Outcome::Passed {
+            proxy.metrics.items(self.outcome, self.items);
+        }
+        if let Some(slo) = self.slo {
+            match self.outcome {
+                Outcome::Served => {
+                    proxy.metrics.slo(latency <= slo);
+                    let unseen = self.answered.map_or(std::time::Duration::ZERO, |answered| now.since(answered));
+                    let settled = !proxy.metrics.stats.settling.load(Ordering::Relaxed);
+                    if let Some(largest) = settled.then(|| proxy.shifts.answered(now, slo, latency, unseen)).flatten() {
+                        proxy.metrics.deadline_shift(proxy.table().max_deadline_shift(largest));
+                    }
+                }
+                Outcome::Rejected | Outcome::Expired | Outcome::Failed => proxy.metrics.slo(false),
+                Outcome::Cancelled | Outcome::Passed => {}
+            }
+        }
+        if let (Some(scope), Some(observer)) = (self.scope, proxy.metrics.observer()) {
+            let Self { outcome, items, slo, server_error, .. } = *self;
+            observer.ended(scope, &CompletedCall { outcome, latency, items, slo, server_error });
+        }
+        proxy.metrics.stats.answered.fetch_add(1, Ordering::Relaxed);
+        if let (Some(mut record), Some(log)) = (self.record.take(), &proxy.access_log) {
+            self.protocol.clone_into(&mut record.protocol);
+            self.outcome.as_str().clone_into(&mut record.outcome);
+            log.write(&record);
+        }
+    }
+}
+
+/// Returns a part of a merge key for the log, its value replaced by a digest.
+fn digest(secret: &DigestKey, part: KeyPart<'_>) -> (String, String, String) {
+    let kind = part.kind.as_str();
+    let digest = secret.digest([kind.as_bytes(), part.name.as_bytes(), &part.value]);
+    (kind.to_owned(), part.name.into_owned(), short_digest(&digest))
+}
+
+fn micros(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

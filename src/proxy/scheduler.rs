@@ -1,0 +1,310 @@
+//! The async driver of the batching core: one task that feeds events into the core and executes its
+//! decisions.
+//!
+//! [`SchedulerHandle::submit`] queues one call and resolves with its outcome; dropping its future
+//! cancels the call. The task (`driver`) sleeps on a timerfd until the core's next wake-up. If it
+//! panics, its calls fail with `internal` and it restarts with an empty queue. Three panics within
+//! a minute are fatal ([`Scheduler::failed`]).
+
+mod key_diversity;
+mod driver;
+mod execution;
+mod holds;
+mod interner;
+mod ids;
+mod shadow;
+mod benefit;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+pub use self::benefit::{Benefit, RecentCounts};
+pub use self::execution::UnbatchedPermit;
+pub use self::key_diversity::{ClassDiversity, DecisionReport};
+pub use self::shadow::{DeferredParse, ObservedCall, PendingBody, PendingResponse, ShadowRecorder, ShadowReport};
+use crate::backend::{Backend, StreamedAnswer};
+use crate::batching::{
+    BatchId, BatcherReport, CallId, ClassSnapshot, CostClassId, Deadline, DispatchCause, FlowMode, Limits, Plan,
+    PriorityId, ScopeId, UnbatchedReason, UpstreamSnapshot,
+};
+use crate::clock::Clock;
+use crate::error::{Failure, FailureKind};
+use crate::protocol::{Call, Endpoint, Reply};
+use crate::telemetry::Metrics;
+use crate::telemetry::names::HoldReason;
+
+/// Capacity of the driver's event channel. A driver that is this far behind is stuck, and further
+/// calls fail with `queue_full`. The capacity exceeds the default queue limit, so that the queue's
+/// own limit applies first.
+const EVENTS_MAX: usize = 8192;
+
+/// Capacity of the channel on which executions report their end without waiting. At most half as
+/// many are in flight if the policy sets no limit. It is far above the concurrency of one model
+/// server, and costs a few megabytes of channel and tasks.
+pub const COMPLETIONS_MAX: u32 = 4096;
+
+/// Configuration of the scheduler.
+#[derive(Debug, Clone)]
+pub struct SchedulerConfig {
+    /// Limits of the batching core.
+    pub limits: Limits,
+    /// Seed of the generator that adds jitter to `Retry-After`.
+    pub seed: u64,
+    /// State learned by an earlier process.
+    pub kept: LearnedState,
+    /// Notified after every execution, since its observation may change the learned state.
+    pub learned: Option<Arc<Notify>>,
+}
+
+/// A snapshot of the learned state that another process can start from.
+#[derive(Debug, Clone, Default)]
+pub struct LearnedState {
+    /// State of the upstream as a whole.
+    pub upstream: UpstreamSnapshot,
+    /// State per cost class, by name ([`Call::cost_class`]). Unlike ids, names have the same
+    /// meaning in every process.
+    pub classes: Vec<(Box<[u8]>, ClassSnapshot)>,
+}
+
+/// A call submitted to the queue.
+#[derive(Debug)]
+pub struct Submission {
+    /// The call.
+    pub call: Arc<Call>,
+    /// The endpoint by which the call is merged and its response is split.
+    pub endpoint: Arc<Endpoint>,
+    /// Scope of the limits that apply.
+    pub scope: ScopeId,
+    /// Its priority class.
+    pub priority: PriorityId,
+    /// Fair-queueing weight of its tenant.
+    pub tenant_weight: u32,
+    /// The call must be executed unbatched, whatever its merge key.
+    pub alone: bool,
+    /// `true` if the server advertises that it batches by itself; `None` if this is unknown. Under
+    /// the policy `Adaptive` its calls are then forwarded unbatched.
+    pub batches_itself: Option<bool>,
+    /// The deadline of the call.
+    pub deadline: Option<Deadline>,
+    /// The deadline that replaces an SLO that cannot be met at all.
+    pub later: Option<Deadline>,
+    /// The SLO as configured, for reports.
+    pub slo: Option<Duration>,
+    /// The deadline set by the caller itself, which a merged request propagates upstream.
+    pub caller_deadline: Option<crate::batching::Tick>,
+    /// Maximum time from dispatch to the last byte of the response (to the first byte if it is
+    /// streamed). `None`: no limit.
+    pub timeout: Option<Duration>,
+    /// Maximum number of items of such a call that the server publishes.
+    pub published_items_max: Option<u32>,
+    /// Maximum weight of a batch that the server publishes.
+    pub published_weight_max: Option<u64>,
+}
+
+/// Details of the execution that a call was part of.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ExecutionDetails {
+    /// Id of the execution.
+    pub batch: Option<BatchId>,
+    /// Number of items in the execution.
+    pub batch_items: u32,
+    /// Number of calls in the execution.
+    pub calls: u32,
+    /// Reason for the dispatch at that instant.
+    pub cause: Option<DispatchCause>,
+    /// Time from acceptance to dispatch.
+    pub queue_delay: Duration,
+    /// Reason for which the call waited, if it did.
+    pub held: Option<HoldReason>,
+    /// State of the concurrency limiter of its cost class at dispatch. `None` under a policy
+    /// without a limiter.
+    pub mode: Option<FlowMode>,
+    /// Reason for which a mergeable call was executed unbatched.
+    pub lone: Option<UnbatchedReason>,
+    /// Predicted time from dispatch to the response. `None` while the cost is unknown.
+    pub predicted: Option<Duration>,
+    /// Instant of dispatch.
+    pub sent: Option<crate::batching::Tick>,
+    /// Arrival of the response to the batch. Later delays are not visible to the core.
+    pub answered: Option<crate::batching::Tick>,
+}
+
+/// The outcome of a submitted call.
+#[derive(Debug)]
+pub enum SubmitOutcome {
+    /// The call holds a slot and is sent unbatched, in its original form, by its own task.
+    Alone(UnbatchedPermit),
+    /// The call's part of a batch response.
+    Reply(Box<Reply>, ExecutionDetails),
+    /// A response of its own, after the batch failed, that is too large to be buffered.
+    Streamed(Box<StreamedAnswer>, ExecutionDetails),
+    /// Ended by the proxy.
+    Failed(Failure, ExecutionDetails),
+}
+
+/// A handle to submit calls and to control the scheduler.
+#[derive(Debug, Clone)]
+pub struct SchedulerHandle {
+    events: mpsc::Sender<DriverEvent>,
+    next_id: Arc<AtomicU64>,
+}
+
+/// The running scheduler.
+#[derive(Debug)]
+pub struct Scheduler {
+    /// Submits calls and controls the scheduler.
+    pub handle: SchedulerHandle,
+    failed: watch::Receiver<bool>,
+}
+
+#[derive(Debug)]
+enum DriverEvent {
+    Offer(CallId, Box<Submission>, oneshot::Sender<SubmitOutcome>),
+    Cancel(CallId),
+    Answered(CallId),
+    Plan(u64, CostClassId, Plan),
+    Report(oneshot::Sender<BatcherReport>),
+    Why(oneshot::Sender<DecisionReport>),
+    Limits(Box<Limits>, oneshot::Sender<()>),
+    Keep(oneshot::Sender<LearnedState>),
+    Begin(Box<LearnedState>),
+    Forget,
+    Drain,
+    Resume,
+    #[cfg(test)]
+    Panic,
+}
+
+/// Cancels a call when its caller stops waiting.
+struct CancelOnDrop<'a> {
+    events: &'a mpsc::Sender<DriverEvent>,
+    id: Option<CallId>,
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// Spawns the driver.
+    ///
+    /// # Errors
+    /// Returns an error if the system provides no timer.
+    pub fn start(
+        config: SchedulerConfig,
+        clock: Clock,
+        backend: Arc<dyn Backend>,
+        metrics: Arc<Metrics>,
+    ) -> std::io::Result<Self> {
+        let (events, inbox) = mpsc::channel(EVENTS_MAX);
+        let (failed_tx, failed) = watch::channel(false);
+        let driver = driver::Supervisor::new(config, clock, backend, metrics, events.downgrade())?;
+        tokio::spawn(driver.run(inbox, failed_tx));
+        Ok(Self { handle: SchedulerHandle { events, next_id: Arc::new(AtomicU64::new(1)) }, failed })
+    }
+
+    /// Resolves when the driver has panicked too often to be restarted.
+    pub async fn failed(&self) {
+        let mut failed = self.failed.clone();
+        // A closed channel means that the driver ended together with the runtime, which is no
+        // failure.
+        if failed.wait_for(|failed| *failed).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+// === impl SchedulerHandle ===
+
+impl SchedulerHandle {
+    /// Queues a call and waits for its outcome.
+    pub async fn submit(&self, submission: Submission) -> SubmitOutcome {
+        let id = CallId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let (reply, outcome) = oneshot::channel();
+        if self.events.try_send(DriverEvent::Offer(id, Box::new(submission), reply)).is_err() {
+            return SubmitOutcome::Failed(
+                Failure::retry(FailureKind::QueueFull, Duration::from_secs(1)),
+                ExecutionDetails::default(),
+            );
+        }
+        let mut cancel = CancelOnDrop { events: &self.events, id: Some(id) };
+        let outcome = outcome.await;
+        cancel.id = None;
+        outcome.unwrap_or_else(|_| SubmitOutcome::Failed(FailureKind::Internal.into(), ExecutionDetails::default()))
+    }
+
+    /// Returns the learned state; `None` if the driver does not respond within a second.
+    pub async fn report(&self) -> Option<BatcherReport> {
+        let (reply, report) = oneshot::channel();
+        self.events.try_send(DriverEvent::Report(reply)).ok()?;
+        tokio::time::timeout(Duration::from_secs(1), report).await.ok()?.ok()
+    }
+
+    /// Returns the current decisions and their reasons; `None` if the driver does not respond
+    /// within a second.
+    pub async fn why(&self) -> Option<DecisionReport> {
+        let (reply, why) = oneshot::channel();
+        self.events.try_send(DriverEvent::Why(reply)).ok()?;
+        tokio::time::timeout(Duration::from_secs(1), why).await.ok()?.ok()
+    }
+
+    /// Replaces the limits. Returns `false` if the driver has stopped.
+    ///
+    /// Queued calls stay queued and are dispatched under the new limits; executions in flight are
+    /// not affected. Once this returns, a call may name any scope of the new limits.
+    pub async fn set_limits(&self, limits: Limits) -> bool {
+        let (done, taken) = oneshot::channel();
+        self.events.send(DriverEvent::Limits(Box::new(limits), done)).await.is_ok() && taken.await.is_ok()
+    }
+
+    /// Returns a snapshot of the learned state; `None` if the driver has stopped.
+    pub async fn keep(&self) -> Option<LearnedState> {
+        let (reply, kept) = oneshot::channel();
+        self.events.send(DriverEvent::Keep(reply)).await.ok()?;
+        kept.await.ok()
+    }
+
+    /// Seeds the learned state with a snapshot from elsewhere, unless something was already learned
+    /// here.
+    pub async fn begin(&self, kept: LearnedState) {
+        // Ignored if the driver has stopped.
+        self.events.send(DriverEvent::Begin(Box::new(kept))).await.ok();
+    }
+
+    /// Resets the learned state, because the upstream was replaced by another.
+    pub async fn forget(&self) {
+        // Ignored if the driver has stopped.
+        self.events.send(DriverEvent::Forget).await.ok();
+    }
+
+    /// Starts a drain: no call is held back from now on.
+    pub async fn drain(&self) {
+        // Ignored if the driver has stopped.
+        self.events.send(DriverEvent::Drain).await.ok();
+    }
+
+    /// Cancels a drain.
+    pub async fn resume(&self) {
+        // Ignored if the driver has stopped.
+        self.events.send(DriverEvent::Resume).await.ok();
+    }
+
+    #[cfg(test)]
+    async fn panic(&self) {
+        self.events.send(DriverEvent::Panic).await.unwrap();
+    }
+}
+
+impl Drop for CancelOnDrop<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            // A full channel loses this event; the driver checks every call again before it is sent
+            // (`oneshot::Sender::is_closed`).
+            self.events.try_send(DriverEvent::Cancel(id)).ok();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

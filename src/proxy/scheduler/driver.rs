@@ -1,0 +1,573 @@
+//! The driver task: receives events, polls the batching core and executes its decisions.
+
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
+
+use super::execution::{Completion, Slot, UnbatchedPermit, WaitingMembers, execute};
+use super::holds::HoldReasons;
+use super::ids::IdInterner;
+use super::key_diversity::{DecisionReport, KeyDiversity};
+use super::{COMPLETIONS_MAX, DriverEvent, ExecutionDetails, LearnedState, SchedulerConfig, Submission, SubmitOutcome};
+use crate::backend::{Backend, BatchRequest};
+use crate::batching::{
+    Batch, BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, DispatchPolicy, ExpiryReason, LimitSource,
+    MergingChange, PlanInput, Rejection, RejectionReason, ScopeId, Tick, solve,
+};
+use crate::clock::{Alarm, Clock};
+use crate::error::{Failure, FailureKind};
+use crate::protocol::{MergeEligibility, class_name};
+use crate::telemetry::{DispatchSample, Metrics};
+
+/// Capacity retained by an empty queue. Additional capacity from a peak is freed.
+const RETAINED_CAPACITY_MAX: usize = 1024;
+/// Maximum number of events received from the channel at once.
+const EVENT_BATCH_MAX: usize = 256;
+/// Number of panics within [`PANIC_WINDOW`] that end the process.
+const PANICS_MAX: usize = 3;
+const PANIC_WINDOW: Duration = Duration::from_secs(60);
+
+/// Restarts the driver after a panic, and holds the state that survives it.
+#[derive(Debug)]
+pub(super) struct Supervisor {
+    config: SchedulerConfig,
+    clock: Clock,
+    backend: Arc<dyn Backend>,
+    metrics: Arc<Metrics>,
+    events: mpsc::WeakSender<DriverEvent>,
+    alarm: Alarm,
+    /// The scheduler drains, so no call is held back.
+    draining: bool,
+}
+
+/// One run of the driver, from its start to its end or panic.
+struct Driver<'a> {
+    shell: &'a mut Supervisor,
+    generation: u64,
+    core: Batcher,
+    numbers: IdInterner,
+    /// The smallest caps on items and weight that are learned or published, as exported by the
+    /// gauges.
+    ceiling: ExportedCap,
+    weight_ceiling: ExportedCap,
+    /// The server advertises that it batches by itself.
+    batches_itself: bool,
+    queued: HashMap<CallId, QueuedCall>,
+    in_flight: HashMap<BatchId, InFlightExecution>,
+    /// Differences between the merge keys of each cost class.
+    apart: KeyDiversity,
+    /// Number of upstream changes already added to the counter.
+    changes: u64,
+    ended: mpsc::Sender<Completion>,
+}
+
+/// The value of a cap that its gauge currently exports.
+#[derive(Debug, Default)]
+struct ExportedCap {
+    least: Option<u64>,
+    source: Option<LimitSource>,
+    /// The smallest cap that the server published.
+    published: Option<u64>,
+}
+
+/// An execution in flight.
+struct InFlightExecution {
+    /// `None`: the execution is sent by the task of its caller.
+    task: Option<AbortHandle>,
+    /// Scope of the route of its first member.
+    scope: ScopeId,
+}
+
+struct QueuedCall {
+    submission: Box<Submission>,
+    reply: oneshot::Sender<SubmitOutcome>,
+    arrived: Tick,
+}
+
+// === impl Supervisor ===
+
+impl Supervisor {
+    pub(super) fn new(
+        config: SchedulerConfig,
+        clock: Clock,
+        backend: Arc<dyn Backend>,
+        metrics: Arc<Metrics>,
+        events: mpsc::WeakSender<DriverEvent>,
+    ) -> std::io::Result<Self> {
+        Ok(Self { config, clock, backend, metrics, events, alarm: Alarm::new(clock)?, draining: false })
+    }
+
+    /// Runs the driver until every handle is dropped, and restarts it after a panic.
+    pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<DriverEvent>, failed: watch::Sender<bool>) {
+        let slots = usize::try_from(COMPLETIONS_MAX).unwrap_or(usize::MAX);
+        let (ended_tx, mut ended) = mpsc::channel(slots);
+        let mut panics: Vec<Tick> = Vec::new();
+        for generation in 0.. {
+            let life = Driver::new(&mut self, generation, ended_tx.clone()).run(&mut inbox, &mut ended);
+            if AssertUnwindSafe(life).catch_unwind().await.is_ok() {
+                return;
+            }
+            let now = self.clock.now();
+            panics.retain(|at| now.since(*at) < PANIC_WINDOW);
+            panics.push(now);
+            tracing::error!(panics = panics.len(), "the scheduler panicked and restarts with an empty queue");
+            if panics.len() >= PANICS_MAX {
+                // Sending fails only if the process is already shutting down.
+                failed.send(true).ok();
+                return;
+            }
+        }
+    }
+}
+
+// === impl Driver ===
+
+impl<'a> Driver<'a> {
+    fn new(shell: &'a mut Supervisor, generation: u64, ended: mpsc::Sender<Completion>) -> Self {
+        // Taken, so that a run after a panic starts without it, in case that it caused the panic.
+        let kept = std::mem::take(&mut shell.config.kept);
+        let mut driver = Self {
+            core: Batcher::new(shell.config.limits.clone(), shell.config.seed),
+            shell,
+            generation,
+            numbers: IdInterner::new(),
+            queued: HashMap::new(),
+            in_flight: HashMap::new(),
+            ceiling: ExportedCap::default(),
+            weight_ceiling: ExportedCap::default(),
+            batches_itself: false,
+            apart: KeyDiversity::default(),
+            changes: 0,
+            ended,
+        };
+        if driver.shell.draining {
+            driver.core.drain(driver.now());
+        }
+        driver.restore(&kept);
+        if generation > 0 {
+            // Resets the gauges that the previous run exported.
+            let metrics = &driver.shell.metrics;
+            for limit in ["batch_items_max", "batch_weight_max"] {
+                metrics.set_port_limit(limit, "learned", f64::INFINITY);
+                metrics.set_port_limit(limit, "published", f64::NAN);
+            }
+        }
+        driver.export_caps();
+        driver
+    }
+
+    async fn run(mut self, inbox: &mut mpsc::Receiver<DriverEvent>, ended: &mut mpsc::Receiver<Completion>) {
+        let mut events = Vec::with_capacity(EVENT_BATCH_MAX);
+        loop {
+            self.decide();
+            self.shell.alarm.set(self.core.next_wakeup());
+            tokio::select! {
+                // Drain completions before new events: a completion frees the slot that queued
+                // calls are waiting for.
+                biased;
+                Some(done) = ended.recv() => {
+                    self.end(done);
+                    while let Ok(done) = ended.try_recv() {
+                        self.end(done);
+                    }
+                }
+                read = inbox.recv_many(&mut events, EVENT_BATCH_MAX) => {
+                    if read == 0 {
+                        return;
+                    }
+                    for event in events.drain(..) {
+                        self.take(event);
+                    }
+                }
+                () = self.shell.alarm.ring() => {}
+            }
+        }
+    }
+
+    fn now(&self) -> Tick {
+        self.shell.clock.now()
+    }
+
+    fn take(&mut self, event: DriverEvent) {
+        match event {
+            DriverEvent::Offer(id, submission, reply) => self.offer(id, submission, reply),
+            DriverEvent::Cancel(id) => {
+                self.core.cancel(self.now(), id);
+                self.forget(id);
+            }
+            DriverEvent::Answered(id) => self.core.answered(id),
+            DriverEvent::Plan(generation, class, plan) if generation == self.generation => {
+                self.core.set_plan(self.now(), class, plan);
+            }
+            // A plan from a previous run: the ids of cost classes differ now.
+            DriverEvent::Plan(..) => {}
+            // Sending fails if the requester has stopped waiting, which is ignored here and below.
+            DriverEvent::Report(reply) => _ = reply.send(self.core.report()),
+            DriverEvent::Why(reply) => _ = reply.send(self.why()),
+            DriverEvent::Limits(limits, done) => {
+                self.shell.config.limits = (*limits).clone();
+                self.core.set_limits(*limits);
+                // The requester may have stopped waiting.
+                done.send(()).ok();
+            }
+            DriverEvent::Keep(reply) => _ = reply.send(self.kept()),
+            DriverEvent::Begin(kept) => self.begin(&kept),
+            DriverEvent::Forget => {
+                self.core.forget(self.now());
+                self.log_merging();
+                (self.ceiling.published, self.weight_ceiling.published) = (None, None);
+                // The next call carries the value that the new upstream advertises.
+                self.known_batching(false);
+            }
+            DriverEvent::Drain => {
+                self.shell.draining = true;
+                self.core.drain(self.now());
+            }
+            DriverEvent::Resume => {
+                self.shell.draining = false;
+                self.core.resume(self.now());
+            }
+            #[cfg(test)]
+            DriverEvent::Panic => panic!("requested by a test"),
+        }
+    }
+
+    fn kept(&self) -> LearnedState {
+        let named = |(id, snapshot): (CostClassId, _)| Some((self.numbers.class_name(id)?.into(), snapshot));
+        LearnedState {
+            upstream: self.core.upstream_snapshot(),
+            classes: self.core.snapshot().into_iter().filter_map(named).collect(),
+        }
+    }
+
+    /// Restores the snapshot unless a cost was already learned here, since local observations take
+    /// precedence.
+    fn begin(&mut self, kept: &LearnedState) {
+        if self.core.snapshot().iter().all(|(_, class)| class.cost.first_nanos == 0) {
+            self.restore(kept);
+        }
+    }
+
+    fn restore(&mut self, kept: &LearnedState) {
+        let now = self.now();
+        self.core.restore_upstream(now, kept.upstream);
+        for (name, snapshot) in &kept.classes {
+            self.core.restore(now, self.numbers.class(name), snapshot);
+        }
+    }
+
+    fn known_batching(&mut self, known: bool) {
+        if self.batches_itself != known {
+            self.batches_itself = known;
+            self.core.set_known_batching(known);
+        }
+    }
+
+    fn offer(&mut self, id: CallId, mut submission: Box<Submission>, reply: oneshot::Sender<SubmitOutcome>) {
+        if reply.is_closed() {
+            return;
+        }
+        let now = self.now();
+        if let Some(known) = submission.batches_itself {
+            self.known_batching(known);
+            // Policies other than `Adaptive` have no pass-through detection.
+            submission.alone |= known && !matches!(self.shell.config.limits.policy, DispatchPolicy::Adaptive { .. });
+        }
+        let (offered, new) = self.numbers.call(id, &submission);
+        let cost_class = offered.cost_class;
+        if let (true, MergeEligibility::With(key)) = (new, &submission.call.merge) {
+            self.apart.came(now, cost_class, &submission.endpoint, key);
+        }
+        if let Some(items_max) = submission.published_items_max {
+            self.core.publish(now, cost_class, items_max);
+            self.ceiling.published(items_max.into());
+        }
+        if let Some(weight_max) = submission.published_weight_max {
+            self.core.publish_weight(now, cost_class, weight_max);
+            self.weight_ceiling.published(weight_max);
+        }
+        let items = offered.items;
+        self.queued.insert(id, QueuedCall { submission, reply, arrived: now });
+        if let Err(rejection) = self.core.offer(now, offered)
+            && let Some(queued) = self.forget(id)
+        {
+            send(queued.reply, SubmitOutcome::Failed(refusal(rejection), ExecutionDetails::default()));
+        } else {
+            self.shell.metrics.stats.items_accepted.fetch_add(u64::from(items), Ordering::Relaxed);
+        }
+        self.shell.metrics.stats.offered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Solves a plan on a blocking thread, since it takes up to about ten milliseconds of a core.
+    /// The previous plan remains in use meanwhile.
+    fn plan(&self, class: CostClassId, input: PlanInput) {
+        let (events, generation) = (self.shell.events.clone(), self.generation);
+        let (metrics, clock) = (self.shell.metrics.clone(), self.shell.clock);
+        tokio::task::spawn_blocking(move || {
+            let began = clock.now();
+            let plan = solve(&input);
+            metrics.plan_solved(clock.now().since(began));
+            if let Some(events) = events.upgrade() {
+                // A plan lost to a full channel is superseded by the next one.
+                events.try_send(DriverEvent::Plan(generation, class, plan)).ok();
+            }
+        });
+    }
+
+    fn why(&self) -> DecisionReport {
+        DecisionReport {
+            core: self.core.why(self.now()),
+            now: self.now(),
+            names: self.numbers.classes().map(|(id, name)| (id, name.into())).collect(),
+            apart: self.apart.report(),
+            slots_max: self.shell.config.limits.slots,
+            policy: self.shell.config.limits.policy,
+        }
+    }
+
+    /// Removes a call that leaves the queue, and releases its ids.
+    fn forget(&mut self, id: CallId) -> Option<QueuedCall> {
+        let queued = self.queued.remove(&id)?;
+        if self.queued.is_empty() && self.queued.capacity() > RETAINED_CAPACITY_MAX {
+            self.queued = HashMap::new();
+        }
+        self.numbers.release(&queued.submission);
+        Some(queued)
+    }
+
+    fn decide(&mut self) {
+        loop {
+            // `poll` may return a cancelled call if its `Cancel` event was lost to a full channel.
+            // `dispatch` detects and withdraws it.
+            let now = self.now();
+            let Some(decision) = self.core.poll(now) else { break };
+            match decision {
+                Decision::Dispatch(batch) => self.dispatch(&batch, now),
+                Decision::Expire { id, reason } => {
+                    let kind = match reason {
+                        ExpiryReason::Deadline => FailureKind::Deadline,
+                        ExpiryReason::LatePredicted => FailureKind::LatePredicted,
+                        ExpiryReason::QueueFull => FailureKind::QueueFull,
+                    };
+                    if let Some(queued) = self.forget(id) {
+                        let ticket =
+                            ExecutionDetails { queue_delay: now.since(queued.arrived), ..ExecutionDetails::default() };
+                        send(queued.reply, SubmitOutcome::Failed(kind.into(), ticket));
+                    }
+                }
+                Decision::Abort(batch) => {
+                    if let Some(InFlightExecution { task: Some(task), .. }) = self.in_flight.get(&batch) {
+                        task.abort();
+                    }
+                }
+            }
+        }
+        let counts = self.core.counts();
+        self.shell.metrics.held(&counts, self.shell.config.limits.queue_items_max);
+    }
+
+    fn dispatch(&mut self, batch: &Batch, now: Tick) {
+        let mut members: Vec<(CallId, QueuedCall)> = Vec::with_capacity(batch.members.len());
+        for member in &batch.members {
+            if let Some(queued) = self.forget(member.id) {
+                members.push((member.id, queued));
+            }
+        }
+        // A cancelled call is not sent, even if its `Cancel` event still waits behind others.
+        let (here, gone): (Vec<_>, Vec<_>) = members.into_iter().partition(|(_, queued)| !queued.reply.is_closed());
+        for (id, _) in gone {
+            self.core.withdraw(now, id);
+        }
+        let mut sent = DispatchSample {
+            cause: batch.cause,
+            members: here.len(),
+            items: 0,
+            items_max: 0,
+            weight: 0,
+            weight_max: 0,
+        };
+        for (_, QueuedCall { submission, .. }) in &here {
+            sent.items += submission.call.items;
+            sent.weight = sent.weight.saturating_add(submission.call.weight.sum);
+            sent.weight_max = sent.weight_max.max(submission.call.weight.max);
+            sent.items_max = self.shell.config.limits.scope(submission.scope).batch_items_max;
+        }
+        if sent.members > 0 {
+            let delays = here.iter().map(|(_, queued)| now.since(queued.arrived));
+            self.shell.metrics.dispatched(&sent, delays);
+        }
+        let scope = here.first().map_or(ScopeId(u16::MAX), |(_, queued)| queued.submission.scope);
+        if sent.members > 0
+            && let Some(observer) = self.shell.metrics.observer()
+        {
+            observer.dispatched(scope, sent.items, &mut here.iter().map(|(_, queued)| now.since(queued.arrived)));
+        }
+        let holds = self.hold_reasons(batch);
+        holds.count(&self.shell.metrics, now, here.iter().map(|(_, queued)| queued.arrived));
+        let mode = self.core.flow_mode(batch.cost_class);
+        let ticket = |queued: &QueuedCall| ExecutionDetails {
+            batch: Some(batch.id),
+            batch_items: sent.items,
+            calls: u32::try_from(sent.members).unwrap_or(u32::MAX),
+            cause: Some(batch.cause),
+            queue_delay: now.since(queued.arrived),
+            held: holds.reason(now, queued.arrived),
+            mode,
+            lone: batch.lone,
+            predicted: batch.predicted,
+            sent: Some(now),
+            answered: None,
+        };
+        let slot = Slot::new(self.ended.clone(), self.generation, batch.id, self.shell.clock);
+        let (ids, mut here): (Vec<CallId>, Vec<QueuedCall>) = here.into_iter().unzip();
+        // A batch of one is sent unbatched by the task of its caller, which holds the slot through
+        // the grant.
+        if here.len() <= 1 {
+            self.in_flight.insert(batch.id, InFlightExecution { task: None, scope });
+            if let Some(queued) = here.pop() {
+                let ticket = ticket(&queued);
+                send(queued.reply, SubmitOutcome::Alone(UnbatchedPermit::new(slot, ticket)));
+            }
+            return;
+        }
+        let Some(first) = here.first() else { return };
+        // The merged request carries the latest of the callers' deadlines, and none if any caller
+        // set none.
+        let deadlines: Option<Vec<Tick>> = here.iter().map(|queued| queued.submission.caller_deadline).collect();
+        let request = BatchRequest {
+            id: batch.id,
+            endpoint: first.submission.endpoint.clone(),
+            timeout: first.submission.timeout,
+            members: here.iter().map(|queued| queued.submission.call.clone()).collect(),
+            deadline_ms: deadlines
+                .and_then(|deadlines| deadlines.into_iter().max())
+                .map(|latest| u64::try_from(latest.since(now).as_millis()).unwrap_or(u64::MAX)),
+        };
+        let tickets = here.iter().map(ticket).collect();
+        let waiting = WaitingMembers {
+            ids,
+            replies: here.into_iter().map(|queued| Some(queued.reply)).collect(),
+            tickets,
+            events: self.shell.events.clone(),
+            isolating: false,
+            slot: Some(slot),
+            answered: None,
+        };
+        let task = tokio::spawn(execute(self.shell.backend.clone(), request, waiting));
+        self.in_flight.insert(batch.id, InFlightExecution { task: Some(task.abort_handle()), scope });
+    }
+
+    /// Returns the reasons for which the calls of a batch waited.
+    fn hold_reasons(&self, batch: &Batch) -> HoldReasons {
+        HoldReasons::new(batch.cause, self.core.pause_end(batch.key))
+    }
+
+    fn end(&mut self, done: Completion) {
+        if done.generation != self.generation {
+            return;
+        }
+        // An execution that its caller sends has no task here.
+        let Some(InFlightExecution { task, scope }) = self.in_flight.remove(&done.batch) else { return };
+        self.shell.metrics.executed(done.observed.duration, done.observed.outcome, task.is_some());
+        if let Some(observer) = self.shell.metrics.observer()
+            && done.observed.outcome != BatchOutcome::Cancelled
+        {
+            observer.executed(scope, done.observed.duration, done.observed.outcome == BatchOutcome::Ok);
+        }
+        self.core.complete(self.now(), done.batch, done.observed);
+        self.log_merging();
+        if let Some(learned) = &self.shell.config.learned {
+            learned.notify_one();
+        }
+        while let Some((class, input)) = self.core.plan_due() {
+            self.plan(class, input);
+        }
+        let learned = self.core.learned();
+        self.shell.metrics.learned(&learned, learned.changes.saturating_sub(self.changes));
+        self.changes = learned.changes;
+        self.export_caps();
+    }
+
+    /// Logs the cost classes for which merging was suspended or resumed.
+    fn log_merging(&mut self) {
+        let changes = self.core.take_merging_changes();
+        if changes.is_empty() {
+            return;
+        }
+        let now = self.now();
+        for MergingChange { class, suspension, again } in changes {
+            let name = self.numbers.class_name(class).and_then(class_name);
+            let name = name.map_or_else(String::new, |name| format!("{} {}", name.path, name.model));
+            let Some(suspension) = suspension else {
+                tracing::info!(class = name, "merging resumed: the server accepts batches");
+                continue;
+            };
+            let (answer, status) = (suspension.refusal.as_str(), suspension.refusal.status());
+            let retest = suspension.retest.since(now);
+            if again {
+                tracing::debug!(class = name, answer, status, ?retest, "the server rejected a batch of two again");
+                continue;
+            }
+            tracing::warn!(
+                class = name,
+                answer,
+                status,
+                ?retest,
+                "merging suspended: the server rejects batches but answers their calls individually; each call is now \
+                 sent individually. If the server accepts only one item per call, set `mode: Passthrough`"
+            );
+        }
+        self.shell.metrics.merging_suspended(self.core.suspended());
+    }
+
+    fn export_caps(&mut self) {
+        let metrics = &self.shell.metrics;
+        self.ceiling.show(metrics, "batch_items_max", self.core.least_ceiling().map(u64::from));
+        self.weight_ceiling.show(metrics, "batch_weight_max", self.core.min_weight_ceiling());
+    }
+}
+
+// === impl ExportedCap ===
+
+impl ExportedCap {
+    /// Exports the current smallest cap in the series of its source, and marks the series of a
+    /// previous source as ended. Without a cap, the series of learned caps is set to infinity.
+    fn show(&mut self, metrics: &Metrics, limit: &'static str, least: Option<u64>) {
+        let source =
+            if least.is_some() && least == self.published { LimitSource::Published } else { LimitSource::Learned };
+        if least == self.least && source == self.source.unwrap_or(source) {
+            return;
+        }
+        if let Some(before) = self.source.filter(|before| *before != source) {
+            metrics.set_port_limit(limit, before.as_str(), f64::NAN);
+        }
+        let shown = least.map_or(f64::INFINITY, |least| f64::from(u32::try_from(least).unwrap_or(u32::MAX)));
+        metrics.set_port_limit(limit, source.as_str(), shown);
+        (self.least, self.source) = (least, Some(source));
+    }
+
+    fn published(&mut self, max: u64) {
+        self.published = Some(self.published.map_or(max, |before| before.min(max)));
+    }
+}
+
+/// Sends an outcome to a caller. If the caller has gone, the outcome is dropped, and a grant in it
+/// releases its slot.
+fn send(reply: oneshot::Sender<SubmitOutcome>, outcome: SubmitOutcome) {
+    reply.send(outcome).ok();
+}
+
+fn refusal(rejection: Rejection) -> Failure {
+    let kind = match rejection.reason {
+        RejectionReason::QueueFull => FailureKind::QueueFull,
+        RejectionReason::BytesFull => FailureKind::BytesFull,
+        RejectionReason::TenantShare => FailureKind::TenantShare,
+    };
+    Failure::retry(kind, rejection.retry_after)
+}

@@ -1,0 +1,384 @@
+//! The path of a recognised call: its body is read, the call is queued, and it is answered with the
+//! result of its batch, of an unbatched execution, or with a failure.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http::header::CONNECTION;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+
+use super::collect::{CollectResult, collect};
+use super::deadline::{CallDeadlines, deadlines};
+use super::debug::asked;
+use super::recorder::CallRecorder;
+use super::unbatched::BufferedRequest;
+use super::upload::UploadGuard;
+use super::{Proxy, RouteMode, RouteSettings, RoutingTable};
+use crate::backend::Lane;
+use crate::batching::{PriorityId, Tick, UnbatchedReason};
+use crate::body::Body;
+use crate::error::{Failure, FailureKind};
+use crate::protocol::{Dialect, Endpoint, MergeEligibility, ProtocolLabel, UnmergeableReason};
+use crate::scheduler::{Submission, SubmitOutcome};
+use crate::telemetry::names::{Outcome as CallOutcome, OverheadStage};
+
+/// Priority and deadlines of a call, from its headers and its route.
+#[derive(Debug)]
+pub(super) struct CallRequirements {
+    pub(super) priority: PriorityId,
+    pub(super) slo: Option<Duration>,
+    /// The deadlines as configured and requested.
+    plain: CallDeadlines,
+    /// The deadlines passed to the batching core. That of an SLO is earlier by the part of the
+    /// latency that the core cannot measure.
+    pub(super) times: CallDeadlines,
+}
+
+/// Routing decision for a call.
+pub(super) enum CallRouting {
+    /// The call is answered without reading its body.
+    Answered(Response<Body>),
+    /// The call proceeds.
+    Open(PendingRouting),
+}
+
+/// Routing decision for a call that is not answered yet.
+pub(super) enum PendingRouting {
+    /// The call passes through, for this reason.
+    Pass(UnmergeableReason, CallRecorder, Dialect),
+    /// The call is parsed for batching, or observed while it passes through.
+    Recognised(Box<RecognisedCall>),
+}
+
+/// A call that an adapter recognised.
+pub(super) struct RecognisedCall {
+    table: Arc<RoutingTable>,
+    endpoint: Arc<Endpoint>,
+    arrived: Tick,
+    ending: CallRecorder,
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// Decides from the head of a call how it is handled.
+    pub(super) fn sort(self: &Arc<Self>, request: &mut Request<Incoming>) -> CallRouting {
+        let arrived = self.clock.now();
+        self.metrics.stats.seen.fetch_add(1, Ordering::Relaxed);
+        let mut ending = CallRecorder::begin(self, arrived);
+        if asked(request.headers_mut()) {
+            ending.tell();
+        }
+        // For HTTP/1 such a head was already rejected (`connection`). An HTTP/2 head may refer to
+        // one entry of the peer's dynamic table a thousand times at one byte each. Nothing of it is
+        // retained.
+        if has_more_lines(request.headers(), self.config.client.headers_max) {
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            ending.end(CallOutcome::Rejected, &mut response);
+            return CallRouting::Answered(response);
+        }
+        let table = self.table();
+        if let Some(tenant) = &table.tenant_header {
+            protect_tenant_header(request.headers_mut(), tenant);
+        }
+        if request.method() == Method::CONNECT {
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+            // The following bytes belong to a tunnel that does not exist.
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            ending.end(CallOutcome::Rejected, &mut response);
+            return CallRouting::Answered(response);
+        }
+        let Some(endpoint) = table.routes.recognise(request.method(), request.uri().path()) else {
+            let reason = UnmergeableReason::for_unrecognised_path(request.uri().path());
+            return CallRouting::Open(PendingRouting::Pass(reason, ending, Dialect::Problem));
+        };
+        let route = table.route(endpoint.route);
+        ending.recognised(endpoint.label.as_str(), route);
+        ending.within(route.slo);
+        let length = content_length(request);
+        let why_pass = if route.mode == RouteMode::Passthrough {
+            Some(UnmergeableReason::PolicyOff)
+        } else if request.headers().contains_key(http::header::UPGRADE) {
+            Some(UnmergeableReason::Header)
+        } else if route.mode == RouteMode::Batch && length.is_some_and(|length| length > route.item_bytes_max as u64) {
+            Some(UnmergeableReason::TooLarge)
+        } else {
+            None
+        };
+        CallRouting::Open(match why_pass {
+            Some(reason) => PendingRouting::Pass(reason, ending, endpoint.dialect),
+            None => PendingRouting::Recognised(Box::new(RecognisedCall { table, endpoint, arrived, ending })),
+        })
+    }
+
+    /// Answers a recognised call.
+    pub(super) async fn serve(
+        self: &Arc<Self>,
+        lane: Arc<dyn Lane>,
+        request: Request<Incoming>,
+        upload: Option<Box<UploadGuard>>,
+        recognised: RecognisedCall,
+    ) -> Response<Body> {
+        let RecognisedCall { table, endpoint, arrived, ending } = recognised;
+        if table.route(endpoint.route).mode == RouteMode::Observe {
+            let watch = upload.map(UploadGuard::passing);
+            let request = request.map(|body| Body::from(body).watched(watch));
+            return Box::pin(self.observe(&table, &endpoint, lane, request, (arrived, ending))).await;
+        }
+        self.recognised(&table, &endpoint, lane, (request, upload), (arrived, ending)).await
+    }
+
+    async fn recognised(
+        self: &Arc<Self>,
+        table: &RoutingTable,
+        endpoint: &Arc<Endpoint>,
+        lane: Arc<dyn Lane>,
+        (request, upload): (Request<Incoming>, Option<Box<UploadGuard>>),
+        (arrived, ending): (Tick, CallRecorder),
+    ) -> Response<Body> {
+        let route = table.route(endpoint.route);
+        let (head, body) = request.into_parts();
+        // Pinned here, so that the futures that await it hold a pointer: each would be as large
+        // again.
+        let collected = {
+            let collecting = pin!(collect(self, body, upload, route.item_bytes_max));
+            self.cut.end(collecting).await
+        };
+        match collected.unwrap_or(CollectResult::Refused(FailureKind::Draining)) {
+            CollectResult::Whole { bytes, trailers, held } => {
+                let lonely = BufferedRequest { head, bytes, trailers };
+                // Boxed, like the other branches: a slow upload does not reserve the memory of
+                // these futures.
+                let response = Box::pin(self.merge(table, endpoint, lane, lonely, (arrived, ending))).await;
+                drop(held);
+                response
+            }
+            CollectResult::TooLarge(body) => {
+                let request = Request::from_parts(head, body);
+                Box::pin(self.pass(lane, request, UnmergeableReason::TooLarge, ending, endpoint.dialect)).await
+            }
+            CollectResult::Refused(kind) => self.refuse(kind.into(), ending, endpoint.dialect, None),
+            // The connection failed together with its body, so this response is never sent.
+            CollectResult::Broken => {
+                let mut response = Response::new(Body::empty());
+                *response.status_mut() = StatusCode::BAD_REQUEST;
+                response
+            }
+        }
+    }
+
+    async fn merge(
+        self: &Arc<Self>,
+        table: &RoutingTable,
+        endpoint: &Arc<Endpoint>,
+        lane: Arc<dyn Lane>,
+        lonely: BufferedRequest,
+        (arrived, mut ending): (Tick, CallRecorder),
+    ) -> Response<Body> {
+        let route = table.route(endpoint.route);
+        // Parse the call and derive its priority and deadlines.
+        let began = self.clock.now();
+        let call = Arc::new(endpoint.read(&lonely.head, lonely.bytes.clone(), &self.secret));
+        self.metrics.overhead(OverheadStage::Read, self.clock.now().since(began));
+        let headers = &lonely.head.headers;
+        let CallRequirements { priority, slo, plain, times } = self.asks(table, route, headers, arrived);
+        ending.within(slo);
+        ending.read(endpoint, &call, table.priorities.class(priority), plain.first.map(|deadline| deadline.at));
+        // The limits that a text-embeddings-inference server publishes may be looked up at this
+        // point, which the client's own deadline bounds.
+        let published = if endpoint.label == ProtocolLabel::Tei {
+            self.until(times.caller, self.backend.published()).await.ok().flatten()
+        } else {
+            None
+        };
+        let batches_itself = published.filter(|_| endpoint.needs_info).map(|known| known.batches_itself);
+        let mut reason = match &call.merge {
+            MergeEligibility::Alone(reason) => Some(*reason),
+            MergeEligibility::With(_) if lonely.trailers.is_some() => Some(UnmergeableReason::Header),
+            // In front of a server that batches by itself, calls are merged only where a route
+            // names its protocol. That property is recorded for the upstream as a whole and cannot
+            // hold for some routes only, so next to such a route these calls are executed unbatched
+            // on slots.
+            MergeEligibility::With(_) if batches_itself == Some(true) && table.names_protocol => {
+                Some(UnmergeableReason::NoGain)
+            }
+            MergeEligibility::With(_) if self.backend.is_apart(&call) => Some(UnmergeableReason::AnswerVaries),
+            MergeEligibility::With(_) => None,
+        };
+        let submission = Submission {
+            call: call.clone(),
+            endpoint: endpoint.clone(),
+            scope: route.scope,
+            priority,
+            tenant_weight: table.tenant_weights.of(&lonely.head.headers),
+            alone: reason.is_some(),
+            batches_itself: batches_itself.map(|known| known && !table.names_protocol),
+            deadline: times.first,
+            later: times.later,
+            slo,
+            caller_deadline: times.caller,
+            timeout: route.timeout,
+            published_items_max: published.and_then(|known| known.items_max),
+            published_weight_max: published.and_then(|known| known.weight_max),
+        };
+        let ended_by = |kind, sent| times.ended_by(kind, (self.clock.now(), sent), route, &table.deadline_headers);
+        // Wait for the batch's result, for a permit to execute unbatched, or for a failure,
+        // whichever the scheduler reports.
+        let submitted = {
+            let submitting = pin!(self.scheduler.submit(submission));
+            self.until(times.caller, submitting).await
+        };
+        match submitted {
+            Err(kind) => self.refuse(kind.into(), ending, endpoint.dialect, ended_by(kind, None).as_deref()),
+            Ok(SubmitOutcome::Failed(failure, ticket)) => {
+                ending.ticket(&ticket);
+                self.refuse(failure, ending, endpoint.dialect, ended_by(failure.kind, ticket.sent).as_deref())
+            }
+            Ok(SubmitOutcome::Reply(reply, ticket)) => {
+                let began = self.clock.now();
+                let mut response = self.respond(*reply);
+                self.metrics.overhead(OverheadStage::Write, self.clock.now().since(began));
+                ending.ticket(&ticket);
+                ending.end(CallOutcome::Served, &mut response);
+                response
+            }
+            Ok(SubmitOutcome::Streamed(response, ticket)) => {
+                let mut response = *response;
+                ending.ticket(&ticket);
+                ending.end(CallOutcome::Served, &mut response);
+                response
+            }
+            Ok(SubmitOutcome::Alone(grant)) => {
+                reason = reason.or(match grant.ticket.lone {
+                    Some(UnbatchedReason::ClientBatchFull) => Some(UnmergeableReason::ClientBatchFull),
+                    Some(UnbatchedReason::Quarantined) => Some(UnmergeableReason::Quarantined),
+                    Some(UnbatchedReason::Refused | UnbatchedReason::BudgetEmpty) => {
+                        Some(UnmergeableReason::MergeRefused)
+                    }
+                    Some(UnbatchedReason::NoGain) => Some(UnmergeableReason::NoGain),
+                    // The policy has no pass-through detection.
+                    None => batches_itself.filter(|known| *known).map(|_| UnmergeableReason::NoGain),
+                });
+                if let Some(reason) = reason {
+                    ending.passed(reason);
+                }
+                let ticket = grant.ticket;
+                let alone = pin!(self.alone(lane, lonely, grant, (endpoint, &call), route.timeout));
+                let answered = self.until(times.caller, alone).await;
+                ending.ticket(&ticket);
+                match answered.flatten() {
+                    Ok(mut response) => {
+                        ending.end(CallOutcome::Served, &mut response);
+                        response
+                    }
+                    Err(kind) => {
+                        self.refuse(kind.into(), ending, endpoint.dialect, ended_by(kind, ticket.sent).as_deref())
+                    }
+                }
+            }
+        }
+    }
+
+    /// Resolves the priority, SLO and deadlines of a call from its headers and its route.
+    pub(super) fn asks(
+        &self,
+        table: &RoutingTable,
+        route: &RouteSettings,
+        headers: &HeaderMap,
+        arrived: Tick,
+    ) -> CallRequirements {
+        let priority = table.priorities.of(headers);
+        let slo = table.priorities.class(priority).and_then(|class| class.slo).or(route.slo);
+        let deadlines = |slo| deadlines(arrived, headers, &table.deadline_headers, (slo, route.timeout));
+        let plain = deadlines(slo);
+        let shift = slo.map(|slo| self.shifts.of(slo).max(table.shift(slo))).unwrap_or_default();
+        let times = if shift.is_zero() { plain } else { deadlines(slo.map(|slo| slo - shift)) };
+        CallRequirements { priority, slo, plain, times }
+    }
+
+    /// Answers a call that was rejected because the memory budget is exhausted.
+    pub(super) fn reject_buffers_full(&self, way: PendingRouting) -> Response<Body> {
+        let (ending, dialect) = match way {
+            PendingRouting::Pass(_, ending, dialect) => (ending, dialect),
+            PendingRouting::Recognised(call) => (call.ending, call.endpoint.dialect),
+        };
+        self.refuse(FailureKind::BytesFull.into(), ending, dialect, None)
+    }
+
+    /// Answers a call with a failure. `limit` is the key of the policy, or the header, that ended
+    /// the call.
+    fn refuse(&self, failure: Failure, ending: CallRecorder, dialect: Dialect, limit: Option<&str>) -> Response<Body> {
+        tracing::debug!(
+            code = failure.kind.code(),
+            reason = failure.kind.reason(),
+            "the proxy answers the call itself"
+        );
+        let mut response = self.rescue(dialect, &failure, limit);
+        ending.fail(&failure, &mut response);
+        response
+    }
+
+    /// Awaits `work`, at most until the caller's own deadline or the end of the drain.
+    async fn until<T>(&self, deadline: Option<Tick>, work: impl Future<Output = T>) -> Result<T, FailureKind> {
+        let in_time = async {
+            match deadline {
+                None => Ok(work.await),
+                Some(at) => {
+                    tokio::time::timeout_at(self.clock.instant(at), work).await.map_err(|_| FailureKind::Deadline)
+                }
+            }
+        };
+        self.cut.end(in_time).await.unwrap_or(Err(FailureKind::Draining))
+    }
+}
+
+/// Removes the policy's tenant header from the nominations of `Connection`, so that hop-by-hop
+/// processing (RFC 9110, 7.6.1) cannot strip the identity of the caller. Nominations of the
+/// well-known identity headers are ignored elsewhere.
+fn protect_tenant_header(headers: &mut HeaderMap, tenant: &HeaderName) {
+    let is_tenant = |token: &[u8]| token.trim_ascii().eq_ignore_ascii_case(tenant.as_str().as_bytes());
+    let values: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
+    if !values.iter().any(|value| value.as_bytes().split(|byte| *byte == b',').any(is_tenant)) {
+        return;
+    }
+    headers.remove(CONNECTION);
+    for value in values {
+        let kept: Vec<&[u8]> = value.as_bytes().split(|byte| *byte == b',').filter(|token| !is_tenant(token)).collect();
+        if let Ok(kept) = HeaderValue::from_bytes(&kept.join(&b","[..])) {
+            headers.append(CONNECTION, kept);
+        }
+    }
+}
+
+/// Returns `true` if the head has more than `max` lines. HTTP/2 may split a cookie into several
+/// fields, which count as one line (RFC 9113, 8.2.3).
+fn has_more_lines(headers: &HeaderMap, max: usize) -> bool {
+    let crumbs = || headers.get_all(http::header::COOKIE).iter().count();
+    headers.len() > max && headers.len() - crumbs().saturating_sub(1) > max
+}
+
+fn content_length(request: &Request<Incoming>) -> Option<u64> {
+    use http_body::Body as _;
+    request.body().size_hint().exact()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_cannot_take_the_tenant_away() {
+        let mut headers = HeaderMap::new();
+        headers.append(CONNECTION, HeaderValue::from_static("x-hop, X-Acme,keep-alive"));
+        headers.append(CONNECTION, HeaderValue::from_static("x-acme"));
+        protect_tenant_header(&mut headers, &HeaderName::from_static("x-acme"));
+        let left: Vec<_> = headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes).collect();
+        assert_eq!(left, [&b"x-hop,keep-alive"[..], b""]);
+    }
+}

@@ -1,0 +1,83 @@
+//! The state of a listener: set by its owner, and watched by its accept loops and connections.
+
+use tokio::sync::watch;
+
+/// State of a listener and its connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListenerState {
+    /// Connections are accepted and served.
+    Stay,
+    /// Draining: connections are served, and responses direct clients to reconnect elsewhere.
+    Leave,
+    /// No connections are accepted, and open ones are closed once their calls have ended.
+    Closed,
+}
+
+/// Broadcasts the state of a listener to its connections.
+#[derive(Debug)]
+pub struct ListenerChannel {
+    pub(super) welcome: ListenerControl,
+    pub(super) told: watch::Receiver<ListenerState>,
+}
+
+/// Sets the state of a listener.
+#[derive(Debug, Clone)]
+pub struct ListenerControl(watch::Sender<ListenerState>);
+
+// === impl ListenerChannel ===
+
+impl ListenerChannel {
+    /// Creates a listener state that serves connections.
+    #[must_use]
+    pub fn new() -> Self {
+        let (welcome, told) = watch::channel(ListenerState::Stay);
+        Self { welcome: ListenerControl(welcome), told }
+    }
+
+    /// Returns the handle that sets the state.
+    #[must_use]
+    pub fn host(&self) -> ListenerControl {
+        self.welcome.clone()
+    }
+}
+
+impl Default for ListenerChannel {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+// === impl ListenerControl ===
+
+impl ListenerControl {
+    /// Sets the state. `Closed` is final.
+    pub fn welcome(&self, welcome: ListenerState) {
+        self.0.send_if_modified(|now| {
+            let changes = *now != welcome && *now != ListenerState::Closed;
+            if changes {
+                *now = welcome;
+            }
+            changes
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closed_state_is_final() {
+        let door = ListenerChannel::new();
+        let (host, told) = (door.host(), door.told);
+        for (next, now) in [
+            (ListenerState::Leave, ListenerState::Leave),
+            (ListenerState::Stay, ListenerState::Stay),
+            (ListenerState::Closed, ListenerState::Closed),
+            (ListenerState::Stay, ListenerState::Closed),
+        ] {
+            host.welcome(next);
+            assert_eq!(*told.borrow(), now);
+        }
+    }
+}

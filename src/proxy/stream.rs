@@ -1,0 +1,326 @@
+//! Client streams: plain or TLS, and a wrapper that monitors the traffic of a connection.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::activity::ConnectionActivity;
+use super::connections::ConnectionGuard;
+use super::frames::{ControlFrameLimiter, FrameKind, FrameScanner, PREFACE};
+use super::long_head::{DIRECT_MAX, LongHeadBuffer};
+use super::memory_accounting::ConnectionMemory;
+use crate::clock::Clock;
+use crate::relay::{poll_read_within, poll_write_joined};
+use crate::tls::DownstreamStream;
+
+/// Number of bytes that a connection reads in a row before it yields to other tasks. It applies to
+/// HTTP/2 frames, because `h2` reads everything available before it returns the calls among it and
+/// a few bytes of a compressed head can be expensive, and to long HTTP/1 heads, which would delay
+/// the calls of other connections.
+const TURN_BYTES: usize = 16 << 10;
+
+/// The stream of a client.
+#[derive(Debug)]
+pub(super) enum ClientStream {
+    Plain(TcpStream),
+    /// Boxed, because its size of about 1 KiB would enlarge every plain connection.
+    Tls(Box<DownstreamStream>),
+}
+
+/// A client stream that records its traffic in the connection's [`ConnectionActivity`].
+///
+/// It also holds the connection's place among the open ones, so that a tunnel keeps the place after
+/// hyper has handed over the stream.
+#[derive(Debug)]
+pub(super) struct MonitoredStream {
+    stream: ClientStream,
+    /// Bytes read during protocol detection, which hyper reads again.
+    ahead: Bytes,
+    rest: LongHeadBuffer,
+    /// The buffered rest of a long head, ready to be read by hyper.
+    gathered: Bytes,
+    /// Maximum size of a head in bytes.
+    head_max: usize,
+    activity: Arc<ConnectionActivity>,
+    flow: Arc<ConnectionMemory>,
+    spoken: HttpVersionState,
+    /// Bytes read since the connection last yielded.
+    turn: usize,
+    _guard: ConnectionGuard,
+}
+
+/// The HTTP version of a client, as far as its bytes determine it.
+#[derive(Debug)]
+enum HttpVersionState {
+    /// Only this many bytes of the HTTP/2 preface have arrived.
+    Preface(usize),
+    Http1,
+    Http2(Box<FrameScanners>),
+}
+
+/// The frame scanners of one HTTP/2 connection, for both directions.
+#[derive(Debug)]
+struct FrameScanners {
+    coming: FrameScanner,
+    leaving: FrameScanner,
+    control: ControlFrameLimiter,
+}
+
+// === impl ClientStream ===
+
+impl AsyncRead for ClientStream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for ClientStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => poll_write_joined(Pin::new(stream), cx, bufs),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+// === impl MonitoredStream ===
+
+impl MonitoredStream {
+    /// Wraps the stream of a connection. `ahead` contains the bytes already read from it, and
+    /// `head_max` limits the size of its heads.
+    pub(super) fn new(
+        stream: ClientStream,
+        ahead: Bytes,
+        (activity, flow): (&Arc<ConnectionActivity>, &Arc<ConnectionMemory>),
+        (head_max, guard): (usize, ConnectionGuard),
+    ) -> Self {
+        Self {
+            stream,
+            ahead,
+            rest: LongHeadBuffer::default(),
+            gathered: Bytes::new(),
+            head_max,
+            activity: activity.clone(),
+            flow: flow.clone(),
+            spoken: HttpVersionState::Preface(0),
+            turn: 0,
+            _guard: guard,
+        }
+    }
+
+    /// Reads and records the next bytes.
+    fn poll_read_recorded(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        if self.ahead.is_empty() {
+            let max = self.flow.read_max();
+            let poll = poll_read_within(&mut self.stream, cx, buf, max);
+            if poll.is_pending() {
+                self.turn = 0;
+            }
+            ready!(poll)?;
+        } else {
+            let room = self.ahead.len().min(buf.remaining());
+            buf.put_slice(&self.ahead.split_to(room));
+        }
+        if let Some(fresh) = buf.filled().get(before..)
+            && !fresh.is_empty()
+        {
+            self.turn += fresh.len();
+            self.on_read(fresh);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Returns `true` if the current HTTP/1 head exceeds [`DIRECT_MAX`], so that its rest is
+    /// withheld from hyper until it is complete.
+    fn is_gathering(&self) -> bool {
+        matches!(self.spoken, HttpVersionState::Http1) && self.activity.head_bytes() >= DIRECT_MAX
+    }
+
+    fn on_read(&mut self, mut fresh: &[u8]) {
+        self.activity.read(fresh);
+        if self.activity.is_relayed() {
+            return;
+        }
+        if let HttpVersionState::Preface(matched) = self.spoken {
+            let wanted = PREFACE.get(matched..).unwrap_or_default();
+            let count = wanted.iter().zip(fresh).take_while(|(wanted, byte)| wanted == byte).count();
+            if count < wanted.len().min(fresh.len()) {
+                self.spoken = HttpVersionState::Http1;
+            } else if count < wanted.len() {
+                self.spoken = HttpVersionState::Preface(matched + count);
+            } else {
+                self.spoken = HttpVersionState::Http2(Box::new(FrameScanners::new(self.activity.clock())));
+                self.activity.speak_http2();
+            }
+            fresh = fresh.get(count..).unwrap_or_default();
+        }
+        let HttpVersionState::Http2(frames) = &mut self.spoken else { return };
+        let FrameScanners { coming, control, .. } = &mut **frames;
+        let mut is_flood = false;
+        coming.feed(fresh, |frame| is_flood |= control.is_spent_by(frame));
+        if is_flood {
+            self.activity.shut_down_flooded();
+        }
+    }
+
+    fn on_write<T>(&mut self, poll: Poll<T>, written: impl FnOnce(&mut Self, &T)) -> Poll<T> {
+        self.activity.write(poll.is_pending());
+        if let Poll::Ready(done) = &poll {
+            written(self, done);
+        }
+        poll
+    }
+
+    /// Records written bytes. On HTTP/2 only the payload of DATA frames counts as response bytes.
+    fn on_written<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]>, mut bytes: usize) {
+        let HttpVersionState::Http2(frames) = &mut self.spoken else {
+            self.flow.on_written(bytes);
+            return;
+        };
+        let FrameScanners { leaving, control, .. } = &mut **frames;
+        let mut data = 0;
+        for piece in pieces {
+            let piece = piece.get(..bytes).unwrap_or(piece);
+            bytes -= piece.len();
+            leaving.feed(piece, |frame| {
+                if frame.kind == FrameKind::Data {
+                    data += frame.length as usize;
+                    control.refund(frame.length);
+                }
+            });
+        }
+        self.flow.on_written(data);
+    }
+}
+
+impl AsyncRead for MonitoredStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.activity.is_flooded() {
+            // The connection is being closed, and its task is woken for that.
+            return Poll::Pending;
+        }
+        if self.activity.is_relay_evicted(cx.waker()) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        while self.gathered.is_empty() {
+            // The charge is settled before the next read: bytes that arrived together with the end
+            // of a head do not belong to the head.
+            self.flow.on_head();
+            let (is_gathering, before) = (self.is_gathering(), buf.filled().len());
+            if self.turn >= TURN_BYTES && (is_gathering || matches!(self.spoken, HttpVersionState::Http2(_))) {
+                self.turn = 0;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            ready!(self.poll_read_recorded(cx, buf))?;
+            if !is_gathering {
+                return Poll::Ready(Ok(()));
+            }
+            let fresh = buf.filled().get(before..).unwrap_or_default();
+            let is_over = fresh.is_empty() || self.activity.head_bytes() >= self.head_max;
+            let is_whole = self.rest.push(fresh);
+            buf.set_filled(before);
+            if is_whole || is_over {
+                self.gathered = self.rest.take();
+                if self.gathered.is_empty() {
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+        let room = self.gathered.len().min(buf.remaining());
+        buf.put_slice(&self.gathered.split_to(room));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for MonitoredStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.on_write(poll, |this, done| {
+            if let Ok(bytes) = done {
+                this.on_written(std::iter::once(buf), *bytes);
+            }
+        })
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.on_write(poll, |this, done| {
+            if let Ok(bytes) = done {
+                this.on_written(bufs.iter().map(|buf| &**buf), *bytes);
+            }
+        })
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let poll = Pin::new(&mut self.stream).poll_flush(cx);
+        match self.stream {
+            ClientStream::Plain(_) => poll,
+            // TLS has encrypted and buffered the written bytes, so a client that reads nothing
+            // blocks the flush first.
+            ClientStream::Tls(_) => self.on_write(poll, |_, _| {}),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+// === impl FrameScanners ===
+
+impl FrameScanners {
+    fn new(clock: Clock) -> Self {
+        Self {
+            coming: FrameScanner::default(),
+            leaving: FrameScanner::default(),
+            control: ControlFrameLimiter::new(clock),
+        }
+    }
+}

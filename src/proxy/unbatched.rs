@@ -1,0 +1,181 @@
+//! Forwarding of a recognised call that is not batched: its original bytes are sent under a slot of
+//! its own, over the lane pinned to the client's connection as for a pass-through call, and the
+//! upstream's response is returned as received.
+//!
+//! The response is buffered up to a cap, so that a slow client never occupies the slot. A larger
+//! response is streamed and frees the slot. An event stream is forwarded as it arrives.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, Request, Response, StatusCode, Version, response};
+use tokio::time::{Instant, timeout_at};
+
+use super::Proxy;
+use crate::backend::{Forwarder, Lane};
+use crate::batching::BatchOutcome;
+use crate::body::Body;
+use crate::bounded_body::{ReadLimits, ReadResult, StopReason, gather};
+use crate::error::FailureKind;
+use crate::protocol::headers::retry_after;
+use crate::protocol::{BatchResponse, Call, Endpoint};
+use crate::scheduler::UnbatchedPermit;
+
+/// A recognised request with its body read, in its original form.
+#[derive(Debug, Clone)]
+pub(super) struct BufferedRequest {
+    pub(super) head: Parts,
+    pub(super) bytes: Bytes,
+    pub(super) trailers: Option<HeaderMap>,
+}
+
+// === impl BufferedRequest ===
+
+impl BufferedRequest {
+    fn into_request(self) -> Request<Body> {
+        let Self { head, bytes, trailers } = self;
+        Request::from_parts(head, Body::full(bytes).with_trailers(trailers))
+    }
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// Sends a call that holds a slot and reads its response. `limit` bounds the time to the last
+    /// byte of a response that is buffered, and to the first byte of one that is streamed. Without
+    /// a limit the call ends when its client or its connection does.
+    pub(super) async fn alone(
+        self: &Arc<Self>,
+        lane: Arc<dyn Lane>,
+        lonely: BufferedRequest,
+        mut grant: UnbatchedPermit,
+        (endpoint, call): (&Endpoint, &Call),
+        limit: Option<Duration>,
+    ) -> Result<Response<Body>, FailureKind> {
+        let until = limit.map(|limit| self.clock.instant(self.clock.now().after(limit)));
+        // Pinned here, so that the future is stored once and not again inside each branch that
+        // awaits it.
+        let send = pin!(send(&*self.forward, lane, lonely, endpoint.idempotent));
+        let response = match until {
+            Some(until) => timeout_at(until, send).await,
+            None => Ok(send.await),
+        };
+        let response = match response {
+            Err(_) => Err(FailureKind::UpstreamTimeout),
+            Ok(Err(kind)) => Err(kind),
+            Ok(Ok(response)) => Ok(response),
+        };
+        let response = response.inspect_err(|_| grant.observed(BatchOutcome::Failed))?;
+        grant.first_byte();
+        let (mut head, body) = response.into_parts();
+        self.forward.observe_answer(&head.headers);
+        // The idle timeout of pass-through traffic does not apply to a recognised call.
+        let body = body.without_idle();
+        if call.streaming || is_event_stream(&head.headers) {
+            grant.observed(BatchOutcome::Ok);
+            let body = body.with_idle_timeout(self.config.answer_idle_timeout, None).keeping(grant);
+            return Ok(Response::from_parts(head, body));
+        }
+        let body = self.read_answer(body, until).await.inspect_err(|_| grant.observed(BatchOutcome::Failed))?;
+        grant.observed(outcome(endpoint, &head, &body));
+        if let BufferedResponse::Whole(bytes, _) = &body {
+            let answer = BatchResponse { status: head.status, headers: &head.headers, body: bytes };
+            self.forward.observe_lone(endpoint, call, answer);
+            // The response is framed anew: its length is that of the buffered bytes.
+            head.headers.remove(http::header::CONTENT_LENGTH);
+        }
+        Ok(Response::from_parts(head, body.into_body()))
+    }
+
+    async fn read_answer(&self, mut body: Body, until: Option<Instant>) -> Result<BufferedResponse, FailureKind> {
+        let idle = self.config.answer_idle_timeout;
+        let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
+        match gather(
+            &mut body,
+            ReadLimits { max, idle, until, floor: None, evictable: false },
+            self.buffers.empty_for_answer(),
+        )
+        .await
+        {
+            ReadResult::Whole { bytes, trailers, held } => {
+                Ok(BufferedResponse::Whole(bytes.clone(), Body::full(bytes).with_trailers(trailers).charged(held)))
+            }
+            // Too large to buffer: the bytes already read are sent first, the rest is streamed
+            // after them, and the slot becomes free.
+            ReadResult::Stopped { why: StopReason::TooLarge | StopReason::BuffersFull, read, held } => {
+                Ok(BufferedResponse::TooLarge(body.with_prefix(read, held).with_idle_timeout(idle, None)))
+            }
+            ReadResult::Stopped { why: StopReason::Slow, .. } => Err(FailureKind::UpstreamTimeout),
+            ReadResult::Stopped { why: StopReason::Broken | StopReason::BelowFloor, .. } => {
+                Err(FailureKind::UpstreamBroken)
+            }
+        }
+    }
+}
+
+/// Sends an idempotent call over its client's lane, and retries it on a new connection if the
+/// reused one breaks, because the server may have closed it while the call was on its way. A call
+/// that is not idempotent uses a new connection from the start.
+async fn send(
+    forward: &dyn Forwarder,
+    lane: Arc<dyn Lane>,
+    lonely: BufferedRequest,
+    idempotent: bool,
+) -> Result<Response<Body>, FailureKind> {
+    if !idempotent {
+        return forward.alone(lonely.into_request()).await.map_err(|failure| failure.kind);
+    }
+    let again = lonely.clone();
+    // Calls of HTTP/2 clients run concurrently, each over any connection of the lane, so
+    // `was_reused` does not identify the connection of this call.
+    let beside = lonely.head.version == Version::HTTP_2;
+    match lane.clone().send(lonely.into_request()).await {
+        Err(failure) if failure.kind == FailureKind::UpstreamBroken && (beside || lane.was_reused()) => {
+            forward.alone(again.into_request()).await.map_err(|failure| failure.kind)
+        }
+        sent => sent.map_err(|failure| failure.kind),
+    }
+}
+
+/// A response, buffered whole or up to the cap.
+enum BufferedResponse {
+    Whole(Bytes, Body),
+    TooLarge(Body),
+}
+
+// === impl BufferedResponse ===
+
+impl BufferedResponse {
+    fn into_body(self) -> Body {
+        match self {
+            Self::Whole(_, body) | Self::TooLarge(body) => body,
+        }
+    }
+}
+
+/// Derives the outcome that the batching core learns from the response to an unbatched call:
+/// success, overload, or a size limit named in the error.
+fn outcome(endpoint: &Endpoint, head: &response::Parts, body: &BufferedResponse) -> BatchOutcome {
+    match head.status {
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            BatchOutcome::Overloaded { retry_after: retry_after(&head.headers) }
+        }
+        status if status.is_success() => BatchOutcome::Ok,
+        status => match body {
+            BufferedResponse::Whole(bytes, _) => match endpoint.too_large(status, bytes) {
+                Some(too_large) if too_large.limit.is_some() => BatchOutcome::TooLarge { limit: too_large.limit },
+                _ => BatchOutcome::Failed,
+            },
+            BufferedResponse::TooLarge(_) => BatchOutcome::Failed,
+        },
+    }
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers.get(http::header::CONTENT_TYPE).is_some_and(|value| {
+        value.as_bytes().get(..17).is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"))
+    })
+}

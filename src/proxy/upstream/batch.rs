@@ -1,0 +1,375 @@
+//! Execution of a batch: write the shared call, send it, validate and split the response, and
+//! isolate failures.
+//!
+//! A batch response is validated completely before any member is answered. If the call fails or the
+//! response is invalid, the members are sent again alone in their original form, in the slot of the
+//! batch. Each member is entitled to this one unbatched retry at any cost; the replay budget limits
+//! only the smaller batches in between. If a retry is not allowed, the members receive 502.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, Request, StatusCode, Version};
+
+use super::Inner;
+use super::exchange::{UnbatchedResponse, UpstreamResponse};
+use super::head::prepare;
+use super::published::look_up;
+use crate::backend::{Backend, BatchOutputs, BatchRequest};
+use crate::batching::{BatchOutcome, BatchRefusal, IsolationPlan, MemberRange, Observation, PartOutcome};
+use crate::body::Body;
+use crate::bounded_body::MinRate;
+use crate::error::FailureKind;
+use crate::memory::BufferGuard;
+use crate::protocol::{
+    BatchResponse, Call, MismatchKind, PublishedLimits, Reply, ResponseMismatch, headers, is_overload,
+};
+use crate::telemetry::names::OverheadStage;
+
+/// Minimum rate of a response to a shared call, since all members wait for it. A slower response is
+/// abandoned and the members are sent alone. The rate is 1 KiB/s, measured over windows that allow
+/// for pauses in which the server computes.
+const SHARED_FLOOR: MinRate = MinRate { bytes: 10 << 10, window: Duration::from_secs(10) };
+
+/// Result of one upstream call for a part of the batch.
+enum PartResult {
+    /// The response was split into one reply for each member.
+    Split(Vec<Reply>, BufferGuard),
+    /// Every member of the part has been answered.
+    Answered(BatchOutcome),
+    /// The part may be retried in smaller parts. If that is not allowed, its members fail with
+    /// `or`.
+    Again {
+        verdict: PartOutcome,
+        or: FailureKind,
+        observed: BatchOutcome,
+        refusal: Option<BatchRefusal>,
+        allowed: bool,
+    },
+}
+
+/// Observations about the server during isolation.
+#[derive(Debug, Default)]
+struct IsolationEvidence {
+    /// Members that were answered successfully alone.
+    answered: Vec<usize>,
+    /// Parts with several members that failed.
+    failed: Vec<MemberRange>,
+    /// A part with several members was split successfully, so the server accepts batches.
+    merged: bool,
+}
+
+// === impl IsolationEvidence ===
+
+impl IsolationEvidence {
+    /// Returns `true` if all members of a failed part succeeded one by one, and no part with
+    /// several members succeeded.
+    fn is_refusing_batches(&self) -> bool {
+        let alone = |part: &MemberRange| part.clone().all(|member| self.answered.contains(&member));
+        !self.merged && self.failed.iter().any(alone)
+    }
+}
+
+/// The interface for batches.
+#[derive(Debug)]
+pub(super) struct BatchExecutor(pub(super) Arc<Inner>);
+
+impl Backend for BatchExecutor {
+    fn execute<'a>(&'a self, request: BatchRequest, outputs: &'a mut dyn BatchOutputs) -> BoxFuture<'a, Observation> {
+        execute(&self.0, request, outputs).boxed()
+    }
+
+    fn is_apart(&self, call: &Call) -> bool {
+        self.0.evidence.is_apart(self.0.clock.now(), call)
+    }
+
+    fn published(&self) -> BoxFuture<'_, Option<PublishedLimits>> {
+        look_up(&self.0).boxed()
+    }
+}
+
+async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn BatchOutputs) -> Observation {
+    let started = inner.clock.now();
+    let whole = 0..request.members.len();
+    if let Ok(mut budget) = inner.budget.lock() {
+        for _ in &request.members {
+            budget.client(started);
+        }
+        budget.upstream(started);
+    }
+    let mut first_byte = None;
+    let judged = try_part(inner, &request, whole.clone(), outputs, &mut first_byte, request.timeout).await;
+    let outcome = match judged {
+        PartResult::Split(replies, _held) => {
+            let outcome = BatchOutcome::Ok;
+            let observed = Observation { duration: inner.clock.now().since(started), first_byte, outcome };
+            outputs.free(observed);
+            // Yield first, so that the next batch is dispatched before the members are answered:
+            // delivering the replies wakes one task for each member.
+            tokio::task::yield_now().await;
+            deliver_all(outputs, whole, replies);
+            return observed;
+        }
+        PartResult::Answered(outcome) => outcome,
+        PartResult::Again { or, observed, allowed: false, .. } => {
+            fail_part(outputs, whole, or);
+            observed
+        }
+        PartResult::Again { verdict, observed, refusal, allowed: true, .. } => {
+            let shown = isolate(inner, &request, verdict, outputs).await;
+            match refusal {
+                Some(refusal) if shown.is_refusing_batches() => BatchOutcome::Refused(refusal),
+                _ => observed,
+            }
+        }
+    };
+    Observation { duration: inner.clock.now().since(started), first_byte, outcome }
+}
+
+/// Retries the members in smaller parts, one after the other, until each member is answered.
+async fn isolate(
+    inner: &Arc<Inner>,
+    request: &BatchRequest,
+    verdict: PartOutcome,
+    outputs: &mut dyn BatchOutputs,
+) -> IsolationEvidence {
+    tracing::debug!(batch = request.id.0, members = request.members.len(), ?verdict, "isolating a failed batch");
+    let items = request.members.iter().map(|call| call.items).collect();
+    let mut plan = IsolationPlan::new(items, inner.isolate_above.load(Ordering::Relaxed), verdict);
+    let mut shown = IsolationEvidence::default();
+    shown.failed.push(0..request.members.len());
+    outputs.isolating();
+    while let Some(part) = plan.next_part() {
+        // No retry is needed if every client of the part has left.
+        if !part.clone().any(|member| outputs.is_waiting(member)) {
+            continue;
+        }
+        let now = inner.clock.now();
+        // An unbatched retry is recorded but never refused. A smaller batch is made only if the
+        // budget allows it.
+        if part.len() == 1 {
+            if let Ok(mut budget) = inner.budget.lock() {
+                budget.replay(now);
+            }
+        } else if !inner.budget.lock().is_ok_and(|mut budget| budget.take(now)) {
+            tracing::debug!(batch = request.id.0, "replay budget empty: each member is sent alone");
+            plan.split(part);
+            continue;
+        }
+        inner.metrics.isolation_execution();
+        let isolated = part.clone().map(|member| request.members.get(member).map_or(0, |call| call.items)).sum();
+        // A retry gets the time of an unbatched call; the time that the batch has used is not
+        // deducted.
+        match try_part(inner, request, part.clone(), outputs, &mut None, request.timeout).await {
+            PartResult::Answered(outcome) if part.len() == 1 && outcome == BatchOutcome::Ok => {
+                shown.answered.push(part.start);
+            }
+            PartResult::Answered(_) => {}
+            PartResult::Split(replies, _held) => {
+                shown.merged = true;
+                deliver_all(outputs, part, replies);
+            }
+            PartResult::Again { verdict, allowed: true, .. } => {
+                shown.failed.push(part.clone());
+                plan.refine(part, verdict);
+                continue;
+            }
+            PartResult::Again { or, .. } => fail_part(outputs, part, or),
+        }
+        inner.metrics.items_isolated(isolated);
+    }
+    shown
+}
+
+fn fail_part(outputs: &mut dyn BatchOutputs, part: MemberRange, kind: FailureKind) {
+    for member in part {
+        outputs.deliver(member, Err(kind.into()));
+    }
+}
+
+/// Makes one upstream call for a part of the batch: the original call for a single member, and a
+/// merged one otherwise.
+async fn try_part(
+    inner: &Arc<Inner>,
+    request: &BatchRequest,
+    part: MemberRange,
+    outputs: &mut dyn BatchOutputs,
+    first_byte: &mut Option<Duration>,
+    left: Option<Duration>,
+) -> PartResult {
+    if part.len() == 1 {
+        return alone(inner, request, part, outputs, left).await;
+    }
+    let endpoint = &request.endpoint;
+    let members: Vec<&Call> = request.members.get(part.clone()).unwrap_or_default().iter().map(AsRef::as_ref).collect();
+    let clock = inner.clock;
+    let began = clock.now();
+    let sent = endpoint.write_batch(&members, request.deadline_ms);
+    inner.metrics.overhead(OverheadStage::Merge, clock.now().since(began));
+    let Some(http) = to_http(&sent.method, &sent.target, &sent.headers, Body::full(sent.body.clone())) else {
+        fail_part(outputs, part, FailureKind::Internal);
+        return PartResult::Answered(BatchOutcome::Failed);
+    };
+    let answer = match inner.exchange(http, left, Some(SHARED_FLOOR)).await {
+        Ok(answer) => answer,
+        Err(kind) => {
+            // A refused connection carried no data, and a single call would be refused as well. A
+            // call that timed out is never retried. Responses that are too large together may fit
+            // one by one.
+            let parts_may_succeed =
+                matches!(kind, FailureKind::UpstreamBroken | FailureKind::AnswerTooLarge | FailureKind::BytesFull);
+            return PartResult::Again {
+                verdict: PartOutcome::Failed,
+                or: kind,
+                observed: match kind {
+                    // The responses fit individually, so the next batch has to be smaller.
+                    FailureKind::AnswerTooLarge => BatchOutcome::TooLarge { limit: None },
+                    FailureKind::UpstreamTimeout => BatchOutcome::TimedOut,
+                    _ => BatchOutcome::Failed,
+                },
+                refusal: (kind == FailureKind::UpstreamBroken).then_some(BatchRefusal::Reset),
+                allowed: parts_may_succeed && endpoint.idempotent,
+            };
+        }
+    };
+    *first_byte = Some(answer.first_byte);
+    let UpstreamResponse { status, headers, body, .. } = &answer;
+    let shared = BatchResponse { status: *status, headers, body };
+    // Servers also report this with 503. It then concerns this batch rather than their load.
+    let out_of_memory = !status.is_success() && endpoint.out_of_memory(*status, body);
+    if is_overload(*status) && !out_of_memory {
+        deliver_all(outputs, part, endpoint.overload_replies(&members, &sent, shared, &inner.evidence));
+        return PartResult::Answered(BatchOutcome::Overloaded { retry_after: headers::retry_after(headers) });
+    }
+    if !status.is_success() {
+        if let Some(too_large) = endpoint.too_large(*status, body) {
+            // The call was rejected as a whole because of its size, so none of it was executed, and
+            // its parts are not replays.
+            let limit = too_large.limit;
+            return PartResult::Again {
+                verdict: PartOutcome::TooLarge { limit },
+                or: FailureKind::BatchFailed,
+                observed: BatchOutcome::TooLarge { limit },
+                // A limit that the server names is observed from now on, so it is not a refusal.
+                refusal: limit.is_none().then_some(BatchRefusal::TooLarge(status.as_u16())),
+                allowed: true,
+            };
+        }
+        // All members have the same credential and method, so parts would get the same response.
+        let is_keyed = matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::METHOD_NOT_ALLOWED);
+        return PartResult::Again {
+            verdict: if is_keyed { PartOutcome::Inseparable } else { PartOutcome::Failed },
+            or: FailureKind::BatchFailed,
+            observed: if out_of_memory { BatchOutcome::OutOfMemory } else { BatchOutcome::Failed },
+            refusal: (!out_of_memory).then_some(BatchRefusal::Status(status.as_u16())),
+            allowed: endpoint.idempotent,
+        };
+    }
+    let began = clock.now();
+    let split = endpoint.split_batch(&members, &sent, shared, Some((clock.now(), &inner.evidence)));
+    inner.metrics.overhead(OverheadStage::Split, clock.now().since(began));
+    match split {
+        Ok(replies) => PartResult::Split(replies, answer.held),
+        Err(ResponseMismatch { what: MismatchKind::Undeclared, member }) => {
+            if let Some(member) = member {
+                tracing::warn!(
+                    member,
+                    path = request.members.first().map(|call| call.head.uri.path()),
+                    "responses differ in a member outside the results: such calls are sent alone for a while; if every \
+                     caller may see the member, add it to respondWith.fields"
+                );
+            }
+            inner.metrics.mismatch(MismatchKind::Undeclared.as_str());
+            PartResult::Again {
+                // Parts would get the same response, while unbatched responses show which parts are
+                // constant.
+                verdict: PartOutcome::Inseparable,
+                or: FailureKind::Mismatch,
+                observed: BatchOutcome::Failed,
+                refusal: None,
+                allowed: endpoint.idempotent,
+            }
+        }
+        Err(mismatch) => {
+            tracing::warn!(batch = request.id.0, members = members.len(), %mismatch, "the response to a batch cannot be split");
+            inner.metrics.mismatch(mismatch.what.as_str());
+            PartResult::Again {
+                verdict: PartOutcome::Failed,
+                or: FailureKind::Mismatch,
+                observed: if mismatch.quarantines() { BatchOutcome::Mismatched } else { BatchOutcome::Failed },
+                // A quarantine needs no additional evidence.
+                refusal: (!mismatch.quarantines()).then_some(BatchRefusal::Mismatch),
+                allowed: endpoint.idempotent && endpoint.on_mismatch_isolates,
+            }
+        }
+    }
+}
+
+/// Sends the original call of one member, and delivers the response of the upstream.
+async fn alone(
+    inner: &Arc<Inner>,
+    request: &BatchRequest,
+    part: MemberRange,
+    outputs: &mut dyn BatchOutputs,
+    left: Option<Duration>,
+) -> PartResult {
+    let member = part.start;
+    let Some(call) = request.members.get(member) else { return PartResult::Answered(BatchOutcome::Failed) };
+    let answer = match original_request(call) {
+        Some(http) => inner.exchange_unbatched(http, left).await,
+        None => Err(FailureKind::Internal),
+    };
+    let answer = match answer {
+        Ok(UnbatchedResponse::Streamed(mut response)) => {
+            headers::strip_hop_by_hop(response.headers_mut());
+            let answered = response.status().is_success();
+            outputs.deliver_streamed(member, response);
+            return PartResult::Answered(if answered { BatchOutcome::Ok } else { BatchOutcome::Failed });
+        }
+        Ok(UnbatchedResponse::Whole(answer)) => Ok(answer),
+        Err(kind) => Err(kind.into()),
+    };
+    let result = answer.map(|answer| {
+        let shown = BatchResponse { status: answer.status, headers: &answer.headers, body: &answer.body };
+        request.endpoint.observe_lone(call, shown, &inner.evidence);
+        let mut headers = answer.headers;
+        headers::strip_hop_by_hop(&mut headers);
+        // The framing is generated again, with the actual length of the body.
+        headers.remove(http::header::CONTENT_LENGTH);
+        Reply { status: answer.status, headers, body: answer.body, trailers: answer.trailers }
+    });
+    let answered = result.as_ref().is_ok_and(|reply: &Reply| reply.status.is_success());
+    let outcome = if answered { BatchOutcome::Ok } else { BatchOutcome::Failed };
+    outputs.deliver(member, result);
+    PartResult::Answered(outcome)
+}
+
+/// Returns the original call of a member, prepared in the same way as any unbatched call.
+fn original_request(call: &Call) -> Option<Request<Body>> {
+    let mut request =
+        Request::builder().method(&call.head.method).uri(&call.head.uri).body(Body::full(call.body.clone())).ok()?;
+    request.headers_mut().clone_from(&call.head.headers);
+    if call.head.uri.authority().is_some() {
+        // Only HTTP/2 puts the authority into the target of such a call, and its cookies may be
+        // split into several fields.
+        *request.version_mut() = Version::HTTP_2;
+    }
+    prepare(&mut request, None);
+    Some(request)
+}
+
+fn deliver_all(outputs: &mut dyn BatchOutputs, part: MemberRange, replies: Vec<Reply>) {
+    debug_assert_eq!(part.len(), replies.len(), "one reply for each member");
+    for (member, reply) in part.zip(replies) {
+        outputs.deliver(member, Ok(reply));
+    }
+}
+
+fn to_http(method: &http::Method, target: &str, headers: &HeaderMap, body: Body) -> Option<Request<Body>> {
+    let mut request = Request::builder().method(method).uri(target).version(Version::HTTP_11).body(body).ok()?;
+    *request.headers_mut() = headers.clone();
+    Some(request)
+}

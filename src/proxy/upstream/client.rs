@@ -1,0 +1,296 @@
+//! The HTTP client for calls without a pinned connection: HTTP/2 on a shared connection, or
+//! HTTP/1.1.
+
+use std::error::Error as _;
+use std::future::Future;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http::{Request, Response, Version};
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use super::connect::{Connector, UpstreamIo};
+use super::failure::SendError;
+use super::http1::{Http1Sender, http1};
+use super::permits::ConnectionPurpose;
+use super::{Http2, Inner, UpstreamTarget};
+use crate::body::Body;
+use crate::memory::EvictedError;
+use crate::tls::{self, AlpnProtocols};
+
+/// Maximum time for a server to send its HTTP/2 SETTINGS.
+const PROBE_LIMIT: Duration = Duration::from_millis(250);
+/// Maximum number of idle HTTP/1 connections kept with `reuse: Always`, sufficient for the usual
+/// number of batches in flight.
+const REUSED_MAX: usize = 16;
+/// Interval and timeout of pings on a connection with calls in flight, so that a lost peer is
+/// detected. The values equal those of the downstream side.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// HTTP/2 flow control windows of the upstream: a response of the default maximum size is received
+/// without a stall on loopback.
+const WINDOW: u32 = 4 << 20;
+
+/// The sender for calls on one HTTP/2 connection.
+pub(super) type Http2Sender = http2::SendRequest<Body>;
+
+/// Upstream connections that batches share.
+#[derive(Debug)]
+pub(super) struct SharedConnections {
+    http2: AtomicBool,
+    h2: tokio::sync::Mutex<Option<Http2Sender>>,
+    reused: Mutex<Vec<Http1Sender>>,
+}
+
+// === impl SharedConnections ===
+
+impl SharedConnections {
+    pub(super) fn new(http2: Http2) -> Self {
+        Self {
+            http2: AtomicBool::new(http2 == Http2::Always),
+            h2: tokio::sync::Mutex::new(None),
+            reused: Mutex::new(Vec::new()),
+        }
+    }
+
+    pub(super) fn set_http2(&self, speaks: bool) {
+        self.http2.store(speaks, Ordering::Relaxed);
+    }
+
+    pub(super) fn speaks_http2(&self) -> bool {
+        self.http2.load(Ordering::Relaxed)
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    /// Sends a shared call, in HTTP/2 if the server supports it.
+    pub(super) async fn send(
+        self: &std::sync::Arc<Self>,
+        request: Request<Body>,
+    ) -> Result<Response<Incoming>, SendError> {
+        self.send_as(request, true).await
+    }
+
+    /// Sends a call on a connection that is not pinned to a client: HTTP/2, a fresh HTTP/1
+    /// connection, or a reused one if the configuration allows it.
+    pub(super) async fn send_as(
+        self: &std::sync::Arc<Self>,
+        request: Request<Body>,
+        http2: bool,
+    ) -> Result<Response<Incoming>, SendError> {
+        if self.config.http2 == Http2::Always || (http2 && self.shared.speaks_http2()) {
+            let connection = match self.shared_h2().await {
+                // The server supports only HTTP/1 now.
+                Err(SendError::NotHttp2) => None,
+                found => Some(found?),
+            };
+            if let Some(mut h2) = connection {
+                return match h2.try_send_request(to_http2(request, &self.config.target)).await {
+                    Ok(response) => Ok(response),
+                    // The server closed the connection (GOAWAY) before anything was written, so a
+                    // fresh connection carries the call.
+                    Err(mut error) => {
+                        let request = error.take_message().ok_or_else(|| self.broken(error.error()))?;
+                        self.forget_h2().await;
+                        let mut fresh = self.shared_h2().await?;
+                        fresh.send_request(request).await.map_err(|error| self.broken(&error))
+                    }
+                };
+            }
+        }
+        let mut request = request;
+        if let Some(mut sender) = if self.config.reuse { self.take_reused() } else { None } {
+            match sender.try_send_request(request).await {
+                Ok(response) => {
+                    self.keep_reused(sender);
+                    return Ok(response);
+                }
+                // The connection was closed before anything was written, so a fresh one may carry
+                // the call.
+                Err(mut error) => request = error.take_message().ok_or(SendError::Broken)?,
+            }
+        }
+        let mut sender = self.open_http1(&ConnectionPurpose::Batch).await?;
+        let response = sender.send_request(request).await.map_err(|error| self.broken(&error))?;
+        if self.config.reuse {
+            self.keep_reused(sender);
+        }
+        Ok(response)
+    }
+
+    fn keep_reused(&self, sender: Http1Sender) {
+        if let Ok(mut reused) = self.shared.reused.lock()
+            && reused.len() < REUSED_MAX
+        {
+            reused.push(sender);
+        }
+    }
+
+    /// Takes a reused connection that is open and has nothing in flight.
+    fn take_reused(&self) -> Option<Http1Sender> {
+        let mut reused = self.shared.reused.lock().ok()?;
+        reused.retain(|sender| !sender.is_closed());
+        let ready = reused.iter().position(Http1Sender::is_ready)?;
+        Some(reused.swap_remove(ready))
+    }
+
+    /// Drops the shared HTTP/2 connection.
+    pub(super) async fn forget_h2(&self) {
+        self.shared.h2.lock().await.take();
+    }
+
+    async fn shared_h2(self: &std::sync::Arc<Self>) -> Result<Http2Sender, SendError> {
+        let mut kept = self.shared.h2.lock().await;
+        if let Some(h2) = kept.as_ref()
+            && !h2.is_closed()
+        {
+            return Ok(h2.clone());
+        }
+        let fresh = self.open_http2(&ConnectionPurpose::Batch).await?;
+        *kept = Some(fresh.clone());
+        Ok(fresh)
+    }
+
+    /// Opens an HTTP/1 connection.
+    pub(super) async fn open_http1(
+        self: &std::sync::Arc<Self>,
+        purpose: &ConnectionPurpose,
+    ) -> Result<Http1Sender, SendError> {
+        // Boxed because the future of a connect is large, and most calls need none.
+        let connecting = Box::pin(self.connect_for(purpose, AlpnProtocols::Http1));
+        let io = connecting.await.map_err(|error| SendError::connecting(&error))?;
+        http1(io).await
+    }
+
+    /// Opens an HTTP/2 connection.
+    pub(super) async fn open_http2(
+        self: &std::sync::Arc<Self>,
+        purpose: &ConnectionPurpose,
+    ) -> Result<Http2Sender, SendError> {
+        let always = self.config.http2 == Http2::Always;
+        let speak = if always { AlpnProtocols::Http2 } else { AlpnProtocols::Either };
+        let io = Box::pin(self.connect_for(purpose, speak)).await.map_err(|error| SendError::connecting(&error))?;
+        // With TLS, the server negotiates the version on every connection. A server without ALPN
+        // uses HTTP/1, unless the configuration requires HTTP/2.
+        if self.connector.negotiates_alpn() && io.negotiated_http2() != Some(true) && !always {
+            self.shared.set_http2(false);
+            return Err(SendError::NotHttp2);
+        }
+        http2(io).await
+    }
+
+    /// Classifies the error of a connection that broke during a call. A TLS error means that the
+    /// server rejected the proxy's certificate after completing its own handshake.
+    pub(super) fn broken(&self, error: &hyper::Error) -> SendError {
+        match tls::refused_within(error) {
+            None if is_evicted(error) => SendError::Evicted,
+            None => SendError::Broken,
+            Some(why) => {
+                self.record_tls_error(&why);
+                SendError::Tls
+            }
+        }
+    }
+}
+
+/// Marks a request for which a connection is available.
+pub(super) fn connected(mut request: Request<Body>) -> Request<Body> {
+    request.body_mut().on_connect();
+    request
+}
+
+/// Waits for a connection, unless the request's body is evicted from the buffers in the meantime.
+pub(super) async fn unless_evicted<T>(
+    request: &mut Request<Body>,
+    opening: impl Future<Output = Result<T, SendError>>,
+) -> Result<T, SendError> {
+    tokio::select! {
+        biased;
+        opened = opening => {
+            request.body_mut().on_connect();
+            opened
+        }
+        () = request.body_mut().evicted() => Err(SendError::Evicted),
+    }
+}
+
+/// Returns `true` if a connection ended because the body of its request was evicted from the
+/// buffers.
+fn is_evicted(error: &hyper::Error) -> bool {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if error.is::<EvictedError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// Opens an HTTP/2 connection on a stream, driven by a task of its own.
+pub(super) async fn http2(io: UpstreamIo) -> Result<Http2Sender, SendError> {
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .handshake(TokioIo::new(io))
+        .await
+        .map_err(|_| SendError::Broken)?;
+    tokio::spawn(async move {
+        // The sender reports the same error to the call.
+        connection.await.ok();
+    });
+    Ok(sender)
+}
+
+/// Converts a request to HTTP/2, which requires scheme and authority in the target and no `Host`
+/// beside it.
+pub(super) fn to_http2(mut request: Request<Body>, target: &UpstreamTarget) -> Request<Body> {
+    let (scheme, authority) = (target.scheme(), target.authority());
+    let host = request.headers_mut().remove(http::header::HOST);
+    let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or(&authority);
+    let target = request.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let uri = http::Uri::builder().scheme(scheme).authority(host).path_and_query(target).build();
+    // A `Host` that is not a valid authority is replaced by that of the target. The path is always
+    // kept.
+    let fallback = || http::Uri::builder().scheme(scheme).authority(authority.as_str()).path_and_query(target).build();
+    if let Ok(uri) = uri.or_else(|_| fallback()) {
+        *request.uri_mut() = uri;
+    }
+    *request.version_mut() = Version::HTTP_2;
+    request
+}
+
+/// Probes for HTTP/2. With TLS, the server chooses with ALPN. Otherwise the client preface and an
+/// empty SETTINGS frame are sent, and a server that supports HTTP/2 answers with its own SETTINGS
+/// (RFC 9113, section 3.4).
+pub(super) async fn speaks_http2(connector: &Connector) -> bool {
+    let probe = async {
+        let mut io = connector.connect(AlpnProtocols::Either).await.ok()?;
+        if connector.negotiates_alpn() {
+            return (io.negotiated_http2() == Some(true)).then_some(());
+        }
+        let empty_settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        io.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.ok()?;
+        io.write_all(&empty_settings).await.ok()?;
+        let mut head = [0_u8; 9];
+        io.read_exact(&mut head).await.ok()?;
+        // Frame head: length u24, type, flags, stream id. SETTINGS has type 4 and is sent on stream
+        // 0.
+        (head[3] == 4 && head[5..9] == [0; 4]).then_some(())
+    };
+    if connector.negotiates_alpn() {
+        // The connect has its own timeout.
+        return probe.await.is_some();
+    }
+    matches!(timeout(PROBE_LIMIT, probe).await, Ok(Some(())))
+}

@@ -1,0 +1,356 @@
+//! Connections to the model server: TCP with or without TLS, the pod's own loopback, or a Unix
+//! socket.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::time::timeout;
+
+use super::permits::UpstreamPermit;
+use crate::relay::{poll_read_within, poll_write_joined};
+use crate::tls::{AlpnProtocols, UpstreamStream, UpstreamTlsConnector};
+
+/// Maximum number of addresses tried for one name. More would delay a refused call by seconds.
+const ADDRESSES_MAX: usize = 4;
+
+/// Start of the default ephemeral port range of Linux (`net.ipv4.ip_local_port_range`). On lower
+/// ports, a socket cannot connect to itself.
+const EPHEMERAL: u16 = 32_768;
+
+/// TCP keep-alive towards other machines: idle time before the first probe, interval between
+/// probes, and number of unanswered probes after which the connection is closed. A lost peer is
+/// detected within a minute at the cost of three small packets, as with HTTP/2 pings (`client`).
+const ALIVE_IDLE: Duration = Duration::from_secs(20);
+const ALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const ALIVE_PROBES: u32 = 3;
+
+/// Address of the model server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UpstreamTarget {
+    /// A host name or address with a port.
+    Tcp {
+        /// Host name or literal address, without brackets.
+        host: String,
+        /// The port.
+        port: u16,
+        /// `true` for `https`.
+        tls: bool,
+    },
+    /// The application of this pod on either loopback address, since its port was captured.
+    Loopback(u16),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// Opens connections to the target.
+#[derive(Debug)]
+pub(super) struct Connector {
+    target: UpstreamTarget,
+    /// TLS settings, for a target with TLS.
+    tls: Option<Arc<UpstreamTlsConnector>>,
+    timeout: Duration,
+    /// The addresses that the name last resolved to, kept if it stops resolving. Of the two
+    /// loopback addresses, the one that worked last comes first.
+    addresses: Mutex<Vec<SocketAddr>>,
+}
+
+/// An open connection with its permit.
+#[derive(Debug)]
+pub(super) struct UpstreamIo {
+    stream: IoStream,
+    /// `None` for a connection that carries no call.
+    place: Option<UpstreamPermit>,
+}
+
+#[derive(Debug)]
+enum IoStream {
+    Tcp(TcpStream),
+    /// Boxed because of its size of about 1 KiB, which plain connections would carry as well.
+    Tls(Box<UpstreamStream>),
+    Unix(UnixStream),
+}
+
+// === impl UpstreamTarget ===
+
+impl UpstreamTarget {
+    /// Returns the `Host` of calls that the proxy itself makes.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        match self {
+            Self::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
+            Self::Tcp { host, port, .. } => format!("{host}:{port}"),
+            Self::Loopback(port) => format!("localhost:{port}"),
+            Self::Unix(_) => "localhost".to_owned(),
+        }
+    }
+
+    /// Returns the scheme of calls to the target.
+    #[must_use]
+    pub const fn scheme(&self) -> &'static str {
+        match self {
+            Self::Tcp { tls: true, .. } => "https",
+            Self::Tcp { .. } | Self::Loopback(_) | Self::Unix(_) => "http",
+        }
+    }
+}
+
+impl fmt::Display for UpstreamTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { .. } | Self::Loopback(_) => write!(f, "{}://{}", self.scheme(), self.authority()),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+// === impl Connector ===
+
+impl Connector {
+    pub(super) fn new(target: UpstreamTarget, tls: Option<Arc<UpstreamTlsConnector>>, timeout: Duration) -> Self {
+        let known = match &target {
+            UpstreamTarget::Tcp { host, port, .. } => {
+                host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, *port)).into_iter().collect()
+            }
+            UpstreamTarget::Loopback(port) => {
+                vec![SocketAddr::from((Ipv4Addr::LOCALHOST, *port)), SocketAddr::from((Ipv6Addr::LOCALHOST, *port))]
+            }
+            UpstreamTarget::Unix(_) => Vec::new(),
+        };
+        Self { target, tls, timeout, addresses: Mutex::new(known) }
+    }
+
+    /// Returns `true` if the HTTP version is negotiated with ALPN during the TLS handshake.
+    pub(super) const fn negotiates_alpn(&self) -> bool {
+        matches!(self.target, UpstreamTarget::Tcp { tls: true, .. })
+    }
+
+    /// Opens a connection. The timeout applies to each attempt and to the TLS handshake separately.
+    /// `TCP_NODELAY` is always set: without it, an HTTP/2 call over loopback takes 40 ms.
+    pub(super) async fn connect(&self, speak: AlpnProtocols) -> io::Result<UpstreamIo> {
+        let (host, port, secure) = match &self.target {
+            UpstreamTarget::Unix(path) => {
+                return Ok(IoStream::Unix(self.within(UnixStream::connect(path)).await?).into());
+            }
+            UpstreamTarget::Loopback(port) => return self.connect_loopback(*port).await,
+            UpstreamTarget::Tcp { host, port, tls } => (host, *port, *tls),
+        };
+        let stream = self.connect_to(host, port).await?;
+        match &self.tls {
+            Some(tls) if secure => {
+                // Boxed because the future of a handshake is large, and most connections have none.
+                let shaken = self.within(Box::pin(tls.connect(stream, speak))).await;
+                Ok(IoStream::Tls(Box::new(shaken?)).into())
+            }
+            None if secure => Err(io::Error::other("TLS is not configured")),
+            _ => Ok(IoStream::Tcp(stream).into()),
+        }
+    }
+
+    async fn connect_to(&self, host: &str, port: u16) -> io::Result<TcpStream> {
+        let known = self.addresses.lock().map(|known| known.clone()).unwrap_or_default();
+        let stream = match self.first_of(&known).await {
+            Ok(stream) => stream,
+            Err(error) if host.parse::<IpAddr>().is_ok() => return Err(error),
+            // The name may resolve to another address by now. If it does not resolve, the last
+            // addresses are kept.
+            Err(error) => {
+                let found: Vec<SocketAddr> = match self.within(lookup_host((host, port))).await {
+                    Ok(found) => found.take(ADDRESSES_MAX).collect(),
+                    Err(_) if !known.is_empty() => return Err(error),
+                    Err(error) => return Err(error),
+                };
+                let stream = self.first_of(&found).await?;
+                if let Ok(mut addresses) = self.addresses.lock() {
+                    *addresses = found;
+                }
+                stream
+            }
+        };
+        stream.set_nodelay(true)?;
+        if stream.peer_addr().is_ok_and(|peer| !peer.ip().is_loopback()) {
+            keep_alive(&stream);
+        }
+        Ok(stream)
+    }
+
+    /// Connects to the application on either loopback address. The address that worked is tried
+    /// first from then on.
+    async fn connect_loopback(&self, port: u16) -> io::Result<UpstreamIo> {
+        let known = self.addresses.lock().map(|known| known.clone()).unwrap_or_default();
+        let mut refused = None;
+        for (index, address) in known.iter().enumerate() {
+            match self.within(TcpStream::connect(address)).await {
+                Ok(stream) if port >= EPHEMERAL && stream.local_addr().is_ok_and(|own| own == *address) => {
+                    // The kernel chose the target port as the local port, and the socket connected
+                    // to itself: no process listens on the port.
+                    refused.get_or_insert(io::ErrorKind::ConnectionRefused.into());
+                }
+                Ok(stream) => {
+                    if index > 0
+                        && let Ok(mut addresses) = self.addresses.lock()
+                    {
+                        addresses.rotate_left(index);
+                    }
+                    stream.set_nodelay(true)?;
+                    return Ok(IoStream::Tcp(stream).into());
+                }
+                Err(error) => _ = refused.get_or_insert(error),
+            }
+        }
+        Err(refused.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no address was resolved")))
+    }
+
+    /// Connects to the first address that accepts.
+    async fn first_of(&self, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "no address was resolved");
+        for address in addresses {
+            match self.within(TcpStream::connect(address)).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn within<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        match timeout(self.timeout, work).await {
+            Ok(result) => result,
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "connect timed out")),
+        }
+    }
+}
+
+/// Enables TCP keep-alive. A response may take any time, so this is the only way to detect a peer
+/// that vanished silently. On the same machine, the kernel closes the connections of a process that
+/// ended. A socket without these options still works.
+fn keep_alive(stream: &TcpStream) {
+    let set = sockopt::set_socket_keepalive(stream, true)
+        .and_then(|()| sockopt::set_tcp_keepidle(stream, ALIVE_IDLE))
+        .and_then(|()| sockopt::set_tcp_keepintvl(stream, ALIVE_INTERVAL))
+        .and_then(|()| sockopt::set_tcp_keepcnt(stream, ALIVE_PROBES));
+    if let Err(error) = set {
+        tracing::debug!(%error, "cannot enable TCP keep-alive on the connection to the model server");
+    }
+}
+
+// === impl UpstreamIo ===
+
+impl UpstreamIo {
+    /// Attaches a permit for the lifetime of the connection.
+    pub(super) fn holding(self, place: UpstreamPermit) -> Self {
+        Self { place: Some(place), ..self }
+    }
+
+    /// Returns whether the server chose HTTP/2 with ALPN, or `None` if no protocol was negotiated.
+    pub(super) fn negotiated_http2(&self) -> Option<bool> {
+        match &self.stream {
+            IoStream::Tls(stream) => stream.get_ref().1.alpn_protocol().map(|protocol| protocol == b"h2"),
+            IoStream::Tcp(_) | IoStream::Unix(_) => None,
+        }
+    }
+}
+
+impl AsyncRead for UpstreamIo {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let max = this.place.as_ref().map_or(usize::MAX, UpstreamPermit::read_max);
+        match &mut this.stream {
+            IoStream::Tcp(stream) => poll_read_within(stream, cx, buf, max),
+            IoStream::Tls(stream) => poll_read_within(stream, cx, buf, max),
+            IoStream::Unix(stream) => poll_read_within(stream, cx, buf, max),
+        }
+    }
+}
+
+impl AsyncWrite for UpstreamIo {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.get_mut().stream {
+            IoStream::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
+            IoStream::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            IoStream::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.get_mut().stream {
+            IoStream::Tcp(stream) => poll_write_joined(Pin::new(stream), cx, bufs),
+            IoStream::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            IoStream::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().stream {
+            IoStream::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            IoStream::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            IoStream::Unix(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().stream {
+            IoStream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            IoStream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            IoStream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+impl From<IoStream> for UpstreamIo {
+    fn from(stream: IoStream) -> Self {
+        Self { stream, place: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_application_is_found_on_either_loopback_address_and_where_it_was_last_is_tried_first() {
+        let Ok(listener) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await else {
+            // Without IPv6, only one address is available.
+            return;
+        };
+        let port = listener.local_addr().unwrap().port();
+        let connector = Connector::new(UpstreamTarget::Loopback(port), None, Duration::from_secs(10));
+        connector.connect(AlpnProtocols::Either).await.unwrap();
+        let first = connector.addresses.lock().unwrap()[0];
+        assert_eq!(first, SocketAddr::from((Ipv6Addr::LOCALHOST, port)));
+        drop(listener);
+        let moved = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+        connector.connect(AlpnProtocols::Either).await.unwrap();
+        assert!(connector.addresses.lock().unwrap()[0].is_ipv4());
+        drop(moved);
+        let refused = connector.connect(AlpnProtocols::Either).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn a_target_says_how_it_is_called() {
+        assert_eq!(UpstreamTarget::Loopback(8080).to_string(), "http://localhost:8080");
+        assert_eq!(UpstreamTarget::Loopback(8080).authority(), "localhost:8080");
+        let secure = UpstreamTarget::Tcp { host: "::1".to_owned(), port: 443, tls: true };
+        assert_eq!((secure.to_string().as_str(), secure.scheme()), ("https://[::1]:443", "https"));
+    }
+}

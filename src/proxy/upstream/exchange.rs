@@ -1,0 +1,155 @@
+//! Sends a recognised call to the upstream and reads its response, within limits of time, size and
+//! rate.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode, response};
+use hyper::body::Incoming;
+use tokio::time::error::Elapsed;
+use tokio::time::{Instant, timeout_at};
+
+use super::Inner;
+use crate::body::Body;
+use crate::bounded_body::{MinRate, ReadLimits, ReadResult, StopReason, gather};
+use crate::clock::Clock;
+use crate::error::FailureKind;
+use crate::memory::BufferGuard;
+
+/// A complete response.
+#[derive(Debug)]
+pub(super) struct UpstreamResponse {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+    pub(super) trailers: Option<HeaderMap>,
+    pub(super) first_byte: Duration,
+    /// Reservation of the response in the buffer budget.
+    pub(super) held: BufferGuard,
+}
+
+/// The response to an unbatched call.
+#[derive(Debug)]
+pub(super) enum UnbatchedResponse {
+    Whole(UpstreamResponse),
+    /// A response that is too large to be buffered: the part that was read, followed by the rest as
+    /// it arrives.
+    Streamed(Response<Body>),
+}
+
+/// The head of a response, with its body yet to be read.
+struct PendingResponse {
+    head: response::Parts,
+    body: Incoming,
+    first_byte: Duration,
+    /// Deadline for the last byte.
+    until: Option<Instant>,
+}
+
+// === impl Inner ===
+
+impl Inner {
+    /// Sends a call of the proxy and reads the complete response.
+    ///
+    /// `limit` bounds the time to the last byte, `floor` the rate of the body, the body idle
+    /// timeout each pause within the body, and the maximum response size its length.
+    pub(super) async fn exchange(
+        self: &Arc<Self>,
+        request: Request<Body>,
+        limit: Option<Duration>,
+        floor: Option<MinRate>,
+    ) -> Result<UpstreamResponse, FailureKind> {
+        let PendingResponse { head, mut body, first_byte, until } = self.begin(request, limit).await?;
+        match gather(&mut body, self.bounds(until, floor), self.buffers.empty_for_answer()).await {
+            ReadResult::Whole { bytes, trailers, held } => {
+                self.heard.answered(&head.headers);
+                Ok(UpstreamResponse {
+                    status: head.status,
+                    headers: head.headers,
+                    body: bytes,
+                    trailers,
+                    first_byte,
+                    held,
+                })
+            }
+            ReadResult::Stopped { why, .. } => Err(failure_of(why)),
+        }
+    }
+
+    /// Sends the call of one client and reads its response, completely if it can be buffered.
+    pub(super) async fn exchange_unbatched(
+        self: &Arc<Self>,
+        request: Request<Body>,
+        limit: Option<Duration>,
+    ) -> Result<UnbatchedResponse, FailureKind> {
+        let PendingResponse { head, body, first_byte, until } = self.begin(request, limit).await?;
+        self.heard.answered(&head.headers);
+        let mut body = Body::stream(body);
+        match gather(&mut body, self.bounds(until, None), self.buffers.empty_for_answer()).await {
+            ReadResult::Whole { bytes, trailers, held } => {
+                let response::Parts { status, headers, .. } = head;
+                Ok(UnbatchedResponse::Whole(UpstreamResponse {
+                    status,
+                    headers,
+                    body: bytes,
+                    trailers,
+                    first_byte,
+                    held,
+                }))
+            }
+            ReadResult::Stopped { why: StopReason::TooLarge | StopReason::BuffersFull, read, held } => {
+                let body = body.with_prefix(read, held).with_idle_timeout(self.config.body_idle_timeout, None);
+                Ok(UnbatchedResponse::Streamed(Response::from_parts(head, body)))
+            }
+            ReadResult::Stopped { why, .. } => Err(failure_of(why)),
+        }
+    }
+
+    async fn begin(
+        self: &Arc<Self>,
+        request: Request<Body>,
+        limit: Option<Duration>,
+    ) -> Result<PendingResponse, FailureKind> {
+        let clock: Clock = self.clock;
+        let sent = clock.now();
+        let until = limit.map(|limit| clock.instant(sent.after(limit)));
+        let response = match timeout_if(until, pin!(self.send(request))).await {
+            Err(_) => {
+                // A peer that vanished shows no other sign. The next call opens a new connection.
+                self.forget_h2().await;
+                return Err(FailureKind::UpstreamTimeout);
+            }
+            Ok(Err(error)) => return Err(error.kind()),
+            Ok(Ok(response)) => response,
+        };
+        let first_byte = clock.now().since(sent);
+        let (head, body) = response.into_parts();
+        Ok(PendingResponse { head, body, first_byte, until })
+    }
+
+    fn bounds(&self, until: Option<Instant>, floor: Option<MinRate>) -> ReadLimits {
+        let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
+        ReadLimits { max, idle: self.config.body_idle_timeout, until, floor, evictable: false }
+    }
+}
+
+const fn failure_of(why: StopReason) -> FailureKind {
+    match why {
+        StopReason::TooLarge => FailureKind::AnswerTooLarge,
+        StopReason::BuffersFull => FailureKind::BytesFull,
+        StopReason::Slow => FailureKind::UpstreamTimeout,
+        // Treated as a broken connection: the rest is not awaited.
+        StopReason::BelowFloor | StopReason::Broken => FailureKind::UpstreamBroken,
+    }
+}
+
+/// Awaits `work`, until the given instant if there is one.
+async fn timeout_if<T>(until: Option<Instant>, work: impl Future<Output = T>) -> Result<T, Elapsed> {
+    match until {
+        Some(until) => timeout_at(until, work).await,
+        None => Ok(work.await),
+    }
+}

@@ -1,0 +1,120 @@
+//! Identity of the model server, so that values learned about one server are not applied to
+//! another.
+//!
+//! The consequences of a change are left to `cli::state_dir`. A server that is replaced without a change
+//! of its identity is detected by the execution times of its batches.
+
+use http::HeaderMap;
+use http::header::SERVER;
+use tokio::sync::watch;
+
+/// Maximum length of a stored name in bytes. Real names are shorter.
+const NAME_MAX: usize = 256;
+
+/// The latest identity that a server reported.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServerIdentity {
+    /// Its `Server` header: a program, often with a version.
+    pub server: Option<String>,
+    /// The model and its revision, if the server publishes them.
+    pub model: Option<String>,
+}
+
+/// Broadcasts the identity of the server that responded last.
+#[derive(Debug)]
+pub(super) struct IdentityWatch(watch::Sender<ServerIdentity>);
+
+// === impl ServerIdentity ===
+
+impl ServerIdentity {
+    /// Returns the current and the previous name of the first property that both identities contain
+    /// with different values.
+    #[must_use]
+    pub fn differs_from<'a>(&'a self, before: &'a Self) -> Option<(&'a str, &'a str)> {
+        [(&self.server, &before.server), (&self.model, &before.model)].into_iter().find_map(|pair| match pair {
+            (Some(now), Some(before)) if now != before => Some((now.as_str(), before.as_str())),
+            _ => None,
+        })
+    }
+
+    /// Fills missing properties from `other`.
+    #[must_use]
+    pub fn or(self, other: &Self) -> Self {
+        Self { server: self.server.or_else(|| other.server.clone()), model: self.model.or_else(|| other.model.clone()) }
+    }
+
+    /// Returns `true` if this identity contains every property that `other` contains.
+    #[must_use]
+    pub const fn is_superset_of(&self, other: &Self) -> bool {
+        (self.server.is_some() || other.server.is_none()) && (self.model.is_some() || other.model.is_none())
+    }
+}
+
+// === impl IdentityWatch ===
+
+impl Default for IdentityWatch {
+    fn default() -> Self {
+        Self(watch::Sender::new(ServerIdentity::default()))
+    }
+}
+
+impl IdentityWatch {
+    pub(super) fn subscribe(&self) -> watch::Receiver<ServerIdentity> {
+        self.0.subscribe()
+    }
+
+    /// Stores the `Server` header of a response.
+    pub(super) fn answered(&self, headers: &HeaderMap) {
+        let Some(name) = headers.get(SERVER).and_then(|name| name.to_str().ok()).map(truncate_name) else { return };
+        // The value nearly always matches, and a read lock does not block other responses.
+        if self.0.borrow().server.as_deref() != Some(name) {
+            self.0.send_modify(|known| known.server = Some(name.to_owned()));
+        }
+    }
+
+    /// Stores the model that the server published.
+    pub(super) fn published(&self, model: &str) {
+        let name = truncate_name(model);
+        if self.0.borrow().model.as_deref() != Some(name) {
+            self.0.send_modify(|known| known.model = Some(name.to_owned()));
+        }
+    }
+}
+
+fn truncate_name(name: &str) -> &str {
+    name.get(..name.floor_char_boundary(NAME_MAX)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(server: Option<&str>, model: Option<&str>) -> ServerIdentity {
+        ServerIdentity { server: server.map(str::to_owned), model: model.map(str::to_owned) }
+    }
+
+    #[test]
+    fn only_what_both_say_can_differ() {
+        let before = identity(Some("tei/1.8"), Some("bge a1"));
+        assert_eq!(identity(Some("tei/1.9"), None).or(&before), identity(Some("tei/1.9"), Some("bge a1")));
+        assert_eq!(identity(None, None).or(&before), before);
+        assert_eq!(identity(None, Some("bge a1")).differs_from(&before), None);
+        assert_eq!(identity(Some("tei/1.8"), Some("bge a2")).differs_from(&before), Some(("bge a2", "bge a1")));
+        assert_eq!(identity(Some("tei/1.9"), None).differs_from(&before), Some(("tei/1.9", "tei/1.8")));
+        assert_eq!(before.differs_from(&identity(None, None)), None);
+        assert!(!identity(Some("tei/1.8"), None).is_superset_of(&before));
+        assert!(before.is_superset_of(&before) && before.is_superset_of(&identity(None, Some("other"))));
+    }
+
+    #[test]
+    fn a_name_is_heard_once_and_cut_where_it_is_long() {
+        let heard = IdentityWatch::default();
+        let mut waits = heard.subscribe();
+        heard.published("m");
+        assert!(waits.has_changed().unwrap() && waits.borrow_and_update().model.as_deref() == Some("m"));
+        heard.published("m");
+        assert!(!waits.has_changed().unwrap());
+        heard.published(&"é".repeat(NAME_MAX));
+        assert_eq!(waits.borrow().model.as_deref().map(str::len), Some(NAME_MAX));
+    }
+}

@@ -1,0 +1,252 @@
+//! Reachability of the model server.
+//!
+//! The server is ready once it has accepted a connection, and not ready while connects have failed
+//! for three seconds. It is probed only until it accepts a connection and while connects fail, so
+//! an idle process with a reachable server has no timer here. A full queue never affects readiness:
+//! load would shift to the peers and could overload them in turn.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::batching::Tick;
+use crate::clock::Clock;
+
+use super::permits::ConnectionPurpose;
+use super::{Http2, Inner, UpstreamTarget};
+use crate::tls::{AlpnProtocols, TlsFailure};
+
+/// Duration of continuous connect failures after which the process reports that it is not ready.
+const UNREADY_AFTER: Duration = Duration::from_secs(3);
+/// Bounds of the exponential backoff between probes: short at first, so that recovery is detected
+/// within a second, then longer to save resources.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_millis(800);
+
+/// Connection state of the server.
+#[derive(Debug)]
+pub(super) struct Reachability {
+    clock: Clock,
+    accepted: AtomicBool,
+    failing_since: Mutex<Option<Tick>>,
+    probing: AtomicBool,
+    /// The HTTP/2 probe has completed since the server was last unreachable.
+    asked: AtomicBool,
+    /// Held during the HTTP/2 probe, so that only one runs at a time.
+    asking: tokio::sync::Mutex<()>,
+    /// Number of times that the server became reachable again after a failure.
+    returns: watch::Sender<u64>,
+    /// The last TLS failure, kept so that repetitions are not logged.
+    said: Mutex<Option<TlsFailure>>,
+}
+
+// === impl Reachability ===
+
+impl Reachability {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            accepted: AtomicBool::new(false),
+            failing_since: Mutex::new(None),
+            probing: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
+            asking: tokio::sync::Mutex::new(()),
+            returns: watch::Sender::new(0),
+            said: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        let failing = self.failing_since.lock().ok().and_then(|since| *since);
+        self.accepted.load(Ordering::Relaxed)
+            && failing.is_none_or(|since| self.clock.now().since(since) < UNREADY_AFTER)
+    }
+
+    /// Records a successful connect. Returns `true` the first time, and the first time after a
+    /// failure.
+    pub(super) fn on_connected(&self) -> bool {
+        let first = !self.accepted.swap(true, Ordering::Relaxed);
+        let failed = self.failing_since.lock().ok().and_then(|mut since| since.take()).is_some();
+        if failed {
+            self.returns.send_modify(|returns| *returns += 1);
+        }
+        first || failed
+    }
+
+    pub(super) fn returns(&self) -> watch::Receiver<u64> {
+        self.returns.subscribe()
+    }
+
+    /// Returns `true` if the TLS failure differs from the last one, and stores it.
+    fn is_new(&self, why: &TlsFailure) -> bool {
+        self.said.lock().is_ok_and(|mut said| said.replace(why.clone()).as_ref() != Some(why))
+    }
+
+    /// Records a failed connect. Returns `true` for the first of consecutive failures.
+    fn failed(&self) -> bool {
+        self.failing_since.lock().is_ok_and(|mut since| {
+            let first = since.is_none();
+            since.get_or_insert(self.clock.now());
+            first
+        })
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    /// Opens a connection for calls, which takes a permit.
+    ///
+    /// # Errors
+    /// Returns [`NoPermit`](super::places::NoPermit) if no permit is free, or the error of
+    /// [`Self::connect`].
+    pub(super) async fn connect_for(
+        self: &std::sync::Arc<Self>,
+        purpose: &ConnectionPurpose,
+        speak: AlpnProtocols,
+    ) -> std::io::Result<super::connect::UpstreamIo> {
+        let place = self.places.take(purpose).await.map_err(std::io::Error::other)?;
+        Ok(self.connect(speak).await?.holding(place))
+    }
+
+    /// Opens a connection and records the result for readiness. A failure starts the probe unless
+    /// it is running.
+    pub(super) async fn connect(
+        self: &std::sync::Arc<Self>,
+        speak: AlpnProtocols,
+    ) -> std::io::Result<super::connect::UpstreamIo> {
+        match self.connector.connect(speak).await {
+            Ok(io) => {
+                if self.health.on_connected() {
+                    self.reprobe();
+                }
+                Ok(io)
+            }
+            Err(error) => {
+                self.record_unreachable(&error);
+                let inner = self.clone();
+                tokio::spawn(async move { inner.probe().await });
+                Err(error)
+            }
+        }
+    }
+
+    /// Records a failed connect and logs it once until the server is reachable again. A new TLS
+    /// failure is logged even after a different failure.
+    fn record_unreachable(&self, error: &std::io::Error) {
+        let tls = error.get_ref().and_then(|error| error.downcast_ref::<TlsFailure>());
+        let news = tls.is_some_and(|why| self.health.is_new(why));
+        if self.health.failed() || news {
+            tracing::warn!(%error, upstream = %self.config.target, "upstream not reachable");
+        }
+    }
+
+    /// Records that the server accepted a connection and closed it with a TLS error, and logs a new
+    /// error.
+    pub(super) fn record_tls_error(&self, why: &TlsFailure) {
+        if self.health.is_new(why) {
+            tracing::warn!(error = %why, upstream = %self.config.target, "upstream closes connections with a TLS error");
+        }
+    }
+
+    /// Returns the HTTP versions to offer on a connection that carries no call.
+    pub(super) const fn speaks(&self) -> AlpnProtocols {
+        match self.config.http2 {
+            Http2::Auto => AlpnProtocols::Either,
+            Http2::Always => AlpnProtocols::Http2,
+            Http2::Never => AlpnProtocols::Http1,
+        }
+    }
+
+    /// Connects with exponential backoff until the server accepts.
+    pub(super) async fn probe(self: std::sync::Arc<Self>) {
+        if self.health.probing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut pause = PAUSE_MIN;
+        loop {
+            match self.connector.connect(self.speaks()).await {
+                Ok(_) => break,
+                Err(error) => {
+                    self.record_unreachable(&error);
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+        self.health.probing.store(false, Ordering::Release);
+        if self.health.on_connected() {
+            tracing::info!(upstream = %self.config.target, "upstream accepts connections");
+            self.reprobe();
+        }
+    }
+
+    /// Probes HTTP version and published limits again, because the server is new or may have been
+    /// replaced while it was unreachable.
+    fn reprobe(self: &std::sync::Arc<Self>) {
+        self.published.forget();
+        self.health.asked.store(false, Ordering::Relaxed);
+        // With TLS, the version is negotiated during the handshake, without a trace in the server's
+        // log. In plain text, the probe sends an HTTP/2 preface, which an HTTP/1 server logs as a
+        // malformed request, so the probe is postponed until the first HTTP/2 client connects.
+        if self.connector.negotiates_alpn() {
+            let inner = self.clone();
+            tokio::spawn(async move { inner.learn_http2().await });
+        }
+    }
+
+    fn is_captured(&self) -> bool {
+        matches!(self.config.target, UpstreamTarget::Loopback(_))
+    }
+
+    /// Returns `true` if calls of HTTP/2 clients are forwarded in HTTP/2. On a captured port, the
+    /// version of the client is used without a probe: the client would have used it towards the
+    /// server directly.
+    pub(super) async fn forwards_http2(&self) -> bool {
+        if self.is_captured() && self.config.http2 == Http2::Auto {
+            return true;
+        }
+        self.learn_http2().await;
+        self.shared.speaks_http2()
+    }
+
+    /// Determines whether the server supports HTTP/2. The probe runs once, and again after the
+    /// server was unreachable.
+    pub(super) async fn learn_http2(&self) {
+        if self.config.http2 != Http2::Auto || self.health.asked.load(Ordering::Relaxed) {
+            return;
+        }
+        let _turn = self.health.asking.lock().await;
+        if self.health.asked.load(Ordering::Relaxed) {
+            return;
+        }
+        let speaks = super::client::speaks_http2(&self.connector).await;
+        tracing::debug!(speaks, "probed the upstream for HTTP/2");
+        self.shared.set_http2(speaks);
+        self.health.asked.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_ready_once_it_accepted_and_until_connects_failed_for_long() {
+        let health = Reachability::new(Clock::start());
+        assert!(!health.is_ready());
+        assert!(health.on_connected());
+        assert!(health.is_ready());
+        health.failed();
+        assert!(health.is_ready(), "one failure is not an outage");
+        *health.failing_since.lock().unwrap() = Some(Tick(0));
+        let now = health.clock.now();
+        assert_eq!(health.is_ready(), now.since(Tick(0)) < UNREADY_AFTER);
+        assert_eq!(*health.returns().borrow(), 0);
+        assert!(health.on_connected(), "reachable again after a failure: it may be another server");
+        assert!(!health.on_connected());
+        assert_eq!(*health.returns().borrow(), 1);
+    }
+}

@@ -1,0 +1,86 @@
+//! End-to-end latency of calls, by route and outcome.
+//!
+//! A histogram is registered with its first sample, since every bucket is a series and most routes
+//! have only two of the six outcomes.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use metrics::{Histogram, Label, Recorder};
+
+use super::names::{Metric, Outcome};
+use super::registry::{Metrics, MetricsShared};
+use super::series::{METADATA, key};
+
+/// The latency histograms of one route.
+#[derive(Clone)]
+pub struct RouteDurations(Arc<RouteHistograms>);
+
+struct RouteHistograms {
+    shared: Arc<MetricsShared>,
+    route: String,
+    by_outcome: [OnceLock<Histogram>; Outcome::ALL.len()],
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// Returns the latency histograms of a route, named as in the policy, or after the adapter if
+    /// no route is configured.
+    #[must_use]
+    pub fn route_durations(&self, route: &str) -> RouteDurations {
+        let route = self.shared.routes.take(route);
+        RouteDurations(Arc::new(RouteHistograms {
+            shared: self.shared.clone(),
+            route,
+            by_outcome: [const { OnceLock::new() }; Outcome::ALL.len()],
+        }))
+    }
+}
+
+// === impl RouteDurations ===
+
+impl RouteDurations {
+    /// Records a completed call.
+    pub fn record(&self, outcome: Outcome, latency: Duration) {
+        let RouteHistograms { shared, route, by_outcome } = &*self.0;
+        let histogram = by_outcome[outcome as usize].get_or_init(|| {
+            let labels = vec![Label::new("route", route.clone()), Label::new("outcome", outcome.as_str())];
+            shared.recorder.register_histogram(&key(Metric::CallDuration, labels), &METADATA)
+        });
+        histogram.record(latency.as_secs_f64());
+        shared.sampled(1);
+    }
+}
+
+impl fmt::Debug for RouteDurations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RouteDurations").field(&self.0.route).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latency_is_shown_by_route_and_outcome_and_only_where_there_is_some() {
+        let metrics = Metrics::new("local");
+        let (one, other) = (metrics.route_durations("/v1/embeddings"), metrics.route_durations("none"));
+        one.record(Outcome::Served, Duration::from_millis(30));
+        one.record(Outcome::Served, Duration::from_secs(33));
+        other.record(Outcome::Passed, Duration::from_micros(300));
+        let text = metrics.render();
+        let name = Metric::CallDuration.name();
+        for line in [
+            "_count{route=\"/v1/embeddings\",outcome=\"served\"} 2",
+            "_bucket{route=\"/v1/embeddings\",outcome=\"served\",le=\"0.05\"} 1",
+            "_bucket{route=\"/v1/embeddings\",outcome=\"served\",le=\"60\"} 2",
+            "_count{route=\"none\",outcome=\"passed\"} 1",
+        ] {
+            assert!(text.contains(&format!("{name}{line}")), "{line}: {text}");
+        }
+        assert!(!text.contains(&format!("{name}_count{{route=\"none\",outcome=\"served\"")), "{text}");
+    }
+}

@@ -1,0 +1,190 @@
+//! Baselines that adapt one number to the completions of batches.
+
+use std::time::Duration;
+
+use crate::batching::Tick;
+
+use super::super::batch::{BatchCompletion, ResponseStatus};
+use super::super::proxy::SimProxy;
+use super::super::splitmix64::whole;
+use super::{BaselineQueue, BaselineRule};
+
+/// Factor of Clipper's decrease of the cap. The increase is one item.
+const AIMD_DOWN: f64 = 0.9;
+
+/// Constants of TF Serving's scheduler: initial and maximum limit of the batches in flight, number
+/// of batches between two adjustments, and the bounds of the relative step.
+const ASBS_START: f64 = 3.0;
+const ASBS_MAX: f64 = 16.0;
+const ASBS_BATCHES: u32 = 1000;
+const ASBS_STEP_MAX: f64 = 1.0 / 8.0;
+const ASBS_STEP_MIN: f64 = 1.0 / 128.0;
+
+/// Period and initial cap of the controller, which acts once per second, as a scrape loop would.
+const LOOP_PERIOD: Duration = Duration::from_secs(1);
+const LOOP_START: f64 = 32.0;
+
+#[derive(Debug)]
+pub(super) struct Aimd {
+    queue: BaselineQueue,
+    cap: f64,
+}
+
+#[derive(Debug)]
+pub(super) struct CapByP99 {
+    queue: BaselineQueue,
+    cap: f64,
+    latencies: Vec<Duration>,
+    next: Tick,
+}
+
+#[derive(Debug)]
+pub(super) struct AdaptiveSharedBatch {
+    queue: BaselineQueue,
+    items: u32,
+    limit: f64,
+    batches: u32,
+    sum: f64,
+    last_mean: f64,
+    /// The previous adjustment observed a lower mean latency.
+    was_better: bool,
+    up: bool,
+    step: f64,
+}
+
+// === impl Aimd ===
+
+impl Default for Aimd {
+    fn default() -> Self {
+        Self { queue: BaselineQueue::default(), cap: 1.0 }
+    }
+}
+
+impl BaselineRule for Aimd {
+    fn queue(&mut self) -> &mut BaselineQueue {
+        &mut self.queue
+    }
+
+    fn learn(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
+        if done.status != ResponseStatus::Ok || desk.now().since(done.sent) > desk.slo() {
+            self.cap = (self.cap * AIMD_DOWN).max(1.0);
+        } else if done.items >= whole(self.cap) {
+            self.cap += 1.0;
+        }
+    }
+
+    fn step(&mut self, desk: &mut SimProxy) {
+        send_one(&mut self.queue, desk, whole(self.cap));
+    }
+}
+
+// === impl CapByP99 ===
+
+impl Default for CapByP99 {
+    fn default() -> Self {
+        Self {
+            queue: BaselineQueue::default(),
+            cap: LOOP_START,
+            latencies: Vec::new(),
+            next: Tick::default().after(LOOP_PERIOD),
+        }
+    }
+}
+
+impl BaselineRule for CapByP99 {
+    fn queue(&mut self) -> &mut BaselineQueue {
+        &mut self.queue
+    }
+
+    fn learn(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
+        let now = desk.now();
+        if done.status == ResponseStatus::Ok {
+            self.latencies.extend(done.members.iter().map(|id| now.since(desk.arrival(*id).at)));
+        }
+        if now < self.next {
+            return;
+        }
+        self.next = now.after(LOOP_PERIOD);
+        self.latencies.sort_unstable();
+        if let Some(p99) = self.latencies.get(self.latencies.len() * 99 / 100) {
+            if *p99 > desk.slo() {
+                self.cap = (self.cap * 0.8).max(1.0);
+            } else if *p99 < desk.slo().mul_f64(0.8) {
+                self.cap += 1.0;
+            }
+            self.latencies.clear();
+        }
+    }
+
+    fn step(&mut self, desk: &mut SimProxy) {
+        send_one(&mut self.queue, desk, whole(self.cap));
+    }
+}
+
+fn send_one(queue: &mut BaselineQueue, desk: &mut SimProxy, items: u32) {
+    if queue.in_flight == 0
+        && let Some(key) = queue.oldest()
+    {
+        queue.send(desk, key, items);
+    }
+}
+
+// === impl AdaptiveSharedBatch ===
+
+impl AdaptiveSharedBatch {
+    pub(super) fn new(items: u32) -> Self {
+        Self {
+            queue: BaselineQueue::default(),
+            items,
+            limit: ASBS_START,
+            batches: 0,
+            sum: 0.0,
+            last_mean: 0.0,
+            was_better: false,
+            up: true,
+            step: ASBS_STEP_MAX,
+        }
+    }
+
+    fn climb(&mut self) {
+        let mean = self.sum / f64::from(self.batches);
+        let better = mean < self.last_mean;
+        // Without an improvement the direction is reversed and the step halved; after two
+        // improvements in sequence the step is doubled.
+        if !better {
+            self.up = !self.up;
+            self.step = (self.step / 2.0).max(ASBS_STEP_MIN);
+        } else if self.was_better {
+            self.step = (self.step * 2.0).min(ASBS_STEP_MAX);
+        }
+        let by = if self.up { self.step } else { -self.step };
+        self.limit = (self.limit * (1.0 + by)).clamp(1.0, ASBS_MAX);
+        (self.last_mean, self.was_better, self.batches, self.sum) = (mean, better, 0, 0.0);
+    }
+}
+
+impl BaselineRule for AdaptiveSharedBatch {
+    fn queue(&mut self) -> &mut BaselineQueue {
+        &mut self.queue
+    }
+
+    fn learn(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
+        let Some(first) = done.members.first() else { return };
+        self.batches += 1;
+        self.sum += desk.now().since(desk.arrival(*first).at).as_secs_f64();
+        if self.batches >= ASBS_BATCHES {
+            self.climb();
+        }
+    }
+
+    /// Dispatches while the limit has room. A fractional slot is used with that probability.
+    fn step(&mut self, desk: &mut SimProxy) {
+        while let Some(key) = self.queue.oldest() {
+            let room = self.limit - f64::from(self.queue.in_flight);
+            if room <= 0.0 || (room < 1.0 && desk.draw().unit() > room) {
+                return;
+            }
+            self.queue.send(desk, key, self.items);
+        }
+    }
+}

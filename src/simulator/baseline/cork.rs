@@ -1,0 +1,199 @@
+//! BentoML's `CorkDispatcher`, as of 2026-04.
+//!
+//! One batch is in flight at a time. The duration of a batch is fitted as a linear function of its
+//! size, over the last 50 batches and every 5 s. The dispatcher decides once per millisecond: the
+//! head expires if the fit predicts it to be late, and the queue is held while waiting for one more
+//! call costs the queued items less than the mean wait of the past.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::batching::{KeyId, Tick};
+
+use super::super::batch::{BatchCompletion, ResponseStatus};
+use super::super::proxy::SimProxy;
+use super::{BaselineQueue, BaselineRule};
+
+const TICK: Duration = Duration::from_millis(1);
+const TICK_MS: f64 = 1.0;
+const SAMPLES: usize = 50;
+const FIT_PERIOD: Duration = Duration::from_secs(5);
+/// Share of a wait or a budget that is used.
+const USED_SHARE: f64 = 0.95;
+/// Batch sizes sent first, whatever is queued, as samples for the fit.
+const TRAINING: [u32; 11] = [1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 3];
+/// Queue length in items above which heads past their deadline expire during training.
+const TRAINING_QUEUE: u32 = 6;
+
+#[derive(Debug)]
+pub(super) struct Cork {
+    queue: BaselineQueue,
+    items: u32,
+    line: Option<LinearFit>,
+    samples: VecDeque<Sample>,
+    answered: u32,
+    trained: usize,
+    next_fit: Tick,
+    wakes: Tick,
+    /// Time that the head of the batch in flight had waited, in milliseconds.
+    head_waited: f64,
+}
+
+/// The linear fit and the mean wait, in milliseconds.
+#[derive(Debug, Clone, Copy)]
+struct LinearFit {
+    per_item: f64,
+    per_batch: f64,
+    wait: f64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    items: f64,
+    time: f64,
+    waited: f64,
+}
+
+/// The next action for a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CorkAction {
+    Expire,
+    Later,
+    Send(u32),
+}
+
+// === impl Cork ===
+
+impl Cork {
+    pub(super) fn new(items: u32) -> Self {
+        Self {
+            queue: BaselineQueue::default(),
+            items,
+            line: None,
+            samples: VecDeque::new(),
+            answered: 0,
+            trained: 0,
+            next_fit: Tick::default(),
+            wakes: Tick::default(),
+            head_waited: 0.0,
+        }
+    }
+
+    fn decide(&self, desk: &SimProxy, key: KeyId) -> Option<(CorkAction, f64)> {
+        let waited = |id| millis(desk.now().since(desk.arrival(id).at));
+        let head = waited(self.queue.head(key)?);
+        let newest = waited(self.queue.newest(key)?);
+        let (n, slo, out) = (self.queue.items(key), millis(desk.slo()), self.queue.in_flight > 0);
+        let line = self.line.unwrap_or_else(|| LinearFit::guess(slo));
+        // During training, batches of fixed sizes are sent.
+        let items = f64::from(n);
+        if let Some(&size) = TRAINING.get(self.trained) {
+            let step = if n > TRAINING_QUEUE && head >= slo {
+                CorkAction::Expire
+            } else if out || (n < size && line.is_worth_waiting(f64::from(size), head, slo)) {
+                CorkAction::Later
+            } else {
+                CorkAction::Send(size)
+            };
+            return Some((step, 0.0));
+        }
+        // The head expires if the fit predicts it to miss the SLO. Otherwise the queue is held
+        // while a batch is in flight, or while another tick costs the queued items at most the mean
+        // wait.
+        let late = n > 1 && head + line.per_item * items + line.per_batch >= slo;
+        let step = if late || (out && n == 1 && head >= slo) {
+            CorkAction::Expire
+        } else if out || (n < self.items && items * (newest + TICK_MS + line.per_item) <= line.wait * USED_SHARE) {
+            CorkAction::Later
+        } else {
+            CorkAction::Send(self.items)
+        };
+        Some((step, head))
+    }
+
+    fn fit(&mut self) {
+        let count = self.samples.len() as f64;
+        let sum = |of: &dyn Fn(&Sample) -> f64| self.samples.iter().map(of).sum::<f64>();
+        let (x, y) = (sum(&|s| s.items), sum(&|s| s.time));
+        let (xx, xy) = (sum(&|s| s.items * s.items), sum(&|s| s.items * s.time));
+        let determinant = count * xx - x * x;
+        let (per_item, per_batch) = if determinant > 1e-9 {
+            let per_item = (count * xy - x * y) / determinant;
+            (per_item, (y - per_item * x) / count)
+        } else {
+            // All samples have one size: use the least-squares solution of minimum norm.
+            let (x, y) = (x / count, y / count);
+            (y * x / (x * x + 1.0), y / (x * x + 1.0))
+        };
+        let wait = (sum(&|s| s.waited) / count).max(0.0);
+        self.line = Some(LinearFit { per_item: per_item.max(1e-3), per_batch: per_batch.max(0.0), wait });
+    }
+
+    fn later(&mut self, desk: &mut SimProxy) {
+        if self.wakes <= desk.now() {
+            self.wakes = desk.now().after(TICK);
+            desk.wake(Some(self.wakes));
+        }
+    }
+}
+
+impl BaselineRule for Cork {
+    fn queue(&mut self) -> &mut BaselineQueue {
+        &mut self.queue
+    }
+
+    fn learn(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
+        if done.status != ResponseStatus::Ok {
+            return;
+        }
+        self.answered += 1;
+        // The first two batches warm the model up.
+        if self.answered <= 2 {
+            return;
+        }
+        let time = millis(desk.now().since(done.sent));
+        if self.samples.len() == SAMPLES {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(Sample { items: f64::from(done.items), time, waited: self.head_waited });
+        if desk.now() >= self.next_fit || matches!(self.answered, 9..=11) {
+            self.next_fit = desk.now().after(FIT_PERIOD);
+            self.fit();
+        }
+    }
+
+    fn step(&mut self, desk: &mut SimProxy) {
+        while let Some(key) = self.queue.oldest() {
+            let Some((step, waited)) = self.decide(desk, key) else { return };
+            match step {
+                CorkAction::Expire => self.queue.expire_head(desk, key),
+                CorkAction::Later => return self.later(desk),
+                CorkAction::Send(items) => {
+                    self.trained += usize::from(self.trained < TRAINING.len());
+                    self.head_waited = waited;
+                    self.queue.send(desk, key, items);
+                }
+            }
+        }
+    }
+}
+
+// === impl LinearFit ===
+
+impl LinearFit {
+    /// Returns the initial guess: shares of the SLO.
+    fn guess(slo: f64) -> Self {
+        Self { per_item: (slo * 2.0 / 30.0).min(2000.0), per_batch: (slo / 30.0).min(1000.0), wait: 0.0 }
+    }
+
+    /// Returns `true` if, during training, it is worth waiting until a batch of this size is
+    /// queued.
+    fn is_worth_waiting(&self, size: f64, head: f64, slo: f64) -> bool {
+        let until = (USED_SHARE * slo).min((2.0 * size + 1.0) * self.per_item + self.per_batch);
+        size > 1.0 && size * self.per_item + self.per_batch + head <= until
+    }
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}

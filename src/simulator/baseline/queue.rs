@@ -1,0 +1,123 @@
+//! The queue of a baseline: one FIFO queue per merge key.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::batching::{CallId, KeyId};
+
+use super::super::batch::{BatchCompletion, ResponseStatus};
+use super::super::proxy::SimProxy;
+
+#[derive(Debug, Default)]
+pub(super) struct BaselineQueue {
+    lines: BTreeMap<KeyId, KeyQueue>,
+    /// Number of batches in flight.
+    pub(super) in_flight: u32,
+}
+
+#[derive(Debug, Default)]
+struct KeyQueue {
+    calls: VecDeque<CallId>,
+    items: u32,
+}
+
+// === impl BaselineQueue ===
+
+impl BaselineQueue {
+    pub(super) fn push(&mut self, desk: &SimProxy, id: CallId) {
+        let call = &desk.arrival(id).call;
+        let line = self.lines.entry(call.key).or_default();
+        line.calls.push_back(id);
+        line.items += call.items;
+    }
+
+    pub(super) fn remove(&mut self, desk: &SimProxy, key: KeyId, id: CallId) {
+        if let Some(line) = self.lines.get_mut(&key)
+            && let Some(place) = line.calls.iter().position(|queued| *queued == id)
+        {
+            line.calls.remove(place);
+            line.items -= desk.arrival(id).call.items;
+        }
+    }
+
+    pub(super) fn keys(&self) -> Vec<KeyId> {
+        self.lines.keys().copied().collect()
+    }
+
+    /// Returns the key with the head that arrived first.
+    pub(super) fn oldest(&self) -> Option<KeyId> {
+        let heads = self.lines.iter().filter_map(|(key, line)| line.calls.front().map(|head| (*head, *key)));
+        heads.min().map(|(_, key)| key)
+    }
+
+    pub(super) fn items(&self, key: KeyId) -> u32 {
+        self.lines.get(&key).map_or(0, |line| line.items)
+    }
+
+    pub(super) fn head(&self, key: KeyId) -> Option<CallId> {
+        self.lines.get(&key)?.calls.front().copied()
+    }
+
+    pub(super) fn newest(&self, key: KeyId) -> Option<CallId> {
+        self.lines.get(&key)?.calls.back().copied()
+    }
+
+    /// Expires the head of a queue.
+    pub(super) fn expire_head(&mut self, desk: &mut SimProxy, key: KeyId) {
+        if let Some(id) = self.pop(desk, key) {
+            desk.expire(id);
+        }
+    }
+
+    /// Sends calls from the head of a queue with up to this number of items together, and at least
+    /// one call, however large it is.
+    pub(super) fn send(&mut self, desk: &mut SimProxy, key: KeyId, items_max: u32) {
+        let mut members = Vec::new();
+        let mut items = 0;
+        while let Some(head) = self.head(key) {
+            items += desk.arrival(head).call.items;
+            if items > items_max && !members.is_empty() {
+                break;
+            }
+            members.extend(self.pop(desk, key));
+        }
+        if !members.is_empty() {
+            self.in_flight += 1;
+            desk.send(members);
+        }
+    }
+
+    /// Handles the completion of a batch. A batch refused for its size is sent again in halves; the
+    /// members of a batch refused for overload are queued again in front.
+    pub(super) fn settle(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
+        self.in_flight -= 1;
+        match (done.status, done.members.as_slice()) {
+            (ResponseStatus::Ok, _) | (_, []) => {}
+            (ResponseStatus::Overloaded, members) => {
+                for &id in members.iter().rev() {
+                    let call = &desk.arrival(id).call;
+                    let line = self.lines.entry(call.key).or_default();
+                    line.calls.push_front(id);
+                    line.items += call.items;
+                }
+            }
+            (ResponseStatus::TooLarge { .. } | ResponseStatus::OutOfMemory, [id]) => desk.refuse(*id),
+            (ResponseStatus::TooLarge { .. } | ResponseStatus::OutOfMemory, members) => {
+                let (first, second) = members.split_at(members.len() / 2);
+                for half in [first, second] {
+                    self.in_flight += 1;
+                    desk.send(half.to_vec());
+                }
+            }
+        }
+    }
+
+    fn pop(&mut self, desk: &SimProxy, key: KeyId) -> Option<CallId> {
+        let line = self.lines.get_mut(&key)?;
+        let id = line.calls.pop_front()?;
+        line.items -= desk.arrival(id).call.items;
+        if line.calls.is_empty() {
+            self.lines.remove(&key);
+        }
+        Some(id)
+    }
+}

@@ -1,0 +1,135 @@
+//! Ablations: rows with one feature disabled. Without a feature at least half of its gain in the
+//! prototype has to be lost, and no feature may cost anything where it is not needed.
+
+use crate::batching::Feature;
+
+use super::super::super::groupage::{GroupagePolicy, PolicyOverrides};
+use super::super::super::scenario::Scenario;
+use super::super::criteria::{Comparison, Metric};
+use super::super::{AverageFigures, CriterionResult, PolicyRuns, judged};
+use super::{CaseReport, named, verdict};
+
+/// Reference values of the prototype with a feature and without it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum ReferenceGain {
+    Goodput(f64, f64),
+    /// Mean in milliseconds.
+    Mean(f64, f64),
+    /// No gain: the feature must not cost anything either.
+    Nothing,
+    /// Shown for comparison and not judged, since it is part of another feature.
+    Shown,
+}
+
+/// A row and the features that are disabled in it, one at a time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in super::super) struct Ablation {
+    row: &'static str,
+    gains: &'static [(Feature, ReferenceGain)],
+}
+
+/// Share of its gain that has to be lost without a feature.
+const LOSS_SHARE_MIN: f64 = 0.5;
+/// Factor of the mean that a feature may cost where it is not needed, for noise.
+const FREE_FACTOR: f64 = 1.02;
+
+const ALL: [Ablation; 9] = [
+    Ablation { row: "bursty MMPP", gains: &[(Feature::Shedding, ReferenceGain::Goodput(0.756, 0.195))] },
+    Ablation {
+        row: "padded over",
+        gains: &[
+            (Feature::Shedding, ReferenceGain::Goodput(0.897, 0.041)),
+            (Feature::Grouping, ReferenceGain::Goodput(0.897, 0.339)),
+        ],
+    },
+    Ablation { row: "padded lens", gains: &[(Feature::Grouping, ReferenceGain::Mean(12.8, 18.0))] },
+    // In this row the limiter finds two batches in flight, which overlap as with a lead.
+    Ablation { row: "host 3ms", gains: &[(Feature::Lead, ReferenceGain::Shown)] },
+    Ablation {
+        row: "thrash",
+        gains: &[(Feature::Cost, ReferenceGain::Goodput(1.0, 0.855)), (Feature::Cost, ReferenceGain::Mean(8.8, 37.5))],
+    },
+    Ablation {
+        row: "pow2 shapes",
+        gains: &[(Feature::Cost, ReferenceGain::Mean(17.4, 26.9)), (Feature::Plan, ReferenceGain::Shown)],
+    },
+    Ablation { row: "closed 32", gains: &[(Feature::Gather, ReferenceGain::Mean(12.5, 16.2))] },
+    Ablation { row: "fan-out 32", gains: &[(Feature::Gather, ReferenceGain::Mean(16.2, 18.8))] },
+    Ablation { row: "engine", gains: &[(Feature::StandAside, ReferenceGain::Mean(13.5, 14.3))] },
+];
+
+/// The row in which no feature is needed.
+const FREE_ROW: Ablation = Ablation {
+    row: "mid",
+    gains: &[
+        (Feature::Cost, ReferenceGain::Nothing),
+        (Feature::Plan, ReferenceGain::Nothing),
+        (Feature::Gather, ReferenceGain::Nothing),
+        (Feature::Lead, ReferenceGain::Nothing),
+        (Feature::StandAside, ReferenceGain::Nothing),
+    ],
+};
+
+// === impl Ablation ===
+
+impl Ablation {
+    pub(in super::super) fn all() -> Vec<Self> {
+        ALL.into_iter().chain([FREE_ROW]).collect()
+    }
+
+    pub(in super::super) fn run(self, seeds: u64) -> CaseReport {
+        let row = named(self.row);
+        let figures = |without| {
+            let row = Scenario { tuning: PolicyOverrides { without, ..row.tuning }, ..row.clone() };
+            PolicyRuns::of(&row, seeds, |seed| Box::new(GroupagePolicy::of(&row, seed))).figures(&judged(&row))
+        };
+        let mut case = CaseReport::new(format!("ablation, {}", self.row));
+        let whole = figures(None);
+        case.line("ours", whole);
+        let mut last = None;
+        for (skill, gain) in self.gains {
+            // Two gains of one feature in sequence share its runs.
+            let without = match last {
+                Some((same, figures)) if same == *skill => figures,
+                _ => {
+                    let figures = figures(Some(*skill));
+                    case.line(format!("without {}", skill.name()), figures);
+                    figures
+                }
+            };
+            last = Some((*skill, without));
+            case.verdicts.extend(gain.judge(*skill, &whole, &without));
+        }
+        case
+    }
+}
+
+// === impl ReferenceGain ===
+
+impl ReferenceGain {
+    fn judge(self, skill: Feature, with: &AverageFigures, without: &AverageFigures) -> Option<CriterionResult> {
+        let name = skill.name();
+        let judged = match self {
+            Self::Shown => return None,
+            Self::Goodput(high, low) => {
+                let limit = with.goodput - LOSS_SHARE_MIN * (high - low);
+                let of = format!("without {name}: ours {:.3} − half of {:.3}", with.goodput, high - low);
+                CriterionResult {
+                    bar: "part",
+                    ..verdict(Metric::Goodput, without.goodput, Comparison::AtMost, limit, of)
+                }
+            }
+            Self::Mean(low, high) => {
+                let limit = with.mean + LOSS_SHARE_MIN * (high - low);
+                let of = format!("without {name}: ours {:.2} ms + half of {:.1} ms", with.mean, high - low);
+                CriterionResult { bar: "part", ..verdict(Metric::Mean, without.mean, Comparison::AtLeast, limit, of) }
+            }
+            Self::Nothing => {
+                let limit = FREE_FACTOR * without.mean;
+                let of = format!("{FREE_FACTOR} × {:.2} ms without {name}, which is not needed here", without.mean);
+                CriterionResult { bar: "part", ..verdict(Metric::Mean, with.mean, Comparison::AtMost, limit, of) }
+            }
+        };
+        Some(judged)
+    }
+}

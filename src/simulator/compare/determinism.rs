@@ -1,0 +1,33 @@
+//! Determinism: runs each seed twice, and replays the recorded events on a fresh core.
+
+use super::super::groupage::GroupagePolicy;
+use super::super::run;
+use super::super::scenario::Scenario;
+use super::criteria::{Comparison, CriterionResult, Metric};
+
+/// Counts the seeds that give equal calls, events and decisions in two runs, and equal decisions
+/// when the events are replayed.
+pub(super) fn again(scenario: &Scenario, seeds: u64) -> CriterionResult {
+    let equal = (0..seeds).filter(|seed| first_difference(scenario, *seed).is_none()).count();
+    let of = "run twice, then replayed from its events".to_owned();
+    let (found, limit) = (equal as f64, seeds as f64);
+    CriterionResult { bar: "seed", quantity: Metric::Seeds, found, sense: Comparison::AtLeast, limit, of }
+}
+
+/// Describes the first difference between two runs of a seed, or between a run and the replay of
+/// its events. Returns `None` if all are equal.
+#[must_use]
+pub fn first_difference(scenario: &Scenario, seed: u64) -> Option<String> {
+    let (mut first, mut second) =
+        (GroupagePolicy::of(scenario, seed).recorded(), GroupagePolicy::of(scenario, seed).recorded());
+    let (one, other) = (run(scenario, &mut first, seed), run(scenario, &mut second, seed));
+    if one != other {
+        return Some("two runs end calls differently".to_owned());
+    }
+    if first.log() != second.log() {
+        return Some("two runs decide differently".to_owned());
+    }
+    let fresh = GroupagePolicy::of(scenario, seed);
+    let told = first.log()?.replay(fresh.batcher().clone());
+    told.err().map(|other| format!("event {} has another effect when replayed: {:?}", other.0, other.1))
+}

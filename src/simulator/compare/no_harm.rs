@@ -1,0 +1,134 @@
+//! The no-harm table: Groupage beside calls that are forwarded at once, window by window from a
+//! cold start, on the same arrivals.
+//!
+//! `rows` holds the combinations of servers, loads and merge keys, `change` servers that change
+//! during a run, `windows` the measurements in a window, `criteria` the criteria. A window is long
+//! enough to measure a rate and not waves: at least a second, five service times and two sojourn
+//! times of direct callers.
+//!
+//! Left out: the overhead of the proxy itself, for which 0.3 ms are allowed, and holding, SLOs and
+//! several cost classes, which other rows cover.
+
+mod change;
+mod criteria;
+mod rows;
+mod servers;
+mod windows;
+
+use std::time::Duration;
+
+use super::super::baseline::Baseline;
+use super::super::groupage::GroupagePolicy;
+use super::super::scenario::Scenario;
+use super::super::{RunResult, run};
+use super::CriterionResult;
+use change::ServerChange;
+use criteria::HarmCriteria;
+use windows::AnswerWindow;
+
+pub use criteria::HarmTotals;
+
+/// A run with its scenario and criteria.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct HarmTask {
+    name: String,
+    scenario: Scenario,
+    window: Duration,
+    windows: usize,
+    criteria: HarmCriteria,
+}
+
+/// The result of a row or change.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NoHarmReport {
+    /// Server, time of an unbatched call, load and merge keys.
+    pub name: String,
+    /// Groupage relative to direct calls, by window.
+    pub windows: Vec<WindowRatio>,
+    /// Evaluated criteria.
+    pub verdicts: Vec<CriterionResult>,
+    /// `true` for the rows that are counted in the totals, `false` for changes.
+    pub counted: bool,
+}
+
+/// A window of Groupage divided by the same window of direct calls. The times are reduced by the
+/// allowed overhead of a proxy.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WindowRatio {
+    /// Number of answers of direct calls, in all seeds together.
+    pub direct: u32,
+    /// Ratio of the answers.
+    pub rate: f64,
+    /// Ratio of the mean latencies.
+    pub mean: f64,
+    /// Ratio of the 99th percentiles of the latency.
+    pub p99: f64,
+    /// `true` if something was tested in the window.
+    pub tested: bool,
+}
+
+/// Returns the rows and changes with all of these words in their names. Words are separated by
+/// commas, alternatives by `|`.
+pub(super) fn tasks(only: &str) -> Vec<HarmTask> {
+    let all = rows::all().into_iter().chain(ServerChange::all().iter().map(ServerChange::task));
+    let named = |task: &HarmTask| {
+        let words: Vec<&str> = task.name.split(' ').collect();
+        only.split(',').filter(|part| !part.is_empty()).all(|part| part.split('|').any(|word| words.contains(&word)))
+    };
+    all.filter(named).collect()
+}
+
+/// Returns a sample that runs in seconds.
+pub(super) fn sample() -> Vec<HarmTask> {
+    tasks("").into_iter().filter(|task| rows::SAMPLE.contains(&task.name.as_str())).collect()
+}
+
+// === impl HarmTask ===
+
+impl HarmTask {
+    pub(super) fn run(&self, seeds: u64) -> NoHarmReport {
+        let seed_runs = (0..seeds).map(|seed| {
+            let mut ours = GroupagePolicy::of(&self.scenario, seed).watched();
+            let run = run(&self.scenario, &mut ours, seed);
+            (run, ours.tests().to_vec())
+        });
+        let (runs, tests): (Vec<RunResult>, Vec<_>) = seed_runs.unzip();
+        let ours = AnswerWindow::of(&runs, self.window, self.windows);
+        drop(runs);
+        let runs: Vec<RunResult> =
+            (0..seeds).map(|seed| run(&self.scenario, Baseline::Direct.build().as_mut(), seed)).collect();
+        let direct = AnswerWindow::of(&runs, self.window, self.windows);
+        let tested = windows::tested(&tests, &direct, self.window);
+        let windows: Vec<WindowRatio> = direct
+            .iter()
+            .zip(&ours)
+            .zip(tested)
+            .map(|((direct, ours), tested)| direct.compare(ours, tested, seeds, self.window))
+            .collect();
+        let verdicts = self.criteria.judge(&windows, self.window);
+        NoHarmReport {
+            name: self.name.clone(),
+            windows,
+            verdicts,
+            counted: matches!(self.criteria, HarmCriteria::Row { .. }),
+        }
+    }
+}
+
+// === impl NoHarmReport ===
+
+impl NoHarmReport {
+    /// Returns the windows that have enough answers to be judged.
+    pub fn judged(&self) -> impl Iterator<Item = &WindowRatio> {
+        self.windows.iter().filter(|ratio| ratio.is_judged())
+    }
+
+    /// Returns the lowest rate of a window, and the highest mean and p99.
+    #[must_use]
+    pub fn worst(&self) -> (f64, f64, f64) {
+        let start = (f64::INFINITY, 0.0, 0.0);
+        self.judged().fold(start, |(rate, mean, p99): (f64, f64, f64), ratio| {
+            (rate.min(ratio.rate), mean.max(ratio.mean), p99.max(ratio.p99))
+        })
+    }
+}

@@ -1,0 +1,171 @@
+//! The event loop: one proxy in front of one upstream, in virtual time.
+//!
+//! The same scenario, policy and seed give the same run. Calls come from an open workload, which is
+//! drawn in advance and equal for every policy, or from the clients of a closed loop, which wait
+//! for their answer and think. After the horizon no new calls arrive, and the remaining ones are
+//! served for a limited time. The overhead of the proxy itself is left out.
+
+use std::time::Duration;
+
+use crate::batching::Tick;
+
+use super::call::{Arrival, CompletedCall};
+use super::event_queue::SimEvent;
+use super::policy::SimPolicy;
+use super::proxy::{DispatchCounts, SimProxy};
+use super::scenario::Scenario;
+use super::splitmix64::SplitMix64;
+use super::upstream::UpstreamState;
+use super::workload::{ClosedLoopClient, DrawnWorkload};
+
+/// Maximum time for which a run goes on after the horizon, in addition to half the horizon. A queue
+/// of a few seconds drains within it, and a queue that never drains does not delay the end of the
+/// run.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Number of calls that are freed together.
+const CHUNK_CALLS: usize = 1 << 18;
+
+/// Purposes of random numbers. Each has its own stream, so that a policy that draws more numbers
+/// does not change the arrivals.
+const PURPOSE_UPSTREAM: u64 = 1;
+const PURPOSE_POLICY: u64 = 2;
+const PURPOSE_WORKLOAD: u64 = 3;
+
+/// The result of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunResult {
+    /// Every call that arrived, in order of arrival.
+    pub calls: Vec<CompletedCall>,
+    /// Counters of what was sent.
+    pub counts: DispatchCounts,
+    /// Share of the upstream's slot time spent executing.
+    pub busy: f64,
+    /// Instant after which no new calls arrive.
+    pub horizon: Tick,
+}
+
+/// Runs a scenario under a policy.
+///
+/// # Panics
+/// If the policy ends or sends a call twice.
+pub fn run(scenario: &Scenario, policy: &mut dyn SimPolicy, seed: u64) -> RunResult {
+    let horizon = Tick::default().after(scenario.horizon);
+    let mut draw = SplitMix64::new(seed, PURPOSE_WORKLOAD);
+    let source = DrawnWorkload::new(&scenario.workload, scenario.slo, scenario.horizon, &mut draw);
+    let upstream = UpstreamState::new(scenario.upstream.clone(), SplitMix64::new(seed, PURPOSE_UPSTREAM));
+    let mut desk = SimProxy::new(scenario.slo, upstream, SplitMix64::new(seed, PURPOSE_POLICY));
+    desk.upstream.start(&mut desk.agenda);
+    let mut engine = EventLoop { desk, clients: source.clients, horizon };
+    engine.start_clients();
+    engine.drive(source.open, policy);
+    let EventLoop { desk, .. } = engine;
+    RunResult { counts: desk.counts, busy: desk.upstream.busy_share(desk.now), calls: desk.into_outcomes(), horizon }
+}
+
+struct EventLoop {
+    desk: SimProxy,
+    clients: Vec<ClosedLoopClient>,
+    horizon: Tick,
+}
+
+/// The source of the next event. Where instants are equal, the order of the variants applies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum EventSource {
+    Arrival,
+    Event,
+    Wake,
+}
+
+/// Iterates over the arrivals in parts, each of which is freed once it is consumed: the calls of a
+/// day take half a gigabyte.
+fn drain_in_chunks(mut open: Vec<Arrival>) -> impl Iterator<Item = Arrival> {
+    let mut parts = Vec::new();
+    while open.len() > CHUNK_CALLS {
+        parts.push(open.split_off(open.len() - CHUNK_CALLS));
+        open.shrink_to_fit();
+    }
+    parts.push(open);
+    parts.into_iter().rev().flatten()
+}
+
+// === impl EventLoop ===
+
+impl EventLoop {
+    fn start_clients(&mut self) {
+        for (i, client) in (0_u32..).zip(&mut self.clients) {
+            self.desk.agenda.at(Tick::default().after(client.first()), SimEvent::Client(i));
+        }
+    }
+
+    fn drive(&mut self, open: Vec<Arrival>, policy: &mut dyn SimPolicy) {
+        let end = self.horizon.after(self.horizon.since(Tick::default()) / 2).after(DRAIN_TIME_MAX);
+        let mut open = drain_in_chunks(open).peekable();
+        loop {
+            let due = [
+                (open.peek().map(|arrival| arrival.at), EventSource::Arrival),
+                (self.desk.agenda.next_at(), EventSource::Event),
+                (self.desk.wake, EventSource::Wake),
+            ];
+            let next = due.into_iter().filter_map(|(at, what)| at.map(|at| (at, what))).min();
+            let Some((at, what)) = next.filter(|(at, _)| *at <= end) else { return };
+            // A policy may request an instant that has passed: it is called at the present one.
+            self.desk.now = self.desk.now.max(at);
+            match what {
+                EventSource::Arrival => {
+                    if let Some(arrival) = open.next() {
+                        let id = self.desk.admit(arrival, None);
+                        policy.arrival(&mut self.desk, id);
+                    }
+                }
+                EventSource::Event => {
+                    if let Some(event) = self.desk.agenda.pop() {
+                        self.handle(event, policy);
+                    }
+                }
+                EventSource::Wake => {
+                    self.desk.wake = None;
+                    policy.tick(&mut self.desk);
+                }
+            }
+            self.schedule_freed_clients();
+        }
+    }
+
+    fn handle(&mut self, event: SimEvent, policy: &mut dyn SimPolicy) {
+        match event {
+            SimEvent::Client(client) => {
+                let now = self.desk.now;
+                if now > self.horizon {
+                    return;
+                }
+                let arrival = self.clients[client as usize].call(now);
+                let id = self.desk.admit(arrival, Some(client));
+                policy.arrival(&mut self.desk, id);
+            }
+            SimEvent::Cancel(id) => {
+                if self.desk.leave(id) {
+                    policy.cancel(&mut self.desk, id);
+                }
+            }
+            SimEvent::Upstream(step) => {
+                let SimProxy { upstream, agenda, now, .. } = &mut self.desk;
+                upstream.step(*now, step, agenda);
+            }
+            SimEvent::Answer(id, status) => {
+                if let Some(done) = self.desk.answer(id, status) {
+                    policy.done(&mut self.desk, &done);
+                }
+            }
+        }
+    }
+
+    /// Draws the think time of the clients of calls that have ended, and schedules their next
+    /// calls.
+    fn schedule_freed_clients(&mut self) {
+        while let Some(client) = self.desk.freed_clients.pop() {
+            let think = self.clients[client as usize].think();
+            self.desk.agenda.at(self.desk.now.after(think), SimEvent::Client(client));
+        }
+    }
+}

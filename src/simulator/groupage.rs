@@ -1,0 +1,284 @@
+//! The Groupage core as a policy: the real [`Batcher`], driven as the proxy drives it.
+//!
+//! It includes a small version of the failure handling of the proxy: a batch that was too large or
+//! failed is isolated on its own slot, within the replay budget, and its completion is reported to
+//! the core afterwards. Left out: the bytes of merge keys, sockets, and timeouts of executions.
+
+mod control_loop;
+mod tuning;
+
+use std::collections::BTreeMap;
+
+use crate::batching::{
+    BatchId, BatchOutcome, Batcher, CallId, Decision, DispatchCause, IsolationPlan, Limits, Observation, PartOutcome,
+    ReplayBudget, Tick,
+};
+
+use super::batch::{BatchCompletion, ResponseStatus, SimBatchId};
+use super::event_log::{CoreRecorder, EventLog};
+use super::policy::SimPolicy;
+use super::proxy::SimProxy;
+use control_loop::ControlLoop;
+pub use tuning::PolicyOverrides;
+
+/// Maximum number of members of a failed batch that are replayed one by one; a larger batch is
+/// bisected (`failure.isolateAbove`).
+const ISOLATE_ABOVE: u32 = 4;
+/// Replays allowed in addition to the client calls, in thousandths of them
+/// (`failure.replayBudget`).
+const REPLAY_PERMILLE: u32 = 100;
+
+/// A policy that drives a core under some limits.
+#[derive(Debug)]
+pub struct GroupagePolicy {
+    name: String,
+    core: CoreRecorder,
+    steering: Option<ControlLoop>,
+    budget: ReplayBudget,
+    in_flight: BTreeMap<SimBatchId, BatchExecution>,
+    /// Instants of the events at which something was being tested, if they are recorded.
+    tests: Option<Vec<Tick>>,
+}
+
+/// A batch of the core, or a part of one that failed.
+#[derive(Debug)]
+struct BatchExecution {
+    batch: BatchId,
+    started: Tick,
+    members: Vec<CallId>,
+    /// Instant of the response to the whole batch, if parts of it were sent afterwards.
+    answered: Option<Tick>,
+    isolation: Option<IsolationState>,
+}
+
+#[derive(Debug)]
+struct IsolationState {
+    plan: IsolationPlan,
+    part: std::ops::Range<usize>,
+    /// Outcome of the whole batch, which is reported to the core at the end.
+    outcome: BatchOutcome,
+}
+
+// === impl GroupagePolicy ===
+
+impl GroupagePolicy {
+    /// Creates a policy with a fresh core.
+    #[must_use]
+    pub fn new(name: impl Into<String>, limits: Limits, seed: u64) -> Self {
+        Self::with(name, Batcher::new(limits, seed))
+    }
+
+    /// Creates a policy with an existing core.
+    #[must_use]
+    pub fn with(name: impl Into<String>, batcher: Batcher) -> Self {
+        Self {
+            name: name.into(),
+            core: CoreRecorder::new(batcher),
+            steering: None,
+            budget: ReplayBudget::new(REPLAY_PERMILLE),
+            in_flight: BTreeMap::new(),
+            tests: None,
+        }
+    }
+
+    /// Enables the log of the inputs and outputs of the core.
+    #[must_use]
+    pub fn recorded(mut self) -> Self {
+        self.core.keep();
+        self
+    }
+
+    /// Enables the record of the instants at which something is tested.
+    #[must_use]
+    pub fn watched(mut self) -> Self {
+        self.tests = Some(Vec::new());
+        self
+    }
+
+    /// Returns the instants at which something was tested, one per event.
+    #[must_use]
+    pub fn tests(&self) -> &[Tick] {
+        self.tests.as_deref().unwrap_or_default()
+    }
+
+    /// Returns the log, if it is enabled.
+    #[must_use]
+    pub fn log(&self) -> Option<&EventLog> {
+        self.core.log()
+    }
+
+    /// Returns the core, to inspect what it has learned.
+    #[must_use]
+    pub fn batcher(&self) -> &Batcher {
+        &self.core.batcher
+    }
+
+    fn pump(&mut self, desk: &mut SimProxy) {
+        self.core.plan(desk.now());
+        let mut tested = self.tests.is_some() && self.core.batcher.is_testing();
+        while let Some(decision) = self.core.poll(desk.now()) {
+            match decision {
+                Decision::Dispatch(batch) => {
+                    tested |= batch.cause == DispatchCause::Probe;
+                    let members: Vec<CallId> = batch.members.iter().map(|member| member.id).collect();
+                    members.iter().for_each(|_| self.budget.client(desk.now()));
+                    self.budget.upstream(desk.now());
+                    let sent = desk.send(members.clone());
+                    let execution = BatchExecution {
+                        batch: batch.id,
+                        started: desk.now(),
+                        members,
+                        answered: None,
+                        isolation: None,
+                    };
+                    self.in_flight.insert(sent, execution);
+                }
+                Decision::Expire { id, .. } => desk.expire(id),
+                Decision::Abort(batch) => self.abort(desk, batch),
+            }
+        }
+        if let Some(tests) = self.tests.as_mut().filter(|_| tested) {
+            tests.push(desk.now());
+        }
+        desk.wake(self.core.next_wakeup());
+    }
+
+    fn abort(&mut self, desk: &mut SimProxy, batch: BatchId) {
+        let sent = self.in_flight.iter().find(|(_, execution)| execution.batch == batch).map(|(sent, _)| *sent);
+        if let Some((sent, execution)) = sent.and_then(|sent| self.in_flight.remove_entry(&sent)) {
+            desk.abort(sent);
+            self.complete(desk, &execution, BatchOutcome::Cancelled);
+        }
+    }
+
+    fn complete(&mut self, desk: &SimProxy, execution: &BatchExecution, outcome: BatchOutcome) {
+        let now = desk.now();
+        let first_byte = execution.answered.map(|at| at.since(execution.started));
+        let observed = Observation { duration: now.since(execution.started), first_byte, outcome };
+        self.core.complete(now, execution.batch, observed);
+    }
+
+    fn settle(&mut self, desk: &mut SimProxy, mut execution: BatchExecution, done: &BatchCompletion) {
+        let verdict = match done.status {
+            ResponseStatus::Ok => None,
+            ResponseStatus::TooLarge { limit } => Some(PartOutcome::TooLarge { limit }),
+            ResponseStatus::OutOfMemory => Some(PartOutcome::Failed),
+            // An overload concerns all members alike: each receives the response.
+            ResponseStatus::Overloaded => {
+                self.refuse(desk, &done.members);
+                None
+            }
+        };
+        let whole = 0..execution.members.len();
+        match (&mut execution.isolation, verdict) {
+            (None, None) => {
+                let outcome = observed(done.status);
+                return self.complete(desk, &execution, outcome);
+            }
+            // An unbatched call receives its own response.
+            (None, Some(_)) if whole.len() < 2 => {
+                self.refuse(desk, &done.members);
+                return self.complete(desk, &execution, observed(done.status));
+            }
+            // The whole batch failed: isolate its members.
+            (None, Some(verdict)) => {
+                let items = execution.members.iter().map(|id| desk.arrival(*id).call.items).collect();
+                let plan = IsolationPlan::new(items, ISOLATE_ABOVE, verdict);
+                execution.answered = Some(desk.now());
+                execution.isolation = Some(IsolationState { plan, part: whole, outcome: observed(done.status) });
+            }
+            // A part of a failed batch: refine the plan by its outcome, or answer its members.
+            (Some(isolating), verdict) => {
+                let part = isolating.part.clone();
+                match verdict {
+                    Some(verdict) if part.len() > 1 => isolating.plan.refine(part, verdict),
+                    Some(_) => self.refuse(desk, &done.members),
+                    None => execution.members[part].iter().for_each(|id| self.core.answered(*id)),
+                }
+            }
+        }
+        self.isolate(desk, execution);
+    }
+
+    /// Sends the next part of which a member still waits, or reports the completion of the batch to
+    /// the core.
+    fn isolate(&mut self, desk: &mut SimProxy, mut execution: BatchExecution) {
+        let Some(isolating) = &mut execution.isolation else { return };
+        let outcome = isolating.outcome;
+        while let Some(part) = isolating.plan.next_part() {
+            let waiting = |part: &std::ops::Range<usize>, desk: &SimProxy| -> Vec<CallId> {
+                execution.members[part.clone()].iter().copied().filter(|id| desk.is_queued(*id)).collect()
+            };
+            let members = waiting(&part, desk);
+            if members.is_empty() {
+                continue;
+            }
+            if part.len() == 1 {
+                // The replay of a single member is always allowed; it only counts against the
+                // budget.
+                self.budget.replay(desk.now());
+            } else if !self.budget.take(desk.now()) {
+                // The budget is empty: fall back to members one by one.
+                isolating.plan.split(part);
+                continue;
+            }
+            isolating.part = part;
+            let sent = desk.send(members);
+            self.in_flight.insert(sent, execution);
+            return;
+        }
+        self.complete(desk, &execution, outcome);
+    }
+
+    fn refuse(&mut self, desk: &mut SimProxy, members: &[CallId]) {
+        for id in members {
+            desk.refuse(*id);
+            self.core.answered(*id);
+        }
+    }
+}
+
+impl SimPolicy for GroupagePolicy {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn arrival(&mut self, desk: &mut SimProxy, id: CallId) {
+        let now = desk.now();
+        let call = self.steered(desk.arrival(id).call.clone());
+        if self.core.offer(now, call).is_err() {
+            desk.reject(id);
+        }
+        self.pump(desk);
+    }
+
+    fn done(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
+        if self.steering.is_some() && done.status == ResponseStatus::Ok {
+            let now = desk.now();
+            let answered = done.members.iter().map(|id| now.since(desk.arrival(*id).at));
+            self.steer(now, desk.slo(), answered);
+        }
+        if let Some(execution) = self.in_flight.remove(&done.id) {
+            self.settle(desk, execution, done);
+        }
+        self.pump(desk);
+    }
+
+    fn tick(&mut self, desk: &mut SimProxy) {
+        self.pump(desk);
+    }
+
+    fn cancel(&mut self, desk: &mut SimProxy, id: CallId) {
+        self.core.cancel(desk.now(), id);
+        self.pump(desk);
+    }
+}
+
+fn observed(status: ResponseStatus) -> BatchOutcome {
+    match status {
+        ResponseStatus::Ok => BatchOutcome::Ok,
+        ResponseStatus::TooLarge { limit } => BatchOutcome::TooLarge { limit },
+        ResponseStatus::OutOfMemory => BatchOutcome::OutOfMemory,
+        ResponseStatus::Overloaded => BatchOutcome::Overloaded { retry_after: None },
+    }
+}

@@ -1,0 +1,26 @@
+//! The interface of a batching policy: Groupage itself or a baseline.
+
+use crate::batching::CallId;
+
+use super::batch::BatchCompletion;
+use super::proxy::SimProxy;
+
+/// A batching policy. It observes only what a real proxy can observe: its queue, its batches in
+/// flight, and their completions.
+pub trait SimPolicy {
+    /// Returns the name used in tables.
+    fn name(&self) -> String;
+
+    /// Handles the arrival of a call.
+    fn arrival(&mut self, desk: &mut SimProxy, id: CallId);
+
+    /// Handles the completion of a batch. If the status is not `Ok`, its members are queued again,
+    /// and the policy decides on them.
+    fn done(&mut self, desk: &mut SimProxy, done: &BatchCompletion);
+
+    /// Handles the instant requested with [`SimProxy::wake`].
+    fn tick(&mut self, desk: &mut SimProxy);
+
+    /// Handles the cancellation of a call by its client. The call has already ended.
+    fn cancel(&mut self, desk: &mut SimProxy, id: CallId);
+}

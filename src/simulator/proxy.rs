@@ -1,0 +1,257 @@
+//! The simulated proxy: the interface through which a policy observes its calls and acts on them.
+//!
+//! It also records the state of every call and checks that each ends exactly once: a policy that
+//! ends or sends a call twice causes a panic at once.
+
+use std::time::Duration;
+
+use crate::batching::{CallId, Tick};
+
+use super::batch::{BatchCompletion, ResponseStatus, SimBatchId};
+use super::call::{Arrival, CallOutcome, CompletedCall};
+use super::curve::BatchLoad;
+use super::event_queue::{EventQueue, SimEvent};
+use super::splitmix64::SplitMix64;
+use super::upstream::UpstreamState;
+
+/// The proxy as a policy sees it.
+#[derive(Debug)]
+pub struct SimProxy {
+    pub(super) now: Tick,
+    pub(super) agenda: EventQueue,
+    pub(super) upstream: UpstreamState,
+    pub(super) wake: Option<Tick>,
+    /// Clients of the calls that ended since the engine last collected them.
+    pub(super) freed_clients: Vec<u32>,
+    pub(super) counts: DispatchCounts,
+    slo: Duration,
+    draw: SplitMix64,
+    book: Vec<CallEntry>,
+    sent: Vec<SentBatch>,
+    outstanding: u32,
+}
+
+/// Counters of what was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DispatchCounts {
+    /// Number of batches sent, including those sent again.
+    pub batches: u64,
+    /// Number of items in them.
+    pub items: u64,
+    /// Number of batches that the upstream refused.
+    pub refusals: u64,
+    /// Maximum number of calls without an outcome at one instant.
+    pub outstanding_max: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CallPhase {
+    Queued,
+    Sent,
+    Ended,
+}
+
+#[derive(Debug)]
+struct CallEntry {
+    ended: CompletedCall,
+    phase: CallPhase,
+    client: Option<u32>,
+}
+
+#[derive(Debug)]
+struct SentBatch {
+    at: Tick,
+    items: u32,
+    members: Vec<CallId>,
+    aborted: bool,
+}
+
+// === impl SimProxy ===
+
+impl SimProxy {
+    pub(super) fn new(slo: Duration, upstream: UpstreamState, draw: SplitMix64) -> Self {
+        Self {
+            now: Tick::default(),
+            agenda: EventQueue::default(),
+            upstream,
+            wake: None,
+            freed_clients: Vec::new(),
+            counts: DispatchCounts::default(),
+            slo,
+            draw,
+            book: Vec::new(),
+            sent: Vec::new(),
+            outstanding: 0,
+        }
+    }
+
+    /// Returns the current instant.
+    #[must_use]
+    pub fn now(&self) -> Tick {
+        self.now
+    }
+
+    /// Returns the SLO of the policy.
+    #[must_use]
+    pub fn slo(&self) -> Duration {
+        self.slo
+    }
+
+    /// Returns a call that has arrived.
+    #[must_use]
+    pub fn arrival(&self, id: CallId) -> &Arrival {
+        &self.entry(id).ended.arrival
+    }
+
+    /// Returns `true` if the call is queued: it has arrived, is not in flight and has not ended.
+    #[must_use]
+    pub fn is_queued(&self, id: CallId) -> bool {
+        self.entry(id).phase == CallPhase::Queued
+    }
+
+    /// Returns the random numbers for policies that draw.
+    pub fn draw(&mut self) -> &mut SplitMix64 {
+        &mut self.draw
+    }
+
+    /// Requests one [`super::SimPolicy::tick`] at this instant, in place of an earlier request.
+    /// `None` cancels the request.
+    pub fn wake(&mut self, at: Option<Tick>) {
+        self.wake = at;
+    }
+
+    /// Sends calls upstream as one batch.
+    ///
+    /// # Panics
+    /// If there are none, or one of them is not in the queue.
+    pub fn send(&mut self, members: Vec<CallId>) -> SimBatchId {
+        assert!(!members.is_empty(), "a batch is not empty");
+        let mut load = BatchLoad::default();
+        for &id in &members {
+            let entry = self.entry_mut(id);
+            assert!(entry.phase == CallPhase::Queued, "{id:?} is {:?} and cannot be sent", entry.phase);
+            entry.phase = CallPhase::Sent;
+            let call = &entry.ended.arrival.call;
+            load.items += call.items;
+            load.sum += call.weight.sum;
+            load.max = load.max.max(call.weight.max);
+        }
+        self.counts.batches += 1;
+        self.counts.items += u64::from(load.items);
+        let id = SimBatchId(self.sent.len() as u64);
+        self.sent.push(SentBatch { at: self.now, items: load.items, members, aborted: false });
+        self.upstream.submit(self.now, id, load, &mut self.agenda);
+        id
+    }
+
+    /// Ends a queued call as expired.
+    pub fn expire(&mut self, id: CallId) {
+        self.end(id, CallOutcome::Expired);
+    }
+
+    /// Ends a call that has just arrived as rejected.
+    pub fn reject(&mut self, id: CallId) {
+        self.end(id, CallOutcome::Rejected);
+    }
+
+    /// Ends a call with the refusal of the upstream.
+    pub fn refuse(&mut self, id: CallId) {
+        self.end(id, CallOutcome::Refused);
+    }
+
+    /// Aborts an execution that no member waits for: its response is not reported to the policy.
+    /// The upstream continues to execute it, as most servers do.
+    pub fn abort(&mut self, id: SimBatchId) {
+        self.sent[index(id.0)].aborted = true;
+    }
+
+    pub(super) fn admit(&mut self, mut arrival: Arrival, client: Option<u32>) -> CallId {
+        let id = CallId(self.book.len() as u64);
+        arrival.call.id = id;
+        if let Some(at) = arrival.cancel_at {
+            self.agenda.at(at, SimEvent::Cancel(id));
+        }
+        let ended = CompletedCall { arrival, outcome: CallOutcome::Unanswered, at: self.now };
+        self.book.push(CallEntry { ended, phase: CallPhase::Queued, client });
+        self.outstanding += 1;
+        self.counts.outstanding_max = self.counts.outstanding_max.max(self.outstanding);
+        id
+    }
+
+    /// Cancels a call on behalf of its client. Returns `true` if the call had not ended.
+    pub(super) fn leave(&mut self, id: CallId) -> bool {
+        let waiting = self.entry(id).phase != CallPhase::Ended;
+        if waiting {
+            self.end(id, CallOutcome::Cancelled);
+        }
+        waiting
+    }
+
+    /// Handles the response to a batch. Returns the completion to report to the policy, or `None`
+    /// if the batch was aborted.
+    pub(super) fn answer(&mut self, id: SimBatchId, status: ResponseStatus) -> Option<BatchCompletion> {
+        let sent = &mut self.sent[index(id.0)];
+        let mut members = std::mem::take(&mut sent.members);
+        let (at, items, aborted) = (sent.at, sent.items, sent.aborted);
+        if status == ResponseStatus::Ok {
+            for &member in &members {
+                if self.entry(member).phase == CallPhase::Sent {
+                    self.end(member, CallOutcome::Answered);
+                }
+            }
+        } else {
+            self.counts.refusals += 1;
+            members.retain(|&member| self.entry(member).phase == CallPhase::Sent);
+            for &member in &members {
+                self.entry_mut(member).phase = CallPhase::Queued;
+            }
+        }
+        (!aborted).then_some(BatchCompletion { id, sent: at, items, status, members })
+    }
+
+    /// Returns the members of a batch that was sent.
+    pub(super) fn members(&self, id: SimBatchId) -> &[CallId] {
+        &self.sent[index(id.0)].members
+    }
+
+    /// Returns the outcome of a call that has ended.
+    pub(super) fn outcome(&self, id: CallId) -> Option<CallOutcome> {
+        let entry = self.entry(id);
+        (entry.phase == CallPhase::Ended).then_some(entry.ended.outcome)
+    }
+
+    pub(super) fn into_outcomes(self) -> Vec<CompletedCall> {
+        let now = self.now;
+        let end = |mut entry: CallEntry| {
+            if entry.phase != CallPhase::Ended {
+                entry.ended.at = now;
+            }
+            entry.ended
+        };
+        self.book.into_iter().map(end).collect()
+    }
+
+    fn end(&mut self, id: CallId, outcome: CallOutcome) {
+        let now = self.now;
+        let entry = self.entry_mut(id);
+        assert!(entry.phase != CallPhase::Ended, "{id:?} ended {:?} and again {outcome:?}", entry.ended.outcome);
+        entry.phase = CallPhase::Ended;
+        entry.ended.outcome = outcome;
+        entry.ended.at = now;
+        let client = entry.client;
+        self.freed_clients.extend(client);
+        self.outstanding -= 1;
+    }
+
+    fn entry(&self, id: CallId) -> &CallEntry {
+        &self.book[index(id.0)]
+    }
+
+    fn entry_mut(&mut self, id: CallId) -> &mut CallEntry {
+        &mut self.book[index(id.0)]
+    }
+}
+
+fn index(id: u64) -> usize {
+    usize::try_from(id).expect("ids index values in memory")
+}

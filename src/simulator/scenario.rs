@@ -1,0 +1,162 @@
+//! The named scenarios: an upstream, a workload and an SLO each.
+//!
+//! `base` holds the base rows: arrival patterns, curves and servers, one at a time. `extended` adds
+//! keys, tenants, classes, calls of several items, and changes during a run. `curves` holds the
+//! grid of curves and loads, and the upstreams for the measurement of capacities. All are data; a
+//! run is deterministic for a seed.
+
+mod curves;
+mod base;
+mod extended;
+
+use std::time::Duration;
+
+use crate::batching::Tick;
+
+use super::call::Arrival;
+use super::curve::CostCurve;
+use super::groupage::PolicyOverrides;
+use super::upstream::{SlotServer, UpstreamKind};
+use super::workload::{ArrivalProcess, Workload};
+
+pub use base::design;
+pub use curves::{CURVES, LOADS, NamedCurve, capacity, curve_loads};
+pub use extended::wider;
+
+/// Virtual duration of a named scenario.
+pub const HORIZON: Duration = Duration::from_secs(20);
+
+/// `4 + 0.25 n` ms: 235 items per second one by one, 3200 in batches of 64.
+pub const AFFINE: CostCurve = CostCurve::Affine { a: 4.0, b: 0.25 };
+/// `2 + 3 n` ms: a processor, which gains little by batching.
+pub const CPU: CostCurve = CostCurve::Affine { a: 2.0, b: 3.0 };
+/// `3 + 0.4 · pow2(n)` ms.
+pub const POW2: CostCurve = CostCurve::Pow2 { a: 3.0, b: 0.4 };
+/// `2 + 4 · ⌈n / 8⌉` ms.
+pub const TILE8: CostCurve = CostCurve::Tile { a: 2.0, b: 0.5, width: 8 };
+/// `5 + 0.02 n` ms, and 0.6 ms for each item beyond 16.
+pub const THRASH: CostCurve = CostCurve::Knee { a: 5.0, b: 0.02, knee: 16, beyond: 0.6 };
+/// `4 + 0.05 n + 0.002 n · max w` ms.
+pub const PADDED: CostCurve = CostCurve::Padded { a: 4.0, b: 0.05, c: 0.002 };
+
+/// A named scenario.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scenario {
+    /// Name in tables and on the command line.
+    pub name: String,
+    /// Upstream.
+    pub upstream: UpstreamKind,
+    /// Workload.
+    pub workload: Workload,
+    /// Time within which an answer is due.
+    pub slo: Duration,
+    /// Maximum number of items that a policy may put into a batch.
+    pub cap: u32,
+    /// Time during which calls arrive.
+    pub horizon: Duration,
+    /// Exact cost of a batch by its number of items, where an oracle can use it.
+    pub curve: Option<CostCurve>,
+    /// Deviations of the Groupage policy from its defaults.
+    pub tuning: PolicyOverrides,
+}
+
+/// Returns every named scenario, in the order of the tables.
+#[must_use]
+pub fn all() -> Vec<Scenario> {
+    let mut all = design(HORIZON);
+    all.extend(wider(HORIZON));
+    all
+}
+
+/// Returns the scenario of this name. The rows of the grid of curves and loads are named
+/// `curve load%`.
+#[must_use]
+pub fn named(name: &str) -> Option<Scenario> {
+    all().into_iter().chain(curve_loads()).find(|scenario| scenario.name == name)
+}
+
+// === impl Scenario ===
+
+impl Scenario {
+    /// Creates the default row: plain calls to one slot of the affine curve, SLO 50 ms, cap 64.
+    #[must_use]
+    pub fn new(name: impl Into<String>, arrivals: ArrivalProcess) -> Self {
+        Self {
+            name: name.into(),
+            upstream: UpstreamKind::Server(SlotServer::new(AFFINE)),
+            workload: Workload::plain(arrivals),
+            slo: Duration::from_millis(50),
+            cap: 64,
+            horizon: HORIZON,
+            curve: None,
+            tuning: PolicyOverrides::default(),
+        }
+    }
+
+    /// Creates a scenario that replays the calls of an access log on this upstream. Calls that
+    /// arrive after `horizon` are left out.
+    #[must_use]
+    pub fn recorded(
+        name: impl Into<String>,
+        mut calls: Vec<Arrival>,
+        upstream: UpstreamKind,
+        horizon: Duration,
+    ) -> Self {
+        calls.retain(|arrival| arrival.at <= Tick::default().after(horizon));
+        let workload = Workload { streams: Vec::new(), recorded: calls };
+        Self { upstream, workload, horizon, ..Self::new(name, ArrivalProcess::Poisson { rate: 0.0 }) }
+    }
+
+    /// Replaces the upstream by a server.
+    #[must_use]
+    pub fn server(self, server: SlotServer) -> Self {
+        Self { upstream: UpstreamKind::Server(server), ..self }
+    }
+
+    /// Replaces the upstream by a server with one slot and this curve, which oracles may use.
+    #[must_use]
+    pub fn curve(self, curve: CostCurve) -> Self {
+        Self { curve: Some(curve), ..self.server(SlotServer::new(curve)) }
+    }
+
+    /// Changes the duration. Instants within the scenario do not move.
+    #[must_use]
+    pub fn lasting(self, horizon: Duration) -> Self {
+        Self { horizon, ..self }
+    }
+
+    fn slo(self, millis: u64) -> Self {
+        Self { slo: Duration::from_millis(millis), ..self }
+    }
+
+    fn cap(self, cap: u32) -> Self {
+        Self { cap, ..self }
+    }
+
+    fn workload(self, workload: Workload) -> Self {
+        Self { workload, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_find_their_scenario() {
+        let mut names: Vec<String> = all().into_iter().chain(curve_loads()).map(|scenario| scenario.name).collect();
+        for name in &names {
+            assert_eq!(&named(name).unwrap().name, name);
+        }
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn all_base_rows_exist() {
+        assert_eq!(design(HORIZON).len(), 24);
+        assert_eq!(curve_loads().len(), CURVES.len() * LOADS.len());
+    }
+}

@@ -1,0 +1,126 @@
+//! The state of an upstream that batches by itself.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::batching::Tick;
+
+use super::super::batch::{ResponseStatus, SimBatchId};
+use super::super::curve::BatchLoad;
+use super::super::event_queue::{EventQueue, SimEvent, UpstreamStep};
+use super::super::splitmix64::SplitMix64;
+use super::{EngineServer, REFUSAL, duration, millis};
+
+#[derive(Debug)]
+pub(crate) struct EngineState {
+    spec: EngineServer,
+    draw: SplitMix64,
+    /// Batches in the front end, in order of sending.
+    arriving: VecDeque<BatchPart>,
+    queue: VecDeque<BatchPart>,
+    /// Parts that the current iteration processes.
+    round: Vec<BatchPart>,
+    /// Number of unfinished items of each batch.
+    left: BTreeMap<SimBatchId, u32>,
+    front_free: Tick,
+    inside: u32,
+    busy_millis: f64,
+}
+
+/// Items of one batch. Each has the mean weight of the batch, and where padding counts, the weight
+/// of its heaviest item.
+#[derive(Debug, Clone, Copy)]
+struct BatchPart {
+    id: SimBatchId,
+    items: u32,
+    weight: u64,
+    max: u64,
+}
+
+// === impl EngineState ===
+
+impl EngineState {
+    pub(super) fn new(spec: EngineServer, draw: SplitMix64) -> Self {
+        Self {
+            spec,
+            draw,
+            arriving: VecDeque::new(),
+            queue: VecDeque::new(),
+            round: Vec::new(),
+            left: BTreeMap::new(),
+            front_free: Tick::default(),
+            inside: 0,
+            busy_millis: 0.0,
+        }
+    }
+
+    pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, agenda: &mut EventQueue) {
+        let too_large = load.items > self.spec.batch_items_max;
+        if too_large || self.inside + load.items > self.spec.inside_max {
+            let status = if too_large { ResponseStatus::TooLarge { limit: None } } else { ResponseStatus::Overloaded };
+            agenda.at(now.after(self.spec.round_trip + REFUSAL), SimEvent::Answer(id, status));
+            return;
+        }
+        self.inside += load.items;
+        let weight = load.sum / u64::from(load.items.max(1));
+        self.arriving.push_back(BatchPart { id, items: load.items, weight, max: load.max });
+        self.left.insert(id, load.items);
+        let starts = self.front_free.max(now.after(self.spec.round_trip / 2));
+        self.front_free = starts.after(self.spec.front + self.spec.front_item * load.items);
+        agenda.at(self.front_free, SimEvent::Upstream(UpstreamStep::Enter));
+    }
+
+    pub(super) fn step(&mut self, now: Tick, step: UpstreamStep, agenda: &mut EventQueue) {
+        match step {
+            UpstreamStep::Enter => self.queue.extend(self.arriving.pop_front()),
+            UpstreamStep::Round => self.finish(now, agenda),
+            UpstreamStep::Done(..) | UpstreamStep::Slots | UpstreamStep::Tick(_) => {}
+        }
+        self.iterate(now, agenda);
+    }
+
+    pub(super) fn busy_share(&self, now: Tick) -> f64 {
+        let capacity = millis(now.since(Tick::default()));
+        if capacity > 0.0 { self.busy_millis / capacity } else { 0.0 }
+    }
+
+    fn finish(&mut self, now: Tick, agenda: &mut EventQueue) {
+        for part in self.round.drain(..) {
+            self.inside -= part.items;
+            let Some(left) = self.left.get_mut(&part.id) else { continue };
+            *left -= part.items;
+            if *left == 0 {
+                self.left.remove(&part.id);
+                agenda.at(now.after(self.spec.round_trip / 2), SimEvent::Answer(part.id, ResponseStatus::Ok));
+            }
+        }
+    }
+
+    fn iterate(&mut self, now: Tick, agenda: &mut EventQueue) {
+        if !self.round.is_empty() || self.queue.is_empty() {
+            return;
+        }
+        // Fill the iteration in order of arrival. A batch may be split between iterations.
+        let mut load = BatchLoad::default();
+        while let Some(part) = self.queue.front_mut() {
+            let room_items = self.spec.items_max.saturating_sub(load.items);
+            let room_weight = self.spec.weight_max.saturating_sub(load.sum) / part.weight.max(1);
+            // An item above the maximum weight of an iteration runs alone.
+            let room = u64::from(room_items).min(room_weight).max(u64::from(load.items == 0));
+            let taken = part.items.min(u32::try_from(room).unwrap_or(u32::MAX));
+            if taken == 0 {
+                break;
+            }
+            load.items += taken;
+            load.sum += part.weight * u64::from(taken);
+            load.max = load.max.max(part.max);
+            self.round.push(BatchPart { items: taken, ..*part });
+            part.items -= taken;
+            if part.items == 0 {
+                self.queue.pop_front();
+            }
+        }
+        let time = self.spec.curve.millis(load) * (self.draw.normal() * self.spec.sigma).exp();
+        self.busy_millis += time;
+        agenda.at(now.after(duration(time)), SimEvent::Upstream(UpstreamStep::Round));
+    }
+}

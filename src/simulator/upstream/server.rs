@@ -1,0 +1,136 @@
+//! The state of a server with slots.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::batching::Tick;
+
+use super::super::batch::{ResponseStatus, SimBatchId};
+use super::super::curve::BatchLoad;
+use super::super::event_queue::{EventQueue, SimEvent, UpstreamStep};
+use super::super::splitmix64::SplitMix64;
+use super::{REFUSAL, SlotServer, duration, millis};
+
+#[derive(Debug)]
+pub(crate) struct SlotServerState {
+    spec: SlotServer,
+    draw: SplitMix64,
+    /// Batches in transit or in host work before the slots, in order of sending.
+    arriving: VecDeque<(SimBatchId, BatchLoad)>,
+    queue: VecDeque<(SimBatchId, BatchLoad)>,
+    running: u32,
+    served: u32,
+    busy_millis: f64,
+}
+
+// === impl SlotServerState ===
+
+impl SlotServerState {
+    pub(super) fn new(spec: SlotServer, draw: SplitMix64) -> Self {
+        Self { spec, draw, arriving: VecDeque::new(), queue: VecDeque::new(), running: 0, served: 0, busy_millis: 0.0 }
+    }
+
+    pub(super) fn start(&self, agenda: &mut EventQueue) {
+        for (at, _) in &self.spec.slots_from {
+            agenda.at(*at, SimEvent::Upstream(UpstreamStep::Slots));
+        }
+    }
+
+    pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, agenda: &mut EventQueue) {
+        if let Some(status) = self.refusal(now, load) {
+            agenda.at(now.after(self.spec.round_trip + REFUSAL), SimEvent::Answer(id, status));
+            return;
+        }
+        self.arriving.push_back((id, load));
+        let late = self.late();
+        let enters = now.after(self.spec.round_trip / 2 + self.spec.host_before + late);
+        agenda.at(enters, SimEvent::Upstream(UpstreamStep::Enter));
+    }
+
+    pub(super) fn step(&mut self, now: Tick, step: UpstreamStep, agenda: &mut EventQueue) {
+        match step {
+            // Transit keeps the order of sending.
+            UpstreamStep::Enter => self.queue.extend(self.arriving.pop_front()),
+            UpstreamStep::Done(id, status) => {
+                self.running -= 1;
+                let late = self.late();
+                let back = now.after(self.spec.host_after + self.spec.round_trip / 2 + late);
+                agenda.at(back, SimEvent::Answer(id, status));
+            }
+            UpstreamStep::Slots | UpstreamStep::Round | UpstreamStep::Tick(_) => {}
+        }
+        self.fill(now, agenda);
+    }
+
+    pub(super) fn busy_share(&self, now: Tick) -> f64 {
+        let mut capacity = 0.0;
+        let (mut from, mut slots) = (Tick::default(), self.spec.slots);
+        for &(at, next) in self.spec.slots_from.iter().filter(|(at, _)| *at < now) {
+            capacity += f64::from(slots) * millis(at.since(from));
+            (from, slots) = (at, next);
+        }
+        capacity += f64::from(slots) * millis(now.since(from));
+        if capacity > 0.0 { self.busy_millis / capacity } else { 0.0 }
+    }
+
+    fn slots(&self, now: Tick) -> u32 {
+        let changed = self.spec.slots_from.iter().rev().find(|(at, _)| *at <= now);
+        changed.map_or(self.spec.slots, |(_, slots)| *slots)
+    }
+
+    fn refusal(&self, now: Tick, load: BatchLoad) -> Option<ResponseStatus> {
+        let ceilings = &self.spec.ceilings;
+        if ceilings.lifted_at.is_some_and(|at| now >= at) {
+            return None;
+        }
+        let items = ceilings.items_max.is_some_and(|max| load.items > max);
+        let weight = ceilings.weight_max.is_some_and(|max| load.sum > max);
+        let limit = ceilings.items_max.filter(|_| ceilings.named && items);
+        (items || weight).then_some(ResponseStatus::TooLarge { limit })
+    }
+
+    fn fails(&self, now: Tick, load: BatchLoad) -> bool {
+        let ceilings = &self.spec.ceilings;
+        ceilings.lifted_at.is_none_or(|at| now < at) && ceilings.memory_max.is_some_and(|max| load.padded() > max)
+    }
+
+    fn fill(&mut self, now: Tick, agenda: &mut EventQueue) {
+        while self.running < self.slots(now) {
+            let Some((id, load)) = self.queue.pop_front() else { return };
+            let mut time = self.time(now, load);
+            let mut status = ResponseStatus::Ok;
+            if self.fails(now, load) {
+                (time, status) = (time / 2.0, ResponseStatus::OutOfMemory);
+            }
+            self.running += 1;
+            self.busy_millis += time;
+            agenda.at(now.after(duration(time)), SimEvent::Upstream(UpstreamStep::Done(id, status)));
+        }
+    }
+
+    /// Draws the delay of one direction. Without jitter no number is drawn, so that a disabled
+    /// feature does not change other draws.
+    fn late(&mut self) -> Duration {
+        let mean = self.spec.jitter;
+        if mean.is_zero() { mean } else { duration(self.draw.exponential(millis(mean))) }
+    }
+
+    fn time(&mut self, now: Tick, load: BatchLoad) -> f64 {
+        let spec = &self.spec;
+        let mut time = spec.curve.millis(load) * (self.draw.normal() * spec.sigma).exp();
+        time *= 1.0 + spec.contention * f64::from(self.running);
+        if let Some(stalls) = spec.stalls
+            && self.draw.chance(stalls.share)
+        {
+            time += self.draw.exponential(millis(stalls.mean));
+        }
+        if let Some((_, factor)) = spec.shift.filter(|(from, _)| now >= *from) {
+            time *= factor;
+        }
+        if let Some((_, factor)) = spec.cold.filter(|(first, _)| self.served < *first) {
+            time *= factor;
+        }
+        self.served = self.served.saturating_add(1);
+        time
+    }
+}

@@ -1,0 +1,501 @@
+//! Clients of the ledger. Each makes one call at a time on a keep-alive connection, cancels some of
+//! its calls, and verifies every response.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use memchr::memmem;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use serde::Deserialize;
+use tokio::task::JoinSet;
+
+use super::mock::{LedgerMock, MockState, tenant_name};
+use super::nonce::{CallForm, Digest, ITEMS_MAX, ItemToken, LedgerItem, TENANTS_MAX, hex, numbers};
+use super::report::LedgerReport;
+use super::{FAULT_HEADER, POISON, TENANT_HEADER};
+use crate::http1::{HttpConnection, IdleState, Message, ServerAddr};
+use crate::item::{Route, spread};
+use crate::time::{now, since};
+
+/// Maximum number of different error codes of the proxy that are counted separately. Fewer exist.
+const CODES_MAX: usize = 64;
+/// Delay after a failed attempt to connect, and between two checks for open upstream calls.
+const CONNECT_PAUSE: Duration = Duration::from_millis(5);
+/// Maximum time to wait until the upstream has no open calls.
+const REST_MAX: Duration = Duration::from_secs(6);
+
+/// Configuration of a ledger run.
+#[derive(Debug, Clone)]
+pub struct LedgerConfig {
+    /// Address of the proxy.
+    pub proxy: SocketAddr,
+    /// Number of items to send.
+    pub items: u64,
+    /// Number of clients, each with one call in flight. It is limited to the number of clients that
+    /// the mock is configured for.
+    pub concurrency: usize,
+    /// Seed of the calls. The same seed produces the same calls.
+    pub seed: u64,
+    /// Number of tenants, at most 16. Calls of different tenants are never merged.
+    pub tenants: usize,
+    /// Share of calls that are cancelled.
+    pub cancel_share: f64,
+    /// Maximum time until the cancellation of a call, chosen at random, unless it is cancelled
+    /// while it is sent.
+    pub cancel_within: Duration,
+    /// Share of items that are poison.
+    pub poison_share: f64,
+    /// Time without a response after which a call counts as lost.
+    pub patience: Duration,
+    /// Route of all calls, or `None` to use every form.
+    pub only: Option<Route>,
+}
+
+struct LedgerRun {
+    config: LedgerConfig,
+    target: ServerAddr,
+    mock: Arc<MockState>,
+    left: AtomicU64,
+    report: Mutex<LedgerReport>,
+}
+
+struct LedgerClient {
+    run: Arc<LedgerRun>,
+    index: usize,
+    rng: SmallRng,
+    calls: u64,
+    kept: Option<HttpConnection>,
+    body: String,
+    request: Vec<u8>,
+}
+
+/// One call with its expected results.
+struct ClientCall {
+    form: CallForm,
+    poison: bool,
+    tenant: usize,
+    nonces: Vec<ItemToken>,
+    /// First and last model release that may answer: the release at the start of the call, and the
+    /// current one when the response arrived.
+    releases: (u64, u64),
+}
+
+/// Point in time at which a call is cancelled.
+enum Cancellation {
+    Never,
+    WhileSending(usize),
+    AfterSending,
+    After(Duration),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum ItemOutcome {
+    Served,
+    /// An error of the proxy, by its code.
+    Own(String),
+    /// The unmodified 429 or 503 of the upstream.
+    Overloaded,
+    /// Another error of the upstream.
+    Upstream,
+    Faulted,
+    Cancelled,
+    Misdelivered,
+    Blamed,
+    Lost,
+}
+
+#[derive(Deserialize)]
+struct EmbeddingsBody {
+    data: Vec<Embedding>,
+}
+
+#[derive(Deserialize)]
+struct Embedding {
+    index: usize,
+    embedding: [u32; 4],
+}
+
+#[derive(Deserialize)]
+struct ResultsBody<'a> {
+    #[serde(borrow, alias = "predictions")]
+    results: Vec<Cow<'a, str>>,
+}
+
+/// Sends the items through the proxy to the mock, and reports their outcomes.
+pub async fn run(config: LedgerConfig, mock: &LedgerMock) -> LedgerReport {
+    let begun = now();
+    let clients = config.concurrency.clamp(1, mock.shared().books.clients());
+    let run = Arc::new(LedgerRun {
+        target: ServerAddr::Tcp(config.proxy),
+        mock: Arc::clone(mock.shared()),
+        left: AtomicU64::new(config.items),
+        report: Mutex::default(),
+        config,
+    });
+    let mut tasks = JoinSet::new();
+    for index in 0..clients {
+        tasks.spawn(LedgerClient::new(Arc::clone(&run), index).run());
+    }
+    tasks.join_all().await;
+    let elapsed = since(begun);
+    let rested = now();
+    while run.mock.upstream_open() > 0 && since(rested) < REST_MAX {
+        tokio::time::sleep(CONNECT_PAUSE).await;
+    }
+    let counts = &run.mock.books.counts;
+    let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    LedgerReport {
+        elapsed,
+        oversent: get(&counts.oversent),
+        after_answer: get(&counts.after_answer),
+        mixed: get(&counts.mixed),
+        corrupt: get(&counts.corrupt),
+        torn: get(&counts.torn),
+        late: get(&counts.late),
+        stale: get(&counts.stale),
+        upstream_open: run.mock.upstream_open(),
+        upstream_calls: get(&counts.calls),
+        upstream_items: get(&counts.items),
+        upstream_items_max: get(&counts.items_max),
+        faults: run.mock.faults(),
+        ..run.report().clone()
+    }
+}
+
+// === impl LedgerConfig ===
+
+impl LedgerConfig {
+    /// Creates the default configuration: 3 % of calls cancelled, 2 % of items poison, three
+    /// tenants and 128 clients.
+    #[must_use]
+    pub fn new(proxy: SocketAddr, items: u64) -> Self {
+        Self {
+            proxy,
+            items,
+            concurrency: 128,
+            seed: 1,
+            tenants: 3,
+            cancel_share: 0.03,
+            cancel_within: Duration::from_millis(15),
+            poison_share: 0.02,
+            patience: Duration::from_secs(30),
+            only: None,
+        }
+    }
+}
+
+// === impl LedgerRun ===
+
+impl LedgerRun {
+    fn report(&self) -> MutexGuard<'_, LedgerReport> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes up to `n` of the items that remain to be sent.
+    fn take(&self, n: usize) -> usize {
+        let wanted = n as u64;
+        let took = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| (left > 0).then(|| left.saturating_sub(wanted)));
+        usize::try_from(took.unwrap_or_default().min(wanted)).unwrap_or_default()
+    }
+}
+
+// === impl LedgerClient ===
+
+impl LedgerClient {
+    fn new(run: Arc<LedgerRun>, index: usize) -> Self {
+        let rng = SmallRng::seed_from_u64(spread(run.config.seed) ^ spread(index as u64));
+        Self { run, index, rng, calls: 0, kept: None, body: String::new(), request: Vec::new() }
+    }
+
+    async fn run(mut self) {
+        while !self.run.mock.is_enough() {
+            let n = if self.rng.random_bool(0.5) { 1 } else { self.rng.random_range(1..=ITEMS_MAX) };
+            let n = self.run.take(n);
+            if n == 0 {
+                return;
+            }
+            self.one(n).await;
+        }
+    }
+
+    async fn one(&mut self, n: usize) {
+        let mut call = self.prepare(n);
+        let number = self.calls;
+        self.calls += 1;
+        let run = Arc::clone(&self.run);
+        run.mock.books.begin(self.index, number, n);
+        let begun = now();
+        let (outcome, unasked) = self.exchange(&mut call).await;
+        let waited = since(begun);
+        let (shared, arrived) = run.mock.books.end(self.index, number, outcome == ItemOutcome::Served);
+        if self.kept.is_none() && outcome == ItemOutcome::Lost {
+            tokio::time::sleep(CONNECT_PAUSE).await;
+        }
+        let alone = arrived && !shared;
+        run.report().enter(n as u64, &call, outcome, &CallFacts { shared, alone, unasked, waited });
+        run.mock.done.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    /// Generates a random call and writes its request.
+    fn prepare(&mut self, n: usize) -> ClientCall {
+        let tenant = self.rng.random_range(0..self.run.config.tenants.clamp(1, TENANTS_MAX));
+        // Drawn even if unused, so that the same seed always produces the same items.
+        let drawn = match self.rng.random_range(0..8) {
+            0..3 => CallForm::OpenAi,
+            3 if n == 1 => CallForm::OpenAiSingle,
+            3..6 => CallForm::KServe,
+            _ => CallForm::Generic,
+        };
+        let form = match self.run.config.only {
+            None => drawn,
+            Some(Route::Predict) => CallForm::KServe,
+            Some(Route::Ledger) => CallForm::Generic,
+            Some(Route::Embeddings | Route::Embed) => CallForm::OpenAi,
+        };
+        let release = self.run.mock.release();
+        let mut call =
+            ClientCall { form, poison: false, tenant, nonces: Vec::with_capacity(n), releases: (release, release) };
+        let name = tenant_name(tenant);
+        self.body.clear();
+        self.body.push_str(match form {
+            CallForm::OpenAi => r#"{"model":"ledger","input":["#,
+            CallForm::OpenAiSingle => r#"{"model":"ledger","input":"#,
+            CallForm::KServe => r#"{"instances":["#,
+            CallForm::Generic => r#"{"items":["#,
+        });
+        for place in 0..n {
+            let poison = self.rng.random_bool(self.run.config.poison_share.clamp(0.0, 1.0));
+            let item = LedgerItem { client: self.index, call: self.calls, place, tenant, form, poison };
+            let nonce = item.nonce(self.run.mock.key);
+            call.poison |= poison;
+            call.nonces.push(nonce);
+            if place > 0 {
+                self.body.push(',');
+            }
+            self.write_item(form, &name, nonce);
+        }
+        self.body.push_str(if form == CallForm::OpenAiSingle { "}" } else { "]}" });
+        let head = format!(
+            "POST {} HTTP/1.1\r\nhost: ledger\r\n{TENANT_HEADER}: {name}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            form.path(),
+            self.body.len()
+        );
+        self.request.clear();
+        self.request.extend_from_slice(head.as_bytes());
+        self.request.extend_from_slice(self.body.as_bytes());
+        call
+    }
+
+    fn write_item(&mut self, form: CallForm, tenant: &str, nonce: ItemToken) {
+        match form {
+            CallForm::KServe => write!(self.body, r#"{{"tenant":"{tenant}","nonce":"{nonce}"}}"#),
+            CallForm::OpenAi | CallForm::OpenAiSingle | CallForm::Generic => write!(self.body, r#""{tenant}/{nonce}""#),
+        }
+        .ok();
+    }
+
+    fn leave(&mut self) -> Cancellation {
+        let config = &self.run.config;
+        if !self.rng.random_bool(config.cancel_share.clamp(0.0, 1.0)) {
+            return Cancellation::Never;
+        }
+        match self.rng.random_range(0..6) {
+            0 => Cancellation::WhileSending(self.rng.random_range(0..self.request.len())),
+            1 => Cancellation::AfterSending,
+            _ => Cancellation::After(config.cancel_within.mul_f64(self.rng.random())),
+        }
+    }
+
+    /// Makes the call. Returns its outcome, and whether unsolicited bytes arrived.
+    async fn exchange(&mut self, call: &mut ClientCall) -> (ItemOutcome, bool) {
+        let leave = self.leave();
+        let reset = self.rng.random();
+        let mut kept = self.kept.take();
+        let mut unasked = false;
+        // The connection must be silent between two calls: bytes that are already here answer no
+        // call.
+        if let Some(conn) = &mut kept {
+            let idle = conn.inbox.idle();
+            unasked = idle == IdleState::Unasked;
+            if idle != IdleState::Quiet {
+                kept = None;
+            }
+        }
+        let conn = match kept {
+            Some(conn) => Ok(conn),
+            None => self.run.target.connect().await,
+        };
+        let Ok(mut conn) = conn else { return (ItemOutcome::Lost, unasked) };
+        let request = match leave {
+            Cancellation::WhileSending(n) => self.request.get(..n).unwrap_or_default(),
+            Cancellation::AfterSending | Cancellation::Never | Cancellation::After(_) => &self.request,
+        };
+        // A server may respond and close before it has read the whole request. The response is read
+        // anyway.
+        conn.outbox.send(request).await.ok();
+        let wait = match leave {
+            Cancellation::Never => self.run.config.patience,
+            Cancellation::After(wait) => wait,
+            Cancellation::WhileSending(_) | Cancellation::AfterSending => {
+                close(conn, reset);
+                return (ItemOutcome::Cancelled, unasked);
+            }
+        };
+        let ended = match tokio::time::timeout(wait, conn.inbox.answer()).await {
+            Ok(Ok(answer)) => {
+                call.releases.1 = self.run.mock.release();
+                Some((call.judge(&answer), answer.close))
+            }
+            Ok(Err(_)) => None,
+            Err(_) if matches!(leave, Cancellation::Never) => return (ItemOutcome::Lost, unasked),
+            Err(_) => {
+                close(conn, reset);
+                return (ItemOutcome::Cancelled, unasked);
+            }
+        };
+        let Some((outcome, closes)) = ended else { return (classify_truncated(conn.inbox.rest()), unasked) };
+        if !conn.inbox.rest().is_empty() {
+            unasked = true;
+        } else if !closes {
+            self.kept = Some(conn);
+        }
+        (outcome, unasked)
+    }
+}
+
+fn close(conn: HttpConnection, reset: bool) {
+    if reset {
+        conn.reset();
+    }
+}
+
+/// Classifies a truncated response. It is excused only if its head names a fault, which the mock
+/// writes only to calls that were forwarded alone.
+fn classify_truncated(came: &[u8]) -> ItemOutcome {
+    if memmem::find(came, FAULT_HEADER.as_bytes()).is_some() { ItemOutcome::Faulted } else { ItemOutcome::Lost }
+}
+
+// === impl ClientCall ===
+
+impl ClientCall {
+    fn judge(&self, answer: &Message<'_>) -> ItemOutcome {
+        let fault = answer.header(FAULT_HEADER).is_some();
+        if answer.status == 200 {
+            return match self.is_right(answer.body) {
+                // The mock never computes a correct response for a call with a poison item.
+                Some(true) if !self.poison => ItemOutcome::Served,
+                _ if fault => ItemOutcome::Faulted,
+                _ => ItemOutcome::Misdelivered,
+            };
+        }
+        if let Some(code) = answer.header("x-groupage-error") {
+            return ItemOutcome::Own(String::from_utf8_lossy(code).into_owned());
+        }
+        if !self.poison && memmem::find(answer.body, POISON.as_bytes()).is_some() {
+            return ItemOutcome::Blamed;
+        }
+        match answer.status {
+            _ if fault => ItemOutcome::Faulted,
+            429 | 503 => ItemOutcome::Overloaded,
+            _ => ItemOutcome::Upstream,
+        }
+    }
+
+    /// Returns `true` if a 200 response contains the correct result of each item and nothing else,
+    /// or `None` if it has another form.
+    fn is_right(&self, body: &[u8]) -> Option<bool> {
+        let (first, last) = self.releases;
+        if !self.form.indexed() {
+            let results = serde_json::from_slice::<ResultsBody<'_>>(body).ok()?.results;
+            let right = |expect: Vec<Digest>| results.iter().map(|result| result.as_ref()).eq(expect.iter().map(hex));
+            return Some((first..=last).any(|release| right(self.expect(release))));
+        }
+        let data = serde_json::from_slice::<EmbeddingsBody>(body).ok()?.data;
+        Some((first..=last).any(|release| self.is_right_embedding(&data, release)))
+    }
+
+    /// Returns the correct results of a model release.
+    fn expect(&self, release: u64) -> Vec<Digest> {
+        self.nonces.iter().map(|nonce| nonce.digest(self.tenant, release)).collect()
+    }
+
+    fn is_right_embedding(&self, data: &[Embedding], release: u64) -> bool {
+        let expect = self.expect(release);
+        let mut seen = [false; ITEMS_MAX];
+        let right = data.iter().all(|one| {
+            let new = seen.get_mut(one.index).is_some_and(|seen| !std::mem::replace(seen, true));
+            new && expect.get(one.index).is_some_and(|digest| numbers(digest) == one.embedding)
+        });
+        right && data.len() == expect.len()
+    }
+}
+
+/// Further facts about a completed call.
+struct CallFacts {
+    /// `true` if the call was part of a shared upstream call at least once.
+    shared: bool,
+    /// `true` if the call arrived upstream, and never in a shared call.
+    alone: bool,
+    unasked: bool,
+    waited: Duration,
+}
+
+// === impl LedgerReport ===
+
+impl LedgerReport {
+    fn enter(&mut self, n: u64, call: &ClientCall, outcome: ItemOutcome, facts: &CallFacts) {
+        self.items += n;
+        self.calls += 1;
+        self.shared += if facts.shared { n } else { 0 };
+        self.unasked += u64::from(facts.unasked);
+        if outcome != ItemOutcome::Cancelled {
+            self.slowest = self.slowest.max(facts.waited);
+        }
+        if call.poison {
+            self.poisoned += n;
+            let wrongly = matches!(outcome, ItemOutcome::Served | ItemOutcome::Misdelivered | ItemOutcome::Lost);
+            self.poisoned_answered += if wrongly { 0 } else { n };
+        } else if outcome != ItemOutcome::Cancelled {
+            self.innocent += n;
+            self.innocent_served += if outcome == ItemOutcome::Served { n } else { 0 };
+            self.innocent_unreplayable += if outcome.is_unreplayable(facts.alone) { n } else { 0 };
+        }
+        *match outcome {
+            ItemOutcome::Served => &mut self.served,
+            ItemOutcome::Own(code) => {
+                let known = self.own_errors.len() < CODES_MAX || self.own_errors.contains_key(&code);
+                self.own_errors.entry(if known { code } else { "other".to_owned() }).or_default()
+            }
+            ItemOutcome::Overloaded | ItemOutcome::Upstream => &mut self.upstream_errors,
+            ItemOutcome::Faulted => &mut self.faulted,
+            ItemOutcome::Cancelled => &mut self.cancelled,
+            ItemOutcome::Misdelivered => &mut self.misdelivered,
+            ItemOutcome::Blamed => &mut self.blamed,
+            ItemOutcome::Lost => &mut self.lost,
+        } += n;
+    }
+}
+
+// === impl ItemOutcome ===
+
+impl ItemOutcome {
+    /// Returns `true` if an innocent call ended this way because of an event that must not be
+    /// replayed.
+    fn is_unreplayable(&self, alone: bool) -> bool {
+        match self {
+            Self::Served | Self::Cancelled | Self::Misdelivered | Self::Blamed | Self::Lost => false,
+            Self::Overloaded | Self::Faulted => true,
+            // Timeout, connection refused and response too large. A call that was forwarded alone
+            // is never replayed.
+            Self::Own(code) => alone || matches!(code.as_str(), "GRP3301" | "GRP3303" | "GRP3306"),
+            Self::Upstream => alone,
+        }
+    }
+}

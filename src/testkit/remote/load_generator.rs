@@ -1,0 +1,247 @@
+//! A load generator that is controlled over HTTP.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::Method;
+use tokio::net::TcpListener;
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+
+use super::{
+    CallResponse, CallResult, CallsOrder, CommandHandler, HttpCall, LedgerOrder, LedgerReport, LoadOrder, LoadReport,
+    OrderError, read, serve, write,
+};
+use crate::http1::{HttpConnection, Message, ServerAddr};
+use crate::integrity::{self, LedgerConfig, LedgerMock, MockConfig};
+use crate::load::{self, OpenConfig, OpenLoad};
+
+/// Maximum number of calls in one order. All of them may be in flight, each on its own connection.
+const CALLS_MAX: usize = 1024;
+/// Maximum time to wait for a response, far above any timeout of a proxy in a test.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Maximum number of connections of a load.
+const CONNECTIONS_MAX: usize = 2048;
+/// Duration after which a load ends if no order ends it.
+const LOAD_MAX: Duration = Duration::from_secs(3600);
+
+/// A load generator with a control port. Dropping it stops the control server.
+#[derive(Debug)]
+pub struct RemoteLoadGenerator {
+    control: SocketAddr,
+    orders: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct CallerState {
+    load: Mutex<Option<OpenLoad>>,
+    /// Loopback port of the ledger mock, if one is configured.
+    ledger: Option<u16>,
+    /// The mock for the next run. Each mock serves a single run.
+    mock: tokio::sync::Mutex<Option<LedgerMock>>,
+}
+
+// === impl RemoteLoadGenerator ===
+
+impl RemoteLoadGenerator {
+    /// Starts the control server on the current runtime. If `ledger` is set, a misbehaving upstream
+    /// for [`LedgerOrder`] listens on that loopback port.
+    ///
+    /// # Errors
+    /// A port cannot be bound.
+    pub async fn start(control: SocketAddr, ledger: Option<u16>) -> io::Result<Self> {
+        let listener = TcpListener::bind(control).await?;
+        let control = listener.local_addr()?;
+        let mock = match ledger {
+            Some(port) => Some(mock(port).await?),
+            None => None,
+        };
+        let shared = CallerState { load: Mutex::default(), ledger, mock: tokio::sync::Mutex::new(mock) };
+        let orders = tokio::spawn(serve(listener, Arc::new(shared)));
+        Ok(Self { control, orders })
+    }
+
+    /// Returns the address of the control port.
+    #[must_use]
+    pub fn control(&self) -> SocketAddr {
+        self.control
+    }
+}
+
+impl Drop for RemoteLoadGenerator {
+    fn drop(&mut self) {
+        self.orders.abort();
+    }
+}
+
+async fn mock(port: u16) -> io::Result<LedgerMock> {
+    LedgerMock::start(MockConfig { port, ..MockConfig::default() }).await
+}
+
+async fn resolve(to: &str) -> Result<SocketAddr, OrderError> {
+    let mut found = tokio::net::lookup_host(to).await.map_err(|error| OrderError::failed(format!("{to}: {error}")))?;
+    found.next().ok_or_else(|| OrderError::failed(format!("{to}: no address")))
+}
+
+// === impl CallerState ===
+
+impl CommandHandler for CallerState {
+    async fn take(&self, method: &Method, path: &str, body: &[u8]) -> Result<String, OrderError> {
+        match (method, path) {
+            (&Method::POST, "/calls") => write(&calls(read(body)?).await?),
+            (&Method::POST, "/load") => write(&self.begin(read(body)?).await?),
+            (&Method::GET, "/load") => write(&self.look()?),
+            (&Method::DELETE, "/load") => write(&self.end().await?),
+            (&Method::POST, "/ledger") => write(&self.follow(read(body)?).await?),
+            _ => Err(OrderError::unknown()),
+        }
+    }
+}
+
+impl CallerState {
+    fn load(&self) -> MutexGuard<'_, Option<OpenLoad>> {
+        self.load.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn begin(&self, order: LoadOrder) -> Result<(), OrderError> {
+        let target = ServerAddr::Tcp(resolve(&order.to).await?);
+        let calls = load::PreparedCalls::new(order.route, order.items.max(1), 1);
+        let connections = order.connections.clamp(1, CONNECTIONS_MAX);
+        let config = OpenConfig {
+            connections_min: connections.min(16),
+            connections_max: connections,
+            grace: PATIENCE,
+            ..OpenConfig::new(target, calls, order.rate, LOAD_MAX)
+        };
+        let mut running = self.load();
+        if running.as_ref().is_some_and(|load| !load.is_finished()) {
+            return Err(OrderError::conflict("a load is running"));
+        }
+        *running = Some(load::open(config));
+        Ok(())
+    }
+
+    fn look(&self) -> Result<LoadReport, OrderError> {
+        let running = self.load();
+        let now = running.as_ref().ok_or_else(|| OrderError::conflict("no load is running"))?.snapshot();
+        let load::LoadSnapshot { offered, served, refused, failed, p50, p99 } = now;
+        Ok(LoadReport { offered, served, refused, wrong: 0, failed, p50, p99 })
+    }
+
+    async fn end(&self) -> Result<LoadReport, OrderError> {
+        let running = self.load().take().ok_or_else(|| OrderError::conflict("no load is running"))?;
+        running.stop();
+        let report = running.finish().await.map_err(|error| OrderError::failed(error.to_string()))?;
+        let (p50, p99) = (report.p50(), report.p99());
+        let load::Report { offered, served, refused, wrong, failed, .. } = report;
+        Ok(LoadReport { offered, served, refused, wrong, failed, p50, p99 })
+    }
+
+    /// Runs the ledger, and starts a new mock on the same port for the next run.
+    async fn follow(&self, order: LedgerOrder) -> Result<LedgerReport, OrderError> {
+        let to = resolve(&order.to).await?;
+        let port = self.ledger.ok_or_else(|| OrderError::conflict("started without a ledger"))?;
+        let mut mock = self.mock.lock().await;
+        let config = LedgerConfig { concurrency: order.clients, ..LedgerConfig::new(to, order.items) };
+        let ready = match mock.take() {
+            Some(ready) => ready,
+            None => self::mock(port).await.map_err(|error| OrderError::failed(error.to_string()))?,
+        };
+        let report = integrity::run(config, &ready).await;
+        ready.shutdown().await;
+        *mock = self::mock(port).await.ok();
+        Ok(LedgerReport {
+            items: report.items,
+            violations: report.violations(),
+            innocent_served: report.innocent_served_ratio(),
+            shared: report.shared_ratio(),
+            books: format!("{report:#?}"),
+        })
+    }
+}
+
+async fn calls(order: CallsOrder) -> Result<Vec<CallResult>, OrderError> {
+    if order.calls.len() > CALLS_MAX {
+        return Err(OrderError::failed(format!("more than {CALLS_MAX} calls")));
+    }
+    let to = resolve(&order.to).await?;
+    if !order.at_once {
+        return Ok(in_turn(&order, to).await);
+    }
+    let ready = Arc::new(Barrier::new(order.calls.len()));
+    let mut running = JoinSet::new();
+    for (place, call) in order.calls.iter().cloned().enumerate() {
+        let (ready, host) = (Arc::clone(&ready), order.to.clone());
+        running.spawn(async move {
+            let conn = ServerAddr::Tcp(to).connect().await;
+            // Also without a connection, because the other calls wait for this one.
+            ready.wait().await;
+            let heard = match conn {
+                Ok(mut conn) => send_call(&mut conn, &host, &call).await,
+                Err(error) => Err(error.to_string()),
+            };
+            (place, heard)
+        });
+    }
+    let mut heard = running.join_all().await;
+    heard.sort_unstable_by_key(|(place, _)| *place);
+    Ok(heard.into_iter().map(|(_, heard)| heard).collect())
+}
+
+/// Makes the calls one after another, on one connection as long as it is kept alive.
+async fn in_turn(order: &CallsOrder, to: SocketAddr) -> Vec<CallResult> {
+    let mut heard = Vec::with_capacity(order.calls.len());
+    let mut kept: Option<HttpConnection> = None;
+    for call in &order.calls {
+        let conn = match kept.take() {
+            Some(conn) => Ok(conn),
+            None => ServerAddr::Tcp(to).connect().await.map_err(|error| error.to_string()),
+        };
+        heard.push(match conn {
+            Ok(mut conn) => {
+                let one = send_call(&mut conn, &order.to, call).await;
+                let closes = |answer: &CallResponse| answer.header("connection").is_some_and(|value| value == "close");
+                kept = one.as_ref().is_ok_and(|answer| !closes(answer)).then_some(conn);
+                one
+            }
+            Err(error) => Err(error),
+        });
+    }
+    heard
+}
+
+async fn send_call(conn: &mut HttpConnection, host: &str, call: &HttpCall) -> CallResult {
+    let request = call.request(host);
+    match tokio::time::timeout(PATIENCE, conn.call(&request)).await {
+        Ok(Ok(message)) => CallResponse::of(&message),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+    }
+}
+
+// === impl HttpCall ===
+
+impl HttpCall {
+    fn request(&self, host: &str) -> Vec<u8> {
+        let mut text = format!("{} {} HTTP/1.1\r\nhost: {host}\r\n", self.method, self.path);
+        for (name, value) in &self.headers {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+        text.push_str(&format!("content-length: {}\r\n\r\n{}", self.body.len(), self.body));
+        text.into_bytes()
+    }
+}
+
+// === impl CallResponse ===
+
+impl CallResponse {
+    fn of(message: &Message<'_>) -> CallResult {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let headers = message.headers().map(|(name, value)| (text(name), text(value))).collect();
+        // Bodies are compared, so bytes that are not UTF-8 must not be replaced.
+        let body = String::from_utf8(message.body.to_vec()).map_err(|_| "the answer is not text".to_owned())?;
+        Ok(Self { status: message.status, headers, body })
+    }
+}

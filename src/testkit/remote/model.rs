@@ -1,0 +1,122 @@
+//! A simulated model server that is controlled over HTTP.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use http::Method;
+use tokio::net::TcpListener;
+
+use super::{CommandHandler, ModelUpdate, OrderError, read, serve, write};
+use crate::server::{Server, ServerConfig, ServerHandle};
+
+/// A simulated model server with a control port. Dropping it stops both.
+#[derive(Debug)]
+pub struct RemoteModel {
+    shared: Arc<ModelState>,
+    /// Address of the control port.
+    control: SocketAddr,
+    orders: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct ModelState {
+    config: ServerConfig,
+    running: RwLock<Option<ServerHandle>>,
+}
+
+// === impl RemoteModel ===
+
+impl RemoteModel {
+    /// Starts the server on the current runtime. If `closed`, the data port is bound only by an
+    /// order.
+    ///
+    /// # Errors
+    /// An address cannot be bound.
+    pub async fn start(config: ServerConfig, control: SocketAddr, closed: bool) -> io::Result<Self> {
+        let listener = TcpListener::bind(control).await?;
+        let control = listener.local_addr()?;
+        let running = if closed { None } else { Some(Server::start(config.clone()).await?) };
+        let shared = Arc::new(ModelState { config, running: RwLock::new(running) });
+        let orders = tokio::spawn(serve(listener, Arc::clone(&shared)));
+        Ok(Self { shared, control, orders })
+    }
+
+    /// Returns the address of the control port.
+    #[must_use]
+    pub fn control(&self) -> SocketAddr {
+        self.control
+    }
+
+    /// Returns the address of the data port, or `None` while it is closed.
+    #[must_use]
+    pub fn serving(&self) -> Option<SocketAddr> {
+        self.shared.running.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(ServerHandle::addr)
+    }
+
+    /// Drains the server, see [`ServerHandle::drain`].
+    pub async fn drain(self, limit: Duration) -> bool {
+        let running = self.shared.running.write().unwrap_or_else(PoisonError::into_inner).take();
+        match running {
+            Some(running) => running.drain(limit).await,
+            None => true,
+        }
+    }
+}
+
+impl Drop for RemoteModel {
+    fn drop(&mut self) {
+        self.orders.abort();
+    }
+}
+
+// === impl ModelState ===
+
+impl ModelState {
+    fn with<T>(&self, look: impl FnOnce(&ServerHandle) -> T) -> Result<T, OrderError> {
+        let running = self.running.read().unwrap_or_else(PoisonError::into_inner);
+        running.as_ref().map(look).ok_or_else(|| OrderError::conflict("the model is closed"))
+    }
+
+    async fn listen(&self) -> Result<(), OrderError> {
+        let running =
+            Server::start(self.config.clone()).await.map_err(|error| OrderError::failed(error.to_string()))?;
+        self.running.write().unwrap_or_else(PoisonError::into_inner).get_or_insert(running);
+        Ok(())
+    }
+}
+
+impl CommandHandler for ModelState {
+    async fn take(&self, method: &Method, path: &str, body: &[u8]) -> Result<String, OrderError> {
+        match (method, path) {
+            (&Method::GET, "/stats") => write(&self.with(ServerHandle::stats)?),
+            (&Method::POST, "/listen") => {
+                self.listen().await?;
+                write(&())
+            }
+            (&Method::POST, "/model") => {
+                let change: ModelUpdate = read(body)?;
+                self.with(|running| change.apply(running))?;
+                write(&())
+            }
+            _ => Err(OrderError::unknown()),
+        }
+    }
+}
+
+// === impl ModelUpdate ===
+
+impl ModelUpdate {
+    fn apply(&self, running: &ServerHandle) {
+        if let Some((base, per_item)) = self.curve {
+            running.set_curve(base, per_item);
+        }
+        if let Some(slots) = self.slots {
+            running.set_slots(slots);
+        }
+        if let Some(items_max) = self.items_max {
+            running.set_items_max(Some(items_max).filter(|&max| max > 0));
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Tests of the simulated model server against its documentation.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+
+use super::{
+    CurveShape, Engine, InternalBatching, Server, ServerAddr, ServerConfig, ServerHandle, SimulatedModel,
+    TooLargeResponse,
+};
+use crate::http1::HttpConnection;
+use crate::item::Route;
+use crate::refusal::ListResponse;
+use crate::time::{now, since};
+
+const QUICK: Duration = Duration::from_millis(2);
+/// Long enough that a scheduling pause of the machine is shorter than one additional interval.
+const SLOW: Duration = Duration::from_millis(150);
+
+fn request(path: &str, body: &str) -> Vec<u8> {
+    format!("POST {path} HTTP/1.1\r\nhost: stand-in\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+async fn start(config: ServerConfig) -> (ServerHandle, HttpConnection) {
+    let running = Server::start(config).await.unwrap();
+    let conn = running.target().connect().await.unwrap();
+    (running, conn)
+}
+
+async fn call(conn: &mut HttpConnection, path: &str, body: &str) -> (u16, String) {
+    let answer = conn.call(&request(path, body)).await.unwrap();
+    (answer.status, String::from_utf8(answer.body.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn a_call_costs_a_plus_b_n() {
+    let config = ServerConfig { base: QUICK, per_item: QUICK, ..ServerConfig::default() };
+    let (_running, mut conn) = start(config).await;
+    let begun = now();
+    call(&mut conn, "/embed", r#"{"inputs":["a","b","c"]}"#).await;
+    assert!(since(begun) >= QUICK * 4);
+}
+
+#[test]
+fn each_shape_has_the_steps_of_its_name() {
+    let of = |shape| SimulatedModel::new(QUICK, QUICK, 1, 1).shaped(shape);
+    assert_eq!(of(CurveShape::NextPow2).cost(5, None), QUICK * 9);
+    assert_eq!(of(CurveShape::NextPow2).cost(8, None), QUICK * 9);
+    assert_eq!(of(CurveShape::Knee { items: 4, beyond: QUICK * 10 }).cost(6, None), QUICK * 25);
+}
+
+#[tokio::test]
+async fn internal_batching_merges_queued_calls_and_is_bounded() {
+    let inner = InternalBatching { front: Duration::ZERO, front_item: Duration::ZERO, items_max: 4, inside_max: 8 };
+    let engine = Arc::new(Engine::new(Arc::new(SimulatedModel::new(QUICK * 5, Duration::ZERO, 1, 4)), inner));
+    let begun = now();
+    let calls: Vec<_> = [1, 3, 3]
+        .into_iter()
+        .map(|items| {
+            let engine = Arc::clone(&engine);
+            tokio::spawn(async move { engine.run(items).await.is_ok() })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    assert!(engine.run(2).await.is_err(), "no room inside");
+    for call in calls {
+        assert!(call.await.unwrap());
+    }
+    assert!(since(begun) >= QUICK * 10, "seven items are two iterations of four at most");
+    assert!(engine.run(8).await.is_ok(), "room again");
+}
+
+#[tokio::test]
+async fn calls_that_wait_for_a_server_that_batches_are_computed_together() {
+    let inner = InternalBatching { front: Duration::ZERO, front_item: Duration::ZERO, items_max: 3, inside_max: 64 };
+    let config = ServerConfig { base: SLOW, per_item: Duration::ZERO, inner: Some(inner), ..ServerConfig::default() };
+    let running = Arc::new(Server::start(config).await.unwrap());
+    let begun = now();
+    let calls: Vec<_> = (0..7)
+        .map(|_| {
+            let running = Arc::clone(&running);
+            tokio::spawn(async move {
+                let mut conn = running.target().connect().await.unwrap();
+                call(&mut conn, "/embed", r#"{"inputs":"a"}"#).await.0
+            })
+        })
+        .collect();
+    for call in calls {
+        assert_eq!(call.await.unwrap(), 200);
+    }
+    // At best one iteration of one call and two of three calls. Without batching there would be
+    // seven.
+    let took = since(begun);
+    assert!(took >= SLOW * 3 && took < SLOW * 7, "{took:?}");
+    assert_eq!(running.stats().calls, 7);
+}
+
+#[tokio::test]
+async fn slots_can_be_taken_and_given_while_it_runs() {
+    let model = Arc::new(SimulatedModel::new(SLOW, Duration::ZERO, 3, 64));
+    let run = |calls: u32| {
+        let calls: Vec<_> = (0..calls)
+            .map(|_| {
+                let model = Arc::clone(&model);
+                tokio::spawn(async move { model.run(1).await.is_ok() })
+            })
+            .collect();
+        async move {
+            let begun = now();
+            for call in calls {
+                assert!(call.await.unwrap());
+            }
+            since(begun)
+        }
+    };
+    let busy = run(3);
+    tokio::task::yield_now().await;
+    model.set_slots(1);
+    busy.await;
+    assert!(run(3).await >= SLOW * 3, "one after the other");
+    model.set_slots(3);
+    assert!(run(6).await < SLOW * 6, "beside each other");
+    model.set_curve(QUICK, QUICK);
+    assert_eq!(model.cost(2, None), QUICK * 3);
+}
+
+#[tokio::test]
+async fn one_slot_computes_one_call_after_the_other_and_two_compute_two_at_once() {
+    for (slots, rounds) in [(1, 4), (2, 2)] {
+        let model = Arc::new(SimulatedModel::new(QUICK * 5, Duration::ZERO, slots, 4));
+        let begun = now();
+        let calls: Vec<_> = (0..4)
+            .map(|_| {
+                tokio::spawn({
+                    let model = Arc::clone(&model);
+                    async move { model.run(1).await.is_ok() }
+                })
+            })
+            .collect();
+        for call in calls {
+            assert!(call.await.unwrap());
+        }
+        assert!(since(begun) >= QUICK * 5 * rounds, "{slots} slots");
+    }
+}
+
+#[tokio::test]
+async fn cancelled_waiting_call_frees_its_queue_place() {
+    let model = SimulatedModel::new(Duration::from_secs(60), Duration::ZERO, 1, 1);
+    let mut running = std::pin::pin!(model.run(1));
+    let mut waiting = Box::pin(model.run(1));
+    assert!(tokio::time::timeout(Duration::ZERO, &mut running).await.is_err());
+    assert!(tokio::time::timeout(Duration::ZERO, &mut waiting).await.is_err());
+    assert!(model.run(1).await.is_err(), "no room");
+    drop(waiting);
+    assert!(tokio::time::timeout(Duration::ZERO, model.run(1)).await.is_err(), "room to wait");
+}
+
+#[tokio::test]
+async fn a_full_queue_is_a_503_with_retry_after() {
+    let config = ServerConfig { base: Duration::from_secs(60), queue_max: 0, ..ServerConfig::default() };
+    let (running, mut first) = start(config).await;
+    first.outbox.send(&request("/embed", r#"{"inputs":"a"}"#)).await.unwrap();
+    // The second call is refused only after the first one has taken the slot.
+    let mut second = running.target().connect().await.unwrap();
+    loop {
+        let request = request("/embed", r#"{"inputs":"b"}"#);
+        match tokio::time::timeout(Duration::from_millis(50), second.call(&request)).await {
+            Ok(answer) => {
+                let answer = answer.unwrap();
+                assert_eq!((answer.status, answer.header("retry-after")), (503, Some(&b"1"[..])));
+                break;
+            }
+            // This call was first and holds the slot itself. Disconnect and retry.
+            Err(_) => second = running.target().connect().await.unwrap(),
+        }
+    }
+    assert_eq!(running.stats().refused, 1);
+}
+
+#[tokio::test]
+async fn too_many_items_are_refused_with_teis_message() {
+    let config =
+        ServerConfig { base: Duration::ZERO, per_item: Duration::ZERO, items_max: Some(1), ..ServerConfig::default() };
+    let (running, mut conn) = start(config.clone()).await;
+    let (status, body) = call(&mut conn, "/embed", r#"{"inputs":["a","b"]}"#).await;
+    assert_eq!(
+        (status, body.as_str()),
+        (422, r#"{"error":"batch size 2 > maximum allowed batch size 1","error_type":"Validation"}"#)
+    );
+    assert_eq!(running.stats().too_large, 1);
+
+    let (_running, mut conn) = start(ServerConfig { too_large: TooLargeResponse::Bare, ..config }).await;
+    assert_eq!(call(&mut conn, "/v1/models/m:predict", r#"{"instances":[1,2]}"#).await.0, 413);
+}
+
+#[tokio::test]
+async fn answers_depend_on_the_items_alone_and_are_counted() {
+    let config = ServerConfig { base: Duration::ZERO, per_item: Duration::ZERO, ..ServerConfig::default() };
+    let (running, mut conn) = start(config).await;
+    let (status, body) = call(&mut conn, "/v1/models/m:predict", r#"{"instances":[1,2]}"#).await;
+    assert_eq!((status, body), (200, Route::Predict.results(&["1", "2"])));
+    let (_, body) = call(&mut conn, "/v1/embeddings", r#"{"model":"m","input":"abcdef"}"#).await;
+    assert!(body.starts_with(&Route::Embeddings.results(&[r#""abcdef""#])));
+    assert!(body.ends_with(r#","model":"m","usage":{"prompt_tokens":2,"total_tokens":2}}"#));
+    assert_eq!(call(&mut conn, "/v1/embeddings", r#"{"input":[]}"#).await.0, 400);
+    let stats = running.stats();
+    assert_eq!((stats.calls, stats.items, stats.failed, stats.connections), (2, 3, 1, 1));
+    assert_eq!(stats.sizes, [0, 1, 1]);
+}
+
+#[tokio::test]
+async fn info_is_404_unless_published_and_poison_fails_the_call() {
+    let config = ServerConfig { poison: Some("bad".to_owned()), base: Duration::ZERO, ..ServerConfig::default() };
+    let (_running, mut conn) = start(config.clone()).await;
+    assert_eq!(conn.call(b"GET /info HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap().status, 404);
+    assert_eq!(conn.call(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap().status, 200);
+    assert_eq!(call(&mut conn, "/ledger", r#"{"items":["good","bad one"]}"#).await.0, 500);
+    assert_eq!(call(&mut conn, "/ledger", r#"{"items":["good"]}"#).await.0, 200);
+
+    let (_running, mut conn) = start(ServerConfig { publish: true, ..config }).await;
+    assert_eq!(conn.call(b"GET /info HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn single_item_server_refuses_lists_as_configured() {
+    let (one, two) = (r#"{"inputs":["a"]}"#, r#"{"inputs":["a","b"]}"#);
+    for refusal in ListResponse::TERMINATING {
+        let config = ServerConfig { lists: Some(refusal), base: Duration::ZERO, ..ServerConfig::default() };
+        let (running, mut conn) = start(config).await;
+        assert_eq!(call(&mut conn, "/embed", one).await, (200, Route::Embed.results(&[r#""a""#])));
+        match (refusal, conn.call(&request("/embed", two)).await) {
+            (ListResponse::Status(status), Ok(answer)) => assert_eq!(answer.status, status),
+            (ListResponse::Reset, Err(_)) => {}
+            (ListResponse::First, Ok(answer)) => assert_eq!(answer.body, Route::Embed.results(&[r#""a""#]).as_bytes()),
+            (ListResponse::NotJson, Ok(answer)) => {
+                assert_eq!((answer.status, answer.body), (200, &b"one item a call"[..]));
+            }
+            (refusal, answer) => panic!("{refusal:?}: {answer:?}"),
+        }
+        assert_eq!((running.stats().lists, running.stats().calls), (1, 1));
+    }
+}
+
+#[tokio::test]
+async fn a_marked_call_has_a_base_of_its_own() {
+    let config =
+        ServerConfig { slow: Some(("slow".to_owned(), SLOW)), base: Duration::ZERO, ..ServerConfig::default() };
+    let (_running, mut conn) = start(config).await;
+    let begun = now();
+    call(&mut conn, "/embed", r#"{"inputs":["slow"]}"#).await;
+    assert!(since(begun) >= SLOW);
+}
+
+#[tokio::test]
+async fn a_unix_socket_serves_alike_and_is_removed_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.sock");
+    let (running, mut conn) =
+        start(ServerConfig { listen: ServerAddr::Unix(path.clone()), ..ServerConfig::default() }).await;
+    assert_eq!(call(&mut conn, "/embed", r#"{"inputs":"a"}"#).await.0, 200);
+    assert!(path.exists());
+    running.shutdown().await;
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn http2_with_prior_knowledge_is_spoken_where_it_is_switched_on() {
+    for http2 in [true, false] {
+        let running = Server::start(ServerConfig { http2, ..ServerConfig::default() }).await.unwrap();
+        let stream = TokioIo::new(TcpStream::connect(running.addr()).await.unwrap());
+        let (mut send, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+        tokio::spawn(connection);
+        let request = http::Request::get("http://stand-in/health").body(Empty::<Bytes>::new()).unwrap();
+        assert_eq!(send.send_request(request).await.is_ok_and(|answer| answer.status() == 200), http2);
+    }
+}
+
+#[tokio::test]
+async fn draining_server_answers_open_calls_and_refuses_connections() {
+    let (running, mut conn) = start(ServerConfig { base: QUICK * 10, ..ServerConfig::default() }).await;
+    let target = running.target().clone();
+    let mut idle = target.connect().await.unwrap();
+    call(&mut idle, "/embed", r#"{"inputs":"kept"}"#).await;
+    conn.outbox.send(&request("/embed", r#"{"inputs":"a"}"#)).await.unwrap();
+    while running.shared.model.slots_free() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let drained = tokio::spawn(running.drain(Duration::from_secs(30)));
+    idle.inbox.drain_until_closed().await;
+    assert!(target.connect().await.is_err(), "the port is closed");
+    let answer = conn.inbox.answer().await.unwrap();
+    assert_eq!((answer.status, answer.close), (200, true));
+    assert!(drained.await.unwrap(), "everything was answered");
+}

@@ -1,0 +1,515 @@
+//! Checks that hold for every step, whatever was learned.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use groupage::batching::{
+    Batch, BatchId, BatchOutcome, Batcher, Call, CallId, CostClassId, DeadlineSource, Decision, DispatchCause,
+    DispatchPolicy, ExpiryReason, InvariantId, KeyId, Limits, Observation, Rejection, ScopeId, Tick, UnbatchedReason,
+};
+
+use super::batch::{self, CheckInputs};
+use crate::sim::invariant::{CheckResult, Coverage, Violation, promise};
+use crate::sim::trace::{CoreResponse, Event};
+
+/// The expected state of the core.
+#[derive(Debug)]
+pub(super) struct InvariantChecker {
+    pub(super) tally: Coverage,
+    now: Tick,
+    limits: Limits,
+    draining: bool,
+    queue: BTreeMap<CallId, QueuedCall>,
+    flights: BTreeMap<BatchId, InFlightBatch>,
+    classes: BTreeMap<CostClassId, ReportedLimits>,
+    /// Accepted calls and the way in which each left the queue; `None` while it is queued.
+    fates: BTreeMap<CallId, Option<&'static str>>,
+    /// Merge keys that the upstream has paused, with the end of each pause.
+    paused: BTreeMap<KeyId, Tick>,
+    batches: u64,
+    /// The longest successful execution by class.
+    slowest: BTreeMap<CostClassId, Duration>,
+    /// `true` if every wake-up is exact.
+    punctual: bool,
+    /// Half of the least time that a single item ever takes. A core that knows this upstream never
+    /// concludes that a shorter SLO can be met.
+    pub(super) hopeless: Duration,
+}
+
+/// A queued call.
+#[derive(Debug, Clone)]
+pub(super) struct QueuedCall {
+    pub(super) call: Call,
+    arrived: Tick,
+    /// Time for which it has waited with nothing in flight.
+    beside_idle: Duration,
+    /// `true` if its first deadline was an SLO that has passed, so that the later one applies.
+    forgiven: bool,
+}
+
+#[derive(Debug)]
+struct InFlightBatch {
+    /// `None` for a call that shares no batch.
+    key: Option<KeyId>,
+    class: CostClassId,
+    scope: ScopeId,
+    items: u32,
+    members: usize,
+    heaviest: u64,
+    /// Members that are neither cancelled nor answered.
+    waiting: BTreeSet<CallId>,
+    abort: AbortState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AbortState {
+    No,
+    Due,
+    Told,
+}
+
+/// Limits of a class that the upstream has reported.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ReportedLimits {
+    /// Limit that the upstream named in a refusal. It may be retested.
+    pub(super) items_max: Option<u32>,
+    /// Smallest number of items that it refused.
+    refused: Option<u32>,
+    /// Published limit, which is never exceeded.
+    pub(super) published: Option<u32>,
+    pub(super) weight_published: Option<u64>,
+    /// Key of the last batch with a mismatched response, and the end of its quarantine.
+    pub(super) quarantined: Option<(KeyId, Tick)>,
+}
+
+// === impl QueuedCall ===
+
+impl QueuedCall {
+    pub(super) fn deadline(&self) -> Option<Tick> {
+        let counts = if self.forgiven { self.call.later } else { self.call.deadline };
+        counts.map(|deadline| deadline.at)
+    }
+}
+
+// === impl InvariantChecker ===
+
+impl InvariantChecker {
+    pub(super) fn new(limits: Limits, hopeless: Duration, punctual: bool) -> Self {
+        Self {
+            tally: Coverage::new(),
+            now: Tick::default(),
+            limits,
+            draining: false,
+            queue: BTreeMap::new(),
+            flights: BTreeMap::new(),
+            classes: BTreeMap::new(),
+            fates: BTreeMap::new(),
+            paused: BTreeMap::new(),
+            batches: 0,
+            slowest: BTreeMap::new(),
+            punctual,
+            hopeless,
+        }
+    }
+
+    pub(super) fn saw(&mut self, what: &'static str) {
+        *self.tally.entry(what).or_default() += 1;
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    pub(super) fn is_queued(&self, id: CallId) -> bool {
+        self.queue.contains_key(&id)
+    }
+
+    /// Returns the members of a batch in flight that are not answered yet.
+    pub(super) fn waiting(&self, batch: BatchId) -> Vec<CallId> {
+        self.flights.get(&batch).map(|flight| flight.waiting.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// Returns the number of calls in a batch in flight.
+    pub(super) fn members(&self, batch: BatchId) -> usize {
+        self.flights.get(&batch).map_or(0, |flight| flight.members)
+    }
+
+    /// Returns the weight of the heaviest item of a batch in flight.
+    pub(super) fn heaviest(&self, batch: BatchId) -> u64 {
+        self.flights.get(&batch).map_or(0, |flight| flight.heaviest)
+    }
+
+    /// Returns an upper bound on the number of decisions at one instant.
+    pub(super) fn decisions_max(&self) -> usize {
+        2 * self.queue.len() + self.flights.len() + 2
+    }
+
+    /// Checks the core's response to an event, and its state after it, against the invariants.
+    /// `ceiling` returns the maximum number of items that the core had learned for a class before
+    /// the event.
+    pub(super) fn step(
+        &mut self,
+        event: &Event,
+        said: &CoreResponse,
+        core: &Batcher,
+        ceiling: impl Fn(CostClassId) -> Option<u32>,
+    ) -> CheckResult {
+        if let Event::Offer(now, _)
+        | Event::Cancel(now, _)
+        | Event::Complete(now, ..)
+        | Event::Publish(now, ..)
+        | Event::PublishWeight(now, ..)
+        | Event::Drain(now)
+        | Event::Poll(now) = event
+        {
+            // The time since the last event counts as waiting beside an idle upstream.
+            if self.flights.is_empty() {
+                let gone = now.since(self.now);
+                self.queue.values_mut().for_each(|waiting| waiting.beside_idle += gone);
+            }
+            self.now = *now;
+        }
+        match (event, said) {
+            (Event::Offer(_, call), CoreResponse::Offered(result)) => self.offered(call, *result)?,
+            (Event::Cancel(_, id), CoreResponse::Cancelled(left)) => self.cancelled(*id, *left)?,
+            (Event::Answered(id), _) => {
+                self.flights.values_mut().for_each(|flight| _ = flight.waiting.remove(id));
+            }
+            (Event::Complete(_, batch, observed), _) => self.completed(*batch, observed),
+            (Event::SetLimits(limits), _) => self.limits = limits.clone(),
+            (Event::Publish(_, class, items_max), _) => {
+                let known = self.classes.entry(*class).or_default();
+                known.published = Some(known.published.unwrap_or(u32::MAX).min((*items_max).max(1)));
+            }
+            (Event::PublishWeight(_, class, weight_max), _) => {
+                let known = self.classes.entry(*class).or_default();
+                known.weight_published = Some(known.weight_published.unwrap_or(u64::MAX).min((*weight_max).max(1)));
+            }
+            (Event::Drain(_), _) => self.draining = true,
+            (Event::Poll(_), CoreResponse::Decided(Decision::Dispatch(batch))) => {
+                self.forgive()?;
+                self.dispatched(batch, ceiling(batch.cost_class))?;
+            }
+            (Event::Poll(_), CoreResponse::Decided(Decision::Expire { id, reason })) => self.expired(*id, *reason)?,
+            (Event::Poll(_), CoreResponse::Decided(Decision::Abort(batch))) => self.aborted(*batch)?,
+            (Event::Poll(_), CoreResponse::Idle(wakeup)) => self.idle(*wakeup)?,
+            _ => unreachable!("{said:?} is not a response to {event:?}"),
+        }
+        // The core's counters match the calls and batches held here.
+        let counts = core.counts();
+        let held = (
+            self.queue.len(),
+            self.queue.values().map(|waiting| u64::from(waiting.call.items)).sum(),
+            self.flights.len(),
+        );
+        promise(InvariantId::Balanced, (counts.queue_calls, counts.queue_items, counts.in_flight) == held, || {
+            format!("{counts:?} where {held:?} is held")
+        })
+    }
+
+    /// Checks the final state, when no event is left.
+    pub(super) fn ended(&self) -> CheckResult {
+        let stuck: Vec<_> = self.fates.iter().filter(|(_, fate)| fate.is_none()).map(|(id, _)| id.0).collect();
+        promise(InvariantId::LeavesOnce, stuck.is_empty(), || {
+            format!("calls {stuck:?} were accepted and never ended")
+        })?;
+        promise(InvariantId::Balanced, self.flights.is_empty(), || {
+            format!("{} batches never ended", self.flights.len())
+        })
+    }
+
+    fn adapts(&self) -> bool {
+        matches!(self.limits.policy, DispatchPolicy::Adaptive { .. })
+    }
+
+    fn name(&mut self, class: CostClassId, items_max: u32) {
+        let known = self.classes.entry(class).or_default();
+        known.items_max = Some(known.items_max.map_or(items_max, |known| known.min(items_max)));
+        known.refused = Some(known.refused.unwrap_or(u32::MAX).min(items_max.saturating_add(1)));
+    }
+
+    /// Returns the end of a key's pause, or `None` if it is not paused. A drain ignores pauses.
+    fn paused(&self, key: KeyId) -> Option<Tick> {
+        self.paused.get(&key).copied().filter(|until| !self.draining && *until > self.now)
+    }
+
+    fn leave(&mut self, id: CallId, fate: &'static str) -> Result<QueuedCall, Violation> {
+        let known = self.fates.insert(id, Some(fate));
+        let how = || format!("call {} is {fate} after it was {known:?}", id.0);
+        promise(InvariantId::LeavesOnce, known == Some(None), how)?;
+        self.queue.remove(&id).ok_or_else(|| Violation { promise: InvariantId::LeavesOnce, how: how() })
+    }
+
+    fn offered(&mut self, call: &Call, result: Result<(), Rejection>) -> CheckResult {
+        let Err(rejection) = result else {
+            self.saw("accepted");
+            self.fates.insert(call.id, None);
+            let waiting =
+                QueuedCall { call: call.clone(), arrived: self.now, beside_idle: Duration::ZERO, forgiven: false };
+            self.queue.insert(call.id, waiting);
+            let items: u64 = self.queue.values().map(|waiting| u64::from(waiting.call.items)).sum();
+            let bytes: u64 = self.queue.values().map(|waiting| waiting.call.bytes).sum();
+            let within = items <= u64::from(self.limits.queue_items_max) && bytes <= self.limits.queue_bytes_max;
+            return promise(InvariantId::QueueBound, within || self.queue.len() == 1, || {
+                format!("{items} items and {bytes} bytes are queued after call {}", call.id.0)
+            });
+        };
+        self.saw("refused");
+        let whole = rejection.retry_after.subsec_nanos() == 0 && rejection.retry_after.as_secs() >= 1;
+        promise(InvariantId::RetryLater, whole, || format!("call {} is to be retried after {rejection:?}", call.id.0))?;
+        promise(InvariantId::QueueBound, !self.queue.is_empty(), || {
+            format!("call {} is refused an empty queue", call.id.0)
+        })
+    }
+
+    fn cancelled(&mut self, id: CallId, left: bool) -> CheckResult {
+        let queued = self.queue.contains_key(&id);
+        let flight = self.flights.values_mut().find(|flight| flight.waiting.contains(&id));
+        let known = queued || flight.is_some();
+        promise(InvariantId::LeavesOnce, left == known, || {
+            format!("cancel of call {} returns {left}, not {known}", id.0)
+        })?;
+        if let Some(flight) = flight {
+            flight.waiting.remove(&id);
+            if flight.waiting.is_empty() {
+                flight.abort = AbortState::Due;
+            }
+            self.saw("cancelled: in flight");
+        }
+        if queued {
+            self.leave(id, "cancelled")?;
+            self.saw("cancelled: queued");
+        }
+        Ok(())
+    }
+
+    fn completed(&mut self, batch: BatchId, observed: &Observation) {
+        let Some(InFlightBatch { key, class, items, members, .. }) = self.flights.remove(&batch) else { return };
+        match observed.outcome {
+            BatchOutcome::Ok => {
+                let slowest = self.slowest.entry(class).or_default();
+                *slowest = observed.duration.max(*slowest);
+                // The server accepted a size that it had refused, so the refusal no longer holds.
+                let known = self.classes.entry(class).or_default();
+                if known.refused.is_some_and(|refused| refused <= items) {
+                    (known.refused, known.items_max) = (None, None);
+                }
+            }
+            BatchOutcome::TooLarge { limit: Some(limit) } if (1..items).contains(&limit) => self.name(class, limit),
+            BatchOutcome::Overloaded { retry_after: Some(after) } if key.is_some() => {
+                let until = self.paused.entry(key.unwrap_or(KeyId(0))).or_default();
+                *until = self.now.after(after.min(Duration::from_millis(100))).max(*until);
+                self.saw("paused");
+            }
+            BatchOutcome::Mismatched => {
+                let known = self.classes.entry(class).or_default();
+                known.quarantined = key.map(|key| (key, self.now.after(self.limits.quarantine))).or(known.quarantined);
+            }
+            BatchOutcome::TooLarge { .. } | BatchOutcome::OutOfMemory if members > 1 => {
+                let known = self.classes.entry(class).or_default();
+                known.refused = Some(known.refused.unwrap_or(u32::MAX).min(items));
+                self.saw("ceiling lowered");
+            }
+            BatchOutcome::Overloaded { .. } if members > 1 => self.saw("ceiling lowered"),
+            _ => {}
+        }
+    }
+
+    fn aborted(&mut self, batch: BatchId) -> CheckResult {
+        let abort = self.flights.get_mut(&batch).map(|flight| std::mem::replace(&mut flight.abort, AbortState::Told));
+        self.saw("aborted");
+        promise(InvariantId::Aborts, abort == Some(AbortState::Due), || {
+            format!("batch {} is aborted, being {abort:?}", batch.0)
+        })
+    }
+
+    fn expired(&mut self, id: CallId, reason: ExpiryReason) -> CheckResult {
+        let waiting = self.leave(id, "expired")?;
+        if reason == ExpiryReason::Deadline {
+            self.saw("expired: deadline");
+            // An SLO that was ignored no longer applies, but this cannot be observed from outside.
+            // So either deadline may have passed.
+            let of = [waiting.call.deadline, waiting.call.later].into_iter().flatten();
+            let passed = of.map(|deadline| deadline.at).any(|at| at <= self.now);
+            promise(InvariantId::OnTime, passed, || format!("call {} expires before its deadline", id.0))?;
+            let held = self.punctual
+                && self.flights.is_empty()
+                && !waiting.beside_idle.is_zero()
+                && !self.paused.contains_key(&waiting.call.key);
+            return promise(InvariantId::NoIdleWait, !(held && self.adapts()), || {
+                format!(
+                    "call {} was held beside an idle upstream for {:?} until it was late",
+                    id.0, waiting.beside_idle
+                )
+            });
+        }
+        self.saw("expired: late predicted");
+        let first = waiting.call.deadline;
+        let passed = first.is_some_and(|deadline| deadline.source == DeadlineSource::Slo && deadline.at <= self.now);
+        let counts = if passed { waiting.call.later } else { first };
+        // The route's `timeout` bounds the wait in the queue: a call that is dispatched within it
+        // is not late.
+        let useless = counts.filter(|deadline| deadline.source != DeadlineSource::Timeout);
+        promise(InvariantId::OnTime, useless.is_some(), || {
+            format!("call {} is reported as late and has no deadline: {counts:?}", id.0)
+        })?;
+        let slo = useless.filter(|deadline| deadline.source == DeadlineSource::Slo);
+        let slo = slo.map(|deadline| deadline.at.since(waiting.arrived));
+        promise(InvariantId::OnTime, slo.is_none_or(|slo| slo >= self.hopeless), || {
+            format!("call {} is shed for an SLO of {slo:?} that nothing can meet", id.0)
+        })?;
+        self.saw("late: slo, caller");
+        Ok(())
+    }
+
+    fn dispatched(&mut self, batch: &Batch, ceiling: Option<u32>) -> CheckResult {
+        let id = batch.id.0;
+        promise(InvariantId::LeavesOnce, id == self.batches, || format!("batch {id} is the {}th", self.batches))?;
+        self.batches += 1;
+        let mut members = Vec::new();
+        for member in &batch.members {
+            members.push(self.leave(member.id, "dispatched")?);
+        }
+        let Some(first) = members.first() else {
+            return promise(InvariantId::Balanced, false, || format!("batch {id} is empty"));
+        };
+        let scope = first.call.scope;
+        let alone = first.call.alone;
+        let shared = members.len() > 1;
+        promise(
+            InvariantId::HoldsOut,
+            self.paused(batch.key).is_none() || batch.cause == DispatchCause::Probe,
+            || format!("batch {id} is dispatched before the upstream has room"),
+        )?;
+        self.within_slots(batch, scope)?;
+        batch::whole(batch, &members, self.now)?;
+        let known = self.classes.get(&batch.cost_class).copied().unwrap_or_default();
+        batch::within(batch, &members, CheckInputs { now: self.now, limits: &self.limits, known, ceiling })?;
+        let waiting = batch.members.iter().map(|member| member.id).collect();
+        let flight = InFlightBatch {
+            key: (!alone).then_some(batch.key),
+            class: batch.cost_class,
+            scope,
+            items: batch.items,
+            members: members.len(),
+            heaviest: members.iter().map(|waiting| waiting.call.weight.max).max().unwrap_or(0),
+            waiting,
+            abort: AbortState::No,
+        };
+        self.flights.insert(batch.id, flight);
+        self.saw(match batch.cause {
+            DispatchCause::Full => "cause: full",
+            DispatchCause::Weight => "cause: weight",
+            DispatchCause::Bytes => "cause: bytes",
+            DispatchCause::Deadline => "cause: deadline",
+            DispatchCause::Delay => "cause: delay",
+            DispatchCause::Idle => "cause: idle",
+            DispatchCause::Lead => "cause: lead",
+            DispatchCause::Probe => "cause: probe",
+            DispatchCause::Drain => "cause: drain",
+        });
+        match batch.lone {
+            Some(UnbatchedReason::ClientBatchFull) => self.saw("alone: client batch full"),
+            Some(UnbatchedReason::Quarantined) => self.saw("alone: quarantined"),
+            Some(UnbatchedReason::NoGain) => self.saw("alone: no gain"),
+            Some(UnbatchedReason::Refused) => self.saw("alone: refused"),
+            Some(UnbatchedReason::BudgetEmpty) => self.saw("alone: budget empty"),
+            None => {}
+        }
+        if shared {
+            self.saw("shared");
+        }
+        if self.flights.len() > 1 {
+            self.saw("two in flight");
+        }
+        Ok(())
+    }
+
+    /// Checks the limits on requests in flight. Single calls that are passed through have a limit
+    /// of their own.
+    fn within_slots(&self, batch: &Batch, scope: ScopeId) -> CheckResult {
+        let id = batch.id.0;
+        // A passed-through call that is too large or in quarantine reports that reason instead. The
+        // core's debug assertions check which single calls are passed through.
+        let aside = batch.lone.is_some() || self.tally.contains_key("alone: no gain");
+        if aside && batch.members.len() == 1 {
+            return promise(
+                InvariantId::WithinSlots,
+                self.flights.len() < self.limits.stand_aside_max as usize,
+                || format!("batch {id} is passed through beside {} others", self.flights.len()),
+            );
+        }
+        let (others, slots) = (self.flights.len(), self.limits.slots);
+        promise(InvariantId::WithinSlots, others < slots as usize, || {
+            format!("batch {id} is dispatched for {:?} beside {others} others in {slots} slots", batch.cause)
+        })?;
+        let others = self.flights.values().filter(|flight| flight.scope == scope).count();
+        let slots = self.limits.scope(scope).slots_max;
+        promise(InvariantId::WithinSlots, others < slots as usize, || {
+            format!(
+                "batch {id} is dispatched for {:?} beside {others} others in the {slots} slots of its route",
+                batch.cause
+            )
+        })
+    }
+
+    fn idle(&mut self, wakeup: Option<Tick>) -> CheckResult {
+        let owed = self.flights.iter().find(|(_, flight)| flight.abort == AbortState::Due);
+        promise(InvariantId::Aborts, owed.is_none(), || {
+            format!("every member of {owed:?} was cancelled, and it is not aborted")
+        })?;
+        promise(InvariantId::WakesLater, wakeup.is_none_or(|at| at > self.now), || {
+            format!("requests a wake-up at {wakeup:?}, which is not later")
+        })?;
+        self.forgive()?;
+        if !self.flights.is_empty() {
+            return Ok(());
+        }
+        if self.queue.is_empty() {
+            return promise(InvariantId::WakesLater, wakeup.is_none(), || {
+                format!("requests a wake-up at {wakeup:?} with nothing queued or in flight")
+            });
+        }
+        let first = self.queue.values().map(|waiting| (waiting.call.id, waiting.arrived)).min();
+        promise(InvariantId::Ends, wakeup.is_some(), || {
+            format!("{first:?} is queued, nothing is in flight, and no wake-up is requested")
+        })?;
+        self.saw("held beside an idle upstream");
+        promise(InvariantId::NoIdleWait, !self.draining, || format!("{first:?} is held while the process ends"))?;
+        let held = |waiting: &&QueuedCall| {
+            let max = self.limits.scope(waiting.call.scope).queue_delay_max;
+            waiting.beside_idle >= max && self.adapts() && !self.paused.contains_key(&waiting.call.key)
+        };
+        let too_long = self.queue.values().find(held);
+        promise(InvariantId::NoIdleWait, too_long.is_none(), || {
+            format!("held beside an idle upstream for longer than the limit: {too_long:?}")
+        })
+    }
+
+    /// Checks that a call queued past its deadline had an SLO that cannot be met. No other call
+    /// outlives its deadline.
+    fn forgive(&mut self) -> CheckResult {
+        let mut forgave = 0;
+        for waiting in self.queue.values_mut() {
+            let Some(deadline) = waiting.call.deadline.filter(|deadline| deadline.at <= self.now) else { continue };
+            promise(InvariantId::OnTime, deadline.source == DeadlineSource::Slo, || {
+                format!("call {} stays queued past its deadline", waiting.call.id.0)
+            })?;
+            let slo = deadline.at.since(waiting.arrived);
+            // The core uses the time that a single call exceeds only once in fifty times: at most
+            // 1.6 times the mean.
+            let hopeless = self.slowest.get(&waiting.call.cost_class).is_some_and(|slowest| *slowest * 16 / 10 > slo);
+            promise(InvariantId::OnTime, hopeless, || {
+                format!("call {} stays queued past its SLO, which could be met", waiting.call.id.0)
+            })?;
+            promise(InvariantId::OnTime, waiting.call.later.is_none_or(|later| later.at > self.now), || {
+                format!("call {} stays queued past its later deadline", waiting.call.id.0)
+            })?;
+            forgave += u64::from(!std::mem::replace(&mut waiting.forgiven, true));
+        }
+        if forgave > 0 {
+            *self.tally.entry("slo forgiven").or_default() += forgave;
+        }
+        Ok(())
+    }
+}

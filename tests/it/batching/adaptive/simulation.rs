@@ -1,0 +1,375 @@
+//! Clients, a simulated upstream and a virtual clock around one core.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use groupage::batching::{
+    Batch, BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, InvariantId, Limits, Observation, Plan, Tick,
+    solve,
+};
+
+use super::invariants::InvariantChecker;
+use super::setting::{ArrivalProcess, RunParameters};
+use super::upstream::{ServerReaction, Upstream};
+use crate::sim::invariant::{CheckResult, Violation, promise};
+use crate::sim::split_mix::SplitMix64;
+use crate::sim::trace::{CoreResponse, Event, tell};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A scheduled event.
+#[derive(Debug)]
+enum ScheduledEvent {
+    /// Arrival of this many calls. It schedules the next arrival if it is `leading`.
+    Arrive {
+        calls: u64,
+        leading: bool,
+    },
+    Cancel(CallId),
+    Answer(CallId),
+    End(BatchId, Observation),
+    /// End of the current run of a server that batches by itself.
+    Ran,
+    Plan(CostClassId, Plan),
+    Drain,
+}
+
+/// An entry of the log: an event with the core's response, or a plan.
+#[derive(Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "plans are few beside events")]
+pub(super) enum LogEntry {
+    Event(Event, CoreResponse),
+    Plan(Tick, CostClassId),
+}
+
+/// A simulation in progress.
+#[derive(Debug)]
+pub(super) struct Simulation {
+    pub(super) log: Vec<LogEntry>,
+    pub(super) watch: InvariantChecker,
+    limits: Limits,
+    core: Batcher,
+    draw: SplitMix64,
+    setting: RunParameters,
+    upstream: Upstream,
+    planned: BTreeMap<(Tick, u64), ScheduledEvent>,
+    plans: u64,
+    calls: u64,
+    now: Tick,
+}
+
+// === impl Simulation ===
+
+impl Simulation {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut draw = SplitMix64::new(seed);
+        let setting = RunParameters::new(&mut draw);
+        let limits = setting.limits(&mut draw);
+        Self {
+            log: Vec::new(),
+            watch: InvariantChecker::new(limits.clone(), setting.nature.alone(1) / 2, setting.late == 0),
+            core: Batcher::new(limits.clone(), seed),
+            limits,
+            draw,
+            upstream: Upstream::new(setting.nature.clone()),
+            setting,
+            planned: BTreeMap::new(),
+            plans: 0,
+            calls: 0,
+            now: Tick::default(),
+        }
+    }
+
+    /// Returns the last steps as text.
+    pub(super) fn text(&self, steps: usize) -> String {
+        let mut text = format!("{:?}\nlimits {:?}\n", self.setting, self.limits);
+        for told in self.log.iter().skip(self.log.len().saturating_sub(steps)) {
+            _ = match told {
+                LogEntry::Event(event, CoreResponse::Nothing) => writeln!(text, "{event}"),
+                LogEntry::Event(event, said) => writeln!(text, "{event} -> {said}"),
+                LogEntry::Plan(at, class) => writeln!(text, "{at:?} plan of class {}", class.0),
+            };
+        }
+        text
+    }
+
+    /// Runs the simulation to its end, or to the first invariant violation.
+    pub(super) fn run(&mut self) -> CheckResult {
+        match self.setting.crowd {
+            ArrivalProcess::Loop { clients } => {
+                for _ in 0..clients {
+                    let at = Tick::from_millis(1).after(self.draw.span(false, 5));
+                    self.plan(at, ScheduledEvent::Arrive { calls: 1, leading: false });
+                }
+            }
+            _ => self.plan(Tick::from_millis(1), ScheduledEvent::Arrive { calls: 1, leading: true }),
+        }
+        // Each call arrives, is cancelled, is answered and ends at most once, and causes some
+        // wake-ups: for a lead, a hold, a plan or a deadline.
+        let steps_max = 20 * self.setting.calls + 200;
+        let mut wakeup = None;
+        for _ in 0..steps_max {
+            let next = self.planned.first_key_value().map(|((at, _), _)| *at);
+            let woken = match (next, wakeup) {
+                (None, None) => return self.end(),
+                (Some(next), Some(wakeup)) => wakeup < next || wakeup == next && self.draw.chance(500),
+                (next, _) => next.is_none(),
+            };
+            if woken {
+                let late = Duration::from_micros(self.draw.between(0, self.setting.late));
+                let at = wakeup.unwrap_or(self.now).after(late);
+                self.now = next.map_or(at, |next| at.min(next)).max(self.now);
+            } else {
+                self.happen()?;
+            }
+            wakeup = self.decide()?;
+        }
+        promise(InvariantId::Ends, false, || format!("not at its end after {steps_max} steps"))
+    }
+
+    fn end(&mut self) -> CheckResult {
+        if !self.setting.drains {
+            self.watch.saw("left without drain");
+        }
+        self.watch.ended()
+    }
+
+    fn plan(&mut self, at: Tick, what: ScheduledEvent) {
+        self.planned.insert((at.max(self.now), self.plans), what);
+        self.plans += 1;
+    }
+
+    fn tell(&mut self, event: Event) -> Result<CoreResponse, Violation> {
+        let ceilings: Vec<_> = (0..3).map(|class| self.core.ceiling(CostClassId(class))).collect();
+        // Logged before it is applied, so that an event at which the core panics is the last of the
+        // log.
+        self.log.push(LogEntry::Event(event, CoreResponse::Nothing));
+        let Some(LogEntry::Event(event, last)) = self.log.last_mut() else { unreachable!("just pushed") };
+        let said = tell(&mut self.core, event);
+        *last = said.clone();
+        let ceiling =
+            |class: CostClassId| usize::try_from(class.0).ok().and_then(|class| ceilings.get(class).copied()).flatten();
+        self.watch.step(event, &said, &self.core, ceiling)?;
+        Ok(said)
+    }
+
+    /// Applies the next scheduled event, and sometimes the others of the same instant before the
+    /// next poll.
+    fn happen(&mut self) -> CheckResult {
+        while let Some(((at, _), planned)) = self.planned.pop_first() {
+            self.now = self.now.max(at);
+            match planned {
+                ScheduledEvent::Arrive { calls, leading } => self.arrive(calls, leading)?,
+                ScheduledEvent::Cancel(id) => {
+                    let queued = self.watch.is_queued(id);
+                    self.tell(Event::Cancel(self.now, id))?;
+                    // If a call is cancelled during its execution, its client calls again when the
+                    // batch completes.
+                    self.left(usize::from(queued), MS);
+                }
+                ScheduledEvent::Answer(id) => _ = self.tell(Event::Answered(id))?,
+                ScheduledEvent::End(batch, observed) => self.complete(batch, observed)?,
+                ScheduledEvent::Ran => self.ran()?,
+                ScheduledEvent::Plan(class, plan) => {
+                    self.log.push(LogEntry::Plan(self.now, class));
+                    self.core.set_plan(self.now, class, plan);
+                    self.watch.saw("planned");
+                }
+                ScheduledEvent::Drain => _ = self.tell(Event::Drain(self.now))?,
+            }
+            let more = self.planned.first_key_value().is_some_and(|((next, _), _)| *next == at);
+            if !more || self.draw.chance(300) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn arrive(&mut self, calls: u64, leading: bool) -> CheckResult {
+        for _ in 0..calls {
+            self.offer()?;
+        }
+        if self.draw.chance(self.setting.edits) {
+            self.edit()?;
+        }
+        if self.draw.chance(self.setting.changes) {
+            let alone = self.upstream.change(&mut self.draw);
+            self.watch.hopeless = self.watch.hopeless.min(alone / 2);
+        }
+        if !leading {
+            return Ok(());
+        }
+        if self.calls >= self.setting.calls {
+            if self.setting.drains {
+                let at = self.now.after(self.draw.span(false, 10));
+                self.plan(at, ScheduledEvent::Drain);
+            }
+            return Ok(());
+        }
+        let calls = match self.setting.crowd {
+            ArrivalProcess::Loop { .. } | ArrivalProcess::Poisson { .. } => 1,
+            ArrivalProcess::FanOut { calls, .. } => {
+                for _ in 1..calls {
+                    let at = self.now.after(self.draw.span(false, 1) * 6 / 10);
+                    self.plan(at, ScheduledEvent::Arrive { calls: 1, leading: false });
+                }
+                1
+            }
+            ArrivalProcess::Bursts { calls, .. } => self.draw.between(1, calls),
+        };
+        let gap = match self.setting.crowd {
+            ArrivalProcess::Bursts { gap, .. } => MS * self.draw.count(0, u32::try_from(2 * gap).unwrap_or(0)),
+            ArrivalProcess::Poisson { gap } | ArrivalProcess::FanOut { gap, .. } => exponential(&mut self.draw, gap),
+            ArrivalProcess::Loop { .. } => MS,
+        };
+        self.plan(self.now.after(gap), ScheduledEvent::Arrive { calls, leading: true });
+        Ok(())
+    }
+
+    fn offer(&mut self) -> CheckResult {
+        if self.calls >= self.setting.calls {
+            return Ok(());
+        }
+        let id = CallId(self.calls);
+        self.calls += 1;
+        let call = self.setting.call(&mut self.draw, self.now, id);
+        if self.draw.chance(self.setting.cancels) {
+            let at = self.now.after(self.draw.span(false, 40));
+            self.plan(at, ScheduledEvent::Cancel(id));
+        }
+        if let CoreResponse::Offered(Err(_)) = self.tell(Event::Offer(self.now, call))? {
+            self.left(1, 5 * MS);
+        }
+        Ok(())
+    }
+
+    /// Records that calls have ended, answered or not. In a closed loop their clients call again.
+    fn left(&mut self, callers: usize, pause: Duration) {
+        if let ArrivalProcess::Loop { .. } = self.setting.crowd {
+            for _ in 0..callers {
+                let think = self.draw.span(false, 1) / 5 + MS / 10;
+                self.plan(self.now.after(think + pause), ScheduledEvent::Arrive { calls: 1, leading: false });
+            }
+        }
+    }
+
+    fn edit(&mut self) -> CheckResult {
+        if self.draw.chance(150) {
+            let class = CostClassId(self.draw.count(0, 2));
+            if self.draw.chance(500) {
+                let weight_max = self.draw.between(0, 2000);
+                return self.tell(Event::PublishWeight(self.now, class, weight_max)).map(|_| ());
+            }
+            let items_max = self.draw.count(0, 40);
+            return self.tell(Event::Publish(self.now, class, items_max)).map(|_| ());
+        }
+        self.limits = self.setting.limits(&mut self.draw);
+        self.tell(Event::SetLimits(self.limits.clone())).map(|_| ())
+    }
+
+    /// Polls until there is no decision. Returns the next wake-up.
+    fn decide(&mut self) -> Result<Option<Tick>, Violation> {
+        for _ in 0..=self.watch.decisions_max() {
+            match self.tell(Event::Poll(self.now))? {
+                CoreResponse::Decided(Decision::Dispatch(batch)) => self.execute(&batch),
+                CoreResponse::Decided(Decision::Abort(batch)) => self.abort(batch),
+                CoreResponse::Decided(Decision::Expire { .. }) => self.left(1, MS),
+                CoreResponse::Idle(wakeup) => {
+                    if self.setting.plans
+                        && let Some((class, input)) = self.core.plan_due()
+                    {
+                        let at = self.now.after(self.draw.span(false, 100));
+                        self.plan(at, ScheduledEvent::Plan(class, solve(&input)));
+                    }
+                    return Ok(wakeup);
+                }
+                said => unreachable!("poll returns {said:?}"),
+            }
+        }
+        Err(Violation { promise: InvariantId::Ends, how: format!("does not stop deciding at {:?}", self.now) })
+    }
+
+    fn execute(&mut self, batch: &Batch) {
+        let heaviest = self.watch.heaviest(batch.id);
+        let others = self.watch.in_flight() - 1;
+        match self.upstream.take(&mut self.draw, self.now, batch, heaviest, others) {
+            ServerReaction::Ends(at, observed) => {
+                let early = observed.outcome != BatchOutcome::Ok || self.draw.chance(50);
+                if early {
+                    self.answer_early(batch.id, at);
+                }
+                self.plan(at, ScheduledEvent::End(batch.id, observed));
+            }
+            ServerReaction::Collects => {}
+            ServerReaction::Runs(at) => self.plan(at, ScheduledEvent::Ran),
+        }
+    }
+
+    /// Answers some members early: isolation answers members one by one before the end of the
+    /// execution, and so does an upstream that answers early.
+    fn answer_early(&mut self, batch: BatchId, end: Tick) {
+        for id in self.watch.waiting(batch) {
+            if self.draw.chance(600) {
+                let permille = self.draw.count(0, 1000);
+                let at = self.now.after(end.since(self.now) / 1000 * permille);
+                self.plan(at, ScheduledEvent::Answer(id));
+            }
+        }
+    }
+
+    fn complete(&mut self, batch: BatchId, observed: Observation) -> CheckResult {
+        let callers = self.watch.members(batch);
+        self.tell(Event::Complete(self.now, batch, observed))?;
+        self.left(callers, Duration::ZERO);
+        Ok(())
+    }
+
+    fn ran(&mut self) -> CheckResult {
+        let (answered, next) = self.upstream.ran(&mut self.draw, self.now);
+        for (batch, sent) in answered {
+            let observed = Observation { duration: self.now.since(sent), first_byte: None, outcome: BatchOutcome::Ok };
+            self.complete(batch, observed)?;
+        }
+        if let Some(at) = next {
+            self.plan(at, ScheduledEvent::Ran);
+        }
+        Ok(())
+    }
+
+    /// Drops the execution. Its completion is reported at once or shortly afterwards.
+    fn abort(&mut self, batch: BatchId) {
+        self.upstream.forget(batch);
+        let end =
+            self.planned.iter().find(|(_, planned)| matches!(planned, ScheduledEvent::End(id, _) if *id == batch));
+        if let Some(at) = end.map(|(at, _)| *at) {
+            self.planned.remove(&at);
+        }
+        let observed = Observation { duration: MS, first_byte: None, outcome: BatchOutcome::Cancelled };
+        let at = self.now.after(MS * self.draw.count(0, 2));
+        self.plan(at, ScheduledEvent::End(batch, observed));
+    }
+}
+
+/// Returns an exponentially distributed duration with this mean. Uses von Neumann's comparison
+/// method ("Various techniques used in connection with random digits", 1951), which needs no
+/// floating-point logarithm, so the result is the same on every machine.
+pub(super) fn exponential(draw: &mut SplitMix64, mean: Duration) -> Duration {
+    let mut whole = 0_u32;
+    loop {
+        let first = draw.next();
+        let (mut last, mut run) = (first, 1_u32);
+        loop {
+            let next = draw.next();
+            if next >= last {
+                break;
+            }
+            (last, run) = (next, run + 1);
+        }
+        if run % 2 == 1 {
+            let part = u32::try_from(first >> 44).unwrap_or(u32::MAX);
+            return mean * whole + mean / (1 << 20) * part;
+        }
+        whole += 1;
+    }
+}

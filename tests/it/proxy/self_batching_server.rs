@@ -1,0 +1,96 @@
+//! A server that advertises that it batches by itself: its calls are passed through one by one,
+//! unless a route names its protocol.
+
+use serde_json::json;
+
+use super::scripted_server::ScriptedServer;
+use super::setup::{PendingCall, TestProxy, by_hand, count, learning};
+
+const CALLS: usize = 20;
+const INFO: &str = r#"{"model_id": "m", "max_client_batch_size": 32, "max_batch_tokens": 16384}"#;
+
+fn embed(proxy: &TestProxy) -> PendingCall {
+    proxy.call(proxy.post("/embed", &[], r#"{"inputs": "x"}"#))
+}
+
+/// Sends one call, after which the proxy has read the limits that the server publishes.
+async fn learn_published_limits(proxy: &TestProxy, hand: &mut ScriptedServer) {
+    let first = embed(proxy);
+    let info = hand.turn().await;
+    assert_eq!(info.request.target, "/info");
+    info.answer(200, INFO).await;
+    hand.turn().await.answer(200, "[[1.0]]").await;
+    assert_eq!(first.answer().await.status, Some(200));
+    proxy.idle().await;
+}
+
+/// Sends all calls at once and checks the number that is upstream before any is answered.
+async fn call_simultaneously(proxy: &TestProxy, hand: &mut ScriptedServer, most: usize) {
+    let callers: Vec<PendingCall> = (0..CALLS).map(|_| embed(proxy)).collect();
+    let mut turns = Vec::new();
+    while turns.len() < most {
+        turns.push(hand.turn().await);
+    }
+    assert_eq!(count(&proxy.stats().in_flight), most as u64);
+    for turn in turns {
+        assert_eq!(turn.request.body, br#"{"inputs": "x"}"#);
+        turn.answer(200, "[[1.0]]").await;
+    }
+    let left: Vec<_> = (most..CALLS).collect();
+    for _ in left {
+        hand.turn().await.answer(200, "[[1.0]]").await;
+    }
+    for caller in callers {
+        assert_eq!(caller.answer().await.status, Some(200));
+    }
+    proxy.idle().await;
+}
+
+fn passed(proxy: &TestProxy) -> u64 {
+    proxy.metric(r#"groupage_calls_passed_total{reason="no_gain"}"#)
+}
+
+#[tokio::test]
+async fn calls_to_a_server_that_says_it_batches_are_all_upstream_at_once() {
+    let (proxy, mut hand) = by_hand(learning(&json!({}))).await;
+    learn_published_limits(&proxy, &mut hand).await;
+    call_simultaneously(&proxy, &mut hand, CALLS).await;
+    assert_eq!(passed(&proxy), 1 + CALLS as u64);
+    assert_eq!(proxy.metric("groupage_standing_aside"), 1);
+    let limit =
+        |source: &str| proxy.metric(&format!("groupage_limit{{limit=\"batch_weight_max\",source=\"{source}\"}}"));
+    assert_eq!((limit("published"), limit("learned")), (16384, 0));
+    assert_eq!(proxy.metric("groupage_slots_learned"), 0, "what is passed teaches nothing about slots");
+    // A policy that does not learn forwards them unbatched, within its slots.
+    let fixed = json!({"scheduling": {"policy": "WorkConserving", "slots": 2}});
+    proxy.apply(&fixed).await;
+    call_simultaneously(&proxy, &mut hand, 2).await;
+    assert_eq!(passed(&proxy), 1 + 2 * CALLS as u64);
+}
+
+#[tokio::test]
+async fn standing_aside_ends_at_its_own_wall() {
+    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"standAsideMax": 4}}))).await;
+    learn_published_limits(&proxy, &mut hand).await;
+    call_simultaneously(&proxy, &mut hand, 4).await;
+    assert_eq!(passed(&proxy), 1 + CALLS as u64);
+}
+
+#[tokio::test]
+async fn explicit_protocol_disables_pass_through() {
+    let routes = json!([{"path": "/own/embed", "protocol": "TEI"}, {"path": "/embed"}]);
+    let (proxy, mut hand) = by_hand(learning(&json!({"routes": routes, "limits": {"slotsMax": 1}}))).await;
+    learn_published_limits(&proxy, &mut hand).await;
+    assert_eq!((passed(&proxy), proxy.metric("groupage_standing_aside")), (1, 0));
+    let own = |text: &str| proxy.post("/own/embed", &[], &format!(r#"{{"inputs": "{text}"}}"#));
+    let first = proxy.call(own("a"));
+    let turn = hand.turn().await;
+    let others = proxy.queue([own("b"), own("c")]).await;
+    turn.answer(200, "[[1.0]]").await;
+    let shared = hand.turn().await;
+    assert_eq!(shared.request.body, br#"{"inputs": ["b","c"]}"#);
+    shared.answer(200, "[[2.0],[3.0]]").await;
+    for caller in others.into_iter().chain([first]) {
+        assert_eq!(caller.answer().await.status, Some(200));
+    }
+}

@@ -1,0 +1,54 @@
+//! The complete check of one seed: a run, a second run and a replay.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use groupage::batching::InvariantId;
+
+use super::invariant::{CheckResult, Coverage, Violation, promise};
+use super::simulation::Simulation;
+use super::trace::Trace;
+
+/// The result of a seed's run.
+#[derive(Debug)]
+pub(crate) struct SimulationRun {
+    pub(crate) trace: Trace,
+    pub(crate) tally: Coverage,
+    pub(crate) end: CheckResult,
+}
+
+/// Runs the simulation of a seed once.
+pub(crate) fn tell(seed: u64) -> SimulationRun {
+    let mut world = Simulation::new(seed);
+    // A panic of the core counts as a violated invariant, and the trace up to it is kept.
+    let end = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|panic| {
+        let how = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+            .unwrap_or_default();
+        Err(Violation { promise: InvariantId::Ends, how: format!("panicked: {how}") })
+    });
+    SimulationRun { trace: world.trace, tally: world.model.tally, end }
+}
+
+/// Runs a seed twice and replays it: the invariants hold, and the run depends on nothing but the
+/// seed.
+///
+/// # Errors
+/// Returns the violated invariant and the seed.
+pub(crate) fn check(seed: u64) -> Result<SimulationRun, String> {
+    let story = tell(seed);
+    let held = story.end.clone().and_then(|()| {
+        let again = tell(seed);
+        promise(InvariantId::Deterministic, story.trace.text() == again.trace.text(), || {
+            "the second run differs".to_owned()
+        })?;
+        promise(InvariantId::Deterministic, story.trace.replay() == story.trace.said, || {
+            "its replay differs".to_owned()
+        })
+    });
+    match held {
+        Ok(()) => Ok(story),
+        Err(Violation { promise, how }) => Err(format!("seed {seed}: invariant {promise:?} broken: {how}")),
+    }
+}

@@ -1,0 +1,217 @@
+//! Clients, a fake upstream and a virtual clock around one core.
+
+use std::collections::BTreeMap;
+
+use groupage::batching::{
+    Batch, BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, InvariantId, Observation, Tick,
+};
+
+use super::invariant::{CheckResult, Violation, promise};
+use super::model::Model;
+use super::setting::RunParameters;
+use super::split_mix::SplitMix64;
+use super::trace::{CoreResponse, Event, Trace, tell};
+
+/// A scheduled event.
+#[derive(Debug, Clone, Copy)]
+enum ScheduledEvent {
+    Burst,
+    Cancel(CallId),
+    Answer(CallId),
+    End(BatchId, Observation),
+    Drain,
+}
+
+/// A simulation in progress.
+#[derive(Debug)]
+pub(crate) struct Simulation {
+    pub(crate) trace: Trace,
+    pub(crate) model: Model,
+    core: Batcher,
+    draw: SplitMix64,
+    setting: RunParameters,
+    planned: BTreeMap<(Tick, u64), ScheduledEvent>,
+    plans: u64,
+    calls: u64,
+    now: Tick,
+}
+
+// === impl Simulation ===
+
+impl Simulation {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut draw = SplitMix64::new(seed);
+        let setting = RunParameters::new(&mut draw);
+        let limits = setting.limits(&mut draw);
+        Self {
+            trace: Trace { limits: limits.clone(), seed, events: Vec::new(), said: Vec::new() },
+            model: Model::new(limits.clone()),
+            core: Batcher::new(limits, seed),
+            draw,
+            setting,
+            planned: BTreeMap::new(),
+            plans: 0,
+            calls: 0,
+            now: Tick::default(),
+        }
+    }
+
+    /// Runs the simulation to its end, or to the first invariant violation.
+    pub(crate) fn run(&mut self) -> CheckResult {
+        self.plan(Tick::from_millis(1), ScheduledEvent::Burst);
+        if let Some(at) = self.setting.drain {
+            self.plan(Tick::from_millis(at), ScheduledEvent::Drain);
+        }
+        // Each call arrives, is cancelled, is answered and ends its execution at most once, and
+        // causes at most three wake-ups of its own.
+        let steps_max = 8 * self.setting.calls + 100;
+        let mut wakeup = None;
+        for _ in 0..steps_max {
+            let next = self.planned.first_key_value().map(|((at, _), _)| *at);
+            let woken = match (next, wakeup) {
+                (None, None) => return self.end(),
+                (Some(next), Some(wakeup)) => wakeup < next || wakeup == next && self.draw.chance(500),
+                (next, _) => next.is_none(),
+            };
+            if woken {
+                let late = self.draw.span(self.setting.coarse, self.setting.late);
+                let at = wakeup.unwrap_or(self.now).after(late);
+                self.now = next.map_or(at, |next| at.min(next));
+            } else {
+                self.happen()?;
+            }
+            wakeup = self.decide(woken)?;
+        }
+        promise(InvariantId::Ends, false, || format!("not at its end after {steps_max} steps"))
+    }
+
+    fn end(&mut self) -> CheckResult {
+        self.model.ended()
+    }
+
+    fn plan(&mut self, at: Tick, what: ScheduledEvent) {
+        self.planned.insert((at, self.plans), what);
+        self.plans += 1;
+    }
+
+    fn tell(&mut self, event: Event) -> Result<CoreResponse, Violation> {
+        self.trace.events.push(event);
+        let event = &self.trace.events[self.trace.events.len() - 1];
+        let said = tell(&mut self.core, event);
+        self.trace.said.push(said.clone());
+        self.model.step(event, &said, &self.core)?;
+        Ok(said)
+    }
+
+    /// Applies the next scheduled event, and sometimes the others of the same instant before the
+    /// next poll.
+    fn happen(&mut self) -> CheckResult {
+        while let Some(((at, _), planned)) = self.planned.pop_first() {
+            self.now = self.now.max(at);
+            match planned {
+                ScheduledEvent::Burst => self.burst()?,
+                ScheduledEvent::Cancel(id) => _ = self.tell(Event::Cancel(self.now, id))?,
+                ScheduledEvent::Answer(id) => _ = self.tell(Event::Answered(id))?,
+                ScheduledEvent::End(batch, observed) => _ = self.tell(Event::Complete(self.now, batch, observed))?,
+                ScheduledEvent::Drain => _ = self.tell(Event::Drain(self.now))?,
+            }
+            let more = self.planned.first_key_value().is_some_and(|((next, _), _)| *next == at);
+            if !more || self.draw.chance(300) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn burst(&mut self) -> CheckResult {
+        for _ in 0..self.draw.between(1, self.setting.burst) {
+            let id = CallId(self.calls);
+            self.calls += 1;
+            let call = self.setting.call(&mut self.draw, self.now, id);
+            if self.draw.chance(self.setting.cancels) {
+                let at = self.now.after(self.draw.span(self.setting.coarse, 40));
+                self.plan(at, ScheduledEvent::Cancel(id));
+            }
+            // The shell may read the clock before another event is applied.
+            let seen = if self.draw.chance(30) { self.now.before(self.draw.span(true, 5)) } else { self.now };
+            self.tell(Event::Offer(seen, call))?;
+        }
+        if self.draw.chance(self.setting.turns) {
+            self.turn()?;
+        }
+        if self.calls < self.setting.calls {
+            let at = self.now.after(self.draw.span(self.setting.coarse, self.setting.gap));
+            self.plan(at, ScheduledEvent::Burst);
+        } else if self.setting.drain.is_none() {
+            let at = self.now.after(self.draw.span(self.setting.coarse, 40));
+            self.plan(at, ScheduledEvent::Drain);
+        }
+        Ok(())
+    }
+
+    /// Applies a rare event or one without effect.
+    fn turn(&mut self) -> CheckResult {
+        let unknown = 1_000_000;
+        let event = match self.draw.between(0, 7) {
+            0..=2 => Event::SetLimits(self.setting.limits(&mut self.draw)),
+            3 => Event::Publish(self.now, CostClassId(self.draw.count(0, 2)), self.draw.count(0, 9)),
+            4 => Event::Cancel(self.now, CallId(self.draw.between(0, unknown))),
+            7 => Event::PublishWeight(self.now, CostClassId(self.draw.count(0, 2)), self.draw.between(0, 60)),
+            5 => Event::Answered(CallId(unknown + self.calls)),
+            _ => Event::Complete(self.now, BatchId(unknown), self.setting.execution(&mut self.draw, 3, 9)),
+        };
+        self.tell(event).map(|_| ())
+    }
+
+    /// Polls until there is no decision. Returns the next wake-up.
+    fn decide(&mut self, woken: bool) -> Result<Option<Tick>, Violation> {
+        for asked in 0..=self.model.decisions_max() {
+            match self.tell(Event::Poll(self.now))? {
+                CoreResponse::Decided(Decision::Dispatch(batch)) => self.execute(&batch),
+                CoreResponse::Decided(Decision::Abort(batch)) => self.abort(batch),
+                CoreResponse::Decided(Decision::Expire { .. }) => {}
+                CoreResponse::Idle(wakeup) => {
+                    let moved = asked > 0 || self.model.forgave;
+                    promise(InvariantId::WakesLater, !woken || moved, || {
+                        format!("woken at {:?} without a reason", self.now)
+                    })?;
+                    return Ok(wakeup);
+                }
+                said => unreachable!("poll returns {said:?}"),
+            }
+        }
+        Err(Violation { promise: InvariantId::Ends, how: format!("does not stop deciding at {:?}", self.now) })
+    }
+
+    fn execute(&mut self, batch: &Batch) {
+        let observed = self.setting.execution(&mut self.draw, batch.items, batch.weight);
+        let end = self.now.after(observed.duration);
+        self.plan(end, ScheduledEvent::End(batch.id, observed));
+        // Isolation answers members one by one before the end of the execution, and so does an
+        // upstream that answers early.
+        let early = observed.outcome != BatchOutcome::Ok || self.draw.chance(100);
+        if early && self.draw.chance(700) {
+            for member in &batch.members {
+                if self.draw.chance(800) {
+                    let at = self
+                        .now
+                        .after(self.draw.span(true, 1 + u64::try_from(observed.duration.as_millis()).unwrap_or(0)));
+                    self.plan(at.min(end), ScheduledEvent::Answer(member.id));
+                }
+            }
+        }
+    }
+
+    /// Drops the execution. Its completion is reported at once or shortly afterwards.
+    fn abort(&mut self, batch: BatchId) {
+        let end = self.planned.iter().find_map(|(at, planned)| match planned {
+            ScheduledEvent::End(id, observed) if *id == batch => Some((*at, *observed)),
+            _ => None,
+        });
+        let Some((at, observed)) = end else { return };
+        self.planned.remove(&at);
+        let cancelled = Observation { outcome: BatchOutcome::Cancelled, ..observed };
+        let end = self.now.after(self.draw.span(true, 2)).min(at.0);
+        self.plan(end, ScheduledEvent::End(batch, cancelled));
+    }
+}
