@@ -20,6 +20,7 @@ mod image;
 mod installation;
 mod diagnostics;
 mod prerequisites;
+mod prepare;
 mod options;
 mod run;
 mod controller_errors;
@@ -69,6 +70,6 @@ fn run_outside_namespaces(options: &Options) -> Result<ExitCode, TestError> {
         eprintln!("e2e: SKIPPED, all of it: {missing}");
         return Ok(ExitCode::from(EXIT_SKIPPED));
     }
-    let kit = prerequisites::gather(options)?;
+    let kit = prepare::gather(options)?;
     if options.kubeconfig.is_some() { run::elsewhere(kit) } else { namespaces::enter(&kit) }
 }

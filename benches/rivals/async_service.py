@@ -1,10 +1,10 @@
-"""Services as teams write them, on uvicorn: `async_service.py KIND`, one line of JSON with the port on standard output.
+"""Simulated embedding services on uvicorn: `async_service.py KIND`. Prints one line of JSON with the port.
 
-api     FastAPI with async handlers: an embedding takes 50 ms, any number of calls at once
-one     FastAPI with a model that takes one text a call: 10 ms, one call at a time; a list is a 422
-echo    an ASGI application without a framework that answers at once
+api     FastAPI with async handlers: an embedding takes 50 ms, with unlimited concurrency
+one     FastAPI with a model that accepts one text per call: 10 ms, one call at a time; a list is answered with 422
+echo    an ASGI application without a framework and without a delay
 
-An answer depends on its texts alone, so it has the same bytes in any company. It ends with its standard input.
+A response depends only on its texts, so it has the same bytes whether or not calls are merged. The process ends when its standard input closes.
 """
 
 import asyncio
@@ -39,6 +39,7 @@ class OneText(BaseModel):
 
 
 def answer(model, texts):
+    """Returns an OpenAI response with a digest of each text as its embedding."""
     digest = lambda text: [byte / 256 for byte in hashlib.sha256(text.encode()).digest()[:8]]
     data = [{"object": "embedding", "index": at, "embedding": digest(text)} for at, text in enumerate(texts)]
     tokens = sum(len(text.split()) for text in texts)
@@ -62,6 +63,7 @@ elif kind == "one":
 
 
 async def echo(scope, receive, send):
+    """Answers an HTTP request at once, as a bare ASGI application."""
     if scope["type"] != "http":
         return
     body, more = b"", True

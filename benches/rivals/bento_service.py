@@ -1,6 +1,6 @@
-"""A BentoML service that batches by itself: rows of numbers in, one number for each out.
+"""A BentoML service with its own adaptive batching, which returns the sum of each row of numbers.
 
-A batch takes 20 ms and 1 ms for each row, on one worker. A result depends on its row alone, so it has the same bytes in any company.
+A batch takes 20 ms plus 1 ms per row, on one worker. A result depends only on its row, so it has the same bytes in any batch.
 """
 
 import time

@@ -1,7 +1,7 @@
-"""Real servers behind the proxy: `drive.py GROUPAGE KSERVE_VENV BENTO_VENV SECONDS`.
+"""A benchmark of real servers behind the proxy: `drive.py GROUPAGE KSERVE_VENV BENTO_VENV SECONDS`.
 
-The same calls go to each server directly, one at a time, and then from many clients through the proxy for some seconds: every answer must be the same
-byte for byte. Then the proxy's own counters say whether it merged or stood aside.
+Each call is sent to the server directly, one at a time, and then repeatedly from many clients through the proxy. All responses must be equal byte for
+byte. The counters of the proxy show whether it merged the calls or passed them through.
 """
 
 import collections
@@ -24,18 +24,21 @@ START_MAX = 120
 
 
 def free_port():
+    """Returns a loopback port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def call(connection, path, body):
+    """Sends a JSON body and returns the status and the body of the response."""
     connection.request("POST", path, body, {"content-type": "application/json"})
     answer = connection.getresponse()
     return answer.status, answer.read()
 
 
 def wait_for(port, path, answers=(200,)):
+    """Waits until a server answers with one of the statuses, for at most START_MAX seconds."""
     end = time.monotonic() + START_MAX
     while time.monotonic() < end:
         try:
@@ -50,7 +53,7 @@ def wait_for(port, path, answers=(200,)):
 
 
 class Kserve:
-    """A forest on handwritten digits: it does not batch, so calls should be merged."""
+    """A KServe server with a random forest. It does not batch, so the proxy should merge calls."""
 
     name, path, policy, batches = "KServe", "/v1/models/digits:predict", "", False
 
@@ -80,7 +83,7 @@ class Kserve:
 
 
 class Bento:
-    """A service that batches by itself: the proxy should stand aside unless its batches are better than the service's."""
+    """A service with its own batching. The proxy should pass calls through unless merging raises the throughput."""
 
     name, path, batches = "BentoML", "/predict", True
     policy = """
@@ -107,7 +110,7 @@ routes:
 
 
 class Proxy:
-    """Ours, with the policy that learns."""
+    """A Groupage proxy with the adaptive policy."""
 
     def __init__(self, groupage, server, admin=False, mode="Batch"):
         self.folder = tempfile.TemporaryDirectory()
@@ -127,7 +130,7 @@ class Proxy:
         self.admin = port(first["admin"]) if admin else None
 
     def counts(self):
-        """Calls passed by reason, and batches by their number of items."""
+        """Returns the calls passed through by reason, and the sum and count of the batch size histogram."""
         connection = http.client.HTTPConnection("127.0.0.1", self.metrics)
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
@@ -141,13 +144,14 @@ class Proxy:
 
 
     def scheduler(self):
-        """What it learned."""
+        """Returns the learned state of the scheduler, from the admin API."""
         connection = http.client.HTTPConnection("127.0.0.1", self.admin)
         connection.request("GET", "/api/scheduler")
         return json.loads(connection.getresponse().read())
 
 
 def end(process):
+    """Terminates a process, and kills it after 10 seconds."""
     process.terminate()
     try:
         process.wait(10)
@@ -157,7 +161,7 @@ def end(process):
 
 
 def run(port, server, seconds):
-    """Closed-loop clients: answers by body, and how many calls were answered in each half of the time."""
+    """Runs closed-loop clients. Returns the distinct responses by body, and the rate of calls in each half of the time."""
     answers, counted, lock = collections.defaultdict(set), [0, 0], threading.Lock()
     begun = time.monotonic()
 
@@ -181,6 +185,7 @@ def run(port, server, seconds):
 
 
 def main():
+    """Runs the benchmark for each server and prints its criteria as met or missed."""
     groupage, kserve, bento = (str(pathlib.Path(path).absolute()) for path in sys.argv[1:4])
     seconds = sys.argv[4]
     met = missed = 0

@@ -1,7 +1,7 @@
-"""Closed-loop callers on kept connections, in one process of their own: `load.py PORT PATH SECONDS CALLERS own|one < BODIES`.
+"""A closed-loop load generator on kept-alive connections: `load.py PORT PATH SECONDS CALLERS own|one < BODIES`.
 
-Standard input has a body a line. The last line of standard output is JSON: calls answered, latencies in milliseconds, statuses, and for
-each body the digests of its answers, so that two ways can be compared.
+Standard input contains one body per line. `own` gives each caller an API key of its own. The last line of standard output is JSON: latencies in
+milliseconds, counts by status, and for each body the digests of its responses, so that two runs can be compared.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ CALL_SECONDS_MAX = 60
 
 
 async def call(reader, writer, request):
+    """Sends a request and returns the status, the body, and whether the server closes the connection."""
     writer.write(request)
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     status = int(head.split(b" ", 2)[1])
@@ -30,7 +31,7 @@ async def call(reader, writer, request):
 
 
 def same(body):
-    """What must be equal: of a gateway's answer the data, since ids and times differ."""
+    """Returns the part of a response that must be equal in all runs: `data` if present, since a gateway adds ids and times."""
     try:
         data = json.loads(body).get("data")
     except (ValueError, AttributeError):
@@ -39,6 +40,7 @@ def same(body):
 
 
 async def main():
+    """Runs the callers for the given time and prints the measurements."""
     port, path, seconds, callers, keys = sys.argv[1:6]
     bodies = sys.stdin.read().splitlines()
     times, statuses, answers = [], collections.Counter(), collections.defaultdict(set)

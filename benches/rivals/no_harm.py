@@ -1,9 +1,10 @@
-"""Real servers directly and through the proxy, in turns: `no_harm.py GROUPAGE SERVERS_VENV LITELLM_VENV BENTO_VENV SECONDS [PART-OF-A-NAME]`.
+"""A comparison of direct and proxied load on real servers: `no_harm.py GROUPAGE SERVERS_VENV LITELLM_VENV BENTO_VENV SECONDS [PART-OF-A-NAME]`.
 
-Each turn measures the same callers directly, through the proxy in mode Passthrough, and through one that starts cold with the default
-policy. Rate, median and 99th percentile of all three stand below a row, and whether it meets the bars: a share of the direct rate, a 99th
-percentile of at most 1.1 times the direct one and 1 ms, every answer as a lone call has it. Where the processor is the bottleneck any
-proxy takes from the server: what mode Passthrough has left is what is due to that. Prints `N met, N missed`; fails if one is missed.
+Each turn measures the same callers three times: directly, through the proxy in mode Passthrough, and through a proxy that starts without
+learned state under the default policy. Each row is printed with the rate, the median and the 99th percentile of the three, and is checked
+against its criteria: a minimum share of the direct rate, a 99th percentile of at most 1.1 times the direct one plus 1 ms, and responses
+equal to those of direct calls. If the processor is the bottleneck, any proxy reduces the rate; mode Passthrough shows by how much. Prints
+`N met, N missed`, and exits with an error if a criterion is missed.
 """
 
 import json
@@ -23,7 +24,7 @@ EMBEDDINGS = [json.dumps({"model": "m", "input": text}) for text in TEXTS]
 
 
 class Uvicorn:
-    """A service of `async_service.py`."""
+    """A server process of `async_service.py`."""
 
     path, policy, bodies = "/v1/embeddings", "", EMBEDDINGS
 
@@ -38,7 +39,7 @@ class Uvicorn:
 
 
 class Litellm:
-    """The gateway before the FastAPI service: whoever calls has a key of its own."""
+    """A LiteLLM gateway in front of the FastAPI service."""
 
     path, policy, bodies = "/v1/embeddings", "", EMBEDDINGS
 
@@ -67,6 +68,7 @@ class Litellm:
 
 
 def load(port, server, seconds, callers, keys):
+    """Runs `load.py` and returns its measurements."""
     done = subprocess.run(
         [sys.executable, "-B", HERE / "load.py", str(port), server.path, str(seconds), str(callers), keys],
         input="\n".join(server.bodies), capture_output=True, text=True, check=True,
@@ -75,6 +77,7 @@ def load(port, server, seconds, callers, keys):
 
 
 def joined(parts):
+    """Returns the calls, latency percentiles and failures of several measurements together."""
     times = sorted(time for part in parts for time in part["times"])
     at = lambda share: times[min(len(times) - 1, int(share * len(times)))] if times else float("inf")
     failed = sum(count for part in parts for status, count in part["statuses"].items() if status != "200")
@@ -82,7 +85,7 @@ def joined(parts):
 
 
 def unequal(direct, proxied):
-    """Answers through the proxy that the same body never has directly."""
+    """Returns the number of proxied responses that no direct call with the same body received."""
     expected = {}
     for part in direct:
         for body, answers in part["answers"].items():
@@ -91,6 +94,7 @@ def unequal(direct, proxied):
 
 
 def measure(groupage, name, server, row, seconds):
+    """Measures one row, prints it, and returns the numbers of its criteria that are met and missed."""
     callers, keys, bar = row
     ways, concurrency = {"direct": [], "pass": [], "proxied": []}, None
     # The first calls to a server are slower for reasons that do not depend on the proxy.
@@ -133,6 +137,7 @@ def measure(groupage, name, server, row, seconds):
 
 
 def main():
+    """Measures all rows and prints the total of criteria met and missed."""
     groupage, servers, litellm, bento, seconds, *parts = sys.argv[1:]
     groupage = str(pathlib.Path(groupage).absolute())
     fastapi = lambda kind: lambda: Uvicorn(kind, servers)

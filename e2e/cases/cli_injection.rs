@@ -22,7 +22,7 @@ const SAID_MAX: Duration = Duration::from_secs(30);
 
 pub(super) const CASES: &[TestCase] = &[
     case!("by_hand", manifests_are_injected_serve_through_batches_and_are_as_before_after),
-    case!("by_hand", enable_and_disable_do_what_they_say),
+    case!("by_hand", enable_adds_the_sidecar_and_disable_removes_it),
     case!("by_hand", enable_ends_with_the_command_that_captures),
     case!("by_hand", a_redirect_captures_what_names_the_number),
 ];
@@ -77,7 +77,7 @@ async fn injected(space: &TestNamespace, manifest: &str, more: &[&str]) -> Resul
     Ok(objects.collect::<Vec<_>>().join("---\n"))
 }
 
-async fn enable_and_disable_do_what_they_say(space: &TestNamespace) -> CaseResult {
+async fn enable_adds_the_sidecar_and_disable_removes_it(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     space.apply(&ModelManifest { annotations: "", ..ModelManifest::default() }.yaml()).await?;
     space.deployment_ready("model").await?;

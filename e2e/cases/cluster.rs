@@ -18,7 +18,7 @@ use crate::test_namespace::TestNamespace;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[
-    case!("cluster", nodes_are_ready_and_say_what_they_are),
+    case!("cluster", nodes_are_ready_and_report_their_versions),
     case!("cluster", pods_and_services_answer_over_both_families_and_by_name),
     case!("cluster", pod_security_refuses_what_is_not_restricted),
     case!("cluster", a_token_may_do_what_its_account_was_given_and_no_more),
@@ -26,7 +26,7 @@ pub(super) const CASES: &[TestCase] = &[
     case!("cluster", the_real_helm_reaches_the_cluster, Helm),
 ];
 
-async fn nodes_are_ready_and_say_what_they_are(space: &TestNamespace) -> CaseResult {
+async fn nodes_are_ready_and_report_their_versions(space: &TestNamespace) -> CaseResult {
     let nodes = Api::<Node>::all(space.cluster.client.clone()).list(&ListParams::default()).await?;
     let mut said = Vec::new();
     for node in &nodes {

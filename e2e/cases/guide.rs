@@ -21,7 +21,7 @@ use crate::test_namespace::TestNamespace;
 use crate::tools::{cargo_target, root};
 use crate::{CaseResult, TestError};
 
-pub(super) const CASES: &[TestCase] = &[case!("guide", every_command_of_the_guide_does_what_it_says, Node, Python)];
+pub(super) const CASES: &[TestCase] = &[case!("guide", every_command_of_the_guide_works, Node, Python)];
 
 /// Info string of a block of commands. The words after it are for readers of the source, except for
 /// [`LOAD_MARK`] and [`CHECK_MARK`].
@@ -36,7 +36,7 @@ const MERGED_MAX: Duration = Duration::from_secs(30);
 /// Address of the Service of the guide's application, as resolved in pods.
 const SERVICE: &str = "embedder:80";
 
-async fn every_command_of_the_guide_does_what_it_says(space: &TestNamespace) -> CaseResult {
+async fn every_command_of_the_guide_works(space: &TestNamespace) -> CaseResult {
     let cluster = &space.cluster;
     installation::leave(cluster).await?;
     let deployed = servers::fastapi(space, "embedder").await?;

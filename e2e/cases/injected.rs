@@ -17,10 +17,10 @@ pub(super) const CASES: &[TestCase] = &[
     case!("injected", an_annotation_makes_answers_come_through_batches_and_changes_none),
     case!("injected", a_plain_container_serves_where_a_native_one_is_not_wanted),
     case!("injected", both_families_lead_through_the_sidecar),
-    case!("injected", a_namespace_may_ask_and_a_pod_may_say_no),
+    case!("injected", a_namespace_label_enables_injection_and_a_pod_annotation_disables_it),
     case!("injected", a_guaranteed_pod_stays_guaranteed),
     case!("injected", a_job_completes),
-    case!("injected", a_number_is_redirected_unless_the_installation_says_never, Helm),
+    case!("injected", a_port_number_is_redirected_unless_the_installation_forbids_it, Helm),
 ];
 
 /// Name of the init container that installs the redirection rules, before all other containers.
@@ -126,7 +126,7 @@ async fn served(space: &TestNamespace, pods: &[Pod]) -> Result<f64, TestError> {
     Ok(space.merged_metrics(pods).await?.sum("groupage_calls_total", &["outcome=\"served\""]))
 }
 
-async fn a_namespace_may_ask_and_a_pod_may_say_no(space: &TestNamespace) -> CaseResult {
+async fn a_namespace_label_enables_injection_and_a_pod_annotation_disables_it(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     space.cluster.kubectl.run(&["label", "namespace", &space.name, "groupage.dev/inject=enabled"]).await?;
     space.apply(&ModelManifest { annotations: "", ..ModelManifest::default() }.yaml()).await?;
@@ -187,7 +187,7 @@ spec:
     }
 }
 
-async fn a_number_is_redirected_unless_the_installation_says_never(space: &TestNamespace) -> CaseResult {
+async fn a_port_number_is_redirected_unless_the_installation_forbids_it(space: &TestNamespace) -> CaseResult {
     let installation = installed(space).await?;
     space.apply(MERGING_POLICY).await?;
     let redirects = |pod: &Pod| {

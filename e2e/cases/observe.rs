@@ -18,7 +18,7 @@ use crate::test_namespace::{MetricsSnapshot, TestNamespace};
 use crate::tools::now;
 use crate::{CaseResult, TestError};
 
-pub(super) const CASES: &[TestCase] = &[case!("observe", it_tells_what_batching_would_do_and_then_batching_does_it)];
+pub(super) const CASES: &[TestCase] = &[case!("observe", mode_observe_predicts_the_effect_of_batching)];
 
 /// Timeout for the prediction. A sidecar reports every five seconds, and the minimum interval
 /// between writes of a status may delay it.
@@ -42,7 +42,7 @@ spec:
   slo: {latencyP99: 1s}
 ";
 
-async fn it_tells_what_batching_would_do_and_then_batching_does_it(space: &TestNamespace) -> CaseResult {
+async fn mode_observe_predicts_the_effect_of_batching(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     space.apply(OBSERVE).await?;
     space.apply(&ModelManifest { args: ", --items-max, '0', --base, 8ms", ..ModelManifest::default() }.yaml()).await?;

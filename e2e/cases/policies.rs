@@ -17,7 +17,7 @@ use crate::test_namespace::TestNamespace;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[
-    case!("policies", a_policy_says_who_follows_it_and_a_wrong_one_what_is_wrong),
+    case!("policies", the_status_of_a_policy_counts_its_pods_and_names_what_is_wrong),
     case!("policies", a_numeric_target_port_is_reported_and_loopback_captures_it),
 ];
 
@@ -88,7 +88,7 @@ pub(super) async fn until_counted(
     .await
 }
 
-async fn a_policy_says_who_follows_it_and_a_wrong_one_what_is_wrong(space: &TestNamespace) -> CaseResult {
+async fn the_status_of_a_policy_counts_its_pods_and_names_what_is_wrong(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     space.apply(POLICY).await?;
     until_said(space, "model", "Accepted=False/TargetNotFound").await?;

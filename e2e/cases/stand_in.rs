@@ -12,9 +12,9 @@ use crate::test_client::{TestClient, model_stats};
 use crate::test_namespace::TestNamespace;
 
 pub(super) const CASES: &[TestCase] =
-    &[case!("stand_in", it_serves_as_nobody_with_a_read_only_root_where_pods_are_restricted)];
+    &[case!("stand_in", the_stand_in_serves_as_an_unprivileged_user_with_a_read_only_root)];
 
-async fn it_serves_as_nobody_with_a_read_only_root_where_pods_are_restricted(space: &TestNamespace) -> CaseResult {
+async fn the_stand_in_serves_as_an_unprivileged_user_with_a_read_only_root(space: &TestNamespace) -> CaseResult {
     space.enforce_restricted().await?;
     space.apply(MODEL).await?;
     let pods = space.deployment_ready("model").await?;

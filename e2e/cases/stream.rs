@@ -20,7 +20,7 @@ use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[
     case!("stream", sidecars_connect_and_an_edit_is_in_force_within_two_seconds),
-    case!("stream", a_token_of_somebody_else_opens_none),
+    case!("stream", an_invalid_or_foreign_token_opens_no_stream),
     case!("stream", calls_go_on_while_the_controller_is_killed_and_streams_come_back),
 ];
 
@@ -144,7 +144,7 @@ fn is_told(metrics: &MetricsSnapshot) -> bool {
     metrics.sum("groupage_limit", &["limit=\"batch_items_max\"", "source=\"policy\""]) > 0.0
 }
 
-async fn a_token_of_somebody_else_opens_none(space: &TestNamespace) -> CaseResult {
+async fn an_invalid_or_foreign_token_opens_no_stream(space: &TestNamespace) -> CaseResult {
     let installation = installed(space).await?;
     space.apply(VISIBLE_POLICY).await?;
     space.apply(&ModelManifest::default().yaml()).await?;

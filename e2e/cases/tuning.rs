@@ -21,7 +21,7 @@ use crate::{CaseResult, TestError};
 pub(super) const CASES: &[TestCase] = &[
     case!("tuning", a_canary_with_a_bad_profile_goes_back_by_itself),
     case!("tuning", of_two_arms_the_worse_is_found_and_gets_no_more_pods),
-    case!("tuning", a_broken_slo_is_told_tuned_and_met_again),
+    case!("tuning", a_missed_slo_is_reported_and_tuned_until_it_is_met),
     case!("tuning", a_new_pod_begins_with_what_others_on_its_kind_of_machine_learned),
 ];
 
@@ -190,7 +190,7 @@ const RATE: f64 = 100.0;
 /// Number of consecutive calls in time that proves that the SLO is met again.
 const IN_TIME: u64 = 300;
 
-async fn a_broken_slo_is_told_tuned_and_met_again(space: &TestNamespace) -> CaseResult {
+async fn a_missed_slo_is_reported_and_tuned_until_it_is_met(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     space.apply(PROMISE).await?;
     space.apply(&ModelManifest { args: ", --base, 10ms, --per-item, 10us", ..ModelManifest::default() }.yaml()).await?;

@@ -1,6 +1,6 @@
-"""The `kserve` server in a pod, on its own port 8080: `digits.py MODEL`, what `tests/servers/train.py` has trained.
+"""A KServe model server in a pod on the default port 8080: `digits.py MODEL`, with the output of `tests/servers/train.py`.
 
-It listens once the model is there, as servers do whose model has to come from elsewhere first.
+The server listens once the model file exists, like servers that download their model first.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A model as MLflow saves it, in FOLDER/mlflow, of what `tests/servers/train.py` has trained: `mlflow_model.py FOLDER`."""
+"""Converts the model of `tests/servers/train.py` to the MLflow format, in FOLDER/mlflow: `mlflow_model.py FOLDER`."""
 
 import pathlib
 import sys

@@ -1,4 +1,4 @@
-"""Settings of a model for MLServer, beside what `tests/servers/train.py` has trained: `mlserver_model.py FOLDER`."""
+"""Writes the MLServer settings of the model that `tests/servers/train.py` has trained: `mlserver_model.py FOLDER`."""
 
 import json
 import pathlib

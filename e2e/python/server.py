@@ -1,4 +1,4 @@
-"""A server of LitServe, as its guide writes one: `python server.py`. Nothing but this line sets its address."""
+"""A LitServe server in the form of its guide: `python server.py`. Only the call of `run` sets its address."""
 
 import litserve
 

@@ -1,4 +1,4 @@
-"""A service of BentoML, as its guide writes one: `bentoml serve service:Sums`."""
+"""A BentoML service in the form of its guide: `bentoml serve service:Sums`."""
 
 import bentoml
 

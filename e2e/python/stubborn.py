@@ -1,4 +1,4 @@
-"""The application of `webapp.py` that exits where its command line has a loopback address."""
+"""The application of `webapp.py`, which exits if its command line contains a loopback address."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""An application as its team serves it, on uvicorn or gunicorn: FastAPI with an embeddings route in the form of OpenAI's.
+"""A FastAPI application for uvicorn or gunicorn, with an embeddings route in the format of OpenAI.
 
-The model is a digest: an answer is a function of its text alone, whatever else is in the call.
+The model is a digest: an embedding is a function of its text only, independent of the other texts of a call.
 """
 
 import asyncio

@@ -5,9 +5,11 @@ mod late_calls;
 mod dispatch;
 mod measures;
 mod pause;
+mod policy;
 mod admission;
 mod retest;
 mod report;
+mod selected_batch;
 mod statistics;
 
 use std::collections::BTreeMap;
@@ -16,23 +18,23 @@ use super::ablation::{DisabledFeatures, Feature};
 use super::adaptive::{Adaptive, DispatchKind};
 use super::batch::{BatchId, BatchOutcome, Decision, DispatchCause, ExpiryReason, Observation, UnbatchedReason};
 use super::call::{Call, CallId, CostClassId, KeyId, Rejection, ScopeId};
-use super::call_map::CallMap;
 use super::ceiling::SizeMeasure;
 use super::class::merging::{EndedBatch, MergeLimit, MergingChange};
 use super::class::{ClassSample, ClassTable};
 use super::limits::{DispatchPolicy, Limits};
 use super::plan::{Plan, PlanInput};
 use super::queue::{Queue, QueuedCall};
+use super::rng::SplitMix64;
 use super::select::{DecisionView, Readiness, ready};
 use super::slots::UpstreamSnapshot;
-use super::splitmix64::Draw;
+use super::sorted_deque::SortedDeque;
 use super::stats::DispatchStats;
 use super::tick::Tick;
-use dispatch::Who;
 use late_calls::LateCalls;
 use measures::{DrainRate, FreeTime};
 use pause::PausedKeys;
 use report::RequestedSlos;
+use selected_batch::MemberChoice;
 
 pub use pause::PauseStats;
 pub use report::{BatcherReport, CeilingInForce, ClassSnapshot, InfeasibleSlo};
@@ -50,7 +52,7 @@ pub struct Batcher {
     late: LateCalls,
     classes: ClassTable,
     in_flight: BTreeMap<BatchId, InFlightBatch>,
-    members: CallMap<BatchId>,
+    members: SortedDeque<CallId, BatchId>,
     scopes_in_flight: BTreeMap<ScopeId, u32>,
     aborts: Vec<BatchId>,
     free: FreeTime,
@@ -58,7 +60,7 @@ pub struct Batcher {
     now: Tick,
     next_batch: u64,
     pace: DrainRate,
-    draw: Draw,
+    draw: SplitMix64,
     adaptive: Adaptive,
     missing: DisabledFeatures,
     paused: PausedKeys,
@@ -115,7 +117,7 @@ impl Batcher {
             late: LateCalls::default(),
             classes: ClassTable::default(),
             in_flight: BTreeMap::new(),
-            members: CallMap::default(),
+            members: SortedDeque::default(),
             scopes_in_flight: BTreeMap::new(),
             aborts: Vec::new(),
             free: FreeTime::default(),
@@ -123,7 +125,7 @@ impl Batcher {
             now: Tick::default(),
             next_batch: 0,
             pace: DrainRate::default(),
-            draw: Draw::new(seed),
+            draw: SplitMix64::new(seed),
             missing: DisabledFeatures::default(),
             paused: PausedKeys::default(),
             asked: RequestedSlos::default(),
@@ -279,9 +281,9 @@ impl Batcher {
         // A drain dispatches all calls in order, without the adaptive policy.
         self.decide_by_lateness(now, |core| match core.limits.policy {
             DispatchPolicy::Adaptive { hold_permille } if !core.draining => core.next_adaptive(now, hold_permille),
-            _ => core
-                .pick(now)
-                .and_then(|(key, cause)| core.dispatch(now, key, cause, Who::Front(None), DispatchKind::Plain)),
+            _ => core.pick(now).and_then(|(key, cause)| {
+                core.dispatch(now, key, cause, MemberChoice::Front(None), DispatchKind::Plain)
+            }),
         })
     }
 

@@ -129,16 +129,8 @@ impl ClassState {
                 self.executions += 1;
                 self.refusing = false;
                 self.ceilings.worked(now, extent);
-                if full && let Some((max, since)) = self.overload_max {
-                    self.full_good += 1;
-                    if self.full_good >= RISE_AFTER {
-                        self.full_good = 0;
-                        let risen = max.saturating_add(1);
-                        // The overload ceiling is dropped once another limit is lower.
-                        let most = limits.scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(u32::MAX);
-                        let over = u64::from(risen) >= u64::from(most).min(self.ceilings.max(SizeMeasure::Items));
-                        self.overload_max = (!over).then_some((risen, since));
-                    }
+                if full {
+                    self.raise_overload_ceiling(limits);
                 }
             }
             BatchOutcome::TooLarge { limit } if let Some(found) = named(limit, items) => {
@@ -170,6 +162,21 @@ impl ClassState {
         if let Some(retest) = retest {
             self.ceilings.retest_over(now, retest);
         }
+    }
+
+    /// Raises the overload ceiling by one item after a number of full, successful batches. It is
+    /// dropped once another limit is lower.
+    fn raise_overload_ceiling(&mut self, limits: &Limits) {
+        let Some((max, since)) = self.overload_max else { return };
+        self.full_good += 1;
+        if self.full_good < RISE_AFTER {
+            return;
+        }
+        self.full_good = 0;
+        let risen = max.saturating_add(1);
+        let most = limits.scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(u32::MAX);
+        let over = u64::from(risen) >= u64::from(most).min(self.ceilings.max(SizeMeasure::Items));
+        self.overload_max = (!over).then_some((risen, since));
     }
 }
 

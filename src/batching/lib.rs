@@ -6,14 +6,40 @@
 //! traffic are simulated in a second, and a run is reproduced from its seed. [`Batcher`] is the
 //! state machine; the other modules are its parts.
 //!
-//! ```
-//! use groupage_batching::{Batcher, Call, CallId, Decision, Limits, Tick};
+//! The caller supplies time and executes decisions:
 //!
-//! let mut batcher = Batcher::new(Limits::default(), 7);
-//! let now = Tick::from_millis(1);
-//! batcher.offer(now, Call::new(CallId(1))).expect("an empty queue has room");
-//! assert!(matches!(batcher.poll(now), Some(Decision::Dispatch(_))), "an idle slot never waits");
 //! ```
+//! use groupage_batching::{BatchId, BatchOutcome, Batcher, Call, CallId, Decision, KeyId, Limits};
+//! use groupage_batching::{Observation, Tick};
+//! use std::time::Duration;
+//!
+//! // Time and merge key of each arrival. The server has one slot, and each execution takes 10 ms.
+//! let arrivals = [(0, 1), (2, 1), (3, 2), (5, 1)];
+//! let mut batcher = Batcher::new(Limits { slots: 1, ..Limits::default() }, 7);
+//! let mut running: Option<(BatchId, Tick)> = None;
+//! let mut batches: Vec<(u64, Vec<u64>)> = Vec::new();
+//! for millis in 0..50 {
+//!     let now = Tick::from_millis(millis);
+//!     for (id, (_, key)) in (1..).zip(arrivals).filter(|(_, (at, _))| *at == millis) {
+//!         let call = Call { key: KeyId(key), ..Call::new(CallId(id)) };
+//!         batcher.offer(now, call).expect("the queue has room");
+//!     }
+//!     let duration = Duration::from_millis(10);
+//!     if let Some((batch, _)) = running.take_if(|(_, started)| now.since(*started) == duration) {
+//!         let outcome = BatchOutcome::Ok;
+//!         batcher.complete(now, batch, Observation { duration, first_byte: None, outcome });
+//!     }
+//!     // No call has a deadline or is cancelled, so every decision is a dispatch.
+//!     while let Some(Decision::Dispatch(batch)) = batcher.poll(now) {
+//!         running = Some((batch.id, now));
+//!         batches.push((millis, batch.members.iter().map(|member| member.id.0).collect()));
+//!     }
+//! }
+//! // A free slot is used at once. The calls that accumulate meanwhile share a batch per merge key.
+//! assert_eq!(batches, [(0, vec![1]), (10, vec![2, 4]), (20, vec![3])]);
+//! ```
+//!
+//! `examples/by_hand.rs` is the same loop with deadlines, in which time jumps from event to event.
 //!
 //! Plans are not solved here: [`solve`] belongs on a thread that may block.
 
@@ -28,7 +54,6 @@ mod ceiling;
 mod class;
 mod cost;
 mod select;
-mod splitmix64;
 mod limiter;
 mod invariant;
 mod isolation;
@@ -37,10 +62,11 @@ mod math;
 mod plan;
 mod priority;
 mod queue;
+pub mod rng;
 mod shadow;
 mod deadline_shift;
 mod ablation;
-mod call_map;
+mod sorted_deque;
 mod slots;
 mod stats;
 mod tick;

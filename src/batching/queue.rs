@@ -4,16 +4,16 @@
 //! order that the policy requires: by arrival, or by deadline with ties by arrival. Once the queue
 //! has reached its usual length, calls are added and removed without an allocation.
 
-mod sorted_deque;
+mod call_map;
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::call::{Call, CallId, CostClassId, FairFlow, KeyId, PriorityId, ScopeId, TenantId};
-use super::call_map::CallMap;
+use super::sorted_deque::SortedDeque;
 use super::tick::Tick;
-use sorted_deque::SortedDeque;
+use call_map::CallMap;
 
 /// Maximum number of cost classes with a counter that is kept while none of their calls is queued:
 /// the number of cost curves.
@@ -182,12 +182,12 @@ impl Queue {
         }
         *self.flows.entry(flow).or_default() += u64::from(call.items);
         if let Some(deadline) = call.deadline {
-            self.deadlines.insert((deadline.at, id));
+            self.deadlines.insert((deadline.at, id), ());
         }
         let fresh = || FlowQueue { calls: self.spare.pop().unwrap_or_default(), items: 0 };
         let own = self.by_flow.entry((key, flow)).or_insert_with(fresh);
         own.items += u64::from(call.items);
-        own.calls.insert((order, id));
+        own.calls.insert((order, id), ());
         let fresh = || KeyQueue { ids: self.spare.pop().unwrap_or_default(), held: Load::default() };
         let line = self.lines.entry(key).or_insert_with(fresh);
         let place = (order, id);
@@ -197,9 +197,9 @@ impl Queue {
             if let Some((order, id)) = head {
                 self.heads.remove((order, id, key));
             }
-            self.heads.insert((order, id, key));
+            self.heads.insert((order, id, key), ());
         }
-        line.ids.insert(place);
+        line.ids.insert(place, ());
         line.held.add(call);
         self.calls.insert(id, queued);
     }
@@ -271,12 +271,12 @@ impl Queue {
 
     /// Iterates over the merge keys and their first calls, in the order of these calls.
     pub(super) fn lines(&self) -> impl Iterator<Item = (KeyId, &QueuedCall)> {
-        self.heads.iter().filter_map(|(_, id, key)| self.calls.get(id).map(|queued| (key, queued)))
+        self.heads.keys().filter_map(|(_, id, key)| self.calls.get(id).map(|queued| (key, queued)))
     }
 
     /// Iterates over the calls of a merge key, in order.
     pub(super) fn line(&self, key: KeyId) -> impl Iterator<Item = &QueuedCall> {
-        self.lines.get(&key).into_iter().flat_map(|line| line.ids.iter()).filter_map(|(_, id)| self.calls.get(id))
+        self.lines.get(&key).into_iter().flat_map(|line| line.ids.keys()).filter_map(|(_, id)| self.calls.get(id))
     }
 
     /// Returns the first call of a merge key.
@@ -309,7 +309,7 @@ impl Queue {
     /// Returns the arrival time of the last call in the queue of a merge key.
     pub(super) fn newest(&self, key: KeyId) -> Option<Tick> {
         let line = self.lines.get(&key)?;
-        line.ids.iter().rev().find_map(|(_, id)| self.calls.get(id)).map(|queued| queued.arrived)
+        line.ids.keys().rev().find_map(|(_, id)| self.calls.get(id)).map(|queued| queued.arrived)
     }
 
     /// Returns the earliest deadline in the queue of a merge key that a hold must respect. Only the
@@ -332,7 +332,7 @@ impl Queue {
             return;
         };
         if was_head {
-            self.heads.insert((order, id, call.key));
+            self.heads.insert((order, id, call.key), ());
         }
     }
 }
@@ -354,6 +354,7 @@ fn flows_of(tenant: TenantId) -> RangeInclusive<FairFlow> {
 #[cfg(test)]
 mod tests {
     use super::super::call::{Deadline, DeadlineSource};
+    use super::super::sorted_deque::GAPS_MAX;
     use super::*;
 
     fn call(id: u64, key: u64) -> Call {
@@ -401,7 +402,7 @@ mod tests {
             queue.push(Tick(id), Duration::ZERO, Tick(0), call(id, 0));
             queue.remove(CallId(id));
         }
-        assert!(queue.lines[&KeyId(0)].ids.len_with_tombstones() <= 2 + sorted_deque::GAPS_MAX + 1);
+        assert!(queue.lines[&KeyId(0)].ids.len_with_tombstones() <= 2 + GAPS_MAX + 1);
     }
 
     #[test]
@@ -415,7 +416,7 @@ mod tests {
         let held = queue.held();
         queue.reorder(true);
         assert_eq!((line(&queue), order(&queue)), (vec![3, 1], vec![7, 3]));
-        assert_eq!(queue.flow_queues(KeyId(7)).map(|(_, line)| line.calls.iter().count()).sum::<usize>(), 2);
+        assert_eq!(queue.flow_queues(KeyId(7)).map(|(_, line)| line.calls.keys().count()).sum::<usize>(), 2);
         queue.reorder(false);
         assert_eq!((line(&queue), order(&queue)), (vec![1, 3], vec![7, 3]));
         assert_eq!((queue.held(), queue.oldest()), (held, Some(Tick(1))));

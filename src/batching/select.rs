@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::batch::{DispatchCause, UnbatchedReason};
-use super::call::{CallId, KeyId};
+use super::call::{Call, CallId, KeyId};
 use super::ceiling::{BatchExtent, SizeMeasure};
 use super::class::ClassState;
 use super::class::merging::MergeLimit;
 use super::limits::{DispatchPolicy, Limits, ScopeLimits};
-use super::queue::{Queue, QueuedCall};
+use super::queue::{Load, Queue, QueuedCall};
 use super::tick::Tick;
 
 /// Minimum margin between the expected end of an execution and the deadline that it has to meet:
@@ -57,6 +57,18 @@ pub(super) struct BatchCaps {
     pub(super) padded: u64,
 }
 
+/// Room of a batch for further calls.
+#[derive(Debug, Clone, Copy)]
+struct BatchRoom {
+    /// Number of items at which the batch is complete.
+    fill: u32,
+    calls_max: usize,
+    bytes_max: u64,
+    walls: BatchCaps,
+    /// The limit that `fill` is, if it is one.
+    bound: Option<DispatchCause>,
+}
+
 /// Inputs of a decision other than the queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DecisionView<'a> {
@@ -96,16 +108,9 @@ pub(super) fn ready(
     let scope = view.limits.scope(head.call.scope);
     let walls = BatchCaps::new(scope, class, false);
     let cap = walls.items.min(threshold);
-    let line = queue.load_of_key(key);
-    if line.items >= u64::from(cap) {
-        return Readiness::Now(DispatchCause::Full);
-    }
     // A batch that is cut by a limit does not grow by waiting.
-    if line.weight > walls.sum {
-        return Readiness::Now(DispatchCause::Weight);
-    }
-    if line.bytes > scope.batch_bytes_max {
-        return Readiness::Now(DispatchCause::Bytes);
+    if let Some(cause) = reached_limit(queue.load_of_key(key), cap, walls, scope) {
+        return Readiness::Now(cause);
     }
     // `queue_delay_max` bounds deliberate holding beside a free slot, whatever the policy's own
     // delay is.
@@ -119,6 +124,17 @@ pub(super) fn ready(
         Some(urgent) if view.now >= urgent => Readiness::Now(DispatchCause::Deadline),
         Some(urgent) => Readiness::At(hold_end.min(urgent)),
         None => Readiness::At(hold_end),
+    }
+}
+
+/// Returns the limit at which a batch of all queued calls ends, if there is one. `cap`: the number
+/// of items that fill a batch.
+fn reached_limit(line: Load, cap: u32, walls: BatchCaps, scope: &ScopeLimits) -> Option<DispatchCause> {
+    match () {
+        () if line.items >= u64::from(cap) => Some(DispatchCause::Full),
+        () if line.weight > walls.sum => Some(DispatchCause::Weight),
+        () if line.bytes > scope.batch_bytes_max => Some(DispatchCause::Bytes),
+        () => None,
     }
 }
 
@@ -182,24 +198,13 @@ pub(super) fn choose<'a>(
     want: Option<u32>,
 ) -> Option<Selection> {
     let first = &line.next()?.call;
-    let scope = view.limits.scope(first.scope);
     let cap = walls.items;
     let full = match view.limits.policy {
         DispatchPolicy::WorkConserving | DispatchPolicy::Adaptive { .. } => cap,
         DispatchPolicy::Window { items, .. } | DispatchPolicy::Static { items, .. } => cap.min(items.max(1)),
     };
     let fill = want.map_or(full, |want| want.clamp(1, full));
-    let mut ids = Vec::with_capacity(usize::try_from(fill).unwrap_or(usize::MAX).min(ROOM_MAX));
-    ids.push(first.id);
-    let mut choice = Selection {
-        ids,
-        items: first.items,
-        weight: first.weight.sum,
-        heaviest: first.weight.max,
-        bytes: first.bytes,
-        bound: None,
-        lone: None,
-    };
+    let mut choice = Selection::of_first(first, fill);
     // The first call determines whether the batch is shared at all.
     if first.alone {
         return Some(choice);
@@ -212,46 +217,80 @@ pub(super) fn choose<'a>(
         choice.lone = lone;
         return Some(choice);
     }
-    let calls_max = if together == MergeLimit::Trial { 2 } else { usize::MAX };
-    // The desired size is not a limit, so reaching it is not reported as `Full`.
-    let bound = (fill == full).then_some(DispatchCause::Full);
-    let mut exclusive: BTreeSet<u64> = first.exclusive.iter().copied().collect();
-    for queued in line {
-        if choice.items >= fill || choice.ids.len() >= calls_max {
-            break;
-        }
-        let call = &queued.call;
-        if call.alone {
-            break;
-        }
-        if choice.items + call.items > fill {
-            choice.bound = bound;
-            break;
-        }
-        let weight = choice.weight.saturating_add(call.weight.sum);
-        let heaviest = choice.heaviest.max(call.weight.max);
-        if !walls.admits_weight(weight, choice.items + call.items, heaviest) {
-            choice.bound = Some(DispatchCause::Weight);
-            break;
-        }
-        if choice.bytes.saturating_add(call.bytes) > scope.batch_bytes_max {
-            choice.bound = Some(DispatchCause::Bytes);
-            break;
-        }
-        // A second call with the same exclusive value would be ambiguous in a response that is a
-        // map.
-        if call.exclusive.iter().any(|value| exclusive.contains(value)) {
-            break;
-        }
-        exclusive.extend(call.exclusive.iter().copied());
-        choice.ids.push(call.id);
-        choice.items += call.items;
-        choice.weight = weight;
-        choice.heaviest = heaviest;
-        choice.bytes += call.bytes;
-    }
-    if choice.items >= fill {
-        choice.bound = bound;
-    }
+    let room = BatchRoom {
+        fill,
+        calls_max: if together == MergeLimit::Trial { 2 } else { usize::MAX },
+        bytes_max: view.limits.scope(first.scope).batch_bytes_max,
+        walls,
+        // The desired size is not a limit, so reaching it is not reported as `Full`.
+        bound: (fill == full).then_some(DispatchCause::Full),
+    };
+    choice.extend(line, &room, first.exclusive.iter().copied().collect());
     Some(choice)
+}
+
+// === impl Selection ===
+
+impl Selection {
+    /// Creates the selection of the first call of a batch, with room for `fill` calls.
+    fn of_first(first: &Call, fill: u32) -> Self {
+        let mut ids = Vec::with_capacity(usize::try_from(fill).unwrap_or(usize::MAX).min(ROOM_MAX));
+        ids.push(first.id);
+        Self {
+            ids,
+            items: first.items,
+            weight: first.weight.sum,
+            heaviest: first.weight.max,
+            bytes: first.bytes,
+            bound: None,
+            lone: None,
+        }
+    }
+
+    /// Adds the calls of `line` in order while there is room, and records the limit that ended the
+    /// batch. `exclusive`: the exclusive values of the calls selected so far.
+    fn extend<'a>(
+        &mut self,
+        line: impl Iterator<Item = &'a QueuedCall>,
+        room: &BatchRoom,
+        mut exclusive: BTreeSet<u64>,
+    ) {
+        for queued in line {
+            if self.items >= room.fill || self.ids.len() >= room.calls_max {
+                break;
+            }
+            let call = &queued.call;
+            if call.alone {
+                break;
+            }
+            if self.items + call.items > room.fill {
+                self.bound = room.bound;
+                break;
+            }
+            let weight = self.weight.saturating_add(call.weight.sum);
+            let heaviest = self.heaviest.max(call.weight.max);
+            if !room.walls.admits_weight(weight, self.items + call.items, heaviest) {
+                self.bound = Some(DispatchCause::Weight);
+                break;
+            }
+            if self.bytes.saturating_add(call.bytes) > room.bytes_max {
+                self.bound = Some(DispatchCause::Bytes);
+                break;
+            }
+            // A second call with the same exclusive value would be ambiguous in a response that is
+            // a map.
+            if call.exclusive.iter().any(|value| exclusive.contains(value)) {
+                break;
+            }
+            exclusive.extend(call.exclusive.iter().copied());
+            self.ids.push(call.id);
+            self.items += call.items;
+            self.weight = weight;
+            self.heaviest = heaviest;
+            self.bytes += call.bytes;
+        }
+        if self.items >= room.fill {
+            self.bound = room.bound;
+        }
+    }
 }

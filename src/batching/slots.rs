@@ -25,7 +25,7 @@ pub use snapshot::UpstreamSnapshot;
 use observation::{Observation, WAITED_MAX};
 
 use super::math::{float, whole};
-use super::splitmix64::Draw;
+use super::rng::SplitMix64;
 use super::tick::Tick;
 
 /// Maximum number of slots, whatever the configured limit is. It bounds the memory per upstream.
@@ -236,7 +236,7 @@ impl SlotEstimator {
 
     /// Decides whether another batch may be dispatched now, and if not, at what time to decide
     /// again.
-    pub(super) fn decide(&mut self, now: Tick, view: SlotInputs, draw: &mut Draw) -> SlotAvailability {
+    pub(super) fn decide(&mut self, now: Tick, view: SlotInputs, draw: &mut SplitMix64) -> SlotAvailability {
         self.slots_max = view.slots_max.max(1);
         let count = self.in_use();
         if view.in_flight < count {
@@ -309,7 +309,7 @@ impl SlotEstimator {
         due.max(Tick(now.0.saturating_add(alone.saturating_sub(self.lead()))))
     }
 
-    fn drawn(&mut self, backlog: bool, draw: &mut Draw) -> RandomDraws {
+    fn drawn(&mut self, backlog: bool, draw: &mut SplitMix64) -> RandomDraws {
         let explore = self.explore;
         *self.drawn.get_or_insert_with(|| {
             let unit = draw.unit();

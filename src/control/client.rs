@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use strum::{IntoStaticStr, VariantArray};
 use tokio::sync::Notify;
 
 pub use self::address::ControllerAddress;
@@ -99,7 +100,8 @@ pub enum StreamStatus {
 }
 
 /// Reason why a stream ended or could not be opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum DisconnectReason {
     /// The token cannot be read.
     Token,
@@ -209,40 +211,9 @@ impl fmt::Debug for EventSender {
 // === impl DisconnectReason ===
 
 impl DisconnectReason {
-    /// All reasons.
-    pub const ALL: [Self; 13] = [
-        Self::Token,
-        Self::Connect,
-        Self::Certificate,
-        Self::Handshake,
-        Self::Unauthorized,
-        Self::Forbidden,
-        Self::Busy,
-        Self::Refused,
-        Self::Broken,
-        Self::Malformed,
-        Self::Silent,
-        Self::Goaway,
-        Self::Lifetime,
-    ];
-
     /// Returns the label value.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Token => "token",
-            Self::Connect => "connect",
-            Self::Certificate => "certificate",
-            Self::Handshake => "handshake",
-            Self::Unauthorized => "unauthorized",
-            Self::Forbidden => "forbidden",
-            Self::Busy => "busy",
-            Self::Refused => "refused",
-            Self::Broken => "broken",
-            Self::Malformed => "malformed",
-            Self::Silent => "silent",
-            Self::Goaway => "goaway",
-            Self::Lifetime => "lifetime",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }

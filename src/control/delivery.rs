@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_events_the_oldest_go_and_it_is_told_how_many() {
+    fn the_oldest_of_too_many_events_are_dropped_and_counted() {
         let mut out = ReportOutbox::new(1);
         (0..EVENTS_MAX + 5).for_each(|at| out.event(event(&at.to_string())));
         let mut dropped = 0;

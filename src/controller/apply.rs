@@ -16,6 +16,7 @@ use kube::api::{
 };
 use serde::Serialize;
 use serde_json::json;
+use strum::VariantArray as _;
 use tokio::sync::watch;
 
 use super::MANAGER;
@@ -275,8 +276,9 @@ fn write_interval(
 /// Keeps Groupage's conditions of a status, in a fixed order: other controllers may add conditions,
 /// and the API server orders them itself.
 fn own_conditions(status: &BatchPolicyStatus) -> BatchPolicyStatus {
-    let of = |kind: ConditionType| status.conditions.iter().find(|condition| condition.type_ == kind.as_str()).cloned();
-    BatchPolicyStatus { conditions: ConditionType::ALL.into_iter().filter_map(of).collect(), ..status.clone() }
+    let of =
+        |kind: &ConditionType| status.conditions.iter().find(|condition| condition.type_ == kind.as_str()).cloned();
+    BatchPolicyStatus { conditions: ConditionType::VARIANTS.iter().filter_map(of).collect(), ..status.clone() }
 }
 
 /// Performs one write. Returns its result, and `true` if there was no response.

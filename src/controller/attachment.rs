@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_pods_name_is_obeyed_for_them_whoever_is_for_the_same() {
+    fn a_policy_that_pods_name_takes_precedence_for_these_pods() {
         let named = |name: &str, policy: &str| Pod {
             annotations: labels(&[(super::super::matching::POLICY_ANNOTATION, policy)]),
             ..pod("a", name, &[("app", "x")])
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_gets_none_of_its_pods_is_conflicted_and_one_that_gets_some_says_so() {
+    fn a_policy_that_loses_all_its_pods_is_conflicted_and_one_that_loses_some_has_a_note() {
         let mut world = ClusterState::default();
         policy(&mut world, "a", "old", 1, app("x"));
         policy(
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn profiles_are_named_found_or_made_of_what_the_policy_says() {
+    fn profiles_are_named_found_or_created_from_the_policy() {
         let mut world = ClusterState::default();
         policy(
             &mut world,
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_ask_and_have_none_are_found_and_the_others_are_not() {
+    fn enabled_pods_without_a_sidecar_are_found_and_no_others() {
         let mut world = ClusterState::default();
         namespace(&mut world, "a", &[("groupage.dev/inject", "enabled")]);
         namespace(&mut world, "b", &[]);

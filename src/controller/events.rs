@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_is_told_once_an_hour_and_something_else_at_once() {
+    fn equal_events_are_limited_to_one_an_hour_and_others_pass_at_once() {
         let mut filter = EventRateLimiter::default();
         assert_eq!(filter.passes(&notice("a", "1 pod"), at(0)), Some(true));
         assert_eq!(filter.passes(&notice("a", "1 pod"), at(3599)), None);

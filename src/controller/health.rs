@@ -15,6 +15,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use strum::VariantArray as _;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -60,7 +61,7 @@ impl HealthServer {
     #[must_use]
     pub fn metrics(&self) -> String {
         let world = self.shared.world();
-        for kind in WatchedKind::ALL {
+        for &kind in WatchedKind::VARIANTS {
             self.metrics.objects(kind.as_str(), world_count(&world, kind));
             self.metrics.set_watch_silence(kind.as_str(), self.shared.silence(kind));
         }

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_without_a_selector_and_an_external_one_select_nobody() {
+    fn a_service_without_a_selector_and_an_external_one_select_no_pod() {
         let labels = labels(&[("app", "x")]);
         assert!(!selected_by(&json!({"kind": "Service", "spec": {}}), &labels));
         assert!(!selected_by(&json!({"kind": "Service", "spec": {"selector": {}}}), &labels));
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_mean_what_kubernetes_says() {
+    fn expressions_have_the_meaning_of_kubernetes() {
         let labels = labels(&[("app", "x"), ("tier", "gpu")]);
         let check = |key: &str, operator: &str, values: &[&str]| {
             let selector = json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_with_both_ways_to_say_for_whom_it_is_is_for_nobody() {
+    fn a_policy_with_a_selector_and_target_refs_applies_to_no_pod() {
         let world = with(&[(
             "both",
             0,
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_a_policy_is_for_is_said_in_a_few_words() {
+    fn the_targets_of_a_policy_are_abbreviated() {
         let short = |spec: Value| in_short(&serde_json::from_value(spec).unwrap());
         assert_eq!(short(json!({})), "*");
         assert_eq!(short(json!({"targetRefs": [{"kind": "Deployment", "name": "a"}]})), "Deployment/a");

@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use strum::VariantArray as _;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
@@ -325,7 +326,7 @@ impl SidecarController {
     fn count(&self) {
         let Some(streams) = self.streams.get() else { return };
         self.needs.metrics.streams(streams.len());
-        for count in StreamEvent::ALL {
+        for &count in StreamEvent::VARIANTS {
             self.needs.metrics.set_stream_events(count.as_str(), streams.count(count));
         }
     }

@@ -7,9 +7,10 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
+use strum::{IntoStaticStr, VariantArray};
 
-/// Type of a condition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Type of a condition. The types are in the order in which they are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, VariantArray)]
 pub enum ConditionType {
     /// The policy is valid, and no older policy has precedence.
     Accepted,
@@ -18,6 +19,7 @@ pub enum ConditionType {
     /// The traffic of the pods passes through their sidecars.
     TrafficCaptured,
     /// Latencies meet the SLO.
+    #[strum(serialize = "SLOMet")]
     SloMet,
     /// Calls are merged where merging pays.
     Merging,
@@ -29,7 +31,7 @@ pub enum ConditionType {
 }
 
 /// Value of a condition: true, false or unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr)]
 pub enum ConditionStatus {
     /// The condition holds.
     True,
@@ -70,29 +72,10 @@ const MESSAGE_CHARS_MAX: usize = 600;
 // === impl ConditionType ===
 
 impl ConditionType {
-    /// All types, in the order in which they are written.
-    pub const ALL: [Self; 7] = [
-        Self::Accepted,
-        Self::Programmed,
-        Self::TrafficCaptured,
-        Self::SloMet,
-        Self::Merging,
-        Self::RolloutHealthy,
-        Self::Ready,
-    ];
-
     /// Returns the name used in the status.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Accepted => "Accepted",
-            Self::Programmed => "Programmed",
-            Self::TrafficCaptured => "TrafficCaptured",
-            Self::SloMet => "SLOMet",
-            Self::Merging => "Merging",
-            Self::RolloutHealthy => "RolloutHealthy",
-            Self::Ready => "Ready",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -101,12 +84,8 @@ impl ConditionType {
 impl ConditionStatus {
     /// Returns the value used in the status.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::True => "True",
-            Self::False => "False",
-            Self::Unknown => "Unknown",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -269,7 +248,7 @@ mod tests {
 
     #[test]
     fn reasons_and_types_are_words_as_kubernetes_wants_them() {
-        for kind in ConditionType::ALL {
+        for kind in ConditionType::VARIANTS {
             assert!(kind.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric()));
         }
         assert_eq!(some_of(&["a".into(), "b".into(), "c".into()], 2), "a, b and 1 more");

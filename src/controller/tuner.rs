@@ -27,6 +27,8 @@ mod format;
 
 use std::time::Duration;
 
+use strum::IntoStaticStr;
+
 use crate::control::histogram::Histogram;
 
 pub use self::bounds::{TunerMode, TuningBounds, TuningGranularity};
@@ -115,7 +117,7 @@ pub struct TuningReason {
 }
 
 /// Category of a [`TuningReason`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr)]
 pub enum ReasonCode {
     /// The deadline shift was raised.
     ShiftRaised,
@@ -158,51 +160,10 @@ pub enum ReasonCode {
 // === impl ReasonCode ===
 
 impl ReasonCode {
-    /// Every category.
-    pub const ALL: [Self; 18] = [
-        Self::ShiftRaised,
-        Self::ShiftLowered,
-        Self::SlotsLowered,
-        Self::SlotsRaised,
-        Self::WeightLowered,
-        Self::WeightRaised,
-        Self::RolledBack,
-        Self::NoEffect,
-        Self::Bounded,
-        Self::Held,
-        Self::Exhausted,
-        Self::Settling,
-        Self::Learning,
-        Self::FewSamples,
-        Self::Infeasible,
-        Self::NoSlo,
-        Self::Frozen,
-        Self::Manual,
-    ];
-
     /// Returns the name used in Events.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ShiftRaised => "ShiftRaised",
-            Self::ShiftLowered => "ShiftLowered",
-            Self::SlotsLowered => "SlotsLowered",
-            Self::SlotsRaised => "SlotsRaised",
-            Self::WeightLowered => "WeightLowered",
-            Self::WeightRaised => "WeightRaised",
-            Self::RolledBack => "RolledBack",
-            Self::NoEffect => "NoEffect",
-            Self::Bounded => "Bounded",
-            Self::Held => "Held",
-            Self::Exhausted => "Exhausted",
-            Self::Settling => "Settling",
-            Self::Learning => "Learning",
-            Self::FewSamples => "FewSamples",
-            Self::Infeasible => "Infeasible",
-            Self::NoSlo => "NoSlo",
-            Self::Frozen => "Frozen",
-            Self::Manual => "Manual",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     /// Returns `true` if a setting changes for this reason, which is worth an Event.

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_webhook_would_have_done_is_asked_of_the_same_function() {
+    fn an_uninjected_pod_is_judged_by_the_function_of_the_webhook() {
         let world = ClusterState { synced: true, ..ClusterState::default() };
         let base = InjectionContext { unless_disabled: true, ..InjectionContext::default() };
         let known = ReviewContext { world: &world, base: &base, own_namespace: "", token: "", native: Some(true) };

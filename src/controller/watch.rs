@@ -21,6 +21,7 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet}
 use k8s_openapi::api::core::v1 as core;
 use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
 use kube::core::GroupVersionKind;
+use strum::{IntoStaticStr, VariantArray};
 use tokio::sync::watch;
 
 use self::follow::{KindWatcher, TableAccess};
@@ -35,21 +36,26 @@ use crate::telemetry::ControllerMetrics;
 pub const STUCK: Duration = Duration::from_secs(600);
 
 /// A watched kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum WatchedKind {
     /// `BatchPolicy`.
+    #[strum(serialize = "batchpolicies")]
     Policies,
     /// `BatchProfile`.
+    #[strum(serialize = "batchprofiles")]
     Profiles,
     /// Namespaces.
     Namespaces,
     /// Services.
     Services,
     /// `NetworkPolicy`.
+    #[strum(serialize = "networkpolicies")]
     Networks,
     /// Injected pods.
     Pods,
     /// Pods without a sidecar.
+    #[strum(serialize = "pods_without")]
     Bare,
     /// Deployments.
     Deployments,
@@ -62,6 +68,7 @@ pub enum WatchedKind {
     /// Nodes.
     Nodes,
     /// `InferencePool`; optional.
+    #[strum(serialize = "inferencepools")]
     Pools,
     /// `InferenceService`; optional.
     InferenceServices,
@@ -93,7 +100,7 @@ pub struct WatchTiming {
 pub struct SharedState {
     world: Arc<RwLock<ClusterState>>,
     changed: watch::Sender<u64>,
-    beats: Arc<[KindLiveness; WatchedKind::ALL.len()]>,
+    beats: Arc<[KindLiveness; WatchedKind::VARIANTS.len()]>,
     reach: ApiReach,
     clock: Clock,
 }
@@ -110,44 +117,11 @@ struct KindLiveness {
 // === impl WatchedKind ===
 
 impl WatchedKind {
-    /// All kinds.
-    pub const ALL: [Self; 14] = [
-        Self::Policies,
-        Self::Profiles,
-        Self::Namespaces,
-        Self::Services,
-        Self::Networks,
-        Self::Pods,
-        Self::Bare,
-        Self::Deployments,
-        Self::StatefulSets,
-        Self::DaemonSets,
-        Self::ReplicaSets,
-        Self::Nodes,
-        Self::Pools,
-        Self::InferenceServices,
-    ];
-
     /// Returns the label for metrics and messages: the name of the resource, with a separate one
     /// for pods without a sidecar.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Policies => "batchpolicies",
-            Self::Profiles => "batchprofiles",
-            Self::Namespaces => "namespaces",
-            Self::Services => "services",
-            Self::Networks => "networkpolicies",
-            Self::Pods => "pods",
-            Self::Bare => "pods_without",
-            Self::Deployments => "deployments",
-            Self::StatefulSets => "statefulsets",
-            Self::DaemonSets => "daemonsets",
-            Self::ReplicaSets => "replicasets",
-            Self::Nodes => "nodes",
-            Self::Pools => "inferencepools",
-            Self::InferenceServices => "inferenceservices",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     /// Returns `true` if a cluster may lack the kind.
@@ -178,7 +152,7 @@ impl SharedState {
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         let heard = clock.now().0;
-        let beats = WatchedKind::ALL.map(|_| KindLiveness { heard: AtomicU64::new(heard), listed: AtomicU64::new(0) });
+        let beats = std::array::from_fn(|_| KindLiveness { heard: AtomicU64::new(heard), listed: AtomicU64::new(0) });
         Self {
             world: Arc::default(),
             changed: watch::channel(0).0,
@@ -232,7 +206,7 @@ impl SharedState {
     /// Returns the mandatory kinds that were never listed.
     pub fn missing(&self) -> impl Iterator<Item = WatchedKind> {
         let listed = |kind: &WatchedKind| self.beats[*kind as usize].listed.load(Ordering::Relaxed) == 1;
-        WatchedKind::ALL.into_iter().filter(move |kind| !kind.optional() && !listed(kind))
+        WatchedKind::VARIANTS.iter().copied().filter(move |kind| !kind.optional() && !listed(kind))
     }
 
     /// Returns the time since the last response or error of a kind.
@@ -243,7 +217,7 @@ impl SharedState {
 
     /// Returns the kinds without any response or error for longer than [`STUCK`].
     pub fn stuck(&self) -> impl Iterator<Item = WatchedKind> {
-        WatchedKind::ALL.into_iter().filter(|kind| self.silence(*kind) > STUCK)
+        WatchedKind::VARIANTS.iter().copied().filter(|kind| self.silence(*kind) > STUCK)
     }
 }
 

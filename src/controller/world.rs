@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_whose_replica_set_was_not_seen_yet_belongs_to_the_deployment_that_its_names_say() {
+    fn a_pod_of_an_unobserved_replica_set_belongs_to_the_deployment_in_its_names() {
         let mut world = ClusterState::default();
         let set = |name: &str| OwnerRef { kind: "ReplicaSet".into(), name: name.into(), ..OwnerRef::default() };
         let hash = labels(&[("pod-template-hash", "7f9c")]);

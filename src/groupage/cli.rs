@@ -1,10 +1,9 @@
-//! The command line: its subcommands, and the composition root that assembles a running proxy.
+//! The command line: its subcommands. The processes that they run are assembled in `app`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the command line prints for its user")]
 
 mod check;
 mod cluster;
-mod compose;
 mod controller;
 mod crds;
 mod demo;
@@ -13,19 +12,16 @@ mod enable;
 mod explain;
 mod inject;
 mod install;
-mod state_dir;
 mod admin_client;
 mod sidecar_metrics;
 mod pods;
 mod proxy;
 mod redirect_init;
 mod refusal;
-mod reload;
 mod rollback;
 mod simulate;
 mod stand_in;
 mod status;
-mod stream;
 mod pod_problem;
 mod validate;
 mod bypasses;
@@ -36,11 +32,6 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-
-pub use self::compose::{AppOptions, AppliedSettings, RunningApp, SettingsHandle, SettingsRefusal, start};
-
-/// Exit code of an internal error (sysexits: `EX_SOFTWARE`).
-pub const EXIT_INTERNAL: u8 = 70;
 
 /// Adaptive batching in front of the model server you already run.
 #[derive(Debug, Parser)]
@@ -141,24 +132,12 @@ fn parser(program: Option<&OsStr>) -> clap::Command {
     if is_plugin { Cli::command().bin_name("kubectl groupage") } else { Cli::command() }
 }
 
-/// Builds the runtime of the data path with the given number of worker threads.
-fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(threads)
-        .thread_name("groupage")
-        // Poll for I/O events after every 8 tasks instead of tokio's 61: the connection of a batch
-        // must not wait until all answers of the previous batch have been delivered.
-        .event_interval(8)
-        .enable_all()
-        .build()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn usage_says_what_was_typed_also_through_kubectl() {
+    fn usage_shows_the_program_that_was_typed_including_kubectl() {
         for (program, usage) in [
             ("/usr/local/bin/kubectl-groupage", "Usage: kubectl groupage status"),
             ("/usr/local/bin/groupage", "Usage: groupage status"),

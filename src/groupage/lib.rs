@@ -4,8 +4,8 @@
 //! one call, and answers each call exactly as if it had been forwarded alone.
 //! `docs/architecture.md` is the map of the code.
 //!
-//! This crate holds the command line and the assembly of a proxy and a controller. The packages that
-//! it assembles are exported for the tests.
+//! This crate holds the command line (`cli`) and the assembly of a proxy and a controller (`app`).
+//! The packages that it assembles are exported for the tests.
 
 pub use groupage_batching as batching;
 pub use groupage_control as control;
@@ -36,4 +36,5 @@ pub use groupage_simulator as simulator;
 pub use groupage_testkit as testkit;
 
 pub mod redirect;
+pub mod app;
 pub mod cli;

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_before_the_kernel_is_asked() {
+    fn invalid_redirects_are_refused_without_the_kernel() {
         let many: Vec<Redirect> = (1..=65).map(|port| Redirect { port, listen: 15080 }).collect();
         let twice =
             [Redirect { port: 80, listen: 1 }, Redirect { port: 81, listen: 2 }, Redirect { port: 80, listen: 3 }];
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_changes_nothing_and_is_told_with_its_place() {
+    fn a_transaction_that_the_kernel_refuses_changes_nothing() {
         alone(|| {
             let mut wrong = ruleset::transaction(&[Redirect { port: 8080, listen: 15080 }]);
             for part in wrong.parts.iter_mut().filter(|part| matches!(part.step, RedirectStep::Rule(_))) {

@@ -6,11 +6,8 @@ use serde_json::{Value, json};
 use super::InjectionReport;
 use super::access::{list, list_mut, text};
 use super::app_listen::ListenOverride;
-use super::recipe::ContainerEdit;
+use super::recipe::{ContainerEdit, is_shell};
 use super::status::{ArgumentChange, UndoRecord, VariableChange};
-
-/// Names of known shells.
-const SHELLS: [&str; 5] = ["sh", "bash", "dash", "ash", "zsh"];
 
 /// Applies a setting of an `app-listen` override to its container.
 pub(super) fn turn(
@@ -175,7 +172,7 @@ fn runs_shell<'a>(words: impl Iterator<Item = &'a Value>) -> bool {
     for word in words.filter_map(Value::as_str) {
         let Some(letters) = word.strip_prefix('-') else {
             has_program = true;
-            has_shell |= SHELLS.contains(&word.rsplit_once('/').map_or(word, |(_, name)| name));
+            has_shell |= is_shell(word);
             continue;
         };
         let is_flag = letters.ends_with('c') && letters.bytes().all(|b| b.is_ascii_alphabetic());

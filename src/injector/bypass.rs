@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_object_says_stays_as_it_was_told_at_admission() {
+    fn a_bypass_without_an_object_is_kept_from_admission() {
         let host = "hostPort 8080 leads directly to the application";
         assert_eq!(found(&status("Named", &[host]), &[&service(&json!("http"))]), [host]);
         assert_eq!(around("no status", &BTreeMap::new(), &[]), None);

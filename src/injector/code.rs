@@ -1,32 +1,28 @@
 //! Stable codes of injection errors.
 
-use std::fmt;
+use strum::{Display, IntoStaticStr, VariantArray};
 
 /// Code of an injection error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display, IntoStaticStr, VariantArray)]
 pub enum InjectionErrorCode {
     /// An annotation with an invalid value.
+    #[strum(serialize = "GRP2101")]
     BadValue,
     /// An unknown annotation with the prefix of Groupage.
+    #[strum(serialize = "GRP2102")]
     UnknownKey,
     /// A file that contains no valid YAML, or no Kubernetes objects.
+    #[strum(serialize = "GRP2103")]
     Unreadable,
 }
 
 // === impl InjectionErrorCode ===
 
 impl InjectionErrorCode {
-    /// Every code.
-    pub const ALL: [Self; 3] = [Self::BadValue, Self::UnknownKey, Self::Unreadable];
-
     /// Returns the code as text, such as `GRP2101`.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::BadValue => "GRP2101",
-            Self::UnknownKey => "GRP2102",
-            Self::Unreadable => "GRP2103",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     /// Returns a short description.
@@ -59,11 +55,5 @@ impl InjectionErrorCode {
             Self::UnknownKey => "use the annotation that the message suggests, or remove it",
             Self::Unreadable => "correct the line that the message shows",
         }
-    }
-}
-
-impl fmt::Display for InjectionErrorCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }

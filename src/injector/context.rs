@@ -2,10 +2,10 @@
 //! ports, policies, and the defaults of the installation.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use serde_json::Value;
+use strum::{EnumString, IntoStaticStr};
 
 use crate::api::v1alpha1::{BatchPolicySpec, BatchProfileSpec, Mode};
 
@@ -56,7 +56,8 @@ pub enum ObjectSource {
 
 /// Use of capture mode `Redirect` in an installation. The mode adds an init container with
 /// `NET_ADMIN`, which Pod Security of the namespace may still forbid.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, EnumString, IntoStaticStr)]
+#[strum(ascii_case_insensitive, parse_err_ty = String, parse_err_fn = unknown_redirect_use)]
 pub enum RedirectUse {
     /// Requests for `Redirect` are refused.
     #[default]
@@ -145,23 +146,14 @@ pub struct ControllerEndpoint {
 impl RedirectUse {
     /// Returns the value's name in the chart and on the command line.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Never => "Never",
-            Self::WhenNeeded => "WhenNeeded",
-            Self::Always => "Always",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
-impl FromStr for RedirectUse {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = [Self::WhenNeeded, Self::Never, Self::Always];
-        let found = known.into_iter().find(|each| each.as_str().eq_ignore_ascii_case(text));
-        found.ok_or_else(|| "expected WhenNeeded, Never or Always".to_owned())
-    }
+/// Returns the error for a name that is not one of a [`RedirectUse`].
+fn unknown_redirect_use(_name: &str) -> String {
+    "expected WhenNeeded, Never or Always".to_owned()
 }
 
 // === impl SidecarDefaults ===

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn else_the_only_one_with_a_port_but_for_a_port_that_nobody_declares_and_a_service_leads_to() {
+    fn otherwise_the_only_container_with_a_port_is_chosen_unless_a_service_refers_to_an_undeclared_port() {
         let two = json!([{"name": "a"}, {"name": "b", "ports": [{"containerPort": 2}]}, {"name": "daprd", "ports": [{"containerPort": 3}]}]);
         assert_eq!(chosen(&two, "env:HOST=127.0.0.1"), one("b"));
         assert_eq!(chosen(&two, "env:HOST=127.0.0.1:9999"), one("b"));

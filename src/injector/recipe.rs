@@ -19,6 +19,7 @@ mod tests;
 use serde_json::Value;
 
 pub(super) use self::choice::RecipeChoice;
+pub(super) use self::command::is_shell;
 use self::command::{CommandWord, base_name};
 pub(super) use self::edit::ContainerEdit;
 pub(super) use self::recipe_match::{MoveKind, RecipeMatch};

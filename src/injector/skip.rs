@@ -1,9 +1,11 @@
 //! Reasons for leaving a pod without a sidecar.
 
+use strum::{IntoStaticStr, VariantArray};
+
 use super::SkippedPod;
 
 /// Reason for a skip; its name is used in events and metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr, VariantArray)]
 pub enum SkipReason {
     /// The pod or its namespace disables injection.
     Disabled,
@@ -42,26 +44,6 @@ pub enum SkipReason {
 // === impl SkipReason ===
 
 impl SkipReason {
-    /// Every reason.
-    pub const ALL: [Self; 16] = [
-        Self::Disabled,
-        Self::NotEnabled,
-        Self::Excluded,
-        Self::HostNetwork,
-        Self::StaticPod,
-        Self::Windows,
-        Self::Knative,
-        Self::NameTaken,
-        Self::Malformed,
-        Self::TooLarge,
-        Self::NoTcpPort,
-        Self::UdpOnly,
-        Self::JobNeedsNativeSidecar,
-        Self::RedirectForbidden,
-        Self::RedirectMeshed,
-        Self::NoRoom,
-    ];
-
     /// Returns a description for the reference documentation.
     #[must_use]
     pub const fn means(self) -> &'static str {
@@ -91,25 +73,8 @@ impl SkipReason {
 
     /// Returns the name used in events and metrics.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Disabled => "Disabled",
-            Self::NotEnabled => "NotEnabled",
-            Self::Excluded => "Excluded",
-            Self::HostNetwork => "HostNetwork",
-            Self::StaticPod => "StaticPod",
-            Self::Windows => "Windows",
-            Self::Knative => "Knative",
-            Self::NameTaken => "NameTaken",
-            Self::Malformed => "Malformed",
-            Self::TooLarge => "TooLarge",
-            Self::NoTcpPort => "NoTcpPort",
-            Self::UdpOnly => "UdpOnly",
-            Self::JobNeedsNativeSidecar => "JobNeedsNativeSidecar",
-            Self::RedirectForbidden => "RedirectForbidden",
-            Self::RedirectMeshed => "RedirectMeshed",
-            Self::NoRoom => "NoRoom",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     /// Returns `true` if injection was requested and could not be done, which is worth an event.

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_inference_service_that_asks_already_is_not_told_to_ask() {
+    fn an_enabled_inference_service_gets_no_advice_to_enable_it() {
         let service = |annotations: Value, predictor: Value| {
             json!({
                 "apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService",

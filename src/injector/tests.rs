@@ -83,7 +83,7 @@ fn a_pod_of_a_job_needs_the_native_form_whatever_its_restart_policy() {
 }
 
 #[test]
-fn a_pod_that_says_disabled_keeps_a_sidecar_that_its_template_has() {
+fn a_disabled_pod_keeps_the_sidecar_of_its_template() {
     let mut whole = injected(&pod(), &context());
     whole["metadata"]["annotations"]["groupage.dev/inject"] = json!("disabled");
     let InjectionOutcome::Skipped(skipped) = inject(&whole, &context()) else { panic!("the pod is disabled") };
@@ -133,7 +133,7 @@ fn pod_over_a_limit_is_skipped() {
 }
 
 #[test]
-fn a_policy_that_does_not_fit_into_a_variable_passes_calls_through_until_it_is_told() {
+fn a_policy_too_large_for_a_variable_is_replaced_by_passthrough() {
     let spec = json!({"tenants": {"weights": (0..9000).map(|n| (format!("t{n}"), json!(1))).collect::<serde_json::Map<_, _>>()}});
     let policy = super::NamedPolicy {
         name: "big".to_owned(),

@@ -39,6 +39,7 @@ mod values;
 #[cfg(test)]
 mod tests;
 
+pub use crate::api::v1alpha1::{Mode, SchedulingPolicy};
 pub use app_listen::{is_listen_knob, knobs};
 pub use capture::{Capture, RoutePort};
 pub use change::SettingChange;
@@ -51,8 +52,8 @@ pub use file::{LoadError, LoadedPolicy, Origin, load, read, read_text};
 pub use finding::{ConfigErrors, Finding, Notice};
 pub use policy::{
     DeadlineConfig, DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, FailureHandling, Limits,
-    LimitsOverride, LogConfig, MergeNames, Mode, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits, Route,
-    SchedulingConfig, SchedulingPolicy,
+    LimitsOverride, LogConfig, MergeNames, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits, Route,
+    SchedulingConfig,
 };
 pub use tuned::TunedValues;
 pub use units::{Share, format_duration, format_size, parse_duration, parse_share, parse_size};

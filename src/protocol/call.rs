@@ -5,6 +5,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, Uri};
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::batching::Weight;
 use crate::identity::Tenant;
@@ -57,8 +58,10 @@ pub enum MergeEligibility {
     Alone(UnmergeableReason),
 }
 
-/// Reason for which a call is sent unbatched or passed through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Reason for which a call is sent unbatched or passed through. The reasons are in the order of the
+/// metrics' documentation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum UnmergeableReason {
     /// No adapter recognised the path.
     NotRecognised,
@@ -140,7 +143,8 @@ pub struct ResponseMismatch {
 }
 
 /// Defect of a batch response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum MismatchKind {
     /// The number of results differs from the number of items.
     Count,
@@ -223,27 +227,6 @@ impl fmt::Debug for MergeEligibility {
 // === impl UnmergeableReason ===
 
 impl UnmergeableReason {
-    /// All reasons, in the order of the metrics' documentation.
-    pub const ALL: [Self; 17] = [
-        Self::NotRecognised,
-        Self::Streaming,
-        Self::Encoding,
-        Self::TooLarge,
-        Self::ClientBatchFull,
-        Self::AmbiguousJson,
-        Self::Header,
-        Self::ItemForm,
-        Self::Quarantined,
-        Self::MergeRefused,
-        Self::PolicyObserve,
-        Self::PolicyOff,
-        Self::NoGain,
-        Self::Bypassed,
-        Self::VerifyFailed,
-        Self::AnswerVaries,
-        Self::OpenInference,
-    ];
-
     /// Returns the reason for passing through a call with a path that no adapter recognises.
     #[must_use]
     pub fn for_unrecognised_path(path: &str) -> Self {
@@ -253,26 +236,8 @@ impl UnmergeableReason {
 
     /// Returns the name used in metrics and logs.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NotRecognised => "not_recognised",
-            Self::Streaming => "streaming",
-            Self::Encoding => "encoding",
-            Self::TooLarge => "too_large",
-            Self::ClientBatchFull => "client_batch_full",
-            Self::AmbiguousJson => "ambiguous_json",
-            Self::Header => "header",
-            Self::ItemForm => "item_form",
-            Self::Quarantined => "quarantined",
-            Self::MergeRefused => "merge_refused",
-            Self::PolicyObserve => "policy_observe",
-            Self::PolicyOff => "policy_off",
-            Self::NoGain => "no_gain",
-            Self::Bypassed => "bypassed",
-            Self::VerifyFailed => "verify_failed",
-            Self::AnswerVaries => "answer_varies",
-            Self::OpenInference => "open_inference",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -324,17 +289,7 @@ impl From<MismatchKind> for ResponseMismatch {
 impl MismatchKind {
     /// Returns the name used in metrics and logs.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Count => "count",
-            Self::Index => "index",
-            Self::Shape => "shape",
-            Self::NotJson => "not_json",
-            Self::Compressed => "compressed",
-            Self::Empty => "empty",
-            Self::Status => "status",
-            Self::Usage => "usage",
-            Self::Undeclared => "undeclared",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }

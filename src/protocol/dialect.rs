@@ -84,6 +84,8 @@ impl Dialect {
 mod tests {
     use std::time::Duration;
 
+    use strum::VariantArray as _;
+
     use super::*;
 
     fn check(dialect: Dialect, kind: FailureKind, body: &str) {
@@ -96,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn each_dialect_says_it_in_its_own_words() {
+    fn each_dialect_has_its_own_error_body() {
         let timeout = FailureKind::UpstreamTimeout;
         check(
             Dialect::OpenAi,
@@ -125,8 +127,8 @@ mod tests {
     }
 
     #[test]
-    fn every_body_is_json_that_says_so() {
-        for kind in FailureKind::ALL {
+    fn every_error_body_is_json() {
+        for &kind in FailureKind::VARIANTS {
             for dialect in [Dialect::OpenAi, Dialect::Error, Dialect::Tei, Dialect::Problem] {
                 let reply = dialect.reply(&kind.into(), Some("routes[0].timeout"));
                 assert!(serde_json::from_slice::<serde_json::Value>(&reply.body).is_ok());

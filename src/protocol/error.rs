@@ -9,11 +9,14 @@ mod explain;
 
 use std::time::Duration;
 
+use strum::VariantArray;
+
 /// A boxed error, for places where no caller distinguishes kinds of errors.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Reason for which Groupage answers a call itself: one row of the error table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Reason for which Groupage answers a call itself: one row of the error table. The kinds are
+/// in the order of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, VariantArray)]
 pub enum FailureKind {
     /// The queue has reached its limit of items.
     QueueFull,
@@ -23,10 +26,10 @@ pub enum FailureKind {
     TenantShare,
     /// The deadline cannot be met.
     LatePredicted,
-    /// The client sent its body too slowly.
-    SlowBody,
     /// The process is shutting down and accepts no more calls.
     Draining,
+    /// The client sent its body too slowly.
+    SlowBody,
     /// All upstream connections available to this kind of call are in use.
     ConnectionsFull,
     /// The deadline has passed: in the queue, or in flight if the caller itself set it.
@@ -79,27 +82,6 @@ pub struct Failure {
 // === impl FailureKind ===
 
 impl FailureKind {
-    /// All kinds, in the order of the table.
-    pub const ALL: [Self; 17] = [
-        Self::QueueFull,
-        Self::BytesFull,
-        Self::TenantShare,
-        Self::LatePredicted,
-        Self::Draining,
-        Self::SlowBody,
-        Self::ConnectionsFull,
-        Self::Deadline,
-        Self::UpstreamRefused,
-        Self::UpstreamBroken,
-        Self::UpstreamTimeout,
-        Self::Mismatch,
-        Self::BatchFailed,
-        Self::AnswerTooLarge,
-        Self::UpstreamTls,
-        Self::UpstreamOverloaded,
-        Self::Internal,
-    ];
-
     /// Returns the row of the table: code, reason, status and message.
     const fn row(self) -> (&'static str, &'static str, u16, &'static str) {
         match self {
@@ -209,8 +191,8 @@ mod tests {
 
     #[test]
     fn every_code_and_every_reason_word_stands_once() {
-        for (i, a) in FailureKind::ALL.iter().enumerate() {
-            for b in FailureKind::ALL.iter().skip(i + 1) {
+        for (i, a) in FailureKind::VARIANTS.iter().enumerate() {
+            for b in FailureKind::VARIANTS.iter().skip(i + 1) {
                 assert_ne!(a.code(), b.code());
                 assert_ne!(a.reason(), b.reason());
             }

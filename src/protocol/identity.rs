@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_tells_apart_where_its_parts_end_and_whose_it_is() {
+    fn digests_differ_by_part_boundaries_and_by_key() {
         let secret = DigestKey::from_bytes([7; 32]);
         assert_ne!(secret.digest([&b"ab"[..], b"c"]), secret.digest([&b"a"[..], b"bc"]));
         assert_ne!(secret.tenant(b"a"), DigestKey::from_bytes([8; 32]).tenant(b"a"));

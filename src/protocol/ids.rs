@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_traceparent_is_valid_and_sampled_as_told() {
+    fn a_traceparent_is_valid_and_has_the_requested_sampling() {
         let parent = traceparent(true);
         assert_eq!(parent.len(), 55);
         assert!(parent.starts_with("00-") && parent.ends_with("-01"));

@@ -1,6 +1,5 @@
 //! Position, class and weight of a call's items.
 
-use crate::UnmergeableReason;
 use crate::batching::Weight;
 use crate::json::{self, DuplicateKey, Elements, JsonType, LocatedValue, Members, Span, kind};
 use crate::pointer::Pointer;
@@ -316,17 +315,6 @@ fn cut_members(doc: &[u8], object: Span, cut: &[usize]) -> Vec<Span> {
 }
 
 // === impl ItemError ===
-
-impl ItemError {
-    /// Returns the reason for sending the call unbatched.
-    pub(crate) const fn reason(self) -> UnmergeableReason {
-        match self {
-            Self::Ambiguous => UnmergeableReason::AmbiguousJson,
-            Self::Form => UnmergeableReason::ItemForm,
-            Self::Many(_) => UnmergeableReason::ClientBatchFull,
-        }
-    }
-}
 
 impl From<DuplicateKey> for ItemError {
     fn from(_: DuplicateKey) -> Self {

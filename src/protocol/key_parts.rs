@@ -8,6 +8,8 @@
 
 use std::borrow::Cow;
 
+use strum::{EnumString, IntoStaticStr};
+
 use crate::json::unescape;
 use crate::route::Endpoint;
 
@@ -15,7 +17,8 @@ use crate::route::Endpoint;
 const NAME_MAX: usize = 64;
 
 /// Kind of a part of a merge key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum PartKind {
     /// The path.
     Path,
@@ -32,8 +35,10 @@ pub enum PartKind {
     /// A field of the body outside the items.
     Field,
     /// A header that the policy lists in `mergeOn`.
+    #[strum(serialize = "merge_on_header")]
     OnHeader,
     /// A field that the policy lists in `mergeOn`.
+    #[strum(serialize = "merge_on_field")]
     OnField,
     /// The class of the items.
     ItemForm,
@@ -67,42 +72,10 @@ struct KeyReader<'a>(&'a [u8]);
 // === impl PartKind ===
 
 impl PartKind {
-    const ALL: [Self; 11] = [
-        Self::Path,
-        Self::Query,
-        Self::Host,
-        Self::Caller,
-        Self::Accept,
-        Self::Header,
-        Self::Field,
-        Self::OnHeader,
-        Self::OnField,
-        Self::ItemForm,
-        Self::Items,
-    ];
-
     /// Returns the name used in reports.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Path => "path",
-            Self::Query => "query",
-            Self::Host => "host",
-            Self::Caller => "caller",
-            Self::Accept => "accept",
-            Self::Header => "header",
-            Self::Field => "field",
-            Self::OnHeader => "merge_on_header",
-            Self::OnField => "merge_on_field",
-            Self::ItemForm => "item_form",
-            Self::Items => "items",
-        }
-    }
-
-    /// Parses the name used in reports.
-    #[must_use]
-    pub fn of(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

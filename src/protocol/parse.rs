@@ -248,7 +248,10 @@ impl From<UnmergeableReason> for UnbatchedCall {
 
 impl From<ItemError> for UnbatchedCall {
     fn from(refusal: ItemError) -> Self {
-        let items = if let ItemError::Many(count) = refusal { count } else { 1 };
-        Self { reason: refusal.reason(), items }
+        match refusal {
+            ItemError::Ambiguous => UnmergeableReason::AmbiguousJson.into(),
+            ItemError::Form => UnmergeableReason::ItemForm.into(),
+            ItemError::Many(items) => Self { reason: UnmergeableReason::ClientBatchFull, items },
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use http::Method;
 use http::header::HeaderName;
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::dialect::Dialect;
 use crate::generic::{GenericOptions, OnMismatch, TooLargeSign};
@@ -128,11 +129,14 @@ enum Adapter {
 }
 
 /// The `protocol` label of metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum ProtocolLabel {
     /// OpenAI embeddings, on any server.
+    #[strum(serialize = "openai")]
     OpenAi,
     /// KServe V1.
+    #[strum(serialize = "kserve_v1")]
     KServeV1,
     /// The row format of TF Serving.
     TfServing,
@@ -361,20 +365,10 @@ impl Adapter {
 // === impl ProtocolLabel ===
 
 impl ProtocolLabel {
-    /// All labels.
-    pub const ALL: [Self; 6] = [Self::OpenAi, Self::KServeV1, Self::TfServing, Self::Tei, Self::Generic, Self::None];
-
     /// Returns the name used in metrics and logs.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::OpenAi => "openai",
-            Self::KServeV1 => "kserve_v1",
-            Self::TfServing => "tf_serving",
-            Self::Tei => "tei",
-            Self::Generic => "generic",
-            Self::None => "none",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_told_by_its_name_and_revision() {
+    fn a_model_is_identified_by_its_name_and_revision() {
         let named = |info: &str| model_named(info.as_bytes());
         assert_eq!(named(r#"{"model_id":"bge","model_sha":"a1","max_batch_tokens":9}"#).as_deref(), Some("bge a1"));
         assert_eq!(named(r#"{"model_id":"bge","model_sha":null}"#).as_deref(), Some("bge"));

@@ -342,7 +342,7 @@ fn check_shared(id: &str, case: &Value, index: usize, members: &[String], client
 }
 
 #[test]
-fn every_case_of_a_built_adapter_is_read_merged_and_split_as_it_says() {
+fn every_case_of_a_built_adapter_is_read_merged_and_split_as_expected() {
     let cases: Vec<Value> = CASES.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let ran: Vec<_> =
         cases.iter().filter_map(|case| run(case).map(|shared| (case["id"].as_str().unwrap(), shared))).collect();
@@ -351,7 +351,7 @@ fn every_case_of_a_built_adapter_is_read_merged_and_split_as_it_says() {
 }
 
 #[test]
-fn every_case_of_tei_embed_is_read_merged_and_split_as_it_says() {
+fn every_case_of_tei_embed_is_read_merged_and_split_as_expected() {
     let cases: Vec<Value> = TEI.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(cases.len() >= 8);
     for case in &cases {

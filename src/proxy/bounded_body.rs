@@ -12,6 +12,7 @@ use http_body::Body as HttpBody;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, Sleep, sleep, timeout, timeout_at};
 
+use crate::error::FailureKind;
 use crate::memory::BufferGuard;
 
 /// Size below which the first piece of a body is copied while more is awaited, because it may be a
@@ -180,6 +181,23 @@ async fn missed(window: &mut Option<RateWindow>, size: usize) {
 async fn evicted(held: &mut BufferGuard, pieces: &mut FrameBuffer) {
     pieces.detach_from_read_buffer();
     held.evicted().await;
+}
+
+// === impl StopReason ===
+
+impl StopReason {
+    /// Returns the failure of a call whose response was not read to its end. A request body that
+    /// is not read to its end has other failures.
+    #[must_use]
+    pub const fn response_failure(self) -> FailureKind {
+        match self {
+            Self::TooLarge => FailureKind::AnswerTooLarge,
+            Self::BuffersFull => FailureKind::BytesFull,
+            Self::Slow => FailureKind::UpstreamTimeout,
+            // Treated as a broken connection: the rest is not awaited.
+            Self::BelowFloor | Self::Broken => FailureKind::UpstreamBroken,
+        }
+    }
 }
 
 // === impl RateWindow ===

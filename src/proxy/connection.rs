@@ -70,7 +70,7 @@ pub(super) async fn run(
         // An error means that the sender was dropped because the process ends: treated the same.
         told.wait_for(|welcome| *welcome != ListenerState::Stay).await.ok();
     });
-    let mut over = pin!(proxy.cut.over());
+    let mut over = pin!(proxy.cut.cancelled());
     let (mut leaving, mut ending): (Option<Tick>, Option<Tick>) = (None, None);
     let mut cut = false;
     let sides = TaskSides::<3>::new();

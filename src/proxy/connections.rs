@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::activity::ConnectionActivity;
 use crate::batching::Tick;
@@ -72,7 +73,7 @@ pub(super) struct ConnectionPermit {
 #[derive(Debug)]
 pub(super) struct ConnectionGuard {
     pub(super) place: ConnectionPermit,
-    _alive: mpsc::Sender<()>,
+    _alive: TaskTrackerToken,
 }
 
 /// A handle to evict a connection. Cheap to clone.
@@ -196,7 +197,7 @@ impl Connections {
 // === impl ConnectionGuard ===
 
 impl ConnectionGuard {
-    pub(super) const fn new(place: ConnectionPermit, alive: mpsc::Sender<()>) -> Self {
+    pub(super) const fn new(place: ConnectionPermit, alive: TaskTrackerToken) -> Self {
         Self { place, _alive: alive }
     }
 }

@@ -34,7 +34,6 @@ mod captured;
 mod collect;
 mod connection;
 mod connections;
-mod cancellation;
 mod deadline;
 mod debug;
 mod detect;
@@ -62,8 +61,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use http::HeaderName;
+use strum::VariantArray as _;
+use tokio_util::sync::CancellationToken;
 
-use self::cancellation::CancellationToken;
 pub use self::connections::Connections;
 use self::deadline_shift::DeadlineShifts;
 pub use self::listener::{ListenerHandle, serve};
@@ -221,6 +221,7 @@ pub struct Proxy {
     /// Indexed by the discriminant of [`UnmergeableReason`].
     passed: Vec<UnmergedCounter>,
     shifts: DeadlineShifts,
+    /// Cancelled at the drain limit, which ends all waiting calls at once.
     cut: CancellationToken,
 }
 
@@ -254,12 +255,12 @@ impl Proxy {
         let ProxyComponents { clock, scheduler, onlooker, backend, forward, buffers, metrics, access_log } = parts;
         let shifts = DeadlineShifts::default();
         shifts.keep(table.slos());
-        let labels = || protocol::ProtocolLabel::ALL.iter().map(|label| label.as_str()).chain(["none"]);
+        let labels = || protocol::ProtocolLabel::VARIANTS.iter().map(|label| label.as_str()).chain(["none"]);
         let table = table.measured(&metrics);
         Self {
             labels: labels().map(|label| (label, metrics.calls(label))).collect(),
             durations: labels().map(|label| (label, metrics.route_durations(label))).collect(),
-            passed: UnmergeableReason::ALL.iter().map(|reason| metrics.passed(reason.as_str())).collect(),
+            passed: UnmergeableReason::VARIANTS.iter().map(|reason| metrics.passed(reason.as_str())).collect(),
             config,
             table: RwLock::new(Arc::new(table)),
             clock,
@@ -271,14 +272,14 @@ impl Proxy {
             metrics,
             secret: DigestKey::random(),
             shifts,
-            cut: CancellationToken::default(),
+            cut: CancellationToken::new(),
             access_log,
         }
     }
 
     /// Ends the drain: every call without a response is answered with the error `draining`.
     pub fn cut(&self) {
-        self.cut.now();
+        self.cut.cancel();
     }
 
     /// Returns the table that applies to calls beginning now.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
 
 use super::activity::ConnectionActivity;
 use super::connections::{ConnectionGuard, Connections};
@@ -22,8 +23,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct ListenerHandle {
     welcome: ListenerControl,
-    /// Closed when the last connection has ended.
-    gone: mpsc::Receiver<()>,
+    /// Counts the accept loops and the open connections.
+    alive: TaskTracker,
 }
 
 /// Spawns the accept loops of these ports, which run until the state is `Closed`. Must be called
@@ -35,12 +36,12 @@ pub fn serve(
     ListenerChannel { welcome, told }: ListenerChannel,
     connections: &Arc<Connections>,
 ) -> ListenerHandle {
-    let (alive, gone) = mpsc::channel(1);
+    let alive = TaskTracker::new();
     for port in ports {
-        let (proxy, told, alive, connections) = (proxy.clone(), told.clone(), alive.clone(), connections.clone());
-        tokio::spawn(async move { accept_all(&proxy, &port, told, &alive, &connections).await });
+        let (proxy, told, tracker, connections) = (proxy.clone(), told.clone(), alive.clone(), connections.clone());
+        alive.spawn(async move { accept_all(&proxy, &port, told, &tracker, &connections).await });
     }
-    ListenerHandle { welcome, gone }
+    ListenerHandle { welcome, alive }
 }
 
 // === impl ListenerHandle ===
@@ -48,9 +49,10 @@ pub fn serve(
 impl ListenerHandle {
     /// Stops accepting, lets every call in progress end, and closes idle connections. Resolves when
     /// all connections have ended.
-    pub async fn stop(&mut self) {
+    pub async fn stop(&self) {
         self.welcome.welcome(ListenerState::Closed);
-        while self.gone.recv().await.is_some() {}
+        self.alive.close();
+        self.alive.wait().await;
     }
 }
 
@@ -58,7 +60,7 @@ async fn accept_all(
     proxy: &Arc<Proxy>,
     port: &TcpListener,
     mut told: watch::Receiver<ListenerState>,
-    alive: &mpsc::Sender<()>,
+    alive: &TaskTracker,
     connections: &Arc<Connections>,
 ) {
     let mut pause = PAUSE_MIN;
@@ -90,7 +92,7 @@ async fn accept_all(
             drop(stream);
             continue;
         };
-        spawn(proxy, stream, told.clone(), ConnectionGuard::new(place, alive.clone()));
+        spawn(proxy, stream, told.clone(), ConnectionGuard::new(place, alive.token()));
         tokio::select! {
             () = connections.wait_for_capacity() => {}
             // On shutdown the loop continues, to serve the kernel's accept queue even under memory

@@ -33,7 +33,7 @@ impl Future for PassthroughFuture {
         let this = &mut *self;
         let came = match this.sending.as_mut().poll(cx) {
             Poll::Ready(came) => came,
-            Poll::Pending if this.proxy.cut.is_done() => Err(FailureKind::Draining.into()),
+            Poll::Pending if this.proxy.cut.is_cancelled() => Err(FailureKind::Draining.into()),
             Poll::Pending => return Poll::Pending,
         };
         let ending = this.ending.take();
@@ -84,9 +84,9 @@ impl Proxy {
         dialect: Dialect,
     ) -> Response<Body> {
         let mut passing = self.start_passthrough(lane, request, reason, ending, dialect);
-        match self.cut.end(&mut passing).await {
+        match self.cut.run_until_cancelled(&mut passing).await {
             Some(response) => response,
-            // The drain is over, so this poll returns a failure.
+            // The drain is over, so this poll is the last: it returns a response or a failure.
             None => passing.await,
         }
     }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
+use strum::VariantArray as _;
 
 use crate::batching::PriorityId;
 use crate::telemetry::names::Outcome;
@@ -36,7 +37,7 @@ pub struct PriorityClass {
 /// Counters of calls by outcome for one class. The policy bounds the number of classes, and a class
 /// keeps its counters when the settings change.
 #[derive(Debug, Clone, Default)]
-pub struct OutcomeCounters(Arc<[AtomicU64; Outcome::ALL.len()]>);
+pub struct OutcomeCounters(Arc<[AtomicU64; Outcome::VARIANTS.len()]>);
 
 /// The fair-queueing weights of tenants.
 #[derive(Debug, Clone, Default)]
@@ -77,8 +78,8 @@ impl OutcomeCounters {
 
     /// Returns the number of calls by outcome.
     #[must_use]
-    pub fn counts(&self) -> [(Outcome, u64); Outcome::ALL.len()] {
-        Outcome::ALL.map(|outcome| (outcome, self.0[outcome as usize].load(Ordering::Relaxed)))
+    pub fn counts(&self) -> [(Outcome, u64); Outcome::VARIANTS.len()] {
+        std::array::from_fn(|at| (Outcome::VARIANTS[at], self.0[at].load(Ordering::Relaxed)))
     }
 }
 

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_end_of_one_direction_is_told_and_the_other_goes_on() {
+    async fn an_end_of_one_direction_is_forwarded_and_the_other_stays_open() {
         let (mut client, ours) = tokio::io::duplex(64);
         let (theirs, mut server) = tokio::io::duplex(64);
         let relayed = tokio::spawn(relay(ours, theirs, Duration::from_secs(20)));

@@ -10,6 +10,7 @@ use std::time::Duration;
 use http::header::CONNECTION;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
+use tokio_util::sync::CancellationToken;
 
 use super::collect::{CollectResult, collect};
 use super::deadline::{CallDeadlines, deadlines};
@@ -148,7 +149,7 @@ impl Proxy {
         // again.
         let collected = {
             let collecting = pin!(collect(self, body, upload, route.item_bytes_max));
-            self.cut.end(collecting).await
+            await_unless_cancelled(&self.cut, collecting).await
         };
         match collected.unwrap_or(CollectResult::Refused(FailureKind::Draining)) {
             CollectResult::Whole { bytes, trailers, held } => {
@@ -326,15 +327,27 @@ impl Proxy {
 
     /// Awaits `work`, at most until the caller's own deadline or the end of the drain.
     async fn until<T>(&self, deadline: Option<Tick>, work: impl Future<Output = T>) -> Result<T, FailureKind> {
-        let in_time = async {
+        let in_time = pin!(async {
             match deadline {
                 None => Ok(work.await),
                 Some(at) => {
                     tokio::time::timeout_at(self.clock.instant(at), work).await.map_err(|_| FailureKind::Deadline)
                 }
             }
-        };
-        self.cut.end(in_time).await.unwrap_or(Err(FailureKind::Draining))
+        });
+        await_unless_cancelled(&self.cut, in_time).await.unwrap_or(Err(FailureKind::Draining))
+    }
+}
+
+/// Awaits `work`, or returns `None` once the token is cancelled. In contrast to
+/// [`CancellationToken::run_until_cancelled`], `work` is polled first even if the token is already
+/// cancelled, so that a call that does not have to wait is still answered. The caller pins `work`,
+/// so that it is stored once.
+async fn await_unless_cancelled<T>(token: &CancellationToken, work: impl Future<Output = T> + Unpin) -> Option<T> {
+    tokio::select! {
+        biased;
+        value = work => Some(value),
+        () = token.cancelled() => None,
     }
 }
 
@@ -380,5 +393,15 @@ mod tests {
         protect_tenant_header(&mut headers, &HeaderName::from_static("x-acme"));
         let left: Vec<_> = headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes).collect();
         assert_eq!(left, [&b"x-hop,keep-alive"[..], b""]);
+    }
+
+    #[tokio::test]
+    async fn waits_end_at_once_and_work_that_is_done_does_not() {
+        let cut = CancellationToken::new();
+        let waiting = await_unless_cancelled(&cut, std::future::pending::<()>());
+        let (waited, ()) = tokio::join!(waiting, async { cut.cancel() });
+        assert_eq!(waited, None);
+        assert_eq!(await_unless_cancelled(&cut, std::future::pending::<()>()).await, None);
+        assert_eq!(await_unless_cancelled(&cut, std::future::ready(1)).await, Some(1));
     }
 }

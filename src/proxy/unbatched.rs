@@ -108,10 +108,7 @@ impl Proxy {
             ReadResult::Stopped { why: StopReason::TooLarge | StopReason::BuffersFull, read, held } => {
                 Ok(BufferedResponse::TooLarge(body.with_prefix(read, held).with_idle_timeout(idle, None)))
             }
-            ReadResult::Stopped { why: StopReason::Slow, .. } => Err(FailureKind::UpstreamTimeout),
-            ReadResult::Stopped { why: StopReason::Broken | StopReason::BelowFloor, .. } => {
-                Err(FailureKind::UpstreamBroken)
-            }
+            ReadResult::Stopped { why, .. } => Err(why.response_failure()),
         }
     }
 }

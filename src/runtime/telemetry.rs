@@ -1,25 +1,32 @@
 //! Telemetry of the process: metrics, logs, live counts.
 //!
-//! Metric names and label values are enums ([`names`]). [`Metrics`] holds a registered handle for
-//! each, so the data path updates an atomic and performs no map lookup. There is one registry per
-//! proxy instance; only the log is global.
+//! Metric names and label values are enums ([`names`]); a metric is one row of a table there.
+//! [`Metrics`] holds the registered handles of its series, so the data path updates an atomic and
+//! performs no map lookup. There is one registry per proxy instance; only the log is global.
 
-mod controller_metrics;
-mod durations;
-mod port_gauges;
-mod live;
-pub mod log;
 pub mod names;
-mod observer;
-mod shadow_metrics;
-mod registry;
-mod routes;
+mod kind;
 mod series;
+mod registry;
+mod port_gauges;
+mod routes;
+mod call_metrics;
+mod batch_metrics;
+mod connection_metrics;
+mod process_metrics;
+mod durations;
+mod shadow_metrics;
+mod controller_metrics;
+mod live;
+mod observer;
+pub mod log;
 mod writer;
 
+pub use batch_metrics::DispatchSample;
+pub use call_metrics::{CallCounters, UnmergedCounter};
 pub use controller_metrics::ControllerMetrics;
 pub use durations::RouteDurations;
 pub use live::LiveCounts;
 pub use observer::{CallObserver, CompletedCall};
-pub use registry::{CallCounters, DispatchSample, Metrics, UnmergedCounter};
+pub use registry::Metrics;
 pub use writer::LossyWriter;

@@ -10,7 +10,7 @@
 //! rejected with a reason. The only cryptography provider is aws-lc-rs, with TLS 1.3, and 1.2 with
 //! AEAD.
 //!
-//! Watching the files (`cli::compose::certs`), handshake timeouts (`proxy::terminate`,
+//! Watching the files (`app::compose::certs`), handshake timeouts (`proxy::terminate`,
 //! `upstream::connect`) and issuing certificates (`controller::certs`) belong elsewhere.
 
 mod downstream;

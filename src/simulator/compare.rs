@@ -30,8 +30,8 @@ use super::curve::CostCurve;
 use super::groupage::GroupagePolicy;
 use super::metrics::CallFilter;
 use super::oracle;
+use super::random::whole;
 use super::scenario::Scenario;
-use super::splitmix64::whole;
 use super::upstream::UpstreamKind;
 use super::workload::ArrivalProcess;
 

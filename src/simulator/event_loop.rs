@@ -13,8 +13,8 @@ use super::call::{Arrival, CompletedCall};
 use super::event_queue::SimEvent;
 use super::policy::SimPolicy;
 use super::proxy::{DispatchCounts, SimProxy};
+use super::random::RandomStream;
 use super::scenario::Scenario;
-use super::splitmix64::SplitMix64;
 use super::upstream::UpstreamState;
 use super::workload::{ClosedLoopClient, DrawnWorkload};
 
@@ -51,10 +51,10 @@ pub struct RunResult {
 /// If the policy ends or sends a call twice.
 pub fn run(scenario: &Scenario, policy: &mut dyn SimPolicy, seed: u64) -> RunResult {
     let horizon = Tick::default().after(scenario.horizon);
-    let mut draw = SplitMix64::new(seed, PURPOSE_WORKLOAD);
+    let mut draw = RandomStream::new(seed, PURPOSE_WORKLOAD);
     let source = DrawnWorkload::new(&scenario.workload, scenario.slo, scenario.horizon, &mut draw);
-    let upstream = UpstreamState::new(scenario.upstream.clone(), SplitMix64::new(seed, PURPOSE_UPSTREAM));
-    let mut desk = SimProxy::new(scenario.slo, upstream, SplitMix64::new(seed, PURPOSE_POLICY));
+    let upstream = UpstreamState::new(scenario.upstream.clone(), RandomStream::new(seed, PURPOSE_UPSTREAM));
+    let mut desk = SimProxy::new(scenario.slo, upstream, RandomStream::new(seed, PURPOSE_POLICY));
     desk.upstream.start(&mut desk.agenda);
     let mut engine = EventLoop { desk, clients: source.clients, horizon };
     engine.start_clients();

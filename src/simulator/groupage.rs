@@ -19,7 +19,6 @@ use super::event_log::{CoreRecorder, EventLog};
 use super::policy::SimPolicy;
 use super::proxy::SimProxy;
 use control_loop::ControlLoop;
-pub use tuning::PolicyOverrides;
 
 /// Maximum number of members of a failed batch that are replayed one by one; a larger batch is
 /// bisected (`failure.isolateAbove`).

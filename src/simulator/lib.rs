@@ -13,7 +13,7 @@ use groupage_batching as batching;
 pub mod baseline;
 pub mod compare;
 pub mod curve;
-pub mod splitmix64;
+pub mod random;
 pub mod live_policy;
 pub mod metrics;
 pub mod oracle;

@@ -17,7 +17,7 @@ use super::call::{Arrival, CallOutcome};
 use super::event_queue::EventQueue;
 use super::policy::SimPolicy;
 use super::proxy::SimProxy;
-use super::splitmix64::SplitMix64;
+use super::random::RandomStream;
 use super::upstream::UpstreamState;
 
 /// An action to carry out.
@@ -43,7 +43,7 @@ impl LivePolicy {
     #[must_use]
     pub fn new(policy: Box<dyn SimPolicy>, slo: Duration, seed: u64) -> Self {
         let upstream = UpstreamState::Elsewhere(Vec::new());
-        Self { desk: SimProxy::new(slo, upstream, SplitMix64::new(seed, 0)), policy, came: 0 }
+        Self { desk: SimProxy::new(slo, upstream, RandomStream::new(seed, 0)), policy, came: 0 }
     }
 
     /// Handles the arrival of a call. Its id is the number of calls before it.

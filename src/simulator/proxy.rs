@@ -11,7 +11,7 @@ use super::batch::{BatchCompletion, ResponseStatus, SimBatchId};
 use super::call::{Arrival, CallOutcome, CompletedCall};
 use super::curve::BatchLoad;
 use super::event_queue::{EventQueue, SimEvent};
-use super::splitmix64::SplitMix64;
+use super::random::RandomStream;
 use super::upstream::UpstreamState;
 
 /// The proxy as a policy sees it.
@@ -25,7 +25,7 @@ pub struct SimProxy {
     pub(super) freed_clients: Vec<u32>,
     pub(super) counts: DispatchCounts,
     slo: Duration,
-    draw: SplitMix64,
+    draw: RandomStream,
     book: Vec<CallEntry>,
     sent: Vec<SentBatch>,
     outstanding: u32,
@@ -69,7 +69,7 @@ struct SentBatch {
 // === impl SimProxy ===
 
 impl SimProxy {
-    pub(super) fn new(slo: Duration, upstream: UpstreamState, draw: SplitMix64) -> Self {
+    pub(super) fn new(slo: Duration, upstream: UpstreamState, draw: RandomStream) -> Self {
         Self {
             now: Tick::default(),
             agenda: EventQueue::default(),
@@ -110,7 +110,7 @@ impl SimProxy {
     }
 
     /// Returns the random numbers for policies that draw.
-    pub fn draw(&mut self) -> &mut SplitMix64 {
+    pub fn draw(&mut self) -> &mut RandomStream {
         &mut self.draw
     }
 

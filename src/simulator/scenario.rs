@@ -11,11 +11,10 @@ mod extended;
 
 use std::time::Duration;
 
-use crate::batching::Tick;
+use crate::batching::{Feature, LateTreatment, Tick};
 
 use super::call::Arrival;
 use super::curve::CostCurve;
-use super::groupage::PolicyOverrides;
 use super::upstream::{SlotServer, UpstreamKind};
 use super::workload::{ArrivalProcess, Workload};
 
@@ -58,6 +57,25 @@ pub struct Scenario {
     pub curve: Option<CostCurve>,
     /// Deviations of the Groupage policy from its defaults.
     pub tuning: PolicyOverrides,
+}
+
+/// Deviations of the Groupage policy from its defaults: limits for a what-if, a preset, or a
+/// disabled feature.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PolicyOverrides {
+    /// Share of an SLO that a call may be held beside an idle upstream for a larger batch, in
+    /// thousandths: the preset.
+    pub hold_permille: u32,
+    /// Maximum number of batches in flight.
+    pub slots_max: Option<u32>,
+    /// Maximum deliberate wait beside a free slot.
+    pub queue_delay_max: Option<Duration>,
+    /// Maximum number of queued items.
+    pub queue_items_max: Option<u32>,
+    /// Treatment of late calls. They are refused unless it is set.
+    pub late: Option<LateTreatment>,
+    /// Feature to disable.
+    pub without: Option<Feature>,
 }
 
 /// Returns every named scenario, in the order of the tables.

@@ -16,7 +16,7 @@ use crate::batching::Tick;
 use super::batch::SimBatchId;
 use super::curve::{BatchLoad, CostCurve};
 use super::event_queue::{EventQueue, UpstreamStep};
-use super::splitmix64::SplitMix64;
+use super::random::RandomStream;
 
 /// Time that a server takes to refuse a batch that it does not even queue, in addition to the round
 /// trip.
@@ -198,7 +198,7 @@ impl EngineServer {
 // === impl UpstreamState ===
 
 impl UpstreamState {
-    pub(super) fn new(kind: UpstreamKind, draw: SplitMix64) -> Self {
+    pub(super) fn new(kind: UpstreamKind, draw: RandomStream) -> Self {
         match kind {
             UpstreamKind::Server(spec) => Self::Server(server::SlotServerState::new(spec, draw)),
             UpstreamKind::Engine(spec) => Self::Engine(engine::EngineState::new(spec, draw)),

@@ -14,7 +14,7 @@ use crate::batching::{Call, CallId, Deadline, DeadlineSource, KeyId, PriorityId,
 pub use arrivals::{ArrivalProcess, ThinkTime};
 
 use super::call::Arrival;
-use super::splitmix64::{SplitMix64, whole};
+use super::random::{RandomStream, whole};
 
 /// All calls of a scenario.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -139,7 +139,7 @@ pub(super) struct DrawnWorkload {
 pub(super) struct ClosedLoopClient {
     think: ThinkTime,
     maker: CallSampler,
-    draw: SplitMix64,
+    draw: RandomStream,
 }
 
 /// A mix with its distributions prepared for drawing.
@@ -193,13 +193,13 @@ impl Default for CallMix {
 // === impl DrawnWorkload ===
 
 impl DrawnWorkload {
-    pub(super) fn new(workload: &Workload, slo: Duration, horizon: Duration, draw: &mut SplitMix64) -> Self {
+    pub(super) fn new(workload: &Workload, slo: Duration, horizon: Duration, draw: &mut RandomStream) -> Self {
         let mut this = Self { open: workload.recorded.clone(), clients: Vec::new() };
         for stream in &workload.streams {
             let maker = CallSampler::new(&stream.mix, slo);
             if let ArrivalProcess::Closed { clients, think } = stream.arrivals {
                 for _ in 0..clients {
-                    let draw = SplitMix64::new(draw.bits(), 0);
+                    let draw = RandomStream::new(draw.bits(), 0);
                     this.clients.push(ClosedLoopClient { think, maker: maker.clone(), draw });
                 }
             } else {
@@ -244,7 +244,7 @@ impl CallSampler {
         }
     }
 
-    fn call(&self, at: Tick, draw: &mut SplitMix64) -> Arrival {
+    fn call(&self, at: Tick, draw: &mut RandomStream) -> Arrival {
         let items = self.mix.items.draw(draw);
         let mut weight = Weight { sum: 0, max: 0 };
         for _ in 0..items {
@@ -276,7 +276,7 @@ impl CallSampler {
 // === impl ItemCount ===
 
 impl ItemCount {
-    fn draw(self, draw: &mut SplitMix64) -> u32 {
+    fn draw(self, draw: &mut RandomStream) -> u32 {
         match self {
             Self::One => 1,
             Self::UpTo { max } => whole(f64::from(max.saturating_add(1)).powf(draw.unit())).clamp(1, max.max(1)),
@@ -290,7 +290,7 @@ impl WeightDistribution {
     /// Lengths of texts in the named scenarios.
     pub const TEXTS: Self = Self::LogNormal { median: 60.0, sigma: 0.9, min: 4, max: 512 };
 
-    fn draw(self, draw: &mut SplitMix64) -> u64 {
+    fn draw(self, draw: &mut RandomStream) -> u64 {
         match self {
             Self::Unit => 1,
             Self::LogNormal { median, sigma, min, max } => {
@@ -324,7 +324,7 @@ impl DiscreteDistribution {
         Self { first, ends: ends.collect(), unlike: spread == KeyDistribution::Unlike }
     }
 
-    fn draw(&self, draw: &mut SplitMix64) -> u64 {
+    fn draw(&self, draw: &mut RandomStream) -> u64 {
         if self.unlike {
             return draw.bits();
         }

@@ -1,28 +1,24 @@
-//! A minimal HTTP/1.1 framing layer for the test kit: it reads bytes and returns one message at a
-//! time.
+//! Minimal HTTP/1.1 connections for the test kit: they return one message at a time.
 //!
 //! The load generators must cost as little as possible, and the misbehaving upstream must write
-//! bytes that no HTTP library would write. Headers are searched, not parsed into a map. Chunked
-//! bodies are joined and informational responses are skipped. Pipelining, `HEAD` and upgrades are
-//! not supported.
+//! bytes that no HTTP library would write. `message` parses what arrives. Chunked bodies are joined
+//! and informational responses are skipped. Pipelining, `HEAD` and upgrades are not supported.
 
 #[cfg(test)]
 mod tests;
 
 use std::io;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::path::PathBuf;
 
 use bytes::{Buf, BytesMut};
-use memchr::memmem;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
 
-/// Maximum size of a head, larger than any head in these tests.
-const HEAD_BYTES_MAX: usize = 256 * 1024;
-/// Maximum size of a body, larger than any body in these tests.
-const BODY_BYTES_MAX: usize = 256 * 1024 * 1024;
+use crate::message::{
+    BodyDecoder, Framing, HeaderList, RequestHead, ResponseHead, head_headers, request_framing, response_framing,
+};
+
 /// Size of a single read. Most messages fit in one.
 const READ_BYTES: usize = 16 * 1024;
 
@@ -42,8 +38,8 @@ pub(crate) struct MessageReader {
     buf: BytesMut,
     /// Number of bytes at the front of `buf` that belong to the last returned message.
     taken: usize,
-    /// Joined body of a chunked message.
-    joined: Vec<u8>,
+    /// Body of the last message. Chunks are joined.
+    body: Vec<u8>,
 }
 
 /// Write half of a connection.
@@ -95,25 +91,13 @@ pub(crate) enum IdleState {
     Closed,
 }
 
-/// Delimitation of a body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Framing {
-    Length(usize),
-    Chunked,
-    UntilClose,
-}
-
+/// Parsed parts of a head that are needed to read the rest of its message.
 #[derive(Debug, Clone, Copy)]
 struct MessageHead {
     length: usize,
     status: u16,
     framing: Framing,
     close: bool,
-}
-
-enum BodyLocation {
-    Plain(Range<usize>),
-    Joined,
 }
 
 // === impl ServerAddr ===
@@ -149,8 +133,7 @@ impl HttpConnection {
     }
 
     fn of(read: ReadHalf, write: WriteHalf) -> Self {
-        let inbox =
-            MessageReader { half: read, buf: BytesMut::with_capacity(READ_BYTES), taken: 0, joined: Vec::new() };
+        let inbox = MessageReader { half: read, buf: BytesMut::with_capacity(READ_BYTES), taken: 0, body: Vec::new() };
         Self { inbox, outbox: MessageWriter { half: write } }
     }
 
@@ -223,7 +206,7 @@ impl MessageReader {
     /// Reads the next final response, skipping informational ones.
     pub(crate) async fn answer(&mut self) -> io::Result<Message<'_>> {
         loop {
-            let head = self.head(true).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+            let head = self.head(MessageHead::of_response).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
             if !(100..200).contains(&head.status) {
                 return self.message(head).await;
             }
@@ -234,7 +217,7 @@ impl MessageReader {
     /// Reads the next request. Returns `None` if the peer closed the connection between two
     /// requests.
     pub(crate) async fn request(&mut self) -> io::Result<Option<Message<'_>>> {
-        match self.head(false).await? {
+        match self.head(MessageHead::of_request).await? {
             Some(head) => self.message(head).await.map(Some),
             None => Ok(None),
         }
@@ -279,133 +262,62 @@ impl MessageReader {
         }
     }
 
-    async fn fill_or_eof(&mut self) -> io::Result<()> {
-        match self.fill().await? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => Ok(()),
-        }
-    }
-
-    async fn head(&mut self, answer: bool) -> io::Result<Option<MessageHead>> {
+    /// Reads until `parse` returns a head. Returns `None` if the connection ends before its first
+    /// byte.
+    async fn head(&mut self, parse: fn(&[u8]) -> io::Result<Option<MessageHead>>) -> io::Result<Option<MessageHead>> {
         self.buf.advance(self.taken);
         self.taken = 0;
-        let mut searched = 0;
         loop {
-            // The terminator may begin in the last three bytes that were already searched.
-            let from = usize::saturating_sub(searched, 3);
-            if let Some(at) = self.buf.get(from..).and_then(|rest| memmem::find(rest, b"\r\n\r\n")) {
-                let length = from + at + 4;
-                return MessageHead::read(&self.buf[..length], answer).map(Some);
-            }
-            searched = self.buf.len();
-            if searched > HEAD_BYTES_MAX {
-                return Err(invalid("head too long"));
+            if let Some(head) = parse(&self.buf)? {
+                return Ok(Some(head));
             }
             if self.fill().await? == 0 {
-                return if searched == 0 { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+                return if self.buf.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
             }
         }
     }
 
     async fn message(&mut self, head: MessageHead) -> io::Result<Message<'_>> {
-        let body = match head.framing {
-            Framing::Length(length) => {
-                let end = head.length + length;
-                while self.buf.len() < end {
-                    self.fill_or_eof().await?;
-                }
-                self.taken = end;
-                BodyLocation::Plain(head.length..end)
-            }
-            Framing::Chunked => {
-                let end = self.join(head.length).await?;
-                self.taken = end;
-                BodyLocation::Joined
-            }
-            Framing::UntilClose => {
-                while self.fill().await? != 0 {
-                    if self.buf.len() > BODY_BYTES_MAX {
-                        return Err(invalid("body too long"));
-                    }
-                }
-                self.taken = self.buf.len();
-                BodyLocation::Plain(head.length..self.taken)
-            }
-        };
-        let body = match body {
-            BodyLocation::Plain(range) => &self.buf[range],
-            BodyLocation::Joined => &self.joined,
-        };
-        Ok(Message { head: &self.buf[..head.length], body, status: head.status, close: head.close })
-    }
-
-    /// Joins the chunks that begin at `at`, and returns the offset at which the message ends,
-    /// including its trailers.
-    async fn join(&mut self, mut at: usize) -> io::Result<usize> {
-        self.joined.clear();
+        self.body.clear();
+        let mut decoder = BodyDecoder::new(head.framing);
+        let mut end = head.length;
         loop {
-            let line = self.line(at).await?;
-            let size = chunk_size(&self.buf[at..line])?;
-            at = line + 2;
-            if size == 0 {
+            end += decoder.decode(self.buf.get(end..).unwrap_or_default(), &mut self.body)?;
+            if decoder.is_complete() {
                 break;
             }
-            if self.joined.len() + size > BODY_BYTES_MAX {
-                return Err(invalid("body too long"));
-            }
-            while self.buf.len() < at + size + 2 {
-                self.fill_or_eof().await?;
-            }
-            self.joined.extend_from_slice(&self.buf[at..at + size]);
-            at += size + 2;
-        }
-        loop {
-            let line = self.line(at).await?;
-            let empty = line == at;
-            at = line + 2;
-            if empty {
-                return Ok(at);
+            if self.fill().await? == 0 {
+                decoder.on_connection_end()?;
+                break;
             }
         }
-    }
-
-    /// Returns the offset at which the line that begins at `at` ends.
-    async fn line(&mut self, at: usize) -> io::Result<usize> {
-        loop {
-            if let Some(end) = self.buf.get(at..).and_then(|rest| memmem::find(rest, b"\r\n")) {
-                return Ok(at + end);
-            }
-            self.fill_or_eof().await?;
-        }
+        // Only a complete message is taken, so that `rest` shows all of an incomplete one.
+        self.taken = end;
+        Ok(Message { head: &self.buf[..head.length], body: &self.body, status: head.status, close: head.close })
     }
 }
 
 // === impl MessageHead ===
 
 impl MessageHead {
-    fn read(head: &[u8], answer: bool) -> io::Result<Self> {
-        let status = if answer { status(head)? } else { 0 };
-        let bare = answer && matches!(status, 100..200 | 204 | 304);
-        let mut framing = if answer && !bare { Framing::UntilClose } else { Framing::Length(0) };
-        let mut close = false;
-        for (name, value) in headers(head) {
-            if name.eq_ignore_ascii_case(b"content-length") {
-                let length = number(value, 10).filter(|&n| n <= BODY_BYTES_MAX);
-                let length = length.ok_or_else(|| invalid("content-length"))?;
-                if !bare && framing != Framing::Chunked {
-                    framing = Framing::Length(length);
-                }
-            } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
-                if !bare {
-                    framing = Framing::Chunked;
-                }
-            } else if name.eq_ignore_ascii_case(b"connection") {
-                close = value.eq_ignore_ascii_case(b"close");
-            }
-        }
-        close |= framing == Framing::UntilClose;
-        Ok(Self { length: head.len(), status, framing, close })
+    fn of_request(bytes: &[u8]) -> io::Result<Option<Self>> {
+        let Some(head) = RequestHead::parse(bytes)? else { return Ok(None) };
+        let framing = request_framing(head.headers.iter().copied())?;
+        Ok(Some(Self { length: head.length, status: 0, framing, close: has_close(&head.headers) }))
     }
+
+    fn of_response(bytes: &[u8]) -> io::Result<Option<Self>> {
+        let Some(head) = ResponseHead::parse(bytes)? else { return Ok(None) };
+        // The clients never send HEAD, the only method that changes the framing.
+        let framing = response_framing("GET", head.status, head.headers.iter().copied())?;
+        let close = framing == Framing::UntilClose || has_close(&head.headers);
+        Ok(Some(Self { length: head.length, status: head.status, framing, close }))
+    }
+}
+
+fn has_close(headers: &[(&str, &[u8])]) -> bool {
+    let mut headers = headers.iter();
+    headers.any(|(name, value)| name.eq_ignore_ascii_case("connection") && value.eq_ignore_ascii_case(b"close"))
 }
 
 // === impl Message ===
@@ -413,46 +325,17 @@ impl MessageHead {
 impl<'a> Message<'a> {
     /// Returns the value of the first header with this name.
     pub(crate) fn header(&self, name: &str) -> Option<&'a [u8]> {
-        headers(self.head).find(|(have, _)| have.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value)
+        self.headers().into_iter().find(|(have, _)| have.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
     /// Returns all headers in order.
-    pub(crate) fn headers(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
-        headers(self.head)
+    pub(crate) fn headers(&self) -> HeaderList<'a> {
+        head_headers(self.head)
     }
 
-    /// Returns the method and the target of a request.
-    pub(crate) fn target(&self) -> (&'a [u8], &'a [u8]) {
-        let mut words = self.head.split(|&byte| byte == b' ' || byte == b'\r');
-        (words.next().unwrap_or_default(), words.next().unwrap_or_default())
+    /// Returns the method and the target of a request. Those of a response are empty.
+    pub(crate) fn target(&self) -> (&'a str, &'a str) {
+        let request = RequestHead::parse(self.head).ok().flatten();
+        request.map_or(("", ""), |request| (request.method, request.target))
     }
-}
-
-fn headers(head: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
-    let mut rest = head.get(memmem::find(head, b"\r\n").map_or(head.len(), |at| at + 2)..).unwrap_or_default();
-    std::iter::from_fn(move || {
-        let end = memmem::find(rest, b"\r\n")?;
-        let line = rest.get(..end)?;
-        rest = rest.get(end + 2..)?;
-        let colon = memchr::memchr(b':', line)?;
-        Some((line.get(..colon)?, line.get(colon + 1..)?.trim_ascii()))
-    })
-}
-
-fn status(head: &[u8]) -> io::Result<u16> {
-    let digits = head.strip_prefix(b"HTTP/1.").and_then(|rest| rest.get(2..5)).ok_or_else(|| invalid("status line"))?;
-    number(digits, 10).and_then(|status| u16::try_from(status).ok()).ok_or_else(|| invalid("status"))
-}
-
-fn chunk_size(line: &[u8]) -> io::Result<usize> {
-    let digits = line.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
-    number(digits, 16).filter(|&size| size <= BODY_BYTES_MAX).ok_or_else(|| invalid("chunk size"))
-}
-
-fn number(digits: &[u8], radix: u32) -> Option<usize> {
-    usize::from_str_radix(std::str::from_utf8(digits).ok()?, radix).ok()
-}
-
-fn invalid(what: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
 }

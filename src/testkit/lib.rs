@@ -12,15 +12,18 @@
 //!   for.
 //! - [`remote`]: the same as separate processes that are controlled over HTTP, for tests on a
 //!   cluster.
+//! - [`message`]: a strict parser for HTTP/1.1 messages, also for the tests that judge the bytes of
+//!   the proxy.
 //!
 //! The test kit shares two cores with the proxy under test. Therefore `http1` contains a minimal
-//! HTTP/1.1 client, which needs no task, no allocation and only two system calls for each call. The
-//! module does not depend on the proxy. It measures from outside and reads the clock itself
-//! (`time`).
+//! HTTP/1.1 client, which needs no task, one small allocation and only two system calls for each
+//! call. The module does not depend on the proxy. It measures from outside and reads the clock
+//! itself (`time`).
 
 mod item;
 pub mod integrity;
 pub mod load;
+pub mod message;
 mod refusal;
 pub mod remote;
 pub mod server;

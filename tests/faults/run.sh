@@ -18,17 +18,25 @@ trap 'exit 130' INT TERM
 export CARGO_TARGET_DIR="$root/target/faults"
 unset RUSTFLAGS
 
-# The core has no dependencies, so a crate that contains only the core is built in seconds.
+# The core has no dependencies, so a workspace that contains only the core is built in seconds.
 mkdir -p "$work/src" "$work/tests/it"
 cat >"$work/Cargo.toml" <<EOF
+[workspace]
+members = ["src/batching"]
+
+$(awk '/^\[/ { inherited = /^\[workspace\./ } inherited' "$root/Cargo.toml")
+
 [package]
 name = "groupage"
 version = "0.0.0"
 edition = "2024"
 autotests = false
 
+[dependencies]
+groupage-batching = { path = "src/batching" }
+
 [dev-dependencies]
-$(grep '^proptest = ' "$root/Cargo.toml")
+proptest.workspace = true
 
 [[test]]
 name = "it"

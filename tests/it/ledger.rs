@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use groupage::cli::{AppOptions, RunningApp, start};
+use groupage::app::{AppOptions, RunningApp, start};
 use groupage::config::{self, MachineLimits, Overrides, Policy, SchedulingPolicy, Sourced};
 use groupage::telemetry::log::LevelHandle;
 use groupage::testkit::ListResponse;

@@ -19,6 +19,7 @@ mod drain;
 mod faults;
 mod h2;
 mod scripted_server;
+mod scripted_setup;
 mod http2;
 mod hygiene;
 mod isolation;

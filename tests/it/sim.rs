@@ -11,7 +11,7 @@
 pub(crate) mod batch;
 mod ceiling;
 mod checks;
-pub(crate) mod split_mix;
+pub(crate) mod random;
 pub(crate) mod learned;
 pub(crate) mod key_queue;
 pub(crate) mod model;

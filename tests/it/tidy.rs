@@ -1,14 +1,16 @@
 //! Rules for the source tree that the compiler does not check: reads of the clock, documentation,
-//! dependencies.
+//! dependencies, import cycles.
 //!
 //! A rule is a test here if its violation would not show otherwise.
 //! `UPDATE=1 cargo test --test it tidy` rewrites the generated parts of the pages. The tests need
 //! the tree and cargo, but no network.
 
+mod cycles;
 mod docs;
 mod language;
 mod lex;
 mod manifests;
+mod module_tree;
 mod packages;
 mod supply;
 
@@ -199,7 +201,7 @@ fn only_the_configuration_reads_the_environment() {
 /// identically on every machine; `math` builds the logarithm and the exponential from these
 /// operations.
 const ESTIMATES: [&str; 9] =
-    ["adaptive/", "arrivals", "cost", "limiter", "math", "plan", "shadow/light", "slots", "splitmix64"];
+    ["adaptive/", "arrivals", "cost", "limiter", "math", "plan", "rng", "shadow/light", "slots"];
 
 #[test]
 fn the_core_has_no_random_order_no_clock_and_no_floats_but_where_it_estimates() {

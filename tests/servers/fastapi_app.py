@@ -1,8 +1,8 @@
-"""An application as teams write it around a model: FastAPI on uvicorn, one model, one call at a time.
+"""A FastAPI application on uvicorn with one simulated model, which runs one call at a time.
 
-The model is a digest, so that every answer is a function of its text alone and no two are alike; a call costs what a
-call costs on a real one, a fixed part and a part for each item. Beside it stand an embeddings route as OpenAI's, and
-what a proxy only passes on.
+The model is a digest, so every result is a function of its text only and results differ. A call takes a fixed time plus
+a time per item, as on a real model. There are routes for the generic adapter, an embeddings route in the format of
+OpenAI, and routes that a proxy passes through.
 """
 
 import asyncio
@@ -37,6 +37,7 @@ released = {}
 
 
 async def run(seconds, items):
+    """Occupies the model for a fixed time plus a time per item, and counts the run."""
     global runs
     runs += 1
     async with slot:
@@ -44,7 +45,7 @@ async def run(seconds, items):
 
 
 def vector(text, size):
-    """`size` f32 in [-1, 1)."""
+    """Returns `size` numbers of type f32 in [-1, 1), derived from the text."""
     words = struct.unpack(f"<{size}I", hashlib.shake_128(text.encode()).digest(4 * size))
     return [struct.unpack("<f", struct.pack("<f", word / 2**31 - 1))[0] for word in words]
 
@@ -146,7 +147,7 @@ async def download(size: int):
 
 @app.get("/events/{name}")
 async def events(name: str):
-    """The second event leaves only once somebody who has read the first one asks for it."""
+    """Streams two events. The second one is sent after a call of `/release/{name}`."""
     gate = released.setdefault(name, asyncio.Event())
 
     async def parts():

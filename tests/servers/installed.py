@@ -1,4 +1,4 @@
-"""Says what requirements.txt asks for and this interpreter lacks, as one line of JSON. Standard library only."""
+"""Prints the packages of requirements.txt that are missing from this interpreter, as one line of JSON. Uses the standard library only."""
 
 import json
 import pathlib
@@ -6,9 +6,9 @@ import re
 import sys
 from importlib import metadata
 
-asked = pathlib.Path(__file__).with_name("requirements.txt").read_text(encoding="utf-8")
+required = pathlib.Path(__file__).with_name("requirements.txt").read_text(encoding="utf-8")
 missing = []
-for name, version in re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", asked, re.MULTILINE):
+for name, version in re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", required, re.MULTILINE):
     try:
         found = metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -1,7 +1,7 @@
-"""The `kserve` server with a scikit-learn model behind the V1 protocol: `kserve_model.py MODEL`.
+"""A KServe model server with a scikit-learn model and the V1 protocol: `kserve_model.py MODEL`.
 
-KServe's own sklearnserver is not on PyPI; `predict` does what it does with `PREDICT_PROBA=true`. Only the binding is
-not kserve's: it takes all interfaces and a fixed port, a test takes loopback and any.
+The sklearnserver of KServe is not on PyPI; `predict` computes the same as it does with `PREDICT_PROBA=true`. Only the
+listening socket differs: KServe binds all interfaces and a fixed port, and a test binds loopback and any free port.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What the servers of these tests share: a loopback port that the kernel picks, and an end with the test."""
+"""Shared parts of the test servers: a loopback port selected by the kernel, and an exit together with the test."""
 
 import json
 import os
@@ -8,9 +8,9 @@ import threading
 
 
 def listen():
-    """A socket bound to a port that is free by construction, announced on standard output.
+    """Returns a socket bound to a free port, which is printed to standard output.
 
-    Connects are refused until the server listens on it, so polling the port tells when it is ready.
+    Connections are refused until the server listens on the socket, so polling the port shows when the server is ready.
     """
     # The protocol is explicit: asyncio sets TCP_NODELAY only for IPPROTO_TCP, and without it
     # answers take 40 ms.
@@ -21,9 +21,9 @@ def listen():
 
 
 def end_with_the_test():
-    """The test holds the other end of standard input; however the test ends, that closes.
+    """Exits the process when standard input closes. The test holds the other end, which closes however the test ends.
 
-    Called before the imports that take seconds.
+    Must be called before the imports that take seconds.
     """
 
     def wait():

@@ -1,7 +1,7 @@
-"""64 tasks of the OpenAI client, each call direct and then through the proxy: `openai_calls.py DIRECT PROXY [BAD]`.
+"""A comparison of direct and proxied calls of 64 concurrent OpenAI clients: `openai_calls.py DIRECT PROXY [BAD]`.
 
-Ids, `created` and an estimated `usage` aside, every answer has to be the same bytes, and what the client makes of it
-the same numbers. BAD is how many callers send an input that the server refuses. Prints one line of JSON.
+Except for ids, `created` and an estimated `usage`, both responses must have the same bytes, and the client must decode
+them to the same numbers. BAD is the number of callers with an input that the server refuses. Prints one line of JSON.
 """
 
 import asyncio
@@ -24,12 +24,13 @@ ROUNDS = 1 if BAD else 3
 
 
 def client(url):
+    """Returns a client for a server or proxy."""
     # No retries: they would hide failures.
     return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="sk-test", max_retries=0, timeout=30)
 
 
 def call(at, turn):
-    """Mostly one text in the client's default form, base64; in the first round the other forms of callers too."""
+    """Returns the arguments of a call: one text in base64, the default of the client, or in the first round another form."""
     text = f"caller {at} asks: " + "word " * (1 + 7 * at % 9) + "å∂\u2028\"\\"
     arguments = {"model": "digest", "input": text}
     if at % 16 == 11 and at // 16 < BAD:
@@ -46,11 +47,13 @@ def call(at, turn):
 
 
 def masked(body):
+    """Returns a body with the id and the creation time masked."""
     body = re.sub(rb'"id":"embd-[0-9a-f]+"', b'"id":"*"', body)
     return re.sub(rb'"created":\d+', b'"created":0', body)
 
 
 async def ask(client, arguments):
+    """Sends a call and returns its response, raw and decoded."""
     try:
         answer = await client.embeddings.with_raw_response.create(**arguments)
     except openai.APIStatusError as error:
@@ -67,7 +70,7 @@ async def ask(client, arguments):
 
 
 def difference(direct, proxied):
-    """What is not as it has to be."""
+    """Returns the first unexpected difference between two responses, or None if there is none."""
     mine, theirs = masked(direct["body"]), masked(proxied["body"])
     if proxied["estimated"]:
         usage = re.compile(rb'"usage":\{[^}]*\}')
@@ -80,6 +83,7 @@ def difference(direct, proxied):
 
 
 async def main(direct, proxy):
+    """Sends every call directly and through the proxy, and prints the comparison."""
     async def caller(client, at):
         return [await ask(client, call(at, turn)) for turn in range(ROUNDS)]
 

@@ -1,4 +1,4 @@
-"""Streams and sockets through the proxy with the clients people use: `passed_on.py PROXY`. Prints one line of JSON."""
+"""Checks of streams, WebSockets and compression through the proxy with common clients: `passed_on.py PROXY`. Prints one line of JSON."""
 
 import asyncio
 import json
@@ -50,6 +50,7 @@ CHECKS = [a_stream_arrives_as_it_is_made, a_websocket_carries_text_and_bytes, co
 
 
 async def main(url):
+    """Runs all checks and prints the number of checks and the faults."""
     faults = []
     for check in CHECKS:
         try:

@@ -1,8 +1,8 @@
-"""Holds Kubernetes objects to the schemas of several versions of its API: schemas.py FOLDER VERSION...
+"""Validates Kubernetes objects against the schemas of several API versions: schemas.py FOLDER VERSION...
 
-FOLDER has files CASE.yaml and CASE.out.yaml, what went into an injection and what came out. Every object that came out with a sidecar is
-validated, strictly: a field that the version does not know is a fault. What is no object of Kubernetes itself (a Rollout, say) is judged by
-its pod template. An object that was at fault already when it went in says nothing of the injection and is counted apart.
+FOLDER contains files CASE.yaml and CASE.out.yaml, the input and the output of an injection. Every output object with a sidecar is validated
+strictly: a field that the version does not define is a fault. Of a custom resource, such as a Rollout, only the pod template is validated.
+An object whose input is invalid already is no evidence about the injection and is counted separately.
 
 Prints one line of JSON: {"valid": {VERSION: count}, "as_it_came": {VERSION: count}, "faults": [text]}.
 """
@@ -18,7 +18,7 @@ STATUS = "groupage.dev/status"
 
 
 def objects(path):
-    """Every object of a file, those of lists too, by kind and name."""
+    """Returns all objects of a file, including the items of lists, by kind, namespace and name."""
     found = {}
     for document in yaml.load_all(path.read_text(encoding="utf-8"), Loader=Loader):
         if not isinstance(document, dict):
@@ -31,7 +31,7 @@ def objects(path):
 
 
 class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-    """Leaves times as they are written, as kubectl does."""
+    """A YAML loader that keeps timestamps as strings, as kubectl does."""
 
 
 Loader.yaml_implicit_resolvers = {
@@ -41,7 +41,7 @@ Loader.yaml_implicit_resolvers = {
 
 
 def templates(node):
-    """Every pod or pod template in an object."""
+    """Yields every pod or pod template in an object."""
     if isinstance(node, dict):
         if isinstance(node.get("spec"), dict) and isinstance(node["spec"].get("containers"), list):
             yield node
@@ -53,16 +53,17 @@ def templates(node):
 
 
 def pods(node):
-    """The same as pods: what can be judged wherever it stands."""
+    """Returns the pod templates of an object as pods, which can be validated alone."""
     return [{**template, "apiVersion": "v1", "kind": "Pod"} for template in templates(node)]
 
 
 def injected(node):
+    """Returns True if a pod template in an object has a sidecar."""
     return any(STATUS in ((template.get("metadata") or {}).get("annotations") or {}) for template in templates(node))
 
 
 def faults(node, version):
-    """What is wrong with an object, or with its templates where the version does not know its kind."""
+    """Returns the faults of an object, or of its pod templates if the version does not define its kind."""
     try:
         kubernetes_validate.validate(node, version, strict=True)
         return []
@@ -73,11 +74,13 @@ def faults(node, version):
 
 
 def pod_faults(node, version):
+    """Returns the faults of all pod templates in an object."""
     return [fault for pod in pods(node) for fault in faults(pod, version)]
 
 
 def main(folder, versions):
-    told = {"valid": dict.fromkeys(versions, 0), "as_it_came": dict.fromkeys(versions, 0), "faults": []}
+    """Validates all cases of a folder and prints the counts and the faults."""
+    report = {"valid": dict.fromkeys(versions, 0), "as_it_came": dict.fromkeys(versions, 0), "faults": []}
     for path in sorted(pathlib.Path(folder).glob("*.out.yaml")):
         case = path.name.removesuffix(".out.yaml")
         before = None
@@ -87,7 +90,7 @@ def main(folder, versions):
             for version in versions:
                 found = faults(node, version)
                 if not found:
-                    told["valid"][version] += 1
+                    report["valid"][version] += 1
                     continue
                 before = before if before is not None else objects(path.with_name(f"{case}.yaml"))
                 if key in before and faults(before[key], version):
@@ -95,10 +98,10 @@ def main(folder, versions):
                     # validated alone.
                     found = pod_faults(node, version)
                     if not found or pod_faults(before[key], version):
-                        told["as_it_came" if found else "valid"][version] += 1
+                        report["as_it_came" if found else "valid"][version] += 1
                         continue
-                told["faults"] += [f"{case}, {key[0]} {key[2]}, {version}: {text}"[:400] for text in found]
-    print(json.dumps(told))
+                report["faults"] += [f"{case}, {key[0]} {key[2]}, {version}: {text}"[:400] for text in found]
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Trains a forest on the handwritten digits that come with scikit-learn: `train.py FOLDER`.
+"""Trains a random forest on the handwritten digits of scikit-learn: `train.py FOLDER`.
 
-Writes `model.joblib`, and `rows.json`: the rows that the model has not seen, each as one line of JSON. A forest adds
-up its trees row by row in one order, so a row's probabilities have the same bits in any company; a model of matrix
-products would not promise that.
+Writes `model.joblib`, and `rows.json` with the test rows, each as one line of JSON. A forest sums its trees row by row
+in a fixed order, so the probabilities of a row have the same bits in any batch. Matrix products do not guarantee that.
 """
 
 import json

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 mod sim {
     pub(crate) mod batch;
     mod ceiling;
-    pub(crate) mod split_mix;
+    pub(crate) mod random;
     pub(crate) mod learned;
     pub(crate) mod key_queue;
     pub(crate) mod model;

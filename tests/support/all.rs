@@ -1,7 +1,7 @@
 //! Shared parts of the black-box test binaries: the proxy as a process, a scripted upstream on raw
 //! sockets, HTTP/1.1 clients that control every byte, a JSON reader that keeps spellings, and the
-//! report. No HTTP library is used between a test and the bytes that it judges: a library would
-//! repair, merge or hide what the tests look for.
+//! report. No HTTP implementation is used between a test and the bytes that it judges: it would
+//! repair, merge or hide what the tests look for. Only the syntax is parsed by a library.
 //!
 //! Include it with `#[path = "../support/all.rs"] mod support;`.
 

@@ -133,13 +133,12 @@ impl Client {
 
     /// Reads the next response head, interim or final, into `answer`.
     async fn head(&mut self, answer: &mut Answer) -> Result<(), End> {
-        let head = self.wire.head().await?.ok_or(End::Closed)?;
-        let status = status(&head.start).ok_or_else(|| End::Garbled(head.start.escape_debug().to_string()))?;
+        let (status, headers) = self.wire.response().await?;
         if (100..200).contains(&status) && status != 101 {
             answer.interim.push(status);
         } else {
             answer.status = Some(status);
-            answer.headers = head.headers;
+            answer.headers = headers;
         }
         Ok(())
     }
@@ -153,12 +152,13 @@ impl Client {
     }
 
     async fn read(&mut self, method: &str, answer: &mut Answer) -> Result<(), End> {
-        while answer.status.is_none() {
-            self.head(answer).await?;
-        }
-        let bodiless = method == "HEAD" || matches!(answer.status, Some(101 | 204 | 304));
-        let framing = wire::framing(&answer.headers, Framing::UntilClose).map_err(End::Garbled)?;
-        let framing = if bodiless { Framing::Empty } else { framing };
+        let status = loop {
+            match answer.status {
+                Some(status) => break status,
+                None => self.head(answer).await?,
+            }
+        };
+        let framing = wire::response_framing(method, status, &answer.headers)?;
         answer.trailers = self.wire.body(framing, &mut answer.body).await?;
         // A body that ends with the connection is indistinguishable from a truncated one. A proxy
         // that supports HTTP/1.1 never sends it to an HTTP/1.1 client.
@@ -182,14 +182,4 @@ impl Client {
     pub(crate) fn stray(&mut self) -> Vec<u8> {
         self.wire.stray()
     }
-}
-
-fn status(line: &str) -> Option<u16> {
-    let rest = line.strip_prefix("HTTP/1.1 ").or_else(|| line.strip_prefix("HTTP/1.0 "))?;
-    let code = rest.split(' ').next()?;
-    code.parse().ok().filter(|code| code_is_plain(*code))
-}
-
-const fn code_is_plain(code: u16) -> bool {
-    code >= 100 && code <= 999
 }

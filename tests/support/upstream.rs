@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-use super::wire::{self, End, Framing, Headers, Wire};
+use super::wire::{self, End, Headers, Wire};
 
 /// A complete request.
 #[derive(Debug, Clone)]
@@ -121,7 +121,7 @@ impl Drop for Upstream {
 async fn serve(stream: TcpStream, script: &dyn Script) -> io::Result<()> {
     let mut wire = Wire::new(stream)?;
     loop {
-        let request = match read(&mut wire).await {
+        let request = match read_request(&mut wire).await {
             Ok(Some(request)) => request,
             Ok(None) => return Ok(()),
             Err(end) => {
@@ -143,19 +143,13 @@ async fn serve(stream: TcpStream, script: &dyn Script) -> io::Result<()> {
     }
 }
 
-async fn read(wire: &mut Wire) -> Result<Option<Request>, End> {
-    let Some(head) = wire.head().await? else { return Ok(None) };
-    let mut words = head.start.split(' ');
-    let (Some(method), Some(target), Some("HTTP/1.1" | "HTTP/1.0"), None) =
-        (words.next(), words.next(), words.next(), words.next())
-    else {
-        return Err(End::Garbled(format!("request line {}", head.start.escape_debug())));
-    };
-    let (method, target) = (method.to_owned(), target.to_owned());
-    let framing = wire::framing(&head.headers, Framing::Empty).map_err(End::Garbled)?;
+/// Reads a complete request. Returns `None` if the connection ends before its first byte.
+pub(crate) async fn read_request(wire: &mut Wire) -> Result<Option<Request>, End> {
+    let Some((method, target, headers)) = wire.request().await? else { return Ok(None) };
+    let framing = wire::request_framing(&headers)?;
     let mut body = Vec::new();
     let trailers = wire.body(framing, &mut body).await?;
-    Ok(Some(Request { method, target, headers: head.headers, body, trailers }))
+    Ok(Some(Request { method, target, headers, body, trailers }))
 }
 
 /// Writes an answer. Returns `false` if the connection ends with it.

@@ -1,40 +1,18 @@
-//! A strict HTTP/1.1 reader for the heads and bodies of both sides. It never repairs: a bare line
-//! feed, two lengths, a length beside chunked coding or a malformed chunk is an error, so that the
-//! proxy is judged by the bytes that it sends.
+//! A connection of a test, for the messages of both sides. The test kit's strict parser
+//! (`testkit::message`) reads them. It never repairs: a bare line feed, two lengths, a length beside
+//! chunked coding or a malformed chunk is an error, so that the proxy is judged by the bytes that it
+//! sends.
 
 use std::io;
 
+use groupage::testkit::message::{self, BodyDecoder, OwnedHeaders, RequestHead, ResponseHead};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+pub(crate) use groupage::testkit::message::Framing;
+
 /// Header names as received and values without surrounding white space, in order.
-pub(crate) type Headers = Vec<(String, Vec<u8>)>;
-
-/// Maximum size of a head. The largest one of a case has a header of 40 kB.
-const HEAD_BYTES_MAX: usize = 256 * 1024;
-/// Maximum size of a body, far above the largest one of a case. It stops an endless response.
-const BODY_BYTES_MAX: usize = 256 * 1024 * 1024;
-
-/// Start line and header lines.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Head {
-    /// Request line or status line, decoded as latin-1.
-    pub(crate) start: String,
-    pub(crate) headers: Headers,
-}
-
-/// Framing of a body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Framing {
-    /// No body.
-    Empty,
-    /// A body of this number of bytes.
-    Length(u64),
-    /// Chunked transfer coding.
-    Chunked,
-    /// A body that ends with the connection.
-    UntilClose,
-}
+pub(crate) type Headers = OwnedHeaders;
 
 /// End of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,18 +36,14 @@ pub(crate) struct Wire {
 
 // === impl End ===
 
-impl End {
-    fn of(error: &io::Error) -> Self {
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => Self::Closed,
             io::ErrorKind::InvalidData => Self::Garbled(error.to_string()),
             _ => Self::Reset,
         }
     }
-}
-
-fn garbled(what: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what.into())
 }
 
 // === impl Wire ===
@@ -116,21 +90,35 @@ impl Wire {
         }
     }
 
-    /// Reads a head. Returns `None` if the connection ends before its first byte.
-    pub(crate) async fn head(&mut self) -> Result<Option<Head>, End> {
+    /// Reads the head of a request: method, target and headers. Returns `None` if the connection
+    /// ends before its first byte.
+    pub(crate) async fn request(&mut self) -> Result<Option<(String, String, Headers)>, End> {
+        self.head(|bytes| {
+            let Some(head) = RequestHead::parse(bytes)? else { return Ok(None) };
+            let request = (head.method.to_owned(), head.target.to_owned(), owned(&head.headers));
+            Ok(Some((head.length, request)))
+        })
+        .await
+    }
+
+    /// Reads the head of a response, interim or final: status and headers.
+    pub(crate) async fn response(&mut self) -> Result<(u16, Headers), End> {
+        let head = self.head(|bytes| {
+            let Some(head) = ResponseHead::parse(bytes)? else { return Ok(None) };
+            Ok(Some((head.length, (head.status, owned(&head.headers)))))
+        });
+        head.await?.ok_or(End::Closed)
+    }
+
+    /// Reads until `parse` returns the length and the content of a head.
+    async fn head<T>(&mut self, parse: impl Fn(&[u8]) -> io::Result<Option<(usize, T)>>) -> Result<Option<T>, End> {
         loop {
-            if let Some(at) = self.ahead.windows(4).position(|w| w == b"\r\n\r\n") {
-                let text: Vec<u8> = self.ahead.drain(..at + 4).collect();
-                return parse_head(text.get(..at).unwrap_or_default()).map(Some).map_err(|e| End::of(&e));
+            if let Some((length, head)) = parse(&self.ahead)? {
+                self.ahead.drain(..length);
+                return Ok(Some(head));
             }
-            if self.ahead.len() > HEAD_BYTES_MAX {
-                return Err(End::Garbled("head without an end".to_owned()));
-            }
-            match self.fill().await {
-                Ok(true) => {}
-                Ok(false) if self.ahead.is_empty() => return Ok(None),
-                Ok(false) => return Err(End::Closed),
-                Err(e) => return Err(End::of(&e)),
+            if !self.fill().await? {
+                return if self.ahead.is_empty() { Ok(None) } else { Err(End::Closed) };
             }
         }
     }
@@ -138,137 +126,42 @@ impl Wire {
     /// Reads a body and returns its trailers. Bytes are stored in `body` as they arrive, so that
     /// they are not lost if the caller gives up.
     pub(crate) async fn body(&mut self, framing: Framing, body: &mut Vec<u8>) -> Result<Headers, End> {
-        let read = match framing {
-            Framing::Empty => Ok(Headers::new()),
-            Framing::Length(n) => self.exactly(n, body).await.map(|()| Headers::new()),
-            Framing::Chunked => self.chunks(body).await,
-            Framing::UntilClose => self.until_close(body).await.map(|()| Headers::new()),
-        };
-        read.map_err(|e| End::of(&e))
-    }
-
-    async fn exactly(&mut self, mut missing: u64, body: &mut Vec<u8>) -> io::Result<()> {
+        let mut decoder = BodyDecoder::new(framing);
         loop {
-            let take = self.ahead.len().min(usize::try_from(missing).unwrap_or(usize::MAX));
-            body.extend(self.ahead.drain(..take));
-            missing -= u64::try_from(take).unwrap_or(missing);
-            if missing == 0 {
-                return Ok(());
-            }
-            if body.len() > BODY_BYTES_MAX {
-                return Err(garbled("endless body"));
+            let used = decoder.decode(&self.ahead, body)?;
+            self.ahead.drain(..used);
+            if decoder.is_complete() {
+                return Ok(decoder.into_trailers());
             }
             if !self.fill().await? {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+                decoder.on_connection_end()?;
+                return Ok(Headers::new());
             }
-        }
-    }
-
-    async fn until_close(&mut self, body: &mut Vec<u8>) -> io::Result<()> {
-        loop {
-            body.append(&mut self.ahead);
-            if body.len() > BODY_BYTES_MAX {
-                return Err(garbled("endless body"));
-            }
-            if !self.fill().await? {
-                return Ok(());
-            }
-        }
-    }
-
-    async fn line(&mut self) -> io::Result<Vec<u8>> {
-        loop {
-            if let Some(at) = self.ahead.iter().position(|b| *b == b'\n') {
-                let mut line: Vec<u8> = self.ahead.drain(..=at).collect();
-                line.pop();
-                return if line.pop() == Some(b'\r') { Ok(line) } else { Err(garbled("bare line feed")) };
-            }
-            if self.ahead.len() > HEAD_BYTES_MAX {
-                return Err(garbled("line without an end"));
-            }
-            if !self.fill().await? {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-    }
-
-    async fn chunks(&mut self, body: &mut Vec<u8>) -> io::Result<Headers> {
-        loop {
-            let line = self.line().await?;
-            let size = line.split(|b| *b == b';').next().unwrap_or_default();
-            let size = std::str::from_utf8(size).unwrap_or_default();
-            if size.is_empty() || !size.bytes().all(|b| b.is_ascii_hexdigit()) {
-                return Err(garbled(format!("chunk size {}", line.escape_ascii())));
-            }
-            let size = u64::from_str_radix(size, 16).map_err(|_| garbled("chunk size"))?;
-            if size == 0 {
-                break;
-            }
-            self.exactly(size, body).await?;
-            if !self.line().await?.is_empty() {
-                return Err(garbled("chunk longer than its size"));
-            }
-        }
-        let mut trailers = Headers::new();
-        loop {
-            let line = self.line().await?;
-            if line.is_empty() {
-                return Ok(trailers);
-            }
-            trailers.push(parse_header(&line)?);
         }
     }
 }
 
-fn parse_head(text: &[u8]) -> io::Result<Head> {
-    let mut lines = Vec::new();
-    for line in text.split(|b| *b == b'\n') {
-        lines.push(line.strip_suffix(b"\r").unwrap_or(line));
-    }
-    let feeds = text.iter().filter(|b| **b == b'\n').count();
-    if text.windows(2).filter(|w| w == b"\r\n").count() != feeds
-        || text.iter().filter(|b| **b == b'\r').count() != feeds
-    {
-        return Err(garbled("bare line end in the head"));
-    }
-    let mut lines = lines.into_iter();
-    let start = lines.next().unwrap_or_default().iter().map(|b| char::from(*b)).collect();
-    let headers = lines.map(parse_header).collect::<io::Result<_>>()?;
-    Ok(Head { start, headers })
+fn owned(headers: &[(&str, &[u8])]) -> Headers {
+    headers.iter().map(|(name, value)| ((*name).to_owned(), value.to_vec())).collect()
 }
 
-fn parse_header(line: &[u8]) -> io::Result<(String, Vec<u8>)> {
-    let colon = line.iter().position(|b| *b == b':').ok_or_else(|| garbled("header without a colon"))?;
-    let (name, value) = line.split_at(colon);
-    let token = |b: &u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b);
-    if name.is_empty() || !name.iter().all(token) {
-        return Err(garbled(format!("header name {}", name.escape_ascii())));
-    }
-    let value = value.get(1..).unwrap_or_default();
-    Ok((name.iter().map(|b| char::from(*b)).collect(), value.trim_ascii().to_vec()))
+fn borrowed(headers: &Headers) -> impl Iterator<Item = (&str, &[u8])> {
+    headers.iter().map(|(name, value)| (name.as_str(), value.as_slice()))
+}
+
+/// Returns the framing of a request with these headers.
+pub(crate) fn request_framing(headers: &Headers) -> Result<Framing, End> {
+    Ok(message::request_framing(borrowed(headers))?)
+}
+
+/// Returns the framing of a response with these headers to a request with this method.
+pub(crate) fn response_framing(method: &str, status: u16, headers: &Headers) -> Result<Framing, End> {
+    Ok(message::response_framing(method, status, borrowed(headers))?)
 }
 
 /// Returns all values of a header, in order.
 pub(crate) fn values<'a>(headers: &'a Headers, name: &str) -> Vec<&'a [u8]> {
     headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_slice()).collect()
-}
-
-/// Returns the framing that the headers declare, or the reason why they are invalid. `silent` is
-/// the framing of a message without framing headers.
-pub(crate) fn framing(headers: &Headers, silent: Framing) -> Result<Framing, String> {
-    let lengths = values(headers, "content-length");
-    match (values(headers, "transfer-encoding").as_slice(), lengths.as_slice()) {
-        ([], []) => Ok(silent),
-        ([], [length]) => {
-            let digits = std::str::from_utf8(length).ok().filter(|l| l.bytes().all(|b| b.is_ascii_digit()));
-            let length = digits.and_then(|l| l.parse().ok());
-            length.map(Framing::Length).ok_or_else(|| "content-length is not a number".to_owned())
-        }
-        ([coding], []) if coding.eq_ignore_ascii_case(b"chunked") => Ok(Framing::Chunked),
-        ([], _) => Err("more than one content-length".to_owned()),
-        (_, []) => Err("transfer-encoding is not one chunked".to_owned()),
-        _ => Err("content-length beside transfer-encoding".to_owned()),
-    }
 }
 
 /// Returns `true` if a `connection` header contains this option.

@@ -176,7 +176,7 @@ async fn a_model_that_slows_down_and_recovers_is_learned_anew_both_times() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_model_that_is_replaced_is_learned_anew_and_nobody_gets_a_mixture_of_both() {
+async fn a_replaced_model_is_learned_anew_and_no_caller_gets_a_mixture_of_both() {
     let _quiet = quiet().await;
     let mock = MockConfig { base: ms(8), per_item: us(250), slots: 1, ..MockConfig::default() };
     let live = Live::start(mock, &json!({}), 32).await;

@@ -11,9 +11,6 @@ mod load;
 mod promise;
 mod slots;
 
-#[path = "../it/proxy/scripted_server.rs"]
-#[expect(dead_code, reason = "`it` uses all of it")]
-mod scripted_server;
 #[path = "../it/proxy/setup.rs"]
 #[expect(dead_code, reason = "`it` uses all of it")]
 mod setup;

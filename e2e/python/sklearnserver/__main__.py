@@ -1,7 +1,7 @@
-"""KServe's server for scikit-learn, started as its image starts it: `python -m sklearnserver --model_name=NAME --model_dir=FOLDER`.
+"""The KServe server for scikit-learn, with the command line of its image: `python -m sklearnserver --model_name=NAME --model_dir=FOLDER`.
 
-PyPI has the package `kserve`, in which all of the server is, and not this module. It is written here as in KServe's own tree
-(`python/sklearnserver`), without downloads and without a repository of models.
+The PyPI package `kserve` contains the server but not this module. This is a copy of the one in the KServe repository (`python/sklearnserver`)
+without downloads and without a model repository.
 """
 
 import argparse

@@ -1,11 +1,16 @@
 //! Chooses the size of a batch without regard to deadlines.
 
 use super::super::ablation::Feature;
+use super::super::arrivals::ArrivalRate;
 use super::super::cost::CostModel;
 use super::super::plan::PlanDecision;
+use super::super::rng::SplitMix64;
 use super::super::tick::Tick;
-use super::exploration::in_time;
-use super::{Adaptive, QueueView, fair_queueing};
+use super::exploration::{ExplorationBudget, in_time};
+use super::fair_queueing;
+use super::models::ClassModel;
+use super::queue_view::QueueView;
+use super::state::Adaptive;
 
 /// Round sizes that hardware favours. They are tried now and then, and never passed over for a size
 /// that costs more per item.
@@ -44,79 +49,97 @@ impl Adaptive {
             return SizeDecision::Send(most);
         }
         let rate = self.rate(line.key, line.ctx.now);
-
         let Some(model) = self.models.get(&line.head.call.cost_class) else { return SizeDecision::Send(most) };
-        let per_slot = rate.per_slot(model.slots.in_use());
-        let cost = &model.cost;
-        let mut until = None;
-        let size = match &model.plan {
-            Some(plan) if line.items >= plan.sizes().saturating_mul(2) => {
-                // A deep backlog: send the most efficient size, or everything if a larger size may
-                // be better still.
-                if plan.best().saturating_mul(10) >= plan.sizes().saturating_mul(9) { most } else { plan.best() }
-            }
-            Some(plan) => match plan.at(per_slot, line.items) {
-                PlanDecision::Send(size) => size,
-                PlanDecision::Wait { otherwise } => {
-                    let newest = fair_queueing::newest(line.ctx, line.key).unwrap_or(line.head.arrived);
-                    let patience = (cost.time(line.items) / 2).min(rate.gap().saturating_mul(2)).max(1000);
-                    let end = Tick(newest.0.saturating_add(patience));
-                    let next = cost.late(cost.time((line.items + 1).min(line.cap)));
-                    if line.ctx.now < end && line.slack(line.head) > next.saturating_mul(3) {
-                        until = Some(end);
-                    }
-                    otherwise
-                }
-            },
-            None if cost.samples() > SAMPLES_MIN => most_efficient(cost, most),
-            None => most,
+        let size = match best_known(line, model, rate, most) {
+            SizeDecision::Send(size) => size,
+            hold @ SizeDecision::Hold { .. } => return hold,
         };
-        let size = size.clamp(1, most);
-        if let Some(until) = until {
-            return SizeDecision::Hold { until, otherwise: size };
-        }
-        if cost.samples() <= SAMPLES_MIN || size <= 4 {
+        if model.cost.samples() <= SAMPLES_MIN || size <= 4 {
             return SizeDecision::Send(size);
         }
-        let starts = self.exploration.starts();
-        let later = !model.backlog && self.exploration.may(line.ctx.now);
-        let may = |round: &u32| starts || later && in_time(line, cost, *round);
-        let untried = |round: &u32| *round <= size && *round > size / 2 && cost.seen(*round) < TRY_UNTIL;
-        if let Some(round) = ROUND.iter().rev().find(|round| untried(round) && may(round))
-            && self.draw.chance(TRY_PERMILLE)
-        {
-            self.trial = *round < size;
-            return SizeDecision::Send(*round);
+        if let Some(round) = draw_trial(line, model, &self.exploration, (size, most), &mut self.draw) {
+            self.trial = round != size;
+            return SizeDecision::Send(round);
         }
-        // A backlog requests large sizes only, so a size below a knee that would end it might never
-        // be observed, and the backlog would never drain.
-        let below = |round: &u32| *round <= size / 2 && *round > size / BELOW_PARTS && cost.seen(*round) == 0;
-        if line.items / 2 >= size
-            && let Some(round) = ROUND.iter().rev().find(|round| below(round))
-            && self.draw.chance(BELOW_PERMILLE)
-        {
-            self.trial = true;
-            return SizeDecision::Send(*round);
-        }
-        // Between two observed sizes the estimate may be far off: a size that is priced like a
-        // larger neighbour would never be chosen, and so never observed.
-        let above = |round: &u32| *round > size && *round <= most.min(2 * size) && cost.seen(*round) == 0;
-        if let Some(round) = ROUND.iter().rev().find(|round| above(round) && may(round))
-            && self.draw.chance(ABOVE_PERMILLE)
-        {
-            self.trial = true;
-            return SizeDecision::Send(*round);
-        }
-        // Past a knee: never pay more per item than a smaller observed size does.
-        let seen = ROUND.iter().copied().filter(|round| *round < size && cost.seen(*round) > 0);
-        let better = seen.reduce(|best, round| if is_cheaper(cost, round, best) { round } else { best });
-        match better {
-            Some(round) if time_times(cost, size, round) > 11 * time_times(cost, round, size) / 10 => {
-                SizeDecision::Send(round)
-            }
-            _ => SizeDecision::Send(size),
-        }
+        SizeDecision::Send(best_seen(&model.cost, size))
     }
+}
+
+/// Returns the size that the plan or the curve selects, at most `most`, or how long to wait for the
+/// next arrival.
+fn best_known(line: &QueueView<'_>, model: &ClassModel, rate: ArrivalRate, most: u32) -> SizeDecision {
+    let cost = &model.cost;
+    let mut until = None;
+    let size = match &model.plan {
+        Some(plan) if line.items >= plan.sizes().saturating_mul(2) => {
+            // A deep backlog: send the most efficient size, or everything if a larger size may be
+            // better still.
+            if plan.best().saturating_mul(10) >= plan.sizes().saturating_mul(9) { most } else { plan.best() }
+        }
+        Some(plan) => match plan.at(rate.per_slot(model.slots.in_use()), line.items) {
+            PlanDecision::Send(size) => size,
+            PlanDecision::Wait { otherwise } => {
+                let newest = fair_queueing::newest(line.ctx, line.key).unwrap_or(line.head.arrived);
+                let patience = (cost.time(line.items) / 2).min(rate.gap().saturating_mul(2)).max(1000);
+                let end = Tick(newest.0.saturating_add(patience));
+                let next = cost.late(cost.time((line.items + 1).min(line.cap)));
+                if line.ctx.now < end && line.slack(line.head) > next.saturating_mul(3) {
+                    until = Some(end);
+                }
+                otherwise
+            }
+        },
+        None if cost.samples() > SAMPLES_MIN => most_efficient(cost, most),
+        None => most,
+    };
+    let size = size.clamp(1, most);
+    match until {
+        Some(until) => SizeDecision::Hold { until, otherwise: size },
+        None => SizeDecision::Send(size),
+    }
+}
+
+/// Draws whether to send a round size instead of `size`, and returns it: `size` itself or one close
+/// below that was observed too rarely, or another one that was never observed.
+fn draw_trial(
+    line: &QueueView<'_>,
+    model: &ClassModel,
+    exploration: &ExplorationBudget,
+    (size, most): (u32, u32),
+    draw: &mut SplitMix64,
+) -> Option<u32> {
+    let cost = &model.cost;
+    let starts = exploration.starts();
+    let later = !model.backlog && exploration.may(line.ctx.now);
+    let may = |round: &u32| starts || later && in_time(line, cost, *round);
+    let untried = |round: &u32| *round <= size && *round > size / 2 && cost.seen(*round) < TRY_UNTIL;
+    if let Some(round) = ROUND.iter().rev().find(|round| untried(round) && may(round))
+        && draw.chance(TRY_PERMILLE)
+    {
+        return Some(*round);
+    }
+    // A backlog requests large sizes only, so a size below a knee that would end it might never be
+    // observed, and the backlog would never drain.
+    let below = |round: &u32| *round <= size / 2 && *round > size / BELOW_PARTS && cost.seen(*round) == 0;
+    if line.items / 2 >= size
+        && let Some(round) = ROUND.iter().rev().find(|round| below(round))
+        && draw.chance(BELOW_PERMILLE)
+    {
+        return Some(*round);
+    }
+    // Between two observed sizes the estimate may be far off: a size that is priced like a larger
+    // neighbour would never be chosen, and so never observed.
+    let above = |round: &u32| *round > size && *round <= most.min(2 * size) && cost.seen(*round) == 0;
+    let round = ROUND.iter().rev().find(|round| above(round) && may(round))?;
+    draw.chance(ABOVE_PERMILLE).then_some(*round)
+}
+
+/// Returns `size`, or past a knee a smaller observed size. The price per item is never much higher
+/// than at that size.
+fn best_seen(cost: &CostModel, size: u32) -> u32 {
+    let seen = ROUND.iter().copied().filter(|round| *round < size && cost.seen(*round) > 0);
+    let better = seen.reduce(|best, round| if is_cheaper(cost, round, best) { round } else { best });
+    better.filter(|round| time_times(cost, size, *round) > 11 * time_times(cost, *round, size) / 10).unwrap_or(size)
 }
 
 /// Returns the size up to `most` with the highest throughput, with a slight preference for larger

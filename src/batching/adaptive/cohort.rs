@@ -13,111 +13,24 @@
 use std::time::Duration;
 
 use super::super::arrivals::EDGES;
+use super::super::batch::DispatchCause;
 use super::super::call::DeadlineSource;
 use super::super::math::float;
+use super::super::queue::QueuedCall;
+use super::super::stats::HoldReason;
 use super::super::tick::{Tick, nanos};
+use super::cohort_merge::{BACK, PRICE, PendingMerge};
 use super::deadline::fit;
-use super::{Action, Adaptive, DispatchCause, DispatchKind, HoldReason, KeyDecision, QueueView, QueuedCall, slo_of};
+use super::decision::{Action, DispatchKind, KeyDecision};
+use super::models::InFlight;
+use super::queue_view::{QueueView, slo_of};
+use super::state::Adaptive;
 
-/// Part of an answered batch that must return within a quarter of the SLO, in tenths.
-const BACK: u64 = 8;
 /// Part of the returning items that a hold waits for, in hundredths.
 const ALMOST_ALL: u64 = 95;
 /// Minimum ratio of the throughput of all together to that of two cohorts. The prediction is an
 /// estimate, and the held calls are late for it.
 const FASTER: f64 = 1.2;
-/// Credit that a late call costs, in calls that were sent before.
-const PRICE: u64 = 8;
-/// Initial credit: enough for the largest batch of the default limits.
-const CREDIT_START: u64 = 128 * PRICE;
-/// Maximum credit.
-const CREDIT_MAX: u64 = 2 * CREDIT_START;
-/// Maximum factor on the price after merges that failed: then at most one call in this many times 8
-/// is late in vain.
-const DEARER_MAX: u64 = 64;
-
-/// Credit of a line for merging its cohorts, and the merge in progress.
-#[derive(Debug, Clone)]
-pub(super) struct CohortMerge {
-    credit: u64,
-    /// Factor on the price. It doubles with each merge that failed.
-    dearer: u64,
-    open: Option<PendingMerge>,
-}
-
-/// A merge in progress, during which the line is held.
-#[derive(Debug, Clone, Copy)]
-struct PendingMerge {
-    /// Nanoseconds from the answer within which the other cohort returns.
-    span: u64,
-    /// Held items that credit was spent on.
-    paid: u32,
-    /// Expected items of both cohorts.
-    items: u32,
-    /// Most items that would be in time together if they arrived at once. Clients that were refused
-    /// may return too.
-    most: u32,
-}
-
-// === impl CohortMerge ===
-
-impl Default for CohortMerge {
-    fn default() -> Self {
-        Self { credit: CREDIT_START, dearer: 1, open: None }
-    }
-}
-
-impl CohortMerge {
-    /// Starts a merge if the credit pays for the held items, which may be late. Returns `true` if
-    /// it does.
-    fn begin(&mut self, open: PendingMerge) -> bool {
-        let price = self.price(open.paid);
-        let may = price <= self.credit;
-        if may {
-            self.credit -= price;
-            self.open = Some(open);
-        }
-        may
-    }
-
-    /// Charges items that joined the held ones before the other cohort is answered.
-    fn wait(&mut self, items: u32) {
-        let Some(open) = &mut self.open else { return };
-        let more = items.saturating_sub(open.paid);
-        open.paid += more;
-        self.credit = self.credit.saturating_sub(self.price(more));
-    }
-
-    /// Ends a merge that failed: too few items returned, or they can no longer leave together.
-    fn end(&mut self) {
-        if self.open.take().is_some() {
-            self.dearer = (self.dearer * 2).min(DEARER_MAX);
-        }
-    }
-
-    /// Records the dispatch of a batch of the line.
-    pub(super) fn sent(&mut self, items: u32) {
-        self.credit = (self.credit + u64::from(items)).min(CREDIT_MAX);
-        if self.open.is_some_and(|open| open.came(items)) {
-            self.open = None;
-            self.dearer = 1;
-        }
-        self.end();
-    }
-
-    fn price(&self, late: u32) -> u64 {
-        u64::from(late) * PRICE * self.dearer
-    }
-}
-
-// === impl PendingMerge ===
-
-impl PendingMerge {
-    /// Returns `true` if these are nearly all of the expected items.
-    fn came(&self, items: u32) -> bool {
-        u64::from(items) * 10 >= u64::from(self.items) * BACK
-    }
-}
 
 // === impl Adaptive ===
 
@@ -178,17 +91,7 @@ impl Adaptive {
         }
         let now = line.ctx.now;
         let returns = self.keys.get(&line.key)?.arrivals.returns();
-        let (answered, items) = if leading {
-            let own = self
-                .flights
-                .values()
-                .filter(|sent| sent.batch.key == line.key && sent.batch.kind == DispatchKind::Batch);
-            let ahead = own.min_by_key(|sent| sent.due)?;
-            (ahead.due, ahead.batch.items)
-        } else {
-            let (gone, items) = returns.present(now)?;
-            (Tick(now.0.saturating_sub(gone)), items)
-        };
+        let (answered, items) = self.other_cohort(line, leading)?;
         // The cohort counts as returning if its items come back within a quarter of the SLO.
         let back = |edge: u64| returns.caused(items, 0, edge);
         let edges = || EDGES.into_iter().take_while(|edge| *edge <= slo / 4);
@@ -224,41 +127,17 @@ impl Adaptive {
         }
         (worth && faster).then_some(PendingMerge { span, paid: line.items, items: all, most })
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn open(items: u32, late: u32) -> PendingMerge {
-        PendingMerge { span: 1, paid: late, items, most: items }
-    }
-
-    #[test]
-    fn price_doubles_after_failed_merge_and_resets_after_success() {
-        let mut rejoin = CohortMerge::default();
-        assert!(rejoin.begin(open(32, 16)) && rejoin.open.is_some());
-        rejoin.sent(26);
-        assert!(rejoin.open.is_none() && rejoin.dearer == 1, "eight tenths arrived");
-        for dearer in [2, 4, 8] {
-            (0..100).for_each(|_| rejoin.sent(32));
-            assert!(rejoin.begin(open(32, 1)));
-            rejoin.sent(16);
-            assert_eq!(rejoin.dearer, dearer);
+    /// Returns the instant at which the other cohort is answered, and its items. In a lead the
+    /// answer is still to come.
+    fn other_cohort(&self, line: &QueueView<'_>, leading: bool) -> Option<(Tick, u32)> {
+        if leading {
+            let is_own = |sent: &&InFlight| sent.batch.key == line.key && sent.batch.kind == DispatchKind::Batch;
+            let ahead = self.flights.values().filter(is_own).min_by_key(|sent| sent.due)?;
+            return Some((ahead.due, ahead.batch.items));
         }
-    }
-
-    #[test]
-    fn one_call_in_eight_may_be_late_for_it_at_most() {
-        let mut rejoin = CohortMerge::default();
-        let (mut late, mut sent) = (0_u64, 0_u64);
-        for _ in 0..100_000 {
-            if rejoin.begin(open(20, 4)) {
-                late += 4;
-            }
-            rejoin.sent(20);
-            sent += 20;
-        }
-        assert!(late * PRICE <= sent + CREDIT_START, "{late} of {sent}");
+        let now = line.ctx.now;
+        let (gone, items) = self.keys.get(&line.key)?.arrivals.returns().present(now)?;
+        Some((Tick(now.0.saturating_sub(gone)), items))
     }
 }

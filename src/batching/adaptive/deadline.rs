@@ -4,8 +4,9 @@
 use super::super::arrivals::ArrivalRate;
 use super::super::cost::CostModel;
 use super::super::math::float;
-use super::super::splitmix64::Draw;
-use super::QueueView;
+use super::super::queue::QueuedCall;
+use super::super::rng::SplitMix64;
+use super::queue_view::QueueView;
 
 /// Number of observations of batches at least as large that the curve needs before it rules a size
 /// out. A single one may include time spent waiting upstream.
@@ -37,13 +38,12 @@ pub(super) fn choose(
     cost: &CostModel,
     rate: ArrivalRate,
     want: u32,
-    draw: &mut Draw,
+    draw: &mut SplitMix64,
 ) -> DeadlineChoice {
     if cost.samples() == 0 || line.infeasible(cost) {
         return DeadlineChoice::First(want);
     }
-    let slack = |queued| line.slack(queued).saturating_sub(line.wait);
-    let fits = fit(cost, slack(line.head), want);
+    let fits = fit(cost, slack(line, line.head), want);
     if fits >= want {
         return DeadlineChoice::First(want);
     }
@@ -63,7 +63,7 @@ pub(super) fn choose(
     let time = cost.time(urgent);
     let more = u32::try_from(rate.over(time) / 1000).unwrap_or(u32::MAX);
     let next = first_call_behind(line, urgent);
-    let next_slack = next.map_or(u64::MAX, |queued| slack(queued).saturating_sub(time));
+    let next_slack = next.map_or(u64::MAX, |queued| slack(line, queued).saturating_sub(time));
     if rest == 0 || fit(cost, next_slack, rest.min(line.cap)) >= rest.saturating_add(more).min(line.cap) {
         return DeadlineChoice::First(urgent);
     }
@@ -72,8 +72,17 @@ pub(super) fn choose(
     if doubtful {
         return DeadlineChoice::First(2 * urgent);
     }
-    // Shed one head after another while the batch that the next head allows is worth more: its
-    // items, less the price of its upstream time and of the heads that were shed.
+    match heads_to_shed(line, cost, urgent, want) {
+        0 => DeadlineChoice::First(urgent),
+        heads => DeadlineChoice::GiveUp(heads),
+    }
+}
+
+/// Returns the number of heads to shed so that the batch of `want` items that the next head allows
+/// is worth more than one of the `urgent` items that the first head allows. Returns 0 if none is.
+fn heads_to_shed(line: &QueueView<'_>, cost: &CostModel, urgent: u32, want: u32) -> usize {
+    // A batch is worth its items, less the price of its upstream time and of the heads that were
+    // shed.
     let per_ms = |items: u32| f64::from(items) / (float(cost.time(items)) / 1e6);
     let price = PRICE * per_ms(want).max(per_ms((want / 2).max(1))).max(per_ms((want / 4).max(1)));
     let value = |items: u32| f64::from(items) - price * float(cost.time(items)) / 1e6;
@@ -83,7 +92,7 @@ pub(super) fn choose(
     for queued in line.ctx.queue.line(line.key).take(LOOK_MAX) {
         if passed > 0 {
             let most = want.min(left);
-            let items = fit(cost, slack(queued), most);
+            let items = fit(cost, slack(line, queued), most);
             if items > 0 && value(items) - HEAD * heads > best.0 + WIN {
                 best = (value(items) - HEAD * heads, passed);
             }
@@ -95,7 +104,12 @@ pub(super) fn choose(
         passed += 1;
         heads += 1.0;
     }
-    if best.1 > 0 { DeadlineChoice::GiveUp(best.1) } else { DeadlineChoice::First(urgent) }
+    best.1
+}
+
+/// Returns the nanoseconds that the execution of a batch sent now may take for a call.
+fn slack(line: &QueueView<'_>, queued: &QueuedCall) -> u64 {
+    line.slack(queued).saturating_sub(line.wait)
 }
 
 /// Returns the most items up to `most` that are answered within `slack`, tail included, found by
@@ -117,7 +131,7 @@ pub(super) fn fit(cost: &CostModel, slack: u64, most: u32) -> u32 {
 }
 
 /// Returns the first call behind this many items.
-fn first_call_behind<'a>(line: &QueueView<'a>, items: u32) -> Option<&'a super::QueuedCall> {
+fn first_call_behind<'a>(line: &QueueView<'a>, items: u32) -> Option<&'a QueuedCall> {
     let mut passed = 0;
     line.ctx.queue.line(line.key).find(|queued| {
         let found = passed >= items;

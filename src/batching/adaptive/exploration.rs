@@ -14,7 +14,7 @@
 
 use super::super::cost::CostModel;
 use super::super::tick::Tick;
-use super::QueueView;
+use super::queue_view::QueueView;
 
 /// Number of one-second buckets: the last ten seconds and the current one.
 const BUCKETS: usize = 11;

@@ -16,7 +16,8 @@ use super::super::cost::CostModel;
 use super::super::priority::Rank;
 use super::super::queue::{FlowQueue, Queue, QueuedCall};
 use super::super::tick::Tick;
-use super::{DecisionContext, QueueView};
+use super::decision::DecisionContext;
+use super::queue_view::QueueView;
 
 /// Maximum number of clocks. Beyond it the clocks at or below virtual time are dropped, which costs
 /// a flow at most its turn in one batch, and then the smallest clock.
@@ -52,6 +53,9 @@ pub(super) struct FlowTurn {
     pub(super) at: (Tick, CallId),
     pub(super) flow: FairFlow,
 }
+
+/// Lines with their turns, in order.
+pub(super) type ServiceOrder = Vec<(FlowTurn, KeyId)>;
 
 /// Size of a batch, from which the charges of its calls are computed.
 #[derive(Debug, Clone, Copy)]
@@ -176,7 +180,7 @@ pub(super) fn counted(ctx: DecisionContext<'_>, key: KeyId) -> u32 {
             continue;
         }
         // Fillers that have waited long enough count as plain calls.
-        let ids = line.calls.iter().take(LOOK_MAX).map(|(_, id)| id);
+        let ids = line.calls.keys().take(LOOK_MAX).map(|(_, id)| id);
         let aged = ids.take_while(|id| rank(ctx, flow, *id) != Rank::Filler).filter_map(|id| queue.get(id));
         items += aged.map(|queued| u64::from(queued.call.items)).sum::<u64>();
     }

@@ -10,12 +10,14 @@
 
 use std::time::Duration;
 
-use super::super::arrivals::EDGES;
+use super::super::arrivals::{ArrivalProfile, ArrivalRate, EDGES};
+use super::super::cost::CostModel;
 use super::super::math::{float, whole};
-use super::super::tick::nanos;
+use super::super::tick::{Tick, nanos};
 use super::deadline::fit;
-use super::events::{KeyModel, out};
-use super::{Adaptive, QueueView};
+use super::models::{KeyModel, out};
+use super::queue_view::QueueView;
+use super::state::Adaptive;
 
 /// Minimum number of cost samples for a hold.
 const SAMPLES_MIN: u32 = 4;
@@ -32,6 +34,26 @@ const LOST: f64 = 4.0;
 const PROMISED_MIN: f64 = 0.5;
 /// Minimum relative rise in throughput for a hold in a closed loop.
 const RATE_MIN: f64 = 0.01;
+
+/// A line, and the values by which holds of it are compared.
+#[derive(Debug, Clone, Copy)]
+struct HoldComparison<'a> {
+    cost: &'a CostModel,
+    /// Mean arrival rate of the line.
+    rate: ArrivalRate,
+    /// Value of upstream time: the items that arrive during a mean execution.
+    price: f64,
+    /// Items queued.
+    queued: u32,
+    /// Maximum number of items in a batch now.
+    cap: u32,
+    /// Execution time of the queued items, in nanoseconds.
+    alone: u64,
+    /// Nanoseconds until the head's deadline.
+    slack: u64,
+    /// Nanoseconds from the head's arrival to its deadline.
+    budget: Option<u64>,
+}
 
 // === impl Adaptive ===
 
@@ -62,18 +84,32 @@ impl Adaptive {
         if let Some(hold) = self.closed_loop_hold(line, watched, leading, room) {
             return hold;
         }
-        let arrivals = &watched.arrivals;
-        let rate = arrivals.rate(now, self.mean_time);
-        let price = float(rate.over(self.mean_time)) / 1000.0;
-        let time = |items: f64| {
-            if items < 0.5 {
-                0.0
-            } else {
-                ms(cost.time(whole(items).min(u64::from(cap)).max(1).try_into().unwrap_or(cap)))
-            }
+        let rate = watched.arrivals.rate(now, self.mean_time);
+        let comparison = HoldComparison {
+            cost,
+            rate,
+            price: float(rate.over(self.mean_time)) / 1000.0,
+            queued,
+            cap,
+            alone,
+            slack,
+            budget: line.budget(),
         };
-        let (count, alone_ms) = (f64::from(queued), ms(alone));
-        let mut best = (GAIN_MIN * count * alone_ms, 0);
+        self.most_gainful_hold(&comparison, watched, now, leading, room)
+    }
+
+    /// Returns the hold of at most `room` nanoseconds that saves most delay; 0 if none saves
+    /// enough.
+    fn most_gainful_hold(
+        &self,
+        comparison: &HoldComparison<'_>,
+        watched: &KeyModel,
+        now: Tick,
+        leading: bool,
+        room: u64,
+    ) -> u64 {
+        let arrivals = &watched.arrivals;
+        let mut best = (comparison.least_gain(), 0);
         // In a lead, the next completion starts the profile. Otherwise its events are the last
         // completion and the last arrival at an idle upstream.
         let ahead = self.flights.values().filter(|_| leading).min_by_key(|sent| sent.due);
@@ -93,34 +129,7 @@ impl Adaptive {
                 if hold <= SOON {
                     continue;
                 }
-                let from = u64::try_from(gone).unwrap_or(0);
-                let to = u64::try_from(gone.saturating_add(to_signed(hold))).unwrap_or(0);
-                let caused = float(profile.caused(items, from, to)) / 1000.0;
-                let usual = float(rate.over(hold)) / 1000.0;
-                if caused < PROMISED_MIN.max(2.0 * usual) {
-                    continue;
-                }
-                // A call is never held past the start time that its batch needs to meet the
-                // deadline.
-                let most = fit(cost, slack.saturating_sub(hold), cap);
-                let company = (caused + usual).min(f64::from(most.saturating_sub(queued)));
-                if company < PROMISED_MIN {
-                    continue;
-                }
-                let together = time(count + company);
-                let during = float(profile.expected(rate, to, to.saturating_add(whole(together * 1e6)))) / 1000.0;
-                let (split, later) = (time(company + during), time(during));
-                let apart = alone.saturating_add(cost.late(whole(split * 1e6)));
-                let lost =
-                    line.budget().filter(|budget| apart > *budget).map_or(0.0, |budget| LOST * company * ms(budget));
-                let hold_ms = ms(hold);
-                // Delay if the queued items leave now and the others in a batch of their own, less
-                // the delay if all leave together after the hold. `during` are the arrivals while
-                // the batch runs, and `price` values the upstream time that is saved.
-                let gain = lost + count * alone_ms + (company + during) * (alone_ms + split)
-                    - (count + company) * (hold_ms + together)
-                    - during * (hold_ms + together + later)
-                    + price * (alone_ms + split - hold_ms - together - later);
+                let Some(gain) = comparison.gain(profile, gone, items, hold) else { continue };
                 if gain > best.0 {
                     best = (gain, hold);
                 }
@@ -176,6 +185,58 @@ impl Adaptive {
             }
         }
         Some(best.1)
+    }
+}
+
+// === impl HoldComparison ===
+
+impl HoldComparison<'_> {
+    /// Returns the gain that a hold has to exceed.
+    fn least_gain(&self) -> f64 {
+        GAIN_MIN * f64::from(self.queued) * ms(self.alone)
+    }
+
+    /// Returns the milliseconds of a batch of this many items.
+    fn time(&self, items: f64) -> f64 {
+        if items < 0.5 {
+            0.0
+        } else {
+            ms(self.cost.time(whole(items).min(u64::from(self.cap)).max(1).try_into().unwrap_or(self.cap)))
+        }
+    }
+
+    /// Returns the delay that a hold of `hold` nanoseconds saves, in items × milliseconds, or `None`
+    /// if too few arrivals are predicted. `profile` predicts the arrivals that follow an event of
+    /// `items` items, which was `gone` nanoseconds ago.
+    fn gain(&self, profile: &ArrivalProfile, gone: i64, items: u32, hold: u64) -> Option<f64> {
+        let from = u64::try_from(gone).unwrap_or(0);
+        let to = u64::try_from(gone.saturating_add(to_signed(hold))).unwrap_or(0);
+        let caused = float(profile.caused(items, from, to)) / 1000.0;
+        let usual = float(self.rate.over(hold)) / 1000.0;
+        if caused < PROMISED_MIN.max(2.0 * usual) {
+            return None;
+        }
+        // A call is never held past the start time that its batch needs to meet the deadline.
+        let most = fit(self.cost, self.slack.saturating_sub(hold), self.cap);
+        let company = (caused + usual).min(f64::from(most.saturating_sub(self.queued)));
+        if company < PROMISED_MIN {
+            return None;
+        }
+        let (count, alone_ms) = (f64::from(self.queued), ms(self.alone));
+        let together = self.time(count + company);
+        let during = float(profile.expected(self.rate, to, to.saturating_add(whole(together * 1e6)))) / 1000.0;
+        let (split, later) = (self.time(company + during), self.time(during));
+        let apart = self.alone.saturating_add(self.cost.late(whole(split * 1e6)));
+        let lost = self.budget.filter(|budget| apart > *budget).map_or(0.0, |budget| LOST * company * ms(budget));
+        let hold_ms = ms(hold);
+        // Delay if the queued items leave now and the others in a batch of their own, less the
+        // delay if all leave together after the hold. `during` are the arrivals while the batch
+        // runs, and `price` values the upstream time that is saved.
+        let gain = lost + count * alone_ms + (company + during) * (alone_ms + split)
+            - (count + company) * (hold_ms + together)
+            - during * (hold_ms + together + later)
+            + self.price * (alone_ms + split - hold_ms - together - later);
+        Some(gain)
     }
 }
 

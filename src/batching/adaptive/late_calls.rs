@@ -4,7 +4,7 @@
 use super::super::call::{Call, Weight};
 use super::super::queue::Queue;
 use super::super::tick::Tick;
-use super::Adaptive;
+use super::state::Adaptive;
 
 // === impl Adaptive ===
 
@@ -12,11 +12,6 @@ impl Adaptive {
     /// Records that a call missed its SLO and stays queued.
     pub(in super::super) fn on_deferral(&mut self, now: Tick, items: u32) {
         self.exploration.ended(now, u64::from(items), u64::from(items));
-    }
-
-    /// Returns the mean execution time of a batch, in nanoseconds.
-    pub(in super::super) const fn mean_time(&self) -> u64 {
-        self.mean_time
     }
 
     /// Returns `true` if the current decision has further steps.

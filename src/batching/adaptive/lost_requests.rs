@@ -8,11 +8,9 @@
 
 use std::time::Duration;
 
-use super::super::call::CostClassId;
 use super::super::class::merging::MergeLimit;
 use super::super::tick::{Tick, nanos};
-use super::Adaptive;
-use super::events::InFlight;
+use super::models::{ClassModel, InFlight};
 
 /// A request is overdue after this multiple of the expected duration, and not before this minimum.
 /// The slowest regular answers and a pause of the machine are below both.
@@ -30,26 +28,31 @@ pub(super) enum SpareRoom {
     Lost,
 }
 
-// === impl Adaptive ===
+// === impl ClassModel ===
 
-impl Adaptive {
-    /// Returns the room that overdue requests leave to a class at its limit.
-    pub(super) fn spare_room(&self, class: CostClassId, merge: MergeLimit, now: Tick) -> SpareRoom {
-        let Some(model) = self.models.get(&class) else { return SpareRoom::None(None) };
-        let (Some(limit), false) = (model.flow.limit(), model.flow.is_draining(now)) else {
+impl ClassModel {
+    /// Returns the room that overdue requests leave to a class at its limit. `own`: its requests in
+    /// flight; `mean_time`: the mean execution time, in nanoseconds.
+    pub(super) fn spare_room<'a>(
+        &self,
+        own: impl Iterator<Item = &'a InFlight>,
+        merge: MergeLimit,
+        now: Tick,
+        mean_time: u64,
+    ) -> SpareRoom {
+        let (Some(limit), false) = (self.flow.limit(), self.flow.is_draining(now)) else {
             return SpareRoom::None(None);
         };
-        let lone = model.lone_nanos().unwrap_or(self.mean_time);
-        let own = self.flights.values().filter(|sent| sent.batch.class == class);
+        let lone = self.lone_nanos().unwrap_or(mean_time);
         let (mut count, mut overdue, mut lost, mut next) = (0_u32, 0_u32, 0_u32, None);
-        let settled = model.flow.settled_since();
+        let settled = self.flow.settled_since();
         for at in own.map(|sent| overdue_from(sent, settled, merge, lone)) {
             count += 1;
             overdue += u32::from(at <= now);
-            lost += u32::from(at <= now && model.answered_sent >= at);
+            lost += u32::from(at <= now && self.answered_sent >= at);
             next = next.into_iter().chain([at].into_iter().filter(|at| *at > now)).min();
         }
-        if lost > 0 && model.flow.flights().saturating_sub(lost) < limit {
+        if lost > 0 && self.flow.flights().saturating_sub(lost) < limit {
             SpareRoom::Lost
         } else if count > 0 && overdue == count {
             SpareRoom::OneCall

@@ -1,14 +1,31 @@
-//! View of one queue line for a decision.
+//! Views of one queue line for a decision: its head with the bounds on merging, and the batch that
+//! may leave.
 
 use std::time::Duration;
 
 use super::super::ablation::Feature;
-use super::super::call::{CallId, DeadlineSource, KeyId};
+use super::super::call::{CallId, CostClassId, DeadlineSource, KeyId};
+use super::super::class::ClassState;
+use super::super::class::merging::MergeLimit;
 use super::super::cost::CostModel;
 use super::super::queue::QueuedCall;
 use super::super::select::BatchCaps;
 use super::super::tick::Tick;
-use super::DecisionContext;
+use super::decision::DecisionContext;
+
+/// A line of the queue that is being decided, and the bounds on merging its calls.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KeyContext<'a> {
+    pub(super) ctx: DecisionContext<'a>,
+    pub(super) key: KeyId,
+    /// The first call of the line.
+    pub(super) head: &'a QueuedCall,
+    /// Learned limits of the head's cost class.
+    pub(super) class: Option<&'a ClassState>,
+    pub(super) merge: MergeLimit,
+    /// `true` if several flows are queued in the line.
+    pub(super) is_mixed: bool,
+}
 
 /// A line of the queue with the values that a decision needs.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +40,26 @@ pub(super) struct QueueView<'a> {
     /// Nanoseconds that a batch sent now is expected to wait upstream.
     pub(super) wait: u64,
     pub(super) walls: BatchCaps,
+}
+
+// === impl KeyContext ===
+
+impl<'a> KeyContext<'a> {
+    /// Returns the cost class of the line.
+    pub(super) const fn class_id(&self) -> CostClassId {
+        self.head.call.cost_class
+    }
+
+    /// Returns `true` if the head shares no batch: it may not be merged, or its merge key or its
+    /// cost class is in quarantine.
+    pub(super) const fn is_lonely(&self) -> bool {
+        self.head.call.alone || matches!(self.merge, MergeLimit::Alone(_))
+    }
+
+    /// Returns the view for a batch of a single call.
+    pub(super) const fn single_call(&self, walls: BatchCaps) -> QueueView<'a> {
+        QueueView { ctx: self.ctx, key: self.key, head: self.head, items: 1, cap: 1, wait: 0, walls }
+    }
 }
 
 // === impl QueueView ===

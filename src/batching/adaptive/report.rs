@@ -2,11 +2,23 @@
 //! the reasons for holds, and the age of plans. Nothing is decided here.
 
 use super::super::call::{CostClassId, KeyId};
-use super::super::limiter::{FlowMode, OpenReason};
+use super::super::cost::CostReport;
+use super::super::limiter::{FlowMode, FlowReport, OpenReason};
 use super::super::stats::HoldReason;
 use super::super::tick::Tick;
-use super::Adaptive;
 use super::batch_size::most_efficient;
+use super::state::Adaptive;
+
+/// Learned state of an upstream under the adaptive policy, for reports.
+#[derive(Debug, Clone)]
+pub(in super::super) struct AdaptiveReport {
+    pub(in super::super) slots: u32,
+    pub(in super::super) lead_nanos: u64,
+    pub(in super::super) mean_nanos: u64,
+    pub(in super::super) classes: Vec<(CostClassId, CostReport)>,
+    pub(in super::super) flows: Vec<(CostClassId, FlowReport)>,
+    pub(in super::super) exploration_nanos: u64,
+}
 
 /// Operating point of a cost class on its cost curve. Times are for typical weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +115,23 @@ impl Adaptive {
             mode,
             Some(FlowMode::Open(OpenReason::NoGain { .. } | OpenReason::NoQueue | OpenReason::ServerBatches))
         )
+    }
+
+    /// Returns the learned state.
+    pub(in super::super) fn report(&self) -> AdaptiveReport {
+        AdaptiveReport {
+            slots: self.slots(),
+            lead_nanos: self.lead_nanos(),
+            mean_nanos: self.mean_time,
+            flows: self.models.iter().map(|(id, model)| (*id, model.flow.report())).collect(),
+            classes: self.models.iter().map(|(id, model)| (*id, model.cost.report())).collect(),
+            exploration_nanos: self.exploration.spent_nanos(),
+        }
+    }
+
+    /// Returns the lead of the class that was updated last.
+    fn lead_nanos(&self) -> u64 {
+        self.last_class.and_then(|id| self.models.get(&id)).map_or(0, |model| model.slots.lead())
     }
 
     /// Returns the values of the gauges.

@@ -11,15 +11,13 @@ use super::super::call::{DeadlineSource, KeyId};
 use super::super::priority::Rank;
 use super::super::queue::QueuedCall;
 use super::super::tick::Tick;
-use super::fair_queueing::{self, FlowTurn};
-use super::{Adaptive, DecisionContext};
+use super::decision::DecisionContext;
+use super::fair_queueing::{self, FlowTurn, ServiceOrder};
+use super::state::Adaptive;
 
 /// Maximum number of lines examined for one decision. If there are more, those with the earliest
 /// deadlines are examined.
 const LINES_MAX: usize = 1024;
-
-/// Lines with their turns, in order.
-pub(super) type ServiceOrder = Vec<(FlowTurn, KeyId)>;
 
 /// Estimate for the batch that a line would send now.
 struct BatchEstimate {

@@ -12,8 +12,8 @@ use super::super::cost::CostModel;
 use super::super::math::float;
 use super::super::queue::QueuedCall;
 use super::super::select::BatchCaps;
-use super::QueueView;
 use super::deadline::PRICE;
+use super::queue_view::QueueView;
 
 /// Maximum number of calls examined: several batches' worth.
 const LOOK_MAX: usize = 512;
@@ -55,12 +55,19 @@ struct CandidateSet<'a> {
     by_weight: &'a [usize],
     /// Prefix sums of items and weight in that order.
     sums: &'a [(u32, u64)],
+    bounds: GroupBounds,
+}
+
+/// Bounds and prices that apply to every candidate batch of a line.
+#[derive(Debug, Clone, Copy)]
+struct GroupBounds {
     /// Slack of the second most urgent call.
     second_slack: u64,
     /// Items that arrive while one batch runs: the price of upstream time.
     price: f64,
     cap: u32,
     walls: BatchCaps,
+    /// `true` if calls that would be late are shed.
     shed: bool,
 }
 
@@ -75,61 +82,57 @@ pub(super) fn group(
     in_turn: &[CallId],
 ) -> Vec<CallId> {
     let calls = candidates(line, in_turn);
-    let shed = !line.infeasible(cost);
-    let price = float(rate.over(mean_time)) / 1000.0;
-    let second_slack = calls.get(1).map_or(u64::MAX, |seen| seen.slack);
+    let bounds = GroupBounds {
+        second_slack: calls.get(1).map_or(u64::MAX, |seen| seen.slack),
+        price: float(rate.over(mean_time)) / 1000.0,
+        cap: line.cap,
+        walls: line.walls,
+        shed: !line.infeasible(cost),
+    };
     let mut by_weight: Vec<usize> = (0..calls.len()).collect();
     by_weight.sort_unstable_by_key(|place| (calls[*place].weight.max, *place));
     let all_by_weight = by_weight.clone();
-    let mut sums = Vec::with_capacity(by_weight.len() + 1);
-    let mut out = Vec::with_capacity(WEIGHT_STEPS);
+    let (mut sums, mut out) = (Vec::with_capacity(by_weight.len() + 1), Vec::with_capacity(WEIGHT_STEPS));
     // Runs are compared without their calls, since there are hundreds of them. Only the best is
     // expanded.
-    let (mut together, mut fewer) = (None, Vec::with_capacity(WEIGHT_STEPS));
+    let mut fewer = Vec::with_capacity(WEIGHT_STEPS);
     let (mut heads, mut step) = (0, 1);
     for _ in 0..HEAD_STEPS {
         let Some(head) = calls.get(heads).copied() else { break };
         by_weight.retain(|place| *place >= heads);
         prefix_sums(&calls, &by_weight, &mut sums);
-        let all = CandidateSet {
-            calls: &calls,
-            by_weight: &by_weight,
-            sums: &sums,
-            second_slack,
-            price,
-            cap: line.cap,
-            walls: line.walls,
-            shed,
-        };
+        let all = CandidateSet { calls: &calls, by_weight: &by_weight, sums: &sums, bounds };
         all.runs(cost, head, &mut out);
         // While two batches meet every deadline, the least delay decides and no head is shed.
-        if heads == 0 {
-            let values = out.iter().filter_map(|run| all.value(cost, *run).map(|value| (*run, value)));
-            together = values.reduce(|best, other| if other.1 > best.1 { other } else { best });
-        }
-        if let Some((run, _)) = together {
+        if heads == 0
+            && let Some(run) = all.quickest(cost, &out)
+        {
             return calls_of_run(&calls, &by_weight, run, head);
         }
         fewer.extend(out.iter().map(|run| (*run, heads)));
-        if !shed || !in_turn.is_empty() {
+        if !bounds.shed || !in_turn.is_empty() {
             break;
         }
         heads += step;
         step = if heads < 3 { 1 } else { heads / 2 };
     }
-    // Otherwise the items decide, less the price of upstream time and of the heads that are shed.
-    let per_time = |run: &WeightRun| f64::from(run.items) / float(run.time.max(1));
-    let upstream = PRICE * fewer.iter().map(|(run, _)| per_time(run)).fold(0.0, f64::max);
-    let value = |(run, heads): &(WeightRun, usize)| {
-        f64::from(run.items) - upstream * float(run.time) - HEAD * float(u64::try_from(*heads).unwrap_or(u64::MAX))
-    };
-    let best = fewer.into_iter().reduce(|best, other| if value(&other) > value(&best) { other } else { best });
-    let Some((run, heads)) = best else { return Vec::new() };
+    let Some((run, heads)) = most_valuable(&fewer) else { return Vec::new() };
     let Some(head) = calls.get(heads).copied() else { return Vec::new() };
     // The positions of a run count from the first of the calls that were left when it was found.
     let mut by_weight = all_by_weight;
     by_weight.retain(|place| *place >= heads);
     calls_of_run(&calls, &by_weight, run, head)
+}
+
+/// Returns the run with the most items, less the price of upstream time and of the heads that are
+/// shed for it, and the number of these heads.
+fn most_valuable(runs: &[(WeightRun, usize)]) -> Option<(WeightRun, usize)> {
+    let per_time = |run: &WeightRun| f64::from(run.items) / float(run.time.max(1));
+    let upstream = PRICE * runs.iter().map(|(run, _)| per_time(run)).fold(0.0, f64::max);
+    let value = |(run, heads): &(WeightRun, usize)| {
+        f64::from(run.items) - upstream * float(run.time) - HEAD * float(u64::try_from(*heads).unwrap_or(u64::MAX))
+    };
+    runs.iter().copied().reduce(|best, other| if value(&other) > value(&best) { other } else { best })
 }
 
 /// Returns the calls to choose from: those in fair order, or the line by deadline.
@@ -200,19 +203,19 @@ impl CandidateSet<'_> {
             if to < count && self.at(to).class == self.at(last).class {
                 continue;
             }
-            let least = self.sums[to].0.saturating_sub(self.cap);
+            let least = self.sums[to].0.saturating_sub(self.bounds.cap);
             let mut from = self.sums.partition_point(|sum| sum.0 < least).min(last);
             let heaviest = self.at(last).weight.max;
             let within = |from: usize| {
                 let (items, weight) = (self.sums[to].0 - self.sums[from].0, self.sums[to].1 - self.sums[from].1);
-                self.walls.admits_weight(weight, items, heaviest)
+                self.bounds.walls.admits_weight(weight, items, heaviest)
             };
             while from < last && !within(from) {
                 from += 1;
             }
             loop {
                 let run = self.run(cost, from, to);
-                let late = self.shed && u128::from(run.time) * tail >= slack;
+                let late = self.bounds.shed && u128::from(run.time) * tail >= slack;
                 if !late {
                     out.push(run);
                 }
@@ -234,6 +237,13 @@ impl CandidateSet<'_> {
         WeightRun { from, to, items, time: cost.predict_weighted(items, weight) }
     }
 
+    /// Returns the run of least total delay among those that meet every deadline together with one
+    /// batch of all other calls.
+    fn quickest(&self, cost: &CostModel, runs: &[WeightRun]) -> Option<WeightRun> {
+        let values = runs.iter().filter_map(|run| self.value(cost, *run).map(|value| (*run, value)));
+        values.reduce(|best, other| if other.1 > best.1 { other } else { best }).map(|(run, _)| run)
+    }
+
     /// Returns the value of a run, its negated total delay, if the run and one batch of all other
     /// calls meet every deadline.
     fn value(&self, cost: &CostModel, run: WeightRun) -> Option<f64> {
@@ -251,11 +261,12 @@ impl CandidateSet<'_> {
             }
             _ => 0,
         };
-        if self.shed && rest > 0 && (rest > self.cap || run.time.saturating_add(cost.late(after)) > self.second_slack) {
+        let GroupBounds { second_slack, cap, shed, price, .. } = self.bounds;
+        if shed && rest > 0 && (rest > cap || run.time.saturating_add(cost.late(after)) > second_slack) {
             return None;
         }
         let ms = |nanos: u64| float(nanos) / 1e6;
         let delay = f64::from(items) * ms(run.time) + f64::from(rest) * ms(after);
-        Some(-(delay + self.price * ms(run.time.saturating_add(after))))
+        Some(-(delay + price * ms(run.time.saturating_add(after))))
     }
 }

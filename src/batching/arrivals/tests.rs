@@ -1,5 +1,5 @@
 use super::super::math::ln;
-use super::super::splitmix64::Draw;
+use super::super::rng::SplitMix64;
 use super::*;
 
 const MS: u64 = 1_000_000;
@@ -7,7 +7,7 @@ const MS: u64 = 1_000_000;
 const TIME: u64 = 5 * MS;
 
 /// Returns the next gap of a Poisson process with this many items per second.
-fn gap(draw: &mut Draw, per_second: f64) -> u64 {
+fn gap(draw: &mut SplitMix64, per_second: f64) -> u64 {
     whole(-ln(1.0 - draw.unit()) / per_second * 1e9)
 }
 
@@ -18,7 +18,7 @@ fn closed_loop() -> (ArrivalEstimator, Tick) {
 
 /// The same closed loop, with this many items reported as present in each cycle.
 fn closed_loop_of(here: u64) -> (ArrivalEstimator, Tick) {
-    let (mut arrivals, mut draw, mut now) = (ArrivalEstimator::default(), Draw::new(3), Tick(0));
+    let (mut arrivals, mut draw, mut now) = (ArrivalEstimator::default(), SplitMix64::new(3), Tick(0));
     for _ in 0..200 {
         arrivals.answered(now, 8, TIME);
         let mut back: Vec<u64> = (0..8).map(|_| 100_000 + draw.bits() % 200_000).collect();
@@ -36,7 +36,7 @@ fn closed_loop_of(here: u64) -> (ArrivalEstimator, Tick) {
 /// A Poisson process of 1000 items per second for ten seconds. A batch of five is answered every
 /// five milliseconds.
 fn poisson() -> (ArrivalEstimator, Tick) {
-    let (mut arrivals, mut draw) = (ArrivalEstimator::default(), Draw::new(4));
+    let (mut arrivals, mut draw) = (ArrivalEstimator::default(), SplitMix64::new(4));
     let mut next = gap(&mut draw, 1000.0);
     for batch in 1..2000u64 {
         while next < batch * TIME {
@@ -85,7 +85,7 @@ fn away_clients_are_counted_in_closed_loop() {
 #[test]
 fn poisson_arrivals_are_not_a_closed_loop() {
     for (rate, most) in [(100.0, 1), (300.0, 1), (1000.0, 1), (3000.0, 1), (80.0, 100), (1000.0, 10)] {
-        let (mut arrivals, mut draw) = (ArrivalEstimator::default(), Draw::new(4));
+        let (mut arrivals, mut draw) = (ArrivalEstimator::default(), SplitMix64::new(4));
         let mut next = gap(&mut draw, rate);
         for batch in 1..4000u64 {
             let mut came = 0;
@@ -164,7 +164,7 @@ fn a_poisson_stream_promises_nothing_beyond_its_rate() {
 }
 
 #[test]
-fn arrivals_expected_at_a_rate_are_the_rates_for_a_poisson_stream_and_nobody_once_a_closed_loop_is_back() {
+fn expected_arrivals_follow_the_rate_of_a_poisson_stream_and_are_none_once_a_closed_loop_has_returned() {
     let (arrivals, now) = poisson();
     let found = arrivals.returns().expected(arrivals.rate(now, TIME), 0, 5 * MS);
     let usual = arrivals.rate(now, TIME).over(5 * MS);
@@ -190,7 +190,7 @@ fn a_fan_out_is_announced_by_its_first_item() {
 }
 
 #[test]
-fn lone_calls_announce_nobody() {
+fn lone_calls_predict_no_further_arrival() {
     let mut arrivals = ArrivalEstimator::default();
     for i in 0..50u64 {
         arrivals.came(Tick(i * 100 * MS), 1, true, TIME);

@@ -1,23 +1,24 @@
 //! Dispatch: forms the next batch, removes its calls from the queue, and records it.
 //!
 //! The conditions under which a line may leave and the calls of it that fit together are in
-//! `select`, the choices of the adaptive policy in `adaptive`.
+//! `select`, the line that leaves next in `policy`, the choices of the adaptive policy in
+//! `adaptive`.
 
 use std::time::Duration;
 
 use super::super::ablation::Feature;
-use super::super::adaptive::{Action, BatchWork, DeadlineSpread, DecisionContext, Dispatch, DispatchKind, slo_of};
-use super::super::batch::{Batch, BatchId, Decision, DispatchCause, Member, UnbatchedReason};
-use super::super::call::{Call, DeadlineSource, KeyId, ScopeId, Weight};
+use super::super::adaptive::{BatchWork, Dispatch, DispatchKind};
+use super::super::batch::{Batch, BatchId, Decision, DispatchCause, UnbatchedReason};
+use super::super::call::{Call, KeyId};
 use super::super::ceiling::{BatchExtent, SizeMeasure};
 use super::super::class::ClassSample;
 use super::super::class::merging::MergeLimit;
 use super::super::invariant::{InvariantId, check_invariant};
-use super::super::limits::DispatchPolicy;
 use super::super::queue::QueuedCall;
-use super::super::select::{BatchCaps, Readiness, Selection, choose};
+use super::super::select::{Selection, choose};
 use super::super::stats::DispatchEvent;
 use super::super::tick::Tick;
+use super::selected_batch::{MemberChoice, SelectedBatch, TakenCalls};
 use super::{Batcher, InFlightBatch};
 
 /// Maximum number of lines scanned for calls of other keys that wait beside a batch.
@@ -27,213 +28,210 @@ const BESIDE_MAX: usize = 16;
 /// worth.
 const LEFT_MAX: usize = 64;
 
-/// Selection of the calls of a batch.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Who {
-    /// The front of the line, up to this many items if a number is given.
-    Front(Option<u32>),
-    /// The calls that the adaptive policy chose.
-    Chosen,
-}
-
 // === impl Batcher ===
 
 impl Batcher {
-    /// Returns the first line, by the arrival of its head, that may leave now. A line that is held
-    /// does not keep the others from leaving.
-    pub(super) fn pick(&self, now: Tick) -> Option<(KeyId, DispatchCause)> {
-        if !self.slot_is_free() {
-            return None;
-        }
-        debug_assert_eq!(now, self.now);
-        let lines = self.queue.lines().filter(|(_, head)| self.scope_is_free(head.call.scope));
-        lines.filter(|(key, _)| self.paused_until(*key).is_none()).find_map(|(key, head)| {
-            match self.ready(&self.queue, key, head) {
-                Readiness::Now(cause) => Some((key, cause)),
-                Readiness::At(_) => None,
-            }
-        })
-    }
-
-    /// Returns `true` if calls remain in the line and weight kept each of them out of a batch like
-    /// this one. Among chosen calls no single one marks the end of the batch, so all are checked.
-    fn is_cut_by_weight(&self, key: KeyId, batch: Weight, items: u32, walls: BatchCaps) -> bool {
-        let left = || self.queue.line(key).take(LEFT_MAX).map(|queued| &queued.call);
-        let joins = |call: &Call| {
-            let (more, sum) = (items.saturating_add(call.items), batch.sum.saturating_add(call.weight.sum));
-            more > walls.items || walls.admits_weight(sum, more, batch.max.max(call.weight.max))
-        };
-        walls.has_weight_cap() && left().next().is_some() && !left().any(joins)
-    }
-
-    pub(super) fn next_adaptive(&mut self, now: Tick, hold_permille: u32) -> Option<Decision> {
-        loop {
-            return match self.wanted(now, hold_permille) {
-                Action::Send { key, items, cause, kind } => {
-                    self.dispatch(now, key, cause, Who::Front(Some(items)), kind)
-                }
-                Action::Chosen { key, cause, kind } => self.dispatch(now, key, cause, Who::Chosen, kind),
-                // Deferred calls move behind those that can be in time. Each is deferred at most
-                // once.
-                Action::Expire { id, .. } if self.defer(now, id) => continue,
-                Action::Expire { id, reason } => Some(self.expire_call(now, id, reason)),
-                Action::Nothing => None,
-            };
-        }
-    }
-
-    fn wanted(&mut self, now: Tick, hold_permille: u32) -> Action {
-        let free = self.free.total(now);
-        let missing = self.missing;
-        let ctx = DecisionContext { now, limits: &self.limits, queue: &self.queue, free, hold_permille, missing };
-        let scopes = &self.scopes_in_flight;
-        let scope_is_free =
-            |scope: ScopeId| scopes.get(&scope).copied().unwrap_or(0) < self.limits.scope(scope).slots_max;
-        let (paused, draining) = (&self.paused, self.draining);
-        let lines = self.queue.lines().filter(|(_, head)| scope_is_free(head.call.scope));
-        let lines = lines.filter(|(key, _)| draining || paused.until(now, *key).is_none());
-        self.adaptive.next(ctx, lines, &self.classes)
-    }
-
+    /// Dispatches a batch of this line. Returns `None` if no call of it can leave.
+    ///
+    /// The steps are selection, removal from the queue, and the records of the batch: for merging,
+    /// as a batch in flight, in the learned state, and in the statistics.
     pub(super) fn dispatch(
         &mut self,
         now: Tick,
         key: KeyId,
         cause: DispatchCause,
-        who: Who,
+        members: MemberChoice,
         kind: DispatchKind,
     ) -> Option<Decision> {
+        let mut batch = self.select_batch(now, key, members, kind)?;
+        check_invariant!(InvariantId::WithinSlots, self.in_flight.len() < self.limits.slots as usize);
+        let id = BatchId(self.next_batch);
+        self.next_batch += 1;
+        let taken = self.take_members(now, id, &batch);
+        let trial = self.record_merging(now, id, &batch, taken.members.len());
+        self.record_in_flight(id, &mut batch, taken.members.len());
+        let predicted = self.record_departure(now, id, &batch, &taken);
+        self.free.note(now, self.slot_is_free());
+        let cause = self.true_cause(&batch, cause, trial);
+        self.count_dispatch(now, &batch, &taken, cause);
+        let (cost_class, members) = (batch.cost_class, taken.members);
+        let Selection { items, weight, bytes, lone, .. } = batch.choice;
+        Some(Decision::Dispatch(Batch { id, key, cost_class, members, items, weight, bytes, cause, lone, predicted }))
+    }
+
+    /// Selects the calls of a batch, or of a larger one that retests a ceiling in its place.
+    fn select_batch(
+        &mut self,
+        now: Tick,
+        key: KeyId,
+        members: MemberChoice,
+        kind: DispatchKind,
+    ) -> Option<SelectedBatch> {
         let head = &self.queue.line(key).next()?.call;
         let (cost_class, scope, shareable) = (head.cost_class, head.scope, !head.alone);
         let (replayable, together) = (head.replayable, self.merge_bound(head));
-        let who = self.shorten_late_batch(key, who);
+        let members = self.shorten_late_batch(key, members);
         let walls = self.walls(cost_class, scope);
-        let cut = match who {
-            Who::Front(want) => choose(self.view(), self.queue.line(key), together, walls, want)?,
-            Who::Chosen => {
+        let cut = match members {
+            MemberChoice::Front(want) => choose(self.view(), self.queue.line(key), together, walls, want)?,
+            MemberChoice::Chosen => {
                 let chosen = self.adaptive.chosen().iter().filter_map(|id| self.queue.get(*id));
                 choose(self.view(), chosen, together, walls, None)?
             }
         };
-        let (choice, retest) = match self.ask_again(now, key, who, kind, &cut).filter(|_| together == MergeLimit::Free)
-        {
+        let larger = self.ask_again(now, key, members, kind, &cut).filter(|_| together == MergeLimit::Free);
+        let (mut choice, retest) = match larger {
             Some((larger, bounded)) => (larger, Some(bounded)),
             None => (cut, None),
         };
-        let Selection { ids, items, weight, heaviest: max, bytes, bound, mut lone } = choice;
         if kind == DispatchKind::Forward && self.adaptive.finds_no_gain(cost_class) {
-            lone = lone.or(Some(UnbatchedReason::NoGain));
+            choice.lone = choice.lone.or(Some(UnbatchedReason::NoGain));
         }
-        let (mut first, mut last) = (now, Tick(0));
-        let mut deadlines = DeadlineSpread::default();
-        check_invariant!(InvariantId::WithinSlots, self.in_flight.len() < self.limits.slots as usize);
-        let id = BatchId(self.next_batch);
-        self.next_batch += 1;
-        let mut members = Vec::with_capacity(ids.len());
-        let mut start = 0;
-        let (mut waited, mut slo) = (Duration::ZERO, None);
-        let adaptive = matches!(self.limits.policy, DispatchPolicy::Adaptive { .. });
+        Some(SelectedBatch {
+            key,
+            kind,
+            members,
+            cost_class,
+            scope,
+            shareable,
+            replayable,
+            together,
+            walls,
+            choice,
+            retest,
+        })
+    }
+
+    /// Removes the selected calls from the queue, and charges them to their flows.
+    fn take_members(&mut self, now: Tick, id: BatchId, batch: &SelectedBatch) -> TakenCalls {
+        let Selection { ids, items, weight, .. } = &batch.choice;
+        let work = BatchWork { items: *items, weight: *weight };
+        let adaptive = self.is_adaptive();
         let alone = self.queue.flows() <= 1 && self.late.queue.flows() <= 1;
-        for &call in &ids {
+        let mut taken = TakenCalls::new(now, ids.len());
+        for &call in ids {
             let Some(queued) = self.queue.remove(call) else { continue };
-            check_invariant!(InvariantId::OneKey, queued.call.key == key);
+            check_invariant!(InvariantId::OneKey, queued.call.key == batch.key);
             let late = queued.call.deadline.is_some_and(|deadline| deadline.at <= now);
             check_invariant!(InvariantId::NotLate, !late || self.missing.has(Feature::Shedding));
-            waited = waited.saturating_add(now.since(queued.arrived));
-            slo = slo_of(&queued).map(|left| queued.call.slo.unwrap_or(left)).or(slo);
             if adaptive {
                 let share = self.limits.share(&queued.call);
-                self.adaptive.charge(&queued.call, BatchWork { items, weight }, share, alone);
+                self.adaptive.charge(&queued.call, work, share, alone);
             }
-            if let Some(deadline) = queued.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout) {
-                deadlines.add(queued.call.items, deadline.at);
-            }
-            (first, last) = (first.min(queued.arrived), last.max(queued.arrived));
             self.members.insert(call, id);
-            members.push(Member { id: call, items: start..start + queued.call.items });
-            start += queued.call.items;
+            taken.add(now, &queued);
         }
-        check_invariant!(InvariantId::Balanced, start == items);
-        let trial = together == MergeLimit::Trial && members.len() > 1;
-        if members.len() > 1 {
-            self.classes.sent(now, cost_class, id, members.len(), trial);
+        check_invariant!(InvariantId::Balanced, taken.items == *items);
+        taken
+    }
+
+    /// Records a batch of several calls as evidence about merging, and the retest of a ceiling.
+    /// Returns `true` if the batch tests whether the server accepts batches.
+    fn record_merging(&mut self, now: Tick, id: BatchId, batch: &SelectedBatch, calls: usize) -> bool {
+        let trial = batch.together == MergeLimit::Trial && calls > 1;
+        if calls > 1 {
+            self.classes.sent(now, batch.cost_class, id, calls, trial);
         }
-        if let Some(bounded) = retest {
-            self.classes.testing(cost_class, bounded);
+        if let Some(bounded) = batch.retest {
+            self.classes.testing(batch.cost_class, bounded);
         }
+        trial
+    }
+
+    /// Records a batch in flight. The ids of its members are moved to the record.
+    fn record_in_flight(&mut self, id: BatchId, batch: &mut SelectedBatch, calls: usize) {
+        let SelectedBatch { key, cost_class, scope, shareable, replayable, retest, .. } = *batch;
+        let choice = &mut batch.choice;
+        let memory = if self.is_adaptive() { self.adaptive.memory(cost_class) } else { SizeMeasure::PaddedWeight };
         let size = ClassSample {
-            extent: BatchExtent { items, sum: weight, heaviest: max },
-            shared: members.len() > 1,
-            full: items >= walls.items,
-            memory: if adaptive { self.adaptive.memory(cost_class) } else { SizeMeasure::PaddedWeight },
+            extent: BatchExtent { items: choice.items, sum: choice.weight, heaviest: choice.heaviest },
+            shared: calls > 1,
+            full: choice.items >= batch.walls.items,
+            memory,
             retest,
         };
-        self.in_flight.insert(
-            id,
-            InFlightBatch {
-                key: shareable.then_some(key),
-                replayable,
-                cost_class,
-                scope,
-                size,
-                members: ids,
-                waiting: members.len(),
-            },
-        );
+        let members = std::mem::take(&mut choice.ids);
+        let key = shareable.then_some(key);
+        self.in_flight.insert(id, InFlightBatch { key, replayable, cost_class, scope, size, members, waiting: calls });
         *self.scopes_in_flight.entry(scope).or_default() += 1;
+    }
+
+    /// Records a batch in the learned state. Returns the time until it is expected back.
+    fn record_departure(
+        &mut self,
+        now: Tick,
+        id: BatchId,
+        batch: &SelectedBatch,
+        taken: &TakenCalls,
+    ) -> Option<Duration> {
         // Recorded under every policy: requests in flight count when the policy changes, and those
         // that run without overlap are cost samples.
-        let left = self.queue.load_of_key(key).items;
-        let in_all = Weight { sum: weight, max };
         let leaving = Dispatch {
-            key,
-            class: cost_class,
-            items,
-            weight: in_all,
-            kind,
-            calls: u32::try_from(members.len()).unwrap_or(u32::MAX),
-            first,
-            last,
-            alone: !shareable || lone.is_some_and(|lone| lone != UnbatchedReason::NoGain),
-            queued: self.held_by_class(cost_class),
-            left,
-            deadlines,
-            asks: retest.is_some(),
+            key: batch.key,
+            class: batch.cost_class,
+            items: batch.choice.items,
+            weight: batch.weight(),
+            kind: batch.kind,
+            calls: u32::try_from(taken.members.len()).unwrap_or(u32::MAX),
+            first: taken.first,
+            last: taken.last,
+            alone: !batch.shareable || batch.choice.lone.is_some_and(|lone| lone != UnbatchedReason::NoGain),
+            queued: self.held_by_class(batch.cost_class),
+            left: self.queue.load_of_key(batch.key).items,
+            deadlines: taken.deadlines,
+            asks: batch.retest.is_some(),
         };
-        let predicted = self.adaptive.sent(now, id, leaving).map(Duration::from_nanos);
-        self.free.note(now, self.slot_is_free());
-        // The limit that cut a batch short is its cause. A drain is the cause of each of its
-        // batches.
-        let cause = match cause {
+        self.adaptive.sent(now, id, leaving).map(Duration::from_nanos)
+    }
+
+    /// Returns the cause to report. The limit that cut a batch short is its cause. A drain is the
+    /// cause of each of its batches.
+    fn true_cause(&self, batch: &SelectedBatch, cause: DispatchCause, trial: bool) -> DispatchCause {
+        match cause {
             DispatchCause::Drain => cause,
-            _ if retest.is_some() || trial => DispatchCause::Probe,
-            _ => match (bound, who) {
+            _ if batch.retest.is_some() || trial => DispatchCause::Probe,
+            _ => match (batch.choice.bound, batch.members) {
                 (Some(bound), _) => bound,
-                (None, Who::Chosen)
-                    if kind == DispatchKind::Batch && self.is_cut_by_weight(key, in_all, items, walls) =>
-                {
+                (None, MemberChoice::Chosen) if batch.kind == DispatchKind::Batch && self.is_cut_by_weight(batch) => {
                     DispatchCause::Weight
                 }
                 (None, _) => cause,
             },
+        }
+    }
+
+    /// Returns `true` if calls remain in the line and weight kept each of them out of a batch like
+    /// this one. Among chosen calls no single one marks the end of the batch, so all are checked.
+    fn is_cut_by_weight(&self, batch: &SelectedBatch) -> bool {
+        let (own, walls) = (batch.weight(), batch.walls);
+        let left = || self.queue.line(batch.key).take(LEFT_MAX).map(|queued| &queued.call);
+        let joins = |call: &Call| {
+            let more = batch.choice.items.saturating_add(call.items);
+            let sum = own.sum.saturating_add(call.weight.sum);
+            more > walls.items || walls.admits_weight(sum, more, own.max.max(call.weight.max))
         };
-        let other = |(other, head): (KeyId, &QueuedCall)| {
-            other != key && head.call.cost_class == cost_class && !head.call.alone
+        walls.has_weight_cap() && left().next().is_some() && !left().any(joins)
+    }
+
+    /// Counts a batch in the statistics.
+    fn count_dispatch(&mut self, now: Tick, batch: &SelectedBatch, taken: &TakenCalls, cause: DispatchCause) {
+        let items = batch.choice.items;
+        let other = |(key, head): (KeyId, &QueuedCall)| {
+            key != batch.key && head.call.cost_class == batch.cost_class && !head.call.alone
         };
         self.tallies.sent(DispatchEvent {
             now,
-            class: cost_class,
+            class: batch.cost_class,
             cause,
-            lone,
-            alone: !shareable,
-            calls: members.len(),
+            lone: batch.choice.lone,
+            alone: !batch.shareable,
+            calls: taken.members.len(),
             items,
-            items_max: self.limits.scope(scope).batch_items_max,
+            items_max: self.limits.scope(batch.scope).batch_items_max,
             beside: self.in_flight.len() > 1,
-            apart: items < walls.items && self.queue.lines().take(BESIDE_MAX).any(other),
-            waited,
-            slo,
+            apart: items < batch.walls.items && self.queue.lines().take(BESIDE_MAX).any(other),
+            waited: taken.waited,
+            slo: taken.slo,
         });
-        Some(Decision::Dispatch(Batch { id, key, cost_class, members, items, weight, bytes, cause, lone, predicted }))
     }
 }

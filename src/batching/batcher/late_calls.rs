@@ -16,7 +16,7 @@ use super::super::limits::LateTreatment;
 use super::super::queue::{Queue, QueuedCall};
 use super::super::tick::Tick;
 use super::Batcher;
-use super::dispatch::Who;
+use super::selected_batch::MemberChoice;
 
 /// One batch in this many is of late calls, while some wait. Each costs the calls in time its share
 /// of the upstream's time. At a third of a mean batch's time for it, goodput in overload stays
@@ -165,17 +165,17 @@ impl Batcher {
     }
 
     /// Shortens a batch of late calls to its maximum time. Other batches are unchanged.
-    pub(super) fn shorten_late_batch(&mut self, key: KeyId, who: Who) -> Who {
-        let Some(most) = self.late.serving else { return who };
-        match who {
-            Who::Front(want) => {
+    pub(super) fn shorten_late_batch(&mut self, key: KeyId, members: MemberChoice) -> MemberChoice {
+        let Some(most) = self.late.serving else { return members };
+        match members {
+            MemberChoice::Front(want) => {
                 let calls = self.queue.line(key).map(|queued| &queued.call);
                 let items = self.adaptive.items_within(calls, most, LONE_HALVES);
-                Who::Front(Some(want.map_or(items, |want| want.min(items))))
+                MemberChoice::Front(Some(want.map_or(items, |want| want.min(items))))
             }
-            Who::Chosen => {
+            MemberChoice::Chosen => {
                 self.adaptive.shorten_chosen(&self.queue, most, LONE_HALVES);
-                Who::Chosen
+                MemberChoice::Chosen
             }
         }
     }

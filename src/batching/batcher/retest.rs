@@ -14,7 +14,7 @@ use super::super::queue::QueuedCall;
 use super::super::select::{BatchCaps, Selection, choose, expected};
 use super::super::tick::{Tick, nanos};
 use super::Batcher;
-use super::dispatch::Who;
+use super::selected_batch::MemberChoice;
 
 // === impl Batcher ===
 
@@ -36,7 +36,7 @@ impl Batcher {
         &self,
         now: Tick,
         key: KeyId,
-        who: Who,
+        members: MemberChoice,
         kind: DispatchKind,
         cut: &Selection,
     ) -> Option<(Selection, SizeMeasure)> {
@@ -47,16 +47,16 @@ impl Batcher {
         let (class_id, scope) = (head.call.cost_class, head.call.scope);
         let class = self.classes.get(class_id)?;
         let (bounded, target, took) = class.retest(now)?;
-        if head.call.alone || !self.binds(key, who, cut, bounded) {
+        if head.call.alone || !self.binds(key, members, cut, bounded) {
             return None;
         }
         let padded = self.is_padded(class_id);
         let walls = self.walls(class_id, scope).raised(self.limits.scope(scope), padded, bounded, target);
         // A ceiling on weight ends the batch by weight, whatever number of items was requested.
         let want = |most: Option<u32>| most.filter(|_| bounded == SizeMeasure::Items).map(|_| walls.items);
-        let larger = match who {
-            Who::Front(most) => choose(self.view(), self.queue.line(key), MergeLimit::Free, walls, want(most)),
-            Who::Chosen => {
+        let larger = match members {
+            MemberChoice::Front(most) => choose(self.view(), self.queue.line(key), MergeLimit::Free, walls, want(most)),
+            MemberChoice::Chosen => {
                 // The chosen calls are followed by the others of the line.
                 let chosen = self.adaptive.chosen();
                 let first = chosen.iter().filter_map(|id| self.queue.get(*id));
@@ -76,7 +76,7 @@ impl Batcher {
 
     /// Returns `true` if this ceiling cut the batch. The adaptive policy requests no more than
     /// fits, so a batch that weight cuts holds everything that was requested.
-    fn binds(&self, key: KeyId, who: Who, cut: &Selection, bounded: SizeMeasure) -> bool {
+    fn binds(&self, key: KeyId, members: MemberChoice, cut: &Selection, bounded: SizeMeasure) -> bool {
         if bounded == SizeMeasure::Items {
             return cut.bound == Some(super::DispatchCause::Full);
         }
@@ -85,7 +85,7 @@ impl Batcher {
             choose(self.view(), self.queue.line(key), MergeLimit::Free, self.walls(class, scope), None)
         };
         cut.bound == Some(super::DispatchCause::Weight)
-            || matches!(who, Who::Front(Some(_)))
+            || matches!(members, MemberChoice::Front(Some(_)))
                 && cut
                     .ids
                     .first()

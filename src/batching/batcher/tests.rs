@@ -142,7 +142,7 @@ fn a_deadline_inside_the_window_sends_the_batch_early() {
 }
 
 #[test]
-fn a_batch_stops_at_every_limit_and_says_which() {
+fn a_batch_ends_at_each_limit_with_that_limit_as_its_cause() {
     let scope = ScopeLimits {
         batch_items_max: 4,
         batch_weight_max: Some(100),
@@ -275,7 +275,7 @@ fn a_call_whose_slo_is_given_up_still_ends_at_its_later_deadline() {
 }
 
 #[test]
-fn a_full_queue_refuses_fast_and_says_when_to_come_back() {
+fn a_full_queue_rejects_a_call_with_a_retry_after() {
     let mut batcher = Batcher::new(limits(|l| l.queue_items_max = 3), 0);
     for id in 0..3 {
         batcher.offer(ms(0), call(id)).unwrap();
@@ -371,7 +371,7 @@ fn draining_waits_for_nothing() {
 }
 
 #[test]
-fn who_comes_after_the_drain_was_taken_back_waits_again() {
+fn a_call_after_a_cancelled_drain_is_held_again() {
     let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 20)), 0);
     batcher.drain(ms(1));
     batcher.offer(ms(2), call(1)).unwrap();
@@ -422,7 +422,7 @@ fn a_window_starts_when_new_limits_bring_the_free_slot() {
 }
 
 #[test]
-fn who_waits_when_the_policy_changes_is_not_put_behind_all_who_come_later() {
+fn a_call_queued_at_a_policy_change_is_not_sorted_behind_all_later_calls() {
     let adaptive = limits(|l| l.policy = DispatchPolicy::Adaptive { hold_permille: 0 });
     let plain = limits(|l| l.scopes[0].batch_items_max = 1);
     for (before, after) in [(&plain, &adaptive), (&adaptive, &plain)] {
@@ -497,7 +497,7 @@ fn a_late_overload_of_a_larger_batch_does_not_raise_the_size_again() {
 }
 
 #[test]
-fn while_draining_every_batch_says_so() {
+fn the_cause_of_every_batch_during_a_drain_is_drain() {
     let mut batcher = Batcher::new(limits(|l| l.scopes[0].batch_items_max = 2), 0);
     for id in 0..3 {
         batcher.offer(ms(0), call(id)).unwrap();

@@ -103,7 +103,7 @@ fn a_retest_that_works_lifts_the_ceiling_and_one_that_does_not_comes_half_as_oft
 }
 
 #[test]
-fn another_server_is_asked_at_once() {
+fn a_ceiling_is_retested_at_once_after_a_change_of_the_server() {
     let mut ceilings = Ceilings::default();
     ceilings.named(at(0), 16, TOOK);
     assert_eq!(ceilings.retest(at(10 * SECOND)), None);
@@ -112,7 +112,7 @@ fn another_server_is_asked_at_once() {
 }
 
 #[test]
-fn what_is_published_is_never_asked_again_and_the_smallest_holds() {
+fn published_ceilings_are_never_retested_and_the_smallest_applies() {
     let mut ceilings = Ceilings::default();
     ceilings.publish(at(0), SizeMeasure::Items, 16);
     ceilings.publish(at(0), SizeMeasure::Items, 32);
@@ -144,7 +144,7 @@ fn a_batch_in_flight_when_a_ceiling_was_found_moves_it_no_further() {
 }
 
 #[test]
-fn what_is_kept_holds_again_and_is_asked_again() {
+fn restored_ceilings_apply_and_are_retested() {
     let mut ceilings = Ceilings::default();
     ceilings.worked(at(0), extent(16, 3));
     ceilings.too_large(at(0), extent(17, 3), None, TOOK);

@@ -1,6 +1,6 @@
 //! Tests of the cost curve: learning from samples, and robustness against misleading ones.
 
-use super::super::math::float;
+use super::super::rng::SplitMix64;
 use super::*;
 
 mod change;
@@ -9,35 +9,27 @@ mod learning;
 /// A realistic mix of sizes: many small batches, few large ones.
 const MIXED: [u32; 16] = [1, 1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64];
 
-/// `SplitMix64` generator.
-struct Random(u64);
+/// The random numbers of a server.
+struct ServerRandom(SplitMix64);
 
 /// A cost curve and the random source of the server it learns from.
 struct CurveBench {
     cost: CostModel,
-    random: Random,
+    random: ServerRandom,
 }
 
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+impl ServerRandom {
+    const fn new(seed: u64) -> Self {
+        Self(SplitMix64::new(seed))
     }
 
     fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % u64::try_from(end).unwrap()).unwrap()
-    }
-
-    fn uniform(&mut self) -> f64 {
-        float(self.next() >> 11) / float(1 << 53)
+        usize::try_from(self.0.bits() % u64::try_from(end).unwrap()).unwrap()
     }
 
     /// Returns a value with mean 1 and this standard deviation, as the sum of twelve uniform ones.
     fn noise(&mut self, sigma: f64) -> f64 {
-        1.0 + sigma * ((0..12).map(|_| self.uniform()).sum::<f64>() - 6.0)
+        1.0 + sigma * ((0..12).map(|_| self.0.unit()).sum::<f64>() - 6.0)
     }
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
@@ -57,7 +49,7 @@ impl Random {
 
 impl CurveBench {
     fn new(seed: u64) -> Self {
-        Self { cost: CostModel::default(), random: Random(seed) }
+        Self { cost: CostModel::default(), random: ServerRandom::new(seed) }
     }
 
     /// Returns a curve after this many batches of mixed sizes that took `curve(n)` milliseconds.

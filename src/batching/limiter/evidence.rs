@@ -35,15 +35,7 @@ impl ConcurrencyLimiter {
     pub(in super::super) fn on_completion(&mut self, now: Tick, mark: &FlightRecord, mut done: Completion) {
         self.now = self.now.max(now);
         done.items = mark.items;
-        self.batches = self.batches.saturating_sub(u32::from(done.calls > 1));
-        self.flights = self.flights.saturating_sub(1);
-        if !mark.alone {
-            self.merged_flights = self.merged_flights.saturating_sub(1);
-            self.merged_items = self.merged_items.saturating_sub(u64::from(mark.items));
-            self.newest = self.newest.saturating_sub(u32::from(mark.newest));
-        }
-        self.gate =
-            self.gate.filter(|_| done.queued > 0).map(|gate| QueueRelease { limit: gate.limit + gate.step, ..gate });
+        self.end_flight(mark, &done);
         if !done.answered {
             self.wave.give_up();
         }
@@ -55,17 +47,7 @@ impl ConcurrencyLimiter {
         // server.
         let latency = done.first_byte.filter(|_| mark.alone).unwrap_or_else(|| span(mark.sent, now));
         let limited = self.limit.is_some();
-        if done.calls == 1 && mark.clean && (!limited || mark.alone) && self.trial.is_none() {
-            self.learn_lone(now, mark, latency);
-        } else if done.calls == 1 && !limited && self.trial.is_none() {
-            // A lone call beside a pair, which is compared with the calls around it.
-            self.level.observe_lone(latency);
-        }
-        if limited {
-            self.curve.forget_rate();
-        } else {
-            self.curve.record_completion(mark.sent, now, mark.items);
-        }
+        self.observe_load(now, mark, latency, done.calls);
         let settled = !limited || self.trial.is_some() || self.settle(now);
         let mean = (span(done.first, now) + span(done.last, now)) / 2.0;
         done.here = self.items_here(done.queued) + u64::from(mark.items);
@@ -76,15 +58,7 @@ impl ConcurrencyLimiter {
             return self.release(now, OpenReason::NoQueue);
         }
         if mark.alone {
-            if self.trial.is_some() {
-                self.learn_trial(now, mark, &done);
-            }
-            let new = mark.sent >= self.schedule.since;
-            if settled && new && self.limit.is_some() && self.trial.is_none() && self.growth.cap() == 1 {
-                self.grow(now, mark, latency, &done);
-            }
-            self.open_unmerged(now, done.queued);
-            return;
+            return self.learn_unmergeable(now, mark, latency, &done, settled);
         }
         (self.last_merged, self.unmerged) = (now, 0);
         self.answered += u64::from(mark.items);
@@ -99,6 +73,48 @@ impl ConcurrencyLimiter {
             self.learn_limited(now, mark, latency, &done);
         }
         self.begin_trial(now, &done);
+    }
+
+    /// Removes a request from those in flight. The release of a queue advances with each end.
+    fn end_flight(&mut self, mark: &FlightRecord, done: &Completion) {
+        self.batches = self.batches.saturating_sub(u32::from(done.calls > 1));
+        self.flights = self.flights.saturating_sub(1);
+        if !mark.alone {
+            self.merged_flights = self.merged_flights.saturating_sub(1);
+            self.merged_items = self.merged_items.saturating_sub(u64::from(mark.items));
+            self.newest = self.newest.saturating_sub(u32::from(mark.newest));
+        }
+        self.gate =
+            self.gate.filter(|_| done.queued > 0).map(|gate| QueueRelease { limit: gate.limit + gate.step, ..gate });
+    }
+
+    /// Records the latency of a lone call, and the rate of answers while there is no limit.
+    fn observe_load(&mut self, now: Tick, mark: &FlightRecord, latency: f64, calls: u32) {
+        let limited = self.limit.is_some();
+        if calls == 1 && mark.clean && (!limited || mark.alone) && self.trial.is_none() {
+            self.learn_lone(now, mark, latency);
+        } else if calls == 1 && !limited && self.trial.is_none() {
+            // A lone call beside a pair, which is compared with the calls around it.
+            self.level.observe_lone(latency);
+        }
+        if limited {
+            self.curve.forget_rate();
+        } else {
+            self.curve.record_completion(mark.sent, now, mark.items);
+        }
+    }
+
+    /// Records an answer to a request that cannot be merged. `settled`: the server is not working
+    /// on requests from before a jump.
+    fn learn_unmergeable(&mut self, now: Tick, mark: &FlightRecord, latency: f64, done: &Completion, settled: bool) {
+        if self.trial.is_some() {
+            self.learn_trial(now, mark, done);
+        }
+        let new = mark.sent >= self.schedule.since;
+        if settled && new && self.limit.is_some() && self.trial.is_none() && self.growth.cap() == 1 {
+            self.grow(now, mark, latency, done);
+        }
+        self.open_unmerged(now, done.queued);
     }
 
     /// Records the sojourn time of calls for the harm test. Returns `true` if clients wait longer

@@ -130,14 +130,7 @@ impl BatchCap {
         self.pay.add(served / f64::from(items) / (base.service / base.items.max(1.0)).max(1.0));
         let first = f64::from(items) <= 2.0 * base.items.max(1.0);
         let ratio = self.pay.value();
-        let clear = ratio < CLEAR.0 || ratio > CLEAR.1;
-        let need = match (first, clear) {
-            (true, true) => PAIR_SAMPLES,
-            (true, false) => UNCLEAR_PAIRS,
-            (false, true) => SIZE_SAMPLES,
-            (false, false) => UNCLEAR_SIZES,
-        };
-        if self.pay.count < need {
+        if self.pay.count < samples_needed(first, ratio) {
             return GrowthOutcome::Nothing;
         }
         self.pay = SampleMean::default();
@@ -172,6 +165,18 @@ impl BatchCap {
         let (latency, items) = (self.lone.value(), self.lone_items.value());
         self.cap = u32::try_from(super::super::math::whole((2.0 * items).ceil())).unwrap_or(u32::MAX).max(2);
         GrowthOutcome::Base { latency, items }
+    }
+}
+
+/// Returns the number of samples that a conclusion requires. `first`: the batches are of the first
+/// size that is tested; `ratio`: the mean cost of their items, relative to a lone call.
+fn samples_needed(first: bool, ratio: f64) -> u32 {
+    let clear = ratio < CLEAR.0 || ratio > CLEAR.1;
+    match (first, clear) {
+        (true, true) => PAIR_SAMPLES,
+        (true, false) => UNCLEAR_PAIRS,
+        (false, true) => SIZE_SAMPLES,
+        (false, false) => UNCLEAR_SIZES,
     }
 }
 

@@ -49,7 +49,7 @@ fn on_a_line_only_a_handful_waits_and_all_of_the_rest_leaves_at_high_load() {
 }
 
 #[test]
-fn far_below_the_lowest_load_nobody_waits_for_the_next() {
+fn far_below_the_lowest_load_no_call_is_held() {
     let flat = planned(times(32, |_| 20_000));
     let (lowest, one) = (128, PlanDecision::Send(1));
     assert_eq!(flat.at(rate(lowest), 1), PlanDecision::Wait { otherwise: 1 }, "calls that arrive soon are free there");

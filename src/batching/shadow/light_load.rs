@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_that_falls_says_that_it_was_mistaken() {
+    fn a_falling_bound_is_reported_as_mistaken_once() {
         let mut loads = LightLoadBound::default();
         let steady: Vec<LoadVerdict> = (0..20).map(|_| loads.judge(48, 240_000_000)).collect();
         assert!(steady[1..].iter().all(|verdict| !verdict.mistaken), "{steady:?}");

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::super::call::{CallId, CostClassId, Weight};
 use super::super::cost::{CostModel, CostSample};
-use super::super::splitmix64::Draw;
+use super::super::rng::SplitMix64;
 use super::super::tick::{Tick, nanos};
 use super::concurrency::{AnsweredCall, ConcurrencyEstimator};
 use super::light_load::{LightLoadBound, LoadVerdict};
@@ -51,7 +51,7 @@ pub(super) struct ServerModel {
     /// Instant of the last answer.
     last: Tick,
     load: ConcurrencyEstimator,
-    draw: Draw,
+    draw: SplitMix64,
 }
 
 /// Measurements of one cost class.
@@ -109,7 +109,7 @@ impl ServerModel {
             passing: BTreeMap::new(),
             last: Tick::default(),
             load: ConcurrencyEstimator::default(),
-            draw: Draw::new(seed),
+            draw: SplitMix64::new(seed),
         }
     }
 

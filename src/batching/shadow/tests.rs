@@ -1,6 +1,6 @@
 use super::super::call::KeyId;
 use super::super::limits::{DispatchPolicy, ScopeLimits};
-use super::super::splitmix64::Draw;
+use super::super::rng::SplitMix64;
 use super::super::tick::nanos;
 use super::*;
 
@@ -35,7 +35,7 @@ struct ForwardedRun {
     calls: u64,
 }
 
-fn pass(real: RealServer, every: u64, calls: u64, items: fn(&mut Draw) -> u32, seed: u64) -> ForwardedRun {
+fn pass(real: RealServer, every: u64, calls: u64, items: fn(&mut SplitMix64) -> u32, seed: u64) -> ForwardedRun {
     pass_keys(real, every, calls, items, (1, limits()), seed)
 }
 
@@ -44,11 +44,11 @@ fn pass_keys(
     mut real: RealServer,
     every: u64,
     calls: u64,
-    items: fn(&mut Draw) -> u32,
+    items: fn(&mut SplitMix64) -> u32,
     (keys, limits): (u64, Limits),
     seed: u64,
 ) -> ForwardedRun {
-    let mut draw = Draw::new(seed);
+    let mut draw = SplitMix64::new(seed);
     let mut shadow = Shadow::new(limits, seed);
     let mut would = Vec::new();
     let (mut at, mut ends, mut predicted, mut passed) = (0_u64, BTreeMap::new(), 0, 0);
@@ -143,7 +143,7 @@ fn a_server_that_is_never_idle_is_learned_from_the_time_between_its_answers() {
 }
 
 #[test]
-fn what_clients_send_in_batches_of_their_own_says_what_batches_take() {
+fn batches_of_clients_show_the_cost_of_batches() {
     // 4 ms, and half a millisecond per item.
     let real = RealServer { places: vec![0], takes: |items| 4000 * US + 500 * US * u64::from(items) };
     let run = pass(real, 30_000 * US, 2000, |draw| [1, 2, 4, 8, 16][usize::try_from(draw.bits() % 5).unwrap()], 5);
@@ -161,7 +161,7 @@ fn what_clients_send_in_batches_of_their_own_says_what_batches_take() {
 #[test]
 fn calls_that_run_side_by_side_are_seen_to() {
     // First rarely enough to find the server idle, then three at a time.
-    let mut draw = Draw::new(6);
+    let mut draw = SplitMix64::new(6);
     let mut shadow = Shadow::new(limits(), 6);
     let call = |id| Call { key: KeyId(1), ..Call::new(CallId(id)) };
     for id in 0..20 {
@@ -209,7 +209,7 @@ fn a_server_that_is_slower_under_load_is_predicted_to_be() {
 }
 
 #[test]
-fn the_same_calls_say_the_same() {
+fn the_same_calls_give_the_same_shadow_outcome() {
     let run = || pass(RealServer { places: vec![0, 0], takes: |_| 5000 * US }, 2_600 * US, 1500, |_| 1, 8);
     let (one, other) = (run(), run());
     assert_eq!(one.would, other.would);
@@ -217,7 +217,7 @@ fn the_same_calls_say_the_same() {
 }
 
 #[test]
-fn who_leaves_is_out_of_the_shadow_as_well() {
+fn a_cancelled_call_leaves_the_shadow_too() {
     let mut shadow = Shadow::new(limits(), 9);
     let call = |id| Call { key: KeyId(1), ..Call::new(CallId(id)) };
     for id in 0..10 {
@@ -263,7 +263,7 @@ fn what_is_remembered_is_bounded() {
 
 /// Batches the calls of [`pass`] in a core before such a server. Returns the mean latency in
 /// nanoseconds and the mean items in a batch in thousandths.
-fn batched(real: RealServer, every: u64, calls: u64, items: fn(&mut Draw) -> u32, seed: u64) -> (u64, u64) {
+fn batched(real: RealServer, every: u64, calls: u64, items: fn(&mut SplitMix64) -> u32, seed: u64) -> (u64, u64) {
     batched_keys(real, every, calls, items, (1, limits()), seed)
 }
 
@@ -271,11 +271,11 @@ fn batched_keys(
     mut real: RealServer,
     every: u64,
     calls: u64,
-    items: fn(&mut Draw) -> u32,
+    items: fn(&mut SplitMix64) -> u32,
     (keys, limits): (u64, Limits),
     seed: u64,
 ) -> (u64, u64) {
-    let mut draw = Draw::new(seed);
+    let mut draw = SplitMix64::new(seed);
     let mut core = Batcher::new(limits, seed);
     let (mut at, mut running, mut came) = (0_u64, BTreeMap::new(), BTreeMap::new());
     let (mut latency, mut sent, mut batches) = (0, 0_u64, 0);
@@ -328,7 +328,7 @@ fn what_is_predicted_is_about_what_batching_then_does() {
     // batches.
     let takes = |items: u32| 4000 * US + 500 * US * u64::from(items);
     for (seed, every) in [(11, 12_000), (12, 8_000), (13, 6_500)] {
-        let mix: fn(&mut Draw) -> u32 = |draw| [1, 1, 2, 4][usize::try_from(draw.bits() % 4).unwrap()];
+        let mix: fn(&mut SplitMix64) -> u32 = |draw| [1, 1, 2, 4][usize::try_from(draw.bits() % 4).unwrap()];
         let run = pass(RealServer { places: vec![0], takes }, every * US, 6000, mix, seed);
         let (predicted, items, _) = told(&run);
         let (real, real_items) = batched(RealServer { places: vec![0], takes }, every * US, 6000, mix, seed);
@@ -353,11 +353,11 @@ fn the_prediction_is_what_the_core_then_does_before_servers_of_each_kind() {
         places: usize,
         takes: fn(u32) -> u64,
         every: u64,
-        items: fn(&mut Draw) -> u32,
+        items: fn(&mut SplitMix64) -> u32,
         keys: u64,
     }
-    let one: fn(&mut Draw) -> u32 = |_| 1;
-    let mix: fn(&mut Draw) -> u32 = |draw| [1, 1, 2, 4][usize::try_from(draw.bits() % 4).unwrap()];
+    let one: fn(&mut SplitMix64) -> u32 = |_| 1;
+    let mix: fn(&mut SplitMix64) -> u32 = |draw| [1, 1, 2, 4][usize::try_from(draw.bits() % 4).unwrap()];
     let cases = [
         // 48 calls in flight on average, each client with a key of its own.
         Case { name: "64 at once", places: 64, takes: |_| 200_000 * US, every: 4200 * US, items: one, keys: 48 },

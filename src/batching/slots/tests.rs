@@ -12,14 +12,14 @@ struct Server {
     noise: u64,
     /// Probability of an execution that takes six times as long, in thousandths.
     stall_permille: u32,
-    draw: Draw,
+    draw: SplitMix64,
 }
 
 /// A proxy with a full batch queued at any time, or with one every `gap`.
 struct SlotBench {
     server: Server,
     slots: SlotEstimator,
-    draw: Draw,
+    draw: SplitMix64,
     now: u64,
     /// Flight, expected completion, actual completion.
     out: Vec<(SlotFlight, u64, u64)>,
@@ -32,7 +32,7 @@ struct SlotBench {
 
 impl Server {
     fn new(slots: usize, host: u64, time: u64) -> Self {
-        Self { free: vec![0; slots], host, time, noise: 80, stall_permille: 0, draw: Draw::new(11) }
+        Self { free: vec![0; slots], host, time, noise: 80, stall_permille: 0, draw: SplitMix64::new(11) }
     }
 
     fn answers_at(&mut self, now: u64) -> u64 {
@@ -54,7 +54,7 @@ impl SlotBench {
         Self {
             server,
             slots: SlotEstimator::new(),
-            draw: Draw::new(seed),
+            draw: SplitMix64::new(seed),
             now: 0,
             out: Vec::new(),
             slots_max,
@@ -281,7 +281,7 @@ fn no_more_than_one_batch_beyond_the_slots_is_out() {
 #[test]
 fn an_idle_upstream_is_always_free() {
     let mut slots = SlotEstimator::new();
-    let mut draw = Draw::new(1);
+    let mut draw = SplitMix64::new(1);
     let view = SlotInputs { in_flight: 0, earliest_due: None, slots_max: 0, samples: 0, mean_time: 0, backlog: false };
     assert_eq!(slots.decide(Tick(0), view, &mut draw), SlotAvailability::Free);
     assert_eq!(slots.wait(0, None, Tick(0)), 0);

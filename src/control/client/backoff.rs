@@ -94,6 +94,7 @@ pub(super) fn part(time: Duration, random: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use strum::VariantArray as _;
 
     use super::*;
     use crate::client::address::ControllerAddress;
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_sent_elsewhere_goes_soon_and_who_is_sent_about_waits() {
+    fn a_redirect_to_a_named_controller_is_fast_and_one_to_any_waits() {
         let mut pace = Backoff::default();
         let away = SessionEnd {
             named: Some(ControllerAddress { host: "b".into(), port: 1 }),
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_controller_asks_for_is_waited_at_least() {
+    fn the_delay_of_the_controller_is_a_lower_bound() {
         let busy = SessionEnd { not_before: 20 * S, ..end(DisconnectReason::Busy) };
         assert_eq!(Backoff::default().again(&busy, None, Duration::ZERO, 0), 20 * S);
         assert!(Backoff::default().again(&busy, None, Duration::ZERO, u64::MAX) > 39 * S);
@@ -165,8 +166,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_wait_is_within_its_bounds(ends in 0..1000_u32, random: u64, reason in 0..DisconnectReason::ALL.len(), took in 0..100_u32) {
-            let wait = Backoff { ends }.again(&end(DisconnectReason::ALL[reason]), None, S * took, random);
+        fn every_wait_is_within_its_bounds(ends in 0..1000_u32, random: u64, reason in 0..DisconnectReason::VARIANTS.len(), took in 0..100_u32) {
+            let wait = Backoff { ends }.again(&end(DisconnectReason::VARIANTS[reason]), None, S * took, random);
             prop_assert!(wait <= WAIT_MAX && (wait >= WAIT_MIN || ends == 0));
             let report = about(5 * S, random);
             prop_assert!((4 * S..=6 * S).contains(&report));

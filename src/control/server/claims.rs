@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_is_read_as_the_rfc_says() {
+    fn base64_is_decoded_as_in_the_rfc() {
         for (text, bytes) in
             [("", ""), ("Zg", "f"), ("Zm8", "fo"), ("Zm9v", "foo"), ("Zm9vYmFy", "foobar"), ("_-8", "\u{ff}\u{ef}")]
         {

@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_says_or_reads_nothing_is_dropped() {
+    async fn a_silent_or_unread_connection_is_dropped() {
         let limits = ServerLimits::default();
         let (streams, _) = streams(limits.clone());
         let dies = |line: &Arc<Connection>| {

@@ -2,8 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use strum::{IntoStaticStr, VariantArray};
+
 /// A counted stream event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum StreamEvent {
     /// Streams that sent `Hello`.
     Opened,
@@ -49,64 +52,17 @@ pub enum StreamEvent {
     UnknownFields,
 }
 
-/// Counters of all stream events.
+/// Counters of all stream events, in the order of the variants.
 #[derive(Debug, Default)]
-pub(super) struct StreamEventCounters([AtomicU64; StreamEvent::ALL.len()]);
+pub(super) struct StreamEventCounters([AtomicU64; StreamEvent::VARIANTS.len()]);
 
 // === impl StreamEvent ===
 
 impl StreamEvent {
-    /// All events, in the order of their counters.
-    pub const ALL: [Self; 21] = [
-        Self::Opened,
-        Self::Shed,
-        Self::Handshake,
-        Self::NotAStream,
-        Self::Invalid,
-        Self::Forbidden,
-        Self::Busy,
-        Self::Unavailable,
-        Self::Foreign,
-        Self::Unannounced,
-        Self::Malformed,
-        Self::Truncated,
-        Self::Flood,
-        Self::Replaced,
-        Self::Idle,
-        Self::Slow,
-        Self::Reports,
-        Self::Events,
-        Self::Repeated,
-        Self::UnknownKinds,
-        Self::UnknownFields,
-    ];
-
     /// Returns the label value.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Opened => "opened",
-            Self::Shed => "shed",
-            Self::Handshake => "handshake",
-            Self::NotAStream => "not_a_stream",
-            Self::Invalid => "invalid",
-            Self::Forbidden => "forbidden",
-            Self::Busy => "busy",
-            Self::Unavailable => "unavailable",
-            Self::Foreign => "foreign",
-            Self::Unannounced => "unannounced",
-            Self::Malformed => "malformed",
-            Self::Truncated => "truncated",
-            Self::Flood => "flood",
-            Self::Replaced => "replaced",
-            Self::Idle => "idle",
-            Self::Slow => "slow",
-            Self::Reports => "reports",
-            Self::Events => "events",
-            Self::Repeated => "repeated",
-            Self::UnknownKinds => "unknown_kinds",
-            Self::UnknownFields => "unknown_fields",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -123,17 +79,5 @@ impl StreamEventCounters {
 
     pub(super) fn get(&self, count: StreamEvent) -> u64 {
         self.0[count as usize].load(Ordering::Relaxed)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_count_has_its_own_place() {
-        for (at, count) in StreamEvent::ALL.into_iter().enumerate() {
-            assert_eq!(count as usize, at);
-        }
     }
 }

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_made_up_for_one_pod_use_up_nobody_elses_reviews() {
+    fn invalid_tokens_of_one_pod_use_no_reviews_of_another() {
         let mut known = ReviewCache::new(Tick(0));
         assert_eq!(known.find(Tick(0), &[0; 32], ("n", "mine")), Ok(None));
         for at in 1..200 {

@@ -11,7 +11,7 @@ fn bytes(value: &Value) -> Vec<u8> {
 }
 
 #[test]
-fn a_newer_peer_may_say_more_and_it_is_counted() {
+fn unknown_fields_of_a_newer_peer_are_counted() {
     let hello = json!({
         "kind": "Hello", "version": "0.9.0", "minor": 1, "features": ["acks", "telepathy"], "pod": {"uid": "u", "zone": "a"},
         "mood": "fine", "colours": {"deep": [1, 2, {"er": null}]}, "epoch": 7,
@@ -39,7 +39,7 @@ fn a_newer_peer_may_say_more_and_it_is_counted() {
 }
 
 #[test]
-fn an_older_peer_may_say_less_and_what_is_absent_changes_nothing() {
+fn absent_fields_of_an_older_peer_have_defaults() {
     let report =
         json!({"kind": "Report", "overMs": 5000, "upstreams": [{"routes": [{"route": "/a", "calls": {"served": 3}}]}]});
     let Some(SidecarMessage::Report(report)) = decode_sidecar_message(&bytes(&report)).unwrap().message else {
@@ -79,7 +79,7 @@ fn an_older_peer_may_say_less_and_what_is_absent_changes_nothing() {
 }
 
 #[test]
-fn what_is_no_message_is_said_to_be_none() {
+fn malformed_messages_are_rejected() {
     for wrong in [
         &b"GET / HTTP/1.1"[..],
         b"{}",
@@ -264,7 +264,7 @@ fn every_message_reads_back_as_it_was_written() {
 }
 
 #[test]
-fn what_a_pod_says_is_cut_to_size() {
+fn the_fields_of_a_pod_are_truncated() {
     let long = "é".repeat(2000);
     let hello = Hello {
         version: long.clone(),

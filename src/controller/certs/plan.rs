@@ -189,7 +189,7 @@ mod tests {
         /// A client that connected within the last three days trusts the current leaf, over years,
         /// as long as the controller is never down for that time.
         #[test]
-        fn who_was_away_for_three_days_still_believes_what_is_shown(pauses in prop::collection::vec(1..2 * DAY, 800)) {
+        fn a_client_without_updates_for_three_days_trusts_the_certificate(pauses in prop::collection::vec(1..2 * DAY, 800)) {
             let mut now = 10_000 * DAY;
             let mut held = held(&[], None);
             // Trusted CAs at each time.

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn leading_ends_by_the_clock_without_anybody_saying_so() {
+    fn leadership_ends_by_the_clock_alone() {
         let clock = Clock::start();
         let always = Leadership::always(clock);
         assert!(always.leads());
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_whose_own_lease_has_run_out_names_nobody_and_keeps_what_it_remembers() {
+    fn a_replica_with_an_expired_lease_names_no_leader_and_keeps_its_term() {
         let leader = |name: &str| Some(LeaderReplica { name: name.to_owned(), address: Some(format!("{name}:9444")) });
         let reign = Some(LeadershipTerm { transitions: 3, acquired: 7 });
         let (tell, seen) = watch::channel(LeadershipState { leads: true, leader: leader("me"), reign });

@@ -32,7 +32,7 @@ fn our_own_lease_is_renewed() {
 }
 
 #[test]
-fn a_lease_seen_for_the_first_time_is_left_alone_however_old_it_says_it_is() {
+fn a_lease_seen_for_the_first_time_is_respected_whatever_its_age() {
     let old = held("other", 0);
     assert_eq!(evaluate(Some(&old), ME, seconds(100), None), LeaseAction::Yield(seconds(115)));
 }
@@ -47,7 +47,7 @@ fn a_lease_not_renewed_for_its_duration_is_taken_and_not_a_moment_earlier() {
 }
 
 #[test]
-fn a_renewal_counts_from_when_it_was_seen_even_if_it_says_an_earlier_time() {
+fn a_renewal_counts_from_its_observation_and_not_from_its_time() {
     let seen = observe(None, &held("other", 500), seconds(100));
     let renewed = held("other", 3);
     let seen = observe(Some(seen), &renewed, seconds(110));
@@ -64,14 +64,14 @@ fn another_version_of_the_same_record_is_no_renewal() {
 }
 
 #[test]
-fn a_lease_that_says_to_hold_for_ever_does_not() {
+fn a_lease_with_an_unlimited_duration_expires() {
     let record = LeaseRecord { duration: Duration::from_secs(1 << 30), ..held("other", 5) };
     let seen = observe(None, &record, seconds(0));
     assert_eq!(evaluate(Some(&record), ME, seconds(300), Some(&seen)), LeaseAction::Acquire);
 }
 
 #[test]
-fn a_leader_counts_from_before_it_asked() {
+fn a_term_counts_from_before_the_request() {
     let mut me = Candidate::new(ME, None);
     assert_eq!(me.ask(seconds(1), 0), LeaseRequest::Read);
     assert!(me.answered(seconds(2), LeaseResponse::Read(None)));
@@ -99,7 +99,7 @@ fn an_error_does_not_end_leading_at_once_but_a_lease_in_other_hands_does() {
 }
 
 #[test]
-fn letting_go_names_nobody_and_only_what_is_ours_is_let_go() {
+fn a_release_clears_the_holder_and_applies_to_our_own_lease_only() {
     let mut me = Candidate::new(ME, None);
     assert_eq!(me.release(), None);
     me.answered(seconds(1), LeaseResponse::Wrote(held(ME, 2)));
@@ -329,7 +329,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_two_lead_at_once_whatever_clocks_say_and_calls_do(
+    fn no_two_replicas_lead_at_once_under_any_clock_skew_or_request_fate(
         skews in prop::collection::vec(skew(), 2..5),
         luck in prop::collection::vec(luck(), 20..200),
     ) {
@@ -344,7 +344,7 @@ proptest! {
     }
 
     #[test]
-    fn somebody_leads_when_calls_come_through(skews in prop::collection::vec(skew(), 1..5)) {
+    fn one_replica_leads_while_requests_succeed(skews in prop::collection::vec(skew(), 1..5)) {
         let quick = RequestFate { there: 5, back: 5, lost: 0, pause: 0 };
         let mut world = world(&skews, vec![quick]);
         world.run(60_000);

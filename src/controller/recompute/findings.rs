@@ -241,7 +241,7 @@ fn captured(input: &RecomputeInput<'_>, all: &BypassMap<'_>, attachment: &Attach
             "the injection record (annotation groupage.dev/status) is missing or invalid: {}",
             some_of(&silent, NAMED_MAX)
         );
-        return say(ConditionStatus::Unknown, "NotSaid", message);
+        return say(ConditionStatus::Unknown, "RecordMissing", message);
     }
     let pods = attachment.pods.len();
     let sidecars = if pods == 1 { "its sidecar" } else { "their sidecars" };

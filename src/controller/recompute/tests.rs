@@ -84,7 +84,7 @@ fn words((status, reason, _): (String, String, String)) -> String {
 }
 
 #[test]
-fn all_seven_conditions_are_said_with_the_generation_and_without_a_guess() {
+fn all_seven_conditions_have_the_generation_and_are_unknown_without_evidence() {
     let status = Scene::with(app()).status();
     let types: Vec<&str> = status.conditions.iter().map(|condition| condition.type_.as_str()).collect();
     let all = ["Accepted", "Programmed", "TrafficCaptured", "SLOMet", "Merging", "RolloutHealthy", "Ready"];
@@ -107,7 +107,7 @@ fn all_seven_conditions_are_said_with_the_generation_and_without_a_guess() {
 }
 
 #[test]
-fn sidecars_that_run_it_make_it_programmed_and_all_else_says_why_not() {
+fn a_policy_is_programmed_once_all_its_sidecars_run_it() {
     let mut scene = Scene::with(app());
     scene.injected("p", &[]);
     scene.injected("q", &[]);
@@ -146,11 +146,11 @@ fn what_goes_around_a_sidecar_is_named_once_for_all_pods() {
     assert!(reason == "Bypassed" && message.contains("svc/late:80"), "{reason}: {message}");
     injected(&mut scene.world, pod("a", "p", &[("app", "x")]));
     injected(&mut scene.world, pod("a", "q", &[("app", "x")]));
-    assert_eq!(words(scene.condition(ConditionType::TrafficCaptured)), "Unknown/NotSaid");
+    assert_eq!(words(scene.condition(ConditionType::TrafficCaptured)), "Unknown/RecordMissing");
 }
 
 #[test]
-fn a_pod_that_the_webhook_missed_is_found_counted_and_told_on_its_workload() {
+fn a_pod_that_the_webhook_missed_is_counted_and_reported_on_its_workload() {
     let mut scene = Scene::with(app());
     namespace(&mut scene.world, "a", &[("groupage.dev/inject", "enabled")]);
     insert(&mut scene.world.replica_sets, ObjectKey::new("a", "emb-1"), owner_of("u", Some(deployment("emb"))));
@@ -198,7 +198,7 @@ fn a_policy_that_is_not_obeyed_keeps_what_was_in_force_and_makes_no_profile() {
 }
 
 #[test]
-fn a_profile_is_made_for_every_edit_and_the_change_is_told_once() {
+fn a_profile_is_created_for_every_edit_and_the_change_is_reported_once() {
     let mut scene = Scene::with(app());
     let first = scene.look(1).make;
     assert_eq!(first.len(), 1);
@@ -296,7 +296,7 @@ fn while_a_profile_is_tried_the_one_before_it_stays_in_force() {
 }
 
 #[test]
-fn a_profile_that_is_not_there_is_said_and_nothing_is_made_of_it() {
+fn a_missing_profile_is_reported_and_none_is_created() {
     let mut scene = Scene::with(json!({"selector": {"matchLabels": {"app": "x"}}, "profileRef": {"name": "fast"}}));
     scene.injected("p", &[]);
     assert_eq!(words(scene.condition(ConditionType::Programmed)), "False/ProfileNotFound");
@@ -307,7 +307,7 @@ fn a_profile_that_is_not_there_is_said_and_nothing_is_made_of_it() {
 }
 
 #[test]
-fn the_oldest_unused_profiles_of_a_policy_go_and_nobody_elses() {
+fn only_the_oldest_unused_profiles_of_a_policy_are_deleted() {
     let mut scene = Scene::with(json!({"selector": {"matchLabels": {"app": "x"}}, "rollout": {"historyLimit": 1}}));
     let own = |scene: &mut Scene, name: &str, minute: u32, owner: Option<&str>| {
         profile(&mut scene.world, "a", name, json!({}));

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arm_of_no_weight_gets_nobody_and_an_arm_of_little_gets_one() {
+    fn an_arm_without_weight_gets_no_pod_and_one_of_little_weight_gets_one() {
         let pods = uids(3);
         assert!(given(&pods, &[100, 0]).iter().all(|arm| *arm == 0));
         assert_eq!(given(&pods, &[99, 1]).iter().filter(|arm| **arm == 1).count(), 1);
@@ -279,7 +279,7 @@ mod tests {
         }
 
         #[test]
-        fn a_pods_arm_depends_on_nobody_else_as_long_as_no_arm_is_empty(count in 20..60_usize, gone in 0..10_usize) {
+        fn the_arm_of_a_pod_is_independent_of_other_pods_while_no_arm_is_empty(count in 20..60_usize, gone in 0..10_usize) {
             let pods = uids(count);
             let all = given(&pods, &[50, 50]);
             let rest = given(&pods[gone..], &[50, 50]);

@@ -18,6 +18,7 @@ use super::{ArmCounts, RegressionThresholds};
 use crate::control::histogram::Histogram;
 use crate::tuner::{millis, share};
 use std::time::Duration;
+use strum::IntoStaticStr;
 
 /// Probability of a false alarm in one comparison of any length, shared by the tests.
 const ALPHA: f64 = 0.05;
@@ -94,15 +95,17 @@ pub enum ComparisonResult {
 }
 
 /// Category of a regression.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr)]
 pub enum Regression {
     /// An abrupt increase of errors.
     ErrorsJumped,
     /// An abrupt increase of slow calls.
     LatencyJumped,
     /// A larger share of errors.
+    #[strum(serialize = "ErrorRateRegression")]
     ErrorRate,
     /// A higher 99th percentile.
+    #[strum(serialize = "LatencyP99Regression")]
     LatencyP99,
 }
 
@@ -111,13 +114,8 @@ pub enum Regression {
 impl Regression {
     /// Returns the name used in Events.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ErrorsJumped => "ErrorsJumped",
-            Self::LatencyJumped => "LatencyJumped",
-            Self::ErrorRate => "ErrorRateRegression",
-            Self::LatencyP99 => "LatencyP99Regression",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -319,14 +317,14 @@ fn float(count: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use groupage_simulator::splitmix64::SplitMix64;
+    use groupage_simulator::random::RandomStream;
 
     const SIDE: ComparisonDesign = ComparisonDesign { candidates: 1, turns: false };
 
     /// Draws calls with log-normal latency around 60 ms, scaled by a factor; a share of them fails.
     /// Calls of a batch share latency and outcome.
     fn counts(
-        draw: &mut SplitMix64,
+        draw: &mut RandomStream,
         calls: u64,
         (times, failing): (f64, f64),
         (cluster, shock): (u64, f64),
@@ -352,7 +350,7 @@ mod tests {
         cluster: u64,
         candidate: (f64, f64),
     ) -> Option<(usize, ComparisonResult)> {
-        let mut draw = SplitMix64::new(seed, 3);
+        let mut draw = RandomStream::new(seed, 3);
         let mut comparison = Comparison::default();
         (1..=looks).find_map(|look| {
             // The load affects both arms.
@@ -385,7 +383,7 @@ mod tests {
 
     #[test]
     fn where_calls_are_few_there_is_a_line_all_the_same_and_it_stays() {
-        let mut draw = SplitMix64::new(7, 3);
+        let mut draw = RandomStream::new(7, 3);
         let mut comparison = Comparison::default();
         let mut drawn = Vec::new();
         for _ in 0..60 {
@@ -459,7 +457,7 @@ mod tests {
 
     #[test]
     fn a_new_controller_goes_on_with_the_evidence_of_the_old_one() {
-        let mut draw = SplitMix64::new(1, 3);
+        let mut draw = RandomStream::new(1, 3);
         let mut comparison = Comparison::default();
         for _ in 0..10 {
             let (a, b) =
@@ -473,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn sentences_say_what_was_seen() {
+    fn sentences_contain_the_observed_counts() {
         let (control, candidate) = (
             ArmCounts {
                 errors: 1,

@@ -195,7 +195,7 @@ fn to_f64_pair(tally: BernoulliCounts) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use groupage_simulator::splitmix64::SplitMix64;
+    use groupage_simulator::random::RandomStream;
 
     const ALPHA: f64 = 0.05;
 
@@ -208,11 +208,11 @@ mod tests {
         (calls, cluster): ((u64, u64), u64),
         known: Option<f64>,
         margin: f64,
-        share: impl Fn(&mut SplitMix64, usize) -> (f64, f64),
+        share: impl Fn(&mut RandomStream, usize) -> (f64, f64),
     ) -> f64 {
         let mut alarms = 0;
         for run in 0..runs {
-            let mut draw = SplitMix64::new(run, 7);
+            let mut draw = RandomStream::new(run, 7);
             let mut evidence = SequentialTest::default();
             for look in 0..looks {
                 let (a, b) = share(&mut draw, look);
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn without_a_difference_it_is_wrong_in_one_run_of_twenty_at_most_however_often_one_looks() {
-        let same = |share: f64| move |_: &mut SplitMix64, _: usize| (share, share);
+        let same = |share: f64| move |_: &mut RandomStream, _: usize| (share, share);
         for (calls, share) in [((300, 300), 0.01), ((900, 100), 0.01), ((300, 300), 0.2), ((50, 50), 0.001)] {
             let wrong = alarms(1000, 200, (calls, 1), Some(1.0), 0.0, same(share));
             assert!(wrong <= ALPHA, "{calls:?} {share}: {wrong}");
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn no_false_alarms_under_changing_load() {
-        let moving = |draw: &mut SplitMix64, look: usize| {
+        let moving = |draw: &mut RandomStream, look: usize| {
             let share = if look % 40 < 20 { 0.01 } else { 0.01 + 0.2 * draw.unit() };
             (share, share)
         };
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_case_that_is_hardest_to_tell_is_the_pooled_share_or_lies_on_the_margin() {
+    fn the_nearest_null_is_the_pooled_share_or_lies_on_the_margin() {
         let (a, b) = nearest_null((300.0, 0.01), (100.0, 0.05), 0.0);
         assert!((a - 0.02).abs() < 1e-9 && (b - 0.02).abs() < 1e-9, "{a} {b}");
         let (a, b) = nearest_null((300.0, 0.01), (100.0, 0.05), 0.01);

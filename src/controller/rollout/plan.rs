@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_says_nothing_has_the_defaults_of_the_schema() {
+    fn an_empty_policy_has_the_defaults_of_the_schema() {
         let found = plan(r#"{"strategy": "Canary"}"#);
         assert_eq!(found.strategy, RolloutStrategy::Canary(STEPS.to_vec()));
         assert_eq!(found.analysis, RegressionThresholds { p99_permille: 50, errors_ppm: 5000, interval: 30 });

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_reports_or_nothing_is_merged_on_purpose_nothing_is_claimed() {
+    fn without_reports_there_is_no_condition_and_in_mode_observe_it_is_unknown() {
         assert_eq!(merging(Mode::Batch, [].iter()), None);
         assert_eq!(merging(Mode::Batch, [SidecarState::default()].iter()), None);
         let said = merging(Mode::Observe, [sidecar(&[class("/a", "no_gain")])].iter()).unwrap();

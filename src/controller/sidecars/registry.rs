@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_added_up_until_they_are_taken_and_by_each_who_takes() {
+    fn counts_are_summed_separately_for_each_consumer_until_taken() {
         let mut book = SidecarRegistry::default();
         book.opened(&pod(), &Hello { config: report("p", 0).config, ..Hello::default() });
         // The first report fixes the time since which the profile is known to be in force.
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_gone_is_forgotten_once_it_was_looked_at() {
+    fn a_disconnected_sidecar_is_removed_after_it_was_processed() {
         let mut book = SidecarRegistry::default();
         book.opened(&pod(), &Hello::default());
         book.closed(&pod());

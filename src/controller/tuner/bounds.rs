@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_says_nothing_is_tuned_by_the_defaults_of_the_schema() {
+    fn an_empty_policy_is_tuned_by_the_defaults_of_the_schema() {
         let found = bounds("{}", "{}");
         let wanted = TuningBounds {
             mode: TunerMode::Auto,
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_only_where_the_limit_says_it() {
+    fn a_bound_is_omitted_only_if_the_limit_implies_it() {
         let below = r#"{"bounds": {"slotsMax": {"max": 4}, "batchWeightMax": {"max": 2000}}}"#;
         let first = |limits| {
             let TunedSettings { slots_max, batch_weight_max, .. } =

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_told_as_far_as_they_are_known() {
+    fn shares_have_at_most_two_significant_digits() {
         assert_eq!([share(4, 1000), share(41, 1000), share(123, 1000), share(1, 0)], ["0.4%", "4.1%", "12%", "0%"]);
         assert_eq!(shift(100, Some(Duration::from_millis(150))), "15ms");
         assert_eq!(shift(125, None), "13% of the slo");

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_learned_little_says_nothing_and_small_moves_are_not_written() {
+    fn a_pod_with_few_samples_is_ignored_and_small_moves_are_not_written() {
         let old = vec![entry("a", "l4", 1)];
         assert_eq!(update(&old, &[LearnedProfile { batches: 20, slots: 9, ..entry("a", "l4", 1) }], &[], 9), None);
         let mut near = entry("a", "l4", 1);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_is_thinned_to_sizes_that_tell_most() {
+    fn a_curve_is_thinned_to_sizes_at_most_four_times_apart() {
         let mut curve =
             LearnedCurve { points: (1..=512).map(|n| (n, u64::from(n))).collect(), ..LearnedCurve::default() };
         curve.thin();

@@ -102,7 +102,7 @@ fn bounded(from: TunedSettings, to: TunedSettings) -> bool {
 }
 
 #[test]
-fn a_breach_of_half_a_minute_raises_the_shift_and_says_so() {
+fn a_breach_of_half_a_minute_raises_the_shift_with_its_reason() {
     let mut world = SimulatedGroup::new(bounds());
     for held in [world.look(seen(1000, 50, 0)), world.look(seen(1000, 50, 0))] {
         assert_eq!((held.reason.word, held.settings), (ReasonCode::Held, TunedSettings::default()));
@@ -178,7 +178,7 @@ fn slots_come_back_before_deadlines_do() {
 }
 
 #[test]
-fn steps_that_make_no_difference_go_back_and_what_is_left_is_said() {
+fn steps_without_effect_are_reverted_until_the_tuner_is_exhausted() {
     let mut world = SimulatedGroup::new(bounds());
     let last = world.looks(200, &seen(1000, 50, 0));
     let count = |word| world.words.iter().filter(|other| **other == word).count();
@@ -231,7 +231,7 @@ fn few_calls_move_nothing_however_late_they_are() {
 }
 
 #[test]
-fn recommend_publishes_and_tells_nobody() {
+fn mode_recommend_publishes_settings_and_pushes_none() {
     let mut world = SimulatedGroup::new(TuningBounds { mode: TunerMode::Recommend, ..bounds() });
     let proposal = world.looks(30, &seen(1000, 50, 0));
     assert_eq!((proposal.reason.word, proposal.settings.shift_permille), (ReasonCode::ShiftRaised, 50));
@@ -240,7 +240,7 @@ fn recommend_publishes_and_tells_nobody() {
 }
 
 #[test]
-fn manual_takes_back_what_was_told_and_a_frozen_arm_keeps_it() {
+fn mode_manual_reverts_pushed_settings_and_a_frozen_arm_keeps_them() {
     let tuned = TunedSettings { shift_permille: 100, slots_max: Some(2), batch_weight_max: None };
     let mut world = SimulatedGroup::new(TuningBounds { mode: TunerMode::Manual, ..bounds() });
     world.history = TuningState::resume(tuned);
@@ -309,7 +309,7 @@ fn a_small_weight_cap_moves_by_quarters_and_late_answers_are_seen_meanwhile() {
 }
 
 #[test]
-fn a_policy_that_promises_no_latency_is_not_tuned_by_it_and_says_so() {
+fn a_policy_without_an_slo_is_not_tuned_and_the_reason_is_reported() {
     let mut world = SimulatedGroup::new(TuningBounds { promised: false, slo: None, ..bounds() });
     let held = world.looks(10, &GroupReport { latency: Histogram::default(), late: 0, ..seen(0, 0, 0) });
     assert_eq!((held.reason.word, held.settings), (ReasonCode::NoSlo, TunedSettings::default()));
@@ -330,7 +330,7 @@ fn what_is_recommended_stands_until_the_slo_is_met_without() {
 }
 
 #[test]
-fn pods_are_pooled_as_the_policy_says_and_never_across_profiles() {
+fn pods_are_pooled_by_granularity_and_never_across_profiles() {
     let pod = |name: &str, node_class: &str, profile: &str| GroupReport {
         pod: name.to_owned(),
         node_class: node_class.to_owned(),
@@ -518,7 +518,7 @@ proptest! {
     #[test]
     fn noise_around_the_slo_does_not_make_it_swing(seed in any::<u64>(), level in 0..30_u64) {
         let mut world = SimulatedGroup::new(bounds());
-        let mut draw = groupage_simulator::splitmix64::SplitMix64::new(seed, 1);
+        let mut draw = groupage_simulator::random::RandomStream::new(seed, 1);
         for _ in 0..4000 {
             // A random number of late answers, at an expected rate of `level` in a thousand.
             let late = (0..1000).filter(|_| draw.unit() * 1000.0 < level as f64).count() as u64;

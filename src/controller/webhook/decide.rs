@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_asks_gets_the_sidecar_and_asked_again_gets_nothing_more() {
+    fn an_enabled_pod_gets_the_sidecar_once() {
         let world = world();
         let question = asked(pod(&json!({"groupage.dev/inject": "enabled"})));
         let (answer, response) = told(&world, &question);
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_touched_before_the_cluster_is_known() {
+    fn no_pod_is_injected_before_the_cluster_is_known() {
         let world = ClusterState { synced: false, ..world() };
         let (answer, response) = told(&world, &asked(pod(&json!({"groupage.dev/inject": "enabled"}))));
         assert_eq!(answer.admission, AdmissionResult::Unsynced);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asked_and_did_not_get_it_is_told_and_the_workload_too_unless_it_is_a_dry_run() {
+    fn a_skipped_pod_gets_a_warning_and_its_workload_an_event_except_in_a_dry_run() {
         let mut question = asked(pod(&json!({"groupage.dev/inject": "enabled"})));
         question.pod["spec"]["hostNetwork"] = json!(true);
         let (answer, response) = told(&world(), &question);
@@ -390,14 +390,14 @@ mod tests {
     }
 
     #[test]
-    fn who_did_not_ask_hears_nothing() {
+    fn a_pod_that_is_not_enabled_gets_no_warning() {
         let (answer, response) = told(&world(), &asked(pod(&json!({}))));
         assert_eq!((answer.skipped, answer.news), (Some("NotEnabled"), None));
         assert!(response["warnings"].is_null());
     }
 
     #[test]
-    fn an_annotation_that_cannot_be_read_leaves_the_pod_as_it_was_and_says_why() {
+    fn an_invalid_annotation_leaves_the_pod_unchanged_with_a_warning() {
         let question = asked(pod(&json!({"groupage.dev/inject": "enabled", "groupage.dev/mode": "Fast"})));
         let (answer, response) = told(&world(), &question);
         assert_eq!(answer.admission, AdmissionResult::Refused);
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_that_the_cluster_chose_is_the_one_that_the_sidecar_is_told() {
+    fn the_sidecar_gets_the_policy_that_the_cluster_selects() {
         let mut world = world();
         policy(&mut world, "a", "young", 9, json!({"selector": {"matchLabels": {"app": "x"}}, "mode": "Passthrough"}));
         policy(

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_made_is_read_as_it_came_with_fields_that_nobody_knows() {
+    fn a_created_pod_keeps_its_unknown_fields() {
         let pod = json!({"metadata": {"name": "p", "later": [1]}, "spec": {"newer": {"deep": 0.1}}, "another": null});
         let request = json!({
             "uid": "u", "resource": {"group": "", "version": "v1", "resource": "pods"}, "operation": "CREATE", "namespace": "n",
@@ -279,7 +279,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn warnings_fit_whatever_is_said(said in prop::collection::vec("\\PC{0,400}|[a-z\\n\\r\\t]{0,400}", 0..60)) {
+        fn warnings_fit_whatever_their_text(said in prop::collection::vec("\\PC{0,400}|[a-z\\n\\r\\t]{0,400}", 0..60)) {
             let told = warnings(&said);
             prop_assert!(told.iter().all(|warning| warning.chars().count() <= WARNING_CHARS_MAX), "{told:?}");
             prop_assert!(told.iter().all(|warning| !warning.chars().any(char::is_control)));

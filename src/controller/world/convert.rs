@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_cannot_be_read_says_so_and_a_status_that_cannot_is_none() {
+    fn an_invalid_policy_has_an_error_and_an_invalid_status_is_empty() {
         let (key, policy) = from_policy(&object(json!({
             "metadata": {"name": "p", "namespace": "n", "uid": "u", "generation": 3, "creationTimestamp": "2026-11-22T10:00:00Z"},
             "spec": {"limits": {"batchItemsMax": "many"}}, "status": {"conditions": 5},
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_of_kubelets_are_read_whoever_built_them() {
+    fn kubelet_versions_are_parsed_with_the_suffix_of_any_vendor() {
         assert_eq!(minor("v1.33.4+k3s1"), Some(33));
         assert_eq!(minor("v1.29.0-gke.1381000"), Some(29));
         assert_eq!(minor("1.33"), None);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_accelerator_says_more_than_the_instance_type() {
+    fn the_accelerator_takes_precedence_over_the_instance_type() {
         let node: CoreNode = serde_json::from_value(json!({
             "metadata": {"name": "a", "labels": {"node.kubernetes.io/instance-type": "g5.xlarge", "nvidia.com/gpu.product": "NVIDIA-A10G"}},
             "status": {"nodeInfo": {"kubeletVersion": "v1.34.1", "architecture": "", "bootID": "", "containerRuntimeVersion": "",

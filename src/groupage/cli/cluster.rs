@@ -9,6 +9,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Config};
 
+use crate::app::EXIT_INTERNAL;
+
 /// Selects a cluster and a namespace.
 #[derive(Debug, Clone, ClapArgs)]
 pub(super) struct ClusterTarget {
@@ -119,7 +121,7 @@ pub(super) fn run(work: impl Future<Output = Result<ExitCode, String>>) -> ExitC
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("× cannot start the runtime: {error}");
-            return ExitCode::from(super::EXIT_INTERNAL);
+            return ExitCode::from(EXIT_INTERNAL);
         }
     };
     match runtime.block_on(work) {

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::{Value as Json, json};
 
+use crate::app::EXIT_INTERNAL;
 use crate::config;
 
 /// Format of the output.
@@ -39,7 +40,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         }
         Err(error) => {
             eprintln!("× cannot write the CRDs: {error}");
-            ExitCode::from(super::EXIT_INTERNAL)
+            ExitCode::from(EXIT_INTERNAL)
         }
     }
 }

@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
-use super::compose::{AppOptions, start};
-use super::{EXIT_INTERNAL, RunningApp};
+use crate::app::{AppOptions, EXIT_INTERNAL, RunningApp, build_runtime, start};
 use crate::batching::{CostClassId, FlowMode, FlowReport};
 use crate::config::{self, MachineLimits, Overrides, Sourced};
 use crate::error::BoxError;
@@ -73,7 +72,7 @@ struct RunResult {
 pub(super) fn run(args: &Args) -> ExitCode {
     // The load and the simulated server share the machine with the proxy, so use all cores.
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let runtime = match super::runtime(threads) {
+    let runtime = match build_runtime(threads) {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error.into()),
     };

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disabled_workload_gets_no_sidecar_whoever_else_asks() {
+    fn a_disabled_workload_gets_no_sidecar_despite_other_settings() {
         let mut template = json!({
             "metadata": {"labels": {INJECT: "enabled"}, "annotations": {INJECT: "enabled", "groupage.dev/mode": "Observe"}},
             "spec": {"containers": [{"name": "app", "image": "app", "ports": [{"containerPort": 8080, "name": "http"}]}]},

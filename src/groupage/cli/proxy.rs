@@ -1,17 +1,12 @@
-//! `groupage proxy`: runs the proxy until it is stopped.
+//! `groupage proxy`: runs the proxy until it is stopped (`app::proxy_process`).
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum, value_parser};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::compose::{AppOptions, RunningApp, start};
-use super::reload::{From, InitialSettings, LoadedSettings, Reloader, SettingsSources};
-use super::stream::StreamState;
-use super::{EXIT_INTERNAL, refusal};
-use crate::config::{self, MachineLimits, Overrides, PodInfo, Sourced};
-use crate::telemetry::log::{self, LineFormat};
+use super::refusal;
+use crate::app::{EXIT_INTERNAL, ProxyProcess, SettingsSources};
+use crate::config::{MachineLimits, Overrides, PodInfo, Sourced};
 
 /// Settings that flags can override; the others are in the policy.
 #[derive(Debug, Clone, Default, ClapArgs)]
@@ -64,9 +59,6 @@ pub(super) enum LogFormat {
     Pretty,
 }
 
-/// Maximum time to write the last log lines.
-const LOG_FLUSH: Duration = Duration::from_millis(500);
-
 // === impl Args ===
 
 impl Args {
@@ -98,92 +90,15 @@ impl Args {
 
 pub(super) fn run(args: Args) -> ExitCode {
     let threads = args.threads;
-    let sources = args.sources();
-    let known = StreamState::read(&sources);
-    let began = match known.began().map_or_else(|| sources.begin(), Ok) {
-        Ok(began) => began,
+    let process = match ProxyProcess::load(args.sources()) {
+        Ok(process) => process,
         Err(error) => return refusal::refuse(&error),
     };
-    let policy = began.read.policy.clone();
-    let format = match policy.proxy.log.format {
-        crate::api::v1alpha1::LogFormat::Pretty => LineFormat::Pretty,
-        crate::api::v1alpha1::LogFormat::Json => LineFormat::Json,
-    };
-    let (level, writer) = match log::init(format, &policy.proxy.log.level) {
-        Ok(log) => log,
+    match process.run(threads.into()) {
+        Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("cannot start the log: {error}");
-            return ExitCode::from(EXIT_INTERNAL);
-        }
-    };
-    let runtime = match super::runtime(threads.into()) {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("cannot start the runtime: {error}");
-            return ExitCode::from(EXIT_INTERNAL);
-        }
-    };
-    let code = runtime.block_on(async {
-        let settings = policy.effective().to_vec();
-        // Install the handlers before any port is open: an earlier signal would end the process
-        // without a drain.
-        let (Ok(hup), Ok(term), Ok(int)) =
-            (signal(SignalKind::hangup()), signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-        else {
-            tracing::error!("cannot listen for signals");
-            return EXIT_INTERNAL;
-        };
-        let drain_token = sources.pod.drain_token.clone();
-        let running = match start(AppOptions { policy, level, seed: rand::random(), drain_token }) {
-            Ok(running) => running,
-            Err(error) => {
-                tracing::error!(%error, "cannot start");
-                return config::EXIT_CONFIG;
-            }
-        };
-        began.log();
-        let InitialSettings { read: LoadedSettings { notices, text, .. }, wrong, from } = began;
-        for notice in notices {
-            tracing::info!(path = notice.path, line = notice.line, "{}", notice.message);
-        }
-        for setting in &settings {
-            tracing::debug!(path = %setting.path, value = %setting.value, source = %setting.source, "setting");
-        }
-        known.connect(&running, sources.clone());
-        let mut reloads = Reloader::new(sources, running.control(), running.state_folder(), text);
-        if from == From::StandIn {
-            wrong.into_iter().for_each(|error| reloads.began_with_last_good(error));
-        }
-        // The task ends with the runtime: settings may change as long as calls are served.
-        tokio::spawn(reloads.run(hup));
-        until_the_end(running, term, int).await
-    });
-    // Remaining tasks belong to calls past the drain limit.
-    runtime.shutdown_background();
-    writer.flush(LOG_FLUSH);
-    ExitCode::from(code)
-}
-
-/// Serves until a signal requests the end, and then drains.
-async fn until_the_end(mut running: RunningApp, mut term: Signal, mut int: Signal) -> u8 {
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
-        () = running.failed() => {
-            tracing::error!("the scheduler panicked three times in a minute");
-            return EXIT_INTERNAL;
+            eprintln!("{error}");
+            ExitCode::from(EXIT_INTERNAL)
         }
     }
-    tokio::select! {
-        whole = running.drain() => {
-            if whole {
-                tracing::info!("drained");
-            } else {
-                tracing::warn!("the drain limit passed with calls unanswered");
-            }
-        }
-        _ = term.recv() => tracing::warn!("second stop signal: exiting immediately"),
-        _ = int.recv() => tracing::warn!("second stop signal: exiting immediately"),
-    }
-    0
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::EXIT_INTERNAL;
+use crate::app::{EXIT_INTERNAL, build_runtime};
 use crate::config::parse_duration;
 use crate::error::BoxError;
 use crate::testkit::remote::{RemoteLoadGenerator, RemoteModel};
@@ -106,7 +106,7 @@ fn slow(text: &str) -> Result<(String, Duration), String> {
 }
 
 pub(super) fn run(args: Args) -> ExitCode {
-    let done = super::runtime(1).map_err(Into::into).and_then(|runtime| runtime.block_on(run_role(args.role)));
+    let done = build_runtime(1).map_err(Into::into).and_then(|runtime| runtime.block_on(run_role(args.role)));
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

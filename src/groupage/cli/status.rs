@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_told_with_what_its_policy_knows_also_where_that_came_later() {
+    fn a_row_contains_the_state_of_a_policy_that_was_created_later() {
         let targets = json!([{"group": "apps", "kind": "Deployment", "name": "web"}]);
         let spec = json!({"targetRefs": targets, "slo": {"latencyP99": "150ms"}});
         let status = json!({
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn where_not_all_can_be_read_a_pod_is_told_as_it_was_injected() {
+    fn without_access_to_policies_a_row_shows_the_injection_record() {
         let mut record: Value = serde_json::from_str(early()[STATUS].as_str().unwrap()).unwrap();
         record["policy"] = json!("web");
         record["capture"][0]["bypass"] = json!(["hostPort 80 leads directly to the application"]);

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_told_in_plain_words() {
+    fn errors_of_the_kernel_are_explained() {
         let rule = RedirectStep::Rule(Redirect { port: 8080, listen: 15080 });
         let cases = [
             (RedirectStep::Look, Errno::PERM, "NET_ADMIN"),

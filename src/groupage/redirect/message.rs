@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_says_of_which_message_it_is() {
+    fn a_reply_has_the_sequence_number_of_its_message() {
         let mut bytes = 20_u32.to_ne_bytes().to_vec();
         bytes.extend(ERROR.to_ne_bytes());
         bytes.extend([0, 0]);

@@ -115,10 +115,15 @@ pub(super) fn base_name(word: &str) -> &str {
     word.rsplit_once('/').map_or(word, |(_, name)| name)
 }
 
+/// Returns `true` if a program is a known shell, by its name or path.
+pub(crate) fn is_shell(program: &str) -> bool {
+    SHELLS.contains(&base_name(program))
+}
+
 /// Returns the script that a shell runs.
 fn script(words: &[CommandWord]) -> Option<&CommandWord> {
     let mut rest = strip_wrappers(words).iter();
-    let shell = rest.next().filter(|first| SHELLS.contains(&base_name(&first.text)))?;
+    let shell = rest.next().filter(|first| is_shell(&first.text))?;
     // Shell flags; the last one takes the script: `-c`, `-lc`, `-e -x -c`.
     let takes_text = |word: &CommandWord| word.text.starts_with('-') && word.text.ends_with('c');
     rest.find(|word| takes_text(word))?;

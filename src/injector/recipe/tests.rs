@@ -79,7 +79,7 @@ fn a_bind_flag_keeps_its_port_and_may_stand_several_times() {
 }
 
 #[test]
-fn a_listener_that_is_asked_for_moves_with_the_address_of_the_server() {
+fn a_requested_listener_moves_with_the_address_of_the_server() {
     let plain = json!({"command": ["litellm", "--config", "c"], "ports": [{"containerPort": 8080}]});
     let edits = vec![append(&["--host=127.0.0.1"])];
     assert_eq!(moved(&plain), Some(("litellm", vec![8080], edits.clone())));

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn ciliums_keys_may_say_where_a_label_comes_from() {
+    fn cilium_keys_may_have_a_source_prefix() {
         let policy = |key: &str| {
             json!({"kind": "CiliumNetworkPolicy", "spec": {"egress": [{
                 "toEndpoints": [{"matchLabels": {key: "m", "k8s:io.kubernetes.pod.namespace": "n"}}],

@@ -75,7 +75,7 @@ fn a_port_that_only_probes_know_goes_to_loopback_with_the_declared_ones() {
 }
 
 #[test]
-fn a_server_is_told_by_several_knobs() {
+fn several_knobs_apply_to_one_server() {
     let mut plain = told("app/arg:--http-address=127.0.0.1, arg:--origins=a,b,env:GRPC=127.0.0.1:1,arg:--grpc ::1");
     plain["spec"]["containers"][0]["args"] = json!(["serve", "--grpc", "0.0.0.0"]);
     let whole = injected(&plain, &context());
@@ -192,7 +192,7 @@ fn a_container_of_which_no_port_is_captured_has_no_drain_hook() {
 }
 
 #[test]
-fn what_a_namespace_tells_linkerd_of_a_number_counts_where_the_pod_says_nothing() {
+fn the_opaque_ports_of_a_namespace_apply_to_pods_without_their_own() {
     let mut meshed = context();
     meshed.namespace.annotations.insert("config.linkerd.io/opaque-ports".to_owned(), "25,8000-8080".to_owned());
     meshed.namespace.annotations.insert("traffic.kuma.io/exclude-inbound-ports".to_owned(), "8080".to_owned());

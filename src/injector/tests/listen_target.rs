@@ -42,7 +42,7 @@ fn refused(pod: &Value, context: &InjectionContext) -> String {
 }
 
 #[test]
-fn the_container_that_declares_the_port_is_told_and_no_other() {
+fn only_the_container_that_declares_the_port_is_changed() {
     let (plain, context) = ollama("env:OLLAMA_HOST=127.0.0.1:11434");
     let whole = injected(&plain, &context);
     assert_eq!(whole["spec"]["containers"][0].get("env"), None);
@@ -70,7 +70,7 @@ fn where_several_could_be_meant_the_pod_is_refused_and_a_policys_knob_is_left_ou
 }
 
 #[test]
-fn a_container_that_others_add_between_two_passes_leaves_the_first_one_told() {
+fn a_container_added_between_two_passes_does_not_change_the_selection() {
     let mut plain = super::pod();
     plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
     plain["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("env:HOST=127.0.0.1");
@@ -91,7 +91,7 @@ fn another_proxys_container_is_none_of_the_application() {
 }
 
 #[test]
-fn a_knob_that_is_not_turned_is_said() {
+fn an_unused_knob_is_reported() {
     let (mut plain, context) = ollama("env:OLLAMA_HOST=127.0.0.1:11434");
     plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Named");
     let said = warnings(&plain, &context);
@@ -114,7 +114,7 @@ fn a_knob_that_is_not_turned_is_said() {
 }
 
 #[test]
-fn a_value_with_another_port_than_the_captured_one_is_said() {
+fn a_value_with_another_port_than_the_captured_one_is_reported() {
     let mut plain = super::pod();
     plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
     plain["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("env:HOST=127.0.0.1:11434");
@@ -128,7 +128,7 @@ fn a_value_with_another_port_than_the_captured_one_is_said() {
 }
 
 #[test]
-fn ports_that_are_not_tcp_go_to_loopback_and_that_is_said() {
+fn ports_other_than_tcp_on_loopback_are_reported() {
     let mut plain = super::pod();
     plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
     let udp = json!({"containerPort": 5353, "protocol": "UDP"});

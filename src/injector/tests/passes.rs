@@ -27,7 +27,7 @@ fn what_the_api_server_fills_in_stays_and_needs_no_patch() {
 }
 
 #[test]
-fn a_probe_that_asks_the_sidecar_stays_as_the_api_server_filled_it_in_and_comes_back_whole() {
+fn a_probe_of_the_sidecar_keeps_the_defaults_of_the_api_server_and_is_restored() {
     let mut plain = pod();
     plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
     plain["spec"]["containers"][0]["startupProbe"] = json!({"tcpSocket": {"port": "http"}, "failureThreshold": 120});
@@ -89,7 +89,7 @@ fn a_second_pass_takes_in_what_has_come_and_keeps_what_others_added() {
 }
 
 #[test]
-fn what_was_changed_since_stays_and_is_said() {
+fn later_changes_are_kept_and_reported() {
     let mut before = pod();
     let app = &mut before["spec"]["containers"][0];
     app["livenessProbe"] = json!({"httpGet": {"path": "/", "port": "http"}});
@@ -113,7 +113,7 @@ fn what_was_changed_since_stays_and_is_said() {
 }
 
 #[test]
-fn a_value_that_somebody_set_after_us_is_not_taken_for_ours() {
+fn a_value_set_after_the_injection_is_kept() {
     let mut before = pod();
     before["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
     before["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("env:HOST=127.0.0.1");
@@ -161,7 +161,7 @@ fn a_container_of_our_name_in_the_other_list_is_the_users() {
 }
 
 #[test]
-fn without_its_record_the_sidecar_is_taken_out_and_the_rest_is_said_to_stay() {
+fn without_its_record_only_the_sidecar_is_removed_and_the_rest_is_reported() {
     let mut bare = injected(&pod(), &context());
     bare["metadata"]["annotations"].as_object_mut().unwrap().remove("groupage.dev/status");
     let undone = uninject(&bare).unwrap();

@@ -29,7 +29,7 @@ fn requests_that_the_api_server_would_take_from_the_pods_limits_are_written_out(
 }
 
 #[test]
-fn what_somebody_says_of_a_resource_stays_as_the_api_server_would_take_it() {
+fn explicit_resources_are_completed_as_by_the_api_server() {
     let limits = json!({"limits": {"cpu": "2", "memory": "4Gi"}});
     assert_eq!(requests(&with(&limits, &json!({"limits": {"cpu": "1"}}))), json!({"memory": "4Gi"}));
     assert_eq!(requests(&with(&limits, &json!({"requests": {"cpu": "1", "memory": "1Gi"}}))), json!(null));

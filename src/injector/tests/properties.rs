@@ -236,7 +236,7 @@ proptest! {
     }
 
     #[test]
-    fn no_record_that_somebody_wrote_makes_it_panic(
+    fn no_forged_record_causes_a_panic(
         pod in pod(), context in context(), at in any::<prop::sample::Index>(), odd in any_json()
     ) {
         if let InjectionOutcome::Injected(whole) = inject(&pod, &context) {

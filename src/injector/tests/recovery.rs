@@ -22,7 +22,7 @@ fn without_record(pod: &Value) -> Value {
 }
 
 #[test]
-fn without_a_record_names_and_hooks_are_taken_back_as_the_sidecar_tells_them() {
+fn without_a_record_names_and_hooks_are_restored_from_the_sidecar() {
     let plain = with_probe();
     let bare = without_record(&plain);
     assert_eq!(uninject(&bare).unwrap().pod["spec"]["containers"], plain["spec"]["containers"]);
@@ -37,7 +37,7 @@ fn without_a_record_names_and_hooks_are_taken_back_as_the_sidecar_tells_them() {
 }
 
 #[test]
-fn without_a_record_a_probe_that_asks_the_sidecar_connects_by_itself_again() {
+fn without_a_record_a_probe_of_the_sidecar_is_restored_to_a_direct_one() {
     let mut plain = with_probe();
     plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
     plain["spec"]["containers"][0]["startupProbe"] = json!({"tcpSocket": {"port": 8080}, "periodSeconds": 3});

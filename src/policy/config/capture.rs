@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_wrong_with_the_flag_is_told_at_once() {
+    fn all_errors_of_the_flag_are_reported_together() {
         let mut overrides = given(&["a:80@1", "b:80@2", "c:81@1", "nonsense"]);
         overrides.pod_ips = env("GROUPAGE_POD_IPS", "10.0.0.1, x");
         overrides.grace = env("GROUPAGE_GRACE", "soon");

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_under_proxy_stays_and_is_told_as_pending() {
+    fn settings_under_proxy_are_unchanged_and_reported_as_pending() {
         let started = policy("limits: {batchItemsMax: 4}\nproxy: {log: {level: info}, listen: [127.0.0.1:1]}");
         let wanted = policy("limits: {batchItemsMax: 16}\nproxy: {log: {level: debug}, listen: [127.0.0.1:1]}");
         let (now, pending) = wanted.within(&started);

@@ -1,40 +1,36 @@
 //! Stable codes of configuration findings, with their meaning, cause and remedy.
 
-use std::fmt;
+use strum::{Display, IntoStaticStr, VariantArray};
 
 /// A kind of problem. `GRP1104`, above what the upstream accepts, is reserved: only a call to the
 /// upstream could find it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Display, IntoStaticStr, VariantArray)]
 pub enum ConfigCode {
     /// A key that the schema does not have.
+    #[strum(serialize = "GRP1101")]
     UnknownKey,
     /// A value of a wrong type, out of range, or no value at all.
+    #[strum(serialize = "GRP1102")]
     BadValue,
     /// A key or a value that this version does not support yet.
+    #[strum(serialize = "GRP1103")]
     NotSupportedYet,
     /// Keys that exclude each other.
+    #[strum(serialize = "GRP1105")]
     Excluded,
     /// A file that a key names cannot be used. It is found at startup, because only the machine
     /// that starts has the file.
+    #[strum(serialize = "GRP1106")]
     BadFile,
 }
 
 // === impl ConfigCode ===
 
 impl ConfigCode {
-    /// All codes.
-    pub const ALL: [Self; 5] = [Self::UnknownKey, Self::BadValue, Self::NotSupportedYet, Self::Excluded, Self::BadFile];
-
     /// Returns the code as text, such as `GRP1101`.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::UnknownKey => "GRP1101",
-            Self::BadValue => "GRP1102",
-            Self::NotSupportedYet => "GRP1103",
-            Self::Excluded => "GRP1105",
-            Self::BadFile => "GRP1106",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     /// Returns the meaning of the code.
@@ -79,11 +75,5 @@ impl ConfigCode {
             Self::Excluded => "leave one of them out",
             Self::BadFile => "the message names the key, the file, the problem and the fix",
         }
-    }
-}
-
-impl fmt::Display for ConfigCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }

@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flag_wins_over_the_environment_and_an_empty_variable_says_nothing() {
+    fn a_flag_takes_precedence_over_the_environment_and_an_empty_variable_is_absent() {
         let env = Overrides::from_variables(|name| match name {
             "GROUPAGE_LISTEN" => Some(":1, :2".to_owned()),
             "RUST_LOG" => Some("debug".to_owned()),

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_another_batcher_is_told_with_the_key_that_does_it() {
+    fn a_key_of_another_batcher_is_reported_with_its_equivalent() {
         for peer in PEERS {
             for name in peer.names {
                 let errors = load(&format!("mode: Batch\n{name}: 1\n"), "p").unwrap_err();

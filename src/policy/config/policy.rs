@@ -11,7 +11,7 @@ use super::capture::{Capture, RoutePort};
 use super::effective::Setting;
 use super::units::Share;
 use super::upstream::{UpstreamAddress, UpstreamConnection, UpstreamTls};
-use crate::api::v1alpha1::{Idempotent, LateHandling, LogFormat, Preset};
+use crate::api::v1alpha1::{Idempotent, LateHandling, LogFormat, Mode, Preset, SchedulingPolicy};
 use crate::protocol::generic::GenericOptions;
 use crate::protocol::{Pointer, RouteProtocol};
 
@@ -47,30 +47,6 @@ pub struct Policy {
     /// Settings of the process.
     pub proxy: ProcessConfig,
     pub(super) settings: Vec<Setting>,
-}
-
-/// Mode of a route or a policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// Calls are batched.
-    Batch,
-    /// Calls pass through, and the effect that batching would have had is reported.
-    Observe,
-    /// Calls pass through, as in a plain proxy.
-    Passthrough,
-}
-
-/// Algorithm that decides when a batch is dispatched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SchedulingPolicy {
-    /// Dispatches when a batch pays, according to the learned cost model.
-    Adaptive,
-    /// Dispatches when a slot is idle. Items are collected while all slots are busy.
-    WorkConserving,
-    /// Dispatches at `items`, or `delay` after both an item and a free slot are available.
-    Window,
-    /// Dispatches at `items`, or `delay` after the oldest item arrived.
-    Static,
 }
 
 /// A route of a policy.

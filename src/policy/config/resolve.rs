@@ -16,8 +16,8 @@ use super::file::{LoadedPolicy, typed};
 use super::finding::{ConfigErrors, Finding};
 use super::policy::{
     DeadlineConfig, DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, FailureHandling, Limits,
-    LimitsOverride, LogConfig, MergeNames, Mode, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits, Route,
-    SchedulingConfig, SchedulingPolicy,
+    LimitsOverride, LogConfig, MergeNames, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits, Route,
+    SchedulingConfig,
 };
 use super::tree::{Span, YamlNode, YamlValue};
 use super::units::{format_size, parse_size};
@@ -26,10 +26,9 @@ use super::values::{
     MissingDefault, Resolved, headers, narrow, need, pointers, share, size, time, to_route_protocol, word,
 };
 use super::{defaults, generic, schema, text};
-use crate::api::v1alpha1::Mode as ModeWord;
 use crate::api::v1alpha1::{
-    BatchPolicySpec, ClientSpec, LateHandling, LimitsSpec, MergeFields, OpenEnum, PortRef, PrioritySpec, ProxySpec,
-    RouteSpec, SchedulingPolicy as PolicyWord, SchedulingSpec, SizeText, TlsSpec, UpstreamTlsSpec,
+    BatchPolicySpec, ClientSpec, LateHandling, LimitsSpec, MergeFields, Mode, OpenEnum, PortRef, PrioritySpec,
+    ProxySpec, RouteSpec, SchedulingSpec, SizeText, TlsSpec, UpstreamTlsSpec,
 };
 use crate::memory;
 
@@ -188,7 +187,7 @@ fn put(json: &mut Json, path: &str, value: Json) {
 }
 
 fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Resolved<Policy> {
-    let own = mode(spec.mode.as_ref(), "mode")?;
+    let own = word(spec.mode.as_ref(), "mode")?;
     let promise = (slo(spec.slo.as_ref())?, late(spec.slo.as_ref()).unwrap_or(LateHandling::Serve));
     let limits = need(spec.limits.as_ref(), "limits")?;
     let limits = caps(limits)?;
@@ -246,7 +245,7 @@ fn route(
     policy_mode: Mode,
     (policy_slo, policy_late): (Option<Duration>, LateHandling),
 ) -> Resolved<Route> {
-    let own = spec.mode.as_ref().map(|word| mode(Some(word), "routes[].mode")).transpose()?;
+    let own = spec.mode.as_ref().map(|mode| word(Some(mode), "routes[].mode")).transpose()?;
     let limits = spec.limits.as_ref().map(limits_override).transpose()?.unwrap_or_default();
     let method = need(spec.method.as_ref(), "routes[].method")?;
     Ok(Route {
@@ -327,12 +326,7 @@ fn limits_override(spec: &LimitsSpec) -> Resolved<LimitsOverride> {
 
 fn scheduling(spec: &SchedulingSpec, slots_max: Option<u32>) -> Resolved<SchedulingConfig> {
     Ok(SchedulingConfig {
-        policy: match word(spec.policy.as_ref(), "scheduling.policy")? {
-            PolicyWord::WorkConserving => SchedulingPolicy::WorkConserving,
-            PolicyWord::Window => SchedulingPolicy::Window,
-            PolicyWord::Static => SchedulingPolicy::Static,
-            PolicyWord::Adaptive => SchedulingPolicy::Adaptive,
-        },
+        policy: word(spec.policy.as_ref(), "scheduling.policy")?,
         preset: word(spec.preset.as_ref(), "scheduling.preset")?,
         slots: need(spec.slots, "scheduling.slots")?.min(slots_max.unwrap_or(u32::MAX)),
         items: need(spec.items, "scheduling.items")?,
@@ -447,12 +441,4 @@ fn slo(spec: Option<&crate::api::v1alpha1::Slo>) -> Resolved<Option<Duration>> {
 /// Returns the treatment of late calls, if set. A word of a later version counts as absent.
 fn late(spec: Option<&crate::api::v1alpha1::Slo>) -> Option<LateHandling> {
     spec.and_then(|slo| slo.late.as_ref()).and_then(OpenEnum::known)
-}
-
-fn mode(spec: Option<&OpenEnum<ModeWord>>, key: &'static str) -> Resolved<Mode> {
-    match word(spec, key)? {
-        ModeWord::Batch => Ok(Mode::Batch),
-        ModeWord::Passthrough => Ok(Mode::Passthrough),
-        ModeWord::Observe => Ok(Mode::Observe),
-    }
 }

@@ -59,7 +59,7 @@ fn the_errors_of_a_file_read_as_they_always_did() {
 }
 
 #[test]
-fn errors_are_told_to_programs_too() {
+fn errors_are_available_as_json() {
     let errors = load("limits:\n  batchItemMax: 64\n", "p.yaml").unwrap_err();
     let json = errors.json();
     let finding = &json[0];
@@ -72,7 +72,7 @@ fn errors_are_told_to_programs_too() {
 }
 
 #[test]
-fn every_problem_of_a_file_is_told_at_once_in_the_order_of_its_lines() {
+fn all_problems_of_a_file_are_reported_together_in_the_order_of_its_lines() {
     let text = std::fs::read_to_string(root().join("tests/data/config/bad/ranges.yaml")).unwrap();
     let errors = load(&text, "ranges.yaml").unwrap_err();
     let lines: Vec<_> = errors.findings.iter().map(|finding| finding.line().unwrap()).collect();
@@ -81,7 +81,7 @@ fn every_problem_of_a_file_is_told_at_once_in_the_order_of_its_lines() {
 }
 
 #[test]
-fn nothing_said_is_a_whole_policy() {
+fn an_empty_file_is_a_complete_policy() {
     let policy = build(None, &Overrides::default(), &MachineLimits::default()).unwrap();
     assert_eq!((policy.mode, policy.slo, policy.routes.len()), (Mode::Batch, None, 0));
     assert_eq!(policy.limits.batch_items_max, 128);
@@ -99,7 +99,7 @@ fn nothing_said_is_a_whole_policy() {
 }
 
 #[test]
-fn a_whole_policy_and_its_bare_spec_say_the_same() {
+fn a_complete_policy_and_its_bare_spec_are_equivalent() {
     let bare = built("mode: Passthrough\nlimits: {slotsMax: 3}\n");
     let whole = built(
         "apiVersion: groupage.dev/v1alpha1\nkind: BatchPolicy\nmetadata: {name: x, anything: [1]}\nspec:\n  mode: Passthrough\n  limits: {slotsMax: 3}\nstatus: {conditions: []}\n",
@@ -136,7 +136,7 @@ fn a_flag_wins_over_the_environment_over_the_file_over_the_default() {
 }
 
 #[test]
-fn a_wrong_flag_is_told_by_its_name() {
+fn a_wrong_flag_is_reported_by_its_name() {
     let flags = Overrides {
         listen: Some(Sourced::flag("--listen", vec![":0".to_owned(), "nowhere".to_owned()])),
         upstream: Some(Sourced::flag("--upstream", "ftp://model".to_owned())),
@@ -312,7 +312,7 @@ fn a_long_line_and_a_long_list_of_errors_stay_short() {
 }
 
 #[test]
-fn validate_tells_of_every_file_and_ends_with_the_worst() {
+fn validate_reports_every_file_and_exits_with_the_worst_code() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -325,7 +325,11 @@ fn validate_tells_of_every_file_and_ends_with_the_worst() {
     let verdict = validate(&[&good], false, false);
     assert_eq!(verdict.exit, 0);
     assert!(verdict.output.starts_with(&format!("√ {}: ", good.display())), "{}", verdict.output);
+    assert!(verdict.output.contains(": 2 settings, defaults for the rest\n"), "{}", verdict.output);
     assert!(verdict.output.contains("only in a cluster"), "{}", verdict.output);
+    let single = write("single.yaml", "mode: Batch\n");
+    let verdict = validate(&[&single], false, false);
+    assert!(verdict.output.contains(": 1 setting, defaults for the rest\n"), "{}", verdict.output);
     assert_eq!(validate(&[&good, &bad], false, false).exit, EXIT_FINDINGS);
     assert_eq!(validate(&[&missing, &bad], false, false).exit, EXIT_CONFIG);
     let json: serde_json::Value = serde_json::from_str(&validate(&[&good, &bad], true, false).output).unwrap();
@@ -338,7 +342,7 @@ fn validate_tells_of_every_file_and_ends_with_the_worst() {
 }
 
 #[test]
-fn the_examples_are_right_and_say_something() {
+fn the_examples_are_valid_and_not_empty() {
     let files = yaml_files("examples/policies");
     assert!(files.len() >= 3);
     for path in files {

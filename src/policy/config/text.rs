@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_as_long_as_its_rule_says_and_no_longer() {
+    fn a_text_is_at_most_as_long_as_its_rule_allows() {
         for (rule, unit) in [(&NAME, "é"), (&HEADER, "x"), (&POINTER, "/"), (&METHOD, "A"), (&ANY, "é")] {
             let (fits, over) = (unit.repeat(rule.chars_max), unit.repeat(rule.chars_max + 1));
             assert!(rule.judge(&fits).is_ok() && matches(rule, &fits), "{}", rule.allowed);
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn half_said_rules_refuse_what_is_far_off() {
+    fn approximate_rules_refuse_clearly_wrong_texts() {
         for rule in APPROXIMATE_RULES.iter().filter(|rule| rule.allowed != LEVEL.allowed) {
             for text in ["", "x", "yes", "[", "/x y", "::"] {
                 assert!(!matches(rule, text), "{}: {text}", rule.allowed);

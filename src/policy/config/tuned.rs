@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_only_ever_lowered_and_says_that_it_was_tuned() {
+    fn a_tuned_limit_is_only_ever_lowered_and_has_the_source_tuned() {
         let text = "limits: {slotsMax: 8, batchWeightMax: 500}\nroutes: [{path: /a, limits: {batchWeightMax: 2000}}, {path: /b}]";
         let now = policy(text).tuned(&tuned());
         assert_eq!((now.limits.slots_max, now.limits.batch_weight_max, now.shift_permille), (Some(6), Some(500), 700));

@@ -43,7 +43,8 @@ pub fn validate<P: AsRef<Path>>(paths: &[P], as_json: bool, colour: bool) -> Val
         match found {
             Ok(loaded) => {
                 let settings = count_settings(&loaded.json);
-                text.push_str(&format!("√ {name}: {settings} settings, defaults for the rest\n"));
+                let noun = if settings == 1 { "setting" } else { "settings" };
+                text.push_str(&format!("√ {name}: {settings} {noun}, defaults for the rest\n"));
                 for notice in &loaded.notices {
                     text.push_str(&format!("  {name}:{}: {}\n", notice.line, notice.message));
                 }

@@ -107,7 +107,7 @@ fn what_the_grammar_forbids_is_not() {
 }
 
 #[test]
-fn bare_words_are_numbers_only_where_asked_for() {
+fn bare_words_are_numbers_only_if_they_are_allowed() {
     for text in ["NaN", "[Infinity,-Infinity]", "{\"a\":NaN}"] {
         assert_eq!(check(text.as_bytes(), ANSWER), Ok(()), "{text}");
     }
@@ -181,7 +181,7 @@ fn ambiguous_objects_are_refused_wherever_they_are_looked_into() {
 }
 
 #[test]
-fn classes_tell_types_and_shapes_apart() {
+fn classes_differ_by_type_and_shape() {
     assert_eq!(class_of("[1,2]"), "[i2,]");
     assert_eq!(class_of("[1.5,2]"), "[f1,i1,]");
     assert_eq!(class_of("[[1,2],[3,4],[5]]"), "[[i2,]2,[i1,]1,]");
@@ -240,7 +240,7 @@ proptest! {
     /// Restricted to the inputs on which both parsers must agree: the raw reader of `serde_json`
     /// has no limit of depth or range, and accepts lone surrogates.
     #[test]
-    fn validity_is_what_serde_json_says(bytes in prop::collection::vec(prop::sample::select(br#"{}[]",:0123e.-+ tfn\ua"#.to_vec()), 0..24)) {
+    fn validity_agrees_with_serde_json(bytes in prop::collection::vec(prop::sample::select(br#"{}[]",:0123e.-+ tfn\ua"#.to_vec()), 0..24)) {
         let ours = check(&bytes, STRICT);
         let text = String::from_utf8(bytes).unwrap();
         let theirs = serde_json::from_str::<&serde_json::value::RawValue>(&text).is_ok();

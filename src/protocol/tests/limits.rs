@@ -66,7 +66,7 @@ fn a_route_may_declare_what_too_large_looks_like() {
 }
 
 #[test]
-fn out_of_memory_is_read_where_servers_say_it() {
+fn out_of_memory_is_recognised_in_the_errors_of_known_servers() {
     let endpoint = endpoint("/v1/embeddings", RouteProtocol::OpenAi);
     let says = |status: u16, body: &str| endpoint.out_of_memory(StatusCode::from_u16(status).unwrap(), body.as_bytes());
     assert!(says(500, "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"));

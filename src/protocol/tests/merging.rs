@@ -140,7 +140,7 @@ fn identity_and_unknown_headers_separate_and_ignored_ones_do_not() {
 }
 
 #[test]
-fn what_the_head_says_keeps_a_call_alone() {
+fn some_headers_keep_a_call_unbatched() {
     let reason = |headers: &[(&str, &str)]| embed(headers).alone();
     for header in ["idempotency-key", "if-none-match", "range", "upgrade", "ce-id", "content-md5"] {
         assert_eq!(reason(&[(header, "1")]), Some(UnmergeableReason::Header), "{header}");
@@ -270,7 +270,7 @@ fn embeddings_are_merged_within_one_form() {
 }
 
 #[test]
-fn a_stream_is_told_by_the_body_too() {
+fn a_stream_is_recognised_by_the_body_too() {
     let endpoint = openai();
     let call = read(&endpoint, PATH, r#"{"input":"a","stream":true}"#);
     assert_eq!(call.alone(), Some(UnmergeableReason::Streaming));
@@ -460,7 +460,7 @@ fn classes_may_share_and_their_header_is_not_sent_on() {
 }
 
 #[test]
-fn tenants_are_digests_of_who_calls() {
+fn tenants_are_digests_of_the_credentials() {
     let tenant = |headers: &[(&str, &str)]| embed(headers).tenant;
     assert!(tenant(&[("x-acme", "1")]).is_anonymous());
     assert_eq!(tenant(&[("authorization", "k")]), tenant(&[("authorization", "k"), ("user-agent", "x")]));

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use strum::IntoStaticStr;
+
 use crate::batching::{ShadowEnd, ShadowOutcome, Tick};
 
 /// Length of a window. The counts are the sum of the current window and the previous one.
@@ -40,7 +42,8 @@ pub struct RecentCounts {
 }
 
 /// Assessment of the benefit of batching.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Benefit {
     /// Too few calls were observed.
     Unknown,
@@ -113,13 +116,8 @@ impl RecentCounts {
 impl Benefit {
     /// Returns the name of the variant in reports.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::NothingToMerge => "nothing_to_merge",
-            Self::Slower => "slower",
-            Self::Worth => "worth",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use strum::VariantArray as _;
+
 use crate::batching::{DispatchCause, Tick};
 use crate::telemetry::Metrics;
 use crate::telemetry::names::HoldReason;
@@ -50,11 +52,11 @@ impl HoldReasons {
 
     /// Counts the calls of a batch that is dispatched now.
     pub(super) fn count(&self, metrics: &Metrics, now: Tick, arrived: impl Iterator<Item = Tick>) {
-        let mut held = [0_u64; HoldReason::ALL.len()];
+        let mut held = [0_u64; HoldReason::VARIANTS.len()];
         for reason in arrived.filter_map(|arrived| self.reason(now, arrived)) {
             held[reason as usize] += 1;
         }
-        for reason in HoldReason::ALL {
+        for &reason in HoldReason::VARIANTS {
             if held[reason as usize] > 0 {
                 metrics.calls_held(reason, held[reason as usize]);
             }

@@ -4,7 +4,7 @@
 //! It is a task that owns a [`Shadow`] and receives the start and end of calls as events. Calls are
 //! parsed in this task and not in the task of the caller; calls that arrive faster than they are
 //! parsed are skipped and counted. Copying bodies belongs to `proxy`, and publishing the counts to
-//! `cli`.
+//! `app`.
 
 use std::collections::BTreeMap;
 use std::fmt;

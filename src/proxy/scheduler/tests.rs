@@ -194,7 +194,7 @@ async fn a_caller_that_leaves_the_queue_is_never_sent() {
 }
 
 #[tokio::test]
-async fn a_batch_that_everybody_has_left_is_ended() {
+async fn a_batch_without_remaining_callers_is_aborted() {
     let world = world(ScriptedBackend::default());
     let grant = world.grant().await;
     let waiting: Vec<_> = (0..2).map(|_| world.submit()).collect();

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_says_how_it_is_called() {
+    fn a_target_has_a_url_and_an_authority() {
         assert_eq!(UpstreamTarget::Loopback(8080).to_string(), "http://localhost:8080");
         assert_eq!(UpstreamTarget::Loopback(8080).authority(), "localhost:8080");
         let secure = UpstreamTarget::Tcp { host: "::1".to_owned(), port: 443, tls: true };

@@ -75,7 +75,7 @@ impl Inner {
                     held,
                 })
             }
-            ReadResult::Stopped { why, .. } => Err(failure_of(why)),
+            ReadResult::Stopped { why, .. } => Err(why.response_failure()),
         }
     }
 
@@ -104,7 +104,7 @@ impl Inner {
                 let body = body.with_prefix(read, held).with_idle_timeout(self.config.body_idle_timeout, None);
                 Ok(UnbatchedResponse::Streamed(Response::from_parts(head, body)))
             }
-            ReadResult::Stopped { why, .. } => Err(failure_of(why)),
+            ReadResult::Stopped { why, .. } => Err(why.response_failure()),
         }
     }
 
@@ -133,16 +133,6 @@ impl Inner {
     fn bounds(&self, until: Option<Instant>, floor: Option<MinRate>) -> ReadLimits {
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
         ReadLimits { max, idle: self.config.body_idle_timeout, until, floor, evictable: false }
-    }
-}
-
-const fn failure_of(why: StopReason) -> FailureKind {
-    match why {
-        StopReason::TooLarge => FailureKind::AnswerTooLarge,
-        StopReason::BuffersFull => FailureKind::BytesFull,
-        StopReason::Slow => FailureKind::UpstreamTimeout,
-        // Treated as a broken connection: the rest is not awaited.
-        StopReason::BelowFloor | StopReason::Broken => FailureKind::UpstreamBroken,
     }
 }
 

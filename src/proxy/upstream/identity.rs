@@ -1,7 +1,7 @@
 //! Identity of the model server, so that values learned about one server are not applied to
 //! another.
 //!
-//! The consequences of a change are left to `cli::state_dir`. A server that is replaced without a change
+//! The consequences of a change are left to `app::state_dir`. A server that is replaced without a change
 //! of its identity is detected by the execution times of its batches.
 
 use http::HeaderMap;
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_both_say_can_differ() {
+    fn only_parts_known_of_both_identities_can_differ() {
         let before = identity(Some("tei/1.8"), Some("bge a1"));
         assert_eq!(identity(Some("tei/1.9"), None).or(&before), identity(Some("tei/1.9"), Some("bge a1")));
         assert_eq!(identity(None, None).or(&before), before);

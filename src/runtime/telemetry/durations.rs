@@ -7,11 +7,11 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use metrics::{Histogram, Label, Recorder};
+use metrics::Histogram;
+use strum::VariantArray as _;
 
 use super::names::{Metric, Outcome};
 use super::registry::{Metrics, MetricsShared};
-use super::series::{METADATA, key};
 
 /// The latency histograms of one route.
 #[derive(Clone)]
@@ -20,7 +20,7 @@ pub struct RouteDurations(Arc<RouteHistograms>);
 struct RouteHistograms {
     shared: Arc<MetricsShared>,
     route: String,
-    by_outcome: [OnceLock<Histogram>; Outcome::ALL.len()],
+    by_outcome: [OnceLock<Histogram>; Outcome::VARIANTS.len()],
 }
 
 // === impl Metrics ===
@@ -34,7 +34,7 @@ impl Metrics {
         RouteDurations(Arc::new(RouteHistograms {
             shared: self.shared.clone(),
             route,
-            by_outcome: [const { OnceLock::new() }; Outcome::ALL.len()],
+            by_outcome: [const { OnceLock::new() }; Outcome::VARIANTS.len()],
         }))
     }
 }
@@ -46,8 +46,7 @@ impl RouteDurations {
     pub fn record(&self, outcome: Outcome, latency: Duration) {
         let RouteHistograms { shared, route, by_outcome } = &*self.0;
         let histogram = by_outcome[outcome as usize].get_or_init(|| {
-            let labels = vec![Label::new("route", route.clone()), Label::new("outcome", outcome.as_str())];
-            shared.recorder.register_histogram(&key(Metric::CallDuration, labels), &METADATA)
+            shared.recorder.histogram(Metric::CallDuration, &[route.clone().into(), outcome.as_str().into()])
         });
         histogram.record(latency.as_secs_f64());
         shared.sampled(1);

@@ -7,45 +7,20 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, Label, Recorder};
-use metrics_exporter_prometheus::PrometheusRecorder;
-
 use super::live::LiveCounts;
-use super::names::Metric;
-use super::series::{METADATA, key, to_f64};
+use super::names::{Metric, SchedulerSeries};
+use super::series::{MetricRecorder, to_f64};
 use crate::batching::{LearnedGauges, QueueGauges, Tick};
 
-/// The gauges of one port.
+/// The series of one port, and its share in the sums of all ports.
 pub(super) struct PortGauges {
     /// Value of the label `port`, if there is one.
     port: Option<String>,
-    queue_items: Gauge,
-    queue_oldest: Gauge,
+    series: SchedulerSeries,
     /// Time since which the oldest queued call has waited, in nanoseconds of the clock;
     /// [`u64::MAX`] if the queue is empty.
     oldest: AtomicU64,
-    queue_items_limit: Gauge,
-    slots_in_use: Gauge,
-    slots_limit: Gauge,
-    deadline_shift: Gauge,
-    learned: LearnedSeries,
-    /// The share of this port in the counts of the process.
     counted: PublishedCounts,
-}
-
-/// Gauges for the values of [`LearnedGauges`].
-struct LearnedSeries {
-    slots: Gauge,
-    lead: Gauge,
-    fixed: Gauge,
-    item: Gauge,
-    error: Gauge,
-    tail: Gauge,
-    standing_aside: Gauge,
-    merging_suspended: Gauge,
-    // Counters, which are shared between ports.
-    changes: Counter,
-    exploration: Counter,
 }
 
 /// The last values of this port, so that only differences are added to the sums of all ports.
@@ -59,74 +34,52 @@ struct PublishedCounts {
 // === impl PortGauges ===
 
 impl PortGauges {
-    pub(super) fn new(recorder: &PrometheusRecorder, port: Option<String>) -> Self {
-        let labels = || port.iter().map(|port| Label::new("port", port.clone())).collect();
-        let gauge = |metric| recorder.register_gauge(&key(metric, labels()), &METADATA);
-        let counter = |metric| recorder.register_counter(&key(metric, vec![]), &METADATA);
-        Self {
-            queue_items: gauge(Metric::QueueItems),
-            queue_oldest: gauge(Metric::QueueOldest),
-            oldest: AtomicU64::new(u64::MAX),
-            queue_items_limit: gauge(Metric::QueueItemsLimit),
-            slots_in_use: gauge(Metric::SlotsInUse),
-            slots_limit: gauge(Metric::SlotsLimit),
-            deadline_shift: gauge(Metric::DeadlineShift),
-            learned: LearnedSeries {
-                slots: gauge(Metric::SlotsLearned),
-                lead: gauge(Metric::Lead),
-                fixed: gauge(Metric::ModelFixed),
-                item: gauge(Metric::ModelItem),
-                error: gauge(Metric::ModelError),
-                tail: gauge(Metric::ModelTail),
-                standing_aside: gauge(Metric::StandingAside),
-                merging_suspended: gauge(Metric::MergingSuspended),
-                changes: counter(Metric::ModelChanges),
-                exploration: counter(Metric::Exploration),
-            },
-            counted: PublishedCounts::default(),
-            port,
-        }
+    pub(super) fn new(recorder: &MetricRecorder, port: Option<String>) -> Self {
+        let series = SchedulerSeries::register(&recorder.registrar(port.as_deref()));
+        Self { port, series, oldest: AtomicU64::new(u64::MAX), counted: PublishedCounts::default() }
     }
 
     /// Sets a limit of this port, learned or published by its server.
-    pub(super) fn limit(&self, recorder: &PrometheusRecorder, limit: &'static str, source: &'static str, value: f64) {
-        let port = self.port.iter().map(|port| Label::new("port", port.clone()));
-        let labels = [Label::new("limit", limit), Label::new("source", source)].into_iter().chain(port).collect();
-        recorder.register_gauge(&key(Metric::Limit, labels), &METADATA).set(value);
+    pub(super) fn limit(&self, recorder: &MetricRecorder, limit: &'static str, source: &'static str, value: f64) {
+        recorder.port_gauge(Metric::Limit, &[limit.into(), source.into()], self.port.as_deref()).set(value);
     }
 
     pub(super) fn deadline_shift(&self, shift: Duration) {
-        self.deadline_shift.set(shift.as_secs_f64());
+        self.series.deadline_shift.set(shift.as_secs_f64());
     }
 
     pub(super) fn merging_suspended(&self, classes: usize) {
-        self.learned.merging_suspended.set(to_f64(classes as u64));
+        self.series.merging_suspended.set(to_f64(classes as u64));
+    }
+
+    pub(super) fn plan_solved(&self, took: Duration) {
+        self.series.plan_solve.record(took.as_secs_f64());
     }
 
     pub(super) fn learned(&self, learned: &LearnedGauges, changes: u64) {
-        let gauges = &self.learned;
+        let series = &self.series;
         let seconds = |nanos| to_f64(nanos) / 1e9;
         let permille = |permille| to_f64(permille) / 1e3;
-        gauges.slots.set(f64::from(learned.slots));
-        gauges.lead.set(seconds(learned.lead_nanos));
-        gauges.fixed.set(seconds(learned.batch_nanos));
-        gauges.item.set(seconds(learned.item_nanos));
-        gauges.error.set(permille(learned.error_permille));
-        gauges.tail.set(permille(learned.tail_permille));
-        gauges.changes.increment(changes);
+        series.slots_learned.set(f64::from(learned.slots));
+        series.lead.set(seconds(learned.lead_nanos));
+        series.model_fixed.set(seconds(learned.batch_nanos));
+        series.model_item.set(seconds(learned.item_nanos));
+        series.model_error.set(permille(learned.error_permille));
+        series.model_tail.set(permille(learned.tail_permille));
+        series.model_changes.increment(changes);
         // Counters hold integers, so whole seconds are counted.
         let seconds = learned.exploration_nanos / 1_000_000_000;
         let before = self.counted.exploration_seconds.swap(seconds, Ordering::Relaxed);
-        gauges.exploration.increment(seconds.saturating_sub(before));
-        gauges.standing_aside.set(f64::from(u8::from(learned.standing_aside)));
+        series.exploration.increment(seconds.saturating_sub(before));
+        series.standing_aside.set(f64::from(u8::from(learned.standing_aside)));
     }
 
     pub(super) fn held(&self, counts: &QueueGauges, queue_items_max: u32, stats: &LiveCounts) {
-        self.queue_items.set(to_f64(counts.queue_items));
+        self.series.queue_items.set(to_f64(counts.queue_items));
         self.oldest.store(counts.oldest.map_or(u64::MAX, |since| since.0), Ordering::Relaxed);
-        self.queue_items_limit.set(f64::from(queue_items_max));
-        self.slots_in_use.set(to_f64(counts.in_flight as u64));
-        self.slots_limit.set(f64::from(counts.slots));
+        self.series.queue_items_limit.set(f64::from(queue_items_max));
+        self.series.slots_in_use.set(to_f64(counts.in_flight as u64));
+        self.series.slots_limit.set(f64::from(counts.slots));
         update_sum(&stats.queue_items, &self.counted.queue_items, counts.queue_items);
         update_sum(&stats.in_flight, &self.counted.in_flight, counts.in_flight as u64);
     }
@@ -138,7 +91,7 @@ impl PortGauges {
     pub(super) fn aged(&self, now: Tick) {
         let since = self.oldest.load(Ordering::Relaxed);
         let age = if since == u64::MAX { Duration::ZERO } else { now.since(Tick(since)) };
-        self.queue_oldest.set(age.as_secs_f64());
+        self.series.queue_oldest.set(age.as_secs_f64());
     }
 }
 

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use metrics::{Label, Recorder};
+use strum::VariantArray as _;
 
 use super::CallObserver;
 use super::names::{Metric, Outcome, UnpredictedReason};
 use super::registry::Metrics;
-use super::series::{METADATA, key};
 
 // === impl Metrics ===
 
@@ -32,9 +31,9 @@ impl Metrics {
     pub fn record_predicted_dispatch(&self, items: u32, delays: impl ExactSizeIterator<Item = Duration>) {
         let recorder = &self.shared.recorder;
         let members = delays.len();
-        recorder.register_counter(&key(Metric::PredictedDispatches, vec![]), &METADATA).increment(1);
-        recorder.register_histogram(&key(Metric::PredictedBatchItems, vec![]), &METADATA).record(f64::from(items));
-        let waited = recorder.register_histogram(&key(Metric::PredictedQueueDelay, vec![]), &METADATA);
+        recorder.counter(Metric::PredictedDispatches, &[]).increment(1);
+        recorder.histogram(Metric::PredictedBatchItems, &[]).record(f64::from(items));
+        let waited = recorder.histogram(Metric::PredictedQueueDelay, &[]);
         delays.for_each(|delay| waited.record(delay.as_secs_f64()));
         self.shared.sampled(1 + members);
     }
@@ -42,19 +41,16 @@ impl Metrics {
     /// Records the predicted end of a call and its latency since arrival.
     pub fn record_predicted_completion(&self, outcome: Outcome, latency: Duration) {
         let recorder = &self.shared.recorder;
-        let labels = vec![Label::new("outcome", outcome.as_str())];
-        recorder.register_counter(&key(Metric::PredictedCalls, labels), &METADATA).increment(1);
+        recorder.counter(Metric::PredictedCalls, &[outcome.as_str().into()]).increment(1);
         if outcome == Outcome::Served {
-            let seconds = recorder.register_histogram(&key(Metric::PredictedLatency, vec![]), &METADATA);
-            seconds.record(latency.as_secs_f64());
+            recorder.histogram(Metric::PredictedLatency, &[]).record(latency.as_secs_f64());
             self.shared.sampled(1);
         }
     }
 
     /// Records a call without a prediction.
     pub fn record_unpredicted(&self, why: UnpredictedReason) {
-        let labels = vec![Label::new("reason", why.as_str())];
-        self.shared.recorder.register_counter(&key(Metric::Unpredicted, labels), &METADATA).increment(1);
+        self.shared.recorder.counter(Metric::Unpredicted, &[why.as_str().into()]).increment(1);
         self.unpredicted[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -62,6 +58,6 @@ impl Metrics {
     #[must_use]
     pub fn unpredicted_counts(&self) -> Vec<(UnpredictedReason, u64)> {
         let count = |why: UnpredictedReason| (why, self.unpredicted[why as usize].load(Ordering::Relaxed));
-        UnpredictedReason::ALL.into_iter().map(count).filter(|(_, count)| *count > 0).collect()
+        UnpredictedReason::VARIANTS.iter().copied().map(count).filter(|(_, count)| *count > 0).collect()
     }
 }

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_key_can_change_is_said_with_the_key() {
+    fn an_error_that_a_key_can_resolve_names_the_key() {
         for (error, says) in [
             (Error::InvalidCertificate(CertificateError::UnknownIssuer), "`proxy.upstreamTls.caFile`"),
             (Error::InvalidCertificate(CertificateError::NotValidForName), "`proxy.upstreamTls.serverName`"),

@@ -6,7 +6,7 @@ use crate::batching::Tick;
 
 use super::super::batch::{BatchCompletion, ResponseStatus};
 use super::super::proxy::SimProxy;
-use super::super::splitmix64::whole;
+use super::super::random::whole;
 use super::{BaselineQueue, BaselineRule};
 
 /// Factor of Clipper's decrease of the cap. The increase is one item.

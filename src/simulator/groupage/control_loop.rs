@@ -85,7 +85,7 @@ impl GroupagePolicy {
                 for scope in &mut limits.scopes {
                     let cap = scope.batch_items_max;
                     scope.batch_items_max = if p99 > slo.mul_f64(CAP_DOWN_ABOVE) {
-                        crate::splitmix64::whole(f64::from(cap) * DOWN).max(1)
+                        crate::random::whole(f64::from(cap) * DOWN).max(1)
                     } else if p99 < slo.mul_f64(CAP_UP_BELOW) {
                         (cap + 1).min(*most)
                     } else {

@@ -1,30 +1,9 @@
-//! Construction of the Groupage policy for a row, and deviations from its defaults: limits for a
-//! what-if, a preset, or a disabled feature.
+//! Construction of the Groupage policy for a row, with the deviations of the row from its defaults.
 
-use std::time::Duration;
-
-use crate::batching::{Batcher, DispatchPolicy as Rule, Feature, LateTreatment, Tick};
-use crate::scenario::Scenario;
+use crate::batching::{Batcher, DispatchPolicy as Rule, Tick};
+use crate::scenario::{PolicyOverrides, Scenario};
 
 use super::GroupagePolicy;
-
-/// Deviations from the defaults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PolicyOverrides {
-    /// Share of an SLO that a call may be held beside an idle upstream for a larger batch, in
-    /// thousandths: the preset.
-    pub hold_permille: u32,
-    /// Maximum number of batches in flight.
-    pub slots_max: Option<u32>,
-    /// Maximum deliberate wait beside a free slot.
-    pub queue_delay_max: Option<Duration>,
-    /// Maximum number of queued items.
-    pub queue_items_max: Option<u32>,
-    /// Treatment of late calls. They are refused unless it is set.
-    pub late: Option<LateTreatment>,
-    /// Feature to disable.
-    pub without: Option<Feature>,
-}
 
 // === impl GroupagePolicy ===
 

@@ -105,17 +105,11 @@ fn fewest_given_up(arrivals: &[f64], slo: f64, times: &[f64]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use crate::batching::rng::SplitMix64;
+
     use super::*;
 
     const CASES: u32 = 300;
-
-    fn random(state: &mut u64) -> f64 {
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = *state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
-    }
 
     /// Returns the maximum number of items in time over all orders and all subsets, consecutive or
     /// not.
@@ -137,18 +131,18 @@ mod tests {
 
     #[test]
     fn bound_equals_exhaustive_search() {
-        let mut state = 3;
+        let mut draw = SplitMix64::new(3);
         let mut partial = 0;
         for _ in 0..CASES {
             let mut now = 0.0;
             let arrivals: Vec<f64> = (0..7)
                 .map(|_| {
-                    now += random(&mut state) * 1.5;
+                    now += draw.unit() * 1.5;
                     now
                 })
                 .collect();
-            let slo = 3.0 + 5.0 * random(&mut state);
-            let times = [2.0, 2.0 + random(&mut state), 4.0 + random(&mut state)];
+            let slo = 3.0 + 5.0 * draw.unit();
+            let times = [2.0, 2.0 + draw.unit(), 4.0 + draw.unit()];
             let most = exhaustive_search(0b111_1111, 0.0, &arrivals, slo, &times);
             let found = clairvoyant(&arrivals, slo, &times) * 7.0;
             assert!(
@@ -172,10 +166,10 @@ mod tests {
     #[test]
     fn at_half_as_much_again_as_the_server_can_do_about_two_thirds_are_on_time() {
         let times: Vec<f64> = (1..=64).map(|n| 4.0 + 0.25 * f64::from(n)).collect();
-        let (mut state, mut now) = (5, 0.0);
+        let (mut draw, mut now) = (SplitMix64::new(5), 0.0);
         let mut arrivals = Vec::new();
         while now < 2000.0 {
-            now += -random(&mut state).max(1e-300).ln() / 4.8;
+            now += -draw.unit().max(1e-300).ln() / 4.8;
             arrivals.push(now);
         }
         let share = clairvoyant(&arrivals, 49.8, &times);

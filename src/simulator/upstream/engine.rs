@@ -7,13 +7,13 @@ use crate::batching::Tick;
 use super::super::batch::{ResponseStatus, SimBatchId};
 use super::super::curve::BatchLoad;
 use super::super::event_queue::{EventQueue, SimEvent, UpstreamStep};
-use super::super::splitmix64::SplitMix64;
+use super::super::random::RandomStream;
 use super::{EngineServer, REFUSAL, duration, millis};
 
 #[derive(Debug)]
 pub(crate) struct EngineState {
     spec: EngineServer,
-    draw: SplitMix64,
+    draw: RandomStream,
     /// Batches in the front end, in order of sending.
     arriving: VecDeque<BatchPart>,
     queue: VecDeque<BatchPart>,
@@ -39,7 +39,7 @@ struct BatchPart {
 // === impl EngineState ===
 
 impl EngineState {
-    pub(super) fn new(spec: EngineServer, draw: SplitMix64) -> Self {
+    pub(super) fn new(spec: EngineServer, draw: RandomStream) -> Self {
         Self {
             spec,
             draw,

@@ -8,13 +8,13 @@ use crate::batching::Tick;
 use super::super::batch::{ResponseStatus, SimBatchId};
 use super::super::curve::BatchLoad;
 use super::super::event_queue::{EventQueue, SimEvent, UpstreamStep};
-use super::super::splitmix64::SplitMix64;
+use super::super::random::RandomStream;
 use super::{REFUSAL, SlotServer, duration, millis};
 
 #[derive(Debug)]
 pub(crate) struct SlotServerState {
     spec: SlotServer,
-    draw: SplitMix64,
+    draw: RandomStream,
     /// Batches in transit or in host work before the slots, in order of sending.
     arriving: VecDeque<(SimBatchId, BatchLoad)>,
     queue: VecDeque<(SimBatchId, BatchLoad)>,
@@ -26,7 +26,7 @@ pub(crate) struct SlotServerState {
 // === impl SlotServerState ===
 
 impl SlotServerState {
-    pub(super) fn new(spec: SlotServer, draw: SplitMix64) -> Self {
+    pub(super) fn new(spec: SlotServer, draw: RandomStream) -> Self {
         Self { spec, draw, arriving: VecDeque::new(), queue: VecDeque::new(), running: 0, served: 0, busy_millis: 0.0 }
     }
 

@@ -12,13 +12,13 @@ use crate::batching::Tick;
 use super::super::batch::{ResponseStatus, SimBatchId};
 use super::super::curve::BatchLoad;
 use super::super::event_queue::{EventQueue, SimEvent, UpstreamStep};
-use super::super::splitmix64::SplitMix64;
+use super::super::random::RandomStream;
 use super::{SharedServer, Slowdown, duration, millis, nanos};
 
 #[derive(Debug)]
 pub(crate) struct SharedServerState {
     spec: SharedServer,
-    draw: SplitMix64,
+    draw: RandomStream,
     /// Min-heap of the requests inside: the virtual work, in nanoseconds, at which a request
     /// completes, and its number of active items.
     inside: BinaryHeap<Reverse<(u64, SimBatchId, u32)>>,
@@ -34,7 +34,7 @@ pub(crate) struct SharedServerState {
 // === impl SharedServerState ===
 
 impl SharedServerState {
-    pub(super) fn new(spec: SharedServer, draw: SplitMix64) -> Self {
+    pub(super) fn new(spec: SharedServer, draw: RandomStream) -> Self {
         let at = Tick::default();
         Self { spec, draw, inside: BinaryHeap::new(), active: 0, work: 0.0, at, newest: 0, busy_millis: 0.0 }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::batching::Tick;
 
-use super::super::splitmix64::SplitMix64;
+use super::super::random::RandomStream;
 
 /// An arrival process. Rates are in calls per second.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,7 +76,7 @@ pub enum ThinkTime {
 impl ArrivalProcess {
     /// Returns the arrival times before the horizon, in order. A closed loop has none, since its
     /// arrivals depend on the answers.
-    pub(super) fn times(&self, horizon: Duration, draw: &mut SplitMix64) -> Vec<Tick> {
+    pub(super) fn times(&self, horizon: Duration, draw: &mut RandomStream) -> Vec<Tick> {
         let end = horizon.as_secs_f64();
         let mut times = match *self {
             Self::Poisson { rate } => poisson(rate, 0.0, end, draw),
@@ -114,7 +114,7 @@ impl ArrivalProcess {
 // === impl ThinkTime ===
 
 impl ThinkTime {
-    pub(super) fn draw(self, draw: &mut SplitMix64) -> Duration {
+    pub(super) fn draw(self, draw: &mut RandomStream) -> Duration {
         match self {
             Self::Uniform(low, high) => low + high.saturating_sub(low).mul_f64(draw.unit()),
             Self::Exponential(mean) => Duration::from_secs_f64(draw.exponential(mean.as_secs_f64())),
@@ -122,7 +122,7 @@ impl ThinkTime {
     }
 }
 
-fn poisson(rate: f64, from: f64, to: f64, draw: &mut SplitMix64) -> Vec<f64> {
+fn poisson(rate: f64, from: f64, to: f64, draw: &mut RandomStream) -> Vec<f64> {
     let mut times = Vec::new();
     if rate <= 0.0 {
         return times;
@@ -137,7 +137,7 @@ fn poisson(rate: f64, from: f64, to: f64, draw: &mut SplitMix64) -> Vec<f64> {
     }
 }
 
-fn mmpp(rates: [f64; 2], stays: [Duration; 2], end: f64, draw: &mut SplitMix64) -> Vec<f64> {
+fn mmpp(rates: [f64; 2], stays: [Duration; 2], end: f64, draw: &mut RandomStream) -> Vec<f64> {
     let mut times = Vec::new();
     let mut at = 0.0;
     for (rate, stay) in rates.into_iter().zip(stays).cycle() {

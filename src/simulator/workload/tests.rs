@@ -6,7 +6,7 @@ const HORIZON: Duration = Duration::from_secs(20);
 const SLO: Duration = Duration::from_millis(50);
 
 fn drawn(workload: &Workload) -> Vec<Arrival> {
-    DrawnWorkload::new(workload, SLO, HORIZON, &mut SplitMix64::new(5, 0)).open
+    DrawnWorkload::new(workload, SLO, HORIZON, &mut RandomStream::new(5, 0)).open
 }
 
 fn close(what: &str, x: f64, y: f64, error: f64) {

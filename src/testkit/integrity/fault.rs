@@ -4,9 +4,10 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use std::time::Duration;
+use strum::VariantArray;
 
 /// A fault, or an unusual but valid response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, VariantArray)]
 pub(super) enum Fault {
     /// No response at all, until the peer closes the connection.
     SilentHead,
@@ -85,42 +86,6 @@ pub(super) struct FaultSequence {
 // === impl Fault ===
 
 impl Fault {
-    pub(super) const ALL: [Self; 33] = [
-        Self::SilentHead,
-        Self::SilentBody,
-        Self::Drip,
-        Self::ResetBefore,
-        Self::EndBefore,
-        Self::ResetInside,
-        Self::EndInside,
-        Self::ShortChunk,
-        Self::LongLength,
-        Self::Refused,
-        Self::TooMany,
-        Self::Unavailable,
-        Self::Error,
-        Self::Redirect,
-        Self::CountLess,
-        Self::CountMore,
-        Self::CountNone,
-        Self::IndexTwice,
-        Self::IndexMissing,
-        Self::IndexShuffled,
-        Self::Unasked,
-        Self::UnaskedSoon,
-        Self::UnaskedLater,
-        Self::UnaskedLate,
-        Self::Huge,
-        Self::Endless,
-        Self::Html,
-        Self::BadJson,
-        Self::Gzip,
-        Self::NoContent,
-        Self::EarlyHints,
-        Self::Continue,
-        Self::Trailers,
-    ];
-
     /// Returns the number of the fault's group and its name.
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -199,7 +164,7 @@ impl Fault {
 impl FaultSequence {
     pub(super) fn new(seed: u64) -> Self {
         let mut cards: Vec<Fault> =
-            Fault::ALL.iter().flat_map(|&fault| std::iter::repeat_n(fault, fault.cards())).collect();
+            Fault::VARIANTS.iter().flat_map(|&fault| std::iter::repeat_n(fault, fault.cards())).collect();
         cards.shuffle(&mut SmallRng::seed_from_u64(seed));
         Self { cards }
     }
@@ -219,7 +184,7 @@ mod tests {
     fn one_round_of_the_deck_has_every_kind_and_one_seed_one_order() {
         let deck = FaultSequence::new(3);
         let round: Vec<_> = (0..deck.cards.len() as u64).map(|n| deck.fault_at(n)).collect();
-        assert!(Fault::ALL.iter().all(|fault| round.contains(fault)));
+        assert!(Fault::VARIANTS.iter().all(|fault| round.contains(fault)));
         assert_eq!(round, FaultSequence::new(3).cards);
         assert_ne!(round, FaultSequence::new(4).cards);
         assert!(round.len() <= 60, "a round has {} faults, but 30 000 items see only about 100", round.len());

@@ -14,6 +14,7 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde::Deserialize;
+use strum::VariantArray as _;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -89,7 +90,7 @@ pub(super) struct MockState {
     drawn: AtomicU64,
     /// Number of calls that met a fault.
     faults: AtomicU64,
-    by_kind: [AtomicU64; Fault::ALL.len()],
+    by_kind: [AtomicU64; Fault::VARIANTS.len()],
     /// Number of calls that arrived and are not answered.
     open: AtomicU64,
     /// Closes the listener for a short time.
@@ -239,10 +240,7 @@ async fn serve(mut conn: HttpConnection, shared: Arc<MockState>) {
     // attempted HTTP/2.
     while let Ok(Some(request)) = conn.inbox.request().await {
         let (method, path) = request.target();
-        if method == b"PRI" {
-            return;
-        }
-        let form = std::str::from_utf8(path).ok().and_then(CallForm::of_path).filter(|_| method == b"POST");
+        let form = CallForm::of_path(path).filter(|_| method == "POST");
         let Some(form) = form else {
             if conn.outbox.send(&answer("404 Not Found", "", b"{}")).await.is_err() {
                 return;
@@ -282,7 +280,7 @@ impl MockState {
 
     pub(super) fn faults(&self) -> Vec<(&'static str, u64)> {
         let drawn = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Fault::ALL.iter().zip(&self.by_kind).map(|(fault, count)| (fault.name(), drawn(count))).collect()
+        Fault::VARIANTS.iter().zip(&self.by_kind).map(|(fault, count)| (fault.name(), drawn(count))).collect()
     }
 
     /// Parses a call and enters it into the records.
@@ -337,7 +335,7 @@ impl MockState {
             // see `stray_alone`. It is replaced by a harmless response.
             let harmless = fault.unsolicited_delay().is_some() && call.members < 2 && !self.config.stray_alone;
             let fault = if harmless { Fault::IndexShuffled } else { fault };
-            if let Some(at) = Fault::ALL.iter().position(|&kind| kind == fault) {
+            if let Some(at) = Fault::VARIANTS.iter().position(|&kind| kind == fault) {
                 add(&self.by_kind[at], 1);
             }
             if fault.computes() {

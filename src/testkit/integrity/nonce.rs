@@ -8,6 +8,8 @@
 
 use std::fmt;
 
+use strum::VariantArray;
+
 use crate::item::spread;
 
 /// Maximum number of items in one call, because the place is encoded in two bits.
@@ -18,7 +20,7 @@ pub(super) const TENANTS_MAX: usize = 16;
 pub(super) const CLIENTS_MAX: usize = 1 << 16;
 
 /// Form of a call, which determines the adapter that processes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, VariantArray)]
 pub(super) enum CallForm {
     /// `POST /v1/embeddings` with a list.
     OpenAi,
@@ -51,8 +53,6 @@ pub(super) type Digest = [u8; 16];
 // === impl CallForm ===
 
 impl CallForm {
-    pub(super) const ALL: [Self; 4] = [Self::OpenAi, Self::OpenAiSingle, Self::KServe, Self::Generic];
-
     pub(super) const fn path(self) -> &'static str {
         match self {
             Self::OpenAi | Self::OpenAiSingle => "/v1/embeddings",
@@ -73,9 +73,12 @@ impl LedgerItem {
     /// Encodes the item: 16 bits for the client, 32 for the call, 2 for the place, 4 for the
     /// tenant, 2 for the form and 1 for the poison flag. All other bits are zero.
     fn head(self) -> u64 {
-        let form = CallForm::ALL.iter().position(|&form| form == self.form).unwrap_or_default();
         let word = (self.client as u64) << 32 | (self.call & 0xffff_ffff);
-        word << 16 | (self.place as u64) << 8 | (self.tenant as u64) << 4 | (form as u64) << 1 | u64::from(self.poison)
+        word << 16
+            | (self.place as u64) << 8
+            | (self.tenant as u64) << 4
+            | (self.form as u64) << 1
+            | u64::from(self.poison)
     }
 
     fn of_head(head: u64) -> Option<Self> {
@@ -85,7 +88,7 @@ impl LedgerItem {
             call: (head >> 16) & 0xffff_ffff,
             place: field(8, 2),
             tenant: field(4, 4),
-            form: CallForm::ALL[field(1, 2)],
+            form: CallForm::VARIANTS[field(1, 2)],
             poison: field(0, 1) == 1,
         };
         (item.head() == head).then_some(item)
@@ -152,7 +155,7 @@ mod tests {
 
     #[test]
     fn nonce_round_trips_its_item() {
-        for form in CallForm::ALL {
+        for &form in CallForm::VARIANTS {
             let item = LedgerItem { form, ..ITEM };
             let text = item.nonce(9).to_string();
             assert_eq!(ItemToken::read(&text, 9), Some((item.nonce(9), item)));

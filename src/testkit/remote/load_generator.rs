@@ -239,7 +239,7 @@ impl HttpCall {
 impl CallResponse {
     fn of(message: &Message<'_>) -> CallResult {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let headers = message.headers().map(|(name, value)| (text(name), text(value))).collect();
+        let headers = message.headers().into_iter().map(|(name, value)| (name.to_owned(), text(value))).collect();
         // Bodies are compared, so bytes that are not UTF-8 must not be replaced.
         let body = String::from_utf8(message.body.to_vec()).map_err(|_| "the answer is not text".to_owned())?;
         Ok(Self { status: message.status, headers, body })

@@ -9,7 +9,7 @@ use groupage::batching::{
     Call, CallId, Deadline, DeadlineSource, Decision, KeyId, PriorityClass, PriorityId, TenantId, Tick,
 };
 
-use crate::sim::split_mix::SplitMix64;
+use crate::sim::random::RandomSource;
 use bench::{DispatchedBatch, HEAVY, SingleSlotBench, limits, takes, weighing};
 
 const MS: Duration = Duration::from_millis(1);
@@ -38,7 +38,7 @@ struct BackloggedFlow {
 // === impl BackloggedFlow ===
 
 impl BackloggedFlow {
-    fn next(self, draw: &mut SplitMix64, call: Call) -> Call {
+    fn next(self, draw: &mut RandomSource, call: Call) -> Call {
         let key = KeyId(draw.between(self.keys.0, self.keys.1));
         let (tenant, priority) = self.call;
         let items = draw.count(1, self.items);
@@ -58,7 +58,7 @@ impl BackloggedFlow {
 /// Simulates one second of a seed: the work done for every flow, divided by its weight, stays
 /// within one batch of that of any other flow.
 fn shares_hold(seed: u64) {
-    let mut draw = SplitMix64::new(seed);
+    let mut draw = RandomSource::new(seed);
     let cap = *draw.pick(&[1, 4, 16]);
     let classes: Vec<PriorityClass> = (0..3).map(|_| weighing(draw.count(1, 8))).collect();
     let mut busy: Vec<BackloggedFlow> = Vec::new();
@@ -194,10 +194,10 @@ fn fillers_alone_leave_like_any_other() {
 
 /// Returns independent calls of a class with this mean rate per second, until an instant.
 fn coming(
-    draw: &mut SplitMix64,
+    draw: &mut RandomSource,
     until: Tick,
     rate: u64,
-    of: impl Fn(&mut SplitMix64, Call) -> Call,
+    of: impl Fn(&mut RandomSource, Call) -> Call,
 ) -> Vec<(Tick, Call)> {
     let mut at = Tick::default();
     let mut all = Vec::new();
@@ -213,11 +213,11 @@ fn fillers_never_enlarge_or_delay_a_batch() {
     let filler = PriorityClass { filler: true, ages: Duration::from_secs(3600), ..weighing(1) };
     let (mut joined, mut compared) = (0, 0);
     for seed in 0..8 {
-        let mut draw = SplitMix64::new(seed);
+        let mut draw = RandomSource::new(seed);
         let until = Tick::from_millis(3000);
         let (items, keys) = (*draw.pick(&[1, 5]), draw.between(0, 1));
         let some = |priority| {
-            move |draw: &mut SplitMix64, call: Call| {
+            move |draw: &mut RandomSource, call: Call| {
                 let (items, key) = (draw.count(1, items), KeyId(draw.between(0, keys)));
                 Call { items, key, ..of(priority)(call) }
             }
@@ -289,7 +289,7 @@ fn latencies(all: &[DispatchedBatch], tenant: TenantId) -> Vec<Duration> {
 fn a_tenant_that_floods_a_hundred_to_one_does_not_slow_another() {
     let (flood, light) = (TenantId(0), TenantId(1));
     for keys in [(0, 0), (0, 1)] {
-        let mut draw = SplitMix64::new(3);
+        let mut draw = RandomSource::new(3);
         let until = Tick::from_millis(4000);
         // The server takes 2000 items per second in batches of 16; 5000 arrive.
         let mut calls = coming(&mut draw, until, 5000, |_, call| Call { tenant: flood, key: KeyId(keys.0), ..call });
@@ -354,7 +354,7 @@ fn late_queue_is_served_before_its_turn() {
 fn calls_of_two_classes_are_grouped_by_weight_and_shares_hold() {
     let classes = [weighing(4), weighing(1)];
     let mut bench = SingleSlotBench::padded(limits(8, &classes));
-    let mut draw = SplitMix64::new(11);
+    let mut draw = RandomSource::new(11);
     let (mut pure, mut batches, mut interactive, mut all) = (0, 0, 0, 0);
     while batches < 200 {
         for class in [INTERACTIVE, BULK] {

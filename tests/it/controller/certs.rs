@@ -149,7 +149,7 @@ async fn a_configuration_that_is_made_anew_is_believed_within_seconds() {
 }
 
 #[tokio::test]
-async fn a_leaf_that_ran_out_while_nobody_was_there_is_replaced_and_the_ca_stays() {
+async fn a_leaf_that_expired_while_no_controller_ran_is_replaced_and_the_ca_stays() {
     let api = FakeApiServer::start().await;
     let first = start_keeper(&api, true);
     let bundle = first.shown().await;

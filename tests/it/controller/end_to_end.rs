@@ -164,7 +164,7 @@ async fn a_policy_gets_a_status_and_a_profile_and_an_edit_another() {
 }
 
 #[tokio::test]
-async fn a_status_that_says_the_same_is_written_once() {
+async fn an_unchanged_status_is_written_once() {
     let api = FakeApiServer::start().await;
     api.put(policy());
     let running = controller(&api).await;
@@ -273,7 +273,7 @@ async fn the_return_of_the_api_server_ends_every_wait() {
 }
 
 #[tokio::test]
-async fn ending_lets_the_lease_go_and_says_that_it_is_not_ready() {
+async fn a_shutdown_releases_the_lease() {
     let api = FakeApiServer::start().await;
     let running = controller(&api).await;
     let lease = ("leases", "groupage-system", "groupage-controller");

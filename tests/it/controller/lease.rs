@@ -132,7 +132,7 @@ async fn errors_of_every_kind_are_survived_without_a_storm() {
 }
 
 #[tokio::test]
-async fn a_leader_that_gets_no_answer_stops_before_anybody_else_may_begin() {
+async fn a_leader_without_a_response_stops_before_another_may_begin() {
     let api = FakeApiServer::start().await;
     let mut first = replica(&api, "one");
     first.until(true).await;

@@ -7,7 +7,8 @@ use groupage::telemetry::names::{Metric, MetricKind};
 use serde_json::{Value, json};
 
 use super::scripted_server::{ReservedPort, echo, reply};
-use super::setup::{TestProxy, assert_answer, by_hand, count, predictions, within};
+use super::scripted_setup::by_hand;
+use super::setup::{TestProxy, assert_answer, count, predictions, within};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::Headers;
 
@@ -190,7 +191,7 @@ async fn a_full_queue_does_not_make_the_process_unready() {
 }
 
 #[tokio::test]
-async fn the_stats_say_what_is_going_on() {
+async fn the_stats_show_the_calls_in_progress() {
     let (proxy, mut hand) = by_hand(json!({})).await;
     let local = ports(&proxy).1;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;

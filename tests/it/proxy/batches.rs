@@ -9,9 +9,8 @@ use serde_json::{Value, json};
 
 use super::h2::{H2Client, full};
 use super::pass::by_name;
-use super::setup::{
-    PREDICT, TestProxy, assert_answer, by_hand, count, header, instances, learning, predictions, within,
-};
+use super::scripted_setup::by_hand;
+use super::setup::{PREDICT, TestProxy, assert_answer, count, header, instances, learning, predictions, within};
 use super::support::client::Outgoing;
 use super::support::wire::{Headers, values};
 

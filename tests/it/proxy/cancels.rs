@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use super::h2::{H2Client, H2ScriptedServer, full};
-use super::setup::{PREDICT, TestProxy, assert_answer, by_hand, count, instances, predictions, within};
+use super::scripted_setup::by_hand;
+use super::setup::{PREDICT, TestProxy, assert_answer, count, instances, predictions, within};
 use super::support::client::{Client, Outgoing};
 
 fn predicts(proxy: &TestProxy, items: std::ops::RangeInclusive<u64>) -> Vec<Outgoing> {

@@ -183,7 +183,7 @@ async fn non_http_is_relayed() {
 }
 
 #[tokio::test]
-async fn a_client_that_connects_ahead_is_merged_all_the_same_and_one_without_a_server_is_told() {
+async fn a_client_that_connects_ahead_is_merged_and_one_without_a_server_gets_an_error() {
     let port = ReservedPort::reserve();
     let mut hand = port.listen();
     let spec = one_slot(&json!({}));

@@ -46,7 +46,7 @@ async fn start_and_kill(url: &str, state: &Path) {
 }
 
 #[tokio::test]
-async fn killed_three_times_it_passes_everything_through_and_says_so_everywhere() {
+async fn after_three_kills_all_calls_pass_through_and_all_reports_show_it() {
     let dir = tempfile::tempdir().unwrap();
     let hand = ScriptedServer::start().await;
     let url = hand.url();

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::setup::{PREDICT, assert_answer, assert_failure, by_hand, count, header, instances, predictions, within};
+use super::scripted_setup::by_hand;
+use super::setup::{PREDICT, assert_answer, assert_failure, count, header, instances, predictions, within};
 use super::support::client::Outgoing;
 use super::support::wire::values;
 

@@ -13,9 +13,8 @@ use tokio::task::JoinHandle;
 use super::binary::Binary;
 use super::h2::{H2Client, empty};
 use super::scripted_server::{ReservedPort, ScriptedServer, echo};
-use super::setup::{
-    PREDICT, TOKEN, TestProxy, assert_answer, by_hand, count, instances, lay_over, predictions, within,
-};
+use super::scripted_setup::by_hand;
+use super::setup::{PREDICT, TOKEN, TestProxy, assert_answer, count, instances, lay_over, predictions, within};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{Headers, values};
 

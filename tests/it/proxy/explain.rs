@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::binary::Binary;
 use super::scripted_server::{ScriptedServer, echo};
-use super::setup::{PREDICT, TestProxy, assert_failure, by_hand, instances, predictions, within};
+use super::scripted_setup::by_hand;
+use super::setup::{PREDICT, TestProxy, assert_failure, instances, predictions, within};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{Headers, values};
 
@@ -77,7 +78,7 @@ async fn debug_header_reports_batch_cause_wait_prediction() {
 }
 
 #[tokio::test]
-async fn calls_that_go_alone_pass_or_are_refused_are_told_the_reason() {
+async fn calls_that_are_unbatched_passed_or_refused_get_the_reason() {
     let mut spec = work_conserving_spec();
     spec["limits"] = json!({"queueItemsMax": 1});
     let (proxy, mut hand) = by_hand(spec).await;
@@ -185,7 +186,7 @@ fn printed(output: &Output) -> String {
 }
 
 #[tokio::test]
-async fn explain_names_the_header_live_and_says_from_the_log_what_a_log_holds() {
+async fn explain_names_the_header_live_and_reports_the_facts_of_a_log() {
     let mut hand = ScriptedServer::start().await;
     let mut binary = Binary::start(&hand.url(), &work_conserving_spec(), &["--log-access", "100%"]).await;
     let admin = binary.admin.to_string();
@@ -240,7 +241,7 @@ async fn explain_names_the_header_live_and_says_from_the_log_what_a_log_holds() 
 }
 
 #[tokio::test]
-async fn explain_says_what_a_code_means_and_which_there_are() {
+async fn explain_describes_a_code_and_lists_all_codes() {
     let told = printed(&explain(&["grp3304"], None).await);
     assert!(told.starts_with("GRP3304 (`mismatch`, 502): upstream response cannot be split\n"), "{told}");
     assert!(told.contains("\n  what to do: "), "{told}");

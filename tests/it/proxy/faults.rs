@@ -4,8 +4,9 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::scripted_server::ReservedPort;
+use super::scripted_setup::by_hand;
 use super::setup::{
-    PREDICT, TestProxy, assert_answer, assert_failure, by_hand, count, instances, learning, predictions, within,
+    PREDICT, TestProxy, assert_answer, assert_failure, count, instances, learning, predictions, within,
 };
 use super::support::client::{Answer, Client};
 use super::support::wire::End;

@@ -4,7 +4,8 @@ use http::{HeaderMap, HeaderValue, Request, Response, Version};
 use serde_json::json;
 
 use super::h2::{H2Client, H2ScriptedServer, empty, full, with_trailers};
-use super::setup::{TestProxy, by_hand, header, within};
+use super::scripted_setup::by_hand;
+use super::setup::{TestProxy, header, within};
 use super::support::wire::values;
 
 fn get(target: &str) -> Request<super::h2::Body> {

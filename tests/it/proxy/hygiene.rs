@@ -7,7 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::h2::{H2Client, empty};
-use super::setup::{PREDICT, TestProxy, assert_answer, by_hand, count, predictions, within};
+use super::scripted_setup::by_hand;
+use super::setup::{PREDICT, TestProxy, assert_answer, count, predictions, within};
 use super::support::client::{Answer, Client};
 use super::support::upstream::now;
 use super::support::wire::{End, nominates};
@@ -42,7 +43,7 @@ async fn a_head_that_does_not_end_is_closed_at_the_head_timeout() {
 }
 
 #[tokio::test]
-async fn a_connection_that_never_says_anything_is_closed_too() {
+async fn a_silent_connection_is_closed_too() {
     let limits = json!({"headTimeout": "50ms", "keepAliveTimeout": "50ms"});
     let (proxy, _hand) = by_hand(client_limits(&limits)).await;
     assert_eq!(read_until_closed(&mut connect(&proxy).await).await, b"");
@@ -191,7 +192,7 @@ async fn last_request_closes_connection_gracefully() {
 }
 
 #[tokio::test]
-async fn an_old_http_2_connection_is_told_to_go_and_what_is_in_flight_is_answered() {
+async fn an_old_http_2_connection_gets_goaway_and_calls_in_flight_are_answered() {
     let (proxy, mut hand) =
         by_hand(client_limits(&json!({"http2": {"ageMax": "20ms"}, "keepAliveTimeout": "50ms"}))).await;
     let mut stream = connect(&proxy).await;

@@ -4,9 +4,8 @@ use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
 use super::scripted_server::{AutoResponder, PendingRequest, reply};
-use super::setup::{
-    PREDICT, PendingCall, TestProxy, assert_answer, assert_failure, by_hand, count, instances, predictions,
-};
+use super::scripted_setup::by_hand;
+use super::setup::{PREDICT, PendingCall, TestProxy, assert_answer, assert_failure, count, instances, predictions};
 use super::support::client::Outgoing;
 use super::support::upstream::Request;
 
@@ -37,7 +36,7 @@ async fn ok(callers: Vec<PendingCall>, items: &[u64]) {
 }
 
 #[tokio::test]
-async fn a_poison_item_fails_its_own_caller_only_whoever_that_is() {
+async fn a_poison_item_at_any_position_fails_its_own_caller_only() {
     for bad in 0..8 {
         let (proxy, mut hand) = by_hand(json!({})).await;
         let items: Vec<u64> = (0..8).map(|n| if n == bad { BAD } else { n }).collect();
@@ -126,7 +125,7 @@ fn texts(proxy: &TestProxy) -> Vec<Outgoing> {
 
 /// The response breaks off after the batch was sent, on a route that is not declared idempotent.
 #[tokio::test]
-async fn a_declared_route_sends_nothing_again_unless_its_operator_says_so() {
+async fn a_declared_route_is_not_replayed_unless_it_is_configured_as_idempotent() {
     type Answer = fn(PendingRequest) -> BoxFuture<'static, ()>;
     let broken: [(Answer, &str, &str); 3] = [
         (|turn| Box::pin(async { turn.answer(500, "{}").await }), "GRP3305", "batch_failed"),

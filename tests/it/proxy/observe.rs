@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::explain::scheduler;
 use super::scripted_server::ScriptedServer;
-use super::setup::{PREDICT, PendingCall, TestProxy, by_hand, instances, learning, predictions, within};
+use super::scripted_setup::by_hand;
+use super::setup::{PREDICT, PendingCall, TestProxy, instances, learning, predictions, within};
 use super::support::wire::values;
 
 /// Number of calls after which predictions start (`batching::Shadow`).

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::setup::{
-    PREDICT, assert_answer, assert_failure, by_hand, count, header, instances, learning, predictions, within,
-};
+use super::scripted_setup::by_hand;
+use super::setup::{PREDICT, assert_answer, assert_failure, count, header, instances, learning, predictions, within};
 use super::support::client::Answer;
 use super::support::wire::{End, nominates};
 

@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use super::setup::{assert_answer, by_hand, header, within};
+use super::scripted_setup::by_hand;
+use super::setup::{assert_answer, header, within};
 use super::support::client::{Answer, Outgoing};
 use super::support::wire::{End, Headers, values};
 
@@ -196,7 +197,7 @@ async fn answers_without_a_body_have_none_and_the_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn expect_is_answered_here_and_not_asked_again() {
+async fn expect_is_answered_here_and_not_forwarded() {
     let (proxy, mut hand) = by_hand(json!({})).await;
     let caller = proxy.call(proxy.request("PUT", "/x", &[("expect", "100-continue")], Some(b"body")));
     let turn = hand.turn().await;
@@ -285,7 +286,7 @@ async fn compressed_bodies_pass_through_unchanged() {
 }
 
 #[tokio::test]
-async fn a_client_connection_has_one_connection_upstream_and_shares_it_with_nobody() {
+async fn a_client_connection_has_an_upstream_connection_of_its_own() {
     let (proxy, mut hand) = by_hand(json!({})).await;
     let mut connections = Vec::new();
     let mut clients = [proxy.client().await, proxy.client().await];

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::setup::{PREDICT, TestProxy, assert_answer, assert_failure, by_hand, instances, predictions};
+use super::scripted_setup::by_hand;
+use super::setup::{PREDICT, TestProxy, assert_answer, assert_failure, instances, predictions};
 use super::support::client::Outgoing;
 use super::support::wire::values;
 

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::scripted_server::ScriptedServer;
-use super::setup::{PREDICT, PendingCall, TestProxy, by_hand};
+use super::scripted_setup::by_hand;
+use super::setup::{PREDICT, PendingCall, TestProxy};
 use super::support::client::{Answer, Outgoing};
 use super::support::upstream::Request;
 

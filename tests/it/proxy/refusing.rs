@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::scripted_server::{ScriptedServer, reply};
-use super::setup::{PREDICT, PendingCall, TestProxy, assert_answer, by_hand};
+use super::scripted_setup::by_hand;
+use super::setup::{PREDICT, PendingCall, TestProxy, assert_answer};
 use super::support::client::Outgoing;
 use super::support::upstream::Request;
 

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::binary::Binary;
 use super::scripted_server::{ScriptedServer, echo};
-use super::setup::{PREDICT, TestProxy, assert_answer, by_hand, header, instances, policy_text, predictions};
+use super::scripted_setup::by_hand;
+use super::setup::{PREDICT, TestProxy, assert_answer, header, instances, policy_text, predictions};
 use super::support::client::Outgoing;
 use super::support::wire::Headers;
 

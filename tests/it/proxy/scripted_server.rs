@@ -11,8 +11,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::setup::within;
-use super::support::upstream::{Request, chunk};
-use super::support::wire::{self, End, Framing, Wire};
+use super::support::upstream::{Request, chunk, read_request};
+use super::support::wire::{End, Wire};
 
 /// The server. Dropping it closes every connection.
 #[derive(Debug)]
@@ -241,7 +241,12 @@ pub(super) fn echo(request: &Request) -> Vec<u8> {
 }
 
 async fn serve(mut wire: Wire, connection: usize, turns: &mpsc::Sender<PendingRequest>) {
-    while let Ok(Some(request)) = read(&mut wire).await {
+    loop {
+        let request = match read_request(&mut wire).await {
+            Ok(Some(request)) => request,
+            Err(End::Garbled(why)) => panic!("the proxy sent a request that is not HTTP/1.1: {why}"),
+            Ok(None) | Err(End::Closed | End::Reset | End::Proper) => return,
+        };
         let (back, given_back) = oneshot::channel();
         if turns.send(PendingRequest { request, connection, wire, back }).await.is_err() {
             return;
@@ -251,19 +256,4 @@ async fn serve(mut wire: Wire, connection: usize, turns: &mpsc::Sender<PendingRe
             Err(_) => return,
         }
     }
-}
-
-async fn read(wire: &mut Wire) -> Result<Option<Request>, End> {
-    let Some(head) = wire.head().await? else { return Ok(None) };
-    let mut words = head.start.split(' ');
-    let (Some(method), Some(target), Some("HTTP/1.1" | "HTTP/1.0"), None) =
-        (words.next(), words.next(), words.next(), words.next())
-    else {
-        panic!("the proxy sent the request line {}", head.start.escape_debug());
-    };
-    let (method, target) = (method.to_owned(), target.to_owned());
-    let framing = wire::framing(&head.headers, Framing::Empty).map_err(End::Garbled)?;
-    let mut body = Vec::new();
-    let trailers = wire.body(framing, &mut body).await?;
-    Ok(Some(Request { method, target, headers: head.headers, body, trailers }))
 }

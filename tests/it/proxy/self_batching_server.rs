@@ -4,7 +4,8 @@
 use serde_json::json;
 
 use super::scripted_server::ScriptedServer;
-use super::setup::{PendingCall, TestProxy, by_hand, count, learning};
+use super::scripted_setup::by_hand;
+use super::setup::{PendingCall, TestProxy, count, learning};
 
 const CALLS: usize = 20;
 const INFO: &str = r#"{"model_id": "m", "max_client_batch_size": 32, "max_batch_tokens": 16384}"#;
@@ -51,7 +52,7 @@ fn passed(proxy: &TestProxy) -> u64 {
 }
 
 #[tokio::test]
-async fn calls_to_a_server_that_says_it_batches_are_all_upstream_at_once() {
+async fn calls_to_a_server_with_published_batching_are_all_upstream_at_once() {
     let (proxy, mut hand) = by_hand(learning(&json!({}))).await;
     learn_published_limits(&proxy, &mut hand).await;
     call_simultaneously(&proxy, &mut hand, CALLS).await;

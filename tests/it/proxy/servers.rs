@@ -17,7 +17,8 @@ use tokio::net::TcpListener;
 use super::batches::predicts;
 use super::h2::{H2Client, H2ScriptedServer, full};
 use super::scripted_server::PendingRequest;
-use super::setup::{PREDICT, TestProxy, assert_answer, by_hand, instances, predictions, within};
+use super::scripted_setup::by_hand;
+use super::setup::{PREDICT, TestProxy, assert_answer, instances, predictions, within};
 
 fn echo_h2(body: &[u8]) -> String {
     let body: Value = serde_json::from_slice(body).unwrap();

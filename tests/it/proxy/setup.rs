@@ -1,4 +1,5 @@
-//! A proxy in this process, its clients, and the calls they make.
+//! A proxy in this process, its clients, and the calls they make. `scripted_setup` puts it in front
+//! of a server that the test controls.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -6,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use groupage::cli::{AppOptions, AppliedSettings, RunningApp, start};
+use groupage::app::{AppOptions, AppliedSettings, RunningApp, start};
 use groupage::config::{self, MachineLimits, Overrides, Policy, Sourced};
 use groupage::error::BoxError;
 use groupage::telemetry::LiveCounts;
@@ -14,7 +15,6 @@ use groupage::telemetry::log::LevelHandle;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::scripted_server::{PendingRequest, ScriptedServer};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{End, Headers, values};
 
@@ -88,12 +88,6 @@ pub(super) fn learning(spec: &Value) -> Value {
     let mut all = json!({"scheduling": {"policy": "Adaptive"}});
     lay_over(&mut all, spec);
     all
-}
-
-/// Starts a proxy in front of a model server that the test controls.
-pub(super) async fn by_hand(spec: Value) -> (TestProxy, ScriptedServer) {
-    let hand = ScriptedServer::start().await;
-    (TestProxy::before(&hand.url(), spec), hand)
 }
 
 // === impl TestProxy ===
@@ -194,12 +188,6 @@ impl TestProxy {
         }))
     }
 
-    /// Occupies the only slot with a call. The call is upstream when this returns.
-    pub(super) async fn occupy_slot(&self, hand: &mut ScriptedServer) -> (PendingCall, PendingRequest) {
-        let caller = self.call(self.predict(0));
-        (caller, hand.turn().await)
-    }
-
     /// Queues calls behind a busy slot, in this order.
     pub(super) async fn queue(&self, requests: impl IntoIterator<Item = Outgoing>) -> Vec<PendingCall> {
         let mut callers = Vec::new();
@@ -209,43 +197,6 @@ impl TestProxy {
             self.until(|stats| count(&stats.items_accepted) > before).await;
         }
         callers
-    }
-
-    /// Lets the proxy see that batches of this many items are answered: the adaptive policy starts
-    /// with one item and doubles the size.
-    pub(super) async fn grow(&self, hand: &mut ScriptedServer, items: u64) {
-        let mut size = 1;
-        while size < items {
-            size = (2 * size).min(items);
-            let (first, turn) = self.occupy_slot(hand).await;
-            let callers = self.queue((0..size).map(|item| self.predict(item))).await;
-            turn.echo().await;
-            assert_eq!(first.answer().await.status, Some(200));
-            let mut left = size;
-            while left > 0 {
-                let turn = hand.turn().await;
-                left -= turn.instances().len() as u64;
-                turn.echo().await;
-            }
-            for caller in callers {
-                assert_eq!(caller.answer().await.status, Some(200));
-            }
-            self.idle().await;
-        }
-    }
-
-    /// Makes these calls share one batch: they collect behind a busy slot, which then becomes free.
-    /// The returned turn is the shared call.
-    pub(super) async fn share(
-        &self,
-        hand: &mut ScriptedServer,
-        requests: Vec<Outgoing>,
-    ) -> (Vec<PendingCall>, PendingRequest) {
-        let (first, turn) = self.occupy_slot(hand).await;
-        let callers = self.queue(requests).await;
-        turn.echo().await;
-        assert_eq!(first.answer().await.status, Some(200));
-        (callers, hand.turn().await)
     }
 
     /// Returns the value of one series, or zero if it does not exist. All values here are integers.
@@ -280,7 +231,7 @@ pub(super) fn instances(items: &[u64]) -> String {
     format!(r#"{{"instances": {items:?}}}"#)
 }
 
-/// Returns the response to it, as [`PendingRequest::echo`] sends it.
+/// Returns the response to it, as `PendingRequest::echo` sends it.
 pub(super) fn predictions(items: &[u64]) -> String {
     format!(r#"{{"predictions":{items:?}}}"#).replace(' ', "")
 }

@@ -112,7 +112,7 @@ async fn locked_state_dir_is_reported_and_unused() {
 }
 
 #[tokio::test]
-async fn what_is_about_another_server_or_broken_is_not_used_and_it_says_why() {
+async fn state_of_another_server_and_broken_state_are_ignored_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     let (hand, other) = (ScriptedServer::start().await, ScriptedServer::start().await);
     let (url, foreign) = (hand.url(), other.url());
@@ -157,7 +157,7 @@ async fn what_was_learned_of_another_version_of_the_server_is_forgotten_at_its_f
 }
 
 #[tokio::test]
-async fn what_was_learned_of_another_revision_of_a_published_model_is_forgotten_once_it_is_said() {
+async fn learned_state_is_discarded_once_another_revision_of_the_model_is_published() {
     let dir = tempfile::tempdir().unwrap();
     let hand = ScriptedServer::start().await;
     let url = hand.url();

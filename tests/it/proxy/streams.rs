@@ -7,7 +7,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::scripted_server::ScriptedServer;
-use super::setup::{PREDICT, TestProxy, assert_answer, by_hand, header, instances, within};
+use super::scripted_setup::by_hand;
+use super::setup::{PREDICT, TestProxy, assert_answer, header, instances, within};
 use super::support::client::Client;
 use super::support::wire::Framing;
 
@@ -128,7 +129,7 @@ async fn a_switch_that_the_server_refuses_is_an_answer_and_the_connection_goes_o
 }
 
 #[tokio::test]
-async fn an_upgrade_to_http_2_is_not_asked_for_upstream() {
+async fn an_upgrade_to_http_2_is_not_forwarded() {
     let (proxy, mut hand) = by_hand(json!({})).await;
     let own = [("connection", "upgrade, http2-settings"), ("upgrade", "h2c"), ("http2-settings", "AAMAAABk")];
     let caller = proxy.call(proxy.request("GET", "/x", &own, None));

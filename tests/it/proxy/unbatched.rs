@@ -7,7 +7,8 @@ use serde_json::json;
 
 use super::batches::predicts;
 use super::pass::by_name;
-use super::setup::{PREDICT, assert_answer, by_hand, count, instances, learning, predictions, within};
+use super::scripted_setup::by_hand;
+use super::setup::{PREDICT, assert_answer, count, instances, learning, predictions, within};
 use super::support::client::{Answer, Client};
 use super::support::wire::values;
 
@@ -102,7 +103,7 @@ async fn a_call_that_is_too_large_to_be_read_streams_and_holds_no_slot() {
 }
 
 #[tokio::test]
-async fn a_call_with_more_items_than_a_batch_may_have_goes_alone_and_says_why() {
+async fn a_call_with_more_items_than_a_batch_may_have_is_unbatched_with_a_reason() {
     let (proxy, mut hand) = by_hand(json!({"limits": {"batchItemsMax": 4}})).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let body = "{\"instances\":[1,2, 3,4,5]}";

@@ -67,7 +67,7 @@ fn vectors(count: usize) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn a_route_that_fits_is_said_to_and_what_was_sent_with_it() {
+async fn a_valid_route_is_reported_with_the_requests_that_were_sent() {
     let (url, auto) = server(r#"{"vectors":[[3,4]]}"#, vectors).await;
     let output = validate(&policy(&json!({})), &url, None, &[]).await;
     let text = said(&output);
@@ -101,7 +101,7 @@ async fn a_route_whose_batches_fail_is_reported_before_any_caller_meets_it() {
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_a_credential_is_tried_with_one() {
+async fn a_server_that_requires_a_credential_is_tested_with_one() {
     let hand = ScriptedServer::start().await;
     let url = hand.url();
     let _auto = hand.auto(|request: &Request| {

@@ -8,7 +8,7 @@ use groupage::batching::{
     Observation, ScopeId, ScopeLimits, TenantId, Tick, Weight,
 };
 
-use super::split_mix::SplitMix64;
+use super::random::RandomSource;
 
 /// The parameters of a run.
 #[derive(Debug, Clone)]
@@ -64,7 +64,7 @@ struct UpstreamLimits {
 // === impl RunParameters ===
 
 impl RunParameters {
-    pub(crate) fn new(draw: &mut SplitMix64) -> Self {
+    pub(crate) fn new(draw: &mut RandomSource) -> Self {
         let long = draw.chance(40);
         // Large batches need calls of one item, few keys, room in the queue, and an upstream that
         // mostly succeeds.
@@ -118,7 +118,7 @@ impl RunParameters {
     }
 
     /// Returns random limits, for the start or for an edit.
-    pub(crate) fn limits(&self, draw: &mut SplitMix64) -> Limits {
+    pub(crate) fn limits(&self, draw: &mut RandomSource) -> Limits {
         let (items, delay) = (draw.count(1, 8), draw.span(self.coarse, 20) * draw.count(0, 2));
         let policy = match draw.between(0, 4) {
             0 | 1 => DispatchPolicy::WorkConserving,
@@ -151,7 +151,7 @@ impl RunParameters {
     }
 
     /// Returns a random call.
-    pub(crate) fn call(&self, draw: &mut SplitMix64, now: Tick, id: CallId) -> Call {
+    pub(crate) fn call(&self, draw: &mut RandomSource, now: Tick, id: CallId) -> Call {
         let at = draw.between(0, u64::try_from(self.keys.len()).unwrap_or(1) - 1);
         let (cost_class, scope) = self.keys[usize::try_from(at).unwrap_or(0)];
         let alone = draw.chance(40);
@@ -192,7 +192,7 @@ impl RunParameters {
     }
 
     /// Returns the outcome of an execution with this many items and this weight.
-    pub(crate) fn execution(&self, draw: &mut SplitMix64, items: u32, weight: u64) -> Observation {
+    pub(crate) fn execution(&self, draw: &mut RandomSource, items: u32, weight: u64) -> Observation {
         let millis = self.base + self.each * u64::from(items);
         let duration = Duration::from_millis(millis) + draw.span(self.coarse, self.jitter);
         let heavy = self.refuses.is_some_and(|refuses| refuses.weight.is_some_and(|max| weight > max));

@@ -8,8 +8,8 @@ use groupage::batching::{
 
 use super::invariant::{CheckResult, Violation, promise};
 use super::model::Model;
+use super::random::RandomSource;
 use super::setting::RunParameters;
-use super::split_mix::SplitMix64;
 use super::trace::{CoreResponse, Event, Trace, tell};
 
 /// A scheduled event.
@@ -28,7 +28,7 @@ pub(crate) struct Simulation {
     pub(crate) trace: Trace,
     pub(crate) model: Model,
     core: Batcher,
-    draw: SplitMix64,
+    draw: RandomSource,
     setting: RunParameters,
     planned: BTreeMap<(Tick, u64), ScheduledEvent>,
     plans: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Simulation {
 
 impl Simulation {
     pub(crate) fn new(seed: u64) -> Self {
-        let mut draw = SplitMix64::new(seed);
+        let mut draw = RandomSource::new(seed);
         let setting = RunParameters::new(&mut draw);
         let limits = setting.limits(&mut draw);
         Self {

@@ -12,6 +12,7 @@ use groupage::telemetry::names::{
     AdmissionResult, ControllerMetric, EXPIRE_REASONS, EventResult, HoldReason, Metric, MetricKind, Outcome,
     OverheadStage, REJECT_REASONS, RelayReason, ReloadResult, SLO_RESULTS, UnpredictedReason, WriteResult,
 };
+use strum::VariantArray as _;
 
 use super::{files, golden_section, read, sources};
 
@@ -19,27 +20,28 @@ use super::{files, golden_section, read, sources};
 fn the_error_page_is_the_table_in_the_code() {
     let mut own =
         String::from("| code | `x-groupage-reason` | status | message | responsible |\n|---|---|---|---|---|\n");
-    for kind in FailureKind::ALL {
+    for kind in FailureKind::VARIANTS {
         let fault = kind.fault().whose();
         writeln!(own, "| `{}` | `{}` | {} | {} | {fault} |", kind.code(), kind.reason(), kind.status(), kind.message())
             .unwrap();
     }
     golden_section("docs/errors.md", "own errors", &own);
     let mut config = String::from("| code | message |\n|---|---|\n");
-    for code in ConfigCode::ALL {
+    for code in ConfigCode::VARIANTS {
         writeln!(config, "| `{}` | {} |", code.as_str(), code.message()).unwrap();
     }
     golden_section("docs/errors.md", "configuration errors", &config);
     let mut injection = String::from("| code | message |\n|---|---|\n");
-    for code in injector::InjectionErrorCode::ALL {
+    for code in injector::InjectionErrorCode::VARIANTS {
         writeln!(injection, "| `{}` | {} |", code.as_str(), code.message()).unwrap();
     }
     golden_section("docs/errors.md", "injection errors", &injection);
     let mut more = String::from("| code | why | what to do |\n|---|---|---|\n");
-    let own = FailureKind::ALL.map(|kind| (kind.code(), kind.why(), kind.advice()));
-    let config = ConfigCode::ALL.map(|code| (code.as_str(), code.why(), code.advice()));
-    let injection = injector::InjectionErrorCode::ALL.map(|code| (code.as_str(), code.why(), code.advice()));
-    for (code, why, advice) in own.into_iter().chain(config).chain(injection) {
+    let own = FailureKind::VARIANTS.iter().map(|kind| (kind.code(), kind.why(), kind.advice()));
+    let config = ConfigCode::VARIANTS.iter().map(|code| (code.as_str(), code.why(), code.advice()));
+    let injection =
+        injector::InjectionErrorCode::VARIANTS.iter().map(|code| (code.as_str(), code.why(), code.advice()));
+    for (code, why, advice) in own.chain(config).chain(injection) {
         writeln!(more, "| `{code}` | {why} | {advice} |").unwrap();
     }
     golden_section("docs/errors.md", "why and what to do", &more);
@@ -48,7 +50,7 @@ fn the_error_page_is_the_table_in_the_code() {
 #[test]
 fn the_page_of_injection_names_every_reason_to_leave_a_pod_alone() {
     let mut reasons = String::from("| reason | why |\n|---|---|\n");
-    for skip in injector::SkipReason::ALL {
+    for skip in injector::SkipReason::VARIANTS {
         writeln!(reasons, "| `{}` | {} |", skip.as_str(), skip.means()).unwrap();
     }
     golden_section("docs/injection.md", "skip reasons", &reasons);
@@ -85,27 +87,27 @@ fn the_metrics_page_is_the_list_in_the_code() {
         let values: Vec<_> = values.into_iter().map(|value| format!("`{value}`")).collect();
         writeln!(words, "| {label} | {} |", values.join(" ")).unwrap();
     };
-    row("`outcome` of calls and items", Outcome::ALL.iter().map(|word| word.as_str()).collect());
-    row("`protocol`", ProtocolLabel::ALL.iter().map(|word| word.as_str()).collect());
+    row("`outcome` of calls and items", Outcome::VARIANTS.iter().map(|word| word.as_str()).collect());
+    row("`protocol`", ProtocolLabel::VARIANTS.iter().map(|word| word.as_str()).collect());
     row("`cause`", DispatchCause::ALL.iter().map(|word| word.as_str()).collect());
-    row("`reason` of calls", UnmergeableReason::ALL.iter().map(|word| word.as_str()).collect());
-    row("`reason` of held calls", HoldReason::ALL.iter().map(|word| word.as_str()).collect());
+    row("`reason` of calls", UnmergeableReason::VARIANTS.iter().map(|word| word.as_str()).collect());
+    row("`reason` of held calls", HoldReason::VARIANTS.iter().map(|word| word.as_str()).collect());
     row("`reason` of rejected items", REJECT_REASONS.iter().map(|kind| kind.reason()).collect());
     row("`reason` of expired items", EXPIRE_REASONS.iter().map(|kind| kind.reason()).collect());
     row(
         "`reason` of `groupage_unpredicted_calls_total`",
-        UnpredictedReason::ALL.iter().map(|word| word.as_str()).collect(),
+        UnpredictedReason::VARIANTS.iter().map(|word| word.as_str()).collect(),
     );
-    row("`reason` of relayed connections", RelayReason::ALL.iter().map(|word| word.as_str()).collect());
+    row("`reason` of relayed connections", RelayReason::VARIANTS.iter().map(|word| word.as_str()).collect());
     row("`result`", SLO_RESULTS.to_vec());
-    row("`result` of reloads", ReloadResult::ALL.iter().map(|word| word.as_str()).collect());
+    row("`result` of reloads", ReloadResult::VARIANTS.iter().map(|word| word.as_str()).collect());
     row(
         "`result` of `groupage_webhook_requests_total`",
-        AdmissionResult::ALL.iter().map(|word| word.as_str()).collect(),
+        AdmissionResult::VARIANTS.iter().map(|word| word.as_str()).collect(),
     );
-    row("`result` of the controller's writes", WriteResult::ALL.iter().map(|word| word.as_str()).collect());
-    row("`result` of events", EventResult::ALL.iter().map(|word| word.as_str()).collect());
-    row("`stage`", OverheadStage::ALL.iter().map(|word| word.as_str()).collect());
+    row("`result` of the controller's writes", WriteResult::VARIANTS.iter().map(|word| word.as_str()).collect());
+    row("`result` of events", EventResult::VARIANTS.iter().map(|word| word.as_str()).collect());
+    row("`stage`", OverheadStage::VARIANTS.iter().map(|word| word.as_str()).collect());
     golden_section("docs/metrics.md", "label values", &words);
 
     let mut buckets = String::from("| histograms of | upper bounds |\n|---|---|\n");
@@ -152,17 +154,17 @@ fn metric_names_follow_the_conventions_and_stand_in_one_place() {
 #[test]
 fn label_words_are_lower_case_and_none_stands_twice() {
     let lists: [Vec<&str>; 12] = [
-        HoldReason::ALL.iter().map(|word| word.as_str()).collect(),
-        AdmissionResult::ALL.iter().map(|word| word.as_str()).collect(),
-        WriteResult::ALL.iter().map(|word| word.as_str()).collect(),
-        EventResult::ALL.iter().map(|word| word.as_str()).collect(),
-        RelayReason::ALL.iter().map(|word| word.as_str()).collect(),
-        Outcome::ALL.iter().map(|word| word.as_str()).collect(),
-        OverheadStage::ALL.iter().map(|word| word.as_str()).collect(),
-        ReloadResult::ALL.iter().map(|word| word.as_str()).collect(),
+        HoldReason::VARIANTS.iter().map(|word| word.as_str()).collect(),
+        AdmissionResult::VARIANTS.iter().map(|word| word.as_str()).collect(),
+        WriteResult::VARIANTS.iter().map(|word| word.as_str()).collect(),
+        EventResult::VARIANTS.iter().map(|word| word.as_str()).collect(),
+        RelayReason::VARIANTS.iter().map(|word| word.as_str()).collect(),
+        Outcome::VARIANTS.iter().map(|word| word.as_str()).collect(),
+        OverheadStage::VARIANTS.iter().map(|word| word.as_str()).collect(),
+        ReloadResult::VARIANTS.iter().map(|word| word.as_str()).collect(),
         DispatchCause::ALL.iter().map(|word| word.as_str()).collect(),
-        UnmergeableReason::ALL.iter().map(|word| word.as_str()).collect(),
-        ProtocolLabel::ALL.iter().map(|word| word.as_str()).collect(),
+        UnmergeableReason::VARIANTS.iter().map(|word| word.as_str()).collect(),
+        ProtocolLabel::VARIANTS.iter().map(|word| word.as_str()).collect(),
         [MismatchKind::Count, MismatchKind::Index, MismatchKind::Shape].iter().map(|word| word.as_str()).collect(),
     ];
     for mut words in lists {

@@ -170,7 +170,7 @@ fn one(words: &[&str], at: &mut usize) -> bool {
 }
 
 #[test]
-fn licence_expressions_are_read_as_spdx_says() {
+fn licence_expressions_are_read_as_in_spdx() {
     for good in [
         "MIT",
         "MIT/Apache-2.0",

@@ -54,7 +54,7 @@ fn ceiling_is_retested_if_no_member_is_late() {
 }
 
 #[test]
-fn a_ceiling_is_not_asked_again_where_a_member_would_be_late_for_it() {
+fn a_ceiling_is_not_retested_if_a_member_would_be_late() {
     let mut batcher = found(DispatchPolicy::WorkConserving);
     for id in 100..110 {
         let deadline = Some(Deadline { at: ms(2010), source: DeadlineSource::Caller });
@@ -66,7 +66,7 @@ fn a_ceiling_is_not_asked_again_where_a_member_would_be_late_for_it() {
 }
 
 #[test]
-fn while_draining_no_ceiling_is_asked_again() {
+fn no_ceiling_is_retested_during_a_drain() {
     let mut batcher = found(DispatchPolicy::WorkConserving);
     for id in 100..110 {
         batcher.offer(ms(2000), call(id)).unwrap();
@@ -116,7 +116,7 @@ fn of_policy_published_and_learned_the_smallest_weight_wins() {
 }
 
 #[test]
-fn a_group_that_the_weight_ends_says_so() {
+fn a_batch_that_is_cut_by_weight_has_the_cause_weight() {
     let adaptive = limits(|l| l.policy = DispatchPolicy::Adaptive { hold_permille: 0 });
     let mut batcher = serial(Batcher::new(adaptive.clone(), 0));
     let weight = |id: u64| 1 + id * 7 % 40;
@@ -141,7 +141,7 @@ fn a_group_that_the_weight_ends_says_so() {
 }
 
 #[test]
-fn an_upstream_that_says_when_to_come_back_is_left_alone_until_then_by_that_key_only() {
+fn a_retry_after_pauses_only_the_key_that_received_it() {
     for policy in [DispatchPolicy::WorkConserving, DispatchPolicy::Adaptive { hold_permille: 0 }] {
         for (asked, until) in [(30, 31), (30_000, 101)] {
             let mut batcher = Batcher::new(limits(|l| l.policy = policy), 0);

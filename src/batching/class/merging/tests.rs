@@ -116,7 +116,7 @@ fn the_wait_starts_small_again_after_a_hundred_whole_batches() {
 }
 
 #[test]
-fn a_poisoned_batch_says_nothing_about_merging() {
+fn a_poisoned_batch_is_no_evidence_about_merging() {
     let mut bench = MergeBench::eager();
     (0..10).for_each(|_| bench.batch(0, 1, BatchOutcome::Failed));
     assert_eq!(bench.bound(0, 1), MergeLimit::Free);

@@ -203,7 +203,7 @@ fn sound(cost: &CostModel, items: u32) {
 fn invalid_values_keep_curve_sound() {
     let numbers = [0, 1, 2, 1000, 1_000_000, 1_000_000_000, u64::MAX / 2, u64::MAX];
     for seed in 0..20 {
-        let mut random = Random(seed);
+        let mut random = ServerRandom::new(seed);
         let mut cost = CostModel::default();
         for _ in 0..600 {
             let items = random.pick(&[0, 1, 2, 3, 100, 512, 513, 5000, u32::MAX]);
@@ -216,7 +216,7 @@ fn invalid_values_keep_curve_sound() {
 }
 
 #[test]
-fn one_size_repeated_is_enough_and_says_nothing_odd_about_others() {
+fn one_repeated_size_suffices_and_extrapolates_soundly() {
     let mut bench = CurveBench::new(8);
     bench.feed(500, &[8], affine);
     assert!(bench.worst([8], affine) < 0.03);

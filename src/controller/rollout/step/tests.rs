@@ -11,7 +11,7 @@ use crate::api::v1alpha1::BatchPolicyStatus;
 use crate::rollout::pin::ManualRollback;
 use crate::rollout::plan::{ArmPlan, CanaryStep, ExperimentPlan, RegressionThresholds};
 use crate::rollout::status;
-use groupage_simulator::splitmix64::SplitMix64;
+use groupage_simulator::random::RandomStream;
 
 /// Interval between two evaluations, in seconds.
 const LOOK: u64 = 10;
@@ -26,7 +26,7 @@ struct RolloutSimulation {
     pods: Vec<(String, Option<String>, UnixSeconds)>,
     /// Performance of each profile: factor of the latency, and share of calls that are not served.
     ways: BTreeMap<String, (f64, f64)>,
-    draw: SplitMix64,
+    draw: RandomStream,
     calls: u64,
     /// Profile that receives no calls.
     shunned: Option<&'static str>,
@@ -70,7 +70,7 @@ impl RolloutSimulation {
             plan: plan("a", RolloutStrategy::Immediate),
             pods: (0..pods).map(|i| (format!("uid-{i}"), None, UnixSeconds(0))).collect(),
             ways: ways.iter().map(|(name, times, failing)| ((*name).to_owned(), (*times, *failing))).collect(),
-            draw: SplitMix64::new(5, 1),
+            draw: RandomStream::new(5, 1),
             calls: 300,
             shunned: None,
             restarts: false,
@@ -237,7 +237,7 @@ fn errors_that_jump_end_a_canary_at_the_first_report() {
 }
 
 #[test]
-fn a_pause_leaves_all_as_it_is_until_somebody_decides() {
+fn a_paused_rollout_is_unchanged_until_its_plan_changes() {
     let mut world = RolloutSimulation::new(20, &[("b", 2.0, 0.0)]).wanting("b", canary());
     world.plan.on_failure = OnFailure::Pause;
     world.looks(12);
@@ -246,7 +246,7 @@ fn a_pause_leaves_all_as_it_is_until_somebody_decides() {
     world.looks(100);
     assert_eq!((world.on("b"), world.told.as_slice()), (few, &["RolloutStarted", "RolloutPaused"][..]));
     let mut back =
-        RolloutSimulation { told: Vec::new(), draw: SplitMix64::new(1, 1), ..RolloutSimulation::new(0, &[]) };
+        RolloutSimulation { told: Vec::new(), draw: RandomStream::new(1, 1), ..RolloutSimulation::new(0, &[]) };
     (back.state, back.pods, back.now) = (world.state.clone(), world.pods.clone(), world.now);
     back.plan = RolloutPlan { on_failure: OnFailure::Rollback, ..world.plan.clone() };
     back.look();
@@ -267,7 +267,7 @@ fn another_controller_after_every_look_comes_to_the_same_end() {
 }
 
 #[test]
-fn a_canary_without_calls_waits_and_says_so() {
+fn a_canary_without_calls_waits_for_calls() {
     let mut world = RolloutSimulation::new(20, &[]).wanting("b", canary());
     world.calls = 0;
     world.looks(100);
@@ -378,7 +378,7 @@ fn an_experiment_whose_other_arms_are_worse_or_alike_keeps_the_first() {
 }
 
 #[test]
-fn an_experiment_says_how_far_it_is_and_what_it_waits_for() {
+fn the_message_of_an_experiment_contains_its_progress() {
     let mut world = RolloutSimulation::new(2, &[]).wanting("x", experiment(false));
     world.shunned = Some("b");
     let said = |world: &RolloutSimulation| (world.state.reason.clone(), world.state.message.clone());

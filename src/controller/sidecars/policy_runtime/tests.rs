@@ -101,7 +101,7 @@ fn slo() -> serde_json::Value {
 }
 
 #[test]
-fn every_pod_is_told_the_profile_in_force_and_nobody_while_it_is_missing() {
+fn every_pod_gets_the_profile_in_force_and_none_while_it_is_missing() {
     let mut scene = Scene::new(slo(), &["p", "q"]);
     assert!(scene.look(None, |_, _| 1).told.is_empty(), "what is wanted is not there");
     let seen = scene.look(Some("emb-1"), |_, _| 40_000);
@@ -116,7 +116,7 @@ fn every_pod_is_told_the_profile_in_force_and_nobody_while_it_is_missing() {
 }
 
 #[test]
-fn what_a_pod_is_told_first_is_within_the_bounds_of_the_policy() {
+fn the_first_settings_of_a_pod_are_within_the_bounds_of_the_policy() {
     let mut spec = slo();
     spec["tuning"] = json!({"bounds": {"slotsMax": {"max": 4}, "batchWeightMax": {"max": 2000}}});
     let mut scene = Scene::new(spec.clone(), &["p"]);
@@ -131,7 +131,7 @@ fn what_a_pod_is_told_first_is_within_the_bounds_of_the_policy() {
 }
 
 #[test]
-fn a_missed_slo_moves_something_that_every_pod_is_told_and_the_status_says_why() {
+fn a_missed_slo_changes_the_settings_of_every_pod_and_the_status_has_the_reason() {
     let mut scene = Scene::new(slo(), &["p"]);
     let mut told = TunedSettings::default();
     for _ in 0..30 {
@@ -236,7 +236,7 @@ fn a_canary_whose_profile_has_gone_ends() {
 }
 
 #[test]
-fn an_experiment_waits_for_an_arm_that_is_not_there_and_says_so() {
+fn an_experiment_waits_for_a_missing_arm_and_reports_it() {
     let arms = |second: &str| {
         let arms = json!([{"profileRef": {"name": "emb-1"}}, {"profileRef": {"name": second}}]);
         let mut spec = slo();
@@ -257,7 +257,7 @@ fn an_experiment_waits_for_an_arm_that_is_not_there_and_says_so() {
 }
 
 #[test]
-fn a_sidecar_that_knows_no_arms_is_told_its_arm_as_if_it_were_the_policys_own() {
+fn a_sidecar_without_support_for_arms_gets_its_arm_as_the_profile_of_the_policy() {
     let (mut scene, _) = canary("emb-2");
     for pod in &scene.pods {
         scene.book.opened(&identity(pod), &Hello::default());
@@ -269,7 +269,7 @@ fn a_sidecar_that_knows_no_arms_is_told_its_arm_as_if_it_were_the_policys_own() 
 }
 
 #[test]
-fn of_pods_that_share_their_settings_a_new_one_gets_them_and_one_that_refuses_holds_up_nobody() {
+fn a_new_pod_gets_shared_settings_and_a_refusing_one_blocks_no_other() {
     let mut spec = slo();
     spec["tuning"] = json!({"granularity": "Workload"});
     let mut scene = Scene::new(spec, &["p", "q"]);

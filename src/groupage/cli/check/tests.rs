@@ -37,7 +37,7 @@ fn breaks(change: impl Fn(&mut ClusterFacts), level: Severity, says: &str) {
 }
 
 #[test]
-fn a_sound_installation_has_nothing_to_say() {
+fn a_sound_installation_has_no_finding() {
     assert_eq!(first(&sound()).0, Severity::Ok);
 }
 
@@ -83,7 +83,7 @@ fn what_may_not_be_read_is_neither_missing_nor_fine() {
 }
 
 #[test]
-fn a_pod_that_asks_and_has_no_sidecar_is_named() {
+fn an_enabled_pod_without_a_sidecar_is_named() {
     let pod = |name: &str, annotations: Value, containers: Value| json!({"metadata": {"name": name, "namespace": "ml", "annotations": annotations}, "spec": {"initContainers": containers}});
     let mut facts = sound();
     facts.namespaces = vec![json!({"metadata": {"name": "ml", "labels": {INJECT: "enabled"}}})];

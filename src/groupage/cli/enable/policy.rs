@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_says_for_whom_and_how_fast_and_nothing_else() {
+    fn a_generated_policy_has_a_target_and_an_slo_only() {
         let workload = WorkloadName::parse("deploy/web").unwrap();
         let made = policy(&workload, "150ms", None).unwrap();
         let spec: crate::api::v1alpha1::BatchPolicySpec = serde_json::from_value(made["spec"].clone()).unwrap();

@@ -2,6 +2,7 @@
 //! defined together with the codes.
 
 use serde_json::{Value, json};
+use strum::VariantArray as _;
 
 use crate::config::ConfigCode;
 use crate::error::FailureKind;
@@ -25,9 +26,10 @@ pub(super) struct CodeExplanation {
 /// The code does not exist; the message lists all codes.
 pub(super) fn find(word: &str) -> Result<CodeExplanation, String> {
     let all = || {
-        let calls = FailureKind::ALL.into_iter().map(CodeExplanation::from);
-        let (config, injection) = (ConfigCode::ALL.into_iter(), injector::InjectionErrorCode::ALL.into_iter());
-        calls.chain(config.map(CodeExplanation::from)).chain(injection.map(CodeExplanation::from))
+        let calls = FailureKind::VARIANTS.iter().copied().map(CodeExplanation::from);
+        let config = ConfigCode::VARIANTS.iter().copied().map(CodeExplanation::from);
+        let injection = injector::InjectionErrorCode::VARIANTS.iter().copied().map(CodeExplanation::from);
+        calls.chain(config).chain(injection)
     };
     let is = |told: &CodeExplanation| {
         told.code.eq_ignore_ascii_case(word) || told.answer.is_some_and(|(reason, _)| reason.eq_ignore_ascii_case(word))
@@ -121,18 +123,18 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_code_is_told_with_the_list() {
+    fn the_error_for_an_unknown_code_lists_all_codes() {
         let said = find("GRP9\u{1b}").unwrap_err();
         assert!(said.starts_with("unknown code \"GRP9\\u{1b}\"; the codes are\n"), "{said}");
-        assert!(FailureKind::ALL.iter().all(|kind| said.contains(kind.code())));
-        assert!(ConfigCode::ALL.iter().all(|code| said.contains(code.as_str())));
-        assert!(injector::InjectionErrorCode::ALL.iter().all(|code| said.contains(code.as_str())));
+        assert!(FailureKind::VARIANTS.iter().all(|kind| said.contains(kind.code())));
+        assert!(ConfigCode::VARIANTS.iter().all(|code| said.contains(code.as_str())));
+        assert!(injector::InjectionErrorCode::VARIANTS.iter().all(|code| said.contains(code.as_str())));
     }
 
     #[test]
-    fn whoever_is_told_a_key_can_write_it() {
-        let mut texts: Vec<&str> = FailureKind::ALL.iter().flat_map(|kind| [kind.why(), kind.advice()]).collect();
-        texts.extend(ConfigCode::ALL.iter().flat_map(|code| [code.why(), code.advice()]));
+    fn every_key_in_an_advice_is_documented() {
+        let mut texts: Vec<&str> = FailureKind::VARIANTS.iter().flat_map(|kind| [kind.why(), kind.advice()]).collect();
+        texts.extend(ConfigCode::VARIANTS.iter().flat_map(|code| [code.why(), code.advice()]));
         let page = include_str!("../../../../docs/configuration.md");
         for name in texts.iter().flat_map(|text| text.split('`').skip(1).step_by(2)) {
             let key = name.split(':').next().unwrap_or_default();

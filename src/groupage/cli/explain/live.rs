@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn several_ports_are_told_one_by_one() {
+    fn each_of_several_ports_has_its_own_facts() {
         let port =
             |number: u64| json!({"port": number, "name": null, "cost_classes": [{"path": format!("/{number}")}]});
         let told = all("a", &json!({"ports": [port(80), port(81)]}), &json!({}));

@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader, Read};
 
 use super::facts::{CallKind, KeyDifference, LabelCounts, ProxyFacts};
 use crate::access_log::CallRecord;
-use crate::protocol::{PartDigest, PartKind, RecentKeys};
+use crate::protocol::{PartDigest, RecentKeys};
 
 /// Maximum number of merge keys tracked per process and route.
 const KEYS_MAX: usize = 1024;
@@ -236,7 +236,7 @@ impl ProcessKeys {
 /// Parses a part of a merge key; `None` if the kind is unknown.
 fn parse_part((kind, mut name, digest): (String, String, String)) -> Option<PartDigest> {
     name.truncate(name.floor_char_boundary(WORD_BYTES_MAX));
-    Some((PartKind::of(&kind)?, name.into(), parse_digest(&digest)))
+    Some((kind.parse().ok()?, name.into(), parse_digest(&digest)))
 }
 
 /// Parses a short hexadecimal digest. An invalid one becomes 0, which serves as well as any other
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_log_says_is_bounded_and_summed_without_harm() {
+    fn extreme_values_of_a_log_are_bounded_and_summed_without_overflow() {
         let odd = |n: usize| CallRecord {
             queue_us: u64::MAX,
             exec_us: u64::MAX,

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_ours_that_nobody_reads_are_found_wherever_they_stand() {
+    fn annotations_and_labels_without_effect_are_found_everywhere() {
         let template =
             |labels: &Value| json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "m"}]}});
         let deployment = json!({

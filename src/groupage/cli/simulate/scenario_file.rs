@@ -8,8 +8,7 @@ mod schema;
 use std::time::Duration;
 
 use crate::batching::Tick;
-use crate::simulator::groupage::PolicyOverrides;
-use crate::simulator::scenario::Scenario;
+use crate::simulator::scenario::{PolicyOverrides, Scenario};
 use crate::simulator::upstream::{EngineServer, ServerLimits, SlotServer, StallModel, UpstreamKind};
 use crate::simulator::workload::{
     ArrivalProcess, CallMix, CallStream, DeadlineRule, ItemCount, KeyDistribution, ThinkTime, WeightDistribution,

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_come_as_they_came_and_what_became_of_them_is_told() {
+    fn calls_keep_their_arrival_times_and_outcomes() {
         let first = CallRecord {
             time_us: 5_000_000,
             tenant: "t".to_owned(),

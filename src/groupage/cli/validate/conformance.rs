@@ -20,7 +20,7 @@ use tokio::time::timeout_at;
 
 use self::sample::SampleCall;
 pub(super) use self::sample::SampleCalls;
-use super::super::compose;
+use crate::app::{build_route_table, build_upstream};
 use crate::body::Body;
 use crate::bounded_body::{ReadLimits, ReadResult, gather};
 use crate::clock::Clock;
@@ -115,12 +115,12 @@ impl ConformanceClient {
         let clock = Clock::start();
         let buffers = BufferBudget::new(2 * ANSWER_BYTES_MAX, clock);
         let metrics = Arc::new(Metrics::new("validate"));
-        let upstream = compose::build_upstream(policy, clock, buffers.clone(), metrics)?;
+        let upstream = build_upstream(policy, clock, buffers.clone(), metrics)?;
         let authority = match &policy.proxy.upstream {
             Some(config::UpstreamAddress::Http { authority, .. }) => authority.clone(),
             _ => "localhost".to_owned(),
         };
-        let table = compose::recognised(policy)?;
+        let table = build_route_table(policy)?;
         Ok(Self { upstream, clock, buffers, authority, table, secret: DigestKey::random(), headers })
     }
 

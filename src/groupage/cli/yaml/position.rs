@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_told_by_what_is_before_it() {
+    fn the_position_of_an_absent_key_is_that_of_the_closest_existing_one() {
         assert_eq!(at("a:\n  b: &x {c: 1}\nd: *x\n", &["a", "b", "z"]), 2);
         assert_eq!(at("a:\n  b: &x {c: 1}\nd: *x\n", &["d", "c"]), 3);
         assert_eq!(at("", &["d"]), 1);

@@ -112,7 +112,7 @@ fn a_redirect_of_that_port_is_sure_and_of_another_is_none() {
 }
 
 #[test]
-fn our_own_table_and_other_hooks_are_nobody_elses_redirect() {
+fn our_own_table_and_other_hooks_are_no_conflict() {
     let rule = [redir()];
     let own = RuleListing::default().base(INET, TABLE, "prerouting", PREROUTING).rule(INET, TABLE, "prerouting", &rule);
     assert_eq!(own.take(8080), None);

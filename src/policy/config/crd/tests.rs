@@ -414,7 +414,7 @@ fn words_are_those_of_the_table_and_those_of_later_are_refused() {
 }
 
 #[test]
-fn a_key_that_is_not_built_may_say_nothing_and_no_more() {
+fn an_unsupported_key_accepts_only_its_empty_or_default_value() {
     let kind = Definition::policy();
     let mut later = 0;
     for (path, key) in all_keys().into_iter().filter(|(_, key)| key.standing == Availability::Later) {
@@ -433,7 +433,7 @@ fn a_key_that_is_not_built_may_say_nothing_and_no_more() {
 }
 
 #[test]
-fn a_required_key_is_asked_for() {
+fn a_missing_required_key_is_an_error() {
     let kind = Definition::policy();
     let wrong = kind.spec("{targetRefs: [{}], selector: {matchExpressions: [{}]}}");
     for key in ["targetRefs[0].kind", "targetRefs[0].name", "selector.matchExpressions[0].key"] {

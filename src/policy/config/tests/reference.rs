@@ -107,7 +107,7 @@ fn row(path: &str, key: &SchemaKey, standing: Availability, doc: &str) -> String
 }
 
 #[test]
-fn the_reference_page_is_what_the_table_says() {
+fn the_reference_page_matches_the_table() {
     let documented = documented();
     let mut page = include_str!("head.md").to_owned();
     let mut rows = String::new();

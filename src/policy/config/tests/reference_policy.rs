@@ -182,7 +182,7 @@ pub(in crate::config) fn file_with(path: &str, value: &str) -> (String, usize) {
 }
 
 #[test]
-fn a_bad_value_of_any_key_is_told_once_on_its_line() {
+fn a_bad_value_of_any_key_is_reported_once_on_its_line() {
     for (path, key) in leaves() {
         let odd = match &key.shape {
             ValueType::Int(..) | ValueType::IntOrMap(..) => "-1",
@@ -232,7 +232,7 @@ fn every_number_is_refused_just_outside_its_range_and_taken_at_its_ends() {
 }
 
 #[test]
-fn a_misspelt_key_is_told_with_the_nearest_known_one() {
+fn a_misspelt_key_is_reported_with_the_nearest_known_one() {
     for (path, key) in leaves().into_iter().filter(|(_, key)| key.name.len() >= 4) {
         let (text, line) = file_with(&path, "1");
         let mut wrong = key.name.to_owned();

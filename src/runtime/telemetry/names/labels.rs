@@ -1,9 +1,12 @@
 //! Label values. They are enums, so that a label never contains a path, an id or a tenant.
 
+use strum::{IntoStaticStr, VariantArray};
+
 use crate::error::FailureKind;
 
 /// Outcome of a call or an item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Outcome {
     /// Answered by the upstream, alone or in a batch.
     Served,
@@ -23,7 +26,8 @@ pub enum Outcome {
 pub const OTHER_ROUTE: &str = "other";
 
 /// Reason why a call waited before it was dispatched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum HoldReason {
     /// The limit on concurrent requests, of the server or of the policy, was reached.
     Limit,
@@ -34,7 +38,8 @@ pub enum HoldReason {
 }
 
 /// Result of a reload of configuration or certificates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum ReloadResult {
     /// The new version is in force.
     Applied,
@@ -43,7 +48,8 @@ pub enum ReloadResult {
 }
 
 /// Reason why a connection of a captured port is relayed as bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum RelayReason {
     /// No route applies to the port.
     NoRoute,
@@ -54,7 +60,8 @@ pub enum RelayReason {
 }
 
 /// Reason why a TLS handshake with a client failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum HandshakeResult {
     /// The client sent nothing.
     Silent,
@@ -75,7 +82,8 @@ pub enum HandshakeResult {
 }
 
 /// Stage of the proxy's own processing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum OverheadStage {
     /// Parsing a call and computing its merge key.
     Read,
@@ -88,7 +96,8 @@ pub enum OverheadStage {
 }
 
 /// Reason why a call in mode `Observe` has no prediction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum UnpredictedReason {
     /// Too few calls were observed to predict execution times.
     Unlearned,
@@ -118,71 +127,40 @@ pub const SLO_RESULTS: [&str; 2] = ["met", "missed"];
 // === impl Outcome ===
 
 impl Outcome {
-    /// All outcomes.
-    pub const ALL: [Self; 6] =
-        [Self::Served, Self::Rejected, Self::Expired, Self::Cancelled, Self::Failed, Self::Passed];
-
     /// Returns the label value.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Served => "served",
-            Self::Rejected => "rejected",
-            Self::Expired => "expired",
-            Self::Cancelled => "cancelled",
-            Self::Failed => "failed",
-            Self::Passed => "passed",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
 // === impl HoldReason ===
 
 impl HoldReason {
-    /// All reasons.
-    pub const ALL: [Self; 3] = [Self::Limit, Self::Company, Self::Pause];
-
     /// Returns the label value.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Limit => "limit",
-            Self::Company => "company",
-            Self::Pause => "pause",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
 // === impl ReloadResult ===
 
 impl ReloadResult {
-    /// All results.
-    pub const ALL: [Self; 2] = [Self::Applied, Self::Refused];
-
     /// Returns the label value.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Applied => "applied",
-            Self::Refused => "refused",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
 // === impl RelayReason ===
 
 impl RelayReason {
-    /// All reasons.
-    pub const ALL: [Self; 3] = [Self::NoRoute, Self::NotHttp, Self::ServerFirst];
-
     /// Returns the label value.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NoRoute => "no_route",
-            Self::NotHttp => "not_http",
-            Self::ServerFirst => "server_first",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -191,52 +169,27 @@ impl RelayReason {
 impl HandshakeResult {
     /// Returns the label value.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Silent => "silent",
-            Self::Busy => "busy",
-            Self::Slow => "slow",
-            Self::NotTls => "not_tls",
-            Self::ClientCertificate => "client_certificate",
-            Self::Refused => "refused",
-            Self::Protocol => "protocol",
-            Self::Left => "left",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
 // === impl UnpredictedReason ===
 
 impl UnpredictedReason {
-    /// All reasons.
-    pub const ALL: [Self; 4] = [Self::Unlearned, Self::TooLarge, Self::BuffersFull, Self::Behind];
-
     /// Returns the label value.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unlearned => "unlearned",
-            Self::TooLarge => "too_large",
-            Self::BuffersFull => "buffers_full",
-            Self::Behind => "behind",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
 // === impl OverheadStage ===
 
 impl OverheadStage {
-    /// All stages.
-    pub const ALL: [Self; 4] = [Self::Read, Self::Merge, Self::Split, Self::Write];
-
     /// Returns the label value.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Merge => "merge",
-            Self::Split => "split",
-            Self::Write => "write",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }

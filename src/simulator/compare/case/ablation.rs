@@ -3,8 +3,8 @@
 
 use crate::batching::Feature;
 
-use super::super::super::groupage::{GroupagePolicy, PolicyOverrides};
-use super::super::super::scenario::Scenario;
+use super::super::super::groupage::GroupagePolicy;
+use super::super::super::scenario::{PolicyOverrides, Scenario};
 use super::super::criteria::{Comparison, Metric};
 use super::super::{AverageFigures, CriterionResult, PolicyRuns, judged};
 use super::{CaseReport, named, verdict};

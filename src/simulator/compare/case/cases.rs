@@ -6,9 +6,9 @@ use crate::batching::Tick;
 
 use super::super::super::baseline::Baseline;
 use super::super::super::call::CallOutcome;
-use super::super::super::groupage::{GroupagePolicy, PolicyOverrides};
+use super::super::super::groupage::GroupagePolicy;
 use super::super::super::metrics::CallFilter;
-use super::super::super::scenario::{HORIZON, Scenario};
+use super::super::super::scenario::{HORIZON, PolicyOverrides, Scenario};
 use super::super::super::workload::ArrivalProcess;
 use super::super::super::{RunResult, SimPolicy, run};
 use super::super::criteria::{Comparison, Metric};

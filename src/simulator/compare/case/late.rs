@@ -4,9 +4,9 @@
 use crate::batching::LateTreatment;
 
 use super::super::super::baseline::Baseline;
-use super::super::super::groupage::{GroupagePolicy, PolicyOverrides};
+use super::super::super::groupage::GroupagePolicy;
 use super::super::super::metrics::CallFilter;
-use super::super::super::scenario::Scenario;
+use super::super::super::scenario::{PolicyOverrides, Scenario};
 use super::super::criteria::{Comparison, Metric};
 use super::super::{AverageFigures, PolicyRuns};
 use super::{CaseReport, goodput, named, verdict};

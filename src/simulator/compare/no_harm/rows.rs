@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use strum::{IntoStaticStr, VariantArray};
+
 use super::super::super::scenario::Scenario;
 use super::super::super::workload::{
     ArrivalProcess, CallMix, CallStream, DeadlineRule, KeyDistribution, ThinkTime, Workload,
@@ -59,7 +61,8 @@ pub(super) const SAMPLE: [&str; 14] = [
 ];
 
 /// The distribution of merge keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 enum KeyPattern {
     /// All calls have the same key.
     Shared,
@@ -84,7 +87,7 @@ pub(super) fn all() -> Vec<HarmTask> {
     for server in &servers::ALL {
         for time in CALL_TIMES_MS {
             for load in loads() {
-                for keys in KeyPattern::ALL {
+                for &keys in KeyPattern::VARIANTS {
                     // 40,000 calls per second with four keys show nothing beyond those with the
                     // same key.
                     let many = time == 5 && server.is_unlimited() && load == RowLoad::Callers(200);
@@ -149,15 +152,8 @@ fn row(server: &NamedServer, time: u32, load: RowLoad, keys: KeyPattern) -> Harm
 // === impl KeyPattern ===
 
 impl KeyPattern {
-    const ALL: [Self; 4] = [Self::Shared, Self::Four, Self::Own, Self::Half];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Shared => "shared",
-            Self::Four => "four",
-            Self::Own => "own",
-            Self::Half => "half",
-        }
+    fn as_str(self) -> &'static str {
+        self.into()
     }
 
     fn callers(self, count: u32) -> Vec<CallStream> {
@@ -206,12 +202,12 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_what_its_name_says() {
+    fn a_load_matches_its_name() {
         let k8 = servers::ALL.iter().find(|server| server.name == "k8").unwrap();
         let task = row(k8, 50, RowLoad::Share(80), KeyPattern::Half);
         assert!((task.scenario.rate().unwrap() - 0.8 * 8.0 / 0.05).abs() < 1e-6);
         for count in CALLERS {
-            for keys in KeyPattern::ALL {
+            for &keys in KeyPattern::VARIANTS {
                 let clients = keys.callers(count).into_iter().map(|stream| match stream.arrivals {
                     ArrivalProcess::Closed { clients, .. } => clients,
                     _ => 0,

@@ -1,28 +1,25 @@
 use super::*;
+use crate::batching::rng::SplitMix64;
 
 fn curve(cap: usize, time: impl Fn(f64) -> f64) -> Vec<f64> {
     (1..=cap).map(|n| time(n as f64)).collect()
 }
 
-fn exponential(random: &mut u64) -> f64 {
-    *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *random;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^= z >> 31;
-    -(((z >> 11) as f64 + 0.5) / (1_u64 << 53) as f64).ln()
+/// Returns an exponential number with mean 1. It is finite, because no uniform number is 0.
+fn exponential(draw: &mut SplitMix64) -> f64 {
+    -(((draw.bits() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64).ln()
 }
 
 /// Simulates a table over this number of arrivals and returns the mean latency.
 fn simulate(table: &[u32], rate_per_s: f64, times: &[f64], arrivals: usize) -> f64 {
-    let mut random = 7;
+    let mut draw = SplitMix64::new(7);
     let mut next = 0.0;
     let mut arrived = std::collections::VecDeque::new();
     let (mut now, mut sum, mut served) = (0.0_f64, 0.0, 0);
     while served < arrivals {
         while next <= now {
             arrived.push_back(next);
-            next += exponential(&mut random) * 1000.0 / rate_per_s;
+            next += exponential(&mut draw) * 1000.0 / rate_per_s;
         }
         let size = table[arrived.len().min(table.len() - 1)] as usize;
         now = if size == 0 { next } else { now + times[size - 1] };

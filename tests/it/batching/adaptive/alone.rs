@@ -8,7 +8,7 @@ use groupage::batching::{
 };
 
 use super::simulation::exponential;
-use crate::sim::split_mix::SplitMix64;
+use crate::sim::random::RandomSource;
 
 /// Number of calls that arrived alone, and of those dispatched in the poll that followed.
 #[derive(Debug, Default, Clone, Copy)]
@@ -20,7 +20,7 @@ struct ImmediateDispatchCounts {
 /// Simulates independent calls to a server with this many slots, on which a batch takes `base` and
 /// `each` for every item.
 fn lone(seed: u64, slots: usize, (base, each): (Duration, Duration), gap: Duration) -> ImmediateDispatchCounts {
-    let mut draw = SplitMix64::new(seed);
+    let mut draw = RandomSource::new(seed);
     let limits = Limits { policy: DispatchPolicy::Adaptive { hold_permille: 0 }, slots: 16, ..Limits::default() };
     let mut core = Batcher::new(limits, seed);
     let mut ends: BTreeMap<(Tick, BatchId), Duration> = BTreeMap::new();

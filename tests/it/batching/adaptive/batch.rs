@@ -1,11 +1,36 @@
-//! Checks that apply to every batch.
+//! Checks that apply to every batch, and the expected state that they read.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use groupage::batching::{Batch, DeadlineSource, DispatchCause, InvariantId, Limits, Tick};
+use groupage::batching::{Batch, Call, DeadlineSource, DispatchCause, InvariantId, KeyId, Limits, Tick};
 
-use super::invariants::{QueuedCall, ReportedLimits};
 use crate::sim::invariant::{CheckResult, promise};
+
+/// A queued call.
+#[derive(Debug, Clone)]
+pub(super) struct QueuedCall {
+    pub(super) call: Call,
+    pub(super) arrived: Tick,
+    /// Time for which it has waited with nothing in flight.
+    pub(super) beside_idle: Duration,
+    /// `true` if its first deadline was an SLO that has passed, so that the later one applies.
+    pub(super) forgiven: bool,
+}
+
+/// Limits of a class that the upstream has reported.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ReportedLimits {
+    /// Limit that the upstream named in a refusal. It may be retested.
+    pub(super) items_max: Option<u32>,
+    /// Smallest number of items that it refused.
+    pub(super) refused: Option<u32>,
+    /// Published limit, which is never exceeded.
+    pub(super) published: Option<u32>,
+    pub(super) weight_published: Option<u64>,
+    /// Key of the last batch with a mismatched response, and the end of its quarantine.
+    pub(super) quarantined: Option<(KeyId, Tick)>,
+}
 
 /// The inputs of the checks of a batch.
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +40,15 @@ pub(super) struct CheckInputs<'a> {
     pub(super) known: ReportedLimits,
     /// Maximum number of items that the core itself has learned for the class.
     pub(super) ceiling: Option<u32>,
+}
+
+// === impl QueuedCall ===
+
+impl QueuedCall {
+    pub(super) fn deadline(&self) -> Option<Tick> {
+        let counts = if self.forgiven { self.call.later } else { self.call.deadline };
+        counts.map(|deadline| deadline.at)
+    }
 }
 
 /// Checks that the totals of the batch match its members and that no member is late.

@@ -8,7 +8,7 @@ use groupage::batching::{
     DispatchPolicy, ExpiryReason, InvariantId, KeyId, Limits, Observation, Rejection, ScopeId, Tick, UnbatchedReason,
 };
 
-use super::batch::{self, CheckInputs};
+use super::batch::{self, CheckInputs, QueuedCall, ReportedLimits};
 use crate::sim::invariant::{CheckResult, Coverage, Violation, promise};
 use crate::sim::trace::{CoreResponse, Event};
 
@@ -36,17 +36,6 @@ pub(super) struct InvariantChecker {
     pub(super) hopeless: Duration,
 }
 
-/// A queued call.
-#[derive(Debug, Clone)]
-pub(super) struct QueuedCall {
-    pub(super) call: Call,
-    arrived: Tick,
-    /// Time for which it has waited with nothing in flight.
-    beside_idle: Duration,
-    /// `true` if its first deadline was an SLO that has passed, so that the later one applies.
-    forgiven: bool,
-}
-
 #[derive(Debug)]
 struct InFlightBatch {
     /// `None` for a call that shares no batch.
@@ -66,29 +55,6 @@ enum AbortState {
     No,
     Due,
     Told,
-}
-
-/// Limits of a class that the upstream has reported.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct ReportedLimits {
-    /// Limit that the upstream named in a refusal. It may be retested.
-    pub(super) items_max: Option<u32>,
-    /// Smallest number of items that it refused.
-    refused: Option<u32>,
-    /// Published limit, which is never exceeded.
-    pub(super) published: Option<u32>,
-    pub(super) weight_published: Option<u64>,
-    /// Key of the last batch with a mismatched response, and the end of its quarantine.
-    pub(super) quarantined: Option<(KeyId, Tick)>,
-}
-
-// === impl QueuedCall ===
-
-impl QueuedCall {
-    pub(super) fn deadline(&self) -> Option<Tick> {
-        let counts = if self.forgiven { self.call.later } else { self.call.deadline };
-        counts.map(|deadline| deadline.at)
-    }
 }
 
 // === impl InvariantChecker ===

@@ -8,7 +8,7 @@ use groupage::batching::{
 };
 
 use super::upstream::ServerProperties;
-use crate::sim::split_mix::SplitMix64;
+use crate::sim::random::RandomSource;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -71,7 +71,7 @@ pub(super) struct RunParameters {
 // === impl RunParameters ===
 
 impl RunParameters {
-    pub(super) fn new(draw: &mut SplitMix64) -> Self {
+    pub(super) fn new(draw: &mut RandomSource) -> Self {
         // Some properties are measured only after many calls and need a long run: a server that
         // batches by itself, and the gain of batching.
         let long = draw.chance(60);
@@ -129,7 +129,7 @@ impl RunParameters {
     }
 
     /// Returns random limits, for the start or for an edit.
-    pub(super) fn limits(&self, draw: &mut SplitMix64) -> Limits {
+    pub(super) fn limits(&self, draw: &mut RandomSource) -> Limits {
         let adaptive = DispatchPolicy::Adaptive { hold_permille: self.hold_permille };
         let policy = if self.policies && draw.chance(500) {
             let (items, delay) = (draw.count(1, 20), draw.span(false, 10));
@@ -171,8 +171,8 @@ impl RunParameters {
         }
     }
 
-    fn priorities(&self, draw: &mut SplitMix64) -> Vec<PriorityClass> {
-        let class = |draw: &mut SplitMix64| PriorityClass {
+    fn priorities(&self, draw: &mut RandomSource) -> Vec<PriorityClass> {
+        let class = |draw: &mut RandomSource| PriorityClass {
             weight: draw.count(1, 8),
             strict: draw.chance(200),
             filler: draw.chance(200),
@@ -182,7 +182,7 @@ impl RunParameters {
     }
 
     /// Returns a random call.
-    pub(super) fn call(&self, draw: &mut SplitMix64, now: Tick, id: CallId) -> Call {
+    pub(super) fn call(&self, draw: &mut RandomSource, now: Tick, id: CallId) -> Call {
         let at = draw.between(0, u64::try_from(self.keys.len()).unwrap_or(1) - 1);
         let (cost_class, scope) = self.keys[usize::try_from(at).unwrap_or(0)];
         let alone = draw.chance(20);

@@ -13,7 +13,7 @@ use super::invariants::InvariantChecker;
 use super::setting::{ArrivalProcess, RunParameters};
 use super::upstream::{ServerReaction, Upstream};
 use crate::sim::invariant::{CheckResult, Violation, promise};
-use crate::sim::split_mix::SplitMix64;
+use crate::sim::random::RandomSource;
 use crate::sim::trace::{CoreResponse, Event, tell};
 
 const MS: Duration = Duration::from_millis(1);
@@ -50,7 +50,7 @@ pub(super) struct Simulation {
     pub(super) watch: InvariantChecker,
     limits: Limits,
     core: Batcher,
-    draw: SplitMix64,
+    draw: RandomSource,
     setting: RunParameters,
     upstream: Upstream,
     planned: BTreeMap<(Tick, u64), ScheduledEvent>,
@@ -63,7 +63,7 @@ pub(super) struct Simulation {
 
 impl Simulation {
     pub(super) fn new(seed: u64) -> Self {
-        let mut draw = SplitMix64::new(seed);
+        let mut draw = RandomSource::new(seed);
         let setting = RunParameters::new(&mut draw);
         let limits = setting.limits(&mut draw);
         Self {
@@ -354,7 +354,7 @@ impl Simulation {
 /// Returns an exponentially distributed duration with this mean. Uses von Neumann's comparison
 /// method ("Various techniques used in connection with random digits", 1951), which needs no
 /// floating-point logarithm, so the result is the same on every machine.
-pub(super) fn exponential(draw: &mut SplitMix64, mean: Duration) -> Duration {
+pub(super) fn exponential(draw: &mut RandomSource, mean: Duration) -> Duration {
     let mut whole = 0_u32;
     loop {
         let first = draw.next();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use groupage::batching::{Batch, BatchId, BatchOutcome, Observation, Tick};
 
-use crate::sim::split_mix::SplitMix64;
+use crate::sim::random::RandomSource;
 
 const MS: Duration = Duration::from_millis(1);
 /// Maximum number of items that a server that batches by itself runs together.
@@ -61,7 +61,7 @@ pub(super) enum ServerReaction {
 // === impl ServerProperties ===
 
 impl ServerProperties {
-    pub(super) fn new(draw: &mut SplitMix64) -> Self {
+    pub(super) fn new(draw: &mut RandomSource) -> Self {
         let wild = draw.chance(300);
         Self {
             slots: usize::try_from(draw.between(1, 4)).unwrap_or(1),
@@ -81,19 +81,19 @@ impl ServerProperties {
     }
 
     /// Returns the properties of a server that batches by itself and refuses nothing.
-    pub(super) fn batching(draw: &mut SplitMix64) -> Self {
+    pub(super) fn batching(draw: &mut RandomSource) -> Self {
         Self { batches: true, items_max: None, weight_max: None, running_max: None, stalls: 0, ..Self::new(draw) }
     }
 
     /// Returns the properties of a server that runs one call at a time, takes as long for each item
     /// in a batch as for one alone, and refuses nothing.
-    pub(super) fn linear(draw: &mut SplitMix64) -> Self {
+    pub(super) fn linear(draw: &mut RandomSource) -> Self {
         let (base, each) = (Duration::ZERO, 4 * MS);
         Self { slots: 1, batches: false, base, each, padded: 0, steps: false, noise: 4, ..Self::batching(draw) }
     }
 
     /// Changes some or all properties.
-    fn change(&mut self, draw: &mut SplitMix64) {
+    fn change(&mut self, draw: &mut RandomSource) {
         match draw.between(0, 4) {
             0 => (self.base, self.each) = (self.base * 2, self.each * 2),
             1 => (self.base, self.each) = (self.base / 2, self.each / 2),
@@ -108,7 +108,7 @@ impl ServerProperties {
         self.base + self.each * if self.steps { items.next_power_of_two() } else { items }
     }
 
-    fn takes(&self, draw: &mut SplitMix64, items: u32, heaviest: u64) -> Duration {
+    fn takes(&self, draw: &mut RandomSource, items: u32, heaviest: u64) -> Duration {
         let padded = Duration::from_nanos(self.padded * heaviest * u64::from(items));
         let mut takes =
             (self.alone(items) + padded) / 1000 * draw.count(1000, 1000 + 10 * u32::try_from(self.noise).unwrap_or(0));
@@ -127,14 +127,14 @@ impl Upstream {
     }
 
     /// Changes the server. Returns the new execution time of a single item.
-    pub(super) fn change(&mut self, draw: &mut SplitMix64) -> Duration {
+    pub(super) fn change(&mut self, draw: &mut RandomSource) -> Duration {
         self.nature.change(draw);
         self.nature.alone(1)
     }
 
     pub(super) fn take(
         &mut self,
-        draw: &mut SplitMix64,
+        draw: &mut RandomSource,
         now: Tick,
         batch: &Batch,
         heaviest: u64,
@@ -176,7 +176,7 @@ impl Upstream {
     }
 
     /// Starts a run of the collected requests. Returns its end, or `None` if there are none.
-    fn run(&mut self, draw: &mut SplitMix64, now: Tick) -> Option<Tick> {
+    fn run(&mut self, draw: &mut RandomSource, now: Tick) -> Option<Tick> {
         let mut items = 0;
         while let Some((id, more, sent)) = self.waiting.first().copied() {
             if items > 0 && items + more > INNER_MAX {
@@ -190,7 +190,7 @@ impl Upstream {
     }
 
     /// Ends a run. Returns the answered batches and the end of the next run.
-    pub(super) fn ran(&mut self, draw: &mut SplitMix64, now: Tick) -> (Vec<(BatchId, Tick)>, Option<Tick>) {
+    pub(super) fn ran(&mut self, draw: &mut RandomSource, now: Tick) -> (Vec<(BatchId, Tick)>, Option<Tick>) {
         let answered = std::mem::take(&mut self.running);
         let next = self.run(draw, now);
         (answered, next)

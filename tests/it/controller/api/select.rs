@@ -66,7 +66,7 @@ fn holds(term: &str, value: impl Fn(&str) -> Option<String>) -> bool {
 }
 
 #[test]
-fn selectors_mean_what_kubernetes_says() {
+fn selectors_have_the_meaning_of_kubernetes() {
     let pod =
         serde_json::json!({"metadata": {"namespace": "a", "labels": {"app": "x"}}, "status": {"phase": "Running"}});
     let labels = |text: &str| Selection { labels: text.to_owned(), ..Selection::default() }.has(&pod);

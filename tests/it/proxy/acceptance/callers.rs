@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use super::super::setup::{PREDICT, TestProxy, assert_answer, by_hand, learning, predictions};
+use super::super::scripted_setup::by_hand;
+use super::super::setup::{PREDICT, TestProxy, assert_answer, learning, predictions};
 use super::super::support::client::Outgoing;
 
 /// Returns a call that declares its shape. The server can compute only calls of one shape together.

@@ -5,8 +5,9 @@ use serde_json::json;
 
 use super::super::h2::{Body, H2Client, full};
 use super::super::scripted_server::echo;
+use super::super::scripted_setup::by_hand;
 use super::super::setup::{
-    PREDICT, TestProxy, assert_answer, assert_failure, by_hand, count, instances, learning, predictions, within,
+    PREDICT, TestProxy, assert_answer, assert_failure, count, instances, learning, predictions, within,
 };
 use super::super::support::client::{Client, Outgoing};
 

@@ -2,9 +2,8 @@
 
 use serde_json::json;
 
-use super::super::setup::{
-    HANG, PREDICT, TestProxy, assert_answer, assert_failure, by_hand, instances, learning, predictions,
-};
+use super::super::scripted_setup::by_hand;
+use super::super::setup::{HANG, PREDICT, TestProxy, assert_answer, assert_failure, instances, learning, predictions};
 use super::super::support::client::Outgoing;
 use super::super::support::upstream::now;
 use super::{before, ms};

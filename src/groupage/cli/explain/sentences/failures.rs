@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_told_with_what_the_server_asked_for_as_long_as_it_is_news() {
+    fn a_recent_pause_is_reported_with_the_retry_after_of_the_server() {
         let pauses = RetryAfterPauses { count: 37, ago_seconds: 3, asked_us: 2_000_000, held_us: 100_000, now: false };
         let said = |pauses| paused(&CallKind { pauses: Some(pauses), ..CallKind::default() }).map(|(text, _)| text);
         let text = said(pauses).unwrap();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_batches_are_told_with_what_isolation_made_of_them() {
+    fn failed_batches_are_reported_with_the_result_of_isolation() {
         let said = |failures| failed(&failures).map(|(text, _)| text);
         let some = BatchFailures { batches: 340, failed: 12, mismatched: 0, executions: 31, items: 24 };
         let expected = "12 of 340 batches (4 %) failed; 24 items were retried alone or in smaller batches, with 31 more calls to the server";
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_told_where_there_are_several() {
+    fn priority_classes_are_reported_if_there_are_several() {
         let classes = [
             ("interactive".to_owned(), words(&[("served", 900)])),
             ("bulk".to_owned(), words(&[("served", 60), ("expired", 30), ("rejected", 10)])),

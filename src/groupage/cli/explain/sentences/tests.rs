@@ -46,7 +46,7 @@ fn clients_that_send_batches_themselves_are_named_with_their_number() {
 }
 
 #[test]
-fn a_server_that_is_idle_when_calls_come_cannot_be_helped_and_it_says_so() {
+fn batching_cannot_help_an_idle_server() {
     let (what, text) = first(kind());
     assert_eq!(what, "load");
     assert!(text.contains("3.0 items arrive per second and one takes 9 ms"), "{text}");
@@ -137,7 +137,7 @@ fn callers_are_never_to_be_merged_and_keys_that_do_not_meet_are_no_matter() {
 }
 
 #[test]
-fn a_log_that_has_digests_only_says_whom_to_ask() {
+fn a_log_with_digests_only_refers_to_the_running_proxy() {
     let (_, text) = said(CallKind { keys: 2, apart_batches: 50, point: None, ..kind() }).swap_remove(0);
     assert!(text.contains("`groupage explain` against the running proxy"), "{text}");
 }
@@ -153,7 +153,7 @@ fn an_slo_below_a_lone_call_is_infeasible() {
 }
 
 #[test]
-fn a_process_that_crashed_says_so_before_the_first_call() {
+fn crashes_are_reported_before_the_first_call() {
     let facts = ProxyFacts { crashed_seconds: Some(540), ..ProxyFacts::default() };
     let told = explain(&facts);
     assert_eq!((told[0].what, told[1].what), ("crash_guard", "no_calls"));
@@ -171,7 +171,7 @@ fn reasons_for_not_merging_come_with_shares_the_largest_first() {
 }
 
 #[test]
-fn what_is_refused_is_told_once_it_is_a_hundredth() {
+fn refusals_are_reported_from_one_percent_on() {
     let facts =
         ProxyFacts { calls: 1000, items: 1000, unserved: words(&[("queue_full", 40)]), ..ProxyFacts::default() };
     assert!(explain(&facts)[0].text.starts_with("4 % of the items were refused or ended early: 40 `queue_full`"));
@@ -179,7 +179,7 @@ fn what_is_refused_is_told_once_it_is_a_hundredth() {
 }
 
 #[test]
-fn of_little_traffic_little_is_said() {
+fn too_few_batches_are_reported_as_such() {
     assert_eq!(explain(&ProxyFacts::default())[0].what, "no_calls");
     assert_eq!(
         said(CallKind { batches: 2, calls: 2, ..kind() }),

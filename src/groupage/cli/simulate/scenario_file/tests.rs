@@ -6,7 +6,7 @@ use crate::simulator::curve::CostCurve;
 const EXAMPLE: &str = include_str!("../../../../../examples/scenarios/shop.yaml");
 
 #[test]
-fn the_example_says_what_its_comments_say() {
+fn the_example_matches_its_comments() {
     let rows = parse(EXAMPLE).unwrap();
     let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
     assert_eq!(names, ["shop at noon", "everything else"]);
@@ -30,7 +30,7 @@ fn a_plain_scenario_can_be_judged_by_oracles() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_line_or_its_scenario() {
+fn an_error_contains_its_line_or_its_scenario() {
     let with = |more: &str| format!("scenarios:\n- name: x\n  upstream: {{curve: 'affine:4ms+0.25ms'}}\n{more}\n");
     for (text, told) in [
         (with("  arrivals: [{poisson: 1000}]\n  sloo: 5ms"), "line 5"),

@@ -1,0 +1,185 @@
+//! The decision of the adaptive policy: the order in which merge keys are considered, and the steps
+//! that decide each of them.
+
+use std::ops::ControlFlow;
+
+use super::super::batch::ExpiryReason;
+use super::super::call::KeyId;
+use super::super::class::ClassTable;
+use super::super::queue::QueuedCall;
+use super::batch_draft::{BatchDraft, TestSubject, fitting_items};
+use super::decision::{Action, DecisionContext, KeyDecision};
+use super::fair_queueing;
+use super::models::{in_flight_of, model_of};
+use super::queue_view::{KeyContext, QueueView};
+use super::slot_permit::SlotPermit;
+use super::state::{Adaptive, LINES_MAX};
+
+/// Maximum number of cost classes at their limit that are remembered within one decision. Keys of
+/// further classes are evaluated again, which costs time only.
+const FULL_CLASSES_MAX: usize = 8;
+
+// === impl Adaptive ===
+
+impl Adaptive {
+    /// Decides the next action. `lines` yields the key queues with a free slot on their route, in
+    /// service order.
+    pub(in super::super) fn next<'a>(
+        &mut self,
+        ctx: DecisionContext<'a>,
+        lines: impl Iterator<Item = (KeyId, &'a QueuedCall)>,
+        classes: &ClassTable,
+    ) -> Action {
+        self.wake = None;
+        self.trial = false;
+        // Calls given up by an earlier decision expire first; some may have left the queue
+        // meanwhile.
+        while let Some(id) = self.given_up.pop() {
+            if ctx.queue.get(id).is_some() {
+                return Action::Expire { id, reason: ExpiryReason::LatePredicted };
+            }
+        }
+        // The configured slots and the admission limit bound all classes together.
+        let in_flight = self.in_flight();
+        if in_flight >= ctx.limits.slots
+            || self.admission.limit(self.known_batching).is_some_and(|limit| in_flight >= limit)
+        {
+            return Action::Nothing;
+        }
+        // With a single flow, the queues are evaluated in the given order.
+        if ctx.queue.flows() <= 1 {
+            return self.find_action(ctx, lines.take(LINES_MAX), classes).unwrap_or(Action::Nothing);
+        }
+        let mut order = std::mem::take(&mut self.order);
+        self.in_turn(ctx, lines, &mut order);
+        let others = self.remove_fillers(ctx, &mut order);
+        let in_turn = order.iter().take(LINES_MAX).filter_map(|(_, key)| Some((*key, ctx.queue.head(*key)?)));
+        let next = self.find_action(ctx, in_turn, classes);
+        self.order = order;
+        if next.is_none() {
+            self.wake = self.wake.into_iter().chain(others).min();
+        }
+        next.unwrap_or(Action::Nothing)
+    }
+
+    /// Evaluates the key queues in order until one of them yields an action.
+    fn find_action<'a>(
+        &mut self,
+        ctx: DecisionContext<'a>,
+        lines: impl Iterator<Item = (KeyId, &'a QueuedCall)>,
+        classes: &ClassTable,
+    ) -> Option<Action> {
+        // Limits apply to cost classes: once one key of a class is at its limit, the other keys of
+        // that class are skipped.
+        let mut without = [None; FULL_CLASSES_MAX];
+        for (key, head) in lines {
+            let class_id = head.call.cost_class;
+            if without.contains(&Some(class_id)) {
+                continue;
+            }
+            let line = KeyContext {
+                ctx,
+                key,
+                head,
+                class: classes.get(class_id),
+                merge: classes.merge_bound(ctx.now, &head.call, false),
+                is_mixed: ctx.queue.is_mixed(key),
+            };
+            match self.decide_key(&line) {
+                KeyDecision::Do(next) => return Some(next),
+                KeyDecision::Hold(until) => {
+                    if self.held.len() >= LINES_MAX {
+                        self.held.clear();
+                    }
+                    self.held.insert(key);
+                    self.wake = Some(self.wake.map_or(until, |wake| wake.min(until)));
+                }
+                KeyDecision::NoSlot(at) => {
+                    let free = without.iter_mut().find(|class| class.is_none());
+                    if let Some(free) = free {
+                        *free = Some(class_id);
+                    }
+                    self.wake = self.wake.into_iter().chain(at).min();
+                }
+                KeyDecision::Skip => {}
+            }
+        }
+        None
+    }
+
+    /// Decides the next action for one merge key.
+    fn decide_key(&mut self, line: &KeyContext<'_>) -> KeyDecision {
+        match self.run_steps(line) {
+            ControlFlow::Break(decision) => decision,
+            ControlFlow::Continue(()) => KeyDecision::Skip,
+        }
+    }
+
+    /// Runs the steps of a decision until one of them is final (`Break`). The order is part of the
+    /// behaviour, because steps draw random numbers and record holds:
+    ///
+    /// 1. **Slot.** The concurrency limiter permits a request, and bounds its items by a share.
+    /// 2. **Quarantine.** A call that shares no batch leaves alone.
+    /// 3. **Bounds.** The limits, the sizes that have worked so far and the share bound the batch.
+    /// 4. **Cohort.** The line waits for its other cohort, or leaves with it.
+    /// 5. **Late.** A head that cannot be in time expires. A line that waits for its cohort is late
+    ///    on purpose, so this comes after it.
+    /// 6. **Hold.** The line is held for arrivals that the profiles predict, then for the share of
+    ///    the SLO that a preset spends on an idle upstream. The end of all holds but that of the
+    ///    plan fixes the cause of the batch.
+    /// 7. **Group.** If weights determine the cost, the members are those of similar weight.
+    /// 8. **Size.** The plan and the cost curve choose the size, or hold the line for the next
+    ///    arrival.
+    /// 9. **Turn.** If several flows are queued, the members are chosen in fair order.
+    /// 10. **Deadline.** The batch shrinks for an urgent head, or urgent heads are given up. This
+    ///     step is always final.
+    fn run_steps(&mut self, line: &KeyContext<'_>) -> ControlFlow<KeyDecision> {
+        let slot = self.obtain_permit(line)?;
+        let share = self.apply_permit(line, &slot)?;
+        self.send_lone_call(line, &slot)?;
+        let draft = self.bound_batch(line, &slot, share)?;
+        self.await_cohort(&draft)?;
+        self.expire_late_head(&draft)?;
+        self.hold_for_arrivals(&draft)?;
+        self.hold_for_preset(&draft)?;
+        let cause = draft.cause(self.held.remove(&line.key));
+        self.group_by_weight(&draft, cause)?;
+        let items = self.choose_size(&draft)?;
+        self.choose_in_turn(&draft, items, cause)?;
+        self.meet_deadlines(&draft, items, cause)
+    }
+
+    /// Bounds the batch by the limits, by twice the largest size that has worked so far, and by the
+    /// share.
+    fn bound_batch<'a>(
+        &self,
+        line: &KeyContext<'a>,
+        slot: &SlotPermit,
+        share: u32,
+    ) -> ControlFlow<KeyDecision, BatchDraft<'a>> {
+        let KeyContext { ctx, key, head, is_mixed, .. } = *line;
+        let SlotPermit { subject, in_flight, walls, .. } = *slot;
+        let model = model_of(&self.models, line.class_id())?;
+        let slots = model.slots.in_use();
+        // Where several requests may be in flight, each takes an equal share of the items present.
+        let shared = if slots > 1 || subject != TestSubject::Nothing { share } else { u32::MAX };
+        let most = walls.items.min(model.worked.saturating_mul(2).max(2)).min(shared).max(1);
+        // If the weight limit ends a batch before its item limit does, only sizes up to that point
+        // are available. Grouping by weight selects its own members instead.
+        let weights_matter = model.cost.weights_matter();
+        let cap = if weights_matter { most } else { fitting_items(walls, ctx.queue.line(key), most) };
+        let items = fair_queueing::counted(ctx, key);
+        let earliest_due = model.earliest_due(in_flight_of(&self.flights, line.class_id()));
+        let wait = model.slots.wait(in_flight, earliest_due, ctx.now);
+        ControlFlow::Continue(BatchDraft {
+            view: QueueView { ctx, key, head, items, cap, wait, walls },
+            kind: slot.kind(),
+            subject,
+            in_flight,
+            slots,
+            is_mixed,
+            is_cut_by_weight: cap < most,
+            weights_matter,
+        })
+    }
+}

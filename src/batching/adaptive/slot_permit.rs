@@ -1,0 +1,179 @@
+//! First steps of a decision: the permit of the concurrency limiter, and the share of the queued
+//! items that it allows in one batch.
+
+use std::ops::ControlFlow;
+
+use super::super::ablation::Feature;
+use super::super::batch::{DispatchCause, UnbatchedReason};
+use super::super::class::merging::MergeLimit;
+use super::super::cost::CostMeasure;
+use super::super::limiter::{ConcurrencyLimiter, Permit, PermitRequest};
+use super::super::select::BatchCaps;
+use super::super::slots::{SlotAvailability, SlotInputs};
+use super::super::stats::HoldReason;
+use super::batch_draft::TestSubject;
+use super::decision::{Action, DispatchKind, KeyDecision};
+use super::fair_queueing;
+use super::lost_requests::SpareRoom;
+use super::models::{ClassModel, in_flight_of};
+use super::queue_view::KeyContext;
+use super::state::Adaptive;
+
+/// The permit of a line, and the state of its class at that time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SlotPermit {
+    permit: Permit,
+    spare: SpareRoom,
+    pub(super) subject: TestSubject,
+    /// Items of the class that are queued.
+    queued: u64,
+    /// Requests of the class in flight.
+    pub(super) in_flight: u32,
+    /// Limits of a batch of the line.
+    pub(super) walls: BatchCaps,
+}
+
+// === impl SlotPermit ===
+
+impl SlotPermit {
+    /// Returns the purpose of a batch under this permit.
+    pub(super) const fn kind(&self) -> DispatchKind {
+        if matches!(self.permit, Permit::Probe(_)) { DispatchKind::Probe } else { DispatchKind::Batch }
+    }
+}
+
+// === impl Adaptive ===
+
+impl Adaptive {
+    /// Obtains the permit of the class's concurrency limiter, which decides whether anything may be
+    /// sent, and how many items. At its limit, overdue requests may still leave room.
+    pub(super) fn obtain_permit(&mut self, line: &KeyContext<'_>) -> ControlFlow<KeyDecision, SlotPermit> {
+        let KeyContext { ctx, head, merge, .. } = *line;
+        let (class_id, alone) = (line.class_id(), line.is_lonely());
+        self.learn_of(class_id);
+        let has_second = !alone && ctx.queue.load_of_key(line.key).items > u64::from(head.call.items);
+        let queued = ctx.queue.held_by_class(class_id);
+        let request = PermitRequest { now: ctx.now, alone, arrived: head.arrived, has_second, queued };
+        let Some(model) = self.models.get_mut(&class_id) else { return ControlFlow::Break(KeyDecision::Skip) };
+        // Ablation only: start at a limit of one instead of passing calls through.
+        if ctx.missing.has(Feature::StandAside) && model.flow.is_open() {
+            model.flow = ConcurrencyLimiter::limited(1, self.begin.mean_nanos);
+        }
+        // The server refuses batches of this class, so a limit has nothing to gain.
+        if merge == MergeLimit::Alone(Some(UnbatchedReason::Refused)) {
+            model.flow.open_for_refused_batches(ctx.now);
+        }
+        let permit = model.flow.permit(&request);
+        let spare = if permit == Permit::Full {
+            model.spare_room(in_flight_of(&self.flights, class_id), merge, ctx.now, self.mean_time)
+        } else {
+            SpareRoom::None(None)
+        };
+        if let Some(limit) = model.flow.limit() {
+            model.slots.set_count(limit);
+        }
+        // A probe must not wait for anything. Holding is also pointless while overdue requests are
+        // counted as lost, because no slot is about to free.
+        let is_testing =
+            model.flow.is_testing(queued) || spare == SpareRoom::Lost || matches!(permit, Permit::Probe(_));
+        let subject = match () {
+            () if model.flow.is_growing(queued) => TestSubject::BatchSize,
+            () if is_testing => TestSubject::Limit,
+            () => TestSubject::Nothing,
+        };
+        let is_padded = model.cost.base_kind() == CostMeasure::Padded;
+        let walls = BatchCaps::new(ctx.limits.scope(head.call.scope), line.class, is_padded);
+        let in_flight = model.flow.flights();
+        ControlFlow::Continue(SlotPermit { permit, spare, subject, queued, in_flight, walls })
+    }
+
+    /// Returns the share of a permit, the upper bound on the items of the batch. Permits that fix
+    /// the batch, and those that send or hold nothing, are final.
+    pub(super) fn apply_permit(&mut self, line: &KeyContext<'_>, slot: &SlotPermit) -> ControlFlow<KeyDecision, u32> {
+        let key = line.key;
+        match slot.permit {
+            Permit::Forward => ControlFlow::Break(self.forward_call(line, slot.walls)),
+            Permit::Pair => ControlFlow::Break(KeyDecision::Do(Action::Send {
+                key,
+                items: 2,
+                cause: DispatchCause::Probe,
+                kind: DispatchKind::Pair,
+            })),
+            Permit::Hold(until) if self.in_flight() > 0 => {
+                self.note_hold(key, HoldReason::Gather);
+                let is_open = self.models.get(&line.class_id()).is_some_and(|model| model.flow.is_open());
+                ControlFlow::Break(if is_open { KeyDecision::Hold(until) } else { KeyDecision::NoSlot(Some(until)) })
+            }
+            Permit::Hold(_) => ControlFlow::Continue(1),
+            Permit::Share(items) | Permit::Probe(items) => ControlFlow::Continue(items),
+            Permit::Full => self.use_room_at_limit(line, slot),
+        }
+    }
+
+    /// Dispatches a call that shares no batch. If several flows are queued, the call whose turn it
+    /// is leaves instead.
+    pub(super) fn send_lone_call(&mut self, line: &KeyContext<'_>, slot: &SlotPermit) -> ControlFlow<KeyDecision> {
+        if line.is_lonely() {
+            return ControlFlow::Break(self.send_single(line, slot.walls, slot.kind()));
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Forwards a call, unless its answer would be useless to its client.
+    fn forward_call(&mut self, line: &KeyContext<'_>, walls: BatchCaps) -> KeyDecision {
+        let lone = self.models.get(&line.class_id()).and_then(ClassModel::lone_nanos);
+        match line.single_call(walls).head_late_for_client(lone) {
+            Some(late) => KeyDecision::expire_late(late),
+            None => self.send_single(line, walls, DispatchKind::Forward),
+        }
+    }
+
+    /// Returns the share of a class at its limit: lost requests leave room, or a batch may leave
+    /// shortly before another one returns. If all requests are overdue, one call is sent.
+    fn use_room_at_limit(&mut self, line: &KeyContext<'_>, slot: &SlotPermit) -> ControlFlow<KeyDecision, u32> {
+        let (ctx, class_id) = (line.ctx, line.class_id());
+        let overdue = match slot.spare {
+            SpareRoom::OneCall => {
+                return ControlFlow::Break(self.send_single(line, slot.walls, DispatchKind::Batch));
+            }
+            SpareRoom::None(next) => next,
+            SpareRoom::Lost => None,
+        };
+        let Some(model) = self.models.get_mut(&class_id) else { return ControlFlow::Break(KeyDecision::Skip) };
+        let availability = if slot.spare == SpareRoom::Lost {
+            SlotAvailability::Free
+        } else if slot.subject != TestSubject::Nothing || ctx.missing.has(Feature::Lead) {
+            SlotAvailability::No
+        } else {
+            let inputs = SlotInputs {
+                in_flight: slot.in_flight,
+                earliest_due: model.earliest_due(in_flight_of(&self.flights, class_id)),
+                slots_max: ctx.limits.slots,
+                samples: u64::from(model.cost.samples()),
+                mean_time: self.mean_time,
+                backlog: model.backlog,
+            };
+            model.slots.decide(ctx.now, inputs, &mut self.draw)
+        };
+        let at = match availability {
+            SlotAvailability::Free => return ControlFlow::Continue(model.flow.lead_share(slot.queued)),
+            SlotAvailability::At(at) => Some(at),
+            SlotAvailability::No => None,
+        };
+        self.note_hold(line.key, HoldReason::SlotBusy);
+        ControlFlow::Break(KeyDecision::NoSlot(overdue.into_iter().chain(at).min()))
+    }
+
+    /// Dispatches a single call: the head, or the first call in fair order if several flows are
+    /// queued.
+    fn send_single(&mut self, line: &KeyContext<'_>, walls: BatchCaps, kind: DispatchKind) -> KeyDecision {
+        let (key, cause) = (line.key, DispatchCause::Idle);
+        let in_turn = line.is_mixed && !line.head.call.alone;
+        let Some(model) = self.models.get(&line.class_id()).filter(|_| in_turn) else {
+            return KeyDecision::Do(Action::Send { key, items: 1, cause, kind });
+        };
+        let single = line.single_call(walls);
+        fair_queueing::choose(&single, &model.cost, &self.clocks, 1, &mut self.room, &mut self.chosen);
+        KeyDecision::Do(Action::Chosen { key, cause, kind })
+    }
+}

@@ -1,0 +1,201 @@
+//! The composition root: builds a running proxy from a policy. Used by `groupage proxy`, `groupage
+//! demo`, the tests and the benchmarks.
+//!
+//! ```text
+//! start     bind_ports ─▶ record_start ─▶ assemble
+//! assemble  build_ports ─▶ SettingsHandle, DrainHandle ─▶ admin ports, background tasks ─▶ serve
+//! ```
+//!
+//! The conversions of a policy to the types of its users are in `limits`, `routes`, `route_table`
+//! and `transport`.
+
+mod admin_api;
+mod bind;
+mod certs;
+mod control;
+mod drain;
+mod drain_state;
+mod limits;
+mod port;
+mod report;
+mod resources;
+mod route_table;
+mod routes;
+mod running;
+mod scopes;
+mod settings_state;
+mod transport;
+mod decisions;
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use self::admin_api::AdminParts;
+use self::bind::bind_ports;
+pub use self::control::SettingsHandle;
+use self::control::{CRASH_GUARD_SOURCE, ControlledParts};
+use self::drain::{DrainHandle, DrainedParts};
+use self::drain_state::DrainTimes;
+use self::limits::publish_limits;
+pub(super) use self::port::PortHandle;
+use self::port::{BoundPort, PortInputs, ReadyPort};
+use self::resources::ProcessResources;
+pub(crate) use self::route_table::build_route_table;
+pub use self::running::RunningApp;
+use self::scopes::ScopeRegistry;
+use self::settings_state::CrashPassthrough;
+pub use self::settings_state::{AppliedSettings, SettingsRefusal};
+pub(crate) use self::transport::build_upstream;
+use super::state_dir::StateDir;
+use super::state_dir::crash_guard::StartRecord;
+use crate::access_log::AccessLog;
+use crate::admin::{self, AdminAddresses, AdminServer};
+use crate::clock::Clock;
+use crate::config::Policy;
+use crate::error::BoxError;
+use crate::telemetry::LossyWriter;
+use crate::telemetry::log::LevelHandle;
+use crate::upstream::UpstreamTarget;
+
+/// Inputs of [`start`].
+#[derive(Debug)]
+pub struct AppOptions {
+    /// The effective policy, which names an upstream.
+    pub policy: Policy,
+    /// Handle to change the log level at run time.
+    pub level: LevelHandle,
+    /// Seed of the random `Retry-After` values.
+    pub seed: u64,
+    /// Token that the application's `preStop` hook must present to flush the queue. Without one, no
+    /// flush is possible.
+    pub drain_token: Option<String>,
+}
+
+/// Ports that do not serve yet, with what they were built from.
+struct BuiltPorts {
+    resources: ProcessResources,
+    scopes: ScopeRegistry,
+    access_log: Option<AccessLog>,
+    ready: Vec<ReadyPort>,
+}
+
+/// Starts a proxy. Must be called inside a tokio runtime.
+///
+/// # Errors
+/// If no upstream is named, certificates are unusable, a port cannot be bound, or the system
+/// provides no thread or timer.
+pub fn start(options: AppOptions) -> Result<RunningApp, BoxError> {
+    let (bound, folder) = bind_ports(&options.policy)?;
+    let begun = folder.as_ref().map(StateDir::record_start).unwrap_or_default();
+    // A process that fails to start has not crashed: remove its run record.
+    assemble(options, bound, folder.clone(), &begun).inspect_err(|_| {
+        if let Some(folder) = folder {
+            folder.record_end();
+        }
+    })
+}
+
+/// Assembles the proxy from its bound ports, and serves.
+fn assemble(
+    options: AppOptions,
+    bound: Vec<BoundPort>,
+    folder: Option<StateDir>,
+    begun: &StartRecord,
+) -> Result<RunningApp, BoxError> {
+    let AppOptions { policy: wanted, level, seed, drain_token } = options;
+    let clock = Clock::start();
+    // After repeated crashes everything passes through for a while, whatever the policy contains.
+    let aside = begun.aside.map(|left| CrashPassthrough { until: clock.now().after(left) });
+    let policy = if aside.is_some() { wanted.clone().into_passthrough(CRASH_GUARD_SOURCE) } else { wanted.clone() };
+    let targets: Vec<UpstreamTarget> = bound.iter().map(|port| port.target.clone()).collect();
+    let BuiltPorts { resources, scopes, access_log, ready } = build_ports(&policy, bound, clock, seed)?;
+    let metrics = resources.metrics.clone();
+    let listen: Vec<SocketAddr> = ready.iter().flat_map(|port| port.listen.iter().copied()).collect();
+    let handles: Vec<PortHandle> = ready.iter().map(|port| port.reach.clone()).collect();
+    let drain = policy.proxy.drain.clone();
+    let admin_ports = AdminAddresses { metrics: policy.proxy.metrics, local: policy.proxy.admin };
+    let controlled = ControlledParts { ports: handles.clone(), metrics: metrics.clone(), clock };
+    let control = SettingsHandle::new(controlled, policy, scopes, aside.map(|aside| (aside, wanted)));
+    let drainer = start_drainer(DrainTimes { delay: drain.delay, limit: drain.limit }, &ready, &resources);
+    let parts = AdminParts { resources: &resources, ports: handles, control: &control, drainer: &drainer };
+    let admin = admin::start(admin_ports, parts.build(level, drain_token))?;
+    resources.watch(&admin);
+    log_listening(&listen, &admin.bound, &targets);
+    begun.log();
+    spawn_resume(&admin, &control, begun.aside);
+    let serve = |port: ReadyPort| port.serve(&resources.connections);
+    let ports = ready.into_iter().map(serve).collect::<io::Result<Vec<_>>>()?;
+    Ok(RunningApp {
+        listen,
+        admin: admin.bound,
+        metrics,
+        ports,
+        clock,
+        drainer,
+        access_log,
+        drain,
+        control,
+        folder,
+        admin_thread: admin,
+    })
+}
+
+/// Builds the ports with their schedulers and upstreams; they serve nothing yet.
+fn build_ports(policy: &Policy, bound: Vec<BoundPort>, clock: Clock, seed: u64) -> Result<BuiltPorts, BoxError> {
+    let metrics = bound.first().map(|port| port.metrics.clone()).ok_or("no port is configured")?;
+    let resources = ProcessResources::load(policy, clock, metrics)?;
+    let mut scopes = ScopeRegistry::default();
+    let ids = scopes.take(policy)?;
+    publish_limits(&resources.metrics, None, policy);
+    let access_log = open_access_log(policy)?;
+    let inputs =
+        PortInputs { policy, scopes: &scopes, ids: &ids, resources: &resources, access_log: access_log.as_ref(), seed };
+    let ready = bound.into_iter().map(|port| port.make(inputs)).collect::<Result<Vec<_>, _>>()?;
+    Ok(BuiltPorts { resources, scopes, access_log, ready })
+}
+
+/// Starts the task that drains the ports.
+fn start_drainer(times: DrainTimes, ports: &[ReadyPort], resources: &ProcessResources) -> DrainHandle {
+    let parts = DrainedParts {
+        clock: resources.clock,
+        ports: ports.iter().map(|port| (port.reach.clone(), port.host())).collect(),
+        connections: resources.connections.clone(),
+        metrics: resources.metrics.clone(),
+    };
+    DrainHandle::start(times, parts)
+}
+
+/// Spawns the end of the pass-through mode after crashes, if it is on.
+fn spawn_resume(admin: &AdminServer, control: &SettingsHandle, aside: Option<Duration>) {
+    let Some(left) = aside else { return };
+    let control = control.clone();
+    admin.spawn(async move {
+        tokio::time::sleep(left).await;
+        control.resume().await;
+    });
+}
+
+/// Logs the bound addresses as the first line, so that port 0 is usable.
+fn log_listening(listen: &[SocketAddr], admin: &AdminAddresses, upstreams: &[UpstreamTarget]) {
+    let listen: Vec<String> = listen.iter().map(ToString::to_string).collect();
+    let upstream: Vec<String> = upstreams.iter().map(ToString::to_string).collect();
+    let or_off = |address: Option<SocketAddr>| address.map_or("off".to_owned(), |address| address.to_string());
+    tracing::info!(
+        ?listen,
+        metrics = or_off(admin.metrics),
+        admin = or_off(admin.local),
+        upstream = upstream.join(", "),
+        version = env!("CARGO_PKG_VERSION"),
+        "listening"
+    );
+}
+
+/// Opens the access log, unless its share is 0.
+fn open_access_log(policy: &Policy) -> io::Result<Option<AccessLog>> {
+    let share = policy.proxy.log.access.ppm();
+    if share == 0 {
+        return Ok(None);
+    }
+    Ok(Some(AccessLog::new(LossyWriter::start("access-log", io::stdout())?, share)))
+}

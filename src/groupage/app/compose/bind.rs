@@ -1,0 +1,60 @@
+//! Binding of the ports and of the state folder. All ports are bound before any of them is served.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use super::super::state_dir::StateDir;
+use super::port::BoundPort;
+use super::transport::upstream_target;
+use crate::config::{Capture, Policy};
+use crate::error::BoxError;
+use crate::socket;
+use crate::telemetry::Metrics;
+use crate::upstream::UpstreamTarget;
+
+/// Value of the metrics label `policy` for a policy that comes from a file.
+const METRICS_POLICY: &str = "local";
+
+/// Binds every port and opens the state folder, if one is configured.
+pub(super) fn bind_ports(policy: &Policy) -> Result<(Vec<BoundPort>, Option<StateDir>), BoxError> {
+    if policy.proxy.captures.is_empty() {
+        let (port, folder) = bind_single_port(policy)?;
+        return Ok((vec![port], folder));
+    }
+    Ok(bind_captured_ports(policy)?)
+}
+
+/// Binds the addresses of a proxy that captures no port.
+fn bind_single_port(policy: &Policy) -> Result<(BoundPort, Option<StateDir>), BoxError> {
+    let target = upstream_target(policy).ok_or(
+        "GRP1102: no upstream: set the model server with --upstream URL, or with proxy.upstream in the policy",
+    )?;
+    let folder = policy.proxy.state.clone().map(|path| StateDir::new(path, target.to_string()));
+    let metrics = Arc::new(Metrics::new(METRICS_POLICY));
+    let sockets = bind_all(&policy.proxy.listen)?;
+    Ok((BoundPort { capture: None, target, sockets, metrics, folder: folder.clone() }, folder))
+}
+
+/// Binds one port for each captured port of the pod.
+fn bind_captured_ports(policy: &Policy) -> io::Result<(Vec<BoundPort>, Option<StateDir>)> {
+    let captures = &policy.proxy.captures;
+    let numbers: Vec<u16> = captures.iter().map(|capture| capture.port).collect();
+    let folder = policy.proxy.state.clone().map(|path| StateDir::new(path, String::new()));
+    let bind_port = |(capture, metrics): (&Capture, Arc<Metrics>)| {
+        let target = UpstreamTarget::Loopback(capture.application);
+        let folder = folder.as_ref().map(|folder| folder.of_port(capture.port, target.to_string(), captures.len()));
+        Ok(BoundPort { sockets: bind_all(&capture.listen)?, capture: Some(capture.clone()), target, metrics, folder })
+    };
+    let ports = captures.iter().zip(Metrics::of_ports(METRICS_POLICY, &numbers)).map(bind_port);
+    let ports = ports.collect::<io::Result<_>>()?;
+    Ok((ports, folder))
+}
+
+fn bind_all(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
+    addresses.iter().map(|address| bind(*address)).collect()
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    socket::bind(address).map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))
+}

@@ -1,0 +1,219 @@
+//! Reconfiguration of a running proxy: new settings take effect all at once, or not at all.
+//!
+//! The core receives its limits first and confirms them; only then do new calls use the new routes,
+//! because a call may only name a scope that the core knows. Queued calls are dispatched under the
+//! new limits, calls in flight are untouched, and a call keeps the routes and headers that it began
+//! with. Settings below `proxy` are used only at the start; changes of them are reported as
+//! pending.
+//!
+//! After crashes (`state_dir::crash_guard`) everything passes through for a while, whatever the
+//! settings are. Settings that arrive meanwhile take effect afterwards. When and from where
+//! settings are read is decided elsewhere (`reload`, `stream`).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use serde_json::Value;
+
+use super::limits::{core_limits, publish_limits};
+use super::port::{self, PortHandle};
+use super::scopes::ScopeRegistry;
+use super::settings_state::{AppliedSettings, CrashPassthrough, SettingsRefusal, SettingsState};
+use crate::clock::Clock;
+use crate::config::Policy;
+use crate::telemetry::Metrics;
+use crate::telemetry::names::ReloadResult;
+
+/// Source of each setting that turns batching on, as shown by `/api/config` in the crash guard's
+/// pass-through mode.
+pub(super) const CRASH_GUARD_SOURCE: &str = "crashed 3 times in 60 s";
+
+/// A handle that changes the settings of a running proxy.
+#[derive(Debug, Clone)]
+pub struct SettingsHandle {
+    inner: Arc<SettingsInner>,
+}
+
+#[derive(Debug)]
+struct SettingsInner {
+    parts: ControlledParts,
+    /// Serializes changes.
+    turn: tokio::sync::Mutex<ChangeState>,
+    shown: RwLock<SettingsState>,
+    /// The settings come from the controller, and a file's are ignored.
+    controlled: AtomicBool,
+}
+
+/// State that is carried from one change to the next.
+#[derive(Debug)]
+struct ChangeState {
+    scopes: ScopeRegistry,
+    /// In pass-through mode after crashes: the settings that are in force afterwards.
+    wanted: Option<Policy>,
+}
+
+/// Components that a change of settings acts on.
+#[derive(Debug)]
+pub(super) struct ControlledParts {
+    pub(super) ports: Vec<PortHandle>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) clock: Clock,
+}
+
+// === impl SettingsHandle ===
+
+impl SettingsHandle {
+    /// Creates the handle. `policy` is in force and `scopes` are its own. `aside` has the
+    /// pass-through mode and the policy to resume afterwards.
+    pub(super) fn new(
+        parts: ControlledParts,
+        policy: Policy,
+        scopes: ScopeRegistry,
+        aside: Option<(CrashPassthrough, Policy)>,
+    ) -> Self {
+        let (aside, wanted) = aside.unzip();
+        parts.metrics.crash_guard(aside.is_some());
+        Self {
+            inner: Arc::new(SettingsInner {
+                parts,
+                turn: tokio::sync::Mutex::new(ChangeState { scopes, wanted }),
+                shown: RwLock::new(SettingsState::new(policy, aside)),
+                controlled: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    /// Puts new settings in force, except those below `proxy`.
+    ///
+    /// # Errors
+    /// The reason why they cannot be applied. The previous settings stay in force.
+    pub async fn apply(&self, policy: Policy) -> Result<AppliedSettings, String> {
+        let mut turn = self.inner.turn.lock().await;
+        if turn.wanted.is_none() {
+            return self.put(&mut turn.scopes, policy).await;
+        }
+        let applied = self.put(&mut turn.scopes, policy.clone().into_passthrough(CRASH_GUARD_SOURCE)).await?;
+        turn.wanted = Some(policy);
+        Ok(applied)
+    }
+
+    /// Ends the pass-through mode after a time without a crash, and puts the pending settings in
+    /// force.
+    pub(super) async fn resume(&self) {
+        let mut turn = self.inner.turn.lock().await;
+        let Some(policy) = turn.wanted.take() else { return };
+        self.write(|shown| shown.aside = None);
+        self.inner.parts.metrics.crash_guard(false);
+        match self.put(&mut turn.scopes, policy).await {
+            Ok(_) => {
+                tracing::info!("no crash since the restart: the settings are in force again and calls are batched");
+            }
+            Err(why) => tracing::error!(why, "no crash since the restart, but the settings cannot be applied again"),
+        }
+    }
+
+    async fn put(&self, scopes: &mut ScopeRegistry, policy: Policy) -> Result<AppliedSettings, String> {
+        let SettingsInner { parts, .. } = &*self.inner;
+        let before = self.shown(|shown| shown.policy.clone());
+        let (policy, pending) = policy.within(&before);
+        let mut next = scopes.clone();
+        let ids = next.take(&policy)?;
+        // Find every error before anything is changed.
+        let tables = parts.ports.iter().map(|port| port.table(&policy, &ids)).collect::<Result<Vec<_>, _>>()?;
+        // The cores must know the new scopes before any call can name them.
+        for port in &parts.ports {
+            if !port.scheduler.set_limits(core_limits(&policy, next.limits())).await {
+                return Err("a scheduler has stopped".to_owned());
+            }
+            port.onlooker.set_limits(core_limits(&policy, next.limits())).await;
+        }
+        *scopes = next;
+        let replay_permille = policy.failure.replay_budget.ppm() / 1000;
+        for (port, table) in parts.ports.iter().zip(tables) {
+            port.upstream.set_failure(policy.failure.isolate_above, replay_permille);
+            port.proxy.set_table(table);
+        }
+        publish_limits(&parts.metrics, Some(&before), &policy);
+        parts.metrics.record_reload(ReloadResult::Applied, pending.len());
+        let applied = AppliedSettings { changes: policy.changes(&before), pending };
+        let at = parts.clock.now();
+        self.write(|shown| shown.on_applied(at, policy, &applied));
+        Ok(applied)
+    }
+
+    /// Records that settings were read and are invalid. Those before stay in force.
+    pub fn refused(&self, error: &SettingsRefusal) {
+        let at = self.inner.parts.clock.now();
+        let pending = self.write(|shown| {
+            shown.on_refused(at, error);
+            shown.pending.len()
+        });
+        self.inner.parts.metrics.record_reload(ReloadResult::Refused, pending);
+    }
+
+    /// Returns `true` if the servers are ready that the settings in force require.
+    pub(super) fn is_ready(&self) -> bool {
+        self.shown(|shown| port::is_ready(&shown.policy, &self.inner.parts.ports))
+    }
+
+    /// Marks the controller as the source of the settings from now on.
+    pub(in crate::app) fn mark_controlled(&self) {
+        self.inner.controlled.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if the settings come from the controller.
+    pub(in crate::app) fn is_controlled(&self) -> bool {
+        self.inner.controlled.load(Ordering::Relaxed)
+    }
+
+    /// Returns the pass-through mode after crashes, if it is on.
+    pub(in crate::app) fn aside(&self) -> Option<CrashPassthrough> {
+        self.shown(|shown| shown.aside)
+    }
+
+    /// Returns the pass-through mode as JSON, for `/api/scheduler`.
+    pub(super) fn crash_passthrough_json(&self) -> Value {
+        let now = self.inner.parts.clock.now();
+        self.shown(|shown| shown.crash_passthrough_json(now))
+    }
+
+    /// Returns the ports that the settings apply to.
+    pub(in crate::app) fn ports(&self) -> &[PortHandle] {
+        &self.inner.parts.ports
+    }
+
+    /// Returns the clock of the process.
+    pub(in crate::app) fn clock(&self) -> Clock {
+        self.inner.parts.clock
+    }
+
+    /// Returns the metrics of the process.
+    pub(in crate::app) fn metrics(&self) -> &Arc<Metrics> {
+        &self.inner.parts.metrics
+    }
+
+    /// Returns the number of settings that take effect at the next start.
+    pub(in crate::app) fn pending(&self) -> usize {
+        self.shown(|shown| shown.pending.len())
+    }
+
+    /// Returns every setting in force with its source, as JSON, for `/api/config`.
+    pub(super) fn config(&self) -> Value {
+        self.shown(SettingsState::config_json)
+    }
+
+    /// Returns the result of the last change, as JSON.
+    pub(super) fn reload(&self) -> Value {
+        let now = self.inner.parts.clock.now();
+        self.shown(|shown| shown.reload_json(now))
+    }
+
+    fn shown<T>(&self, look: impl FnOnce(&SettingsState) -> T) -> T {
+        // No code panics while holding this lock, so a poisoned lock is safe to use.
+        look(&self.inner.shown.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write<T>(&self, change: impl FnOnce(&mut SettingsState) -> T) -> T {
+        change(&mut self.inner.shown.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}

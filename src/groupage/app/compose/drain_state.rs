@@ -1,0 +1,250 @@
+//! The drain state machine, pure: from serving to the end of the process, and back if only the
+//! application was restarted.
+//!
+//! ```text
+//!             hook of the application               own hook, SIGTERM
+//! Serving ────────────────────────────▶ Flushing ────────────────────▶ Draining
+//!    ▲                                     │ no call is held; after `delay` the process is not
+//!    └────── application returned ─────────┘ ready and clients are signalled to disconnect; over
+//!                                            when no connection is left, or at `limit`
+//! ```
+//!
+//! If the pod terminates, the hooks of the application and of the sidecar run at the same moment.
+//! The application's hook alone means that its container is being restarted: the process serves as
+//! before once the application has returned or, if it was never seen to stop, some time after it
+//! must have stopped.
+
+use std::time::Duration;
+
+use crate::batching::Tick;
+
+/// Time after the limit at which an application that was never seen to stop is assumed to continue.
+/// The pod's termination grace period, which is 5 s longer than the limit, has elapsed by then,
+/// plus 5 s of margin.
+const RESTART_MARGIN: Duration = Duration::from_secs(10);
+/// Interval between two probes of the application, once it may have stopped. A restart of a
+/// container takes longer.
+const PROBE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Durations of a drain.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DrainTimes {
+    /// Time until the process becomes unready and clients are signalled to disconnect.
+    pub(super) delay: Duration,
+    /// Time until the drain is over even if connections are left.
+    pub(super) limit: Duration,
+}
+
+/// The drain state machine.
+#[derive(Debug, Clone)]
+pub(super) struct DrainState {
+    times: DrainTimes,
+    stage: DrainStage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DrainStage {
+    Serving,
+    Flushing { since: Tick, returns: u64, over: bool },
+    Draining { since: Tick },
+}
+
+/// Inputs that are observed from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DrainInputs {
+    /// Number of downstream connections.
+    pub(super) open: usize,
+    /// Number of times that the application accepted connections again after it had refused them.
+    pub(super) returns: u64,
+}
+
+/// Outputs of the state machine at one instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DrainOutputs {
+    /// No call is held in a queue any longer.
+    pub(super) flushed: bool,
+    /// The process is not ready, and clients are signalled to disconnect.
+    pub(super) leaving: bool,
+    /// The drain is over and its waiters may continue; `true` if all calls were answered.
+    pub(super) over: Option<bool>,
+    /// The application may have stopped: probe whether it accepts connections.
+    pub(super) ask: bool,
+    /// Name of the stage, for logs and the admin port.
+    pub(super) stage: &'static str,
+    /// Instant of the next change, if no event happens before.
+    pub(super) until: Option<Tick>,
+}
+
+// === impl DrainState ===
+
+impl DrainState {
+    pub(super) const fn new(times: DrainTimes) -> Self {
+        Self { times, stage: DrainStage::Serving }
+    }
+
+    /// Handles a flush: the application is about to be stopped. A repetition has no effect.
+    pub(super) fn flush(&mut self, now: Tick, seen: DrainInputs) {
+        if self.stage == DrainStage::Serving {
+            self.stage = DrainStage::Flushing { since: now, returns: seen.returns, over: false };
+        }
+    }
+
+    /// Handles a drain: the process is about to be stopped. Returns the instant from which its
+    /// times count, which is that of the first flush or drain.
+    pub(super) fn drain(&mut self, now: Tick) -> Tick {
+        let since = match self.stage {
+            DrainStage::Serving => now,
+            DrainStage::Flushing { since, .. } | DrainStage::Draining { since } => since,
+        };
+        self.stage = DrainStage::Draining { since };
+        since
+    }
+
+    /// Returns the outputs at an instant. A flush ends here by itself: once the application has
+    /// returned, or some time after the limit if it was never seen to stop.
+    pub(super) fn look(&mut self, now: Tick, seen: DrainInputs) -> DrainOutputs {
+        let DrainTimes { delay, limit } = self.times;
+        if let DrainStage::Flushing { since, returns, .. } = self.stage
+            && (seen.returns > returns || now >= since.after(limit + RESTART_MARGIN))
+        {
+            self.stage = DrainStage::Serving;
+        }
+        let (since, stage) = match self.stage {
+            DrainStage::Serving => {
+                return DrainOutputs {
+                    flushed: false,
+                    leaving: false,
+                    over: Some(true),
+                    ask: false,
+                    stage: "serving",
+                    until: None,
+                };
+            }
+            DrainStage::Flushing { since, .. } => (since, "flushing"),
+            DrainStage::Draining { since } => (since, "draining"),
+        };
+        let leaving = now >= since.after(delay);
+        let late = now >= since.after(limit);
+        let over = if leaving && seen.open == 0 { Some(true) } else { late.then_some(false) };
+        let mut ask = false;
+        if let DrainStage::Flushing { over: was_over, .. } = &mut self.stage {
+            // A hook that was answered lets the application stop, whatever connects afterwards.
+            *was_over |= over.is_some();
+            ask = *was_over;
+        }
+        let times = [
+            (!leaving).then(|| since.after(delay)),
+            (!late).then(|| since.after(limit)),
+            ask.then(|| now.after(PROBE_INTERVAL).min(since.after(limit + RESTART_MARGIN))),
+        ];
+        DrainOutputs { flushed: true, leaving, over, ask, stage, until: times.into_iter().flatten().min() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TIMES: DrainTimes = DrainTimes { delay: Duration::from_secs(5), limit: Duration::from_secs(25) };
+
+    fn at(seconds: u64) -> Tick {
+        Tick::from_millis(seconds * 1000)
+    }
+
+    const fn seen(open: usize, returns: u64) -> DrainInputs {
+        DrainInputs { open, returns }
+    }
+
+    #[test]
+    fn a_terminating_pod_stays_ready_for_the_delay_and_ends_without_clients() {
+        let mut life = DrainState::new(TIMES);
+        assert_eq!(life.look(at(0), seen(3, 0)).over, Some(true), "no hook is pending");
+        life.flush(at(10), seen(3, 0));
+        let now = life.look(at(10), seen(3, 0));
+        assert_eq!((now.flushed, now.leaving, now.over, now.until), (true, false, None, Some(at(15))));
+        assert_eq!(life.look(at(14), seen(0, 0)).over, None, "clients that were not notified yet still connect");
+        assert_eq!(life.drain(at(12)), at(10), "the delay counts from the first request");
+        let now = life.look(at(15), seen(3, 0));
+        assert_eq!((now.leaving, now.over, now.ask, now.until), (true, None, false, Some(at(35))));
+        assert_eq!(life.look(at(16), seen(0, 0)).over, Some(true));
+        let late = life.look(at(35), seen(3, 0));
+        assert_eq!((late.over, late.until), (Some(false), None));
+        // This was no restart, so that nothing cancels the drain.
+        assert!(life.look(at(100), seen(0, 7)).flushed);
+    }
+
+    #[test]
+    fn an_application_that_is_restarted_alone_is_waited_for() {
+        let mut life = DrainState::new(TIMES);
+        life.flush(at(0), seen(1, 4));
+        life.flush(at(3), seen(1, 4));
+        assert!(!life.look(at(4), seen(1, 4)).ask);
+        let over = life.look(at(6), seen(0, 4));
+        assert_eq!((over.over, over.ask, over.until), (Some(true), true, Some(at(6).after(PROBE_INTERVAL))));
+        // A client that connects now does not revoke the answer to the hook.
+        assert!(life.look(at(7), seen(1, 4)).ask);
+        let back = life.look(at(20), seen(0, 5));
+        assert_eq!((back.flushed, back.leaving, back.stage), (false, false, "serving"));
+        life.flush(at(40), seen(0, 5));
+        assert!(!life.look(at(40), seen(0, 5)).leaving, "the next drain has its own delay");
+    }
+
+    #[test]
+    fn a_flush_that_stops_nothing_ends_after_the_grace() {
+        let mut life = DrainState::new(TIMES);
+        life.flush(at(0), seen(0, 0));
+        let now = life.look(at(34), seen(0, 0));
+        assert_eq!((now.flushed, now.until), (true, Some(at(34).after(PROBE_INTERVAL))));
+        assert!(!life.look(at(35), seen(0, 0)).flushed);
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    enum Event {
+        Flush,
+        Drain,
+        Return,
+        Open(usize),
+        Wait(u64),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        prop_oneof![
+            Just(Event::Flush),
+            Just(Event::Drain),
+            Just(Event::Return),
+            (0..3_usize).prop_map(Event::Open),
+            (0..20_000_u64).prop_map(Event::Wait),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_never_unready_early_never_over_without_reason_and_a_drain_is_for_good(events in prop::collection::vec(event(), 0..40)) {
+            let mut life = DrainState::new(TIMES);
+            let (mut now, mut here) = (Tick(0), seen(0, 0));
+            let (mut told, mut drained): (Option<Tick>, bool) = (None, false);
+            for event in events {
+                match event {
+                    Event::Flush => life.flush(now, here),
+                    Event::Drain => { life.drain(now); drained = true; }
+                    Event::Return => here.returns += 1,
+                    Event::Open(open) => here.open = open,
+                    Event::Wait(ms) => now = now.after(Duration::from_millis(ms)),
+                }
+                let found = life.look(now, here);
+                prop_assert!(!drained || found.flushed);
+                if !found.flushed {
+                    told = None;
+                    continue;
+                }
+                let since = *told.get_or_insert(now);
+                prop_assert!(!found.leaving || now.since(since) >= TIMES.delay || drained);
+                prop_assert!(found.over != Some(true) || found.leaving && here.open == 0);
+                prop_assert!(found.until.is_none_or(|until| until > now));
+                prop_assert!(!found.ask || !drained);
+            }
+        }
+    }
+}

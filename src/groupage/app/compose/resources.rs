@@ -1,0 +1,60 @@
+//! Resources of the process that all ports share: budgets, permits, certificates and metrics.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::certs::TlsCertificates;
+use crate::admin::AdminServer;
+use crate::clock::Clock;
+use crate::config::{Policy, ProcessLimits};
+use crate::memory::{BufferBudget, ControlGroup, watch_pressure};
+use crate::proxy::Connections;
+use crate::telemetry::Metrics;
+use crate::tls::CertificateFileError;
+use crate::upstream::UpstreamPermits;
+
+/// Resources that all ports share.
+#[derive(Debug)]
+pub(super) struct ProcessResources {
+    pub(super) clock: Clock,
+    /// Metrics of the process: those of the first port.
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) buffers: BufferBudget,
+    pub(super) certs: TlsCertificates,
+    /// Downstream connections.
+    pub(super) connections: Arc<Connections>,
+    /// Permits of upstream connections.
+    pub(super) upstream_permits: UpstreamPermits,
+}
+
+// === impl ProcessResources ===
+
+impl ProcessResources {
+    /// Creates the budgets and loads the certificates.
+    ///
+    /// # Errors
+    /// If a certificate file that the policy names is unusable.
+    pub(super) fn load(policy: &Policy, clock: Clock, metrics: Arc<Metrics>) -> Result<Self, CertificateFileError> {
+        let ProcessLimits { connections_max, buffered_bytes_max } = policy.proxy.process;
+        let buffers = BufferBudget::new(buffered_bytes_max, clock);
+        let certs = TlsCertificates::load(&policy.proxy)?;
+        let connections = Connections::new(connections_max, buffered_bytes_max, clock, metrics.clone());
+        let upstream_permits = UpstreamPermits::new(connections_max, clock, buffers.clone());
+        Ok(Self { clock, metrics, buffers, certs, connections, upstream_permits })
+    }
+
+    /// Spawns the tasks that watch the certificate files and the memory pressure, on the thread of
+    /// the admin ports.
+    pub(super) fn watch(&self, admin: &AdminServer) {
+        for watched in self.certs.watch(&self.metrics) {
+            admin.spawn(watched);
+        }
+        if let Some(group) = ControlGroup::find(Path::new("/")) {
+            let (buffers, connections) = (self.buffers.clone(), self.connections.clone());
+            admin.spawn(watch_pressure(group, move |level| {
+                buffers.set_pressure(level);
+                connections.set_pressure(level);
+            }));
+        }
+    }
+}

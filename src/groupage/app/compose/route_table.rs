@@ -1,0 +1,99 @@
+//! Builds the route table of a port from a policy: the compiled rules, and the settings that apply
+//! to the calls of each route.
+
+use super::limits::to_core_late;
+use super::routes;
+use super::scopes::ScopeRegistry;
+use crate::batching::ScopeId;
+use crate::config::{self, Capture, Policy};
+use crate::protocol::{RouteProtocol, Routes, SharedHeaderRules};
+use crate::proxy::{self, RouteSettings, RoutingTable};
+
+/// Builds the route table of a policy, independently of any port.
+pub(crate) fn build_route_table(policy: &Policy) -> Result<RoutingTable, String> {
+    let ids = ScopeRegistry::default().take(policy)?;
+    build_port_table(policy, &ids, None, None)
+}
+
+/// Builds the route table of a port. `scopes` are those of the policy's routes in order, followed
+/// by that of the default route. `earlier` is the table that the new one replaces.
+pub(super) fn build_port_table(
+    policy: &Policy,
+    scopes: &[ScopeId],
+    capture: Option<&Capture>,
+    earlier: Option<&RoutingTable>,
+) -> Result<RoutingTable, String> {
+    let own: Vec<&config::Route> = policy.routes.iter().filter(|route| route.applies_to(capture)).collect();
+    let rules = own.iter().map(|route| routes::written(policy, route)).collect::<Result<Vec<_>, String>>()?;
+    // If all routes of the policy are for other ports, this port has no default route and relays
+    // everything.
+    let relays = rules.is_empty() && !policy.routes.is_empty();
+    let default = if relays { routes::none(policy) } else { routes::default(policy) };
+    let common = SharedHeaderRules {
+        tenant_header: policy.tenant_header.clone(),
+        deadline_headers: policy.deadline.headers.clone(),
+        priority_header: policy.priority.header.clone(),
+    };
+    Ok(RoutingTable {
+        routes: Routes::after(earlier.map(|table| &table.routes), rules, default, common),
+        settings: route_settings(policy, scopes, capture),
+        relays,
+        names_protocol: own.iter().any(|route| {
+            route.mode != config::Mode::Passthrough
+                && !matches!(route.protocol, RouteProtocol::Auto | RouteProtocol::PassThrough)
+        }),
+        shift_permille: policy.shift_permille,
+        deadline_headers: policy.deadline.headers.clone(),
+        tenant_header: policy.tenant_header.clone(),
+        priorities: priority_classes(policy, earlier),
+        tenant_weights: proxy::TenantWeights {
+            header: policy.tenant_header.clone(),
+            weights: policy.tenant_weights.clone(),
+        },
+    })
+}
+
+/// Returns the settings of the routes that apply to a port, followed by those of the default route.
+fn route_settings(policy: &Policy, scopes: &[ScopeId], capture: Option<&Capture>) -> Vec<RouteSettings> {
+    let scope = |index: usize| scopes.get(index).copied().unwrap_or(ScopeId(u16::MAX));
+    let settings = |name: &str, index: Option<usize>, (slo, late), timeout, mode, item_bytes_max| RouteSettings {
+        name: name.to_owned(),
+        index: index.and_then(|index| u16::try_from(index).ok()),
+        scope: scope(index.unwrap_or(policy.routes.len())),
+        slo,
+        late: to_core_late(late),
+        timeout,
+        mode: to_route_mode(mode),
+        item_bytes_max,
+        durations: None,
+    };
+    let own = policy.routes.iter().enumerate().filter(|(_, route)| route.applies_to(capture));
+    let written = own.map(|(index, route)| {
+        let item_bytes_max = policy.limits.overridden(&route.limits).item_bytes_max;
+        settings(&route.path, Some(index), (route.slo, route.late), route.timeout, route.mode, item_bytes_max)
+    });
+    let promise = (policy.slo, policy.late);
+    let default = settings("default", None, promise, None, policy.mode, policy.limits.item_bytes_max);
+    written.chain([default]).collect()
+}
+
+const fn to_route_mode(mode: config::Mode) -> proxy::RouteMode {
+    match mode {
+        config::Mode::Batch => proxy::RouteMode::Batch,
+        config::Mode::Observe => proxy::RouteMode::Observe,
+        config::Mode::Passthrough => proxy::RouteMode::Passthrough,
+    }
+}
+
+/// Returns the priority classes. A class that the earlier table has too keeps its counters.
+fn priority_classes(policy: &Policy, earlier: Option<&RoutingTable>) -> proxy::PriorityClasses {
+    let named = |class: &config::PriorityClass| proxy::PriorityClass {
+        name: class.name.clone(),
+        slo: class.slo,
+        ended: earlier.map(|table| table.priorities.ended(&class.name)).unwrap_or_default(),
+    };
+    proxy::PriorityClasses {
+        header: policy.priority.header.clone(),
+        classes: policy.priority.classes.iter().map(named).collect(),
+    }
+}

@@ -1,0 +1,363 @@
+//! The file format of learned state. It has serde types of its own, so that the core's types may
+//! change without a change of the file.
+//!
+//! A cost class is identified by its name in bytes (`protocol`: method, route, path, model as
+//! written, item form), which has the same meaning in every process. All numbers are integers. A
+//! file of another format version, or about another model server, is rejected.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use crate::batching::{
+    CeilingSnapshot, ClassSnapshot, CostMeasure, CostSample, CostSnapshot, CurvePoint, FlowSnapshot, SizeMeasure,
+    UpstreamSnapshot, Weight,
+};
+use crate::scheduler::LearnedState;
+use crate::upstream::ServerIdentity;
+
+/// Version of the file format. It changes with the meaning of any field.
+const FORMAT: u32 = 1;
+/// Maximum number of cost classes, the same as the scheduler learns cost curves for.
+const CLASSES_MAX: usize = 64;
+/// Maximum length of a cost class's name. Classes with longer names are not written; a path and a
+/// model name are shorter.
+const NAME_BYTES_MAX: usize = 1024;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct LearnedFile {
+    format: u32,
+    upstream: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    server: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    slots: u32,
+    lead_ns: u64,
+    mean_ns: u64,
+    explore_permille: u32,
+    classes: Vec<ClassEntry>,
+}
+
+/// Fields that decide whether the rest of the file can be parsed.
+#[derive(Debug, Deserialize)]
+struct Header {
+    format: u32,
+    upstream: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct ClassEntry {
+    /// Name of the class, escaped by `u8::escape_ascii`.
+    class: String,
+    base: BaseName,
+    first_ns: u64,
+    /// Number of items, sum of their weights, largest weight, nanoseconds.
+    samples: Vec<(u32, u64, u64, u64)>,
+    /// Number of items, nanoseconds, number of samples.
+    points: Vec<(u32, u64, u32)>,
+    largest: u32,
+    tail_permille: u64,
+    noise_ppm: u64,
+    weights_matter: bool,
+    weight_milli: u64,
+    heaviest_milli: Vec<u64>,
+    padding_permille: u64,
+    ceilings: Vec<CeilingEntry>,
+    /// Absent in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limiter: Option<LimiterEntry>,
+}
+
+/// State of a concurrency limiter.
+#[derive(Debug, Serialize, Deserialize)]
+struct LimiterEntry {
+    limit: u32,
+    no_gain_permille: u64,
+    base_ns: u64,
+}
+
+/// A learned limit on batches.
+#[derive(Debug, Serialize, Deserialize)]
+struct CeilingEntry {
+    bounded: BoundedName,
+    max: u64,
+    refused: u64,
+    worked: u64,
+    firm: bool,
+    retest_ns: u64,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum BoundedName {
+    Items,
+    Weight,
+    PaddedWeight,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum BaseName {
+    Padded,
+    Ragged,
+    SizeOnly,
+}
+
+/// Parses what was learned about this model server, and the identity that the server reported.
+///
+/// # Errors
+/// If the file is unreadable, or about another model server. The message contains the reason.
+pub(super) fn read(bytes: &[u8], upstream: &str) -> Result<(LearnedState, ServerIdentity), String> {
+    let header: Header = serde_json::from_slice(bytes).map_err(|error| format!("it cannot be read: {error}"))?;
+    if header.format != FORMAT {
+        return Err(format!("it has format {}, but this version reads {FORMAT}", header.format));
+    }
+    if header.upstream != upstream {
+        return Err(format!("it belongs to another model server, {:.200}", header.upstream));
+    }
+    let learned: LearnedFile = serde_json::from_slice(bytes).map_err(|error| format!("it cannot be read: {error}"))?;
+    let classes = learned
+        .classes
+        .into_iter()
+        .take(CLASSES_MAX)
+        .map(|class| Ok((unescape(&class.class)?, class.into())))
+        .collect::<Result<_, String>>()?;
+    let upstream = UpstreamSnapshot {
+        slots: learned.slots,
+        lead_nanos: learned.lead_ns,
+        mean_nanos: learned.mean_ns,
+        explore_permille: learned.explore_permille,
+    };
+    Ok((LearnedState { upstream, classes }, ServerIdentity { server: learned.server, model: learned.model }))
+}
+
+/// Serializes the state, with as many classes as fit into `bytes_max`.
+pub(super) fn write(
+    kept: &LearnedState,
+    upstream: &str,
+    identity: ServerIdentity,
+    bytes_max: usize,
+) -> io::Result<Vec<u8>> {
+    let classes = kept.classes.iter().filter(|(name, _)| name.len() <= NAME_BYTES_MAX).take(CLASSES_MAX);
+    let mut learned = LearnedFile {
+        format: FORMAT,
+        upstream: upstream.to_owned(),
+        server: identity.server,
+        model: identity.model,
+        slots: kept.upstream.slots,
+        lead_ns: kept.upstream.lead_nanos,
+        mean_ns: kept.upstream.mean_nanos,
+        explore_permille: kept.upstream.explore_permille,
+        classes: classes.map(|(name, snapshot)| ClassEntry::new(name, snapshot)).collect(),
+    };
+    loop {
+        let bytes = serde_json::to_vec(&learned)?;
+        if bytes.len() <= bytes_max || learned.classes.is_empty() {
+            return Ok(bytes);
+        }
+        // A few classes are the common case, and all of them fit. Of very many classes, half are
+        // dropped until the rest fits.
+        learned.classes.truncate(learned.classes.len() / 2);
+    }
+}
+
+// === impl ClassEntry ===
+
+impl ClassEntry {
+    fn new(name: &[u8], ClassSnapshot { cost: snapshot, ceilings, flow }: &ClassSnapshot) -> Self {
+        let sample = |sample: &CostSample| (sample.items, sample.weight.sum, sample.weight.max, sample.nanos);
+        Self {
+            class: name.escape_ascii().to_string(),
+            base: match snapshot.base {
+                CostMeasure::Padded => BaseName::Padded,
+                CostMeasure::Ragged => BaseName::Ragged,
+                CostMeasure::SizeOnly => BaseName::SizeOnly,
+            },
+            first_ns: snapshot.first_nanos,
+            samples: snapshot.samples.iter().map(sample).collect(),
+            points: snapshot.points.iter().map(|point| (point.items, point.nanos, point.count)).collect(),
+            largest: snapshot.largest,
+            tail_permille: snapshot.tail_permille,
+            noise_ppm: snapshot.noise_ppm,
+            weights_matter: snapshot.weights_matter,
+            weight_milli: snapshot.weight_milli,
+            heaviest_milli: snapshot.heaviest_milli.clone(),
+            padding_permille: snapshot.padding_permille,
+            ceilings: ceilings.iter().map(CeilingEntry::from).collect(),
+            limiter: flow.map(LimiterEntry::from),
+        }
+    }
+}
+
+impl From<&CeilingSnapshot> for CeilingEntry {
+    fn from(ceiling: &CeilingSnapshot) -> Self {
+        let CeilingSnapshot { bounded, max, refused, worked, firm, retest_nanos } = *ceiling;
+        let bounded = match bounded {
+            SizeMeasure::Items => BoundedName::Items,
+            SizeMeasure::Weight => BoundedName::Weight,
+            SizeMeasure::PaddedWeight => BoundedName::PaddedWeight,
+        };
+        Self { bounded, max, refused, worked, firm, retest_ns: retest_nanos }
+    }
+}
+
+impl From<CeilingEntry> for CeilingSnapshot {
+    fn from(ceiling: CeilingEntry) -> Self {
+        let CeilingEntry { bounded, max, refused, worked, firm, retest_ns } = ceiling;
+        let bounded = match bounded {
+            BoundedName::Items => SizeMeasure::Items,
+            BoundedName::Weight => SizeMeasure::Weight,
+            BoundedName::PaddedWeight => SizeMeasure::PaddedWeight,
+        };
+        Self { bounded, max, refused, worked, firm, retest_nanos: retest_ns }
+    }
+}
+
+impl From<ClassEntry> for ClassSnapshot {
+    fn from(class: ClassEntry) -> Self {
+        let sample = |(items, sum, max, nanos)| CostSample { items, weight: Weight { sum, max }, nanos };
+        // At most one of each kind.
+        let ceilings = class.ceilings.into_iter().take(SizeMeasure::ALL.len()).map(Into::into).collect();
+        let cost = CostSnapshot {
+            base: match class.base {
+                BaseName::Padded => CostMeasure::Padded,
+                BaseName::Ragged => CostMeasure::Ragged,
+                BaseName::SizeOnly => CostMeasure::SizeOnly,
+            },
+            first_nanos: class.first_ns,
+            samples: class.samples.into_iter().map(sample).collect(),
+            points: class.points.into_iter().map(|(items, nanos, count)| CurvePoint { items, nanos, count }).collect(),
+            largest: class.largest,
+            tail_permille: class.tail_permille,
+            noise_ppm: class.noise_ppm,
+            weights_matter: class.weights_matter,
+            weight_milli: class.weight_milli,
+            heaviest_milli: class.heaviest_milli,
+            padding_permille: class.padding_permille,
+        };
+        Self { cost, ceilings, flow: class.limiter.map(FlowSnapshot::from) }
+    }
+}
+
+impl From<FlowSnapshot> for LimiterEntry {
+    fn from(FlowSnapshot { limit, no_gain_permille, base_nanos }: FlowSnapshot) -> Self {
+        Self { limit, no_gain_permille, base_ns: base_nanos }
+    }
+}
+
+impl From<LimiterEntry> for FlowSnapshot {
+    fn from(LimiterEntry { limit, no_gain_permille, base_ns }: LimiterEntry) -> Self {
+        Self { limit, no_gain_permille, base_nanos: base_ns }
+    }
+}
+
+/// Decodes the bytes that `u8::escape_ascii` encoded.
+pub(in super::super) fn unescape(text: &str) -> Result<Box<[u8]>, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        let plain = match (byte, if byte == b'\\' { rest.next() } else { None }) {
+            (b'\\', Some(b't')) => b'\t',
+            (b'\\', Some(b'r')) => b'\r',
+            (b'\\', Some(b'n')) => b'\n',
+            (b'\\', Some(quoted @ (b'\\' | b'"' | b'\''))) => quoted,
+            (b'\\', Some(b'x')) => match (rest.next().and_then(digit), rest.next().and_then(digit)) {
+                (Some(high), Some(low)) => high << 4 | low,
+                _ => return Err("the name of a cost class is invalid".to_owned()),
+            },
+            (b'\\', _) => return Err("the name of a cost class is invalid".to_owned()),
+            (byte, _) => byte,
+        };
+        bytes.push(plain);
+    }
+    Ok(bytes.into_boxed_slice())
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept() -> LearnedState {
+        let name: Vec<u8> = (0..=255).collect();
+        let cost = CostSnapshot {
+            base: CostMeasure::Ragged,
+            first_nanos: 9_000_000,
+            samples: vec![CostSample { items: 4, weight: Weight { sum: 40, max: 17 }, nanos: 11_000_000 }],
+            points: vec![CurvePoint { items: 4, nanos: 11_000_000, count: 3 }],
+            largest: 32,
+            tail_permille: 1250,
+            noise_ppm: 1600,
+            weights_matter: true,
+            weight_milli: 10_000,
+            heaviest_milli: vec![0, 17_000],
+            padding_permille: 700,
+        };
+        let ceiling = CeilingSnapshot {
+            bounded: SizeMeasure::PaddedWeight,
+            max: 640,
+            refused: 1280,
+            worked: 512,
+            firm: true,
+            retest_nanos: 600_000_000_000,
+        };
+        let upstream =
+            UpstreamSnapshot { slots: 4, lead_nanos: 300_000, mean_nanos: 11_000_000, explore_permille: 250 };
+        let flow = Some(FlowSnapshot { limit: 4, no_gain_permille: 0, base_nanos: 8_000_000 });
+        let class = ClassSnapshot { cost, ceilings: vec![ceiling], flow };
+        LearnedState { upstream, classes: vec![(name.into_boxed_slice(), class)] }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let identity = ServerIdentity { server: Some("uvicorn".to_owned()), model: Some("bge a1".to_owned()) };
+        let bytes = write(&kept(), "http://m", identity.clone(), usize::MAX).unwrap();
+        let (read, said) = read(&bytes, "http://m").unwrap();
+        assert_eq!(format!("{read:?}"), format!("{:?}", kept()));
+        assert_eq!(said, identity);
+    }
+
+    #[test]
+    fn a_file_without_limiters_is_read() {
+        let bytes = write(&kept(), "http://m", ServerIdentity::default(), usize::MAX).unwrap();
+        let mut file: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        file["classes"][0].as_object_mut().unwrap().remove("limiter").unwrap();
+        let (read, _) = read(file.to_string().as_bytes(), "http://m").unwrap();
+        assert_eq!((read.classes[0].1.flow, read.upstream.slots), (None, 4));
+    }
+
+    #[test]
+    fn another_server_another_format_and_a_broken_file_have_different_errors() {
+        let bytes = write(&kept(), "http://m", ServerIdentity::default(), usize::MAX).unwrap();
+        let text = String::from_utf8(bytes.clone()).unwrap();
+        let why = |text: &str| read(text.as_bytes(), "http://n").map(|_| ()).unwrap_err();
+        assert!(why(&text).contains("another model server, http://m"));
+        let later = text.replacen("\"format\":1", "\"format\":2,\"new\":[]", 1);
+        assert!(why(&later).contains("format 2"));
+        assert!(why("").contains("cannot be read") && why("[]").contains("cannot be read"));
+        for cut in 0..bytes.len() {
+            assert!(read(bytes.get(..cut).unwrap(), "http://m").is_err(), "{cut}");
+        }
+        let broken = text.replacen("\\\\x00", "\\\\x0", 1);
+        assert!(read(broken.as_bytes(), "http://m").is_err());
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_and_classes_beyond_the_bound_are_not_kept() {
+        let mut many = kept();
+        let (_, snapshot) = many.classes.remove(0);
+        let long = vec![b'a'; NAME_BYTES_MAX + 1];
+        let names = std::iter::once(long).chain((0..100_u32).map(|name| name.to_be_bytes().to_vec()));
+        many.classes = names.map(|name| (name.into_boxed_slice(), snapshot.clone())).collect();
+        let (read, _) =
+            read(&write(&many, "http://m", ServerIdentity::default(), usize::MAX).unwrap(), "http://m").unwrap();
+        assert_eq!(read.classes.len(), CLASSES_MAX);
+        let small = write(&many, "http://m", ServerIdentity::default(), 4096).unwrap();
+        let (read, _) = self::read(&small, "http://m").unwrap();
+        assert!(small.len() <= 4096 && (1..CLASSES_MAX).contains(&read.classes.len()), "{}", read.classes.len());
+    }
+}

@@ -1,0 +1,113 @@
+//! Ownership of the state folder: one process writes to it, and another process that is configured
+//! with the same folder detects that.
+//!
+//! A lock file in the folder is locked for the lifetime of the process, so that the system releases
+//! it however the process ends. The file contains the process id of the holder, for the log of a
+//! process that does not get the lock. If the file system does not support locks (some network file
+//! systems), no process is turned away.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+const NAME: &str = "lock";
+/// Maximum number of digits of a process id.
+const PID_BYTES_MAX: u64 = 10;
+
+/// Result of locking a folder.
+#[derive(Debug)]
+pub(super) enum Hold {
+    /// This process holds the folder for the lifetime of this value.
+    Ours(#[expect(dead_code, reason = "closing it gives the lock back")] File),
+    /// Another process holds the folder; its process id, if readable.
+    Theirs(Option<u32>),
+    /// The state of the lock is unknown.
+    Unknown(io::Error),
+}
+
+// === impl Hold ===
+
+impl Hold {
+    /// Takes the folder, unless another process holds it.
+    pub(super) fn take(folder: &Path) -> Self {
+        Self::lock(folder).unwrap_or_else(Self::Unknown)
+    }
+
+    fn lock(folder: &Path) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        let path = folder.join(NAME);
+        // Not truncated: the content belongs to the holder.
+        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        match file.try_lock() {
+            Ok(()) => {
+                file.set_len(0)?;
+                file.write_all(std::process::id().to_string().as_bytes())?;
+                Ok(Self::Ours(file))
+            }
+            Err(TryLockError::WouldBlock) => {
+                let mut text = String::new();
+                // Content that is not text has no process id.
+                file.take(PID_BYTES_MAX).read_to_string(&mut text).ok();
+                Ok(Self::Theirs(text.parse().ok()))
+            }
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    /// Returns `true` if files may be written to the folder. With an unknown lock state they may: a
+    /// write reports its own error.
+    pub(super) const fn may_write(&self) -> bool {
+        !matches!(self, Self::Theirs(_))
+    }
+
+    /// Logs an error if this process does not hold the folder.
+    pub(super) fn log(&self, folder: &Path) {
+        let folder = folder.display();
+        match self {
+            Self::Ours(_) => {}
+            Self::Theirs(pid) => tracing::error!(
+                %folder,
+                pid,
+                "another process uses the state folder: this process saves nothing there until the other one exits; give each process its own folder"
+            ),
+            Self::Unknown(error) => {
+                tracing::warn!(%folder, %error, "cannot check whether another process uses the state folder");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_one_keepers_until_he_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("made");
+        let first = Hold::take(&folder);
+        assert!(matches!(first, Hold::Ours(_)) && first.may_write());
+        let second = Hold::take(&folder);
+        assert!(matches!(second, Hold::Theirs(Some(pid)) if pid == std::process::id()) && !second.may_write());
+        drop(first);
+        assert!(matches!(Hold::take(&folder), Hold::Ours(_)));
+    }
+
+    #[test]
+    fn a_lock_without_the_name_of_its_holder_is_held() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::create(dir.path().join(NAME)).unwrap();
+        file.lock().unwrap();
+        assert!(matches!(Hold::take(dir.path()), Hold::Theirs(None)));
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_locked_is_used_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        File::create(&path).unwrap();
+        let hold = Hold::take(&path);
+        assert!(matches!(hold, Hold::Unknown(_)) && hold.may_write());
+    }
+}

@@ -1,0 +1,133 @@
+//! The writer of the learned state: one file of the state folder, written in the background.
+//!
+//! It waits until something is learned, writes some time later, and waits again. It also discards
+//! what was learned once another model server is detected.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+
+use super::{LearnedFile, StateDir, learned, replace};
+use crate::scheduler::{LearnedState, SchedulerHandle};
+use crate::upstream::ServerIdentity;
+
+/// Maximum interval between two writes while something is learned.
+const WRITE_INTERVAL_MAX: Duration = Duration::from_secs(60);
+/// First interval; it doubles with each write up to [`WRITE_INTERVAL_MAX`]. Most is learned early,
+/// and a process that is killed then should not have to start anew.
+const WRITE_INTERVAL_MIN: Duration = Duration::from_secs(2);
+
+/// Writes the learned state in the background.
+#[derive(Debug)]
+pub(in crate::app) struct StateWriter {
+    writer: Arc<StateWriterInner>,
+    tasks: [AbortHandle; 2],
+}
+
+#[derive(Debug)]
+struct StateWriterInner {
+    folder: StateDir,
+    scheduler: SchedulerHandle,
+    identity: watch::Receiver<ServerIdentity>,
+    /// Contents of the file as last written.
+    written: Mutex<Vec<u8>>,
+    /// Identity of the model server from an earlier process. It applies until the server reports
+    /// more.
+    before: Mutex<ServerIdentity>,
+}
+
+// === impl StateWriter ===
+
+impl StateWriter {
+    /// Logs what was found and starts to write what is learned. Must be called inside a tokio
+    /// runtime.
+    pub(in crate::app) fn start(
+        folder: StateDir,
+        found: LearnedFile,
+        learned: Arc<Notify>,
+        scheduler: SchedulerHandle,
+        identity: watch::Receiver<ServerIdentity>,
+    ) -> Self {
+        folder.held().hold.log(&folder.path);
+        found.log(&folder.path);
+        let before = if let LearnedFile::Used { identity, .. } = found { identity } else { ServerIdentity::default() };
+        let before = Mutex::new(before);
+        let writer = Arc::new(StateWriterInner { folder, scheduler, identity, written: Mutex::default(), before });
+        let writing = tokio::spawn(write_loop(writer.clone(), learned));
+        let checked = tokio::spawn(writer.clone().check());
+        Self { writer, tasks: [writing.abort_handle(), checked.abort_handle()] }
+    }
+
+    /// Writes what is known now.
+    pub(in crate::app) async fn save(&self) {
+        self.writer.clone().save().await;
+    }
+}
+
+impl Drop for StateWriter {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Writes some time after something was learned, and then waits until more is learned.
+async fn write_loop(writer: Arc<StateWriterInner>, learned: Arc<Notify>) {
+    let mut wait = WRITE_INTERVAL_MIN;
+    loop {
+        learned.notified().await;
+        tokio::time::sleep(wait).await;
+        writer.clone().save().await;
+        wait = WRITE_INTERVAL_MAX.min(wait * 2);
+    }
+}
+
+// === impl StateWriterInner ===
+
+impl StateWriterInner {
+    async fn save(self: Arc<Self>) {
+        let Some(kept) = self.scheduler.keep().await else { return };
+        // Writing and flushing may block on the disk.
+        let written = tokio::task::spawn_blocking(move || self.write(&kept)).await;
+        match written {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the learned values cannot be saved"),
+            Err(_) => tracing::error!("saving the learned values panicked"),
+        }
+    }
+
+    /// Waits until the server has reported at least the identity that it had before. A different
+    /// identity means another server; the state learned about the previous one is discarded.
+    async fn check(self: Arc<Self>) {
+        let before = self.before().clone();
+        let said = |now: &ServerIdentity| now.differs_from(&before).is_some() || now.is_superset_of(&before);
+        let mut identity = self.identity.clone();
+        let Ok(now) = identity.wait_for(said).await.map(|now| now.clone()) else { return };
+        if let Some((now, before)) = now.differs_from(&before) {
+            tracing::info!(now, before, "the model server has changed: the learned values are discarded");
+            *self.before() = ServerIdentity::default();
+            self.scheduler.forget().await;
+        }
+    }
+
+    fn write(&self, kept: &LearnedState) -> io::Result<()> {
+        if !self.folder.may_write() {
+            return Ok(());
+        }
+        let identity = self.identity.borrow().clone().or(&self.before());
+        let bytes = learned::write(kept, &self.folder.upstream, identity, self.folder.bytes_max)?;
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if *written == bytes {
+            return Ok(());
+        }
+        replace(&self.folder.path, &self.folder.learned, &bytes)?;
+        *written = bytes;
+        Ok(())
+    }
+
+    fn before(&self) -> MutexGuard<'_, ServerIdentity> {
+        self.before.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

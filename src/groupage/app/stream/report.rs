@@ -1,0 +1,278 @@
+//! Reports of a running proxy to the controller: counts by route, and what its scheduler has
+//! learned.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::compose::PortHandle;
+use super::start_values::{CLASSES_MAX, NAME_BYTES_MAX, POINTS_MAX, to_learned_state};
+use crate::batching::{
+    BatcherReport as Core, CeilingInForce, ClassDecisionStats, CostClassId, CostReport, CurvePoint, FlowMode,
+    FlowReport, LimitSource, OpenReason, ScopeId, SizeMeasure, Suspension,
+};
+use crate::control::histogram::Histogram;
+use crate::control::route_counts::RouteCounts;
+use crate::control::wire::{
+    CapturedPort, ClassCostReport, InfeasibleSlo, LearnedReport, LimiterState, LimiterSummary, MergingSuspension,
+    PredictedReport, RouteReport, StartValues, UpstreamReport,
+};
+use crate::protocol::class_name;
+use crate::proxy::RoutingTable;
+use crate::scheduler::{DecisionReport, LearnedState, ShadowReport};
+
+/// Maximum number of routes of a report that a controller reads.
+const ROUTES_MAX: usize = 24;
+
+/// A port with its server and the counters of its reports.
+#[derive(Debug)]
+pub(super) struct ReportedPort {
+    reach: PortHandle,
+    tally: Arc<RouteCounts>,
+    predicted: Arc<RouteCounts>,
+}
+
+// === impl ReportedPort ===
+
+impl ReportedPort {
+    /// Attaches the counters to the port's metrics.
+    pub(super) fn new(reach: PortHandle) -> Self {
+        let tally = Arc::new(RouteCounts::default());
+        reach.metrics.observe(tally.clone());
+        let predicted = Arc::new(RouteCounts::default());
+        reach.metrics.observe_predicted(predicted.clone());
+        Self { reach, tally, predicted }
+    }
+
+    /// Returns the captured port, if the port captures one.
+    pub(super) fn captured(&self) -> Option<CapturedPort> {
+        let capture = self.reach.capture.as_ref()?;
+        Some(CapturedPort { port: capture.port, name: capture.name.clone().unwrap_or_default() })
+    }
+
+    /// Returns the counts since the last report, with the current state.
+    pub(super) async fn report(&self) -> UpstreamReport {
+        let PortHandle { capture, proxy, scheduler, onlooker, upstream, metrics } = &self.reach;
+        let table = proxy.table();
+        let learned = match (scheduler.report().await, scheduler.why().await, scheduler.keep().await) {
+            (Some(core), Some(why), Some(kept)) => Some(learned(&core, &why, &kept, &table)),
+            _ => None,
+        };
+        let identity = upstream.identity().borrow().clone();
+        let (queue_items, in_flight) = metrics.held_now();
+        let predicted = match onlooker.seen().await {
+            Some(seen) if seen.calls > 0 => Some(Box::new(predicted(&self.predicted.take(), &seen))),
+            _ => None,
+        };
+        UpstreamReport {
+            port: capture.as_ref().map(|capture| capture.port).unwrap_or_default(),
+            server: identity.server.unwrap_or_default(),
+            model: identity.model.unwrap_or_default(),
+            ready: upstream.is_ready(),
+            queue_items,
+            in_flight,
+            isolation_executions: self.tally.take_isolation_executions(),
+            shift_permille: proxy.shift_permille(),
+            learned,
+            routes: routes(self.tally.take(), &table),
+            predicted,
+        }
+    }
+
+    /// Seeds the scheduler with what other pods learned, if it has learned nothing itself.
+    pub(super) async fn begin(&self, start: &StartValues) {
+        self.reach.scheduler.begin(to_learned_state(start)).await;
+    }
+}
+
+/// Returns the counts by route name, the busiest route first. Routes beyond the maximum, and
+/// removed ones, are summed up as `other`.
+fn routes(counts: BTreeMap<Option<ScopeId>, RouteReport>, table: &RoutingTable) -> Vec<RouteReport> {
+    let mut named = Vec::new();
+    let mut other = RouteReport { route: "other".to_owned(), ..RouteReport::default() };
+    for (scope, mut counts) in counts {
+        match table.settings.iter().find(|route| Some(route.scope) == scope) {
+            Some(route) => {
+                counts.route.clone_from(&route.name);
+                counts.slo_us = route.slo.map(micros);
+                named.push(counts);
+            }
+            None => other.merge(&counts),
+        }
+    }
+    named.sort_by_key(|route| std::cmp::Reverse(route.calls.sum()));
+    for route in named.drain(ROUTES_MAX.min(named.len())..) {
+        other.merge(&route);
+    }
+    if other.calls.sum() + other.executions > 0 {
+        named.push(other);
+    }
+    named
+}
+
+/// Returns the outcome that batching would have had, summed up over all routes.
+fn predicted(counts: &BTreeMap<Option<ScopeId>, RouteReport>, seen: &ShadowReport) -> PredictedReport {
+    let mut all = RouteReport::default();
+    counts.values().for_each(|route| all.merge(route));
+    // `latency` contains the same calls.
+    all.slo_latency = Histogram::default();
+    PredictedReport { counts: all, measured_items: seen.measured_items() }
+}
+
+/// Returns the weight above which no cost class is accepted by the server. `None` if a class was
+/// never refused: it must not be restricted to the weight of another class.
+fn weight_ceiling(core: &Core) -> Option<u64> {
+    let learned = |found: &&CeilingInForce| {
+        found.ceiling.bounded != SizeMeasure::Items && found.ceiling.source == LimitSource::Learned
+    };
+    let of =
+        |class| core.ceilings.iter().filter(learned).filter(|found| found.class == class).map(|f| f.ceiling.max).min();
+    let each: Option<Vec<u64>> = core.classes.iter().map(|(class, _)| of(*class)).collect();
+    each?.into_iter().max()
+}
+
+fn learned(core: &Core, why: &DecisionReport, kept: &LearnedState, table: &RoutingTable) -> LearnedReport {
+    let route = |scope: ScopeId| {
+        table.settings.iter().find(|route| route.scope == scope).map_or_else(String::new, |route| route.name.clone())
+    };
+    let least = |wanted: &dyn Fn(&CeilingInForce) -> bool| {
+        core.ceilings.iter().filter(|found| wanted(found)).map(|found| found.ceiling.max).min()
+    };
+    let reports = core.classes.iter().filter_map(|class| class_report(core, why, kept, class));
+    let mut classes: Vec<ClassCostReport> = reports.collect();
+    classes.sort_by_key(|class| std::cmp::Reverse(class.samples));
+    classes.truncate(CLASSES_MAX);
+    let infeasible = core.infeasible.iter().take(ROUTES_MAX).map(|found| InfeasibleSlo {
+        route: route(found.scope),
+        slo_us: found.slo_nanos / 1000,
+        lone_us: found.lone_nanos / 1000,
+    });
+    LearnedReport {
+        slots: core.slots,
+        lead_us: core.lead_nanos / 1000,
+        mean_us: core.mean_nanos / 1000,
+        changes: why.core.changes,
+        concurrency: concurrency(&core.flows, busiest(why)),
+        weight_ceiling: weight_ceiling(core),
+        items_ceiling: least(&|found| {
+            found.ceiling.bounded == SizeMeasure::Items && found.ceiling.source != LimitSource::Policy
+        }),
+        classes,
+        infeasible: infeasible.collect(),
+    }
+}
+
+/// Returns what was learned about a cost class. `None` if its name is unknown or too long.
+fn class_report(
+    core: &Core,
+    why: &DecisionReport,
+    kept: &LearnedState,
+    (id, cost): &(CostClassId, CostReport),
+) -> Option<ClassCostReport> {
+    let name = name(*id, why).filter(|name| name.len() <= NAME_BYTES_MAX)?;
+    let snapshot = kept.classes.iter().find(|(known, _)| **known == *name).map(|(_, snapshot)| &snapshot.cost);
+    let decided = why.core.classes.iter().find(|class| class.id == *id);
+    let point = decided.and_then(|class| class.point);
+    let flow = core.flows.iter().find(|(known, _)| known == id).map(|(_, flow)| flow);
+    Some(ClassCostReport {
+        class: name.escape_ascii().to_string(),
+        calls: calls(name),
+        batch_us: cost.batch_nanos / 1000,
+        item_ns: cost.item_nanos,
+        samples: cost.samples.into(),
+        error_permille: cost.error_permille,
+        tail_permille: cost.tail_permille,
+        weight_milli: snapshot.map(|snapshot| snapshot.weight_milli).unwrap_or_default(),
+        lone_us: point.map(|point| point.lone_nanos / 1000).unwrap_or_default(),
+        lone_late_us: point.map(|point| point.lone_late_nanos / 1000).unwrap_or_default(),
+        points: thin_points(&cost.points),
+        limiter: flow.and_then(limiter),
+        suspended: decided.and_then(suspended),
+    })
+}
+
+fn name(id: CostClassId, why: &DecisionReport) -> Option<&[u8]> {
+    why.names.iter().find(|(known, _)| *known == id).map(|(_, name)| &**name)
+}
+
+/// Returns a readable name of a class's calls.
+fn calls(name: &[u8]) -> String {
+    match class_name(name) {
+        Some(found) if found.model.is_empty() => found.path,
+        Some(found) => format!("{} of {}", found.path, found.model),
+        None => String::new(),
+    }
+}
+
+/// Returns the class that had the most calls lately. A class with a few calls a day is never
+/// learned, and nothing waits for that.
+fn busiest(why: &DecisionReport) -> Option<CostClassId> {
+    let of_late =
+        |tally: &crate::batching::ClassStats| tally.batches.saturating_add(tally.alone).saturating_add(tally.passed);
+    why.core.classes.iter().max_by_key(|class| of_late(&class.tally)).map(|class| class.id)
+}
+
+/// Returns whether calls of all classes are forwarded at once, and whether the concurrency of the
+/// busiest class is still being learned.
+fn concurrency(flows: &[(CostClassId, FlowReport)], busiest: Option<CostClassId>) -> LimiterSummary {
+    let open = |(_, flow): &(CostClassId, FlowReport)| matches!(flow.mode, FlowMode::Open(_));
+    let main = flows.iter().find(|(id, _)| Some(*id) == busiest).map(|(_, flow)| flow);
+    LimiterSummary {
+        open: flows.iter().all(open),
+        learning: main.is_some_and(|flow| flow.learning),
+        trying: main.is_some_and(|flow| flow.trying),
+    }
+}
+
+/// Returns the limiter's conclusion for a class, or `None` while it learns.
+fn limiter(flow: &FlowReport) -> Option<LimiterState> {
+    if flow.learning {
+        return None;
+    }
+    let (limit, open, item_permille) = match flow.mode {
+        FlowMode::Limited(limit) => (limit, String::new(), None),
+        FlowMode::Open(reason @ OpenReason::NoGain { permille }) => (0, reason.as_str().to_owned(), Some(permille)),
+        FlowMode::Open(reason) => (0, reason.as_str().to_owned(), None),
+    };
+    Some(LimiterState { limit, open, item_permille, base_us: flow.base_nanos / 1000 })
+}
+
+/// Returns the reason why no calls of a class are merged, if its server accepts no batches.
+fn suspended(class: &ClassDecisionStats) -> Option<MergingSuspension> {
+    let refused = |found: Suspension| MergingSuspension {
+        answer: found.refusal.as_str().to_owned(),
+        status: found.refusal.status(),
+    };
+    let one_item = || MergingSuspension { answer: "one_item".to_owned(), status: None };
+    class.suspension.map(refused).or_else(|| (class.ceiling == Some(1)).then(one_item))
+}
+
+/// Thins out the points of a curve to the maximum. The smallest and the largest size always remain.
+fn thin_points(points: &[CurvePoint]) -> Vec<(u32, u64, u32)> {
+    let step = points.len().div_ceil(POINTS_MAX - 1).max(1);
+    let last = points.len().saturating_sub(1);
+    let kept = points.iter().enumerate().filter(|(at, _)| at % step == 0 || *at == last);
+    kept.map(|(_, point)| (point.items, point.nanos / 1000, point.count)).collect()
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_sizes_are_thinned_and_keep_the_smallest_and_the_largest() {
+        let points = |count: u32| -> Vec<CurvePoint> {
+            (1..=count).map(|items| CurvePoint { items, nanos: 5000, count: 1 }).collect()
+        };
+        for count in [1, 63, 64, 512, 1000] {
+            let told = thin_points(&points(count));
+            assert!(told.len() <= POINTS_MAX, "{count}: {}", told.len());
+            assert_eq!((told[0], told[told.len() - 1].0), ((1, 5, 1), count));
+        }
+        assert!(thin_points(&[]).is_empty());
+    }
+}

@@ -1,0 +1,258 @@
+//! Validates a `SidecarConfig` with the loader, rules and messages of a policy file.
+//!
+//! A controller may be newer than the sidecar, and its policy may contain keys that this version
+//! does not know. Refusing the whole policy would leave the pod on older settings than the policy's
+//! author sees, so unknown keys are left out and reported. Their meaning must not be guessed,
+//! though: a route with an unknown key is not merged, since the key may restrict the calls that may
+//! share a batch.
+
+use serde_json::{Value, json};
+
+use super::super::sources::SettingsSources;
+use crate::config::{self, ConfigCode, ConfigErrors, LoadError, Origin, Policy, TunedValues};
+use crate::control::wire::{ExperimentArm, SidecarConfig, TunedSettings};
+
+/// Maximum number of removed keys, in multiples of [`LEFT_OUT_MAX`]. A few passes suffice: keys
+/// below an unknown key are not checked, and unknown keys beside it are found in the same pass.
+const ROUNDS_MAX: usize = 4;
+/// Name of the text in findings.
+const NAME: &str = "the controller's settings";
+
+/// Settings that may be put in force.
+#[derive(Debug)]
+pub(super) struct ValidatedConfig {
+    pub(super) policy: Policy,
+    /// Keys that this version does not know.
+    pub(super) left_out: Vec<String>,
+    /// The tuner's settings, as far as the policy permits them.
+    pub(super) settings: TunedSettings,
+}
+
+/// Builds the policy of a `SidecarConfig`, with the arm of its experiment laid over it if the arm
+/// is on.
+pub(super) fn judge(
+    config: &SidecarConfig,
+    arm: Option<&ExperimentArm>,
+    origin: Origin,
+    sources: &SettingsSources,
+) -> Result<ValidatedConfig, LoadError> {
+    let mut spec = match &config.policy {
+        Value::Null => json!({}),
+        policy => policy.clone(),
+    };
+    if let Some(arm) = arm {
+        // A profile replaces the policy's own limits and scheduling: what it omits has its default.
+        for key in ["limits", "scheduling"] {
+            spec[key] = arm.spec.get(key).cloned().unwrap_or_else(|| json!({}));
+        }
+    }
+    // The controller has merged the profile into the rest. Its name is informational.
+    if let Some(keys) = spec.as_object_mut() {
+        keys.remove("profileRef");
+    }
+    let mut left_out = Vec::new();
+    // Remove unknown keys until the rest is valid, or until no key is removable.
+    let loaded = loop {
+        match config::load(&spec.to_string(), NAME) {
+            Ok(loaded) => break loaded.of_a_pod(origin),
+            Err(errors) if left_out.len() < ROUNDS_MAX * LEFT_OUT_MAX => {
+                let before = left_out.len();
+                leave_out(&mut spec, &errors, &mut left_out);
+                if left_out.len() == before {
+                    return Err(errors.into());
+                }
+            }
+            Err(errors) => return Err(errors.into()),
+        }
+    };
+    let tuned = tuned(&config.settings).within(&loaded.spec);
+    let policy = config::build(Some(&loaded), &sources.overrides, &sources.machine)?.tuned(&tuned);
+    let settings = TunedSettings {
+        shift_permille: tuned.shift_permille,
+        slots_max: tuned.slots_max,
+        batch_weight_max: tuned.batch_weight_max,
+        tenant_weights: tuned.tenant_weights,
+        start: None,
+    };
+    Ok(ValidatedConfig { policy, left_out, settings })
+}
+
+/// Maximum number of keys that are removed in one pass: the schema grows by a few keys a year.
+const LEFT_OUT_MAX: usize = 64;
+
+fn tuned(settings: &TunedSettings) -> TunedValues {
+    TunedValues {
+        shift_permille: settings.shift_permille,
+        slots_max: settings.slots_max,
+        batch_weight_max: settings.batch_weight_max,
+        tenant_weights: settings.tenant_weights.clone(),
+    }
+}
+
+/// Removes the keys that this version does not know, unless there are other errors.
+fn leave_out(spec: &mut Value, errors: &ConfigErrors, left_out: &mut Vec<String>) {
+    let newer = |code: ConfigCode| matches!(code, ConfigCode::UnknownKey | ConfigCode::NotSupportedYet);
+    if !errors.findings.iter().all(|finding| newer(finding.code)) || errors.findings.len() > LEFT_OUT_MAX {
+        return;
+    }
+    for finding in &errors.findings {
+        let path = finding.path.as_str();
+        let Some(steps) = steps(path) else { return };
+        let gone = match &steps[..] {
+            [PathStep::Key("routes"), PathStep::Index(route), ..] => {
+                let gone = remove(spec, &steps);
+                if let Some(route) = spec["routes"].get_mut(*route).filter(|route| route.is_object()) {
+                    route["mode"] = json!("Passthrough");
+                }
+                gone
+            }
+            _ => remove(spec, &steps),
+        };
+        if gone {
+            left_out.push(path.to_owned());
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum PathStep<'a> {
+    Key(&'a str),
+    Index(usize),
+}
+
+/// Splits a path such as `routes[0].limits.x` into steps. A key that contains a dot or a bracket is
+/// not found again, so that its settings are refused.
+fn steps(path: &str) -> Option<Vec<PathStep<'_>>> {
+    let mut steps = Vec::new();
+    for part in path.split('.') {
+        let (key, mut indices) = part.split_once('[').map_or((part, ""), |(key, rest)| (key, rest));
+        steps.push(PathStep::Key(key));
+        while !indices.is_empty() {
+            let (index, rest) = indices.split_once(']')?;
+            steps.push(PathStep::Index(index.parse().ok()?));
+            indices = rest.strip_prefix('[').or_else(|| rest.is_empty().then_some(""))?;
+        }
+    }
+    Some(steps)
+}
+
+fn remove(spec: &mut Value, steps: &[PathStep<'_>]) -> bool {
+    let Some((last, way)) = steps.split_last() else { return false };
+    let mut at = spec;
+    for step in way {
+        let next = match step {
+            PathStep::Key(key) => at.get_mut(*key),
+            PathStep::Index(index) => at.get_mut(*index),
+        };
+        let Some(next) = next else { return false };
+        at = next;
+    }
+    match last {
+        PathStep::Key(key) => at.as_object_mut().is_some_and(|keys| keys.remove(*key).is_some()),
+        // An invalid list element cannot be left out, because the indices of its successors would
+        // change.
+        PathStep::Index(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{MachineLimits, Mode, Overrides, PodInfo};
+
+    fn sources() -> SettingsSources {
+        SettingsSources {
+            path: None,
+            overrides: Overrides::default(),
+            machine: MachineLimits::default(),
+            pod: PodInfo::default(),
+        }
+    }
+
+    fn of(policy: Value) -> Result<ValidatedConfig, LoadError> {
+        judge(&SidecarConfig { policy, ..SidecarConfig::default() }, None, Origin::Controller, &sources())
+    }
+
+    #[test]
+    fn a_config_is_read_as_a_file_would_be() {
+        let judged = of(json!({"limits": {"batchItemsMax": 7}, "profileRef": {"name": "p"}, "selector": {"matchLabels": {"a": "b"}}})).unwrap();
+        assert_eq!((judged.policy.limits.batch_items_max, judged.left_out.len()), (7, 0));
+        assert_eq!(of(Value::Null).unwrap().policy.limits.batch_items_max, 128);
+        for wrong in [
+            json!({"limits": {"batchItemsMax": 0}}),
+            json!([1]),
+            json!("x"),
+            json!({"limits": {"batchItemsMax": "7"}, "new": 1}),
+        ] {
+            assert!(of(wrong).is_err());
+        }
+    }
+
+    #[test]
+    fn unknown_keys_of_a_newer_controller_are_left_out_and_reported() {
+        let judged = of(json!({"limits": {"batchItemsMax": 7, "batchJoulesMax": 3}, "weather": {"rain": [1]}, "priority": {"classes": [{"name": "a", "colour": "red"}]}})).unwrap();
+        assert_eq!(judged.policy.limits.batch_items_max, 7);
+        let mut left_out = judged.left_out;
+        left_out.sort();
+        assert_eq!(left_out, ["limits.batchJoulesMax", "priority.classes[0].colour", "weather"]);
+    }
+
+    #[test]
+    fn a_route_that_is_not_wholly_understood_is_not_merged() {
+        let routes = json!([{"path": "/a", "mergeOn": {"cookies": ["tenant"]}}, {"path": "/b"}, {"path": "/c", "protocol": "Cohere"}]);
+        let judged = of(json!({ "routes": routes })).unwrap();
+        let modes: Vec<Mode> = judged.policy.routes.iter().map(|route| route.mode).collect();
+        assert_eq!(modes, [Mode::Passthrough, Mode::Batch, Mode::Passthrough]);
+        assert_eq!(judged.left_out, ["routes[0].mergeOn.cookies", "routes[2].protocol"]);
+    }
+
+    #[test]
+    fn a_wrong_word_is_no_newer_key() {
+        assert_eq!(of(json!({"mode": "Observe"})).unwrap().policy.mode, Mode::Observe);
+        assert!(of(json!({"mode": "Dream"})).is_err());
+    }
+
+    #[test]
+    fn keys_that_cannot_be_found_again_are_refused() {
+        assert!(of(json!({"a.b": 1})).is_err());
+        assert!(of(json!({"a[0]": 1})).is_err());
+        assert!(of(json!({"a[": 1})).is_err());
+        assert_eq!(
+            steps("routes[0].limits.x"),
+            Some(vec![PathStep::Key("routes"), PathStep::Index(0), PathStep::Key("limits"), PathStep::Key("x")])
+        );
+        assert_eq!(steps("a[x]"), None);
+    }
+
+    #[test]
+    fn an_arm_stands_in_place_of_limits_and_scheduling() {
+        let policy = json!({"limits": {"batchItemsMax": 7, "slotsMax": 3}, "scheduling": {"policy": "WorkConserving"}});
+        let arm = ExperimentArm { spec: json!({"limits": {"batchItemsMax": 9}}), ..ExperimentArm::default() };
+        let config = SidecarConfig { policy, ..SidecarConfig::default() };
+        let on = judge(&config, Some(&arm), Origin::Controller, &sources()).unwrap().policy;
+        assert_eq!((on.limits.batch_items_max, on.limits.slots_max), (9, None));
+        assert_eq!(on.scheduling.policy, config::SchedulingPolicy::Adaptive);
+        assert_eq!(judge(&config, None, Origin::Controller, &sources()).unwrap().policy.limits.slots_max, Some(3));
+    }
+
+    #[test]
+    fn what_is_tuned_is_held_to_the_policy() {
+        let settings = TunedSettings {
+            slots_max: Some(9),
+            shift_permille: 900,
+            start: Some(Default::default()),
+            ..TunedSettings::default()
+        };
+        let policy = json!({"tuning": {"bounds": {"slotsMax": {"max": 2}, "deadlineShift": {"max": "30%"}}}});
+        let judged = judge(
+            &SidecarConfig { policy, settings, ..SidecarConfig::default() },
+            None,
+            Origin::Controller,
+            &sources(),
+        )
+        .unwrap();
+        assert_eq!((judged.policy.limits.slots_max, judged.policy.shift_permille), (Some(2), 300));
+        let expected = TunedSettings { slots_max: Some(2), shift_permille: 300, ..TunedSettings::default() };
+        assert_eq!(judged.settings, expected);
+    }
+}

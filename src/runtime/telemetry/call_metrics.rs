@@ -1,0 +1,118 @@
+//! Metrics of calls and their items: outcomes, reasons, and whether SLOs were met.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+
+use metrics::{Counter, SharedString};
+use strum::VariantArray as _;
+
+use super::names::{EXPIRE_REASONS, HoldReason, Metric, Outcome, REJECT_REASONS};
+use super::registry::Metrics;
+use crate::error::FailureKind;
+
+/// Counters of one protocol's calls.
+#[derive(Clone)]
+pub struct CallCounters {
+    outcomes: [Counter; Outcome::VARIANTS.len()],
+}
+
+/// Counter of calls that were not merged for one reason.
+#[derive(Clone)]
+pub struct UnmergedCounter(Counter, Arc<AtomicU64>);
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// Returns the call counters of one protocol.
+    #[must_use]
+    pub fn calls(&self, protocol: &'static str) -> CallCounters {
+        let outcomes = std::array::from_fn(|at| {
+            let policy = self.shared.policy.clone();
+            let values: [SharedString; 3] = [policy.into(), protocol.into(), Outcome::VARIANTS[at].as_str().into()];
+            self.shared.recorder.counter(Metric::Calls, &values)
+        });
+        CallCounters { outcomes }
+    }
+
+    /// Returns the counter of calls that were not merged for `reason`.
+    #[must_use]
+    pub fn passed(&self, reason: &'static str) -> UnmergedCounter {
+        let counter = self.shared.recorder.counter(Metric::CallsPassed, &[reason.into()]);
+        let mut passed = self.shared.passed.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = match passed.iter().find(|(known, _)| *known == reason) {
+            Some((_, count)) => count.clone(),
+            None => {
+                passed.push((reason, Arc::default()));
+                passed.last().map_or_else(Arc::default, |(_, count)| count.clone())
+            }
+        };
+        UnmergedCounter(counter, count)
+    }
+
+    /// Returns the number of calls that were not merged, by reason.
+    #[must_use]
+    pub fn passed_counts(&self) -> Vec<(&'static str, u64)> {
+        let passed = self.shared.passed.lock().unwrap_or_else(PoisonError::into_inner);
+        passed.iter().map(|(reason, count)| (*reason, count.load(Ordering::Relaxed))).collect()
+    }
+
+    /// Records calls that are dispatched after they waited for `reason`.
+    pub fn calls_held(&self, reason: HoldReason, calls: u64) {
+        self.shared.calls.held[reason as usize].increment(calls);
+    }
+
+    /// Records the outcome of items.
+    pub fn items(&self, outcome: Outcome, items: u32) {
+        self.shared.calls.items[outcome as usize].increment(u64::from(items));
+    }
+
+    /// Records items that were rejected or expired, by reason.
+    pub fn items_unserved(&self, outcome: Outcome, kind: FailureKind, items: u32) {
+        let place = |kinds: &[FailureKind]| kinds.iter().position(|known| *known == kind);
+        let counter = match outcome {
+            Outcome::Rejected => place(&REJECT_REASONS).and_then(|at| self.shared.calls.rejected.get(at)),
+            Outcome::Expired => place(&EXPIRE_REASONS).and_then(|at| self.shared.calls.expired.get(at)),
+            _ => None,
+        };
+        if let Some(counter) = counter {
+            counter.increment(u64::from(items));
+        }
+    }
+
+    /// Records a completed call with an SLO.
+    pub fn slo(&self, met: bool) {
+        self.shared.calls.slo[usize::from(!met)].increment(1);
+    }
+}
+
+// === impl CallCounters ===
+
+impl CallCounters {
+    /// Records the outcome of a call.
+    pub fn ended(&self, outcome: Outcome) {
+        self.outcomes[outcome as usize].increment(1);
+    }
+}
+
+impl fmt::Debug for CallCounters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CallLabels")
+    }
+}
+
+// === impl UnmergedCounter ===
+
+impl UnmergedCounter {
+    /// Records one call.
+    pub fn count(&self) {
+        self.0.increment(1);
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for UnmergedCounter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Passed")
+    }
+}

@@ -1,0 +1,42 @@
+//! Metrics of connections with clients, of TLS handshakes, and of certificates.
+
+use super::names::{HandshakeResult, Metric, RelayReason, ReloadResult};
+use super::registry::Metrics;
+use super::series::to_f64;
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// Sets the number of open connections.
+    pub fn connections(&self, open: usize) {
+        self.shared.connections.open.set(to_f64(open as u64));
+        if open == 0 {
+            self.shared.settle();
+        }
+    }
+
+    /// Records a connection that was rejected.
+    pub fn connection_shed(&self) {
+        self.shared.connections.shed.increment(1);
+    }
+
+    /// Records a connection of a captured port that was relayed as bytes.
+    pub fn relayed(&self, why: RelayReason) {
+        self.shared.recorder.counter(Metric::ConnectionsRelayed, &[why.as_str().into()]).increment(1);
+    }
+
+    /// Records a failed TLS handshake with a client.
+    pub fn handshake_failed(&self, why: HandshakeResult) {
+        self.shared.recorder.counter(Metric::TlsHandshakesFailed, &[why.as_str().into()]).increment(1);
+    }
+
+    /// Records a certificate reload. `side` is the peer that the certificate is presented to.
+    pub fn certificates_reloaded(&self, side: &'static str, result: ReloadResult) {
+        self.shared.recorder.counter(Metric::TlsReloads, &[side.into(), result.as_str().into()]).increment(1);
+    }
+
+    /// Sets the expiry of the certificate in use, in seconds since the Unix epoch.
+    pub fn certificate_expires(&self, side: &'static str, at: u64) {
+        self.shared.recorder.gauge(Metric::TlsExpiry, &[side.into()]).set(to_f64(at));
+    }
+}
