@@ -22,7 +22,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use groupage::testkit::load::{ClosedConfig, PreparedCalls, closed};
+use groupage::testkit::load::{ClosedConfig, PreparedCalls, run_closed_loop};
 use groupage::testkit::server::{Server, ServerConfig, ServerHandle};
 use groupage::testkit::{Route, ServerAddr};
 
@@ -134,13 +134,13 @@ async fn throughput(scale: Scale, wants: impl Fn(&str) -> bool) {
             // Upper bound for this number of clients: a call of each in every batch.
             let mut own = Vec::new();
             for _ in 0..scale.repeats {
-                own.push(closed(load(scale, mock.addr(), 2, clients.min(32))).await.items_per_second());
+                own.push(run_closed_loop(load(scale, mock.addr(), 2, clients.min(32))).await.items_per_second());
             }
             let own = median(own);
             let (mut rates, mut p50, mut sizes, mut cpu) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
             for _ in 0..scale.repeats {
                 let (before, cpu_before) = (mock.stats(), process::cpu(&proxy.pids));
-                let report = closed(load(scale, proxy.listen, clients, 1)).await;
+                let report = run_closed_loop(load(scale, proxy.listen, clients, 1)).await;
                 assert_eq!(report.wrong, 0, "every answer is checked");
                 // Calls of the warm-up take CPU time but are not in `served`, so their share is
                 // subtracted.
@@ -169,10 +169,10 @@ async fn idle_latency(scale: Scale) {
     let (mut with_kept, mut with_fresh) = (Vec::new(), Vec::new());
     for _ in 0..scale.repeats * 3 {
         let short = Scale { run: scale.run / 2, ..scale };
-        let direct = closed(load(short, mock.addr(), 1, 1)).await.p50();
+        let direct = run_closed_loop(load(short, mock.addr(), 1, 1)).await.p50();
         let added = |p50: Duration| (p50.as_secs_f64() - direct.as_secs_f64()) * 1e3;
-        with_kept.push(added(closed(load(short, kept.listen, 1, 1)).await.p50()));
-        with_fresh.push(added(closed(load(short, fresh.listen, 1, 1)).await.p50()));
+        with_kept.push(added(run_closed_loop(load(short, kept.listen, 1, 1)).await.p50()));
+        with_fresh.push(added(run_closed_loop(load(short, fresh.listen, 1, 1)).await.p50()));
     }
     println!("  kept upstream connections   +{:.3} ms", median(with_kept));
     println!("  fresh upstream connections  +{:.3} ms", median(with_fresh));

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use groupage::simulator::baseline::Baseline;
 use groupage::simulator::groupage::GroupagePolicy;
-use groupage::testkit::load::{ClosedConfig, OpenConfig, PreparedCalls, Report, closed, open};
+use groupage::testkit::load::{ClosedConfig, OpenConfig, PreparedCalls, Report, run_closed_loop, start_open_loop};
 use groupage::testkit::server::{Server, ServerConfig, ServerHandle};
 use groupage::testkit::{Route, ServerAddr};
 
@@ -154,7 +154,7 @@ fn simulate(drawn: &Drawn, window: (u32, Duration), lag: Lag) -> [Outcome; 5] {
         baseline(&Baseline::KServe { items: KSERVE_ITEMS, delay: KSERVE_DELAY }, lag.proxied),
         baseline(&Baseline::Window { items: window.0, delay: window.1 }, lag.proxied),
         baseline(&Baseline::Cork { items: cap }, lag.proxied),
-        drawn.simulated(lag.proxied, |seed| Box::new(GroupagePolicy::unbounded(cap, seed))),
+        drawn.simulated(lag.proxied, |seed| Box::new(GroupagePolicy::with_cap_only(cap, seed))),
     ]
 }
 
@@ -204,10 +204,10 @@ async fn load(drawn: Drawn, to: SocketAddr) -> Report {
     let Some(clients) = drawn.row.clients() else {
         let open_config = OpenConfig::new(target, calls, 1.0, drawn.horizon);
         let config = OpenConfig { times: drawn.times, warm_up: drawn.from, grace: GRACE, ..open_config };
-        return open(config).finish().await.expect("a load");
+        return start_open_loop(config).finish().await.expect("a load");
     };
     let (duration, warm_up) = (drawn.horizon - drawn.from, drawn.from);
-    closed(ClosedConfig { target, calls, clients, duration, warm_up, fresh: false, think: Some(THINK) }).await
+    run_closed_loop(ClosedConfig { target, calls, clients, duration, warm_up, fresh: false, think: Some(THINK) }).await
 }
 
 async fn lag(scale: Scale) -> Lag {
@@ -274,7 +274,7 @@ async fn restart(scale: Scale, tally: &mut Tally) {
             let calls = PreparedCalls::new(Route::Predict, 1, 1);
             let config = OpenConfig::new(ServerAddr::Tcp(to), calls, RESTART_RATE, horizon);
             let config = OpenConfig { warm_up: horizon - two, grace: GRACE, seed: seed as u64, ..config };
-            open(config).finish().await.expect("a load").share_within(row.slo)
+            start_open_loop(config).finish().await.expect("a load").share_within(row.slo)
         };
         let first = Process::groupage(&server.url(), &policy);
         let before = goodput(first.listen, two * 4).await;
@@ -288,7 +288,7 @@ async fn restart(scale: Scale, tally: &mut Tally) {
 
 /// Runs closed-loop clients without think time.
 async fn at_once(scale: Scale, to: SocketAddr, clients: usize, items: usize) -> Report {
-    closed(ClosedConfig {
+    run_closed_loop(ClosedConfig {
         target: ServerAddr::Tcp(to),
         calls: PreparedCalls::new(Route::Embeddings, items, 1),
         clients,

@@ -22,7 +22,7 @@ pub(crate) use self::node::LocalNode;
 pub(crate) use self::start::{keep_logs, start};
 use super::TestError;
 use super::prerequisites::Prerequisites;
-use super::tools::said;
+use super::tools::output_or_error;
 
 /// A cluster that is up.
 pub(crate) struct Cluster {
@@ -55,7 +55,7 @@ impl fmt::Debug for Cluster {
 
 impl Cluster {
     /// Connects to an existing cluster.
-    pub(crate) async fn there(kit: Prerequisites, kubeconfig: PathBuf) -> Result<Self, TestError> {
+    pub(crate) async fn connect_existing(kit: Prerequisites, kubeconfig: PathBuf) -> Result<Self, TestError> {
         let client = client(&kubeconfig).await?;
         client.apiserver_version().await.map_err(|error| format!("{}: {error}", kubeconfig.display()))?;
         Ok(Self {
@@ -92,14 +92,14 @@ impl Cluster {
         let home = std::env::temp_dir().join("groupage-e2e-helm");
         let mut command = Command::new(&helm);
         command.args(args).env("KUBECONFIG", &self.kubectl.kubeconfig).env("HOME", home);
-        said_by("helm", command, None).await
+        run_program("helm", command, None).await
     }
 
     /// Runs the product's command-line interface on this cluster: `inject`, `check` and others.
     pub(crate) async fn groupage(&self, args: &[&str], input: &str) -> Result<String, TestError> {
         let mut command = Command::new(&self.kit.images.binary);
         command.args(args).env("KUBECONFIG", &self.kubectl.kubeconfig);
-        said_by("groupage", command, Some(input.to_owned())).await
+        run_program("groupage", command, Some(input.to_owned())).await
     }
 }
 
@@ -129,12 +129,12 @@ impl Kubectl {
 
     /// Runs `kubectl` and returns its output.
     pub(crate) async fn run(&self, args: &[&str]) -> Result<String, TestError> {
-        said_by("kubectl", self.command(args), None).await
+        run_program("kubectl", self.command(args), None).await
     }
 
     /// Runs `kubectl` with this standard input and returns its output.
     pub(crate) async fn run_with(&self, args: &[&str], input: &str) -> Result<String, TestError> {
-        said_by("kubectl", self.command(args), Some(input.to_owned())).await
+        run_program("kubectl", self.command(args), Some(input.to_owned())).await
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -149,7 +149,7 @@ impl Kubectl {
 }
 
 /// Runs a program and returns its standard output.
-pub(crate) async fn said_by(
+pub(crate) async fn run_program(
     name: &'static str,
     mut command: Command,
     input: Option<String>,
@@ -169,11 +169,11 @@ pub(crate) async fn said_by(
         written.join().ok();
         output
     });
-    said(name, &ran.await??)
+    output_or_error(name, &ran.await??)
 }
 
 /// Retries until the operation succeeds or the time limit is reached.
-pub(crate) async fn until<T, F>(what: &str, limit: Duration, mut ask: impl FnMut() -> F) -> Result<T, TestError>
+pub(crate) async fn retry_until<T, F>(what: &str, limit: Duration, mut ask: impl FnMut() -> F) -> Result<T, TestError>
 where
     F: Future<Output = Result<T, TestError>>,
 {

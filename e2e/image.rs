@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use self::oci::ImageContents;
 use super::TestError;
-use super::tools::{cache, cargo_target, quietly, root};
+use super::tools::{cache_dir, cargo_target, repository_root, run_quietly};
 
 /// Maximum compressed size of the image, which nodes have to download.
 const BYTES_MAX: u64 = 12 * 1024 * 1024;
@@ -49,10 +49,10 @@ pub(crate) fn reference() -> String {
 }
 
 /// Implements `just image`: builds and packs the image, and prints its size.
-pub(crate) fn product(profile: &str) -> Result<ImageArchive, TestError> {
+pub(crate) fn pack_product(profile: &str) -> Result<ImageArchive, TestError> {
     let binary = strip_symbols(&build(profile)?)?;
-    let archive = folder()?.join("groupage.tar");
-    let contents = ImageContents { entrypoint: &["/groupage"], ..contents(&binary) };
+    let archive = image_dir()?.join("groupage.tar");
+    let contents = ImageContents { entrypoint: &["/groupage"], ..image_contents(&binary) };
     let bytes = oci::pack(&archive, &reference(), &contents)?;
     println!(
         "{}: {}, {:.2} MiB compressed, {:.2} MiB unpacked",
@@ -70,32 +70,32 @@ pub(crate) fn product(profile: &str) -> Result<ImageArchive, TestError> {
 
 /// Packs the image of the test kit, a simulated model server and a client, from the binary built by
 /// [`product`].
-pub(crate) fn stand_in() -> Result<ImageArchive, TestError> {
-    let archive = folder()?.join("stand-in.tar");
+pub(crate) fn pack_test_kit() -> Result<ImageArchive, TestError> {
+    let archive = image_dir()?.join("stand-in.tar");
     let reference = format!("groupage.test/stand-in:{}", env!("CARGO_PKG_VERSION"));
-    let binary = binary()?;
-    let contents = ImageContents { entrypoint: &["/groupage", "stand-in"], ..contents(&binary) };
+    let binary = binary_path()?;
+    let contents = ImageContents { entrypoint: &["/groupage", "stand-in"], ..image_contents(&binary) };
     oci::pack(&archive, &reference, &contents)?;
     Ok(ImageArchive { reference, archive })
 }
 
 /// Returns the path of the binary built by [`product`].
-pub(crate) fn binary() -> Result<PathBuf, TestError> {
-    Ok(folder()?.join("groupage"))
+pub(crate) fn binary_path() -> Result<PathBuf, TestError> {
+    Ok(image_dir()?.join("groupage"))
 }
 
 /// Builds and packs the pause image, which keeps a pod's namespaces open.
-pub(crate) fn pause() -> Result<ImageArchive, TestError> {
-    let binary = folder()?.join("pause");
-    let source = root().join("e2e/image/pause.c");
-    quietly(Command::new("cc").args(["-Os", "-static", "-s", "-o"]).arg(&binary).arg(source))?;
-    let archive = folder()?.join("pause.tar");
+pub(crate) fn pack_pause() -> Result<ImageArchive, TestError> {
+    let binary = image_dir()?.join("pause");
+    let source = repository_root().join("e2e/image/pause.c");
+    run_quietly(Command::new("cc").args(["-Os", "-static", "-s", "-o"]).arg(&binary).arg(source))?;
+    let archive = image_dir()?.join("pause.tar");
     let reference = "groupage.test/pause:1".to_owned();
-    oci::pack(&archive, &reference, &ImageContents { entrypoint: &["/pause"], ..contents(&binary) })?;
+    oci::pack(&archive, &reference, &ImageContents { entrypoint: &["/pause"], ..image_contents(&binary) })?;
     Ok(ImageArchive { reference, archive })
 }
 
-fn contents(binary: &Path) -> ImageContents<'_> {
+fn image_contents(binary: &Path) -> ImageContents<'_> {
     ImageContents {
         binary,
         entrypoint: &[],
@@ -106,7 +106,7 @@ fn contents(binary: &Path) -> ImageContents<'_> {
 }
 
 /// `target/image`.
-fn folder() -> Result<PathBuf, TestError> {
+fn image_dir() -> Result<PathBuf, TestError> {
     let folder = cargo_target().join("image");
     std::fs::create_dir_all(&folder)?;
     Ok(folder)
@@ -118,13 +118,13 @@ fn folder() -> Result<PathBuf, TestError> {
 /// checkout finds it there.
 fn build(profile: &str) -> Result<PathBuf, TestError> {
     if profile != RELEASE {
-        return cargo(profile, cargo_target());
+        return cargo_build(profile, cargo_target());
     }
-    let folder = cache()?.join("release");
-    let kept = folder.join(made_of(profile)?);
+    let folder = cache_dir()?.join("release");
+    let kept = folder.join(input_hash(profile)?);
     if !kept.exists() {
         println!("building the binary of the image, about 8 minutes the first time; it is kept as {}", kept.display());
-        let built = cargo(profile, &cache()?.join("target"))?;
+        let built = cargo_build(profile, &cache_dir()?.join("target"))?;
         std::fs::create_dir_all(&folder)?;
         prune(&folder)?;
         // Written under another name first, so that an interrupted copy is not mistaken for a
@@ -137,7 +137,7 @@ fn build(profile: &str) -> Result<PathBuf, TestError> {
 }
 
 /// Builds the binary in this target folder. Cargo skips the build if nothing changed.
-fn cargo(profile: &str, into: &Path) -> Result<PathBuf, TestError> {
+fn cargo_build(profile: &str, into: &Path) -> Result<PathBuf, TestError> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo"))).ok_or("no home folder")?;
@@ -148,7 +148,7 @@ fn cargo(profile: &str, into: &Path) -> Result<PathBuf, TestError> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--locked", "--bin", "groupage", "--profile", profile, "--target", &target]);
     cargo.arg("--target-dir").arg(into);
-    cargo.current_dir(root()).env("CARGO_ENCODED_RUSTFLAGS", flags);
+    cargo.current_dir(repository_root()).env("CARGO_ENCODED_RUSTFLAGS", flags);
     if profile == RELEASE {
         // The binary is independent of earlier builds.
         cargo.env("CARGO_INCREMENTAL", "0");
@@ -163,17 +163,17 @@ fn cargo(profile: &str, into: &Path) -> Result<PathBuf, TestError> {
 }
 
 /// Returns a file name that is derived from a binary's inputs: sources, lock file and compiler.
-fn made_of(profile: &str) -> Result<String, TestError> {
+fn input_hash(profile: &str) -> Result<String, TestError> {
     let mut made_of = blake3::Hasher::new();
-    let compiler = quietly(Command::new("rustc").arg("-vV"))?;
+    let compiler = run_quietly(Command::new("rustc").arg("-vV"))?;
     made_of.update(profile.as_bytes()).update(compiler.as_bytes());
     for place in SOURCES {
         let mut files = Vec::new();
-        list(&root().join(place), &mut files)?;
+        list(&repository_root().join(place), &mut files)?;
         files.sort();
         for file in files {
             let bytes = std::fs::read(&file)?;
-            let name = file.strip_prefix(root())?.to_string_lossy().into_owned();
+            let name = file.strip_prefix(repository_root())?.to_string_lossy().into_owned();
             // Lengths are included, so that different trees never hash the same input.
             made_of.update(&name.len().to_le_bytes()).update(name.as_bytes());
             made_of.update(&bytes.len().to_le_bytes()).update(&bytes);
@@ -212,9 +212,9 @@ fn prune(folder: &Path) -> Result<(), TestError> {
 /// Copies the binary without symbols. The symbols are kept in a separate file, which resolves
 /// addresses of a backtrace.
 fn strip_symbols(binary: &Path) -> Result<PathBuf, TestError> {
-    let (bare, debug) = (folder()?.join("groupage"), folder()?.join("groupage.debug"));
-    quietly(Command::new("objcopy").arg("--only-keep-debug").arg(binary).arg(&debug))?;
-    quietly(Command::new("objcopy").arg("--strip-all").arg(binary).arg(&bare))?;
+    let (bare, debug) = (image_dir()?.join("groupage"), image_dir()?.join("groupage.debug"));
+    run_quietly(Command::new("objcopy").arg("--only-keep-debug").arg(binary).arg(&debug))?;
+    run_quietly(Command::new("objcopy").arg("--strip-all").arg(binary).arg(&bare))?;
     Ok(bare)
 }
 

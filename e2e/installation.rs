@@ -14,9 +14,9 @@ use kube::api::{Api, ListParams, PostParams};
 use kube::runtime::wait::await_condition;
 
 use super::TestError;
-use super::cluster::{Cluster, until};
+use super::cluster::{Cluster, retry_until};
 use super::test_namespace::{TestNamespace, is_ready, is_rolled_out};
-use super::tools::root;
+use super::tools::repository_root;
 
 /// Namespace of the installation.
 pub(crate) const NAMESPACE: &str = "groupage-system";
@@ -52,11 +52,11 @@ pub(crate) struct Installation {
 }
 
 /// Installs the product unless it is installed already, and waits until it is ready.
-pub(crate) async fn installed(space: &TestNamespace) -> Result<Installation, TestError> {
+pub(crate) async fn ensure_installed(space: &TestNamespace) -> Result<Installation, TestError> {
     let cluster = &space.cluster;
     cluster.installed.get_or_try_init(|| install(cluster)).await?;
     let installation = Installation { space: space.clone() };
-    installation.ready().await?;
+    installation.wait_until_ready().await?;
     Ok(installation)
 }
 
@@ -73,9 +73,9 @@ async fn install(cluster: &Cluster) -> Result<(), TestError> {
         Err(error) => return Err(error.into()),
     }
     if cluster.kit.helm.is_ok() {
-        let chart = root().join("charts/groupage").to_string_lossy().into_owned();
+        let chart = repository_root().join("charts/groupage").to_string_lossy().into_owned();
         let args = ["upgrade", "--install", RELEASE, &chart, "--namespace", NAMESPACE, "--wait", "--timeout", "2m"];
-        cluster.helm(&[&args[..], &values(cluster)?.each_ref().map(String::as_str)].concat()).await?;
+        cluster.helm(&[&args[..], &chart_values(cluster)?.each_ref().map(String::as_str)].concat()).await?;
         return Ok(());
     }
     let image = &cluster.kit.images.groupage.reference;
@@ -86,7 +86,7 @@ async fn install(cluster: &Cluster) -> Result<(), TestError> {
 
 /// Chart values: the images of this run, which the nodes have already, and a slow loop that
 /// evaluates every report.
-pub(crate) fn values(cluster: &Cluster) -> Result<[String; 4], TestError> {
+pub(crate) fn chart_values(cluster: &Cluster) -> Result<[String; 4], TestError> {
     let (repository, tag) =
         cluster.kit.images.groupage.reference.rsplit_once(':').ok_or("a reference of an image without a tag")?;
     Ok([
@@ -99,7 +99,7 @@ pub(crate) fn values(cluster: &Cluster) -> Result<[String; 4], TestError> {
 
 /// Uninstalls the product, so that another way of installation can be tested. Later cases run
 /// without it.
-pub(crate) async fn leave(cluster: &Cluster) -> Result<(), TestError> {
+pub(crate) async fn uninstall_for_case(cluster: &Cluster) -> Result<(), TestError> {
     if !cluster.installed.initialized() {
         return Ok(());
     }
@@ -130,7 +130,7 @@ impl Installation {
     }
 
     /// Waits until every replica is ready and sidecars are injected.
-    pub(crate) async fn ready(&self) -> Result<(), TestError> {
+    pub(crate) async fn wait_until_ready(&self) -> Result<(), TestError> {
         let deployments: Api<Deployment> = Api::namespaced(self.client(), NAMESPACE);
         let ready = await_condition(deployments, CONTROLLER, |deployment: Option<&Deployment>| {
             deployment.is_some_and(is_rolled_out)
@@ -143,7 +143,7 @@ impl Installation {
 
     /// Waits until a pod that requests a sidecar receives one. Only dry runs are made.
     pub(crate) async fn wait_until_injecting(&self) -> Result<(), TestError> {
-        until("injection", INJECTS_MAX, async || match self.would_inject().await? {
+        retry_until("injection", INJECTS_MAX, async || match self.would_inject().await? {
             true => Ok(()),
             false => Err("a pod that requests a sidecar gets none".into()),
         })
@@ -159,17 +159,17 @@ impl Installation {
 
     /// Upgrades the helm release with additional values.
     pub(crate) async fn set(&self, values: &[&str]) -> Result<(), TestError> {
-        let chart = root().join("charts/groupage").to_string_lossy().into_owned();
+        let chart = repository_root().join("charts/groupage").to_string_lossy().into_owned();
         let upgrade = ["upgrade", RELEASE, &chart, "--namespace", NAMESPACE, "--reuse-values", "--wait"];
         self.space.cluster.helm(&[&upgrade[..], values].concat()).await?;
-        self.ready().await?;
-        self.alone(None).await
+        self.wait_until_ready().await?;
+        self.wait_for_replicas(None).await
     }
 
     /// Waits until only ready pods of the controller exist, since a terminating pod still answers
     /// with its old configuration.
-    async fn alone(&self, replicas: Option<usize>) -> Result<(), TestError> {
-        until("the controller's pods", READY_MAX, async || {
+    async fn wait_for_replicas(&self, replicas: Option<usize>) -> Result<(), TestError> {
+        retry_until("the controller's pods", READY_MAX, async || {
             let pods: Api<Pod> = Api::namespaced(self.client(), NAMESPACE);
             let pods = pods.list(&ListParams::default().labels(LABEL)).await?.items;
             let ready = pods.iter().filter(|pod| is_ready(pod)).count();
@@ -204,11 +204,11 @@ impl Installation {
     pub(crate) async fn scale(&self, replicas: usize) -> Result<(), TestError> {
         let count = replicas.to_string();
         self.kubectl(&["scale", &format!("deployment/{CONTROLLER}"), "--replicas", &count]).await?;
-        self.alone(Some(replicas)).await
+        self.wait_for_replicas(Some(replicas)).await
     }
 
     /// Returns the CA bundles with which the API server verifies the webhook, one for each entry.
-    pub(crate) async fn believed(&self) -> Result<Vec<Vec<u8>>, TestError> {
+    pub(crate) async fn ca_bundles(&self) -> Result<Vec<Vec<u8>>, TestError> {
         let webhooks: Api<MutatingWebhookConfiguration> = Api::all(self.client());
         let webhooks = webhooks.get(WEBHOOKS).await?.webhooks.unwrap_or_default();
         let bundle = |ca: Option<k8s_openapi::ByteString>| ca.map(|ca| ca.0).unwrap_or_default();

@@ -44,8 +44,8 @@ const EXIT_SKIPPED: u8 = 77;
 fn main() -> ExitCode {
     let options = Options::parse();
     let done = match (&options.init, &options.inside) {
-        (Some(kit), _) => namespaces::init(kit),
-        (_, Some(kit)) => run::inside(kit),
+        (Some(kit), _) => namespaces::run_init(kit),
+        (_, Some(kit)) => run::run_inside_namespaces(kit),
         _ => run_outside_namespaces(&options),
     };
     done.unwrap_or_else(|fault| {
@@ -63,13 +63,13 @@ fn run_outside_namespaces(options: &Options) -> Result<ExitCode, TestError> {
         return Ok(ExitCode::SUCCESS);
     }
     if options.image {
-        image::product(&options.profile)?;
+        image::pack_product(&options.profile)?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(missing) = prerequisites::missing(options) {
         eprintln!("e2e: SKIPPED, all of it: {missing}");
         return Ok(ExitCode::from(EXIT_SKIPPED));
     }
-    let kit = prepare::gather(options)?;
-    if options.kubeconfig.is_some() { run::elsewhere(kit) } else { namespaces::enter(&kit) }
+    let kit = prepare::collect(options)?;
+    if options.kubeconfig.is_some() { run::run_on_existing_cluster(kit) } else { namespaces::run_in_namespaces(&kit) }
 }

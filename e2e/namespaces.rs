@@ -20,7 +20,7 @@ const CGROUP: &str = "groupage-e2e-";
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Runs the third process in the namespaces and waits for it.
-pub(crate) fn enter(kit: &Prerequisites) -> Result<ExitCode, TestError> {
+pub(crate) fn run_in_namespaces(kit: &Prerequisites) -> Result<ExitCode, TestError> {
     remove_cgroups(None)?;
     let hierarchies = hierarchies()?;
     for hierarchy in &hierarchies {
@@ -47,7 +47,7 @@ pub(crate) fn cgroup(run: u32) -> String {
 }
 
 /// Runs the init process: reaps all processes and exits with the third.
-pub(crate) fn init(kit: &Path) -> Result<ExitCode, TestError> {
+pub(crate) fn run_init(kit: &Path) -> Result<ExitCode, TestError> {
     let child = Command::new(std::env::current_exe()?).arg("--inside").arg(kit).spawn()?;
     let child = i32::try_from(child.id())?;
     loop {

@@ -9,7 +9,7 @@ use super::cases::{self, Requirement};
 use super::image;
 use super::options::Options;
 use super::prerequisites::{Images, Prerequisites};
-use super::tools::{cache, cargo_target, find, quietly, root};
+use super::tools::{cache_dir, cargo_target, find_program, repository_root, run_quietly};
 
 /// Required programs, and the Debian packages that contain them.
 const PROGRAMS: [(&str, &str); 5] = [
@@ -23,7 +23,7 @@ const PROGRAMS: [(&str, &str); 5] = [
 const HELM: &str = "v4.3.0";
 
 /// Builds, packs and installs everything that is not present yet.
-pub(crate) fn gather(options: &Options) -> Result<Prerequisites, TestError> {
+pub(crate) fn collect(options: &Options) -> Result<Prerequisites, TestError> {
     let wanted: Vec<_> = cases::all().filter(|case| case.is_wanted(&options.cases)).collect();
     if wanted.is_empty() && !options.shell {
         return Err("no case has that name; --list prints all".into());
@@ -31,23 +31,27 @@ pub(crate) fn gather(options: &Options) -> Result<Prerequisites, TestError> {
     let needed = |need| wanted.iter().any(|case| case.needs.contains(&need));
     let unused = || Err("not selected".to_owned());
     if options.kubeconfig.is_none() {
-        packages()?;
+        install_packages()?;
     }
-    let kubectl = find("kubectl").filter(|_| options.kubeconfig.is_some());
+    let kubectl = find_program("kubectl").filter(|_| options.kubeconfig.is_some());
     let kube = kubectl.map_or_else(build_kubernetes, Ok)?;
-    let helm =
-        if needed(Requirement::Helm) || options.shell { helm().map_err(|fault| fault.to_string()) } else { unused() };
-    let python = if needed(Requirement::Python) { python().map_err(|fault| fault.to_string()) } else { unused() };
+    let helm = if needed(Requirement::Helm) || options.shell {
+        build_helm().map_err(|fault| fault.to_string())
+    } else {
+        unused()
+    };
+    let python =
+        if needed(Requirement::Python) { create_python_env().map_err(|fault| fault.to_string()) } else { unused() };
     let venvs = wanted.iter().flat_map(|case| case.needs).filter_map(|need| match need {
-        Requirement::Venv(name) => Some(((*name).to_owned(), venv(name, options))),
+        Requirement::Venv(name) => Some(((*name).to_owned(), create_venv(name, options))),
         _ => None,
     });
     let venvs = venvs.collect();
     let mut images = Images {
-        groupage: image::product(&options.profile)?,
-        stand_in: image::stand_in()?,
-        pause: image::pause()?,
-        binary: image::binary()?,
+        groupage: image::pack_product(&options.profile)?,
+        stand_in: image::pack_test_kit()?,
+        pause: image::pack_pause()?,
+        binary: image::binary_path()?,
     };
     images.offer(options)?;
     let kept = cargo_target().join("e2e");
@@ -68,9 +72,10 @@ pub(crate) fn gather(options: &Options) -> Result<Prerequisites, TestError> {
     })
 }
 
-fn packages() -> Result<(), TestError> {
-    let absent =
-        |program: &str| if program.starts_with('/') { !Path::new(program).exists() } else { find(program).is_none() };
+fn install_packages() -> Result<(), TestError> {
+    let absent = |program: &str| {
+        if program.starts_with('/') { !Path::new(program).exists() } else { find_program(program).is_none() }
+    };
     let packages: Vec<_> =
         PROGRAMS.iter().filter(|(program, _)| absent(program)).map(|(_, package)| *package).collect();
     if packages.is_empty() {
@@ -78,7 +83,7 @@ fn packages() -> Result<(), TestError> {
     }
     println!("installing {}", packages.join(" "));
     let apt = |args: &[&str]| {
-        quietly(Command::new("apt-get").args(args).env("DEBIAN_FRONTEND", "noninteractive"))
+        run_quietly(Command::new("apt-get").args(args).env("DEBIAN_FRONTEND", "noninteractive"))
             .map_err(|fault| format!("{} are needed: {fault}", packages.join(" ")))
     };
     apt(&["update", "-qq"])?;
@@ -89,13 +94,13 @@ fn packages() -> Result<(), TestError> {
 
 /// Builds the Kubernetes binary, unless it is cached under the hash of its sources.
 fn build_kubernetes() -> Result<PathBuf, TestError> {
-    let module = root().join("e2e/kube");
+    let module = repository_root().join("e2e/kube");
     let mut made_of = blake3::Hasher::new();
     for file in ["go.mod", "go.sum", "main.go"] {
         made_of.update(&std::fs::read(module.join(file))?);
     }
     let name = made_of.finalize().to_hex();
-    let folder = cache()?.join(format!("kube-{}", name.get(..16).unwrap_or(name.as_str())));
+    let folder = cache_dir()?.join(format!("kube-{}", name.get(..16).unwrap_or(name.as_str())));
     // The binary inspects its own name to select the program to run.
     let binary = folder.join("kube");
     if !binary.exists() {
@@ -104,38 +109,38 @@ fn build_kubernetes() -> Result<PathBuf, TestError> {
         // Built under another name first, so that an interrupted build is not mistaken for a
         // complete one.
         let partial = binary.with_extension(std::process::id().to_string());
-        quietly(Command::new(module.join("build.sh")).arg(&partial))?;
+        run_quietly(Command::new(module.join("build.sh")).arg(&partial))?;
         std::fs::rename(partial, &binary)?;
     }
     Ok(binary)
 }
 
-fn helm() -> Result<PathBuf, TestError> {
-    let folder = cache()?.join(format!("helm-{HELM}"));
+fn build_helm() -> Result<PathBuf, TestError> {
+    let folder = cache_dir()?.join(format!("helm-{HELM}"));
     let binary = folder.join("helm");
     if !binary.exists() {
         println!("building helm {HELM}, about 2 minutes; it is kept as {}", binary.display());
         let module = format!("helm.sh/helm/v4/cmd/helm@{HELM}");
-        quietly(Command::new("go").args(["install", &module]).env("GOBIN", &folder).env("CGO_ENABLED", "0"))?;
+        run_quietly(Command::new("go").args(["install", &module]).env("GOBIN", &folder).env("CGO_ENABLED", "0"))?;
     }
     Ok(binary)
 }
 
 /// Returns the interpreter of the virtual environment of `tests/servers`, which is created if it
 /// does not exist.
-fn python() -> Result<PathBuf, TestError> {
+fn create_python_env() -> Result<PathBuf, TestError> {
     let given = std::env::var_os("GROUPAGE_SERVERS_VENV").filter(|venv| !venv.is_empty());
-    let venv = given.map_or_else(|| cargo_target().join("servers-venv"), |venv| root().join(venv));
-    quietly(Command::new(root().join("tests/servers/setup.sh")).env("GROUPAGE_SERVERS_VENV", &venv))?;
+    let venv = given.map_or_else(|| cargo_target().join("servers-venv"), |venv| repository_root().join(venv));
+    run_quietly(Command::new(repository_root().join("tests/servers/setup.sh")).env("GROUPAGE_SERVERS_VENV", &venv))?;
     Ok(venv.join("bin/python"))
 }
 
 /// Returns the interpreter of a virtual environment for packages that conflict with all others. It
 /// is created from `PyPI` if it does not exist.
-fn venv(name: &str, options: &Options) -> Result<PathBuf, String> {
+fn create_venv(name: &str, options: &Options) -> Result<PathBuf, String> {
     if !options.all {
         return Err(format!("runs with --all: {name} and its packages are an environment of hundreds of MiB"));
     }
-    let made = quietly(Command::new(root().join("e2e/python/setup.sh")).arg(name));
+    let made = run_quietly(Command::new(repository_root().join("e2e/python/setup.sh")).arg(name));
     made.map(|folder| Path::new(folder.trim()).join("bin/python")).map_err(|fault| fault.to_string())
 }

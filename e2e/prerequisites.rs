@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::TestError;
 use super::image::ImageArchive;
 use super::options::Options;
-use super::tools::{find, quietly};
+use super::tools::{find_program, run_quietly};
 
 /// Minimum Go version, required by Kubernetes 1.36.
 const GO_MIN: (u32, u32) = (1, 26);
@@ -63,7 +63,7 @@ pub(crate) fn missing(options: &Options) -> Option<String> {
     if !cfg!(target_os = "linux") {
         return Some("needs Linux".to_owned());
     }
-    if options.kubeconfig.is_some() && find("kubectl").is_some() {
+    if options.kubeconfig.is_some() && find_program("kubectl").is_some() {
         return None;
     }
     if options.kubeconfig.is_none() && !rustix::process::geteuid().is_root() {
@@ -78,7 +78,7 @@ pub(crate) fn missing(options: &Options) -> Option<String> {
 }
 
 fn go_version() -> Option<(u32, u32)> {
-    let said = quietly(Command::new("go").args(["env", "GOVERSION"])).ok()?;
+    let said = run_quietly(Command::new("go").args(["env", "GOVERSION"])).ok()?;
     let mut parts = said.trim().strip_prefix("go")?.split('.').map(|part| part.parse().unwrap_or(0));
     Some((parts.next()?, parts.next()?))
 }
@@ -111,7 +111,7 @@ impl Images {
             if let Some(command) = &options.load_images {
                 let mut words = command.split_whitespace();
                 let program = words.next().ok_or("--load-images names no program")?;
-                quietly(Command::new(program).args(words).arg(&image.archive))?;
+                run_quietly(Command::new(program).args(words).arg(&image.archive))?;
             }
         }
         Ok(())

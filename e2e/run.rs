@@ -9,7 +9,7 @@ use super::TestError;
 use super::cases::{self, Requirement, TestCase};
 use super::cluster::{self, Cluster};
 use super::controller_errors;
-use super::diagnostics::keep;
+use super::diagnostics::collect_diagnostics;
 use super::installation;
 use super::prerequisites::Prerequisites;
 use super::test_namespace::TestNamespace;
@@ -31,7 +31,7 @@ struct CaseCounts {
 }
 
 /// Starts the cluster inside the namespaces and runs the cases on it.
-pub(crate) fn inside(kit: &Path) -> Result<ExitCode, TestError> {
+pub(crate) fn run_inside_namespaces(kit: &Path) -> Result<ExitCode, TestError> {
     let kit: Prerequisites = serde_json::from_slice(&std::fs::read(kit)?)?;
     runtime()?.block_on(async {
         let begun = now();
@@ -45,15 +45,15 @@ pub(crate) fn inside(kit: &Path) -> Result<ExitCode, TestError> {
             }
         };
         println!("cluster ready ({:.1} s)", now().duration_since(begun).as_secs_f64());
-        if cluster.kit.shell { shell(&cluster) } else { Ok(all(cluster).await) }
+        if cluster.kit.shell { shell(&cluster) } else { Ok(run_cases(cluster).await) }
     })
 }
 
 /// Runs the cases on an existing cluster.
-pub(crate) fn elsewhere(kit: Prerequisites) -> Result<ExitCode, TestError> {
+pub(crate) fn run_on_existing_cluster(kit: Prerequisites) -> Result<ExitCode, TestError> {
     runtime()?.block_on(async {
         let kubeconfig = kit.kubeconfig.clone().ok_or("no kubeconfig")?;
-        Ok(all(Cluster::there(kit, kubeconfig).await?).await)
+        Ok(run_cases(Cluster::connect_existing(kit, kubeconfig).await?).await)
     })
 }
 
@@ -75,7 +75,7 @@ fn shell(cluster: &Cluster) -> Result<ExitCode, TestError> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn all(cluster: Cluster) -> ExitCode {
+async fn run_cases(cluster: Cluster) -> ExitCode {
     let begun = now();
     let cluster = Arc::new(cluster);
     let mut totals = CaseCounts::default();
@@ -130,14 +130,14 @@ fn missing_requirement(cluster: &Cluster, case: &TestCase) -> Option<String> {
 
 /// Runs one case in a namespace of its own, and keeps diagnostics if it fails.
 async fn run_case(cluster: &Arc<Cluster>, case: &TestCase) -> Result<String, TestError> {
-    let space = TestNamespace::make(Arc::clone(cluster), case.namespace()).await?;
+    let space = TestNamespace::create(Arc::clone(cluster), case.namespace()).await?;
     let begun = now();
     let limit = if cluster.kit.all { CASE_AT_LENGTH_MAX } else { CASE_MAX };
     let verdict = match tokio::time::timeout(limit, case.run(&space)).await {
         Ok(verdict) => verdict,
         Err(_) => Err(format!("not over within {} s", limit.as_secs()).into()),
     };
-    let mut faults = cluster.node.as_ref().map(cluster::LocalNode::faults).unwrap_or_default();
+    let mut faults = cluster.node.as_ref().map(cluster::LocalNode::exit_reports).unwrap_or_default();
     faults.extend(controller_errors::errors(cluster, case.name, now().duration_since(begun)).await);
     let verdict = match (verdict, faults.is_empty()) {
         (verdict, true) => verdict,
@@ -146,13 +146,13 @@ async fn run_case(cluster: &Arc<Cluster>, case: &TestCase) -> Result<String, Tes
     };
     let kept = match &verdict {
         Ok(_) => None,
-        Err(_) => Some(match tokio::time::timeout(KEEP_MAX, keep(cluster, case.name)).await {
+        Err(_) => Some(match tokio::time::timeout(KEEP_MAX, collect_diagnostics(cluster, case.name)).await {
             Ok(Ok(folder)) => format!("kept: {}", folder.display()),
             Ok(Err(fault)) => format!("nothing kept: {fault}"),
             Err(_) => format!("not all kept within {} s: {}", KEEP_MAX.as_secs(), cluster.kit.kept.display()),
         }),
     };
-    let dropped = space.drop_all().await;
+    let dropped = space.delete().await;
     match (verdict, kept) {
         (Ok(numbers), _) => dropped.map(|()| numbers),
         (Err(fault), kept) => Err(format!("{fault}\n{}", kept.unwrap_or_default()).into()),

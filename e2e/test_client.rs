@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::TestError;
-use super::cluster::until;
+use super::cluster::retry_until;
 use super::test_namespace::TestNamespace;
 
 /// Control port of the test kit.
@@ -65,28 +65,28 @@ impl TestClient {
     pub(crate) async fn start_as(space: &TestNamespace, name: &str) -> Result<Self, TestError> {
         space.apply(&POD.replace("{name: caller,", &format!("{{name: {name},"))).await?;
         space.pod_ready(name).await?;
-        Ok(Self::of(space, name))
+        Ok(Self::in_pod(space, name))
     }
 
     /// Controls a client in an existing pod.
-    pub(crate) fn of(space: &TestNamespace, pod: &str) -> Self {
+    pub(crate) fn in_pod(space: &TestNamespace, pod: &str) -> Self {
         Self { space: space.clone(), pod: pod.to_owned() }
     }
 
     /// Sends calls one after the other on one connection. `to` is `HOST:PORT`, with names as
     /// resolved in pods.
-    pub(crate) async fn in_turn(&self, to: &str, calls: &[HttpCall]) -> Result<Vec<CallResponse>, TestError> {
+    pub(crate) async fn call_sequentially(&self, to: &str, calls: &[HttpCall]) -> Result<Vec<CallResponse>, TestError> {
         self.calls(to, calls, false).await
     }
 
     /// Sends all calls concurrently, each on a connection of its own.
-    pub(crate) async fn at_once(&self, to: &str, calls: &[HttpCall]) -> Result<Vec<CallResponse>, TestError> {
+    pub(crate) async fn call_concurrently(&self, to: &str, calls: &[HttpCall]) -> Result<Vec<CallResponse>, TestError> {
         self.calls(to, calls, true).await
     }
 
     /// Sends one call.
     pub(crate) async fn call(&self, to: &str, call: HttpCall) -> Result<CallResponse, TestError> {
-        self.in_turn(to, &[call]).await?.pop().ok_or_else(|| "no answer".into())
+        self.call_sequentially(to, &[call]).await?.pop().ok_or_else(|| "no answer".into())
     }
 
     async fn calls(&self, to: &str, calls: &[HttpCall], at_once: bool) -> Result<Vec<CallResponse>, TestError> {
@@ -99,8 +99,8 @@ impl TestClient {
 
     /// Waits until a server at this address answers. A client error such as 404 counts as an
     /// answer.
-    pub(crate) async fn reaches(&self, to: &str, path: &str) -> Result<(), TestError> {
-        until(to, REACHED_MAX, async || match self.call(to, HttpCall::get(path)).await? {
+    pub(crate) async fn wait_until_reachable(&self, to: &str, path: &str) -> Result<(), TestError> {
+        retry_until(to, REACHED_MAX, async || match self.call(to, HttpCall::get(path)).await? {
             answer if answer.status < 500 => Ok(()),
             answer => Err(format!("{} {}", answer.status, answer.body).into()),
         })
@@ -109,7 +109,7 @@ impl TestClient {
 
     /// Starts a load with this rate of calls and one item each. Returns once some calls have been
     /// served.
-    pub(crate) async fn load(&self, to: &str, route: Route, rate: f64) -> Result<RunningLoad<'_>, TestError> {
+    pub(crate) async fn start_load(&self, to: &str, route: Route, rate: f64) -> Result<RunningLoad<'_>, TestError> {
         let order = LoadOrder { to: to.to_owned(), route, items: 1, rate, connections: CONNECTIONS };
         send_command::<()>(&self.space, &self.pod, Method::POST, "/load", &order).await?;
         let running = RunningLoad(self);
@@ -118,7 +118,7 @@ impl TestClient {
     }
 
     /// Sends items through the proxy at `to` and verifies that each result returns to its caller.
-    pub(crate) async fn ledger(&self, to: &str, items: u64) -> Result<LedgerReport, TestError> {
+    pub(crate) async fn run_ledger(&self, to: &str, items: u64) -> Result<LedgerReport, TestError> {
         let order = LedgerOrder { to: to.to_owned(), items, clients: 64 };
         send_command(&self.space, &self.pod, Method::POST, "/ledger", &order).await
     }
@@ -135,7 +135,7 @@ impl RunningLoad<'_> {
     /// Waits until this number of further calls has been served.
     pub(crate) async fn wait_until_served(&self, more: u64) -> Result<(), TestError> {
         let before = self.now().await?.served;
-        until("the load", SHOWS_MAX, async || match self.now().await? {
+        retry_until("the load", SHOWS_MAX, async || match self.now().await? {
             now if now.served >= before + more => Ok(()),
             now => Err(format!("{now:?}").into()),
         })
@@ -143,7 +143,7 @@ impl RunningLoad<'_> {
     }
 
     /// Stops the load, waits for outstanding answers, and returns the report.
-    pub(crate) async fn end(self) -> Result<LoadReport, TestError> {
+    pub(crate) async fn stop(self) -> Result<LoadReport, TestError> {
         send_command(&self.0.space, &self.0.pod, Method::DELETE, "/load", &()).await
     }
 }
@@ -160,7 +160,7 @@ pub(crate) async fn change_model(space: &TestNamespace, pod: &str, change: &Mode
 
 /// Makes a model server listen that was started without listening, as if its model had just been
 /// loaded.
-pub(crate) async fn open_model(space: &TestNamespace, pod: &str) -> Result<(), TestError> {
+pub(crate) async fn start_listening(space: &TestNamespace, pod: &str) -> Result<(), TestError> {
     send_command(space, pod, Method::POST, "/listen", &()).await
 }
 

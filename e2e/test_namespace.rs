@@ -22,7 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::TestError;
-use super::cluster::{Cluster, until};
+use super::cluster::{Cluster, retry_until};
 
 /// Ten times the longest wait on two busy cores: the start of a Python server with a model.
 const WAIT_MAX: Duration = Duration::from_secs(120);
@@ -50,7 +50,7 @@ pub(crate) struct MetricsSnapshot(Vec<(String, f64)>);
 
 impl TestNamespace {
     /// Creates the namespace, and waits until pods can be created in it.
-    pub(crate) async fn make(cluster: Arc<Cluster>, name: String) -> Result<Self, TestError> {
+    pub(crate) async fn create(cluster: Arc<Cluster>, name: String) -> Result<Self, TestError> {
         let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
         let mut namespace = Namespace::default();
         namespace.metadata.name = Some(name.clone());
@@ -61,7 +61,7 @@ impl TestNamespace {
     }
 
     /// Deletes the namespace. On an existing cluster it also waits until it is deleted.
-    pub(crate) async fn drop_all(self) -> Result<(), TestError> {
+    pub(crate) async fn delete(self) -> Result<(), TestError> {
         let namespaces: Api<Namespace> = Api::all(self.cluster.client.clone());
         namespaces.delete(&self.name, &DeleteParams::default()).await?;
         if self.cluster.node.is_none() {
@@ -94,18 +94,18 @@ impl TestNamespace {
     /// context that Pod Security `restricted` demands of a container.
     pub(crate) async fn apply(&self, manifest: &str) -> Result<String, TestError> {
         let args = ["--namespace", &self.name, "apply", "--server-side", "--filename", "-"];
-        self.cluster.kubectl.run_with(&args, &self.fill(manifest)).await
+        self.cluster.kubectl.run_with(&args, &self.fill_placeholders(manifest)).await
     }
 
     /// Applies a manifest that the API server must reject. Returns the error message.
-    pub(crate) async fn refused(&self, manifest: &str) -> Result<String, TestError> {
+    pub(crate) async fn apply_rejected(&self, manifest: &str) -> Result<String, TestError> {
         match self.apply(manifest).await {
             Ok(said) => Err(format!("expected a refusal: {said}").into()),
             Err(fault) => Ok(fault.to_string()),
         }
     }
 
-    pub(crate) fn fill(&self, manifest: &str) -> String {
+    pub(crate) fn fill_placeholders(&self, manifest: &str) -> String {
         let images = &self.cluster.kit.images;
         manifest
             .replace("$groupage", &images.groupage.reference)
@@ -162,7 +162,7 @@ impl TestNamespace {
         let ready = self.deployment_ready(name).await?;
         let labels = ready.first().and_then(|pod| pod.metadata.labels.clone()).unwrap_or_default();
         let selector = labels.get("app").map(|app| format!("app={app}")).unwrap_or_default();
-        until(name, WAIT_MAX, async || {
+        retry_until(name, WAIT_MAX, async || {
             match self.api::<Pod>().list(&ListParams::default().labels(&selector)).await?.items.len() {
                 all if all == ready.len() => Ok(()),
                 all => Err(format!("{all} pods, of which {} are to stay", ready.len()).into()),
@@ -232,7 +232,7 @@ impl TestNamespace {
     /// Scrapes the metrics of a sidecar through the API server.
     pub(crate) async fn metrics(&self, pod: &Pod) -> Result<MetricsSnapshot, TestError> {
         let text = self.ask(&pod.name_any(), METRICS, http::Request::get("/metrics").body(Vec::new())?).await?;
-        Ok(MetricsSnapshot::read(&text))
+        Ok(MetricsSnapshot::parse(&text))
     }
 
     /// Scrapes the metrics of a sidecar directly from the node, for use while the API server is
@@ -248,7 +248,7 @@ impl TestNamespace {
         };
         let said = tokio::time::timeout(WAIT_MAX, asked).await??;
         let (_, text) = said.split_once("\r\n\r\n").filter(|(head, _)| head.contains(" 200 ")).ok_or("no metrics")?;
-        Ok(MetricsSnapshot::read(text))
+        Ok(MetricsSnapshot::parse(text))
     }
 
     /// Scrapes the metrics of several sidecars as one set of series.
@@ -277,11 +277,11 @@ fn describe_status(status: &Value) -> String {
 
 /// Returns `true` if a pod is ready.
 pub(crate) fn is_ready(pod: &Pod) -> bool {
-    condition(pod, "Ready")
+    has_condition(pod, "Ready")
 }
 
 /// Returns `true` if a pod has this condition with status `True`.
-pub(crate) fn condition(pod: &Pod, kind: &str) -> bool {
+pub(crate) fn has_condition(pod: &Pod, kind: &str) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.is_some_and(|all| all.iter().any(|one| one.type_ == kind && one.status == "True"))
 }
@@ -298,7 +298,7 @@ pub(crate) fn is_rolled_out(deployment: &Deployment) -> bool {
 // === impl MetricsSnapshot ===
 
 impl MetricsSnapshot {
-    fn read(text: &str) -> Self {
+    fn parse(text: &str) -> Self {
         let series = text.lines().filter(|line| !line.starts_with('#'));
         let series = series.filter_map(|line| {
             let (name, value) = line.rsplit_once(' ')?;

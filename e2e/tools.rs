@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::TestError;
 
 /// Root folder of the repository.
-pub(crate) fn root() -> &'static Path {
+pub(crate) fn repository_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
@@ -17,7 +17,7 @@ pub(crate) fn cargo_target() -> &'static Path {
 }
 
 /// Folder for artifacts that take long to build. It outlives the checkout.
-pub(crate) fn cache() -> Result<PathBuf, TestError> {
+pub(crate) fn cache_dir() -> Result<PathBuf, TestError> {
     let given = std::env::var_os("XDG_CACHE_HOME").filter(|folder| !folder.is_empty()).map(PathBuf::from);
     let cache = given.or_else(|| std::env::home_dir().map(|home| home.join(".cache"))).ok_or("no home folder")?;
     let folder = cache.join("groupage-e2e");
@@ -32,21 +32,21 @@ pub(crate) fn now() -> Instant {
 }
 
 /// Finds a program. Debian keeps some in folders that are not on an ordinary user's path.
-pub(crate) fn find(program: &str) -> Option<PathBuf> {
+pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
     folders.map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
 /// Runs a command without printing its output, which the error contains if the command fails.
-pub(crate) fn quietly(command: &mut Command) -> Result<String, TestError> {
+pub(crate) fn run_quietly(command: &mut Command) -> Result<String, TestError> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("cannot start {name}: {error}"))?;
-    said(&name, &output)
+    output_or_error(&name, &output)
 }
 
 /// Returns the standard output of a program that has exited, or an error with all of its output.
-pub(crate) fn said(name: &str, output: &Output) -> Result<String, TestError> {
+pub(crate) fn output_or_error(name: &str, output: &Output) -> Result<String, TestError> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());

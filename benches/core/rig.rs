@@ -201,7 +201,7 @@ impl Rig {
             bytes: 256,
             ..Call::new(CallId(id))
         };
-        if self.batcher.offer(self.now, call).is_ok() {
+        if self.batcher.enqueue(self.now, call).is_ok() {
             self.poll();
         }
     }
@@ -245,7 +245,7 @@ impl Rig {
             }
         }
         self.batcher.complete(self.now, id, Observation { duration, first_byte: None, outcome: BatchOutcome::Ok });
-        while let Some((class, input)) = self.batcher.plan_due() {
+        while let Some((class, input)) = self.batcher.take_due_plan_input() {
             let begun = now();
             let plan = solve(&input);
             self.seen.solving += since(begun);

@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use groupage::testkit::load::closed;
+use groupage::testkit::load::run_closed_loop;
 
 use super::process::{self, Process};
 use super::rivals::{RivalProgram, RivalProxy};
@@ -50,7 +50,7 @@ pub(crate) async fn run(scale: Scale) {
         all.extend(rivals.iter().map(|(name, rival)| MeasuredProxy::new(name, rival.listen, &rival.pids)));
         let mut direct = Vec::new();
         for _ in 0..scale.rounds {
-            let p50 = closed(load(scale, mock.addr(), connections, 1)).await.p50();
+            let p50 = run_closed_loop(load(scale, mock.addr(), connections, 1)).await.p50();
             direct.push(micros(p50));
             for contestant in &mut all {
                 contestant.measure(scale, connections, p50).await;
@@ -79,7 +79,8 @@ impl MeasuredProxy {
 
     async fn measure(&mut self, scale: Scale, connections: usize, direct: Duration) {
         let before = process::cpu(&self.pids);
-        let report = closed(load(Scale { warm_up: Duration::ZERO, ..scale }, self.listen, connections, 1)).await;
+        let report =
+            run_closed_loop(load(Scale { warm_up: Duration::ZERO, ..scale }, self.listen, connections, 1)).await;
         assert_eq!((report.wrong, report.failed), (0, 0), "every answer is checked");
         let spent = process::cpu(&self.pids) - before;
         self.cpu.push(micros(spent) / report.served.max(1) as f64);

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use groupage::testkit::load::{CallForm, ClosedConfig, PreparedCalls, Report, SLICE_INTERVAL, closed};
+use groupage::testkit::load::{CallForm, ClosedConfig, PreparedCalls, Report, SLICE_INTERVAL, run_closed_loop};
 use groupage::testkit::{Route, ServerAddr};
 use tokio::task::JoinSet;
 
@@ -56,18 +56,26 @@ async fn load(
         let form = CallForm {
             seed: 1 + group as u64,
             model: if crowd.slow == Slow::Model { SLOW } else { "stand-in" },
-            word: if crowd.slow == Slow::Items { SLOW } else { "parcel" },
+            prefix: if crowd.slow == Slow::Items { SLOW } else { "parcel" },
             key: (crowd.keys != Keys::One).then_some(first_key + group),
             stream: crowd.stream,
             ..CallForm::new(route)
         };
-        let calls = PreparedCalls::of(&form);
+        let calls = PreparedCalls::from_form(&form);
         let target = ServerAddr::Tcp(to);
-        running.spawn(closed(ClosedConfig { target, calls, clients, duration, warm_up, fresh: false, think: None }));
+        running.spawn(run_closed_loop(ClosedConfig {
+            target,
+            calls,
+            clients,
+            duration,
+            warm_up,
+            fresh: false,
+            think: None,
+        }));
     }
     let mut reports = running.join_all().await.into_iter();
     let first = reports.next().expect("a crowd has clients");
-    reports.fold(first, |all, one| all.beside(&one))
+    reports.fold(first, |all, one| all.merge(&one))
 }
 
 /// Combines the reports of two consecutive runs.
@@ -75,7 +83,7 @@ pub(crate) fn after(first: Option<Report>, second: Report) -> Report {
     match first {
         Some(first) => {
             let elapsed = first.elapsed + second.elapsed;
-            Report { elapsed, ..first.beside(&second) }
+            Report { elapsed, ..first.merge(&second) }
         }
         None => second,
     }

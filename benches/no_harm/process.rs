@@ -76,7 +76,7 @@ impl StandIn {
             command.args(["--slow", &format!("{SLOW}={}", micros(base))]);
         }
         if let Some(lists) = model.lists {
-            command.args(["--lists", &lists.word()]);
+            command.args(["--lists", &lists.as_arg()]);
         }
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the binary starts");
         let mut first = String::new();

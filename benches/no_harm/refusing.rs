@@ -41,8 +41,8 @@ pub(crate) async fn run(
 ) {
     // One server has capacity for all calls; the other one queues calls, so that merging would pay.
     for slots in [8, 1] {
-        for (at, refusal) in ListResponse::TERMINATING.into_iter().chain([ListResponse::Silence]).enumerate() {
-            let name = format!("refusing: {} to a list, 10 ms, {slots} at once, {CLIENTS} x one key", refusal.word());
+        for (at, refusal) in ListResponse::TERMINATING.into_iter().chain([ListResponse::NoResponse]).enumerate() {
+            let name = format!("refusing: {} to a list, 10 ms, {slots} at once, {CLIENTS} x one key", refusal.as_arg());
             if !wants(&name) {
                 continue;
             }
@@ -68,7 +68,7 @@ fn judge(tally: &mut Tally, refusal: ListResponse, seen: &Seen) {
     println!("  {:<28} {share:.3} of direct, {lists} lists, {lost} not answered as alone", route.path());
     tally.count(*share >= BAR, &format!("rate {share:.3} of direct, at least {BAR}"));
     let (lists_max, lost_max) =
-        if refusal == ListResponse::Silence { (SILENT_MAX, SILENT_MAX * 2) } else { (LISTS_MAX, 0) };
+        if refusal == ListResponse::NoResponse { (SILENT_MAX, SILENT_MAX * 2) } else { (LISTS_MAX, 0) };
     tally.count(*lists <= lists_max, &format!("{lists} lists, at most {lists_max}"));
     tally.count(*lost <= lost_max, &format!("{lost} not answered as alone, at most {lost_max}"));
 }
@@ -83,7 +83,7 @@ async fn one(
     let model = Model { lists: Some(refusal), ..Model::flat(Duration::from_millis(10), slots) };
     let servers = [StandIn::start(&model), StandIn::start(&model)];
     let timeout = match refusal {
-        ListResponse::Silence => format!(", timeout: {}ms", TIMEOUT.as_millis()),
+        ListResponse::NoResponse => format!(", timeout: {}ms", TIMEOUT.as_millis()),
         _ => String::new(),
     };
     let generic = if route == Route::Ledger { format!(", {GENERIC}") } else { String::new() };

@@ -140,12 +140,12 @@ impl Desk {
                 event = inbox.recv() => match event {
                     None => return,
                     Some(Event::Call(item, reply)) => {
-                        let (id, actions) = self.live.arrival(self.clock.now(), Call::new(CallId(0)));
+                        let (id, actions) = self.live.on_arrival(self.clock.now(), Call::new(CallId(0)));
                         self.waiting.insert(id, (item, reply));
                         actions
                     }
                     Some(Event::Back(id, calls, status, results)) => {
-                        let actions = self.live.answer(self.clock.now(), id, status);
+                        let actions = self.live.on_response(self.clock.now(), id, status);
                         for (call, result) in calls.iter().zip(results) {
                             if let Some((_, reply)) = self.waiting.remove(call) {
                                 // Fails only if the client has disconnected.
@@ -156,13 +156,13 @@ impl Desk {
                     }
                 },
                 _ = &mut stopped => return,
-                () = alarm.ring() => self.live.tick(self.clock.now()),
+                () = alarm.wait() => self.live.on_wakeup(self.clock.now()),
             };
             for action in actions {
                 match action {
                     LiveAction::Send(id, calls) => self.send(id, calls),
                     // Dropping the sender answers the call with 503.
-                    LiveAction::GiveUp(id, _) => drop(self.waiting.remove(&id)),
+                    LiveAction::Fail(id, _) => drop(self.waiting.remove(&id)),
                 }
             }
         }

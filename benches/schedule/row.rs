@@ -104,7 +104,7 @@ impl Row {
         let mut drawn = Drawn { row: self.clone(), horizon, from, times: None, recorded: Vec::new() };
         if self.clients().is_none() {
             let scenario = drawn.scenario(Duration::ZERO);
-            let came = run(&scenario, &mut GroupagePolicy::unbounded(self.cap, seed), seed).calls;
+            let came = run(&scenario, &mut GroupagePolicy::with_cap_only(self.cap, seed), seed).calls;
             drawn.recorded = came.into_iter().map(|ended| ended.arrival).collect();
             let times = drawn.recorded.iter().map(|arrival| Duration::from_nanos(arrival.at.0));
             drawn.times = Some(times.collect());
@@ -123,11 +123,11 @@ impl Row {
     pub(crate) fn server(&self) -> ServerConfig {
         let us = Duration::from_micros;
         let (base, per_item, shape) = match self.curved {
-            Curved::Affine | Curved::FourSlots | Curved::Engine => (us(16_000), us(1000), CurveShape::Line),
+            Curved::Affine | Curved::FourSlots | Curved::Engine => (us(16_000), us(1000), CurveShape::Linear),
             Curved::Pow2 => (us(12_000), us(1600), CurveShape::NextPow2),
             Curved::Thrash => (us(20_000), us(80), CurveShape::Knee { items: 16, beyond: us(2400) }),
         };
-        let inner = InternalBatching { front: us(1200), front_item: us(80), items_max: 256, inside_max: 512 };
+        let inner = InternalBatching { front: us(1200), front_item: us(80), items_max: 256, admitted_items_max: 512 };
         let engine = self.curved == Curved::Engine;
         ServerConfig {
             base,
@@ -136,7 +136,7 @@ impl Row {
             slots: if self.curved == Curved::FourSlots { 4 } else { 1 },
             queue_max: QUEUE_MAX,
             items_max: engine.then_some(32),
-            too_large: TooLargeResponse::Bare,
+            too_large: TooLargeResponse::StatusOnly,
             inner: engine.then_some(inner),
             ..ServerConfig::default()
         }
@@ -189,7 +189,7 @@ impl Drawn {
         for seed in 0..u64::from(seeds) {
             let summary = run(&scenario, policy(seed).as_mut(), seed).summary_of(&scope);
             sum.goodput += summary.goodput / f64::from(seeds);
-            sum.mean += summary.mean / f64::from(seeds);
+            sum.mean += summary.mean_ms / f64::from(seeds);
         }
         sum
     }
@@ -214,7 +214,7 @@ impl Drawn {
 
     fn scenario(&self, lag: Duration) -> Scenario {
         let row = &self.row;
-        let scenario = Scenario::new(row.name, row.arrivals.clone()).lasting(self.horizon);
+        let scenario = Scenario::new(row.name, row.arrivals.clone()).with_horizon(self.horizon);
         let mut workload = Workload::plain(row.arrivals.clone());
         if !self.recorded.is_empty() {
             workload = Workload { streams: Vec::new(), recorded: self.recorded.clone() };

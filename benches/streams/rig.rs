@@ -134,7 +134,7 @@ impl Rig {
             let dial = ControlClientConfig {
                 address: self.dial.clone(),
                 server_name: "groupage-stream.groupage-system.svc".into(),
-                trust: CaBundles::given(&self.bundle).unwrap(),
+                trust: CaBundles::from_pem(&self.bundle).unwrap(),
                 token,
                 times: StreamTimeouts::default(),
             };
@@ -209,7 +209,7 @@ impl Process {
             generation: config.generation,
             profile: config.profile.clone(),
             hash: config.hash.clone(),
-            settings: config.settings.in_force(),
+            settings: config.settings.without_start(),
             ..AppliedConfig::default()
         })
     }

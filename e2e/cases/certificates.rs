@@ -7,10 +7,10 @@ use kube::ResourceExt;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
 
 use super::manifests::ModelManifest;
-use super::policies::{POLICY, until_counted};
+use super::policies::{POLICY, wait_for_pod_counts};
 use super::{TestCase, case};
-use crate::cluster::until;
-use crate::installation::{Installation, NAMESPACE, has_sidecar, installed};
+use crate::cluster::retry_until;
+use crate::installation::{Installation, NAMESPACE, ensure_installed, has_sidecar};
 use crate::test_namespace::TestNamespace;
 use crate::tools::now;
 use crate::{CaseResult, TestError};
@@ -28,13 +28,13 @@ const EDITED: f64 = 9.0;
 const SECRET: &str = "groupage-tls";
 
 async fn lost_and_expired_certificates_are_replaced(space: &TestNamespace) -> CaseResult {
-    let installation = installed(space).await?;
+    let installation = ensure_installed(space).await?;
     space.apply(POLICY).await?;
     let model = ModelManifest { replicas: 2, ..ModelManifest::default() };
     space.apply(&model.yaml()).await?;
     let old = space.deployment_ready("model").await?;
-    until_counted(space, "model", |pods| pods.connected == 2).await?;
-    let first = installation.believed().await?;
+    wait_for_pod_counts(space, "model", |pods| pods.connected == 2).await?;
+    let first = installation.ca_bundles().await?;
     installation.kubectl(&["delete", "secret", SECRET]).await?;
     let second = wait_for_new_bundles(&installation, &first).await?;
     installation.wait_until_injecting().await?;
@@ -46,10 +46,10 @@ async fn lost_and_expired_certificates_are_replaced(space: &TestNamespace) -> Ca
     for pod in installation.pods().await? {
         installation.kubectl(&["delete", "pod", &pod.name_any(), "--grace-period=0", "--force"]).await?;
     }
-    installation.ready().await?;
+    installation.wait_until_ready().await?;
     space.kubectl(&["patch", "bpol", "model", "--type=merge", "--patch", EDIT]).await?;
     let begun = now();
-    let back = until("an edit in the sidecars", DIALLED_MAX, async || {
+    let back = retry_until("an edit in the sidecars", DIALLED_MAX, async || {
         let wanted = ["limit=\"batch_items_max\"", "source=\"policy\""];
         let found = space.merged_metrics(&old).await?.sum("groupage_limit", &wanted);
         let has = (found - 2.0 * EDITED).abs() < 0.5;
@@ -74,8 +74,8 @@ async fn lost_and_expired_certificates_are_replaced(space: &TestNamespace) -> Ca
 
 /// Waits until the CA bundle of every entry has been replaced and all are the same.
 async fn wait_for_new_bundles(installation: &Installation, before: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, TestError> {
-    until("other certificates", MADE_MAX, async || {
-        let now = installation.believed().await?;
+    retry_until("other certificates", MADE_MAX, async || {
+        let now = installation.ca_bundles().await?;
         let same = now.iter().all(|bundle| Some(bundle) == now.first() && !bundle.is_empty());
         let other = now.iter().zip(before).all(|(now, before)| now != before);
         if same && other { Ok(now) } else { Err("the webhook is trusted with the old ones".into()) }

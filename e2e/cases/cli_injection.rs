@@ -7,10 +7,10 @@ use groupage::testkit::Route;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::manifests::{MERGING_POLICY, ModelManifest};
-use super::sidecar::{CALLERS, predictions, same};
+use super::sidecar::{CALLERS, is_same_answer, predictions};
 use super::{TestCase, case};
-use crate::cluster::until;
-use crate::installation::{has_sidecar, installed};
+use crate::cluster::retry_until;
+use crate::installation::{ensure_installed, has_sidecar};
 use crate::test_client::TestClient;
 use crate::test_namespace::TestNamespace;
 use crate::{CaseResult, TestError};
@@ -29,21 +29,22 @@ pub(super) const CASES: &[TestCase] = &[
 
 async fn manifests_are_injected_serve_through_batches_and_are_as_before_after(space: &TestNamespace) -> CaseResult {
     let model = ModelManifest { annotations: "", args: ", --items-max, '0', --base, 20ms", ..ModelManifest::default() };
-    let manifest = space.fill(&model.yaml());
+    let manifest = space.fill_placeholders(&model.yaml());
     space.apply(&manifest).await?;
     let before = space.deployment_ready("model").await?;
     let caller = TestClient::start(space).await?;
-    caller.reaches("model:80", "/health").await?;
-    let alone = caller.in_turn("model:80", &predictions()).await?;
-    let injected = injected(space, &manifest, &[]).await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
+    let alone = caller.call_sequentially("model:80", &predictions()).await?;
+    let injected = inject_manifest(space, &manifest, &[]).await?;
     space.apply(&injected).await?;
     let pods = space.deployment_settled("model").await?;
     if before.iter().any(has_sidecar) || !pods.iter().all(has_sidecar) {
         return Err("the injected manifest makes no sidecar".into());
     }
-    caller.reaches("model:80", "/health").await?;
-    let batched = caller.at_once("model:80", &predictions()).await?;
-    if let Some((alone, batched)) = alone.iter().zip(&batched).find(|(alone, batched)| !same(alone, batched)) {
+    caller.wait_until_reachable("model:80", "/health").await?;
+    let batched = caller.call_concurrently("model:80", &predictions()).await?;
+    if let Some((alone, batched)) = alone.iter().zip(&batched).find(|(alone, batched)| !is_same_answer(alone, batched))
+    {
         return Err(format!("alone {alone:?}, batched {batched:?}").into());
     }
     let metrics = space.merged_metrics(&pods).await?;
@@ -58,7 +59,7 @@ async fn manifests_are_injected_serve_through_batches_and_are_as_before_after(sp
     if template(&before).is_none() || template(&before) != template(&after) {
         return Err("the template without the sidecar differs from the original".into());
     }
-    caller.reaches("model:80", "/health").await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
     Ok(format!(
         "{CALLERS} answers equal, mean batch {:.1}; after uninject the template is the original",
         metrics.batch_mean()
@@ -68,7 +69,7 @@ async fn manifests_are_injected_serve_through_batches_and_are_as_before_after(sp
 /// Returns the manifest with sidecars that merge from the first call on. It requires neither a
 /// controller nor the custom resource definitions, since the policy is only used by the command and
 /// removed from its output.
-async fn injected(space: &TestNamespace, manifest: &str, more: &[&str]) -> Result<String, TestError> {
+async fn inject_manifest(space: &TestNamespace, manifest: &str, more: &[&str]) -> Result<String, TestError> {
     let image = &space.cluster.kit.images.groupage.reference;
     let inject = ["inject", "--file", "-", "--namespace", &space.name, "--image", image, "--controller", "off"];
     let injected =
@@ -78,7 +79,7 @@ async fn injected(space: &TestNamespace, manifest: &str, more: &[&str]) -> Resul
 }
 
 async fn enable_adds_the_sidecar_and_disable_removes_it(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     space.apply(&ModelManifest { annotations: "", ..ModelManifest::default() }.yaml()).await?;
     space.deployment_ready("model").await?;
     let groupage = async |args: &[&str]| {
@@ -107,7 +108,7 @@ async fn enable_adds_the_sidecar_and_disable_removes_it(space: &TestNamespace) -
 /// sidecar, which is reported as an error with the same corrective command in every place. That
 /// command must not lose calls.
 async fn enable_ends_with_the_command_that_captures(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     space.enforce_restricted().await?;
     let model = ModelManifest {
         annotations: "",
@@ -136,24 +137,26 @@ async fn enable_ends_with_the_command_that_captures(space: &TestNamespace) -> Ca
             return Err(format!("no command in {text}").into());
         }
     }
-    until("an Event on the Deployment", SAID_MAX, async || {
+    retry_until("an Event on the Deployment", SAID_MAX, async || {
         let events = space.kubectl(&["events", "--for=deployment/model"]).await?;
         if events.contains(&command) { Ok(()) } else { Err(events.into()) }
     })
     .await?;
     let caller = TestClient::start(space).await?;
-    caller.reaches("model:80", "/health").await?;
-    let load = caller.load("model:80", Route::Predict, RATE).await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
+    let load = caller.start_load("model:80", Route::Predict, RATE).await?;
     let fixed = groupage(&[&enable[..], &["--fix-services"]].concat()).await?;
     load.wait_until_served(200).await?;
-    let report = load.end().await?;
+    let report = load.stop().await?;
     let pods = space.deployment_settled("model").await?;
     // Open connections keep leading to the application. Only new connections pass through the
     // sidecar.
-    TestClient::start_as(space, "newcomer").await?.at_once("model:80", &predictions()).await?;
+    TestClient::start_as(space, "newcomer").await?.call_concurrently("model:80", &predictions()).await?;
     let through = space.merged_metrics(&pods).await?.sum("groupage_calls_total", &[]);
-    if report.lost() > 0 || through < 1.0 {
-        return Err(format!("{} calls were lost, {through} went through the sidecars: {fixed}", report.lost()).into());
+    if report.not_served() > 0 || through < 1.0 {
+        return Err(
+            format!("{} calls were lost, {through} went through the sidecars: {fixed}", report.not_served()).into()
+        );
     }
     Ok(format!("{} calls, none lost; {through} of them through the sidecars", report.offered))
 }
@@ -163,7 +166,7 @@ async fn enable_ends_with_the_command_that_captures(space: &TestNamespace) -> Ca
 async fn a_redirect_captures_what_names_the_number(space: &TestNamespace) -> CaseResult {
     let annotations = "groupage.dev/capture: Redirect";
     let model = ModelManifest { annotations, args: ", --base, 20ms", target: "8080", ..ModelManifest::default() };
-    let injected = injected(space, &space.fill(&model.yaml()), &["--redirect=WhenNeeded"]).await?;
+    let injected = inject_manifest(space, &space.fill_placeholders(&model.yaml()), &["--redirect=WhenNeeded"]).await?;
     space.apply(&injected).await?;
     let pods = space.deployment_ready("model").await?;
     batched_at_every_address(space, &pods).await
@@ -173,7 +176,7 @@ async fn a_redirect_captures_what_names_the_number(space: &TestNamespace) -> Cas
 /// at each.
 pub(super) async fn batched_at_every_address(space: &TestNamespace, pods: &[Pod]) -> CaseResult {
     let caller = TestClient::start(space).await?;
-    caller.reaches("model:80", "/health").await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
     let ips = pods.iter().flat_map(|pod| pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten()));
     let mut places = vec!["model:80".to_owned()];
     for ip in ips {
@@ -182,7 +185,7 @@ pub(super) async fn batched_at_every_address(space: &TestNamespace, pods: &[Pod]
     let mut told = Vec::new();
     for place in &places {
         let before = space.merged_metrics(pods).await?.shared_batches();
-        let answers = caller.at_once(place, &predictions()).await?;
+        let answers = caller.call_concurrently(place, &predictions()).await?;
         let good = answers.iter().filter(|answer| answer.status == 200).count();
         let shared = space.merged_metrics(pods).await?.shared_batches() - before;
         if good != CALLERS || shared < 1.0 {

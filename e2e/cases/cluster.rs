@@ -12,7 +12,7 @@ use kube::{Api, ResourceExt};
 
 use super::manifests::MODEL;
 use super::{TestCase, case};
-use crate::cluster::until;
+use crate::cluster::retry_until;
 use crate::test_client::TestClient;
 use crate::test_namespace::TestNamespace;
 use crate::{CaseResult, TestError};
@@ -60,7 +60,7 @@ async fn pods_and_services_answer_over_both_families_and_by_name(space: &TestNam
     for place in places {
         let (ip, port) = place?;
         *if ip.is_ipv4() { &mut v4 } else { &mut v6 } += 1;
-        caller.reaches(&std::net::SocketAddr::from((ip, port)).to_string(), "/health").await?;
+        caller.wait_until_reachable(&std::net::SocketAddr::from((ip, port)).to_string(), "/health").await?;
     }
     if space.cluster.node.is_some() && (v4, v6) != (2, 2) {
         return Err(format!("{v4} addresses of version 4 and {v6} of version 6 for a pod and a Service").into());
@@ -72,7 +72,7 @@ async fn pods_and_services_answer_over_both_families_and_by_name(space: &TestNam
         format!("model.{}.svc.cluster.local:80", space.name),
     ];
     for name in &names {
-        caller.reaches(name, "/health").await?;
+        caller.wait_until_reachable(name, "/health").await?;
     }
     let unknown = caller.call("no-such-service:80", HttpCall::get("/health")).await;
     let Err(why) = unknown else { return Err("a Service that does not exist answered".into()) };
@@ -88,7 +88,7 @@ metadata: {name: bare}
 spec:
   containers: [{name: model, image: $stand-in, args: [model]}]
 ";
-    let why = space.refused(bare).await?;
+    let why = space.apply_rejected(bare).await?;
     if !why.contains("violates PodSecurity \"restricted") {
         return Err(format!("refused for another reason: {why}").into());
     }
@@ -155,9 +155,11 @@ spec:
     let gone = await_condition(space.api::<Pod>(), "model", none);
     tokio::time::timeout(Duration::from_secs(30), gone).await??;
     // The API server caches the validity of a token for a few seconds.
-    until("the end of the token", Duration::from_secs(30), async || match review(space, &token).await?.authenticated {
-        Some(true) => Err("it is valid still".into()),
-        _ => Ok(()),
+    retry_until("the end of the token", Duration::from_secs(30), async || {
+        match review(space, &token).await?.authenticated {
+            Some(true) => Err("it is valid still".into()),
+            _ => Ok(()),
+        }
     })
     .await?;
     Ok(format!("{} of {}", named("pod-name").map_or("", String::as_str), user.username.unwrap_or_default()))

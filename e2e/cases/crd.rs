@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{TestCase, case};
 use crate::test_namespace::TestNamespace;
-use crate::tools::root;
+use crate::tools::repository_root;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[case!("crd", definitions_accept_and_refuse_what_they_should)];
@@ -14,7 +14,7 @@ pub(super) const CASES: &[TestCase] = &[case!("crd", definitions_accept_and_refu
 const REFUSED: &str = "# refused:";
 
 async fn definitions_accept_and_refuse_what_they_should(space: &TestNamespace) -> CaseResult {
-    let definitions = std::fs::read_to_string(root().join("manifests/crds.yaml"))?;
+    let definitions = std::fs::read_to_string(repository_root().join("manifests/crds.yaml"))?;
     space.apply(&definitions).await?;
     space.kubectl(&["wait", "crd", "--selector=", "--all", "--for=condition=Established", "--timeout=30s"]).await?;
     let accepted = objects("accepted")?;
@@ -29,7 +29,7 @@ async fn definitions_accept_and_refuse_what_they_should(space: &TestNamespace) -
         if expected.is_empty() {
             return Err(format!("{} does not contain `{REFUSED} …`", file.display()).into());
         }
-        let why = space.refused(&text).await.map_err(|fault| format!("{}: {fault}", file.display()))?;
+        let why = space.apply_rejected(&text).await.map_err(|fault| format!("{}: {fault}", file.display()))?;
         if let Some(part) = expected.iter().find(|part| !why.contains(**part)) {
             return Err(format!("{}: no {part:?} in\n{why}", file.display()).into());
         }
@@ -39,7 +39,7 @@ async fn definitions_accept_and_refuse_what_they_should(space: &TestNamespace) -
 
 /// Returns the manifests of a folder in order, or an error if it has none.
 fn objects(folder: &str) -> Result<Vec<PathBuf>, TestError> {
-    let folder = root().join("tests/data/crd").join(folder);
+    let folder = repository_root().join("tests/data/crd").join(folder);
     let mut files = Vec::new();
     for entry in std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))? {
         files.push(entry?.path());

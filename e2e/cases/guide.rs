@@ -14,11 +14,11 @@ use tokio::sync::Notify;
 
 use super::servers::{self, ExpectedCalls};
 use super::{TestCase, case};
-use crate::cluster::{said_by, until};
+use crate::cluster::{retry_until, run_program};
 use crate::installation;
 use crate::test_client::TestClient;
 use crate::test_namespace::TestNamespace;
-use crate::tools::{cargo_target, root};
+use crate::tools::{cargo_target, repository_root};
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[case!("guide", every_command_of_the_guide_works, Node, Python)];
@@ -38,15 +38,15 @@ const SERVICE: &str = "embedder:80";
 
 async fn every_command_of_the_guide_works(space: &TestNamespace) -> CaseResult {
     let cluster = &space.cluster;
-    installation::leave(cluster).await?;
+    installation::uninstall_for_case(cluster).await?;
     let deployed = servers::fastapi(space, "embedder").await?;
     space.deployment_ready("embedder").await?;
     let caller = TestClient::start(space).await?;
-    caller.reaches(SERVICE, "/health").await?;
-    let alone = caller.in_turn(SERVICE, &deployed.calls).await?;
+    caller.wait_until_reachable(SERVICE, "/health").await?;
+    let alone = caller.call_sequentially(SERVICE, &deployed.calls).await?;
     let load = ExpectedCalls { caller: &caller, service: SERVICE, calls: &deployed.calls, alone: &alone };
-    let guide = std::fs::read_to_string(root().join("docs/guide/kubernetes.md"))?;
-    let blocks = blocks(&guide);
+    let guide = std::fs::read_to_string(repository_root().join("docs/guide/kubernetes.md"))?;
+    let blocks = parse_blocks(&guide);
     if blocks.len() < 8 {
         return Err(format!("{} blocks of commands were found in the guide", blocks.len()).into());
     }
@@ -109,7 +109,7 @@ async fn run_blocks(
         let mut command = Command::new("bash");
         command.args(["-euo", "pipefail", "-c", commands]).current_dir(home);
         command.env("PATH", &path).env("KUBECONFIG", &kubeconfig);
-        said_by("bash", command, None).await.map_err(|fault| TestError::from(format!("{commands}\n{fault}")))
+        run_program("bash", command, None).await.map_err(|fault| TestError::from(format!("{commands}\n{fault}")))
     };
     // A reader of the guide works in the namespace of the workload.
     shell(&format!("kubectl config set-context --current --namespace {}", space.name)).await?;
@@ -124,7 +124,7 @@ async fn run_blocks(
         if block.words.iter().any(|word| word == CHECK_MARK) {
             let pods = space.deployment_ready("embedder").await?;
             // Calls have only just started, and on a slow node none may have been answered yet.
-            until("a merged batch", MERGED_MAX, async || {
+            retry_until("a merged batch", MERGED_MAX, async || {
                 let shared = space.merged_metrics(&pods).await?.shared_batches();
                 if shared >= 1.0 { Ok(()) } else { Err(format!("{shared} batches of several calls").into()) }
             })
@@ -154,7 +154,7 @@ fn create_programs(space: &TestNamespace, home: &Path) -> Result<(), TestError> 
 }
 
 /// Extracts the blocks of commands from a page.
-fn blocks(page: &str) -> Vec<CommandBlock> {
+fn parse_blocks(page: &str) -> Vec<CommandBlock> {
     let mut blocks: Vec<CommandBlock> = Vec::new();
     let mut within = false;
     for line in page.lines() {

@@ -5,10 +5,10 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 
 use super::cli_injection::batched_at_every_address;
-use super::manifests::{ASKS, MERGING_POLICY, ModelManifest};
-use super::sidecar::{CALLERS, embeddings, predictions, same};
+use super::manifests::{INJECT_ANNOTATION, MERGING_POLICY, ModelManifest};
+use super::sidecar::{CALLERS, embeddings, is_same_answer, predictions};
 use super::{TestCase, case};
-use crate::installation::{has_sidecar, installed};
+use crate::installation::{ensure_installed, has_sidecar};
 use crate::test_client::{TestClient, model_stats};
 use crate::test_namespace::TestNamespace;
 use crate::{CaseResult, TestError};
@@ -29,7 +29,7 @@ const REDIRECT: &str = "groupage-redirect";
 const ANNOTATE: &str = r#"{"spec":{"template":{"metadata":{"annotations":{"groupage.dev/inject":"enabled"}}}}}"#;
 
 async fn an_annotation_makes_answers_come_through_batches_and_changes_none(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     space.apply(MERGING_POLICY).await?;
     space.enforce_restricted().await?;
     let model = ModelManifest { annotations: "", args: ", --items-max, '0', --base, 20ms", ..ModelManifest::default() };
@@ -39,10 +39,10 @@ async fn an_annotation_makes_answers_come_through_batches_and_changes_none(space
         return Err("a pod that did not request a sidecar has one".into());
     }
     let caller = TestClient::start(space).await?;
-    caller.reaches("model:80", "/health").await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
     let mut alone = Vec::new();
     for calls in [embeddings(), predictions()] {
-        alone.push(caller.in_turn("model:80", &calls).await?);
+        alone.push(caller.call_sequentially("model:80", &calls).await?);
     }
     space.kubectl(&["patch", "deployment", "model", "--patch", ANNOTATE]).await?;
     let pods = space.deployment_settled("model").await?;
@@ -50,13 +50,15 @@ async fn an_annotation_makes_answers_come_through_batches_and_changes_none(space
     if !has_sidecar(pod) {
         return Err("the pod requested a sidecar and has none".into());
     }
-    caller.reaches("model:80", "/health").await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
     let mut told = Vec::new();
     for (calls, alone) in [embeddings(), predictions()].iter().zip(&alone) {
         let before = model_stats(space, &pod.name_any()).await?;
-        let batched = caller.at_once("model:80", calls).await?;
+        let batched = caller.call_concurrently("model:80", calls).await?;
         let runs = model_stats(space, &pod.name_any()).await?.since(&before).calls;
-        if let Some((alone, batched)) = alone.iter().zip(&batched).find(|(alone, batched)| !same(alone, batched)) {
+        if let Some((alone, batched)) =
+            alone.iter().zip(&batched).find(|(alone, batched)| !is_same_answer(alone, batched))
+        {
             return Err(format!("alone {alone:?}, batched {batched:?}").into());
         }
         told.push(format!("{CALLERS} answers equal, {runs} calls of the model"));
@@ -70,10 +72,10 @@ async fn an_annotation_makes_answers_come_through_batches_and_changes_none(space
 }
 
 async fn a_plain_container_serves_where_a_native_one_is_not_wanted(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     space.apply(MERGING_POLICY).await?;
     space.enforce_restricted().await?;
-    let annotations = format!("{ASKS}, groupage.dev/native-sidecar: Never");
+    let annotations = format!("{INJECT_ANNOTATION}, groupage.dev/native-sidecar: Never");
     space
         .apply(&ModelManifest { annotations: &annotations, args: ", --base, 20ms", ..ModelManifest::default() }.yaml())
         .await?;
@@ -84,8 +86,8 @@ async fn a_plain_container_serves_where_a_native_one_is_not_wanted(space: &TestN
         return Err("the sidecar is not a plain container".into());
     }
     let caller = TestClient::start(space).await?;
-    caller.reaches("model:80", "/health").await?;
-    let answers = caller.at_once("model:80", &predictions()).await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
+    let answers = caller.call_concurrently("model:80", &predictions()).await?;
     let good = answers.iter().filter(|answer| answer.status == 200).count();
     let shared = space.merged_metrics(&pods).await?.shared_batches();
     if good != CALLERS || shared < 1.0 {
@@ -95,7 +97,7 @@ async fn a_plain_container_serves_where_a_native_one_is_not_wanted(space: &TestN
 }
 
 async fn both_families_lead_through_the_sidecar(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     space.apply(&ModelManifest::default().yaml()).await?;
     let pods = space.deployment_ready("model").await?;
     let caller = TestClient::start(space).await?;
@@ -104,9 +106,9 @@ async fn both_families_lead_through_the_sidecar(space: &TestNamespace) -> CaseRe
     let mut told = Vec::new();
     for ip in &ips {
         let to = std::net::SocketAddr::new(ip.parse()?, 80).to_string();
-        caller.reaches(&to, "/health").await?;
+        caller.wait_until_reachable(&to, "/health").await?;
         let before = served(space, &pods).await?;
-        let answers = caller.at_once(&to, &predictions()).await?;
+        let answers = caller.call_concurrently(&to, &predictions()).await?;
         let through = served(space, &pods).await? - before;
         let good = answers.iter().filter(|answer| answer.status == 200).count();
         #[expect(clippy::cast_precision_loss, reason = "a few calls")]
@@ -127,7 +129,7 @@ async fn served(space: &TestNamespace, pods: &[Pod]) -> Result<f64, TestError> {
 }
 
 async fn a_namespace_label_enables_injection_and_a_pod_annotation_disables_it(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     space.cluster.kubectl.run(&["label", "namespace", &space.name, "groupage.dev/inject=enabled"]).await?;
     space.apply(&ModelManifest { annotations: "", ..ModelManifest::default() }.yaml()).await?;
     let no = ModelManifest { annotations: "groupage.dev/inject: disabled", ..ModelManifest::default() }.yaml();
@@ -141,7 +143,7 @@ async fn a_namespace_label_enables_injection_and_a_pod_annotation_disables_it(sp
 }
 
 async fn a_guaranteed_pod_stays_guaranteed(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     let resources = "{requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 100m, memory: 64Mi}}";
     space.apply(&ModelManifest { resources, ..ModelManifest::default() }.yaml()).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
@@ -153,7 +155,7 @@ async fn a_guaranteed_pod_stays_guaranteed(space: &TestNamespace) -> CaseResult 
 }
 
 async fn a_job_completes(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     let job = format!(
         "
 apiVersion: batch/v1
@@ -162,7 +164,7 @@ metadata: {{name: once}}
 spec:
   backoffLimit: 0
   template:
-    metadata: {{labels: {{job: once}}, annotations: {{{ASKS}}}}}
+    metadata: {{labels: {{job: once}}, annotations: {{{INJECT_ANNOTATION}}}}}
     spec:
       restartPolicy: Never
       containers:
@@ -188,7 +190,7 @@ spec:
 }
 
 async fn a_port_number_is_redirected_unless_the_installation_forbids_it(space: &TestNamespace) -> CaseResult {
-    let installation = installed(space).await?;
+    let installation = ensure_installed(space).await?;
     space.apply(MERGING_POLICY).await?;
     let redirects = |pod: &Pod| {
         pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten()).any(|one| one.name == REDIRECT)

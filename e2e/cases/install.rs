@@ -5,9 +5,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use super::{TestCase, case};
-use crate::installation::{self, NAMESPACE, RELEASE, installed};
+use crate::installation::{self, NAMESPACE, RELEASE, ensure_installed};
 use crate::test_namespace::TestNamespace;
-use crate::tools::root;
+use crate::tools::repository_root;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[
@@ -24,7 +24,7 @@ pub(super) const CASES_AT_LAST: &[TestCase] = &[case!("install", its_rights_were
 const ACCOUNT: &str = "groupage-controller";
 
 async fn replicas_are_ready_under_their_own_account_and_inject(space: &TestNamespace) -> CaseResult {
-    let installation = installed(space).await?;
+    let installation = ensure_installed(space).await?;
     let pods = installation.pods().await?;
     let account = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
     if pods.len() != 2 || pods.iter().any(|pod| account(pod).as_deref() != Some(ACCOUNT)) {
@@ -45,15 +45,15 @@ async fn replicas_are_ready_under_their_own_account_and_inject(space: &TestNames
 }
 
 async fn the_manifest_is_what_the_chart_renders_and_the_api_server_takes_it(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
-    let chart = root().join("charts/groupage").to_string_lossy().into_owned();
+    ensure_installed(space).await?;
+    let chart = repository_root().join("charts/groupage").to_string_lossy().into_owned();
     space.cluster.helm(&["lint", "--strict", &chart]).await?;
     // The same command as in `manifests/render.sh`.
     let template =
         ["template", RELEASE, &chart, "--namespace", NAMESPACE, "--set", "crds.enabled=false", "--skip-tests"];
     let rendered = space.cluster.helm(&template).await?;
     let rendered: Vec<_> = rendered.lines().filter(|line| !line.starts_with("# Source: ")).collect();
-    let manifest = std::fs::read_to_string(root().join("manifests/install.yaml"))?;
+    let manifest = std::fs::read_to_string(repository_root().join("manifests/install.yaml"))?;
     if !manifest.trim_end().ends_with(rendered.join("\n").trim_end()) {
         return Err("manifests/install.yaml is not what the chart renders: run manifests/render.sh".into());
     }
@@ -64,14 +64,14 @@ async fn the_manifest_is_what_the_chart_renders_and_the_api_server_takes_it(spac
     let taken = space.cluster.kubectl.run_with(&[&apply[..], &["--filename", "-"]].concat(), &all).await?;
     let taken = taken.lines().count();
     // The kustomize base for overlays, in the namespace of the installation.
-    let base = root().join("manifests").to_string_lossy().into_owned();
+    let base = repository_root().join("manifests").to_string_lossy().into_owned();
     let based = space.cluster.kubectl.run(&[&apply[..], &["--kustomize", &base]].concat()).await?;
     let based = based.lines().count();
     if based != taken {
         return Err(format!("`groupage install` prints {taken} objects, the kustomize base has {based}").into());
     }
     // A custom image must also be used for the injected pods.
-    let overlay = root().join("examples/kubernetes/overlay").to_string_lossy().into_owned();
+    let overlay = repository_root().join("examples/kubernetes/overlay").to_string_lossy().into_owned();
     let own = space.cluster.kubectl.run(&["kustomize", &overlay]).await?;
     let images: Vec<&str> = own.lines().filter(|line| line.contains("/groupage:")).map(str::trim).collect();
     if images.len() != 2 || !images.iter().all(|line| line.contains("registry.example/groupage:1")) {
@@ -81,7 +81,7 @@ async fn the_manifest_is_what_the_chart_renders_and_the_api_server_takes_it(spac
 }
 
 async fn the_charts_own_test_passes(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     let said = space.cluster.helm(&["test", RELEASE, "--namespace", NAMESPACE, "--logs"]).await?;
     if !said.contains("Succeeded") {
         return Err(said.into());
@@ -90,15 +90,15 @@ async fn the_charts_own_test_passes(space: &TestNamespace) -> CaseResult {
 }
 
 async fn an_upgrade_leaves_what_the_controller_wrote(space: &TestNamespace) -> CaseResult {
-    let installation = installed(space).await?;
-    let before = installation.believed().await?;
-    let chart = root().join("charts/groupage").to_string_lossy().into_owned();
-    let values = installation::values(&space.cluster)?;
+    let installation = ensure_installed(space).await?;
+    let before = installation.ca_bundles().await?;
+    let chart = repository_root().join("charts/groupage").to_string_lossy().into_owned();
+    let values = installation::chart_values(&space.cluster)?;
     let upgrade = ["upgrade", RELEASE, &chart, "--namespace", NAMESPACE, "--wait", "--timeout", "2m"];
     let other = ["--set=controller.logLevel=debug", "--set=injector.excludedNamespaces={left-alone}"];
     space.cluster.helm(&[&upgrade[..], &other, &values.each_ref().map(String::as_str)].concat()).await?;
-    installation.ready().await?;
-    let after = installation.believed().await?;
+    installation.wait_until_ready().await?;
+    let after = installation.ca_bundles().await?;
     if before != after {
         return Err("the webhook's certificates differ after an upgrade".into());
     }
@@ -108,7 +108,7 @@ async fn an_upgrade_leaves_what_the_controller_wrote(space: &TestNamespace) -> C
 }
 
 async fn its_rights_were_enough_and_nothing_failed(space: &TestNamespace) -> CaseResult {
-    let installation = installed(space).await?;
+    let installation = ensure_installed(space).await?;
     let logs = installation.logs().await?;
     verify_log(&logs)?;
     let pods = installation.pods().await?;

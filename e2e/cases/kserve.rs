@@ -10,10 +10,10 @@ use kube::ResourceExt;
 use super::manifests::MERGING_POLICY;
 use super::sidecar::wait_until_started;
 use super::{TestCase, case};
-use crate::installation::{has_sidecar, installed};
+use crate::installation::{ensure_installed, has_sidecar};
 use crate::test_client::TestClient;
 use crate::test_namespace::{TestNamespace, is_ready};
-use crate::tools::{quietly, root, said};
+use crate::tools::{output_or_error, repository_root, run_quietly};
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[case!(
@@ -62,18 +62,18 @@ spec:
 async fn an_annotated_python_server_is_ready_with_its_model_and_gives_through_batches_what_it_gives_alone(
     space: &TestNamespace,
 ) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     space.apply(MERGING_POLICY).await?;
     let kit = &space.cluster.kit;
     let python = kit.python.clone()?;
     let venv = python.parent().and_then(|bin| bin.parent()).ok_or("an interpreter without an environment")?;
-    let scripts = root().join("e2e/python");
+    let scripts = repository_root().join("e2e/python");
     let trained = kit.kept.join(format!("digits-{}", kit.run));
     let model = trained.join("served");
     std::fs::create_dir_all(&model)?;
-    run(&python, "tests/servers/train.py", &trained)?;
+    run_script(&python, "tests/servers/train.py", &trained)?;
     let rows = std::fs::read_to_string(trained.join("rows.json"))?;
-    let (mounts, volumes) = machine(&python, &[venv, &scripts, &model])?;
+    let (mounts, volumes) = machine_mounts(&python, &[venv, &scripts, &model])?;
     let manifest = DIGITS
         .replace("MOUNTS", &mounts)
         .replace("VOLUMES", &volumes)
@@ -92,7 +92,7 @@ async fn an_annotated_python_server_is_ready_with_its_model_and_gives_through_ba
     let pod = space.pod_ready(&pod.name_any()).await?;
     space.deployment_ready("digits").await?;
     let caller = TestClient::start(space).await?;
-    caller.reaches("digits:80", "/v2/health/ready").await?;
+    caller.wait_until_reachable("digits:80", "/v2/health/ready").await?;
     let around = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).ok_or("no address")?;
     let around = std::net::SocketAddr::new(around.parse()?, 8080).to_string();
     let calls: Vec<_> = rows
@@ -101,8 +101,8 @@ async fn an_annotated_python_server_is_ready_with_its_model_and_gives_through_ba
         .take(CALLERS)
         .map(|row| HttpCall::post(PREDICT, format!(r#"{{"instances": [{row}]}}"#)))
         .collect();
-    let alone = caller.in_turn(&around, &calls).await?;
-    let batched = caller.at_once("digits:80", &calls).await?;
+    let alone = caller.call_sequentially(&around, &calls).await?;
+    let batched = caller.call_concurrently("digits:80", &calls).await?;
     for (at, (alone, batched)) in alone.iter().zip(&batched).enumerate() {
         if alone.status != 200 || (alone.status, &alone.body) != (batched.status, &batched.body) {
             return Err(TestError::from(format!("call {at}: alone {alone:?}, batched {batched:?}")));
@@ -118,8 +118,8 @@ async fn an_annotated_python_server_is_ready_with_its_model_and_gives_through_ba
 
 /// Returns mounts and volumes for these folders of the machine, for its libraries, and for the base
 /// interpreter of the virtual environment, which may be located elsewhere.
-pub(super) fn machine(python: &Path, folders: &[&Path]) -> Result<(String, String), TestError> {
-    let base = quietly(Command::new(python).args(["-c", "import sys; print(sys.base_prefix)"]))?;
+pub(super) fn machine_mounts(python: &Path, folders: &[&Path]) -> Result<(String, String), TestError> {
+    let base = run_quietly(Command::new(python).args(["-c", "import sys; print(sys.base_prefix)"]))?;
     let mut places = vec![("/usr/lib".to_owned(), "/lib".to_owned()), ("/usr/lib64".to_owned(), "/lib64".to_owned())];
     for folder in [Path::new("/usr"), Path::new(base.trim())].iter().chain(folders) {
         let folder = folder.to_string_lossy().into_owned();
@@ -139,13 +139,13 @@ pub(super) fn machine(python: &Path, folders: &[&Path]) -> Result<(String, Strin
 
 /// Runs a script of the repository with an output folder. `tests/servers/train.py` for instance
 /// writes a model, and rows that it was not trained on.
-pub(super) fn run(python: &Path, script: &str, folder: &Path) -> Result<(), TestError> {
+pub(super) fn run_script(python: &Path, script: &str, folder: &Path) -> Result<(), TestError> {
     let mut command = Command::new(python);
-    command.arg("-B").arg(root().join(script)).arg(folder);
+    command.arg("-B").arg(repository_root().join(script)).arg(folder);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     // The script exits when its standard input is closed, hence at the latest with this process.
     let held = child.stdin.take();
     let output = child.wait_with_output()?;
     drop(held);
-    said(script, &output).map(drop)
+    output_or_error(script, &output).map(drop)
 }

@@ -53,9 +53,9 @@ async fn every_item_that_goes_through_a_service_is_accounted_for(space: &TestNam
     space.apply(POD).await?;
     space.pod_ready("ledger").await?;
     let items = if space.is_full_length() { 300_000 } else { 20_000 };
-    let caller = TestClient::of(space, "ledger");
-    caller.reaches("through:80", "/").await?;
-    let report = caller.ledger("through:80", items).await?;
+    let caller = TestClient::in_pod(space, "ledger");
+    caller.wait_until_reachable("through:80", "/").await?;
+    let report = caller.run_ledger("through:80", items).await?;
     let told = format!(
         "{} items, {} violations, innocent served {:.4}, shared {:.3}",
         report.items, report.violations, report.innocent_served, report.shared

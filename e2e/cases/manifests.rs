@@ -124,7 +124,7 @@ pub(super) struct ModelManifest<'a> {
 }
 
 /// Annotation that requests a sidecar.
-pub(super) const ASKS: &str = "groupage.dev/inject: enabled";
+pub(super) const INJECT_ANNOTATION: &str = "groupage.dev/inject: enabled";
 
 const INJECTED: &str = "
 apiVersion: apps/v1
@@ -159,7 +159,7 @@ spec:
 
 impl Default for ModelManifest<'_> {
     fn default() -> Self {
-        Self { replicas: 1, annotations: ASKS, args: "", target: "http", resources: "{}" }
+        Self { replicas: 1, annotations: INJECT_ANNOTATION, args: "", target: "http", resources: "{}" }
     }
 }
 

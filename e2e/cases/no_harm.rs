@@ -8,10 +8,10 @@ use groupage::testkit::remote::{LoadReport, ModelUpdate};
 use kube::ResourceExt;
 
 use super::manifests::ModelManifest;
-use super::policies::{status, until_counted, until_said_within};
+use super::policies::{status, wait_for_condition_within, wait_for_pod_counts};
 use super::{TestCase, case};
-use crate::cluster::until;
-use crate::installation::installed;
+use crate::cluster::retry_until;
+use crate::installation::ensure_installed;
 use crate::test_client::{RunningLoad, TestClient, change_model};
 use crate::test_namespace::TestNamespace;
 use crate::tools::now;
@@ -54,7 +54,7 @@ const DRAINED_MAX: Duration = Duration::from_secs(60);
 async fn a_model_that_becomes_slow_under_an_slo_answers_every_call_and_no_fewer_than_without_a_sidecar(
     space: &TestNamespace,
 ) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     space.apply(PROMISE).await?;
     let model = ModelManifest { args: ARGS, ..ModelManifest::default() };
     space.apply(&model.yaml()).await?;
@@ -63,13 +63,13 @@ async fn a_model_that_becomes_slow_under_an_slo_answers_every_call_and_no_fewer_
     space.apply(&plain).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?.name_any();
     let other = space.deployment_ready("plain").await?.pop().ok_or("no pod")?.name_any();
-    until_counted(space, "model", |pods| pods.connected == 1).await?;
+    wait_for_pod_counts(space, "model", |pods| pods.connected == 1).await?;
     let (caller, beside) = (TestClient::start(space).await?, TestClient::start_as(space, "beside").await?);
-    caller.reaches("model:80", "/health").await?;
-    beside.reaches("plain:80", "/health").await?;
-    let load = caller.load("model:80", Route::Predict, RATE).await?;
-    let direct = beside.load("plain:80", Route::Predict, RATE).await?;
-    until_said_within(space, "model", "SLOMet=True", SAID_MAX).await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
+    beside.wait_until_reachable("plain:80", "/health").await?;
+    let load = caller.start_load("model:80", Route::Predict, RATE).await?;
+    let direct = beside.start_load("plain:80", Route::Predict, RATE).await?;
+    wait_for_condition_within(space, "model", "SLOMet=True", SAID_MAX).await?;
 
     let curve = |times| ModelUpdate { curve: Some((QUICK.0 * times, QUICK.1 * times)), ..ModelUpdate::default() };
     for pod in [&pod, &other] {
@@ -77,7 +77,7 @@ async fn a_model_that_becomes_slow_under_an_slo_answers_every_call_and_no_fewer_
     }
     let begun = now();
     let kept = compare_loads(&load, &direct).await?;
-    let missed = until_said_within(space, "model", "SLOMet=False/Missed", SAID_MAX).await?;
+    let missed = wait_for_condition_within(space, "model", "SLOMet=False/Missed", SAID_MAX).await?;
     let missed_after = now().duration_since(begun).as_secs_f64();
     let merging = verify_status(space, &pod, &missed).await?;
 
@@ -85,7 +85,7 @@ async fn a_model_that_becomes_slow_under_an_slo_answers_every_call_and_no_fewer_
         change_model(space, pod, &curve(1)).await?;
     }
     wait_until_drained(&direct).await?;
-    let (report, plain) = (load.end().await?, direct.end().await?);
+    let (report, plain) = (load.stop().await?, direct.stop().await?);
     let told = format!(
         "slow for {LOOKS} looks: {kept}; SLOMet=False after {missed_after:.0} s: {missed}; {merging}; {} calls, {} refused, {} failed, p99 {:?}; \
          without a sidecar {} calls, {} lost, p99 {:?}",
@@ -94,10 +94,10 @@ async fn a_model_that_becomes_slow_under_an_slo_answers_every_call_and_no_fewer_
         report.failed,
         report.p99,
         plain.offered,
-        plain.lost(),
+        plain.not_served(),
         plain.p99
     );
-    if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+    if report.not_served() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
 }
 
 /// Compares the number of answers with and without the sidecar, interval by interval.
@@ -146,8 +146,8 @@ async fn verify_status(space: &TestNamespace, pod: &str, missed: &str) -> Result
 
 /// Waits until the model has almost no backlog.
 async fn wait_until_drained(load: &RunningLoad<'_>) -> Result<(), TestError> {
-    until("the calls that wait without a sidecar", DRAINED_MAX, async || match load.now().await? {
-        now if now.offered <= now.served + now.lost() + 20 => Ok(()),
+    retry_until("the calls that wait without a sidecar", DRAINED_MAX, async || match load.now().await? {
+        now if now.offered <= now.served + now.not_served() + 20 => Ok(()),
         now => Err(TestError::from(format!("{now:?}"))),
     })
     .await
@@ -163,27 +163,27 @@ const CALLS: u64 = 600;
 async fn a_model_that_takes_one_item_a_call_loses_nothing_and_the_policy_reports_it(
     space: &TestNamespace,
 ) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     space.apply(&PROMISE.replace("  slo: {latencyP99: 100ms}\n", "  scheduling: {policy: WorkConserving}\n")).await?;
     space.apply(&ModelManifest { args: ONE_ITEM, ..ModelManifest::default() }.yaml()).await?;
     space.deployment_ready("model").await?;
-    until_counted(space, "model", |pods| pods.connected == 1).await?;
+    wait_for_pod_counts(space, "model", |pods| pods.connected == 1).await?;
     let caller = TestClient::start(space).await?;
-    caller.reaches("model:80", "/health").await?;
-    let load = caller.load("model:80", Route::Predict, BUSY).await?;
-    let refused = until_said_within(space, "model", "Merging=False/MergeRefused", SAID_MAX).await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
+    let load = caller.start_load("model:80", Route::Predict, BUSY).await?;
+    let refused = wait_for_condition_within(space, "model", "Merging=False/MergeRefused", SAID_MAX).await?;
     load.wait_until_served(CALLS).await?;
-    let report = load.end().await?;
-    let ready = until_said_within(space, "model", "Ready=True", SAID_MAX).await?;
-    let events = until("the Event of it", SAID_MAX, async || {
+    let report = load.stop().await?;
+    let ready = wait_for_condition_within(space, "model", "Ready=True", SAID_MAX).await?;
+    let events = retry_until("the Event of it", SAID_MAX, async || {
         let selector = "reason=MergeRefused,involvedObject.kind=BatchPolicy";
         let events = ["get", "events", "--field-selector", selector, "--output=jsonpath={.items[*].message}"];
         let said = space.kubectl(&events).await?;
         if said.is_empty() { Err(TestError::from("there is none")) } else { Ok(said) }
     })
     .await?;
-    let told = format!("{refused}; Ready: {ready}; {} calls, {} lost", report.offered, report.lost());
-    if report.lost() > 0 || events != refused {
+    let told = format!("{refused}; Ready: {ready}; {} calls, {} lost", report.offered, report.not_served());
+    if report.not_served() > 0 || events != refused {
         Err(format!("{told}; Events {events:?}; {report:?}").into())
     } else {
         Ok(told)

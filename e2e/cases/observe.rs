@@ -8,11 +8,11 @@ use groupage::testkit::Route;
 use kube::ResourceExt;
 
 use super::manifests::ModelManifest;
-use super::policies::{status, until_counted};
-use super::sidecar::{CALLERS, embeddings, predictions, same};
+use super::policies::{status, wait_for_pod_counts};
+use super::sidecar::{CALLERS, embeddings, is_same_answer, predictions};
 use super::{TestCase, case};
-use crate::cluster::until;
-use crate::installation::installed;
+use crate::cluster::retry_until;
+use crate::installation::ensure_installed;
 use crate::test_client::{TestClient, model_stats};
 use crate::test_namespace::{MetricsSnapshot, TestNamespace};
 use crate::tools::now;
@@ -43,25 +43,27 @@ spec:
 ";
 
 async fn mode_observe_predicts_the_effect_of_batching(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     space.apply(OBSERVE).await?;
     space.apply(&ModelManifest { args: ", --items-max, '0', --base, 8ms", ..ModelManifest::default() }.yaml()).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
     let pods = [pod.clone()];
     let name = pod.name_any();
-    until_counted(space, "model", |pods| (pods.connected, pods.on_current) == (1, 1)).await?;
+    wait_for_pod_counts(space, "model", |pods| (pods.connected, pods.on_current) == (1, 1)).await?;
     let caller = TestClient::start(space).await?;
-    caller.reaches("model:80", "/health").await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
 
     // Verify answers, and the calls received by the server.
     let around = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).ok_or("no address")?;
     let around = std::net::SocketAddr::new(around.parse()?, 8080).to_string();
     for calls in [embeddings(), predictions()] {
-        let alone = caller.in_turn(&around, &calls).await?;
+        let alone = caller.call_sequentially(&around, &calls).await?;
         let before = model_stats(space, &name).await?;
-        let observed = caller.at_once("model:80", &calls).await?;
+        let observed = caller.call_concurrently("model:80", &calls).await?;
         let seen = model_stats(space, &name).await?.since(&before);
-        if let Some((alone, observed)) = alone.iter().zip(&observed).find(|(alone, observed)| !same(alone, observed)) {
+        if let Some((alone, observed)) =
+            alone.iter().zip(&observed).find(|(alone, observed)| !is_same_answer(alone, observed))
+        {
             return Err(format!("alone {alone:?}, observed {observed:?}").into());
         }
         if seen.calls != CALLERS as u64 {
@@ -69,8 +71,8 @@ async fn mode_observe_predicts_the_effect_of_batching(space: &TestNamespace) -> 
         }
     }
     let before = model_stats(space, &name).await?;
-    let load = caller.load("model:80", Route::Predict, RATE).await?;
-    let predicted = until("what is predicted", TOLD_MAX, async || {
+    let load = caller.start_load("model:80", Route::Predict, RATE).await?;
+    let predicted = retry_until("what is predicted", TOLD_MAX, async || {
         let predicted = status(space, "model").await?.predicted;
         predicted.as_ref().and_then(describe_prediction).ok_or_else(|| TestError::from(format!("{predicted:?}")))
     })
@@ -78,7 +80,7 @@ async fn mode_observe_predicts_the_effect_of_batching(space: &TestNamespace) -> 
     // The latency of lone calls is known now, so a prediction is made for every further call.
     let known = space.metrics(&pod).await?;
     load.wait_until_served(FURTHER).await?;
-    let alone = load.end().await?;
+    let alone = load.stop().await?;
     let seen = model_stats(space, &name).await?.since(&before);
     let metrics = space.metrics(&pod).await?;
     let counted = metrics.sum("groupage_predicted_calls_total", &[]);
@@ -86,7 +88,8 @@ async fn mode_observe_predicts_the_effect_of_batching(space: &TestNamespace) -> 
     let left_out = |metrics: &MetricsSnapshot| metrics.sum("groupage_unpredicted_calls_total", &[]);
     let left_out = left_out(&metrics) - left_out(&known);
     let told = format!("{} calls one by one, {counted} predicted: {predicted}", seen.calls);
-    if (alone.lost(), seen.calls, seen.items) != (0, alone.served, alone.served) || metrics.shared_batches() > 0.0 {
+    if (alone.not_served(), seen.calls, seen.items) != (0, alone.served, alone.served) || metrics.shared_batches() > 0.0
+    {
         return Err(format!("{told}; {} shared, {seen:?}, {alone:?}", metrics.shared_batches()).into());
     }
     #[expect(clippy::cast_precision_loss, reason = "some hundreds of calls")]
@@ -95,24 +98,24 @@ async fn mode_observe_predicts_the_effect_of_batching(space: &TestNamespace) -> 
     }
 
     // Enable batching under the same load.
-    let load = caller.load("model:80", Route::Predict, RATE).await?;
+    let load = caller.start_load("model:80", Route::Predict, RATE).await?;
     let begun = now();
     space.kubectl(&["patch", "bpol", "model", "--type=merge", "--patch", r#"{"spec":{"mode":"Batch"}}"#]).await?;
-    until("a shared batch", BATCHED_MAX, async || match space.merged_metrics(&pods).await?.shared_batches() {
+    retry_until("a shared batch", BATCHED_MAX, async || match space.merged_metrics(&pods).await?.shared_batches() {
         shared if shared > 0.0 => Ok(()),
         _ => Err(TestError::from("nothing was shared")),
     })
     .await?;
     let shared_after = now().duration_since(begun).as_secs_f64();
     load.wait_until_served(200).await?;
-    let report = load.end().await?;
+    let report = load.stop().await?;
     let mean = space.merged_metrics(&pods).await?.batch_mean();
     let told = format!(
         "{told}; a first shared batch {shared_after:.1} s after the edit, mean batch {mean:.2}; {} calls, {} lost",
         report.offered,
-        report.lost()
+        report.not_served()
     );
-    if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+    if report.not_served() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
 }
 
 /// Describes the prediction if it is complete and batching would save time.

@@ -7,11 +7,11 @@ use groupage::api::v1alpha1::{BatchPolicyStatus, PodCounts};
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::manifests::{ASKS, ModelManifest};
+use super::manifests::{INJECT_ANNOTATION, ModelManifest};
 use super::sidecar::predictions;
 use super::{TestCase, case};
-use crate::cluster::until;
-use crate::installation::installed;
+use crate::cluster::retry_until;
+use crate::installation::ensure_installed;
 use crate::test_client::TestClient;
 use crate::test_namespace::TestNamespace;
 use crate::{CaseResult, TestError};
@@ -47,18 +47,22 @@ pub(super) async fn status(space: &TestNamespace, name: &str) -> Result<BatchPol
 
 /// Waits for a condition of a policy, such as `Accepted=True` or `Accepted=False/Invalid`. Returns
 /// its message.
-pub(super) async fn until_said(space: &TestNamespace, name: &str, condition: &str) -> Result<String, TestError> {
-    until_said_within(space, name, condition, SAID_MAX).await
+pub(super) async fn wait_for_condition(
+    space: &TestNamespace,
+    name: &str,
+    condition: &str,
+) -> Result<String, TestError> {
+    wait_for_condition_within(space, name, condition, SAID_MAX).await
 }
 
 /// Like [`until_said`], with another time limit.
-pub(super) async fn until_said_within(
+pub(super) async fn wait_for_condition_within(
     space: &TestNamespace,
     name: &str,
     condition: &str,
     limit: Duration,
 ) -> Result<String, TestError> {
-    until(&format!("policy {name}, {condition}"), limit, async || {
+    retry_until(&format!("policy {name}, {condition}"), limit, async || {
         let status = status(space, name).await?;
         let said: Vec<_> = status
             .conditions
@@ -76,12 +80,12 @@ pub(super) async fn until_said_within(
 }
 
 /// Waits until the pod counts of a policy meet a predicate.
-pub(super) async fn until_counted(
+pub(super) async fn wait_for_pod_counts(
     space: &TestNamespace,
     name: &str,
     is_so: impl Fn(&PodCounts) -> bool,
 ) -> Result<PodCounts, TestError> {
-    until(&format!("the pods of policy {name}"), SAID_MAX, async || {
+    retry_until(&format!("the pods of policy {name}"), SAID_MAX, async || {
         let pods = status(space, name).await?.pods.ok_or("no counts")?;
         if is_so(&pods) { Ok(pods) } else { Err(format!("{pods:?}").into()) }
     })
@@ -89,19 +93,20 @@ pub(super) async fn until_counted(
 }
 
 async fn the_status_of_a_policy_counts_its_pods_and_names_what_is_wrong(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     space.apply(POLICY).await?;
-    until_said(space, "model", "Accepted=False/TargetNotFound").await?;
+    wait_for_condition(space, "model", "Accepted=False/TargetNotFound").await?;
     space.apply(&ModelManifest { replicas: 2, ..ModelManifest::default() }.yaml()).await?;
     space.deployment_ready("model").await?;
-    until_said(space, "model", "Accepted=True").await?;
-    let captured = until_said(space, "model", "TrafficCaptured=True").await?;
-    let pods = until_counted(space, "model", |pods| (pods.matched, pods.injected, pods.captured) == (2, 2, 2)).await?;
+    wait_for_condition(space, "model", "Accepted=True").await?;
+    let captured = wait_for_condition(space, "model", "TrafficCaptured=True").await?;
+    let pods =
+        wait_for_pod_counts(space, "model", |pods| (pods.matched, pods.injected, pods.captured) == (2, 2, 2)).await?;
     let profile = status(space, "model").await?.current_profile.ok_or("no profile is in force")?;
     space.kubectl(&["get", "bprof", &profile]).await?;
     // If two policies target the same workload, the newer one is rejected.
     space.apply(&POLICY.replace("name: model}\nspec", "name: younger}\nspec")).await?;
-    let conflict = until_said(space, "younger", "Accepted=False/Conflicted").await?;
+    let conflict = wait_for_condition(space, "younger", "Accepted=False/Conflicted").await?;
     space.kubectl(&["delete", "bpol", "younger"]).await?;
     let table = space.kubectl(&["get", "bpol"]).await?;
     if !table.contains("500ms") {
@@ -119,24 +124,24 @@ async fn the_status_of_a_policy_counts_its_pods_and_names_what_is_wrong(space: &
 }
 
 async fn a_numeric_target_port_is_reported_and_loopback_captures_it(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     // Pod Security `restricted` excludes redirection.
     space.enforce_restricted().await?;
     space.apply(&format!("{POLICY}  scheduling: {{policy: WorkConserving}}\n")).await?;
     space.apply(&ModelManifest { target: "8080", ..ModelManifest::default() }.yaml()).await?;
     space.deployment_ready("model").await?;
-    let around = until_said(space, "model", "TrafficCaptured=False/Bypassed").await?;
+    let around = wait_for_condition(space, "model", "TrafficCaptured=False/Bypassed").await?;
     if !around.contains("svc/model") {
         return Err(format!("the message does not name the Service: {around}").into());
     }
-    let annotations = format!("{ASKS}, groupage.dev/app-listen: 'arg:--listen=127.0.0.1:8080'");
+    let annotations = format!("{INJECT_ANNOTATION}, groupage.dev/app-listen: 'arg:--listen=127.0.0.1:8080'");
     let model =
         ModelManifest { target: "8080", annotations: &annotations, args: ", --base, 20ms", ..ModelManifest::default() };
     space.apply(&model.yaml()).await?;
     let pods = space.deployment_ready("model").await?;
-    until_said(space, "model", "TrafficCaptured=True").await?;
+    wait_for_condition(space, "model", "TrafficCaptured=True").await?;
     let caller = TestClient::start(space).await?;
-    caller.reaches("model:80", "/health").await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
     // Call the same port at every address of the pod.
     let ips = pods.iter().flat_map(|pod| pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten()));
     let mut places = vec!["model:80".to_owned()];
@@ -145,7 +150,7 @@ async fn a_numeric_target_port_is_reported_and_loopback_captures_it(space: &Test
     }
     let before = space.merged_metrics(&pods).await?.shared_batches();
     for place in &places {
-        let answers = caller.at_once(place, &predictions()).await?;
+        let answers = caller.call_concurrently(place, &predictions()).await?;
         if let Some(bad) = answers.iter().find(|answer| answer.status != 200) {
             return Err(format!("{place}: {bad:?}").into());
         }

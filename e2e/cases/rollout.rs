@@ -5,7 +5,7 @@ use groupage::testkit::Route;
 use super::manifests::{ModelManifest, batched};
 use super::{TestCase, case};
 use crate::CaseResult;
-use crate::installation::{has_sidecar, installed};
+use crate::installation::{ensure_installed, has_sidecar};
 use crate::test_client::TestClient;
 use crate::test_namespace::TestNamespace;
 
@@ -35,7 +35,7 @@ async fn a_rolling_restart_under_load_loses_no_call(space: &TestNamespace) -> Ca
 
 /// The injected configuration alone controls termination, since the application configures none.
 async fn a_rolling_restart_of_injected_pods_loses_no_call(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     space.apply(&ModelManifest { replicas: 2, args: QUICK, ..ModelManifest::default() }.yaml()).await?;
     if !space.deployment_ready("model").await?.iter().all(has_sidecar) {
         return Err("a pod requested a sidecar and has none".into());
@@ -45,8 +45,8 @@ async fn a_rolling_restart_of_injected_pods_loses_no_call(space: &TestNamespace)
 
 async fn restarted_under_load(space: &TestNamespace) -> CaseResult {
     let caller = TestClient::start(space).await?;
-    caller.reaches("model:80", "/health").await?;
-    let load = caller.load("model:80", Route::Predict, RATE).await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
+    let load = caller.start_load("model:80", Route::Predict, RATE).await?;
     let restarts = if space.is_full_length() { 20 } else { 3 };
     for _ in 0..restarts {
         space.kubectl(&["rollout", "restart", "deployment/model"]).await?;
@@ -54,10 +54,10 @@ async fn restarted_under_load(space: &TestNamespace) -> CaseResult {
         space.deployment_ready("model").await?;
     }
     load.wait_until_served(100).await?;
-    let report = load.end().await?;
+    let report = load.stop().await?;
     let told = format!(
         "{restarts} restarts, {} calls, {} refused, {} failed, {} wrong, p99 {:.1?}",
         report.offered, report.refused, report.failed, report.wrong, report.p99
     );
-    if report.lost() > 0 { Err(told.into()) } else { Ok(told) }
+    if report.not_served() > 0 { Err(told.into()) } else { Ok(told) }
 }

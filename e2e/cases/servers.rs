@@ -19,9 +19,9 @@ use serde_json::Value;
 use self::deployment::{DeployedServer, PodSecurity, WorkloadSnapshot};
 use self::table::ServerSpec;
 use super::manifests::{MERGING_POLICY, MODEL};
-use super::sidecar::same;
+use super::sidecar::is_same_answer;
 use super::{Requirement, TestCase};
-use crate::installation::{has_sidecar, installed};
+use crate::installation::{ensure_installed, has_sidecar};
 use crate::test_client::TestClient;
 use crate::test_namespace::{MetricsSnapshot, TestNamespace};
 use crate::{CaseResult, TestError};
@@ -79,7 +79,7 @@ const ROUNDS_MAX: usize = 20;
 const NEW_CONNECTIONS: usize = 4;
 
 async fn one_annotation_captures(space: &TestNamespace, server: &ServerSpec, security: PodSecurity) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     if security == PodSecurity::Restricted {
         space.enforce_restricted().await?;
     }
@@ -92,14 +92,14 @@ async fn one_annotation_captures(space: &TestNamespace, server: &ServerSpec, sec
     let pods = space.deployment_ready("server").await?;
     let before = WorkloadSnapshot::read(space, &pods).await?;
     let caller = TestClient::start(space).await?;
-    caller.reaches(SERVICE, server.ready).await?;
-    let alone = caller.in_turn(SERVICE, &deployed.calls).await?;
+    caller.wait_until_reachable(SERVICE, server.ready).await?;
+    let alone = caller.call_sequentially(SERVICE, &deployed.calls).await?;
     if let Some(other) = alone.iter().find(|answer| answer.status != 200) {
         return Err(format!("alone it answers {other:?}").into());
     }
     let load = ExpectedCalls { caller: &caller, service: SERVICE, calls: &deployed.calls, alone: &alone };
     enable(space, server).await?;
-    caller.reaches(SERVICE, server.ready).await?;
+    caller.wait_until_reachable(SERVICE, server.ready).await?;
     let batches = through_the_sidecar(space, server, &load).await?;
     let restarted = Box::pin(restart(space, &load)).await?;
     disable(space).await?;
@@ -108,7 +108,7 @@ async fn one_annotation_captures(space: &TestNamespace, server: &ServerSpec, sec
     if pods.iter().any(has_sidecar) || before != after {
         return Err(format!("before {before:?}\nafter {after:?}").into());
     }
-    caller.reaches(SERVICE, server.ready).await?;
+    caller.wait_until_reachable(SERVICE, server.ready).await?;
     load.at_once(&deployed.calls).await?;
     let by = server.recipe.unwrap_or("no recipe");
     Ok(format!("{} by {by}, {batches}; {restarted} calls while it restarts, none lost; taken out again", server.mode))
@@ -117,7 +117,7 @@ async fn one_annotation_captures(space: &TestNamespace, server: &ServerSpec, sec
 /// LitServe's address is only set in its script, and Pod Security excludes redirection: `enable`
 /// fails with an error that names the command to use.
 async fn cannot_be_captured(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     space.enforce_restricted().await?;
     let deployed = DeployedServer::apply(space, &table::LITSERVE, "server", PodSecurity::Restricted).await?;
     space.deployment_ready("server").await?;
@@ -129,8 +129,8 @@ async fn cannot_be_captured(space: &TestNamespace) -> CaseResult {
     let fixed = ["enable", "deploy/server", "--fix-services", "--namespace", &space.name];
     space.cluster.groupage(&fixed, "").await?;
     let caller = TestClient::start(space).await?;
-    caller.reaches(SERVICE, table::LITSERVE.ready).await?;
-    let answers = caller.at_once(SERVICE, &deployed.calls).await?;
+    caller.wait_until_reachable(SERVICE, table::LITSERVE.ready).await?;
+    let answers = caller.call_concurrently(SERVICE, &deployed.calls).await?;
     if answers.iter().any(|answer| answer.status != 200) {
         return Err(format!("{answers:?}").into());
     }
@@ -229,7 +229,7 @@ pub(super) struct ExpectedCalls<'a> {
 impl ExpectedCalls<'_> {
     /// Sends the calls concurrently, each on a connection of its own, and compares the answers.
     async fn at_once(&self, calls: &[HttpCall]) -> Result<usize, TestError> {
-        self.compare(&self.caller.at_once(self.service, calls).await?)
+        self.compare(&self.caller.call_concurrently(self.service, calls).await?)
     }
 
     /// Sends calls repeatedly until `over` is set: `new` calls at once, each on a new connection,
@@ -239,14 +239,14 @@ impl ExpectedCalls<'_> {
         while !over.load(Ordering::Relaxed) {
             count += match new {
                 Some(number) => self.at_once(&self.calls[..number]).await?,
-                None => self.compare(&self.caller.in_turn(self.service, self.calls).await?)?,
+                None => self.compare(&self.caller.call_sequentially(self.service, self.calls).await?)?,
             };
         }
         Ok(count)
     }
 
     fn compare(&self, answers: &[CallResponse]) -> Result<usize, TestError> {
-        match self.alone.iter().zip(answers).find(|(alone, answer)| !same(alone, answer)) {
+        match self.alone.iter().zip(answers).find(|(alone, answer)| !is_same_answer(alone, answer)) {
             Some((alone, other)) => Err(format!("alone {alone:?}, through the Service {other:?}").into()),
             None => Ok(answers.len()),
         }

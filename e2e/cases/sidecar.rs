@@ -10,9 +10,9 @@ use kube::ResourceExt;
 
 use super::manifests::{batched, merged};
 use super::{TestCase, case};
-use crate::cluster::until;
-use crate::test_client::{TestClient, change_model, model_stats, open_model};
-use crate::test_namespace::{TestNamespace, condition, is_ready};
+use crate::cluster::retry_until;
+use crate::test_client::{TestClient, change_model, model_stats, start_listening};
+use crate::test_namespace::{TestNamespace, has_condition, is_ready};
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[
@@ -45,17 +45,17 @@ async fn callers_get_through_batches_what_they_get_alone(space: &TestNamespace) 
     let pods = space.deployment_ready("model").await?;
     let model = pods.first().ok_or("no pod")?.name_any();
     let caller = TestClient::start(space).await?;
-    caller.reaches("direct:80", "/health").await?;
-    caller.reaches("model:80", "/health").await?;
+    caller.wait_until_reachable("direct:80", "/health").await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
     let mut told = Vec::new();
     for (name, calls) in [("embeddings", embeddings()), ("predict", predictions())] {
-        let alone = caller.in_turn("direct:80", &calls).await?;
+        let alone = caller.call_sequentially("direct:80", &calls).await?;
         let before = model_stats(space, &model).await?;
-        let batched = caller.at_once("model:80", &calls).await?;
+        let batched = caller.call_concurrently("model:80", &calls).await?;
         let runs = model_stats(space, &model).await?.since(&before).calls;
-        let equal = alone.iter().zip(&batched).filter(|(alone, batched)| same(alone, batched)).count();
+        let equal = alone.iter().zip(&batched).filter(|(alone, batched)| is_same_answer(alone, batched)).count();
         if equal != CALLERS {
-            let other = alone.iter().zip(&batched).find(|(alone, batched)| !same(alone, batched));
+            let other = alone.iter().zip(&batched).find(|(alone, batched)| !is_same_answer(alone, batched));
             return Err(format!("{name}: {equal} of {CALLERS} answers are equal; {other:?}").into());
         }
         if runs * 2 > CALLERS as u64 {
@@ -76,7 +76,7 @@ async fn callers_get_through_batches_what_they_get_alone(space: &TestNamespace) 
 
 /// Compares all that a client can observe. The `usage` of an embeddings response covers the
 /// client's own part only, so the whole body is compared.
-pub(super) fn same(alone: &CallResponse, batched: &CallResponse) -> bool {
+pub(super) fn is_same_answer(alone: &CallResponse, batched: &CallResponse) -> bool {
     (alone.status, alone.header("content-type"), &alone.body)
         == (batched.status, batched.header("content-type"), &batched.body)
 }
@@ -89,11 +89,11 @@ async fn a_pod_is_ready_only_when_model_and_sidecar_are(space: &TestNamespace) -
     if is_ready(&pod) {
         return Err("the pod is ready before its model listens".into());
     }
-    open_model(space, &pod.name_any()).await?;
+    start_listening(space, &pod.name_any()).await?;
     space.pod_ready(&pod.name_any()).await?;
     space.deployment_ready("model").await?;
     let caller = TestClient::start(space).await?;
-    caller.reaches("model:80", "/health").await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
     Ok("not ready while the model was closed, ready when it listened".to_owned())
 }
 
@@ -101,23 +101,23 @@ async fn a_model_that_becomes_slower_is_learned_anew(space: &TestNamespace) -> C
     space.apply(&batched(1, ", --base, 5ms, --per-item, 50us, --queue, '100000'", "", "")).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
     let caller = TestClient::start(space).await?;
-    caller.reaches("model:80", "/health").await?;
-    let load = caller.load("model:80", Route::Predict, 100.0).await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
+    let load = caller.start_load("model:80", Route::Predict, 100.0).await?;
     let before = wait_until_learned(space, &pod, 0.004, 0.012).await?;
     let curve = Some((Duration::from_millis(40), Duration::from_micros(50)));
     change_model(space, &pod.name_any(), &ModelUpdate { curve, ..ModelUpdate::default() }).await?;
     let after = wait_until_learned(space, &pod, 0.035, 0.060).await?;
-    let report = load.end().await?;
+    let report = load.stop().await?;
     if report.wrong > 0 {
         return Err(format!("{report:?}").into());
     }
-    let (before, after, lost) = (before * 1e3, after * 1e3, report.lost());
+    let (before, after, lost) = (before * 1e3, after * 1e3, report.not_served());
     Ok(format!("{before:.1} ms a call, then {after:.1} ms; {} calls, {lost} lost", report.offered))
 }
 
 /// Waits until the learned fixed cost of a call lies within these bounds, in seconds. Returns it.
 async fn wait_until_learned(space: &TestNamespace, pod: &Pod, least: f64, most: f64) -> Result<f64, TestError> {
-    until("what the sidecar learned", LEARNED_MAX, async || {
+    retry_until("what the sidecar learned", LEARNED_MAX, async || {
         let metrics = space.metrics(pod).await?;
         let fixed = metrics.sum("groupage_model_fixed_seconds", &[]);
         let (limit, batch) = (metrics.sum("groupage_slots_limit", &[]), metrics.batch_mean());
@@ -130,14 +130,15 @@ async fn wait_until_learned(space: &TestNamespace, pod: &Pod, least: f64, most: 
 /// Waits until both containers of the only pod with this label have started and the sidecar's
 /// readiness was probed. Returns the pod.
 pub(super) async fn wait_until_started(space: &TestNamespace, label: &str) -> Result<Pod, TestError> {
-    let named =
-        until("a pod", Duration::from_secs(30), async || space.pods(label).await?.pop().ok_or_else(|| "none".into()));
+    let named = retry_until("a pod", Duration::from_secs(30), async || {
+        space.pods(label).await?.pop().ok_or_else(|| "none".into())
+    });
     let name = named.await?.name_any();
     let both = |pod: Option<&Pod>| {
         let Some(status) = pod.and_then(|pod| pod.status.as_ref()) else { return false };
         let models = status.container_statuses.iter().flatten();
         let mut all = status.init_container_statuses.iter().flatten().chain(models);
-        pod.is_some_and(|pod| condition(pod, "Initialized")) && all.all(|one| one.started == Some(true))
+        pod.is_some_and(|pod| has_condition(pod, "Initialized")) && all.all(|one| one.started == Some(true))
     };
     space.wait(&name, "both containers have started", both).await
 }

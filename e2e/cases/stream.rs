@@ -9,10 +9,10 @@ use kube::ResourceExt;
 use kube::api::DeleteParams;
 
 use super::manifests::ModelManifest;
-use super::policies::{POLICY, status, until_counted, until_said};
+use super::policies::{POLICY, status, wait_for_condition, wait_for_pod_counts};
 use super::{TestCase, case};
-use crate::cluster::until;
-use crate::installation::installed;
+use crate::cluster::retry_until;
+use crate::installation::ensure_installed;
 use crate::test_client::TestClient;
 use crate::test_namespace::{MetricsSnapshot, TestNamespace};
 use crate::tools::now;
@@ -33,15 +33,15 @@ const BACK_MAX: Duration = Duration::from_secs(90);
 const EDITS: [u32; 5] = [4, 9, 16, 25, 36];
 
 async fn sidecars_connect_and_an_edit_is_in_force_within_two_seconds(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     space.apply(POLICY).await?;
     space.apply(&ModelManifest { replicas: 2, ..ModelManifest::default() }.yaml()).await?;
     let pods = space.deployment_ready("model").await?;
-    until_counted(space, "model", |pods| (pods.injected, pods.connected, pods.on_current) == (2, 2, 2)).await?;
-    until_said(space, "model", "Programmed=True").await?;
+    wait_for_pod_counts(space, "model", |pods| (pods.injected, pods.connected, pods.on_current) == (2, 2, 2)).await?;
+    wait_for_condition(space, "model", "Programmed=True").await?;
     let caller = TestClient::start(space).await?;
-    caller.reaches("model:80", "/health").await?;
-    let load = caller.load("model:80", Route::Predict, 100.0).await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
+    let load = caller.start_load("model:80", Route::Predict, 100.0).await?;
     let (mut times, mut reported) = (Vec::new(), Vec::new());
     for edit in EDITS {
         let patch = format!(r#"{{"spec":{{"limits":{{"batchItemsMax":{edit}}}}}}}"#);
@@ -50,7 +50,7 @@ async fn sidecars_connect_and_an_edit_is_in_force_within_two_seconds(space: &Tes
             ["patch", "bpol", "model", "--type=merge", "--patch", &patch, "--output=jsonpath={.metadata.generation}"];
         let generation = space.kubectl(&patch).await?.trim().parse::<i64>()?;
         let begun = now();
-        until(&format!("batchItemsMax {edit}"), IN_FORCE_MAX * 5, async || {
+        retry_until(&format!("batchItemsMax {edit}"), IN_FORCE_MAX * 5, async || {
             for pod in &pods {
                 let wanted = ["limit=\"batch_items_max\"", "source=\"policy\""];
                 let found = space.metrics(pod).await?.sum("groupage_limit", &wanted);
@@ -63,7 +63,7 @@ async fn sidecars_connect_and_an_edit_is_in_force_within_two_seconds(space: &Tes
         .await?;
         times.push(now().duration_since(begun));
         let begun = now();
-        until(&format!("Programmed of generation {generation}"), IN_FORCE_MAX * 5, async || {
+        retry_until(&format!("Programmed of generation {generation}"), IN_FORCE_MAX * 5, async || {
             let status = status(space, "model").await?;
             let is_so = status.conditions.iter().any(|one| {
                 one.type_ == "Programmed" && one.status == "True" && one.observed_generation == Some(generation)
@@ -73,7 +73,7 @@ async fn sidecars_connect_and_an_edit_is_in_force_within_two_seconds(space: &Tes
         .await?;
         reported.push(now().duration_since(begun));
     }
-    let report = load.end().await?;
+    let report = load.stop().await?;
     times.sort_unstable();
     reported.sort_unstable();
     // The median is used: each time includes the duration of the check, and the machine may pause
@@ -86,16 +86,16 @@ async fn sidecars_connect_and_an_edit_is_in_force_within_two_seconds(space: &Tes
         slowest.as_secs_f64(),
         reported[reported.len() / 2].as_secs_f64(),
         report.offered,
-        report.lost()
+        report.not_served()
     );
     if middle > IN_FORCE_MAX
         || reported[reported.len() / 2] > IN_FORCE_MAX
         || slowest > IN_FORCE_MAX * 2
-        || report.lost() > 0
+        || report.not_served() > 0
     {
         return Err(format!("{told}: {report:?}").into());
     }
-    until_counted(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
+    wait_for_pod_counts(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
     Ok(told)
 }
 
@@ -140,18 +140,20 @@ spec:
 ";
 
 /// Returns `true` if a sidecar has received the policy [`VISIBLE_POLICY`].
-fn is_told(metrics: &MetricsSnapshot) -> bool {
+fn has_received_policy(metrics: &MetricsSnapshot) -> bool {
     metrics.sum("groupage_limit", &["limit=\"batch_items_max\"", "source=\"policy\""]) > 0.0
 }
 
 async fn an_invalid_or_foreign_token_opens_no_stream(space: &TestNamespace) -> CaseResult {
-    let installation = installed(space).await?;
+    let installation = ensure_installed(space).await?;
     space.apply(VISIBLE_POLICY).await?;
     space.apply(&ModelManifest::default().yaml()).await?;
     let victim = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
-    until("the message to the victim", BACK_MAX, async || match is_told(&space.metrics(&victim).await?) {
-        true => Ok(()),
-        false => Err(TestError::from("nothing")),
+    retry_until("the message to the victim", BACK_MAX, async || {
+        match has_received_policy(&space.metrics(&victim).await?) {
+            true => Ok(()),
+            false => Err(TestError::from("nothing")),
+        }
     })
     .await?;
     space.apply(&uninjected_pod("plain")).await?;
@@ -160,7 +162,7 @@ async fn an_invalid_or_foreign_token_opens_no_stream(space: &TestNamespace) -> C
     space.apply(&uninjected_pod("other")).await?;
     let other = space.pod_ready("other").await?;
     space.api::<Pod>().delete("plain", &DeleteParams::default().grace_period(0)).await?;
-    let bundle = installation.believed().await?.pop().unwrap_or_default();
+    let bundle = installation.ca_bundles().await?.pop().unwrap_or_default();
     let ca: String = String::from_utf8(bundle)?.lines().map(|line| format!("            {line}\n")).collect();
     let stolen = space.pod_token(&victim, "groupage.dev").await?;
     // The claims of the victim's token with an invalid signature.
@@ -197,12 +199,12 @@ async fn an_invalid_or_foreign_token_opens_no_stream(space: &TestNamespace) -> C
             })
             .await?;
         let what = format!("the end of {name}'s stream");
-        let count = until(&what, BACK_MAX, async || {
+        let count = retry_until(&what, BACK_MAX, async || {
             let metrics = space.metrics(&pod).await?;
             // A stream is open until its first message has been verified. That is when a stream
             // with the pod's own valid token is closed.
             let open = *reason != "goaway" && metrics.sum("groupage_controller_connected", &[]) > 0.0;
-            if open || is_told(&metrics) {
+            if open || has_received_policy(&metrics) {
                 return Ok(Err(TestError::from(format!("{name} has a stream"))));
             }
             let ends =
@@ -241,39 +243,39 @@ spec:
 }
 
 async fn calls_go_on_while_the_controller_is_killed_and_streams_come_back(space: &TestNamespace) -> CaseResult {
-    let installation = installed(space).await?;
+    let installation = ensure_installed(space).await?;
     space.apply(POLICY).await?;
     space.apply(&ModelManifest { replicas: 2, ..ModelManifest::default() }.yaml()).await?;
     let pods = space.deployment_ready("model").await?;
-    until_counted(space, "model", |pods| pods.connected == 2).await?;
+    wait_for_pod_counts(space, "model", |pods| pods.connected == 2).await?;
     let caller = TestClient::start(space).await?;
-    caller.reaches("model:80", "/health").await?;
-    let load = caller.load("model:80", Route::Predict, 100.0).await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
+    let load = caller.start_load("model:80", Route::Predict, 100.0).await?;
     let begun = now();
     for pod in installation.pods().await? {
         // Deleted without a grace period, as if the node had failed: no peer is notified.
         installation.kubectl(&["delete", "pod", &pod.name_any(), "--grace-period=0", "--force"]).await?;
     }
-    until("the break", BACK_MAX, async || {
+    retry_until("the break", BACK_MAX, async || {
         let open = space.merged_metrics(&pods).await?.sum("groupage_controller_connected", &[]);
         if open < 2.0 { Ok(()) } else { Err(TestError::from("both streams are open")) }
     })
     .await?;
-    let back = until("the streams", BACK_MAX, async || {
+    let back = retry_until("the streams", BACK_MAX, async || {
         let open = space.merged_metrics(&pods).await?.sum("groupage_controller_connected", &[]);
         if open > 1.5 { Ok(now().duration_since(begun)) } else { Err(TestError::from(format!("{open} are open"))) }
     })
     .await?;
-    installation.ready().await?;
-    until_counted(space, "model", |pods| pods.connected == 2).await?;
+    installation.wait_until_ready().await?;
+    wait_for_pod_counts(space, "model", |pods| pods.connected == 2).await?;
     load.wait_until_served(100).await?;
-    let report = load.end().await?;
+    let report = load.stop().await?;
     let told = format!(
         "both streams were back after {:.1} s, the status after {:.1} s; {} calls, {} lost",
         back.as_secs_f64(),
         now().duration_since(begun).as_secs_f64(),
         report.offered,
-        report.lost()
+        report.not_served()
     );
-    if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+    if report.not_served() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
 }

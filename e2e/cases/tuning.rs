@@ -9,10 +9,10 @@ use groupage::testkit::remote::ModelUpdate;
 use kube::ResourceExt;
 
 use super::manifests::ModelManifest;
-use super::policies::{status, until_counted, until_said_within};
+use super::policies::{status, wait_for_condition_within, wait_for_pod_counts};
 use super::{TestCase, case};
-use crate::cluster::until;
-use crate::installation::installed;
+use crate::cluster::retry_until;
+use crate::installation::ensure_installed;
 use crate::test_client::{RunningLoad, TestClient, change_model};
 use crate::test_namespace::TestNamespace;
 use crate::tools::now;
@@ -51,33 +51,37 @@ const BAD: &str =
     r#"{"spec":{"scheduling":{"policy":"Static","items":128,"delay":"300ms"},"limits":{"queueDelayMax":"300ms"}}}"#;
 
 async fn a_canary_with_a_bad_profile_goes_back_by_itself(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     space.apply(CANARY).await?;
     space.apply(&ModelManifest { replicas: 2, args: ", --base, 5ms", ..ModelManifest::default() }.yaml()).await?;
     space.deployment_ready("model").await?;
-    until_counted(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
+    wait_for_pod_counts(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
     let good = status(space, "model").await?.current_profile.ok_or("no profile is in force")?;
     let caller = TestClient::start(space).await?;
-    caller.reaches("model:80", "/health").await?;
-    let load = caller.load("model:80", Route::Predict, 100.0).await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
+    let load = caller.start_load("model:80", Route::Predict, 100.0).await?;
     space.kubectl(&["patch", "bpol", "model", "--type=merge", "--patch", BAD]).await?;
     let begun = now();
-    until("a candidate", ROLLED_BACK_MAX, async || match status(space, "model").await?.candidate_profile {
+    retry_until("a candidate", ROLLED_BACK_MAX, async || match status(space, "model").await?.candidate_profile {
         Some(candidate) if candidate != good => Ok(()),
         other => Err(TestError::from(format!("{other:?}"))),
     })
     .await?;
-    let why = until_said_within(space, "model", "RolloutHealthy=False/RolledBack", ROLLED_BACK_MAX).await?;
+    let why = wait_for_condition_within(space, "model", "RolloutHealthy=False/RolledBack", ROLLED_BACK_MAX).await?;
     let took = now().duration_since(begun);
     let after = status(space, "model").await?;
     if after.current_profile.as_deref() != Some(&good) {
         return Err(format!("{good} was in force before, {:?} is now", after.current_profile).into());
     }
-    until_counted(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
-    let report = load.end().await?;
-    let told =
-        format!("back after {:.0} s: {why}; {} calls, {} lost", took.as_secs_f64(), report.offered, report.lost());
-    if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+    wait_for_pod_counts(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
+    let report = load.stop().await?;
+    let told = format!(
+        "back after {:.0} s: {why}; {} calls, {} lost",
+        took.as_secs_f64(),
+        report.offered,
+        report.not_served()
+    );
+    if report.not_served() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
 }
 
 /// The second arm holds every call for further calls that never arrive.
@@ -110,16 +114,16 @@ spec:
 ";
 
 async fn of_two_arms_the_worse_is_found_and_gets_no_more_pods(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     space.apply(ARMS).await?;
     space.apply(&ModelManifest { replicas: 2, args: ", --base, 5ms", ..ModelManifest::default() }.yaml()).await?;
     space.deployment_ready("model").await?;
-    until_counted(space, "model", |pods| pods.connected == 2).await?;
+    wait_for_pod_counts(space, "model", |pods| pods.connected == 2).await?;
     let caller = TestClient::start(space).await?;
-    caller.reaches("model:80", "/health").await?;
-    let load = caller.load("model:80", Route::Predict, 100.0).await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
+    let load = caller.start_load("model:80", Route::Predict, 100.0).await?;
     let begun = now();
-    until("a pod for each arm", ROLLED_BACK_MAX, async || {
+    retry_until("a pod for each arm", ROLLED_BACK_MAX, async || {
         let rollout = status(space, "model").await?.rollout.unwrap_or_default();
         match rollout.arms.iter().map(|arm| arm.pods).collect::<Vec<_>>()[..] {
             [1, 1] => Ok(()),
@@ -129,7 +133,7 @@ async fn of_two_arms_the_worse_is_found_and_gets_no_more_pods(space: &TestNamesp
     .await?;
     let verdict = wait_for_verdict(space, ROLLED_BACK_MAX).await?;
     let took = now().duration_since(begun);
-    until_counted(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
+    wait_for_pod_counts(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
     let after = status(space, "model").await?;
     if after.current_profile.as_deref() != Some("prompt") {
         return Err(format!("{:?} is in force", after.current_profile).into());
@@ -150,14 +154,14 @@ async fn of_two_arms_the_worse_is_found_and_gets_no_more_pods(space: &TestNamesp
         }
         told = format!("{told}; one pod that takes turns: after {:.0} s: {verdict}", took.as_secs_f64());
     }
-    let report = load.end().await?;
-    told = format!("{told}; {} calls, {} lost", report.offered, report.lost());
-    if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+    let report = load.stop().await?;
+    told = format!("{told}; {} calls, {} lost", report.offered, report.not_served());
+    if report.not_served() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
 }
 
 /// Waits until one arm is found worse than the other.
 async fn wait_for_verdict(space: &TestNamespace, limit: Duration) -> Result<String, TestError> {
-    until("a verdict", limit, async || {
+    retry_until("a verdict", limit, async || {
         let said = space.kubectl(&["get", "bprof", "patient", "--output=json"]).await?;
         let verdict = serde_json::from_str::<serde_json::Value>(&said)?["status"]["verdict"].take();
         match (verdict["outcome"].as_str(), verdict["against"].as_str(), verdict["message"].as_str()) {
@@ -191,22 +195,22 @@ const RATE: f64 = 100.0;
 const IN_TIME: u64 = 300;
 
 async fn a_missed_slo_is_reported_and_tuned_until_it_is_met(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     space.apply(PROMISE).await?;
     space.apply(&ModelManifest { args: ", --base, 10ms, --per-item, 10us", ..ModelManifest::default() }.yaml()).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
-    until_counted(space, "model", |pods| pods.connected == 1).await?;
+    wait_for_pod_counts(space, "model", |pods| pods.connected == 1).await?;
     let caller = TestClient::start(space).await?;
-    caller.reaches("model:80", "/health").await?;
-    let load = caller.load("model:80", Route::Predict, RATE).await?;
-    until_said_within(space, "model", "SLOMet=True", MOVES_MAX).await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
+    let load = caller.start_load("model:80", Route::Predict, RATE).await?;
+    wait_for_condition_within(space, "model", "SLOMet=True", MOVES_MAX).await?;
     let begun = now();
     let after = || now().duration_since(begun).as_secs_f64();
     let curve = |base| ModelUpdate { curve: Some((base, Duration::from_micros(10))), ..ModelUpdate::default() };
     change_model(space, &pod.name_any(), &curve(SLOW)).await?;
-    let missed = until_said_within(space, "model", "SLOMet=False/Missed", MOVES_MAX).await?;
+    let missed = wait_for_condition_within(space, "model", "SLOMet=False/Missed", MOVES_MAX).await?;
     let missed_after = after();
-    let slots = until("a step of the tuner", MOVES_MAX, async || {
+    let slots = retry_until("a step of the tuner", MOVES_MAX, async || {
         let tunings = status(space, "model").await?.pod_tunings;
         let moved = tunings.iter().find(|one| one.reason.is_some() && one.message.is_some());
         let moved = moved.and_then(|one| one.slots_max).filter(|slots| *slots < SLOTS);
@@ -215,7 +219,7 @@ async fn a_missed_slo_is_reported_and_tuned_until_it_is_met(space: &TestNamespac
     .await?;
     let moved_after = after();
     // The status may already show the state after the step. The Event describes the step itself.
-    let why = until("the Event of it", MOVES_MAX, async || {
+    let why = retry_until("the Event of it", MOVES_MAX, async || {
         let selector = "reason=SlotsLowered,involvedObject.kind=BatchPolicy,involvedObject.name=model";
         let events = ["get", "events", "--field-selector", selector, "--output=jsonpath={.items[*].message}"];
         let said = space.kubectl(&events).await?;
@@ -226,7 +230,7 @@ async fn a_missed_slo_is_reported_and_tuned_until_it_is_met(space: &TestNamespac
         }
     })
     .await?;
-    until("the sidecar's slots", MOVES_MAX, async || {
+    retry_until("the sidecar's slots", MOVES_MAX, async || {
         let found = space.metrics(&pod).await?.sum("groupage_limit", &["limit=\"slots_max\"", "source=\"policy\""]);
         if (1.0..=f64::from(slots)).contains(&found) { Ok(()) } else { Err(TestError::from(format!("{found}"))) }
     })
@@ -239,18 +243,18 @@ async fn a_missed_slo_is_reported_and_tuned_until_it_is_met(space: &TestNamespac
     );
     // The status reports over a full minute, which has to pass first.
     if space.is_full_length() {
-        until_said_within(space, "model", "SLOMet=True", MOVES_MAX).await?;
+        wait_for_condition_within(space, "model", "SLOMet=True", MOVES_MAX).await?;
         told = format!("{told}; met again after {:.0} s", after());
     }
-    let report = load.end().await?;
-    told = format!("{told}; {} calls, {} lost", report.offered, report.lost());
-    if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+    let report = load.stop().await?;
+    told = format!("{told}; {} calls, {} lost", report.offered, report.not_served());
+    if report.not_served() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
 }
 
 /// Waits until a number of consecutive answers have met the SLO.
 async fn wait_until_in_time(load: &RunningLoad<'_>) -> Result<(), TestError> {
     let late = AtomicU64::new(load.now().await?.served);
-    until("answers in time", MOVES_MAX, async || {
+    retry_until("answers in time", MOVES_MAX, async || {
         let report = load.now().await?;
         if report.p99 > PROMISED {
             late.store(report.served, Ordering::Relaxed);
@@ -274,7 +278,7 @@ spec:
 const BEGINS: &str = "starting with values that other pods learned";
 
 async fn a_new_pod_begins_with_what_others_on_its_kind_of_machine_learned(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     space.apply(LEARNING).await?;
     let model = ModelManifest { args: ", --base, 10ms, --per-item, 1ms", ..ModelManifest::default() };
     space.apply(&model.yaml()).await?;
@@ -282,20 +286,20 @@ async fn a_new_pod_begins_with_what_others_on_its_kind_of_machine_learned(space:
     let node = first.spec.as_ref().and_then(|spec| spec.node_name.clone()).ok_or("no node")?;
     let kind = "--output=jsonpath={.metadata.labels.node\\.kubernetes\\.io/instance-type}";
     let kind = space.kubectl(&["get", "node", &node, kind]).await?;
-    until_counted(space, "model", |pods| pods.connected == 1).await?;
+    wait_for_pod_counts(space, "model", |pods| pods.connected == 1).await?;
     let caller = TestClient::start(space).await?;
-    caller.reaches("model:80", "/health").await?;
-    let load = caller.load("model:80", Route::Predict, RATE).await?;
-    let learned = until("what the pod learned, in the status", MOVES_MAX, async || {
+    caller.wait_until_reachable("model:80", "/health").await?;
+    let load = caller.start_load("model:80", Route::Predict, RATE).await?;
+    let learned = retry_until("what the pod learned, in the status", MOVES_MAX, async || {
         let learned = status(space, "model").await?.learned;
         learned.into_iter().find(|one| one.accelerator == kind && !one.curve.is_empty()).ok_or("nothing".into())
     })
     .await?;
-    let report = load.end().await?;
+    let report = load.stop().await?;
     space.kubectl(&["scale", "deploy/model", "--replicas=2"]).await?;
     let pods = space.deployment_ready("model").await?;
     let other = pods.iter().find(|pod| pod.name_any() != first.name_any()).ok_or("no second pod")?;
-    let begun = until("what the second pod begins with", MOVES_MAX, async || {
+    let begun = retry_until("what the second pod begins with", MOVES_MAX, async || {
         let log = space.kubectl(&["logs", &other.name_any(), "--container", "groupage"]).await?;
         log.lines().find(|line| line.contains(BEGINS)).map(str::to_owned).ok_or_else(|| log.into())
     })
@@ -307,7 +311,7 @@ async fn a_new_pod_begins_with_what_others_on_its_kind_of_machine_learned(space:
         learned.slots,
         learned.base.as_ref().map(|base| base.0.as_str()),
         report.offered,
-        report.lost()
+        report.not_served()
     );
-    if log.contains(BEGINS) || report.lost() > 0 { Err(format!("{told}; {log}").into()) } else { Ok(told) }
+    if log.contains(BEGINS) || report.not_served() > 0 { Err(format!("{told}; {log}").into()) } else { Ok(told) }
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::manifests::ModelManifest;
-use super::policies::{POLICY, until_counted, until_said, until_said_within};
+use super::policies::{POLICY, wait_for_condition, wait_for_condition_within, wait_for_pod_counts};
 use super::{TestCase, case};
 use crate::CaseResult;
-use crate::cluster::until;
-use crate::installation::{Installation, has_sidecar, installed};
+use crate::cluster::retry_until;
+use crate::installation::{Installation, ensure_installed, has_sidecar};
 use crate::test_client::TestClient;
 use crate::test_namespace::TestNamespace;
 
@@ -21,15 +21,16 @@ const REPORTED_MAX: Duration = Duration::from_secs(60);
 async fn pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_after(
     space: &TestNamespace,
 ) -> CaseResult {
-    let installation = installed(space).await?;
+    let installation = ensure_installed(space).await?;
     installation.scale(0).await?;
     let told = while_away(space, &installation).await;
     // Restored in any case, since the other cases require it.
     installation.scale(2).await?;
-    installation.ready().await?;
+    installation.wait_until_ready().await?;
     told?;
-    let message = until_said_within(space, "model", "TrafficCaptured=False/SidecarMissing", REPORTED_MAX).await?;
-    let event = until("the event", REPORTED_MAX, async || {
+    let message =
+        wait_for_condition_within(space, "model", "TrafficCaptured=False/SidecarMissing", REPORTED_MAX).await?;
+    let event = retry_until("the event", REPORTED_MAX, async || {
         let args = ["get", "events", "--field-selector", "reason=SidecarMissing,involvedObject.kind=Deployment"];
         let events = space.kubectl(&[&args[..], &["--output=jsonpath={.items[*].message}"]].concat()).await?;
         if events.contains("the requested sidecar was not injected") { Ok(events) } else { Err("no event".into()) }
@@ -45,8 +46,8 @@ async fn pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_aft
     if !pods.iter().all(has_sidecar) {
         return Err("a recreated pod has no sidecar".into());
     }
-    until_counted(space, "model", |pods| (pods.matched, pods.injected) == (1, 1)).await?;
-    until_said(space, "model", "TrafficCaptured=True").await?;
+    wait_for_pod_counts(space, "model", |pods| (pods.matched, pods.injected) == (1, 1)).await?;
+    wait_for_condition(space, "model", "TrafficCaptured=True").await?;
     Ok(format!("policy: {message}; event: {event}; injected after it was recreated"))
 }
 
@@ -58,6 +59,6 @@ async fn while_away(space: &TestNamespace, installation: &Installation) -> CaseR
         return Err("injected although the controller is not running".into());
     }
     let caller = TestClient::start(space).await?;
-    caller.reaches("model:80", "/health").await?;
+    caller.wait_until_reachable("model:80", "/health").await?;
     Ok(String::new())
 }

@@ -34,7 +34,7 @@ impl Component {
 
     /// Starts the process again if it does not run.
     pub(super) fn restart(&mut self) -> Result<(), TestError> {
-        if self.ended().is_none() && self.child.is_some() {
+        if self.exit_report().is_none() && self.child.is_some() {
             return Ok(());
         }
         let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
@@ -61,7 +61,7 @@ impl Component {
     }
 
     /// Returns a report if the process has exited on its own.
-    pub(super) fn ended(&mut self) -> Option<String> {
+    pub(super) fn exit_report(&mut self) -> Option<String> {
         let status = self.child.as_mut()?.try_wait().ok()??;
         Some(format!("{} has ended ({status}):\n{}", self.name, self.tail()))
     }
@@ -83,7 +83,7 @@ impl Drop for Component {
 }
 
 /// Writes a configuration file of a component and returns its path.
-pub(super) fn settings(file: &Path, text: &str) -> Result<String, TestError> {
+pub(super) fn write_config(file: &Path, text: &str) -> Result<String, TestError> {
     std::io::Write::write_all(&mut File::create(file)?, text.as_bytes())?;
     Ok(file.to_string_lossy().into_owned())
 }

@@ -9,7 +9,7 @@
 use std::process::Command;
 
 use crate::TestError;
-use crate::tools::quietly;
+use crate::tools::run_quietly;
 
 /// IPv4 address of the node.
 pub(super) const HOST: &str = "198.18.0.1";
@@ -39,11 +39,11 @@ const PRIVATE_DIRS: [&str; 3] = ["/run", "/var/log", "/var/lib/cni"];
 
 /// Makes the mounts of this process private and mounts in-memory file systems on the folders in
 /// [`PRIVATE_DIRS`]. They vanish with the namespace.
-pub(super) fn mounts() -> Result<(), TestError> {
-    quietly(Command::new("mount").args(["--make-rprivate", "/"]))?;
+pub(super) fn set_up_mounts() -> Result<(), TestError> {
+    run_quietly(Command::new("mount").args(["--make-rprivate", "/"]))?;
     for folder in PRIVATE_DIRS {
         std::fs::create_dir_all(folder)?;
-        quietly(Command::new("mount").args(["-t", "tmpfs", "tmpfs", folder]))?;
+        run_quietly(Command::new("mount").args(["-t", "tmpfs", "tmpfs", folder]))?;
     }
     std::fs::create_dir_all("/run/lock")?;
     Ok(())
@@ -52,7 +52,7 @@ pub(super) fn mounts() -> Result<(), TestError> {
 /// Configures addresses, bridge and routes.
 pub(super) fn set_up_links() -> Result<(), TestError> {
     for line in LINKS.lines() {
-        quietly(Command::new("ip").args(line.split(' '))).map_err(|fault| format!("{line}: {fault}"))?;
+        run_quietly(Command::new("ip").args(line.split(' '))).map_err(|fault| format!("{line}: {fault}"))?;
     }
     for setting in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
         std::fs::write(format!("/proc/sys/net/{setting}"), "1")?;

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::component::Component;
 use crate::TestError;
-use crate::tools::quietly;
+use crate::tools::run_quietly;
 
 /// Components that run beside the pods, by name.
 #[derive(Debug)]
@@ -28,30 +28,34 @@ impl LocalNode {
         self.components.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with<T>(&self, name: &str, act: impl FnOnce(&mut Component) -> Result<T, TestError>) -> Result<T, TestError> {
+    fn with_component<T>(
+        &self,
+        name: &str,
+        act: impl FnOnce(&mut Component) -> Result<T, TestError>,
+    ) -> Result<T, TestError> {
         let mut components = self.components();
         act(components.get_mut(name).ok_or_else(|| format!("no component {name}"))?)
     }
 
     /// Kills a component (`kube-apiserver`, `etcd`, `kubelet` …) like `kill -9`.
     pub(crate) fn kill(&self, name: &str) -> Result<(), TestError> {
-        self.with(name, Component::kill)
+        self.with_component(name, Component::kill)
     }
 
     /// Restarts a killed component with the same arguments.
     pub(crate) fn start(&self, name: &str) -> Result<(), TestError> {
-        self.with(name, Component::restart)
+        self.with_component(name, Component::restart)
     }
 
     /// Suspends a component (`SIGSTOP`) or resumes it (`SIGCONT`).
-    pub(crate) fn hang(&self, name: &str, hang: bool) -> Result<(), TestError> {
+    pub(crate) fn set_suspended(&self, name: &str, hang: bool) -> Result<(), TestError> {
         let signal = if hang { Signal::STOP } else { Signal::CONT };
-        self.with(name, |component| component.signal(signal))
+        self.with_component(name, |component| component.signal(signal))
     }
 
     /// Returns a report for each component that has exited on its own, with the end of its log.
-    pub(crate) fn faults(&self) -> Vec<String> {
-        self.components().values_mut().filter_map(Component::ended).collect()
+    pub(crate) fn exit_reports(&self) -> Vec<String> {
+        self.components().values_mut().filter_map(Component::exit_report).collect()
     }
 
     /// Returns the process ID of a container's first process, in the namespace of this program.
@@ -63,7 +67,8 @@ impl LocalNode {
         let id = id.and_then(|status| status.container_id.as_deref()?.strip_prefix("containerd://"));
         let id = id.ok_or_else(|| format!("pod {name} has no running container {container}"))?;
         // The columns are TASK, PID and STATUS.
-        let listed = quietly(Command::new("ctr").arg("-a").arg(&self.socket).args(["-n", "k8s.io", "tasks", "ls"]))?;
+        let listed =
+            run_quietly(Command::new("ctr").arg("-a").arg(&self.socket).args(["-n", "k8s.io", "tasks", "ls"]))?;
         let pid = listed.lines().find_map(|line| line.strip_prefix(id)?.split_whitespace().next()?.parse().ok());
         pid.and_then(Pid::from_raw).ok_or_else(|| format!("container {container} of pod {name} does not run").into())
     }

@@ -12,14 +12,14 @@ use kube::{Api, Client};
 use tokio::sync::OnceCell;
 
 use super::certificates::{Certificates, path_text};
-use super::component::{Component, settings};
+use super::component::{Component, write_config};
 use super::network::{HOST, HOST6, PODS, SERVICES};
 use super::node::LocalNode;
-use super::{Cluster, Kubectl, client, dns, network, until};
+use super::{Cluster, Kubectl, client, dns, network, retry_until};
 use crate::TestError;
 use crate::namespaces::cgroup;
 use crate::prerequisites::Prerequisites;
-use crate::tools::quietly;
+use crate::tools::run_quietly;
 
 /// Folder of the run's files. It is in memory and vanishes with the mount namespace.
 const FOLDER: &str = "/run/groupage-e2e";
@@ -36,7 +36,7 @@ struct ClusterBuilder {
 
 /// Starts a cluster with one node in the namespaces of this process.
 pub(crate) async fn start(kit: Prerequisites) -> Result<Cluster, TestError> {
-    network::mounts()?;
+    network::set_up_mounts()?;
     network::set_up_links()?;
     let folder = PathBuf::from(FOLDER);
     for inner in ["log", "cni", "pods", "plugins"] {
@@ -44,10 +44,10 @@ pub(crate) async fn start(kit: Prerequisites) -> Result<Cluster, TestError> {
     }
     let certificates = Certificates::make(folder.join("pki"))?;
     let mut starting = ClusterBuilder { folder, certificates, components: BTreeMap::new(), kit };
-    let up = starting.up().await;
+    let up = starting.start_all().await;
     let ClusterBuilder { folder, certificates, components, kit } = starting;
     let node = LocalNode { components: Mutex::new(components), socket: folder.join("containerd.sock") };
-    let client = up.map_err(|fault| format!("{fault}\n{}", node.faults().join("\n")))?;
+    let client = up.map_err(|fault| format!("{fault}\n{}", node.exit_reports().join("\n")))?;
     tokio::spawn(dns::serve(client.clone()));
     let kubectl = Kubectl::new(kit.kube.clone(), certificates.kubeconfig("admin")?);
     Ok(Cluster { client, kubectl, node: Some(node), kit, installed: OnceCell::new() })
@@ -66,14 +66,14 @@ pub(crate) fn keep_logs(to: &Path) -> Result<(), TestError> {
 // === impl ClusterBuilder ===
 
 impl ClusterBuilder {
-    async fn up(&mut self) -> Result<Client, TestError> {
+    async fn start_all(&mut self) -> Result<Client, TestError> {
         self.start_control_plane()?;
-        self.containers().await?;
+        self.start_containerd().await?;
         let client = client(&self.certificates.kubeconfig("admin")?).await?;
         let components = std::cell::RefCell::new(&mut self.components);
-        let answered = until("the API server", START_MAX, async || {
+        let answered = retry_until("the API server", START_MAX, async || {
             let ready = http::Request::get("/readyz").body(Vec::new())?;
-            let ended = components.borrow_mut().values_mut().find_map(Component::ended);
+            let ended = components.borrow_mut().values_mut().find_map(Component::exit_report);
             match ended {
                 // A component has exited, so retrying is futile.
                 Some(fault) => Ok(Err(TestError::from(fault))),
@@ -98,7 +98,7 @@ impl ClusterBuilder {
     }
 
     /// Starts a component of Kubernetes.
-    fn kube(&mut self, name: &'static str, args: &[String]) -> Result<(), TestError> {
+    fn start_kubernetes_component(&mut self, name: &'static str, args: &[String]) -> Result<(), TestError> {
         let args: Vec<_> = std::iter::once(name.to_owned()).chain(args.iter().cloned()).collect();
         let component = Component::start(name, &self.kit.kube, args, &self.folder.join("log"))?;
         self.components.insert(name, component);
@@ -114,7 +114,7 @@ impl ClusterBuilder {
     }
 
     fn start_control_plane(&mut self) -> Result<(), TestError> {
-        self.kube(
+        self.start_kubernetes_component(
             "etcd",
             &[
                 flag("data-dir", self.path("etcd")),
@@ -124,7 +124,7 @@ impl ClusterBuilder {
                 flag("listen-peer-urls", "http://127.0.0.1:2380"),
             ],
         )?;
-        self.kube(
+        self.start_kubernetes_component(
             "kube-apiserver",
             &[
                 flag("etcd-servers", "http://127.0.0.1:2379"),
@@ -152,20 +152,20 @@ impl ClusterBuilder {
     }
 
     /// Starts the container runtime and imports the images.
-    async fn containers(&mut self) -> Result<(), TestError> {
-        settings(&self.folder.join("cni/10.conflist"), &self.cni())?;
-        let toml = settings(&self.folder.join("containerd.toml"), &self.containerd())?;
+    async fn start_containerd(&mut self) -> Result<(), TestError> {
+        write_config(&self.folder.join("cni/10.conflist"), &self.cni())?;
+        let toml = write_config(&self.folder.join("containerd.toml"), &self.containerd())?;
         let args = vec!["-c".to_owned(), toml];
         let component = Component::start("containerd", Path::new("containerd"), args, &self.folder.join("log"))?;
         self.components.insert("containerd", component);
         let socket = self.path("containerd.sock");
-        until("containerd", START_MAX, async || {
-            quietly(Command::new("ctr").args(["-a", &socket, "version"])).map(drop)
+        retry_until("containerd", START_MAX, async || {
+            run_quietly(Command::new("ctr").args(["-a", &socket, "version"])).map(drop)
         })
         .await?;
         for image in self.kit.images.all() {
             let import = ["-a", &socket, "-n", "k8s.io", "images", "import"];
-            quietly(Command::new("ctr").args(import).arg(&image.archive))?;
+            run_quietly(Command::new("ctr").args(import).arg(&image.archive))?;
         }
         Ok(())
     }
@@ -184,11 +184,11 @@ impl ClusterBuilder {
             // node.
             flag("node-monitor-grace-period", "5m"),
         ];
-        self.kube(manager, &args)?;
+        self.start_kubernetes_component(manager, &args)?;
         let scheduler = "kube-scheduler";
         let args = [flag("kubeconfig", kubeconfig(self, scheduler)?), flag("leader-elect", "false")];
-        self.kube(scheduler, &args)?;
-        let file = settings(&self.folder.join("kubelet.yaml"), &self.kubelet())?;
+        self.start_kubernetes_component(scheduler, &args)?;
+        let file = write_config(&self.folder.join("kubelet.yaml"), &self.kubelet())?;
         let args = [
             flag("config", file),
             flag("kubeconfig", kubeconfig(self, "kubelet")?),
@@ -199,10 +199,10 @@ impl ClusterBuilder {
             // other pods learned on it.
             flag("node-labels", "node.kubernetes.io/instance-type=e2e"),
         ];
-        self.kube("kubelet", &args)?;
+        self.start_kubernetes_component("kubelet", &args)?;
         let proxy = Self::proxy(&kubeconfig(self, "kube-proxy")?);
-        let file = settings(&self.folder.join("proxy.yaml"), &proxy)?;
-        self.kube("kube-proxy", &[flag("config", file)])
+        let file = write_config(&self.folder.join("proxy.yaml"), &proxy)?;
+        self.start_kubernetes_component("kube-proxy", &[flag("config", file)])
     }
 
     fn cni(&self) -> String {

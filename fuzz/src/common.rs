@@ -70,8 +70,8 @@ pub(crate) fn read((path, endpoint): &PathEndpoint, body: &[u8]) -> Call {
     let request = http::Request::post(*path).header(CONTENT_TYPE, "application/json").header("host", "h");
     let head = request.body(()).expect("the head is valid").into_parts().0;
     let secret = DigestKey::from_bytes([7; 32]);
-    let call = endpoint.read(&head, Bytes::copy_from_slice(body), &secret);
-    let again = endpoint.read(&head, Bytes::copy_from_slice(body), &secret);
+    let call = endpoint.parse_call(&head, Bytes::copy_from_slice(body), &secret);
+    let again = endpoint.parse_call(&head, Bytes::copy_from_slice(body), &secret);
     assert!(call.merge == again.merge && call.items == again.items, "the same bytes were read differently");
     assert_eq!(call.body, body, "the body of a call was changed");
     if let MergeEligibility::With(_) = call.merge {
@@ -83,7 +83,7 @@ pub(crate) fn read((path, endpoint): &PathEndpoint, body: &[u8]) -> Call {
 
 /// Merges a call with an equal one, if it may be merged.
 pub(crate) fn merge(endpoint: &PathEndpoint, call: &Call) -> Option<SharedRequest> {
-    call.alone().is_none().then(|| {
+    call.unbatched_reason().is_none().then(|| {
         let sent = endpoint.1.write_batch(&[call, call], None);
         assert!(is_json(&endpoint.1, &sent.body), "a batch is not one JSON document");
         sent

@@ -15,7 +15,7 @@ pub fn frame_heads(data: &[u8]) {
 fn heads(data: &[u8], step: usize) -> Vec<FrameHeader> {
     let (mut scanner, mut heads) = (FrameScanner::default(), Vec::new());
     for piece in data.chunks(step) {
-        scanner.feed(piece, |head| heads.push(head));
+        scanner.scan(piece, |head| heads.push(head));
     }
     heads
 }

@@ -37,7 +37,7 @@ pub fn split_leak(data: &[u8]) {
 fn leak(endpoint: &PathEndpoint, call: &str, lone: [&str; 2], answer: &str) {
     let [alone, other, first, second] = CANARIES.map(|canary| read(endpoint, call.replace('@', canary).as_bytes()));
     let members = [&first, &second];
-    if first.alone().is_some() || first.merge != second.merge {
+    if first.unbatched_reason().is_some() || first.merge != second.merge {
         return;
     }
     let answer = answer.replace("@0", CANARIES[2]).replace("@1", CANARIES[3]);
@@ -114,7 +114,7 @@ pub fn merge_key(data: &[u8]) {
             (*request.method_mut(), *request.headers_mut()) = (Method::POST, headers.clone());
             *request.uri_mut() = http::Uri::from_static("/v1/embeddings");
             let body = Bytes::from_static(b"{\"model\":\"m\",\"input\":[\"a\"],\"instances\":[1],\"inputs\":[\"a\"]}");
-            endpoint.1.read(&request.into_parts().0, body, &DigestKey::from_bytes([7; 32])).merge
+            endpoint.1.parse_call(&request.into_parts().0, body, &DigestKey::from_bytes([7; 32])).merge
         });
         let [MergeEligibility::With(one), MergeEligibility::With(other)] = &keys else { continue };
         if one == other {

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use groupage::controller::webhook::{ReviewContext, answer, decode, would};
+use groupage::controller::webhook::{ReviewContext, answer, decode, explain_gap};
 use groupage::controller::world::ClusterState;
 use groupage::injector::InjectionContext;
 use serde_json::Value;
@@ -12,8 +12,8 @@ use serde_json::Value;
 pub fn admission_review(data: &[u8]) {
     static KNOWN: OnceLock<(ClusterState, InjectionContext)> = OnceLock::new();
     let Ok(question) = decode(data) else { return };
-    let (world, base) =
-        KNOWN.get_or_init(|| (ClusterState { synced: true, ..ClusterState::default() }, InjectionContext::default()));
+    let (world, base) = KNOWN
+        .get_or_init(|| (ClusterState { is_synced: true, ..ClusterState::default() }, InjectionContext::default()));
     let known = ReviewContext { world, base, own_namespace: "groupage-system", token: "token", native: None };
     let answered = answer(&question, known).expect("a valid review can be answered");
     let review: Value = serde_json::from_slice(&answered.body).expect("the answer is JSON");
@@ -24,6 +24,9 @@ pub fn admission_review(data: &[u8]) {
         let warning = warning.as_str().expect("a warning is a string");
         assert!(warning.chars().count() <= 120 && !warning.chars().any(char::is_control), "{warning:?}");
     }
-    assert!(!question.dry_run || answered.news.is_none(), "a dry run has a side effect");
-    assert!(question.makes_pod || would(&question, known).is_none(), "an object that creates no pod would be injected");
+    assert!(!question.dry_run || answered.event.is_none(), "a dry run has a side effect");
+    assert!(
+        question.makes_pod || explain_gap(&question, known).is_none(),
+        "an object that creates no pod would be injected"
+    );
 }

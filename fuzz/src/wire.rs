@@ -14,7 +14,7 @@ pub fn read_call(data: &[u8]) {
         let items = call.items as usize * 2;
         if items <= ITEMS_MAX && sent.body.len() <= 1 << 20 {
             let batch = read(&endpoint, &sent.body);
-            assert_eq!(batch.alone(), None, "{}: a batch cannot be merged again", endpoint.1.label.as_str());
+            assert_eq!(batch.unbatched_reason(), None, "{}: a batch cannot be merged again", endpoint.1.label.as_str());
             assert_eq!(batch.items as usize, items, "{}: items were lost or duplicated", endpoint.1.label.as_str());
         }
     }

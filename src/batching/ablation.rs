@@ -58,11 +58,11 @@ impl Feature {
 // === impl DisabledFeatures ===
 
 impl DisabledFeatures {
-    pub(super) const fn and(self, skill: Feature) -> Self {
+    pub(super) const fn with(self, skill: Feature) -> Self {
         Self(self.0 | skill.bit())
     }
 
-    pub(super) const fn has(self, skill: Feature) -> bool {
+    pub(super) const fn contains(self, skill: Feature) -> bool {
         self.0 & skill.bit() != 0
     }
 }

@@ -10,7 +10,7 @@
 //! Left out: the decision to hold (`hold`), seasonality and forecasts, and timers. An estimate
 //! ages when it is updated or read.
 
-use super::math::{exp, float, whole};
+use super::math::{exp, round_to_u64, to_f64};
 use super::tick::Tick;
 
 /// Length of the rate window, in mean executions.
@@ -128,7 +128,7 @@ struct ProfileEvent {
 
 impl ArrivalRate {
     /// Returns the expected number of items within a time span, in thousandths.
-    pub(super) fn over(self, nanos: u64) -> u64 {
+    pub(super) fn items_within(self, nanos: u64) -> u64 {
         let items = u128::from(self.0) * u128::from(nanos) / 1_000_000_000;
         u64::try_from(items).unwrap_or(u64::MAX)
     }
@@ -139,7 +139,7 @@ impl ArrivalRate {
     }
 
     /// Returns the mean time between two items, in nanoseconds.
-    pub(super) fn gap(self) -> u64 {
+    pub(super) fn mean_interval(self) -> u64 {
         1_000_000_000_000u64.checked_div(self.0).unwrap_or(u64::MAX)
     }
 }
@@ -149,8 +149,8 @@ impl ArrivalRate {
 impl ArrivalEstimator {
     /// Records an arrival. If `idle` is set, nothing was queued or in flight before it, so the call
     /// may be the first of a burst. `mean_time` is T, in nanoseconds.
-    pub(super) fn came(&mut self, now: Tick, items: u32, idle: bool, mean_time: u64) {
-        self.weight = self.left(now, mean_time) + f64::from(items);
+    pub(super) fn on_arrival(&mut self, now: Tick, items: u32, idle: bool, mean_time: u64) {
+        self.weight = self.decayed_weight(now, mean_time) + f64::from(items);
         self.latest = now;
         if idle {
             // Counts as one event whatever its number of items: the profile describes the calls
@@ -163,7 +163,7 @@ impl ArrivalEstimator {
     }
 
     /// Records a completed batch of this many items.
-    pub(super) fn answered(&mut self, now: Tick, items: u32, mean_time: u64) {
+    pub(super) fn on_completion(&mut self, now: Tick, items: u32, mean_time: u64) {
         self.returns.start(now, items, self.rate(now, mean_time));
         self.stretch += 1;
         self.answered += u64::from(items);
@@ -179,18 +179,18 @@ impl ArrivalEstimator {
     }
 
     /// Records the number of items that are queued or in flight.
-    pub(super) fn here(&mut self, items: u64) {
+    pub(super) fn record_present(&mut self, items: u64) {
         self.peaks[0] = self.peaks[0].max(items);
     }
 
     /// Records items that expired as late.
-    pub(super) fn ended_early(&mut self, items: u32) {
+    pub(super) fn on_expiry(&mut self, items: u32) {
         self.ended += u64::from(items);
     }
 
     /// Returns the number of recently present items that are absent now, or `None` if the clients
     /// do not form a closed loop.
-    pub(super) fn away(&self, here: u64, mean_time: u64) -> Option<u64> {
+    pub(super) fn absent_items(&self, here: u64, mean_time: u64) -> Option<u64> {
         let [present, before @ ..] = self.peaks;
         let (least, most) =
             before.into_iter().fold((u64::MAX, present), |(least, most), peak| (least.min(peak), most.max(peak)));
@@ -202,7 +202,7 @@ impl ArrivalEstimator {
 
     /// Returns λ, the arrival rate over an exponential window.
     pub(super) fn rate(&self, now: Tick, mean_time: u64) -> ArrivalRate {
-        ArrivalRate(whole(self.left(now, mean_time) / float(window(mean_time)) * 1e12))
+        ArrivalRate(round_to_u64(self.decayed_weight(now, mean_time) / to_f64(window(mean_time)) * 1e12))
     }
 
     /// Returns the profile of arrivals after a completion, per item of it.
@@ -215,9 +215,9 @@ impl ArrivalEstimator {
         &self.fan_outs
     }
 
-    fn left(&self, now: Tick, mean_time: u64) -> f64 {
+    fn decayed_weight(&self, now: Tick, mean_time: u64) -> f64 {
         let age = now.0.saturating_sub(self.latest.0);
-        self.weight * exp(-float(age) / float(window(mean_time)))
+        self.weight * exp(-to_f64(age) / to_f64(window(mean_time)))
     }
 }
 
@@ -225,28 +225,28 @@ impl ArrivalEstimator {
 
 impl ArrivalProfile {
     /// Returns the time since the current event, in nanoseconds, and its number of items.
-    pub(super) fn present(&self, now: Tick) -> Option<(u64, u32)> {
+    pub(super) fn current_event(&self, now: Tick) -> Option<(u64, u32)> {
         self.event.map(|event| (now.0.saturating_sub(event.at.0), event.items))
     }
 
     /// Returns the number of arrivals, in thousandths, that an event of `items` items causes
     /// between two offsets from it. Returns 0 if there are fewer arrivals than the mean rate
     /// predicts.
-    pub(super) fn caused(&self, items: u32, from: u64, to: u64) -> u64 {
+    pub(super) fn caused_arrivals(&self, items: u32, from: u64, to: u64) -> u64 {
         let each = self.sum(from, to, |bin, part, _| part * bin.caused / bin.watched);
-        whole(each * f64::from(items) * 1000.0)
+        round_to_u64(each * f64::from(items) * 1000.0)
     }
 
     /// Returns the number of arrivals expected between two offsets at this mean rate, in
     /// thousandths: more than the rate alone predicts where arrivals cluster, fewer elsewhere.
-    pub(super) fn expected(&self, rate: ArrivalRate, from: u64, to: u64) -> u64 {
+    pub(super) fn expected_arrivals(&self, rate: ArrivalRate, from: u64, to: u64) -> u64 {
         let relative = self.sum(from, to, |bin, part, width| part * width * bin.relative());
-        whole(relative * per_nano(rate) * 1000.0)
+        round_to_u64(relative * per_nano(rate) * 1000.0)
     }
 
     /// Returns the probability that an item that has not returned `from` nanoseconds after its
     /// answer returns by `to`.
-    pub(super) fn back(&self, from: u64, to: u64) -> f64 {
+    pub(super) fn return_probability(&self, from: u64, to: u64) -> f64 {
         let share = |from, to| self.sum(from, to, |bin, part, _| part * bin.came / bin.items);
         (share(from, to) / (1.0 - share(0, from)).max(AWAY_MIN)).min(1.0)
     }
@@ -275,7 +275,7 @@ impl ArrivalProfile {
     }
 
     fn hit(&mut self, now: Tick, items: u32) {
-        let Some((offset, _)) = self.present(now) else { return };
+        let Some((offset, _)) = self.current_event(now) else { return };
         // A bin includes its upper edge and excludes its lower one: a call that arrives at the very
         // instant of the event is already queued and predicts nothing.
         let index = EDGES.partition_point(|edge| *edge < offset);
@@ -290,9 +290,9 @@ impl ArrivalProfile {
             if elapsed <= start {
                 break;
             }
-            let part = (float(elapsed - start) / float(width)).min(1.0);
-            let usual = per_nano(event.rate) * part * float(width);
-            let came = float(bin.present);
+            let part = (to_f64(elapsed - start) / to_f64(width)).min(1.0);
+            let usual = per_nano(event.rate) * part * to_f64(width);
+            let came = to_f64(bin.present);
             bin.caused = DECAY * bin.caused + (came - usual) / f64::from(event.items);
             bin.came = DECAY * bin.came + came;
             bin.usual = DECAY * bin.usual + usual;
@@ -308,7 +308,7 @@ impl ArrivalProfile {
         for (bin, (start, width)) in self.bins.iter().zip(spans()) {
             let covered = to.min(start + width).saturating_sub(from.max(start));
             if covered > 0 && bin.watched > COVERAGE_MIN {
-                sum += value(bin, float(covered) / float(width), float(width));
+                sum += value(bin, to_f64(covered) / to_f64(width), to_f64(width));
             }
         }
         sum
@@ -328,7 +328,7 @@ fn window(mean_time: u64) -> u64 {
 }
 
 fn per_nano(rate: ArrivalRate) -> f64 {
-    float(rate.0) / 1e12
+    to_f64(rate.0) / 1e12
 }
 
 /// Iterates over the start and the width of each bin.

@@ -59,7 +59,7 @@ pub enum BatchRefusal {
     /// The connection was closed.
     Reset,
     /// No response within the route's timeout.
-    Silence,
+    Timeout,
     /// 429 or 503, while unbatched calls are answered.
     Overload,
 }
@@ -179,7 +179,7 @@ impl BatchRefusal {
             Self::TooLarge(_) => "too_large",
             Self::Mismatch => "mismatch",
             Self::Reset => "reset",
-            Self::Silence => "silence",
+            Self::Timeout => "silence",
             Self::Overload => "overload",
         }
     }
@@ -189,7 +189,7 @@ impl BatchRefusal {
     pub const fn status(self) -> Option<u16> {
         match self {
             Self::Status(status) | Self::TooLarge(status) => Some(status),
-            Self::Mismatch | Self::Reset | Self::Silence | Self::Overload => None,
+            Self::Mismatch | Self::Reset | Self::Timeout | Self::Overload => None,
         }
     }
 }

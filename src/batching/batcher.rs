@@ -137,8 +137,8 @@ impl Batcher {
     /// the simulator only.
     #[doc(hidden)]
     #[must_use]
-    pub fn without(mut self, skill: Feature) -> Self {
-        self.missing = self.missing.and(skill);
+    pub fn without_feature(mut self, skill: Feature) -> Self {
+        self.missing = self.missing.with(skill);
         self
     }
 
@@ -164,17 +164,17 @@ impl Batcher {
         }
         self.limits = limits;
         self.asked.limits_since = self.now;
-        self.free.note(self.now, self.slot_is_free());
+        self.free.set_free(self.now, self.has_free_slot());
     }
 
     /// Applies the maximum number of items that the server publishes for a cost class.
-    pub fn publish(&mut self, now: Tick, class: CostClassId, items_max: u32) {
+    pub fn set_published_items_max(&mut self, now: Tick, class: CostClassId, items_max: u32) {
         let now = self.advance(now);
         self.classes.publish(now, class, items_max);
     }
 
     /// Applies the maximum weight that the server publishes for a cost class.
-    pub fn publish_weight(&mut self, now: Tick, class: CostClassId, weight_max: u64) {
+    pub fn set_published_weight_max(&mut self, now: Tick, class: CostClassId, weight_max: u64) {
         let now = self.advance(now);
         let bounded = if self.is_padded(class) { SizeMeasure::PaddedWeight } else { SizeMeasure::Weight };
         self.classes.publish_weight(now, class, bounded, weight_max);
@@ -186,13 +186,15 @@ impl Batcher {
     /// [`Rejection`] if the queue, the route's share of it or the tenant's share of it is full. A
     /// call that finds the queue empty is always accepted, so that a call larger than the queue is
     /// not refused for ever.
-    pub fn offer(&mut self, now: Tick, call: Call) -> Result<(), Rejection> {
+    pub fn enqueue(&mut self, now: Tick, call: Call) -> Result<(), Rejection> {
         let now = self.advance(now);
-        if let Some(reason) = self.refuse(&call, true).and_then(|reason| self.displace_late_calls(&call, reason)) {
-            self.tallies.rejected(call.cost_class, reason, call.items);
+        if let Some(reason) =
+            self.rejection_reason(&call, true).and_then(|reason| self.displace_late_calls(&call, reason))
+        {
+            self.tallies.on_rejection(call.cost_class, reason, call.items);
             return Err(Rejection { reason, retry_after: self.retry_after() });
         }
-        self.asked.came(now, &call);
+        self.asked.on_arrival(now, &call);
         let adaptive = matches!(self.limits.policy, DispatchPolicy::Adaptive { .. });
         let mut order = Tick(0);
         if adaptive {
@@ -200,7 +202,7 @@ impl Batcher {
             self.adaptive.came(now, &call, self.queue.is_empty() && self.in_flight.is_empty(), queued);
             order = call.deadline.map_or(Tick(u64::MAX), |deadline| deadline.at);
             let wall = self.limits.slots.min(self.limits.scope(call.scope).slots_max);
-            let held = self.in_flight.len() >= self.limits.slots as usize || !self.scope_is_free(call.scope);
+            let held = self.in_flight.len() >= self.limits.slots as usize || !self.has_free_scope_slot(call.scope);
             if held && !call.alone {
                 self.adaptive.on_policy_hold(now, call.cost_class, wall);
             }
@@ -243,7 +245,7 @@ impl Batcher {
 
     /// Records that a member of a batch in flight has been answered while the batch is still
     /// running.
-    pub fn answered(&mut self, id: CallId) {
+    pub fn on_member_answered(&mut self, id: CallId) {
         let Some(batch) = self.members.remove(id) else { return };
         // Does not abort the batch, even after its last member: the execution is about to complete
         // with its measurements.
@@ -275,7 +277,7 @@ impl Batcher {
         if let Some(id) = self.late.pop_displaced() {
             return Some(Decision::Expire { id, reason: ExpiryReason::QueueFull });
         }
-        if let Some(expired) = self.expire(now) {
+        if let Some(expired) = self.next_expiry(now) {
             return Some(expired);
         }
         // A drain dispatches all calls in order, without the adaptive policy.
@@ -305,11 +307,11 @@ impl Batcher {
             let paused = paused.map(|(.., until)| until);
             return deadline.into_iter().chain(self.adaptive.wake()).chain(paused).min();
         }
-        let hold = if self.slot_is_free() {
+        let hold = if self.has_free_slot() {
             let lines = |queue| Queue::lines(queue).map(move |(key, head)| (queue, key, head));
             lines(&self.queue)
                 .chain(self.may_serve_late().then(|| lines(&self.late.queue)).into_iter().flatten())
-                .filter(|(.., head)| self.scope_is_free(head.call.scope))
+                .filter(|(.., head)| self.has_free_scope_slot(head.call.scope))
                 .map(|(queue, key, head)| {
                     let at = match self.ready(queue, key, head) {
                         Readiness::Now(_) => self.now,
@@ -329,12 +331,12 @@ impl Batcher {
         let now = self.advance(now);
         let Some(in_flight) = self.in_flight.remove(&batch) else { return };
         let class = in_flight.cost_class;
-        let here = (self.held_by_class(class), self.walls(class, in_flight.scope).items);
+        let here = (self.held_by_class(class), self.caps(class, in_flight.scope).items);
         let changed = self.adaptive.returned(now, batch, &observed, here);
         if changed && matches!(self.limits.policy, DispatchPolicy::Adaptive { .. }) {
-            self.classes.changed(now, in_flight.cost_class);
+            self.classes.on_server_change(now, in_flight.cost_class);
         }
-        self.free.note(now, self.slot_is_free());
+        self.free.set_free(now, self.has_free_slot());
         self.aborts.retain(|id| *id != batch);
         for id in &in_flight.members {
             self.members.remove(*id);
@@ -358,7 +360,7 @@ impl Batcher {
                 }
             }
             BatchOutcome::Cancelled | BatchOutcome::TimedOut => {}
-            _ if in_flight.size.shared => self.classes.replayed(now, in_flight.members.len()),
+            _ if in_flight.size.shared => self.classes.record_replays(now, in_flight.members.len()),
             _ => {}
         }
     }
@@ -371,15 +373,15 @@ impl Batcher {
     /// Returns the number of cost classes for which merging is suspended because the server refused
     /// their batches.
     #[must_use]
-    pub fn suspended(&self) -> usize {
-        self.classes.suspended()
+    pub fn suspended_classes(&self) -> usize {
+        self.classes.suspended_count()
     }
 
     /// Returns the number of replays that failed batches may still cause at this instant. For
     /// models that predict decisions.
     #[doc(hidden)]
     #[must_use]
-    pub fn replay_room(&self, now: Tick) -> u64 {
+    pub fn replays_left(&self, now: Tick) -> u64 {
         self.classes.replay_room(self.now.max(now))
     }
 
@@ -437,14 +439,15 @@ impl Batcher {
 
     /// Returns the smallest ceiling on items of all cost classes, for a gauge.
     #[must_use]
-    pub fn least_ceiling(&self) -> Option<u32> {
+    pub fn min_ceiling(&self) -> Option<u32> {
         self.classes.least_ceiling().filter(|ceiling| *ceiling < u32::MAX)
     }
 
     /// Returns the smallest ceiling on weight of all cost classes, for a gauge.
     #[must_use]
     pub fn min_weight_ceiling(&self) -> Option<u64> {
-        let least = self.classes.least(SizeMeasure::Weight).min(self.classes.least(SizeMeasure::PaddedWeight));
+        let least =
+            self.classes.min_ceiling(SizeMeasure::Weight).min(self.classes.min_ceiling(SizeMeasure::PaddedWeight));
         (least < u64::MAX).then_some(least)
     }
 
@@ -465,23 +468,23 @@ impl Batcher {
     pub fn restore_upstream(&mut self, now: Tick, snapshot: UpstreamSnapshot) {
         let now = self.advance(now);
         self.adaptive.restore_upstream(snapshot);
-        self.free.note(now, self.slot_is_free());
+        self.free.set_free(now, self.has_free_slot());
     }
 
     /// Discards everything that was learned of the upstream, because it has been replaced.
-    pub fn forget(&mut self, now: Tick) {
+    pub fn reset(&mut self, now: Tick) {
         let now = self.advance(now);
         self.adaptive.forget();
         self.classes.forget();
         self.tallies.forget();
-        self.free.note(now, self.slot_is_free());
+        self.free.set_free(now, self.has_free_slot());
     }
 
     /// Returns the input of a plan that is due. Solve it with [`solve`](super::solve) on a thread
     /// that may block, then call [`Batcher::set_plan`].
-    pub fn plan_due(&mut self) -> Option<(CostClassId, PlanInput)> {
+    pub fn take_due_plan_input(&mut self) -> Option<(CostClassId, PlanInput)> {
         // No other policy uses plans.
-        let planless = self.missing.has(Feature::Plan) || self.missing.has(Feature::Cost);
+        let planless = self.missing.contains(Feature::Plan) || self.missing.contains(Feature::Cost);
         if planless || !matches!(self.limits.policy, DispatchPolicy::Adaptive { .. }) {
             return None;
         }
@@ -504,7 +507,7 @@ impl Batcher {
         DecisionView { now: self.now, limits: &self.limits, draining: self.draining, free: self.free.total(self.now) }
     }
 
-    fn slot_is_free(&self) -> bool {
+    fn has_free_slot(&self) -> bool {
         let slots = match self.limits.policy {
             DispatchPolicy::Adaptive { .. } if !self.adaptive.has_room() => 0,
             _ => self.limits.slots,
@@ -518,12 +521,12 @@ impl Batcher {
         self.paused.until(self.now, key).filter(|_| !self.draining)
     }
 
-    fn scope_is_free(&self, scope: ScopeId) -> bool {
+    fn has_free_scope_slot(&self, scope: ScopeId) -> bool {
         self.scopes_in_flight.get(&scope).copied().unwrap_or(0) < self.limits.scope(scope).slots_max
     }
 
     fn first_deadline(&self) -> Option<(Tick, CallId)> {
-        self.queue.first_deadline().filter(|_| !self.missing.has(Feature::Shedding))
+        self.queue.first_deadline().filter(|_| !self.missing.contains(Feature::Shedding))
     }
 }
 

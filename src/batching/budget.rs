@@ -50,34 +50,34 @@ impl ReplayBudget {
     }
 
     /// Records a client call.
-    pub fn client(&mut self, now: Tick) {
+    pub fn record_client_call(&mut self, now: Tick) {
         self.bucket(now).client += 1;
     }
 
     /// Records a first send: a batch or an unbatched call.
-    pub fn upstream(&mut self, now: Tick) {
+    pub fn record_first_send(&mut self, now: Tick) {
         self.bucket(now).upstream += 1;
     }
 
     /// Records a replay that needs no permission: the one unbatched attempt that a member is always
     /// granted.
-    pub fn replay(&mut self, now: Tick) {
+    pub fn record_replay(&mut self, now: Tick) {
         self.bucket(now).replays += 1;
     }
 
     /// Takes one replay from the budget. Returns `false` if the budget is empty.
     #[must_use]
-    pub fn take(&mut self, now: Tick) -> bool {
-        if self.room(now) == 0 {
+    pub fn try_take_replay(&mut self, now: Tick) -> bool {
+        if self.replays_left(now) == 0 {
             return false;
         }
-        self.replay(now);
+        self.record_replay(now);
         true
     }
 
     /// Returns the number of replays left.
     #[must_use]
-    pub fn room(&self, now: Tick) -> u64 {
+    pub fn replays_left(&self, now: Tick) -> u64 {
         let second = now.0 / 1_000_000_000;
         let (mut client, mut sent) = (0, 0);
         for bucket in &self.buckets {
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn a_fresh_process_has_a_reserve_of_thirty() {
         let mut budget = ReplayBudget::new(100);
-        let taken = (0..100).filter(|_| budget.take(Tick::from_millis(5))).count();
+        let taken = (0..100).filter(|_| budget.try_take_replay(Tick::from_millis(5))).count();
         assert_eq!(taken, 30);
     }
 
@@ -120,10 +120,10 @@ mod tests {
     fn batching_leaves_room_for_replays() {
         let mut budget = ReplayBudget::new(100);
         for _ in 0..100 {
-            budget.client(Tick::from_millis(0));
+            budget.record_client_call(Tick::from_millis(0));
         }
-        budget.upstream(Tick::from_millis(0));
-        let taken = (0..1000).filter(|_| budget.take(Tick::from_millis(1))).count();
+        budget.record_first_send(Tick::from_millis(0));
+        let taken = (0..1000).filter(|_| budget.try_take_replay(Tick::from_millis(1))).count();
         assert_eq!(taken, 100 + 10 + 30 - 1);
     }
 
@@ -131,18 +131,18 @@ mod tests {
     fn a_burst_costs_no_room_once_its_second_has_half_left_the_window() {
         let mut budget = ReplayBudget::new(100);
         for _ in 0..200 {
-            (0..32).for_each(|_| budget.client(Tick::from_millis(500)));
-            budget.upstream(Tick::from_millis(500));
+            (0..32).for_each(|_| budget.record_client_call(Tick::from_millis(500)));
+            budget.record_first_send(Tick::from_millis(500));
         }
-        assert_eq!(budget.room(Tick::from_millis(10_100)), 30);
+        assert_eq!(budget.replays_left(Tick::from_millis(10_100)), 30);
     }
 
     #[test]
     fn what_was_taken_is_forgotten_once_its_second_has_left_the_window() {
         let mut budget = ReplayBudget::new(100);
-        while budget.take(Tick::from_millis(999)) {}
-        assert!(!budget.take(Tick::from_millis(10_000)), "nine seconds later the window still holds them");
-        assert!(!budget.take(Tick::from_millis(10_999)));
-        assert!(budget.take(Tick::from_millis(11_000)));
+        while budget.try_take_replay(Tick::from_millis(999)) {}
+        assert!(!budget.try_take_replay(Tick::from_millis(10_000)), "nine seconds later the window still holds them");
+        assert!(!budget.try_take_replay(Tick::from_millis(10_999)));
+        assert!(budget.try_take_replay(Tick::from_millis(11_000)));
     }
 }

@@ -92,7 +92,7 @@ pub struct Call {
     pub deadline: Option<Deadline>,
     /// Deadline that applies instead once [`Call::deadline`] turns out to be an SLO that no
     /// execution can meet.
-    pub later: Option<Deadline>,
+    pub fallback_deadline: Option<Deadline>,
     /// SLO of the policy, for reports. Decisions use the deadline, because the call arrived shortly
     /// before it was offered.
     pub slo: Option<Duration>,
@@ -161,7 +161,7 @@ impl Call {
             alone: false,
             replayable: true,
             deadline: None,
-            later: None,
+            fallback_deadline: None,
             slo: None,
             items: 1,
             weight: Weight { sum: 1, max: 1 },

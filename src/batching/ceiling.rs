@@ -126,7 +126,7 @@ struct LearnedCap {
 
 impl BatchExtent {
     /// Returns the size in one measure.
-    pub(super) fn of(self, bounded: SizeMeasure) -> u64 {
+    pub(super) fn in_measure(self, bounded: SizeMeasure) -> u64 {
         match bounded {
             SizeMeasure::Items => u64::from(self.items),
             SizeMeasure::Weight => self.sum,
@@ -144,7 +144,7 @@ impl Ceilings {
     }
 
     /// Applies a published ceiling. The smallest published value is kept.
-    pub(super) fn publish(&mut self, now: Tick, bounded: SizeMeasure, max: u64) {
+    pub(super) fn set_published(&mut self, now: Tick, bounded: SizeMeasure, max: u64) {
         let wall = self.wall_mut(bounded);
         if wall.published.is_none_or(|(known, _)| max < known) {
             wall.published = Some((max.max(1), now));
@@ -153,43 +153,43 @@ impl Ceilings {
 
     /// Applies a published ceiling on weight. There is one such limit, and it holds in the measure
     /// that currently determines the cost; that measure can change as costs are learned.
-    pub(super) fn publish_weight(&mut self, now: Tick, bounded: SizeMeasure, max: u64) {
+    pub(super) fn set_published_weight(&mut self, now: Tick, bounded: SizeMeasure, max: u64) {
         let other = if bounded == SizeMeasure::Weight { SizeMeasure::PaddedWeight } else { SizeMeasure::Weight };
         if let Some((known, since)) = self.wall_mut(other).published.take() {
-            self.publish(since, bounded, known);
+            self.set_published(since, bounded, known);
         }
-        self.publish(now, bounded, max);
+        self.set_published(now, bounded, max);
     }
 
     /// Records a successful batch.
-    pub(super) fn worked(&mut self, now: Tick, extent: BatchExtent) {
+    pub(super) fn on_success(&mut self, now: Tick, extent: BatchExtent) {
         for bounded in SizeMeasure::ALL {
-            self.wall_mut(bounded).worked(now, extent.of(bounded));
+            self.wall_mut(bounded).worked(now, extent.in_measure(bounded));
         }
     }
 
     /// Records a shared batch that was too large. `retest` is the measure that the batch was sent
     /// to retest.
-    pub(super) fn too_large(&mut self, now: Tick, extent: BatchExtent, retest: Option<SizeMeasure>, took: Duration) {
-        let bounded = retest.unwrap_or_else(|| self.blamed(extent));
-        self.wall_mut(bounded).refused(now, extent.of(bounded), took);
+    pub(super) fn on_too_large(&mut self, now: Tick, extent: BatchExtent, retest: Option<SizeMeasure>, took: Duration) {
+        let bounded = retest.unwrap_or_else(|| self.attribute_refusal(extent));
+        self.wall_mut(bounded).refused(now, extent.in_measure(bounded), took);
     }
 
     /// Records a batch with too many items for which the server named its limit.
-    pub(super) fn named(&mut self, now: Tick, items_max: u32, took: Duration) {
+    pub(super) fn on_named_limit(&mut self, now: Tick, items_max: u32, took: Duration) {
         self.items.named(now, u64::from(items_max), took);
     }
 
     /// Records a shared batch that exceeded the server's memory. `bounded` is the measure that
     /// determines its cost.
-    pub(super) fn out_of_memory(&mut self, now: Tick, extent: BatchExtent, bounded: SizeMeasure, took: Duration) {
+    pub(super) fn on_out_of_memory(&mut self, now: Tick, extent: BatchExtent, bounded: SizeMeasure, took: Duration) {
         // Without weights the number of items is bounded instead.
-        let bounded = if extent.of(bounded) == 0 { SizeMeasure::Items } else { bounded };
-        self.wall_mut(bounded).out_of_memory(now, extent.of(bounded), took);
+        let bounded = if extent.in_measure(bounded) == 0 { SizeMeasure::Items } else { bounded };
+        self.wall_mut(bounded).out_of_memory(now, extent.in_measure(bounded), took);
     }
 
     /// Ends a retest. If its outcome was inconclusive, the retest is scheduled again.
-    pub(super) fn retest_over(&mut self, now: Tick, bounded: SizeMeasure) {
+    pub(super) fn end_retest(&mut self, now: Tick, bounded: SizeMeasure) {
         if let Some(learned) = self.wall_mut(bounded).learned.as_mut().filter(|learned| learned.testing) {
             learned.testing = false;
             learned.retest = now.after(learned.wait);
@@ -198,24 +198,24 @@ impl Ceilings {
 
     /// Returns the first ceiling that is due for a retest: its measure, the maximum size of the
     /// retesting batch, and the duration of the last refusal.
-    pub(super) fn retest(&self, now: Tick) -> Option<(SizeMeasure, u64, Duration)> {
+    pub(super) fn due_retest(&self, now: Tick) -> Option<(SizeMeasure, u64, Duration)> {
         SizeMeasure::ALL.into_iter().find_map(|bounded| {
             let wall = self.wall(bounded);
             let learned = wall.learned.filter(|learned| !learned.testing && learned.retest <= now)?;
-            let target = learned.target(bounded).min(wall.published.map_or(u64::MAX, |(max, _)| max));
+            let target = learned.retest_size(bounded).min(wall.published.map_or(u64::MAX, |(max, _)| max));
             (target > learned.max).then_some((bounded, target, learned.took))
         })
     }
 
     /// Records that a retest was dispatched.
-    pub(super) fn testing(&mut self, bounded: SizeMeasure) {
+    pub(super) fn begin_retest(&mut self, bounded: SizeMeasure) {
         if let Some(learned) = &mut self.wall_mut(bounded).learned {
             learned.testing = true;
         }
     }
 
     /// Schedules a retest of all learned ceilings at once, because the server has changed.
-    pub(super) fn changed(&mut self, now: Tick) {
+    pub(super) fn on_server_change(&mut self, now: Tick) {
         for bounded in SizeMeasure::ALL {
             if let Some(learned) = &mut self.wall_mut(bounded).learned {
                 learned.retest = now;
@@ -268,7 +268,7 @@ impl Ceilings {
     /// success, or to items if the two measures grew equally. Items are not always to blame if
     /// there are more of them than ever succeeded: while sizes still grow that is always so, and a
     /// limit on tokens would stay hidden behind it.
-    fn blamed(&self, extent: BatchExtent) -> SizeMeasure {
+    fn attribute_refusal(&self, extent: BatchExtent) -> SizeMeasure {
         let (items, sum) = (u128::from(extent.items), u128::from(extent.sum));
         let (items_worked, sum_worked) = (u128::from(self.items.worked), u128::from(self.sum.worked));
         let grew = items * sum_worked >= sum * items_worked;
@@ -433,7 +433,7 @@ impl LearnedCap {
 
     /// Returns the maximum size of a retesting batch: the refused size, or half-way to it where a
     /// refusal is expensive.
-    fn target(&self, bounded: SizeMeasure) -> u64 {
+    fn retest_size(&self, bounded: SizeMeasure) -> u64 {
         let far = self.refused > self.max.saturating_add(self.max / 8).saturating_add(1);
         if self.firm && far {
             return bisect(self.max, self.refused);

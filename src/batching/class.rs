@@ -90,7 +90,7 @@ impl ClassState {
     /// duration of the last refusal. Returns `None` while the server is overloaded, because it
     /// would then refuse any batch.
     pub(super) fn retest(&self, now: Tick) -> Option<(SizeMeasure, u64, Duration)> {
-        self.ceilings.retest(now).filter(|_| self.overload_max.is_none())
+        self.ceilings.due_retest(now).filter(|_| self.overload_max.is_none())
     }
 
     /// Returns the ceilings in force.
@@ -107,12 +107,12 @@ impl ClassState {
 
     /// Returns the shortest of the recent executions, or `None` before the first. No batch can meet
     /// an SLO below it.
-    pub(super) fn fastest(&self) -> Option<Duration> {
+    pub(super) fn fastest_execution(&self) -> Option<Duration> {
         self.recent.iter().take(self.executions.min(RECENT)).min().copied()
     }
 
     /// Returns the duration of the last execution.
-    pub(super) fn last(&self) -> Option<Duration> {
+    pub(super) fn last_execution(&self) -> Option<Duration> {
         self.executions.checked_sub(1).and_then(|i| self.recent.get(i % RECENT)).copied()
     }
 
@@ -128,21 +128,21 @@ impl ClassState {
                 }
                 self.executions += 1;
                 self.refusing = false;
-                self.ceilings.worked(now, extent);
+                self.ceilings.on_success(now, extent);
                 if full {
                     self.raise_overload_ceiling(limits);
                 }
             }
-            BatchOutcome::TooLarge { limit } if let Some(found) = named(limit, items) => {
-                self.ceilings.named(now, found, took);
+            BatchOutcome::TooLarge { limit } if let Some(found) = plausible_limit(limit, items) => {
+                self.ceilings.on_named_limit(now, found, took);
             }
             // An unbatched call carries no information about size unless the response names the
             // limit.
             BatchOutcome::TooLarge { .. } | BatchOutcome::OutOfMemory | BatchOutcome::Overloaded { .. } if !shared => {}
             BatchOutcome::TooLarge { .. } | BatchOutcome::Refused(BatchRefusal::TooLarge(_)) => {
-                self.ceilings.too_large(now, extent, retest, took);
+                self.ceilings.on_too_large(now, extent, retest, took);
             }
-            BatchOutcome::OutOfMemory => self.ceilings.out_of_memory(now, extent, memory, took),
+            BatchOutcome::OutOfMemory => self.ceilings.on_out_of_memory(now, extent, memory, took),
             BatchOutcome::Overloaded { retry_after: Some(_) } if self.refusing => {}
             BatchOutcome::Overloaded { retry_after } => {
                 self.refusing = retry_after.is_some();
@@ -160,7 +160,7 @@ impl ClassState {
             | BatchOutcome::Cancelled => {}
         }
         if let Some(retest) = retest {
-            self.ceilings.retest_over(now, retest);
+            self.ceilings.end_retest(now, retest);
         }
     }
 
@@ -182,7 +182,7 @@ impl ClassState {
 
 /// Returns the limit that a response names if it is plausible: a limit that the refused batch
 /// already satisfied cannot be the intended one.
-fn named(limit: Option<u32>, items: u32) -> Option<u32> {
+fn plausible_limit(limit: Option<u32>, items: u32) -> Option<u32> {
     limit.filter(|limit| (1..items).contains(limit))
 }
 
@@ -195,8 +195,11 @@ impl ClassTable {
         self.keys = KeyQuarantine::default();
         for (id, class) in &mut self.map {
             class.ceilings = Ceilings::default();
-            if class.merging.forget() {
-                push_change(&mut self.changes, MergingChange { class: *id, suspension: None, again: false });
+            if class.merging.reset() {
+                push_change(
+                    &mut self.changes,
+                    MergingChange { class: *id, suspension: None, is_retest_failure: false },
+                );
             }
         }
     }
@@ -205,45 +208,45 @@ impl ClassTable {
     /// `eager` is set for policies that batch as configured before the first batch has succeeded.
     pub(super) fn merge_bound(&self, now: Tick, call: &Call, eager: bool) -> MergeLimit {
         let eager = eager && call.replayable;
-        let class = self.map.get(&call.cost_class).map(|class| class.merging.bound(now, eager));
+        let class = self.map.get(&call.cost_class).map(|class| class.merging.merge_limit(now, eager));
         let bound = class.unwrap_or(if eager { MergeLimit::Free } else { MergeLimit::Trial });
         match bound {
             MergeLimit::Alone(_) => bound,
             _ if self.keys.quarantined(now, call.key) => MergeLimit::Alone(Some(UnbatchedReason::Quarantined)),
-            _ if self.replays.room(now) == 0 => MergeLimit::Alone(Some(UnbatchedReason::BudgetEmpty)),
+            _ if self.replays.replays_left(now) == 0 => MergeLimit::Alone(Some(UnbatchedReason::BudgetEmpty)),
             _ => bound,
         }
     }
 
     /// Returns `true` if some calls of this class are dispatched alone because a batch could not be
     /// split or was refused.
-    pub(super) fn quarantined(&self, now: Tick, id: CostClassId) -> bool {
+    pub(super) fn is_quarantined(&self, now: Tick, id: CostClassId) -> bool {
         let suspended = self.get(id).and_then(ClassState::suspension).is_some_and(|suspension| now < suspension.retest);
         suspended || self.keys.has_quarantined(now, id)
     }
 
     /// Records the dispatch of a batch of several members. `trial` is set if the batch tests
     /// whether the server accepts batches.
-    pub(super) fn sent(&mut self, now: Tick, id: CostClassId, batch: BatchId, members: usize, trial: bool) {
-        (0..members).for_each(|_| self.replays.client(now));
-        self.replays.upstream(now);
+    pub(super) fn on_dispatch(&mut self, now: Tick, id: CostClassId, batch: BatchId, members: usize, trial: bool) {
+        (0..members).for_each(|_| self.replays.record_client_call(now));
+        self.replays.record_first_send(now);
         if trial {
-            self.entry(now, id).merging.trying(batch);
+            self.entry(now, id).merging.on_trial_dispatch(batch);
         }
     }
 
     /// Returns the number of replays that failed batches may still cause.
     pub(super) fn replay_room(&self, now: Tick) -> u64 {
-        self.replays.room(now)
+        self.replays.replays_left(now)
     }
 
     /// Records a replay of each of this many members.
-    pub(super) fn replayed(&mut self, now: Tick, members: usize) {
-        (0..members).for_each(|_| self.replays.replay(now));
+    pub(super) fn record_replays(&mut self, now: Tick, members: usize) {
+        (0..members).for_each(|_| self.replays.record_replay(now));
     }
 
     /// Returns the number of classes for which merging is suspended.
-    pub(super) fn suspended(&self) -> usize {
+    pub(super) fn suspended_count(&self) -> usize {
         self.map.values().filter(|class| class.suspension().is_some()).count()
     }
 
@@ -264,7 +267,7 @@ impl ClassTable {
             ended.shared && ended.key.is_some_and(|key| self.keys.observe((now, base), id, key, observed.outcome));
         let class = self.entry(now, id);
         let before = class.suspension().is_some();
-        let last = class.last();
+        let last = class.last_execution();
         let mut change = class.merging.observe((now, base), ended, observed, last);
         if many && change.is_none() && !before {
             let refusal = match observed.outcome {
@@ -275,7 +278,7 @@ impl ClassTable {
         }
         if let Some(suspension) = change {
             let again = before && suspension.is_some();
-            push_change(&mut self.changes, MergingChange { class: id, suspension, again });
+            push_change(&mut self.changes, MergingChange { class: id, suspension, is_retest_failure: again });
         }
     }
 
@@ -290,26 +293,26 @@ impl ClassTable {
     /// Applies a maximum number of items that the server publishes for this class. The smallest
     /// value is kept.
     pub(super) fn publish(&mut self, now: Tick, id: CostClassId, items_max: u32) {
-        self.entry(now, id).ceilings.publish(now, SizeMeasure::Items, u64::from(items_max));
+        self.entry(now, id).ceilings.set_published(now, SizeMeasure::Items, u64::from(items_max));
     }
 
     /// Applies a maximum weight that the server publishes, in the measure that determines the cost.
     /// The smallest value is kept.
     pub(super) fn publish_weight(&mut self, now: Tick, id: CostClassId, bounded: SizeMeasure, weight_max: u64) {
-        self.entry(now, id).ceilings.publish_weight(now, bounded, weight_max);
+        self.entry(now, id).ceilings.set_published_weight(now, bounded, weight_max);
     }
 
     /// Records the dispatch of a batch that retests a ceiling.
-    pub(super) fn testing(&mut self, id: CostClassId, bounded: SizeMeasure) {
+    pub(super) fn begin_retest(&mut self, id: CostClassId, bounded: SizeMeasure) {
         if let Some(class) = self.map.get_mut(&id) {
-            class.ceilings.testing(bounded);
+            class.ceilings.begin_retest(bounded);
         }
     }
 
     /// Records that the server was found to have changed.
-    pub(super) fn changed(&mut self, now: Tick, id: CostClassId) {
+    pub(super) fn on_server_change(&mut self, now: Tick, id: CostClassId) {
         if let Some(class) = self.map.get_mut(&id) {
-            class.ceilings.changed(now);
+            class.ceilings.on_server_change(now);
         }
     }
 
@@ -325,7 +328,7 @@ impl ClassTable {
     }
 
     /// Returns the smallest ceiling in one measure, or `u64::MAX` if there is none.
-    pub(super) fn least(&self, bounded: SizeMeasure) -> u64 {
+    pub(super) fn min_ceiling(&self, bounded: SizeMeasure) -> u64 {
         self.map.values().map(|class| class.max(bounded)).min().unwrap_or(u64::MAX)
     }
 

@@ -19,7 +19,7 @@ mod tail;
 mod tests;
 
 use super::call::Weight;
-use super::math::{float, whole};
+use super::math::{round_to_u64, to_f64};
 use batch_load::{BatchLoad, TypicalLoad};
 pub use models::CostMeasure;
 use models::LinearModels;
@@ -142,17 +142,17 @@ impl CostModel {
     pub(super) fn time(&self, items: u32) -> u64 {
         let at = usize::try_from(items.clamp(1, SIZE_MAX) - 1).unwrap_or(usize::MAX);
         let Some(known) = self.table.get(at) else { return UNKNOWN_NANOS };
-        if items <= SIZE_MAX { *known } else { whole(self.expect(items, self.typical.load(items))).max(*known) }
+        if items <= SIZE_MAX { *known } else { round_to_u64(self.expect(items, self.typical.load(items))).max(*known) }
     }
 
     /// Returns the predicted time of a batch of this size and these weights, in nanoseconds.
     pub(super) fn predict_weighted(&self, items: u32, weight: Weight) -> u64 {
-        if self.samples == 0 { UNKNOWN_NANOS } else { whole(self.expect(items, BatchLoad::new(items, weight))) }
+        if self.samples == 0 { UNKNOWN_NANOS } else { round_to_u64(self.expect(items, BatchLoad::new(items, weight))) }
     }
 
     /// Returns the 98th percentile of the time of a batch for the predicted time `nanos`: q ×
     /// `nanos`.
-    pub(super) fn late(&self, nanos: u64) -> u64 {
+    pub(super) fn tail_time(&self, nanos: u64) -> u64 {
         let late = u128::from(nanos) * u128::from(self.tail_permille()) / 1000;
         u64::try_from(late).unwrap_or(u64::MAX)
     }
@@ -169,12 +169,12 @@ impl CostModel {
 
     /// Returns the number of observations of this size since the last change: up to 16, at most 3
     /// of which predate a drift or a restart.
-    pub(super) fn seen(&self, items: u32) -> u32 {
+    pub(super) fn sample_count(&self, items: u32) -> u32 {
         self.shape.seen(items)
     }
 
     /// Returns the number of observations of this size and all larger ones, counted likewise.
-    pub(super) fn seen_from(&self, items: u32) -> u32 {
+    pub(super) fn sample_count_from(&self, items: u32) -> u32 {
         self.shape.seen_from(items)
     }
 
@@ -193,12 +193,12 @@ impl CostModel {
         let (weight_milli, heaviest_milli, padding_permille) = self.typical.keep();
         CostSnapshot {
             base: self.base_kind(),
-            first_nanos: whole(self.first),
+            first_nanos: round_to_u64(self.first),
             samples: self.reservoir.newest().map(CostSample::from).collect(),
             points: self.points(KEPT),
             largest: self.largest,
             tail_permille: self.tail_permille(),
-            noise_ppm: whole(self.shape.noise() * 1e6),
+            noise_ppm: round_to_u64(self.shape.noise() * 1e6),
             weights_matter: self.weights_matter,
             weight_milli,
             heaviest_milli,
@@ -219,8 +219,9 @@ impl CostModel {
         cost.samples = u32::try_from(cost.reservoir.iter().count()).unwrap_or(u32::MAX);
         cost.first = CostReading::new(CostSample { nanos: snapshot.first_nanos, ..snapshot.samples[0] }).nanos;
         cost.models = LinearModels::new(snapshot.base);
-        cost.typical = TypicalLoad::kept(snapshot.weight_milli, &snapshot.heaviest_milli, snapshot.padding_permille);
-        cost.shape = CostShape::restored(snapshot.points.iter().map(SizeMean::from), float(snapshot.noise_ppm) / 1e6);
+        cost.typical =
+            TypicalLoad::restored(snapshot.weight_milli, &snapshot.heaviest_milli, snapshot.padding_permille);
+        cost.shape = CostShape::restored(snapshot.points.iter().map(SizeMean::from), to_f64(snapshot.noise_ppm) / 1e6);
         cost.tail = TailRatio::restored(snapshot.tail_permille);
         cost.largest = snapshot.largest;
         cost.weights_matter = snapshot.weights_matter && snapshot.base != CostMeasure::SizeOnly;
@@ -233,14 +234,14 @@ impl CostModel {
         let line = self.models.line();
         CostReport {
             base: self.base_kind(),
-            batch_nanos: whole(line.batch),
-            item_nanos: whole(line.item),
-            weight_picos: whole(line.weight * 1e3),
-            shaped: self.shaped(),
+            batch_nanos: round_to_u64(line.batch),
+            item_nanos: round_to_u64(line.item),
+            weight_picos: round_to_u64(line.weight * 1e3),
+            shaped: self.has_shape(),
             weights_matter: self.weights_matter,
             points: self.points(u32::MAX),
             samples: self.samples,
-            error_permille: whole(self.models.error() * 1e3),
+            error_permille: round_to_u64(self.models.error() * 1e3),
             tail_permille: self.tail_permille(),
         }
     }
@@ -268,10 +269,10 @@ impl CostModel {
         // whenever another model fits better or weights start or stop to matter.
         let mut stale = self.recent < SOLVED_EACH || self.recent.is_multiple_of(SOLVED_EVERY);
         if self.samples >= COMPARED_MIN {
-            stale |= self.models.judge(&reading);
+            stale |= self.models.score(&reading);
         }
-        stale |= self.weigh(&reading);
-        self.shape.put(reading.items, self.at_typical_weights(&reading));
+        stale |= self.update_weights_matter(&reading);
+        self.shape.observe(reading.items, self.at_typical_weights(&reading));
         self.reservoir.put(reading);
         self.samples = self.samples.saturating_add(1);
         self.recent = self.recent.saturating_add(1);
@@ -282,7 +283,7 @@ impl CostModel {
     }
 
     /// Decides whether weights matter. Returns `true` if that has changed.
-    fn weigh(&mut self, reading: &CostReading) -> bool {
+    fn update_weights_matter(&mut self, reading: &CostReading) -> bool {
         let padding = self.typical.padding();
         let dear = || self.models.weight_part(reading.load) > WEIGHT_PART_ON * reading.nanos;
         let matter = self.base_kind() != CostMeasure::SizeOnly
@@ -303,18 +304,18 @@ impl CostModel {
     /// shape at this size.
     fn expect(&self, items: u32, load: BatchLoad) -> f64 {
         let line = self.models.time(load);
-        if !self.shaped() {
+        if !self.has_shape() {
             return line.min(NANOS_MAX);
         }
         // Past the ends of the curve the last ratio applies.
         let ratio = |(items, nanos)| nanos / self.models.time(self.typical.load(items));
-        (line * self.shape.at(items).map_or(1.0, ratio)).clamp(NANOS_MIN, NANOS_MAX)
+        (line * self.shape.interpolate(items).map_or(1.0, ratio)).clamp(NANOS_MIN, NANOS_MAX)
     }
 
     /// Returns `true` if the shape is used. Its means are per size, so they are not applicable once
     /// weights matter.
-    fn shaped(&self) -> bool {
-        self.shape.drawn() && !self.weights_matter
+    fn has_shape(&self) -> bool {
+        self.shape.is_used() && !self.weights_matter
     }
 
     fn solve(&mut self) {
@@ -322,13 +323,13 @@ impl CostModel {
         let mut prices = [0.0; SIZE_MAX as usize];
         prices.iter_mut().zip(self.typical.loads()).for_each(|(price, load)| *price = self.models.time(load));
         self.shape.draw(&prices);
-        if self.shaped() {
+        if self.has_shape() {
             self.shape.bend(&mut prices);
         }
         let mut longest = 0;
         self.table.clear();
         self.table.extend(prices.iter().map(|price| {
-            longest = whole(price.max(NANOS_MIN)).max(longest);
+            longest = round_to_u64(price.max(NANOS_MIN)).max(longest);
             longest
         }));
     }
@@ -355,7 +356,7 @@ impl CostModel {
     fn points(&self, count_max: u32) -> Vec<CurvePoint> {
         let point = |mean: &SizeMean| CurvePoint {
             items: mean.items,
-            nanos: whole(mean.nanos),
+            nanos: round_to_u64(mean.nanos),
             count: mean.count.min(count_max),
         };
         self.shape.means().iter().map(point).collect()
@@ -364,7 +365,7 @@ impl CostModel {
 
 impl From<&CurvePoint> for SizeMean {
     fn from(point: &CurvePoint) -> Self {
-        let nanos = float(point.nanos).clamp(NANOS_MIN, NANOS_MAX);
+        let nanos = to_f64(point.nanos).clamp(NANOS_MIN, NANOS_MAX);
         Self { items: point.items, nanos, count: point.count.clamp(1, KEPT) }
     }
 }

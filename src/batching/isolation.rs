@@ -44,7 +44,7 @@ impl IsolationPlan {
         let whole = 0..items.len();
         let isolate_above = usize::try_from(isolate_above).unwrap_or(usize::MAX);
         let mut this = Self { items, isolate_above, todo: Vec::new() };
-        this.refine(whole, verdict);
+        this.record_outcome(whole, verdict);
         this
     }
 
@@ -55,7 +55,7 @@ impl IsolationPlan {
 
     /// Records the outcome of a part of more than one member and schedules its smaller parts next.
     /// The response to a single member is final, whatever it is.
-    pub fn refine(&mut self, part: MemberRange, verdict: PartOutcome) {
+    pub fn record_outcome(&mut self, part: MemberRange, verdict: PartOutcome) {
         if part.len() < 2 {
             return;
         }
@@ -85,7 +85,7 @@ impl IsolationPlan {
     }
 
     /// Returns the parts that have not been tried. Called when the replay budget is used up.
-    pub fn give_up(&mut self) -> Vec<MemberRange> {
+    pub fn take_untried(&mut self) -> Vec<MemberRange> {
         let mut rest = std::mem::take(&mut self.todo);
         rest.reverse();
         rest
@@ -123,7 +123,7 @@ mod tests {
         while let Some(part) = plan.next_part() {
             tried.push(part.clone());
             if bad.iter().any(|b| part.contains(b)) {
-                plan.refine(part, PartOutcome::Failed);
+                plan.record_outcome(part, PartOutcome::Failed);
             }
         }
         tried

@@ -63,7 +63,7 @@ use sojourn::Sojourns;
 use trial::LimitTrial;
 use wave::WaveTest;
 
-use super::math::float;
+use super::math::to_f64;
 use super::tick::Tick;
 
 /// Lower bound of a refined limit, as a share of the limit measured last. It keeps noise in late
@@ -86,13 +86,13 @@ pub(super) struct ConcurrencyLimiter {
     /// The limit; `None` while open.
     limit: Option<f64>,
     /// The limit during a trial.
-    in_force: Option<f64>,
+    trial_limit: Option<f64>,
     /// Set while a queue is being released.
     gate: Option<QueueRelease>,
     /// Set if the server is known to batch by itself, in which case the limiter stays open.
     pinned: bool,
     /// A configured limit at which calls were held. No test looks for room beyond it.
-    wall: Option<u32>,
+    policy_limit: Option<u32>,
     curve: LoadCurve,
     wave: WaveTest,
     /// The knee found by the wave test, until the limit is set by it.
@@ -157,16 +157,16 @@ impl ConcurrencyLimiter {
     pub(super) fn new() -> Self {
         Self {
             limit: None,
-            in_force: None,
+            trial_limit: None,
             gate: None,
             pinned: false,
-            wall: None,
+            policy_limit: None,
             curve: LoadCurve::default(),
             wave: WaveTest::default(),
             wave_knee: None,
             slower: false,
             level: LatencyModel::default(),
-            growth: BatchCap::whole(),
+            growth: BatchCap::uncapped(),
             sojourns: Sojourns::default(),
             harm: HarmTest::default(),
             trial: None,
@@ -197,7 +197,7 @@ impl ConcurrencyLimiter {
     pub(super) fn limited(limit: u32, lone: u64) -> Self {
         let mut flow = Self::new();
         flow.set_limit(f64::from(limit.max(1)));
-        flow.level.lone = float(lone);
+        flow.level.lone = to_f64(lone);
         flow
     }
 
@@ -221,8 +221,9 @@ impl ConcurrencyLimiter {
     /// Returns `true` if the largest size allowed yet is less than an equal share of the items
     /// present.
     pub(super) fn is_growing(&self, queued: u64) -> bool {
-        let all = float(self.items_here(queued));
-        !self.growth.is_whole() && self.limit.is_some_and(|limit| all / limit.max(1.0) > f64::from(self.growth.cap()))
+        let all = to_f64(self.items_here(queued));
+        !self.growth.is_uncapped()
+            && self.limit.is_some_and(|limit| all / limit.max(1.0) > f64::from(self.growth.cap()))
     }
 
     /// Returns `true` while the server may still be working on requests from before a jump.
@@ -237,20 +238,20 @@ impl ConcurrencyLimiter {
     }
 
     /// Returns the number of requests in flight.
-    pub(super) fn flights(&self) -> u32 {
+    pub(super) fn in_flight(&self) -> u32 {
         self.flights
     }
 
     /// Returns the number of requests that may be in flight, or `None` while open.
     pub(super) fn limit(&self) -> Option<u32> {
-        self.in_force.or(self.limit).map(count)
+        self.trial_limit.or(self.limit).map(count)
     }
 
     /// Returns `true` if the limit allows another request.
     pub(super) fn has_room(&self) -> bool {
         let below = |limit: f64| f64::from(self.flights) < limit.floor().max(1.0);
         self.gate.is_none_or(|gate| f64::from(self.flights) < gate.limit)
-            && self.in_force.or(self.limit).is_none_or(below)
+            && self.trial_limit.or(self.limit).is_none_or(below)
     }
 
     /// Sets whether the server is known to batch by itself.
@@ -270,10 +271,10 @@ impl ConcurrencyLimiter {
             return;
         }
         self.set_limit(f64::from(wall.max(1)));
-        self.wall = Some(wall.max(1));
+        self.policy_limit = Some(wall.max(1));
         self.refine_from = f64::from(wall.max(1));
-        self.growth = BatchCap::whole();
-        self.level.restart();
+        self.growth = BatchCap::uncapped();
+        self.level.reset_batches();
         self.level.lone = 0.0;
         self.sojourns.clear();
         self.schedule.since = now;
@@ -281,7 +282,7 @@ impl ConcurrencyLimiter {
 
     /// Returns `true` if the limit is below the configured one, or if none is configured.
     fn is_below_policy_limit(&self) -> bool {
-        self.wall.is_none_or(|wall| self.limit.is_some_and(|limit| limit < f64::from(wall)))
+        self.policy_limit.is_none_or(|wall| self.limit.is_some_and(|limit| limit < f64::from(wall)))
     }
 
     /// Applies a limit refined by `slots`, unless a limit is being tested.
@@ -303,12 +304,12 @@ impl ConcurrencyLimiter {
             }
             return;
         }
-        let least = float(super::math::whole(REFINE_MIN * self.refine_from)).max(1.0);
+        let least = to_f64(super::math::round_to_u64(REFINE_MIN * self.refine_from)).max(1.0);
         self.limit = Some(f64::from(limit).max(least));
     }
 
     /// Records the dispatch of a request.
-    pub(super) fn on_send(&mut self, now: Tick, leaving: &Departure) -> FlightRecord {
+    pub(super) fn on_dispatch(&mut self, now: Tick, leaving: &Departure) -> FlightRecord {
         let Departure { items, calls, alone, permit, queued, expected } = *leaving;
         let clean = self.batches == 0;
         self.batches += u32::from(calls > 1);
@@ -331,12 +332,12 @@ impl ConcurrencyLimiter {
         let lone = calls == 1 && clean && free;
         let wave = lone.then(|| self.wave.on_send(now, self.flights));
         if !free {
-            self.wave.give_up();
+            self.wave.reset();
         }
         FlightRecord {
             sent: now,
             wave,
-            beside: self.flights,
+            in_flight: self.flights,
             alone,
             newest,
             permit,
@@ -350,7 +351,7 @@ impl ConcurrencyLimiter {
     fn set_limit(&mut self, limit: f64) {
         self.wave_knee = None;
         self.limit = Some(limit);
-        self.in_force = None;
+        self.trial_limit = None;
     }
 
     /// Opens the limiter because the server refuses batches, so that a limit has nothing to gain.
@@ -363,8 +364,8 @@ impl ConcurrencyLimiter {
     /// Opens the limiter and discards everything that was measured under the limit.
     fn open(&mut self, now: Tick, reason: OpenReason) {
         self.limit = None;
-        self.wall = None;
-        self.in_force = None;
+        self.policy_limit = None;
+        self.trial_limit = None;
         self.trial = None;
         self.draining = None;
         self.reason = reason;
@@ -374,13 +375,13 @@ impl ConcurrencyLimiter {
         match reason {
             // The measurements that the limit was set by have proved wrong.
             OpenReason::NoQueue => self.curve.clear(),
-            _ => self.curve.begin(self.knee.map_or(self.level.lone, |knee| knee.base)),
+            _ => self.curve.reset_to(self.knee.map_or(self.level.lone, |knee| knee.base)),
         }
         self.knee = None;
         self.narrowing = None;
         self.wave.on_idle();
-        self.growth = BatchCap::whole();
-        self.level.restart();
+        self.growth = BatchCap::uncapped();
+        self.level.reset_batches();
         self.probe = UpwardProbe { id: self.probe.id.wrapping_add(1), ..UpwardProbe::default() };
         // A pair that was sent beside a queue that no longer exists is no evidence. If batches do
         // not pay, it is one more reason to stay open.
@@ -407,11 +408,11 @@ impl ConcurrencyLimiter {
 }
 
 /// Returns the instant this many nanoseconds later.
-fn after(now: Tick, nanos: f64) -> Tick {
-    Tick(now.0.saturating_add(super::math::whole(nanos)))
+fn after_nanos(now: Tick, nanos: f64) -> Tick {
+    Tick(now.0.saturating_add(super::math::round_to_u64(nanos)))
 }
 
 /// Converts a limit to a number of requests, at least one.
 fn count(limit: f64) -> u32 {
-    u32::try_from(super::math::whole(limit.floor())).unwrap_or(u32::MAX).max(1)
+    u32::try_from(super::math::round_to_u64(limit.floor())).unwrap_or(u32::MAX).max(1)
 }

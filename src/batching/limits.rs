@@ -111,7 +111,7 @@ impl Limits {
     }
 
     /// Returns the fair-queueing weight of a call: its class's weight times its tenant's.
-    pub(super) fn share(&self, call: &Call) -> u64 {
+    pub(super) fn fair_weight(&self, call: &Call) -> u64 {
         u64::from(self.priority(call.priority).weight.max(1)) * u64::from(call.tenant_weight.max(1))
     }
 

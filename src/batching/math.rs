@@ -72,12 +72,12 @@ pub(super) fn exp(x: f64) -> f64 {
 /// Returns the nearest integer: 0 for negative numbers and NaN, `u64::MAX` for numbers out of
 /// range.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates, as intended")]
-pub(super) fn whole(x: f64) -> u64 {
+pub(super) fn round_to_u64(x: f64) -> u64 {
     (x + 0.5) as u64
 }
 
 /// Converts to a float, rounded to the nearest one past 2^53.
-pub(super) fn float(x: u64) -> f64 {
+pub(super) fn to_f64(x: u64) -> f64 {
     x as f64
 }
 
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_whole_number_saturates() {
-        assert_eq!([whole(-3.0), whole(f64::NAN), whole(0.49), whole(1.5)], [0, 0, 0, 2]);
-        assert_eq!([whole(f64::INFINITY), whole(1e30)], [u64::MAX, u64::MAX]);
+        assert_eq!([round_to_u64(-3.0), round_to_u64(f64::NAN), round_to_u64(0.49), round_to_u64(1.5)], [0, 0, 0, 2]);
+        assert_eq!([round_to_u64(f64::INFINITY), round_to_u64(1e30)], [u64::MAX, u64::MAX]);
     }
 }

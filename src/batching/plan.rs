@@ -19,7 +19,7 @@ mod smdp;
 use smdp::LoadProcess;
 
 use super::arrivals::ArrivalRate;
-use super::math::{float, whole};
+use super::math::{round_to_u64, to_f64};
 
 /// Batch sizes tried in addition to "all that is queued".
 const MENU: [usize; 18] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
@@ -104,16 +104,16 @@ pub fn solve(input: &PlanInput) -> Plan {
     let queue = (2 * times.len() + 16).min(QUEUE_MAX);
     let mut values = vec![0.0; queue + 1];
     let mut plan =
-        Plan { rows: Vec::new(), sizes: number(times.len()), best: number(best), values: StateValues(Vec::new()) };
+        Plan { rows: Vec::new(), sizes: to_u32(times.len()), best: to_u32(best), values: StateValues(Vec::new()) };
     for (index, load) in LOADS.into_iter().enumerate() {
         // Warm start: the values of the same load in the earlier plan, else of the previous load.
         if let Some(kept) = input.start.as_ref().and_then(|start| start.0.get(index)) {
             values = resize_values(kept, queue + 1);
         }
-        let rate = float(load) / 1000.0 * throughput;
+        let rate = to_f64(load) / 1000.0 * throughput;
         let sizes = LoadProcess::new(&times, rate, &MENU).solve(&mut values);
         // Converts items per millisecond to thousandths of an item per second.
-        plan.rows.push(PlanRow { rate: ArrivalRate(whole(rate * 1e6)), sizes });
+        plan.rows.push(PlanRow { rate: ArrivalRate(round_to_u64(rate * 1e6)), sizes });
         plan.values.0.push(values.clone());
     }
     plan
@@ -136,7 +136,7 @@ impl PlanInput {
     /// Starts the iteration from the values of an earlier plan, which takes far fewer sweeps if the
     /// times have moved little.
     #[must_use]
-    pub fn after(self, earlier: &Plan) -> Self {
+    pub fn with_initial_values(self, earlier: &Plan) -> Self {
         Self { start: Some(earlier.values.clone()), ..self }
     }
 }
@@ -160,13 +160,13 @@ impl Plan {
 
     /// Returns the largest batch size in the plan.
     #[must_use]
-    pub const fn sizes(&self) -> u32 {
+    pub const fn largest_size(&self) -> u32 {
         self.sizes
     }
 
     /// Returns the batch size with the highest throughput.
     #[must_use]
-    pub const fn best(&self) -> u32 {
+    pub const fn most_efficient_size(&self) -> u32 {
         self.best
     }
 
@@ -192,19 +192,19 @@ impl PlanSchedule {
 
     /// Returns `true` if the execution times are to be checked again. Cheap, because it is called
     /// after every batch.
-    pub(super) const fn reached(&self, batches: u64) -> bool {
+    pub(super) const fn is_check_due(&self, batches: u64) -> bool {
         batches >= self.next
     }
 
     /// Decides whether to make a plan from these times now. If the check is due but no time has
     /// moved, the current plan is kept until the next check.
     pub(super) fn due(&mut self, batches: u64, times: &[u64]) -> bool {
-        if !self.reached(batches) {
+        if !self.is_check_due(batches) {
             return false;
         }
         self.next = if batches < STEADY { batches + batches / 2 + FIRST } else { batches + STEADY };
-        let same =
-            self.planned.len() == times.len() && self.planned.iter().zip(times).all(|(old, new)| !moved(*old, *new));
+        let same = self.planned.len() == times.len()
+            && self.planned.iter().zip(times).all(|(old, new)| !has_moved(*old, *new));
         if !same {
             self.planned = times.to_vec();
         }
@@ -218,13 +218,13 @@ impl PlanSchedule {
     }
 
     /// Discards the planned times after a change of the upstream, and schedules the next plan soon.
-    pub(super) fn changed(&mut self, batches: u64) {
+    pub(super) fn on_server_change(&mut self, batches: u64) {
         self.next = batches + AFTER_CHANGE;
         self.planned.clear();
     }
 }
 
-fn moved(old: u64, new: u64) -> bool {
+fn has_moved(old: u64, new: u64) -> bool {
     u128::from(old.abs_diff(new)) * 1000 >= u128::from(old) * u128::from(MOVED_PERMILLE) && old != new
 }
 
@@ -236,7 +236,7 @@ fn rising_millis(times: &[u64]) -> Vec<f64> {
         .iter()
         .map(|time| {
             longest = longest.max(*time);
-            float(longest) / 1e6
+            to_f64(longest) / 1e6
         })
         .collect()
 }
@@ -246,7 +246,7 @@ fn rising_millis(times: &[u64]) -> Vec<f64> {
 fn most_efficient(times: &[f64]) -> (usize, f64) {
     let mut best = (1, 0.0);
     for (index, time) in times.iter().enumerate() {
-        let throughput = float(u64::from(number(index + 1))) / time;
+        let throughput = to_f64(u64::from(to_u32(index + 1))) / time;
         if throughput > best.1 {
             best = (index + 1, throughput);
         }
@@ -268,7 +268,7 @@ fn resize_values(kept: &[f64], len: usize) -> Vec<f64> {
     values
 }
 
-fn number(size: usize) -> u32 {
+fn to_u32(size: usize) -> u32 {
     u32::try_from(size).unwrap_or(u32::MAX)
 }
 

@@ -22,7 +22,7 @@ pub struct PriorityClass {
     pub filler: bool,
     /// Waiting time after which a call gains one rank (aging): a filler call counts as a plain one,
     /// a plain call as a strict one. Four times the class's SLO, or 2 s.
-    pub ages: Duration,
+    pub aging_interval: Duration,
 }
 
 /// The precedence of a call, independent of its share.
@@ -40,7 +40,7 @@ pub(super) enum Rank {
 
 impl PriorityClass {
     /// The default class.
-    pub const PLAIN: Self = Self { weight: 1, strict: false, filler: false, ages: Self::AGES_WITHOUT_SLO };
+    pub const PLAIN: Self = Self { weight: 1, strict: false, filler: false, aging_interval: Self::AGES_WITHOUT_SLO };
     /// [`PriorityClass::ages`] of a class without an SLO.
     pub const AGES_WITHOUT_SLO: Duration = Duration::from_secs(2);
     /// [`PriorityClass::ages`] as a multiple of the SLO.
@@ -51,7 +51,7 @@ impl PriorityClass {
         if self.strict {
             return Rank::Strict;
         }
-        match (self.filler, nanos(waited) / nanos(self.ages).max(1)) {
+        match (self.filler, nanos(waited) / nanos(self.aging_interval).max(1)) {
             (true, 0) => Rank::Filler,
             (true, 1) | (false, 0) => Rank::Plain,
             _ => Rank::Strict,

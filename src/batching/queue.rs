@@ -148,7 +148,7 @@ impl Queue {
     }
 
     /// Returns the most recently arrived call that satisfies the predicate.
-    pub(super) fn last_where(&self, holds: impl Fn(&QueuedCall) -> bool) -> Option<CallId> {
+    pub(super) fn rfind(&self, holds: impl Fn(&QueuedCall) -> bool) -> Option<CallId> {
         self.calls.values_rev().find(|queued| holds(queued)).map(|queued| queued.call.id)
     }
 
@@ -158,7 +158,7 @@ impl Queue {
     }
 
     /// Inserts a call from another queue at its place in the order.
-    pub(super) fn put(&mut self, queued: QueuedCall) {
+    pub(super) fn insert_queued(&mut self, queued: QueuedCall) {
         self.insert(queued);
     }
 
@@ -244,7 +244,7 @@ impl Queue {
     /// Drops the deadline of a call. It stays queued until its later deadline, if it has one.
     pub(super) fn give_up_deadline(&mut self, id: CallId) {
         let Some(mut queued) = self.remove(id) else { return };
-        queued.call.deadline = queued.call.later.take();
+        queued.call.deadline = queued.call.fallback_deadline.take();
         if queued.order > Tick(0) {
             queued.order = queued.call.deadline.map_or(Tick(u64::MAX), |deadline| deadline.at);
         }

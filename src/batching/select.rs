@@ -141,13 +141,13 @@ fn reached_limit(line: Load, cap: u32, walls: BatchCaps, scope: &ScopeLimits) ->
 /// Returns the time before a deadline at which a held batch must be dispatched: the expected
 /// execution time, or half of the call's whole budget while nothing is known.
 fn hold_margin(class: Option<&ClassState>, head: &QueuedCall, at: Tick) -> Duration {
-    class.and_then(expected).unwrap_or_else(|| at.since(head.arrived) / 2)
+    class.and_then(expected_execution).unwrap_or_else(|| at.since(head.arrived) / 2)
 }
 
 /// Returns the expected execution time: the last one plus a quarter, or plus [`LEAD_SPARE`] if that
 /// is more.
-pub(super) fn expected(class: &ClassState) -> Option<Duration> {
-    class.last().map(|last| last.saturating_add(LEAD_SPARE.max(last / 4)))
+pub(super) fn expected_execution(class: &ClassState) -> Option<Duration> {
+    class.last_execution().map(|last| last.saturating_add(LEAD_SPARE.max(last / 4)))
 }
 
 // === impl BatchCaps ===
@@ -179,7 +179,7 @@ impl BatchCaps {
 
     /// Returns `true` if a batch of this size satisfies the weight limits.
     pub(super) fn admits_weight(&self, sum: u64, items: u32, heaviest: u64) -> bool {
-        sum <= self.sum && BatchExtent { items, sum, heaviest }.of(SizeMeasure::PaddedWeight) <= self.padded
+        sum <= self.sum && BatchExtent { items, sum, heaviest }.in_measure(SizeMeasure::PaddedWeight) <= self.padded
     }
 
     /// Returns `true` if any weight limit is set.
@@ -190,7 +190,7 @@ impl BatchCaps {
 
 /// Selects the calls of a batch from the front of a queue, in order, while every limit holds and up
 /// to `want` items. The first call is always selected, however large it is.
-pub(super) fn choose<'a>(
+pub(super) fn select_members<'a>(
     view: DecisionView<'_>,
     mut line: impl Iterator<Item = &'a QueuedCall>,
     together: MergeLimit,

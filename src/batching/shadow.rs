@@ -149,22 +149,22 @@ impl Shadow {
     /// cost class.
     pub fn publish(&mut self, now: Tick, class: CostClassId, (items, weight): (Option<u32>, Option<u64>)) {
         if let Some(items) = items {
-            self.core.publish(now, class, items);
+            self.core.set_published_items_max(now, class, items);
         }
         if let Some(weight) = weight {
-            self.core.publish_weight(now, class, weight);
+            self.core.set_published_weight_max(now, class, weight);
         }
     }
 
     /// Records a call that is forwarded at `now`. `began` is the arrival of its head. Returns
     /// `false` if too little is known of its execution time to simulate it.
-    pub fn came(&mut self, now: Tick, began: Tick, call: Call) -> bool {
+    pub fn on_arrival(&mut self, now: Tick, began: Tick, call: Call) -> bool {
         self.advance(now);
         let now = self.now;
         let (id, class, alone) = (call.id, call.cost_class, call.alone);
         let work = (!alone).then_some((class, call.items, call.weight));
-        self.server.sent(now, id, work);
-        if !self.server.knows(class) {
+        self.server.on_dispatch(now, id, work);
+        if !self.server.can_predict(class) {
             return false;
         }
         let asked = SimulatedCall {
@@ -176,25 +176,25 @@ impl Shadow {
             slo: call.slo,
         };
         self.calls.insert(id, asked);
-        if self.core.offer(now, call).is_err() {
+        if self.core.enqueue(now, call).is_err() {
             self.end(now, id, ShadowEnd::Rejected);
         }
-        self.pump();
+        self.poll_core();
         true
     }
 
     /// Records the real response of a call; `well` is `true` if it was successful.
-    pub fn answered(&mut self, now: Tick, id: CallId, well: bool) {
+    pub fn on_response(&mut self, now: Tick, id: CallId, well: bool) {
         self.advance(now);
-        self.server.ended(self.now, id, well);
+        self.server.on_completion(self.now, id, well);
     }
 
     /// Records that the client disconnected before the response.
-    pub fn left(&mut self, now: Tick, id: CallId) {
-        self.answered(now, id, false);
+    pub fn on_disconnect(&mut self, now: Tick, id: CallId) {
+        self.on_response(now, id, false);
         self.core.cancel(self.now, id);
         self.end(self.now, id, ShadowEnd::Cancelled);
-        self.pump();
+        self.poll_core();
     }
 
     /// Advances the simulation to `now`.
@@ -215,20 +215,20 @@ impl Shadow {
                 let observed = Observation { duration, first_byte: Some(duration), outcome: BatchOutcome::Ok };
                 self.core.complete(self.now, batch, observed);
             }
-            self.pump();
+            self.poll_core();
         }
         self.now = self.now.max(now);
     }
 
     /// Takes the outcomes simulated since the last call.
-    pub fn would(&mut self) -> Vec<ShadowOutcome> {
+    pub fn take_outcomes(&mut self) -> Vec<ShadowOutcome> {
         std::mem::take(&mut self.would)
     }
 
     /// Returns the input of a plan that is due. Solve it with [`solve`](super::solve) on a thread
     /// that may block, then call [`Shadow::set_plan`].
     pub fn plan_due(&mut self) -> Option<(CostClassId, PlanInput)> {
-        self.core.plan_due()
+        self.core.take_due_plan_input()
     }
 
     /// Applies a solved plan.
@@ -238,14 +238,14 @@ impl Shadow {
 
     /// Returns the measurements that the simulation is based on.
     #[must_use]
-    pub fn known(&self) -> ShadowKnowledge {
+    pub fn knowledge(&self) -> ShadowKnowledge {
         ShadowKnowledge {
-            side_by_side: u32::try_from(self.server.side_by_side()).unwrap_or(u32::MAX),
-            classes: self.server.learned().collect(),
+            side_by_side: u32::try_from(self.server.measured_concurrency()).unwrap_or(u32::MAX),
+            classes: self.server.lone_times().collect(),
         }
     }
 
-    fn pump(&mut self) {
+    fn poll_core(&mut self) {
         while let Some(decision) = self.core.poll(self.now) {
             match decision {
                 Decision::Dispatch(batch) => self.dispatch(&batch),
@@ -267,10 +267,10 @@ impl Shadow {
         let members: Vec<(CallId, SimulatedCall)> =
             batch.members.iter().filter_map(|member| asked(member.id)).collect();
         let max = members.iter().map(|(_, asked)| asked.weight.max).max().unwrap_or_default();
-        let takes = self.server.time(batch.cost_class, batch.items, Weight { sum: batch.weight, max });
+        let takes = self.server.predict_time(batch.cost_class, batch.items, Weight { sum: batch.weight, max });
         // The execution starts at once if the server has a free place, else when enough of the
         // running ones have ended.
-        let places = self.server.places();
+        let places = self.server.concurrency_limit();
         let before = self.running.len().saturating_sub(places);
         let full = self.running.len() >= places;
         let begins = self.running.keys().nth(before).filter(|_| full).map_or(self.now, |(at, _)| *at);

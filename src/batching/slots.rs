@@ -24,7 +24,7 @@ pub use snapshot::UpstreamSnapshot;
 
 use observation::{Observation, WAITED_MAX};
 
-use super::math::{float, whole};
+use super::math::{round_to_u64, to_f64};
 use super::rng::SplitMix64;
 use super::tick::Tick;
 
@@ -189,7 +189,7 @@ pub(super) enum SlotAvailability {
     /// Available at this instant, if no batch completes before.
     At(Tick),
     /// Not available before a batch completes.
-    No,
+    Busy,
 }
 
 // === impl SlotEstimator ===
@@ -225,8 +225,8 @@ impl SlotEstimator {
     }
 
     /// Returns the lead in nanoseconds.
-    pub(super) fn lead(&self) -> u64 {
-        whole(self.lead)
+    pub(super) fn decide_lead(&self) -> u64 {
+        round_to_u64(self.lead)
     }
 
     /// Resets to one slot and discards everything learned, because the upstream has changed.
@@ -242,24 +242,24 @@ impl SlotEstimator {
         if view.in_flight < count {
             return SlotAvailability::Free;
         }
-        let Some(due) = view.earliest_due else { return SlotAvailability::No };
+        let Some(due) = view.earliest_due else { return SlotAvailability::Busy };
         // At most one batch is sent beyond the learned slots, and only once the cost curve is
         // known.
         if view.in_flight > count || view.in_flight >= self.slots_max || view.samples < SAMPLES_MIN {
-            return SlotAvailability::No;
+            return SlotAvailability::Busy;
         }
         let drawn = self.drawn(view.backlog, draw);
-        let lead = self.used(drawn, view);
+        let lead = self.next_lead(drawn, view);
         // Without a lead, or if a clean sample is due, the next batch waits for a completion.
         if lead == 0 || drawn.clean && count == 1 {
-            return SlotAvailability::No;
+            return SlotAvailability::Busy;
         }
         let at = Tick(due.0.saturating_sub(lead));
         if now >= at { SlotAvailability::Free } else { SlotAvailability::At(at) }
     }
 
     /// Records the dispatch of a batch while this many others are in flight.
-    pub(super) fn sent(&self, now: Tick, others: u32) -> SlotFlight {
+    pub(super) fn on_dispatch(&self, now: Tick, others: u32) -> SlotFlight {
         let explores = others >= self.in_use() && self.drawn.is_some_and(|drawn| drawn.explore);
         SlotFlight { sent: now, others, explores, returns: [None; observation::RETURNS] }
     }
@@ -267,7 +267,7 @@ impl SlotEstimator {
     /// Records a successful batch that would take `alone` nanoseconds alone, and returns its use as
     /// a sample. Not to be called for batches that were sent regardless of these decisions (probes,
     /// forwarded calls, isolation).
-    pub(super) fn returned(&mut self, now: Tick, flight: &SlotFlight, alone: u64) -> SampleUse {
+    pub(super) fn on_completion(&mut self, now: Tick, flight: &SlotFlight, alone: u64) -> SampleUse {
         self.drawn = None;
         if flight.others == 0 {
             return SampleUse::Alone;
@@ -276,7 +276,7 @@ impl SlotEstimator {
         if flight.others < self.in_use() {
             self.judge_slot(flight.others, seen);
             let doubted = self.doubt(flight.others).is_some_and(|doubt| doubt.wait > DOUBT_SAMPLED);
-            return if doubted || seen.late() { SampleUse::No } else { SampleUse::Beside };
+            return if doubted || seen.is_late() { SampleUse::No } else { SampleUse::Beside };
         }
         if flight.explores {
             self.learn_from_exploration(seen);
@@ -287,14 +287,14 @@ impl SlotEstimator {
     }
 
     /// Returns the time that a batch sent now is expected to wait upstream, in nanoseconds.
-    pub(super) fn wait(&self, in_flight: u32, earliest_due: Option<Tick>, now: Tick) -> u64 {
+    pub(super) fn expected_wait(&self, in_flight: u32, earliest_due: Option<Tick>, now: Tick) -> u64 {
         let Some(due) = earliest_due.filter(|_| in_flight > 0) else { return 0 };
         let rest = due.0.saturating_sub(now.0);
         if in_flight >= self.in_use() {
-            return rest.saturating_sub(self.lead());
+            return rest.saturating_sub(self.decide_lead());
         }
-        let doubt = self.doubt(in_flight).map_or(0.0, SlotEvidence::believed);
-        whole(float(rest) * doubt)
+        let doubt = self.doubt(in_flight).map_or(0.0, SlotEvidence::expected_share);
+        round_to_u64(to_f64(rest) * doubt)
     }
 
     /// Returns the expected completion of a batch in flight after another one has completed. A
@@ -306,21 +306,21 @@ impl SlotEstimator {
         if flight.first_return().is_some() || flight.others < self.in_use() {
             return due;
         }
-        due.max(Tick(now.0.saturating_add(alone.saturating_sub(self.lead()))))
+        due.max(Tick(now.0.saturating_add(alone.saturating_sub(self.decide_lead()))))
     }
 
     fn drawn(&mut self, backlog: bool, draw: &mut SplitMix64) -> RandomDraws {
         let explore = self.explore;
         *self.drawn.get_or_insert_with(|| {
-            let unit = draw.unit();
+            let unit = draw.next_f64();
             let clean = if backlog { CLEAN_BACKLOG } else { CLEAN };
             RandomDraws { explore: unit < explore, clean: unit > 1.0 - clean }
         })
     }
 
     /// Returns the lead of the next batch, in nanoseconds.
-    fn used(&self, drawn: RandomDraws, view: SlotInputs) -> u64 {
-        let time = float(view.mean_time);
+    fn next_lead(&self, drawn: RandomDraws, view: SlotInputs) -> u64 {
+        let time = to_f64(view.mean_time);
         let mut lead = 0.0;
         if self.lead > LEAD_MIN * time {
             lead = self.lead * if view.backlog { LEAD_USED_BACKLOG } else { LEAD_USED };
@@ -328,26 +328,26 @@ impl SlotEstimator {
         if drawn.explore {
             lead += time * if self.hits < LONG_AFTER { EXPLORE_LEAD } else { EXPLORE_LEAD_LONG };
         }
-        whole(lead)
+        round_to_u64(lead)
     }
 
     /// Updates the evidence about the slot beside `others`, and drops slots that have vanished.
     fn judge_slot(&mut self, others: u32, seen: Observation) {
-        if seen.wait <= (JUDGED_WAIT * seen.alone).min(JUDGED_WAIT_TURN * seen.turn) {
+        if seen.wait <= (JUDGED_WAIT * seen.alone).min(JUDGED_WAIT_TURN * seen.mean_interval) {
             return;
         }
         if self.count > JUDGED_COUNT_MAX {
             return;
         }
         let Some(doubt) = self.doubt_mut(others) else { return };
-        doubt.wait += DOUBT_WEIGHT * (seen.waited(-WAITED_MAX) - doubt.wait);
+        doubt.wait += DOUBT_WEIGHT * (seen.waited_fraction(-WAITED_MAX) - doubt.wait);
         let before = if doubt.count == 0 { f64::from(others) + 1.0 } else { doubt.beside };
-        doubt.beside = before + BESIDE_WEIGHT * (seen.beside - before);
+        doubt.beside = before + BESIDE_WEIGHT * (seen.concurrency - before);
         doubt.count = doubt.count.saturating_add(1);
         // If more batches were in flight than completions are remembered, slots are removed one by
         // one.
         let few = usize::try_from(others).is_ok_and(|others| others <= observation::RETURNS);
-        let left = if few { whole(doubt.beside + BESIDE_UP) } else { u64::from(others) };
+        let left = if few { round_to_u64(doubt.beside + BESIDE_UP) } else { u64::from(others) };
         if doubt.count > DOUBT_COUNT && doubt.wait > DOUBT_MAX {
             self.count = u32::try_from(left).unwrap_or(1).clamp(1, others.max(1));
             self.lead = LEAD_AFTER_VANISH * seen.alone / f64::from(self.count);
@@ -363,22 +363,22 @@ impl SlotEstimator {
         let hit = seen.extra < HIT * seen.wait;
         self.hits = if hit { self.hits.saturating_add(1) } else { 0 };
         if self.hits >= HITS
-            && seen.wait > (HIT_BESIDE * seen.alone).min(HIT_BESIDE_TURN * seen.turn)
-            && self.grow(seen)
+            && seen.wait > (HIT_BESIDE * seen.alone).min(HIT_BESIDE_TURN * seen.mean_interval)
+            && self.try_add_slot(seen)
         {
             return;
         }
         let moved = if hit { self.explore * EXPLORE_HIT.0 + EXPLORE_HIT.1 } else { self.explore * EXPLORE_MISS };
         self.explore = moved.clamp(EXPLORE_MIN, 1.0);
-        if seen.stalled() {
+        if seen.is_stalled() {
             return;
         }
         let gain = if self.explore > GAIN_EXPLORE { GAIN } else { (1.0 / f64::from(self.tries)).max(GAIN_MIN) };
         let limit = STEP_MAX * seen.alone;
         let step = (seen.wait - seen.extra - self.lead).clamp(-limit, limit);
         self.lead = (self.lead + gain * step).clamp(LEAD_FLOOR * seen.alone, seen.alone);
-        if self.lead > LEAD_IS_SLOT * seen.turn {
-            self.grow(seen);
+        if self.lead > LEAD_IS_SLOT * seen.mean_interval {
+            self.try_add_slot(seen);
         }
     }
 
@@ -387,7 +387,7 @@ impl SlotEstimator {
         if seen.wait <= EXCESS_WAIT * seen.alone {
             return;
         }
-        self.excess += EXCESS_WEIGHT * (seen.waited(-1.0) - self.excess);
+        self.excess += EXCESS_WEIGHT * (seen.waited_fraction(-1.0) - self.excess);
         if self.excess > EXCESS_MAX {
             self.lead *= EXCESS_CUT;
             self.excess = 0.0;
@@ -395,12 +395,12 @@ impl SlotEstimator {
     }
 
     /// Adds a slot if the limits allow it. Returns `true` if one was added.
-    fn grow(&mut self, seen: Observation) -> bool {
+    fn try_add_slot(&mut self, seen: Observation) -> bool {
         if self.in_use() >= self.slots_max.min(COUNT_MAX) {
             return false;
         }
         self.count = self.in_use() + 1;
-        self.lead = LEAD_AFTER_FOUND * seen.turn;
+        self.lead = LEAD_AFTER_FOUND * seen.mean_interval;
         self.hits = 0;
         true
     }
@@ -420,7 +420,7 @@ impl SlotEvidence {
     const NONE: Self = Self { wait: DOUBT_START, count: 0, beside: 0.0 };
 
     /// Returns the share of the possible wait to expect: 0 before the first observation.
-    const fn believed(self) -> f64 {
+    const fn expected_share(self) -> f64 {
         if self.count == 0 { 0.0 } else { self.wait.clamp(0.0, 1.0) }
     }
 }

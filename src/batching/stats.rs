@@ -69,9 +69,9 @@ pub struct ClassStats {
     /// Batches of more than one call.
     pub shared: u64,
     /// Batches that were dispatched while others were in flight.
-    pub beside: u64,
+    pub concurrent: u64,
     /// Batches that were not full while calls of another merge key were queued.
-    pub apart: u64,
+    pub other_keys_waiting: u64,
     /// Total waiting time of the calls, in nanoseconds.
     pub waited_nanos: u64,
     /// Batches in the order of [`DispatchCause::ALL`].
@@ -142,7 +142,19 @@ impl HoldReason {
 impl ClassStats {
     fn halve(&mut self, now: Tick) {
         self.since = Tick(self.since.0 + now.0.saturating_sub(self.since.0) / 2);
-        let Self { batches, calls, items, shared, beside, apart, waited_nanos, alone, passed, rejected, .. } = self;
+        let Self {
+            batches,
+            calls,
+            items,
+            shared,
+            concurrent: beside,
+            other_keys_waiting: apart,
+            waited_nanos,
+            alone,
+            passed,
+            rejected,
+            ..
+        } = self;
         for count in [batches, calls, items, shared, beside, apart, waited_nanos, alone, passed, rejected] {
             *count /= 2;
         }
@@ -169,9 +181,9 @@ impl DispatchStats {
         self.classes.iter().map(|(id, (_, tally))| (*id, *tally))
     }
 
-    pub(super) fn sent(&mut self, sent: DispatchEvent) {
+    pub(super) fn on_dispatch(&mut self, sent: DispatchEvent) {
         *slot(&mut self.totals.causes, DispatchCause::ALL.iter().position(|cause| *cause == sent.cause)) += 1;
-        let tally = self.of(sent.class);
+        let tally = self.stats_mut(sent.class);
         if tally.batches + tally.alone + tally.passed == 0 {
             tally.since = sent.now;
         }
@@ -186,8 +198,8 @@ impl DispatchStats {
             tally.calls += u64::try_from(sent.calls).unwrap_or(u64::MAX);
             tally.items += u64::from(sent.items);
             tally.shared += u64::from(sent.calls > 1);
-            tally.beside += u64::from(sent.beside);
-            tally.apart += u64::from(sent.apart);
+            tally.concurrent += u64::from(sent.beside);
+            tally.other_keys_waiting += u64::from(sent.apart);
             tally.waited_nanos = tally.waited_nanos.saturating_add(super::tick::nanos(sent.waited));
             tally.last_items = sent.items;
             *slot(&mut tally.causes, DispatchCause::ALL.iter().position(|cause| *cause == sent.cause)) += 1;
@@ -199,19 +211,19 @@ impl DispatchStats {
         }
     }
 
-    pub(super) fn rejected(&mut self, class: CostClassId, reason: RejectionReason, items: u32) {
+    pub(super) fn on_rejection(&mut self, class: CostClassId, reason: RejectionReason, items: u32) {
         let items = u64::from(items);
         *slot(&mut self.totals.rejected, RejectionReason::ALL.iter().position(|known| *known == reason)) += items;
-        self.of(class).rejected += items;
+        self.stats_mut(class).rejected += items;
     }
 
-    pub(super) fn expired(&mut self, class: CostClassId, reason: ExpiryReason, items: u32) {
+    pub(super) fn on_expiry(&mut self, class: CostClassId, reason: ExpiryReason, items: u32) {
         let (items, at) = (u64::from(items), ExpiryReason::ALL.iter().position(|known| *known == reason));
         *slot(&mut self.totals.expired, at) += items;
-        *slot(&mut self.of(class).expired, at) += items;
+        *slot(&mut self.stats_mut(class).expired, at) += items;
     }
 
-    fn of(&mut self, class: CostClassId) -> &mut ClassStats {
+    fn stats_mut(&mut self, class: CostClassId) -> &mut ClassStats {
         self.uses += 1;
         if !self.classes.contains_key(&class) && self.classes.len() >= CLASSES_MAX {
             let oldest = self.classes.iter().min_by_key(|(_, (used, _))| *used).map(|(id, _)| *id);
@@ -261,10 +273,10 @@ mod tests {
     fn class_counts_decay_and_totals_do_not() {
         let mut tallies = DispatchStats::default();
         for at in 0..10_000 {
-            tallies.sent(DispatchEvent { now: Tick::from_millis(at), ..batch(1, 1) });
+            tallies.on_dispatch(DispatchEvent { now: Tick::from_millis(at), ..batch(1, 1) });
         }
         for at in 10_000..14_000 {
-            tallies.sent(DispatchEvent { now: Tick::from_millis(at), ..batch(8, 8) });
+            tallies.on_dispatch(DispatchEvent { now: Tick::from_millis(at), ..batch(8, 8) });
         }
         let tally = of(&tallies);
         let millis = 14_000 - tally.since.0 / 1_000_000;
@@ -280,10 +292,10 @@ mod tests {
         // One batch per second: an hour of batches of one call, then three minutes of batches of
         // eight.
         for second in 0..3600 {
-            tallies.sent(DispatchEvent { now: Tick::from_millis(1000 * second), ..batch(1, 1) });
+            tallies.on_dispatch(DispatchEvent { now: Tick::from_millis(1000 * second), ..batch(1, 1) });
         }
         for second in 3600..3780 {
-            tallies.sent(DispatchEvent { now: Tick::from_millis(1000 * second), ..batch(8, 8) });
+            tallies.on_dispatch(DispatchEvent { now: Tick::from_millis(1000 * second), ..batch(8, 8) });
         }
         let tally = of(&tallies);
         assert!(tally.items / tally.batches >= 6, "{tally:?}");
@@ -293,9 +305,9 @@ mod tests {
     #[test]
     fn unmergeable_calls_do_not_count_as_batches() {
         let mut tallies = DispatchStats::default();
-        tallies.sent(batch(4, 8));
-        tallies.sent(DispatchEvent { alone: true, ..batch(1, 1) });
-        tallies.sent(DispatchEvent { lone: Some(UnbatchedReason::NoGain), ..batch(1, 1) });
+        tallies.on_dispatch(batch(4, 8));
+        tallies.on_dispatch(DispatchEvent { alone: true, ..batch(1, 1) });
+        tallies.on_dispatch(DispatchEvent { lone: Some(UnbatchedReason::NoGain), ..batch(1, 1) });
         let tally = of(&tallies);
         assert_eq!((tally.batches, tally.calls, tally.items, tally.alone, tally.passed), (1, 4, 8, 1, 1));
     }
@@ -304,7 +316,7 @@ mod tests {
     fn the_classes_counted_are_bounded() {
         let mut tallies = DispatchStats::default();
         for id in 0..1000 {
-            tallies.rejected(CostClassId(id), RejectionReason::QueueFull, 2);
+            tallies.on_rejection(CostClassId(id), RejectionReason::QueueFull, 2);
         }
         assert_eq!(tallies.classes().count(), CLASSES_MAX);
         assert_eq!(tallies.totals().rejected, [2000, 0, 0]);

@@ -88,7 +88,7 @@ pub enum StreamStatus {
         /// Explanation in one sentence.
         message: String,
         /// Time until the next attempt.
-        again: Duration,
+        retry_in: Duration,
     },
     /// A message or field that is unknown to this version was ignored.
     Unknown {
@@ -139,7 +139,7 @@ pub struct EventSender {
 
 struct ClientShared {
     outbox: Mutex<ReportOutbox>,
-    news: Notify,
+    notify: Notify,
 }
 
 /// The control stream of one sidecar.
@@ -157,7 +157,7 @@ impl Client {
     /// earlier process of this pod.
     #[must_use]
     pub fn new(config: ControlClientConfig, clock: Clock, epoch: u64) -> Self {
-        let shared = ClientShared { outbox: Mutex::new(ReportOutbox::new(epoch)), news: Notify::new() };
+        let shared = ClientShared { outbox: Mutex::new(ReportOutbox::new(epoch)), notify: Notify::new() };
         Self { config, clock, handle: EventSender { shared: Arc::new(shared) } }
     }
 
@@ -174,14 +174,14 @@ impl Client {
         let mut named = None;
         loop {
             let began = clock.now();
-            let end = session::once(&mut config, clock, &handle, &*sidecar, named.take()).await;
+            let end = session::run_session(&mut config, clock, &handle, &*sidecar, named.take()).await;
             if end.reason == DisconnectReason::Certificate {
-                config.trust.next();
+                config.trust.switch_bundle();
             }
             let lived = end.open.map(|opened| clock.now().since(opened));
-            let again = pace.again(&end, lived, clock.now().since(began), rand::random());
+            let again = pace.next_delay(&end, lived, clock.now().since(began), rand::random());
             tracing::debug!(reason = end.reason.as_str(), message = end.message, ?again, "the control stream ended");
-            sidecar.status(&StreamStatus::Lost { reason: end.reason, message: end.message, again });
+            sidecar.status(&StreamStatus::Lost { reason: end.reason, message: end.message, retry_in: again });
             named = end.named;
             tokio::time::sleep(again).await;
         }
@@ -192,9 +192,9 @@ impl Client {
 
 impl EventSender {
     /// Sends an event: immediately if a stream is open, otherwise on the next one.
-    pub fn event(&self, event: SidecarEvent) {
-        self.outbox().event(event);
-        self.shared.news.notify_one();
+    pub fn send_event(&self, event: SidecarEvent) {
+        self.outbox().push_event(event);
+        self.shared.notify.notify_one();
     }
 
     fn outbox(&self) -> MutexGuard<'_, ReportOutbox> {

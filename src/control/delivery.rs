@@ -64,19 +64,19 @@ impl ReportOutbox {
 
     /// Returns `true` if a report is in flight. No other report is sent until it is acknowledged.
     #[must_use]
-    pub const fn is_waiting(&self) -> bool {
+    pub const fn has_report_in_flight(&self) -> bool {
         self.report.is_some()
     }
 
     /// Returns the report in flight, to be sent again.
     #[must_use]
-    pub const fn again(&self) -> Option<&SidecarReport> {
+    pub const fn report_in_flight(&self) -> Option<&SidecarReport> {
         self.report.as_ref()
     }
 
     /// Numbers a report and puts it in flight. If one is already in flight, `report` is discarded;
     /// the caller checks [`Self::is_waiting`] first.
-    pub fn report(&mut self, mut report: SidecarReport) -> &SidecarReport {
+    pub fn push_report(&mut self, mut report: SidecarReport) -> &SidecarReport {
         let reports = &mut self.reports;
         let epoch = self.epoch;
         self.report.get_or_insert_with(|| {
@@ -87,7 +87,7 @@ impl ReportOutbox {
     }
 
     /// Numbers an event and enqueues it.
-    pub fn event(&mut self, mut event: SidecarEvent) {
+    pub fn push_event(&mut self, mut event: SidecarEvent) {
         self.events += 1;
         (event.epoch, event.seq) = (self.epoch, self.events);
         if self.waiting.len() >= EVENTS_MAX {
@@ -106,12 +106,12 @@ impl ReportOutbox {
     }
 
     /// Records that a new stream was opened: everything unacknowledged is sent again.
-    pub const fn opened(&mut self) {
+    pub const fn on_stream_opened(&mut self) {
         self.written = 0;
     }
 
     /// Processes an acknowledgement. Acknowledgements of another epoch are ignored.
-    pub fn acked(&mut self, acked: &Acknowledgement) {
+    pub fn on_ack(&mut self, acked: &Acknowledgement) {
         if acked.epoch != self.epoch {
             return;
         }
@@ -121,7 +121,7 @@ impl ReportOutbox {
 
     /// Removes everything that was written. Used with a controller that does not acknowledge, where
     /// a written message counts as delivered.
-    pub fn written(&mut self) {
+    pub fn assume_delivered(&mut self) {
         self.report = None;
         let written = self.written;
         self.waiting.retain(|event| event.seq > written);
@@ -132,12 +132,12 @@ impl ReportOutbox {
 
 impl DuplicateFilter {
     /// Returns `true` if the report with this number is new, and `false` if it is a duplicate.
-    pub fn report(&mut self, epoch: u64, seq: u64) -> bool {
+    pub fn accept_report(&mut self, epoch: u64, seq: u64) -> bool {
         self.is_new(epoch, seq, |acked| &mut acked.report)
     }
 
     /// Returns `true` if the event with this number is new, and `false` if it is a duplicate.
-    pub fn event(&mut self, epoch: u64, seq: u64) -> bool {
+    pub fn accept_event(&mut self, epoch: u64, seq: u64) -> bool {
         self.is_new(epoch, seq, |acked| &mut acked.event)
     }
 
@@ -180,40 +180,40 @@ mod tests {
     #[test]
     fn a_report_goes_again_as_it_was_until_it_is_acknowledged() {
         let mut out = ReportOutbox::new(7);
-        assert_eq!((out.report(report(5)).seq, out.is_waiting()), (1, true));
-        assert_eq!(out.report(report(9)).over_ms, 5, "one at a time");
-        out.opened();
-        assert_eq!(out.again().map(|report| (report.epoch, report.seq, report.over_ms)), Some((7, 1, 5)));
-        out.acked(&Acknowledgement { epoch: 6, report: 1, event: 0 });
-        assert!(out.is_waiting(), "of another epoch");
-        out.acked(&Acknowledgement { epoch: 7, report: 1, event: 0 });
-        assert_eq!((out.is_waiting(), out.report(report(9)).seq), (false, 2));
-        out.written();
-        assert!(!out.is_waiting());
+        assert_eq!((out.push_report(report(5)).seq, out.has_report_in_flight()), (1, true));
+        assert_eq!(out.push_report(report(9)).over_ms, 5, "one at a time");
+        out.on_stream_opened();
+        assert_eq!(out.report_in_flight().map(|report| (report.epoch, report.seq, report.over_ms)), Some((7, 1, 5)));
+        out.on_ack(&Acknowledgement { epoch: 6, report: 1, event: 0 });
+        assert!(out.has_report_in_flight(), "of another epoch");
+        out.on_ack(&Acknowledgement { epoch: 7, report: 1, event: 0 });
+        assert_eq!((out.has_report_in_flight(), out.push_report(report(9)).seq), (false, 2));
+        out.assume_delivered();
+        assert!(!out.has_report_in_flight());
     }
 
     #[test]
     fn events_go_once_on_a_stream_and_again_on_the_next_one() {
         let mut out = ReportOutbox::new(1);
-        out.event(event("a"));
-        out.event(event("b"));
+        out.push_event(event("a"));
+        out.push_event(event("b"));
         let all = |out: &mut ReportOutbox| {
             std::iter::from_fn(|| out.next_event().map(|event| event.message.clone())).collect::<Vec<_>>()
         };
         assert_eq!((all(&mut out), all(&mut out)), (vec!["a".to_owned(), "b".to_owned()], vec![]));
-        out.acked(&Acknowledgement { epoch: 1, report: 0, event: 1 });
-        out.opened();
-        out.event(event("c"));
+        out.on_ack(&Acknowledgement { epoch: 1, report: 0, event: 1 });
+        out.on_stream_opened();
+        out.push_event(event("c"));
         assert_eq!(all(&mut out), ["b", "c"]);
-        out.written();
-        out.opened();
+        out.assume_delivered();
+        out.on_stream_opened();
         assert!(all(&mut out).is_empty());
     }
 
     #[test]
     fn the_oldest_of_too_many_events_are_dropped_and_counted() {
         let mut out = ReportOutbox::new(1);
-        (0..EVENTS_MAX + 5).for_each(|at| out.event(event(&at.to_string())));
+        (0..EVENTS_MAX + 5).for_each(|at| out.push_event(event(&at.to_string())));
         let mut dropped = 0;
         let mut kept = Vec::new();
         while let Some(event) = out.next_event() {
@@ -226,10 +226,15 @@ mod tests {
     #[test]
     fn a_process_that_starts_again_is_heard_from_the_beginning() {
         let mut inbox = DuplicateFilter::default();
-        assert!(inbox.report(1, 1) && inbox.report(1, 2) && !inbox.report(1, 2) && !inbox.report(1, 1));
-        assert!(inbox.event(1, 1));
-        assert!(inbox.report(2, 1) && inbox.event(2, 1), "of another epoch");
-        assert!(inbox.report(0, 0) && inbox.report(0, 0), "not counted");
+        assert!(
+            inbox.accept_report(1, 1)
+                && inbox.accept_report(1, 2)
+                && !inbox.accept_report(1, 2)
+                && !inbox.accept_report(1, 1)
+        );
+        assert!(inbox.accept_event(1, 1));
+        assert!(inbox.accept_report(2, 1) && inbox.accept_event(2, 1), "of another epoch");
+        assert!(inbox.accept_report(0, 0) && inbox.accept_report(0, 0), "not counted");
         assert_eq!(inbox.acked(), Acknowledgement { epoch: 2, report: 1, event: 1 });
     }
 
@@ -251,24 +256,24 @@ mod tests {
             let mut step = |amount: u64, fate: Fate| {
                 happened += amount;
                 since += amount;
-                if !out.is_waiting() {
-                    out.report(report(since));
+                if !out.has_report_in_flight() {
+                    out.push_report(report(since));
                     since = 0;
                 }
-                let sent = out.again().cloned().unwrap();
-                let mut arrives = |sent: &SidecarReport| if inbox.report(sent.epoch, sent.seq) { counted += sent.over_ms };
+                let sent = out.report_in_flight().cloned().unwrap();
+                let mut arrives = |sent: &SidecarReport| if inbox.accept_report(sent.epoch, sent.seq) { counted += sent.over_ms };
                 match fate {
-                    Fate::Lost => out.opened(),
+                    Fate::Lost => out.on_stream_opened(),
                     Fate::AnswerLost => {
                         arrives(&sent);
-                        out.opened();
+                        out.on_stream_opened();
                     }
                     Fate::Arrives | Fate::Twice => {
                         arrives(&sent);
                         if matches!(fate, Fate::Twice) {
                             arrives(&sent);
                         }
-                        out.acked(&inbox.acked());
+                        out.on_ack(&inbox.acked());
                     }
                 }
                 (happened, counted, since)

@@ -57,7 +57,7 @@ impl FrameDecoder {
     ///
     /// # Errors
     /// Returns an error if the advertised length is zero or exceeds the maximum.
-    pub fn frame(&mut self) -> Result<Option<Bytes>, FrameError> {
+    pub fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
         let Some(length) = self.bytes.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
         check_length(length)?;
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn all(decoder: &mut FrameDecoder) -> Result<Vec<Bytes>, FrameError> {
-        std::iter::from_fn(|| decoder.frame().transpose()).collect()
+        std::iter::from_fn(|| decoder.next_frame().transpose()).collect()
     }
 
     #[test]
@@ -108,17 +108,17 @@ mod tests {
         ] {
             let mut decoder = FrameDecoder::default();
             decoder.feed(&length[..3]);
-            assert_eq!(decoder.frame(), Ok(None));
+            assert_eq!(decoder.next_frame(), Ok(None));
             decoder.feed(&length[3..]);
-            assert_eq!(decoder.frame(), Err(error));
-            assert_eq!(decoder.frame(), Err(error), "the error persists");
+            assert_eq!(decoder.next_frame(), Err(error));
+            assert_eq!(decoder.next_frame(), Err(error), "the error persists");
         }
         assert_eq!(encode(&[]), Err(FrameError::Empty));
         assert_eq!(encode(&vec![b' '; FRAME_BYTES_MAX + 1]), Err(FrameError::TooLarge(FRAME_BYTES_MAX + 1)));
         let largest = encode(&vec![b' '; FRAME_BYTES_MAX]).unwrap();
         let mut decoder = FrameDecoder::default();
         decoder.feed(&largest);
-        assert_eq!(decoder.frame().unwrap().unwrap().len(), FRAME_BYTES_MAX);
+        assert_eq!(decoder.next_frame().unwrap().unwrap().len(), FRAME_BYTES_MAX);
     }
 
     #[test]
@@ -126,9 +126,9 @@ mod tests {
         let mut decoder = FrameDecoder::default();
         let frame = encode(&[b'x'; 1000]).unwrap();
         decoder.feed(&frame[..500]);
-        assert_eq!((decoder.frame(), decoder.has_partial_frame()), (Ok(None), true));
+        assert_eq!((decoder.next_frame(), decoder.has_partial_frame()), (Ok(None), true));
         decoder.feed(&frame[500..]);
-        assert_eq!(decoder.frame().unwrap().unwrap().len(), 1000);
+        assert_eq!(decoder.next_frame().unwrap().unwrap().len(), 1000);
         assert_eq!((decoder.has_partial_frame(), decoder.bytes.capacity()), (false, 0));
     }
 

@@ -52,7 +52,7 @@ struct EncodedHistogram {
 
 impl Histogram {
     /// Number of buckets.
-    pub const BUCKETS: u16 = bucket(VALUE_MAX) + 1;
+    pub const BUCKETS: u16 = bucket_of(VALUE_MAX) + 1;
 
     /// Records a value.
     pub fn add(&mut self, value: u64) {
@@ -70,14 +70,14 @@ impl Histogram {
             return;
         }
         self.sum = self.sum.saturating_add(value.saturating_mul(count));
-        self.raise(bucket(value), count);
+        self.add_to_bucket(bucket_of(value), count);
     }
 
     /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Self) {
         self.sum = self.sum.saturating_add(other.sum);
         for (bucket, count) in &other.counts {
-            self.raise(*bucket, *count);
+            self.add_to_bucket(*bucket, *count);
         }
     }
 
@@ -131,8 +131,8 @@ impl Histogram {
     /// Returns the number of values above `value`. The count of the bucket that contains `value` is
     /// interpolated.
     #[must_use]
-    pub fn above(&self, value: u64) -> u64 {
-        let own = bucket(value);
+    pub fn count_above(&self, value: u64) -> u64 {
+        let own = bucket_of(value);
         let mut above = 0_u64;
         for (bucket, count) in &self.counts {
             let part = match bucket.cmp(&own) {
@@ -154,7 +154,7 @@ impl Histogram {
         self.counts.iter().map(|(bucket, count)| (bucket_range(*bucket).0, *count))
     }
 
-    fn raise(&mut self, bucket: u16, by: u64) {
+    fn add_to_bucket(&mut self, bucket: u16, by: u64) {
         match self.counts.binary_search_by_key(&bucket, |(known, _)| *known) {
             Ok(at) => {
                 if let Some((_, count)) = self.counts.get_mut(at) {
@@ -167,7 +167,7 @@ impl Histogram {
 }
 
 /// Returns the bucket of a value.
-const fn bucket(value: u64) -> u16 {
+const fn bucket_of(value: u64) -> u16 {
     let value = if value > VALUE_MAX { VALUE_MAX } else { value };
     let index = if value < LINEAR_BUCKETS {
         value
@@ -225,20 +225,20 @@ mod tests {
         let mut next = 0;
         for index in 0..Histogram::BUCKETS {
             let (from, width) = bucket_range(index);
-            assert_eq!((from, bucket(from), bucket(from + width - 1)), (next, index, index));
+            assert_eq!((from, bucket_of(from), bucket_of(from + width - 1)), (next, index, index));
             next = from + width;
         }
         assert_eq!((next, Histogram::BUCKETS), (VALUE_MAX + 1, 528));
-        assert_eq!(bucket(u64::MAX), Histogram::BUCKETS - 1);
+        assert_eq!(bucket_of(u64::MAX), Histogram::BUCKETS - 1);
     }
 
     #[test]
     fn small_values_are_exact_and_an_empty_sketch_has_no_quantile() {
         let sketch = of(&(1..=20).collect::<Vec<_>>());
         assert_eq!([0, 50, 500, 950, 1000].map(|permille| sketch.quantile(permille)), [1, 1, 10, 19, 20].map(Some));
-        assert_eq!((sketch.count(), sketch.sum(), sketch.mean(), sketch.above(15)), (20, 210, Some(10), 5));
+        assert_eq!((sketch.count(), sketch.sum(), sketch.mean(), sketch.count_above(15)), (20, 210, Some(10), 5));
         let empty = Histogram::default();
-        assert_eq!((empty.quantile(990), empty.mean(), empty.above(0), empty.is_empty()), (None, None, 0, true));
+        assert_eq!((empty.quantile(990), empty.mean(), empty.count_above(0), empty.is_empty()), (None, None, 0, true));
     }
 
     #[test]
@@ -277,7 +277,7 @@ mod tests {
             let found = of(&values).quantile(permille).unwrap();
             values.sort_unstable();
             let rank = (values.len() * usize::try_from(permille).unwrap()).div_ceil(1000);
-            let (from, width) = bucket_range(bucket(values[rank - 1]));
+            let (from, width) = bucket_range(bucket_of(values[rank - 1]));
             prop_assert!((from..from + width).contains(&found), "{found} is not in {from}+{width}");
             prop_assert!(width == 1 || width * 16 <= from);
         }
@@ -299,8 +299,8 @@ mod tests {
             let sketch = of(&values);
             let median = sketch.quantile(500).unwrap();
             let true_above = values.iter().filter(|value| **value > median).count() as u64;
-            let in_bucket = values.iter().filter(|value| bucket(**value) == bucket(median)).count() as u64;
-            prop_assert!(sketch.above(median).abs_diff(true_above) <= in_bucket);
+            let in_bucket = values.iter().filter(|value| bucket_of(**value) == bucket_of(median)).count() as u64;
+            prop_assert!(sketch.count_above(median).abs_diff(true_above) <= in_bucket);
         }
     }
 }

@@ -49,7 +49,7 @@ impl RouteCounts {
 }
 
 impl CallObserver for RouteCounts {
-    fn ended(&self, scope: ScopeId, call: &CompletedCall) {
+    fn on_completion(&self, scope: ScopeId, call: &CompletedCall) {
         let CompletedCall { outcome, latency, items, slo, server_error } = *call;
         self.count(scope, |route| {
             *count_for_outcome(&mut route.calls, outcome) += 1;
@@ -72,7 +72,7 @@ impl CallObserver for RouteCounts {
         });
     }
 
-    fn dispatched(&self, scope: ScopeId, items: u32, delays: &mut dyn Iterator<Item = Duration>) {
+    fn on_dispatch(&self, scope: ScopeId, items: u32, delays: &mut dyn Iterator<Item = Duration>) {
         self.count(scope, |route| {
             route.executions += 1;
             route.batch_items.add(u64::from(items));
@@ -83,11 +83,11 @@ impl CallObserver for RouteCounts {
         });
     }
 
-    fn isolated(&self) {
+    fn on_isolation(&self) {
         self.isolated.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn executed(&self, scope: ScopeId, took: Duration, well: bool) {
+    fn on_execution(&self, scope: ScopeId, took: Duration, well: bool) {
         self.count(scope, |route| {
             if well {
                 route.execution.add_time(took);
@@ -126,18 +126,18 @@ mod tests {
             slo: slo.map(|slo| MS * slo),
             server_error: false,
         };
-        tally.ended(ScopeId(0), &end(Outcome::Served, 5, Some(10)));
-        tally.ended(ScopeId(0), &end(Outcome::Served, 15, Some(10)));
-        tally.ended(ScopeId(0), &end(Outcome::Served, 20, None));
-        tally.ended(ScopeId(0), &end(Outcome::Expired, 10, Some(10)));
-        tally.ended(ScopeId(0), &end(Outcome::Rejected, 1, None));
-        tally.ended(ScopeId(0), &end(Outcome::Cancelled, 1, Some(10)));
-        tally.ended(ScopeId(1), &end(Outcome::Passed, 7, Some(10)));
-        tally.dispatched(ScopeId(0), 5, &mut [MS, 3 * MS].into_iter());
-        tally.executed(ScopeId(0), 4 * MS, true);
-        tally.executed(ScopeId(0), 400 * MS, false);
+        tally.on_completion(ScopeId(0), &end(Outcome::Served, 5, Some(10)));
+        tally.on_completion(ScopeId(0), &end(Outcome::Served, 15, Some(10)));
+        tally.on_completion(ScopeId(0), &end(Outcome::Served, 20, None));
+        tally.on_completion(ScopeId(0), &end(Outcome::Expired, 10, Some(10)));
+        tally.on_completion(ScopeId(0), &end(Outcome::Rejected, 1, None));
+        tally.on_completion(ScopeId(0), &end(Outcome::Cancelled, 1, Some(10)));
+        tally.on_completion(ScopeId(1), &end(Outcome::Passed, 7, Some(10)));
+        tally.on_dispatch(ScopeId(0), 5, &mut [MS, 3 * MS].into_iter());
+        tally.on_execution(ScopeId(0), 4 * MS, true);
+        tally.on_execution(ScopeId(0), 400 * MS, false);
         for outcome in [Outcome::Served, Outcome::Passed] {
-            tally.ended(ScopeId(2), &CompletedCall { server_error: true, ..end(outcome, 1, Some(10)) });
+            tally.on_completion(ScopeId(2), &CompletedCall { server_error: true, ..end(outcome, 1, Some(10)) });
         }
         let taken = tally.take();
         let refused = &taken[&Some(ScopeId(2))];
@@ -147,7 +147,7 @@ mod tests {
         let calls = OutcomeCounts { served: 3, expired: 1, rejected: 1, cancelled: 1, ..OutcomeCounts::default() };
         assert_eq!((route.calls, route.items.served, route.late, route.lost), (calls, 6, 1, 1));
         assert_eq!((route.latency.count(), route.slo_latency.count(), route.slo_latency.sum()), (3, 2, 20_000));
-        assert_eq!((route.executions, route.carried, route.saved(), route.failed), (1, 2, 1, 1));
+        assert_eq!((route.executions, route.carried, route.calls_saved(), route.failed), (1, 2, 1, 1));
         assert_eq!((route.queue_delay.sum(), route.batch_items.sum(), route.execution.sum()), (4000, 5, 4000));
         let passed = &taken[&Some(ScopeId(1))];
         assert_eq!(
@@ -155,8 +155,8 @@ mod tests {
             (1, 7000, 0, 0)
         );
         assert!(tally.take().is_empty(), "what was taken is gone");
-        tally.isolated();
-        tally.isolated();
+        tally.on_isolation();
+        tally.on_isolation();
         assert_eq!((tally.take_isolation_executions(), tally.take_isolation_executions()), (2, 0));
     }
 
@@ -164,8 +164,8 @@ mod tests {
     fn routes_beyond_the_bound_are_counted_together() {
         let tally = RouteCounts::default();
         for scope in 0..200 {
-            tally.executed(ScopeId(scope), MS, true);
-            tally.executed(ScopeId(0), MS, true);
+            tally.on_execution(ScopeId(scope), MS, true);
+            tally.on_execution(ScopeId(0), MS, true);
         }
         let taken = tally.take();
         assert_eq!((taken.len(), taken[&None].execution.count()), (SCOPES_MAX + 1, 200 - SCOPES_MAX as u64));

@@ -143,7 +143,7 @@ impl fmt::Display for AuthError {
 /// # Errors
 /// Returns an error if the crypto provider does not support what TLS 1.2 and 1.3 require, which the
 /// built-in one does.
-pub fn tls(certificates: Arc<dyn ResolvesServerCert>) -> Result<Arc<ServerConfig>, rustls::Error> {
+pub fn server_config(certificates: Arc<dyn ResolvesServerCert>) -> Result<Arc<ServerConfig>, rustls::Error> {
     let mut config = ServerConfig::builder_with_provider(crate::tls::provider())
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()

@@ -14,10 +14,10 @@ use crate::batching::Tick;
 #[derive(Debug, Clone)]
 pub struct TokenBucket {
     per_second: u64,
-    most: u64,
+    capacity: u64,
     /// Available tokens, in billionths of a token.
     left: u128,
-    at: Tick,
+    refilled_at: Tick,
 }
 
 const BILLION: u128 = 1_000_000_000;
@@ -28,11 +28,11 @@ impl TokenBucket {
     /// Creates a full bucket with a burst of `most` tokens and a refill rate of `per_second`.
     #[must_use]
     pub fn new(now: Tick, per_second: u64, most: u64) -> Self {
-        Self { per_second, most, left: u128::from(most) * BILLION, at: now }
+        Self { per_second, capacity: most, left: u128::from(most) * BILLION, refilled_at: now }
     }
 
     /// Takes `amount` tokens if they are available. Otherwise it takes none and returns `false`.
-    pub fn take(&mut self, now: Tick, amount: u64) -> bool {
+    pub fn try_take(&mut self, now: Tick, amount: u64) -> bool {
         self.fill(now);
         let wanted = u128::from(amount) * BILLION;
         let enough = wanted <= self.left;
@@ -45,17 +45,17 @@ impl TokenBucket {
     /// Returns the time until `amount` tokens are available, at most the time to fill the whole
     /// bucket.
     #[must_use]
-    pub fn wait(&mut self, now: Tick, amount: u64) -> Duration {
+    pub fn time_until(&mut self, now: Tick, amount: u64) -> Duration {
         self.fill(now);
-        let missing = (u128::from(amount.min(self.most)) * BILLION).saturating_sub(self.left);
+        let missing = (u128::from(amount.min(self.capacity)) * BILLION).saturating_sub(self.left);
         let nanos = missing.div_ceil(u128::from(self.per_second.max(1)));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
     fn fill(&mut self, now: Tick) {
-        let came = now.since(self.at).as_nanos() * u128::from(self.per_second);
-        self.left = (self.left + came).min(u128::from(self.most) * BILLION);
-        self.at = self.at.max(now);
+        let came = now.since(self.refilled_at).as_nanos() * u128::from(self.per_second);
+        self.left = (self.left + came).min(u128::from(self.capacity) * BILLION);
+        self.refilled_at = self.refilled_at.max(now);
     }
 }
 
@@ -68,12 +68,12 @@ mod tests {
     #[test]
     fn a_full_meter_gives_what_it_holds_and_then_what_comes() {
         let mut meter = TokenBucket::new(Tick(0), 2, 5);
-        assert!((0..5).all(|_| meter.take(Tick(0), 1)));
-        assert!(!meter.take(Tick(0), 1));
-        assert_eq!(meter.wait(Tick(0), 1), Duration::from_millis(500));
-        assert!(!meter.take(Tick::from_millis(499), 1));
-        assert!(meter.take(Tick::from_millis(500), 1));
-        assert!(meter.take(Tick::from_millis(60_000), 5) && !meter.take(Tick::from_millis(60_000), 1));
+        assert!((0..5).all(|_| meter.try_take(Tick(0), 1)));
+        assert!(!meter.try_take(Tick(0), 1));
+        assert_eq!(meter.time_until(Tick(0), 1), Duration::from_millis(500));
+        assert!(!meter.try_take(Tick::from_millis(499), 1));
+        assert!(meter.try_take(Tick::from_millis(500), 1));
+        assert!(meter.try_take(Tick::from_millis(60_000), 5) && !meter.try_take(Tick::from_millis(60_000), 1));
     }
 
     proptest! {
@@ -83,7 +83,7 @@ mod tests {
             let mut meter = TokenBucket::new(Tick(0), 10, 30);
             for (millis, amount) in steps {
                 now += millis;
-                if meter.take(Tick::from_millis(now), amount) {
+                if meter.try_take(Tick::from_millis(now), amount) {
                     taken += amount;
                 }
                 prop_assert!(taken * 1000 <= 30_000 + 10 * now);

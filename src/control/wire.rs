@@ -129,10 +129,10 @@ struct MessageKind {
 /// # Errors
 /// Returns an error if `json` is not a valid message.
 pub fn decode_sidecar_message(json: &[u8]) -> Result<DecodedMessage<SidecarMessage>, DecodeError> {
-    match kind(json)?.as_str() {
-        "Hello" => read(json, |hello: Box<Hello>| (hello.unknown.0, SidecarMessage::Hello(hello))),
-        "Report" => read(json, |report: Box<SidecarReport>| (report.unknown.0, SidecarMessage::Report(report))),
-        "Event" => read(json, |event: SidecarEvent| (event.unknown.0, SidecarMessage::Event(event))),
+    match message_kind(json)?.as_str() {
+        "Hello" => decode(json, |hello: Box<Hello>| (hello.unknown.0, SidecarMessage::Hello(hello))),
+        "Report" => decode(json, |report: Box<SidecarReport>| (report.unknown.0, SidecarMessage::Report(report))),
+        "Event" => decode(json, |event: SidecarEvent| (event.unknown.0, SidecarMessage::Event(event))),
         _ => Ok(DecodedMessage { message: None, unknown_fields: 0 }),
     }
 }
@@ -142,11 +142,11 @@ pub fn decode_sidecar_message(json: &[u8]) -> Result<DecodedMessage<SidecarMessa
 /// # Errors
 /// Returns an error if `json` is not a valid message.
 pub fn decode_controller_message(json: &[u8]) -> Result<DecodedMessage<ControllerMessage>, DecodeError> {
-    match kind(json)?.as_str() {
-        "Config" => read(json, |config: Box<SidecarConfig>| (config.unknown.0, ControllerMessage::Config(config))),
-        "Bundle" => read(json, |bundle: CaBundle| (bundle.unknown.0, ControllerMessage::Bundle(bundle))),
-        "Goaway" => read(json, |goaway: Goaway| (goaway.unknown.0, ControllerMessage::Goaway(goaway))),
-        "Ping" => read(json, |ping: Ping| (ping.unknown.0, ControllerMessage::Ping(ping))),
+    match message_kind(json)?.as_str() {
+        "Config" => decode(json, |config: Box<SidecarConfig>| (config.unknown.0, ControllerMessage::Config(config))),
+        "Bundle" => decode(json, |bundle: CaBundle| (bundle.unknown.0, ControllerMessage::Bundle(bundle))),
+        "Goaway" => decode(json, |goaway: Goaway| (goaway.unknown.0, ControllerMessage::Goaway(goaway))),
+        "Ping" => decode(json, |ping: Ping| (ping.unknown.0, ControllerMessage::Ping(ping))),
         _ => Ok(DecodedMessage { message: None, unknown_fields: 0 }),
     }
 }
@@ -155,15 +155,15 @@ pub fn decode_controller_message(json: &[u8]) -> Result<DecodedMessage<Controlle
 ///
 /// # Errors
 /// Returns an error if the message does not fit into a frame.
-pub fn frame(message: &impl Serialize) -> Result<Bytes, EncodeError> {
+pub fn encode_frame(message: &impl Serialize) -> Result<Bytes, EncodeError> {
     Ok(frame::encode(&serde_json::to_vec(message)?)?)
 }
 
-fn kind(json: &[u8]) -> Result<String, DecodeError> {
+fn message_kind(json: &[u8]) -> Result<String, DecodeError> {
     Ok(serde_json::from_slice::<MessageKind>(json)?.kind)
 }
 
-fn read<'a, T: Deserialize<'a>, M>(
+fn decode<'a, T: Deserialize<'a>, M>(
     json: &'a [u8],
     known: impl FnOnce(T) -> (u32, M),
 ) -> Result<DecodedMessage<M>, DecodeError> {

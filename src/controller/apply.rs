@@ -19,7 +19,7 @@ use serde_json::json;
 use strum::VariantArray as _;
 use tokio::sync::watch;
 
-use super::MANAGER;
+use super::FIELD_MANAGER;
 use super::desired::{NewProfile, ReconcileResult};
 use super::lease::Leadership;
 use super::status::ConditionType;
@@ -41,7 +41,7 @@ const UNOBSERVED_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bounds of the exponential backoff after failures.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Timeout of one API call.
-const CALL: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent calls, so that ten thousand policies do not load the API server at
 /// once.
 const CALLS_MAX: usize = 8;
@@ -91,7 +91,7 @@ impl WrittenStatuses {
 
     /// Clears all records. They may be older than the observed state if another replica led in
     /// between.
-    fn forget(&self) {
+    fn clear(&self) {
         self.lock().clear();
     }
 
@@ -109,26 +109,26 @@ pub async fn apply(
     (clock, metrics, mut reach): (Clock, ControllerMetrics, watch::Receiver<bool>),
     mut stop: watch::Receiver<bool>,
 ) {
-    let mut writer = StatusWriter { client, written, clock, metrics, tried: BTreeMap::new(), led: false };
+    let mut writer = StatusWriter { client, written, clock, metrics, tried: BTreeMap::new(), was_leader: false };
     loop {
         tokio::select! {
             changed = rounds.changed() => if changed.is_err() { return },
             // Deferred writes may have become due.
-            () = tokio::time::sleep(DEFERRED_CHECK_INTERVAL), if writer.waits() => {}
+            () = tokio::time::sleep(DEFERRED_CHECK_INTERVAL), if writer.has_deferred() => {}
             changed = reach.changed() => if changed.is_ok() && *reach.borrow_and_update() {
-                writer.forgive();
+                writer.reset_unanswered();
             },
             // An error means that the sender is dropped, which is a shutdown too.
             _ = stop.wait_for(|stop| *stop) => return,
         }
         let round = rounds.borrow_and_update().clone();
-        let leads = leadership.leads();
-        if leads && !writer.led {
+        let leads = leadership.is_leader();
+        if leads && !writer.was_leader {
             // Another replica may have written since this one led before.
-            writer.written.forget();
+            writer.written.clear();
             writer.tried.clear();
         }
-        writer.led = leads;
+        writer.was_leader = leads;
         if leads {
             writer.write(&round, &leadership).await;
         }
@@ -141,25 +141,25 @@ struct StatusWriter {
     clock: Clock,
     metrics: ControllerMetrics,
     tried: BTreeMap<(WriteKind, ObjectKey), Attempt>,
-    led: bool,
+    was_leader: bool,
 }
 
 // === impl StatusWriter ===
 
 impl StatusWriter {
     /// Returns `true` if writes may be deferred.
-    fn waits(&self) -> bool {
-        self.led && !self.tried.is_empty()
+    fn has_deferred(&self) -> bool {
+        self.was_leader && !self.tried.is_empty()
     }
 
     /// Drops the backoff of unanswered writes: the API server is reachable again.
-    fn forgive(&mut self) {
+    fn reset_unanswered(&mut self) {
         self.tried.retain(|_, tried| !tried.unanswered);
     }
 
     async fn write(&mut self, round: &ReconcileResult, leadership: &Leadership) {
         let now = self.clock.now();
-        let writes = self.due(round, now);
+        let writes = self.due_writes(round, now);
         self.tried.retain(|_, tried| now.since(tried.at) < UNOBSERVED_TIMEOUT);
         if writes.is_empty() {
             return;
@@ -167,15 +167,18 @@ impl StatusWriter {
         let client = &self.client;
         let calls = futures_util::stream::iter(writes.into_iter().take(WRITES_MAX).map(|write| async move {
             // Leadership may end while writes wait for their turn.
-            let (done, unanswered) =
-                if leadership.leads() { one(client, &write).await } else { (WriteResult::Conflict, false) };
+            let (done, unanswered) = if leadership.is_leader() {
+                perform_write(client, &write).await
+            } else {
+                (WriteResult::Conflict, false)
+            };
             (write, done, unanswered)
         }));
         let done: Vec<(PendingWrite, WriteResult, bool)> = calls.buffer_unordered(CALLS_MAX).collect().await;
         let now = self.clock.now();
         let mut worst = WriteResult::Ok;
         for (write, done, unanswered) in done {
-            self.metrics.written(done);
+            self.metrics.record_status_write(done);
             let (about, key) = write.key();
             let fails = self.tried.get(&(about, key.clone())).map_or(0, |tried| tried.fails);
             let fails = if done == WriteResult::Ok { 0 } else { fails.saturating_add(1) };
@@ -188,15 +191,15 @@ impl StatusWriter {
                 worst = done;
             }
         }
-        self.metrics.applied(worst);
+        self.metrics.record_reconcile_result(worst);
     }
 
     /// Returns the writes of a round that are due.
-    fn due(&self, round: &ReconcileResult, now: Tick) -> Vec<PendingWrite> {
+    fn due_writes(&self, round: &ReconcileResult, now: Tick) -> Vec<PendingWrite> {
         let desired = &round.desired;
         let mut writes = Vec::new();
         for profile in &desired.make {
-            if self.may(WriteKind::Make, &profile.key, DISCRETE_INTERVAL, now) {
+            if self.is_due(WriteKind::Make, &profile.key, DISCRETE_INTERVAL, now) {
                 writes.push(PendingWrite::Make(Box::new(profile.clone())));
             }
         }
@@ -207,19 +210,20 @@ impl StatusWriter {
             // A status differs from the observed one, or from the last written one if the watch has
             // not delivered that yet.
             if let Some(wait) = write_interval(&own_conditions(&policy.status), last, wanted)
-                && self.may(WriteKind::Policy, key, wait, now)
+                && self.is_due(WriteKind::Policy, key, wait, now)
             {
                 writes.push(PendingWrite::Policy(key.clone(), Box::new(wanted.clone())));
             }
         }
         for (key, wanted) in &desired.profiles {
             let known = round.world.profiles.get(key).map(|profile| &profile.status);
-            if known.is_some_and(|known| known != wanted) && self.may(WriteKind::Profile, key, GRADUAL_INTERVAL, now) {
+            if known.is_some_and(|known| known != wanted) && self.is_due(WriteKind::Profile, key, GRADUAL_INTERVAL, now)
+            {
                 writes.push(PendingWrite::Profile(key.clone(), Box::new(wanted.clone())));
             }
         }
         for (key, uid) in &desired.remove {
-            if self.may(WriteKind::Remove, key, GRADUAL_INTERVAL, now) {
+            if self.is_due(WriteKind::Remove, key, GRADUAL_INTERVAL, now) {
                 writes.push(PendingWrite::Remove(key.clone(), uid.clone()));
             }
         }
@@ -228,7 +232,7 @@ impl StatusWriter {
 
     /// Returns `true` if a write may be attempted now: `gap` after the last success, or after the
     /// backoff if it failed.
-    fn may(&self, about: WriteKind, key: &ObjectKey, gap: Duration, now: Tick) -> bool {
+    fn is_due(&self, about: WriteKind, key: &ObjectKey, gap: Duration, now: Tick) -> bool {
         let Some(tried) = self.tried.get(&(about, key.clone())) else { return true };
         let back = (0..tried.fails.saturating_sub(1).min(8)).fold(BACKOFF.0, |wait, _| wait * 2).min(BACKOFF.1);
         now.since(tried.at) >= if tried.fails > 0 { back } else { gap }
@@ -282,7 +286,7 @@ fn own_conditions(status: &BatchPolicyStatus) -> BatchPolicyStatus {
 }
 
 /// Performs one write. Returns its result, and `true` if there was no response.
-async fn one(client: &kube::Client, write: &PendingWrite) -> (WriteResult, bool) {
+async fn perform_write(client: &kube::Client, write: &PendingWrite) -> (WriteResult, bool) {
     let call = async {
         match write {
             PendingWrite::Policy(key, status) => apply_status::<BatchPolicy>(client, key, "BatchPolicy", status).await,
@@ -296,7 +300,7 @@ async fn one(client: &kube::Client, write: &PendingWrite) -> (WriteResult, bool)
             PendingWrite::Remove(key, uid) => remove(client, key, uid).await,
         }
     };
-    match tokio::time::timeout(CALL, call).await {
+    match tokio::time::timeout(CALL_TIMEOUT, call).await {
         Ok(Ok(())) => (WriteResult::Ok, false),
         Ok(Err(kube::Error::Api(status))) if status.code == 409 => (WriteResult::Conflict, false),
         // An unreachable API server is logged once, by `ApiReach`.
@@ -327,7 +331,7 @@ where
         "metadata": {"name": key.name, "namespace": key.namespace},
         "status": status,
     });
-    match objects.patch_status(&key.name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(patch)).await {
+    match objects.patch_status(&key.name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(patch)).await {
         // The object was deleted in the meantime.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         done => done.map(drop),
@@ -356,7 +360,7 @@ async fn make(client: &kube::Client, profile: &NewProfile) -> kube::Result<()> {
         status: None,
     };
     let profiles: Api<BatchProfile> = Api::namespaced(client.clone(), &profile.key.namespace);
-    let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
     match profiles.create(&params, &object).await {
         // The replica that led before has created it already.
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
@@ -378,14 +382,14 @@ async fn remove(client: &kube::Client, key: &ObjectKey, uid: &str) -> kube::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{ConditionFinding, ConditionStatus, conditions};
+    use crate::status::{ConditionFinding, ConditionStatus, to_conditions};
 
     fn status(reason: &str, throughput: u64) -> BatchPolicyStatus {
         let finding = ConditionFinding::new(ConditionType::Accepted, ConditionStatus::True, reason, "m");
         let now = k8s_openapi::jiff::Timestamp::from_second(1).unwrap();
         let summary = crate::api::v1alpha1::BatchingSummary { throughput: Some(throughput), ..Default::default() };
         BatchPolicyStatus {
-            conditions: conditions(&[], &[finding], 1, now),
+            conditions: to_conditions(&[], &[finding], 1, now),
             summary: Some(summary),
             ..BatchPolicyStatus::default()
         }

@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::matching::{PodSubject, PolicyChoice, PolicyTarget, TargetLookup, asks, choose, find, name, older, reach};
-use super::world::{ClusterState, ObjectKey, OwnerRef, Pod, Policy, within};
+use super::matching::{
+    PodSubject, PolicyChoice, PolicyTarget, TargetLookup, choose, requests_injection, resolve_target, takes_precedence,
+    target_name, target_of,
+};
+use super::world::{ClusterState, ObjectKey, OwnerRef, Pod, Policy, in_namespace};
 use crate::api::v1alpha1::BatchProfileSpec;
 use crate::injector::COMPONENT;
 use crate::rollout::profile;
@@ -101,10 +104,10 @@ impl RequestedProfile {
 /// Attaches all pods to policies. `unless_disabled` enables injection by default, for pods and
 /// namespaces without a setting of their own. Namespaces in `excluded` are ignored.
 #[must_use]
-pub fn attached(world: &ClusterState, unless_disabled: bool, excluded: &BTreeSet<String>) -> AttachmentMap {
+pub fn attach_all(world: &ClusterState, unless_disabled: bool, excluded: &BTreeSet<String>) -> AttachmentMap {
     let mut all = AttachmentMap::default();
     for (key, policy) in world.policies.iter() {
-        let wanted = wanted(world, policy);
+        let wanted = requested_profile(world, policy);
         let accepted = Acceptance::Accepted(None);
         let attachment =
             Attachment { uid: policy.meta.uid.clone(), accepted, pods: Vec::new(), bare: Vec::new(), wanted };
@@ -120,11 +123,11 @@ pub fn attached(world: &ClusterState, unless_disabled: bool, excluded: &BTreeSet
         }
     }
     // Pods without a sidecar are attached only if they request one and are not excluded.
-    for (key, pod) in world.bare.iter().filter(|(_, pod)| !pod.ending) {
+    for (key, pod) in world.uninjected_pods.iter().filter(|(_, pod)| !pod.ending) {
         let namespace = key.namespace.as_str();
         let left_alone =
             namespace == "kube-system" || excluded.contains(namespace) || pod.labels.contains_key(COMPONENT);
-        if left_alone || !asks(pod, world.namespace_labels(namespace), unless_disabled) {
+        if left_alone || !requests_injection(pod, world.namespace_labels(namespace), unless_disabled) {
             continue;
         }
         let policy = policy_of(world, pod, &mut claims);
@@ -165,8 +168,8 @@ fn policy_of(world: &ClusterState, pod: &Pod, claims: &mut PodClaims) -> Option<
         claims.named.insert(chosen.meta.key.clone());
     }
     if let PolicyChoice::Selected(_) = choice {
-        let others = within(&world.policies, namespace).map(|(_, policy)| policy);
-        for other in others.filter(|other| other.meta.key != chosen.meta.key && older(chosen, other)) {
+        let others = in_namespace(&world.policies, namespace).map(|(_, policy)| policy);
+        for other in others.filter(|other| other.meta.key != chosen.meta.key && takes_precedence(chosen, other)) {
             if super::matching::is_for(world, other, subject) {
                 claims.lost.entry(other.meta.key.clone()).or_default().insert(chosen.meta.key.clone());
             }
@@ -176,14 +179,14 @@ fn policy_of(world: &ClusterState, pod: &Pod, claims: &mut PodClaims) -> Option<
 }
 
 /// Returns the profile that a policy requests.
-fn wanted(world: &ClusterState, policy: &Policy) -> RequestedProfile {
+fn requested_profile(world: &ClusterState, policy: &Policy) -> RequestedProfile {
     let Ok(spec) = &policy.spec else { return RequestedProfile::Unknown };
     if let Some(name) = spec.profile_ref.as_ref().and_then(|reference| reference.name.clone()) {
         let found = world.profiles.get(&ObjectKey::new(&policy.meta.key.namespace, &name));
         let there = found.is_some_and(|profile| profile.spec.is_ok());
         return RequestedProfile::Named(name, there);
     }
-    let name = profile::name(&policy.meta.key.name, spec.limits.as_ref(), spec.scheduling.as_ref());
+    let name = profile::profile_name(&policy.meta.key.name, spec.limits.as_ref(), spec.scheduling.as_ref());
     let own = BatchProfileSpec { limits: spec.limits.clone(), scheduling: spec.scheduling.clone() };
     RequestedProfile::Own(name, Box::new(own))
 }
@@ -193,16 +196,16 @@ fn evaluate_acceptance(world: &ClusterState, policy: &Arc<Policy>, followed: boo
     if let Some(why) = &policy.invalid {
         return Acceptance::Invalid(why.clone());
     }
-    let Some(reach) = policy.spec.as_ref().ok().and_then(reach) else {
+    let Some(reach) = policy.spec.as_ref().ok().and_then(target_of) else {
         return Acceptance::Invalid("targetRefs and selector are mutually exclusive: remove one of them".to_owned());
     };
     let namespace = policy.meta.key.namespace.as_str();
     // A rival is an older policy of the namespace with the same target.
     let rival = |same: &dyn Fn(&PolicyTarget<'_>) -> bool| {
-        let others = within(&world.policies, namespace).map(|(_, other)| other);
-        let others = others.filter(|other| other.meta.key != policy.meta.key && older(other, policy));
+        let others = in_namespace(&world.policies, namespace).map(|(_, other)| other);
+        let others = others.filter(|other| other.meta.key != policy.meta.key && takes_precedence(other, policy));
         let mut rivals = others.filter(|other| {
-            let theirs = other.spec.as_ref().ok().and_then(super::matching::reach);
+            let theirs = other.spec.as_ref().ok().and_then(target_of);
             theirs.is_some_and(|theirs| same(&theirs))
         });
         rivals.next().map(|other| other.meta.key.name.clone())
@@ -212,7 +215,7 @@ fn evaluate_acceptance(world: &ClusterState, policy: &Arc<Policy>, followed: boo
         PolicyTarget::Labels(_) => rival(&|theirs| *theirs == reach),
         PolicyTarget::Targets(targets) => rival(&|theirs| match theirs {
             PolicyTarget::Targets(theirs) => {
-                targets.iter().all(|target| theirs.iter().any(|other| name(other) == name(target)))
+                targets.iter().all(|target| theirs.iter().any(|other| target_name(other) == target_name(target)))
             }
             PolicyTarget::Labels(_) | PolicyTarget::Namespace => false,
         }),
@@ -230,14 +233,15 @@ fn evaluate_acceptance(world: &ClusterState, policy: &Arc<Policy>, followed: boo
     let winners: Vec<String> =
         claims.lost.get(&policy.meta.key).into_iter().flatten().map(|key| key.name.clone()).collect();
     if !followed && !winners.is_empty() {
-        let winners = super::status::some_of(&winners, 3);
+        let winners = super::status::join_first(&winners, 3);
         return Acceptance::Conflicted(format!(
             "an older BatchPolicy takes precedence for every selected pod: {winners}"
         ));
     }
     // The policy is accepted if at least one target exists; the missing ones are remarks.
     if let PolicyTarget::Targets(targets) = reach {
-        let missing: Vec<String> = targets.iter().filter_map(|target| missing(world, namespace, target)).collect();
+        let missing: Vec<String> =
+            targets.iter().filter_map(|target| describe_missing(world, namespace, target)).collect();
         if missing.len() == targets.len() {
             return Acceptance::TargetNotFound(missing.join("; "));
         }
@@ -246,15 +250,15 @@ fn evaluate_acceptance(world: &ClusterState, policy: &Arc<Policy>, followed: boo
     if rival.is_none() && !winners.is_empty() {
         notes.push(format!(
             "an older BatchPolicy takes precedence for some pods: {}",
-            super::status::some_of(&winners, 3)
+            super::status::join_first(&winners, 3)
         ));
     }
     Acceptance::Accepted((!notes.is_empty()).then(|| notes.join("; ")))
 }
 
-fn missing(world: &ClusterState, namespace: &str, target: &crate::api::v1alpha1::TargetRef) -> Option<String> {
-    let name = name(target);
-    match find(world, namespace, target) {
+fn describe_missing(world: &ClusterState, namespace: &str, target: &crate::api::v1alpha1::TargetRef) -> Option<String> {
+    let name = target_name(target);
+    match resolve_target(world, namespace, target) {
         TargetLookup::There => None,
         TargetLookup::Missing => Some(format!("{name} not found in namespace {namespace}")),
         TargetLookup::NotInstalled => Some(format!("{name}: this kind is not installed in the cluster")),
@@ -273,7 +277,7 @@ mod tests {
     use crate::world::fixtures::*;
 
     fn look(world: &ClusterState) -> AttachmentMap {
-        attached(world, false, &BTreeSet::from(["groupage-system".to_owned()]))
+        attach_all(world, false, &BTreeSet::from(["groupage-system".to_owned()]))
     }
 
     fn reason(all: &AttachmentMap, name: &str) -> &'static str {
@@ -460,6 +464,6 @@ mod tests {
         assert_eq!(found, ["a/asks", "b/asks-itself"]);
         assert_eq!(all.bare[&ObjectKey::new("a", "asks")], Some(ObjectKey::new("a", "all")));
         assert_eq!(all.policies[&ObjectKey::new("a", "all")].bare, [ObjectKey::new("a", "asks")]);
-        assert_eq!(attached(&world, true, &BTreeSet::new()).bare.len(), 4, "unless they are disabled");
+        assert_eq!(attach_all(&world, true, &BTreeSet::new()).bare.len(), 4, "unless they are disabled");
     }
 }

@@ -18,9 +18,9 @@ mod certificates;
 mod plan;
 mod served;
 
-pub use self::certificates::{CaCertificate, LeafCertificate, SecretContents, Validity, certificates, validity};
+pub use self::certificates::{CaCertificate, LeafCertificate, SecretContents, Validity, parse_certificates, validity};
 pub use self::files::watch_files;
-pub use self::keeper::{RotationSettings, keep};
+pub use self::keeper::{RotationSettings, rotate_certificates};
 pub use self::plan::{RotationStep, plan};
 pub use self::served::{CertificateInfo, ServingCertificate};
 
@@ -39,7 +39,7 @@ pub const CA_RETIREMENT_AGE: Duration = days(34);
 /// Minimum time for which the leaf of the new CA is in use before the old CA is removed. It equals
 /// [`CA_INTRODUCTION_PERIOD`], and matters if the leaf was replaced late because no controller was
 /// running.
-pub const SHOWN: Duration = days(4);
+pub const NEW_LEAF_MIN_AGE: Duration = days(4);
 /// Remaining validity at which a leaf of an old CA is replaced even if the new CA is younger than
 /// [`CA_INTRODUCTION_PERIOD`]: an expired leaf is useless to all clients.
 pub const LEAF_REPLACE_BEFORE: Duration = days(1);

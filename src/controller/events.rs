@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::{mpsc, watch};
 
-use super::MANAGER;
+use super::FIELD_MANAGER;
 use super::world::{ObjectMetadata, OwnerRef};
 use crate::api::v1alpha1::API_VERSION;
 use crate::batching::Tick;
@@ -30,7 +30,7 @@ const REMEMBERED_MAX: usize = 4096;
 const BURST: u32 = 20;
 const REFILL_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of one API call.
-const CALL: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest note that the API server accepts.
 const NOTE_BYTES_MAX: usize = 1024;
 
@@ -116,7 +116,7 @@ impl EventNotice {
 struct EventRateLimiter {
     told: BTreeMap<(EventTarget, &'static str), (Tick, String)>,
     /// Tokens taken from the bucket, and the instant of its last refill.
-    spent: u32,
+    tokens_taken: u32,
     since: Tick,
 }
 
@@ -126,21 +126,21 @@ impl EventRateLimiter {
     /// Decides about a notice: `Some(true)` publishes it, `Some(false)` exceeds the rate limit,
     /// `None` is a duplicate. The same reason about the same object passes again after
     /// [`REPEAT_INTERVAL`] or with another note.
-    fn passes(&mut self, notice: &EventNotice, now: Tick) -> Option<bool> {
+    fn decide(&mut self, notice: &EventNotice, now: Tick) -> Option<bool> {
         let key = (notice.about.clone(), notice.reason);
         if self.told.get(&key).is_some_and(|(at, note)| now.since(*at) < REPEAT_INTERVAL && *note == notice.note) {
             return None;
         }
         let back = u32::try_from(now.since(self.since).as_millis() / REFILL_INTERVAL.as_millis()).unwrap_or(u32::MAX);
         if back > 0 {
-            self.spent = self.spent.saturating_sub(back);
+            self.tokens_taken = self.tokens_taken.saturating_sub(back);
             // The fraction of a token that has been earned already counts for the next one.
             self.since = self.since.after(REFILL_INTERVAL.saturating_mul(back));
         }
-        if self.spent >= BURST {
+        if self.tokens_taken >= BURST {
             return Some(false);
         }
-        self.spent += 1;
+        self.tokens_taken += 1;
         if self.told.len() >= REMEMBERED_MAX {
             let oldest = self.told.iter().min_by_key(|(_, (at, _))| *at).map(|(key, _)| key.clone());
             oldest.and_then(|key| self.told.remove(&key));
@@ -158,7 +158,7 @@ pub async fn publish(
     (clock, metrics): (Clock, ControllerMetrics),
     mut stop: watch::Receiver<bool>,
 ) {
-    let recorder = Recorder::new(client, Reporter { controller: MANAGER.to_owned(), instance: Some(instance) });
+    let recorder = Recorder::new(client, Reporter { controller: FIELD_MANAGER.to_owned(), instance: Some(instance) });
     let mut filter = EventRateLimiter::default();
     loop {
         let notice = tokio::select! {
@@ -167,16 +167,16 @@ pub async fn publish(
             _ = stop.wait_for(|stop| *stop) => None,
         };
         let Some(notice) = notice else { return };
-        match filter.passes(&notice, clock.now()) {
+        match filter.decide(&notice, clock.now()) {
             None => continue,
             Some(false) => {
-                metrics.event(EventResult::Dropped);
+                metrics.record_event(EventResult::Dropped);
                 continue;
             }
             Some(true) => {}
         }
         let (event, about) = event(&notice);
-        let told = match tokio::time::timeout(CALL, recorder.publish(&event, &about)).await {
+        let told = match tokio::time::timeout(CALL_TIMEOUT, recorder.publish(&event, &about)).await {
             Ok(Ok(())) => EventResult::Sent,
             Ok(Err(error)) => {
                 tracing::debug!(%error, reason = notice.reason, "the API server rejected an Event");
@@ -184,7 +184,7 @@ pub async fn publish(
             }
             Err(_) => EventResult::Failed,
         };
-        metrics.event(told);
+        metrics.record_event(told);
     }
 }
 
@@ -229,11 +229,11 @@ mod tests {
     #[test]
     fn equal_events_are_limited_to_one_an_hour_and_others_pass_at_once() {
         let mut filter = EventRateLimiter::default();
-        assert_eq!(filter.passes(&notice("a", "1 pod"), at(0)), Some(true));
-        assert_eq!(filter.passes(&notice("a", "1 pod"), at(3599)), None);
-        assert_eq!(filter.passes(&notice("a", "2 pods"), at(3599)), Some(true));
-        assert_eq!(filter.passes(&notice("a", "2 pods"), at(9000)), Some(true));
-        assert_eq!(filter.passes(&notice("b", "1 pod"), at(9000)), Some(true));
+        assert_eq!(filter.decide(&notice("a", "1 pod"), at(0)), Some(true));
+        assert_eq!(filter.decide(&notice("a", "1 pod"), at(3599)), None);
+        assert_eq!(filter.decide(&notice("a", "2 pods"), at(3599)), Some(true));
+        assert_eq!(filter.decide(&notice("a", "2 pods"), at(9000)), Some(true));
+        assert_eq!(filter.decide(&notice("b", "1 pod"), at(9000)), Some(true));
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
         let mut filter = EventRateLimiter::default();
         let told = |filter: &mut EventRateLimiter, from: usize, second| {
             let all = (from..from + 100)
-                .filter(|name| filter.passes(&notice(&name.to_string(), ""), at(second)) == Some(true));
+                .filter(|name| filter.decide(&notice(&name.to_string(), ""), at(second)) == Some(true));
             all.count()
         };
         assert_eq!(told(&mut filter, 0, 100), 20);

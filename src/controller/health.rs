@@ -37,7 +37,7 @@ pub struct HealthServer {
     /// Metrics registry.
     pub metrics: ControllerMetrics,
     /// Set once the process shuts down.
-    pub ending: Arc<AtomicBool>,
+    pub is_draining: Arc<AtomicBool>,
 }
 
 // === impl HealthServer ===
@@ -47,11 +47,11 @@ impl HealthServer {
     #[must_use]
     pub fn unready_reasons(&self) -> Vec<String> {
         let mut why: Vec<String> =
-            self.shared.missing().map(|kind| format!("{} are not listed yet", kind.as_str())).collect();
-        if !self.served.loaded() {
+            self.shared.unlisted_kinds().map(|kind| format!("{} are not listed yet", kind.as_str())).collect();
+        if !self.served.is_loaded() {
             why.push("no certificate is loaded yet".to_owned());
         }
-        if self.ending.load(Ordering::Relaxed) {
+        if self.is_draining.load(Ordering::Relaxed) {
             why.push("the process is shutting down".to_owned());
         }
         why
@@ -59,14 +59,14 @@ impl HealthServer {
 
     /// Updates the sampled gauges and renders all metrics.
     #[must_use]
-    pub fn metrics(&self) -> String {
+    pub fn render_metrics(&self) -> String {
         let world = self.shared.world();
         for &kind in WatchedKind::VARIANTS {
-            self.metrics.objects(kind.as_str(), world_count(&world, kind));
-            self.metrics.set_watch_silence(kind.as_str(), self.shared.silence(kind));
+            self.metrics.set_objects(kind.as_str(), world_count(&world, kind));
+            self.metrics.set_watch_silence(kind.as_str(), self.shared.time_since_response(kind));
         }
-        self.metrics.leads(self.leadership.leads());
-        let expires = self.served.watch().borrow().as_ref().map_or(0, |presented| presented.expires);
+        self.metrics.set_leader(self.leadership.is_leader());
+        let expires = self.served.subscribe().borrow().as_ref().map_or(0, |presented| presented.expires);
         self.metrics.set_cert_expiry(expires);
         self.metrics.render()
     }
@@ -84,9 +84,9 @@ fn world_count(world: &super::world::ClusterState, kind: WatchedKind) -> usize {
         WatchedKind::Profiles => world.profiles.len(),
         WatchedKind::Namespaces => world.namespaces.len(),
         WatchedKind::Services => world.services.len(),
-        WatchedKind::Networks => world.networks.len(),
+        WatchedKind::Networks => world.network_policies.len(),
         WatchedKind::Pods => world.pods.len(),
-        WatchedKind::Bare => world.bare.len(),
+        WatchedKind::Bare => world.uninjected_pods.len(),
         WatchedKind::Deployments => world.deployments.len(),
         WatchedKind::StatefulSets => world.stateful_sets.len(),
         WatchedKind::DaemonSets => world.daemon_sets.len(),
@@ -112,11 +112,11 @@ pub async fn serve(listener: TcpListener, health: HealthServer, mut stop: watch:
 }
 
 async fn metrics(State(health): State<HealthServer>) -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], health.metrics()).into_response()
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], health.render_metrics()).into_response()
 }
 
 async fn alive(State(health): State<HealthServer>) -> Response {
-    let stuck: Vec<&str> = health.shared.stuck().map(WatchedKind::as_str).collect();
+    let stuck: Vec<&str> = health.shared.stuck_kinds().map(WatchedKind::as_str).collect();
     if stuck.is_empty() {
         return "ok\n".into_response();
     }

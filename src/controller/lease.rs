@@ -20,7 +20,7 @@ pub use self::elector::{ElectionSettings, LeaderReplica, Leadership, LeadershipT
 use crate::batching::Tick;
 
 /// Duration of a lease after its last observed renewal.
-pub const LEASE: Duration = Duration::from_secs(15);
+pub const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// Maximum time without a renewal for which a leader leads. It is shorter than [`LEASE`] by the
 /// tolerated difference of clock rates.
 pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
@@ -118,7 +118,7 @@ pub fn evaluate(lease: Option<&LeaseRecord>, me: &str, now: Tick, observed: Opti
         Some(holder) if holder == me => LeaseAction::Renew,
         Some(_) => {
             // The duration of a record that was never observed before starts now.
-            let at = observed.filter(|seen| seen.is(record)).map_or(now, |seen| seen.at);
+            let at = observed.filter(|seen| seen.is_same_renewal(record)).map_or(now, |seen| seen.at);
             let until = at.after(record.duration.min(LEASE_MAX));
             if now >= until { LeaseAction::Acquire } else { LeaseAction::Yield(until) }
         }
@@ -129,7 +129,7 @@ pub fn evaluate(lease: Option<&LeaseRecord>, me: &str, now: Tick, observed: Opti
 #[must_use]
 pub fn observe(before: Option<ObservedLease>, record: &LeaseRecord, now: Tick) -> ObservedLease {
     match before {
-        Some(before) if before.is(record) => before,
+        Some(before) if before.is_same_renewal(record) => before,
         _ => ObservedLease { record: record.clone(), at: now },
     }
 }
@@ -139,7 +139,7 @@ pub fn observe(before: Option<ObservedLease>, record: &LeaseRecord, now: Tick) -
 impl ObservedLease {
     /// Returns `true` if a record is the same renewal. The version is ignored: adding a label to
     /// the Lease does not renew it.
-    fn is(&self, record: &LeaseRecord) -> bool {
+    fn is_same_renewal(&self, record: &LeaseRecord) -> bool {
         let same = |a: &LeaseRecord, b: &LeaseRecord| {
             a.holder == b.holder && a.renewed == b.renewed && a.transitions == b.transitions && a.acquired == b.acquired
         };
@@ -158,7 +158,7 @@ impl Candidate {
 
     /// Returns the next request. `wall` is the time since 1970 in microseconds, used only in the
     /// record.
-    pub fn ask(&mut self, now: Tick, wall: i64) -> LeaseRequest {
+    pub fn next_request(&mut self, now: Tick, wall: i64) -> LeaseRequest {
         self.sent = now;
         let Some(lease) = &self.lease else { return LeaseRequest::Read };
         match evaluate(lease.as_ref(), &self.me, now, self.observed.as_ref()) {
@@ -170,7 +170,7 @@ impl Candidate {
 
     /// Processes the response to the last request. Returns `true` if another request is due at
     /// once.
-    pub fn answered(&mut self, now: Tick, answer: LeaseResponse) -> bool {
+    pub fn on_response(&mut self, now: Tick, answer: LeaseResponse) -> bool {
         match answer {
             LeaseResponse::Read(lease) => {
                 if let Some(record) = &lease {
@@ -203,7 +203,7 @@ impl Candidate {
     }
 
     /// Starts another round. A lease held by another replica is read again.
-    pub fn round(&mut self) {
+    pub fn start_round(&mut self) {
         let ours = |record: &LeaseRecord| record.holder.as_deref() == Some(&self.me);
         if !self.lease.as_ref().is_some_and(|lease| lease.as_ref().is_some_and(ours)) {
             self.lease = None;
@@ -219,7 +219,7 @@ impl Candidate {
 
     /// Returns `true` if this replica leads.
     #[must_use]
-    pub fn leads(&self, now: Tick) -> bool {
+    pub fn is_leader(&self, now: Tick) -> bool {
         now < self.until
     }
 
@@ -243,7 +243,7 @@ impl Candidate {
         LeaseRecord {
             holder: Some(self.me.clone()),
             address: self.address.clone(),
-            duration: LEASE,
+            duration: LEASE_DURATION,
             acquired: before.filter(|_| ours).map_or(wall, |record| record.acquired),
             // It must differ from the previous value even if the clock has stopped.
             renewed: before.map_or(wall, |record| wall.max(record.renewed.saturating_add(1))),

@@ -54,11 +54,13 @@ pub mod world;
 
 pub use self::desired::ReconcileResult;
 pub use self::observed::{EmptySource, ObservationSource};
-pub use self::run::{ControllerConfig, ControllerHandles, RunningController, ServerCertificate, prepared, start};
+pub use self::run::{
+    ControllerConfig, ControllerHandles, RunningController, ServerCertificate, prepare_client_config, start,
+};
 
 /// Field manager of server-side apply. It must never change: fields applied by an older version
 /// under another name could not be removed.
-pub const MANAGER: &str = "groupage-controller";
+pub const FIELD_MANAGER: &str = "groupage-controller";
 /// Name of the Lease. The RBAC roles name the Lease, the Secret and the webhook configuration
 /// explicitly.
 pub const LEASE: &str = "groupage-controller";

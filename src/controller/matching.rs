@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::world::{ClusterState, ObjectKey, ObjectTable, OwnerRef, Pod, Policy, within};
+use super::world::{ClusterState, ObjectKey, ObjectTable, OwnerRef, Pod, Policy, in_namespace};
 use crate::api::v1alpha1::{BatchPolicySpec, LabelSelector, TargetRef};
 
 /// Annotation with which a pod names its policy.
@@ -93,13 +93,13 @@ pub fn choose<'a>(world: &'a ClusterState, subject: PodSubject<'a>) -> PolicyCho
         return PolicyChoice::Named(name, policy);
     }
     let (mut selected, mut default): (Option<&Arc<Policy>>, Option<&Arc<Policy>>) = (None, None);
-    for (_, policy) in within(&world.policies, subject.namespace) {
-        let best = match policy.spec.as_ref().ok().and_then(reach) {
+    for (_, policy) in in_namespace(&world.policies, subject.namespace) {
+        let best = match policy.spec.as_ref().ok().and_then(target_of) {
             Some(PolicyTarget::Namespace) => &mut default,
             Some(reach) if includes_pod(world, reach, subject) => &mut selected,
             _ => continue,
         };
-        if best.is_none_or(|best| older(policy, best)) {
+        if best.is_none_or(|best| takes_precedence(policy, best)) {
             *best = Some(policy);
         }
     }
@@ -113,14 +113,14 @@ pub fn choose<'a>(world: &'a ClusterState, subject: PodSubject<'a>) -> PolicyCho
 /// Returns `true` if `policy` takes precedence over `than`: the older one does; if both were
 /// created in the same second, the first by name.
 #[must_use]
-pub fn older(policy: &Policy, than: &Policy) -> bool {
+pub fn takes_precedence(policy: &Policy, than: &Policy) -> bool {
     let age = |policy: &Policy| (policy.meta.created.clone(), policy.meta.key.name.clone());
     age(policy) < age(than)
 }
 
 /// Returns the target of a policy; `None` if it has both references and a selector.
 #[must_use]
-pub fn reach(spec: &BatchPolicySpec) -> Option<PolicyTarget<'_>> {
+pub fn target_of(spec: &BatchPolicySpec) -> Option<PolicyTarget<'_>> {
     let targets = spec.target_refs.as_deref().filter(|targets| !targets.is_empty());
     let is_empty = |selector: &LabelSelector| {
         selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
@@ -138,7 +138,7 @@ pub fn reach(spec: &BatchPolicySpec) -> Option<PolicyTarget<'_>> {
 /// the whole namespace does not.
 #[must_use]
 pub fn is_for(world: &ClusterState, policy: &Policy, subject: PodSubject<'_>) -> bool {
-    let reach = policy.spec.as_ref().ok().and_then(reach);
+    let reach = policy.spec.as_ref().ok().and_then(target_of);
     reach.is_some_and(|reach| reach != PolicyTarget::Namespace && includes_pod(world, reach, subject))
 }
 
@@ -147,12 +147,12 @@ fn includes_pod(world: &ClusterState, reach: PolicyTarget<'_>, subject: PodSubje
     match reach {
         PolicyTarget::Namespace => true,
         PolicyTarget::Labels(selector) => selects(selector, subject.labels),
-        PolicyTarget::Targets(targets) => targets.iter().any(|target| leads(world, target, subject)),
+        PolicyTarget::Targets(targets) => targets.iter().any(|target| leads_to_pod(world, target, subject)),
     }
 }
 
 /// Returns `true` if a reference leads to a pod.
-fn leads(world: &ClusterState, target: &TargetRef, subject: PodSubject<'_>) -> bool {
+fn leads_to_pod(world: &ClusterState, target: &TargetRef, subject: PodSubject<'_>) -> bool {
     let (kind, name) = (target.kind.as_deref().unwrap_or_default(), target.name.as_deref().unwrap_or_default());
     let object = |table: &ObjectTable<Value>| {
         table.get(&ObjectKey::new(subject.namespace, name)).is_some_and(|object| selected_by(object, subject.labels))
@@ -191,7 +191,7 @@ fn target_kind(target: &TargetRef) -> Option<TargetKind> {
 
 /// Resolves a reference of a policy in a namespace.
 #[must_use]
-pub fn find(world: &ClusterState, namespace: &str, target: &TargetRef) -> TargetLookup {
+pub fn resolve_target(world: &ClusterState, namespace: &str, target: &TargetRef) -> TargetLookup {
     let Some(kind) = target_kind(target) else { return TargetLookup::Unknown };
     let key = ObjectKey::new(namespace, target.name.as_deref().unwrap_or_default());
     let there = match (kind, target.kind.as_deref().unwrap_or_default()) {
@@ -258,7 +258,7 @@ pub fn selected_by(object: &Value, labels: &BTreeMap<String, String>) -> bool {
 /// `true` counts as no. The namespace's label is compared case-sensitively, as by the webhook's
 /// selector: the API server does not call the webhook for another spelling.
 #[must_use]
-pub fn asks(pod: &Pod, namespace: Option<&BTreeMap<String, String>>, unless_disabled: bool) -> bool {
+pub fn requests_injection(pod: &Pod, namespace: Option<&BTreeMap<String, String>>, unless_disabled: bool) -> bool {
     let key = crate::injector::INJECT;
     let yes = |said: &str| matches!(said, "enabled" | "true");
     if let Some(own) = pod.annotations.get(key).or_else(|| pod.labels.get(key)) {
@@ -270,11 +270,11 @@ pub fn asks(pod: &Pod, namespace: Option<&BTreeMap<String, String>>, unless_disa
 /// Describes the target of a policy briefly: `Deployment/embedder`, `Deployment/a +2`,
 /// `app=embedder`, `*`.
 #[must_use]
-pub fn in_short(spec: &BatchPolicySpec) -> String {
-    match reach(spec) {
+pub fn describe_target(spec: &BatchPolicySpec) -> String {
+    match target_of(spec) {
         Some(PolicyTarget::Targets([first, more @ ..])) => {
             let more = if more.is_empty() { String::new() } else { format!(" +{}", more.len()) };
-            format!("{}{more}", name(first))
+            format!("{}{more}", target_name(first))
         }
         Some(PolicyTarget::Labels(selector)) => labels_in_short(selector),
         Some(PolicyTarget::Namespace) => "*".to_owned(),
@@ -299,7 +299,7 @@ fn labels_in_short(selector: &LabelSelector) -> String {
 
 /// Formats a reference as `Deployment/embedder`.
 #[must_use]
-pub fn name(target: &TargetRef) -> String {
+pub fn target_name(target: &TargetRef) -> String {
     format!("{}/{}", target.kind.as_deref().unwrap_or("?"), target.name.as_deref().unwrap_or("?"))
 }
 
@@ -428,7 +428,7 @@ mod tests {
         let find = |world: &ClusterState, group: Option<&str>, kind: &str, name: &str| {
             let target =
                 TargetRef { group: group.map(str::to_owned), kind: Some(kind.into()), name: Some(name.into()) };
-            find(world, "a", &target)
+            resolve_target(world, "a", &target)
         };
         assert_eq!(find(&world, Some("apps"), "Deployment", "emb"), TargetLookup::There);
         assert_eq!(find(&world, None, "Deployment", "emb"), TargetLookup::There);
@@ -458,7 +458,7 @@ mod tests {
 
     #[test]
     fn the_targets_of_a_policy_are_abbreviated() {
-        let short = |spec: Value| in_short(&serde_json::from_value(spec).unwrap());
+        let short = |spec: Value| describe_target(&serde_json::from_value(spec).unwrap());
         assert_eq!(short(json!({})), "*");
         assert_eq!(short(json!({"targetRefs": [{"kind": "Deployment", "name": "a"}]})), "Deployment/a");
         assert_eq!(
@@ -473,14 +473,18 @@ mod tests {
     fn the_nearest_word_about_injection_counts_and_a_strange_one_is_no() {
         let yes = labels(&[("groupage.dev/inject", "enabled")]);
         let mut pod = pod("a", "p", &[]);
-        assert!(asks(&pod, Some(&yes), false) && !asks(&pod, None, false) && asks(&pod, None, true));
+        assert!(
+            requests_injection(&pod, Some(&yes), false)
+                && !requests_injection(&pod, None, false)
+                && requests_injection(&pod, None, true)
+        );
         let spelled = labels(&[("groupage.dev/inject", "Enabled")]);
-        assert!(!asks(&pod, Some(&spelled), false), "the selector of the webhook is case-sensitive");
+        assert!(!requests_injection(&pod, Some(&spelled), false), "the selector of the webhook is case-sensitive");
         pod.labels = labels(&[("groupage.dev/inject", "disabled")]);
-        assert!(!asks(&pod, Some(&yes), true));
+        assert!(!requests_injection(&pod, Some(&yes), true));
         pod.annotations = labels(&[("groupage.dev/inject", "True")]);
-        assert!(asks(&pod, None, false));
+        assert!(requests_injection(&pod, None, false));
         pod.annotations = labels(&[("groupage.dev/inject", "perhaps")]);
-        assert!(!asks(&pod, Some(&yes), true));
+        assert!(!requests_injection(&pod, Some(&yes), true));
     }
 }

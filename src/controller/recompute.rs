@@ -16,9 +16,9 @@ use super::attachment::{Attachment, AttachmentMap};
 use super::desired::DesiredState;
 use super::events::{EventNotice, EventTarget};
 use super::gap::InjectionGap;
-use super::matching::in_short;
+use super::matching::describe_target;
 use super::observed::{Observed, PolicyObserved};
-use super::status::{ConditionType, MERGE_REFUSED, NO_GAIN, conditions, ready, some_of};
+use super::status::{ConditionType, MERGE_REFUSED, NO_GAIN, join_first, summarize_ready, to_conditions};
 use super::world::{ClusterState, ObjectKey, Policy};
 use crate::api::v1alpha1::{BatchPolicyStatus, Mode, OpenEnum};
 
@@ -41,9 +41,9 @@ pub struct RecomputeInput<'a> {
 #[must_use]
 pub fn recompute(input: RecomputeInput<'_>, now: Timestamp) -> DesiredState {
     let mut desired = DesiredState { told: input.live.told.clone(), ..DesiredState::default() };
-    desired.missing = missing(&input);
-    desired.told.extend(missed(&input, &desired.missing));
-    let ways = findings::ways(input.world);
+    desired.missing = missed_pods(&input);
+    desired.told.extend(missed_notices(&input, &desired.missing));
+    let ways = findings::find_bypasses(input.world);
     desired.told.extend(bypass_notices(input.world, &ways));
     for (key, policy) in input.world.policies.iter() {
         let Some(attachment) = input.attached.policies.get(key) else { continue };
@@ -74,7 +74,7 @@ fn status(
     let live = input.live.policies.get(&policy.meta.key).map_or_else(|| Cow::Owned(resumed()), Cow::Borrowed);
     let live = &*live;
     let mut findings = findings::findings((input, ways), policy, attachment, live);
-    let ready = ready(&findings);
+    let ready = summarize_ready(&findings);
     findings.push(ready);
     let wanted = attachment.wanted.name().filter(|_| attachment.accepted.is_applied()).map(str::to_owned);
     // The requested profile of a policy that is not obeyed was never pushed to a pod, so it is not
@@ -82,8 +82,8 @@ fn status(
     let current = live.current.clone().or(wanted).or_else(|| before.current_profile.clone());
     BatchPolicyStatus {
         observed_generation: Some(policy.meta.generation),
-        conditions: conditions(&before.conditions, &findings, policy.meta.generation, now),
-        target: policy.spec.as_ref().ok().map(in_short),
+        conditions: to_conditions(&before.conditions, &findings, policy.meta.generation, now),
+        target: policy.spec.as_ref().ok().map(describe_target),
         mode: policy.spec.as_ref().ok().map(|spec| spec.mode.clone().unwrap_or(OpenEnum::Known(Mode::Batch))),
         current_profile: current,
         candidate_profile: live.candidate.clone(),
@@ -157,27 +157,27 @@ fn change_notices(policy: &Policy, before: &BatchPolicyStatus, after: &BatchPoli
 }
 
 /// Returns the classified pods that should have a sidecar.
-fn missing(input: &RecomputeInput<'_>) -> Vec<ObjectKey> {
+fn missed_pods(input: &RecomputeInput<'_>) -> Vec<ObjectKey> {
     let is_missed = |key: &&ObjectKey| {
-        let pod = input.world.bare.get(*key);
+        let pod = input.world.uninjected_pods.get(*key);
         pod.is_some_and(|pod| input.bare.get(&pod.meta.uid) == Some(&InjectionGap::Missed))
     };
     input.attached.bare.keys().filter(is_missed).cloned().collect()
 }
 
 /// Returns one notice for each workload with missed pods.
-fn missed(input: &RecomputeInput<'_>, missing: &[ObjectKey]) -> Vec<EventNotice> {
+fn missed_notices(input: &RecomputeInput<'_>, missing: &[ObjectKey]) -> Vec<EventNotice> {
     let mut workloads: BTreeMap<(String, super::world::OwnerRef), Vec<String>> = BTreeMap::new();
     let mut told = Vec::new();
     for key in missing {
-        let Some(pod) = input.world.bare.get(key) else { continue };
+        let Some(pod) = input.world.uninjected_pods.get(key) else { continue };
         match input.world.workload(&key.namespace, pod.owner.as_ref(), &pod.labels) {
             Some(workload) => workloads.entry((key.namespace.clone(), workload)).or_default().push(key.name.clone()),
-            None => told.push(EventNotice::warning(EventTarget::pod(&pod.meta), "SidecarMissing", AGAIN)),
+            None => told.push(EventNotice::warning(EventTarget::pod(&pod.meta), "SidecarMissing", MISSED_REMEDY)),
         }
     }
     told.extend(workloads.into_iter().map(|((namespace, workload), pods)| {
-        let note = format!("{}: {AGAIN}", some_of(&pods, 3));
+        let note = format!("{}: {MISSED_REMEDY}", join_first(&pods, 3));
         EventNotice::warning(EventTarget::workload(&namespace, &workload), "SidecarMissing", note)
     }));
     told
@@ -209,7 +209,7 @@ fn bypass_notices(world: &ClusterState, ways: &findings::BypassMap<'_>) -> Vec<E
 }
 
 /// Remedy for a missed pod.
-const AGAIN: &str = "the requested sidecar was not injected, because the webhook was unavailable when the pod was created; recreate the pod (kubectl rollout restart)";
+const MISSED_REMEDY: &str = "the requested sidecar was not injected, because the webhook was unavailable when the pod was created; recreate the pod (kubectl rollout restart)";
 
 #[cfg(test)]
 mod tests;

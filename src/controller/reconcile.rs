@@ -14,7 +14,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 
 use super::apply::WrittenStatuses;
-use super::attachment::{Acceptance, attached};
+use super::attachment::{Acceptance, attach_all};
 use super::desired::ReconcileResult;
 use super::events::EventNotice;
 use super::lease::Leadership;
@@ -75,24 +75,24 @@ impl Reconciler {
                 }
                 () = leadership.changed() => {}
                 () = tokio::time::sleep(RESYNC_INTERVAL) => {}
-                () = told(&mut stop) => return,
+                () = wait_for_shutdown(&mut stop) => return,
             }
             changes.borrow_and_update();
             let world = self.shared.world();
             // Conclusions from a partial cluster state would be wrong.
-            if !world.synced {
+            if !world.is_synced {
                 continue;
             }
             number += 1;
-            rounds.send_replace(Arc::new(self.look(world, number)));
+            rounds.send_replace(Arc::new(self.observe(world, number)));
         }
     }
 
-    fn look(&self, world: ClusterState, number: u64) -> ReconcileResult {
+    fn observe(&self, world: ClusterState, number: u64) -> ReconcileResult {
         let began = self.clock.now();
         let now = wall_clock_now();
-        let leads = self.leadership.leads();
-        let attached = attached(&world, self.unless_disabled, &self.excluded);
+        let leads = self.leadership.is_leader();
+        let attached = attach_all(&world, self.unless_disabled, &self.excluded);
         let live = self.source.look(&world, &attached, leads, now);
         let (bare, written) = (self.looked.found(), self.written.statuses());
         let input = RecomputeInput { world: &world, attached: &attached, live: &live, bare: &bare, written: &written };
@@ -104,12 +104,12 @@ impl Reconciler {
             *reasons.entry(attachment.accepted.reason()).or_default() += 1;
         }
         for (reason, count) in reasons {
-            self.metrics.policies(reason, count);
+            self.metrics.set_policies(reason, count);
         }
         if leads {
             for notice in &desired.told {
                 if self.notices.try_send(notice.clone()).is_err() {
-                    self.metrics.event(EventResult::Dropped);
+                    self.metrics.record_event(EventResult::Dropped);
                 }
             }
         }
@@ -124,7 +124,7 @@ impl fmt::Debug for Reconciler {
 }
 
 /// Resolves at shutdown, also if the sender is dropped.
-async fn told(stop: &mut watch::Receiver<bool>) {
+async fn wait_for_shutdown(stop: &mut watch::Receiver<bool>) {
     // The guard that `wait_for` returns must not be held.
     drop(stop.wait_for(|stop| *stop).await);
 }

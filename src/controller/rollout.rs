@@ -29,7 +29,8 @@ pub use self::plan::{
     ArmPlan, CanaryStep, ExperimentPlan, OnFailure, RegressionThresholds, RolloutPlan, RolloutStrategy,
 };
 pub use self::step::{
-    ArmState, ComparisonOutcome, Phase, PodReport, ProfileVerdict, RolloutDecision, RolloutEvent, RolloutState, step,
+    ArmState, ComparisonOutcome, Phase, PodReport, ProfileVerdict, RolloutDecision, RolloutEvent, RolloutState,
+    evaluate,
 };
 
 /// An instant in seconds since the Unix epoch: the resolution of a status, and precise enough for

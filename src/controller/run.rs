@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::apply::{WrittenStatuses, apply};
-use super::certs::{RotationSettings, ServingCertificate, keep, watch_files};
+use super::certs::{RotationSettings, ServingCertificate, rotate_certificates, watch_files};
 use super::desired::ReconcileResult;
 use super::events::{self, EventNotice};
 use super::health::{self, HealthServer};
@@ -43,7 +43,7 @@ pub struct ControllerConfig {
     pub name: String,
     /// Address at which this replica serves streams, for sidecars that are redirected to the
     /// leader.
-    pub stream: Option<String>,
+    pub replica_stream_address: Option<String>,
     /// Address of the controller for sidecars: `https://HOST:PORT`; empty if there is none.
     pub stream_address: String,
     /// Name of the Lease; `None` if there is a single replica, which always leads.
@@ -58,7 +58,7 @@ pub struct ControllerConfig {
     pub names: Vec<String>,
     /// CA certificates in PEM that clients of the webhook are verified with; `None` disables client
     /// authentication.
-    pub callers: Option<Vec<u8>>,
+    pub client_ca: Option<Vec<u8>>,
     /// Enables injection for pods that neither request nor reject it, in namespaces that do
     /// neither.
     pub unless_disabled: bool,
@@ -141,7 +141,7 @@ pub struct RunningController {
 /// Prepares a client configuration for the controller: no built-in retries, since every part has
 /// its own backoff, and timeouts for silent connections.
 #[must_use]
-pub fn prepared(mut config: kube::Config) -> kube::Config {
+pub fn prepare_client_config(mut config: kube::Config) -> kube::Config {
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(10));
     // Longer than the longest watch, which it would interrupt otherwise.
@@ -165,7 +165,7 @@ pub fn start(client: kube::Client, config: ControllerConfig, clock: Clock) -> Re
     let metrics = ControllerMetrics::new();
     let shared = SharedState::new(clock);
     let served = ServingCertificate::none();
-    let tls = served.tls(config.callers.as_deref(), &["h2", "http/1.1"])?;
+    let tls = served.server_config(config.client_ca.as_deref(), &["h2", "http/1.1"])?;
     let (stop, stopped) = watch::channel(false);
     let (close, closed) = watch::channel(false);
     let (notices, queue) = mpsc::channel(events::QUEUE_MAX);
@@ -201,7 +201,7 @@ pub fn start(client: kube::Client, config: ControllerConfig, clock: Clock) -> Re
         }
     };
     tasks.spawn(certificates(&client, &config, &leadership, &served, stopped.clone()));
-    tasks.spawn(start_following::follow(
+    tasks.spawn(start_following::watch_all(
         client.clone(),
         shared.clone(),
         config.timing,
@@ -227,17 +227,22 @@ pub fn start(client: kube::Client, config: ControllerConfig, clock: Clock) -> Re
     tasks.spawn(every.run(tell_round, stopped.clone()));
     let known = (clock, metrics.clone(), shared.reach().subscribe());
     tasks.spawn(apply(client.clone(), rounds.clone(), leadership.clone(), written, known, stopped.clone()));
-    let base = base(&config, &served);
+    let base = context_builder(&config, &served);
     let looking = (client, shared.clone(), leadership.clone());
     let installed = uninjected::InstallationValues {
         base: base.clone(),
         own_namespace: config.namespace.clone(),
         native: config.native,
     };
-    tasks.spawn(uninjected::look(looking, looked, installed, clock, rounds, stopped));
+    tasks.spawn(uninjected::classify_uninjected(looking, looked, installed, clock, rounds, stopped));
     let ending = Arc::new(AtomicBool::new(false));
-    let probes =
-        HealthServer { shared: shared.clone(), served, leadership, metrics: metrics.clone(), ending: ending.clone() };
+    let probes = HealthServer {
+        shared: shared.clone(),
+        served,
+        leadership,
+        metrics: metrics.clone(),
+        is_draining: ending.clone(),
+    };
     tasks.spawn(health::serve(health, probes, closed));
     let asked = webhook::WebhookConfig {
         shared,
@@ -272,7 +277,7 @@ fn elect(
         namespace: config.namespace.clone(),
         name: name.clone(),
         me: config.name.clone(),
-        address: config.stream.clone(),
+        address: config.replica_stream_address.clone(),
     };
     let (leadership, work) = lease::elect(client.clone(), settings, clock, stop);
     (leadership, Some(tokio::spawn(work)))
@@ -291,7 +296,7 @@ fn certificates(
         match certificate {
             ServerCertificate::Own { secret, webhooks } => {
                 let settings = RotationSettings { namespace, secret, names, webhooks };
-                keep(client, settings, leadership, served, stop).await;
+                rotate_certificates(client, settings, leadership, served, stop).await;
             }
             ServerCertificate::Files(folder) => watch_files(folder, served, stop).await,
         }
@@ -300,17 +305,20 @@ fn certificates(
 
 /// Returns a function that builds the injection context common to all pods, with the current CA
 /// bundle.
-fn base(config: &ControllerConfig, served: &ServingCertificate) -> Arc<dyn Fn() -> InjectionContext + Send + Sync> {
+fn context_builder(
+    config: &ControllerConfig,
+    served: &ServingCertificate,
+) -> Arc<dyn Fn() -> InjectionContext + Send + Sync> {
     let (sidecar, address) = (config.sidecar.clone(), config.stream_address.clone());
     let (unless_disabled, redirect) = (config.unless_disabled, config.redirect);
-    let presented = served.watch();
+    let presented = served.subscribe();
     Arc::new(move || {
         let ca = presented.borrow().as_ref().map(|presented| presented.bundle.clone()).unwrap_or_default();
         let controller = (!address.is_empty()).then(|| ControllerEndpoint { address: address.clone(), ca });
         InjectionContext {
             sidecar: sidecar.clone(),
             controller,
-            unless_disabled,
+            inject_by_default: unless_disabled,
             redirect,
             ..InjectionContext::default()
         }
@@ -332,7 +340,7 @@ impl fmt::Debug for ControllerHandles {
 
 impl RunningController {
     /// Resolves if a part ends by itself, which is a defect: the process cannot work without it.
-    pub async fn failed(&mut self) -> String {
+    pub async fn wait_for_failure(&mut self) -> String {
         let Self { elector, tasks, .. } = self;
         let elected = async {
             match elector {
@@ -352,7 +360,7 @@ impl RunningController {
 
     /// Shuts down in order: fails readiness and gives up leadership, answers reviews for a while
     /// longer, drains the webhook, and stops the remaining parts.
-    pub async fn end(self) {
+    pub async fn shut_down(self) {
         let Self { listening, ending, stop, close, elector, mut tasks, drain, .. } = self;
         ending.store(true, Ordering::Relaxed);
         // An error means that all receivers are dropped, which is ignored.

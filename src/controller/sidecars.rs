@@ -94,9 +94,9 @@ pub struct SidecarController {
 #[derive(Default)]
 struct State {
     book: SidecarRegistry,
-    courses: BTreeMap<ObjectKey, PolicyRuntime>,
+    runtimes: BTreeMap<ObjectKey, PolicyRuntime>,
     /// Configuration to push to each pod, by UID, as computed by the last round.
-    told: HashMap<String, (Arc<PushedConfig>, Option<InitialState>)>,
+    configs: HashMap<String, (Arc<PushedConfig>, Option<InitialState>)>,
     /// Injected pods, by UID.
     pods: HashMap<String, ObjectKey>,
     /// Leadership term in which `courses` were created.
@@ -132,12 +132,12 @@ impl SidecarController {
     ) -> Result<impl Future<Output = ()> + Send + use<>, rustls::Error> {
         let SidecarsConfig { clock, served, .. } = self.needs.clone();
         let reviews = Arc::new(TokenReviewer::new(client, self.clone(), clock));
-        let tls = crate::control::server::tls(Arc::new(served.clone()))?;
+        let tls = crate::control::server::server_config(Arc::new(served.clone()))?;
         let (streams, work) = serve(port, tls, (reviews, self.clone()), ServerLimits::default(), (clock, stop.clone()));
         self.streams.get_or_init(|| streams.clone());
         let own = self.clone();
         Ok(async move {
-            let tidy = own.push_certificates(streams, served.watch(), stop);
+            let tidy = own.push_certificates(streams, served.subscribe(), stop);
             tokio::join!(work, tidy);
         })
     }
@@ -170,7 +170,7 @@ impl SidecarController {
             }
         }
         let goaway = Goaway {
-            address: self.elsewhere(),
+            address: self.leader_address(),
             reason: "the controller is shutting down".to_owned(),
             ..Goaway::default()
         };
@@ -181,7 +181,7 @@ impl SidecarController {
 
     /// Returns the CA bundle to push, or `None` if the certificate is issued by a public authority.
     fn bundle(&self) -> Option<EncodedPush> {
-        let ca = self.needs.served.watch().borrow().as_ref().map(|presented| presented.bundle.clone())?;
+        let ca = self.needs.served.subscribe().borrow().as_ref().map(|presented| presented.bundle.clone())?;
         if ca.is_empty() {
             return None;
         }
@@ -189,13 +189,13 @@ impl SidecarController {
     }
 
     /// Returns the leader's stream address if another replica leads and its address is known.
-    fn elsewhere(&self) -> Option<String> {
-        let leader = self.needs.leadership.leader().filter(|_| !self.needs.leadership.leads())?;
+    fn leader_address(&self) -> Option<String> {
+        let leader = self.needs.leadership.leader().filter(|_| !self.needs.leadership.is_leader())?;
         leader.address
     }
 
     fn goaway(&self) -> Option<EncodedPush> {
-        let address = Some(self.elsewhere()?);
+        let address = Some(self.leader_address()?);
         EncodedPush::goaway(Goaway { address, reason: "another replica is the leader".to_owned(), ..Goaway::default() })
             .ok()
     }
@@ -206,7 +206,13 @@ impl SidecarController {
 
     /// Runs one round on the leader: advances every policy and computes the configuration of every
     /// pod.
-    fn lead(&self, state: &mut State, world: &ClusterState, attached: &AttachmentMap, now: Timestamp) -> Observed {
+    fn run_leader_round(
+        &self,
+        state: &mut State,
+        world: &ClusterState,
+        attached: &AttachmentMap,
+        now: Timestamp,
+    ) -> Observed {
         let mut live = Observed::default();
         let wall = UnixSeconds(u64::try_from(now.as_second()).unwrap_or(0));
         let mut told: HashMap<String, (Arc<PushedConfig>, Option<InitialState>)> = HashMap::new();
@@ -231,20 +237,20 @@ impl SidecarController {
                 wanted,
                 profile: &profile,
                 pods: pods.map(|pod| (&**pod, world.machine(pod).unwrap_or_default())).collect(),
-                otherwise: self.needs.mode,
-                slow: self.needs.tuner,
+                default_mode: self.needs.mode,
+                tuning_interval: self.needs.tuner,
                 now: self.needs.clock.now(),
                 wall,
             };
             let resume = || PolicyRuntime::resume(&policy.meta.uid, &policy.status);
-            let course = state.courses.entry(key.clone()).or_insert_with(resume);
+            let course = state.runtimes.entry(key.clone()).or_insert_with(resume);
             if !course.is_of(&policy.meta.uid) {
                 // The policy was deleted and recreated between two rounds: the old state does not
                 // apply.
                 *course = resume();
             }
-            let seen = course.look(&view, &mut state.book);
-            seen.moved.iter().for_each(|word| self.needs.metrics.tuned(word.as_str()));
+            let seen = course.run_round(&view, &mut state.book);
+            seen.moved.iter().for_each(|word| self.needs.metrics.record_tuner_change(word.as_str()));
             live.told.extend(seen.notices);
             told.extend(seen.told);
             live.policies.insert(key.clone(), seen.live);
@@ -253,7 +259,7 @@ impl SidecarController {
         // A policy that is not obeyed at present keeps its state and its pushed configuration.
         // Experiment arms are dropped: without a round for the policy they are not renewed and
         // expire.
-        for (uid, before) in state.told.drain().filter(|(_, (told, _))| !told.kept_up) {
+        for (uid, before) in state.configs.drain().filter(|(_, (told, _))| !told.needs_renewal) {
             told.entry(uid).or_insert(before);
         }
         let current = |uid: &str| {
@@ -263,7 +269,7 @@ impl SidecarController {
         // The state of each connected sidecar is relative to the configurations computed above.
         let pods: BTreeMap<String, PodObserved> = state
             .book
-            .here()
+            .connected()
             .map(|(uid, sidecar)| {
                 let in_force = sidecar.in_force.as_ref();
                 let wanted = told.get(uid).map(|(told, _)| told.hash.as_str());
@@ -271,7 +277,8 @@ impl SidecarController {
                 let pending = in_force.map_or(0, |now| now.pending);
                 let pod = PodObserved {
                     current: in_force.map(|now| now.profile.clone()) == current(uid),
-                    programmed: in_force.is_some_and(|now| told.get(uid).is_some_and(|(told, _)| told.is(now))),
+                    programmed: in_force
+                        .is_some_and(|now| told.get(uid).is_some_and(|(told, _)| told.is_in_force(now))),
                     refused: refused.map(|(_, why)| why.clone()),
                     pending: match pending {
                         0 => Vec::new(),
@@ -284,8 +291,8 @@ impl SidecarController {
             .collect();
         live.pods = pods;
         told.retain(|uid, _| state.pods.contains_key(uid));
-        state.courses.retain(|key, _| attached.policies.contains_key(key));
-        state.told = told;
+        state.runtimes.retain(|key, _| attached.policies.contains_key(key));
+        state.configs = told;
         live
     }
 
@@ -305,9 +312,9 @@ impl SidecarController {
             let Some(sidecar) = state.book.get_mut(&pod.meta.uid) else { continue };
             sidecar.take_fresh();
             let had = sidecar.in_force.as_ref().is_some_and(|now| !now.source.is_empty())
-                || state.told.contains_key(&pod.meta.uid);
+                || state.configs.contains_key(&pod.meta.uid);
             let given = AssignedProfiles { base: ("", &profile), arm: None };
-            if had && let Ok(found) = teller.tell(&pod.annotations, given, tuner::TunedSettings::default()) {
+            if had && let Ok(found) = teller.build(&pod.annotations, given, tuner::TunedSettings::default()) {
                 tracing::debug!(pod = %key, "the pod has no policy any more; pushing the defaults");
                 told.insert(pod.meta.uid.clone(), (found, None));
             }
@@ -315,17 +322,17 @@ impl SidecarController {
     }
 
     /// Pushes configurations that sidecars do not have yet, and renews those that expire.
-    fn give(&self, state: &mut State) {
+    fn push_pending(&self, state: &mut State) {
         let Some(streams) = self.streams.get() else { return };
-        let State { book, told, .. } = state;
+        let State { book, configs: told, .. } = state;
         for (uid, told) in told.iter() {
             give(streams, book, uid, told, self.needs.clock.now());
         }
     }
 
-    fn count(&self) {
+    fn update_stream_metrics(&self) {
         let Some(streams) = self.streams.get() else { return };
-        self.needs.metrics.streams(streams.len());
+        self.needs.metrics.set_streams(streams.len());
         for &count in StreamEvent::VARIANTS {
             self.needs.metrics.set_stream_events(count.as_str(), streams.count(count));
         }
@@ -340,23 +347,23 @@ fn give(
     (told, start): &(Arc<PushedConfig>, Option<InitialState>),
     now: Tick,
 ) {
-    let Some(sidecar) = book.get_mut(uid).filter(|sidecar| sidecar.here) else { return };
-    let due = match &sidecar.given {
-        Some((hash, at)) if *hash == told.hash => told.kept_up && now.since(*at) >= ARM_RENEWAL_INTERVAL,
+    let Some(sidecar) = book.get_mut(uid).filter(|sidecar| sidecar.is_connected) else { return };
+    let due = match &sidecar.last_pushed {
+        Some((hash, at)) if *hash == told.hash => told.needs_renewal && now.since(*at) >= ARM_RENEWAL_INTERVAL,
         Some(_) => true,
         // The sidecar may have reported this configuration in its `Hello`.
-        None => told.kept_up || sidecar.in_force.as_ref().is_none_or(|now| now.hash != told.hash),
+        None => told.needs_renewal || sidecar.in_force.as_ref().is_none_or(|now| now.hash != told.hash),
     };
     if !due {
         return;
     }
-    let knows_nothing = sidecar.given.is_none() && sidecar.in_force.is_none() && sidecar.takes_starts;
+    let knows_nothing = sidecar.last_pushed.is_none() && sidecar.in_force.is_none() && sidecar.takes_starts;
     let push = match start.as_ref().filter(|_| knows_nothing) {
-        Some(start) => told.starting(start),
+        Some(start) => told.with_start(start),
         None => told.push.clone(),
     };
     if streams.push(uid, &push) {
-        sidecar.given = Some((told.hash.clone(), now));
+        sidecar.last_pushed = Some((told.hash.clone(), now));
     }
 }
 
@@ -364,16 +371,16 @@ impl ObservationSource for SidecarController {
     fn look(&self, world: &ClusterState, attached: &AttachmentMap, leads: bool, now: Timestamp) -> Observed {
         let mut state = self.state();
         state.pods = world.pods.iter().map(|(key, pod)| (pod.meta.uid.clone(), key.clone())).collect();
-        self.count();
+        self.update_stream_metrics();
         if !leads {
             // The leader writes the statuses that a successor resumes from. If no other replica
             // leads, this one keeps its state and continues with it once it leads again.
             if self.needs.leadership.leader().is_some() {
-                state.courses.clear();
-                state.told.clear();
+                state.runtimes.clear();
+                state.configs.clear();
                 state.reign = None;
             }
-            state.book.tidy();
+            state.book.remove_disconnected();
             drop(state);
             if let (Some(streams), Some(push)) = (self.streams.get(), self.goaway()) {
                 streams.push_all(&push);
@@ -383,13 +390,13 @@ impl ObservationSource for SidecarController {
         let reign = self.needs.leadership.reign();
         if std::mem::replace(&mut state.reign, reign) != reign {
             // Another replica may have led in between without this one observing it.
-            state.courses.clear();
-            state.told.clear();
+            state.runtimes.clear();
+            state.configs.clear();
             tracing::info!("this replica is the leader and configures the sidecars");
         }
-        let live = self.lead(&mut state, world, attached, now);
-        self.give(&mut state);
-        state.book.tidy();
+        let live = self.run_leader_round(&mut state, world, attached, now);
+        self.push_pending(&mut state);
+        state.book.remove_disconnected();
         live
     }
 }
@@ -402,7 +409,7 @@ impl InjectedPods for SidecarController {
             let key = state.pods.get(uid).cloned();
             let searches =
                 state.searches.get_or_insert_with(|| TokenBucket::new(now, POD_SCAN_RATE.0, POD_SCAN_RATE.1));
-            let may = key.is_none() && searches.take(now, 1);
+            let may = key.is_none() && searches.try_take(now, 1);
             (key, may)
         };
         // A pod that was created a moment ago may not be part of a round yet.
@@ -426,14 +433,14 @@ impl StreamHandler for SidecarController {
             let _there = streams.push(&pod.uid, &push);
         }
         self.streams.get_or_init(|| streams.clone());
-        self.state().book.opened(pod, hello);
+        self.state().book.on_open(pod, hello);
         // The next round, within a second, computes the configuration. It depends on the one in
         // force.
         self.needs.shared.update(|_| true);
     }
 
     fn report(&self, pod: &Arc<PodIdentity>, report: SidecarReport) {
-        let changed = self.state().book.report(pod, report, UnixSeconds(Clock::wall_micros() / 1_000_000));
+        let changed = self.state().book.on_report(pod, report, UnixSeconds(Clock::wall_micros() / 1_000_000));
         if changed {
             // The condition `Programmed` depends on the configuration in force.
             self.needs.shared.update(|_| true);
@@ -442,22 +449,22 @@ impl StreamHandler for SidecarController {
 
     fn event(&self, pod: &Arc<PodIdentity>, event: SidecarEvent) {
         if event.reason == "ConfigRefused" {
-            self.state().book.refused(pod, &event.hash, &event.message);
+            self.state().book.on_rejected(pod, &event.hash, &event.message);
         }
         let reason = WARNINGS.iter().find(|(word, _)| *word == event.reason).map(|(_, reason)| *reason);
         let reason = if event.warning { reason.or(Some("SidecarWarning")) } else { None };
         let key = ObjectKey::new(&pod.namespace, &pod.name);
         let world = self.needs.shared.world();
-        if let (Some(reason), Some(about)) = (reason, world.pod(&key, &pod.uid)) {
+        if let (Some(reason), Some(about)) = (reason, world.find_pod(&key, &pod.uid)) {
             let notice = EventNotice::warning(EventTarget::pod(&about.meta), reason, event.message);
             if self.needs.notices.try_send(notice).is_err() {
-                self.needs.metrics.event(EventResult::Dropped);
+                self.needs.metrics.record_event(EventResult::Dropped);
             }
         }
     }
 
     fn closed(&self, pod: &Arc<PodIdentity>) {
-        self.state().book.closed(pod);
+        self.state().book.on_close(pod);
         self.needs.shared.update(|_| true);
     }
 }

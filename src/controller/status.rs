@@ -103,7 +103,7 @@ impl ConditionFinding {
 /// of the types, makes it false; otherwise the first unknown one makes it unknown. An unknown
 /// `SLOMet` is ignored: a policy without traffic is ready.
 #[must_use]
-pub fn ready(others: &[ConditionFinding]) -> ConditionFinding {
+pub fn summarize_ready(others: &[ConditionFinding]) -> ConditionFinding {
     let counts = |finding: &&ConditionFinding| match finding.kind {
         ConditionType::Merging => false,
         ConditionType::SloMet => finding.holds != ConditionStatus::Unknown,
@@ -131,7 +131,7 @@ pub(super) const NO_GAIN: &str = "NoGain";
 /// Converts findings to conditions. `before` is the last written status: a condition with an
 /// unchanged value keeps its transition time.
 #[must_use]
-pub fn conditions(
+pub fn to_conditions(
     before: &[Condition],
     findings: &[ConditionFinding],
     generation: i64,
@@ -146,7 +146,7 @@ pub fn conditions(
             observed_generation: Some(generation),
             last_transition_time: same.map_or_else(|| whole_second(now), |was| was.last_transition_time.clone()),
             reason: finding.reason.clone(),
-            message: cut(&finding.message),
+            message: truncate(&finding.message),
         }
     };
     findings.iter().map(condition).collect()
@@ -158,7 +158,7 @@ fn whole_second(now: Timestamp) -> Time {
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
 }
 
-fn cut(message: &str) -> String {
+fn truncate(message: &str) -> String {
     if message.chars().count() <= MESSAGE_CHARS_MAX {
         return message.to_owned();
     }
@@ -168,7 +168,7 @@ fn cut(message: &str) -> String {
 
 /// Joins the first `shown` elements of a list for a sentence, followed by the number of the others.
 #[must_use]
-pub fn some_of(all: &[String], shown: usize) -> String {
+pub fn join_first(all: &[String], shown: usize) -> String {
     let first = all.iter().take(shown).cloned().collect::<Vec<_>>().join(", ");
     let more = all.len().saturating_sub(shown);
     if more == 0 { first } else { format!("{first} and {more} more") }
@@ -188,13 +188,13 @@ mod tests {
 
     #[test]
     fn a_condition_that_is_as_it_was_keeps_its_time_also_with_other_words() {
-        let first = conditions(&[], &[found(ConditionType::Accepted, ConditionStatus::True, "Accepted")], 1, at(10));
+        let first = to_conditions(&[], &[found(ConditionType::Accepted, ConditionStatus::True, "Accepted")], 1, at(10));
         assert_eq!(first[0].last_transition_time.0.as_nanosecond(), 10_000_000_000, "whole seconds");
-        let same = conditions(&first, &[found(ConditionType::Accepted, ConditionStatus::True, "Other")], 2, at(20));
+        let same = to_conditions(&first, &[found(ConditionType::Accepted, ConditionStatus::True, "Other")], 2, at(20));
         assert_eq!(same[0].last_transition_time, first[0].last_transition_time);
         assert_eq!((same[0].observed_generation, same[0].reason.as_str()), (Some(2), "Other"));
         let changed =
-            conditions(&same, &[found(ConditionType::Accepted, ConditionStatus::False, "Invalid")], 2, at(30));
+            to_conditions(&same, &[found(ConditionType::Accepted, ConditionStatus::False, "Invalid")], 2, at(30));
         assert_eq!(changed[0].last_transition_time.0.as_second(), 30);
     }
 
@@ -203,7 +203,7 @@ mod tests {
         let all = |holds: [ConditionStatus; 3]| {
             let kinds = [ConditionType::Accepted, ConditionType::TrafficCaptured, ConditionType::SloMet];
             let findings: Vec<_> = kinds.into_iter().zip(holds).map(|(kind, holds)| found(kind, holds, "R")).collect();
-            ready(&findings)
+            summarize_ready(&findings)
         };
         assert_eq!(all([ConditionStatus::True; 3]).holds, ConditionStatus::True);
         assert_eq!(
@@ -215,18 +215,18 @@ mod tests {
             ConditionStatus::Unknown
         );
         let quiet = |reason| {
-            ready(&[
+            summarize_ready(&[
                 found(ConditionType::Accepted, ConditionStatus::True, "A"),
                 found(ConditionType::SloMet, ConditionStatus::Unknown, reason),
             ])
         };
         assert_eq!([NO_SLO, "FewCalls"].map(|reason| quiet(reason).holds), [ConditionStatus::True; 2]);
-        let unmerged = ready(&[
+        let unmerged = summarize_ready(&[
             found(ConditionType::Accepted, ConditionStatus::True, "A"),
             found(ConditionType::Merging, ConditionStatus::False, "NoGain"),
         ]);
         assert_eq!(unmerged.holds, ConditionStatus::True, "calls are served as without a sidecar");
-        let bad = ready(&[ConditionFinding::new(
+        let bad = summarize_ready(&[ConditionFinding::new(
             ConditionType::Accepted,
             ConditionStatus::False,
             "Conflicted",
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_long_message_is_cut_between_letters() {
-        let long = conditions(
+        let long = to_conditions(
             &[],
             &[ConditionFinding::new(ConditionType::Ready, ConditionStatus::True, "R", "é".repeat(5000))],
             1,
@@ -251,6 +251,6 @@ mod tests {
         for kind in ConditionType::VARIANTS {
             assert!(kind.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric()));
         }
-        assert_eq!(some_of(&["a".into(), "b".into(), "c".into()], 2), "a, b and 1 more");
+        assert_eq!(join_first(&["a".into(), "b".into(), "c".into()], 2), "a, b and 1 more");
     }
 }

@@ -32,8 +32,8 @@ use strum::IntoStaticStr;
 use crate::control::histogram::Histogram;
 
 pub use self::bounds::{TunerMode, TuningBounds, TuningGranularity};
-pub use self::evaluate::propose;
-pub use self::format::{millis, share};
+pub use self::evaluate::evaluate;
+pub use self::format::{format_millis, format_share};
 pub use self::group::{GroupKey, PodProposal, Tuner};
 pub use self::history::{Direction, Parameter, TuningState};
 pub use self::window::SampleWindow;
@@ -168,7 +168,7 @@ impl ReasonCode {
 
     /// Returns `true` if a setting changes for this reason, which is worth an Event.
     #[must_use]
-    pub const fn moves(self) -> bool {
+    pub const fn is_change(self) -> bool {
         matches!(
             self,
             Self::ShiftRaised

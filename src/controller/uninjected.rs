@@ -18,7 +18,7 @@ use super::desired::ReconcileResult;
 use super::gap::InjectionGap;
 use super::lease::Leadership;
 use super::watch::SharedState;
-use super::webhook::{AdmissionRequest, ReviewContext, would};
+use super::webhook::{AdmissionRequest, ReviewContext, explain_gap};
 use super::world::{ClusterState, ObjectKey, Pod};
 use crate::batching::Tick;
 use crate::clock::Clock;
@@ -59,9 +59,10 @@ impl InjectionGaps {
     }
 
     /// Removes the entries of pods that no longer exist, and returns the pods to classify next.
-    fn next(&self, round: &ReconcileResult, now: Tick) -> Vec<Arc<Pod>> {
+    fn take_due(&self, round: &ReconcileResult, now: Tick) -> Vec<Arc<Pod>> {
         let mut entries = self.lock();
-        let asking: Vec<&Arc<Pod>> = round.attached.bare.keys().filter_map(|key| round.world.bare.get(key)).collect();
+        let asking: Vec<&Arc<Pod>> =
+            round.attached.bare.keys().filter_map(|key| round.world.uninjected_pods.get(key)).collect();
         let there: BTreeMap<&str, &Arc<Pod>> = asking.iter().map(|pod| (pod.meta.uid.as_str(), *pod)).collect();
         entries.retain(|uid, _| there.contains_key(uid.as_str()));
         let fresh = |pod: &&&Arc<Pod>| {
@@ -72,7 +73,7 @@ impl InjectionGaps {
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "the pod is stored in the entry")]
-    fn note(&self, pod: Arc<Pod>, found: InjectionGap, at: Tick) -> bool {
+    fn record(&self, pod: Arc<Pod>, found: InjectionGap, at: Tick) -> bool {
         let mut entries = self.lock();
         if entries.len() >= REMEMBERED_MAX && !entries.contains_key(&pod.meta.uid) {
             return false;
@@ -94,7 +95,7 @@ pub struct InstallationValues {
 }
 
 /// Classifies such pods while this replica leads, until shutdown is signalled.
-pub async fn look(
+pub async fn classify_uninjected(
     (client, shared, leadership): (kube::Client, SharedState, Leadership),
     looked: InjectionGaps,
     installed: InstallationValues,
@@ -109,18 +110,18 @@ pub async fn look(
             _ = stop.wait_for(|stop| *stop) => return,
         }
         let round = rounds.borrow_and_update().clone();
-        if !leadership.leads() {
+        if !leadership.is_leader() {
             continue;
         }
         let mut news = false;
-        for pod in looked.next(&round, clock.now()) {
-            if *stop.borrow() || !leadership.leads() {
+        for pod in looked.take_due(&round, clock.now()) {
+            if *stop.borrow() || !leadership.is_leader() {
                 break;
             }
             match tokio::time::timeout(CALL, read(&client, &pod.meta.key)).await {
                 Ok(Ok(Some(object))) if object["metadata"]["uid"] == pod.meta.uid.as_str() => {
                     if let Some(found) = installed.judge(&pod.meta.key, object, &round.world) {
-                        news |= looked.note(pod, found, clock.now());
+                        news |= looked.record(pod, found, clock.now());
                     }
                 }
                 // The pod was deleted, or another pod has its name now.
@@ -176,17 +177,17 @@ fn judge(key: &ObjectKey, mut pod: Value, known: ReviewContext<'_>) -> Option<In
     }
     let question =
         AdmissionRequest { uid: String::new(), makes_pod: true, namespace: key.namespace.clone(), pod, dry_run: true };
-    would(&question, known)
+    explain_gap(&question, known)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attachment::attached;
+    use crate::attachment::attach_all;
     use crate::world::fixtures::*;
 
     fn round(world: ClusterState) -> ReconcileResult {
-        let attached = attached(&world, true, &std::collections::BTreeSet::new());
+        let attached = attach_all(&world, true, &std::collections::BTreeSet::new());
         ReconcileResult { world, attached, ..ReconcileResult::default() }
     }
 
@@ -196,22 +197,22 @@ mod tests {
         bare(&mut world, pod("a", "p", &[]));
         let looked = InjectionGaps::default();
         let at = |seconds: u64| Tick::from_millis(seconds * 1000);
-        let first = looked.next(&round(world.clone()), at(0));
+        let first = looked.take_due(&round(world.clone()), at(0));
         assert_eq!(first.len(), 1);
-        assert!(looked.note(first[0].clone(), InjectionGap::Missed, at(0)));
-        assert!(looked.next(&round(world.clone()), at(599)).is_empty());
-        assert_eq!(looked.next(&round(world.clone()), at(600)).len(), 1);
+        assert!(looked.record(first[0].clone(), InjectionGap::Missed, at(0)));
+        assert!(looked.take_due(&round(world.clone()), at(599)).is_empty());
+        assert_eq!(looked.take_due(&round(world.clone()), at(600)).len(), 1);
         bare(&mut world, pod("a", "p", &[("other", "label")]));
-        assert_eq!(looked.next(&round(world.clone()), at(1)).len(), 1);
-        assert!(!looked.note(first[0].clone(), InjectionGap::Missed, at(1)), "no news");
-        looked.next(&round(ClusterState::default()), at(2));
+        assert_eq!(looked.take_due(&round(world.clone()), at(1)).len(), 1);
+        assert!(!looked.record(first[0].clone(), InjectionGap::Missed, at(1)), "no news");
+        looked.take_due(&round(ClusterState::default()), at(2));
         assert!(looked.found().is_empty(), "it is gone");
     }
 
     #[test]
     fn an_uninjected_pod_is_judged_by_the_function_of_the_webhook() {
-        let world = ClusterState { synced: true, ..ClusterState::default() };
-        let base = InjectionContext { unless_disabled: true, ..InjectionContext::default() };
+        let world = ClusterState { is_synced: true, ..ClusterState::default() };
+        let base = InjectionContext { inject_by_default: true, ..InjectionContext::default() };
         let known = ReviewContext { world: &world, base: &base, own_namespace: "", token: "", native: Some(true) };
         let pod = |host: bool| json!({"metadata": {"name": "p"}, "spec": {"hostNetwork": host, "containers": [{"name": "c", "ports": [{"containerPort": 80}]}]}, "status": {"phase": "Running"}});
         assert_eq!(judge(&ObjectKey::new("a", "p"), pod(false), known), Some(InjectionGap::Missed));
@@ -220,7 +221,7 @@ mod tests {
         );
         let none = InjectionContext::default();
         let with = |native, own: &str| InstallationValues {
-            base: Arc::new(|| InjectionContext { unless_disabled: true, ..InjectionContext::default() }),
+            base: Arc::new(|| InjectionContext { inject_by_default: true, ..InjectionContext::default() }),
             own_namespace: own.to_owned(),
             native,
         };

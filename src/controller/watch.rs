@@ -126,7 +126,7 @@ impl WatchedKind {
 
     /// Returns `true` if a cluster may lack the kind.
     #[must_use]
-    pub const fn optional(self) -> bool {
+    pub const fn is_optional(self) -> bool {
         matches!(self, Self::Pools | Self::InferenceServices)
     }
 }
@@ -188,47 +188,47 @@ impl SharedState {
     }
 
     /// Records a response or an error of a kind.
-    fn heard(&self, kind: WatchedKind) {
+    fn on_response(&self, kind: WatchedKind) {
         self.beats[kind as usize].heard.store(self.clock.now().0, Ordering::Relaxed);
     }
 
     /// Records that a kind was listed completely, or is not installed.
-    fn listed(&self, kind: WatchedKind) {
+    fn on_listed(&self, kind: WatchedKind) {
         self.beats[kind as usize].listed.store(1, Ordering::Relaxed);
-        let all = self.missing().next().is_none();
+        let all = self.unlisted_kinds().next().is_none();
         self.update(|world| {
-            let changed = world.synced != all;
-            world.synced = all;
+            let changed = world.is_synced != all;
+            world.is_synced = all;
             changed
         });
     }
 
     /// Returns the mandatory kinds that were never listed.
-    pub fn missing(&self) -> impl Iterator<Item = WatchedKind> {
+    pub fn unlisted_kinds(&self) -> impl Iterator<Item = WatchedKind> {
         let listed = |kind: &WatchedKind| self.beats[*kind as usize].listed.load(Ordering::Relaxed) == 1;
-        WatchedKind::VARIANTS.iter().copied().filter(move |kind| !kind.optional() && !listed(kind))
+        WatchedKind::VARIANTS.iter().copied().filter(move |kind| !kind.is_optional() && !listed(kind))
     }
 
     /// Returns the time since the last response or error of a kind.
     #[must_use]
-    pub fn silence(&self, kind: WatchedKind) -> Duration {
+    pub fn time_since_response(&self, kind: WatchedKind) -> Duration {
         self.clock.now().since(Tick(self.beats[kind as usize].heard.load(Ordering::Relaxed)))
     }
 
     /// Returns the kinds without any response or error for longer than [`STUCK`].
-    pub fn stuck(&self) -> impl Iterator<Item = WatchedKind> {
-        WatchedKind::VARIANTS.iter().copied().filter(|kind| self.silence(*kind) > STUCK)
+    pub fn stuck_kinds(&self) -> impl Iterator<Item = WatchedKind> {
+        WatchedKind::VARIANTS.iter().copied().filter(|kind| self.time_since_response(*kind) > STUCK)
     }
 }
 
 impl fmt::Debug for SharedState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("missing", &self.missing().collect::<Vec<_>>()).finish_non_exhaustive()
+        f.debug_struct("Shared").field("missing", &self.unlisted_kinds().collect::<Vec<_>>()).finish_non_exhaustive()
     }
 }
 
 /// Watches all kinds until shutdown is signalled.
-pub async fn follow(
+pub async fn watch_all(
     client: kube::Client,
     shared: SharedState,
     timing: WatchTiming,
@@ -247,7 +247,7 @@ pub async fn follow(
     // Terminated pods are excluded: they neither serve nor lack a sidecar.
     let alive = "status.phase!=Succeeded,status.phase!=Failed";
     tokio::join!(
-        all.dynamic(
+        all.watch_dynamic(
             ours("BatchPolicy", "batchpolicies"),
             WatchedKind::Policies,
             TableAccess {
@@ -256,7 +256,7 @@ pub async fn follow(
                 absent: None,
             }
         ),
-        all.dynamic(
+        all.watch_dynamic(
             ours("BatchProfile", "batchprofiles"),
             WatchedKind::Profiles,
             TableAccess {
@@ -265,7 +265,7 @@ pub async fn follow(
                 absent: None,
             }
         ),
-        all.dynamic(
+        all.watch_dynamic(
             core("Service", "services"),
             WatchedKind::Services,
             TableAccess {
@@ -274,16 +274,16 @@ pub async fn follow(
                 absent: None,
             }
         ),
-        all.dynamic(
+        all.watch_dynamic(
             networks,
             WatchedKind::Networks,
             TableAccess {
-                table: |world| &mut world.networks,
+                table: |world| &mut world.network_policies,
                 read: |object| world::from_referrer("networking.k8s.io/v1", "NetworkPolicy", object),
                 absent: None,
             }
         ),
-        all.dynamic(
+        all.watch_dynamic(
             pools,
             WatchedKind::Pools,
             TableAccess {
@@ -301,7 +301,7 @@ pub async fn follow(
                 absent: Some(|world| world.inference_services = None),
             }
         ),
-        all.typed::<PartialObjectMeta<core::Namespace>, _>(
+        all.watch_typed::<PartialObjectMeta<core::Namespace>, _>(
             WatchedKind::Namespaces,
             "",
             "",
@@ -311,7 +311,7 @@ pub async fn follow(
                 absent: None,
             }
         ),
-        all.typed::<core::Pod, _>(
+        all.watch_typed::<core::Pod, _>(
             WatchedKind::Pods,
             "groupage.dev/injected=true",
             alive,
@@ -321,21 +321,21 @@ pub async fn follow(
                 absent: None
             }
         ),
-        all.typed::<PartialObjectMeta<core::Pod>, _>(
+        all.watch_typed::<PartialObjectMeta<core::Pod>, _>(
             WatchedKind::Bare,
             "groupage.dev/injected!=true",
             alive,
             TableAccess {
-                table: |world| &mut world.bare,
+                table: |world| &mut world.uninjected_pods,
                 read: |object: PartialObjectMeta<core::Pod>| world::from_pod_metadata(&object.metadata),
                 absent: None,
             }
         ),
-        all.owners::<Deployment>(WatchedKind::Deployments, |world| &mut world.deployments),
-        all.owners::<StatefulSet>(WatchedKind::StatefulSets, |world| &mut world.stateful_sets),
-        all.owners::<DaemonSet>(WatchedKind::DaemonSets, |world| &mut world.daemon_sets),
-        all.owners::<ReplicaSet>(WatchedKind::ReplicaSets, |world| &mut world.replica_sets),
-        all.typed::<core::Node, _>(
+        all.watch_owners::<Deployment>(WatchedKind::Deployments, |world| &mut world.deployments),
+        all.watch_owners::<StatefulSet>(WatchedKind::StatefulSets, |world| &mut world.stateful_sets),
+        all.watch_owners::<DaemonSet>(WatchedKind::DaemonSets, |world| &mut world.daemon_sets),
+        all.watch_owners::<ReplicaSet>(WatchedKind::ReplicaSets, |world| &mut world.replica_sets),
+        all.watch_typed::<core::Node, _>(
             WatchedKind::Nodes,
             "",
             "",
@@ -345,6 +345,6 @@ pub async fn follow(
                 absent: None,
             }
         ),
-        all.server(),
+        all.poll_server_version(),
     );
 }

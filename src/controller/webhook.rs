@@ -14,8 +14,8 @@ mod bodies;
 mod review;
 mod server;
 
-pub use self::decide::{ReviewContext, ReviewResponse, answer, would};
-pub use self::review::{AdmissionRequest, ReviewError, decode, warnings};
+pub use self::decide::{ReviewContext, ReviewResponse, answer, explain_gap};
+pub use self::review::{AdmissionRequest, ReviewError, decode, to_warnings};
 pub use self::server::{WebhookConfig, WebhookHandle, serve};
 
 /// The path of the webhook.

@@ -17,7 +17,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 pub use self::convert::{
-    from_namespace, from_node, from_owner, from_pod, from_pod_metadata, from_policy, from_profile, from_referrer, minor,
+    from_namespace, from_node, from_owner, from_pod, from_pod_metadata, from_policy, from_profile, from_referrer,
+    parse_minor_version,
 };
 pub use self::recipe_failure::recipe_failure;
 use crate::api::v1alpha1::{BatchPolicySpec, BatchPolicyStatus, BatchProfileSpec, BatchProfileStatus};
@@ -46,11 +47,11 @@ pub struct ClusterState {
     /// Injected pods.
     pub pods: ObjectTable<Pod>,
     /// Pods without a sidecar.
-    pub bare: ObjectTable<Pod>,
+    pub uninjected_pods: ObjectTable<Pod>,
     /// Services as objects, reduced to the fields that a decision reads.
     pub services: ObjectTable<Value>,
     /// `NetworkPolicy`s, reduced likewise.
-    pub networks: ObjectTable<Value>,
+    pub network_policies: ObjectTable<Value>,
     /// `InferencePool`s, reduced likewise; `None` if the kind is not installed.
     pub pools: Option<ObjectTable<Value>>,
     /// `InferenceService`s; `None` if the kind is not installed.
@@ -68,7 +69,7 @@ pub struct ClusterState {
     /// `true` if the API server fully supports native sidecars; `None` until its version is known.
     pub server_native: Option<bool>,
     /// `true` once every mandatory kind was listed.
-    pub synced: bool,
+    pub is_synced: bool,
 }
 
 /// Metadata common to all objects.
@@ -124,7 +125,7 @@ pub struct Profile {
     /// UID of the policy that generated the profile.
     pub owner: Option<String>,
     /// `true` if the profile is being deleted.
-    pub ending: bool,
+    pub is_deleting: bool,
 }
 
 /// A namespace.
@@ -202,7 +203,7 @@ impl ClusterState {
     /// Returns `true` if pods may get the native sidecar form: the API server and every kubelet
     /// support it. A node of unknown version counts as not supporting it.
     #[must_use]
-    pub fn native(&self) -> bool {
+    pub fn supports_native_sidecars(&self) -> bool {
         self.server_native == Some(true)
             && self.nodes.values().all(|node| node.kubelet.is_some_and(|minor| minor >= NATIVE_SIDECAR_MINOR_MIN))
     }
@@ -254,7 +255,7 @@ impl ClusterState {
 
     /// Returns the injected pod that a token identifies. Namespace, name and UID must all match.
     #[must_use]
-    pub fn pod(&self, key: &ObjectKey, uid: &str) -> Option<&Arc<Pod>> {
+    pub fn find_pod(&self, key: &ObjectKey, uid: &str) -> Option<&Arc<Pod>> {
         self.pods.get(key).filter(|pod| pod.meta.uid == uid)
     }
 
@@ -266,7 +267,7 @@ impl ClusterState {
 }
 
 /// Returns the entries of a table in one namespace.
-pub fn within<'a, T>(
+pub fn in_namespace<'a, T>(
     table: &'a ObjectTable<T>,
     namespace: &'a str,
 ) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<T>)> {
@@ -281,16 +282,16 @@ mod tests {
     #[test]
     fn the_native_form_needs_the_api_server_and_every_kubelet() {
         let mut world = ClusterState { server_native: Some(true), ..ClusterState::default() };
-        assert!(world.native(), "no node, nothing against it");
+        assert!(world.supports_native_sidecars(), "no node, nothing against it");
         insert(&mut world.nodes, ObjectKey::new("", "a"), Node { kubelet: Some(33), machine: None });
-        assert!(world.native());
+        assert!(world.supports_native_sidecars());
         insert(&mut world.nodes, ObjectKey::new("", "b"), Node { kubelet: Some(32), machine: None });
-        assert!(!world.native());
+        assert!(!world.supports_native_sidecars());
         insert(&mut world.nodes, ObjectKey::new("", "b"), Node { kubelet: None, machine: None });
-        assert!(!world.native());
+        assert!(!world.supports_native_sidecars());
         world.nodes = ObjectTable::default();
         world.server_native = None;
-        assert!(!world.native());
+        assert!(!world.supports_native_sidecars());
     }
 
     #[test]
@@ -328,7 +329,7 @@ mod tests {
         for (namespace, name) in [("a", "x"), ("a-b", "x"), ("aa", "x"), ("a", "y")] {
             insert(&mut table, ObjectKey::new(namespace, name), 1);
         }
-        let names: Vec<_> = within(&table, "a").map(|(key, _)| key.name.as_str()).collect();
+        let names: Vec<_> = in_namespace(&table, "a").map(|(key, _)| key.name.as_str()).collect();
         assert_eq!(names, ["x", "y"]);
     }
 }

@@ -48,7 +48,7 @@ pub struct Redirect {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WriteReport {
     /// Descriptions of existing rules that may redirect a port before the new rules do.
-    pub doubts: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 /// Reason why no rule was written.
@@ -56,27 +56,27 @@ pub struct WriteReport {
 pub enum RedirectError {
     /// The redirects are invalid.
     #[error("{0}")]
-    Asked(String),
+    InvalidArgument(String),
     /// The process lacks the capability `NET_ADMIN`.
     #[error(
         "the kernel rejects rules from this process: it needs the capability NET_ADMIN in the pod's network (Pod Security levels below privileged forbid it: use capture Named or Loopback instead)"
     )]
-    NoRight,
+    MissingCapability,
     /// The kernel has no `nf_tables`.
     #[error(
         "the kernel has no nf_tables (module nf_tables, CONFIG_NF_TABLES): no port can be redirected on this node; use capture Named or Loopback instead"
     )]
-    NoTables,
+    NfTablesUnavailable,
     /// The kernel has `nf_tables`, but cannot redirect with it.
     #[error(
         "the kernel's nf_tables cannot redirect in the family inet (Linux 5.2 or later with nft_chain_nat and nft_redir): no port can be redirected on this node; use capture Named or Loopback instead"
     )]
-    NoNat,
+    NatUnavailable,
     /// An existing rule redirects a port.
     #[error(
         "{0}: two redirects of one port conflict; use capture Named or Loopback instead, or exclude the pod from the other redirect"
     )]
-    Taken(String),
+    PortAlreadyRedirected(String),
     /// Any other error.
     #[error("{step}: {source}")]
     Kernel {
@@ -116,25 +116,25 @@ impl fmt::Display for Redirect {
 ///
 /// # Errors
 /// Returns the reason if no rule was changed.
-pub fn write(redirects: &[Redirect]) -> Result<WriteReport, RedirectError> {
+pub fn install(redirects: &[Redirect]) -> Result<WriteReport, RedirectError> {
     check(redirects)?;
     let mut kernel = NfTablesSocket::open()?;
-    let others = ForeignRules::read(&kernel.chains()?, &kernel.rules()?);
+    let others = ForeignRules::read(&kernel.list_chains()?, &kernel.list_rules()?);
     let mut doubts = Vec::new();
     for redirect in redirects {
-        match others.take(redirect.port) {
+        match others.find_conflict(redirect.port) {
             None => {}
-            Some(RedirectConflict { by, sure: true }) => return Err(RedirectError::Taken(by)),
-            Some(RedirectConflict { by, sure: false }) => doubts.push(by),
+            Some(RedirectConflict { by, is_certain: true }) => return Err(RedirectError::PortAlreadyRedirected(by)),
+            Some(RedirectConflict { by, is_certain: false }) => doubts.push(by),
         }
     }
-    doubts.extend(kernel::unseen());
-    kernel.commit(&ruleset::transaction(redirects))?;
-    Ok(WriteReport { doubts })
+    doubts.extend(kernel::legacy_iptables_warning());
+    kernel.commit(&ruleset::build_transaction(redirects))?;
+    Ok(WriteReport { warnings: doubts })
 }
 
 fn check(redirects: &[Redirect]) -> Result<(), RedirectError> {
-    let asked = |why: String| Err(RedirectError::Asked(why));
+    let asked = |why: String| Err(RedirectError::InvalidArgument(why));
     if redirects.is_empty() {
         return asked("no port given: use --redirect PORT=LISTEN".to_owned());
     }
@@ -171,8 +171,8 @@ mod tests {
         let twice =
             [Redirect { port: 80, listen: 1 }, Redirect { port: 81, listen: 2 }, Redirect { port: 80, listen: 3 }];
         for (redirects, why) in [(&[][..], "no port"), (&many, "65 ports"), (&twice, "port 80 is given twice")] {
-            let error = write(redirects).unwrap_err();
-            assert!(matches!(&error, RedirectError::Asked(text) if text.contains(why)), "{error}");
+            let error = install(redirects).unwrap_err();
+            assert!(matches!(&error, RedirectError::InvalidArgument(text) if text.contains(why)), "{error}");
         }
         assert!(check(&many[..64]).is_ok());
     }
@@ -185,7 +185,7 @@ mod tests {
     }
 
     /// Runs a test in its own network namespace, or reports why it cannot.
-    fn alone(work: impl FnOnce() + Send) {
+    fn in_own_network(work: impl FnOnce() + Send) {
         let holder = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo there; exec cat"])
             .stdin(Stdio::piped())
@@ -205,8 +205,10 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 rustix::thread::move_into_link_name_space(namespace.as_fd(), None).unwrap();
-                if matches!(NfTablesSocket::open().and_then(|mut kernel| kernel.chains()), Err(RedirectError::NoTables))
-                {
+                if matches!(
+                    NfTablesSocket::open().and_then(|mut kernel| kernel.list_chains()),
+                    Err(RedirectError::NfTablesUnavailable)
+                ) {
                     skipped("the kernel has no nf_tables");
                 } else {
                     work();
@@ -223,18 +225,18 @@ mod tests {
 
     #[test]
     fn a_table_is_replaced_whole_and_what_others_redirect_is_left_to_them() {
-        alone(|| {
+        in_own_network(|| {
             let [web, grpc] = [Redirect { port: 8080, listen: 15080 }, Redirect { port: 9000, listen: 15081 }];
             let counted = || {
                 let mut kernel = NfTablesSocket::open().unwrap();
-                (items(&kernel.chains().unwrap()), items(&kernel.rules().unwrap()))
+                (items(&kernel.list_chains().unwrap()), items(&kernel.list_rules().unwrap()))
             };
             for (redirects, rules) in [(&[web, grpc][..], 2), (&[web, grpc], 2), (&[grpc], 1)] {
-                assert_eq!(write(redirects).unwrap(), WriteReport::default());
+                assert_eq!(install(redirects).unwrap(), WriteReport::default());
                 assert_eq!(counted(), (1, rules));
             }
             // The same ruleset of another owner, under a name of the same length.
-            let mut theirs = ruleset::transaction(&[web]);
+            let mut theirs = ruleset::build_transaction(&[web]);
             for part in &mut theirs.parts {
                 let found = part.bytes.windows(8).position(|bytes| bytes == b"groupage");
                 if let Some(at) = found {
@@ -243,26 +245,26 @@ mod tests {
             }
             NfTablesSocket::open().unwrap().commit(&theirs).unwrap();
             assert_eq!(counted(), (2, 2));
-            let error = write(&[grpc, web]).unwrap_err().to_string();
+            let error = install(&[grpc, web]).unwrap_err().to_string();
             let told = "port 8080 is already redirected by chain prerouting of table inet somebody: ";
             assert!(error.starts_with(told), "{error}");
             assert_eq!(counted(), (2, 2), "nothing was changed");
-            assert_eq!(write(&[grpc]).unwrap(), WriteReport::default());
+            assert_eq!(install(&[grpc]).unwrap(), WriteReport::default());
         });
     }
 
     #[test]
     fn a_transaction_that_the_kernel_refuses_changes_nothing() {
-        alone(|| {
-            let mut wrong = ruleset::transaction(&[Redirect { port: 8080, listen: 15080 }]);
+        in_own_network(|| {
+            let mut wrong = ruleset::build_transaction(&[Redirect { port: 8080, listen: 15080 }]);
             for part in wrong.parts.iter_mut().filter(|part| matches!(part.step, RedirectStep::Rule(_))) {
                 let found = part.bytes.windows(5).position(|bytes| bytes == b"redir").unwrap();
                 part.bytes[found..found + 5].copy_from_slice(b"nosuc");
             }
             let mut kernel = NfTablesSocket::open().unwrap();
             let error = kernel.commit(&wrong).unwrap_err();
-            assert!(matches!(error, RedirectError::NoNat), "{error}");
-            assert_eq!(items(&kernel.chains().unwrap()), 0);
+            assert!(matches!(error, RedirectError::NatUnavailable), "{error}");
+            assert_eq!(items(&kernel.list_chains().unwrap()), 0);
         });
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn list<'a>(value: &'a Value, path: &[&str]) -> &'a [Value] {
 }
 
 /// Returns the first item of a list with this name.
-pub(super) fn named<'a>(items: &'a [Value], name: &str) -> Option<&'a Value> {
+pub(super) fn find_named<'a>(items: &'a [Value], name: &str) -> Option<&'a Value> {
     items.iter().find(|item| text(item, &["name"]) == Some(name))
 }
 
@@ -58,7 +58,7 @@ pub(super) fn at_mut<'a>(value: &'a mut Value, path: &[&str]) -> Option<&'a mut 
 
 /// Returns a non-negative integer, including one in floating-point notation: JSON has a single
 /// number type, and a program without an integer type writes `8000.0`.
-pub(super) fn whole(value: &Value) -> Option<u64> {
+pub(super) fn as_integer(value: &Value) -> Option<u64> {
     let spelt_otherwise = || {
         let float = value.as_f64().filter(|float| (0.0..=WHOLE_MAX).contains(float) && float.fract() == 0.0)?;
         format!("{float:.0}").trim_start_matches('-').parse().ok()
@@ -71,17 +71,17 @@ const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// Returns a port number, if the value is a valid one.
 pub(super) fn number(value: &Value) -> Option<u16> {
-    whole(value).and_then(|number| u16::try_from(number).ok()).filter(|number| *number > 0)
+    as_integer(value).and_then(|number| u16::try_from(number).ok()).filter(|number| *number > 0)
 }
 
 /// Returns `true` if `labels` (a map or null) satisfy a map of required labels.
-pub(super) fn labelled(labels: &Value, wanted: &Value) -> bool {
+pub(super) fn matches_labels(labels: &Value, wanted: &Value) -> bool {
     wanted.as_object().is_some_and(|wanted| wanted.iter().all(|(key, value)| labels.get(key) == Some(value)))
 }
 
 /// Returns `true` if `labels` satisfy a label selector (`matchLabels`, `matchExpressions`). An
 /// empty selector matches everything.
-pub(super) fn selected(labels: &Value, selector: &Value) -> bool {
+pub(super) fn matches_selector(labels: &Value, selector: &Value) -> bool {
     let all = at(selector, &["matchLabels"])
         .as_object()
         .is_none_or(|wanted| wanted.iter().all(|(key, value)| labels.get(key) == Some(value)));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::ports::{ISTIO, PortCandidate, applications, declared};
+use super::ports::{ISTIO, PortCandidate, application_containers, declared};
 use super::{SkipReason, SkippedPod, probe_ports};
 
 /// First port number tried for the listener of a captured port.
@@ -31,12 +31,12 @@ impl PortAllocator {
     /// # Errors
     /// No port number is free.
     pub(super) fn new(pod: &Value, more: &[PortCandidate]) -> Result<Self, SkippedPod> {
-        let dialled = applications(pod).flat_map(probe_ports::by_itself);
+        let dialled = application_containers(pod).flat_map(probe_ports::probe_ports);
         let known = declared(pod).map(|port| port.number).chain(more.iter().map(|port| port.number));
         let taken = known.chain(dialled).chain(ISTIO).collect();
         let mut numbers = Self { taken, metrics: 0, admin: 0 };
-        numbers.metrics = numbers.free(METRICS)?;
-        numbers.admin = numbers.free(ADMIN)?;
+        numbers.metrics = numbers.allocate_from(METRICS)?;
+        numbers.admin = numbers.allocate_from(ADMIN)?;
         Ok(numbers)
     }
 
@@ -45,14 +45,14 @@ impl PortAllocator {
     ///
     /// # Errors
     /// No port number is free.
-    pub(super) fn take(&mut self, more: impl Iterator<Item = u16>) -> Result<(), SkippedPod> {
+    pub(super) fn reserve(&mut self, more: impl Iterator<Item = u16>) -> Result<(), SkippedPod> {
         let own = [self.metrics, self.admin];
         let more: Vec<u16> = more.filter(|number| self.taken.insert(*number) || own.contains(number)).collect();
         if more.contains(&self.metrics) {
-            self.metrics = self.free(METRICS)?;
+            self.metrics = self.allocate_from(METRICS)?;
         }
         if more.contains(&self.admin) {
-            self.admin = self.free(ADMIN)?;
+            self.admin = self.allocate_from(ADMIN)?;
         }
         Ok(())
     }
@@ -61,16 +61,16 @@ impl PortAllocator {
     ///
     /// # Errors
     /// No port number is free.
-    pub(super) fn listen(&mut self) -> Result<u16, SkippedPod> {
-        self.free(LISTEN_FIRST)
+    pub(super) fn next_listen_port(&mut self) -> Result<u16, SkippedPod> {
+        self.allocate_from(LISTEN_FIRST)
     }
 
     /// Allocates the first free number from `first` on.
-    fn free(&mut self, first: u16) -> Result<u16, SkippedPod> {
+    fn allocate_from(&mut self, first: u16) -> Result<u16, SkippedPod> {
         let number = (first..=u16::MAX).find(|number| !self.taken.contains(number));
         let number = number.ok_or_else(|| {
             SkipReason::TooLarge
-                .because(format!("every port from {first} on is in use: no port is left for the sidecar"))
+                .with_detail(format!("every port from {first} on is in use: no port is left for the sidecar"))
         })?;
         self.taken.insert(number);
         Ok(number)

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::access::at;
 use super::app_listen::{APP_LISTEN, AppListen};
-use super::message::{shown, unquoted};
+use super::message::{quoting_hint, shown};
 use super::ports::CAPTURED_MAX;
 use super::recipe::RecipeChoice;
 use super::{AnnotationError, InjectionErrorCode, KeyLocation};
@@ -79,8 +79,8 @@ impl<'a> AnnotationReader<'a> {
     /// Reads every annotation, and records the invalid ones.
     pub(super) fn values(&mut self) -> AnnotationValues {
         let name = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let cpu = |text: &str| CPU.holds(text).then(|| text.to_owned());
-        let memory = |text: &str| MEMORY.holds(text).then(|| text.to_owned());
+        let cpu = |text: &str| CPU.contains(text).then(|| text.to_owned());
+        let memory = |text: &str| MEMORY.contains(text).then(|| text.to_owned());
         let level = |text: &str| config::is_log_level(text).then(|| text.to_owned());
         AnnotationValues {
             policy: self.read("policy", "the name of a BatchPolicy", name),
@@ -103,16 +103,16 @@ impl<'a> AnnotationReader<'a> {
         let value = self.annotations.get(format!("{PREFIX}{key}"))?;
         let read = value.as_str().and_then(|text| parse(text.trim()));
         if read.is_none() {
-            self.refuse(key, allowed);
+            self.record_invalid(key, allowed);
         }
         read
     }
 
     /// Records an invalid value.
-    pub(super) fn refuse(&mut self, key: &str, allowed: &str) {
+    pub(super) fn record_invalid(&mut self, key: &str, allowed: &str) {
         let key = format!("{PREFIX}{key}");
         let value = self.annotations.get(&key).unwrap_or(&Value::Null);
-        let message = format!("{key} is {}; expected {allowed}{}", shown(value), unquoted(value));
+        let message = format!("{key} is {}; expected {allowed}{}", shown(value), quoting_hint(value));
         self.problems.push(AnnotationError {
             code: InjectionErrorCode::BadValue,
             key,
@@ -122,7 +122,7 @@ impl<'a> AnnotationReader<'a> {
     }
 
     /// Records unknown annotations with Groupage's prefix. `image` is ignored with a warning.
-    pub(super) fn unknown(&mut self) -> Vec<String> {
+    pub(super) fn check_keys(&mut self) -> Vec<String> {
         let mut warnings = Vec::new();
         let keys = self.annotations.as_object().into_iter().flatten().map(|(key, _)| key);
         for key in keys.filter(|key| key.starts_with(PREFIX)) {
@@ -164,7 +164,7 @@ impl<'a> AnnotationReader<'a> {
 
 /// Returns the settings of a running pod's annotations that a policy can also set: the mode and the
 /// drain timeout.
-pub(super) fn running(annotations: &BTreeMap<String, String>) -> (Option<Mode>, Option<Duration>) {
+pub(super) fn runtime_settings(annotations: &BTreeMap<String, String>) -> (Option<Mode>, Option<Duration>) {
     let said = |key: &str| annotations.get(&format!("{PREFIX}{key}")).map(|text| text.trim());
     (said("mode").and_then(word::<Mode>), said("drain-timeout").and_then(drain))
 }

@@ -31,10 +31,10 @@ pub(super) enum ListenOverride {
 
 impl AppListen {
     /// Parses the override of a policy, which may set addresses and ports only.
-    pub(super) fn of_policy(text: &str) -> Option<Self> {
+    pub(super) fn parse_policy(text: &str) -> Option<Self> {
         let knob = Self::parse(text)?;
         let (_, rest) = knob.container.as_ref().and_then(|_| text.split_once('/')).unwrap_or(("", text));
-        config::knobs(rest).iter().all(|one| config::is_listen_knob(one)).then_some(knob)
+        config::split_overrides(rest).iter().all(|one| config::is_listen_override(one)).then_some(knob)
     }
 
     /// Parses an override; `None` if it is invalid.
@@ -56,7 +56,7 @@ impl AppListen {
             return None;
         }
         let knobs: Option<Vec<ListenOverride>> =
-            config::knobs(rest).iter().map(|one| ListenOverride::parse(one)).collect();
+            config::split_overrides(rest).iter().map(|one| ListenOverride::parse(one)).collect();
         Some(Self { container, knobs: knobs? })
     }
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::access::{at, at_mut, list, list_mut, map_mut, named, text, whole};
+use super::access::{as_integer, at, at_mut, find_named, list, list_mut, map_mut, text};
 use super::allocator::PortAllocator;
 use super::capture::{self, CapturePlan};
 use super::effective::InjectionSettings;
 use super::names::{
-    CONNECT_PATH, CREATED_PATHS, DEFAULT_CONTAINER, DRAIN, HANDLERS, MADE_IN_CONTAINERS, PROBES, RENAMED_PREFIX,
+    CONNECT_PATH, CREATED_PATHS, DEFAULT_CONTAINER, DRAIN_PATH, HANDLERS, MADE_IN_CONTAINERS, PROBES, RENAMED_PREFIX,
 };
 use super::planned::{PlannedPort, PortCapture};
 use super::recipe::{self, RecipeMatch};
@@ -57,7 +57,7 @@ pub(super) fn apply(
         candidates::choose(original, &context.referrers, &overrides.ports, teller, &mut draft.report.warnings)?;
     let native = overrides.is_native(context);
     if !native && is_job(original, context) {
-        return Err(SkipReason::JobNeedsNativeSidecar.because(
+        return Err(SkipReason::JobNeedsNativeSidecar.with_detail(
             "a plain container would keep the pod from completing: the sidecar is native from Kubernetes 1.33 on; from 1.29 on groupage.dev/native-sidecar: Always makes it native, with capture only by app-listen or Redirect",
         ));
     }
@@ -69,9 +69,9 @@ pub(super) fn apply(
     // The running pod uses the token of the earlier pass; a new one would only cause another
     // rollout.
     let token = known.and_then(|known| known.drain_token(incoming)).or_else(|| context.token.clone());
-    let token = token.unwrap_or_else(|| derived(original, context));
-    let snapshot = policy::snapshot(overrides, context, &mut draft.report.warnings);
-    let grace = whole(at(original, &["spec", "terminationGracePeriodSeconds"])).unwrap_or(GRACE_DEFAULT);
+    let token = token.unwrap_or_else(|| derive_token(original, context));
+    let snapshot = policy::initial_config_json(overrides, context, &mut draft.report.warnings);
+    let grace = as_integer(at(original, &["spec", "terminationGracePeriodSeconds"])).unwrap_or(GRACE_DEFAULT);
     let parts = ManifestInputs {
         pod: original,
         context,
@@ -86,29 +86,29 @@ pub(super) fn apply(
     };
     draft.report.facts.push(if native { "as a native sidecar".to_owned() } else { "as a plain container".to_owned() });
     // Changes in the application's containers, each with an undo record.
-    draft.names(&planned);
-    draft.loopback(original, overrides, &planned);
-    draft.recipes(&recipes, &planned);
+    draft.move_names(&planned);
+    draft.apply_app_listen(original, overrides, &planned);
+    draft.apply_recipes(&recipes, &planned);
     let is_captured = |container: &str| {
         planned.iter().any(|planned| planned.mode != PortCapture::None && planned.port.container == container)
     };
     draft.report.facts.extend(recipe::merged_calls(original, is_captured));
     draft.report.facts.extend(notes);
-    draft.probes(incoming, &planned, numbers.metrics);
-    draft.hooks(incoming, &planned, numbers.metrics, &token);
+    draft.redirect_probes(incoming, &planned, numbers.metrics);
+    draft.add_drain_hooks(incoming, &planned, numbers.metrics, &token);
     // Additions to the pod itself. The status comes last, because it contains the undo record.
-    let (hash, fields) = draft.containers(incoming, known, &parts);
-    draft.default_container(native);
-    draft.requests(&resources.whole);
+    let (hash, fields) = draft.add_containers(incoming, known, &parts);
+    draft.keep_default_container(native);
+    draft.add_pod_requests(&resources.pod_requests);
     draft.report.facts.extend(resources.notes);
     draft.report.warnings.extend(resources.warnings);
-    report::about(&mut draft.report, &planned, overrides, grace);
+    report::describe(&mut draft.report, &planned, overrides, grace);
     let profile = overrides.policy.as_ref().and_then(|policy| {
         draft.report.warnings.extend(policy::missing_profile(&policy.spec, context));
         policy::profile(&policy.spec, context).map(|profile| profile.name.clone())
     });
-    draft.marks();
-    draft.made(original);
+    draft.add_marks();
+    draft.record_created(original);
     let status = InjectionStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         form: if native { "native" } else { "classic" }.to_owned(),
@@ -147,7 +147,7 @@ fn is_job(pod: &Value, context: &InjectionContext) -> bool {
 
 /// Derives the drain token from the template. A random token would make every `inject | apply` a
 /// new rollout.
-fn derived(pod: &Value, context: &InjectionContext) -> String {
+fn derive_token(pod: &Value, context: &InjectionContext) -> String {
     let mut hash = blake3::Hasher::new_derive_key("groupage 2026 drain token of a template");
     for part in [&context.namespace.name, &context.workload.kind, &context.workload.name] {
         hash.update(part.as_bytes());
@@ -166,12 +166,12 @@ impl PodDraft {
     }
 
     fn applications(&self) -> Vec<String> {
-        ports::applications(&self.pod).filter_map(|own| text(own, &["name"])).map(str::to_owned).collect()
+        ports::application_containers(&self.pod).filter_map(|own| text(own, &["name"])).map(str::to_owned).collect()
     }
 
     /// Moves the names of captured ports to the sidecar. They are moved in every container, because
     /// a Service would otherwise resolve to the next container with the name.
-    fn names(&mut self, planned: &[PlannedPort]) {
+    fn move_names(&mut self, planned: &[PlannedPort]) {
         let named = planned.iter().filter(|planned| planned.mode == PortCapture::Named);
         let moved: Vec<&str> = named.flat_map(PlannedPort::names).collect();
         // A new name must not occur in the pod, before or after the move: a Service resolves names
@@ -241,7 +241,7 @@ impl PodDraft {
 
     /// Applies the `app-listen` override to the application, and adds the sysctl that allows the
     /// sidecar to bind a port below 1024 if it takes over such a port.
-    fn loopback(&mut self, original: &Value, overrides: &InjectionSettings, planned: &[PlannedPort]) {
+    fn apply_app_listen(&mut self, original: &Value, overrides: &InjectionSettings, planned: &[PlannedPort]) {
         let on_loopback: Vec<&PlannedPort> = planned
             .iter()
             .filter(|planned| matches!(planned.mode, PortCapture::Loopback | PortCapture::Moved))
@@ -255,12 +255,12 @@ impl PodDraft {
             let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);
             let own = containers.and_then(|all| all.iter_mut().find(|own| text(own, &["name"]) == Some(&name)));
             if let Some(own) = own {
-                app_listen.knobs.iter().for_each(|knob| argument_edit::turn(own, &name, knob, undo, report));
+                app_listen.knobs.iter().for_each(|knob| argument_edit::apply_override(own, &name, knob, undo, report));
             }
         }
         let lowest = on_loopback.iter().map(|planned| planned.port.number).min();
         let Some(lowest) = lowest.filter(|lowest| *lowest < UNPRIVILEGED_DEFAULT) else { return };
-        let set = named(list(original, &["spec", "securityContext", "sysctls"]), UNPRIVILEGED_SYSCTL);
+        let set = find_named(list(original, &["spec", "securityContext", "sysctls"]), UNPRIVILEGED_SYSCTL);
         if let Some(set) = set {
             let from = text(set, &["value"]).and_then(|value| value.trim().parse::<u16>().ok());
             if from.is_none_or(|from| from > lowest) {
@@ -280,7 +280,7 @@ impl PodDraft {
     }
 
     /// Moves servers off their ports by their recipes.
-    fn recipes(&mut self, recipes: &[RecipeMatch], planned: &[PlannedPort]) {
+    fn apply_recipes(&mut self, recipes: &[RecipeMatch], planned: &[PlannedPort]) {
         for recipe in recipes {
             let own = planned.iter().filter(|planned| planned.port.container == recipe.container);
             let numbers: BTreeMap<u16, u16> = own
@@ -295,7 +295,7 @@ impl PodDraft {
             let name = recipe.name();
             report.facts.push(format!("container {}: recipe {name} ({})", recipe.container, recipe.source()));
             for edit in recipe.edits(own, |number| numbers.get(&number).copied()) {
-                argument_edit::edit(own, &recipe.container, &edit, undo, report);
+                argument_edit::apply_edit(own, &recipe.container, &edit, undo, report);
             }
         }
     }
@@ -304,7 +304,7 @@ impl PodDraft {
     /// itself. A connection of the kubelet would be accepted by the sidecar, whatever the state of
     /// the application. A probe with a `host` is not directed at this pod's port and is left
     /// unchanged.
-    fn probes(&mut self, incoming: &Value, planned: &[PlannedPort], metrics: u16) {
+    fn redirect_probes(&mut self, incoming: &Value, planned: &[PlannedPort], metrics: u16) {
         let ours = planned.iter().filter(|planned| {
             matches!(planned.mode, PortCapture::Loopback | PortCapture::Moved | PortCapture::Redirect)
         });
@@ -313,12 +313,12 @@ impl PodDraft {
             for probe in PROBES {
                 let Some(own) = self.container(&container) else { continue };
                 let Some(number) = connects_to(own, probe).filter(|number| ours.contains(number)) else { continue };
-                let there = named(list(incoming, &["spec", "containers"]), &container);
+                let there = find_named(list(incoming, &["spec", "containers"]), &container);
                 let there = there.map(|there| at(there, &[probe, "httpGet"]));
                 let wanted = json!({"path": format!("{CONNECT_PATH}{number}"), "port": metrics});
                 let own = map_mut(own, &[probe]);
                 let was = own.remove("tcpSocket").unwrap_or_default();
-                let null = own.insert("httpGet".to_owned(), converge::covered(there, wanted)).is_some();
+                let null = own.insert("httpGet".to_owned(), converge::existing_or(there, wanted)).is_some();
                 self.undo.probes.push(ProbeChange { container: container.clone(), at: probe.to_owned(), was, null });
                 self.report.facts.push(format!(
                     "{probe} of container {container}: the sidecar probes port {number}, because connections from outside reach only the sidecar"
@@ -329,7 +329,7 @@ impl PodDraft {
 
     /// Adds a preStop hook that makes the kubelet drain the sidecar before it stops an application.
     /// A native sidecar outlives the application and may still hold a queue.
-    fn hooks(&mut self, incoming: &Value, planned: &[PlannedPort], metrics: u16, token: &str) {
+    fn add_drain_hooks(&mut self, incoming: &Value, planned: &[PlannedPort], metrics: u16, token: &str) {
         for container in self.applications() {
             if !planned.iter().any(|planned| planned.port.container == container && planned.mode != PortCapture::None) {
                 continue;
@@ -341,9 +341,9 @@ impl PodDraft {
                 ));
                 continue;
             }
-            let wanted = json!({"httpGet": {"path": format!("{DRAIN}{token}?wait"), "port": metrics}});
-            let there = named(list(incoming, &["spec", "containers"]), &container);
-            let hook = converge::covered(there.map(|there| at(there, &["lifecycle", "preStop"])), wanted);
+            let wanted = json!({"httpGet": {"path": format!("{DRAIN_PATH}{token}?wait"), "port": metrics}});
+            let there = find_named(list(incoming, &["spec", "containers"]), &container);
+            let hook = converge::existing_or(there.map(|there| at(there, &["lifecycle", "preStop"])), wanted);
             let null = map_mut(own, &["lifecycle"]).insert("preStop".to_owned(), hook).is_some();
             self.undo.hooks.push(AddedHook { container, null });
         }
@@ -351,7 +351,7 @@ impl PodDraft {
 
     /// Adds the containers and volumes. Returns the hash of the sidecar container, and the field
     /// hashes of each container.
-    fn containers(
+    fn add_containers(
         &mut self,
         incoming: &Value,
         known: Option<&InjectionStatus>,
@@ -359,26 +359,27 @@ impl PodDraft {
     ) -> (String, BTreeMap<String, BTreeMap<String, String>>) {
         let mut fields = BTreeMap::new();
         let mut put = |pod: &mut Value, key: &str, name: &str, wanted: Value| {
-            fields.insert(name.to_owned(), converge::fields(&wanted));
-            let there = named(list(incoming, &["spec", key]), name);
+            fields.insert(name.to_owned(), converge::field_hashes(&wanted));
+            let there = find_named(list(incoming, &["spec", key]), name);
             let before = known.and_then(|known| known.fields.get(name));
-            list_mut(pod, &["spec", key]).push(converge::container(there, wanted, before));
+            list_mut(pod, &["spec", key]).push(converge::merge_container(there, wanted, before));
         };
-        let wanted = parts.container();
+        let wanted = parts.sidecar_container();
         let hash = blake3::hash(wanted.to_string().as_bytes()).to_hex().chars().take(10).collect();
-        if let Some(redirect) = parts.redirect() {
+        if let Some(redirect) = parts.redirect_container() {
             put(&mut self.pod, "initContainers", REDIRECT, redirect);
         }
         // The sidecar is last: init containers that load a model run before it, and it is the first
         // of the native sidecars to be terminated.
         put(&mut self.pod, if parts.native { "initContainers" } else { "containers" }, CONTAINER, wanted);
         for volume in sidecar::volumes() {
-            let there = text(&volume, &["name"]).and_then(|name| named(list(incoming, &["spec", "volumes"]), name));
-            let volume = converge::covered(there, volume);
+            let there =
+                text(&volume, &["name"]).and_then(|name| find_named(list(incoming, &["spec", "volumes"]), name));
+            let volume = converge::existing_or(there, volume);
             list_mut(&mut self.pod, &["spec", "volumes"]).push(volume);
         }
         for secret in &parts.context.sidecar.pull_secrets {
-            if named(list(&self.pod, &["spec", "imagePullSecrets"]), secret).is_none() {
+            if find_named(list(&self.pod, &["spec", "imagePullSecrets"]), secret).is_none() {
                 list_mut(&mut self.pod, &["spec", "imagePullSecrets"]).push(json!({"name": secret}));
                 self.undo.pull_secrets.push(secret.clone());
             }
@@ -387,7 +388,7 @@ impl PodDraft {
     }
 
     /// Adds the pod-level requests that the API server would no longer default to the limits.
-    fn requests(&mut self, whole: &[(String, Value)]) {
+    fn add_pod_requests(&mut self, whole: &[(String, Value)]) {
         for (resource, amount) in whole {
             let requests = map_mut(&mut self.pod, &["spec", "resources", "requests"]);
             let null = requests.insert(resource.clone(), amount.clone()).is_some();
@@ -397,7 +398,7 @@ impl PodDraft {
 
     /// Keeps the application as the default container of `kubectl logs`. A native sidecar is never
     /// chosen as the default.
-    fn default_container(&mut self, native: bool) {
+    fn keep_default_container(&mut self, native: bool) {
         let first = self.applications().into_iter().find(|name| name != CONTAINER);
         let Some(first) = first.filter(|_| !native) else { return };
         let annotations = map_mut(&mut self.pod, &["metadata", "annotations"]);
@@ -408,19 +409,19 @@ impl PodDraft {
     }
 
     /// Adds the label, and an empty status annotation that is filled in last.
-    fn marks(&mut self) {
+    fn add_marks(&mut self) {
         self.undo.label = map_mut(&mut self.pod, &["metadata", "labels"]).insert(INJECTED.to_owned(), json!("true"));
         self.undo.status = map_mut(&mut self.pod, &["metadata", "annotations"]).insert(STATUS.to_owned(), json!(""));
     }
 
     /// Records which maps and lists were absent, so that the undo removes them when they are empty.
-    fn made(&mut self, original: &Value) {
+    fn record_created(&mut self, original: &Value) {
         for path in CREATED_PATHS {
             let keys: Vec<&str> = path.split('/').collect();
             record_created_path(&mut self.undo, path.to_owned(), lookup(original, &keys), lookup(&self.pod, &keys));
         }
         for name in self.applications() {
-            let find = |pod: &Value| named(list(pod, &["spec", "containers"]), &name).cloned();
+            let find = |pod: &Value| find_named(list(pod, &["spec", "containers"]), &name).cloned();
             let (Some(before), Some(after)) = (find(original), find(&self.pod)) else { continue };
             for key in MADE_IN_CONTAINERS {
                 record_created_path(

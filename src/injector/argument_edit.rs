@@ -10,7 +10,7 @@ use super::recipe::{ContainerEdit, is_shell};
 use super::status::{ArgumentChange, UndoRecord, VariableChange};
 
 /// Applies a setting of an `app-listen` override to its container.
-pub(super) fn turn(
+pub(super) fn apply_override(
     own: &mut Value,
     container: &str,
     knob: &ListenOverride,
@@ -24,7 +24,7 @@ pub(super) fn turn(
 }
 
 /// Applies the edit of a recipe to a container.
-pub(super) fn edit(
+pub(super) fn apply_edit(
     own: &mut Value,
     container: &str,
     edit: &ContainerEdit,
@@ -62,11 +62,11 @@ fn append(own: &mut Value, container: &str, words: &[String], undo: &mut UndoRec
 }
 
 /// Returns `true` if the container already has the variable or flag of the setting.
-pub(super) fn stands(own: &Value, knob: &ListenOverride) -> bool {
+pub(super) fn has_setting(own: &Value, knob: &ListenOverride) -> bool {
     match knob {
         ListenOverride::Env(name, _) => list(own, &["env"]).iter().any(|entry| text(entry, &["name"]) == Some(name)),
         ListenOverride::Arg(words) => split_flag(words).is_some_and(|(flag, value)| {
-            ["command", "args"].iter().any(|key| places(list(own, &[key]), flag, value).next().is_some())
+            ["command", "args"].iter().any(|key| flag_positions(list(own, &[key]), flag, value).next().is_some())
         }),
     }
 }
@@ -125,7 +125,7 @@ fn set_argument(
     let before = undo.args.len();
     let mut stands = false;
     for key in ["command", "args"] {
-        let places: Vec<(usize, String)> = places(list(own, &[key]), flag, value).collect();
+        let places: Vec<(usize, String)> = flag_positions(list(own, &[key]), flag, value).collect();
         for (index, wanted) in places {
             stands = true;
             let Some(item) = own.get_mut(key).and_then(|list| list.get_mut(index)).filter(|item| **item != wanted)
@@ -185,7 +185,7 @@ fn runs_shell<'a>(words: impl Iterator<Item = &'a Value>) -> bool {
 
 /// Returns the positions of a flag's value in a list of arguments with the new item for each:
 /// `--flag=value`, or the word after `--flag`.
-fn places<'a>(words: &'a [Value], flag: &'a str, value: &'a str) -> impl Iterator<Item = (usize, String)> + 'a {
+fn flag_positions<'a>(words: &'a [Value], flag: &'a str, value: &'a str) -> impl Iterator<Item = (usize, String)> + 'a {
     words.iter().enumerate().filter_map(move |(index, word)| {
         let word = word.as_str()?;
         if value.is_empty() {

@@ -24,8 +24,8 @@ const WATCHED_PREFIXES: [&str; 4] = ["svc/", "clients of the headless svc/", "in
 /// `objects` are the Services, pools and network policies that select pods with these labels. Other
 /// bypasses that the injection recorded do not change during the life of the pod.
 #[must_use]
-pub fn around(status: &str, labels: &BTreeMap<String, String>, objects: &[&Value]) -> Option<Vec<String>> {
-    let status = InjectionStatus::read(status)?;
+pub fn current_bypasses(status: &str, labels: &BTreeMap<String, String>, objects: &[&Value]) -> Option<Vec<String>> {
+    let status = InjectionStatus::parse(status)?;
     let pod = json!({"metadata": {"labels": labels}});
     let mut ways = Vec::new();
     for captured in status.capture {
@@ -34,7 +34,7 @@ pub fn around(status: &str, labels: &BTreeMap<String, String>, objects: &[&Value
         ways.extend(fixed);
         let (container, name, number) = (captured.container, captured.name, captured.port);
         let port = PortCandidate { container, name, number, host_port: None };
-        let named = referrers::of(&port, &pod, &Namespace::default(), objects.iter().copied());
+        let named = referrers::find(&port, &pod, &Namespace::default(), objects.iter().copied());
         ways.extend(bypass(&port, captured.mode, captured.listen, named));
     }
     Some(ways)
@@ -56,7 +56,7 @@ mod tests {
     }
 
     fn found(status: &str, objects: &[&Value]) -> Vec<String> {
-        around(status, &BTreeMap::from([("app".to_owned(), "x".to_owned())]), objects).unwrap()
+        current_bypasses(status, &BTreeMap::from([("app".to_owned(), "x".to_owned())]), objects).unwrap()
     }
 
     #[test]
@@ -73,6 +73,6 @@ mod tests {
     fn a_bypass_without_an_object_is_kept_from_admission() {
         let host = "hostPort 8080 leads directly to the application";
         assert_eq!(found(&status("Named", &[host]), &[&service(&json!("http"))]), [host]);
-        assert_eq!(around("no status", &BTreeMap::new(), &[]), None);
+        assert_eq!(current_bypasses("no status", &BTreeMap::new(), &[]), None);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::access::{list, text};
-use super::ports::{CAPTURED_MAX, PortCandidate, applications, of_container, others};
+use super::ports::{CAPTURED_MAX, PortCandidate, application_containers, container_ports, uncapturable_containers};
 use super::{SkipReason, SkippedPod, referrers};
 use crate::api::v1alpha1::PortRef;
 
@@ -22,9 +22,10 @@ pub(super) fn choose(
     teller: Option<&str>,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<PortCandidate>, SkippedPod> {
-    let declared: Vec<PortCandidate> = applications(pod).flat_map(of_container).collect();
-    let first = teller.or_else(|| applications(pod).find_map(|container| text(container, &["name"])));
-    let theirs: BTreeSet<u16> = others(pod).flat_map(of_container).map(|port| port.number).collect();
+    let declared: Vec<PortCandidate> = application_containers(pod).flat_map(container_ports).collect();
+    let first = teller.or_else(|| application_containers(pod).find_map(|container| text(container, &["name"])));
+    let theirs: BTreeSet<u16> =
+        uncapturable_containers(pod).flat_map(container_ports).map(|port| port.number).collect();
     let undeclared = |number: u16| {
         let container = first.filter(|_| !theirs.contains(&number))?;
         Some(PortCandidate { container: container.to_owned(), name: None, number, host_port: None })
@@ -43,7 +44,7 @@ pub(super) fn choose(
     } else {
         let chosen = select_listed(&declared, wanted, undeclared, warnings);
         if chosen.is_empty() {
-            return Err(SkipReason::NoTcpPort.because("none of the requested ports exists"));
+            return Err(SkipReason::NoTcpPort.with_detail("none of the requested ports exists"));
         }
         chosen
     };
@@ -52,7 +53,7 @@ pub(super) fn choose(
     chosen.sort_by_key(place);
     let numbers: BTreeSet<u16> = chosen.iter().map(|port| port.number).collect();
     if numbers.len() > CAPTURED_MAX {
-        return Err(SkipReason::TooLarge.because(format!(
+        return Err(SkipReason::TooLarge.with_detail(format!(
             "it has {} ports, but a sidecar captures at most {CAPTURED_MAX}: list the ports to capture in groupage.dev/ports",
             numbers.len()
         )));
@@ -68,7 +69,8 @@ fn select_listed(
 ) -> Vec<PortCandidate> {
     let mut chosen: Vec<PortCandidate> = Vec::new();
     for port in wanted {
-        let mut found: Vec<PortCandidate> = declared.iter().filter(|candidate| is(candidate, port)).cloned().collect();
+        let mut found: Vec<PortCandidate> =
+            declared.iter().filter(|candidate| matches_port(candidate, port)).cloned().collect();
         match port {
             PortRef::Number(number) if found.is_empty() => {
                 found.extend(undeclared(*number));
@@ -89,7 +91,7 @@ fn select_listed(
     chosen
 }
 
-fn is(candidate: &PortCandidate, port: &PortRef) -> bool {
+fn matches_port(candidate: &PortCandidate, port: &PortRef) -> bool {
     match port {
         PortRef::Number(number) => candidate.number == *number,
         PortRef::Name(name) => candidate.name.as_ref() == Some(name),
@@ -98,15 +100,15 @@ fn is(candidate: &PortCandidate, port: &PortRef) -> bool {
 
 /// Returns `true` if the user lists this port, or lists none at all.
 pub(super) fn is_wanted(candidate: &PortCandidate, wanted: &[PortRef]) -> bool {
-    wanted.is_empty() || wanted.iter().any(|port| is(candidate, port))
+    wanted.is_empty() || wanted.iter().any(|port| matches_port(candidate, port))
 }
 
 fn no_port_skip(pod: &Value) -> SkippedPod {
-    let declares = applications(pod).any(|container| !list(container, &["ports"]).is_empty());
+    let declares = application_containers(pod).any(|container| !list(container, &["ports"]).is_empty());
     if declares {
-        return SkipReason::UdpOnly.because("its containers declare no TCP port");
+        return SkipReason::UdpOnly.with_detail("its containers declare no TCP port");
     }
-    SkipReason::NoTcpPort.because(
+    SkipReason::NoTcpPort.with_detail(
         "its containers declare no port and no Service targets one by number: declare the port, or list it in groupage.dev/ports",
     )
 }

@@ -39,7 +39,7 @@ pub(super) fn plan(
     let recipes = applicable_recipes(pod, overrides);
     // The sidecar must not use a port of a known server, even if the server's recipe is not
     // applied.
-    numbers.take(recipe::find(pod, None).iter().flat_map(RecipeMatch::all_ports))?;
+    numbers.reserve(recipe::find_matches(pod, None).iter().flat_map(RecipeMatch::all_ports))?;
     let options = CaptureOptions::new(pod, context, overrides, redirect, &recipes);
     let mut decided: Vec<PortDecision> = candidates.into_iter().map(|port| options.decide(port)).collect();
     let mut plan = CapturePlan::default();
@@ -58,7 +58,9 @@ pub(super) fn plan(
     }
     plan.warn_options(&options);
     if plan.ports.len() > ports::CAPTURED_MAX {
-        return Err(SkipReason::TooLarge.because(format!("more than {} ports would be captured", ports::CAPTURED_MAX)));
+        return Err(
+            SkipReason::TooLarge.with_detail(format!("more than {} ports would be captured", ports::CAPTURED_MAX))
+        );
     }
     Ok(plan)
 }
@@ -69,7 +71,7 @@ fn applicable_recipes(pod: &Value, overrides: &InjectionSettings) -> Vec<RecipeM
     match overrides.recipe {
         _ if overrides.app_listen.is_some() || overrides.capture != CaptureMode::Auto => Vec::new(),
         RecipeChoice::None => Vec::new(),
-        RecipeChoice::Auto => recipe::find(pod, None),
-        RecipeChoice::Named(name) => recipe::find(pod, Some(name)),
+        RecipeChoice::Auto => recipe::find_matches(pod, None),
+        RecipeChoice::Named(name) => recipe::find_matches(pod, Some(name)),
     }
 }

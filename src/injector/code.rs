@@ -37,7 +37,7 @@ impl InjectionErrorCode {
 
     /// Returns the reason why the error is not ignored.
     #[must_use]
-    pub const fn why(self) -> &'static str {
+    pub const fn rationale(self) -> &'static str {
         match self {
             Self::BadValue => "a partial injection would differ from the request, so nothing is injected",
             Self::UnknownKey => {

@@ -31,14 +31,14 @@ pub struct InjectionContext {
     pub controller: Option<ControllerEndpoint>,
     /// `true` if a pod without an injection key is injected: the chart's default in a cluster,
     /// always `true` for a file passed to `groupage inject`.
-    pub unless_disabled: bool,
+    pub inject_by_default: bool,
     /// Origin of the objects.
     pub view: ObjectSource,
     /// Use of capture mode `Redirect`.
     pub redirect: RedirectUse,
     /// `true` if every kubelet runs native sidecars and Services resolve their port names
     /// (Kubernetes 1.33).
-    pub native: bool,
+    pub supports_native_sidecars: bool,
     /// Random token for the drain hook. `None` derives the token from the template, so that the
     /// same file yields the same output.
     pub token: Option<String>,

@@ -13,16 +13,20 @@ use serde_json::{Map, Value};
 use super::access::text;
 
 /// Returns a hash of each field of a container.
-pub(super) fn fields(container: &Value) -> BTreeMap<String, String> {
+pub(super) fn field_hashes(container: &Value) -> BTreeMap<String, String> {
     let hash = |value: &Value| blake3::hash(value.to_string().as_bytes()).to_hex().chars().take(8).collect();
     container.as_object().into_iter().flatten().map(|(key, value)| (key.clone(), hash(value))).collect()
 }
 
 /// Merges the existing container `there` with the desired container `wanted`. `before` are the
 /// field hashes of the container that the earlier pass wrote.
-pub(super) fn container(there: Option<&Value>, wanted: Value, before: Option<&BTreeMap<String, String>>) -> Value {
+pub(super) fn merge_container(
+    there: Option<&Value>,
+    wanted: Value,
+    before: Option<&BTreeMap<String, String>>,
+) -> Value {
     let (Some(Value::Object(there)), Some(before)) = (there, before) else { return wanted };
-    let hashes = fields(&wanted);
+    let hashes = field_hashes(&wanted);
     let Value::Object(wanted) = wanted else { return wanted };
     let mut merged: Map<String, Value> = there.clone();
     merged.retain(|key, _| wanted.contains_key(key) || !before.contains_key(key));
@@ -45,7 +49,7 @@ pub(super) fn container(there: Option<&Value>, wanted: Value, before: Option<&BT
 }
 
 /// Returns the existing volume or hook if it covers the desired one, otherwise the desired one.
-pub(super) fn covered(there: Option<&Value>, wanted: Value) -> Value {
+pub(super) fn existing_or(there: Option<&Value>, wanted: Value) -> Value {
     there.filter(|there| covers(there, &wanted)).cloned().unwrap_or(wanted)
 }
 
@@ -79,21 +83,21 @@ mod tests {
     #[test]
     fn what_is_wanted_as_before_stays_as_others_have_made_it() {
         let wanted = json!({"image": "a", "env": [{"name": "GROUPAGE_X", "value": "1"}], "ports": [1]});
-        let before = fields(&wanted);
+        let before = field_hashes(&wanted);
         let there = json!({"image": "mirror/a", "env": [{"name": "GROUPAGE_X", "value": "1"}, {"name": "P"}], "ports": [1], "tty": false});
-        assert_eq!(container(Some(&there), wanted.clone(), Some(&before)), there);
-        assert_eq!(container(Some(&there), wanted.clone(), None), wanted);
-        assert_eq!(container(None, wanted.clone(), Some(&before)), wanted);
+        assert_eq!(merge_container(Some(&there), wanted.clone(), Some(&before)), there);
+        assert_eq!(merge_container(Some(&there), wanted.clone(), None), wanted);
+        assert_eq!(merge_container(None, wanted.clone(), Some(&before)), wanted);
     }
 
     #[test]
     fn what_is_wanted_otherwise_is_written_and_what_others_added_stays() {
         let before =
-            fields(&json!({"image": "a", "env": [{"name": "GROUPAGE_X", "value": "1"}], "ports": [1], "old": 1}));
+            field_hashes(&json!({"image": "a", "env": [{"name": "GROUPAGE_X", "value": "1"}], "ports": [1], "old": 1}));
         let there = json!({"image": "mirror/a", "env": [{"name": "P"}, {"name": "GROUPAGE_X", "value": "1"}], "ports": [1], "old": 1, "tty": false});
         let wanted = json!({"image": "a", "env": [{"name": "GROUPAGE_Y", "value": "2"}], "ports": [1, 2]});
         assert_eq!(
-            container(Some(&there), wanted, Some(&before)),
+            merge_container(Some(&there), wanted, Some(&before)),
             json!({"image": "mirror/a", "env": [{"name": "GROUPAGE_Y", "value": "2"}, {"name": "P"}], "ports": [1, 2], "tty": false})
         );
     }
@@ -102,8 +106,8 @@ mod tests {
     fn a_volume_with_defaults_filled_in_stays_and_another_does_not() {
         let wanted = json!({"name": "v", "projected": {"sources": [{"a": 1}]}});
         let filled = json!({"name": "v", "projected": {"defaultMode": 420, "sources": [{"a": 1, "b": 2}]}});
-        assert_eq!(covered(Some(&filled), wanted.clone()), filled);
+        assert_eq!(existing_or(Some(&filled), wanted.clone()), filled);
         let more = json!({"name": "v", "projected": {"sources": [{"a": 1}, {"secret": "x"}]}});
-        assert_eq!(covered(Some(&more), wanted.clone()), wanted);
+        assert_eq!(existing_or(Some(&more), wanted.clone()), wanted);
     }
 }

@@ -38,7 +38,7 @@ impl InjectionSettings {
         match self.native {
             NativeSidecar::Always => true,
             NativeSidecar::Never => false,
-            NativeSidecar::Auto => context.native,
+            NativeSidecar::Auto => context.supports_native_sidecars,
         }
     }
 }

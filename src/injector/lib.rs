@@ -56,18 +56,18 @@ mod tests;
 
 use serde_json::Value;
 
-pub use bypass::around;
+pub use bypass::current_bypasses;
 pub use code::InjectionErrorCode;
 pub use context::{
     ControllerEndpoint, InjectionContext, NamedPolicy, NamedProfile, Namespace, ObjectSource, RedirectUse,
     SidecarDefaults, Workload,
 };
-pub use policy::settings;
+pub use policy::runtime_config;
 pub use recipe::merged_calls;
 pub use referrers::KINDS as REFERRERS;
 pub use service_fix::{ServiceFix, name_ports, remedy, service_fixes};
 pub use skip::SkipReason;
-pub use template::{TemplateLocation, places};
+pub use template::{TemplateLocation, template_locations};
 
 /// Annotation and label that enable or disable injection of a pod.
 pub const INJECT: &str = "groupage.dev/inject";
@@ -159,9 +159,9 @@ pub struct RestoredPod {
 #[must_use]
 pub fn inject(pod: &Value, context: &InjectionContext) -> InjectionOutcome {
     let before = undo::uninject(pod);
-    let known = status::InjectionStatus::of(pod);
+    let known = status::InjectionStatus::from_pod(pod);
     let original = before.as_ref().map_or(pod, |before| &before.pod);
-    match opt_in::asked(original, context) {
+    match opt_in::decide(original, context) {
         Ok(None) => {}
         Ok(Some(mut skipped)) => {
             if before.is_some() {

@@ -24,18 +24,19 @@ use crate::api::v1alpha1::{CaptureMode, PortRef};
 ///
 /// # Errors
 /// Returns the names of the remaining containers if several qualify.
-pub(super) fn choose(
+pub(super) fn select_container(
     pod: &Value,
     known: Option<&InjectionStatus>,
     objects: &[Value],
     app_listen: &AppListen,
     wanted: &[PortRef],
 ) -> Result<Option<String>, Vec<String>> {
-    let mut left: Vec<&Value> = ports::applications(pod).collect();
-    let declares = |own: &Value, numbers: &[u16]| ports::of_container(own).any(|port| numbers.contains(&port.number));
-    let stands = |own: &Value| app_listen.knobs.iter().any(|one| argument_edit::stands(own, one));
-    let captured = |own: &Value| ports::of_container(own).any(|port| is_wanted(&port, wanted));
-    let (dialled, bare) = (dialled(app_listen), bare(app_listen));
+    let mut left: Vec<&Value> = ports::application_containers(pod).collect();
+    let declares =
+        |own: &Value, numbers: &[u16]| ports::container_ports(own).any(|port| numbers.contains(&port.number));
+    let stands = |own: &Value| app_listen.knobs.iter().any(|one| argument_edit::has_setting(own, one));
+    let captured = |own: &Value| ports::container_ports(own).any(|port| is_wanted(&port, wanted));
+    let (dialled, bare) = (address_ports(app_listen), bare_numbers(app_listen));
     retain_if_any(&mut left, |own| declares(own, &dialled));
     retain_if_any(&mut left, |own| declares(own, &bare));
     retain_if_any(&mut left, stands);
@@ -50,7 +51,7 @@ pub(super) fn choose(
     // A port that is referred to but declared by no container may belong to any of them, including
     // one that declares no port. Containers with ports are then not preferred.
     let led_to = || wanted_numbers(wanted).chain(referrers::numbers(pod, objects, true)).collect::<Vec<u16>>();
-    let declared = ports::applications(pod).any(|own| declares(own, &dialled));
+    let declared = ports::application_containers(pod).any(|own| declares(own, &dialled));
     if declared || !dialled.iter().any(|number| led_to().contains(number)) {
         retain_if_any(&mut left, captured);
     }
@@ -66,14 +67,14 @@ pub(super) fn choose(
 pub(super) fn unused_app_listen(
     app_listen: &AppListen,
     container: &str,
-    wish: CaptureMode,
+    requested: CaptureMode,
     planned: &[PlannedPort],
 ) -> Vec<String> {
     let own = || planned.iter().filter(|planned| planned.port.container == container);
     let loopback: Vec<u16> =
         own().filter(|planned| planned.mode == PortCapture::Loopback).map(|planned| planned.port.number).collect();
     if loopback.is_empty() {
-        let why = match wish {
+        let why = match requested {
             CaptureMode::Named => "capture is Named: remove one of the two settings",
             CaptureMode::Redirect => "capture is Redirect: remove one of the two settings",
             _ if own().next().is_none() => {
@@ -85,7 +86,7 @@ pub(super) fn unused_app_listen(
         return vec![format!("app-listen for container {container} is not used: {why}")];
     }
     let numbers: Vec<String> = loopback.iter().map(u16::to_string).collect();
-    let elsewhere = dialled(app_listen).into_iter().filter(|number| !loopback.contains(number));
+    let elsewhere = address_ports(app_listen).into_iter().filter(|number| !loopback.contains(number));
     elsewhere
         .map(|number| {
             format!(
@@ -112,13 +113,13 @@ fn wanted_numbers(wanted: &[PortRef]) -> impl Iterator<Item = u16> + '_ {
 
 /// Returns the ports of the addresses among an override's values: `127.0.0.1:8080`,
 /// `http://[::1]:8080/x`.
-fn dialled(app_listen: &AppListen) -> Vec<u16> {
+fn address_ports(app_listen: &AppListen) -> Vec<u16> {
     values(app_listen).filter_map(port_of).collect()
 }
 
 /// Returns the values that consist of a number alone, as in `--port=8080`. Such a number is a port
 /// only if a container declares it.
-fn bare(app_listen: &AppListen) -> Vec<u16> {
+fn bare_numbers(app_listen: &AppListen) -> Vec<u16> {
     values(app_listen).filter_map(|value| value.parse().ok()).collect()
 }
 
@@ -144,13 +145,13 @@ fn port_of(value: &str) -> Option<u16> {
 /// Formats the names of the application's containers for a sentence.
 pub(super) fn applications(pod: &Value) -> String {
     let names: Vec<String> =
-        ports::applications(pod).filter_map(|own| text(own, &["name"])).map(str::to_owned).collect();
+        ports::application_containers(pod).filter_map(|own| text(own, &["name"])).map(str::to_owned).collect();
     listed(&names)
 }
 
 /// Returns `true` if the pod has an application container of this name.
 pub(super) fn is_application(pod: &Value, name: &str) -> bool {
-    ports::applications(pod).any(|own| text(own, &["name"]) == Some(name))
+    ports::application_containers(pod).any(|own| text(own, &["name"]) == Some(name))
 }
 
 #[cfg(test)]
@@ -162,7 +163,7 @@ mod tests {
     fn chosen(containers: &Value, app_listen: &str) -> Result<Option<String>, Vec<String>> {
         let service = json!({"kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": {"app": "x"}, "ports": [{"port": 80, "targetPort": 7000}]}});
         let pod = json!({"metadata": {"labels": {"app": "x"}}, "spec": {"containers": containers}});
-        choose(&pod, None, &[service], &AppListen::parse(app_listen).unwrap(), &[])
+        select_container(&pod, None, &[service], &AppListen::parse(app_listen).unwrap(), &[])
     }
 
     fn one(name: &str) -> Result<Option<String>, Vec<String>> {

@@ -17,7 +17,7 @@ pub(super) fn shown(value: &Value) -> String {
 
 /// Returns a hint for a value that YAML does not parse as a string, which the API server would
 /// reject.
-pub(super) fn unquoted(value: &Value) -> &'static str {
+pub(super) fn quoting_hint(value: &Value) -> &'static str {
     if value.is_string() { "" } else { "; annotation and label values are strings: put it in quotes" }
 }
 

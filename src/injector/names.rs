@@ -12,7 +12,7 @@ pub(super) const HANDLERS: [&str; 5] =
 /// Probes of a container.
 pub(super) const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
 /// Path prefix of the sidecar's drain endpoint, which the kubelet calls; the token follows.
-pub(super) const DRAIN: &str = "/drain/";
+pub(super) const DRAIN_PATH: &str = "/drain/";
 /// Environment variable with the token that authenticates the drain hook.
 pub(super) const DRAIN_TOKEN: &str = "GROUPAGE_DRAIN_TOKEN";
 /// Path prefix of the sidecar's connect endpoint, which reports whether an application port accepts
@@ -44,7 +44,7 @@ pub(super) const MADE_IN_CONTAINERS: [&str; 3] = ["env", "args", "lifecycle"];
 
 /// Returns `true` if the name has the form of a name that an injection assigns. The original name
 /// is then unknown.
-pub(super) fn is_given(name: &str) -> bool {
+pub(super) fn is_assigned_name(name: &str) -> bool {
     name.strip_prefix(RENAMED_PREFIX).is_some_and(|rest| {
         rest.starts_with(|first: char| first.is_ascii_digit()) && rest.bytes().all(|b| b.is_ascii_digit() || b == b'-')
     })

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::access::at;
-use super::message::{shown, unquoted};
+use super::message::{quoting_hint, shown};
 use super::{AnnotationError, INJECT, InjectionContext, InjectionErrorCode, KeyLocation, SkipReason, SkippedPod};
 
 /// Returns `true` for a value that enables injection in an annotation or label of a pod.
@@ -17,7 +17,7 @@ pub(super) fn is_enabled_value(word: &str) -> bool {
 /// # Errors
 /// The deciding value neither enables nor disables injection. The lower levels are then not
 /// consulted.
-pub(super) fn asked(pod: &Value, context: &InjectionContext) -> Result<Option<SkippedPod>, AnnotationError> {
+pub(super) fn decide(pod: &Value, context: &InjectionContext) -> Result<Option<SkippedPod>, AnnotationError> {
     let own = |holder, map| Some((holder, at(pod, &["metadata", map, INJECT]).clone()));
     let namespaces = context.namespace.labels.get(INJECT).map(|word| Value::from(word.as_str()));
     let said = [
@@ -28,9 +28,9 @@ pub(super) fn asked(pod: &Value, context: &InjectionContext) -> Result<Option<Sk
     let Some((holder, value)) = said.into_iter().flatten().find(|(_, value)| !value.is_null()) else {
         let nobody = || {
             SkipReason::NotEnabled
-                .because(format!("injection is not enabled: annotate the pod template with {INJECT}: enabled"))
+                .with_detail(format!("injection is not enabled: annotate the pod template with {INJECT}: enabled"))
         };
-        return Ok((!context.unless_disabled).then(nobody));
+        return Ok((!context.inject_by_default).then(nobody));
     };
     let whose = match holder {
         KeyLocation::Annotation => "annotation",
@@ -43,7 +43,7 @@ pub(super) fn asked(pod: &Value, context: &InjectionContext) -> Result<Option<Sk
     match value.as_str().map(|word| (word, word.trim().to_ascii_lowercase())) {
         Some((word, _)) if is_enabled_value(word) && exact(word) => Ok(None),
         Some((_, lower)) if matches!(lower.as_str(), "disabled" | "false") => {
-            Ok(Some(SkipReason::Disabled.because(format!("the {whose} {INJECT} is {value}"))))
+            Ok(Some(SkipReason::Disabled.with_detail(format!("the {whose} {INJECT} is {value}"))))
         }
         _ => Err(AnnotationError {
             code: InjectionErrorCode::BadValue,
@@ -52,7 +52,7 @@ pub(super) fn asked(pod: &Value, context: &InjectionContext) -> Result<Option<Sk
             message: format!(
                 "the {whose} {INJECT} is {}; expected enabled or disabled (or true and false){}",
                 shown(&value),
-                unquoted(&value)
+                quoting_hint(&value)
             ),
         }),
     }

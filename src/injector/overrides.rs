@@ -28,16 +28,16 @@ pub(super) fn read(
     context: &InjectionContext,
 ) -> Result<(InjectionSettings, Vec<String>), Vec<AnnotationError>> {
     let mut reader = AnnotationReader::new(pod);
-    let mut warnings = reader.unknown();
+    let mut warnings = reader.check_keys();
     let own = reader.values();
-    let policy = policy::choose(pod, context, own.policy.as_deref(), &mut warnings).cloned();
+    let policy = policy::select_policy(pod, context, own.policy.as_deref(), &mut warnings).cloned();
     let under = policy.as_ref().and_then(|policy| policy.spec.injection.clone()).unwrap_or_default();
     let ports = own.ports.unwrap_or_else(|| valid_ports(under.ports));
-    let settle = |app_listen: AppListen| settled(app_listen, pod, known, &context.referrers, &ports);
+    let settle = |app_listen: AppListen| with_container(app_listen, pod, known, &context.referrers, &ports);
     let app_listen = own.app_listen.map(settle).and_then(|settled| match settled {
         Ok(app_listen) => Some(app_listen),
         Err(allowed) => {
-            reader.refuse("app-listen", &allowed);
+            reader.record_invalid("app-listen", &allowed);
             None
         }
     });
@@ -54,9 +54,9 @@ pub(super) fn read(
         ports,
         app_listen,
         recipe,
-        cpu_request: own.cpu_request.or_else(|| valid(under.cpu_request, |text| CPU.holds(text))),
-        memory_request: own.memory_request.or_else(|| valid(under.memory_request, |text| MEMORY.holds(text))),
-        memory_limit: own.memory_limit.or_else(|| valid(under.memory_limit, |text| MEMORY.holds(text))),
+        cpu_request: own.cpu_request.or_else(|| valid(under.cpu_request, |text| CPU.contains(text))),
+        memory_request: own.memory_request.or_else(|| valid(under.memory_request, |text| MEMORY.contains(text))),
+        memory_limit: own.memory_limit.or_else(|| valid(under.memory_limit, |text| MEMORY.contains(text))),
         log_level: own
             .log_level
             .or_else(|| valid(under.log_level, config::is_log_level))
@@ -93,7 +93,7 @@ fn valid_ports(ports: Option<Vec<PortRef>>) -> Vec<PortRef> {
 ///
 /// # Errors
 /// Returns a description of the values that are valid in this pod.
-fn settled(
+fn with_container(
     app_listen: AppListen,
     pod: &Value,
     known: Option<&InjectionStatus>,
@@ -103,7 +103,7 @@ fn settled(
     let container = match &app_listen.container {
         Some(wanted) if listen_target::is_application(pod, wanted) => Some(wanted.clone()),
         Some(_) => return Err(format!("a container of the application: {}", listen_target::applications(pod))),
-        None => listen_target::choose(pod, known, objects, &app_listen, ports).map_err(|left| {
+        None => listen_target::select_container(pod, known, objects, &app_listen, ports).map_err(|left| {
             format!("CONTAINER/ in front: it could apply to each of the containers {}", message::listed(&left))
         })?,
     };
@@ -119,7 +119,7 @@ fn or_of_policy(
     settle: impl Fn(AppListen) -> Result<AppListen, String>,
     warnings: &mut Vec<String>,
 ) -> Option<AppListen> {
-    let read = AppListen::of_policy(text);
+    let read = AppListen::parse_policy(text);
     if read.is_none() && AppListen::parse(text).is_some() {
         warnings.push(format!("appListen of policy {name} is not used: {POLICY_LISTENS}"));
     }

@@ -22,7 +22,7 @@ pub(super) enum PortCapture {
 pub(super) struct PlannedPort {
     pub(super) port: PortCandidate,
     /// Other names of the same port number, which moved with it.
-    pub(super) also: Vec<String>,
+    pub(super) other_names: Vec<String>,
     pub(super) mode: PortCapture,
     /// Port number of the sidecar's listener. With `Loopback` it equals the application's port
     /// number, on the pod's addresses.
@@ -40,7 +40,7 @@ pub(super) struct PlannedPort {
 impl PlannedPort {
     /// Returns the names that refer to this port. The sidecar's port has them if they were moved.
     pub(super) fn all_names(&self) -> Vec<&str> {
-        self.port.name.iter().chain(&self.also).map(String::as_str).collect()
+        self.port.name.iter().chain(&self.other_names).map(String::as_str).collect()
     }
 
     /// Returns the names that were moved to the sidecar.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::access::{at, selected};
-use super::annotation::running;
+use super::access::{at, matches_selector};
+use super::annotation::runtime_settings;
 use super::effective::InjectionSettings;
 use super::{InjectionContext, NamedPolicy, NamedProfile};
 use crate::api::v1alpha1::{BatchPolicySpec, DurationText, Mode, OpenEnum};
@@ -25,7 +25,7 @@ const SNAPSHOT_BYTES_MAX: usize = 64 << 10;
 
 /// Selects the policy of a pod: the one that it names, otherwise the oldest that selects it or
 /// targets its workload, otherwise the oldest for the whole namespace.
-pub(super) fn choose<'a>(
+pub(super) fn select_policy<'a>(
     pod: &Value,
     context: &'a InjectionContext,
     named: Option<&str>,
@@ -42,7 +42,7 @@ pub(super) fn choose<'a>(
         let found = context.policies.iter().filter(|policy| wanted(policy));
         found.min_by_key(|policy| (policy.created.as_str(), policy.name.as_str()))
     };
-    oldest(&|policy| attached(pod, context, &policy.spec)).or_else(|| oldest(&|policy| is_default(&policy.spec)))
+    oldest(&|policy| is_targeted(pod, context, &policy.spec)).or_else(|| oldest(&|policy| is_default(&policy.spec)))
 }
 
 /// Returns `true` if a policy applies to all pods of its namespace that have no other policy.
@@ -52,10 +52,10 @@ fn is_default(spec: &BatchPolicySpec) -> bool {
 
 /// Returns `true` if a policy selects this pod, or targets its workload or an object that leads to
 /// it.
-fn attached(pod: &Value, context: &InjectionContext, spec: &BatchPolicySpec) -> bool {
+fn is_targeted(pod: &Value, context: &InjectionContext, spec: &BatchPolicySpec) -> bool {
     let labels = at(pod, &["metadata", "labels"]);
     if let Some(selector) = &spec.selector {
-        return serde_json::to_value(selector).is_ok_and(|selector| selected(labels, &selector));
+        return serde_json::to_value(selector).is_ok_and(|selector| matches_selector(labels, &selector));
     }
     spec.target_refs.iter().flatten().any(|target| {
         let (Some(kind), Some(name)) = (target.kind.as_deref(), target.name.as_deref()) else { return false };
@@ -87,7 +87,7 @@ fn group(object: &Value) -> &str {
 /// Returns the initial configuration of the sidecar as JSON: the sidecar's part of the policy,
 /// overridden by the annotations. If it is too large, the sidecar starts in pass-through mode until
 /// the controller pushes the configuration.
-pub(super) fn snapshot(
+pub(super) fn initial_config_json(
     overrides: &InjectionSettings,
     context: &InjectionContext,
     warnings: &mut Vec<String>,
@@ -123,8 +123,8 @@ fn initial_config(overrides: &InjectionSettings, context: &InjectionContext) -> 
 /// the pod's annotations, of which invalid ones are ignored. `otherwise` is the mode if neither
 /// sets one.
 #[must_use]
-pub fn settings(spec: BatchPolicySpec, annotations: &BTreeMap<String, String>, otherwise: Mode) -> Value {
-    let (mode, drain) = running(annotations);
+pub fn runtime_config(spec: BatchPolicySpec, annotations: &BTreeMap<String, String>, otherwise: Mode) -> Value {
+    let (mode, drain) = runtime_settings(annotations);
     let under = spec.injection.as_ref().and_then(|injection| injection.drain_timeout.as_ref());
     let drain = drain.or_else(|| config::parse_duration(&under?.0));
     apply_annotations(spec, mode, drain, otherwise)

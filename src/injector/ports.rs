@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::access::{at, list, number, text};
-use super::names::is_given;
+use super::names::is_assigned_name;
 
 /// Containers of other proxies. Capturing their ports would break their scraping and their health
 /// checks.
@@ -38,13 +38,13 @@ pub(super) struct PortCandidate {
 }
 
 /// Returns the application's containers: all except those of other proxies.
-pub(super) fn applications(pod: &Value) -> impl Iterator<Item = &Value> {
+pub(super) fn application_containers(pod: &Value) -> impl Iterator<Item = &Value> {
     let own = |container: &&Value| text(container, &["name"]).is_some_and(|name| !PROXIES.contains(&name));
     list(pod, &["spec", "containers"]).iter().filter(own)
 }
 
 /// Returns the containers without capturable ports: other proxies and init containers.
-pub(super) fn others(pod: &Value) -> impl Iterator<Item = &Value> {
+pub(super) fn uncapturable_containers(pod: &Value) -> impl Iterator<Item = &Value> {
     proxy_containers(pod).chain(list(pod, &["spec", "initContainers"]))
 }
 
@@ -55,7 +55,7 @@ fn proxy_containers(pod: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// Returns the TCP ports that a container declares.
-pub(super) fn of_container(container: &Value) -> impl Iterator<Item = PortCandidate> + '_ {
+pub(super) fn container_ports(container: &Value) -> impl Iterator<Item = PortCandidate> + '_ {
     let name = text(container, &["name"]).unwrap_or_default();
     list(container, &["ports"]).iter().filter(|port| is_tcp(port)).filter_map(move |port| {
         Some(PortCandidate {
@@ -69,7 +69,7 @@ pub(super) fn of_container(container: &Value) -> impl Iterator<Item = PortCandid
 
 /// Returns every TCP port that a container of the pod declares.
 pub(super) fn declared(pod: &Value) -> impl Iterator<Item = PortCandidate> + '_ {
-    applications(pod).chain(others(pod)).flat_map(of_container)
+    application_containers(pod).chain(uncapturable_containers(pod)).flat_map(container_ports)
 }
 
 /// Returns `true` if the number is a port of Istio's proxy, to which Istio points the probes that
@@ -98,21 +98,21 @@ pub(super) fn non_tcp_ports(container: &Value) -> impl Iterator<Item = (u16, &st
 /// the first application container with the name can move it. Ports of applications can be renamed,
 /// those of another proxy cannot, and such a port would be found before the sidecar's. A plain
 /// sidecar is found before every native one.
-pub(super) fn unmovable(pod: &Value, port: &PortCandidate, native: bool) -> Option<String> {
+pub(super) fn immovable_reason(pod: &Value, port: &PortCandidate, native: bool) -> Option<String> {
     let PortCandidate { container, name, number, .. } = port;
     let Some(name) = name else {
         return Some(format!("port {number} of container {container} has no name that can be moved to the sidecar"));
     };
-    let has = |other: &&Value| of_container(other).any(|port| port.name.as_ref() == Some(name));
+    let has = |other: &&Value| container_ports(other).any(|port| port.name.as_ref() == Some(name));
     let name_of = |container: &Value| text(container, &["name"]).unwrap_or_default().to_owned();
-    let first = applications(pod).flat_map(of_container).find(|first| first.name.as_ref() == Some(name));
+    let first = application_containers(pod).flat_map(container_ports).find(|first| first.name.as_ref() == Some(name));
     if let Some(first) = first.filter(|first| (&first.container, first.number) != (container, *number)) {
         return Some(format!(
             "port name {name} resolves to port {} of container {} first, so port {number} of {container} is reachable only by number",
             first.number, first.container
         ));
     }
-    if is_given(name) {
+    if is_assigned_name(name) {
         return Some(format!(
             "port {number} of container {container} is named {name}, which is a name that an injection assigns, and its original name is not recorded"
         ));

@@ -8,10 +8,10 @@
 use serde_json::Value;
 
 use super::access::{at, number, text};
-use super::names::{CONNECT_PATH, DRAIN, HANDLERS};
+use super::names::{CONNECT_PATH, DRAIN_PATH, HANDLERS};
 
 /// Returns the port numbers, each once, in the order of the handlers.
-pub(super) fn by_itself(container: &Value) -> Vec<u16> {
+pub(super) fn probe_ports(container: &Value) -> Vec<u16> {
     let mut found = Vec::new();
     for handler in HANDLERS {
         for kind in ["httpGet", "tcpSocket", "grpc"] {
@@ -20,7 +20,7 @@ pub(super) fn by_itself(container: &Value) -> Vec<u16> {
             let elsewhere = text(way, &["host"]).is_some_and(|host| !host.is_empty());
             // A leftover of an injection without an undo record: the port is the sidecar's.
             let ours =
-                text(way, &["path"]).is_some_and(|path| path.starts_with(CONNECT_PATH) || path.starts_with(DRAIN));
+                text(way, &["path"]).is_some_and(|path| path.starts_with(CONNECT_PATH) || path.starts_with(DRAIN_PATH));
             let dialled = number(at(way, &["port"])).filter(|number| !elsewhere && !ours && !found.contains(number));
             found.extend(dialled);
         }
@@ -51,7 +51,7 @@ mod tests {
             "readinessProbe": {"httpGet": {"path": "/ready", "port": 8081.0}},
             "lifecycle": {"postStart": {"httpGet": {"path": "/warm", "port": 8081}}},
         });
-        assert_eq!(by_itself(&container), [8082, 8081, 8083]);
+        assert_eq!(probe_ports(&container), [8082, 8081, 8083]);
     }
 
     #[test]
@@ -69,6 +69,6 @@ mod tests {
             "readinessProbe": {"httpGet": {"path": "/ready", "port": "http"}},
             "lifecycle": {"preStop": {"httpGet": {"path": "/drain/x?wait", "port": 9190}}},
         });
-        assert_eq!(by_itself(&container), [] as [u16; 0]);
+        assert_eq!(probe_ports(&container), [] as [u16; 0]);
     }
 }

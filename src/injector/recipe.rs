@@ -32,16 +32,16 @@ const PYTHON_OPTIONS: [&str; 5] = ["-u", "-O", "-B", "-I", "-E"];
 
 /// Returns the recipes that match the application's containers. `wanted` restricts the result to
 /// the recipe of this name.
-pub(super) fn find(pod: &Value, wanted: Option<&str>) -> Vec<RecipeMatch> {
+pub(super) fn find_matches(pod: &Value, wanted: Option<&str>) -> Vec<RecipeMatch> {
     let is_alone = list(pod, &["spec", "containers"]).len() == 1;
-    let found = ports::applications(pod).filter_map(|container| of_container(container, wanted));
+    let found = ports::application_containers(pod).filter_map(|container| match_container(container, wanted));
     found.map(|found| RecipeMatch { is_alone, ..found }).collect()
 }
 
 /// Returns one line for each known server in a captured container, with the calls that are merged.
 #[must_use]
 pub fn merged_calls(pod: &Value, is_captured: impl Fn(&str) -> bool) -> Vec<String> {
-    find(pod, None)
+    find_matches(pod, None)
         .iter()
         .filter(|found| is_captured(&found.container))
         .map(|found| format!("container {}: {}: {}", found.container, found.name(), found.merges()))
@@ -62,7 +62,7 @@ pub(super) fn named_server(container: &Value) -> Option<&'static str> {
     names.next()
 }
 
-fn of_container(container: &Value, wanted: Option<&str>) -> Option<RecipeMatch> {
+fn match_container(container: &Value, wanted: Option<&str>) -> Option<RecipeMatch> {
     let recipes = || RECIPES.iter().filter(|recipe| wanted.is_none_or(|name| recipe.name == name));
     let commands = command::commands(container);
     // A server that runs only under a condition is ambiguous: another one may own the port.

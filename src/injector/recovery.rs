@@ -11,20 +11,20 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::access::{at, at_mut, list, map_mut, number, text};
-use super::names::{CONNECT_PATH, DRAIN, PROBES, is_given};
+use super::names::{CONNECT_PATH, DRAIN_PATH, PROBES, is_assigned_name};
 use super::ports::{self, is_tcp};
 use super::status::{InjectionStatus, UndoRecord};
 
 /// Reverts the changes that can be derived from the sidecar container alone.
-pub(super) fn restore(pod: &mut Value, sidecar: &Value) {
+pub(super) fn restore_without_record(pod: &mut Value, sidecar: &Value) {
     let args: Vec<&str> = list(sidecar, &["args"]).iter().filter_map(Value::as_str).collect();
     let after = |flag: &'static str| args.windows(2).filter(move |pair| pair[0] == flag).map(|pair| pair[1]);
     let metrics = after("--metrics").find_map(|address| address.rsplit_once(':')?.1.parse::<u16>().ok());
     // Versions before 0.2 wrote the flag and its value as two words.
     let captures = args.iter().filter_map(|arg| arg.strip_prefix("--capture=")).chain(after("--capture"));
-    let moved: Vec<(u16, Vec<&str>)> = captures.filter_map(|capture| moved(capture, sidecar)).collect();
+    let moved: Vec<(u16, Vec<&str>)> = captures.filter_map(|capture| moved_names(capture, sidecar)).collect();
     let applications: Vec<String> =
-        ports::applications(pod).filter_map(|own| text(own, &["name"])).map(str::to_owned).collect();
+        ports::application_containers(pod).filter_map(|own| text(own, &["name"])).map(str::to_owned).collect();
     let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);
     for own in containers.into_iter().flatten() {
         if !text(own, &["name"]).is_some_and(|name| applications.iter().any(|application| application == name)) {
@@ -40,7 +40,7 @@ pub(super) fn restore(pod: &mut Value, sidecar: &Value) {
 
 /// Returns a captured port number and the names that were moved with it. The sidecar's listener
 /// port has these names.
-fn moved<'a>(capture: &str, sidecar: &'a Value) -> Option<(u16, Vec<&'a str>)> {
+fn moved_names<'a>(capture: &str, sidecar: &'a Value) -> Option<(u16, Vec<&'a str>)> {
     let (captured, listen) = capture.rsplit_once('@')?;
     let captured = captured.rsplit_once(':')?.1.parse().ok()?;
     let listen: u16 = listen.parse().ok()?;
@@ -59,7 +59,7 @@ fn restore_names(own: &mut Value, captured: u16, names: &[&str]) {
     for port in ports.into_iter().flatten() {
         let is_ours = is_tcp(port)
             && number(at(port, &["containerPort"])) == Some(captured)
-            && text(port, &["name"]).is_some_and(is_given);
+            && text(port, &["name"]).is_some_and(is_assigned_name);
         if is_ours && let Some(name) = names.next() {
             port["name"] = json!(name);
         }
@@ -68,7 +68,7 @@ fn restore_names(own: &mut Value, captured: u16, names: &[&str]) {
 
 /// Removes a drain hook.
 fn remove_drain_hook(own: &mut Value, metrics: u16) {
-    if !is_sidecar_handler(at(own, &["lifecycle", "preStop"]), DRAIN, metrics) {
+    if !is_sidecar_handler(at(own, &["lifecycle", "preStop"]), DRAIN_PATH, metrics) {
         return;
     }
     let lifecycle = map_mut(own, &["lifecycle"]);
@@ -100,7 +100,7 @@ fn is_sidecar_handler(handler: &Value, path: &str, metrics: u16) -> bool {
 
 /// Returns the undo record with the current names of renamed containers, as far as the changes in
 /// them identify each one.
-pub(super) fn follow(pod: &Value, status: &InjectionStatus) -> UndoRecord {
+pub(super) fn resolve_renamed_containers(pod: &Value, status: &InjectionStatus) -> UndoRecord {
     let mut undo = status.undo.clone();
     let mut known: BTreeSet<String> = status.capture.iter().map(|captured| captured.container.clone()).collect();
     known.extend(container_names_mut(&mut undo).into_iter().map(|name| name.clone()));
@@ -144,7 +144,7 @@ fn has_recorded_changes(own: &Value, was: &str, undo: &UndoRecord) -> bool {
     }
     let path = |keys: &[&str]| text(own, keys).unwrap_or_default();
     if undo.hooks.iter().any(|hook| hook.container == was) {
-        return path(&["lifecycle", "preStop", "httpGet", "path"]).starts_with(DRAIN);
+        return path(&["lifecycle", "preStop", "httpGet", "path"]).starts_with(DRAIN_PATH);
     }
     let mut probes = undo.probes.iter().filter(|probe| probe.container == was);
     let mut env = undo.env.iter().filter(|variable| variable.container == was);

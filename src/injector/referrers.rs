@@ -6,7 +6,7 @@ mod egress;
 use serde_json::Value;
 
 use super::Namespace;
-use super::access::{at, labelled, list, number, selected, text, whole};
+use super::access::{as_integer, at, list, matches_labels, matches_selector, number, text};
 use super::ports::{PortCandidate, is_tcp};
 
 /// Mesh annotations that refer to application ports by number.
@@ -68,7 +68,7 @@ const ADDED_LATER: [&str; 4] = [
 
 /// Returns `true` if a Service selects pods with these labels, or some of the pods of a template
 /// with these labels.
-fn leads_to(labels: &Value, selector: &Value) -> bool {
+fn selects_labels(labels: &Value, selector: &Value) -> bool {
     let is_added = |key: &str| ADDED_LATER.contains(&key) && labels.get(key).is_none();
     selector.as_object().is_some_and(|wanted| {
         let stands = |(key, value): (&String, &Value)| labels.get(key) == Some(value);
@@ -84,33 +84,33 @@ pub(super) fn selects(object: &Value, labels: &Value) -> bool {
             let selector = at(object, &["spec", "selector"]);
             let is_empty = selector.as_object().is_none_or(serde_json::Map::is_empty);
             // The endpoints of a Service without a selector are managed externally.
-            !is_empty && text(object, &["spec", "type"]) != Some("ExternalName") && leads_to(labels, selector)
+            !is_empty && text(object, &["spec", "type"]) != Some("ExternalName") && selects_labels(labels, selector)
         }
         Some("InferencePool") => {
             let selector = at(object, &["spec", "selector"]);
             // v1 has `matchLabels`; in v1alpha2 the selector is the map of labels.
             let labels_wanted = selector.get("matchLabels").filter(|wanted| wanted.is_object()).unwrap_or(selector);
-            labels_wanted.as_object().is_some_and(|wanted| !wanted.is_empty()) && labelled(labels, labels_wanted)
+            labels_wanted.as_object().is_some_and(|wanted| !wanted.is_empty()) && matches_labels(labels, labels_wanted)
         }
         Some("NetworkPolicy") => {
             let types = list(object, &["spec", "policyTypes"]);
             (types.is_empty() || types.iter().any(|word| word == "Ingress"))
-                && selected(labels, at(object, &["spec", "podSelector"]))
+                && matches_selector(labels, at(object, &["spec", "podSelector"]))
         }
         // Without an endpoint selector the policy applies to nodes.
         Some("CiliumNetworkPolicy" | "CiliumClusterwideNetworkPolicy") => {
             let selector = at(object, &["spec", "endpointSelector"]);
-            selector.is_object() && egress::chosen(selector, labels)
+            selector.is_object() && egress::selects_endpoint(selector, labels)
         }
         // Istio's kinds. Without a selector they apply to the whole namespace; with `targetRefs`
         // they apply to its gateways.
         Some("AuthorizationPolicy" | "PeerAuthentication") => {
-            at(object, &["spec", "targetRefs"]).is_null() && selected(labels, at(object, &["spec", "selector"]))
+            at(object, &["spec", "targetRefs"]).is_null() && matches_selector(labels, at(object, &["spec", "selector"]))
         }
         // Linkerd's `Server`. Other projects have kinds of the same name.
         Some("Server") => {
             let selector = at(object, &["spec", "podSelector"]);
-            selector.is_object() && selected(labels, selector)
+            selector.is_object() && matches_selector(labels, selector)
         }
         _ => false,
     }
@@ -120,11 +120,11 @@ pub(super) fn selects(object: &Value, labels: &Value) -> bool {
 /// policy.
 pub(super) fn restricts_port(object: &Value, number: u16) -> bool {
     let kind = text(object, &["kind"]).unwrap_or_default();
-    ruled(object, kind).iter().any(|(first, last)| (*first..=*last).contains(&number))
+    restricted_ranges(object, kind).iter().any(|(first, last)| (*first..=*last).contains(&number))
 }
 
 /// Returns the referrers of this port. `namespace` is the pod's; its name is empty if unknown.
-pub(super) fn of<'a>(
+pub(super) fn find<'a>(
     port: &PortCandidate,
     pod: &Value,
     namespace: &Namespace,
@@ -138,7 +138,7 @@ pub(super) fn of<'a>(
         let names =
             |ranges: Vec<(u16, u16)>| ranges.iter().any(|(first, last)| (*first..=*last).contains(&port.number));
         let selects = selects(object, labels) && !is_for_other_namespace(object, namespace);
-        if names(egress::ruled(object, labels)) || (selects && names(ruled(object, kind))) {
+        if names(egress::restricted_ranges(object, labels)) || (selects && names(restricted_ranges(object, kind))) {
             found.rules.push(format!("{}/{name} lists port {}", kind.to_ascii_lowercase(), port.number));
         }
         if !selects {
@@ -169,7 +169,8 @@ pub(super) fn of<'a>(
 /// Returns `true` if a cluster-wide policy applies to the pods of another namespace only.
 fn is_for_other_namespace(object: &Value, namespace: &Namespace) -> bool {
     let wanted = at(object, &["spec", "endpointSelector", "matchLabels"]).as_object();
-    let mut wanted = wanted.into_iter().flatten().filter(|(key, _)| egress::bare(key) == CILIUMS_NAMESPACE);
+    let mut wanted =
+        wanted.into_iter().flatten().filter(|(key, _)| egress::strip_source_prefix(key) == CILIUMS_NAMESPACE);
     !namespace.name.is_empty() && wanted.any(|(_, name)| *name != namespace.name)
 }
 
@@ -182,7 +183,7 @@ pub(super) fn numbers(pod: &Value, objects: &[Value], headless: bool) -> Vec<u16
     for object in objects.iter().filter(|object| selects(object, labels)) {
         match text(object, &["kind"]) {
             Some("Service") if headless || !is_headless(object) => {
-                found.extend(service_ports(object).filter_map(|port| number(target(port))));
+                found.extend(service_ports(object).filter_map(|port| number(target_port(port))));
             }
             Some("InferencePool") => found.extend(pool_numbers(object)),
             _ => {}
@@ -199,7 +200,7 @@ pub(super) fn by_number(object: &Value, wanted: u16) -> Vec<(usize, u16)> {
     }
     let entries = list(object, &["spec", "ports"]).iter().enumerate();
     entries
-        .filter(|(_, entry)| is_tcp(entry) && number(target(entry)) == Some(wanted))
+        .filter(|(_, entry)| is_tcp(entry) && number(target_port(entry)) == Some(wanted))
         .filter_map(|(index, entry)| Some((index, number(at(entry, &["port"]))?)))
         .collect()
 }
@@ -210,29 +211,29 @@ fn add_service_references(object: &Value, name: &str, port: &PortCandidate, foun
         if is_headless(object) {
             // Clients of a headless Service resolve the pod's address and connect to a port of
             // their own choice.
-            if number(at(entry, &["port"])) == Some(port.number) || number(target(entry)) == Some(port.number) {
+            if number(at(entry, &["port"])) == Some(port.number) || number(target_port(entry)) == Some(port.number) {
                 let text = format!("clients of the headless svc/{name}:{shown} connect to port {}", port.number);
                 found.by_number.push(NumericReference { text, may_name: false });
             }
-        } else if number(target(entry)) == Some(port.number) {
+        } else if number(target_port(entry)) == Some(port.number) {
             let text = format!("svc/{name}:{shown} has the number {} as targetPort", port.number);
             found.by_number.push(NumericReference { text, may_name: true });
-        } else if target(entry).as_str().is_some() && target(entry).as_str() == port.name.as_deref() {
+        } else if target_port(entry).as_str().is_some() && target_port(entry).as_str() == port.name.as_deref() {
             found.by_name.push(format!("svc/{name}:{shown}"));
         }
     }
 }
 
 /// Returns the ranges of port numbers in a policy or mesh rule.
-fn ruled(object: &Value, kind: &str) -> Vec<(u16, u16)> {
+fn restricted_ranges(object: &Value, kind: &str) -> Vec<(u16, u16)> {
     let one = |value: &Value| numeric(value).map(|number| (number, number));
     let ingress = list(object, &["spec", "ingress"]).iter();
     match kind {
-        "NetworkPolicy" => ingress.flat_map(|rule| list(rule, &["ports"])).filter_map(entry).collect(),
+        "NetworkPolicy" => ingress.flat_map(|rule| list(rule, &["ports"])).filter_map(port_range).collect(),
         "CiliumNetworkPolicy" | "CiliumClusterwideNetworkPolicy" => ingress
             .flat_map(|rule| list(rule, &["toPorts"]))
             .flat_map(|ports| list(ports, &["ports"]))
-            .filter_map(entry)
+            .filter_map(port_range)
             .collect(),
         "AuthorizationPolicy" => list(object, &["spec", "rules"])
             .iter()
@@ -252,7 +253,7 @@ fn ruled(object: &Value, kind: &str) -> Vec<(u16, u16)> {
 }
 
 /// Returns the range of port numbers in one entry of a policy's ports.
-fn entry(entry: &Value) -> Option<(u16, u16)> {
+fn port_range(entry: &Value) -> Option<(u16, u16)> {
     let first = numeric(at(entry, &["port"]))?;
     let last = number(at(entry, &["endPort"])).unwrap_or(first);
     (is_tcp(entry) || text(entry, &["protocol"]) == Some("ANY")).then_some((first, last))
@@ -269,11 +270,11 @@ fn service_ports(object: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// Returns the target port, which defaults to the Service's own port.
-fn target(port: &Value) -> &Value {
+fn target_port(port: &Value) -> &Value {
     match at(port, &["targetPort"]) {
         Value::Null => at(port, &["port"]),
         // Typed clients serialize an unset `targetPort` as 0.
-        target if whole(target) == Some(0) => at(port, &["port"]),
+        target if as_integer(target) == Some(0) => at(port, &["port"]),
         target => target,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::InjectionReport;
 use super::effective::InjectionSettings;
-use super::names::is_given;
+use super::names::is_assigned_name;
 use super::planned::{PlannedPort, PortCapture};
 use crate::api::v1alpha1::DurationText;
 use crate::config::parse_duration;
@@ -13,7 +13,12 @@ const DRAIN_DELAY: f64 = 5.0;
 const DRAIN_RESERVE: f64 = 5.0;
 
 /// Reports the capture of each port, and a termination grace period that is too short to drain.
-pub(super) fn about(report: &mut InjectionReport, planned: &[PlannedPort], overrides: &InjectionSettings, grace: u64) {
+pub(super) fn describe(
+    report: &mut InjectionReport,
+    planned: &[PlannedPort],
+    overrides: &InjectionSettings,
+    grace: u64,
+) {
     if let Some(policy) = &overrides.policy {
         report.facts.push(format!("policy {}", policy.name));
     }
@@ -35,7 +40,7 @@ pub(super) fn about(report: &mut InjectionReport, planned: &[PlannedPort], overr
             None if bypass.is_empty() => "name it as its Service does, or set",
             // The warning about the Service already has the remedy.
             None => "or set",
-            Some(name) if is_given(name) => "restore its original name, or set",
+            Some(name) if is_assigned_name(name) => "restore its original name, or set",
             Some(_) => "set",
         };
         report.warnings.extend(uncaptured.iter().map(|why| {

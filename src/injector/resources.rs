@@ -25,7 +25,7 @@ const MEMORY_MIN: Milli = (16 << 20) * 1000;
 pub(super) struct SidecarResources {
     pub(super) value: Value,
     /// Pod-level requests that must be added explicitly, with their amounts.
-    pub(super) whole: Vec<(String, Value)>,
+    pub(super) pod_requests: Vec<(String, Value)>,
     pub(super) notes: Vec<String>,
     pub(super) warnings: Vec<String>,
 }
@@ -66,7 +66,7 @@ pub(super) fn plan(
         }
         for (resource, room, least) in [("cpu", cpu, 1), ("memory", memory, MEMORY_MIN)] {
             if room < least {
-                return Err(SkipReason::NoRoom.because(format!(
+                return Err(SkipReason::NoRoom.with_detail(format!(
                     "the containers' requests leave no {resource} of the pod-level resources for the sidecar: raise spec.resources, or lower a container's request"
                 )));
             }
@@ -74,16 +74,16 @@ pub(super) fn plan(
         if (cpu, memory) != (wanted_cpu, wanted_memory) {
             notes.push(format!(
                 "the pod-level resources leave cpu {} and memory {} for the sidecar",
-                quantity::cpu(cpu),
-                quantity::memory(memory)
+                quantity::format_cpu(cpu),
+                quantity::format_memory(memory)
             ));
         }
     }
     let value = if guaranteed {
-        let both = json!({"cpu": quantity::cpu(cpu), "memory": quantity::memory(limit)});
+        let both = json!({"cpu": quantity::format_cpu(cpu), "memory": quantity::format_memory(limit)});
         notes.push(format!(
             "the pod stays Guaranteed: the sidecar's limits equal its requests, cpu {}",
-            quantity::cpu(cpu)
+            quantity::format_cpu(cpu)
         ));
         json!({"requests": both, "limits": both})
     } else {
@@ -91,18 +91,18 @@ pub(super) fn plan(
             warnings
                 .push("the pod was BestEffort and is now Burstable, because the sidecar requests resources".to_owned());
         }
-        let mut limits = json!({"memory": quantity::memory(limit)});
+        let mut limits = json!({"memory": quantity::format_memory(limit)});
         // Pod-level resources are limited as a whole, and a quota then requires no limit of each
         // container.
         if let Some(largest) = largest_cpu_limit(pod).filter(|_| !whole) {
-            let most = quantity::cpu(cpu.max(LIMITED_CPU.min(largest)));
+            let most = quantity::format_cpu(cpu.max(LIMITED_CPU.min(largest)));
             notes.push(format!(
                 "every container has a CPU limit, which a ResourceQuota may require: the sidecar's is {most}"
             ));
             limits["cpu"] = json!(most);
         }
         json!({
-            "requests": {"cpu": quantity::cpu(cpu), "memory": quantity::memory(memory)},
+            "requests": {"cpu": quantity::format_cpu(cpu), "memory": quantity::format_memory(memory)},
             "limits": limits,
         })
     };
@@ -111,7 +111,7 @@ pub(super) fn plan(
         let amount = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
         format!("the pod-level request of {name} is set to its limit, {amount}: otherwise the API server would derive it from the sidecar's request")
     }));
-    Ok(SidecarResources { value, whole, notes, warnings })
+    Ok(SidecarResources { value, pod_requests: whole, notes, warnings })
 }
 
 fn containers(pod: &Value) -> impl Iterator<Item = &Value> {

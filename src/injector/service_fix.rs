@@ -10,7 +10,7 @@ use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, PatchOperation, ReplaceOperation, TestOperation};
 use serde_json::{Value, json};
 
-use super::access::{list, text, whole};
+use super::access::{as_integer, list, text};
 use super::planned::PortCapture;
 use super::ports::is_tcp;
 use super::referrers;
@@ -32,7 +32,7 @@ pub struct ServiceFix {
     /// Port name that leads to the sidecar.
     pub name: String,
     /// `true` if the container's port has no name yet and must get this one first.
-    pub unnamed: bool,
+    pub needs_name: bool,
 }
 
 // === impl ServiceFix ===
@@ -60,7 +60,7 @@ impl ServiceFix {
 /// `groupage.dev/status` cannot be parsed. `objects` are those that select the pod.
 #[must_use]
 pub fn service_fixes(status: &str, objects: &[&Value]) -> Vec<ServiceFix> {
-    let captured = InjectionStatus::read(status).map(|status| status.capture).unwrap_or_default();
+    let captured = InjectionStatus::parse(status).map(|status| status.capture).unwrap_or_default();
     // The name leads to another port number, which a rule for the old number does not cover.
     let is_ruled =
         |captured: &&CapturedPort| objects.iter().any(|object| referrers::restricts_port(object, captured.port));
@@ -88,7 +88,7 @@ fn fixes_of(captured: &CapturedPort, object: &Value) -> Vec<ServiceFix> {
         container: captured.container.clone(),
         number: captured.port,
         name: captured.name.clone().unwrap_or_else(|| format!("http-{}", captured.port)),
-        unnamed: captured.name.is_none(),
+        needs_name: captured.name.is_none(),
     };
     named.into_iter().map(fix).collect()
 }
@@ -103,7 +103,7 @@ pub fn name_ports(workload: &Value, fixes: &[ServiceFix]) -> Result<Option<json_
     let mut operations = Vec::new();
     let unnamed: BTreeSet<(&str, u16, &str)> = fixes
         .iter()
-        .filter(|fix| fix.unnamed)
+        .filter(|fix| fix.needs_name)
         .map(|fix| (fix.container.as_str(), fix.number, fix.name.as_str()))
         .collect();
     for (container, number, name) in unnamed {
@@ -118,7 +118,7 @@ pub fn name_ports(workload: &Value, fixes: &[ServiceFix]) -> Result<Option<json_
             let head = ["spec", "template", "spec", "containers", &index_text];
             PointerBuf::from_tokens(head.into_iter().chain(rest.iter().copied()))
         };
-        let is_it = |port: &Value| is_tcp(port) && whole(&port["containerPort"]) == Some(number.into());
+        let is_it = |port: &Value| is_tcp(port) && as_integer(&port["containerPort"]) == Some(number.into());
         operations.push(PatchOperation::Test(TestOperation { path: at(&["name"]), value: container.into() }));
         let change = match own.iter().position(is_it).map(|port| port.to_string()) {
             Some(port) => {
@@ -172,10 +172,10 @@ mod tests {
         let by_number =
             service(&json!([{"port": 443, "targetPort": "tls"}, {"port": 80, "targetPort": 8000}, {"port": 8000}]));
         let fixes = service_fixes(&status(Some("api"), "Named"), &[&by_number]);
-        let short: Vec<_> = fixes.iter().map(|fix| (fix.index, fix.port, fix.name.as_str(), fix.unnamed)).collect();
+        let short: Vec<_> = fixes.iter().map(|fix| (fix.index, fix.port, fix.name.as_str(), fix.needs_name)).collect();
         assert_eq!(short, [(1, 80, "api", false), (2, 8000, "api", false)]);
         let fixes = service_fixes(&status(None, "None"), &[&by_number]);
-        assert!(fixes.iter().all(|fix| fix.unnamed && fix.name == "http-8000"), "{fixes:?}");
+        assert!(fixes.iter().all(|fix| fix.needs_name && fix.name == "http-8000"), "{fixes:?}");
     }
 
     #[test]

@@ -54,8 +54,8 @@ const CONTAINER: [(&[&str], JsonKind); 5] = [
 
 /// Returns the first structural error of a pod.
 pub(super) fn check(pod: &Value) -> Option<SkippedPod> {
-    let malformed = |what: String| Some(SkipReason::Malformed.because(what));
-    if let Some(what) = wrong(pod, &POD) {
+    let malformed = |what: String| Some(SkipReason::Malformed.with_detail(what));
+    if let Some(what) = check_types(pod, &POD) {
         return malformed(format!("{what}: the API server would reject it"));
     }
     let spec = at(pod, &["spec"]);
@@ -65,7 +65,7 @@ pub(super) fn check(pod: &Value) -> Option<SkippedPod> {
         return malformed("it has no containers".to_owned());
     }
     if containers.len() > CONTAINERS_MAX {
-        return Some(SkipReason::TooLarge.because(format!("it has more than {CONTAINERS_MAX} containers")));
+        return Some(SkipReason::TooLarge.with_detail(format!("it has more than {CONTAINERS_MAX} containers")));
     }
     let mut names = BTreeSet::new();
     for (index, container) in containers.into_iter().enumerate() {
@@ -83,7 +83,7 @@ pub(super) fn check(pod: &Value) -> Option<SkippedPod> {
         if !names.insert(name) {
             return malformed(format!("two containers are named {name}"));
         }
-        if let Some(what) = wrong(container, &CONTAINER) {
+        if let Some(what) = check_types(container, &CONTAINER) {
             return malformed(format!("container {name}: {what}: the API server would reject it"));
         }
         if let Some(what) = check_ports(container) {
@@ -92,7 +92,8 @@ pub(super) fn check(pod: &Value) -> Option<SkippedPod> {
         let longest = ["ports", "env", "args", "command"].iter().map(|key| list(container, &[key]).len()).max();
         if longest > Some(ENTRIES_MAX) {
             return Some(
-                SkipReason::TooLarge.because(format!("container {name} has a list of more than {ENTRIES_MAX} entries")),
+                SkipReason::TooLarge
+                    .with_detail(format!("container {name} has a list of more than {ENTRIES_MAX} entries")),
             );
         }
     }
@@ -105,13 +106,13 @@ pub(super) fn check_annotations_size(pod: &Value) -> Option<SkippedPod> {
     let bytes: usize =
         annotations.into_iter().flatten().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
     (bytes > ANNOTATIONS_BYTES_MAX).then(|| {
-        SkipReason::TooLarge.because(format!(
+        SkipReason::TooLarge.with_detail(format!(
             "with the injection record its annotations have {bytes} bytes, but the API server allows {ANNOTATIONS_BYTES_MAX}"
         ))
     })
 }
 
-fn wrong(value: &Value, rules: &[(&[&str], JsonKind)]) -> Option<String> {
+fn check_types(value: &Value, rules: &[(&[&str], JsonKind)]) -> Option<String> {
     rules.iter().find_map(|(path, kind)| {
         let found = at(value, path);
         let (fits, what) = match kind {

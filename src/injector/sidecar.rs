@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::access::{at, whole};
+use super::access::{as_integer, at};
 use super::allocator::PortAllocator;
 use super::effective::InjectionSettings;
 use super::names::{DRAIN_TOKEN, STATE_VOLUME, TOKEN_VOLUME};
@@ -42,7 +42,7 @@ pub(super) struct ManifestInputs<'a> {
 
 impl ManifestInputs<'_> {
     /// Builds the sidecar container.
-    pub(super) fn container(&self) -> Value {
+    pub(super) fn sidecar_container(&self) -> Value {
         let defaults = &self.context.sidecar;
         let mut container = json!({
             "name": CONTAINER,
@@ -58,7 +58,7 @@ impl ManifestInputs<'_> {
             "livenessProbe": self.probe("/livez", 10, 3),
             "lifecycle": {"preStop": {"exec": {"command": ["/groupage", "drain", "--admin", self.admin()]}}},
             "resources": self.resources,
-            "securityContext": self.security(),
+            "securityContext": self.security_context(),
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": [
                 {"name": TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": true},
@@ -72,7 +72,7 @@ impl ManifestInputs<'_> {
     }
 
     /// Builds the init container that redirects ports; `None` if no port is redirected.
-    pub(super) fn redirect(&self) -> Option<Value> {
+    pub(super) fn redirect_container(&self) -> Option<Value> {
         let rules: Vec<String> = self
             .planned
             .iter()
@@ -194,7 +194,7 @@ impl ManifestInputs<'_> {
 
     /// Builds a security context that satisfies Pod Security `restricted`. The user is that of the
     /// image, so a cluster may assign another (`OpenShift` does).
-    fn security(&self) -> Value {
+    fn security_context(&self) -> Value {
         let mut security = json!({
             "allowPrivilegeEscalation": false,
             "capabilities": {"drop": ["ALL"]},
@@ -202,7 +202,7 @@ impl ManifestInputs<'_> {
             "runAsNonRoot": true,
             "seccompProfile": {"type": "RuntimeDefault"},
         });
-        if whole(at(self.pod, &["spec", "securityContext", "runAsUser"])) == Some(0) {
+        if as_integer(at(self.pod, &["spec", "securityContext", "runAsUser"])) == Some(0) {
             security["runAsUser"] = json!(USER);
         }
         security

@@ -84,7 +84,7 @@ impl SkipReason {
         !matches!(self, Self::Disabled | Self::NotEnabled | Self::Excluded)
     }
 
-    pub(super) fn because(self, detail: impl Into<String>) -> SkippedPod {
+    pub(super) fn with_detail(self, detail: impl Into<String>) -> SkippedPod {
         SkippedPod { reason: self, detail: detail.into() }
     }
 }

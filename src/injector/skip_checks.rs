@@ -15,38 +15,40 @@ pub(super) fn before(pod: &Value, context: &InjectionContext) -> Option<SkippedP
     let namespace = context.namespace.name.as_str();
     let is_ours = !namespace.is_empty() && namespace == context.own_namespace;
     if namespace == "kube-system" || is_ours || labels.get(COMPONENT).is_some() {
-        return Some(SkipReason::Excluded.because("pods of the system and of Groupage itself are never injected"));
+        return Some(SkipReason::Excluded.with_detail("pods of the system and of Groupage itself are never injected"));
     }
     if let Some(skipped) = shape::check(pod) {
         return Some(skipped);
     }
     if at(spec, &["hostNetwork"]) == &Value::Bool(true) {
         return Some(
-            SkipReason::HostNetwork.because("hostNetwork: true: the sidecar's ports would be ports of the node"),
+            SkipReason::HostNetwork.with_detail("hostNetwork: true: the sidecar's ports would be ports of the node"),
         );
     }
     if annotations.get("kubernetes.io/config.mirror").is_some()
         || owners.iter().any(|owner| text(owner, &["kind"]) == Some("Node"))
     {
-        return Some(SkipReason::StaticPod.because("the kubelet runs it from a file and accepts no changes"));
+        return Some(SkipReason::StaticPod.with_detail("the kubelet runs it from a file and accepts no changes"));
     }
     if text(spec, &["os", "name"]).is_some_and(|os| os.eq_ignore_ascii_case("windows"))
         || text(spec, &["nodeSelector", "kubernetes.io/os"]) == Some("windows")
     {
-        return Some(SkipReason::Windows.because("the sidecar runs only on Linux"));
+        return Some(SkipReason::Windows.with_detail("the sidecar runs only on Linux"));
     }
     if labels.get("serving.knative.dev/revision").is_some()
-        || has(spec, &["containers", "initContainers"], "queue-proxy")
+        || has_named_item(spec, &["containers", "initContainers"], "queue-proxy")
     {
-        return Some(SkipReason::Knative.because(
+        return Some(SkipReason::Knative.with_detail(
             "Knative's queue-proxy connects to the application over loopback, where no sidecar can intercept calls; use KServe's RawDeployment",
         ));
     }
-    let taken =
-        [CONTAINER, REDIRECT].into_iter().find(|name| has(spec, &CONTAINERS, name)).map(|name| ("container", name));
-    let volume = [TOKEN_VOLUME, STATE_VOLUME].into_iter().find(|name| has(spec, &["volumes"], name));
+    let taken = [CONTAINER, REDIRECT]
+        .into_iter()
+        .find(|name| has_named_item(spec, &CONTAINERS, name))
+        .map(|name| ("container", name));
+    let volume = [TOKEN_VOLUME, STATE_VOLUME].into_iter().find(|name| has_named_item(spec, &["volumes"], name));
     taken.or(volume.map(|name| ("volume", name))).map(|(what, name)| {
-        SkipReason::NameTaken.because(format!(
+        SkipReason::NameTaken.with_detail(format!(
             "it has a {what} named {name} without the annotation {STATUS}: rename it, or run groupage uninject if Groupage added it"
         ))
     })
@@ -55,6 +57,6 @@ pub(super) fn before(pod: &Value, context: &InjectionContext) -> Option<SkippedP
 /// Every list of containers.
 const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
 
-fn has(spec: &Value, lists: &[&str], name: &str) -> bool {
+fn has_named_item(spec: &Value, lists: &[&str], name: &str) -> bool {
     lists.iter().any(|key| list(spec, &[key]).iter().any(|item| text(item, &["name"]) == Some(name)))
 }

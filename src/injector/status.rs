@@ -196,12 +196,12 @@ fn deserialize_present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opt
 
 impl InjectionStatus {
     /// Parses the status in a pod's annotations; `None` if it is absent or invalid.
-    pub(super) fn of(pod: &Value) -> Option<Self> {
-        Self::read(text(pod, &["metadata", "annotations", STATUS])?)
+    pub(super) fn from_pod(pod: &Value) -> Option<Self> {
+        Self::parse(text(pod, &["metadata", "annotations", STATUS])?)
     }
 
     /// Parses a status; `None` if it is invalid.
-    pub(super) fn read(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 

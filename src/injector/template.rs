@@ -47,7 +47,7 @@ const PATHS: [&[&str]; 5] = [
 ///
 /// # Errors
 /// Returns the reason why an object with templates is left unchanged.
-pub fn places(object: &Value) -> Result<Vec<TemplateLocation>, &'static str> {
+pub fn template_locations(object: &Value) -> Result<Vec<TemplateLocation>, &'static str> {
     let kind = text(object, &["kind"]).unwrap_or_default();
     let version = text(object, &["apiVersion"]).unwrap_or_default();
     let group = version.split_once('/').map_or("", |(group, _)| group);
@@ -86,7 +86,7 @@ impl TemplateLocation {
     /// Returns a name that distinguishes the template from others of the same object; empty if it
     /// is the only one.
     #[must_use]
-    pub fn shown(&self) -> &'static str {
+    pub fn label(&self) -> &'static str {
         match self.path.as_slice() {
             [.., template @ ("leaderTemplate" | "workerTemplate")] => template,
             _ => "",
@@ -95,12 +95,12 @@ impl TemplateLocation {
 
     /// Returns the template in an object.
     #[must_use]
-    pub fn of<'a>(&self, object: &'a Value) -> &'a Value {
+    pub fn get<'a>(&self, object: &'a Value) -> &'a Value {
         at(object, &self.path)
     }
 
     /// Replaces the template in an object.
-    pub fn put(&self, object: &mut Value, template: Value) {
+    pub fn set(&self, object: &mut Value, template: Value) {
         if let Some(there) = super::access::at_mut(object, &self.path) {
             *there = template;
         }
@@ -122,7 +122,7 @@ mod tests {
                 "spec": {"predictor": {"annotations": predictor, "model": {}}},
             })
         };
-        let said = |object: &Value| places(object).unwrap_err();
+        let said = |object: &Value| template_locations(object).unwrap_err();
         assert!(said(&service(json!(null), json!(null))).contains("annotate the InferenceService"));
         assert!(
             said(&service(json!({"groupage.dev/inject": "disabled"}), json!({})))

@@ -26,7 +26,7 @@ fn pod() -> Value {
 /// Context of the webhook in a current cluster.
 fn context() -> InjectionContext {
     InjectionContext {
-        native: true,
+        supports_native_sidecars: true,
         token: Some("0123456789abcdef0123456789abcdef".to_owned()),
         ..InjectionContext::default()
     }
@@ -75,7 +75,7 @@ fn the_namespace_is_the_requests_and_not_the_objects() {
 
 #[test]
 fn a_pod_of_a_job_needs_the_native_form_whatever_its_restart_policy() {
-    let classic = InjectionContext { native: false, ..context() };
+    let classic = InjectionContext { supports_native_sidecars: false, ..context() };
     let mut owned = pod();
     owned["metadata"]["ownerReferences"] = json!([{"kind": "Job", "name": "j"}]);
     assert_eq!(skipped(&owned, &classic), SkipReason::JobNeedsNativeSidecar);

@@ -6,9 +6,9 @@
 
 use serde_json::{Value, json};
 
-use super::access::{at, at_mut, list, map_mut, named, text};
+use super::access::{at, at_mut, find_named, list, map_mut, text};
 use super::names::{
-    CONNECT_PATH, CREATED_PATHS, DEFAULT_CONTAINER, DRAIN, HANDLERS, MADE_IN_CONTAINERS, PROBES, RENAMED_PREFIX,
+    CONNECT_PATH, CREATED_PATHS, DEFAULT_CONTAINER, DRAIN_PATH, HANDLERS, MADE_IN_CONTAINERS, PROBES, RENAMED_PREFIX,
     STATE_VOLUME, TOKEN_VOLUME,
 };
 use super::status::{
@@ -19,10 +19,10 @@ use super::{CONTAINER, INJECTED, REDIRECT, RestoredPod, STATUS, recovery};
 
 /// Returns the pod without the sidecar; `None` if it has no sidecar of Groupage.
 pub(super) fn uninject(pod: &Value) -> Option<RestoredPod> {
-    let status = InjectionStatus::of(pod);
+    let status = InjectionStatus::from_pod(pod);
     let labelled = text(pod, &["metadata", "labels", INJECTED]) == Some("true");
     let runs_proxy = |key: &str| {
-        let found = named(list(pod, &["spec", key]), CONTAINER);
+        let found = find_named(list(pod, &["spec", key]), CONTAINER);
         found.is_some_and(|found| list(found, &["args"]).first().is_some_and(|word| word == "proxy"))
     };
     let form = match &status {
@@ -31,8 +31,8 @@ pub(super) fn uninject(pod: &Value) -> Option<RestoredPod> {
         None if labelled => ["initContainers", "containers"].into_iter().find(|key| runs_proxy(key))?,
         None => return None,
     };
-    let sidecar = named(list(pod, &["spec", form]), CONTAINER).cloned().unwrap_or_default();
-    let followed = status.as_ref().map(|status| recovery::follow(pod, status));
+    let sidecar = find_named(list(pod, &["spec", form]), CONTAINER).cloned().unwrap_or_default();
+    let followed = status.as_ref().map(|status| recovery::resolve_renamed_containers(pod, status));
     let mut pod = pod.clone();
     let mut warnings = Vec::new();
     for (key, name) in [(form, CONTAINER), ("initContainers", REDIRECT)] {
@@ -51,7 +51,7 @@ pub(super) fn uninject(pod: &Value) -> Option<RestoredPod> {
     if status.is_some() {
         restore(&mut pod, undo, &mut warnings);
     } else {
-        recovery::restore(&mut pod, &sidecar);
+        recovery::restore_without_record(&mut pod, &sidecar);
         warnings.push(format!(
             "annotation {STATUS} is missing: port names, probes and hooks are restored from the sidecar container, and other changes of the injection (variables, arguments) are left in place"
         ));
@@ -116,7 +116,8 @@ fn restore(pod: &mut Value, undo: &UndoRecord, warnings: &mut Vec<String>) {
 
 fn restore_hook(pod: &mut Value, AddedHook { container, null }: &AddedHook) -> bool {
     let Some(own) = container_mut(pod, container) else { return false };
-    let is_ours = text(own, &["lifecycle", "preStop", "httpGet", "path"]).is_some_and(|path| path.starts_with(DRAIN));
+    let is_ours =
+        text(own, &["lifecycle", "preStop", "httpGet", "path"]).is_some_and(|path| path.starts_with(DRAIN_PATH));
     if is_ours {
         let lifecycle = map_mut(own, &["lifecycle"]);
         if *null {

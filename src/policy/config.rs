@@ -40,11 +40,11 @@ mod values;
 mod tests;
 
 pub use crate::api::v1alpha1::{Mode, SchedulingPolicy};
-pub use app_listen::{is_listen_knob, knobs};
+pub use app_listen::{is_listen_override, split_overrides};
 pub use capture::{Capture, RoutePort};
 pub use change::SettingChange;
 pub use code::ConfigCode;
-pub use controller::{CaBundle, ControllerEndpoint, is_controller};
+pub use controller::{CaBundle, ControllerEndpoint, is_controller_address};
 pub use crd::crds;
 pub use effective::Setting;
 pub use env::{ControllerPodInfo, MachineLimits, Overrides, PodInfo, SettingSource, Sourced};
@@ -81,7 +81,7 @@ pub fn build(
 /// Returns `true` if a text is a level or a log filter that `proxy.log.level` accepts.
 #[must_use]
 pub fn is_log_level(text: &str) -> bool {
-    text::LEVEL.judge(text).is_ok()
+    text::LEVEL.validate(text).is_ok()
 }
 
 // === impl Policy ===
@@ -103,7 +103,7 @@ impl Policy {
         let modes = |setting: &&mut Setting| setting.path == "mode" || setting.path.ends_with("].mode");
         for mode in self.settings.iter_mut().filter(modes) {
             "Passthrough".clone_into(&mut mode.value);
-            mode.source = SettingSource::Guard(why);
+            mode.source = SettingSource::Passthrough(why);
         }
         self
     }

@@ -183,7 +183,7 @@ pub fn is_overload(status: StatusCode) -> bool {
 impl Call {
     /// Returns the reason for which the call is sent unbatched, if it is.
     #[must_use]
-    pub const fn alone(&self) -> Option<UnmergeableReason> {
+    pub const fn unbatched_reason(&self) -> Option<UnmergeableReason> {
         match self.merge {
             MergeEligibility::With(_) => None,
             MergeEligibility::Alone(reason) => Some(reason),
@@ -273,7 +273,7 @@ impl ResponseMismatch {
     /// did not match the items. Wrong counters do not quarantine; they end merging in the same way
     /// as a refused batch.
     #[must_use]
-    pub const fn quarantines(&self) -> bool {
+    pub const fn is_quarantining(&self) -> bool {
         matches!(self.what, MismatchKind::Count | MismatchKind::Index | MismatchKind::Shape)
     }
 }

@@ -31,7 +31,7 @@ impl Dialect {
     /// Returns the response to a failed call. `limit` is the name of the policy key or request
     /// header that ended the call. It is sent as a header, since clients match on messages.
     #[must_use]
-    pub fn reply(self, failure: &Failure, limit: Option<&str>) -> Reply {
+    pub fn failure_response(self, failure: &Failure, limit: Option<&str>) -> Reply {
         let kind = failure.kind;
         let status = StatusCode::from_u16(kind.status()).unwrap_or(StatusCode::BAD_GATEWAY);
         let mut reply = self.write(kind, status);
@@ -49,7 +49,7 @@ impl Dialect {
     /// Returns the response to a member of a batch that the upstream refused with `status`, which
     /// is 429 or 503.
     #[must_use]
-    pub fn overload(self, status: StatusCode) -> Reply {
+    pub fn overload_response(self, status: StatusCode) -> Reply {
         self.write(FailureKind::UpstreamOverloaded, status)
     }
 
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     fn check(dialect: Dialect, kind: FailureKind, body: &str) {
-        let reply = dialect.reply(&kind.into(), None);
+        let reply = dialect.failure_response(&kind.into(), None);
         assert_eq!(reply.body, body);
         assert_eq!(reply.status, kind.status());
         assert_eq!(reply.headers["x-groupage-error"], kind.code());
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_ended_the_call_is_named_in_a_header() {
-        let reply = Dialect::Error.reply(&FailureKind::UpstreamTimeout.into(), Some("routes[0].timeout"));
+        let reply = Dialect::Error.failure_response(&FailureKind::UpstreamTimeout.into(), Some("routes[0].timeout"));
         assert_eq!(reply.body, r#"{"error":"upstream timeout"}"#);
         assert_eq!(reply.headers[headers::LIMIT], "routes[0].timeout");
     }
@@ -130,7 +130,7 @@ mod tests {
     fn every_error_body_is_json() {
         for &kind in FailureKind::VARIANTS {
             for dialect in [Dialect::OpenAi, Dialect::Error, Dialect::Tei, Dialect::Problem] {
-                let reply = dialect.reply(&kind.into(), Some("routes[0].timeout"));
+                let reply = dialect.failure_response(&kind.into(), Some("routes[0].timeout"));
                 assert!(serde_json::from_slice::<serde_json::Value>(&reply.body).is_ok());
             }
         }
@@ -139,12 +139,12 @@ mod tests {
     #[test]
     fn a_hint_is_sent_in_whole_seconds_and_in_milliseconds_on_overload_only() {
         let after = Duration::from_millis(1200);
-        let reply = Dialect::OpenAi.reply(&Failure::retry(FailureKind::QueueFull, after), None);
+        let reply = Dialect::OpenAi.failure_response(&Failure::retry(FailureKind::QueueFull, after), None);
         assert_eq!(
             (&reply.headers["retry-after"], &reply.headers["retry-after-ms"]),
             (&"2".parse().unwrap(), &"1200".parse().unwrap())
         );
-        let reply = Dialect::OpenAi.reply(&Failure::retry(FailureKind::Mismatch, after), None);
+        let reply = Dialect::OpenAi.failure_response(&Failure::retry(FailureKind::Mismatch, after), None);
         assert!(!reply.headers.contains_key("retry-after"));
     }
 }

@@ -83,7 +83,7 @@ pub struct Failure {
 
 impl FailureKind {
     /// Returns the row of the table: code, reason, status and message.
-    const fn row(self) -> (&'static str, &'static str, u16, &'static str) {
+    const fn table_row(self) -> (&'static str, &'static str, u16, &'static str) {
         match self {
             Self::QueueFull => ("GRP3101", "queue_full", 503, "queue full"),
             Self::BytesFull => ("GRP3102", "bytes_full", 503, "buffers full"),
@@ -108,25 +108,25 @@ impl FailureKind {
     /// Returns the stable code, as sent in `x-groupage-error`.
     #[must_use]
     pub const fn code(self) -> &'static str {
-        self.row().0
+        self.table_row().0
     }
 
     /// Returns the reason, as sent in `x-groupage-reason`.
     #[must_use]
     pub const fn reason(self) -> &'static str {
-        self.row().1
+        self.table_row().1
     }
 
     /// Returns the HTTP status.
     #[must_use]
     pub const fn status(self) -> u16 {
-        self.row().2
+        self.table_row().2
     }
 
     /// Returns the constant message of the body.
     #[must_use]
     pub const fn message(self) -> &'static str {
-        self.row().3
+        self.table_row().3
     }
 
     /// Returns the responsible party.
@@ -159,7 +159,7 @@ impl FailureKind {
 impl FailureCause {
     /// Returns the responsible party as text.
     #[must_use]
-    pub const fn whose(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Load => "none: more load than the limits allow",
             Self::Client => "caller",

@@ -84,7 +84,7 @@ struct KeyFacts {
     /// the previous batch. Each batch that is split decrements it.
     unknown: u32,
     /// An unbatched response arrived since the last batch.
-    is_fed: bool,
+    has_new_answer: bool,
     apart_until: Tick,
     apart: Duration,
 }
@@ -134,7 +134,7 @@ impl UnbatchedEvidence {
     }
 
     /// Returns `true` if a part of a batch response equals that of unbatched responses of its key.
-    pub(crate) fn knows(&self, call: &Call, part: AnswerPart<'_>) -> bool {
+    pub(crate) fn is_constant(&self, call: &Call, part: AnswerPart<'_>) -> bool {
         let Some(key) = self.key(call) else { return false };
         let (name, value) = self.digests(part);
         self.lock().get(key).is_some_and(|known| known.standing(name, value) == Constancy::Constant)
@@ -144,7 +144,7 @@ impl UnbatchedEvidence {
     /// batch. Afterwards, members of unbatched responses of the key are observed as well. If the
     /// members of a batch are not retried (`isolates` is false), a single batch of unknown parts is
     /// enough to send calls of the key unbatched.
-    pub(crate) fn judge<'a>(
+    pub(crate) fn check_members<'a>(
         &self,
         now: Tick,
         call: &Call,
@@ -165,14 +165,15 @@ impl UnbatchedEvidence {
                 Constancy::Constant => {}
                 Constancy::Unknown => standing = Constancy::Unknown,
                 Constancy::Varies(_) => {
-                    standing = Constancy::Varies(known.facts.iter().any(|fact| fact.names(name)).then_some(place));
+                    standing =
+                        Constancy::Varies(known.facts.iter().any(|fact| fact.is_known_name(name)).then_some(place));
                 }
             }
             if matches!(standing, Constancy::Varies(_)) {
                 break;
             }
         }
-        known.conclude(now, standing, if isolates { UNKNOWN_MAX } else { 1 });
+        known.on_batch(now, standing, if isolates { UNKNOWN_MAX } else { 1 });
         standing
     }
 
@@ -183,7 +184,7 @@ impl UnbatchedEvidence {
 
     /// Returns `true` while calls of this key are sent unbatched because their responses differ
     /// outside the results.
-    pub fn is_apart(&self, now: Tick, call: &Call) -> bool {
+    pub fn is_unbatched(&self, now: Tick, call: &Call) -> bool {
         let Some(key) = self.key(call) else { return false };
         let keys = self.lock();
         keys.get(key).is_some_and(|known| now < known.apart_until)
@@ -254,7 +255,7 @@ impl KeyCache {
 
 impl KeyFacts {
     fn observe(&mut self, name: u64, value: u64, input: impl FnOnce() -> u64) {
-        self.is_fed = true;
+        self.has_new_answer = true;
         if let Some(fact) = self.facts.iter_mut().find(|fact| fact.name == name) {
             return fact.observe(value, input);
         }
@@ -279,17 +280,17 @@ impl KeyFacts {
 
     /// Updates the key after a batch. Of several batches in flight that fail together, only one is
     /// counted.
-    fn conclude(&mut self, now: Tick, standing: Constancy, unknown_max: u32) {
+    fn on_batch(&mut self, now: Tick, standing: Constancy, unknown_max: u32) {
         let is_varying = matches!(standing, Constancy::Varies(_));
         match standing {
             Constancy::Constant => {
                 self.unknown = self.unknown.saturating_sub(1);
                 self.apart = Duration::ZERO;
             }
-            Constancy::Unknown if self.is_fed || self.unknown == 0 => self.unknown += 1,
+            Constancy::Unknown if self.has_new_answer || self.unknown == 0 => self.unknown += 1,
             Constancy::Unknown | Constancy::Varies(_) => {}
         }
-        self.is_fed = false;
+        self.has_new_answer = false;
         // Batches that were in flight before do not extend the time of a key that is already sent
         // unbatched.
         if now >= self.apart_until && (is_varying || self.unknown >= unknown_max) {
@@ -308,7 +309,7 @@ impl KeyFacts {
 
 impl PartFact {
     /// Returns `true` if this is the fact of that name and the name cannot be an input.
-    fn names(&self, name: u64) -> bool {
+    fn is_known_name(&self, name: u64) -> bool {
         self.inputs >= NAME_INPUTS && self.name == name
     }
 

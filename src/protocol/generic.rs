@@ -268,7 +268,7 @@ impl GenericOptions {
             no("perItemError.field", "must point inside a result: write /NAME");
         }
         let apart = |one: &[Pointer], other: &[Pointer]| {
-            !one.iter().any(|one| other.iter().any(|other| one.holds(other) || other.holds(one)))
+            !one.iter().any(|one| other.iter().any(|other| one.is_prefix_of(other) || other.is_prefix_of(one)))
         };
         if is_nested(&self.id) || !apart(&self.id, &self.results) {
             no("id", "ids and results must be different places");
@@ -288,7 +288,7 @@ impl GenericOptions {
 
     /// Compiles the declaration to a shape.
     pub(crate) fn shape(&self) -> ProtocolShape {
-        let first = self.results.first().cloned().unwrap_or_else(|| Pointer::known(""));
+        let first = self.results.first().cloned().unwrap_or_else(|| Pointer::from_static(""));
         ProtocolShape {
             items: self.items.clone(),
             single: self.single.items.clone(),
@@ -338,7 +338,7 @@ impl GenericOptions {
 }
 
 fn is_nested(pointers: &[Pointer]) -> bool {
-    pointers.iter().enumerate().any(|(i, a)| pointers.iter().enumerate().any(|(j, b)| i != j && a.holds(b)))
+    pointers.iter().enumerate().any(|(i, a)| pointers.iter().enumerate().any(|(j, b)| i != j && a.is_prefix_of(b)))
 }
 
 impl From<CostShare> for shape::CounterRule {

@@ -67,7 +67,7 @@ pub(crate) fn tenant(head: &Parts, common: &SharedHeaderRules, secret: &DigestKe
     if let Some(value) = named {
         return secret.tenant(value.as_bytes());
     }
-    identity(head, common, secret).map_or(Tenant::ANONYMOUS, Tenant::of)
+    identity(head, common, secret).map_or(Tenant::ANONYMOUS, Tenant::from_digest)
 }
 
 /// Writes the part of the head that must be equal: every header that is not listed as belonging to
@@ -79,23 +79,23 @@ pub(crate) fn write_key(
     secret: &DigestKey,
     key: &mut MergeKeyBuilder,
 ) {
-    key.field(head.method.as_str().as_bytes());
-    key.field(head.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str).as_bytes());
-    key.field(host(&head.uri, &head.headers).unwrap_or_default().as_bytes());
-    key.field(&identity(head, common, secret).unwrap_or_default());
+    key.push_field(head.method.as_str().as_bytes());
+    key.push_field(head.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str).as_bytes());
+    key.push_field(requested_host(&head.uri, &head.headers).unwrap_or_default().as_bytes());
+    key.push_field(&identity(head, common, secret).unwrap_or_default());
     let json = accept(&head.headers) == AcceptClass::Json;
-    key.count(usize::from(json));
+    key.push_count(usize::from(json));
     if !json {
-        key.values(&head.headers, &header::ACCEPT);
+        key.push_header(&head.headers, &header::ACCEPT);
     }
     let nominated = headers::nominated(&head.headers);
     let along = |name: &&HeaderName| is_forwarded(name, rules, common) && !nominated.contains(name);
     let mut names: Vec<&HeaderName> = head.headers.keys().filter(along).collect();
     names.sort_unstable_by_key(|name| name.as_str());
-    key.count(names.len());
+    key.push_count(names.len());
     for name in names.into_iter().chain(&rules.merge_on_headers) {
-        key.field(name.as_str().as_bytes());
-        key.values(&head.headers, name);
+        key.push_field(name.as_str().as_bytes());
+        key.push_header(&head.headers, name);
     }
 }
 
@@ -112,10 +112,10 @@ fn is_forwarded(name: &HeaderName, rules: &RouteRules, common: &SharedHeaderRule
 
 /// Returns the head of a shared call without its generated ids: the headers of the leader that all
 /// members have in common.
-pub(crate) fn shared(members: &[&Call], rules: &RouteRules, common: &SharedHeaderRules) -> HeaderMap {
+pub(crate) fn shared_head(members: &[&Call], rules: &RouteRules, common: &SharedHeaderRules) -> HeaderMap {
     let mut out = HeaderMap::new();
     let Some(leader) = members.first().map(|call| &call.head) else { return out };
-    if let Some(host) = host(&leader.uri, &leader.headers)
+    if let Some(host) = requested_host(&leader.uri, &leader.headers)
         && let Ok(value) = HeaderValue::from_bytes(host.as_bytes())
     {
         out.insert(header::HOST, value);
@@ -174,7 +174,7 @@ pub(crate) fn deadline_header(members: &[&Call], common: &SharedHeaderRules) -> 
 }
 
 /// Returns `None` if no member is traced, else whether any traced member is sampled.
-pub(crate) fn traced(members: &[&Call]) -> Option<bool> {
+pub(crate) fn trace_sampling(members: &[&Call]) -> Option<bool> {
     let values = members.iter().filter_map(|call| call.head.headers.get(headers::TRACEPARENT));
     values.fold(None, |traced, value| Some(traced.unwrap_or(false) || is_sampled(value.as_bytes())))
 }
@@ -218,7 +218,7 @@ fn cookie(headers: &HeaderMap) -> Option<Vec<u8>> {
 
 /// Returns the requested host, from the authority or from the `Host` header depending on the HTTP
 /// version.
-fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<Cow<'a, str>> {
+fn requested_host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<Cow<'a, str>> {
     match uri.authority() {
         Some(authority) => Some(Cow::Borrowed(authority.as_str())),
         None => headers.get(header::HOST).map(|value| String::from_utf8_lossy(value.as_bytes())),

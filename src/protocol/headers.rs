@@ -145,7 +145,7 @@ pub fn classify(name: &HeaderName) -> HeaderClass {
     }
     // `x-amz-cf-id` and `x-amz-content-sha256` match a prefix of the identity class, so exact names
     // take precedence.
-    CLASSES.iter().find(|(names, _)| names.begins(name)).map_or(HeaderClass::Behaviour, |(_, class)| *class)
+    CLASSES.iter().find(|(names, _)| names.matches_prefix(name)).map_or(HeaderClass::Behaviour, |(_, class)| *class)
 }
 
 /// The classes that have names, in the order in which their prefixes are tried.
@@ -174,7 +174,7 @@ pub fn is_identity(name: &HeaderName) -> bool {
 /// Returns `true` if the header is end-to-end rather than hop-by-hop.
 #[must_use]
 pub fn is_end_to_end(name: &HeaderName) -> bool {
-    *name == header::TRAILER || (!HOP_BY_HOP.have(name.as_str()) && *name != header::UPGRADE)
+    *name == header::TRAILER || (!HOP_BY_HOP.contains(name.as_str()) && *name != header::UPGRADE)
 }
 
 /// Removes the headers that belong to the connection of a message: hop-by-hop headers, `Upgrade`,
@@ -241,7 +241,7 @@ pub(crate) fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
     for value in headers.get_all(header::CONNECTION) {
         for token in value.as_bytes().split(|byte| *byte == b',') {
             let Ok(name) = HeaderName::from_bytes(token.trim_ascii()) else { continue };
-            let stays = PROTECTED_HEADERS.contains(&name) || is_identity(&name) || HOP_BY_HOP.have(name.as_str());
+            let stays = PROTECTED_HEADERS.contains(&name) || is_identity(&name) || HOP_BY_HOP.contains(name.as_str());
             if !stays {
                 names.push(name);
             }
@@ -261,7 +261,7 @@ pub(crate) fn has_other_coding(headers: &HeaderMap) -> bool {
 /// `names`. Headers in `names` carry whole milliseconds; `grpc-timeout` has the index
 /// `names.len()`. A value that cannot be parsed is ignored, as in Envoy.
 #[must_use]
-pub fn time_left(headers: &HeaderMap, names: &[HeaderName]) -> Option<(Duration, usize)> {
+pub fn parse_timeout(headers: &HeaderMap, names: &[HeaderName]) -> Option<(Duration, usize)> {
     let grpc = headers.get_all(&GRPC_TIMEOUT).iter().filter_map(|value| parse_grpc_timeout(value.as_bytes()));
     let own = names.iter().enumerate().filter(|(_, name)| **name != GRPC_TIMEOUT);
     let own = own.flat_map(|(index, name)| headers.get_all(name).iter().map(move |value| (index, value)));
@@ -274,7 +274,7 @@ pub fn time_left(headers: &HeaderMap, names: &[HeaderName]) -> Option<(Duration,
 
 /// Returns the delay of a `Retry-After` header in seconds. A date is ignored.
 #[must_use]
-pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+pub fn parse_retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
@@ -316,11 +316,11 @@ fn accepts_trailers(headers: &HeaderMap) -> bool {
 // === impl HeaderNames ===
 
 impl HeaderNames {
-    fn have(&self, name: &str) -> bool {
-        self.exact.contains(&name) || self.begins(name)
+    fn contains(&self, name: &str) -> bool {
+        self.exact.contains(&name) || self.matches_prefix(name)
     }
 
-    fn begins(&self, name: &str) -> bool {
+    fn matches_prefix(&self, name: &str) -> bool {
         self.prefixes.iter().any(|prefix| name.starts_with(prefix))
     }
 }
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn the_earliest_deadline_counts_and_nonsense_does_not() {
         let own = [HeaderName::from_static("x-request-timeout-ms")];
-        let left = |headers: &[(&'static str, &'static str)]| time_left(&map(headers), &own).map(|(left, _)| left);
+        let left = |headers: &[(&'static str, &'static str)]| parse_timeout(&map(headers), &own).map(|(left, _)| left);
         let ms = Duration::from_millis;
         assert_eq!(left(&[("grpc-timeout", "2S"), ("x-request-timeout-ms", "1500")]), Some(ms(1500)));
         assert_eq!(left(&[("grpc-timeout", "100u")]), Some(Duration::from_micros(100)));
@@ -417,7 +417,7 @@ mod tests {
         for bad in ["", "S", "1", "123456789S", "-1S", "1.5S", "1s"] {
             let mut headers = HeaderMap::new();
             headers.insert(GRPC_TIMEOUT, HeaderValue::from_static(bad));
-            assert_eq!(time_left(&headers, &own), None, "{bad}");
+            assert_eq!(parse_timeout(&headers, &own), None, "{bad}");
         }
         assert_eq!(format_deadline(&GRPC_TIMEOUT, 250), "250m");
         assert_eq!(format_deadline(&GRPC_TIMEOUT, 100_000_000), "100000S");

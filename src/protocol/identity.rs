@@ -26,7 +26,7 @@ pub struct PeerIdentity([u8; 32]);
 impl PeerIdentity {
     /// Creates the identity from a certificate in DER.
     #[must_use]
-    pub fn of(certificate: &[u8]) -> Self {
+    pub fn from_certificate(certificate: &[u8]) -> Self {
         Self(*blake3::hash(certificate).as_bytes())
     }
 
@@ -60,7 +60,7 @@ impl DigestKey {
     /// by it.
     #[must_use]
     pub fn tenant(&self, name: &[u8]) -> Tenant {
-        Tenant::of(self.digest([&b"tenant"[..], name]))
+        Tenant::from_digest(self.digest([&b"tenant"[..], name]))
     }
 
     /// Returns a digest over the parts, each prefixed with its length.
@@ -92,7 +92,7 @@ impl Tenant {
         self == Self::ANONYMOUS
     }
 
-    pub(crate) fn of(digest: [u8; 32]) -> Self {
+    pub(crate) fn from_digest(digest: [u8; 32]) -> Self {
         let mut bytes = [0; 16];
         for (byte, from) in bytes.iter_mut().zip(digest) {
             *byte = from;

@@ -30,7 +30,7 @@ pub(crate) fn random_like(raw: &[u8], number: bool) -> Vec<u8> {
         return random_number(raw.len());
     }
     let uuid = is_uuid(raw);
-    let start = if uuid { 0 } else { prefix(raw) };
+    let start = if uuid { 0 } else { prefix_len(raw) };
     let (head, own) = raw.split_at_checked(start).unwrap_or((raw, &[]));
     let mut out = head.to_vec();
     if raw.is_empty() {
@@ -66,14 +66,14 @@ pub(crate) fn derived_from_request_id(prefix: &[u8], header: &[u8]) -> Vec<u8> {
 
 /// Returns `prefix` followed by sixteen hexadecimal digits, as vLLM does for a client without a
 /// request id.
-pub(crate) fn short(prefix: &[u8]) -> Vec<u8> {
+pub(crate) fn prefixed_hex(prefix: &[u8]) -> Vec<u8> {
     let mut out = prefix.to_vec();
     out.extend_from_slice(hex(&rand::random::<[u8; 8]>()).as_bytes());
     out
 }
 
 /// Returns the length of an id's prefix: a word of letters and its dash, as in `embd-`.
-pub(crate) fn prefix(raw: &[u8]) -> usize {
+pub(crate) fn prefix_len(raw: &[u8]) -> usize {
     let word = raw.iter().take_while(|byte| byte.is_ascii_alphabetic() || **byte == b'_').count();
     if word > 0 && matches!(raw.get(word), Some(b'-')) { word + 1 } else { 0 }
 }

@@ -58,7 +58,7 @@ pub(crate) fn locate(doc: &[u8], root: Span, shape: &ProtocolShape, count_max: u
     let mut scalar = false;
     for pointer in &shape.items {
         let found = json::find(doc, root, pointer)?.ok_or(ItemError::Form)?;
-        let (items, bare) = list(doc, found.value, shape, count_max)?;
+        let (items, bare) = locate_list(doc, found.value, shape, count_max)?;
         let first = slots.is_empty();
         if !first && (bare != scalar || slots.first().is_some_and(|slot: &Slot| slot.items.len() != items.len())) {
             return Err(ItemError::Form);
@@ -79,7 +79,12 @@ fn locate_single(doc: &[u8], found: LocatedValue) -> Result<ItemSpans, ItemError
 }
 
 /// Returns the items of one array, and whether the value is a single bare item.
-fn list(doc: &[u8], value: Span, shape: &ProtocolShape, count_max: usize) -> Result<(Vec<Span>, bool), ItemError> {
+fn locate_list(
+    doc: &[u8],
+    value: Span,
+    shape: &ProtocolShape,
+    count_max: usize,
+) -> Result<(Vec<Span>, bool), ItemError> {
     match kind(doc, value.start) {
         JsonType::Array => {}
         // An empty string differs from a list with one: servers reject the former and accept the
@@ -142,7 +147,7 @@ pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &
             one.clear();
             match shape.class {
                 Class::None => {}
-                Class::Strict(scalars) => json::class(doc, *item, scalars, &mut one)?,
+                Class::Strict(scalars) => json::write_class(doc, *item, scalars, &mut one)?,
                 Class::Text { objects } => text_class(doc, *item, objects, &mut one)?,
             }
             if let Err(place) = classes.binary_search(&one) {
@@ -169,11 +174,11 @@ fn text_class(doc: &[u8], item: Span, objects: bool, out: &mut Vec<u8>) -> Resul
         JsonType::Array if is_tokens(doc, item) => out.push(b't'),
         JsonType::Object if objects => {
             // An object with a role is a turn of a conversation rather than an item.
-            let role = Pointer::known("/role");
+            let role = Pointer::from_static("/role");
             if json::find(doc, item, &role)?.is_some() {
                 return Err(ItemError::Form);
             }
-            json::keys_class(doc, item, out)?;
+            json::write_keys_class(doc, item, out)?;
         }
         JsonType::Array | JsonType::Object | JsonType::Number | JsonType::Bool | JsonType::Null => {
             return Err(ItemError::Form);
@@ -184,7 +189,7 @@ fn text_class(doc: &[u8], item: Span, objects: bool, out: &mut Vec<u8>) -> Resul
 
 /// Returns the coarse form of a call's items for its cost class: a single byte, so that shapes do
 /// not multiply the classes.
-pub(crate) fn form(doc: &[u8], items: &ItemSpans) -> u8 {
+pub(crate) fn coarse_form(doc: &[u8], items: &ItemSpans) -> u8 {
     let first = items.slots.first().and_then(|slot| slot.items.first());
     match first.map(|item| kind(doc, item.start)) {
         Some(JsonType::Object) => b'{',
@@ -205,14 +210,14 @@ pub(crate) fn weigh(doc: &[u8], items: &ItemSpans, measure: &Measure) -> Weight 
         if *measure == Measure::Items {
             1
         } else {
-            parts.map(|item| amount(doc, *item, measure)).fold(0, u64::saturating_add)
+            parts.map(|item| item_weight(doc, *item, measure)).fold(0, u64::saturating_add)
         }
     });
     each.fold(Weight::default(), |weight, one| Weight { sum: weight.sum.saturating_add(one), max: weight.max.max(one) })
 }
 
 /// Returns the weight of one item.
-pub(crate) fn amount(doc: &[u8], item: Span, measure: &Measure) -> u64 {
+pub(crate) fn item_weight(doc: &[u8], item: Span, measure: &Measure) -> u64 {
     let count = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
     let here = kind(doc, item.start);
     match measure {
@@ -222,18 +227,18 @@ pub(crate) fn amount(doc: &[u8], item: Span, measure: &Measure) -> u64 {
         Measure::Items | Measure::ListLen => 1,
         Measure::At(pointer) => number_at(doc, item, pointer).unwrap_or(1),
         Measure::Text => match here {
-            JsonType::String => json::code_points(item.inside(doc)),
+            JsonType::String => json::code_points(item.inner_bytes(doc)),
             JsonType::Array => count(Elements::new(doc, item).count()),
-            JsonType::Object => text_member(doc, item).map_or(1, |text| json::code_points(text.inside(doc))),
+            JsonType::Object => text_member(doc, item).map_or(1, |text| json::code_points(text.inner_bytes(doc))),
             JsonType::Number | JsonType::Bool | JsonType::Null => 1,
         },
         Measure::Tokens => match here {
             JsonType::Array => count(Elements::new(doc, item).count()).max(1),
             JsonType::Object => {
-                let text = text_member(doc, item).map_or_else(|| item.of(doc), |text| text.inside(doc));
+                let text = text_member(doc, item).map_or_else(|| item.of(doc), |text| text.inner_bytes(doc));
                 count(json::unescaped_len(text).div_ceil(4)).max(1)
             }
-            JsonType::String => count(json::unescaped_len(item.inside(doc)).div_ceil(4)).max(1),
+            JsonType::String => count(json::unescaped_len(item.inner_bytes(doc)).div_ceil(4)).max(1),
             JsonType::Number | JsonType::Bool | JsonType::Null => 1,
         },
     }
@@ -248,7 +253,7 @@ pub(crate) fn number_at(doc: &[u8], value: Span, pointer: &Pointer) -> Option<u6
 /// Returns the number of code points of all strings in a value, or `None` if it contains no string.
 fn chars(doc: &[u8], value: Span) -> Option<u64> {
     match kind(doc, value.start) {
-        JsonType::String => Some(json::code_points(value.inside(doc))),
+        JsonType::String => Some(json::code_points(value.inner_bytes(doc))),
         JsonType::Array => sum(Elements::new(doc, value).map(|element| chars(doc, element))),
         JsonType::Object => sum(Members::new(doc, value).map(|member| chars(doc, member.value))),
         JsonType::Number | JsonType::Bool | JsonType::Null => None,
@@ -260,7 +265,7 @@ fn sum(parts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
 }
 
 fn text_member(doc: &[u8], object: Span) -> Option<Span> {
-    let found = json::find(doc, object, &Pointer::known("/text")).ok()??;
+    let found = json::find(doc, object, &Pointer::from_static("/text")).ok()??;
     (kind(doc, found.value.start) == JsonType::String).then_some(found.value)
 }
 
@@ -269,11 +274,15 @@ fn text_member(doc: &[u8], object: Span) -> Option<Span> {
 ///
 /// # Errors
 /// A key on a path occurs twice.
-pub(crate) fn cuts(doc: &[u8], root: Span, pointers: &[Pointer]) -> Result<(Vec<Span>, Vec<usize>), DuplicateKey> {
+pub(crate) fn removal_spans(
+    doc: &[u8],
+    root: Span,
+    pointers: &[Pointer],
+) -> Result<(Vec<Span>, Vec<usize>), DuplicateKey> {
     let mut parents: Vec<(Span, Vec<usize>)> = Vec::new();
     let mut starts = Vec::new();
     for (index, pointer) in pointers.iter().enumerate() {
-        let below = |other: &Pointer| other.holds(pointer) && other != pointer;
+        let below = |other: &Pointer| other.is_prefix_of(pointer) && other != pointer;
         let again = pointers.iter().take(index).any(|other| other == pointer);
         let Some(found) = json::find(doc, root, pointer)? else { continue };
         let (Some(parent), false) = (found.parent, again || pointers.iter().any(below)) else { continue };

@@ -18,12 +18,12 @@ use memchr::{memchr2, memchr3};
 
 use crate::pointer::Pointer;
 
-pub(crate) use canon::{CanonicalOptions, canonical};
+pub(crate) use canon::{CanonicalOptions, write_canonical};
 #[cfg(test)]
 pub(crate) use check::JsonError;
-pub(crate) use check::{JsonRules, NESTING_MAX, check};
-pub(crate) use class::{Base64Form, class, keys_class};
-pub(crate) use text::{code_points, escape_latin1, folds_to, unescape, unescaped_len};
+pub(crate) use check::{JsonRules, NESTING_MAX, validate};
+pub(crate) use class::{Base64Form, write_class, write_keys_class};
+pub(crate) use text::{code_points, escape_latin1, is_case_variant, unescape, unescaped_len};
 
 #[cfg(test)]
 mod tests;
@@ -84,14 +84,14 @@ pub(crate) struct Elements<'a> {
 
 /// Returns the byte at `pos`, or NUL, which is not legal anywhere in JSON, past the end.
 #[inline]
-fn at(doc: &[u8], pos: usize) -> u8 {
+fn byte_at(doc: &[u8], pos: usize) -> u8 {
     doc.get(pos).copied().unwrap_or(0)
 }
 
 /// Returns the first position at or after `pos` that is not white space.
 #[inline]
-fn blank(doc: &[u8], mut pos: usize) -> usize {
-    while matches!(at(doc, pos), b' ' | b'\n' | b'\r' | b'\t') {
+fn skip_whitespace(doc: &[u8], mut pos: usize) -> usize {
+    while matches!(byte_at(doc, pos), b' ' | b'\n' | b'\r' | b'\t') {
         pos += 1;
     }
     pos
@@ -99,13 +99,13 @@ fn blank(doc: &[u8], mut pos: usize) -> usize {
 
 /// Returns the span of the document's only value, without the white space around it.
 pub(crate) fn root(doc: &[u8]) -> Span {
-    let start = blank(doc, 0);
-    Span { start, end: skip(doc, start) }
+    let start = skip_whitespace(doc, 0);
+    Span { start, end: value_end(doc, start) }
 }
 
 /// Returns the type of the value that starts at `pos`.
 pub(crate) fn kind(doc: &[u8], pos: usize) -> JsonType {
-    match at(doc, pos) {
+    match byte_at(doc, pos) {
         b'{' => JsonType::Object,
         b'[' => JsonType::Array,
         b'"' => JsonType::String,
@@ -122,14 +122,14 @@ pub(crate) fn is_integer(number: &[u8]) -> bool {
 }
 
 /// Returns the end of the value that starts at `pos`.
-pub(crate) fn skip(doc: &[u8], pos: usize) -> usize {
-    match at(doc, pos) {
+pub(crate) fn value_end(doc: &[u8], pos: usize) -> usize {
+    match byte_at(doc, pos) {
         b'"' => skip_string(doc, pos),
         b'[' => skip_nested(doc, pos, b'[', b']'),
         b'{' => skip_nested(doc, pos, b'{', b'}'),
         _ => {
             let mut end = pos;
-            while !matches!(at(doc, end), b',' | b']' | b'}' | b' ' | b'\n' | b'\r' | b'\t' | 0) {
+            while !matches!(byte_at(doc, end), b',' | b']' | b'}' | b' ' | b'\n' | b'\r' | b'\t' | 0) {
                 end += 1;
             }
             end
@@ -142,7 +142,7 @@ fn skip_string(doc: &[u8], pos: usize) -> usize {
     while let Some(rest) = doc.get(from..)
         && let Some(hit) = memchr2(b'"', b'\\', rest)
     {
-        if at(doc, from + hit) == b'"' {
+        if byte_at(doc, from + hit) == b'"' {
             return from + hit + 1;
         }
         from += hit + 2;
@@ -159,7 +159,7 @@ fn skip_nested(doc: &[u8], pos: usize, open: u8, close: u8) -> usize {
         && let Some(hit) = memchr3(b'"', open, close, rest)
     {
         let here = from + hit;
-        let byte = at(doc, here);
+        let byte = byte_at(doc, here);
         if byte == b'"' {
             from = skip_string(doc, here);
             continue;
@@ -195,7 +195,7 @@ fn step(doc: &[u8], within: Span, token: &str) -> Result<Option<LocatedValue>, D
         JsonType::Object => {
             let mut found = None;
             for member in Members::new(doc, within) {
-                if *unescape(member.key.inside(doc)) != *token.as_bytes() {
+                if *unescape(member.key.inner_bytes(doc)) != *token.as_bytes() {
                     continue;
                 }
                 if found.is_some() {
@@ -225,7 +225,7 @@ impl Span {
 
     /// Returns the bytes without the first and the last one, for example a string without its
     /// quotes.
-    pub(crate) fn inside(self, doc: &[u8]) -> &[u8] {
+    pub(crate) fn inner_bytes(self, doc: &[u8]) -> &[u8] {
         doc.get(self.start + 1..self.end.saturating_sub(1)).unwrap_or_default()
     }
 
@@ -246,15 +246,15 @@ impl Iterator for Members<'_> {
     type Item = Member;
 
     fn next(&mut self) -> Option<Member> {
-        let start = blank(self.doc, self.pos);
-        if at(self.doc, start) != b'"' {
+        let start = skip_whitespace(self.doc, self.pos);
+        if byte_at(self.doc, start) != b'"' {
             return None;
         }
         let key = Span { start, end: skip_string(self.doc, start) };
-        let start = blank(self.doc, blank(self.doc, key.end) + 1);
-        let value = Span { start, end: skip(self.doc, start) };
-        let after = blank(self.doc, value.end);
-        self.pos = after + usize::from(at(self.doc, after) == b',');
+        let start = skip_whitespace(self.doc, skip_whitespace(self.doc, key.end) + 1);
+        let value = Span { start, end: value_end(self.doc, start) };
+        let after = skip_whitespace(self.doc, value.end);
+        self.pos = after + usize::from(byte_at(self.doc, after) == b',');
         Some(Member { key, value })
     }
 }
@@ -271,13 +271,13 @@ impl Iterator for Elements<'_> {
     type Item = Span;
 
     fn next(&mut self) -> Option<Span> {
-        let start = blank(self.doc, self.pos);
-        let end = skip(self.doc, start);
+        let start = skip_whitespace(self.doc, self.pos);
+        let end = value_end(self.doc, start);
         if end <= start {
             return None;
         }
-        let after = blank(self.doc, end);
-        self.pos = after + usize::from(at(self.doc, after) == b',');
+        let after = skip_whitespace(self.doc, end);
+        self.pos = after + usize::from(byte_at(self.doc, after) == b',');
         Some(Span { start, end })
     }
 }

@@ -21,7 +21,7 @@ pub const PARTS_MAX: usize = 32;
 /// Longest key that is split into parts, in bytes. A key may contain whole fields of a body.
 pub const KEY_BYTES_MAX: usize = 16 << 10;
 /// Maximum number of differing parts that are reported.
-const TOLD_MAX: usize = 8;
+const REPORTED_MAX: usize = 8;
 
 /// A bounded record of the most recent distinct merge keys.
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ struct KeyDigests {
 impl RecentKeys {
     /// Returns `true` if a key with this digest is recorded.
     #[must_use]
-    pub fn has(&self, whole: u64) -> bool {
+    pub fn contains(&self, whole: u64) -> bool {
         self.0.iter().any(|seen| seen.whole == whole)
     }
 
@@ -82,19 +82,19 @@ impl RecentKeys {
     /// Returns the parts that differ, ordered so that the part that separates the most keys comes
     /// first.
     #[must_use]
-    pub fn differs(&self) -> Vec<DifferingPart> {
+    pub fn differing_parts(&self) -> Vec<DifferingPart> {
         let mut parts: Vec<(PartKind, &str)> =
             self.0.iter().flat_map(|seen| seen.parts.iter().map(|(kind, name, _)| (*kind, &**name))).collect();
         parts.sort_unstable();
         parts.dedup();
         let mut found: Vec<DifferingPart> =
-            parts.into_iter().filter_map(|(kind, name)| self.differ(kind, name)).collect();
+            parts.into_iter().filter_map(|(kind, name)| self.compare_part(kind, name)).collect();
         found.sort_by(|a, b| (a.keys_without, b.values).cmp(&(b.keys_without, a.values)));
-        found.truncate(TOLD_MAX);
+        found.truncate(REPORTED_MAX);
         found
     }
 
-    fn differ(&self, kind: PartKind, name: &str) -> Option<DifferingPart> {
+    fn compare_part(&self, kind: PartKind, name: &str) -> Option<DifferingPart> {
         let own = |seen: &KeyDigests| {
             let own = seen.parts.iter().filter(|part| part.0 == kind && *part.1 == *name);
             // Each digest covers kind and name as well as the value, so the wrapping sum identifies

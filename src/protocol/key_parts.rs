@@ -111,16 +111,16 @@ impl Endpoint {
         let on = u64::try_from(self.rules.merge_on_headers.len()).ok()?;
         for index in 0..headers.checked_add(on)? {
             let kind = if index < headers { PartKind::Header } else { PartKind::OnHeader };
-            let name = shown(String::from_utf8_lossy(key.field()?));
+            let name = printable_name(String::from_utf8_lossy(key.field()?));
             parts.push(KeyPart { kind, name, value: Cow::Owned(key.values()?) });
         }
         for (name, value) in members(key.field()?) {
             let name = String::from_utf8_lossy(&unescape(name)).replace('~', "~0").replace('/', "~1");
-            let name = shown(Cow::Owned(format!("/{name}")));
+            let name = printable_name(Cow::Owned(format!("/{name}")));
             parts.push(KeyPart { name, ..part(PartKind::Field, value) });
         }
         for pointer in &self.rules.merge_on_fields {
-            let name = shown(Cow::Owned(pointer.to_string()));
+            let name = printable_name(Cow::Owned(pointer.to_string()));
             parts.push(KeyPart { name, ..part(PartKind::OnField, key.field()?) });
         }
         parts.push(part(PartKind::ItemForm, key.field()?));
@@ -133,16 +133,16 @@ impl Endpoint {
 
 /// Decodes the bytes of a cost class, or returns `None` if they are malformed.
 #[must_use]
-pub fn class_name(class: &[u8]) -> Option<CostClassName> {
+pub fn decode_cost_class(class: &[u8]) -> Option<CostClassName> {
     let mut class = KeyReader(class);
     // `Endpoint::read` writes the method and the route first.
     class.field()?;
     class.field()?;
-    let path = shown(String::from_utf8_lossy(class.field()?)).into_owned();
+    let path = printable_name(String::from_utf8_lossy(class.field()?)).into_owned();
     // The class of an unbatched call contains neither a model nor an item form.
     let model = class.field().unwrap_or_default();
     let bare = model.strip_prefix(b"\"").and_then(|model| model.strip_suffix(b"\"")).unwrap_or(model);
-    Some(CostClassName { path, model: shown(String::from_utf8_lossy(&unescape(bare))).into_owned() })
+    Some(CostClassName { path, model: printable_name(String::from_utf8_lossy(&unescape(bare))).into_owned() })
 }
 
 /// Returns the members of an object in canonical form, which has a comma after each value.
@@ -177,7 +177,7 @@ fn members(text: &[u8]) -> Vec<(&[u8], &[u8])> {
 }
 
 /// Shortens a name and removes its control characters, so that it can be printed.
-fn shown(name: Cow<'_, str>) -> Cow<'_, str> {
+fn printable_name(name: Cow<'_, str>) -> Cow<'_, str> {
     if name.len() <= NAME_MAX && !name.contains(char::is_control) {
         return name;
     }
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn a_long_name_is_cut_and_no_control_gets_through() {
         let name = format!("a\u{1b}[31m{}", "b".repeat(200));
-        let shown = shown(Cow::Owned(name));
+        let shown = printable_name(Cow::Owned(name));
         assert_eq!(shown.chars().count(), NAME_MAX + 1);
         assert!(!shown.contains(char::is_control));
     }

@@ -55,11 +55,11 @@ pub use dialect::Dialect;
 pub use evidence::UnbatchedEvidence;
 pub use identity::{DigestKey, PeerIdentity, Tenant};
 pub use key_diff::{DifferingPart, KEY_BYTES_MAX, PARTS_MAX, PartDigest, RecentKeys};
-pub use key_parts::{CostClassName, KeyPart, PartKind, class_name};
+pub use key_parts::{CostClassName, KeyPart, PartKind, decode_cost_class};
 pub use pointer::Pointer;
 pub use route::{Endpoint, PathPattern, ProtocolLabel, RouteProtocol, RouteRules, Routes, SharedHeaderRules};
 pub use split::BatchResponse;
-pub use tei::{PublishedLimits, model_named, published};
+pub use tei::{PublishedLimits, parse_info, parse_info_model};
 
 #[cfg(test)]
 mod tests;

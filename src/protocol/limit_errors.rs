@@ -72,7 +72,7 @@ impl Endpoint {
     /// Returns `Some` if the upstream's response to a shared call means that the batch was too
     /// large.
     #[must_use]
-    pub fn too_large(&self, status: StatusCode, body: &[u8]) -> Option<BatchTooLarge> {
+    pub fn detect_too_large(&self, status: StatusCode, body: &[u8]) -> Option<BatchTooLarge> {
         let declared = self.too_large.iter().any(|sign| {
             let holds = |text: &String| memchr::memmem::find(body, text.as_bytes()).is_some();
             sign.status == status.as_u16() && sign.body_contains.as_ref().is_none_or(holds)
@@ -80,7 +80,7 @@ impl Endpoint {
         // Messages are read only for the statuses with which servers reject a request, or those
         // that the route declares.
         let spoken = matches!(status.as_u16(), 400 | 413 | 422) || declared;
-        let said = if spoken { messages(body).iter().find_map(|message| read(message)) } else { None };
+        let said = if spoken { messages(body).iter().find_map(|message| parse_limit(message)) } else { None };
         match said {
             Some(limit) => Some(BatchTooLarge { limit }),
             None if declared || status == StatusCode::PAYLOAD_TOO_LARGE => Some(BatchTooLarge { limit: None }),
@@ -91,7 +91,7 @@ impl Endpoint {
     /// Returns `true` if the upstream's response to a shared call means that its memory was too
     /// small for the batch.
     #[must_use]
-    pub fn out_of_memory(&self, status: StatusCode, body: &[u8]) -> bool {
+    pub fn is_out_of_memory(&self, status: StatusCode, body: &[u8]) -> bool {
         // TEI uses 424 for an error of its backend.
         let failed = matches!(status.as_u16(), 424 | 500 | 503 | 507);
         let says = |message: &Vec<u8>| OUT_OF_MEMORY.iter().any(|text| memchr::memmem::find(message, text).is_some());
@@ -102,7 +102,7 @@ impl Endpoint {
 /// Returns the messages of an error body in lower case.
 fn messages(body: &[u8]) -> Vec<Vec<u8>> {
     let mut out = Vec::new();
-    if json::check(body, JsonRules { lenient: true, strict: false, nesting_max: 16 }).is_ok() {
+    if json::validate(body, JsonRules { lenient: true, strict: false, nesting_max: 16 }).is_ok() {
         collect(body, json::root(body), true, &mut out);
     } else if body.len() <= TEXT_MAX {
         out.push(body.to_ascii_lowercase());
@@ -114,7 +114,7 @@ fn collect(doc: &[u8], value: Span, is_message: bool, out: &mut Vec<Vec<u8>>) {
     match kind(doc, value.start) {
         JsonType::Object => {
             for member in Members::new(doc, value) {
-                let named = MESSAGES.contains(&unescape(member.key.inside(doc)).as_ref());
+                let named = MESSAGES.contains(&unescape(member.key.inner_bytes(doc)).as_ref());
                 // `error` and `detail` may contain the message one level below.
                 if named {
                     collect(doc, member.value, true, out);
@@ -126,14 +126,14 @@ fn collect(doc: &[u8], value: Span, is_message: bool, out: &mut Vec<Vec<u8>>) {
                 collect(doc, element, true, out);
             }
         }
-        JsonType::String if is_message => out.push(unescape(value.inside(doc)).to_ascii_lowercase()),
+        JsonType::String if is_message => out.push(unescape(value.inner_bytes(doc)).to_ascii_lowercase()),
         JsonType::Array | JsonType::String | JsonType::Number | JsonType::Bool | JsonType::Null => {}
     }
 }
 
 /// Returns `Some` if a message means that a batch was too large, with the limit if the message
 /// names one.
-fn read(message: &[u8]) -> Option<Option<u32>> {
+fn parse_limit(message: &[u8]) -> Option<Option<u32>> {
     for phrase in &PHRASES {
         let Some(hit) = memchr::memmem::find(message, phrase.text.as_bytes()) else { continue };
         let behind = message.get(hit + phrase.text.len()..).unwrap_or_default();

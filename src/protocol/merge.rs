@@ -29,8 +29,8 @@ impl Endpoint {
     #[must_use]
     pub fn write_batch(&self, members: &[&Call], deadline_ms: Option<u64>) -> SharedRequest {
         let request_id = ids::request_id();
-        let traceparent = head::traced(members).map(ids::traceparent);
-        let mut headers = head::shared(members, &self.rules, &self.common);
+        let traceparent = head::trace_sampling(members).map(ids::traceparent);
+        let mut headers = head::shared_head(members, &self.rules, &self.common);
         if let Ok(value) = HeaderValue::from_str(&request_id) {
             headers.insert(headers::REQUEST_ID, value);
         }
@@ -84,12 +84,12 @@ impl Endpoint {
     /// Returns the name of the list of items as a JSON string.
     fn list_name(&self, index: usize) -> Vec<u8> {
         let name = self.shape.items.get(index).and_then(|pointer| pointer.name()).unwrap_or_default();
-        quoted(name)
+        to_json_string(name)
     }
 }
 
 /// Returns a name as a JSON string.
-pub(crate) fn quoted(name: &str) -> Vec<u8> {
+pub(crate) fn to_json_string(name: &str) -> Vec<u8> {
     let mut out = vec![b'"'];
     for byte in name.bytes() {
         match byte {

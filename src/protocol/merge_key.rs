@@ -19,22 +19,22 @@ impl MergeKeyBuilder {
         Self(Vec::with_capacity(INITIAL_CAPACITY))
     }
 
-    pub(crate) fn field(&mut self, bytes: &[u8]) {
-        self.count(bytes.len());
+    pub(crate) fn push_field(&mut self, bytes: &[u8]) {
+        self.push_count(bytes.len());
         self.0.extend_from_slice(bytes);
     }
 
-    pub(crate) fn count(&mut self, count: usize) {
+    pub(crate) fn push_count(&mut self, count: usize) {
         self.0.extend_from_slice(&u64::try_from(count).unwrap_or(u64::MAX).to_le_bytes());
     }
 
     /// Appends all values of a header in their order, preceded by their number. An absent header is
     /// written as zero values.
-    pub(crate) fn values(&mut self, headers: &HeaderMap, name: &HeaderName) {
+    pub(crate) fn push_header(&mut self, headers: &HeaderMap, name: &HeaderName) {
         let values = headers.get_all(name);
-        self.count(values.iter().count());
+        self.push_count(values.iter().count());
         for value in values {
-            self.field(value.as_bytes());
+            self.push_field(value.as_bytes());
         }
     }
 

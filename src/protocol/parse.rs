@@ -42,13 +42,13 @@ impl Endpoint {
     /// Parses a call. A call that cannot be merged is marked as [`MergeEligibility::Alone`] with a
     /// reason; no call is rejected because of its content.
     #[must_use]
-    pub fn read(&self, head: &Parts, body: Bytes, secret: &DigestKey) -> Call {
+    pub fn parse_call(&self, head: &Parts, body: Bytes, secret: &DigestKey) -> Call {
         let mut class = MergeKeyBuilder::default();
         // The class is made of names rather than numbers, so that it keeps its meaning after a
         // reload that reorders routes, and in a later process.
-        class.field(self.rules.method.as_str().as_bytes());
-        class.field(self.rules.path.written().concat().as_bytes());
-        class.field(head.uri.path().as_bytes());
+        class.push_field(self.rules.method.as_str().as_bytes());
+        class.push_field(self.rules.path.as_parts().concat().as_bytes());
+        class.push_field(head.uri.path().as_bytes());
         let mut call = Call {
             merge: MergeEligibility::Alone(UnmergeableReason::ItemForm),
             items: 1,
@@ -64,8 +64,8 @@ impl Endpoint {
         };
         match self.mergeable(head, &call.body, secret) {
             Ok(found) => {
-                class.field(found.model.of(&call.body));
-                class.field(&[items::form(&call.body, &found.items)]);
+                class.push_field(found.model.of(&call.body));
+                class.push_field(&[items::coarse_form(&call.body, &found.items)]);
                 let count = found.items.slots.first().map_or(0, |slot| slot.items.len());
                 call.items = u32::try_from(count).unwrap_or(u32::MAX);
                 call.weight = items::weigh(&call.body, &found.items, &self.shape.weight);
@@ -93,7 +93,7 @@ impl Endpoint {
             return Err(UnmergeableReason::TooLarge.into());
         }
         let rules = JsonRules { lenient: self.shape.lenient, strict: true, nesting_max: self.rules.item_nesting_max };
-        json::check(doc, rules).map_err(|_| UnmergeableReason::AmbiguousJson)?;
+        json::validate(doc, rules).map_err(|_| UnmergeableReason::AmbiguousJson)?;
         let root = json::root(doc);
         if json::kind(doc, root.start) != json::JsonType::Object {
             return Err(UnmergeableReason::ItemForm.into());
@@ -104,13 +104,13 @@ impl Endpoint {
         let mut items = items::locate(doc, root, &self.shape, self.rules.item_count_max)?;
         let mut key = MergeKeyBuilder::new();
         // Generation, route and label separate the keys of different endpoints and rule versions.
-        key.field(&self.generation.to_le_bytes());
-        key.count(self.route);
-        key.field(self.label.as_str().as_bytes());
+        key.push_field(&self.generation.to_le_bytes());
+        key.push_count(self.route);
+        key.push_field(self.label.as_str().as_bytes());
         head::write_key(head, &self.rules, &self.common, secret, &mut key);
         self.write_fields(doc, root, &mut items, &mut key)?;
         self.write_class(doc, &items, &mut key)?;
-        let exclusive = exclusive(doc, &items, &self.shape)?;
+        let exclusive = result_map_keys(doc, &items, &self.shape)?;
         let model =
             self.shape.model.as_ref().map(|model| json::find(doc, root, model)).transpose().map_err(ItemError::from)?;
         let model = model.flatten().map_or(Span { start: 0, end: 0 }, |found| found.value);
@@ -127,7 +127,7 @@ impl Endpoint {
         key: &mut MergeKeyBuilder,
     ) -> Result<(), ItemError> {
         let over = &self.rules.merge_over_fields;
-        let (cuts, mut without) = items::cuts(doc, root, over)?;
+        let (cuts, mut without) = items::removal_spans(doc, root, over)?;
         // A removed field must neither contain items nor be part of one.
         let touches =
             |slot: &items::Slot| cuts.iter().any(|cut| cut.start < slot.value.end && slot.value.start < cut.end);
@@ -139,24 +139,24 @@ impl Endpoint {
         let pointers: Vec<&Pointer> =
             self.shape.items.iter().chain(&self.shape.single).chain(over).chain(&self.rules.merge_on_fields).collect();
         let mut text = Vec::new();
-        json::canonical(
+        json::write_canonical(
             doc,
             root,
             CanonicalOptions { known: self.shape.known, pointers: &pointers, without: &without },
             &mut text,
         )?;
-        key.field(&text);
+        key.push_field(&text);
         for pointer in &self.rules.merge_on_fields {
             text.clear();
             if let Some(found) = json::find(doc, root, pointer)? {
-                json::canonical(
+                json::write_canonical(
                     doc,
                     found.value,
                     CanonicalOptions { known: &[], pointers: &[], without: &[] },
                     &mut text,
                 )?;
             }
-            key.field(&text);
+            key.push_field(&text);
         }
         items.cuts = cuts;
         Ok(())
@@ -165,7 +165,7 @@ impl Endpoint {
     fn write_class(&self, doc: &[u8], items: &ItemSpans, key: &mut MergeKeyBuilder) -> Result<(), ItemError> {
         let mut class = Vec::new();
         items::class(doc, items, &self.shape, &mut class)?;
-        key.field(&class);
+        key.push_field(&class);
         // A total over texts can be divided exactly only if all items are equal, so the item
         // becomes part of the key.
         if let Counters::Totals { share: CounterRule::Exact, .. } = self.shape.counters
@@ -177,7 +177,7 @@ impl Endpoint {
                 return Err(ItemError::Form);
             }
             for slot in &items.slots {
-                key.field(slot.items.first().map_or(&[], |item| item.of(doc)));
+                key.push_field(slot.items.first().map_or(&[], |item| item.of(doc)));
             }
         }
         Ok(())
@@ -187,7 +187,7 @@ impl Endpoint {
 /// Returns the reason for which a field of the body prevents merging.
 fn unbatched_field(doc: &[u8], root: Span, shape: &ProtocolShape) -> Option<UnmergeableReason> {
     for member in Members::new(doc, root) {
-        let key = unescape(member.key.inside(doc));
+        let key = unescape(member.key.inner_bytes(doc));
         let value = member.value.of(doc);
         // Servers of the known protocols interpret `1` and `"true"` as true. On a Generic route,
         // the field may have any meaning.
@@ -201,7 +201,7 @@ fn unbatched_field(doc: &[u8], root: Span, shape: &ProtocolShape) -> Option<Unme
             UnbatchedIf::Set => value != b"null",
             UnbatchedIf::NotFalse => value != b"false",
             UnbatchedIf::OneOf(words) => {
-                words.iter().any(|word| *word.as_bytes() == *unescape(member.value.inside(doc)))
+                words.iter().any(|word| *word.as_bytes() == *unescape(member.value.inner_bytes(doc)))
             }
         };
         if alone {
@@ -212,7 +212,7 @@ fn unbatched_field(doc: &[u8], root: Span, shape: &ProtocolShape) -> Option<Unme
 }
 
 /// Returns the keys that the items will have in a result map.
-fn exclusive(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape) -> Result<Vec<Box<[u8]>>, ItemError> {
+fn result_map_keys(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape) -> Result<Vec<Box<[u8]>>, ItemError> {
     let ResultLayout::Map { key, .. } = &shape.results else { return Ok(Vec::new()) };
     let spans = items.slots.first().map(|slot| slot.items.as_slice()).unwrap_or_default();
     let mut keys = Vec::with_capacity(spans.len());
@@ -232,7 +232,7 @@ fn exclusive(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape) -> Result<Vec
 pub(crate) fn map_key(doc: &[u8], item: Span, key: &Pointer) -> Result<Option<Box<[u8]>>, ItemError> {
     let Some(found) = json::find(doc, item, key)? else { return Ok(None) };
     Ok(match json::kind(doc, found.value.start) {
-        json::JsonType::String => Some(unescape(found.value.inside(doc)).into_owned().into_boxed_slice()),
+        json::JsonType::String => Some(unescape(found.value.inner_bytes(doc)).into_owned().into_boxed_slice()),
         json::JsonType::Number if json::is_integer(found.value.of(doc)) => Some(found.value.of(doc).into()),
         _ => None,
     })

@@ -63,19 +63,19 @@ impl Pointer {
 
     /// Returns the pointer to the member `name` of the same object, or `None` for the root.
     #[must_use]
-    pub(crate) fn sibling(&self, name: &str) -> Option<Self> {
+    pub(crate) fn with_name(&self, name: &str) -> Option<Self> {
         let (_, parent) = self.tokens.split_last()?;
         Some(Self { tokens: parent.iter().cloned().chain([name.to_owned()]).collect() })
     }
 
     /// Returns `true` if `other` refers to this position or to one below it.
     #[must_use]
-    pub fn holds(&self, other: &Self) -> bool {
+    pub fn is_prefix_of(&self, other: &Self) -> bool {
         other.tokens.starts_with(&self.tokens)
     }
 
     /// Parses a pointer that is known to be well formed.
-    pub(crate) fn known(text: &str) -> Self {
+    pub(crate) fn from_static(text: &str) -> Self {
         Self::parse(text).expect("pointers written in this module start with a slash and escape nothing")
     }
 }

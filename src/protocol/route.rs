@@ -178,7 +178,7 @@ pub struct Endpoint {
 impl RouteProtocol {
     /// Returns `true` if an adapter of this protocol accepts calls to `path`.
     #[must_use]
-    pub fn takes(self, path: &str) -> bool {
+    pub fn is_recognised(self, path: &str) -> bool {
         Adapter::recognise(self, path).is_some()
     }
 }
@@ -205,7 +205,7 @@ impl PathPattern {
     }
 
     /// Returns the parts of the pattern as written in a policy.
-    pub(crate) fn written(&self) -> [&str; 2] {
+    pub(crate) fn as_parts(&self) -> [&str; 2] {
         [&self.text, if self.prefix { "*" } else { "" }]
     }
 

@@ -175,12 +175,12 @@ impl ProtocolShape {
     /// else.
     pub(crate) fn plain(items: &str, results: &str) -> Self {
         Self {
-            items: vec![Pointer::known(items)],
+            items: vec![Pointer::from_static(items)],
             single: None,
             bare: BareValue::Never,
             item_is: ItemIs::Element,
             class: Class::Strict(Base64Form::Plain),
-            results: ResultLayout::Lists(vec![Pointer::known(results)]),
+            results: ResultLayout::Lists(vec![Pointer::from_static(results)]),
             single_result: None,
             unwrap: false,
             sorted: false,

@@ -102,8 +102,8 @@ impl Endpoint {
         let BatchResponse { status, headers, body } = answer;
         let Some(leader) = members.first() else { return Vec::new() };
         let head = SharedHead::new(self, leader, headers, Some(evidence));
-        let is_known = !has_content_coding(headers) && evidence.knows(leader, AnswerPart::Body(status, body));
-        let own = self.dialect.overload(status);
+        let is_known = !has_content_coding(headers) && evidence.is_constant(leader, AnswerPart::Body(status, body));
+        let own = self.dialect.overload_response(status);
         let reply = |call: &&Call| {
             let mut headers = head.of_member(call, sent);
             if is_known {
@@ -135,7 +135,7 @@ impl Endpoint {
     /// the policy declares: their paths, and whether an unbatched response has the same bytes
     /// there.
     #[must_use]
-    pub fn undeclared(&self, members: &[&Call], body: &Bytes, lone: &Bytes) -> Vec<(String, bool)> {
+    pub fn undeclared_members(&self, members: &[&Call], body: &Bytes, lone: &Bytes) -> Vec<(String, bool)> {
         let fields = &self.rules.respond_with_fields;
         let known = envelope::undeclared_in_unbatched(lone, &self.shape, fields);
         let is_same = |part: &UndeclaredPart| {
@@ -157,7 +157,7 @@ impl Endpoint {
         if parts.is_empty() {
             return Ok(());
         }
-        match evidence.judge(
+        match evidence.check_members(
             now,
             leader,
             self.idempotent,

@@ -47,11 +47,11 @@ pub(crate) fn embed() -> ProtocolShape {
 /// A server that publishes `max_batch_tokens` has a token budget to fill, so it forms batches
 /// itself.
 #[must_use]
-pub fn published(info: &[u8]) -> Option<PublishedLimits> {
-    json::check(info, JsonRules { lenient: false, strict: true, nesting_max: 32 }).ok()?;
+pub fn parse_info(info: &[u8]) -> Option<PublishedLimits> {
+    json::validate(info, JsonRules { lenient: false, strict: true, nesting_max: 32 }).ok()?;
     let root = json::root(info);
     let number = |name: &str| -> Option<u64> {
-        let found = json::find(info, root, &Pointer::known(name)).ok()??;
+        let found = json::find(info, root, &Pointer::from_static(name)).ok()??;
         number_at(info, found.value)
     };
     let items_max = number("/max_client_batch_size");
@@ -69,11 +69,11 @@ pub fn published(info: &[u8]) -> Option<PublishedLimits> {
 /// Returns the model and revision from the response to `GET /info`. A change of either means
 /// another model.
 #[must_use]
-pub fn model_named(info: &[u8]) -> Option<String> {
-    json::check(info, JsonRules { lenient: false, strict: true, nesting_max: 32 }).ok()?;
+pub fn parse_info_model(info: &[u8]) -> Option<String> {
+    json::validate(info, JsonRules { lenient: false, strict: true, nesting_max: 32 }).ok()?;
     let root = json::root(info);
     let text = |name: &str| -> Option<&str> {
-        let found = json::find(info, root, &Pointer::known(name)).ok()??;
+        let found = json::find(info, root, &Pointer::from_static(name)).ok()??;
         // Compared as written. `null` means that no name is published.
         std::str::from_utf8(found.value.of(info)).ok()?.strip_prefix('"')?.strip_suffix('"')
     };
@@ -93,14 +93,14 @@ mod tests {
     fn what_tei_publishes_is_read() {
         let info = br#"{"model_id":"m","max_concurrent_requests":512,"max_batch_tokens":16384,"max_batch_requests":null,"max_client_batch_size":32}"#;
         let expected = PublishedLimits { items_max: Some(32), weight_max: Some(16384), batches_itself: true };
-        assert_eq!(published(info), Some(expected));
+        assert_eq!(parse_info(info), Some(expected));
         let info = br#"{"max_client_batch_size": 8}"#;
-        assert_eq!(published(info), Some(PublishedLimits { items_max: Some(8), ..PublishedLimits::default() }));
+        assert_eq!(parse_info(info), Some(PublishedLimits { items_max: Some(8), ..PublishedLimits::default() }));
     }
 
     #[test]
     fn a_model_is_identified_by_its_name_and_revision() {
-        let named = |info: &str| model_named(info.as_bytes());
+        let named = |info: &str| parse_info_model(info.as_bytes());
         assert_eq!(named(r#"{"model_id":"bge","model_sha":"a1","max_batch_tokens":9}"#).as_deref(), Some("bge a1"));
         assert_eq!(named(r#"{"model_id":"bge","model_sha":null}"#).as_deref(), Some("bge"));
         for none in
@@ -120,7 +120,7 @@ mod tests {
             r#"{"max_client_batch_size":"8"}"#,
             r#"{"max_client_batch_size":8,"max_client_batch_size":9}"#,
         ] {
-            assert_eq!(published(body.as_bytes()), None, "{body}");
+            assert_eq!(parse_info(body.as_bytes()), None, "{body}");
         }
     }
 }

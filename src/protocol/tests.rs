@@ -9,7 +9,7 @@ use http::{Method, StatusCode};
 use serde_json::Value;
 
 use super::generic::{CostShare, CostWeights, CounterSpec, GenericOptions, PerItemError, SingleItem};
-use super::json::{CanonicalOptions, canonical, root};
+use super::json::{CanonicalOptions, root, write_canonical};
 use super::*;
 use crate::batching::Tick;
 
@@ -84,7 +84,7 @@ fn read_with(endpoint: &Endpoint, target: &str, headers: &[(&str, &str)], body: 
         .filter(|(name, _)| !headers.iter().any(|(own, _)| own == name))
         .chain(headers.iter().copied())
         .collect();
-    endpoint.read(&parts(target, &own), Bytes::from(body.to_owned()), &secret())
+    endpoint.parse_call(&parts(target, &own), Bytes::from(body.to_owned()), &secret())
 }
 
 fn read(endpoint: &Endpoint, target: &str, body: &str) -> Call {
@@ -115,7 +115,7 @@ fn bodies(replies: &[Reply]) -> Vec<&str> {
 
 fn one_spelling(doc: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    canonical(doc, root(doc), CanonicalOptions { known: &[], pointers: &[], without: &[] }, &mut out).unwrap();
+    write_canonical(doc, root(doc), CanonicalOptions { known: &[], pointers: &[], without: &[] }, &mut out).unwrap();
     out
 }
 
@@ -241,7 +241,7 @@ fn read_case(case: &Value, routes: &Routes) -> Clients {
         let found = routes.recognise(&method, path.split('?').next().unwrap());
         // A call that is not recognised passes through, and any endpoint can parse it.
         let any = || endpoint("/v1/embeddings", RouteProtocol::OpenAi);
-        let call = found.clone().unwrap_or_else(any).read(&head, Bytes::from(body_of(request)), &secret());
+        let call = found.clone().unwrap_or_else(any).parse_call(&head, Bytes::from(body_of(request)), &secret());
         clients.insert(request["c"].as_str().unwrap().to_owned(), (found, call));
     }
     clients

@@ -46,13 +46,17 @@ pub(crate) struct IndivisibleCounter;
 ///
 /// # Errors
 /// The object contains a number of unknown meaning.
-pub(crate) fn usage(doc: &[u8], usage: Span, ledger: &ShareWeights) -> Result<Vec<DividedCounter>, IndivisibleCounter> {
+pub(crate) fn divide_usage(
+    doc: &[u8],
+    usage: Span,
+    ledger: &ShareWeights,
+) -> Result<Vec<DividedCounter>, IndivisibleCounter> {
     let mut leaves = Vec::new();
     if kind(doc, usage.start) == JsonType::Object {
         collect(doc, usage, b"", &mut leaves)?;
     }
     let mut counters = leaves.iter().map(|(_, span)| share(doc, *span, ledger)).collect::<Result<Vec<_>, _>>()?;
-    total(doc, usage, &mut counters);
+    adjust_total_tokens(doc, usage, &mut counters);
     Ok(counters)
 }
 
@@ -60,7 +64,7 @@ pub(crate) fn usage(doc: &[u8], usage: Span, ledger: &ShareWeights) -> Result<Ve
 ///
 /// # Errors
 /// The value is a number in a format that cannot be divided, an object or an array.
-pub(crate) fn declared(
+pub(crate) fn divide_declared(
     doc: &[u8],
     span: Span,
     ledger: &ShareWeights,
@@ -74,7 +78,7 @@ pub(crate) fn declared(
 
 /// Divides the number in a header. Returns the share of each client, and whether the shares are
 /// exact.
-pub(crate) fn header(value: &[u8], ledger: &ShareWeights) -> Option<(Vec<String>, bool)> {
+pub(crate) fn divide_header(value: &[u8], ledger: &ShareWeights) -> Option<(Vec<String>, bool)> {
     let counter = share(value, Span { start: 0, end: value.len() }, ledger).ok()?;
     Some((counter.parts, counter.exact))
 }
@@ -88,7 +92,7 @@ fn collect<'a>(
     match kind(doc, value.start) {
         JsonType::Object => {
             for member in Members::new(doc, value) {
-                collect(doc, member.value, &unescape(member.key.inside(doc)), leaves)?;
+                collect(doc, member.value, &unescape(member.key.inner_bytes(doc)), leaves)?;
             }
         }
         JsonType::Array => {
@@ -112,9 +116,9 @@ fn collect<'a>(
 
 /// Sets each client's `total_tokens` to the sum of its own shares, if the total of the upstream is
 /// the same sum.
-fn total(doc: &[u8], usage: Span, counters: &mut [DividedCounter]) {
+fn adjust_total_tokens(doc: &[u8], usage: Span, counters: &mut [DividedCounter]) {
     let member = |name: &[u8]| {
-        Members::new(doc, usage).find(|member| *unescape(member.key.inside(doc)) == *name).map(|m| m.value)
+        Members::new(doc, usage).find(|member| *unescape(member.key.inner_bytes(doc)) == *name).map(|m| m.value)
     };
     let (Some(prompt), Some(completion), Some(total)) =
         (member(b"prompt_tokens"), member(b"completion_tokens"), member(b"total_tokens"))
@@ -170,13 +174,13 @@ impl ShareWeights {
         if self.counted && count && weight == total {
             return (self.weights.iter().map(|weight| u128::from(*weight)).collect(), true);
         }
-        (apportion(total, &self.weights), total == 0)
+        (largest_remainder(total, &self.weights), total == 0)
     }
 }
 
 /// Divides `total` by the largest remainder method, with ties going to the earlier item. Each item
 /// first receives 1 if the total allows it.
-pub(crate) fn apportion(total: u128, weights: &[u64]) -> Vec<u128> {
+pub(crate) fn largest_remainder(total: u128, weights: &[u64]) -> Vec<u128> {
     let items = weights.len() as u128;
     let weight: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
     // Items without any weight are treated as equal.
@@ -254,19 +258,19 @@ mod tests {
 
     fn check(body: &str, ledger: &ShareWeights, expected: &[&[&str]]) {
         let doc = body.as_bytes();
-        let counters = usage(doc, json::root(doc), ledger).unwrap();
+        let counters = divide_usage(doc, json::root(doc), ledger).unwrap();
         let parts: Vec<Vec<&str>> = counters.iter().map(|c| c.parts.iter().map(String::as_str).collect()).collect();
         assert_eq!(parts, expected, "{body}");
     }
 
     #[test]
     fn totals_go_by_the_largest_remainder_and_ties_to_the_earlier() {
-        assert_eq!(apportion(9, &[3, 2]), [5, 4]);
-        assert_eq!(apportion(12, &[3, 2, 1]), [6, 4, 2]);
-        assert_eq!(apportion(7, &[1, 2]), [3, 4]);
-        assert_eq!(apportion(1, &[1, 1]), [1, 0]);
-        assert_eq!(apportion(5, &[0, 0]), [3, 2]);
-        assert_eq!(apportion(0, &[3, 2]), [0, 0]);
+        assert_eq!(largest_remainder(9, &[3, 2]), [5, 4]);
+        assert_eq!(largest_remainder(12, &[3, 2, 1]), [6, 4, 2]);
+        assert_eq!(largest_remainder(7, &[1, 2]), [3, 4]);
+        assert_eq!(largest_remainder(1, &[1, 1]), [1, 0]);
+        assert_eq!(largest_remainder(5, &[0, 0]), [3, 2]);
+        assert_eq!(largest_remainder(0, &[3, 2]), [0, 0]);
     }
 
     #[test]
@@ -291,7 +295,7 @@ mod tests {
         for body in [r#"{"cost":0.5}"#, r#"{"total_tokens":-1}"#, r#"{"total_tokens":1e3}"#, r#"{"x":[1]}"#] {
             let doc = body.as_bytes();
             assert_eq!(
-                usage(doc, json::root(doc), &ledger(&[1, 1], &[1, 1])).map(|_| ()),
+                divide_usage(doc, json::root(doc), &ledger(&[1, 1], &[1, 1])).map(|_| ()),
                 Err(IndivisibleCounter),
                 "{body}"
             );
@@ -311,7 +315,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_is_lost_or_made(total in 0_u64..1_000_000_000_000, weights in prop::collection::vec(0_u64..1_000_000, 1..40)) {
-            let parts = apportion(u128::from(total), &weights);
+            let parts = largest_remainder(u128::from(total), &weights);
             prop_assert_eq!(parts.iter().sum::<u128>(), u128::from(total));
             if u128::from(total) >= weights.len() as u128 {
                 prop_assert!(parts.iter().all(|part| *part >= 1));

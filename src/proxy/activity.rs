@@ -119,7 +119,7 @@ impl ConnectionActivity {
     }
 
     /// Returns a waker that closes the connection, for use by memory eviction.
-    pub(super) fn evictor(self: &Arc<Self>) -> Waker {
+    pub(super) fn eviction_waker(self: &Arc<Self>) -> Waker {
         self.clone().into()
     }
 
@@ -146,7 +146,7 @@ impl ConnectionActivity {
     }
 
     /// Marks the connection as relayed as bytes.
-    pub(super) fn relay(&self) {
+    pub(super) fn set_relayed(&self) {
         self.relayed.store(true, Ordering::Relaxed);
         self.head_bytes.store(0, Ordering::Relaxed);
     }
@@ -182,7 +182,7 @@ impl ConnectionActivity {
     }
 
     /// Records received bytes.
-    pub(super) fn read(&self, first: &[u8]) {
+    pub(super) fn on_read(&self, first: &[u8]) {
         let now = self.clock.now().0;
         self.moved_at.store(now, Ordering::Relaxed);
         if self.busy.load(Ordering::Relaxed) > 0 || self.relayed.load(Ordering::Relaxed) {
@@ -197,7 +197,7 @@ impl ConnectionActivity {
     }
 
     /// Records that the client speaks HTTP/2: its preface is complete.
-    pub(super) fn speak_http2(&self) {
+    pub(super) fn set_http2(&self) {
         self.http2.store(true, Ordering::Relaxed);
         self.head_bytes.store(0, Ordering::Relaxed);
     }
@@ -208,7 +208,7 @@ impl ConnectionActivity {
     }
 
     /// Records a write that succeeded or was blocked.
-    pub(super) fn write(&self, blocked: bool) {
+    pub(super) fn on_write(&self, blocked: bool) {
         let since = self.blocked_since.load(Ordering::Relaxed);
         if blocked && since == NEVER {
             self.blocked_since.store(self.clock.now().0, Ordering::Relaxed);
@@ -222,7 +222,7 @@ impl ConnectionActivity {
 
     /// Records the start of a call. Returns its guard, the bytes of its head on HTTP/1, and the
     /// number of calls including this one.
-    pub(super) fn begin(self: &Arc<Self>, http2: bool) -> (ActiveCall, usize, u64) {
+    pub(super) fn on_call_start(self: &Arc<Self>, http2: bool) -> (ActiveCall, usize, u64) {
         if http2 {
             self.http2.store(true, Ordering::Relaxed);
         }
@@ -234,7 +234,7 @@ impl ConnectionActivity {
     }
 
     /// Records the start of a request body and returns its guard.
-    pub(super) fn upload(self: &Arc<Self>) -> ActiveCall {
+    pub(super) fn on_upload_start(self: &Arc<Self>) -> ActiveCall {
         self.busy.fetch_add(1, Ordering::Relaxed);
         self.uploads.fetch_add(1, Ordering::Relaxed);
         ActiveCall { activity: self.clone(), untaken: false, upload: true, answer: false }
@@ -251,12 +251,12 @@ impl ConnectionActivity {
     }
 
     /// Starts to drain the connection: responses direct the client to reconnect elsewhere.
-    pub(super) fn leave(&self) {
+    pub(super) fn start_draining(&self) {
         self.leaving.store(true, Ordering::Relaxed);
     }
 
     /// Returns `true` if the connection drains.
-    pub(super) fn is_leaving(&self) -> bool {
+    pub(super) fn is_draining(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)
     }
 
@@ -266,7 +266,7 @@ impl ConnectionActivity {
     }
 
     /// Returns the next timeout.
-    pub(super) fn due(&self, limits: &ClientLimits) -> TimeoutAction {
+    pub(super) fn next_timeout(&self, limits: &ClientLimits) -> TimeoutAction {
         if self.evicted.load(Ordering::Relaxed) {
             return TimeoutAction::Close(Tick(0));
         }
@@ -309,13 +309,13 @@ impl Wake for ConnectionActivity {
 
 impl ActiveCall {
     /// Records that the response has begun.
-    pub(super) fn answer(&mut self) {
+    pub(super) fn on_response_start(&mut self) {
         self.answer = true;
         self.activity.answers.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Records that response bytes are available of which nothing has been taken.
-    pub(super) fn answered(&mut self) {
+    pub(super) fn on_bytes_available(&mut self) {
         self.untaken = true;
         if self.activity.untaken.fetch_add(1, Ordering::Relaxed) == 0 {
             self.activity.taken_at.store(self.activity.clock.now().0, Ordering::Relaxed);
@@ -324,7 +324,7 @@ impl ActiveCall {
     }
 
     /// Records that response bytes were taken.
-    pub(super) fn taken(&mut self) {
+    pub(super) fn on_bytes_taken(&mut self) {
         if std::mem::take(&mut self.untaken) {
             self.activity.untaken.fetch_sub(1, Ordering::Relaxed);
             self.activity.taken_at.store(self.activity.clock.now().0, Ordering::Relaxed);
@@ -334,7 +334,7 @@ impl ActiveCall {
 
 impl Drop for ActiveCall {
     fn drop(&mut self) {
-        self.taken();
+        self.on_bytes_taken();
         if self.answer {
             self.activity.answers.fetch_sub(1, Ordering::Relaxed);
         }
@@ -378,7 +378,7 @@ pub(super) mod tests {
     }
 
     fn seconds_left(activity: &ConnectionActivity) -> Option<u128> {
-        match activity.due(&limits()) {
+        match activity.next_timeout(&limits()) {
             TimeoutAction::Nothing => None,
             TimeoutAction::Close(at) | TimeoutAction::End(at) => {
                 Some(at.since(activity.clock.now()).as_millis().div_ceil(1000))
@@ -390,18 +390,18 @@ pub(super) mod tests {
     fn an_idle_connection_may_stay_and_a_head_that_has_begun_must_end() {
         let activity = ConnectionActivity::new(Clock::start());
         assert_eq!(seconds_left(&activity), Some(75), "opened ahead");
-        let (busy, _, calls) = activity.begin(false);
-        assert_eq!((calls, activity.due(&limits())), (1, TimeoutAction::Nothing));
+        let (busy, _, calls) = activity.on_call_start(false);
+        assert_eq!((calls, activity.next_timeout(&limits())), (1, TimeoutAction::Nothing));
         drop(busy);
         assert_eq!(seconds_left(&activity), Some(75));
-        activity.read(b"POST");
+        activity.on_read(b"POST");
         assert_eq!(seconds_left(&activity), Some(5), "the next head has begun");
     }
 
     #[test]
     fn an_http2_connection_without_streams_is_idle_not_late() {
         let activity = ConnectionActivity::new(Clock::start());
-        activity.speak_http2();
+        activity.set_http2();
         assert_eq!(seconds_left(&activity), Some(75));
     }
 
@@ -409,14 +409,14 @@ pub(super) mod tests {
     fn a_connection_waits_for_its_client_until_a_call_is_whole() {
         let activity = ConnectionActivity::new(Clock::start());
         assert!(activity.waits_since().is_some(), "it has sent nothing");
-        let (call, ..) = activity.begin(false);
-        let upload = activity.upload();
+        let (call, ..) = activity.on_call_start(false);
+        let upload = activity.on_upload_start();
         assert!(activity.waits_since().is_some(), "the body has not arrived");
         drop(upload);
         assert_eq!(activity.waits_since(), None);
         drop(call);
         assert!(activity.waits_since().is_some(), "it is idle");
-        activity.relay();
+        activity.set_relayed();
         assert_eq!(activity.waits_since(), None, "something moved a moment ago");
     }
 
@@ -424,24 +424,24 @@ pub(super) mod tests {
     fn what_has_to_make_room_is_closed_at_once_also_inside_a_tunnel() {
         let activity = ConnectionActivity::new(Clock::start());
         let reader = futures_util::task::noop_waker();
-        activity.evictor().wake();
+        activity.eviction_waker().wake();
         assert!(!activity.is_relay_evicted(&reader), "hyper serves it");
-        activity.relay();
+        activity.set_relayed();
         assert!(activity.is_relay_evicted(&reader));
-        assert_eq!(activity.due(&limits()), TimeoutAction::Close(Tick(0)));
+        assert_eq!(activity.next_timeout(&limits()), TimeoutAction::Close(Tick(0)));
     }
 
     #[test]
     fn a_blocked_write_or_an_untaken_answer_ends_a_busy_connection() {
         let activity = ConnectionActivity::new(Clock::start());
-        let (mut busy, ..) = activity.begin(false);
-        activity.write(true);
+        let (mut busy, ..) = activity.on_call_start(false);
+        activity.on_write(true);
         assert_eq!(seconds_left(&activity), Some(10));
-        activity.write(false);
-        assert_eq!(activity.due(&limits()), TimeoutAction::Nothing);
-        busy.answered();
+        activity.on_write(false);
+        assert_eq!(activity.next_timeout(&limits()), TimeoutAction::Nothing);
+        busy.on_bytes_available();
         assert_eq!(seconds_left(&activity), Some(10));
-        busy.taken();
-        assert_eq!(activity.due(&limits()), TimeoutAction::Nothing);
+        busy.on_bytes_taken();
+        assert_eq!(activity.next_timeout(&limits()), TimeoutAction::Nothing);
     }
 }

@@ -44,11 +44,11 @@ pub trait BatchOutputs: Send {
 
     /// Reports that the members are answered one after the other from now on, while others still
     /// wait.
-    fn isolating(&mut self);
+    fn on_isolation(&mut self);
 
     /// Reports that the upstream has done its part: the slot is free for the next batch before
     /// these responses are delivered.
-    fn free(&mut self, observed: Observation);
+    fn release_slot(&mut self, observed: Observation);
 
     /// Returns `true` if a member has neither been answered nor gone.
     fn is_waiting(&self, member: usize) -> bool;
@@ -64,10 +64,10 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// Returns `true` while calls of this merge key are executed unbatched, because the server's
     /// responses differ in parts that belong to no single result.
-    fn is_apart(&self, call: &Call) -> bool;
+    fn is_merging_unsafe(&self, call: &Call) -> bool;
 
     /// Returns the limits that the model server publishes, if any.
-    fn published(&self) -> BoxFuture<'_, Option<PublishedLimits>>;
+    fn published_limits(&self) -> BoxFuture<'_, Option<PublishedLimits>>;
 }
 
 /// The path from one client connection to the upstream. Its connections are never shared with
@@ -101,15 +101,15 @@ pub trait Forwarder: Send + Sync + fmt::Debug {
     fn lane(&self) -> Arc<dyn Lane>;
 
     /// Opens a connection for use as a byte stream.
-    fn open(&self) -> BoxFuture<'static, std::io::Result<Box<dyn ByteStream>>>;
+    fn open_connection(&self) -> BoxFuture<'static, std::io::Result<Box<dyn ByteStream>>>;
 
     /// Forwards one call on a connection of its own, without a client connection to pin it to.
-    fn alone(&self, request: http::Request<Body>) -> BoxFuture<'static, Result<http::Response<Body>, Failure>>;
+    fn forward_once(&self, request: http::Request<Body>) -> BoxFuture<'static, Result<http::Response<Body>, Failure>>;
 
     /// Records the server identity shown by the head of a response to a recognised call.
     fn observe_answer(&self, headers: &http::HeaderMap);
 
     /// Records the evidence that a complete response to an unbatched call provides about the
     /// responses to its merge key.
-    fn observe_lone(&self, endpoint: &Endpoint, call: &Call, answer: BatchResponse<'_>);
+    fn observe_unbatched(&self, endpoint: &Endpoint, call: &Call, answer: BatchResponse<'_>);
 }

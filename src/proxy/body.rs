@@ -53,7 +53,7 @@ struct StreamExtras {
     /// Bytes that were read ahead.
     prefix: Bytes,
     /// Memory charge of the prefix, until it is taken.
-    ahead: Option<BufferGuard>,
+    prefix_charge: Option<BufferGuard>,
     tap: Option<Box<dyn BodyTap>>,
 }
 
@@ -138,7 +138,7 @@ impl Body {
 
     /// Holds a guard until the body is dropped.
     #[must_use]
-    pub fn keeping(mut self, keep: impl Any + Send + Sync) -> Self {
+    pub fn with_guard(mut self, keep: impl Any + Send + Sync) -> Self {
         self.keep = Some(match self.keep.take() {
             None => Box::new(keep),
             Some(before) => Box::new((before, keep)),
@@ -148,7 +148,7 @@ impl Body {
 
     /// Attaches the guard of a request body.
     #[must_use]
-    pub fn watched(mut self, watch: Option<Box<dyn UploadWatch>>) -> Self {
+    pub fn with_upload_watch(mut self, watch: Option<Box<dyn UploadWatch>>) -> Self {
         self.watch = watch;
         self
     }
@@ -171,7 +171,7 @@ impl Body {
 
     /// Attaches the memory charge of a response, which is held until the body is dropped.
     #[must_use]
-    pub fn charged(mut self, held: BufferGuard) -> Self {
+    pub fn with_charge(mut self, held: BufferGuard) -> Self {
         self.charge = Some(Box::new(held));
         self
     }
@@ -188,11 +188,11 @@ impl Body {
             BodyKind::Stream { beside, .. } => {
                 let beside = beside.get_or_insert_default();
                 debug_assert!(beside.prefix.is_empty(), "what was put back is read before more is read");
-                (beside.prefix, beside.ahead) = (read, Some(held));
+                (beside.prefix, beside.prefix_charge) = (read, Some(held));
                 self
             }
             // The body ended with the bytes that were read.
-            BodyKind::Empty | BodyKind::Full(_) => Self { kind: BodyKind::Full(read), ..self }.keeping(held),
+            BodyKind::Empty | BodyKind::Full(_) => Self { kind: BodyKind::Full(read), ..self }.with_guard(held),
         }
     }
 
@@ -212,7 +212,7 @@ impl Body {
     }
 
     /// Records every frame of a request, and its end, in `moved`.
-    pub fn mark(&mut self, moved: ActivityFlag) {
+    pub fn set_activity(&mut self, moved: ActivityFlag) {
         moved.set_uploaded(self.is_end_stream());
         self.upload = Some(moved);
     }
@@ -228,7 +228,7 @@ impl Body {
             BodyKind::Stream { rest, beside: None } => Pin::new(rest).poll_frame(cx),
             BodyKind::Stream { rest, beside: Some(beside) } => {
                 if !beside.prefix.is_empty() {
-                    beside.ahead = None;
+                    beside.prefix_charge = None;
                     return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut beside.prefix)))));
                 }
                 let frame = Pin::new(&mut *rest).poll_frame(cx);
@@ -280,7 +280,7 @@ impl HttpBody for Body {
         };
         match frame {
             Poll::Ready(frame) => {
-                idle.moved();
+                idle.on_activity();
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
             Poll::Pending => {

@@ -107,7 +107,7 @@ pub struct FrameBuffer {
 ///
 /// The bytes are added to the charge `held`. While the body of an upload is awaited, the charge may
 /// be evicted ([`ReadLimits::evictable`]).
-pub async fn gather<B>(body: &mut B, bounds: ReadLimits, mut held: BufferGuard) -> ReadResult
+pub async fn read_bounded<B>(body: &mut B, bounds: ReadLimits, mut held: BufferGuard) -> ReadResult
 where
     B: HttpBody<Data = Bytes> + Unpin,
 {
@@ -136,8 +136,8 @@ where
         let next = tokio::select! {
             biased;
             next = next => next,
-            () = missed(&mut window, size) => break StopReason::BelowFloor,
-            () = evicted(&mut held, &mut pieces), if bounds.evictable => break StopReason::BuffersFull,
+            () = wait_below_floor(&mut window, size) => break StopReason::BelowFloor,
+            () = wait_evicted(&mut held, &mut pieces), if bounds.evictable => break StopReason::BuffersFull,
         };
         let frame = match next {
             Err(_) => break StopReason::Slow,
@@ -170,7 +170,7 @@ where
 
 /// Resolves at the end of a window in which too few bytes arrived; pending forever without a
 /// window.
-async fn missed(window: &mut Option<RateWindow>, size: usize) {
+async fn wait_below_floor(window: &mut Option<RateWindow>, size: usize) {
     match window {
         None => std::future::pending().await,
         Some(window) => window.missed(size).await,
@@ -178,7 +178,7 @@ async fn missed(window: &mut Option<RateWindow>, size: usize) {
 }
 
 /// Resolves when the charge is evicted. Polled only while the body is awaited.
-async fn evicted(held: &mut BufferGuard, pieces: &mut FrameBuffer) {
+async fn wait_evicted(held: &mut BufferGuard, pieces: &mut FrameBuffer) {
     pieces.detach_from_read_buffer();
     held.evicted().await;
 }
@@ -295,7 +295,7 @@ mod tests {
 
     async fn read(parts: &[&'static str], max: usize, budget: &BufferBudget) -> ReadResult {
         let mut body = StreamBody::new(futures_util::stream::iter(frames(parts)));
-        gather(
+        read_bounded(
             &mut body,
             ReadLimits { max, idle: Duration::from_secs(1), until: None, floor: None, evictable: false },
             budget.empty(),
@@ -329,7 +329,7 @@ mod tests {
         let bounds = ReadLimits { max: 100, idle: Duration::from_secs(300), until: None, floor, evictable: false };
         for parts in [&["a"][..], &["ab", "c"]] {
             let stalled = futures_util::stream::iter(frames(parts)).chain(futures_util::stream::pending());
-            let gathered = gather(&mut StreamBody::new(stalled), bounds, budget(100).empty()).await;
+            let gathered = read_bounded(&mut StreamBody::new(stalled), bounds, budget(100).empty()).await;
             assert!(matches!(gathered, ReadResult::Stopped { why: StopReason::BelowFloor, .. }));
         }
     }

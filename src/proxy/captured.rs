@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::connections::ConnectionGuard;
-use super::detect::{DetectedProtocol, LOOK_MAX, judge};
+use super::detect::{DETECT_BYTES_MAX, DetectedProtocol, detect_protocol};
 use super::memory_accounting::ConnectionMemory;
 use super::state::ListenerState;
 use super::stream::{ClientStream, MonitoredStream};
@@ -69,7 +69,7 @@ pub(super) async fn run(
         Detected::Http => connection::run(proxy, (stream, peer), Bytes::from(ahead), told, guard).await,
         Detected::Bytes(why, upstream, answer) => {
             proxy.metrics.relayed(why);
-            guard.place.activity().relay();
+            guard.place.activity().set_relayed();
             // A relayed connection drops the state of a served one: the tunnel needs only its two
             // ends, and parses no heads.
             let activity = guard.place.activity();
@@ -94,16 +94,16 @@ async fn begin(
     let limit = proxy.config.client.pass_through_idle_timeout;
     let leave = async {
         // An error means that the sender was dropped because the process ends: treated the same.
-        told.wait_for(|welcome| *welcome != ListenerState::Stay).await.ok();
+        told.wait_for(|welcome| *welcome != ListenerState::Serving).await.ok();
         tokio::time::sleep(DRAIN_GRACE).await;
     };
     let speaks = async {
-        let Ok(mut upstream) = proxy.forward.open().await else {
+        let Ok(mut upstream) = proxy.forward.open_connection().await else {
             // The application does not accept connections and sends nothing. An HTTP client
             // receives an error response when it sends a call.
             return std::future::pending().await;
         };
-        let mut answer = vec![0; LOOK_MAX];
+        let mut answer = vec![0; DETECT_BYTES_MAX];
         match upstream.read(&mut answer).await {
             Ok(0) | Err(_) => None,
             Ok(read) => {
@@ -129,7 +129,7 @@ async fn begin(
 async fn detect_request_line(stream: &mut ClientStream, ahead: &mut Vec<u8>) -> Detected {
     let known = async {
         loop {
-            match judge(ahead) {
+            match detect_protocol(ahead) {
                 DetectedProtocol::Http => return Detected::Http,
                 DetectedProtocol::Other => return Detected::Bytes(RelayReason::NotHttp, None, Vec::new()),
                 DetectedProtocol::More => {}
@@ -152,7 +152,7 @@ async fn detect_request_line(stream: &mut ClientStream, ahead: &mut Vec<u8>) -> 
 
 /// Reads the bytes available, at most up to [`LOOK_MAX`] in total.
 async fn read_prefix(stream: &mut ClientStream, ahead: &mut Vec<u8>) -> io::Result<()> {
-    let room = LOOK_MAX.saturating_sub(ahead.len());
+    let room = DETECT_BYTES_MAX.saturating_sub(ahead.len());
     ahead.reserve(room);
     match stream.take(room as u64).read_buf(ahead).await? {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -170,7 +170,7 @@ async fn relay_connection(
 ) {
     let upstream = match upstream {
         Some(upstream) => Ok(upstream),
-        None => proxy.forward.open().await,
+        None => proxy.forward.open_connection().await,
     };
     // Without the sidecar the connect would be refused. Closing the connection at once is the
     // nearest equivalent.

@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use super::Proxy;
 use super::upload::UploadGuard;
 use crate::body::Body;
-use crate::bounded_body::{ReadLimits, ReadResult, StopReason, gather};
+use crate::bounded_body::{ReadLimits, ReadResult, StopReason, read_bounded};
 use crate::error::FailureKind;
 use crate::memory::{BufferGuard, HoldPhase};
 
@@ -37,8 +37,8 @@ pub(super) async fn collect(
     let limits = &proxy.config.client;
     let until = proxy.clock.instant(proxy.clock.now().after(limits.body_timeout));
     let bounds = ReadLimits { max, idle: limits.body_idle_timeout, until: Some(until), floor: None, evictable: true };
-    let (mut body, held) = upload.read(body, proxy.buffers.empty());
-    let gathered = gather(&mut body, bounds, held).await;
+    let (mut body, held) = upload.split_for_reading(body, proxy.buffers.empty());
+    let gathered = read_bounded(&mut body, bounds, held).await;
     let (body, was_evicted) = body.into_parts();
     match gathered {
         ReadResult::Whole { bytes, trailers, held } => {
@@ -49,7 +49,9 @@ pub(super) async fn collect(
             StopReason::TooLarge => {
                 // The body is forwarded, and stays charged until then.
                 held.set_phase(HoldPhase::Server);
-                CollectResult::TooLarge(Body::stream(body).with_prefix(read, held).watched(Some(upload.passing())))
+                CollectResult::TooLarge(
+                    Body::stream(body).with_prefix(read, held).with_upload_watch(Some(upload.into_watch())),
+                )
             }
             StopReason::Broken if was_evicted => CollectResult::Refused(FailureKind::BytesFull),
             StopReason::BuffersFull => CollectResult::Refused(FailureKind::BytesFull),

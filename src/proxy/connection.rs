@@ -68,7 +68,7 @@ pub(super) async fn run(
     let mut timer = LazyTimer::new(clock);
     let mut told = pin!(async {
         // An error means that the sender was dropped because the process ends: treated the same.
-        told.wait_for(|welcome| *welcome != ListenerState::Stay).await.ok();
+        told.wait_for(|welcome| *welcome != ListenerState::Serving).await.ok();
     });
     let mut over = pin!(proxy.cut.cancelled());
     let (mut leaving, mut ending): (Option<Tick>, Option<Tick>) = (None, None);
@@ -86,11 +86,11 @@ pub(super) async fn run(
             _ => {
                 if leaving.is_none() && told.as_mut().poll(cx).is_ready() {
                     leaving = Some(clock.now());
-                    activity.leave();
+                    activity.start_draining();
                 }
                 if !cut && over.as_mut().poll(cx).is_ready() {
                     cut = true;
-                    sides.raise(CLIENT);
+                    sides.mark_woken(CLIENT);
                 }
                 Poll::Pending
             }
@@ -100,7 +100,7 @@ pub(super) async fn run(
         }
         activity.register_task(cx.waker());
         loop {
-            let due = match (ending, leaving, activity.due(&proxy.config.client)) {
+            let due = match (ending, leaving, activity.next_timeout(&proxy.config.client)) {
                 // An HTTP/2 client can be notified at once (GOAWAY) without losing a call. Its
                 // first call may be on its way.
                 (None, Some(since), _) if activity.is_http2() => {
@@ -127,7 +127,7 @@ pub(super) async fn run(
                     ending = Some(clock.now());
                     connection.as_mut().graceful_shutdown();
                     // The shutdown frames are written in the next poll.
-                    sides.raise(CLIENT);
+                    sides.mark_woken(CLIENT);
                     cx.waker().wake_by_ref();
                 }
                 TimeoutAction::Close(_) | TimeoutAction::Nothing => return Poll::Ready(()),

@@ -23,7 +23,7 @@ use crate::telemetry::Metrics;
 
 /// Denominator of the fraction of the places that is freed at once, so that one search serves many
 /// new connections.
-const RELIEF: usize = 64;
+const EVICTION_DIVISOR: usize = 64;
 /// Minimum number of streams of a connection regardless of the number of connections. A client that
 /// needs more opens another connection.
 const STREAMS_MIN: u32 = 8;
@@ -50,7 +50,7 @@ pub struct Connections {
     set: EvictionSet<EvictionHandle>,
     open: AtomicUsize,
     /// Number of open connections that are aborted but not yet closed.
-    going: AtomicUsize,
+    closing: AtomicUsize,
     max: usize,
     /// Memory budget of their calls in bytes, which HTTP/2 connections share.
     buffered_bytes: usize,
@@ -98,7 +98,7 @@ impl Connections {
         Arc::new(Self {
             set: EvictionSet::default(),
             open: AtomicUsize::new(0),
-            going: AtomicUsize::new(0),
+            closing: AtomicUsize::new(0),
             max,
             buffered_bytes,
             clock,
@@ -110,17 +110,17 @@ impl Connections {
 
     /// Returns the number of open connections.
     #[must_use]
-    pub fn open(&self) -> usize {
+    pub fn open_count(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 
     /// Resolves when no connection is open.
-    pub async fn none(&self) {
+    pub async fn wait_until_closed(&self) {
         loop {
             let none = self.none.notified();
             // `Notified` observes every `notify_waiters` call after its creation, so none is missed
             // after this check.
-            if self.open() == 0 {
+            if self.open_count() == 0 {
                 return;
             }
             none.await;
@@ -135,7 +135,7 @@ impl Connections {
             std::mem::replace(stopped, stop) != stop
         });
         if level >= PressureLevel::Refuse {
-            self.evict(self.open() / 8 + 1, SILENCE_MIN);
+            self.evict(self.open_count() / 8 + 1, SILENCE_MIN);
         }
     }
 
@@ -143,7 +143,7 @@ impl Connections {
     /// the memory pressure is below the highest level.
     pub(super) async fn wait_for_capacity(&self) {
         for _ in 0..TURNS_MAX {
-            if self.going.load(Ordering::Relaxed) <= self.max / CLOSING_DIVISOR {
+            if self.closing.load(Ordering::Relaxed) <= self.max / CLOSING_DIVISOR {
                 break;
             }
             // An evicted connection is dropped when its aborted task runs next.
@@ -154,7 +154,11 @@ impl Connections {
     }
 
     /// Takes a permit, evicting other connections if necessary. Returns `None` if all are busy.
-    pub(super) fn take(self: &Arc<Self>, peer: IpAddr, activity: Arc<ConnectionActivity>) -> Option<ConnectionPermit> {
+    pub(super) fn acquire(
+        self: &Arc<Self>,
+        peer: IpAddr,
+        activity: Arc<ConnectionActivity>,
+    ) -> Option<ConnectionPermit> {
         let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
         let state = EvicteeState {
             peer: peer.to_canonical(),
@@ -162,10 +166,10 @@ impl Connections {
             task: OnceLock::new(),
             evicted: AtomicBool::new(false),
         };
-        let has_room = open.saturating_sub(self.going.load(Ordering::Relaxed)) <= self.max
-            || self.evict(self.max / RELIEF + 1, Duration::ZERO) > 0;
+        let has_room = open.saturating_sub(self.closing.load(Ordering::Relaxed)) <= self.max
+            || self.evict(self.max / EVICTION_DIVISOR + 1, Duration::ZERO) > 0;
         let place =
-            ConnectionPermit { connections: self.clone(), member: self.set.join(EvictionHandle(Arc::new(state))) };
+            ConnectionPermit { connections: self.clone(), member: self.set.insert(EvictionHandle(Arc::new(state))) };
         self.metrics.connections(open);
         has_room.then_some(place)
     }
@@ -182,12 +186,12 @@ impl Connections {
         });
         let mut evicted = 0;
         for evictee in worst.iter().take(most) {
-            self.going.fetch_add(1, Ordering::Relaxed);
+            self.closing.fetch_add(1, Ordering::Relaxed);
             if evictee.evict() {
                 self.metrics.connection_shed();
                 evicted += 1;
             } else {
-                self.going.fetch_sub(1, Ordering::Relaxed);
+                self.closing.fetch_sub(1, Ordering::Relaxed);
             }
         }
         evicted
@@ -234,7 +238,7 @@ impl ConnectionPermit {
 
     /// Returns the share of one connection in `whole`.
     fn share(&self, whole: usize) -> u32 {
-        u32::try_from(whole / self.connections.open().max(1)).unwrap_or(u32::MAX)
+        u32::try_from(whole / self.connections.open_count().max(1)).unwrap_or(u32::MAX)
     }
 
     /// Returns the handle that evicts the connection.
@@ -247,7 +251,7 @@ impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let connections = &self.connections;
         if self.member.0.evicted.swap(true, Ordering::AcqRel) {
-            connections.going.fetch_sub(1, Ordering::Relaxed);
+            connections.closing.fetch_sub(1, Ordering::Relaxed);
         }
         let left = connections.open.fetch_sub(1, Ordering::Relaxed) - 1;
         connections.metrics.connections(left);
@@ -261,7 +265,7 @@ impl Drop for ConnectionPermit {
 
 impl EvictionHandle {
     /// Sets the task that serves the connection.
-    pub(super) fn run_by(&self, task: &AbortHandle) {
+    pub(super) fn set_task(&self, task: &AbortHandle) {
         self.0.task.set(task.clone()).ok();
         if self.0.evicted.load(Ordering::Acquire) {
             task.abort();
@@ -283,7 +287,7 @@ impl EvictionHandle {
             task.abort();
         }
         // A tunnel runs in another task by now, which the abort does not end.
-        self.0.activity.evictor().wake();
+        self.0.activity.eviction_waker().wake();
         true
     }
 }
@@ -301,41 +305,41 @@ mod tests {
     }
 
     fn take(connections: &Arc<Connections>, peer: u8) -> Option<ConnectionPermit> {
-        connections.take(IpAddr::from(Ipv4Addr::new(10, 0, 0, peer)), ConnectionActivity::new(connections.clock))
+        connections.acquire(IpAddr::from(Ipv4Addr::new(10, 0, 0, peer)), ConnectionActivity::new(connections.clock))
     }
 
     #[tokio::test]
     async fn places_are_bounded_by_busy_connections_and_the_last_one_that_goes_is_noticed() {
         let connections = connections(2);
-        connections.none().await;
+        connections.wait_until_closed().await;
         let (one, two) = (take(&connections, 1).unwrap(), take(&connections, 1).unwrap());
-        let calls = [one.activity().begin(false), two.activity().begin(false)];
+        let calls = [one.activity().on_call_start(false), two.activity().on_call_start(false)];
         assert!(take(&connections, 1).is_none());
-        assert_eq!(connections.open(), 2);
+        assert_eq!(connections.open_count(), 2);
         drop((one, calls));
-        let ((), ()) = tokio::join!(connections.none(), async { drop(two) });
-        assert_eq!(connections.open(), 0);
+        let ((), ()) = tokio::join!(connections.wait_until_closed(), async { drop(two) });
+        assert_eq!(connections.open_count(), 0);
     }
 
     #[tokio::test]
     async fn a_silent_connection_of_the_address_that_holds_most_makes_room() {
         let connections = connections(3);
         let places = [take(&connections, 1), take(&connections, 2), take(&connections, 2)].map(Option::unwrap);
-        let busy = places[1].activity().begin(false);
+        let busy = places[1].activity().on_call_start(false);
         let tasks = places.map(|place| {
             let evictee = place.evictee();
             let task = tokio::spawn(async move {
                 let _place = place;
                 std::future::pending::<()>().await;
             });
-            evictee.run_by(&task.abort_handle());
+            evictee.set_task(&task.abort_handle());
             task
         });
         let newcomer = take(&connections, 3).unwrap();
         let [other, answering, silent] = tasks;
         assert!(silent.await.unwrap_err().is_cancelled());
         assert!(!other.is_finished() && !answering.is_finished());
-        assert_eq!((connections.open(), connections.going.load(Ordering::Relaxed)), (3, 0));
+        assert_eq!((connections.open_count(), connections.closing.load(Ordering::Relaxed)), (3, 0));
         drop((newcomer, busy));
         other.abort();
         answering.abort();

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName};
 use super::RouteSettings;
 use crate::batching::{Deadline, DeadlineSource, LateTreatment, Tick};
 use crate::error::FailureKind;
-use crate::protocol::headers::{GRPC_TIMEOUT, time_left};
+use crate::protocol::headers::{GRPC_TIMEOUT, parse_timeout};
 
 /// The deadlines of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(super) struct CallDeadlines {
     pub(super) first: Option<Deadline>,
     /// The deadline that applies if `first` is an SLO that does not expire the call, because it
     /// cannot be met at all or late calls are served.
-    pub(super) later: Option<Deadline>,
+    pub(super) fallback: Option<Deadline>,
     /// The deadline set by the caller itself, which also bounds the time in flight.
     pub(super) caller: Option<Tick>,
     /// Its header: an index into the configured names, or the number of names for `grpc-timeout`.
@@ -26,13 +26,13 @@ pub(super) struct CallDeadlines {
 
 /// Determines the deadlines of a call that arrived at `arrived`, given its SLO (already reduced by
 /// the shift) and timeout, if any.
-pub(super) fn deadlines(
+pub(super) fn resolve_deadlines(
     arrived: Tick,
     headers: &HeaderMap,
     names: &[HeaderName],
     (slo, timeout): (Option<Duration>, Option<Duration>),
 ) -> CallDeadlines {
-    let caller = time_left(headers, names).map(|(left, header)| (arrived.after(left), header));
+    let caller = parse_timeout(headers, names).map(|(left, header)| (arrived.after(left), header));
     let (caller, header) = (caller.map(|(at, _)| at), caller.map_or(0, |(_, header)| header));
     let own = caller.map(|at| Deadline { at, source: DeadlineSource::Caller });
     let timeout = timeout.map(|timeout| Deadline { at: arrived.after(timeout), source: DeadlineSource::Timeout });
@@ -41,8 +41,8 @@ pub(super) fn deadlines(
     let hard = timeout.into_iter().chain(own).min_by_key(|deadline| deadline.at);
     let slo = slo.map(|slo| Deadline { at: arrived.after(slo), source: DeadlineSource::Slo });
     match slo.filter(|slo| hard.is_none_or(|hard| slo.at < hard.at)) {
-        Some(slo) => CallDeadlines { first: Some(slo), later: hard, caller, header },
-        None => CallDeadlines { first: hard, later: None, caller, header },
+        Some(slo) => CallDeadlines { first: Some(slo), fallback: hard, caller, header },
+        None => CallDeadlines { first: hard, fallback: None, caller, header },
     }
 }
 
@@ -51,7 +51,7 @@ pub(super) fn deadlines(
 impl CallDeadlines {
     /// Returns the configuration key or the header that ended a call with this failure, or `None`
     /// if the failure has no such key. `sent` is the instant of dispatch.
-    pub(super) fn ended_by(
+    pub(super) fn limit_name(
         &self,
         kind: FailureKind,
         (now, sent): (Tick, Option<Tick>),
@@ -64,7 +64,7 @@ impl CallDeadlines {
                 let useless = self
                     .first
                     .filter(|first| first.source != DeadlineSource::Slo || route.late == LateTreatment::Refuse);
-                let source = self.later.filter(passed).or(useless).or(self.later)?.source;
+                let source = self.fallback.filter(passed).or(useless).or(self.fallback)?.source;
                 Some(match source {
                     DeadlineSource::Slo => "slo.latencyP99 with late: Refuse".to_owned(),
                     DeadlineSource::Timeout => route.timeout_key(),
@@ -108,7 +108,7 @@ mod tests {
 
     fn read(headers: &[(&'static str, &str)], slo_ms: Option<u64>) -> CallDeadlines {
         let own = (slo_ms.map(Duration::from_millis), Some(Duration::from_secs(30)));
-        deadlines(Tick::from_millis(1000), &map(headers), &NAMES, own)
+        resolve_deadlines(Tick::from_millis(1000), &map(headers), &NAMES, own)
     }
 
     fn route(late: LateTreatment, timeout: Option<Duration>) -> RouteSettings {
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(plain.first, Some(Deadline { at: Tick::from_millis(31_000), source: DeadlineSource::Timeout }));
         let slo = read(&[("x-request-timeout-ms", "200")], Some(150));
         assert_eq!(slo.first, Some(Deadline { at: Tick::from_millis(1150), source: DeadlineSource::Slo }));
-        assert_eq!(slo.later.unwrap().at, Tick::from_millis(1200));
+        assert_eq!(slo.fallback.unwrap().at, Tick::from_millis(1200));
         assert_eq!(slo.caller, Some(Tick::from_millis(1200)));
         let two = read(&[("x-request-timeout-ms", "200"), ("x-envoy-expected-rq-timeout-ms", "90")], Some(150));
         assert_eq!(two.first, Some(Deadline { at: Tick::from_millis(1090), source: DeadlineSource::Caller }));
@@ -141,10 +141,10 @@ mod tests {
 
     #[test]
     fn without_header_slo_and_timeout_there_is_no_deadline() {
-        let none = deadlines(Tick::from_millis(1000), &map(&[]), &NAMES, (None, None));
-        assert_eq!((none.first, none.later, none.caller), (None, None, None));
-        let slo = deadlines(Tick::from_millis(1000), &map(&[]), &NAMES, (Some(Duration::from_millis(5)), None));
-        assert_eq!((slo.first.unwrap().source, slo.later), (DeadlineSource::Slo, None));
+        let none = resolve_deadlines(Tick::from_millis(1000), &map(&[]), &NAMES, (None, None));
+        assert_eq!((none.first, none.fallback, none.caller), (None, None, None));
+        let slo = resolve_deadlines(Tick::from_millis(1000), &map(&[]), &NAMES, (Some(Duration::from_millis(5)), None));
+        assert_eq!((slo.first.unwrap().source, slo.fallback), (DeadlineSource::Slo, None));
     }
 
     #[test]
@@ -165,13 +165,13 @@ mod tests {
         let at = |ms| (Tick::from_millis(ms), None);
         let both = read(&[("x-envoy-expected-rq-timeout-ms", "200")], Some(150));
         let name =
-            |times: &CallDeadlines, ms, route| times.ended_by(FailureKind::Deadline, at(ms), route, &NAMES).unwrap();
+            |times: &CallDeadlines, ms, route| times.limit_name(FailureKind::Deadline, at(ms), route, &NAMES).unwrap();
         assert_eq!(name(&both, 1150, &refuse), "slo.latencyP99 with late: Refuse");
         assert_eq!(name(&both, 1200, &refuse), "x-envoy-expected-rq-timeout-ms", "the SLO was waived");
         assert_eq!(name(&both, 1199, &serve), "x-envoy-expected-rq-timeout-ms", "an SLO ends no call here");
         assert_eq!(name(&read(&[("grpc-timeout", "1S")], None), 2000, &serve), "grpc-timeout");
         assert_eq!(name(&read(&[], None), 31_000, &serve), "routes[2].timeout");
-        assert_eq!(both.ended_by(FailureKind::QueueFull, at(1200), &refuse, &NAMES), None);
+        assert_eq!(both.limit_name(FailureKind::QueueFull, at(1200), &refuse, &NAMES), None);
     }
 
     #[test]
@@ -180,7 +180,7 @@ mod tests {
         let sent = Some(Tick::from_millis(1000));
         let name = |route, now| {
             let kind = FailureKind::UpstreamTimeout;
-            read(&[], None).ended_by(kind, (Tick::from_millis(now), sent), route, &NAMES).unwrap()
+            read(&[], None).limit_name(kind, (Tick::from_millis(now), sent), route, &NAMES).unwrap()
         };
         assert_eq!(name(&limited, 2000), "routes[2].timeout");
         assert_eq!(name(&limited, 1900), "proxy.connection.bodyIdleTimeout");

@@ -23,13 +23,19 @@ pub(super) struct DeadlineShifts(Mutex<BTreeMap<Duration, DeadlineShift>>);
 
 impl DeadlineShifts {
     /// Returns the amount by which a deadline of this SLO is moved earlier.
-    pub(super) fn of(&self, slo: Duration) -> Duration {
+    pub(super) fn get(&self, slo: Duration) -> Duration {
         self.with(|shifts| shifts.get(&slo).map(DeadlineShift::shift).unwrap_or_default())
     }
 
     /// Records a response to a call with this SLO, which completed `unseen` after its batch.
     /// Returns the largest shift if it may have changed.
-    pub(super) fn answered(&self, now: Tick, slo: Duration, latency: Duration, unseen: Duration) -> Option<Duration> {
+    pub(super) fn on_response(
+        &self,
+        now: Tick,
+        slo: Duration,
+        latency: Duration,
+        unseen: Duration,
+    ) -> Option<Duration> {
         self.with(|shifts| {
             // A call that began before the settings changed may have an SLO without an entry.
             let moved = shifts.get_mut(&slo)?.observe(now, latency, Some(unseen));
@@ -39,7 +45,7 @@ impl DeadlineShifts {
 
     /// Sets the SLOs in effect and returns the largest shift. An SLO that was in effect before
     /// keeps its learned shift.
-    pub(super) fn keep(&self, slos: impl IntoIterator<Item = Duration>) -> Duration {
+    pub(super) fn set_slos(&self, slos: impl IntoIterator<Item = Duration>) -> Duration {
         self.with(|shifts| {
             let mut before = std::mem::take(shifts);
             let known = |slo: Duration| (slo, before.remove(&slo).unwrap_or_else(|| DeadlineShift::new(slo)));
@@ -65,30 +71,30 @@ mod tests {
     fn each_slo_has_a_shift_of_its_own_and_keeps_it_while_it_is_in_force() {
         let (shifts, ms) = (DeadlineShifts::default(), Duration::from_millis);
         let mut largest = None;
-        shifts.keep([ms(100), ms(50), ms(50)]);
+        shifts.set_slos([ms(100), ms(50), ms(50)]);
         for at in 0..6000_u64 {
             let now = Tick::from_millis(at);
-            largest = shifts.answered(now, ms(50), ms(60), ms(4)).or(largest);
-            shifts.answered(now, ms(100), ms(60), ms(4));
+            largest = shifts.on_response(now, ms(50), ms(60), ms(4)).or(largest);
+            shifts.on_response(now, ms(100), ms(60), ms(4));
         }
-        let found = shifts.of(ms(50));
+        let found = shifts.get(ms(50));
         assert!((3_900..=4_100).contains(&found.as_micros()), "{found:?}");
-        assert_eq!((shifts.of(ms(100)), shifts.of(ms(7)), largest), (Duration::ZERO, Duration::ZERO, Some(found)));
-        assert_eq!((shifts.keep([ms(50)]), shifts.of(ms(50))), (found, found));
-        assert_eq!((shifts.keep([ms(100)]), shifts.of(ms(50))), (Duration::ZERO, Duration::ZERO));
-        assert_eq!(shifts.answered(Tick::from_millis(9000), ms(50), ms(60), ms(4)), None, "no longer in force");
+        assert_eq!((shifts.get(ms(100)), shifts.get(ms(7)), largest), (Duration::ZERO, Duration::ZERO, Some(found)));
+        assert_eq!((shifts.set_slos([ms(50)]), shifts.get(ms(50))), (found, found));
+        assert_eq!((shifts.set_slos([ms(100)]), shifts.get(ms(50))), (Duration::ZERO, Duration::ZERO));
+        assert_eq!(shifts.on_response(Tick::from_millis(9000), ms(50), ms(60), ms(4)), None, "no longer in force");
     }
 
     #[test]
     fn slos_beyond_the_bound_are_not_shifted() {
         let (shifts, ms) = (DeadlineShifts::default(), Duration::from_millis);
-        shifts.keep((10..30).map(ms));
+        shifts.set_slos((10..30).map(ms));
         for at in 0..3000_u64 {
             for slo in 10..30 {
-                shifts.answered(Tick::from_millis(at), ms(slo), ms(60), ms(2));
+                shifts.on_response(Tick::from_millis(at), ms(slo), ms(60), ms(2));
             }
         }
-        let shifted = (10..30).filter(|slo| !shifts.of(ms(*slo)).is_zero()).count();
+        let shifted = (10..30).filter(|slo| !shifts.get(ms(*slo)).is_zero()).count();
         assert_eq!(shifted, SLOS_MAX);
     }
 }

@@ -38,7 +38,7 @@ pub(super) struct ServerTiming {
 }
 
 /// Removes the debug header from a request and returns `true` if it requests the details.
-pub(super) fn asked(headers: &mut HeaderMap) -> bool {
+pub(super) fn take_debug_header(headers: &mut HeaderMap) -> bool {
     headers.remove(DEBUG).is_some_and(|value| value == "1")
 }
 
@@ -55,7 +55,7 @@ impl ServerTiming {
     }
 
     /// Returns how the call was executed, or `None` if it was not sent.
-    fn way(&self) -> Option<&'static str> {
+    fn execution_kind(&self) -> Option<&'static str> {
         match self.ticket.sent {
             Some(_) if self.ticket.calls > 1 => Some("merged"),
             Some(_) => Some("forwarded"),
@@ -73,7 +73,7 @@ impl ServerTiming {
             // Writing to a string cannot fail.
             write!(text, "upstream;dur={}, ", millis(now.since(sent))).ok();
         }
-        let mut words: Vec<String> = self.way().map(|way| format!("way={way}")).into_iter().collect();
+        let mut words: Vec<String> = self.execution_kind().map(|way| format!("way={way}")).into_iter().collect();
         if let Some(batch) = batch {
             words.push(format!("batch={:08x} items={batch_items}", batch_label(batch)));
         }
@@ -160,11 +160,11 @@ mod tests {
     #[test]
     fn the_question_is_taken_off_and_the_upstreams_own_timing_stays() {
         let mut headers = HeaderMap::new();
-        assert!(!asked(&mut headers));
+        assert!(!take_debug_header(&mut headers));
         headers.append(DEBUG, HeaderValue::from_static("1"));
-        assert!(asked(&mut headers) && headers.is_empty());
+        assert!(take_debug_header(&mut headers) && headers.is_empty());
         headers.append(DEBUG, HeaderValue::from_static("0"));
-        assert!(!asked(&mut headers) && headers.is_empty());
+        assert!(!take_debug_header(&mut headers) && headers.is_empty());
         headers.append(SERVER_TIMING, HeaderValue::from_static("model;dur=3"));
         ServerTiming::default().write(BEGAN, NOW, &mut headers);
         assert_eq!(headers.get_all(SERVER_TIMING).iter().count(), 2);

@@ -6,7 +6,7 @@
 
 /// Maximum number of bytes inspected: a method and the beginning of a target that are longer than
 /// in any other protocol. A longer line is classified as HTTP.
-pub(super) const LOOK_MAX: usize = 1024;
+pub(super) const DETECT_BYTES_MAX: usize = 1024;
 /// Maximum length of a method. Methods of 300 letters are supported.
 const METHOD_MAX: usize = 512;
 
@@ -20,7 +20,7 @@ pub(super) enum DetectedProtocol {
 }
 
 /// Classifies the first bytes of a connection, all that have been received.
-pub(super) fn judge(bytes: &[u8]) -> DetectedProtocol {
+pub(super) fn detect_protocol(bytes: &[u8]) -> DetectedProtocol {
     // Empty lines before a request are skipped (RFC 9112, 2.2).
     let skipped = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     let Some(line) = bytes.get(skipped..).filter(|line| !line.is_empty()) else { return incomplete(bytes) };
@@ -34,7 +34,7 @@ pub(super) fn judge(bytes: &[u8]) -> DetectedProtocol {
     // hyper answers an invalid target with an error, as the server would without the proxy.
     let target = after.iter().take_while(|byte| **byte > b' ' && **byte != 0x7f).count();
     let version = match after.get(target) {
-        None => return if bytes.len() >= LOOK_MAX { DetectedProtocol::Http } else { DetectedProtocol::More },
+        None => return if bytes.len() >= DETECT_BYTES_MAX { DetectedProtocol::Http } else { DetectedProtocol::More },
         Some(b' ') if target > 0 => after.get(target + 1..).unwrap_or_default(),
         Some(_) => return DetectedProtocol::Other,
     };
@@ -48,7 +48,7 @@ pub(super) fn judge(bytes: &[u8]) -> DetectedProtocol {
 
 /// The bytes are compatible with HTTP, but give up once [`LOOK_MAX`] bytes have not confirmed it.
 const fn incomplete(bytes: &[u8]) -> DetectedProtocol {
-    if bytes.len() >= LOOK_MAX { DetectedProtocol::Other } else { DetectedProtocol::More }
+    if bytes.len() >= DETECT_BYTES_MAX { DetectedProtocol::Other } else { DetectedProtocol::More }
 }
 
 /// Returns `true` for a character of a method (RFC 9110, 5.6.2).
@@ -81,7 +81,7 @@ mod tests {
             b"GET / HTTP/9",
             PREFACE,
         ] {
-            assert_eq!(judge(http), DetectedProtocol::Http, "{}", http.escape_ascii());
+            assert_eq!(detect_protocol(http), DetectedProtocol::Http, "{}", http.escape_ascii());
         }
         for other in [
             // TLS
@@ -102,17 +102,21 @@ mod tests {
             b"GET  / HTTP/1.1\r\n",
             b"GET / HTTX",
         ] {
-            assert_eq!(judge(other), DetectedProtocol::Other, "{}", other.escape_ascii());
+            assert_eq!(detect_protocol(other), DetectedProtocol::Other, "{}", other.escape_ascii());
         }
     }
 
     #[test]
     fn it_is_decided_within_the_look() {
-        assert_eq!(judge(b""), DetectedProtocol::More);
-        let long = |text: &str| judge(format!("{text}{}", "a".repeat(LOOK_MAX)).get(..LOOK_MAX).unwrap().as_bytes());
+        assert_eq!(detect_protocol(b""), DetectedProtocol::More);
+        let long = |text: &str| {
+            detect_protocol(
+                format!("{text}{}", "a".repeat(DETECT_BYTES_MAX)).get(..DETECT_BYTES_MAX).unwrap().as_bytes(),
+            )
+        };
         assert_eq!((long("GET /"), long("a")), (DetectedProtocol::Http, DetectedProtocol::Other));
-        assert_eq!(judge(&[b'\n'; LOOK_MAX]), DetectedProtocol::Other);
-        assert_eq!(judge(format!("{} / HTTP/1.1\r\n", "M".repeat(300)).as_bytes()), DetectedProtocol::Http);
+        assert_eq!(detect_protocol(&[b'\n'; DETECT_BYTES_MAX]), DetectedProtocol::Other);
+        assert_eq!(detect_protocol(format!("{} / HTTP/1.1\r\n", "M".repeat(300)).as_bytes()), DetectedProtocol::Http);
     }
 
     proptest! {
@@ -124,7 +128,7 @@ mod tests {
             "(GET|POST|x) ?[/a-z]{0,9} ?(HTTP/1.1\r\n.{0,9})?".prop_map(String::into_bytes),
             Just(PREFACE.to_vec()),
         ]) {
-            let verdicts: Vec<_> = (0..=text.len()).map(|end| judge(&text[..end])).collect();
+            let verdicts: Vec<_> = (0..=text.len()).map(|end| detect_protocol(&text[..end])).collect();
             let first = verdicts.iter().find(|verdict| **verdict != DetectedProtocol::More);
             let late = verdicts.iter().skip_while(|verdict| **verdict == DetectedProtocol::More);
             prop_assert!(late.clone().all(|verdict| Some(verdict) == first), "{:?}", verdicts);

@@ -68,7 +68,7 @@ pub struct ControlFrameLimiter {
 
 impl FrameScanner {
     /// Scans these bytes and passes each header that is completed by them to `show`.
-    pub fn feed(&mut self, mut bytes: &[u8], mut show: impl FnMut(FrameHeader)) {
+    pub fn scan(&mut self, mut bytes: &[u8], mut show: impl FnMut(FrameHeader)) {
         while !bytes.is_empty() {
             let skipped = bytes.len().min(self.skip as usize);
             bytes = bytes.get(skipped..).unwrap_or_default();
@@ -80,7 +80,7 @@ impl FrameScanner {
             bytes = bytes.get(taken..).unwrap_or_default();
             self.filled += taken;
             if self.filled == FRAME_HEADER_LEN {
-                let head = FrameHeader::of(self.head);
+                let head = FrameHeader::parse(self.head);
                 (self.skip, self.filled) = (head.length, 0);
                 show(head);
             }
@@ -98,7 +98,7 @@ impl ControlFrameLimiter {
     }
 
     /// Takes a token for a frame; returns `true` if none is left.
-    pub fn is_spent_by(&mut self, frame: FrameHeader) -> bool {
+    pub fn try_take(&mut self, frame: FrameHeader) -> bool {
         if !matches!(frame.kind, FrameKind::Control | FrameKind::Window) {
             return false;
         }
@@ -133,7 +133,7 @@ impl ControlFrameLimiter {
 // === impl FrameHeader ===
 
 impl FrameHeader {
-    fn of([a, b, c, kind, ..]: [u8; FRAME_HEADER_LEN]) -> Self {
+    fn parse([a, b, c, kind, ..]: [u8; FRAME_HEADER_LEN]) -> Self {
         let kind = match kind {
             0 => FrameKind::Data,
             1 | 3 | 9 => FrameKind::Call,
@@ -161,10 +161,10 @@ mod tests {
         let frame = |kind| FrameHeader { length: 0, kind };
         for _ in 0..10 * CONTROL_BURST {
             budget.refund(2 * REFUND_BYTES);
-            assert!(!budget.is_spent_by(frame(FrameKind::Window)) && !budget.is_spent_by(frame(FrameKind::Window)));
-            assert!(!budget.is_spent_by(frame(FrameKind::Call)));
+            assert!(!budget.try_take(frame(FrameKind::Window)) && !budget.try_take(frame(FrameKind::Window)));
+            assert!(!budget.try_take(frame(FrameKind::Call)));
         }
-        let spent = (0..2 * CONTROL_BURST).position(|_| budget.is_spent_by(frame(FrameKind::Control)));
+        let spent = (0..2 * CONTROL_BURST).position(|_| budget.try_take(frame(FrameKind::Control)));
         assert!(spent.is_some_and(|count| count + 2 >= CONTROL_BURST as usize));
     }
 
@@ -176,7 +176,7 @@ mod tests {
             let mut scanner = FrameScanner::default();
             let mut heads = Vec::new();
             for piece in stream.chunks(step) {
-                scanner.feed(piece, |head| heads.push(head));
+                scanner.scan(piece, |head| heads.push(head));
             }
             let lengths: Vec<_> = heads.iter().map(|head| head.length).collect();
             assert_eq!(lengths, [0, 30, 70_000, 4, 8, 3, 0], "steps of {step}");

@@ -254,9 +254,9 @@ impl Proxy {
     pub fn new(config: ProxyConfig, table: RoutingTable, parts: ProxyComponents) -> Self {
         let ProxyComponents { clock, scheduler, onlooker, backend, forward, buffers, metrics, access_log } = parts;
         let shifts = DeadlineShifts::default();
-        shifts.keep(table.slos());
+        shifts.set_slos(table.slos());
         let labels = || protocol::ProtocolLabel::VARIANTS.iter().map(|label| label.as_str()).chain(["none"]);
-        let table = table.measured(&metrics);
+        let table = table.with_route_durations(&metrics);
         Self {
             labels: labels().map(|label| (label, metrics.calls(label))).collect(),
             durations: labels().map(|label| (label, metrics.route_durations(label))).collect(),
@@ -278,7 +278,7 @@ impl Proxy {
     }
 
     /// Ends the drain: every call without a response is answered with the error `draining`.
-    pub fn cut(&self) {
+    pub fn cancel_waiting_calls(&self) {
         self.cut.cancel();
     }
 
@@ -292,9 +292,10 @@ impl Proxy {
 
     /// Replaces the table for calls that begin from now on.
     pub fn set_table(&self, table: RoutingTable) {
-        let found = self.shifts.keep(table.slos());
+        let found = self.shifts.set_slos(table.slos());
         self.metrics.deadline_shift(table.max_deadline_shift(found));
-        *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table.measured(&self.metrics));
+        *self.table.write().unwrap_or_else(PoisonError::into_inner) =
+            Arc::new(table.with_route_durations(&self.metrics));
     }
 
     /// Returns the largest deadline shift in effect, learned or configured, in thousandths of its
@@ -303,7 +304,7 @@ impl Proxy {
     pub fn shift_permille(&self) -> u32 {
         let table = self.table();
         let permille = |slo: Duration| {
-            let found = self.shifts.of(slo).as_nanos() * 1000 / slo.as_nanos().max(1);
+            let found = self.shifts.get(slo).as_nanos() * 1000 / slo.as_nanos().max(1);
             u32::try_from(found).unwrap_or(u32::MAX).max(table.shift_permille)
         };
         table.slos().map(permille).max().unwrap_or_default()
@@ -320,7 +321,7 @@ impl Proxy {
 
 impl RoutingTable {
     /// Returns the table with the latency histograms of its configured routes attached.
-    fn measured(mut self, metrics: &Metrics) -> Self {
+    fn with_route_durations(mut self, metrics: &Metrics) -> Self {
         for route in self.settings.iter_mut().filter(|route| route.index.is_some()) {
             route.durations = Some(metrics.route_durations(&route.name));
         }
@@ -328,13 +329,13 @@ impl RoutingTable {
     }
 
     /// Returns the configured minimum by which a deadline of this SLO is moved earlier.
-    fn shift(&self, slo: Duration) -> Duration {
+    fn min_deadline_shift(&self, slo: Duration) -> Duration {
         slo * self.shift_permille.min(1000) / 1000
     }
 
     /// Returns the largest shift in effect, given the largest one learned.
     fn max_deadline_shift(&self, found: Duration) -> Duration {
-        self.slos().map(|slo| self.shift(slo)).fold(found, Duration::max)
+        self.slos().map(|slo| self.min_deadline_shift(slo)).fold(found, Duration::max)
     }
 
     fn slos(&self) -> impl Iterator<Item = Duration> {

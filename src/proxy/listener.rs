@@ -50,7 +50,7 @@ impl ListenerHandle {
     /// Stops accepting, lets every call in progress end, and closes idle connections. Resolves when
     /// all connections have ended.
     pub async fn stop(&self) {
-        self.welcome.welcome(ListenerState::Closed);
+        self.welcome.set_state(ListenerState::Closed);
         self.alive.close();
         self.alive.wait().await;
     }
@@ -87,7 +87,7 @@ async fn accept_all(
             }
         };
         pause = PAUSE_MIN;
-        let Some(place) = connections.take(peer, ConnectionActivity::new(proxy.clock)) else {
+        let Some(place) = connections.acquire(peer, ConnectionActivity::new(proxy.clock)) else {
             proxy.metrics.connection_shed();
             drop(stream);
             continue;
@@ -123,5 +123,5 @@ fn spawn(proxy: &Arc<Proxy>, stream: TcpStream, told: watch::Receiver<ListenerSt
     } else {
         tokio::spawn(connection::run(proxy, (ClientStream::Plain(stream), None), bytes::Bytes::new(), told, guard))
     };
-    evictee.run_by(&task.abort_handle());
+    evictee.set_task(&task.abort_handle());
 }

@@ -36,7 +36,7 @@ impl ConnectionMemory {
         Arc::new(Self {
             activity: activity.clone(),
             budget: budget.clone(),
-            evictor: activity.evictor(),
+            evictor: activity.eviction_waker(),
             charged: AtomicUsize::new(0),
             charge: Mutex::new(None),
         })
@@ -44,7 +44,7 @@ impl ConnectionMemory {
 
     /// Registers the charge of a response for eviction, which closes the connection. Small charges
     /// are not worth an entry in the list.
-    pub(super) fn list(&self, held: &mut BufferGuard) {
+    pub(super) fn register_for_eviction(&self, held: &mut BufferGuard) {
         if held.bytes() <= FREE {
             return;
         }
@@ -59,14 +59,14 @@ impl ConnectionMemory {
 
     /// Updates the charge before more of an HTTP/1 head is read.
     pub(super) fn on_head(&self) {
-        self.settle();
+        self.update_charge();
     }
 
     /// Records response bytes passed to hyper. On HTTP/2 these are the last of a response, which
     /// has a charge of its own until then.
     pub(super) fn on_passed_to_hyper(&self, bytes: usize) {
         self.activity.unsent().fetch_add(bytes, Ordering::Relaxed);
-        self.settle();
+        self.update_charge();
     }
 
     /// Records bytes written to the client.
@@ -75,18 +75,18 @@ impl ConnectionMemory {
         if unsent.load(Ordering::Relaxed) > 0 {
             let lower = |before: usize| Some(before.saturating_sub(bytes));
             unsent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower).ok();
-            self.settle();
+            self.update_charge();
         }
     }
 
     /// Adjusts the charge to the bytes held.
-    fn settle(&self) {
-        if self.wanted() == self.charged.load(Ordering::Relaxed) {
+    fn update_charge(&self) {
+        if self.target_charge() == self.charged.load(Ordering::Relaxed) {
             return;
         }
         let mut charge = self.charge.lock().unwrap_or_else(PoisonError::into_inner);
         // HTTP/2 streams run in tasks of their own, so the value may have changed in the meantime.
-        let wanted = self.wanted();
+        let wanted = self.target_charge();
         self.charged.store(wanted, Ordering::Relaxed);
         if wanted == 0 {
             *charge = None;
@@ -99,7 +99,7 @@ impl ConnectionMemory {
     }
 
     /// Returns the number of bytes to charge.
-    fn wanted(&self) -> usize {
+    fn target_charge(&self) -> usize {
         let holds = self.activity.head_bytes() + self.activity.unsent().load(Ordering::Relaxed);
         if holds <= FREE { 0 } else { holds.next_multiple_of(STEP) }
     }
@@ -132,10 +132,10 @@ mod tests {
     #[test]
     fn heads_of_http1_are_charged_until_their_call_begins() {
         let (flow, budget, activity) = flow(1 << 20);
-        activity.read(&[b'a'; 30_000]);
+        activity.on_read(&[b'a'; 30_000]);
         flow.on_head();
         assert_eq!(budget.held(), 2 * STEP);
-        let (_call, head_bytes, _) = activity.begin(false);
+        let (_call, head_bytes, _) = activity.on_call_start(false);
         flow.on_head();
         assert_eq!((budget.held(), head_bytes), (0, 30_000));
     }
@@ -148,7 +148,7 @@ mod tests {
         let small = ConnectionMemory::new(&budget, &activity);
         small.on_passed_to_hyper(20_000);
         let limits = crate::activity::tests::limits();
-        assert_eq!(ending.due(&limits), crate::activity::TimeoutAction::Close(Tick(0)));
-        assert_ne!(activity.due(&limits), crate::activity::TimeoutAction::Close(Tick(0)));
+        assert_eq!(ending.next_timeout(&limits), crate::activity::TimeoutAction::Close(Tick(0)));
+        assert_ne!(activity.next_timeout(&limits), crate::activity::TimeoutAction::Close(Tick(0)));
     }
 }

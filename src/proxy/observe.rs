@@ -54,7 +54,8 @@ impl Proxy {
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
         let (head, body) = request.into_parts();
-        let CallRequirements { priority, slo, times, .. } = self.asks(table, route, &head.headers, arrived);
+        let CallRequirements { priority, slo, core_deadlines: times, .. } =
+            self.resolve_requirements(table, route, &head.headers, arrived);
         let passing = ObservedCall {
             endpoint: endpoint.clone(),
             scope: route.scope,
@@ -62,11 +63,11 @@ impl Proxy {
             tenant_weight: table.tenant_weights.of(&head.headers),
             began: arrived,
             deadline: times.first,
-            later: times.later,
+            later: times.fallback,
             slo,
             names_protocol: table.names_protocol,
         };
-        let (coming, awaited) = self.onlooker.begins();
+        let (coming, awaited) = self.onlooker.register_call();
         let copy = RequestTap {
             coming: Some((coming, Box::new(passing))),
             head: Some(copy_head(&head)),
@@ -100,9 +101,9 @@ fn copy_head(head: &Parts) -> Parts {
 // === impl RequestTap ===
 
 impl RequestTap {
-    fn leave_out(&mut self, why: UnpredictedReason) {
+    fn skip(&mut self, why: UnpredictedReason) {
         if let Some((coming, _)) = self.coming.take() {
-            coming.left_out(why);
+            coming.skip(why);
         }
         (self.pieces, self.held) = (FrameBuffer::default(), None);
     }
@@ -112,8 +113,8 @@ impl BodyTap for RequestTap {
     fn data(&mut self, data: &Bytes) {
         let Some(held) = &mut self.held else { return };
         match self.left.checked_sub(data.len()) {
-            None => self.leave_out(UnpredictedReason::TooLarge),
-            Some(_) if held.grow(data.len()).is_err() => self.leave_out(UnpredictedReason::BuffersFull),
+            None => self.skip(UnpredictedReason::TooLarge),
+            Some(_) if held.grow(data.len()).is_err() => self.skip(UnpredictedReason::BuffersFull),
             Some(left) => {
                 self.left = left;
                 self.pieces.push(data.clone());
@@ -130,7 +131,7 @@ impl BodyTap for RequestTap {
         let (endpoint, secret) = (passing.endpoint.clone(), self.secret.clone());
         let bytes = std::mem::take(&mut self.pieces).join();
         let read = move || {
-            let mut call = endpoint.read(&head, bytes, &secret);
+            let mut call = endpoint.parse_call(&head, bytes, &secret);
             // The body is already forwarded, so only the properties of the call are retained.
             (call.body, call.head.headers) = (Bytes::new(), HeaderMap::new());
             if trailers && matches!(call.merge, MergeEligibility::With(_)) {
@@ -139,7 +140,7 @@ impl BodyTap for RequestTap {
             drop(held);
             call
         };
-        coming.came(passing, DeferredParse(Box::new(read)));
+        coming.on_body_complete(passing, DeferredParse(Box::new(read)));
     }
 }
 
@@ -149,6 +150,6 @@ impl BodyTap for ResponseTap {
     fn data(&mut self, _: &Bytes) {}
 
     fn end(&mut self, _: bool) {
-        self.awaited.answered(self.well);
+        self.awaited.on_response(self.well);
     }
 }

@@ -48,7 +48,7 @@ impl Future for PassthroughFuture {
                 // The idle timeout is the only one that applies to a pass-through call.
                 let silent = failure.kind == FailureKind::UpstreamTimeout;
                 let limit = silent.then_some("proxy.client.passThroughIdleTimeout");
-                let mut response = this.proxy.rescue(this.dialect, &failure, limit);
+                let mut response = this.proxy.failure_response(this.dialect, &failure, limit);
                 if let Some(ending) = ending {
                     ending.fail(&failure, &mut response);
                 }
@@ -70,7 +70,7 @@ impl Proxy {
         mut ending: CallRecorder,
         dialect: Dialect,
     ) -> PassthroughFuture {
-        ending.passed(reason);
+        ending.on_passthrough(reason);
         PassthroughFuture { proxy: self.clone(), sending: lane.send(request), ending: Some(ending), dialect }
     }
 

@@ -72,7 +72,7 @@ impl<const N: usize> TaskSides<N> {
     }
 
     /// Marks a side to be polled, as its waker does.
-    pub(super) fn raise(&self, side: usize) {
+    pub(super) fn mark_woken(&self, side: usize) {
         self.sides[side].raised.store(true, Ordering::SeqCst);
     }
 
@@ -135,7 +135,7 @@ mod tests {
         let turn = sides.poll(&mut cx, |side, _| {
             polled.push(side);
             if polled.len() == 2 {
-                sides.raise(0);
+                sides.mark_woken(0);
             }
             Poll::Pending
         });

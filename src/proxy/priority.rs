@@ -52,7 +52,7 @@ pub struct TenantWeights {
 
 impl PriorityClasses {
     /// Returns the class that a call names, or the first one.
-    pub(super) fn of(&self, headers: &HeaderMap) -> PriorityId {
+    pub(super) fn resolve(&self, headers: &HeaderMap) -> PriorityId {
         let named = self.header.as_ref().and_then(|name| headers.get(name)).map(|value| value.as_bytes().trim_ascii());
         let place = named.and_then(|named| self.classes.iter().position(|class| class.name.as_bytes() == named));
         PriorityId(place.and_then(|place| u8::try_from(place).ok()).unwrap_or(0))
@@ -108,11 +108,11 @@ mod tests {
         let class = |name: &str| PriorityClass { name: name.to_owned(), slo: None, ended: OutcomeCounters::default() };
         let header = Some(HeaderName::from_static("x-priority"));
         let known = PriorityClasses { header, classes: vec![class("interactive"), class("bulk")] };
-        let of = |pairs| known.of(&map(pairs)).0;
+        let of = |pairs| known.resolve(&map(pairs)).0;
         assert_eq!((of(&[("x-priority", "bulk")]), of(&[("x-priority", " bulk ")])), (1, 1));
         assert_eq!((of(&[]), of(&[("x-priority", "Bulk")]), of(&[("x-priority", "no")])), (0, 0, 0));
         let silent = PriorityClasses { header: None, ..known };
-        assert_eq!(silent.of(&map(&[("x-priority", "bulk")])).0, 0);
+        assert_eq!(silent.resolve(&map(&[("x-priority", "bulk")])).0, 0);
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(super) struct CallRecorder {
     items: u32,
     record: Option<Box<CallRecord>>,
     /// Details for the `Server-Timing` header; `None` if the client did not request them.
-    told: Option<Box<ServerTiming>>,
+    server_timing: Option<Box<ServerTiming>>,
     slo: Option<std::time::Duration>,
     /// Arrival of the response to the call's batch.
     answered: Option<Tick>,
@@ -51,7 +51,7 @@ pub(super) struct CallRecorder {
 
 impl CallRecorder {
     pub(super) fn begin(proxy: &Arc<Proxy>, began: Tick) -> Self {
-        let sampled = proxy.access_log.as_ref().is_some_and(crate::access_log::AccessLog::samples);
+        let sampled = proxy.access_log.as_ref().is_some_and(crate::access_log::AccessLog::is_sampled);
         let record = sampled.then(|| Box::new(CallRecord { time_us: Clock::wall_micros(), ..CallRecord::default() }));
         Self {
             proxy: proxy.clone(),
@@ -59,7 +59,7 @@ impl CallRecorder {
             outcome: Outcome::Cancelled,
             items: 0,
             record,
-            told: None,
+            server_timing: None,
             slo: None,
             answered: None,
             class: None,
@@ -71,17 +71,17 @@ impl CallRecorder {
     }
 
     /// Enables the `Server-Timing` header in the response.
-    pub(super) fn tell(&mut self) {
-        self.told = Some(Box::default());
+    pub(super) fn enable_debug(&mut self) {
+        self.server_timing = Some(Box::default());
     }
 
     /// Sets the SLO that the latency of the call is compared with.
-    pub(super) fn within(&mut self, slo: Option<std::time::Duration>) {
+    pub(super) fn set_slo(&mut self, slo: Option<std::time::Duration>) {
         self.slo = slo;
     }
 
     /// Records that an adapter recognised the call.
-    pub(super) fn recognised(&mut self, protocol: &'static str, route: &RouteSettings) {
+    pub(super) fn on_recognised(&mut self, protocol: &'static str, route: &RouteSettings) {
         (self.protocol, self.scope) = (protocol, Some(route.scope));
         self.durations.clone_from(&route.durations);
         if let Some(record) = &mut self.record {
@@ -90,7 +90,7 @@ impl CallRecorder {
     }
 
     /// Records the properties of the parsed call.
-    pub(super) fn read(
+    pub(super) fn on_parsed(
         &mut self,
         endpoint: &Endpoint,
         call: &Call,
@@ -122,9 +122,9 @@ impl CallRecorder {
     }
 
     /// Records that the call is not merged.
-    pub(super) fn passed(&mut self, reason: UnmergeableReason) {
+    pub(super) fn on_passthrough(&mut self, reason: UnmergeableReason) {
         self.proxy.count_passed(reason);
-        if let Some(told) = &mut self.told {
+        if let Some(told) = &mut self.server_timing {
             told.reason = Some(reason.as_str());
         }
         if let Some(record) = &mut self.record {
@@ -133,10 +133,10 @@ impl CallRecorder {
     }
 
     /// Records the execution of the call.
-    pub(super) fn ticket(&mut self, ticket: &ExecutionDetails) {
+    pub(super) fn on_execution(&mut self, ticket: &ExecutionDetails) {
         let began = self.began;
         self.answered = ticket.answered;
-        if let Some(told) = &mut self.told {
+        if let Some(told) = &mut self.server_timing {
             told.ticket = *ticket;
         }
         if let Some(record) = &mut self.record {
@@ -156,10 +156,10 @@ impl CallRecorder {
         if let Some(record) = &mut self.record {
             record.status = status.as_u16();
         }
-        if let Some(told) = &mut self.told {
+        if let Some(told) = &mut self.server_timing {
             told.forwarded = outcome == Outcome::Passed;
         }
-        self.answer(response);
+        self.write_debug_header(response);
     }
 
     /// Ends the call with a failure and the response that reports it.
@@ -178,15 +178,15 @@ impl CallRecorder {
         if self.items > 0 {
             self.proxy.metrics.items_unserved(self.outcome, failure.kind, self.items);
         }
-        if let Some(told) = &mut self.told {
+        if let Some(told) = &mut self.server_timing {
             told.reason = Some(failure.kind.reason());
         }
-        self.answer(response);
+        self.write_debug_header(response);
     }
 
     /// Writes the `Server-Timing` header if the client requested it.
-    fn answer(&self, response: &mut Response<Body>) {
-        if let Some(told) = &self.told {
+    fn write_debug_header(&self, response: &mut Response<Body>) {
+        if let Some(told) = &self.server_timing {
             told.write(self.began, self.proxy.clock.now(), response.headers_mut());
         }
     }
@@ -215,7 +215,9 @@ impl Drop for CallRecorder {
                     proxy.metrics.slo(latency <= slo);
                     let unseen = self.answered.map_or(std::time::Duration::ZERO, |answered| now.since(answered));
                     let settled = !proxy.metrics.stats.settling.load(Ordering::Relaxed);
-                    if let Some(largest) = settled.then(|| proxy.shifts.answered(now, slo, latency, unseen)).flatten() {
+                    if let Some(largest) =
+                        settled.then(|| proxy.shifts.on_response(now, slo, latency, unseen)).flatten()
+                    {
                         proxy.metrics.deadline_shift(proxy.table().max_deadline_shift(largest));
                     }
                 }
@@ -225,7 +227,7 @@ impl Drop for CallRecorder {
         }
         if let (Some(scope), Some(observer)) = (self.scope, proxy.metrics.observer()) {
             let Self { outcome, items, slo, server_error, .. } = *self;
-            observer.ended(scope, &CompletedCall { outcome, latency, items, slo, server_error });
+            observer.on_completion(scope, &CompletedCall { outcome, latency, items, slo, server_error });
         }
         proxy.metrics.stats.answered.fetch_add(1, Ordering::Relaxed);
         if let (Some(mut record), Some(log)) = (self.record.take(), &proxy.access_log) {

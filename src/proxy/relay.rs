@@ -30,13 +30,13 @@ pub async fn relay(
     let both = async {
         tokio::join!(copy(one_read, other_write, &moved), copy(other_read, one_write, &moved));
     };
-    while_moving(both, limit, &moved).await;
+    run_while_active(both, limit, &moved).await;
 }
 
 /// Awaits `work` as long as there is activity or none is required: a request that was taken
 /// completely waits for its response without a limit. Returns `None` after `limit` without
 /// activity.
-pub async fn while_moving<T>(work: impl Future<Output = T>, limit: Duration, moved: &ActivityFlag) -> Option<T> {
+pub async fn run_while_active<T>(work: impl Future<Output = T>, limit: Duration, moved: &ActivityFlag) -> Option<T> {
     let mut work = pin!(work);
     loop {
         match tokio::time::timeout(limit, work.as_mut()).await {

@@ -16,7 +16,7 @@ impl Proxy {
     /// Converts a reply to an HTTP response. Its bytes are charged as buffered until they are sent.
     pub(super) fn respond(&self, reply: Reply) -> Response<Body> {
         let held = self.buffers.charge_unchecked(reply.body.len());
-        let body = Body::full(reply.body).with_trailers(reply.trailers).charged(held);
+        let body = Body::full(reply.body).with_trailers(reply.trailers).with_charge(held);
         let mut response = Response::new(body);
         *response.status_mut() = reply.status;
         *response.headers_mut() = reply.headers;
@@ -26,9 +26,10 @@ impl Proxy {
     /// Returns the response for a failure in the caller's dialect, with the name of the limit that
     /// ended the call, if any. If the request body was not read, the connection is closed after the
     /// response.
-    pub(super) fn rescue(&self, dialect: Dialect, failure: &Failure, limit: Option<&str>) -> Response<Body> {
-        let hinted = Failure { retry_after: failure.retry_after.or_else(|| hint(failure.kind)), ..*failure };
-        let mut response = self.respond(dialect.reply(&hinted, limit));
+    pub(super) fn failure_response(&self, dialect: Dialect, failure: &Failure, limit: Option<&str>) -> Response<Body> {
+        let hinted =
+            Failure { retry_after: failure.retry_after.or_else(|| retry_after_hint(failure.kind)), ..*failure };
+        let mut response = self.respond(dialect.failure_response(&hinted, limit));
         if matches!(failure.kind, FailureKind::BytesFull | FailureKind::SlowBody) {
             response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
         }
@@ -38,7 +39,7 @@ impl Proxy {
 
 /// Returns the `Retry-After` of a failure for which nothing predicts when capacity or a server is
 /// available: 1 s plus up to 50 % jitter, so that clients rejected together do not retry together.
-fn hint(kind: FailureKind) -> Option<Duration> {
+fn retry_after_hint(kind: FailureKind) -> Option<Duration> {
     // A call that is ended by the drain may have been executed, and this process no longer exists a
     // second later, so no retry is suggested.
     (matches!(kind.status(), 429 | 503) && kind != FailureKind::Draining)

@@ -267,13 +267,13 @@ impl SchedulerHandle {
 
     /// Seeds the learned state with a snapshot from elsewhere, unless something was already learned
     /// here.
-    pub async fn begin(&self, kept: LearnedState) {
+    pub async fn seed(&self, kept: LearnedState) {
         // Ignored if the driver has stopped.
         self.events.send(DriverEvent::Begin(Box::new(kept))).await.ok();
     }
 
     /// Resets the learned state, because the upstream was replaced by another.
-    pub async fn forget(&self) {
+    pub async fn reset(&self) {
         // Ignored if the driver has stopped.
         self.events.send(DriverEvent::Forget).await.ok();
     }

@@ -13,8 +13,8 @@ use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 
 use super::collect::{CollectResult, collect};
-use super::deadline::{CallDeadlines, deadlines};
-use super::debug::asked;
+use super::deadline::{CallDeadlines, resolve_deadlines};
+use super::debug::take_debug_header;
 use super::recorder::CallRecorder;
 use super::unbatched::BufferedRequest;
 use super::upload::UploadGuard;
@@ -33,10 +33,10 @@ pub(super) struct CallRequirements {
     pub(super) priority: PriorityId,
     pub(super) slo: Option<Duration>,
     /// The deadlines as configured and requested.
-    plain: CallDeadlines,
+    requested_deadlines: CallDeadlines,
     /// The deadlines passed to the batching core. That of an SLO is earlier by the part of the
     /// latency that the core cannot measure.
-    pub(super) times: CallDeadlines,
+    pub(super) core_deadlines: CallDeadlines,
 }
 
 /// Routing decision for a call.
@@ -67,12 +67,12 @@ pub(super) struct RecognisedCall {
 
 impl Proxy {
     /// Decides from the head of a call how it is handled.
-    pub(super) fn sort(self: &Arc<Self>, request: &mut Request<Incoming>) -> CallRouting {
+    pub(super) fn route_call(self: &Arc<Self>, request: &mut Request<Incoming>) -> CallRouting {
         let arrived = self.clock.now();
         self.metrics.stats.seen.fetch_add(1, Ordering::Relaxed);
         let mut ending = CallRecorder::begin(self, arrived);
-        if asked(request.headers_mut()) {
-            ending.tell();
+        if take_debug_header(request.headers_mut()) {
+            ending.enable_debug();
         }
         // For HTTP/1 such a head was already rejected (`connection`). An HTTP/2 head may refer to
         // one entry of the peer's dynamic table a thousand times at one byte each. Nothing of it is
@@ -100,8 +100,8 @@ impl Proxy {
             return CallRouting::Open(PendingRouting::Pass(reason, ending, Dialect::Problem));
         };
         let route = table.route(endpoint.route);
-        ending.recognised(endpoint.label.as_str(), route);
-        ending.within(route.slo);
+        ending.on_recognised(endpoint.label.as_str(), route);
+        ending.set_slo(route.slo);
         let length = content_length(request);
         let why_pass = if route.mode == RouteMode::Passthrough {
             Some(UnmergeableReason::PolicyOff)
@@ -128,14 +128,14 @@ impl Proxy {
     ) -> Response<Body> {
         let RecognisedCall { table, endpoint, arrived, ending } = recognised;
         if table.route(endpoint.route).mode == RouteMode::Observe {
-            let watch = upload.map(UploadGuard::passing);
-            let request = request.map(|body| Body::from(body).watched(watch));
+            let watch = upload.map(UploadGuard::into_watch);
+            let request = request.map(|body| Body::from(body).with_upload_watch(watch));
             return Box::pin(self.observe(&table, &endpoint, lane, request, (arrived, ending))).await;
         }
-        self.recognised(&table, &endpoint, lane, (request, upload), (arrived, ending)).await
+        self.serve_recognised(&table, &endpoint, lane, (request, upload), (arrived, ending)).await
     }
 
-    async fn recognised(
+    async fn serve_recognised(
         self: &Arc<Self>,
         table: &RoutingTable,
         endpoint: &Arc<Endpoint>,
@@ -156,7 +156,7 @@ impl Proxy {
                 let lonely = BufferedRequest { head, bytes, trailers };
                 // Boxed, like the other branches: a slow upload does not reserve the memory of
                 // these futures.
-                let response = Box::pin(self.merge(table, endpoint, lane, lonely, (arrived, ending))).await;
+                let response = Box::pin(self.submit_call(table, endpoint, lane, lonely, (arrived, ending))).await;
                 drop(held);
                 response
             }
@@ -164,7 +164,7 @@ impl Proxy {
                 let request = Request::from_parts(head, body);
                 Box::pin(self.pass(lane, request, UnmergeableReason::TooLarge, ending, endpoint.dialect)).await
             }
-            CollectResult::Refused(kind) => self.refuse(kind.into(), ending, endpoint.dialect, None),
+            CollectResult::Refused(kind) => self.respond_with_failure(kind.into(), ending, endpoint.dialect, None),
             // The connection failed together with its body, so this response is never sent.
             CollectResult::Broken => {
                 let mut response = Response::new(Body::empty());
@@ -174,7 +174,7 @@ impl Proxy {
         }
     }
 
-    async fn merge(
+    async fn submit_call(
         self: &Arc<Self>,
         table: &RoutingTable,
         endpoint: &Arc<Endpoint>,
@@ -185,16 +185,17 @@ impl Proxy {
         let route = table.route(endpoint.route);
         // Parse the call and derive its priority and deadlines.
         let began = self.clock.now();
-        let call = Arc::new(endpoint.read(&lonely.head, lonely.bytes.clone(), &self.secret));
+        let call = Arc::new(endpoint.parse_call(&lonely.head, lonely.bytes.clone(), &self.secret));
         self.metrics.overhead(OverheadStage::Read, self.clock.now().since(began));
         let headers = &lonely.head.headers;
-        let CallRequirements { priority, slo, plain, times } = self.asks(table, route, headers, arrived);
-        ending.within(slo);
-        ending.read(endpoint, &call, table.priorities.class(priority), plain.first.map(|deadline| deadline.at));
+        let CallRequirements { priority, slo, requested_deadlines: plain, core_deadlines: times } =
+            self.resolve_requirements(table, route, headers, arrived);
+        ending.set_slo(slo);
+        ending.on_parsed(endpoint, &call, table.priorities.class(priority), plain.first.map(|deadline| deadline.at));
         // The limits that a text-embeddings-inference server publishes may be looked up at this
         // point, which the client's own deadline bounds.
         let published = if endpoint.label == ProtocolLabel::Tei {
-            self.until(times.caller, self.backend.published()).await.ok().flatten()
+            self.await_until(times.caller, self.backend.published_limits()).await.ok().flatten()
         } else {
             None
         };
@@ -209,7 +210,7 @@ impl Proxy {
             MergeEligibility::With(_) if batches_itself == Some(true) && table.names_protocol => {
                 Some(UnmergeableReason::NoGain)
             }
-            MergeEligibility::With(_) if self.backend.is_apart(&call) => Some(UnmergeableReason::AnswerVaries),
+            MergeEligibility::With(_) if self.backend.is_merging_unsafe(&call) => Some(UnmergeableReason::AnswerVaries),
             MergeEligibility::With(_) => None,
         };
         let submission = Submission {
@@ -221,37 +222,44 @@ impl Proxy {
             alone: reason.is_some(),
             batches_itself: batches_itself.map(|known| known && !table.names_protocol),
             deadline: times.first,
-            later: times.later,
+            later: times.fallback,
             slo,
             caller_deadline: times.caller,
             timeout: route.timeout,
             published_items_max: published.and_then(|known| known.items_max),
             published_weight_max: published.and_then(|known| known.weight_max),
         };
-        let ended_by = |kind, sent| times.ended_by(kind, (self.clock.now(), sent), route, &table.deadline_headers);
+        let ended_by = |kind, sent| times.limit_name(kind, (self.clock.now(), sent), route, &table.deadline_headers);
         // Wait for the batch's result, for a permit to execute unbatched, or for a failure,
         // whichever the scheduler reports.
         let submitted = {
             let submitting = pin!(self.scheduler.submit(submission));
-            self.until(times.caller, submitting).await
+            self.await_until(times.caller, submitting).await
         };
         match submitted {
-            Err(kind) => self.refuse(kind.into(), ending, endpoint.dialect, ended_by(kind, None).as_deref()),
+            Err(kind) => {
+                self.respond_with_failure(kind.into(), ending, endpoint.dialect, ended_by(kind, None).as_deref())
+            }
             Ok(SubmitOutcome::Failed(failure, ticket)) => {
-                ending.ticket(&ticket);
-                self.refuse(failure, ending, endpoint.dialect, ended_by(failure.kind, ticket.sent).as_deref())
+                ending.on_execution(&ticket);
+                self.respond_with_failure(
+                    failure,
+                    ending,
+                    endpoint.dialect,
+                    ended_by(failure.kind, ticket.sent).as_deref(),
+                )
             }
             Ok(SubmitOutcome::Reply(reply, ticket)) => {
                 let began = self.clock.now();
                 let mut response = self.respond(*reply);
                 self.metrics.overhead(OverheadStage::Write, self.clock.now().since(began));
-                ending.ticket(&ticket);
+                ending.on_execution(&ticket);
                 ending.end(CallOutcome::Served, &mut response);
                 response
             }
             Ok(SubmitOutcome::Streamed(response, ticket)) => {
                 let mut response = *response;
-                ending.ticket(&ticket);
+                ending.on_execution(&ticket);
                 ending.end(CallOutcome::Served, &mut response);
                 response
             }
@@ -267,40 +275,43 @@ impl Proxy {
                     None => batches_itself.filter(|known| *known).map(|_| UnmergeableReason::NoGain),
                 });
                 if let Some(reason) = reason {
-                    ending.passed(reason);
+                    ending.on_passthrough(reason);
                 }
                 let ticket = grant.ticket;
-                let alone = pin!(self.alone(lane, lonely, grant, (endpoint, &call), route.timeout));
-                let answered = self.until(times.caller, alone).await;
-                ending.ticket(&ticket);
+                let alone = pin!(self.forward_unbatched(lane, lonely, grant, (endpoint, &call), route.timeout));
+                let answered = self.await_until(times.caller, alone).await;
+                ending.on_execution(&ticket);
                 match answered.flatten() {
                     Ok(mut response) => {
                         ending.end(CallOutcome::Served, &mut response);
                         response
                     }
-                    Err(kind) => {
-                        self.refuse(kind.into(), ending, endpoint.dialect, ended_by(kind, ticket.sent).as_deref())
-                    }
+                    Err(kind) => self.respond_with_failure(
+                        kind.into(),
+                        ending,
+                        endpoint.dialect,
+                        ended_by(kind, ticket.sent).as_deref(),
+                    ),
                 }
             }
         }
     }
 
     /// Resolves the priority, SLO and deadlines of a call from its headers and its route.
-    pub(super) fn asks(
+    pub(super) fn resolve_requirements(
         &self,
         table: &RoutingTable,
         route: &RouteSettings,
         headers: &HeaderMap,
         arrived: Tick,
     ) -> CallRequirements {
-        let priority = table.priorities.of(headers);
+        let priority = table.priorities.resolve(headers);
         let slo = table.priorities.class(priority).and_then(|class| class.slo).or(route.slo);
-        let deadlines = |slo| deadlines(arrived, headers, &table.deadline_headers, (slo, route.timeout));
+        let deadlines = |slo| resolve_deadlines(arrived, headers, &table.deadline_headers, (slo, route.timeout));
         let plain = deadlines(slo);
-        let shift = slo.map(|slo| self.shifts.of(slo).max(table.shift(slo))).unwrap_or_default();
+        let shift = slo.map(|slo| self.shifts.get(slo).max(table.min_deadline_shift(slo))).unwrap_or_default();
         let times = if shift.is_zero() { plain } else { deadlines(slo.map(|slo| slo - shift)) };
-        CallRequirements { priority, slo, plain, times }
+        CallRequirements { priority, slo, requested_deadlines: plain, core_deadlines: times }
     }
 
     /// Answers a call that was rejected because the memory budget is exhausted.
@@ -309,24 +320,30 @@ impl Proxy {
             PendingRouting::Pass(_, ending, dialect) => (ending, dialect),
             PendingRouting::Recognised(call) => (call.ending, call.endpoint.dialect),
         };
-        self.refuse(FailureKind::BytesFull.into(), ending, dialect, None)
+        self.respond_with_failure(FailureKind::BytesFull.into(), ending, dialect, None)
     }
 
     /// Answers a call with a failure. `limit` is the key of the policy, or the header, that ended
     /// the call.
-    fn refuse(&self, failure: Failure, ending: CallRecorder, dialect: Dialect, limit: Option<&str>) -> Response<Body> {
+    fn respond_with_failure(
+        &self,
+        failure: Failure,
+        ending: CallRecorder,
+        dialect: Dialect,
+        limit: Option<&str>,
+    ) -> Response<Body> {
         tracing::debug!(
             code = failure.kind.code(),
             reason = failure.kind.reason(),
             "the proxy answers the call itself"
         );
-        let mut response = self.rescue(dialect, &failure, limit);
+        let mut response = self.failure_response(dialect, &failure, limit);
         ending.fail(&failure, &mut response);
         response
     }
 
     /// Awaits `work`, at most until the caller's own deadline or the end of the drain.
-    async fn until<T>(&self, deadline: Option<Tick>, work: impl Future<Output = T>) -> Result<T, FailureKind> {
+    async fn await_until<T>(&self, deadline: Option<Tick>, work: impl Future<Output = T>) -> Result<T, FailureKind> {
         let in_time = pin!(async {
             match deadline {
                 None => Ok(work.await),

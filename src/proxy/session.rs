@@ -67,9 +67,9 @@ pub(super) struct CallFuture {
     /// Taken together with the response.
     busy: Option<ActiveCall>,
     /// The connection closes after this call.
-    last: bool,
+    closes_connection: bool,
     /// The call uses HTTP/2, so its response is sent in pieces.
-    pieces: bool,
+    is_http2: bool,
     /// Charge of its head and its stream.
     charge: Option<Box<BufferGuard>>,
 }
@@ -103,7 +103,7 @@ impl Service<Request<Incoming>> for CallService {
     fn call(&self, mut request: Request<Incoming>) -> CallFuture {
         let session = &self.0;
         let pieces = request.version() == Version::HTTP_2;
-        let (busy, head_bytes, calls) = session.activity.begin(pieces);
+        let (busy, head_bytes, calls) = session.activity.on_call_start(pieces);
         if pieces && calls == 1 {
             session.lane.client_speaks_http2();
         }
@@ -117,7 +117,14 @@ impl Service<Request<Incoming>> for CallService {
         }
         let last = calls >= session.proxy.config.client.requests_per_connection_max;
         let (work, charge) = session.clone().begin(request, (!pieces).then_some(head_bytes));
-        CallFuture { session: session.clone(), work, busy: Some(busy), last, pieces, charge }
+        CallFuture {
+            session: session.clone(),
+            work,
+            busy: Some(busy),
+            closes_connection: last,
+            is_http2: pieces,
+            charge,
+        }
     }
 }
 
@@ -132,12 +139,12 @@ impl CallContext {
         head_bytes: Option<usize>,
     ) -> (CallFutureKind, Option<Box<BufferGuard>>) {
         let answered = |response| (CallFutureKind::Other(std::future::ready(response).boxed()), None);
-        let way = match self.proxy.sort(&mut request) {
+        let way = match self.proxy.route_call(&mut request) {
             CallRouting::Answered(response) => return answered(response),
             CallRouting::Open(way) => way,
         };
         match self.admit(&request, head_bytes) {
-            Ok(Admission { charge, upload }) => (self.work(request, upload, way, head_bytes.is_none()), charge),
+            Ok(Admission { charge, upload }) => (self.call_future(request, upload, way, head_bytes.is_none()), charge),
             Err(BuffersFull) => answered(self.proxy.reject_buffers_full(way)),
         }
     }
@@ -146,7 +153,7 @@ impl CallContext {
     /// its upload.
     fn admit(&self, request: &Request<Incoming>, head_bytes: Option<usize>) -> Result<Admission, BuffersFull> {
         // An upload may continue after its response; the connection is not idle until it ends.
-        let busy = (!request.body().is_end_stream()).then(|| self.activity.upload());
+        let busy = (!request.body().is_end_stream()).then(|| self.activity.on_upload_start());
         let bytes = match head_bytes {
             None => STREAM + head_size(request),
             Some(bytes) if bytes > HEAD_FREE => head_size(request),
@@ -163,7 +170,7 @@ impl CallContext {
         Ok(Admission { charge, upload })
     }
 
-    fn work(
+    fn call_future(
         self: Arc<Self>,
         request: Request<Incoming>,
         upload: Option<Box<UploadGuard>>,
@@ -172,7 +179,8 @@ impl CallContext {
     ) -> CallFutureKind {
         match way {
             PendingRouting::Pass(reason, ending, dialect) => {
-                let request = request.map(|body| Body::from(body).watched(upload.map(UploadGuard::passing)));
+                let request =
+                    request.map(|body| Body::from(body).with_upload_watch(upload.map(UploadGuard::into_watch)));
                 let lane = self.lane.clone();
                 if pieces {
                     // Runs in a task of its own, which the end of the drain must wake.
@@ -198,27 +206,27 @@ impl Future for CallFuture {
             CallFutureKind::Pass(passing) => Pin::new(passing).poll(cx),
             CallFutureKind::Other(work) => work.as_mut().poll(cx),
         });
-        let last = this.last || this.session.activity.is_leaving();
-        if last && !this.pieces && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let last = this.closes_connection || this.session.activity.is_draining();
+        if last && !this.is_http2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
         }
         let mut busy = this.busy.take();
         if let Some(busy) = &mut busy {
-            busy.answer();
+            busy.on_response_start();
         }
         if let Some(busy) = &mut busy
             && !response.body().is_end_stream()
             && response.body().size_hint().exact().is_some()
         {
-            busy.answered();
+            busy.on_bytes_available();
         }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            this.session.activity.relay();
+            this.session.activity.set_relayed();
         }
-        let (pieces, flow, mut charge) = (this.pieces, this.session.flow.clone(), this.charge.take());
+        let (pieces, flow, mut charge) = (this.is_http2, this.session.flow.clone(), this.charge.take());
         // From here on the call waits for the client.
         for held in charge.as_deref_mut().into_iter().chain(response.body_mut().charge_mut()) {
-            flow.list(held);
+            flow.register_for_eviction(held);
         }
         Poll::Ready(Ok(response.map(|body| TrackedBody {
             body,
@@ -227,7 +235,7 @@ impl Future for CallFuture {
             rest: Bytes::new(),
             flow,
             charge,
-            given: 0,
+            last_piece_bytes: 0,
         })))
     }
 }
@@ -247,7 +255,7 @@ pub(super) struct TrackedBody {
     /// Charge of the call's head and stream, and of the piece that was passed to hyper last.
     charge: Option<Box<BufferGuard>>,
     /// Bytes of that piece.
-    given: usize,
+    last_piece_bytes: usize,
 }
 
 impl TrackedBody {
@@ -256,9 +264,9 @@ impl TrackedBody {
     fn on_take(&mut self, next: usize) {
         let phase = if next > 0 { HoldPhase::Client } else { HoldPhase::Server };
         if let Some(charge) = &mut self.charge {
-            charge.set_bytes((charge.bytes() + next).saturating_sub(self.given));
+            charge.set_bytes((charge.bytes() + next).saturating_sub(self.last_piece_bytes));
             charge.set_phase(phase);
-            self.given = next;
+            self.last_piece_bytes = next;
         }
     }
 }
@@ -266,8 +274,8 @@ impl TrackedBody {
 impl Drop for TrackedBody {
     fn drop(&mut self) {
         // hyper holds the last piece until it is written.
-        if self.given > 0 && self.is_end_stream() {
-            self.flow.on_passed_to_hyper(self.given);
+        if self.last_piece_bytes > 0 && self.is_end_stream() {
+            self.flow.on_passed_to_hyper(self.last_piece_bytes);
         }
     }
 }
@@ -279,7 +287,7 @@ impl HttpBody for TrackedBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         if let Some(busy) = &mut this.busy {
-            busy.taken();
+            busy.on_bytes_taken();
         }
         if !this.pieces {
             let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
@@ -301,7 +309,7 @@ impl HttpBody for TrackedBody {
         let piece = this.rest.split_to(this.rest.len().min(PIECE));
         this.on_take(piece.len());
         if let Some(busy) = &mut this.busy {
-            busy.answered();
+            busy.on_bytes_available();
         }
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }

@@ -6,9 +6,9 @@ use tokio::sync::watch;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListenerState {
     /// Connections are accepted and served.
-    Stay,
+    Serving,
     /// Draining: connections are served, and responses direct clients to reconnect elsewhere.
-    Leave,
+    Draining,
     /// No connections are accepted, and open ones are closed once their calls have ended.
     Closed,
 }
@@ -30,13 +30,13 @@ impl ListenerChannel {
     /// Creates a listener state that serves connections.
     #[must_use]
     pub fn new() -> Self {
-        let (welcome, told) = watch::channel(ListenerState::Stay);
+        let (welcome, told) = watch::channel(ListenerState::Serving);
         Self { welcome: ListenerControl(welcome), told }
     }
 
     /// Returns the handle that sets the state.
     #[must_use]
-    pub fn host(&self) -> ListenerControl {
+    pub fn control(&self) -> ListenerControl {
         self.welcome.clone()
     }
 }
@@ -51,7 +51,7 @@ impl Default for ListenerChannel {
 
 impl ListenerControl {
     /// Sets the state. `Closed` is final.
-    pub fn welcome(&self, welcome: ListenerState) {
+    pub fn set_state(&self, welcome: ListenerState) {
         self.0.send_if_modified(|now| {
             let changes = *now != welcome && *now != ListenerState::Closed;
             if changes {
@@ -69,14 +69,14 @@ mod tests {
     #[test]
     fn closed_state_is_final() {
         let door = ListenerChannel::new();
-        let (host, told) = (door.host(), door.told);
+        let (host, told) = (door.control(), door.told);
         for (next, now) in [
-            (ListenerState::Leave, ListenerState::Leave),
-            (ListenerState::Stay, ListenerState::Stay),
+            (ListenerState::Draining, ListenerState::Draining),
+            (ListenerState::Serving, ListenerState::Serving),
             (ListenerState::Closed, ListenerState::Closed),
-            (ListenerState::Stay, ListenerState::Closed),
+            (ListenerState::Serving, ListenerState::Closed),
         ] {
-            host.welcome(next);
+            host.set_state(next);
             assert_eq!(*told.borrow(), now);
         }
     }

@@ -40,17 +40,17 @@ pub(super) enum ClientStream {
 pub(super) struct MonitoredStream {
     stream: ClientStream,
     /// Bytes read during protocol detection, which hyper reads again.
-    ahead: Bytes,
+    prefix: Bytes,
     rest: LongHeadBuffer,
     /// The buffered rest of a long head, ready to be read by hyper.
-    gathered: Bytes,
+    completed_head: Bytes,
     /// Maximum size of a head in bytes.
     head_max: usize,
     activity: Arc<ConnectionActivity>,
     flow: Arc<ConnectionMemory>,
     spoken: HttpVersionState,
     /// Bytes read since the connection last yielded.
-    turn: usize,
+    bytes_since_yield: usize,
     _guard: ConnectionGuard,
 }
 
@@ -133,14 +133,14 @@ impl MonitoredStream {
     ) -> Self {
         Self {
             stream,
-            ahead,
+            prefix: ahead,
             rest: LongHeadBuffer::default(),
-            gathered: Bytes::new(),
+            completed_head: Bytes::new(),
             head_max,
             activity: activity.clone(),
             flow: flow.clone(),
             spoken: HttpVersionState::Preface(0),
-            turn: 0,
+            bytes_since_yield: 0,
             _guard: guard,
         }
     }
@@ -148,21 +148,21 @@ impl MonitoredStream {
     /// Reads and records the next bytes.
     fn poll_read_recorded(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        if self.ahead.is_empty() {
+        if self.prefix.is_empty() {
             let max = self.flow.read_max();
             let poll = poll_read_within(&mut self.stream, cx, buf, max);
             if poll.is_pending() {
-                self.turn = 0;
+                self.bytes_since_yield = 0;
             }
             ready!(poll)?;
         } else {
-            let room = self.ahead.len().min(buf.remaining());
-            buf.put_slice(&self.ahead.split_to(room));
+            let room = self.prefix.len().min(buf.remaining());
+            buf.put_slice(&self.prefix.split_to(room));
         }
         if let Some(fresh) = buf.filled().get(before..)
             && !fresh.is_empty()
         {
-            self.turn += fresh.len();
+            self.bytes_since_yield += fresh.len();
             self.on_read(fresh);
         }
         Poll::Ready(Ok(()))
@@ -175,7 +175,7 @@ impl MonitoredStream {
     }
 
     fn on_read(&mut self, mut fresh: &[u8]) {
-        self.activity.read(fresh);
+        self.activity.on_read(fresh);
         if self.activity.is_relayed() {
             return;
         }
@@ -188,21 +188,21 @@ impl MonitoredStream {
                 self.spoken = HttpVersionState::Preface(matched + count);
             } else {
                 self.spoken = HttpVersionState::Http2(Box::new(FrameScanners::new(self.activity.clock())));
-                self.activity.speak_http2();
+                self.activity.set_http2();
             }
             fresh = fresh.get(count..).unwrap_or_default();
         }
         let HttpVersionState::Http2(frames) = &mut self.spoken else { return };
         let FrameScanners { coming, control, .. } = &mut **frames;
         let mut is_flood = false;
-        coming.feed(fresh, |frame| is_flood |= control.is_spent_by(frame));
+        coming.scan(fresh, |frame| is_flood |= control.try_take(frame));
         if is_flood {
             self.activity.shut_down_flooded();
         }
     }
 
     fn on_write<T>(&mut self, poll: Poll<T>, written: impl FnOnce(&mut Self, &T)) -> Poll<T> {
-        self.activity.write(poll.is_pending());
+        self.activity.on_write(poll.is_pending());
         if let Poll::Ready(done) = &poll {
             written(self, done);
         }
@@ -220,7 +220,7 @@ impl MonitoredStream {
         for piece in pieces {
             let piece = piece.get(..bytes).unwrap_or(piece);
             bytes -= piece.len();
-            leaving.feed(piece, |frame| {
+            leaving.scan(piece, |frame| {
                 if frame.kind == FrameKind::Data {
                     data += frame.length as usize;
                     control.refund(frame.length);
@@ -240,13 +240,15 @@ impl AsyncRead for MonitoredStream {
         if self.activity.is_relay_evicted(cx.waker()) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        while self.gathered.is_empty() {
+        while self.completed_head.is_empty() {
             // The charge is settled before the next read: bytes that arrived together with the end
             // of a head do not belong to the head.
             self.flow.on_head();
             let (is_gathering, before) = (self.is_gathering(), buf.filled().len());
-            if self.turn >= TURN_BYTES && (is_gathering || matches!(self.spoken, HttpVersionState::Http2(_))) {
-                self.turn = 0;
+            if self.bytes_since_yield >= TURN_BYTES
+                && (is_gathering || matches!(self.spoken, HttpVersionState::Http2(_)))
+            {
+                self.bytes_since_yield = 0;
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -259,14 +261,14 @@ impl AsyncRead for MonitoredStream {
             let is_whole = self.rest.push(fresh);
             buf.set_filled(before);
             if is_whole || is_over {
-                self.gathered = self.rest.take();
-                if self.gathered.is_empty() {
+                self.completed_head = self.rest.take();
+                if self.completed_head.is_empty() {
                     return Poll::Ready(Ok(()));
                 }
             }
         }
-        let room = self.gathered.len().min(buf.remaining());
-        buf.put_slice(&self.gathered.split_to(room));
+        let room = self.completed_head.len().min(buf.remaining());
+        buf.put_slice(&self.completed_head.split_to(room));
         Poll::Ready(Ok(()))
     }
 }

@@ -19,12 +19,12 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use super::Proxy;
-use super::detect::{DetectedProtocol, LOOK_MAX, judge};
+use super::detect::{DETECT_BYTES_MAX, DetectedProtocol, detect_protocol};
 use super::state::ListenerState;
 use super::stream::ClientStream;
 use crate::protocol::PeerIdentity;
 use crate::telemetry::names::HandshakeResult;
-use crate::tls::{DownstreamTlsAcceptor, HandshakeFailure, ended};
+use crate::tls::{DownstreamTlsAcceptor, HandshakeFailure, classify};
 
 /// Maximum number of concurrent handshakes; further ones wait for a permit. A handshake takes about
 /// 1 ms of a core and about 20 KiB, and a stalled client holds its permit for the whole head
@@ -53,7 +53,7 @@ const GOAWAY: [u8; 14] = [7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x0c];
 #[derive(Debug)]
 pub struct TlsTermination {
     callers: Arc<DownstreamTlsAcceptor>,
-    turns: Semaphore,
+    permits: Semaphore,
 }
 
 // === impl TlsTermination ===
@@ -62,7 +62,7 @@ impl TlsTermination {
     /// Creates the TLS termination with these certificates.
     #[must_use]
     pub fn new(callers: Arc<DownstreamTlsAcceptor>) -> Self {
-        Self { callers, turns: Semaphore::new(HANDSHAKES_MAX) }
+        Self { callers, permits: Semaphore::new(HANDSHAKES_MAX) }
     }
 }
 
@@ -112,28 +112,28 @@ async fn shake(
     }
     *slow = HandshakeResult::Busy;
     // The semaphore is never closed, so a permit is granted eventually.
-    let _turn = tls.turns.acquire().await.map_err(|_| HandshakeResult::Busy)?;
+    let _turn = tls.permits.acquire().await.map_err(|_| HandshakeResult::Busy)?;
     *slow = HandshakeResult::Slow;
-    let (stream, shown) = tls.callers.accept(stream).await.map_err(|error| match ended(&error) {
+    let (stream, shown) = tls.callers.accept(stream).await.map_err(|error| match classify(&error) {
         HandshakeFailure::Certificate => HandshakeResult::ClientCertificate,
         HandshakeFailure::Refused => HandshakeResult::Refused,
         HandshakeFailure::Left => HandshakeResult::Left,
         HandshakeFailure::Protocol => HandshakeResult::Protocol,
     })?;
-    Ok((ClientStream::Tls(Box::new(stream)), shown.as_deref().map(PeerIdentity::of)))
+    Ok((ClientStream::Tls(Box::new(stream)), shown.as_deref().map(PeerIdentity::from_certificate)))
 }
 
 /// Answers a client that sent plain HTTP with an error in its own HTTP version. I/O errors are
 /// ignored: the client has disconnected.
 async fn reject_plaintext(mut stream: TcpStream) {
-    let mut said = Vec::with_capacity(LOOK_MAX);
-    let read = (&mut stream).take(LOOK_MAX as u64).read_buf(&mut said).await;
+    let mut said = Vec::with_capacity(DETECT_BYTES_MAX);
+    let read = (&mut stream).take(DETECT_BYTES_MAX as u64).read_buf(&mut said).await;
     let answer = match read {
         Ok(1..) if said.starts_with(PREFACE) => {
             let length = u8::try_from(8 + PLAINTEXT_ERROR.len()).unwrap_or(u8::MAX);
             [&SETTINGS[..], &[0, 0, length], &GOAWAY, PLAINTEXT_ERROR.as_bytes()].concat()
         }
-        Ok(1..) if judge(&said) != DetectedProtocol::Other => format!(
+        Ok(1..) if detect_protocol(&said) != DetectedProtocol::Other => format!(
             "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{PLAINTEXT_ERROR}",
             PLAINTEXT_ERROR.len()
         )
@@ -173,7 +173,7 @@ mod tests {
 
     #[tokio::test]
     async fn handshake_waits_for_a_permit() {
-        let tls = TlsTermination { callers: callers(), turns: Semaphore::new(1) };
+        let tls = TlsTermination { callers: callers(), permits: Semaphore::new(1) };
         let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let begun = async || {
             let mut client = TcpStream::connect(port.local_addr().unwrap()).await.unwrap();
@@ -184,7 +184,7 @@ mod tests {
         let (mut slow, mut busy) = (HandshakeResult::Silent, HandshakeResult::Silent);
         let mut holds = Box::pin(shake(&tls, one, &mut slow));
         let mut waits = Box::pin(shake(&tls, other, &mut busy));
-        while tls.turns.available_permits() > 0 {
+        while tls.permits.available_permits() > 0 {
             tokio::select! { biased; _ = &mut holds => panic!("it has not begun"), () = tokio::task::yield_now() => {} }
         }
         // The second handshake has peeked at the first byte by then, or will: either way it waits
@@ -194,6 +194,6 @@ mod tests {
         assert_eq!(holds.await.map(drop).unwrap_err(), HandshakeResult::Left);
         drop(second);
         assert_eq!(waits.await.map(drop).unwrap_err(), HandshakeResult::Left);
-        assert_eq!((slow, busy, tls.turns.available_permits()), (HandshakeResult::Slow, HandshakeResult::Slow, 1));
+        assert_eq!((slow, busy, tls.permits.available_permits()), (HandshakeResult::Slow, HandshakeResult::Slow, 1));
     }
 }

@@ -18,9 +18,9 @@ use super::Proxy;
 use crate::backend::{Forwarder, Lane};
 use crate::batching::BatchOutcome;
 use crate::body::Body;
-use crate::bounded_body::{ReadLimits, ReadResult, StopReason, gather};
+use crate::bounded_body::{ReadLimits, ReadResult, StopReason, read_bounded};
 use crate::error::FailureKind;
-use crate::protocol::headers::retry_after;
+use crate::protocol::headers::parse_retry_after;
 use crate::protocol::{BatchResponse, Call, Endpoint};
 use crate::scheduler::UnbatchedPermit;
 
@@ -47,7 +47,7 @@ impl Proxy {
     /// Sends a call that holds a slot and reads its response. `limit` bounds the time to the last
     /// byte of a response that is buffered, and to the first byte of one that is streamed. Without
     /// a limit the call ends when its client or its connection does.
-    pub(super) async fn alone(
+    pub(super) async fn forward_unbatched(
         self: &Arc<Self>,
         lane: Arc<dyn Lane>,
         lonely: BufferedRequest,
@@ -68,22 +68,22 @@ impl Proxy {
             Ok(Err(kind)) => Err(kind),
             Ok(Ok(response)) => Ok(response),
         };
-        let response = response.inspect_err(|_| grant.observed(BatchOutcome::Failed))?;
-        grant.first_byte();
+        let response = response.inspect_err(|_| grant.set_outcome(BatchOutcome::Failed))?;
+        grant.on_first_byte();
         let (mut head, body) = response.into_parts();
         self.forward.observe_answer(&head.headers);
         // The idle timeout of pass-through traffic does not apply to a recognised call.
         let body = body.without_idle();
         if call.streaming || is_event_stream(&head.headers) {
-            grant.observed(BatchOutcome::Ok);
-            let body = body.with_idle_timeout(self.config.answer_idle_timeout, None).keeping(grant);
+            grant.set_outcome(BatchOutcome::Ok);
+            let body = body.with_idle_timeout(self.config.answer_idle_timeout, None).with_guard(grant);
             return Ok(Response::from_parts(head, body));
         }
-        let body = self.read_answer(body, until).await.inspect_err(|_| grant.observed(BatchOutcome::Failed))?;
-        grant.observed(outcome(endpoint, &head, &body));
+        let body = self.read_answer(body, until).await.inspect_err(|_| grant.set_outcome(BatchOutcome::Failed))?;
+        grant.set_outcome(observed_outcome(endpoint, &head, &body));
         if let BufferedResponse::Whole(bytes, _) = &body {
             let answer = BatchResponse { status: head.status, headers: &head.headers, body: bytes };
-            self.forward.observe_lone(endpoint, call, answer);
+            self.forward.observe_unbatched(endpoint, call, answer);
             // The response is framed anew: its length is that of the buffered bytes.
             head.headers.remove(http::header::CONTENT_LENGTH);
         }
@@ -93,7 +93,7 @@ impl Proxy {
     async fn read_answer(&self, mut body: Body, until: Option<Instant>) -> Result<BufferedResponse, FailureKind> {
         let idle = self.config.answer_idle_timeout;
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
-        match gather(
+        match read_bounded(
             &mut body,
             ReadLimits { max, idle, until, floor: None, evictable: false },
             self.buffers.empty_for_answer(),
@@ -101,7 +101,7 @@ impl Proxy {
         .await
         {
             ReadResult::Whole { bytes, trailers, held } => {
-                Ok(BufferedResponse::Whole(bytes.clone(), Body::full(bytes).with_trailers(trailers).charged(held)))
+                Ok(BufferedResponse::Whole(bytes.clone(), Body::full(bytes).with_trailers(trailers).with_charge(held)))
             }
             // Too large to buffer: the bytes already read are sent first, the rest is streamed
             // after them, and the slot becomes free.
@@ -123,7 +123,7 @@ async fn send(
     idempotent: bool,
 ) -> Result<Response<Body>, FailureKind> {
     if !idempotent {
-        return forward.alone(lonely.into_request()).await.map_err(|failure| failure.kind);
+        return forward.forward_once(lonely.into_request()).await.map_err(|failure| failure.kind);
     }
     let again = lonely.clone();
     // Calls of HTTP/2 clients run concurrently, each over any connection of the lane, so
@@ -131,7 +131,7 @@ async fn send(
     let beside = lonely.head.version == Version::HTTP_2;
     match lane.clone().send(lonely.into_request()).await {
         Err(failure) if failure.kind == FailureKind::UpstreamBroken && (beside || lane.was_reused()) => {
-            forward.alone(again.into_request()).await.map_err(|failure| failure.kind)
+            forward.forward_once(again.into_request()).await.map_err(|failure| failure.kind)
         }
         sent => sent.map_err(|failure| failure.kind),
     }
@@ -155,14 +155,14 @@ impl BufferedResponse {
 
 /// Derives the outcome that the batching core learns from the response to an unbatched call:
 /// success, overload, or a size limit named in the error.
-fn outcome(endpoint: &Endpoint, head: &response::Parts, body: &BufferedResponse) -> BatchOutcome {
+fn observed_outcome(endpoint: &Endpoint, head: &response::Parts, body: &BufferedResponse) -> BatchOutcome {
     match head.status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-            BatchOutcome::Overloaded { retry_after: retry_after(&head.headers) }
+            BatchOutcome::Overloaded { retry_after: parse_retry_after(&head.headers) }
         }
         status if status.is_success() => BatchOutcome::Ok,
         status => match body {
-            BufferedResponse::Whole(bytes, _) => match endpoint.too_large(status, bytes) {
+            BufferedResponse::Whole(bytes, _) => match endpoint.detect_too_large(status, bytes) {
                 Some(too_large) if too_large.limit.is_some() => BatchOutcome::TooLarge { limit: too_large.limit },
                 _ => BatchOutcome::Failed,
             },

@@ -45,12 +45,12 @@ impl UploadGuard {
     }
 
     /// Converts the guards into the watch of a pass-through body.
-    pub(super) fn passing(self: Box<Self>) -> Box<dyn UploadWatch> {
+    pub(super) fn into_watch(self: Box<Self>) -> Box<dyn UploadWatch> {
         self
     }
 
     /// Returns the body to be buffered, and the charge that counts its bytes.
-    pub(super) fn read(&mut self, body: Incoming, empty: BufferGuard) -> (UploadBody<'_>, BufferGuard) {
+    pub(super) fn split_for_reading(&mut self, body: Incoming, empty: BufferGuard) -> (UploadBody<'_>, BufferGuard) {
         let held = std::mem::replace(&mut self.held, empty);
         (UploadBody { body, stream: self.stream.as_ref(), evicted: false }, held)
     }
@@ -58,7 +58,7 @@ impl UploadGuard {
 
 impl UploadWatch for UploadGuard {
     fn on_connect(&mut self) {
-        self.held.pass();
+        self.held.mark_upstream();
     }
 
     fn on_data(&mut self) {

@@ -155,7 +155,7 @@ impl Upstream {
     }
 
     /// Returns `true` if the server accepts a connection now. The result does not affect readiness.
-    pub async fn accepts(&self) -> bool {
+    pub async fn can_connect(&self) -> bool {
         self.inner.connector.connect(AlpnProtocols::Http1).await.is_ok()
     }
 
@@ -176,14 +176,14 @@ impl Upstream {
     /// Returns the number of times that the server became reachable again after it had refused
     /// connections.
     #[must_use]
-    pub fn returns(&self) -> watch::Receiver<u64> {
+    pub fn recoveries(&self) -> watch::Receiver<u64> {
         self.inner.health.returns()
     }
 
     /// Connects once and returns `true` if the server accepted. On failure, it is probed until it
     /// accepts.
-    pub async fn check(&self) -> bool {
-        self.inner.connect(self.inner.speaks()).await.is_ok()
+    pub async fn check_connection(&self) -> bool {
+        self.inner.connect(self.inner.http_version()).await.is_ok()
     }
 
     /// Returns the interface for batches.

@@ -78,7 +78,7 @@ impl AccessLog {
 
     /// Returns `true` if this call is sampled.
     #[must_use]
-    pub fn samples(&self) -> bool {
+    pub fn is_sampled(&self) -> bool {
         self.share_ppm >= 1_000_000 || rand::random_range(0..1_000_000) < self.share_ppm
     }
 

@@ -114,7 +114,7 @@ impl Alarm {
 
     /// Resolves when the alarm fires, and never while it is not set. Cancel safe: dropping the
     /// future loses no alarm.
-    pub async fn ring(&mut self) {
+    pub async fn wait(&mut self) {
         loop {
             let Ok(mut ready) = self.timer.readable().await else {
                 return std::future::pending().await;
@@ -138,7 +138,7 @@ mod tests {
         let mut alarm = Alarm::new(clock).unwrap();
         let due = clock.now().after(Duration::from_micros(300));
         alarm.set(Some(due));
-        alarm.ring().await;
+        alarm.wait().await;
         assert!(clock.now() >= due);
     }
 
@@ -147,10 +147,10 @@ mod tests {
         let clock = Clock::start();
         let mut alarm = Alarm::new(clock).unwrap();
         alarm.set(Some(Tick(0)));
-        alarm.ring().await;
+        alarm.wait().await;
         alarm.set(Some(clock.now().after(Duration::from_millis(2))));
         alarm.set(None);
-        let silence = tokio::time::timeout(Duration::from_millis(20), alarm.ring()).await;
+        let silence = tokio::time::timeout(Duration::from_millis(20), alarm.wait()).await;
         assert!(silence.is_err());
     }
 }

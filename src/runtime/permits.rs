@@ -113,7 +113,7 @@ impl ConnectionLimiter {
 impl ConnectionPermit {
     /// Marks the connection as busy.
     #[must_use]
-    pub fn busy(&self) -> ActiveRequest<'_> {
+    pub fn mark_busy(&self) -> ActiveRequest<'_> {
         if let Some(slot) = self.shared.lock().slots.get_mut(&self.id) {
             slot.busy += 1;
             slot.idle = None;
@@ -123,7 +123,7 @@ impl ConnectionPermit {
 
     /// Resolves when the connection is evicted, or has been idle for at least `limit` and at most
     /// twice that.
-    pub async fn ended(&self, limit: Duration) {
+    pub async fn wait_for_end(&self, limit: Duration) {
         tokio::select! {
             () = self.leave.notified() => {}
             () = self.idle_for(limit) => {}
@@ -230,7 +230,7 @@ mod tests {
     }
 
     async fn has_left(place: &ConnectionPermit) -> bool {
-        tokio::time::timeout(Duration::ZERO, place.ended(LONG)).await.is_ok()
+        tokio::time::timeout(Duration::ZERO, place.wait_for_end(LONG)).await.is_ok()
     }
 
     #[tokio::test]
@@ -238,10 +238,10 @@ mod tests {
         let places = places(8, 2);
         let first = places.take(peer(1)).unwrap();
         let second = places.take(peer(1)).unwrap();
-        drop(first.busy());
+        drop(first.mark_busy());
         let third = places.take(peer(1)).unwrap();
         assert!(!has_left(&first).await && has_left(&second).await && !has_left(&third).await);
-        let _busy = (first.busy(), third.busy());
+        let _busy = (first.mark_busy(), third.mark_busy());
         assert!(places.take(peer(1)).is_none(), "both answer");
         assert!(places.take(peer(2)).is_some(), "another address has places of its own");
     }
@@ -267,11 +267,11 @@ mod tests {
     async fn a_connection_that_answers_does_not_time_out() {
         let places = places(1, 1);
         let place = places.take(peer(1)).unwrap();
-        let busy = place.busy();
+        let busy = place.mark_busy();
         let moment = Duration::from_millis(1);
-        assert!(tokio::time::timeout(10 * moment, place.ended(moment)).await.is_err());
+        assert!(tokio::time::timeout(10 * moment, place.wait_for_end(moment)).await.is_err());
         drop(busy);
-        place.ended(moment).await;
+        place.wait_for_end(moment).await;
         assert!(places.take("::ffff:10.0.0.1".parse().unwrap()).is_some(), "the idle one makes room");
     }
 }

@@ -25,10 +25,10 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 
 pub use self::downstream::{DownstreamFiles, DownstreamStream, DownstreamTlsAcceptor};
-pub use self::error::{HandshakeFailure, ended};
-pub use self::material::{Validity, certificates, certified, validity};
+pub use self::error::{HandshakeFailure, classify};
+pub use self::material::{Validity, certified_key, parse_certificates, validity};
 pub use self::upstream::{
-    AlpnProtocols, TlsFailure, UpstreamFiles, UpstreamStream, UpstreamTlsConnector, refused_within,
+    AlpnProtocols, TlsFailure, UpstreamFiles, UpstreamStream, UpstreamTlsConnector, find_tls_failure,
 };
 
 /// The reason for which a file cannot be used, with its configuration key and advice.

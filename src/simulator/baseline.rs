@@ -102,7 +102,7 @@ trait BaselineRule {
     fn step(&mut self, desk: &mut SimProxy);
 
     /// Learns from a completed batch, before the queue handles it.
-    fn learn(&mut self, _desk: &mut SimProxy, _done: &BatchCompletion) {}
+    fn on_completion(&mut self, _desk: &mut SimProxy, _done: &BatchCompletion) {}
 }
 
 /// A policy that runs a named rule.
@@ -160,21 +160,21 @@ impl Baseline {
     #[must_use]
     pub fn build(&self) -> Box<dyn SimPolicy> {
         match *self {
-            Self::Direct => self.ruled(fixed::DirectForwarding::default()),
-            Self::Window { items, delay } => self.ruled(fixed::FixedWindow::new(items, delay)),
-            Self::Static { items } => self.ruled(fixed::FixedSize::new(items)),
-            Self::KServe { items, delay } => self.ruled(fixed::KServe::new(items, delay)),
-            Self::Greedy { slots, items, delay, expire } => self.ruled(fixed::Greedy::new(slots, items, delay, expire)),
-            Self::Aimd => self.ruled(adaptive::Aimd::default()),
-            Self::Cork { items } => self.ruled(cork::Cork::new(items)),
-            Self::Asbs { items } => self.ruled(adaptive::AdaptiveSharedBatch::new(items)),
-            Self::Deferred { curve, items } => self.ruled(fixed::DeferredBatching::new(curve, items)),
-            Self::NaiveLoop => self.ruled(adaptive::CapByP99::default()),
-            Self::Table { ref sizes } => self.ruled(fixed::SizeTable::new(Arc::clone(sizes))),
+            Self::Direct => self.boxed(fixed::DirectForwarding::default()),
+            Self::Window { items, delay } => self.boxed(fixed::FixedWindow::new(items, delay)),
+            Self::Static { items } => self.boxed(fixed::FixedSize::new(items)),
+            Self::KServe { items, delay } => self.boxed(fixed::KServe::new(items, delay)),
+            Self::Greedy { slots, items, delay, expire } => self.boxed(fixed::Greedy::new(slots, items, delay, expire)),
+            Self::Aimd => self.boxed(adaptive::Aimd::default()),
+            Self::Cork { items } => self.boxed(cork::Cork::new(items)),
+            Self::Asbs { items } => self.boxed(adaptive::AdaptiveSharedBatch::new(items)),
+            Self::Deferred { curve, items } => self.boxed(fixed::DeferredBatching::new(curve, items)),
+            Self::NaiveLoop => self.boxed(adaptive::CapByP99::default()),
+            Self::Table { ref sizes } => self.boxed(fixed::SizeTable::new(Arc::clone(sizes))),
         }
     }
 
-    fn ruled(&self, rule: impl BaselineRule + 'static) -> Box<dyn SimPolicy> {
+    fn boxed(&self, rule: impl BaselineRule + 'static) -> Box<dyn SimPolicy> {
         Box::new(RulePolicy { name: self.to_string(), rule })
     }
 }
@@ -216,8 +216,8 @@ impl<R: BaselineRule> SimPolicy for RulePolicy<R> {
     }
 
     fn done(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
-        self.rule.learn(desk, done);
-        self.rule.queue().settle(desk, done);
+        self.rule.on_completion(desk, done);
+        self.rule.queue().on_completion(desk, done);
         self.rule.step(desk);
     }
 

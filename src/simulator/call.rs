@@ -68,7 +68,7 @@ impl CompletedCall {
 
     /// Returns `true` if the call was answered by its deadline.
     #[must_use]
-    pub fn is_good(&self) -> bool {
+    pub fn is_in_time(&self) -> bool {
         self.outcome == CallOutcome::Answered && self.at <= self.arrival.deadline()
     }
 }

@@ -30,18 +30,18 @@ use super::curve::CostCurve;
 use super::groupage::GroupagePolicy;
 use super::metrics::CallFilter;
 use super::oracle;
-use super::random::whole;
+use super::random::saturating_u32;
 use super::scenario::Scenario;
 use super::upstream::UpstreamKind;
 use super::workload::ArrivalProcess;
 
-pub use capacity::{CapacityReport, capacity, capacity_upstreams};
+pub use capacity::{CapacityReport, capacity_upstreams, measure_capacity};
 pub use case::CaseReport;
 pub use criteria::{Comparison, CriterionResult, Metric};
 pub use determinism::first_difference;
 pub use figures::{AverageFigures, PolicyRuns};
 pub use no_harm::{HarmTotals, NoHarmReport, WindowRatio};
-pub use optimality_gap::{OptimalityGap, gap};
+pub use optimality_gap::{OptimalityGap, optimality_gap};
 pub use table::{Job, JobResult};
 
 /// Parts of a run that the clairvoyant bound covers. Its work grows with the number of items that
@@ -111,15 +111,16 @@ struct RowResults<'a> {
 
 /// Runs a row.
 #[must_use]
-pub fn row(scenario: &Scenario, settings: RunSettings) -> RowReport {
-    let runs = PolicyRuns::of(scenario, settings.seeds, |seed| Box::new(GroupagePolicy::of(scenario, seed)));
-    let ours = PolicyFigures { name: "ours".to_owned(), figures: runs.figures(&judged(scenario)) };
+pub fn run_row(scenario: &Scenario, settings: RunSettings) -> RowReport {
+    let runs =
+        PolicyRuns::run_seeds(scenario, settings.seeds, |seed| Box::new(GroupagePolicy::for_scenario(scenario, seed)));
+    let ours = PolicyFigures { name: "ours".to_owned(), figures: runs.figures(&judged_scope(scenario)) };
     if !settings.compare {
         return RowReport { scenario: scenario.clone(), entries: vec![ours], bound: None, verdicts: Vec::new() };
     }
     let table = RowResults::new(scenario, &runs, settings.seeds);
     let mut verdicts = criteria::judge(&table, settings.altered);
-    verdicts.push(determinism::again(scenario, settings.seeds));
+    verdicts.push(determinism::check_determinism(scenario, settings.seeds));
     let RowResults { baselines, window, smdp, bound, .. } = table;
     let others = baselines.into_iter().map(|(baseline, figures)| PolicyFigures { name: baseline.to_string(), figures });
     let entries = [ours].into_iter().chain(others).chain(window).chain(smdp).collect();
@@ -132,7 +133,7 @@ impl Scenario {
     /// Returns the mean number of calls per second, or `None` if it depends on the answers, as in a
     /// closed loop, or is zero.
     #[must_use]
-    pub fn rate(&self) -> Option<f64> {
+    pub fn mean_rate(&self) -> Option<f64> {
         let seconds = self.horizon.as_secs_f64();
         let recorded = self.workload.recorded.len() as f64 / seconds;
         let drawn = self.workload.streams.iter().map(|stream| match &stream.arrivals {
@@ -156,7 +157,7 @@ impl Scenario {
     /// Recorded calls arrive at shorter intervals, so the recording is shorter; each keeps its time
     /// until the deadline and the cancellation.
     #[must_use]
-    pub fn times(mut self, factor: f64) -> Self {
+    pub fn scale_rate(mut self, factor: f64) -> Self {
         if !self.workload.recorded.is_empty() {
             self.horizon = self.horizon.div_f64(factor);
         }
@@ -184,7 +185,7 @@ impl Scenario {
                     *then *= factor;
                 }
                 ArrivalProcess::Closed { clients, .. } => {
-                    *clients = whole((f64::from(*clients) * factor).round()).max(1);
+                    *clients = saturating_u32((f64::from(*clients) * factor).round()).max(1);
                 }
             }
         }
@@ -197,12 +198,19 @@ impl Scenario {
 impl<'a> RowResults<'a> {
     fn new(scenario: &'a Scenario, ours: &'a PolicyRuns, seeds: u64) -> Self {
         let others = Baseline::all(scenario.cap, scenario.curve).into_iter().map(|baseline| {
-            let runs = PolicyRuns::of(scenario, seeds, |_| baseline.build());
-            (baseline, runs.figures(&judged(scenario)))
+            let runs = PolicyRuns::run_seeds(scenario, seeds, |_| baseline.build());
+            (baseline, runs.figures(&judged_scope(scenario)))
         });
         let baselines = others.collect();
-        let smdp = optimum(scenario, seeds).map(|runs| policy_figures("SMDP optimum", scenario, &runs));
-        Self { scenario, ours, baselines, window: best_window(scenario, seeds), smdp, bound: bound(scenario, ours) }
+        let smdp = run_smdp_table(scenario, seeds).map(|runs| policy_figures("SMDP optimum", scenario, &runs));
+        Self {
+            scenario,
+            ours,
+            baselines,
+            window: best_window(scenario, seeds),
+            smdp,
+            bound: clairvoyant_bound(scenario, ours),
+        }
     }
 
     /// Returns the baselines and the best window, by name.
@@ -213,11 +221,11 @@ impl<'a> RowResults<'a> {
 }
 
 fn policy_figures(name: impl Into<String>, scenario: &Scenario, runs: &PolicyRuns) -> PolicyFigures {
-    PolicyFigures { name: name.into(), figures: runs.figures(&judged(scenario)) }
+    PolicyFigures { name: name.into(), figures: runs.figures(&judged_scope(scenario)) }
 }
 
 /// Returns the part of a row that is judged and shown.
-fn judged(scenario: &Scenario) -> CallFilter {
+fn judged_scope(scenario: &Scenario) -> CallFilter {
     let from = if scenario.horizon >= JUDGED_SETTLED { JUDGED_FROM } else { Tick::default() };
     CallFilter { from, ..CallFilter::default() }
 }
@@ -226,28 +234,28 @@ fn judged(scenario: &Scenario) -> CallFilter {
 /// the mean. It is chosen on the first seed.
 fn best_window(scenario: &Scenario, seeds: u64) -> Option<PolicyFigures> {
     let tried = Baseline::windows().map(|window| {
-        let figures = PolicyRuns::of(scenario, 1, |_| window.build()).figures(&judged(scenario));
+        let figures = PolicyRuns::run_seeds(scenario, 1, |_| window.build()).figures(&judged_scope(scenario));
         (window, (figures.goodput * 1000.0).round(), figures.mean)
     });
     let best = tried.min_by(|a, b| b.1.total_cmp(&a.1).then(a.2.total_cmp(&b.2)))?.0;
-    Some(policy_figures(format!("best {best}"), scenario, &PolicyRuns::of(scenario, seeds, |_| best.build())))
+    Some(policy_figures(format!("best {best}"), scenario, &PolicyRuns::run_seeds(scenario, seeds, |_| best.build())))
 }
 
 /// Runs the table of the SMDP. Returns `None` if the arrivals are not Poisson, the curve is not
 /// exact, or no policy keeps up.
-fn optimum(scenario: &Scenario, seeds: u64) -> Option<PolicyRuns> {
+fn run_smdp_table(scenario: &Scenario, seeds: u64) -> Option<PolicyRuns> {
     let (curve, Some(rate)) = (scenario.curve?, poisson_rate(scenario)) else { return None };
     let times = times(curve, scenario.cap, round_trip_ms(scenario));
-    let best = oracle::smdp(rate, &times);
+    let best = oracle::solve_smdp(rate, &times);
     if best.mean_ms.is_infinite() {
         return None;
     }
     let table = Baseline::Table { sizes: Arc::from(best.table) };
-    Some(PolicyRuns::of(scenario, seeds, |_| table.build()))
+    Some(PolicyRuns::run_seeds(scenario, seeds, |_| table.build()))
 }
 
 /// Computes the clairvoyant bound for the calls at the start of the run.
-fn bound(scenario: &Scenario, ours: &PolicyRuns) -> Option<ClairvoyantBound> {
+fn clairvoyant_bound(scenario: &Scenario, ours: &PolicyRuns) -> Option<ClairvoyantBound> {
     let curve = scenario.curve?;
     let overload = poisson_rate(scenario).is_some_and(|rate| rate >= curve.rate_max(scenario.cap));
     let window = if overload { CLAIRVOYANT_OVERLOAD } else { CLAIRVOYANT }.min(scenario.horizon);

@@ -113,7 +113,7 @@ impl CostCurve {
     /// Returns the time of an execution with this number of items of weight 1, in milliseconds.
     #[must_use]
     pub fn millis_of(&self, items: u32) -> f64 {
-        self.millis(BatchLoad::of(items))
+        self.millis(BatchLoad::of_items(items))
     }
 
     /// Returns the maximum throughput of batches of up to `cap` items, in items per second: the
@@ -129,13 +129,13 @@ impl CostCurve {
 impl BatchLoad {
     /// Creates a load of this number of items of weight 1.
     #[must_use]
-    pub fn of(items: u32) -> Self {
+    pub fn of_items(items: u32) -> Self {
         Self { items, sum: u64::from(items), max: 1 }
     }
 
     /// Returns the padded weight: every item counts as much as the heaviest.
     #[must_use]
-    pub fn padded(&self) -> u64 {
+    pub fn padded_weight(&self) -> u64 {
         u64::from(self.items).saturating_mul(self.max)
     }
 }

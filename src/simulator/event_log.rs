@@ -57,7 +57,7 @@ impl EventLog {
 
     /// Formats the log as text, one line per event.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn to_text(&self) -> String {
         self.0.iter().fold(String::new(), |mut text, event| {
             writeln!(text, "{event:?}").expect("writing to a String cannot fail");
             text
@@ -75,10 +75,10 @@ impl EventLog {
             match event {
                 CoreEvent::Offer(now, call, _) => drop(again.offer(*now, call.clone())),
                 CoreEvent::Cancel(now, id, _) => again.cancel(*now, *id),
-                CoreEvent::Answered(id) => again.answered(*id),
+                CoreEvent::Answered(id) => again.on_member_answered(*id),
                 CoreEvent::Complete(now, batch, observed) => again.complete(*now, *batch, *observed),
                 CoreEvent::Limits(limits) => again.set_limits(limits.clone()),
-                CoreEvent::Plans(now, _) => again.plan(*now),
+                CoreEvent::Plans(now, _) => again.solve_due_plans(*now),
                 CoreEvent::Poll(now, _) => drop(again.poll(*now)),
                 CoreEvent::Wakeup(_) => drop(again.next_wakeup()),
             }
@@ -98,7 +98,7 @@ impl CoreRecorder {
         Self { batcher, log: None }
     }
 
-    pub(super) fn keep(&mut self) {
+    pub(super) fn enable_log(&mut self) {
         self.log = Some(EventLog::default());
     }
 
@@ -108,7 +108,7 @@ impl CoreRecorder {
 
     pub(super) fn offer(&mut self, now: Tick, call: Call) -> Result<(), Rejection> {
         let kept = self.log.is_some().then(|| call.clone());
-        let said = self.batcher.offer(now, call);
+        let said = self.batcher.enqueue(now, call);
         if let (Some(log), Some(call)) = (&mut self.log, kept) {
             log.0.push(CoreEvent::Offer(now, call, said));
         }
@@ -117,32 +117,32 @@ impl CoreRecorder {
 
     pub(super) fn cancel(&mut self, now: Tick, id: CallId) {
         let said = self.batcher.cancel(now, id);
-        self.note(|| CoreEvent::Cancel(now, id, said));
+        self.push_event(|| CoreEvent::Cancel(now, id, said));
     }
 
-    pub(super) fn answered(&mut self, id: CallId) {
-        self.batcher.answered(id);
-        self.note(|| CoreEvent::Answered(id));
+    pub(super) fn on_member_answered(&mut self, id: CallId) {
+        self.batcher.on_member_answered(id);
+        self.push_event(|| CoreEvent::Answered(id));
     }
 
     pub(super) fn complete(&mut self, now: Tick, batch: BatchId, observed: Observation) {
         self.batcher.complete(now, batch, observed);
-        self.note(|| CoreEvent::Complete(now, batch, observed));
+        self.push_event(|| CoreEvent::Complete(now, batch, observed));
     }
 
     pub(super) fn set_limits(&mut self, limits: Limits) {
         self.batcher.set_limits(limits.clone());
-        self.note(|| CoreEvent::Limits(limits));
+        self.push_event(|| CoreEvent::Limits(limits));
     }
 
     /// Solves all plans that are due, synchronously.
-    pub(super) fn plan(&mut self, now: Tick) {
+    pub(super) fn solve_due_plans(&mut self, now: Tick) {
         let mut solved = 0;
-        while let Some((class, input)) = self.batcher.plan_due() {
+        while let Some((class, input)) = self.batcher.take_due_plan_input() {
             self.batcher.set_plan(now, class, solve(&input));
             solved += 1;
         }
-        self.note(|| CoreEvent::Plans(now, solved));
+        self.push_event(|| CoreEvent::Plans(now, solved));
     }
 
     pub(super) fn poll(&mut self, now: Tick) -> Option<Decision> {
@@ -155,11 +155,11 @@ impl CoreRecorder {
 
     pub(super) fn next_wakeup(&mut self) -> Option<Tick> {
         let said = self.batcher.next_wakeup();
-        self.note(|| CoreEvent::Wakeup(said));
+        self.push_event(|| CoreEvent::Wakeup(said));
         said
     }
 
-    fn note(&mut self, event: impl FnOnce() -> CoreEvent) {
+    fn push_event(&mut self, event: impl FnOnce() -> CoreEvent) {
         if let Some(log) = &mut self.log {
             log.0.push(event());
         }

@@ -58,7 +58,7 @@ pub fn run(scenario: &Scenario, policy: &mut dyn SimPolicy, seed: u64) -> RunRes
     desk.upstream.start(&mut desk.agenda);
     let mut engine = EventLoop { desk, clients: source.clients, horizon };
     engine.start_clients();
-    engine.drive(source.open, policy);
+    engine.run_until_end(source.open, policy);
     let EventLoop { desk, .. } = engine;
     RunResult { counts: desk.counts, busy: desk.upstream.busy_share(desk.now), calls: desk.into_outcomes(), horizon }
 }
@@ -94,11 +94,11 @@ fn drain_in_chunks(mut open: Vec<Arrival>) -> impl Iterator<Item = Arrival> {
 impl EventLoop {
     fn start_clients(&mut self) {
         for (i, client) in (0_u32..).zip(&mut self.clients) {
-            self.desk.agenda.at(Tick::default().after(client.first()), SimEvent::Client(i));
+            self.desk.agenda.schedule(Tick::default().after(client.first_delay()), SimEvent::Client(i));
         }
     }
 
-    fn drive(&mut self, open: Vec<Arrival>, policy: &mut dyn SimPolicy) {
+    fn run_until_end(&mut self, open: Vec<Arrival>, policy: &mut dyn SimPolicy) {
         let end = self.horizon.after(self.horizon.since(Tick::default()) / 2).after(DRAIN_TIME_MAX);
         let mut open = drain_in_chunks(open).peekable();
         loop {
@@ -139,12 +139,12 @@ impl EventLoop {
                 if now > self.horizon {
                     return;
                 }
-                let arrival = self.clients[client as usize].call(now);
+                let arrival = self.clients[client as usize].sample_call(now);
                 let id = self.desk.admit(arrival, Some(client));
                 policy.arrival(&mut self.desk, id);
             }
             SimEvent::Cancel(id) => {
-                if self.desk.leave(id) {
+                if self.desk.on_cancel(id) {
                     policy.cancel(&mut self.desk, id);
                 }
             }
@@ -153,7 +153,7 @@ impl EventLoop {
                 upstream.step(*now, step, agenda);
             }
             SimEvent::Answer(id, status) => {
-                if let Some(done) = self.desk.answer(id, status) {
+                if let Some(done) = self.desk.on_response(id, status) {
                     policy.done(&mut self.desk, &done);
                 }
             }
@@ -165,7 +165,7 @@ impl EventLoop {
     fn schedule_freed_clients(&mut self) {
         while let Some(client) = self.desk.freed_clients.pop() {
             let think = self.clients[client as usize].think();
-            self.desk.agenda.at(self.desk.now.after(think), SimEvent::Client(client));
+            self.desk.agenda.schedule(self.desk.now.after(think), SimEvent::Client(client));
         }
     }
 }

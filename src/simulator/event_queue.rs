@@ -30,7 +30,7 @@ pub(super) enum UpstreamStep {
     /// The number of slots changes.
     Slots,
     /// The iteration of an engine ends.
-    Round,
+    IterationEnd,
     /// A request of a shared server completes, if this is still the newest event of the server.
     Tick(u32),
 }
@@ -51,7 +51,7 @@ pub(super) struct EventQueue {
 // === impl EventQueue ===
 
 impl EventQueue {
-    pub(super) fn at(&mut self, at: Tick, event: SimEvent) {
+    pub(super) fn schedule(&mut self, at: Tick, event: SimEvent) {
         self.sequence += 1;
         self.heap.push(ScheduledEvent { at, sequence: self.sequence, event });
     }

@@ -64,12 +64,12 @@ impl GroupagePolicy {
     /// Creates a policy with a fresh core.
     #[must_use]
     pub fn new(name: impl Into<String>, limits: Limits, seed: u64) -> Self {
-        Self::with(name, Batcher::new(limits, seed))
+        Self::from_batcher(name, Batcher::new(limits, seed))
     }
 
     /// Creates a policy with an existing core.
     #[must_use]
-    pub fn with(name: impl Into<String>, batcher: Batcher) -> Self {
+    pub fn from_batcher(name: impl Into<String>, batcher: Batcher) -> Self {
         Self {
             name: name.into(),
             core: CoreRecorder::new(batcher),
@@ -82,21 +82,21 @@ impl GroupagePolicy {
 
     /// Enables the log of the inputs and outputs of the core.
     #[must_use]
-    pub fn recorded(mut self) -> Self {
-        self.core.keep();
+    pub fn with_log(mut self) -> Self {
+        self.core.enable_log();
         self
     }
 
     /// Enables the record of the instants at which something is tested.
     #[must_use]
-    pub fn watched(mut self) -> Self {
+    pub fn with_test_record(mut self) -> Self {
         self.tests = Some(Vec::new());
         self
     }
 
     /// Returns the instants at which something was tested, one per event.
     #[must_use]
-    pub fn tests(&self) -> &[Tick] {
+    pub fn test_instants(&self) -> &[Tick] {
         self.tests.as_deref().unwrap_or_default()
     }
 
@@ -112,16 +112,16 @@ impl GroupagePolicy {
         &self.core.batcher
     }
 
-    fn pump(&mut self, desk: &mut SimProxy) {
-        self.core.plan(desk.now());
+    fn apply_decisions(&mut self, desk: &mut SimProxy) {
+        self.core.solve_due_plans(desk.now());
         let mut tested = self.tests.is_some() && self.core.batcher.is_testing();
         while let Some(decision) = self.core.poll(desk.now()) {
             match decision {
                 Decision::Dispatch(batch) => {
                     tested |= batch.cause == DispatchCause::Probe;
                     let members: Vec<CallId> = batch.members.iter().map(|member| member.id).collect();
-                    members.iter().for_each(|_| self.budget.client(desk.now()));
-                    self.budget.upstream(desk.now());
+                    members.iter().for_each(|_| self.budget.record_client_call(desk.now()));
+                    self.budget.record_first_send(desk.now());
                     let sent = desk.send(members.clone());
                     let execution = BatchExecution {
                         batch: batch.id,
@@ -139,7 +139,7 @@ impl GroupagePolicy {
         if let Some(tests) = self.tests.as_mut().filter(|_| tested) {
             tests.push(desk.now());
         }
-        desk.wake(self.core.next_wakeup());
+        desk.set_wakeup(self.core.next_wakeup());
     }
 
     fn abort(&mut self, desk: &mut SimProxy, batch: BatchId) {
@@ -157,7 +157,7 @@ impl GroupagePolicy {
         self.core.complete(now, execution.batch, observed);
     }
 
-    fn settle(&mut self, desk: &mut SimProxy, mut execution: BatchExecution, done: &BatchCompletion) {
+    fn on_response(&mut self, desk: &mut SimProxy, mut execution: BatchExecution, done: &BatchCompletion) {
         let verdict = match done.status {
             ResponseStatus::Ok => None,
             ResponseStatus::TooLarge { limit } => Some(PartOutcome::TooLarge { limit }),
@@ -171,28 +171,29 @@ impl GroupagePolicy {
         let whole = 0..execution.members.len();
         match (&mut execution.isolation, verdict) {
             (None, None) => {
-                let outcome = observed(done.status);
+                let outcome = observed_outcome(done.status);
                 return self.complete(desk, &execution, outcome);
             }
             // An unbatched call receives its own response.
             (None, Some(_)) if whole.len() < 2 => {
                 self.refuse(desk, &done.members);
-                return self.complete(desk, &execution, observed(done.status));
+                return self.complete(desk, &execution, observed_outcome(done.status));
             }
             // The whole batch failed: isolate its members.
             (None, Some(verdict)) => {
                 let items = execution.members.iter().map(|id| desk.arrival(*id).call.items).collect();
                 let plan = IsolationPlan::new(items, ISOLATE_ABOVE, verdict);
                 execution.answered = Some(desk.now());
-                execution.isolation = Some(IsolationState { plan, part: whole, outcome: observed(done.status) });
+                execution.isolation =
+                    Some(IsolationState { plan, part: whole, outcome: observed_outcome(done.status) });
             }
             // A part of a failed batch: refine the plan by its outcome, or answer its members.
             (Some(isolating), verdict) => {
                 let part = isolating.part.clone();
                 match verdict {
-                    Some(verdict) if part.len() > 1 => isolating.plan.refine(part, verdict),
+                    Some(verdict) if part.len() > 1 => isolating.plan.record_outcome(part, verdict),
                     Some(_) => self.refuse(desk, &done.members),
-                    None => execution.members[part].iter().for_each(|id| self.core.answered(*id)),
+                    None => execution.members[part].iter().for_each(|id| self.core.on_member_answered(*id)),
                 }
             }
         }
@@ -215,8 +216,8 @@ impl GroupagePolicy {
             if part.len() == 1 {
                 // The replay of a single member is always allowed; it only counts against the
                 // budget.
-                self.budget.replay(desk.now());
-            } else if !self.budget.take(desk.now()) {
+                self.budget.record_replay(desk.now());
+            } else if !self.budget.try_take_replay(desk.now()) {
                 // The budget is empty: fall back to members one by one.
                 isolating.plan.split(part);
                 continue;
@@ -232,7 +233,7 @@ impl GroupagePolicy {
     fn refuse(&mut self, desk: &mut SimProxy, members: &[CallId]) {
         for id in members {
             desk.refuse(*id);
-            self.core.answered(*id);
+            self.core.on_member_answered(*id);
         }
     }
 }
@@ -244,36 +245,36 @@ impl SimPolicy for GroupagePolicy {
 
     fn arrival(&mut self, desk: &mut SimProxy, id: CallId) {
         let now = desk.now();
-        let call = self.steered(desk.arrival(id).call.clone());
+        let call = self.shift_deadline(desk.arrival(id).call.clone());
         if self.core.offer(now, call).is_err() {
             desk.reject(id);
         }
-        self.pump(desk);
+        self.apply_decisions(desk);
     }
 
     fn done(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
         if self.steering.is_some() && done.status == ResponseStatus::Ok {
             let now = desk.now();
             let answered = done.members.iter().map(|id| now.since(desk.arrival(*id).at));
-            self.steer(now, desk.slo(), answered);
+            self.observe_latencies(now, desk.slo(), answered);
         }
         if let Some(execution) = self.in_flight.remove(&done.id) {
-            self.settle(desk, execution, done);
+            self.on_response(desk, execution, done);
         }
-        self.pump(desk);
+        self.apply_decisions(desk);
     }
 
     fn tick(&mut self, desk: &mut SimProxy) {
-        self.pump(desk);
+        self.apply_decisions(desk);
     }
 
     fn cancel(&mut self, desk: &mut SimProxy, id: CallId) {
         self.core.cancel(desk.now(), id);
-        self.pump(desk);
+        self.apply_decisions(desk);
     }
 }
 
-fn observed(status: ResponseStatus) -> BatchOutcome {
+fn observed_outcome(status: ResponseStatus) -> BatchOutcome {
     match status {
         ResponseStatus::Ok => BatchOutcome::Ok,
         ResponseStatus::TooLarge { limit } => BatchOutcome::TooLarge { limit },

@@ -26,14 +26,14 @@ pub enum LiveAction {
     /// Send these calls upstream as one batch, then report the response to [`LivePolicy::answer`].
     Send(SimBatchId, Vec<CallId>),
     /// Answer this call with a failure, since it ended with this outcome.
-    GiveUp(CallId, CallOutcome),
+    Fail(CallId, CallOutcome),
 }
 
 /// A policy with its simulated proxy.
 pub struct LivePolicy {
     desk: SimProxy,
     policy: Box<dyn SimPolicy>,
-    came: u32,
+    arrivals: u32,
 }
 
 // === impl LivePolicy ===
@@ -42,32 +42,32 @@ impl LivePolicy {
     /// Creates a driver for a fresh policy under this SLO.
     #[must_use]
     pub fn new(policy: Box<dyn SimPolicy>, slo: Duration, seed: u64) -> Self {
-        let upstream = UpstreamState::Elsewhere(Vec::new());
-        Self { desk: SimProxy::new(slo, upstream, RandomStream::new(seed, 0)), policy, came: 0 }
+        let upstream = UpstreamState::External(Vec::new());
+        Self { desk: SimProxy::new(slo, upstream, RandomStream::new(seed, 0)), policy, arrivals: 0 }
     }
 
     /// Handles the arrival of a call. Its id is the number of calls before it.
-    pub fn arrival(&mut self, now: Tick, call: Call) -> (CallId, Vec<LiveAction>) {
+    pub fn on_arrival(&mut self, now: Tick, call: Call) -> (CallId, Vec<LiveAction>) {
         self.advance(now);
         let arrival = Arrival { at: self.desk.now, call, class: 0, cancel_at: None };
         // Each call is its own client, so that the proxy reports the calls that have ended.
-        let id = self.desk.admit(arrival, Some(self.came));
-        self.came = self.came.saturating_add(1);
+        let id = self.desk.admit(arrival, Some(self.arrivals));
+        self.arrivals = self.arrivals.saturating_add(1);
         self.policy.arrival(&mut self.desk, id);
         (id, self.actions())
     }
 
     /// Handles the response to a batch.
-    pub fn answer(&mut self, now: Tick, id: SimBatchId, status: ResponseStatus) -> Vec<LiveAction> {
+    pub fn on_response(&mut self, now: Tick, id: SimBatchId, status: ResponseStatus) -> Vec<LiveAction> {
         self.advance(now);
-        if let Some(done) = self.desk.answer(id, status) {
+        if let Some(done) = self.desk.on_response(id, status) {
             self.policy.done(&mut self.desk, &done);
         }
         self.actions()
     }
 
     /// Handles the instant returned by [`LivePolicy::wakeup`].
-    pub fn tick(&mut self, now: Tick) -> Vec<LiveAction> {
+    pub fn on_wakeup(&mut self, now: Tick) -> Vec<LiveAction> {
         self.advance(now);
         self.desk.wake = None;
         self.policy.tick(&mut self.desk);
@@ -88,14 +88,14 @@ impl LivePolicy {
 
     fn actions(&mut self) -> Vec<LiveAction> {
         let mut actions = Vec::new();
-        if let UpstreamState::Elsewhere(sent) = &mut self.desk.upstream {
+        if let UpstreamState::External(sent) = &mut self.desk.upstream {
             let sent = std::mem::take(sent);
             actions.extend(sent.into_iter().map(|id| LiveAction::Send(id, self.desk.members(id).to_vec())));
         }
         for client in std::mem::take(&mut self.desk.freed_clients) {
             let id = CallId(u64::from(client));
             let ended = self.desk.outcome(id).filter(|outcome| *outcome != CallOutcome::Answered);
-            actions.extend(ended.map(|outcome| LiveAction::GiveUp(id, outcome)));
+            actions.extend(ended.map(|outcome| LiveAction::Fail(id, outcome)));
         }
         actions
     }
@@ -103,7 +103,10 @@ impl LivePolicy {
 
 impl fmt::Debug for LivePolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Live").field("policy", &self.policy.name()).field("came", &self.came).finish_non_exhaustive()
+        f.debug_struct("Live")
+            .field("policy", &self.policy.name())
+            .field("came", &self.arrivals)
+            .finish_non_exhaustive()
     }
 }
 
@@ -117,18 +120,18 @@ mod tests {
         let delay = Duration::from_millis(10);
         let mut live = LivePolicy::new(Baseline::KServe { items: 2, delay }.build(), delay, 1);
         let call = || Call::new(CallId(0));
-        let (first, actions) = live.arrival(Tick::from_millis(1), call());
+        let (first, actions) = live.on_arrival(Tick::from_millis(1), call());
         assert_eq!((first, actions, live.wakeup()), (CallId(0), Vec::new(), Some(Tick::from_millis(11))));
-        let (second, actions) = live.arrival(Tick::from_millis(2), call());
+        let (second, actions) = live.on_arrival(Tick::from_millis(2), call());
         assert_eq!(actions, [LiveAction::Send(SimBatchId(0), vec![first, second])]);
-        let (third, actions) = live.arrival(Tick::from_millis(3), call());
+        let (third, actions) = live.on_arrival(Tick::from_millis(3), call());
         assert!(actions.is_empty(), "one batch is out");
-        assert!(live.answer(Tick::from_millis(30), SimBatchId(0), ResponseStatus::Ok).is_empty());
+        assert!(live.on_response(Tick::from_millis(30), SimBatchId(0), ResponseStatus::Ok).is_empty());
         let due = live.wakeup().expect("the window of the third has begun");
-        assert_eq!(live.tick(due), [LiveAction::Send(SimBatchId(1), vec![third])]);
+        assert_eq!(live.on_wakeup(due), [LiveAction::Send(SimBatchId(1), vec![third])]);
         assert_eq!(
-            live.answer(due, SimBatchId(1), ResponseStatus::TooLarge { limit: None }),
-            [LiveAction::GiveUp(third, CallOutcome::Refused)]
+            live.on_response(due, SimBatchId(1), ResponseStatus::TooLarge { limit: None }),
+            [LiveAction::Fail(third, CallOutcome::Refused)]
         );
     }
 }

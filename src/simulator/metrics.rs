@@ -31,7 +31,7 @@ pub struct CallFilter {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LatencySummary {
     /// Number of items that arrived.
-    pub came: u64,
+    pub arrived_items: u64,
     /// Share answered in time.
     pub goodput: f64,
     /// Share expired in the queue.
@@ -43,13 +43,13 @@ pub struct LatencySummary {
     /// Share without an outcome at the end of the run.
     pub unanswered: f64,
     /// Mean latency of the answered items; infinite if there are none.
-    pub mean: f64,
+    pub mean_ms: f64,
     /// Median latency.
-    pub p50: f64,
+    pub p50_ms: f64,
     /// 95th percentile of the latency.
-    pub p95: f64,
+    pub p95_ms: f64,
     /// 99th percentile of the latency.
-    pub p99: f64,
+    pub p99_ms: f64,
 }
 
 // === impl RunResult ===
@@ -108,7 +108,7 @@ impl LatencySummary {
         for ended in calls.filter(|ended| ended.arrival.cancel_at.is_none()) {
             let items = ended.arrival.call.items;
             came += u64::from(items);
-            good += u64::from(ended.is_good()) * u64::from(items);
+            good += u64::from(ended.is_in_time()) * u64::from(items);
             *ends.entry(ended.outcome).or_default() += u64::from(items);
             if ended.outcome == CallOutcome::Answered {
                 latencies.push((ended.at.0 - ended.arrival.at.0, items));
@@ -121,16 +121,16 @@ impl LatencySummary {
         let ended = |outcome: CallOutcome| share(ends.get(&outcome).copied().unwrap_or(0));
         let quantile = |permille| quantile(&latencies, answered, permille);
         Self {
-            came,
+            arrived_items: came,
             goodput: share(good),
             expired: ended(CallOutcome::Expired),
             rejected: ended(CallOutcome::Rejected),
             refused: ended(CallOutcome::Refused),
             unanswered: ended(CallOutcome::Unanswered),
-            mean: if answered == 0 { f64::INFINITY } else { sum / answered as f64 },
-            p50: quantile(500),
-            p95: quantile(950),
-            p99: quantile(990),
+            mean_ms: if answered == 0 { f64::INFINITY } else { sum / answered as f64 },
+            p50_ms: quantile(500),
+            p95_ms: quantile(950),
+            p99_ms: quantile(990),
         }
     }
 }
@@ -140,7 +140,7 @@ impl fmt::Display for LatencySummary {
         write!(
             f,
             "good {:.3} mean {:8.2} p50 {:8.1} p95 {:8.1} p99 {:8.1}",
-            self.goodput, self.mean, self.p50, self.p95, self.p99
+            self.goodput, self.mean_ms, self.p50_ms, self.p95_ms, self.p99_ms
         )?;
         let lost = [
             ("expired", self.expired),
@@ -191,8 +191,8 @@ mod tests {
             ended(10, 50, CallOutcome::Expired),
         ]);
         let summary = run.summary();
-        assert_eq!((summary.came, summary.goodput, summary.expired), (20, 0.45, 0.5));
-        assert_eq!((summary.mean, summary.p50, summary.p95), (15.0, 10.0, 60.0));
+        assert_eq!((summary.arrived_items, summary.goodput, summary.expired), (20, 0.45, 0.5));
+        assert_eq!((summary.mean_ms, summary.p50_ms, summary.p95_ms), (15.0, 10.0, 60.0));
     }
 
     #[test]
@@ -206,12 +206,12 @@ mod tests {
         let mut leaver = ended(1, 3, CallOutcome::Cancelled);
         leaver.arrival.cancel_at = Some(Tick::from_millis(3));
         let summary = run(vec![leaver, ended(1, 5, CallOutcome::Answered)]).summary();
-        assert_eq!((summary.came, summary.goodput), (1, 1.0));
+        assert_eq!((summary.arrived_items, summary.goodput), (1, 1.0));
     }
 
     #[test]
     fn nothing_answered_has_no_finite_mean() {
         let summary = run(vec![ended(1, 5, CallOutcome::Expired)]).summary();
-        assert!(summary.mean.is_infinite() && summary.p99.is_infinite());
+        assert!(summary.mean_ms.is_infinite() && summary.p99_ms.is_infinite());
     }
 }

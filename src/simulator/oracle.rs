@@ -4,4 +4,4 @@ mod clairvoyant;
 mod smdp;
 
 pub use clairvoyant::clairvoyant;
-pub use smdp::{SmdpSolution, smdp};
+pub use smdp::{SmdpSolution, solve_smdp};

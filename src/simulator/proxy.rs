@@ -110,13 +110,13 @@ impl SimProxy {
     }
 
     /// Returns the random numbers for policies that draw.
-    pub fn draw(&mut self) -> &mut RandomStream {
+    pub fn rng(&mut self) -> &mut RandomStream {
         &mut self.draw
     }
 
     /// Requests one [`super::SimPolicy::tick`] at this instant, in place of an earlier request.
     /// `None` cancels the request.
-    pub fn wake(&mut self, at: Option<Tick>) {
+    pub fn set_wakeup(&mut self, at: Option<Tick>) {
         self.wake = at;
     }
 
@@ -146,17 +146,17 @@ impl SimProxy {
 
     /// Ends a queued call as expired.
     pub fn expire(&mut self, id: CallId) {
-        self.end(id, CallOutcome::Expired);
+        self.record_outcome(id, CallOutcome::Expired);
     }
 
     /// Ends a call that has just arrived as rejected.
     pub fn reject(&mut self, id: CallId) {
-        self.end(id, CallOutcome::Rejected);
+        self.record_outcome(id, CallOutcome::Rejected);
     }
 
     /// Ends a call with the refusal of the upstream.
     pub fn refuse(&mut self, id: CallId) {
-        self.end(id, CallOutcome::Refused);
+        self.record_outcome(id, CallOutcome::Refused);
     }
 
     /// Aborts an execution that no member waits for: its response is not reported to the policy.
@@ -169,7 +169,7 @@ impl SimProxy {
         let id = CallId(self.book.len() as u64);
         arrival.call.id = id;
         if let Some(at) = arrival.cancel_at {
-            self.agenda.at(at, SimEvent::Cancel(id));
+            self.agenda.schedule(at, SimEvent::Cancel(id));
         }
         let ended = CompletedCall { arrival, outcome: CallOutcome::Unanswered, at: self.now };
         self.book.push(CallEntry { ended, phase: CallPhase::Queued, client });
@@ -179,24 +179,24 @@ impl SimProxy {
     }
 
     /// Cancels a call on behalf of its client. Returns `true` if the call had not ended.
-    pub(super) fn leave(&mut self, id: CallId) -> bool {
+    pub(super) fn on_cancel(&mut self, id: CallId) -> bool {
         let waiting = self.entry(id).phase != CallPhase::Ended;
         if waiting {
-            self.end(id, CallOutcome::Cancelled);
+            self.record_outcome(id, CallOutcome::Cancelled);
         }
         waiting
     }
 
     /// Handles the response to a batch. Returns the completion to report to the policy, or `None`
     /// if the batch was aborted.
-    pub(super) fn answer(&mut self, id: SimBatchId, status: ResponseStatus) -> Option<BatchCompletion> {
+    pub(super) fn on_response(&mut self, id: SimBatchId, status: ResponseStatus) -> Option<BatchCompletion> {
         let sent = &mut self.sent[index(id.0)];
         let mut members = std::mem::take(&mut sent.members);
         let (at, items, aborted) = (sent.at, sent.items, sent.aborted);
         if status == ResponseStatus::Ok {
             for &member in &members {
                 if self.entry(member).phase == CallPhase::Sent {
-                    self.end(member, CallOutcome::Answered);
+                    self.record_outcome(member, CallOutcome::Answered);
                 }
             }
         } else {
@@ -231,7 +231,7 @@ impl SimProxy {
         self.book.into_iter().map(end).collect()
     }
 
-    fn end(&mut self, id: CallId, outcome: CallOutcome) {
+    fn record_outcome(&mut self, id: CallId, outcome: CallOutcome) {
         let now = self.now;
         let entry = self.entry_mut(id);
         assert!(entry.phase != CallPhase::Ended, "{id:?} ended {:?} and again {outcome:?}", entry.ended.outcome);

@@ -24,34 +24,34 @@ impl RandomStream {
     /// independent.
     #[must_use]
     pub const fn new(seed: u64, purpose: u64) -> Self {
-        let state = SplitMix64::new(seed).bits() ^ purpose.wrapping_mul(0xD1B5_4A32_D192_ED03);
+        let state = SplitMix64::new(seed).next_u64() ^ purpose.wrapping_mul(0xD1B5_4A32_D192_ED03);
         Self { source: SplitMix64::new(state), spare_normal: None }
     }
 
     /// Returns 64 random bits.
-    pub const fn bits(&mut self) -> u64 {
-        self.source.bits()
+    pub const fn next_u64(&mut self) -> u64 {
+        self.source.next_u64()
     }
 
     /// Returns a uniform number in [0, 1).
-    pub fn unit(&mut self) -> f64 {
-        self.source.unit()
+    pub fn next_f64(&mut self) -> f64 {
+        self.source.next_f64()
     }
 
     /// Returns a uniform number in [low, high).
     pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
-        low + (high - low) * self.unit()
+        low + (high - low) * self.next_f64()
     }
 
     /// Returns `true` with this probability. A probability of zero draws no number, so that a
     /// disabled feature does not change the draws of others.
-    pub fn chance(&mut self, share: f64) -> bool {
-        share > 0.0 && self.unit() < share
+    pub fn bernoulli(&mut self, share: f64) -> bool {
+        share > 0.0 && self.next_f64() < share
     }
 
     /// Returns an exponential number with this mean.
     pub fn exponential(&mut self, mean: f64) -> f64 {
-        -mean * (1.0 - self.unit()).ln()
+        -mean * (1.0 - self.next_f64()).ln()
     }
 
     /// Returns a normal number with mean 0 and standard deviation 1 (Box and Muller, 1958).
@@ -59,8 +59,8 @@ impl RandomStream {
         if let Some(spare) = self.spare_normal.take() {
             return spare;
         }
-        let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
-        let (sin, cos) = (TAU * self.unit()).sin_cos();
+        let radius = (-2.0 * (1.0 - self.next_f64()).ln()).sqrt();
+        let (sin, cos) = (TAU * self.next_f64()).sin_cos();
         self.spare_normal = Some(radius * sin);
         radius * cos
     }
@@ -69,7 +69,7 @@ impl RandomStream {
 /// Truncates a number to an integer. NaN and negative numbers give 0, and numbers above `u32::MAX`
 /// give `u32::MAX`.
 #[must_use]
-pub fn whole(x: f64) -> u32 {
+pub fn saturating_u32(x: f64) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_seed_has_one_stream_for_each_purpose() {
-        let first = |seed, purpose| RandomStream::new(seed, purpose).bits();
+        let first = |seed, purpose| RandomStream::new(seed, purpose).next_u64();
         assert_eq!(first(7, 1), first(7, 1));
         assert_ne!(first(7, 1), first(7, 2));
         assert_ne!(first(7, 1), first(8, 1));

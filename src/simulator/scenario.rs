@@ -18,9 +18,9 @@ use super::curve::CostCurve;
 use super::upstream::{SlotServer, UpstreamKind};
 use super::workload::{ArrivalProcess, Workload};
 
-pub use base::design;
+pub use base::base_rows;
 pub use curves::{CURVES, LOADS, NamedCurve, capacity, curve_loads};
-pub use extended::wider;
+pub use extended::extended_rows;
 
 /// Virtual duration of a named scenario.
 pub const HORIZON: Duration = Duration::from_secs(20);
@@ -75,21 +75,21 @@ pub struct PolicyOverrides {
     /// Treatment of late calls. They are refused unless it is set.
     pub late: Option<LateTreatment>,
     /// Feature to disable.
-    pub without: Option<Feature>,
+    pub disabled_feature: Option<Feature>,
 }
 
 /// Returns every named scenario, in the order of the tables.
 #[must_use]
 pub fn all() -> Vec<Scenario> {
-    let mut all = design(HORIZON);
-    all.extend(wider(HORIZON));
+    let mut all = base_rows(HORIZON);
+    all.extend(extended_rows(HORIZON));
     all
 }
 
 /// Returns the scenario of this name. The rows of the grid of curves and loads are named
 /// `curve load%`.
 #[must_use]
-pub fn named(name: &str) -> Option<Scenario> {
+pub fn find(name: &str) -> Option<Scenario> {
     all().into_iter().chain(curve_loads()).find(|scenario| scenario.name == name)
 }
 
@@ -127,31 +127,31 @@ impl Scenario {
 
     /// Replaces the upstream by a server.
     #[must_use]
-    pub fn server(self, server: SlotServer) -> Self {
+    pub fn with_server(self, server: SlotServer) -> Self {
         Self { upstream: UpstreamKind::Server(server), ..self }
     }
 
     /// Replaces the upstream by a server with one slot and this curve, which oracles may use.
     #[must_use]
-    pub fn curve(self, curve: CostCurve) -> Self {
-        Self { curve: Some(curve), ..self.server(SlotServer::new(curve)) }
+    pub fn with_curve(self, curve: CostCurve) -> Self {
+        Self { curve: Some(curve), ..self.with_server(SlotServer::new(curve)) }
     }
 
     /// Changes the duration. Instants within the scenario do not move.
     #[must_use]
-    pub fn lasting(self, horizon: Duration) -> Self {
+    pub fn with_horizon(self, horizon: Duration) -> Self {
         Self { horizon, ..self }
     }
 
-    fn slo(self, millis: u64) -> Self {
+    fn with_slo(self, millis: u64) -> Self {
         Self { slo: Duration::from_millis(millis), ..self }
     }
 
-    fn cap(self, cap: u32) -> Self {
+    fn with_cap(self, cap: u32) -> Self {
         Self { cap, ..self }
     }
 
-    fn workload(self, workload: Workload) -> Self {
+    fn with_workload(self, workload: Workload) -> Self {
         Self { workload, ..self }
     }
 }
@@ -164,7 +164,7 @@ mod tests {
     fn names_are_unique_and_find_their_scenario() {
         let mut names: Vec<String> = all().into_iter().chain(curve_loads()).map(|scenario| scenario.name).collect();
         for name in &names {
-            assert_eq!(&named(name).unwrap().name, name);
+            assert_eq!(&find(name).unwrap().name, name);
         }
         let count = names.len();
         names.sort();
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn all_base_rows_exist() {
-        assert_eq!(design(HORIZON).len(), 24);
+        assert_eq!(base_rows(HORIZON).len(), 24);
         assert_eq!(curve_loads().len(), CURVES.len() * LOADS.len());
     }
 }

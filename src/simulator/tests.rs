@@ -16,14 +16,14 @@ use super::*;
 use crate::batching::{CallId, Limits, ScopeLimits, TenantId, Tick};
 
 fn named(name: &str) -> Scenario {
-    scenario::named(name).unwrap()
+    scenario::find(name).unwrap()
 }
 
 fn short(name: &str, seconds: u64) -> Scenario {
-    named(name).lasting(Duration::from_secs(seconds))
+    named(name).with_horizon(Duration::from_secs(seconds))
 }
 
-fn with(scenario: &Scenario, baseline: &Baseline, seed: u64) -> RunResult {
+fn run_baseline(scenario: &Scenario, baseline: &Baseline, seed: u64) -> RunResult {
     run(scenario, baseline.build().as_mut(), seed)
 }
 
@@ -47,20 +47,20 @@ fn close(what: &str, x: f64, y: f64, error: f64) {
 fn exact(rate: f64, millis: f64) -> Scenario {
     let curve = CostCurve::Affine { a: 0.0, b: millis };
     let server = SlotServer { round_trip: Duration::ZERO, sigma: 0.0, ..SlotServer::new(curve) };
-    Scenario::new("exact", ArrivalProcess::Poisson { rate }).server(server).lasting(Duration::from_secs(100))
+    Scenario::new("exact", ArrivalProcess::Poisson { rate }).with_server(server).with_horizon(Duration::from_secs(100))
 }
 
 #[test]
 fn the_same_seed_gives_the_same_run_and_another_seed_another() {
     for row in scenario::all() {
-        let row = row.lasting(Duration::from_secs(1));
+        let row = row.with_horizon(Duration::from_secs(1));
         for baseline in Baseline::all(row.cap, row.curve) {
-            let first = with(&row, &baseline, 7);
-            assert_eq!(first, with(&row, &baseline, 7), "{} {baseline}", row.name);
-            assert_eq!(first.summary().to_string(), with(&row, &baseline, 7).summary().to_string());
+            let first = run_baseline(&row, &baseline, 7);
+            assert_eq!(first, run_baseline(&row, &baseline, 7), "{} {baseline}", row.name);
+            assert_eq!(first.summary().to_string(), run_baseline(&row, &baseline, 7).summary().to_string());
         }
         let greedy = Baseline::greedy(1, row.cap, false);
-        assert_ne!(with(&row, &greedy, 7), with(&row, &greedy, 8), "{}", row.name);
+        assert_ne!(run_baseline(&row, &greedy, 7), run_baseline(&row, &greedy, 8), "{}", row.name);
         assert_eq!(run(&row, &mut ours(row.cap), 7), run(&row, &mut ours(row.cap), 7), "{}", row.name);
     }
 }
@@ -69,17 +69,17 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another() {
 fn a_policy_changes_no_arrival() {
     let row = short("bursty MMPP", 5);
     let arrivals = |run: RunResult| run.calls.into_iter().map(|ended| ended.arrival).collect::<Vec<_>>();
-    let asbs = arrivals(with(&row, &Baseline::Asbs { items: 64 }, 3));
-    assert_eq!(asbs, arrivals(with(&row, &Baseline::Direct, 3)));
+    let asbs = arrivals(run_baseline(&row, &Baseline::Asbs { items: 64 }, 3));
+    assert_eq!(asbs, arrivals(run_baseline(&row, &Baseline::Direct, 3)));
 }
 
 #[test]
 fn one_by_one_the_wait_is_that_of_an_m_d_1_queue() {
     for load in [0.3, 0.6, 0.8] {
         let row = exact(load * 200.0, 5.0);
-        let run = with(&row, &Baseline::Direct, 1);
+        let run = run_baseline(&row, &Baseline::Direct, 1);
         close("busy is rate times service", run.busy, load, 0.03);
-        close("mean", run.summary().mean, 5.0 + load * 5.0 / (2.0 * (1.0 - load)), 0.05);
+        close("mean", run.summary().mean_ms, 5.0 + load * 5.0 / (2.0 * (1.0 - load)), 0.05);
     }
 }
 
@@ -91,9 +91,9 @@ fn capacity_scales_with_slots() {
         sigma: 0.0,
         ..SlotServer::new(CostCurve::Affine { a: 0.0, b: 5.0 })
     };
-    let run = with(&exact(400.0, 5.0).server(four), &Baseline::Direct, 1);
+    let run = run_baseline(&exact(400.0, 5.0).with_server(four), &Baseline::Direct, 1);
     close("busy", run.busy, 0.5, 0.03);
-    assert!(run.summary().mean < 5.5, "at half load four slots hardly queue: {}", run.summary());
+    assert!(run.summary().mean_ms < 5.5, "at half load four slots hardly queue: {}", run.summary());
 }
 
 #[test]
@@ -105,10 +105,10 @@ fn jitter_adds_little_latency() {
         let curve = CostCurve::Affine { a: 16.0, b: 1.0 };
         let server =
             SlotServer { slots: 4, jitter: Duration::from_micros(jitter), sigma: 0.0, ..SlotServer::new(curve) };
-        let row = Scenario::new("late", ArrivalProcess::Poisson { rate: 1250.0 }).server(server);
+        let row = Scenario::new("late", ArrivalProcess::Poisson { rate: 1250.0 }).with_server(server);
         let row = Scenario { slo: Duration::from_millis(200), ..row };
         let scope = CallFilter { from: Tick::from_millis(8000), ..CallFilter::default() };
-        run(&row, &mut GroupagePolicy::unbounded(row.cap, seed), seed).summary_of(&scope).mean
+        run(&row, &mut GroupagePolicy::with_cap_only(row.cap, seed), seed).summary_of(&scope).mean_ms
     };
     for seed in 0..3 {
         let (steady, late) = (mean(0, seed), mean(1000, seed));
@@ -121,19 +121,19 @@ fn busy_counts_the_slots_that_there_were() {
     let slots_from = vec![(Tick::from_millis(50_000), 1)];
     let server = SlotServer {
         slots: 4,
-        slots_from,
+        slot_changes: slots_from,
         round_trip: Duration::ZERO,
         sigma: 0.0,
         ..SlotServer::new(CostCurve::Affine { a: 0.0, b: 5.0 })
     };
-    let run = with(&exact(150.0, 5.0).server(server), &Baseline::Direct, 1);
+    let run = run_baseline(&exact(150.0, 5.0).with_server(server), &Baseline::Direct, 1);
     close("150 × 100 × 5 ms of 250 s", run.busy, 0.3, 0.03);
 }
 
 #[test]
 fn every_call_that_came_ends_exactly_once() {
     for row in scenario::all() {
-        let row = row.lasting(Duration::from_secs(1));
+        let row = row.with_horizon(Duration::from_secs(1));
         let mut policies: Vec<Box<dyn SimPolicy>> =
             Baseline::all(row.cap, row.curve).iter().map(Baseline::build).collect();
         policies.push(Box::new(ours(row.cap)));
@@ -154,7 +154,7 @@ fn every_call_that_came_ends_exactly_once() {
 fn a_closed_loop_never_has_more_calls_out_than_clients() {
     for (name, clients) in [("closed 32", 32), ("closed 8 think", 8)] {
         for baseline in Baseline::all(64, None) {
-            let run = with(&short(name, 2), &baseline, 4);
+            let run = run_baseline(&short(name, 2), &baseline, 4);
             assert!(run.counts.outstanding_max <= clients, "{baseline}");
             // A policy that waits for more calls than there are clients stalls.
             let waits = matches!(baseline, Baseline::KServe { .. } | Baseline::Static { .. });
@@ -166,10 +166,10 @@ fn a_closed_loop_never_has_more_calls_out_than_clients() {
 #[test]
 fn an_engine_batches_internally() {
     let row = short("engine", 5);
-    let alone = with(&row, &Baseline::Direct, 1);
+    let alone = run_baseline(&row, &Baseline::Direct, 1);
     close("2000 items a second pass one by one", alone.summary().goodput, 1.0, 0.01);
     close("though each call holds one", alone.items_per_batch(), 1.0, 0.0);
-    let server = with(&row.server(SlotServer::new(scenario::AFFINE)), &Baseline::Direct, 1);
+    let server = run_baseline(&row.with_server(SlotServer::new(scenario::AFFINE)), &Baseline::Direct, 1);
     assert!(server.summary().goodput < 0.05, "a plain server of the same curve cannot: {}", server.summary());
 }
 
@@ -196,11 +196,11 @@ fn greedy_matches_reference_values() {
     for (name, goodput, mean) in PROTOTYPE_GREEDY {
         let row = named(name);
         let found: Vec<LatencySummary> =
-            (0..SEEDS).map(|seed| with(&row, &Baseline::greedy(1, row.cap, false), seed).summary()).collect();
+            (0..SEEDS).map(|seed| run_baseline(&row, &Baseline::greedy(1, row.cap, false), seed).summary()).collect();
         let average = |of: fn(&LatencySummary) -> f64| found.iter().map(of).sum::<f64>() / SEEDS as f64;
         let found = average(|summary| summary.goodput);
         assert!((found - goodput).abs() <= 0.02, "{name}: goodput {found} is not {goodput}");
-        close(name, average(|summary| summary.mean), mean, 0.05);
+        close(name, average(|summary| summary.mean_ms), mean, 0.05);
     }
 }
 
@@ -218,10 +218,10 @@ fn the_core_without_learning_is_greedy_with_expiry() {
         "64 tenants, one flooding",
     ] {
         let row = short(name, 10);
-        let greedy = with(&row, &Baseline::greedy(1, row.cap, true), 5).summary();
+        let greedy = run_baseline(&row, &Baseline::greedy(1, row.cap, true), 5).summary();
         let ours = run(&row, &mut ours(row.cap), 5).summary();
         assert!((greedy.goodput - ours.goodput).abs() < 0.005, "{name}: {greedy} and {ours}");
-        close(name, ours.mean, greedy.mean, 0.01);
+        close(name, ours.mean_ms, greedy.mean_ms, 0.01);
     }
 }
 
@@ -239,7 +239,8 @@ fn refused_batch_is_served_in_parts() {
 #[test]
 fn a_call_larger_than_the_upstream_takes_keeps_its_refusal() {
     let ceilings = ServerLimits { items_max: Some(50), ..ServerLimits::default() };
-    let row = short("calls of 1-100 items", 5).server(SlotServer { ceilings, ..SlotServer::new(scenario::AFFINE) });
+    let row =
+        short("calls of 1-100 items", 5).with_server(SlotServer { ceilings, ..SlotServer::new(scenario::AFFINE) });
     let mut policies: Vec<Box<dyn SimPolicy>> = vec![Baseline::greedy(1, 64, false).build(), Box::new(ours(64))];
     for policy in &mut policies {
         let run = run(&row, policy.as_mut(), 1);
@@ -256,9 +257,9 @@ fn a_call_larger_than_the_upstream_takes_keeps_its_refusal() {
 #[test]
 fn a_lifted_ceiling_refuses_no_more() {
     let row = named("ceiling lifted");
-    let run = with(&row, &Baseline::greedy(1, 64, false), 1);
+    let run = run_baseline(&row, &Baseline::greedy(1, 64, false), 1);
     let late = run.summary_of(&CallFilter { from: Tick::from_millis(10_000), ..CallFilter::default() });
-    let before = with(&short("ceiling lifted", 4), &Baseline::greedy(1, 64, false), 1);
+    let before = run_baseline(&short("ceiling lifted", 4), &Baseline::greedy(1, 64, false), 1);
     assert!(before.counts.refusals > 0);
     assert!(late.goodput > 0.99, "{late}");
 }
@@ -292,7 +293,7 @@ fn keys_never_share_a_batch() {
 
 #[test]
 fn cancelled_call_ends_cancelled_unless_answered() {
-    let run = with(&short("3% cancels", 5), &Baseline::greedy(1, 64, false), 1);
+    let run = run_baseline(&short("3% cancels", 5), &Baseline::greedy(1, 64, false), 1);
     let leavers: Vec<&CompletedCall> = run.calls.iter().filter(|ended| ended.arrival.cancel_at.is_some()).collect();
     let cancelled = leavers.iter().filter(|ended| ended.outcome == CallOutcome::Cancelled).count();
     assert!(cancelled > 0 && cancelled < leavers.len(), "{cancelled} of {}", leavers.len());
@@ -301,25 +302,33 @@ fn cancelled_call_ends_cancelled_unless_answered() {
 
 #[test]
 fn out_of_memory_falls_on_heavy_batches_only() {
-    let run = with(&short("out of memory", 5), &Baseline::greedy(1, 64, false), 1);
+    let run = run_baseline(&short("out of memory", 5), &Baseline::greedy(1, 64, false), 1);
     assert!(run.counts.refusals > 0);
-    let alone = with(&short("out of memory", 5), &Baseline::Direct, 1);
+    let alone = run_baseline(&short("out of memory", 5), &Baseline::Direct, 1);
     assert_eq!(alone.counts.refusals, 0, "one item is at most 512");
 }
 
 #[test]
 fn summaries_by_tenant_and_class() {
-    let run = with(&short("flood beside light", 5), &Baseline::greedy(1, 64, false), 1);
+    let run = run_baseline(&short("flood beside light", 5), &Baseline::greedy(1, 64, false), 1);
     let by_tenant = run.by_tenant();
-    assert_eq!(by_tenant[&TenantId(0)].came + by_tenant[&TenantId(1)].came, run.summary().came);
-    close("shares", by_tenant[&TenantId(0)].came as f64 / by_tenant[&TenantId(1)].came as f64, 4000.0 / 300.0, 0.15);
-    let run = with(&short("classes 8:1 at 1.3x", 5), &Baseline::greedy(1, 64, false), 1);
+    assert_eq!(
+        by_tenant[&TenantId(0)].arrived_items + by_tenant[&TenantId(1)].arrived_items,
+        run.summary().arrived_items
+    );
+    close(
+        "shares",
+        by_tenant[&TenantId(0)].arrived_items as f64 / by_tenant[&TenantId(1)].arrived_items as f64,
+        4000.0 / 300.0,
+        0.15,
+    );
+    let run = run_baseline(&short("classes 8:1 at 1.3x", 5), &Baseline::greedy(1, 64, false), 1);
     assert_eq!(run.by_class().len(), 2);
 }
 
 #[test]
 fn an_access_log_is_played_as_it_was() {
-    let source = with(&short("mid", 2), &Baseline::Direct, 1);
+    let source = run_baseline(&short("mid", 2), &Baseline::Direct, 1);
     let calls: Vec<Arrival> = source.calls.iter().rev().map(|ended| ended.arrival.clone()).collect();
     let log = Scenario::recorded(
         "log",
@@ -328,15 +337,15 @@ fn an_access_log_is_played_as_it_was() {
         Duration::from_secs(2),
     );
     let greedy = Baseline::greedy(1, 64, false);
-    assert_eq!(with(&log, &greedy, 1).summary(), with(&short("mid", 2), &greedy, 1).summary());
+    assert_eq!(run_baseline(&log, &greedy, 1).summary(), run_baseline(&short("mid", 2), &greedy, 1).summary());
 }
 
 #[test]
 fn a_table_that_sends_all_is_greedy() {
     let row = short("mid", 5);
     let sizes: Arc<[u32]> = (0..=64).collect();
-    let table: LatencySummary = with(&row, &Baseline::Table { sizes }, 1).summary();
-    assert_eq!(table, with(&row, &Baseline::greedy(1, 64, false), 1).summary());
+    let table: LatencySummary = run_baseline(&row, &Baseline::Table { sizes }, 1).summary();
+    assert_eq!(table, run_baseline(&row, &Baseline::greedy(1, 64, false), 1).summary());
 }
 
 #[test]
@@ -355,10 +364,10 @@ fn a_server_that_becomes_slower_under_an_open_load_is_batched_for_within_seconds
             ..SlotServer::new(curve)
         };
         let row = Scenario::new("slower", ArrivalProcess::Poisson { rate: f64::from(slots) * 1e3 / millis * load })
-            .server(server)
-            .lasting(Duration::from_secs(32));
+            .with_server(server)
+            .with_horizon(Duration::from_secs(32));
         for seed in 0..4 {
-            let ended = run(&row, &mut GroupagePolicy::of(&row, seed), seed).calls;
+            let ended = run(&row, &mut GroupagePolicy::for_scenario(&row, seed), seed).calls;
             let late: Vec<f64> = ended
                 .iter()
                 .filter(|ended| ended.arrival.at >= Tick::default().after(Duration::from_secs(24)))
@@ -374,8 +383,8 @@ fn a_server_that_becomes_slower_under_an_open_load_is_batched_for_within_seconds
 fn a_controller_of_the_cap_by_p99_never_recovers_from_an_overload() {
     let row = named("overload, then mid");
     let last = CallFilter { from: Tick::from_millis(15_000), ..CallFilter::default() };
-    let greedy = with(&row, &Baseline::greedy(1, 64, false), 5).summary_of(&last);
-    let naive = with(&row, &Baseline::NaiveLoop, 5).summary_of(&last);
+    let greedy = run_baseline(&row, &Baseline::greedy(1, 64, false), 5).summary_of(&last);
+    let naive = run_baseline(&row, &Baseline::NaiveLoop, 5).summary_of(&last);
     assert!(greedy.goodput > 0.99, "{greedy}");
     assert!(naive.goodput < 0.05, "{naive}");
 }

@@ -42,7 +42,7 @@ pub struct SlotServer {
     /// Number of slots at the start.
     pub slots: u32,
     /// Changes of the number of slots, in order of time.
-    pub slots_from: Vec<(Tick, u32)>,
+    pub slot_changes: Vec<(Tick, u32)>,
     /// Host work before the slot.
     pub host_before: Duration,
     /// Host work after the slot.
@@ -113,7 +113,7 @@ pub struct EngineServer {
     /// Status 413 above this number of items in a batch.
     pub batch_items_max: u32,
     /// Status 429 above this number of items inside.
-    pub inside_max: u32,
+    pub items_inside_max: u32,
 }
 
 /// A server without a queue: all requests are computed at once, and each slows the others down.
@@ -147,7 +147,7 @@ pub(super) enum UpstreamState {
     Engine(engine::EngineState),
     Shared(shared::SharedServerState),
     /// A real upstream: the driver of the policy transmits these batches.
-    Elsewhere(Vec<SimBatchId>),
+    External(Vec<SimBatchId>),
 }
 
 // === impl SlotServer ===
@@ -159,7 +159,7 @@ impl SlotServer {
         Self {
             curve,
             slots: 1,
-            slots_from: Vec::new(),
+            slot_changes: Vec::new(),
             host_before: Duration::ZERO,
             host_after: Duration::ZERO,
             round_trip: Duration::from_micros(200),
@@ -190,7 +190,7 @@ impl EngineServer {
             weight_max: 16_384,
             sigma: 0.04,
             batch_items_max: 32,
-            inside_max: 512,
+            items_inside_max: 512,
         }
     }
 }
@@ -217,7 +217,7 @@ impl UpstreamState {
             Self::Server(server) => server.submit(now, id, load, agenda),
             Self::Engine(engine) => engine.submit(now, id, load, agenda),
             Self::Shared(shared) => shared.submit(now, id, load, agenda),
-            Self::Elsewhere(sent) => sent.push(id),
+            Self::External(sent) => sent.push(id),
         }
     }
 
@@ -226,7 +226,7 @@ impl UpstreamState {
             Self::Server(server) => server.step(now, step, agenda),
             Self::Engine(engine) => engine.step(now, step, agenda),
             Self::Shared(shared) => shared.step(now, step, agenda),
-            Self::Elsewhere(_) => {}
+            Self::External(_) => {}
         }
     }
 
@@ -236,7 +236,7 @@ impl UpstreamState {
             Self::Server(server) => server.busy_share(now),
             Self::Engine(engine) => engine.busy_share(now),
             Self::Shared(shared) => shared.busy_share(now),
-            Self::Elsewhere(_) => 0.0,
+            Self::External(_) => 0.0,
         }
     }
 }

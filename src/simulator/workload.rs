@@ -14,7 +14,7 @@ use crate::batching::{Call, CallId, Deadline, DeadlineSource, KeyId, PriorityId,
 pub use arrivals::{ArrivalProcess, ThinkTime};
 
 use super::call::Arrival;
-use super::random::{RandomStream, whole};
+use super::random::{RandomStream, saturating_u32};
 
 /// All calls of a scenario.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -52,7 +52,7 @@ pub struct CallMix {
     /// Share of the calls that their client cancels, at a uniform instant within the SLO.
     pub cancels: f64,
     /// Prevents the calls from sharing a batch, whatever their keys.
-    pub alone: bool,
+    pub unmergeable: bool,
 }
 
 /// The number of items in a call.
@@ -90,9 +90,9 @@ pub enum WeightDistribution {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum KeyDistribution {
     /// All calls have this one.
-    Only(u32),
+    Constant(u32),
     /// Each call has its own.
-    Unlike,
+    Distinct,
     /// Zipf distribution over 0 .. count: the share of the i-th is proportional to
     /// `1 ÷ (i + 1)^exponent`.
     Zipf {
@@ -165,12 +165,12 @@ impl Workload {
     /// Creates a workload of plain calls: one item of weight 1, one key, one tenant.
     #[must_use]
     pub fn plain(arrivals: ArrivalProcess) -> Self {
-        Self::of(arrivals, CallMix::default())
+        Self::single_stream(arrivals, CallMix::default())
     }
 
     /// Creates a workload of one stream.
     #[must_use]
-    pub fn of(arrivals: ArrivalProcess, mix: CallMix) -> Self {
+    pub fn single_stream(arrivals: ArrivalProcess, mix: CallMix) -> Self {
         Self { streams: vec![CallStream { arrivals, mix }], recorded: Vec::new() }
     }
 }
@@ -180,12 +180,12 @@ impl Default for CallMix {
         Self {
             items: ItemCount::One,
             weights: WeightDistribution::Unit,
-            keys: KeyDistribution::Only(0),
-            tenants: KeyDistribution::Only(0),
+            keys: KeyDistribution::Constant(0),
+            tenants: KeyDistribution::Constant(0),
             class: 0,
             budget: DeadlineRule::Slo,
             cancels: 0.0,
-            alone: false,
+            unmergeable: false,
         }
     }
 }
@@ -199,11 +199,11 @@ impl DrawnWorkload {
             let maker = CallSampler::new(&stream.mix, slo);
             if let ArrivalProcess::Closed { clients, think } = stream.arrivals {
                 for _ in 0..clients {
-                    let draw = RandomStream::new(draw.bits(), 0);
+                    let draw = RandomStream::new(draw.next_u64(), 0);
                     this.clients.push(ClosedLoopClient { think, maker: maker.clone(), draw });
                 }
             } else {
-                let times = stream.arrivals.times(horizon, draw);
+                let times = stream.arrivals.sample_times(horizon, draw);
                 this.open.extend(times.into_iter().map(|at| maker.call(at, draw)));
             }
         }
@@ -218,8 +218,8 @@ impl DrawnWorkload {
 impl ClosedLoopClient {
     /// Returns the time before the first call: the think time plus up to one millisecond, so that
     /// clients do not all start at once.
-    pub(super) fn first(&mut self) -> Duration {
-        let spread = Duration::from_millis(1).mul_f64(self.draw.unit());
+    pub(super) fn first_delay(&mut self) -> Duration {
+        let spread = Duration::from_millis(1).mul_f64(self.draw.next_f64());
         self.think() + spread
     }
 
@@ -227,7 +227,7 @@ impl ClosedLoopClient {
         self.think.draw(&mut self.draw)
     }
 
-    pub(super) fn call(&mut self, now: Tick) -> Arrival {
+    pub(super) fn sample_call(&mut self, now: Tick) -> Arrival {
         self.maker.call(now, &mut self.draw)
     }
 }
@@ -254,21 +254,23 @@ impl CallSampler {
         let within = |source, budget| Some(Deadline { at: at.after(budget), source });
         let deadline = match self.mix.budget {
             DeadlineRule::Slo => within(DeadlineSource::Slo, self.slo),
-            DeadlineRule::Caller { min, max } => within(DeadlineSource::Caller, min + (max - min).mul_f64(draw.unit())),
+            DeadlineRule::Caller { min, max } => {
+                within(DeadlineSource::Caller, min + (max - min).mul_f64(draw.next_f64()))
+            }
             DeadlineRule::Unlimited => None,
         };
         let call = Call {
             key: KeyId(self.keys.draw(draw)),
             tenant: TenantId(self.tenants.draw(draw)),
             priority: PriorityId(self.mix.class),
-            alone: self.mix.alone,
+            alone: self.mix.unmergeable,
             deadline,
             items,
             weight,
             ..Call::new(CallId(0))
         };
-        let leaves = draw.chance(self.mix.cancels);
-        let cancel_at = leaves.then(|| at.after(self.slo.mul_f64(draw.unit())));
+        let leaves = draw.bernoulli(self.mix.cancels);
+        let cancel_at = leaves.then(|| at.after(self.slo.mul_f64(draw.next_f64())));
         Arrival { at, call, class: self.mix.class, cancel_at }
     }
 }
@@ -279,7 +281,9 @@ impl ItemCount {
     fn draw(self, draw: &mut RandomStream) -> u32 {
         match self {
             Self::One => 1,
-            Self::UpTo { max } => whole(f64::from(max.saturating_add(1)).powf(draw.unit())).clamp(1, max.max(1)),
+            Self::UpTo { max } => {
+                saturating_u32(f64::from(max.saturating_add(1)).powf(draw.next_f64())).clamp(1, max.max(1))
+            }
         }
     }
 }
@@ -294,7 +298,7 @@ impl WeightDistribution {
         match self {
             Self::Unit => 1,
             Self::LogNormal { median, sigma, min, max } => {
-                u64::from(whole(median * (draw.normal() * sigma).exp()).clamp(min, max.max(min)))
+                u64::from(saturating_u32(median * (draw.normal() * sigma).exp()).clamp(min, max.max(min)))
             }
         }
     }
@@ -305,8 +309,8 @@ impl WeightDistribution {
 impl DiscreteDistribution {
     fn new(spread: KeyDistribution) -> Self {
         let (first, shares): (u32, Vec<f64>) = match spread {
-            KeyDistribution::Only(one) => (one, vec![1.0]),
-            KeyDistribution::Unlike => (0, vec![1.0]),
+            KeyDistribution::Constant(one) => (one, vec![1.0]),
+            KeyDistribution::Distinct => (0, vec![1.0]),
             KeyDistribution::Zipf { count, exponent } => {
                 (0, (1..=count.max(1)).map(|i| f64::from(i).powf(-exponent)).collect())
             }
@@ -321,17 +325,17 @@ impl DiscreteDistribution {
             end += share / total;
             end
         });
-        Self { first, ends: ends.collect(), unlike: spread == KeyDistribution::Unlike }
+        Self { first, ends: ends.collect(), unlike: spread == KeyDistribution::Distinct }
     }
 
     fn draw(&self, draw: &mut RandomStream) -> u64 {
         if self.unlike {
-            return draw.bits();
+            return draw.next_u64();
         }
         if self.ends.len() < 2 {
             return u64::from(self.first);
         }
-        let x = draw.unit();
+        let x = draw.next_f64();
         let place = self.ends.partition_point(|end| *end <= x).min(self.ends.len() - 1);
         u64::from(self.first) + place as u64
     }

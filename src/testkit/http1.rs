@@ -124,15 +124,15 @@ impl HttpConnection {
     pub(crate) fn tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         let (read, write) = stream.into_split();
-        Ok(Self::of(ReadHalf::Tcp(read), WriteHalf::Tcp(write)))
+        Ok(Self::from_halves(ReadHalf::Tcp(read), WriteHalf::Tcp(write)))
     }
 
     fn unix(stream: UnixStream) -> Self {
         let (read, write) = stream.into_split();
-        Self::of(ReadHalf::Unix(read), WriteHalf::Unix(write))
+        Self::from_halves(ReadHalf::Unix(read), WriteHalf::Unix(write))
     }
 
-    fn of(read: ReadHalf, write: WriteHalf) -> Self {
+    fn from_halves(read: ReadHalf, write: WriteHalf) -> Self {
         let inbox = MessageReader { half: read, buf: BytesMut::with_capacity(READ_BYTES), taken: 0, body: Vec::new() };
         Self { inbox, outbox: MessageWriter { half: write } }
     }
@@ -153,7 +153,7 @@ impl HttpConnection {
     /// Sends a complete request and reads the complete response.
     pub(crate) async fn call(&mut self, request: &[u8]) -> io::Result<Message<'_>> {
         self.outbox.send(request).await?;
-        self.inbox.answer().await
+        self.inbox.read_answer().await
     }
 }
 
@@ -204,11 +204,11 @@ impl MessageWriter {
 
 impl MessageReader {
     /// Reads the next final response, skipping informational ones.
-    pub(crate) async fn answer(&mut self) -> io::Result<Message<'_>> {
+    pub(crate) async fn read_answer(&mut self) -> io::Result<Message<'_>> {
         loop {
-            let head = self.head(MessageHead::of_response).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+            let head = self.read_head(MessageHead::of_response).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
             if !(100..200).contains(&head.status) {
-                return self.message(head).await;
+                return self.read_message(head).await;
             }
             self.taken += head.length;
         }
@@ -216,27 +216,27 @@ impl MessageReader {
 
     /// Reads the next request. Returns `None` if the peer closed the connection between two
     /// requests.
-    pub(crate) async fn request(&mut self) -> io::Result<Option<Message<'_>>> {
-        match self.head(MessageHead::of_request).await? {
-            Some(head) => self.message(head).await.map(Some),
+    pub(crate) async fn read_request(&mut self) -> io::Result<Option<Message<'_>>> {
+        match self.read_head(MessageHead::of_request).await? {
+            Some(head) => self.read_message(head).await.map(Some),
             None => Ok(None),
         }
     }
 
     /// Returns the received bytes of an incomplete message, or of an unsolicited one.
-    pub(crate) fn rest(&self) -> &[u8] {
+    pub(crate) fn unread(&self) -> &[u8] {
         self.buf.get(self.taken..).unwrap_or_default()
     }
 
     /// Returns the state of an idle connection, as far as it is known without waiting.
-    pub(crate) fn idle(&mut self) -> IdleState {
+    pub(crate) fn poll_idle(&mut self) -> IdleState {
         self.buf.reserve(READ_BYTES);
         let read = match &self.half {
             ReadHalf::Tcp(half) => half.try_read_buf(&mut self.buf),
             ReadHalf::Unix(half) => half.try_read_buf(&mut self.buf),
         };
         match read {
-            _ if !self.rest().is_empty() => IdleState::Unasked,
+            _ if !self.unread().is_empty() => IdleState::Unasked,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => IdleState::Quiet,
             Ok(_) | Err(_) => IdleState::Closed,
         }
@@ -247,14 +247,14 @@ impl MessageReader {
         loop {
             self.buf.clear();
             self.taken = 0;
-            match self.fill().await {
+            match self.fill_buffer().await {
                 Ok(0) | Err(_) => return,
                 Ok(_) => {}
             }
         }
     }
 
-    async fn fill(&mut self) -> io::Result<usize> {
+    async fn fill_buffer(&mut self) -> io::Result<usize> {
         self.buf.reserve(READ_BYTES);
         match &mut self.half {
             ReadHalf::Tcp(half) => half.read_buf(&mut self.buf).await,
@@ -264,20 +264,23 @@ impl MessageReader {
 
     /// Reads until `parse` returns a head. Returns `None` if the connection ends before its first
     /// byte.
-    async fn head(&mut self, parse: fn(&[u8]) -> io::Result<Option<MessageHead>>) -> io::Result<Option<MessageHead>> {
+    async fn read_head(
+        &mut self,
+        parse: fn(&[u8]) -> io::Result<Option<MessageHead>>,
+    ) -> io::Result<Option<MessageHead>> {
         self.buf.advance(self.taken);
         self.taken = 0;
         loop {
             if let Some(head) = parse(&self.buf)? {
                 return Ok(Some(head));
             }
-            if self.fill().await? == 0 {
+            if self.fill_buffer().await? == 0 {
                 return if self.buf.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
             }
         }
     }
 
-    async fn message(&mut self, head: MessageHead) -> io::Result<Message<'_>> {
+    async fn read_message(&mut self, head: MessageHead) -> io::Result<Message<'_>> {
         self.body.clear();
         let mut decoder = BodyDecoder::new(head.framing);
         let mut end = head.length;
@@ -286,7 +289,7 @@ impl MessageReader {
             if decoder.is_complete() {
                 break;
             }
-            if self.fill().await? == 0 {
+            if self.fill_buffer().await? == 0 {
                 decoder.on_connection_end()?;
                 break;
             }

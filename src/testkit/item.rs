@@ -47,7 +47,7 @@ struct RequestFields<'a> {
 impl Route {
     /// Returns the route of a path.
     #[must_use]
-    pub fn of(path: &str) -> Option<Self> {
+    pub fn from_path(path: &str) -> Option<Self> {
         match path {
             "/v1/embeddings" => Some(Self::Embeddings),
             "/embed" => Some(Self::Embed),
@@ -79,7 +79,7 @@ impl Route {
 
     /// Extracts the items from a request body. Returns `None` if the body is not valid for this
     /// route.
-    pub(crate) fn items(self, body: &[u8]) -> Option<CallItems<'_>> {
+    pub(crate) fn extract_items(self, body: &[u8]) -> Option<CallItems<'_>> {
         let fields: RequestFields<'_> = serde_json::from_slice(body).ok()?;
         let input = fields.input.get();
         let raw = if input.starts_with('[') {
@@ -100,7 +100,7 @@ impl Route {
 
     /// Returns the response for these items without the trailing fields that depend on all of them
     /// (`usage`).
-    pub(crate) fn results(self, items: &[&str]) -> String {
+    pub(crate) fn write_results(self, items: &[&str]) -> String {
         let mut out = String::with_capacity(64 + items.len() * 160);
         out.push_str(match self {
             Self::Embeddings => r#"{"object":"list","data":["#,
@@ -112,7 +112,7 @@ impl Route {
             if index > 0 {
                 out.push(',');
             }
-            let mark = mix(item.as_bytes());
+            let mark = hash64(item.as_bytes());
             match self {
                 Self::Embeddings => {
                     write!(out, r#"{{"object":"embedding","index":{index},"embedding":"#).ok();
@@ -134,8 +134,8 @@ impl Route {
     }
 
     /// Returns the complete response.
-    pub(crate) fn answer(self, items: &CallItems<'_>) -> String {
-        let mut out = self.results(&items.raw);
+    pub(crate) fn response_body(self, items: &CallItems<'_>) -> String {
+        let mut out = self.write_results(&items.raw);
         if self == Self::Embeddings {
             let model = serde_json::to_string(&items.model).unwrap_or_default();
             let tokens: usize = items.raw.iter().map(|item| item.len().div_ceil(4)).sum();
@@ -150,18 +150,18 @@ fn is_number(item: &str) -> bool {
 }
 
 /// Returns a 64-bit hash of `bytes`: fast and well mixed, but not cryptographic.
-pub(crate) fn mix(bytes: &[u8]) -> u64 {
+pub(crate) fn hash64(bytes: &[u8]) -> u64 {
     let mut mark = 0x9e37_79b9_7f4a_7c15_u64 ^ bytes.len() as u64;
     for chunk in bytes.chunks(8) {
         let mut word = [0; 8];
         word[..chunk.len()].copy_from_slice(chunk);
-        mark = spread(mark ^ u64::from_le_bytes(word));
+        mark = splitmix64(mark ^ u64::from_le_bytes(word));
     }
     mark
 }
 
 /// The `SplitMix64` finaliser: every input bit affects every output bit.
-pub(crate) const fn spread(word: u64) -> u64 {
+pub(crate) const fn splitmix64(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -174,7 +174,7 @@ fn write_embedding(mut mark: u64, out: &mut String) {
         if place > 0 {
             out.push(',');
         }
-        mark = spread(mark);
+        mark = splitmix64(mark);
         write_fraction(mark, out);
     }
     out.push(']');
@@ -191,7 +191,7 @@ mod tests {
 
     #[track_caller]
     fn check(route: Route, body: &str, expect: Option<&[&str]>) {
-        let items = route.items(body.as_bytes());
+        let items = route.extract_items(body.as_bytes());
         assert_eq!(items.as_ref().map(|items| &items.raw[..]), expect, "{route:?} {body}");
     }
 
@@ -211,8 +211,8 @@ mod tests {
 
     #[test]
     fn a_result_depends_on_its_item_alone() {
-        let two = Route::Predict.results(&[r#""a""#, r#""b""#]);
-        let (a, b) = (Route::Predict.results(&[r#""a""#]), Route::Predict.results(&[r#""b""#]));
+        let two = Route::Predict.write_results(&[r#""a""#, r#""b""#]);
+        let (a, b) = (Route::Predict.write_results(&[r#""a""#]), Route::Predict.write_results(&[r#""b""#]));
         let inner = |answer: &str| answer.replace(r#"{"predictions":["#, "").replace("]}", "");
         assert_eq!(inner(&two), format!("{},{}", inner(&a), inner(&b)));
         assert_ne!(a, b);
@@ -222,7 +222,7 @@ mod tests {
     fn every_answer_is_one_json_document() {
         for route in [Route::Embeddings, Route::Predict, Route::Embed, Route::Ledger] {
             let items = CallItems { raw: vec!["1", "2"], model: Cow::Borrowed("m\"") };
-            serde_json::from_str::<serde_json::Value>(&route.answer(&items)).unwrap();
+            serde_json::from_str::<serde_json::Value>(&route.response_body(&items)).unwrap();
         }
     }
 }

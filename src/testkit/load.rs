@@ -19,10 +19,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 
-pub use self::closed::{ClosedConfig, SLICE_INTERVAL, closed};
-pub use self::open::{OpenConfig, OpenLoad, open};
+pub use self::closed::{ClosedConfig, SLICE_INTERVAL, run_closed_loop};
+pub use self::open::{OpenConfig, OpenLoad, start_open_loop};
 use super::http1::Message;
-use super::item::{Route, spread};
+use super::item::{Route, splitmix64};
 
 /// Number of different calls that a load sends in rotation: enough that neighbours in a batch
 /// differ.
@@ -42,7 +42,7 @@ pub struct CallForm {
     /// Model name in embeddings calls.
     pub model: &'static str,
     /// First word of every text item.
-    pub word: &'static str,
+    pub prefix: &'static str,
     /// Number of the API key. Calls with different keys are never merged.
     pub key: Option<usize>,
     /// `true` if the calls request a streamed response.
@@ -144,7 +144,7 @@ impl CallForm {
     /// Creates a form with one item, the default model, no API key and no streaming.
     #[must_use]
     pub const fn new(route: Route) -> Self {
-        Self { route, items: 1, seed: 1, model: "stand-in", word: "parcel", key: None, stream: false }
+        Self { route, items: 1, seed: 1, model: "stand-in", prefix: "parcel", key: None, stream: false }
     }
 }
 
@@ -154,13 +154,13 @@ impl PreparedCalls {
     /// Creates calls of `items` items each. The same seed produces the same calls.
     #[must_use]
     pub fn new(route: Route, items: usize, seed: u64) -> Self {
-        Self::of(&CallForm { items, seed, ..CallForm::new(route) })
+        Self::from_form(&CallForm { items, seed, ..CallForm::new(route) })
     }
 
     /// Creates calls of this form.
     #[must_use]
-    pub fn of(form: &CallForm) -> Self {
-        let list = (0..VARIETY).map(|call| PreparedCall::new(form, spread(form.seed ^ spread(call)))).collect();
+    pub fn from_form(form: &CallForm) -> Self {
+        let list = (0..VARIETY).map(|call| PreparedCall::new(form, splitmix64(form.seed ^ splitmix64(call)))).collect();
         Self { list, items: form.items }
     }
 
@@ -175,7 +175,7 @@ impl PreparedCalls {
 impl PreparedCall {
     fn new(form: &CallForm, mark: u64) -> Self {
         let route = form.route;
-        let raw: Vec<String> = (0..form.items as u64).map(|place| item(form, spread(mark ^ place))).collect();
+        let raw: Vec<String> = (0..form.items as u64).map(|place| item(form, splitmix64(mark ^ place))).collect();
         let raw: Vec<&str> = raw.iter().map(String::as_str).collect();
         let mut body = String::from("{");
         if route == Route::Embeddings {
@@ -191,7 +191,7 @@ impl PreparedCall {
             route.path(),
             body.len()
         );
-        Self { request: request.into(), expect: route.results(&raw).into_bytes() }
+        Self { request: request.into(), expect: route.write_results(&raw).into_bytes() }
     }
 
     fn outcome(&self, answer: &Message<'_>) -> CallOutcome {
@@ -213,7 +213,7 @@ fn item(form: &CallForm, mark: u64) -> String {
             format!("[{},{},{},{}]", feature(0), feature(8), feature(16), feature(24))
         }
         Route::Embeddings | Route::Embed | Route::Ledger => {
-            format!(r#""{} {mark:016x} to be weighed""#, form.word)
+            format!(r#""{} {mark:016x} to be weighed""#, form.prefix)
         }
     }
 }
@@ -317,7 +317,7 @@ fn nanos(span: Duration) -> u64 {
 impl Report {
     /// Combines the results of this load with those of a load that ran at the same time.
     #[must_use]
-    pub fn beside(mut self, other: &Self) -> Self {
+    pub fn merge(mut self, other: &Self) -> Self {
         self.offered += other.offered;
         self.served += other.served;
         self.refused += other.refused;

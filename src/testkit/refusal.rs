@@ -11,11 +11,11 @@ pub enum ListResponse {
     /// The connection is closed without a response.
     Reset,
     /// 200 with the result of the first item only.
-    First,
+    FirstResultOnly,
     /// 200 with a body that is not JSON.
     NotJson,
     /// No response at all.
-    Silence,
+    NoResponse,
 }
 
 // === impl ListResponse ===
@@ -31,19 +31,19 @@ impl ListResponse {
         Self::Status(500),
         Self::Status(501),
         Self::Reset,
-        Self::First,
+        Self::FirstResultOnly,
         Self::NotJson,
     ];
 
     /// Returns the name of the refusal on a command line. A status is written as its number.
     #[must_use]
-    pub fn word(self) -> String {
+    pub fn as_arg(self) -> String {
         match self {
             Self::Status(status) => status.to_string(),
             Self::Reset => "reset".to_owned(),
-            Self::First => "first".to_owned(),
+            Self::FirstResultOnly => "first".to_owned(),
             Self::NotJson => "not-json".to_owned(),
-            Self::Silence => "silence".to_owned(),
+            Self::NoResponse => "silence".to_owned(),
         }
     }
 }
@@ -54,9 +54,9 @@ impl FromStr for ListResponse {
     fn from_str(word: &str) -> Result<Self, Self::Err> {
         match word {
             "reset" => Ok(Self::Reset),
-            "first" => Ok(Self::First),
+            "first" => Ok(Self::FirstResultOnly),
             "not-json" => Ok(Self::NotJson),
-            "silence" => Ok(Self::Silence),
+            "silence" => Ok(Self::NoResponse),
             _ => match word.parse() {
                 Ok(status @ 400..=599) => Ok(Self::Status(status)),
                 _ => Err("a status from 400 to 599, or reset, first, not-json, silence".to_owned()),
@@ -71,8 +71,8 @@ mod tests {
 
     #[test]
     fn each_is_read_back_from_its_word_and_a_success_is_none() {
-        for refusal in ListResponse::TERMINATING.into_iter().chain([ListResponse::Silence]) {
-            assert_eq!(refusal.word().parse(), Ok(refusal));
+        for refusal in ListResponse::TERMINATING.into_iter().chain([ListResponse::NoResponse]) {
+            assert_eq!(refusal.as_arg().parse(), Ok(refusal));
         }
         assert!("200".parse::<ListResponse>().is_err());
     }

@@ -174,8 +174,12 @@ struct OrderError(StatusCode, String);
 /// Handler of orders.
 trait CommandHandler: Send + Sync + 'static {
     /// Executes an order and returns the response as JSON.
-    fn take(&self, method: &Method, path: &str, body: &[u8])
-    -> impl Future<Output = Result<String, OrderError>> + Send;
+    fn handle(
+        &self,
+        method: &Method,
+        path: &str,
+        body: &[u8],
+    ) -> impl Future<Output = Result<String, OrderError>> + Send;
 }
 
 // === impl HttpCall ===
@@ -210,7 +214,7 @@ impl CallResponse {
 impl LoadReport {
     /// Returns the number of calls that did not receive a correct 200 response.
     #[must_use]
-    pub fn lost(&self) -> u64 {
+    pub fn not_served(&self) -> u64 {
         self.refused + self.wrong + self.failed
     }
 }
@@ -235,11 +239,11 @@ impl OrderError {
     }
 }
 
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, OrderError> {
+fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, OrderError> {
     serde_json::from_slice(body).map_err(|error| OrderError::malformed(&error))
 }
 
-fn write<T: Serialize>(value: &T) -> Result<String, OrderError> {
+fn to_json<T: Serialize>(value: &T) -> Result<String, OrderError> {
     serde_json::to_string(value).map_err(|error| OrderError(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 }
 
@@ -262,7 +266,7 @@ async fn serve(listener: TcpListener, desk: Arc<impl CommandHandler>) {
 async fn answer(desk: &impl CommandHandler, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let (head, body) = request.into_parts();
     let taken = match Limited::new(body, ORDER_BYTES_MAX).collect().await {
-        Ok(body) => desk.take(&head.method, head.uri.path(), &body.to_bytes()).await,
+        Ok(body) => desk.handle(&head.method, head.uri.path(), &body.to_bytes()).await,
         Err(_) => Err(OrderError(StatusCode::PAYLOAD_TOO_LARGE, "the command is too long".to_owned())),
     };
     let (status, text) = match taken {

@@ -86,9 +86,9 @@ pub struct ServerConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TooLargeResponse {
     /// 422 with a message that contains the limit, as text-embeddings-inference (TEI) does.
-    Named,
+    WithMessage,
     /// 413 without a message.
-    Bare,
+    StatusOnly,
 }
 
 /// A running simulated server. Dropping it stops the server.
@@ -162,12 +162,12 @@ impl Default for ServerConfig {
             listen: ServerAddr::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
             base: Duration::from_millis(5),
             per_item: Duration::from_micros(100),
-            shape: CurveShape::Line,
+            shape: CurveShape::Linear,
             inner: None,
             slots: 1,
             queue_max: 64,
             items_max: Some(32),
-            too_large: TooLargeResponse::Named,
+            too_large: TooLargeResponse::WithMessage,
             publish: false,
             poison: None,
             slow: None,
@@ -188,14 +188,14 @@ impl Server {
         let listener = Listener::bind(&config.listen).await?;
         let target = listener.target()?;
         let model =
-            SimulatedModel::new(config.base, config.per_item, config.slots, config.queue_max).shaped(config.shape);
+            SimulatedModel::new(config.base, config.per_item, config.slots, config.queue_max).with_shape(config.shape);
         let model = Arc::new(model);
         let inner = config.inner.map(|inner| Engine::new(model.clone(), inner));
         let items_max = AtomicUsize::new(config.items_max.unwrap_or(usize::MAX));
         let (counts, sizes) = (ServerCounters::default(), Mutex::default());
         let shared = Arc::new(ServerState { config, model, inner, items_max, counts, sizes });
         let (closing, closes) = watch::channel(false);
-        let accept = tokio::spawn(accept(listener, Arc::clone(&shared), closes));
+        let accept = tokio::spawn(accept_loop(listener, Arc::clone(&shared), closes));
         Ok(ServerHandle { target, shared, accept, closing })
     }
 }
@@ -353,7 +353,7 @@ impl Drop for Listener {
     }
 }
 
-async fn accept(listener: Listener, shared: Arc<ServerState>, mut closes: watch::Receiver<bool>) {
+async fn accept_loop(listener: Listener, shared: Arc<ServerState>, mut closes: watch::Receiver<bool>) {
     let mut connections = JoinSet::new();
     loop {
         let closing = closes.clone();
@@ -415,7 +415,9 @@ impl ServerState {
             (&Method::GET, "/info") => return Ok(self.info()),
             _ => {}
         }
-        let Some(route) = Route::of(path) else { return Ok(json(StatusCode::NOT_FOUND, r#"{"error":"not found"}"#)) };
+        let Some(route) = Route::from_path(path) else {
+            return Ok(json(StatusCode::NOT_FOUND, r#"{"error":"not found"}"#));
+        };
         if request.method() != Method::POST {
             return Ok(json(StatusCode::METHOD_NOT_ALLOWED, r#"{"error":"method not allowed"}"#));
         }
@@ -423,7 +425,7 @@ impl ServerState {
             return Ok(json(StatusCode::PAYLOAD_TOO_LARGE, r#"{"error":"body too large"}"#));
         };
         let body = body.to_bytes();
-        let Some(items) = route.items(&body) else {
+        let Some(items) = route.extract_items(&body) else {
             self.counts.failed.fetch_add(1, Ordering::Relaxed);
             return Ok(json(StatusCode::BAD_REQUEST, r#"{"error":"no items of the form of this route"}"#));
         };
@@ -446,13 +448,13 @@ impl ServerState {
                 Ok(json(status, r#"{"error":"one item a call"}"#))
             }
             ListResponse::Reset => Err(io::ErrorKind::ConnectionReset.into()),
-            ListResponse::First => {
+            ListResponse::FirstResultOnly => {
                 let raw = items.raw.iter().take(1).copied().collect();
-                Ok(json(StatusCode::OK, route.answer(&CallItems { raw, model: items.model.clone() })))
+                Ok(json(StatusCode::OK, route.response_body(&CallItems { raw, model: items.model.clone() })))
             }
             ListResponse::NotJson => Ok(json(StatusCode::OK, "one item a call")),
             // Pending until the client disconnects, which drops this future with its connection.
-            ListResponse::Silence => std::future::pending().await,
+            ListResponse::NoResponse => std::future::pending().await,
         }
     }
 
@@ -464,7 +466,7 @@ impl ServerState {
         }
         let ran = match &self.inner {
             Some(inner) => inner.run(n).await,
-            None => self.model.run_with_base(n, self.slow(body)).await,
+            None => self.model.run_with_base(n, self.base_override(body)).await,
         };
         match ran {
             Ok(()) => {}
@@ -487,11 +489,11 @@ impl ServerState {
         }
         sizes[n] += 1;
         drop(sizes);
-        json(StatusCode::OK, route.answer(items))
+        json(StatusCode::OK, route.response_body(items))
     }
 
     /// Returns the fixed cost that applies to a call with this body instead of `base`, if any.
-    fn slow(&self, body: &[u8]) -> Option<Duration> {
+    fn base_override(&self, body: &[u8]) -> Option<Duration> {
         let (mark, base) = self.config.slow.as_ref()?;
         memchr::memmem::find(body, mark.as_bytes()).map(|_| *base)
     }
@@ -503,11 +505,11 @@ impl ServerState {
     fn too_large(&self, route: Route, n: usize, max: usize) -> Response<Full<Bytes>> {
         let message = format!("batch size {n} > maximum allowed batch size {max}");
         match (self.config.too_large, route) {
-            (TooLargeResponse::Bare, _) => json(StatusCode::PAYLOAD_TOO_LARGE, ""),
-            (TooLargeResponse::Named, Route::Embed) => {
+            (TooLargeResponse::StatusOnly, _) => json(StatusCode::PAYLOAD_TOO_LARGE, ""),
+            (TooLargeResponse::WithMessage, Route::Embed) => {
                 json(StatusCode::UNPROCESSABLE_ENTITY, format!(r#"{{"error":"{message}","error_type":"Validation"}}"#))
             }
-            (TooLargeResponse::Named, Route::Embeddings | Route::Predict | Route::Ledger) => {
+            (TooLargeResponse::WithMessage, Route::Embeddings | Route::Predict | Route::Ledger) => {
                 let body = format!(r#"{{"message":"{message}","code":422,"type":"Validation"}}"#);
                 json(StatusCode::UNPROCESSABLE_ENTITY, body)
             }

@@ -19,7 +19,7 @@ pub(crate) fn now() -> Instant {
 }
 
 /// Returns the time elapsed since `then`.
-pub(crate) fn since(then: Instant) -> Duration {
+pub(crate) fn elapsed_since(then: Instant) -> Duration {
     now().saturating_duration_since(then)
 }
 
@@ -76,12 +76,12 @@ mod tests {
         let mut timer = Timer::new().unwrap();
         let begun = now();
         timer.sleep(Duration::from_micros(300)).await.unwrap();
-        assert!(since(begun) >= Duration::from_micros(300));
+        assert!(elapsed_since(begun) >= Duration::from_micros(300));
 
         // The sleep is dropped after it expired, but before the expiry was read.
         let dropped = tokio::time::timeout(Duration::ZERO, timer.sleep(Duration::from_micros(1))).await;
         let begun = now();
         timer.sleep(Duration::from_millis(3)).await.unwrap();
-        assert!(since(begun) >= Duration::from_millis(3), "after {dropped:?}");
+        assert!(elapsed_since(begun) >= Duration::from_millis(3), "after {dropped:?}");
     }
 }

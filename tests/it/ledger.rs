@@ -25,12 +25,12 @@ fn items() -> u64 {
 
 #[test]
 fn no_item_is_misdelivered_lost_or_doubled_whatever_goes_wrong() {
-    hold(&[integrity::POLICY.to_owned()]);
+    run_ledger(&[integrity::POLICY.to_owned()]);
 }
 
 #[test]
 fn no_item_is_lost_under_the_adaptive_policy() {
-    hold(&[
+    run_ledger(&[
         integrity::POLICY.replace("scheduling: {policy: WorkConserving, slots: 4}", "scheduling: {policy: Adaptive}")
     ]);
 }
@@ -42,7 +42,7 @@ fn no_item_is_lost_while_settings_change() {
     let limits =
         |max: u32| integrity::POLICY.replace("{batchItemsMax: 32}", &format!("{{batchItemsMax: {max}, slotsMax: 3}}"));
     let moved = format!("routes:\n  - {{path: /elsewhere}}\n{}", integrity::POLICY.trim_start_matches("routes:\n"));
-    hold(&[
+    run_ledger(&[
         integrity::POLICY.to_owned(),
         with("scheduling: {policy: Adaptive}"),
         limits(4),
@@ -70,7 +70,7 @@ fn refused_batches_fail_no_innocent_call() {
             let config = MockConfig { fault_share: 0.0, ..MockConfig::default() };
             let mock = LedgerMock::start(config).await.unwrap();
             mock.refuse_shared(Some(refusal));
-            let (_, mut proxy) = before(&mock, &[policy_with_timeout("20s")]);
+            let (_, mut proxy) = start_proxy(&mock, &[policy_with_timeout("20s")]);
             let items = items() / ListResponse::TERMINATING.len() as u64;
             let report = integrity::run(LedgerConfig::new(proxy.listen[0], items), &mock).await;
             assert!(proxy.drain().await, "everything in flight ended");
@@ -87,7 +87,7 @@ fn no_item_is_lost_if_batches_are_refused() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let report = runtime.block_on(async {
         let mock = LedgerMock::start(MockConfig::default()).await.unwrap();
-        let (_, mut proxy) = before(&mock, &[policy_with_timeout("2s")]);
+        let (_, mut proxy) = start_proxy(&mock, &[policy_with_timeout("2s")]);
         let refusals = ListResponse::TERMINATING.map(Some).into_iter().chain([None]);
         let refused = async {
             let mut pace = tokio::time::interval(REFUSE_EVERY);
@@ -112,7 +112,7 @@ fn no_item_is_lost_if_batches_are_refused() {
 
 /// Starts a proxy with the first of these policies in front of the ledger's upstream. Also returns
 /// the built policies.
-fn before(mock: &LedgerMock, policies: &[String]) -> (Vec<Policy>, RunningApp) {
+fn start_proxy(mock: &LedgerMock, policies: &[String]) -> (Vec<Policy>, RunningApp) {
     let any = || "127.0.0.1:0".to_owned();
     let overrides = Overrides {
         listen: Some(Sourced::flag("--listen", vec![any()])),
@@ -127,16 +127,16 @@ fn before(mock: &LedgerMock, policies: &[String]) -> (Vec<Policy>, RunningApp) {
     };
     let policies: Vec<Policy> = policies.iter().map(build).collect();
     let policy = policies[0].clone();
-    let proxy = start(AppOptions { policy, level: LevelHandle::none(), seed: 1, drain_token: None }).unwrap();
+    let proxy = start(AppOptions { policy, level: LevelHandle::disabled(), seed: 1, drain_token: None }).unwrap();
     (policies, proxy)
 }
 
 #[expect(clippy::print_stdout, reason = "what was counted is read beside the verdict")]
-fn hold(policies: &[String]) {
+fn run_ledger(policies: &[String]) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mock = LedgerMock::start(MockConfig::default()).await.unwrap();
-        let (policies, mut proxy) = before(&mock, policies);
+        let (policies, mut proxy) = start_proxy(&mock, policies);
         let to: SocketAddr = proxy.listen[0];
         let control = proxy.control();
         let edits = Cell::new(0);

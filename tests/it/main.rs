@@ -17,7 +17,7 @@ mod tidy;
 
 /// Reports the reason why a test is skipped. Writes to stderr directly, because the test harness
 /// discards the captured output of tests that pass.
-fn skipped(why: &str) {
+fn report_skipped(why: &str) {
     use std::io::Write as _;
     // The message is informational, so a write error is ignored.
     let _said = writeln!(std::io::stderr(), "SKIPPED: {why}");

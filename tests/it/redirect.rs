@@ -44,7 +44,7 @@ impl NetworkNamespace {
     }
 
     /// Runs a closure in this namespace. Processes that the closure starts run in it too.
-    fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    fn run_inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 rustix::thread::move_into_link_name_space(self.file.as_fd(), None).unwrap();
@@ -55,14 +55,14 @@ impl NetworkNamespace {
     }
 
     fn ip(&self, args: &str) {
-        let status = self.inside(|| Command::new("ip").args(args.split(' ')).status().unwrap());
+        let status = self.run_inside(|| Command::new("ip").args(args.split(' ')).status().unwrap());
         assert!(status.success(), "ip {args}");
     }
 
     /// Accepts connections on both IP versions until the process ends, and sends a word to each.
     /// Returns the port.
-    fn says(&self, word: &'static str) -> u16 {
-        let listener = self.inside(|| TcpListener::bind("[::]:0").unwrap());
+    fn serve_word(&self, word: &'static str) -> u16 {
+        let listener = self.run_inside(|| TcpListener::bind("[::]:0").unwrap());
         let port = listener.local_addr().unwrap().port();
         std::thread::spawn(move || {
             for caller in listener.incoming() {
@@ -75,7 +75,7 @@ impl NetworkNamespace {
 
     /// Returns the word that the listener at this address sends.
     fn read_word(&self, address: &str, port: u16) -> String {
-        self.inside(|| {
+        self.run_inside(|| {
             let address = SocketAddr::new(address.parse::<IpAddr>().unwrap(), port);
             let mut stream = TcpStream::connect_timeout(&address, ANSWER_MAX).unwrap();
             stream.set_read_timeout(Some(ANSWER_MAX)).unwrap();
@@ -103,7 +103,7 @@ impl PodNetwork {
     /// Returns `None` and reports the reason if the environment lacks a requirement.
     fn new() -> Option<Self> {
         let missing = |what: &str| {
-            crate::skipped(what);
+            crate::report_skipped(what);
             None
         };
         if Command::new("ip").arg("-V").output().is_err() {
@@ -134,7 +134,7 @@ impl PodNetwork {
     fn redirect(&self, by: &[&str], redirects: &[&str]) -> CommandOutput {
         let command = [by, &[env!("CARGO_BIN_EXE_groupage"), "redirect-init"]].concat();
         let args = redirects.iter().flat_map(|redirect| ["--redirect", redirect]);
-        let out = self.pod.inside(|| Command::new(command[0]).args(&command[1..]).args(args).output().unwrap());
+        let out = self.pod.run_inside(|| Command::new(command[0]).args(&command[1..]).args(args).output().unwrap());
         let words = [out.stdout, out.stderr].concat();
         CommandOutput { exit: out.status.code(), words: String::from_utf8(words).unwrap() }
     }
@@ -157,7 +157,7 @@ struct CommandOutput {
 #[test]
 fn external_calls_reach_sidecar_local_calls_application() {
     let Some(net) = PodNetwork::new() else { return };
-    let (app, other, sidecar) = (net.pod.says("app"), net.pod.says("other"), net.pod.says("sidecar"));
+    let (app, other, sidecar) = (net.pod.serve_word("app"), net.pod.serve_word("other"), net.pod.serve_word("sidecar"));
     assert_eq!(net.heard_outside(app), ["app"; 2]);
     let to = |port: u16| format!("{port}={sidecar}");
     // An init container may run again.
@@ -184,10 +184,10 @@ fn missing_net_admin_is_reported_and_changes_nothing() {
     let Some(net) = PodNetwork::new() else { return };
     let without = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"];
     if Command::new(without[0]).arg("--version").output().is_err() {
-        crate::skipped("no setpriv (util-linux)");
+        crate::report_skipped("no setpriv (util-linux)");
         return;
     }
-    let (app, sidecar) = (net.pod.says("app"), net.pod.says("sidecar"));
+    let (app, sidecar) = (net.pod.serve_word("app"), net.pod.serve_word("sidecar"));
     let ran = net.redirect(&without, &[&format!("{app}={sidecar}")]);
     assert_eq!(ran.exit, Some(69), "{}", ran.words);
     assert!(ran.words.starts_with("no port is redirected: ") && ran.words.contains("NET_ADMIN"), "{}", ran.words);

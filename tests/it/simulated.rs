@@ -18,7 +18,7 @@ const SHORT: Duration = Duration::from_secs(2);
 #[test]
 fn every_scenario_is_deterministic_and_replayable() {
     for row in scenario::all() {
-        let row = row.lasting(SHORT);
+        let row = row.with_horizon(SHORT);
         assert_eq!(first_difference(&row, 7), None, "{}", row.name);
     }
 }
@@ -31,8 +31,8 @@ fn recorded_scenario_seeds_are_deterministic() {
             continue;
         }
         let (seed, name) = line.split_once(' ').unwrap();
-        let row = scenario::named(name.trim()).unwrap_or_else(|| panic!("no row is called {name:?}"));
-        let row = row.lasting(Duration::from_secs(6));
+        let row = scenario::find(name.trim()).unwrap_or_else(|| panic!("no row is called {name:?}"));
+        let row = row.with_horizon(Duration::from_secs(6));
         assert_eq!(first_difference(&row, seed.parse().unwrap()), None, "{line}");
     }
 }
@@ -44,12 +44,12 @@ fn rows_that_once_went_wrong_for_a_seed_go_well() {
     for line in include_str!("../data/row_seeds").lines().filter(|line| line.contains("never drains")) {
         let (seed, name) = line.split('#').next().unwrap().trim().split_once(' ').unwrap();
         let seed: u64 = seed.parse().unwrap();
-        let row = scenario::named(name.trim()).unwrap().lasting(Duration::from_secs(10));
-        let mut ours = groupage::simulator::groupage::GroupagePolicy::of(&row, seed);
+        let row = scenario::find(name.trim()).unwrap().with_horizon(Duration::from_secs(10));
+        let mut ours = groupage::simulator::groupage::GroupagePolicy::for_scenario(&row, seed);
         // The backlog of the first seconds, while the cost of each size is unknown, has drained by
         // then.
         let settled = CallFilter { from: Tick::from_millis(5000), ..CallFilter::default() };
-        let mean = groupage::simulator::run(&row, &mut ours, seed).summary_of(&settled).mean;
+        let mean = groupage::simulator::run(&row, &mut ours, seed).summary_of(&settled).mean_ms;
         assert!(mean < 100.0, "{line}: {mean} ms");
     }
 }
@@ -73,9 +73,9 @@ fn alternating_cohorts_merge_under_a_tight_slo() {
     // 32 closed-loop clients that call again at once. A batch of all takes 12 ms, two halves in
     // turns take 16 ms.
     for slo in [14, 16, 18] {
-        let mut row = scenario::named("closed 32").unwrap().lasting(Duration::from_secs(6));
+        let mut row = scenario::find("closed 32").unwrap().with_horizon(Duration::from_secs(6));
         row.slo = Duration::from_millis(slo);
-        let mut ours = groupage::simulator::groupage::GroupagePolicy::of(&row, 1);
+        let mut ours = groupage::simulator::groupage::GroupagePolicy::for_scenario(&row, 1);
         let goodput = groupage::simulator::run(&row, &mut ours, 1).summary().goodput;
         assert!(goodput > 0.93, "{goodput} in time at an SLO of {slo} ms");
     }

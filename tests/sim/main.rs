@@ -42,8 +42,8 @@ fn main() -> ExitCode {
 
 /// Prints the story of a seed and its result. Returns `true` if all properties hold.
 fn print(seed: u64) -> bool {
-    print!("seed {seed}\n{}", check_seed::tell(seed).trace.text());
-    let end = check_seed::check(seed);
+    print!("seed {seed}\n{}", check_seed::simulate(seed).trace.text());
+    let end = check_seed::check_seed(seed);
     match &end {
         Ok(_) => println!("seed {seed}: every invariant held"),
         Err(how) => println!("{how}"),
@@ -56,7 +56,7 @@ fn print(seed: u64) -> bool {
 fn many(first: u64, count: u64) -> bool {
     let (mut broken, mut touched) = (0_u64, Coverage::new());
     for seed in first..first.saturating_add(count) {
-        match check_seed::check(seed) {
+        match check_seed::check_seed(seed) {
             Ok(story) => story.tally.into_iter().for_each(|(what, times)| *touched.entry(what).or_default() += times),
             Err(how) => {
                 println!("{how}");

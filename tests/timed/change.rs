@@ -15,7 +15,7 @@ use groupage::testkit::integrity::{self, LedgerConfig, LedgerMock, LedgerReport,
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::setup::{TestProxy, learning, within};
+use crate::setup::{TestProxy, adaptive_spec, within_timeout};
 use crate::{ms, quiet};
 
 /// Time within which the proxy batches for less capacity: 15 times the latency of a direct call
@@ -56,13 +56,13 @@ struct Seen {
 impl Live {
     async fn start(mock: MockConfig, spec: &Value, clients: usize) -> Self {
         let mock = Arc::new(LedgerMock::start(MockConfig { fault_share: 0.0, ..mock }).await.unwrap());
-        let proxy = TestProxy::before(&mock.url(), learning(spec));
+        let proxy = TestProxy::start_in_front_of(&mock.url(), adaptive_spec(spec));
         let config = LedgerConfig {
             concurrency: clients,
             tenants: 1,
             cancel_share: 0.0,
             poison_share: 0.0,
-            only: Some(Route::Predict),
+            route: Some(Route::Predict),
             ..LedgerConfig::new(proxy.address, u64::MAX)
         };
         let upstream = Arc::clone(&mock);
@@ -77,7 +77,7 @@ impl Live {
         let (mut slots, mut ceilings) = (Vec::new(), Vec::new());
         while self.mock.clock() < begun + span {
             looks.tick().await;
-            slots.push(within(self.proxy.running.learned()).await.unwrap().slots);
+            slots.push(within_timeout(self.proxy.running.learned()).await.unwrap().slots);
             ceilings.push(self.proxy.metric(r#"groupage_limit{limit="batch_items_max",source="learned"}"#));
         }
         slots.dedup();
@@ -123,7 +123,7 @@ impl Live {
             let mut looks = tokio::time::interval(LOOK);
             loop {
                 looks.tick().await;
-                let learned = within(self.proxy.running.learned()).await.unwrap();
+                let learned = within_timeout(self.proxy.running.learned()).await.unwrap();
                 let took = self.mock.clock() - begun;
                 if holds(&learned) {
                     return;
@@ -135,11 +135,11 @@ impl Live {
 
     /// Ends the load and verifies that every item got exactly one correct answer.
     async fn end(self) {
-        self.mock.enough();
-        let report = within(self.run).await.unwrap();
+        self.mock.stop_clients();
+        let report = within_timeout(self.run).await.unwrap();
         assert_eq!(report.violations(), 0, "{report:#?}");
         assert_eq!(report.served, report.items, "no call was refused: {report:#?}");
-        self.proxy.idle().await;
+        self.proxy.wait_idle().await;
     }
 }
 
@@ -234,7 +234,7 @@ async fn a_limit_that_falls_under_load_is_found_without_a_caller_noticing() {
     let mut after = live.watch(WINDOW).await;
     let kept = |seen: &Seen| seen.ceilings.iter().all(|ceiling| (8..=17).contains(ceiling));
     while after.refused > 3 || after.largest > 16 || after.size < 7.0 || !kept(&after) {
-        let learned = within(live.proxy.running.learned()).await.unwrap();
+        let learned = within_timeout(live.proxy.running.learned()).await.unwrap();
         assert!(live.mock.clock() - begun < PATIENCE, "{before:?} {after:?} {learned:?}");
         after = live.watch(WINDOW).await;
     }

@@ -2,25 +2,33 @@
 
 use std::time::Duration;
 
-use groupage::testkit::load::{ClosedConfig, OpenConfig, PreparedCalls, Report, closed, open};
+use groupage::testkit::load::{ClosedConfig, OpenConfig, PreparedCalls, Report, run_closed_loop, start_open_loop};
 use groupage::testkit::server::{Server, ServerConfig, ServerHandle};
 use groupage::testkit::{Route, ServerAddr};
 use serde_json::Value;
 
-use crate::setup::{TestProxy, learning, within};
+use crate::setup::{TestProxy, adaptive_spec, within_timeout};
 
 /// Starts a mock server and an adaptive proxy in front of it.
 pub(crate) async fn before(config: ServerConfig, spec: &Value) -> (TestProxy, ServerHandle) {
     let server = Server::start(config).await.unwrap();
-    (TestProxy::before(&server.url(), learning(spec)), server)
+    (TestProxy::start_in_front_of(&server.url(), adaptive_spec(spec)), server)
 }
 
 /// Runs a closed loop of clients, counted after a warm-up, and verifies every answer.
 pub(crate) async fn clients(proxy: &TestProxy, clients: usize, warm_up: Duration, duration: Duration) -> Report {
     let calls = PreparedCalls::new(Route::Predict, 1, 1);
     let target = ServerAddr::Tcp(proxy.address);
-    let report =
-        within(closed(ClosedConfig { target, calls, clients, duration, warm_up, think: None, fresh: false })).await;
+    let report = within_timeout(run_closed_loop(ClosedConfig {
+        target,
+        calls,
+        clients,
+        duration,
+        warm_up,
+        think: None,
+        fresh: false,
+    }))
+    .await;
     assert_eq!((report.wrong, report.unsent), (0, 0));
     report
 }
@@ -43,9 +51,13 @@ pub(crate) async fn middle<T: Ord>(
 
 /// Runs an open loop with `rate` calls per second and verifies every answer.
 pub(crate) async fn arrivals(proxy: &TestProxy, rate: f64, duration: Duration) -> Report {
-    let load =
-        open(OpenConfig::new(ServerAddr::Tcp(proxy.address), PreparedCalls::new(Route::Predict, 1, 1), rate, duration));
-    let report = within(load.finish()).await.unwrap();
+    let load = start_open_loop(OpenConfig::new(
+        ServerAddr::Tcp(proxy.address),
+        PreparedCalls::new(Route::Predict, 1, 1),
+        rate,
+        duration,
+    ));
+    let report = within_timeout(load.finish()).await.unwrap();
     assert_eq!((report.wrong, report.unsent), (0, 0));
     report
 }

@@ -10,7 +10,7 @@ use groupage::testkit::server::ServerConfig;
 use serde_json::json;
 
 use crate::load::{arrivals, before, clients, middle};
-use crate::setup::within;
+use crate::setup::within_timeout;
 use crate::{ms, quiet};
 
 const SLO: Duration = ms(100);
@@ -37,7 +37,7 @@ async fn calls_that_can_meet_the_slo_are_served_in_time_and_the_others_refused()
     assert!((few.refused + few.failed) * 20 <= few.served && few.p99() <= SLO.mul_f64(1.5), "{few:?}");
     // Capacity of the server: full batches one after the other, each of 52 ms plus the overhead on
     // this machine.
-    let learned = within(proxy.running.learned()).await.unwrap();
+    let learned = within_timeout(proxy.running.learned()).await.unwrap();
     let (_, cost) = learned.classes.first().unwrap();
     let full = ms(52).max(Duration::from_nanos(cost.batch_nanos + 32 * cost.item_nanos));
     let ceiling = 32.0 / full.as_secs_f64();

@@ -5,7 +5,7 @@ use groupage::testkit::server::ServerConfig;
 use serde_json::json;
 
 use crate::load::{before, middle};
-use crate::setup::within;
+use crate::setup::within_timeout;
 use crate::{ms, quiet};
 
 /// Three full batches at a server with three slots are answered after about one service time,
@@ -19,7 +19,7 @@ async fn three_full_batches_before_a_server_that_runs_three_take_about_one_servi
     // Four clients fill a batch. One after the other, three batches would take three service times.
     let report = middle(&proxy, 12, (ms(4000), ms(800)), Report::p50).await;
     assert_eq!(report.refused + report.failed, 0);
-    let learned = within(proxy.running.learned()).await;
+    let learned = within_timeout(proxy.running.learned()).await;
     assert!(report.p50() < service * 2, "{:?} {learned:?}", report.p50());
     assert!(server.stats().sizes.len() <= 5, "no batch above its limit");
 }

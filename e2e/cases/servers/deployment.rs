@@ -8,12 +8,12 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use serde_json::{Value, json};
 
-use super::super::kserve::{machine, run};
+use super::super::kserve::{machine_mounts, run_script};
 use super::claims::to_claims;
 use super::table::ServerSpec;
 use crate::TestError;
 use crate::test_namespace::TestNamespace;
-use crate::tools::root;
+use crate::tools::repository_root;
 
 /// Number of different calls.
 const CALLS: usize = 48;
@@ -94,11 +94,11 @@ impl DeployedServer {
         let mut deployed = Self { folder, calls: Vec::new() };
         std::fs::create_dir_all(&deployed.folder)?;
         for script in server.scripts {
-            run(&python, script, &deployed.folder)?;
+            run_script(&python, script, &deployed.folder)?;
         }
         deployed.calls = deployed.calls_of(server)?;
-        let scripts = root().join("e2e/python");
-        let (mounts, volumes) = machine(&python, &[venv, &scripts, &deployed.folder])?;
+        let scripts = repository_root().join("e2e/python");
+        let (mounts, volumes) = machine_mounts(&python, &[venv, &scripts, &deployed.folder])?;
         let (claims, volumes, context) = match security {
             PodSecurity::Plain => (String::new(), volumes, ""),
             PodSecurity::Restricted => {

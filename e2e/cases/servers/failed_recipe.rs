@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::deployment::{DeployedServer, PodSecurity};
 use super::{SERVICE, capture, table};
 use crate::CaseResult;
-use crate::cluster::until;
-use crate::installation::installed;
+use crate::cluster::retry_until;
+use crate::installation::ensure_installed;
 use crate::test_client::TestClient;
 use crate::test_namespace::TestNamespace;
 
@@ -19,16 +19,16 @@ const REMEDY: &str = "groupage.dev/recipe: None";
 /// `enable` fails, and `status`, `check` and an Event report the same cause and remedy. Meanwhile
 /// the old pod serves. With the remedy the port is captured in another way.
 pub(super) async fn a_recipe_that_fails_is_reported_with_its_way_back(space: &TestNamespace) -> CaseResult {
-    installed(space).await?;
+    ensure_installed(space).await?;
     let deployed = DeployedServer::apply(space, &table::LOOPBACK_REJECTING, "server", PodSecurity::Plain).await?;
     space.deployment_ready("server").await?;
     let caller = TestClient::start(space).await?;
-    caller.reaches(SERVICE, table::LOOPBACK_REJECTING.ready).await?;
-    let alone = caller.in_turn(SERVICE, &deployed.calls).await?;
+    caller.wait_until_reachable(SERVICE, table::LOOPBACK_REJECTING.ready).await?;
+    let alone = caller.call_sequentially(SERVICE, &deployed.calls).await?;
     let enable = ["enable", "deploy/server", "--timeout", "40s", "--namespace", &space.name];
     let why =
         space.cluster.groupage(&enable, "").await.err().ok_or("a server that does not start is no error")?.to_string();
-    until("an Event on the Deployment", EVENT_MAX, async || {
+    retry_until("an Event on the Deployment", EVENT_MAX, async || {
         let events = space.kubectl(&["events", "--for=deployment/server"]).await?;
         if events.contains("RecipeFailed") && events.contains(REMEDY) { Ok(()) } else { Err(events.into()) }
     })
@@ -40,7 +40,7 @@ pub(super) async fn a_recipe_that_fails_is_reported_with_its_way_back(space: &Te
             return Err(format!("no cause or no remedy in {text}").into());
         }
     }
-    let meanwhile = caller.in_turn(SERVICE, &deployed.calls).await?;
+    let meanwhile = caller.call_sequentially(SERVICE, &deployed.calls).await?;
     if alone.iter().zip(&meanwhile).any(|(alone, other)| alone.body != other.body) {
         return Err("the pod from before does not serve as before".into());
     }

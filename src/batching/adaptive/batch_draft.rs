@@ -77,13 +77,13 @@ impl BatchDraft<'_> {
     /// the route's limit, or half-way to the head's deadline.
     pub(super) fn hold(&self, until: Tick) -> Option<KeyDecision> {
         let now = self.view.ctx.now;
-        let until = until.min(now.after(self.hold_max())).min(Tick(now.0.saturating_add(self.view.room() / 2)));
+        let until = until.min(now.after(self.hold_max())).min(Tick(now.0.saturating_add(self.view.hold_max() / 2)));
         (until > now).then_some(KeyDecision::Hold(until))
     }
 
     /// Returns the cause of the batch if no limit or deadline cuts it short. `has_waited`: its line
     /// was held beside a free slot.
-    pub(super) const fn cause(&self, has_waited: bool) -> DispatchCause {
+    pub(super) const fn dispatch_cause(&self, has_waited: bool) -> DispatchCause {
         match (self.is_leading(), has_waited) {
             (true, _) => DispatchCause::Lead,
             (false, true) => DispatchCause::Delay,

@@ -6,7 +6,7 @@ use super::super::cost::CostModel;
 use super::super::plan::PlanDecision;
 use super::super::rng::SplitMix64;
 use super::super::tick::Tick;
-use super::exploration::{ExplorationBudget, in_time};
+use super::exploration::{ExplorationBudget, fits_slack};
 use super::fair_queueing;
 use super::models::ClassModel;
 use super::queue_view::QueueView;
@@ -43,9 +43,9 @@ pub(super) enum SizeDecision {
 
 impl Adaptive {
     /// Returns the size of the batch, or how long to wait for the next arrival.
-    pub(super) fn want(&mut self, line: &QueueView<'_>) -> SizeDecision {
+    pub(super) fn decide_size(&mut self, line: &QueueView<'_>) -> SizeDecision {
         let most = line.items.min(line.cap).max(1);
-        if line.ctx.missing.has(Feature::Cost) {
+        if line.ctx.missing.contains(Feature::Cost) {
             return SizeDecision::Send(most);
         }
         let rate = self.rate(line.key, line.ctx.now);
@@ -71,25 +71,29 @@ fn best_known(line: &QueueView<'_>, model: &ClassModel, rate: ArrivalRate, most:
     let cost = &model.cost;
     let mut until = None;
     let size = match &model.plan {
-        Some(plan) if line.items >= plan.sizes().saturating_mul(2) => {
+        Some(plan) if line.items >= plan.largest_size().saturating_mul(2) => {
             // A deep backlog: send the most efficient size, or everything if a larger size may be
             // better still.
-            if plan.best().saturating_mul(10) >= plan.sizes().saturating_mul(9) { most } else { plan.best() }
+            if plan.most_efficient_size().saturating_mul(10) >= plan.largest_size().saturating_mul(9) {
+                most
+            } else {
+                plan.most_efficient_size()
+            }
         }
         Some(plan) => match plan.at(rate.per_slot(model.slots.in_use()), line.items) {
             PlanDecision::Send(size) => size,
             PlanDecision::Wait { otherwise } => {
-                let newest = fair_queueing::newest(line.ctx, line.key).unwrap_or(line.head.arrived);
-                let patience = (cost.time(line.items) / 2).min(rate.gap().saturating_mul(2)).max(1000);
+                let newest = fair_queueing::newest_arrival(line.ctx, line.key).unwrap_or(line.head.arrived);
+                let patience = (cost.time(line.items) / 2).min(rate.mean_interval().saturating_mul(2)).max(1000);
                 let end = Tick(newest.0.saturating_add(patience));
-                let next = cost.late(cost.time((line.items + 1).min(line.cap)));
+                let next = cost.tail_time(cost.time((line.items + 1).min(line.cap)));
                 if line.ctx.now < end && line.slack(line.head) > next.saturating_mul(3) {
                     until = Some(end);
                 }
                 otherwise
             }
         },
-        None if cost.samples() > SAMPLES_MIN => most_efficient(cost, most),
+        None if cost.samples() > SAMPLES_MIN => most_efficient_size(cost, most),
         None => most,
     };
     let size = size.clamp(1, most);
@@ -109,42 +113,42 @@ fn draw_trial(
     draw: &mut SplitMix64,
 ) -> Option<u32> {
     let cost = &model.cost;
-    let starts = exploration.starts();
-    let later = !model.backlog && exploration.may(line.ctx.now);
-    let may = |round: &u32| starts || later && in_time(line, cost, *round);
-    let untried = |round: &u32| *round <= size && *round > size / 2 && cost.seen(*round) < TRY_UNTIL;
+    let starts = exploration.is_starting();
+    let later = !model.backlog && exploration.has_credit(line.ctx.now);
+    let may = |round: &u32| starts || later && fits_slack(line, cost, *round);
+    let untried = |round: &u32| *round <= size && *round > size / 2 && cost.sample_count(*round) < TRY_UNTIL;
     if let Some(round) = ROUND.iter().rev().find(|round| untried(round) && may(round))
-        && draw.chance(TRY_PERMILLE)
+        && draw.next_bool(TRY_PERMILLE)
     {
         return Some(*round);
     }
     // A backlog requests large sizes only, so a size below a knee that would end it might never be
     // observed, and the backlog would never drain.
-    let below = |round: &u32| *round <= size / 2 && *round > size / BELOW_PARTS && cost.seen(*round) == 0;
+    let below = |round: &u32| *round <= size / 2 && *round > size / BELOW_PARTS && cost.sample_count(*round) == 0;
     if line.items / 2 >= size
         && let Some(round) = ROUND.iter().rev().find(|round| below(round))
-        && draw.chance(BELOW_PERMILLE)
+        && draw.next_bool(BELOW_PERMILLE)
     {
         return Some(*round);
     }
     // Between two observed sizes the estimate may be far off: a size that is priced like a larger
     // neighbour would never be chosen, and so never observed.
-    let above = |round: &u32| *round > size && *round <= most.min(2 * size) && cost.seen(*round) == 0;
+    let above = |round: &u32| *round > size && *round <= most.min(2 * size) && cost.sample_count(*round) == 0;
     let round = ROUND.iter().rev().find(|round| above(round) && may(round))?;
-    draw.chance(ABOVE_PERMILLE).then_some(*round)
+    draw.next_bool(ABOVE_PERMILLE).then_some(*round)
 }
 
 /// Returns `size`, or past a knee a smaller observed size. The price per item is never much higher
 /// than at that size.
 fn best_seen(cost: &CostModel, size: u32) -> u32 {
-    let seen = ROUND.iter().copied().filter(|round| *round < size && cost.seen(*round) > 0);
+    let seen = ROUND.iter().copied().filter(|round| *round < size && cost.sample_count(*round) > 0);
     let better = seen.reduce(|best, round| if is_cheaper(cost, round, best) { round } else { best });
     better.filter(|round| time_times(cost, size, *round) > 11 * time_times(cost, *round, size) / 10).unwrap_or(size)
 }
 
 /// Returns the size up to `most` with the highest throughput, with a slight preference for larger
 /// ones.
-pub(super) fn most_efficient(cost: &CostModel, most: u32) -> u32 {
+pub(super) fn most_efficient_size(cost: &CostModel, most: u32) -> u32 {
     let worth = |items: u32| u128::from(items) * u128::from(2000 + items);
     let better =
         |one: u32, other: u32| worth(one) * u128::from(cost.time(other)) > worth(other) * u128::from(cost.time(one));

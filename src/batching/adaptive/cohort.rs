@@ -15,12 +15,12 @@ use std::time::Duration;
 use super::super::arrivals::EDGES;
 use super::super::batch::DispatchCause;
 use super::super::call::DeadlineSource;
-use super::super::math::float;
+use super::super::math::to_f64;
 use super::super::queue::QueuedCall;
 use super::super::stats::HoldReason;
 use super::super::tick::{Tick, nanos};
 use super::cohort_merge::{BACK, PRICE, PendingMerge};
-use super::deadline::fit;
+use super::deadline::max_items_within;
 use super::decision::{Action, DispatchKind, KeyDecision};
 use super::models::InFlight;
 use super::queue_view::{QueueView, slo_of};
@@ -38,7 +38,7 @@ impl Adaptive {
     /// Returns the decision for a line that waits for its other cohort, or begins to; `None` if it
     /// does neither. `hold_max` returns the time for which the line may still be held, `hold` a
     /// hold until an instant, cut to every bound.
-    pub(super) fn rejoin(
+    pub(super) fn decide_cohort(
         &mut self,
         line: &QueueView<'_>,
         leading: bool,
@@ -47,10 +47,11 @@ impl Adaptive {
     ) -> Option<KeyDecision> {
         let (key, items) = (line.key, line.items);
         if self.keys.get(&key)?.rejoin.open.is_none() {
-            if line.late(&self.models.get(&line.head.call.cost_class)?.cost).is_some() {
+            if line.late_head(&self.models.get(&line.head.call.cost_class)?.cost).is_some() {
                 return None;
             }
-            let open = self.apart(line, leading).filter(|open| Duration::from_nanos(open.span) <= hold_max())?;
+            let open =
+                self.find_merge(line, leading).filter(|open| Duration::from_nanos(open.return_nanos) <= hold_max())?;
             if !self.keys.get_mut(&key)?.rejoin.begin(open) {
                 return None;
             }
@@ -64,8 +65,8 @@ impl Adaptive {
             return Some(KeyDecision::NoSlot(None));
         }
         let now = line.ctx.now;
-        let gone = watched.arrivals.returns().present(now).map_or(0, |(gone, _)| gone);
-        let until = Tick(now.0.saturating_sub(gone).saturating_add(open.span));
+        let gone = watched.arrivals.returns().current_event(now).map_or(0, |(gone, _)| gone);
+        let until = Tick(now.0.saturating_sub(gone).saturating_add(open.return_nanos));
         if items < open.most.min(line.cap)
             && let Some(held) = hold(until)
         {
@@ -83,7 +84,7 @@ impl Adaptive {
     }
 
     /// Returns the merge to start, if one would serve more items in time from then on.
-    fn apart(&self, line: &QueueView<'_>, leading: bool) -> Option<PendingMerge> {
+    fn find_merge(&self, line: &QueueView<'_>, leading: bool) -> Option<PendingMerge> {
         let cost = &self.models.get(&line.head.call.cost_class)?.cost;
         let slo = nanos(slo_of(line.head)?);
         if self.slots() > 1 || line.ctx.queue.lines().nth(1).is_some() {
@@ -93,12 +94,12 @@ impl Adaptive {
         let returns = self.keys.get(&line.key)?.arrivals.returns();
         let (answered, items) = self.other_cohort(line, leading)?;
         // The cohort counts as returning if its items come back within a quarter of the SLO.
-        let back = |edge: u64| returns.caused(items, 0, edge);
+        let back = |edge: u64| returns.caused_arrivals(items, 0, edge);
         let edges = || EDGES.into_iter().take_while(|edge| *edge <= slo / 4);
         let come = edges().map(back).max().filter(|come| *come >= u64::from(items) * BACK * 100)?;
         let span = edges().find(|edge| back(*edge) * 100 >= come * ALMOST_ALL)?;
         let until = answered.0.saturating_add(span);
-        let most = fit(cost, slo.saturating_sub(span), line.cap);
+        let most = max_items_within(cost, slo.saturating_sub(span), line.cap);
         let all = line.items.saturating_add(items).min(most);
         let together = cost.time(all);
         let hold = until.saturating_sub(now.0);
@@ -107,17 +108,17 @@ impl Adaptive {
         if hold == 0
             || line.slack(line.head) / 2 <= hold
             || all <= line.items
-            || line.slack(line.head) >= hold.saturating_add(cost.late(together))
+            || line.slack(line.head) >= hold.saturating_add(cost.tail_time(together))
         {
             return None;
         }
         // Without a merge: the items that fit now, then the items of the rest that fit after them.
-        let first = fit(cost, line.slack(line.head).saturating_sub(line.wait), line.items);
+        let first = max_items_within(cost, line.slack(line.head).saturating_sub(line.wait), line.items);
         let alone = cost.time(first.max(1));
-        let second = fit(cost, slo.saturating_sub(alone), all.saturating_sub(first));
+        let second = max_items_within(cost, slo.saturating_sub(alone), all.saturating_sub(first));
         let lost = (line.items - first) + all.saturating_sub(first + second);
         let worth = u64::from(lost) * PRICE >= u64::from(line.items);
-        let rate = |items: u32, nanos: u64| f64::from(items) / float(nanos.max(1));
+        let rate = |items: u32, nanos: u64| f64::from(items) / to_f64(nanos.max(1));
         let in_turns = rate(first + second, alone.saturating_add(cost.time(second.max(1))));
         let faster = rate(all, together.saturating_add(span)) > FASTER * in_turns;
         let own =
@@ -125,7 +126,7 @@ impl Adaptive {
         if line.ctx.queue.line(line.key).any(own) {
             return None;
         }
-        (worth && faster).then_some(PendingMerge { span, paid: line.items, items: all, most })
+        (worth && faster).then_some(PendingMerge { return_nanos: span, paid: line.items, items: all, most })
     }
 
     /// Returns the instant at which the other cohort is answered, and its items. In a lead the
@@ -137,7 +138,7 @@ impl Adaptive {
             return Some((ahead.due, ahead.batch.items));
         }
         let now = line.ctx.now;
-        let (gone, items) = self.keys.get(&line.key)?.arrivals.returns().present(now)?;
+        let (gone, items) = self.keys.get(&line.key)?.arrivals.returns().current_event(now)?;
         Some((Tick(now.0.saturating_sub(gone)), items))
     }
 }

@@ -21,7 +21,7 @@ const DEARER_MAX: u64 = 64;
 pub(super) struct CohortMerge {
     credit: u64,
     /// Factor on the price. It doubles with each merge that failed.
-    dearer: u64,
+    price_factor: u64,
     pub(super) open: Option<PendingMerge>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct CohortMerge {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PendingMerge {
     /// Nanoseconds from the answer within which the other cohort returns.
-    pub(super) span: u64,
+    pub(super) return_nanos: u64,
     /// Held items that credit was spent on.
     pub(super) paid: u32,
     /// Expected items of both cohorts.
@@ -43,7 +43,7 @@ pub(super) struct PendingMerge {
 
 impl Default for CohortMerge {
     fn default() -> Self {
-        Self { credit: CREDIT_START, dearer: 1, open: None }
+        Self { credit: CREDIT_START, price_factor: 1, open: None }
     }
 }
 
@@ -71,7 +71,7 @@ impl CohortMerge {
     /// Ends a merge that failed: too few items returned, or they can no longer leave together.
     pub(super) fn end(&mut self) {
         if self.open.take().is_some() {
-            self.dearer = (self.dearer * 2).min(DEARER_MAX);
+            self.price_factor = (self.price_factor * 2).min(DEARER_MAX);
         }
     }
 
@@ -80,13 +80,13 @@ impl CohortMerge {
         self.credit = (self.credit + u64::from(items)).min(CREDIT_MAX);
         if self.open.is_some_and(|open| open.came(items)) {
             self.open = None;
-            self.dearer = 1;
+            self.price_factor = 1;
         }
         self.end();
     }
 
     fn price(&self, late: u32) -> u64 {
-        u64::from(late) * PRICE * self.dearer
+        u64::from(late) * PRICE * self.price_factor
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     fn open(items: u32, late: u32) -> PendingMerge {
-        PendingMerge { span: 1, paid: late, items, most: items }
+        PendingMerge { return_nanos: 1, paid: late, items, most: items }
     }
 
     #[test]
@@ -112,12 +112,12 @@ mod tests {
         let mut rejoin = CohortMerge::default();
         assert!(rejoin.begin(open(32, 16)) && rejoin.open.is_some());
         rejoin.sent(26);
-        assert!(rejoin.open.is_none() && rejoin.dearer == 1, "eight tenths arrived");
+        assert!(rejoin.open.is_none() && rejoin.price_factor == 1, "eight tenths arrived");
         for dearer in [2, 4, 8] {
             (0..100).for_each(|_| rejoin.sent(32));
             assert!(rejoin.begin(open(32, 1)));
             rejoin.sent(16);
-            assert_eq!(rejoin.dearer, dearer);
+            assert_eq!(rejoin.price_factor, dearer);
         }
     }
 

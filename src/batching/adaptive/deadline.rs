@@ -3,7 +3,7 @@
 
 use super::super::arrivals::ArrivalRate;
 use super::super::cost::CostModel;
-use super::super::math::float;
+use super::super::math::to_f64;
 use super::super::queue::QueuedCall;
 use super::super::rng::SplitMix64;
 use super::queue_view::QueueView;
@@ -33,23 +33,23 @@ pub(super) enum DeadlineChoice {
 }
 
 /// Reduces a batch of `want` items so that its head meets the deadline, or selects heads to shed.
-pub(super) fn choose(
+pub(super) fn adjust_to_deadlines(
     line: &QueueView<'_>,
     cost: &CostModel,
     rate: ArrivalRate,
     want: u32,
     draw: &mut SplitMix64,
 ) -> DeadlineChoice {
-    if cost.samples() == 0 || line.infeasible(cost) {
+    if cost.samples() == 0 || line.is_infeasible(cost) {
         return DeadlineChoice::First(want);
     }
-    let fits = fit(cost, slack(line, line.head), want);
+    let fits = max_items_within(cost, slack(line, line.head), want);
     if fits >= want {
         return DeadlineChoice::First(want);
     }
     let urgent = fits.max(1);
-    let doubtful = want >= 2 * urgent && cost.seen_from(2 * urgent) < DOUBT_UNTIL;
-    if doubtful && draw.chance(DOUBT_PERMILLE) {
+    let doubtful = want >= 2 * urgent && cost.sample_count_from(2 * urgent) < DOUBT_UNTIL;
+    if doubtful && draw.next_bool(DOUBT_PERMILLE) {
         return DeadlineChoice::First(2 * urgent);
     }
     // Other lines would pay for the additional execution, so a small batch is sent only from the
@@ -61,10 +61,10 @@ pub(super) fn choose(
     // after it.
     let rest = line.items.saturating_sub(urgent);
     let time = cost.time(urgent);
-    let more = u32::try_from(rate.over(time) / 1000).unwrap_or(u32::MAX);
+    let more = u32::try_from(rate.items_within(time) / 1000).unwrap_or(u32::MAX);
     let next = first_call_behind(line, urgent);
     let next_slack = next.map_or(u64::MAX, |queued| slack(line, queued).saturating_sub(time));
-    if rest == 0 || fit(cost, next_slack, rest.min(line.cap)) >= rest.saturating_add(more).min(line.cap) {
+    if rest == 0 || max_items_within(cost, next_slack, rest.min(line.cap)) >= rest.saturating_add(more).min(line.cap) {
         return DeadlineChoice::First(urgent);
     }
     // Do not shed on an estimate: the curve rules the larger size out without enough observations,
@@ -83,16 +83,16 @@ pub(super) fn choose(
 fn heads_to_shed(line: &QueueView<'_>, cost: &CostModel, urgent: u32, want: u32) -> usize {
     // A batch is worth its items, less the price of its upstream time and of the heads that were
     // shed.
-    let per_ms = |items: u32| f64::from(items) / (float(cost.time(items)) / 1e6);
+    let per_ms = |items: u32| f64::from(items) / (to_f64(cost.time(items)) / 1e6);
     let price = PRICE * per_ms(want).max(per_ms((want / 2).max(1))).max(per_ms((want / 4).max(1)));
-    let value = |items: u32| f64::from(items) - price * float(cost.time(items)) / 1e6;
+    let value = |items: u32| f64::from(items) - price * to_f64(cost.time(items)) / 1e6;
     let mut best = (value(urgent), 0);
     let mut left = line.items;
     let (mut heads, mut passed) = (0.0, 0);
     for queued in line.ctx.queue.line(line.key).take(LOOK_MAX) {
         if passed > 0 {
             let most = want.min(left);
-            let items = fit(cost, slack(line, queued), most);
+            let items = max_items_within(cost, slack(line, queued), most);
             if items > 0 && value(items) - HEAD * heads > best.0 + WIN {
                 best = (value(items) - HEAD * heads, passed);
             }
@@ -114,14 +114,14 @@ fn slack(line: &QueueView<'_>, queued: &QueuedCall) -> u64 {
 
 /// Returns the most items up to `most` that are answered within `slack`, tail included, found by
 /// bisection.
-pub(super) fn fit(cost: &CostModel, slack: u64, most: u32) -> u32 {
+pub(super) fn max_items_within(cost: &CostModel, slack: u64, most: u32) -> u32 {
     if slack == u64::MAX {
         return most;
     }
     let (mut low, mut high) = (0, most);
     while low < high {
         let middle = low + (high - low).div_ceil(2);
-        if cost.late(cost.time(middle)) <= slack {
+        if cost.tail_time(cost.time(middle)) <= slack {
             low = middle;
         } else {
             high = middle - 1;

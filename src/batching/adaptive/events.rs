@@ -12,7 +12,7 @@ use super::super::slots::{SampleUse, SlotFlight};
 use super::super::tick::{Tick, nanos};
 use super::decision::DispatchKind;
 use super::fair_queueing::{self, BatchWork};
-use super::models::{ClassModel, Dispatch, InFlight, evict_oldest, out};
+use super::models::{ClassModel, Dispatch, InFlight, evict_oldest, items_in_flight};
 use super::state::Adaptive;
 
 /// Minimum number of samples before the cost curve predicts the duration of a batch.
@@ -42,18 +42,18 @@ impl Adaptive {
         let watched = self.keys.entry(call.key).or_default();
         watched.used = self.uses;
         watched.class = Some(call.cost_class);
-        watched.arrivals.came(now, call.items, idle, self.mean_time);
+        watched.arrivals.on_arrival(now, call.items, idle, self.mean_time);
         // In pass-through many requests are in flight and nothing is held, so the peak is not
         // needed.
         if self.flights.len() <= FLIGHTS_MAX {
-            let out = out(&self.flights, call.key);
-            watched.arrivals.here(queued.saturating_add(u64::from(call.items)).saturating_add(out));
+            let out = items_in_flight(&self.flights, call.key);
+            watched.arrivals.record_present(queued.saturating_add(u64::from(call.items)).saturating_add(out));
         }
     }
 
     /// Records an arrival that is held by a limit of the policy. `wall`: the requests it allows.
     pub(in super::super) fn on_policy_hold(&mut self, now: Tick, class: CostClassId, wall: u32) {
-        self.learn_of(class);
+        self.ensure_model(class);
         if let Some(model) = self.models.get_mut(&class) {
             model.flow.on_policy_limit(now, wall);
         }
@@ -62,7 +62,7 @@ impl Adaptive {
     /// Records the dispatch of a batch. Returns the nanoseconds until it is expected back, or
     /// `None` if nothing is known of its cost.
     pub(in super::super) fn sent(&mut self, now: Tick, id: BatchId, batch: Dispatch) -> Option<u64> {
-        self.learn_of(batch.class);
+        self.ensure_model(batch.class);
         let earliest_due = self.earliest_due(batch.class);
         let partner = self.keys.get_mut(&batch.key).is_some_and(|watched| {
             watched.held = None;
@@ -71,17 +71,17 @@ impl Adaptive {
             watched.out > 1 || batch.left > 0
         });
         let model = self.models.get_mut(&batch.class)?;
-        let others = model.flow.flights();
+        let others = model.flow.in_flight();
         let wait = match batch.kind {
             DispatchKind::Batch | DispatchKind::Plain if !model.flow.is_open() => {
-                model.slots.wait(others, earliest_due, now)
+                model.slots.expected_wait(others, earliest_due, now)
             }
             _ => 0,
         };
         let alone = model.cost.predict_weighted(batch.items, batch.weight);
         let known = model.cost.samples() > 0;
         let due = Tick(now.0.saturating_add(wait).saturating_add(alone));
-        let flight = model.slots.sent(now, others);
+        let flight = model.slots.on_dispatch(now, others);
         let permit = match batch.kind {
             DispatchKind::Batch | DispatchKind::Plain => Permit::Share(batch.items),
             DispatchKind::Probe => Permit::Probe(batch.items),
@@ -92,14 +92,14 @@ impl Adaptive {
         let expected = if model.cost.samples() >= EXPECTED_SAMPLES { alone } else { 0 };
         let departure =
             Departure { items: batch.items, calls: batch.calls, alone: lonely, permit, queued: batch.queued, expected };
-        let mark = model.flow.on_send(now, &departure);
+        let mark = model.flow.on_dispatch(now, &departure);
         model.backlog = batch.left >= u64::from(batch.items.max(1)) && others + 1 >= model.slots.in_use();
         let trial = std::mem::take(&mut self.trial) && batch.kind == DispatchKind::Batch;
         let trial = trial || batch.asks || matches!(batch.kind, DispatchKind::Probe | DispatchKind::Pair);
         let born = model.born;
         self.sends += 1;
         let first_of = self.flights.is_empty().then_some(self.sends);
-        self.flights.insert(id, InFlight { flight, born, mark, due, alone, first_of, batch, trial });
+        self.flights.insert(id, InFlight { flight, born, mark, due, alone, sent_when_alone: first_of, batch, trial });
         known.then_some(due.0.saturating_sub(now.0))
     }
 
@@ -113,13 +113,15 @@ impl Adaptive {
         observed: &Observation,
         (queued, items_max): (u64, u32),
     ) -> bool {
-        let Some(InFlight { flight, born, mark, first_of, batch, trial, .. }) = self.flights.remove(&id) else {
+        let Some(InFlight { flight, born, mark, sent_when_alone: first_of, batch, trial, .. }) =
+            self.flights.remove(&id)
+        else {
             return false;
         };
         let had_server = first_of == Some(self.sends);
-        self.exploration.took(nanos(observed.duration), self.mean_time, trial);
-        let (items, missed) = batch.deadlines.missed(now);
-        self.exploration.ended(now, items, missed);
+        self.exploration.record_duration(nanos(observed.duration), self.mean_time, trial);
+        let (items, missed) = batch.deadlines.count_missed(now);
+        self.exploration.record_ended(now, items, missed);
         if let Some(watched) = self.keys.get_mut(&batch.key) {
             watched.out = watched.out.saturating_sub(1);
         }
@@ -172,7 +174,7 @@ impl Adaptive {
         let alone = model.cost.predict_weighted(batch.items, batch.weight);
         let sample = match batch.kind {
             DispatchKind::Batch | DispatchKind::Forward if limited.is_some() => {
-                model.slots.returned(now, flight, alone)
+                model.slots.on_completion(now, flight, alone)
             }
             _ if flight.is_alone() => SampleUse::Alone,
             _ => SampleUse::No,
@@ -195,11 +197,11 @@ impl Adaptive {
                 model.on_server_change();
                 self.changes += 1;
                 self.changed = Some(now);
-                self.exploration.changed();
+                self.exploration.restart();
             }
         }
         if let Some(watched) = self.keys.get_mut(&batch.key) {
-            watched.arrivals.answered(now, batch.items, self.mean_time);
+            watched.arrivals.on_completion(now, batch.items, self.mean_time);
         }
         changed
     }
@@ -207,10 +209,10 @@ impl Adaptive {
     /// Records a queued call that ended without an answer.
     pub(in super::super) fn expired(&mut self, now: Tick, queued: &QueuedCall) {
         if let Some(watched) = self.keys.get_mut(&queued.call.key) {
-            watched.arrivals.ended_early(queued.call.items);
+            watched.arrivals.on_expiry(queued.call.items);
         }
         let items = u64::from(queued.call.items);
-        self.exploration.ended(now, items, items);
+        self.exploration.record_ended(now, items, items);
     }
 
     /// Charges a dispatched call to the virtual clock of its flow. `batch` is the size of its batch
@@ -223,17 +225,17 @@ impl Adaptive {
         if let Some(ClassModel { cost, .. }) = self.models.get(&call.cost_class) {
             (work, time) = (fair_queueing::charge(cost, batch, call, share), cost.time(batch.items));
         }
-        self.clocks.charge(call.flow(), work, time, alone);
+        self.clocks.work_charge(call.flow(), work, time, alone);
     }
 
     /// Records a call that was queued. If its flow is one of several, work done for the others
     /// counts from now on.
     pub(in super::super) fn joined(&mut self, queue: &Queue, call: &Call) {
         if queue.flows() == 2 {
-            queue.flow_items().for_each(|(flow, _)| self.clocks.accompanied(flow));
+            queue.flow_items().for_each(|(flow, _)| self.clocks.on_contended(flow));
         }
         if queue.flows() > 1 && queue.held_by_flow(call.flow()) == u64::from(call.items) {
-            self.clocks.joined(call.flow());
+            self.clocks.on_backlogged(call.flow());
         }
     }
 }

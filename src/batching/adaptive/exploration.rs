@@ -64,12 +64,12 @@ impl Default for ExplorationBudget {
 
 impl ExplorationBudget {
     /// Returns `true` while the initial budget is not used up.
-    pub(super) fn starts(&self) -> bool {
+    pub(super) fn is_starting(&self) -> bool {
         self.start > 0
     }
 
     /// Returns `true` if there is credit for a trial and calls meet their deadlines.
-    pub(super) fn may(&self, now: Tick) -> bool {
+    pub(super) fn has_credit(&self, now: Tick) -> bool {
         let second = now.0 / 1_000_000_000;
         let recent = self.buckets.iter().filter(|bucket| second.saturating_sub(bucket.second) < 10);
         let (ended, missed) = recent.fold((0, 0), |sum, bucket| (sum.0 + bucket.ended, sum.1 + bucket.missed));
@@ -77,7 +77,7 @@ impl ExplorationBudget {
     }
 
     /// Records that items ended, `missed` of them after their deadline.
-    pub(super) fn ended(&mut self, now: Tick, items: u64, missed: u64) {
+    pub(super) fn record_ended(&mut self, now: Tick, items: u64, missed: u64) {
         let second = now.0 / 1_000_000_000;
         let index = usize::try_from(second % 11).unwrap_or(0);
         let bucket = &mut self.buckets[index];
@@ -90,7 +90,7 @@ impl ExplorationBudget {
 
     /// Records the duration of an execution; `mean` is the mean duration. A trial is charged, any
     /// other execution earns credit.
-    pub(super) fn took(&mut self, nanos: u64, mean: u64, trial: bool) {
+    pub(super) fn record_duration(&mut self, nanos: u64, mean: u64, trial: bool) {
         // An execution counts as ten mean executions at most: a stall is not caused by the trial.
         let milli = nanos.saturating_mul(1000).checked_div(mean).unwrap_or(1000).clamp(1, 10_000);
         if trial {
@@ -105,7 +105,7 @@ impl ExplorationBudget {
 
     /// Restores the initial budget, because the server was replaced and everything is learned
     /// again.
-    pub(super) fn changed(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.start = START;
     }
 
@@ -127,7 +127,7 @@ impl DeadlineSpread {
 
     /// Returns the number of items, and the number of them that an answer at this instant is late
     /// for. The deadlines are assumed to be spread evenly between the first and the last.
-    pub(super) fn missed(&self, now: Tick) -> (u64, u64) {
+    pub(super) fn count_missed(&self, now: Tick) -> (u64, u64) {
         let late = now.0.saturating_sub(self.first.0);
         let spread = self.last.0.saturating_sub(self.first.0);
         let missed = match () {
@@ -143,9 +143,9 @@ impl DeadlineSpread {
 
 /// Returns `true` if a batch of this size is answered in time for the line's head, even if its cost
 /// grows in proportion to its size from the largest known size on.
-pub(super) fn in_time(line: &QueueView<'_>, cost: &CostModel, size: u32) -> bool {
+pub(super) fn fits_slack(line: &QueueView<'_>, cost: &CostModel, size: u32) -> bool {
     let largest = cost.largest().max(1);
-    let known = u128::from(cost.late(cost.time(size.min(largest))));
+    let known = u128::from(cost.tail_time(cost.time(size.min(largest))));
     let scaled = known * u128::from(size.max(largest)) / u128::from(largest);
     u128::from(line.slack(line.head).saturating_sub(line.wait)) >= scaled
 }
@@ -160,9 +160,9 @@ mod tests {
     fn after_the_start_trials_have_a_fiftieth_of_the_time() {
         let (mut exploration, mut trials) = (ExplorationBudget::default(), 0_u64);
         for _ in 0..100_000 {
-            let trial = exploration.starts() || exploration.may(Tick::default());
+            let trial = exploration.is_starting() || exploration.has_credit(Tick::default());
             trials += u64::from(trial);
-            exploration.took(5 * MS, 5 * MS, trial);
+            exploration.record_duration(5 * MS, 5 * MS, trial);
         }
         assert!((1900..=2100).contains(&trials), "{trials} of 100000");
         assert_eq!(exploration.spent_nanos(), trials * 5 * MS);
@@ -171,21 +171,21 @@ mod tests {
     #[test]
     fn nothing_is_tried_while_more_than_one_in_a_hundred_is_late() {
         let mut exploration = ExplorationBudget::default();
-        (0..1000).for_each(|_| exploration.took(5 * MS, 5 * MS, false));
+        (0..1000).for_each(|_| exploration.record_duration(5 * MS, 5 * MS, false));
         let at = |seconds: u64| Tick::from_millis(seconds * 1000);
-        exploration.ended(at(1), 200, 2);
-        assert!(exploration.may(at(1)));
-        exploration.ended(at(2), 0, 1);
-        assert!(!exploration.may(at(2)) && !exploration.may(at(10)));
-        assert!(exploration.may(at(12)), "ten seconds later it is forgotten");
+        exploration.record_ended(at(1), 200, 2);
+        assert!(exploration.has_credit(at(1)));
+        exploration.record_ended(at(2), 0, 1);
+        assert!(!exploration.has_credit(at(2)) && !exploration.has_credit(at(10)));
+        assert!(exploration.has_credit(at(12)), "ten seconds later it is forgotten");
     }
 
     #[test]
     fn late_items_are_counted_between_the_first_and_the_last_deadline() {
         let mut deadlines = DeadlineSpread::default();
         [10, 30, 20, 40].into_iter().for_each(|at| deadlines.add(2, Tick(at)));
-        let missed = |at| deadlines.missed(Tick(at));
+        let missed = |at| deadlines.count_missed(Tick(at));
         assert_eq!((missed(10), missed(25), missed(41)), ((8, 0), (8, 4), (8, 8)));
-        assert_eq!(DeadlineSpread::default().missed(Tick(5)), (0, 0));
+        assert_eq!(DeadlineSpread::default().count_missed(Tick(5)), (0, 0));
     }
 }

@@ -36,9 +36,9 @@ const LOOK_MAX: usize = 1024;
 #[derive(Debug, Clone, Default)]
 pub(super) struct VirtualClocks {
     /// Work divided by weight, in nanoseconds. A flow without an entry is at `now`.
-    shown: BTreeMap<FairFlow, u64>,
+    finish_tags: BTreeMap<FairFlow, u64>,
     /// Virtual time: the largest start tag that was served.
-    now: u64,
+    virtual_time: u64,
     /// Decaying maximum of the batch times, in nanoseconds.
     largest: u64,
 }
@@ -50,7 +50,7 @@ pub(super) struct FlowTurn {
     /// Start tag, in virtual time.
     pub(super) start: u64,
     /// Position of the call in the line.
-    pub(super) at: (Tick, CallId),
+    pub(super) position: (Tick, CallId),
     pub(super) flow: FairFlow,
 }
 
@@ -73,13 +73,13 @@ pub(super) struct TurnHeap(Vec<Reverse<FlowTurn>>);
 impl VirtualClocks {
     /// Returns `true` if no flow has a clock, so that no flow is ahead of its share or behind it.
     pub(super) fn is_empty(&self) -> bool {
-        self.shown.is_empty()
+        self.finish_tags.is_empty()
     }
 
     /// Returns the start tag of a flow's next call, in virtual time.
-    pub(super) fn start(&self, flow: FairFlow) -> u64 {
-        let behind = self.now.saturating_sub(BEHIND_MAX * self.largest);
-        self.shown.get(&flow).map_or(self.now, |shown| (*shown).max(behind))
+    pub(super) fn start_tag(&self, flow: FairFlow) -> u64 {
+        let behind = self.virtual_time.saturating_sub(BEHIND_MAX * self.largest);
+        self.finish_tags.get(&flow).map_or(self.virtual_time, |shown| (*shown).max(behind))
     }
 
     pub(super) fn largest(&self) -> u64 {
@@ -88,53 +88,53 @@ impl VirtualClocks {
 
     /// Records that a flow has calls again. Its clock is raised to virtual time, so idleness earns
     /// no credit, and it is kept, so that work done for other flows counts from now on.
-    pub(super) fn joined(&mut self, flow: FairFlow) {
-        let start = self.start(flow).max(self.now);
-        self.show(flow, start);
+    pub(super) fn on_backlogged(&mut self, flow: FairFlow) {
+        let start = self.start_tag(flow).max(self.virtual_time);
+        self.set_clock(flow, start);
     }
 
     /// Records that a flow is no longer the only one queued. It gets a clock, so that work done for
     /// other flows counts from now on.
-    pub(super) fn accompanied(&mut self, flow: FairFlow) {
-        if !self.shown.contains_key(&flow) {
-            self.show(flow, self.now);
+    pub(super) fn on_contended(&mut self, flow: FairFlow) {
+        if !self.finish_tags.contains_key(&flow) {
+            self.set_clock(flow, self.virtual_time);
         }
     }
 
     /// Charges a flow for work, already divided by its weight, in a batch that takes `batch`
     /// nanoseconds. `alone`: no other flow was queued, so the flow keeps no debt.
-    pub(super) fn charge(&mut self, flow: FairFlow, work: u64, batch: u64, alone: bool) {
-        let start = self.start(flow);
-        self.now = self.now.max(start);
+    pub(super) fn work_charge(&mut self, flow: FairFlow, work: u64, batch: u64, alone: bool) {
+        let start = self.start_tag(flow);
+        self.virtual_time = self.virtual_time.max(start);
         self.largest = batch.max(self.largest - self.largest / LARGEST_PARTS);
         if alone {
-            self.shown.remove(&flow);
+            self.finish_tags.remove(&flow);
         } else {
-            self.show(flow, start.saturating_add(work));
+            self.set_clock(flow, start.saturating_add(work));
         }
     }
 
-    fn show(&mut self, flow: FairFlow, at: u64) {
-        self.shown.insert(flow, at);
-        if self.shown.len() > CLOCKS_MAX {
-            let now = self.now;
-            self.shown.retain(|_, shown| *shown > now);
-            if self.shown.len() > CLOCKS_MAX
-                && let Some(earliest) = self.shown.iter().min_by_key(|(_, shown)| **shown).map(|(flow, _)| *flow)
+    fn set_clock(&mut self, flow: FairFlow, at: u64) {
+        self.finish_tags.insert(flow, at);
+        if self.finish_tags.len() > CLOCKS_MAX {
+            let now = self.virtual_time;
+            self.finish_tags.retain(|_, shown| *shown > now);
+            if self.finish_tags.len() > CLOCKS_MAX
+                && let Some(earliest) = self.finish_tags.iter().min_by_key(|(_, shown)| **shown).map(|(flow, _)| *flow)
             {
-                self.shown.remove(&earliest);
+                self.finish_tags.remove(&earliest);
             }
         }
     }
 
     /// Returns the first turn of a line.
-    pub(super) fn first(&self, ctx: DecisionContext<'_>, key: KeyId) -> Option<FlowTurn> {
-        ctx.queue.flow_queues(key).take(FLOWS_MAX).filter_map(|(flow, line)| self.turn(ctx, flow, line)).min()
+    pub(super) fn first_turn(&self, ctx: DecisionContext<'_>, key: KeyId) -> Option<FlowTurn> {
+        ctx.queue.flow_queues(key).take(FLOWS_MAX).filter_map(|(flow, line)| self.turn_of(ctx, flow, line)).min()
     }
 
-    fn turn(&self, ctx: DecisionContext<'_>, flow: FairFlow, line: &FlowQueue) -> Option<FlowTurn> {
+    fn turn_of(&self, ctx: DecisionContext<'_>, flow: FairFlow, line: &FlowQueue) -> Option<FlowTurn> {
         let at = line.calls.first()?;
-        Some(FlowTurn { rank: rank(ctx, flow, at.1), start: self.start(flow), at, flow })
+        Some(FlowTurn { rank: rank(ctx, flow, at.1), start: self.start_tag(flow), position: at, flow })
     }
 }
 
@@ -167,7 +167,7 @@ pub(super) fn is_filler(ctx: DecisionContext<'_>, queued: &QueuedCall) -> bool {
 
 /// Returns the number of items of a line that determine the batch size. Fillers do not count,
 /// because they join a batch that leaves without them, unless the line has no other calls.
-pub(super) fn counted(ctx: DecisionContext<'_>, key: KeyId) -> u32 {
+pub(super) fn sizing_items(ctx: DecisionContext<'_>, key: KeyId) -> u32 {
     let queue: &Queue = ctx.queue;
     let all = u32::try_from(queue.load_of_key(key).items).unwrap_or(u32::MAX);
     if !ctx.limits.has_fillers() || !queue.is_mixed(key) {
@@ -188,7 +188,7 @@ pub(super) fn counted(ctx: DecisionContext<'_>, key: KeyId) -> u32 {
 }
 
 /// Returns the arrival time of the last call of a line, fillers excluded.
-pub(super) fn newest(ctx: DecisionContext<'_>, key: KeyId) -> Option<Tick> {
+pub(super) fn newest_arrival(ctx: DecisionContext<'_>, key: KeyId) -> Option<Tick> {
     if !ctx.limits.has_fillers() || !ctx.queue.is_mixed(key) {
         return ctx.queue.newest(key);
     }
@@ -200,7 +200,7 @@ pub(super) fn newest(ctx: DecisionContext<'_>, key: KeyId) -> Option<Tick> {
 /// Chooses the calls to send together, up to `want` items, in fair order. A call that would be late
 /// in such a batch is skipped. A call that does not fit ends the batch, because the turn is its
 /// own. Fillers take the room that is left.
-pub(super) fn choose(
+pub(super) fn choose_fair(
     line: &QueueView<'_>,
     cost: &CostModel,
     clocks: &VirtualClocks,
@@ -209,21 +209,21 @@ pub(super) fn choose(
     chosen: &mut Vec<CallId>,
 ) {
     let QueueView { ctx, key, .. } = *line;
-    let needs = if cost.samples() == 0 || line.infeasible(cost) {
+    let needs = if cost.samples() == 0 || line.is_infeasible(cost) {
         0
     } else {
-        line.wait.saturating_add(cost.late(cost.time(want)))
+        line.wait.saturating_add(cost.tail_time(cost.time(want)))
     };
     let held = ctx.queue.load_of_key(key);
     // The weight of the batch is known only once it is chosen. Until then the line's average weight
     // per item is used.
     let size = BatchWork { items: want, weight: held.weight / held.items.max(1) * u64::from(want) };
-    let mut turns = turns(ctx, key, clocks, room);
+    let mut turns = turn_heap(ctx, key, clocks, room);
     chosen.clear();
     let (mut items, mut full) = (0_u32, false);
     for _ in 0..LOOK_MAX {
         let Some(Reverse(turn)) = turns.pop() else { break };
-        let Some(queued) = ctx.queue.get(turn.at.1) else { continue };
+        let Some(queued) = ctx.queue.get(turn.position.1) else { continue };
         let own = queued.call.items;
         let mut start = turn.start;
         if line.slack(queued) >= needs {
@@ -238,7 +238,7 @@ pub(super) fn choose(
             if queued.call.alone || items >= want {
                 break;
             }
-            start = start.saturating_add(charge(cost, size, &queued.call, ctx.limits.share(&queued.call)));
+            start = start.saturating_add(charge(cost, size, &queued.call, ctx.limits.fair_weight(&queued.call)));
         }
         turns.extend(turn.next(ctx, key, start));
     }
@@ -261,17 +261,17 @@ pub(super) fn list_candidates(
     let QueueView { ctx, key, .. } = *line;
     let held = ctx.queue.load_of_key(key);
     let size = BatchWork { items: line.cap, weight: held.weight / held.items.max(1) * u64::from(line.cap) };
-    let mut turns = turns(ctx, key, clocks, room);
+    let mut turns = turn_heap(ctx, key, clocks, room);
     let (mut listed, mut count, mut first) = (Vec::new(), 0_u32, None);
     while listed.len() < LOOK_MAX && count < items {
         let Some(Reverse(turn)) = turns.pop() else { break };
-        let Some(queued) = ctx.queue.get(turn.at.1) else { continue };
+        let Some(queued) = ctx.queue.get(turn.position.1) else { continue };
         if *first.get_or_insert(turn.rank) != turn.rank {
             break;
         }
         listed.push(queued.call.id);
         count = count.saturating_add(queued.call.items);
-        let work = charge(cost, size, &queued.call, ctx.limits.share(&queued.call));
+        let work = charge(cost, size, &queued.call, ctx.limits.fair_weight(&queued.call));
         turns.extend(turn.next(ctx, key, turn.start.saturating_add(work)));
     }
     room.0 = turns.into_vec();
@@ -279,7 +279,7 @@ pub(super) fn list_candidates(
 }
 
 /// Returns a heap with the first turn of each flow of a line.
-fn turns(
+fn turn_heap(
     ctx: DecisionContext<'_>,
     key: KeyId,
     clocks: &VirtualClocks,
@@ -288,7 +288,7 @@ fn turns(
     let mut turns = BinaryHeap::from(std::mem::take(&mut room.0));
     turns.clear();
     let flows = ctx.queue.flow_queues(key).take(FLOWS_MAX);
-    turns.extend(flows.filter_map(|(flow, line)| clocks.turn(ctx, flow, line)).map(Reverse));
+    turns.extend(flows.filter_map(|(flow, line)| clocks.turn_of(ctx, flow, line)).map(Reverse));
     turns
 }
 
@@ -297,8 +297,8 @@ fn turns(
 impl FlowTurn {
     /// Returns the turn of the flow's next call in the line, with start tag `start`.
     fn next(self, ctx: DecisionContext<'_>, key: KeyId, start: u64) -> Option<Reverse<Self>> {
-        let at = ctx.queue.flow_next(key, self.flow, self.at)?;
-        Some(Reverse(Self { rank: rank(ctx, self.flow, at.1), start, at, flow: self.flow }))
+        let at = ctx.queue.flow_next(key, self.flow, self.position)?;
+        Some(Reverse(Self { rank: rank(ctx, self.flow, at.1), start, position: at, flow: self.flow }))
     }
 }
 
@@ -329,34 +329,34 @@ mod tests {
         let mut clocks = VirtualClocks::default();
         let (busy, fresh) = (flow(1), flow(2));
         for _ in 0..10 {
-            clocks.charge(busy, 100, 100, false);
+            clocks.work_charge(busy, 100, 100, false);
         }
-        assert_eq!((clocks.start(busy), clocks.start(fresh)), (1000, 900));
-        clocks.charge(busy, 100, 100, true);
-        assert_eq!((clocks.start(busy), clocks.start(fresh)), (1000, 1000));
+        assert_eq!((clocks.start_tag(busy), clocks.start_tag(fresh)), (1000, 900));
+        clocks.work_charge(busy, 100, 100, true);
+        assert_eq!((clocks.start_tag(busy), clocks.start_tag(fresh)), (1000, 1000));
     }
 
     #[test]
     fn waiting_flow_lags_at_most_two_batches() {
         let mut clocks = VirtualClocks::default();
         let (served, waits) = (flow(1), flow(2));
-        clocks.accompanied(served);
-        clocks.joined(waits);
-        clocks.charge(served, 100, 100, false);
-        clocks.charge(served, 100, 100, false);
-        assert_eq!((clocks.start(served), clocks.start(waits)), (200, 0));
+        clocks.on_contended(served);
+        clocks.on_backlogged(waits);
+        clocks.work_charge(served, 100, 100, false);
+        clocks.work_charge(served, 100, 100, false);
+        assert_eq!((clocks.start_tag(served), clocks.start_tag(waits)), (200, 0));
         for _ in 0..8 {
-            clocks.charge(served, 100, 100, false);
+            clocks.work_charge(served, 100, 100, false);
         }
-        assert_eq!((clocks.start(served), clocks.start(waits)), (1000, 700));
+        assert_eq!((clocks.start_tag(served), clocks.start_tag(waits)), (1000, 700));
     }
 
     #[test]
     fn clocks_are_bounded() {
         let mut clocks = VirtualClocks::default();
         for tenant in 0..10_000 {
-            clocks.charge(flow(tenant), 1 + tenant % 7, 7, false);
+            clocks.work_charge(flow(tenant), 1 + tenant % 7, 7, false);
         }
-        assert!(clocks.shown.len() <= CLOCKS_MAX);
+        assert!(clocks.finish_tags.len() <= CLOCKS_MAX);
     }
 }

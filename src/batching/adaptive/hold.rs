@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use super::super::arrivals::{ArrivalProfile, ArrivalRate, EDGES};
 use super::super::cost::CostModel;
-use super::super::math::{float, whole};
+use super::super::math::{round_to_u64, to_f64};
 use super::super::tick::{Tick, nanos};
-use super::deadline::fit;
-use super::models::{KeyModel, out};
+use super::deadline::max_items_within;
+use super::models::{KeyModel, items_in_flight};
 use super::queue_view::QueueView;
 use super::state::Adaptive;
 
@@ -61,7 +61,7 @@ impl Adaptive {
     /// Returns the duration of the hold that pays most, in nanoseconds; 0 if none pays. In a lead
     /// the completion at which the profile starts is still to come. `hold_max` returns the time for
     /// which the line may still be held.
-    pub(super) fn gather(&self, line: &QueueView<'_>, leading: bool, hold_max: impl Fn() -> Duration) -> u64 {
+    pub(super) fn hold_duration(&self, line: &QueueView<'_>, leading: bool, hold_max: impl Fn() -> Duration) -> u64 {
         let (Some(model), Some(watched)) = (self.models.get(&line.head.call.cost_class), self.keys.get(&line.key))
         else {
             return 0;
@@ -76,7 +76,8 @@ impl Adaptive {
         let slack = line.slack(line.head);
         // A hold is no longer than the execution, a quarter of the budget, and what the head's
         // slack leaves.
-        let room = alone.min(line.budget().unwrap_or(u64::MAX) / 4).min(slack.saturating_sub(cost.late(alone)));
+        let room =
+            alone.min(line.time_budget().unwrap_or(u64::MAX) / 4).min(slack.saturating_sub(cost.tail_time(alone)));
         if room <= ROOM_MIN {
             return 0;
         }
@@ -88,12 +89,12 @@ impl Adaptive {
         let comparison = HoldComparison {
             cost,
             rate,
-            price: float(rate.over(self.mean_time)) / 1000.0,
+            price: to_f64(rate.items_within(self.mean_time)) / 1000.0,
             queued,
             cap,
             alone,
             slack,
-            budget: line.budget(),
+            budget: line.time_budget(),
         };
         self.most_gainful_hold(&comparison, watched, now, leading, room)
     }
@@ -116,8 +117,11 @@ impl Adaptive {
         let sources = match ahead {
             Some(sent) => [Some((arrivals.returns(), -nanos_until(sent.due.0, now.0), sent.batch.items)), None],
             None => [
-                arrivals.returns().present(now).map(|(gone, items)| (arrivals.returns(), to_signed(gone), items)),
-                arrivals.fan_outs().present(now).map(|(gone, items)| (arrivals.fan_outs(), to_signed(gone), items)),
+                arrivals.returns().current_event(now).map(|(gone, items)| (arrivals.returns(), to_signed(gone), items)),
+                arrivals
+                    .fan_outs()
+                    .current_event(now)
+                    .map(|(gone, items)| (arrivals.fan_outs(), to_signed(gone), items)),
             ],
         };
         for (profile, gone, items) in sources.into_iter().flatten() {
@@ -144,16 +148,16 @@ impl Adaptive {
     fn closed_loop_hold(&self, line: &QueueView<'_>, watched: &KeyModel, leading: bool, room: u64) -> Option<u64> {
         let cost = &self.models.get(&line.head.call.cost_class)?.cost;
         let (now, slack, arrivals) = (line.ctx.now, line.slack(line.head), &watched.arrivals);
-        let here = u64::from(line.items).saturating_add(out(&self.flights, line.key));
-        let away = arrivals.away(here, self.mean_time)?;
+        let here = u64::from(line.items).saturating_add(items_in_flight(&self.flights, line.key));
+        let away = arrivals.absent_items(here, self.mean_time)?;
         // An item that misses this batch leaves with the clients that the batch brings back.
         let next = u32::try_from(away).unwrap_or(line.cap).saturating_add(line.items).min(line.cap);
-        let apart = cost.time(line.items).saturating_add(cost.late(cost.time(next)));
-        if line.budget().is_some_and(|budget| apart > budget) {
+        let apart = cost.time(line.items).saturating_add(cost.tail_time(cost.time(next)));
+        if line.time_budget().is_some_and(|budget| apart > budget) {
             return None;
         }
-        let away = float(away);
-        let (gone, _) = arrivals.returns().present(now)?;
+        let away = to_f64(away);
+        let (gone, _) = arrivals.returns().current_event(now)?;
         // Nanoseconds until the batch in flight ends, and the items it brings back.
         let own = self.flights.values().filter(|sent| leading && sent.batch.key == line.key);
         let ahead = own.min_by_key(|sent| sent.due);
@@ -163,8 +167,8 @@ impl Adaptive {
         // still to come.
         let answered = |hold: u64, items: f64| {
             let turn = ahead.map_or(gone.saturating_add(hold), |(ahead, _)| hold.saturating_sub(ahead));
-            let items = items.min(f64::from(fit(cost, slack.saturating_sub(hold), line.cap)));
-            items / float(turn.saturating_add(cost.time(whole(items).try_into().unwrap_or(line.cap))))
+            let items = items.min(f64::from(max_items_within(cost, slack.saturating_sub(hold), line.cap)));
+            items / to_f64(turn.saturating_add(cost.time(round_to_u64(items).try_into().unwrap_or(line.cap))))
         };
         let count = f64::from(line.items);
         let mut best = (answered(0, count) * (1.0 + RATE_MIN), 0);
@@ -174,8 +178,9 @@ impl Adaptive {
             None => edge.checked_sub(gone),
         });
         for hold in ends.filter(|hold| (SOON + 1..=room).contains(hold)) {
-            let stragglers = away * returns.back(gone, gone.saturating_add(hold));
-            let next = ahead.map_or(0.0, |(ahead, items)| items * returns.back(0, hold.saturating_sub(ahead)));
+            let stragglers = away * returns.return_probability(gone, gone.saturating_add(hold));
+            let next =
+                ahead.map_or(0.0, |(ahead, items)| items * returns.return_probability(0, hold.saturating_sub(ahead)));
             if stragglers + next < PROMISED_MIN {
                 continue;
             }
@@ -201,7 +206,7 @@ impl HoldComparison<'_> {
         if items < 0.5 {
             0.0
         } else {
-            ms(self.cost.time(whole(items).min(u64::from(self.cap)).max(1).try_into().unwrap_or(self.cap)))
+            ms(self.cost.time(round_to_u64(items).min(u64::from(self.cap)).max(1).try_into().unwrap_or(self.cap)))
         }
     }
 
@@ -211,22 +216,23 @@ impl HoldComparison<'_> {
     fn gain(&self, profile: &ArrivalProfile, gone: i64, items: u32, hold: u64) -> Option<f64> {
         let from = u64::try_from(gone).unwrap_or(0);
         let to = u64::try_from(gone.saturating_add(to_signed(hold))).unwrap_or(0);
-        let caused = float(profile.caused(items, from, to)) / 1000.0;
-        let usual = float(self.rate.over(hold)) / 1000.0;
+        let caused = to_f64(profile.caused_arrivals(items, from, to)) / 1000.0;
+        let usual = to_f64(self.rate.items_within(hold)) / 1000.0;
         if caused < PROMISED_MIN.max(2.0 * usual) {
             return None;
         }
         // A call is never held past the start time that its batch needs to meet the deadline.
-        let most = fit(self.cost, self.slack.saturating_sub(hold), self.cap);
+        let most = max_items_within(self.cost, self.slack.saturating_sub(hold), self.cap);
         let company = (caused + usual).min(f64::from(most.saturating_sub(self.queued)));
         if company < PROMISED_MIN {
             return None;
         }
         let (count, alone_ms) = (f64::from(self.queued), ms(self.alone));
         let together = self.time(count + company);
-        let during = float(profile.expected(self.rate, to, to.saturating_add(whole(together * 1e6)))) / 1000.0;
+        let during =
+            to_f64(profile.expected_arrivals(self.rate, to, to.saturating_add(round_to_u64(together * 1e6)))) / 1000.0;
         let (split, later) = (self.time(company + during), self.time(during));
-        let apart = self.alone.saturating_add(self.cost.late(whole(split * 1e6)));
+        let apart = self.alone.saturating_add(self.cost.tail_time(round_to_u64(split * 1e6)));
         let lost = self.budget.filter(|budget| apart > *budget).map_or(0.0, |budget| LOST * company * ms(budget));
         let hold_ms = ms(hold);
         // Delay if the queued items leave now and the others in a batch of their own, less the
@@ -241,7 +247,7 @@ impl HoldComparison<'_> {
 }
 
 fn ms(nanos: u64) -> f64 {
-    float(nanos) / 1e6
+    to_f64(nanos) / 1e6
 }
 
 fn to_signed(nanos: u64) -> i64 {

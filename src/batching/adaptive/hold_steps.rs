@@ -19,10 +19,10 @@ impl Adaptive {
     pub(super) fn await_cohort(&mut self, draft: &BatchDraft<'_>) -> ControlFlow<KeyDecision> {
         let QueueView { ctx, head, .. } = draft.view;
         let may_gather = !draft.is_testing() && !draft.is_mixed && !draft.weights_matter;
-        if !may_gather || ctx.missing.has(Feature::Gather) || slo_of(head).is_none() {
+        if !may_gather || ctx.missing.contains(Feature::Gather) || slo_of(head).is_none() {
             return ControlFlow::Continue(());
         }
-        match self.rejoin(&draft.view, draft.is_leading(), || draft.hold_max(), |until| draft.hold(until)) {
+        match self.decide_cohort(&draft.view, draft.is_leading(), || draft.hold_max(), |until| draft.hold(until)) {
             Some(decision) => ControlFlow::Break(decision),
             None => ControlFlow::Continue(()),
         }
@@ -31,7 +31,7 @@ impl Adaptive {
     /// Expires a head that would be answered too late even alone.
     pub(super) fn expire_late_head(&self, draft: &BatchDraft<'_>) -> ControlFlow<KeyDecision> {
         let model = model_of(&self.models, draft.class_id())?;
-        match draft.view.late(&model.cost) {
+        match draft.view.late_head(&model.cost) {
             Some(late) => ControlFlow::Break(KeyDecision::expire_late(late)),
             None => ControlFlow::Continue(()),
         }
@@ -40,10 +40,10 @@ impl Adaptive {
     /// Holds the line for arrivals that the profiles predict, before the last slot is taken.
     pub(super) fn hold_for_arrivals(&mut self, draft: &BatchDraft<'_>) -> ControlFlow<KeyDecision> {
         let ctx = draft.view.ctx;
-        if draft.is_testing() || draft.in_flight + 1 < draft.slots || ctx.missing.has(Feature::Gather) {
+        if draft.is_testing() || draft.in_flight + 1 < draft.slots || ctx.missing.contains(Feature::Gather) {
             return ControlFlow::Continue(());
         }
-        let gain = self.gather(&draft.view, draft.is_leading(), || draft.hold_max());
+        let gain = self.hold_duration(&draft.view, draft.is_leading(), || draft.hold_max());
         if gain == 0 {
             return ControlFlow::Continue(());
         }

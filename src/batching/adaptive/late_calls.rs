@@ -11,7 +11,7 @@ use super::state::Adaptive;
 impl Adaptive {
     /// Records that a call missed its SLO and stays queued.
     pub(in super::super) fn on_deferral(&mut self, now: Tick, items: u32) {
-        self.exploration.ended(now, u64::from(items), u64::from(items));
+        self.exploration.record_ended(now, u64::from(items), u64::from(items));
     }
 
     /// Returns `true` if the current decision has further steps.

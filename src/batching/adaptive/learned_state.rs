@@ -29,7 +29,7 @@ impl Adaptive {
 
     /// Returns the measure that approximates the server's memory use: the one that determines the
     /// cost, or the larger one while weights are not known to matter.
-    pub(in super::super) fn memory(&self, class: CostClassId) -> SizeMeasure {
+    pub(in super::super) fn memory_measure(&self, class: CostClassId) -> SizeMeasure {
         let ragged = self.models.get(&class).is_some_and(|model| model.cost.base_kind() == CostMeasure::Ragged);
         if ragged { SizeMeasure::Weight } else { SizeMeasure::PaddedWeight }
     }
@@ -41,28 +41,28 @@ impl Adaptive {
         let weight = Weight { sum: extent.sum, max: extent.heaviest };
         let alone =
             if cost.weights_matter() { cost.predict_weighted(extent.items, weight) } else { cost.time(extent.items) };
-        Some(cost.late(alone))
+        Some(cost.tail_time(alone))
     }
 
     /// Returns the 98th percentile of the time of a lone item with nothing else in flight, or
     /// `None` if no measurement supports a value.
     pub(in super::super) fn lone(&self, class: CostClassId) -> Option<Duration> {
         let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
-        model.lone_nanos().map(|lone| Duration::from_nanos(model.cost.late(lone)))
+        model.lone_nanos().map(|lone| Duration::from_nanos(model.cost.tail_time(lone)))
     }
 
     /// Returns the 98th percentile of the time of a lone item by the cost curve, as the decisions
     /// on a line use it.
     pub(in super::super) fn predicted_lone_tail(&self, class: CostClassId) -> Option<Duration> {
         let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
-        Some(Duration::from_nanos(model.cost.late(model.cost.time(1))))
+        Some(Duration::from_nanos(model.cost.tail_time(model.cost.time(1))))
     }
 
     /// Returns the nanoseconds that a batch sent now is expected to wait upstream.
     pub(in super::super) fn wait(&self, now: Tick, class: CostClassId) -> u64 {
         self.models.get(&class).map_or(0, |model| {
             let due = model.earliest_due(in_flight_of(&self.flights, class));
-            model.slots.wait(model.flow.flights(), due, now)
+            model.slots.expected_wait(model.flow.in_flight(), due, now)
         })
     }
 
@@ -77,19 +77,19 @@ impl Adaptive {
         for model in self.models.values_mut() {
             if model.plan.as_ref().is_some_and(|plan| {
                 let reach = model.cost.largest().saturating_add(1).min(cap).min(SIZES_MAX_ITEMS);
-                plan.sizes() < reach
+                plan.largest_size() < reach
             }) {
                 model.due.on_outgrown(model.batches);
             }
         }
-        let (id, model) = self.models.iter_mut().find(|(_, model)| model.due.reached(model.batches))?;
+        let (id, model) = self.models.iter_mut().find(|(_, model)| model.due.is_check_due(model.batches))?;
         let largest = model.cost.largest().max(2).saturating_mul(2).min(cap).min(SIZES_MAX_ITEMS);
         let times: Vec<u64> = (1..=largest).map(|items| model.cost.time(items)).collect();
         if !model.due.due(model.batches, &times) {
             return None;
         }
         let input = PlanInput::new(times);
-        Some((*id, model.plan.as_ref().map_or(input.clone(), |plan| input.after(plan))))
+        Some((*id, model.plan.as_ref().map_or(input.clone(), |plan| input.with_initial_values(plan))))
     }
 
     pub(in super::super) fn set_plan(&mut self, now: Tick, class: CostClassId, plan: Plan) {
@@ -112,7 +112,7 @@ impl Adaptive {
         snapshot: &CostSnapshot,
         flow: Option<FlowSnapshot>,
     ) {
-        self.learn_of(class);
+        self.ensure_model(class);
         let Some(model) = self.models.get_mut(&class) else { return };
         model.cost = CostModel::restore(snapshot);
         model.worked = model.cost.largest().max(1);
@@ -151,7 +151,7 @@ impl Adaptive {
     pub(in super::super) fn forget(&mut self) {
         self.models.clear();
         self.begin = UpstreamSnapshot::default();
-        self.exploration.changed();
+        self.exploration.restart();
         self.mean_time = MEAN_TIME_FIRST;
     }
 }

@@ -6,7 +6,7 @@
 //! therefore correct the curve here. Without any, the base latency of the concurrency limiter is
 //! used.
 
-use super::super::math::float;
+use super::super::math::to_f64;
 
 /// Minimum weight of a new sample in the running mean.
 const WEIGHT: f64 = 0.2;
@@ -26,7 +26,7 @@ impl LoneTime {
     pub(super) fn observe(&mut self, took: u64, expected: u64) {
         self.count = self.count.saturating_add(1);
         let weight = (1.0 / f64::from(self.count)).max(WEIGHT);
-        self.ratio += weight * (float(took) / float(expected.max(1)) - self.ratio);
+        self.ratio += weight * (to_f64(took) / to_f64(expected.max(1)) - self.ratio);
     }
 
     /// Returns the nanoseconds of a lone call, from the prediction of the cost curve and the
@@ -34,7 +34,7 @@ impl LoneTime {
     /// latency supports a value. Never exceeds the prediction.
     pub(super) fn nanos(self, expected: u64, base: u64) -> Option<u64> {
         if self.count > 0 {
-            let alone = super::super::math::whole(float(expected) * self.ratio);
+            let alone = super::super::math::round_to_u64(to_f64(expected) * self.ratio);
             return Some(alone.min(expected));
         }
         (base > 0).then(|| base.min(expected))

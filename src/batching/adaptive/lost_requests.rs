@@ -52,7 +52,7 @@ impl ClassModel {
             lost += u32::from(at <= now && self.answered_sent >= at);
             next = next.into_iter().chain([at].into_iter().filter(|at| *at > now)).min();
         }
-        if lost > 0 && self.flow.flights().saturating_sub(lost) < limit {
+        if lost > 0 && self.flow.in_flight().saturating_sub(lost) < limit {
             SpareRoom::Lost
         } else if count > 0 && overdue == count {
             SpareRoom::OneCall

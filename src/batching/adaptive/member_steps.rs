@@ -24,7 +24,7 @@ impl Adaptive {
     /// Dispatches calls of similar weight, if weights determine the cost and no calls are fillers.
     pub(super) fn group_by_weight(&mut self, draft: &BatchDraft<'_>, cause: DispatchCause) -> ControlFlow<KeyDecision> {
         let line = &draft.view;
-        if !draft.weights_matter || draft.may_hold_fillers() || line.ctx.missing.has(Feature::Grouping) {
+        if !draft.weights_matter || draft.may_hold_fillers() || line.ctx.missing.contains(Feature::Grouping) {
             return ControlFlow::Continue(());
         }
         let model = model_of(&self.models, draft.class_id())?;
@@ -35,7 +35,7 @@ impl Adaptive {
             Vec::new()
         };
         let rate = self.rate(line.key, line.ctx.now);
-        self.chosen = weight_group::group(line, &model.cost, rate, self.mean_time, &in_turn);
+        self.chosen = weight_group::choose_group(line, &model.cost, rate, self.mean_time, &in_turn);
         if self.chosen.is_empty() {
             return ControlFlow::Continue(());
         }
@@ -44,7 +44,7 @@ impl Adaptive {
 
     /// Returns the size of the batch without regard to deadlines. The plan may hold the line.
     pub(super) fn choose_size(&mut self, draft: &BatchDraft<'_>) -> ControlFlow<KeyDecision, u32> {
-        let items = match self.want(&draft.view) {
+        let items = match self.decide_size(&draft.view) {
             // The test is about the limit, or about the cost of a batch of the newest size.
             _ if draft.is_testing() => draft.view.items.min(draft.view.cap),
             SizeDecision::Send(items) => items,
@@ -67,7 +67,7 @@ impl Adaptive {
             return ControlFlow::Continue(());
         }
         let model = model_of(&self.models, draft.class_id())?;
-        fair_queueing::choose(&draft.view, &model.cost, &self.clocks, items, &mut self.room, &mut self.chosen);
+        fair_queueing::choose_fair(&draft.view, &model.cost, &self.clocks, items, &mut self.room, &mut self.chosen);
         ControlFlow::Break(draft.send_chosen(cause))
     }
 
@@ -87,7 +87,7 @@ impl Adaptive {
         let line = &draft.view;
         let model = model_of(&self.models, draft.class_id())?;
         let rate = self.rate(line.key, line.ctx.now);
-        let decision = match deadline::choose(line, &model.cost, rate, want, &mut self.draw) {
+        let decision = match deadline::adjust_to_deadlines(line, &model.cost, rate, want, &mut self.draw) {
             DeadlineChoice::First(items) => {
                 let cause = match () {
                     () if items < want => DispatchCause::Deadline,

@@ -71,7 +71,7 @@ pub(super) struct InFlight {
     pub(super) alone: u64,
     /// Number of requests sent by then, this one included, if nothing else was in flight at
     /// dispatch.
-    pub(super) first_of: Option<u64>,
+    pub(super) sent_when_alone: Option<u64>,
     pub(super) batch: Dispatch,
     /// `true` if the batch was sent to learn, so that its time is charged to the exploration
     /// budget.
@@ -160,7 +160,7 @@ impl ClassModel {
         self.slots.forget();
         self.plan = None;
         self.planned = None;
-        self.due.changed(self.batches);
+        self.due.on_server_change(self.batches);
     }
 }
 
@@ -184,7 +184,7 @@ pub(super) fn in_flight_of(
 }
 
 /// Returns the items in flight of a merge key.
-pub(super) fn out(flights: &BTreeMap<BatchId, InFlight>, key: KeyId) -> u64 {
+pub(super) fn items_in_flight(flights: &BTreeMap<BatchId, InFlight>, key: KeyId) -> u64 {
     flights.values().filter(|sent| sent.batch.key == key).map(|sent| u64::from(sent.batch.items)).sum()
 }
 

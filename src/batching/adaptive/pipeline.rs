@@ -51,7 +51,7 @@ impl Adaptive {
             return self.find_action(ctx, lines.take(LINES_MAX), classes).unwrap_or(Action::Nothing);
         }
         let mut order = std::mem::take(&mut self.order);
-        self.in_turn(ctx, lines, &mut order);
+        self.sort_by_turn(ctx, lines, &mut order);
         let others = self.remove_fillers(ctx, &mut order);
         let in_turn = order.iter().take(LINES_MAX).filter_map(|(_, key)| Some((*key, ctx.queue.head(*key)?)));
         let next = self.find_action(ctx, in_turn, classes);
@@ -142,7 +142,7 @@ impl Adaptive {
         self.expire_late_head(&draft)?;
         self.hold_for_arrivals(&draft)?;
         self.hold_for_preset(&draft)?;
-        let cause = draft.cause(self.held.remove(&line.key));
+        let cause = draft.dispatch_cause(self.held.remove(&line.key));
         self.group_by_weight(&draft, cause)?;
         let items = self.choose_size(&draft)?;
         self.choose_in_turn(&draft, items, cause)?;
@@ -168,9 +168,9 @@ impl Adaptive {
         // are available. Grouping by weight selects its own members instead.
         let weights_matter = model.cost.weights_matter();
         let cap = if weights_matter { most } else { fitting_items(walls, ctx.queue.line(key), most) };
-        let items = fair_queueing::counted(ctx, key);
+        let items = fair_queueing::sizing_items(ctx, key);
         let earliest_due = model.earliest_due(in_flight_of(&self.flights, line.class_id()));
-        let wait = model.slots.wait(in_flight, earliest_due, ctx.now);
+        let wait = model.slots.expected_wait(in_flight, earliest_due, ctx.now);
         ControlFlow::Continue(BatchDraft {
             view: QueueView { ctx, key, head, items, cap, wait, walls },
             kind: slot.kind(),

@@ -72,31 +72,31 @@ impl QueueView<'_> {
 
     /// Returns the maximum nanoseconds for which the head may be held: it must still be queued when
     /// its batch leaves.
-    pub(super) fn room(&self) -> u64 {
+    pub(super) fn hold_max(&self) -> u64 {
         self.head.call.deadline.map_or(u64::MAX, |deadline| deadline.at.0.saturating_sub(self.ctx.now.0))
     }
 
     /// Returns the time from the head's arrival to its deadline, if an SLO or the client set one.
-    pub(super) fn budget(&self) -> Option<u64> {
+    pub(super) fn time_budget(&self) -> Option<u64> {
         let deadline = self.head.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout)?;
         Some(deadline.at.0.saturating_sub(self.head.arrived.0))
     }
 
     /// Returns `true` if nothing is shed: the SLO is shorter than one execution, so shedding cannot
     /// meet it.
-    pub(super) fn infeasible(&self, cost: &CostModel) -> bool {
-        if self.ctx.missing.has(Feature::Shedding) {
+    pub(super) fn is_infeasible(&self, cost: &CostModel) -> bool {
+        if self.ctx.missing.contains(Feature::Shedding) {
             return true;
         }
         let slo = self.head.call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo);
         // The wait of a batch that leaves early is not included: it passes, and sending the batch
         // as if no deadline could be met would make every call late.
-        slo.is_some_and(|slo| slo.at.0.saturating_sub(self.head.arrived.0) < cost.late(cost.time(1)))
+        slo.is_some_and(|slo| slo.at.0.saturating_sub(self.head.arrived.0) < cost.tail_time(cost.time(1)))
     }
 
     /// Returns the head if it would be answered too late even alone.
-    pub(super) fn late(&self, cost: &CostModel) -> Option<CallId> {
-        if cost.samples() == 0 || self.infeasible(cost) {
+    pub(super) fn late_head(&self, cost: &CostModel) -> Option<CallId> {
+        if cost.samples() == 0 || self.is_infeasible(cost) {
             return None;
         }
         let call = &self.head.call;
@@ -110,7 +110,7 @@ impl QueueView<'_> {
     pub(super) fn head_late_for_client(&self, lone: Option<u64>) -> Option<CallId> {
         let call = &self.head.call;
         let own = call.deadline.filter(|deadline| deadline.source == DeadlineSource::Caller)?;
-        let shed = !self.ctx.missing.has(Feature::Shedding);
+        let shed = !self.ctx.missing.contains(Feature::Shedding);
         (shed && own.at.0.saturating_sub(self.ctx.now.0) < lone?).then_some(call.id)
     }
 
@@ -121,8 +121,8 @@ impl QueueView<'_> {
         if share == 0 || self.items >= self.cap {
             return None;
         }
-        let patience = self.head.arrived.0.saturating_add(self.budget()? / 1000 * share);
-        let next = cost.late(cost.time((self.items + 1).min(self.cap)));
+        let patience = self.head.arrived.0.saturating_add(self.time_budget()? / 1000 * share);
+        let next = cost.tail_time(cost.time((self.items + 1).min(self.cap)));
         let deadline = self.head.call.deadline?.at.0;
         Some(Tick(patience.min(deadline.saturating_sub(next + next / 10))))
     }

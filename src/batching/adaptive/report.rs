@@ -6,7 +6,7 @@ use super::super::cost::CostReport;
 use super::super::limiter::{FlowMode, FlowReport, OpenReason};
 use super::super::stats::HoldReason;
 use super::super::tick::Tick;
-use super::batch_size::most_efficient;
+use super::batch_size::most_efficient_size;
 use super::state::Adaptive;
 
 /// Learned state of an upstream under the adaptive policy, for reports.
@@ -98,7 +98,7 @@ impl Adaptive {
     }
 
     /// Returns the number of detected changes of the upstream, and the instant of the last one.
-    pub(in super::super) fn changes(&self) -> (u64, Option<Tick>) {
+    pub(in super::super) fn detected_changes(&self) -> (u64, Option<Tick>) {
         (self.changes, self.changed)
     }
 
@@ -131,7 +131,7 @@ impl Adaptive {
 
     /// Returns the lead of the class that was updated last.
     fn lead_nanos(&self) -> u64 {
-        self.last_class.and_then(|id| self.models.get(&id)).map_or(0, |model| model.slots.lead())
+        self.last_class.and_then(|id| self.models.get(&id)).map_or(0, |model| model.slots.decide_lead())
     }
 
     /// Returns the values of the gauges.
@@ -165,14 +165,14 @@ impl Adaptive {
         let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
         let cost = &model.cost;
         // Beyond the sizes that were answered the curve is an extrapolation.
-        let best = most_efficient(cost, cap.min(model.worked).max(1));
+        let best = most_efficient_size(cost, cap.min(model.worked).max(1));
         let rates = self.keys.iter().filter(|(_, watched)| watched.class == Some(class));
         Some(OperatingPoint {
             best_items: best,
             best_nanos: cost.time(best),
             double_nanos: cost.time(best.saturating_mul(2)),
             lone_nanos: cost.time(1),
-            lone_late_nanos: model.lone_nanos().map_or(0, |lone| cost.late(lone)),
+            lone_late_nanos: model.lone_nanos().map_or(0, |lone| cost.tail_time(lone)),
             last_nanos: cost.time(last.max(1)),
             rate_milli: rates.map(|(key, _)| self.rate(*key, now).0).fold(0, u64::saturating_add),
             worked: model.worked,
@@ -183,7 +183,7 @@ impl Adaptive {
     pub(in super::super) fn plan_age(&self, class: CostClassId) -> Option<PlanAge> {
         let model = self.models.get(&class)?;
         let (made, at) = model.planned?;
-        let items_max = model.plan.as_ref()?.sizes();
+        let items_max = model.plan.as_ref()?.largest_size();
         Some(PlanAge { made, batches: model.batches.saturating_sub(at), items_max })
     }
 }

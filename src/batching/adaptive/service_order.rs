@@ -33,17 +33,17 @@ struct BatchEstimate {
 
 impl Adaptive {
     /// Sorts the lines by turn.
-    pub(super) fn in_turn<'a>(
+    pub(super) fn sort_by_turn<'a>(
         &self,
         ctx: DecisionContext<'_>,
         lines: impl Iterator<Item = (KeyId, &'a QueuedCall)>,
         order: &mut ServiceOrder,
     ) {
         order.clear();
-        let turns = lines.take(LINES_MAX).filter_map(|(key, _)| Some((self.clocks.first(ctx, key)?, key)));
+        let turns = lines.take(LINES_MAX).filter_map(|(key, _)| Some((self.clocks.first_turn(ctx, key)?, key)));
         order.extend(turns);
         order.sort_unstable();
-        if let Some(at) = self.urgent(ctx, order) {
+        if let Some(at) = self.find_urgent(ctx, order) {
             order[..=at].rotate_right(1);
         }
     }
@@ -65,7 +65,7 @@ impl Adaptive {
             if turn.rank != Rank::Filler {
                 return true;
             }
-            let until = ctx.queue.get(turn.at.1).and_then(|queued| fair_queueing::filler_until(ctx, queued));
+            let until = ctx.queue.get(turn.position.1).and_then(|queued| fair_queueing::filler_until(ctx, queued));
             let waits = until.filter(|until| *until > ctx.now);
             first = first.into_iter().chain(waits).min();
             waits.is_none()
@@ -74,15 +74,15 @@ impl Adaptive {
     }
 
     /// Returns the position of a line that must go before the first one.
-    fn urgent(&self, ctx: DecisionContext<'_>, order: &ServiceOrder) -> Option<usize> {
+    fn find_urgent(&self, ctx: DecisionContext<'_>, order: &ServiceOrder) -> Option<usize> {
         let (first, key) = *order.first()?;
-        let takes = self.would(ctx, key, first)?.takes;
+        let takes = self.estimate(ctx, key, first)?.takes;
         let late = |(turn, key): &&(FlowTurn, KeyId)| {
-            let earlier = turn.rank == first.rank && turn.at < first.at;
+            let earlier = turn.rank == first.rank && turn.position < first.position;
             let useful = |queued: &QueuedCall| queued.call.deadline.filter(|d| d.source != DeadlineSource::Timeout);
-            let deadline = ctx.queue.get(turn.at.1).filter(|_| earlier).and_then(useful);
+            let deadline = ctx.queue.get(turn.position.1).filter(|_| earlier).and_then(useful);
             let Some(deadline) = deadline else { return false };
-            let Some(would) = self.would(ctx, *key, *turn) else { return false };
+            let Some(would) = self.estimate(ctx, *key, *turn) else { return false };
             let slack = deadline.at.0.saturating_sub(ctx.now.0);
             // Late behind the first line's batch, in time alone, and near its share.
             slack < takes.saturating_add(would.takes)
@@ -90,19 +90,19 @@ impl Adaptive {
                 && turn.start <= first.start.saturating_add(would.ahead)
         };
         let others = order.iter().enumerate().skip(1).filter(|(_, other)| late(other));
-        others.min_by_key(|(_, (turn, _))| turn.at).map(|(at, _)| at)
+        others.min_by_key(|(_, (turn, _))| turn.position).map(|(at, _)| at)
     }
 
-    fn would(&self, ctx: DecisionContext<'_>, key: KeyId, turn: FlowTurn) -> Option<BatchEstimate> {
-        let call = &ctx.queue.get(turn.at.1)?.call;
+    fn estimate(&self, ctx: DecisionContext<'_>, key: KeyId, turn: FlowTurn) -> Option<BatchEstimate> {
+        let call = &ctx.queue.get(turn.position.1)?.call;
         let model = self.models.get(&call.cost_class).filter(|model| model.cost.samples() > 0)?;
         let cap = ctx.limits.scope(call.scope).batch_items_max.min(model.worked.saturating_mul(2)).max(1);
-        let items = fair_queueing::counted(ctx, key).clamp(1, cap);
+        let items = fair_queueing::sizing_items(ctx, key).clamp(1, cap);
         let cost = &model.cost;
         Some(BatchEstimate {
-            takes: cost.late(cost.time(items)),
-            alone: cost.late(cost.time(call.items)),
-            ahead: self.clocks.largest().div_ceil(ctx.limits.share(call)),
+            takes: cost.tail_time(cost.time(items)),
+            alone: cost.tail_time(cost.time(call.items)),
+            ahead: self.clocks.largest().div_ceil(ctx.limits.fair_weight(call)),
         })
     }
 }

@@ -50,13 +50,13 @@ impl Adaptive {
     pub(super) fn obtain_permit(&mut self, line: &KeyContext<'_>) -> ControlFlow<KeyDecision, SlotPermit> {
         let KeyContext { ctx, head, merge, .. } = *line;
         let (class_id, alone) = (line.class_id(), line.is_lonely());
-        self.learn_of(class_id);
+        self.ensure_model(class_id);
         let has_second = !alone && ctx.queue.load_of_key(line.key).items > u64::from(head.call.items);
         let queued = ctx.queue.held_by_class(class_id);
         let request = PermitRequest { now: ctx.now, alone, arrived: head.arrived, has_second, queued };
         let Some(model) = self.models.get_mut(&class_id) else { return ControlFlow::Break(KeyDecision::Skip) };
         // Ablation only: start at a limit of one instead of passing calls through.
-        if ctx.missing.has(Feature::StandAside) && model.flow.is_open() {
+        if ctx.missing.contains(Feature::StandAside) && model.flow.is_open() {
             model.flow = ConcurrencyLimiter::limited(1, self.begin.mean_nanos);
         }
         // The server refuses batches of this class, so a limit has nothing to gain.
@@ -83,7 +83,7 @@ impl Adaptive {
         };
         let is_padded = model.cost.base_kind() == CostMeasure::Padded;
         let walls = BatchCaps::new(ctx.limits.scope(head.call.scope), line.class, is_padded);
-        let in_flight = model.flow.flights();
+        let in_flight = model.flow.in_flight();
         ControlFlow::Continue(SlotPermit { permit, spare, subject, queued, in_flight, walls })
     }
 
@@ -142,8 +142,8 @@ impl Adaptive {
         let Some(model) = self.models.get_mut(&class_id) else { return ControlFlow::Break(KeyDecision::Skip) };
         let availability = if slot.spare == SpareRoom::Lost {
             SlotAvailability::Free
-        } else if slot.subject != TestSubject::Nothing || ctx.missing.has(Feature::Lead) {
-            SlotAvailability::No
+        } else if slot.subject != TestSubject::Nothing || ctx.missing.contains(Feature::Lead) {
+            SlotAvailability::Busy
         } else {
             let inputs = SlotInputs {
                 in_flight: slot.in_flight,
@@ -158,7 +158,7 @@ impl Adaptive {
         let at = match availability {
             SlotAvailability::Free => return ControlFlow::Continue(model.flow.lead_share(slot.queued)),
             SlotAvailability::At(at) => Some(at),
-            SlotAvailability::No => None,
+            SlotAvailability::Busy => None,
         };
         self.note_hold(line.key, HoldReason::SlotBusy);
         ControlFlow::Break(KeyDecision::NoSlot(overdue.into_iter().chain(at).min()))
@@ -173,7 +173,7 @@ impl Adaptive {
             return KeyDecision::Do(Action::Send { key, items: 1, cause, kind });
         };
         let single = line.single_call(walls);
-        fair_queueing::choose(&single, &model.cost, &self.clocks, 1, &mut self.room, &mut self.chosen);
+        fair_queueing::choose_fair(&single, &model.cost, &self.clocks, 1, &mut self.room, &mut self.chosen);
         KeyDecision::Do(Action::Chosen { key, cause, kind })
     }
 }

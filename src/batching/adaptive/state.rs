@@ -139,7 +139,7 @@ impl Adaptive {
     }
 
     /// Adds a model for a class that has none, and records its use.
-    pub(super) fn learn_of(&mut self, class: CostClassId) {
+    pub(super) fn ensure_model(&mut self, class: CostClassId) {
         self.uses += 1;
         if !self.models.contains_key(&class) && self.models.len() >= MODELS_MAX {
             evict_oldest(&mut self.models, |model| model.used);

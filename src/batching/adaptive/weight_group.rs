@@ -9,7 +9,7 @@
 use super::super::arrivals::ArrivalRate;
 use super::super::call::{CallId, Weight};
 use super::super::cost::CostModel;
-use super::super::math::float;
+use super::super::math::to_f64;
 use super::super::queue::QueuedCall;
 use super::super::select::BatchCaps;
 use super::deadline::PRICE;
@@ -74,7 +74,7 @@ struct GroupBounds {
 /// Returns the calls to send together, the most urgent first; empty if there are none to choose
 /// from. `in_turn`: the calls of several flows in fair order, the first of which has its turn
 /// whatever its weight; empty if the line has a single flow.
-pub(super) fn group(
+pub(super) fn choose_group(
     line: &QueueView<'_>,
     cost: &CostModel,
     rate: ArrivalRate,
@@ -84,10 +84,10 @@ pub(super) fn group(
     let calls = candidates(line, in_turn);
     let bounds = GroupBounds {
         second_slack: calls.get(1).map_or(u64::MAX, |seen| seen.slack),
-        price: float(rate.over(mean_time)) / 1000.0,
+        price: to_f64(rate.items_within(mean_time)) / 1000.0,
         cap: line.cap,
         walls: line.walls,
-        shed: !line.infeasible(cost),
+        shed: !line.is_infeasible(cost),
     };
     let mut by_weight: Vec<usize> = (0..calls.len()).collect();
     by_weight.sort_unstable_by_key(|place| (calls[*place].weight.max, *place));
@@ -102,7 +102,7 @@ pub(super) fn group(
         by_weight.retain(|place| *place >= heads);
         prefix_sums(&calls, &by_weight, &mut sums);
         let all = CandidateSet { calls: &calls, by_weight: &by_weight, sums: &sums, bounds };
-        all.runs(cost, head, &mut out);
+        all.collect_runs(cost, head, &mut out);
         // While two batches meet every deadline, the least delay decides and no head is shed.
         if heads == 0
             && let Some(run) = all.quickest(cost, &out)
@@ -127,10 +127,10 @@ pub(super) fn group(
 /// Returns the run with the most items, less the price of upstream time and of the heads that are
 /// shed for it, and the number of these heads.
 fn most_valuable(runs: &[(WeightRun, usize)]) -> Option<(WeightRun, usize)> {
-    let per_time = |run: &WeightRun| f64::from(run.items) / float(run.time.max(1));
+    let per_time = |run: &WeightRun| f64::from(run.items) / to_f64(run.time.max(1));
     let upstream = PRICE * runs.iter().map(|(run, _)| per_time(run)).fold(0.0, f64::max);
     let value = |(run, heads): &(WeightRun, usize)| {
-        f64::from(run.items) - upstream * float(run.time) - HEAD * float(u64::try_from(*heads).unwrap_or(u64::MAX))
+        f64::from(run.items) - upstream * to_f64(run.time) - HEAD * to_f64(u64::try_from(*heads).unwrap_or(u64::MAX))
     };
     runs.iter().copied().reduce(|best, other| if value(&other) > value(&best) { other } else { best })
 }
@@ -185,13 +185,13 @@ fn quarter_octave(weight: u64) -> u64 {
 
 impl CandidateSet<'_> {
     /// Returns the call at a position in order of weight.
-    fn at(&self, index: usize) -> &Candidate {
+    fn call_at(&self, index: usize) -> &Candidate {
         &self.calls[self.by_weight[index]]
     }
 
     /// Collects the candidate batches that hold the head: one for each heaviest member, with as
     /// many members as the cap and the head's slack allow.
-    fn runs(&self, cost: &CostModel, head: Candidate, out: &mut Vec<WeightRun>) {
+    fn collect_runs(&self, cost: &CostModel, head: Candidate, out: &mut Vec<WeightRun>) {
         let first = self.by_weight.partition_point(|place| self.calls[*place].weight.max < head.weight.max);
         let count = self.by_weight.len();
         out.clear();
@@ -200,12 +200,12 @@ impl CandidateSet<'_> {
         let slack = (u128::from(head.slack) + 1) * 1000;
         for last in first..count {
             let to = last + 1;
-            if to < count && self.at(to).class == self.at(last).class {
+            if to < count && self.call_at(to).class == self.call_at(last).class {
                 continue;
             }
             let least = self.sums[to].0.saturating_sub(self.bounds.cap);
             let mut from = self.sums.partition_point(|sum| sum.0 < least).min(last);
-            let heaviest = self.at(last).weight.max;
+            let heaviest = self.call_at(last).weight.max;
             let within = |from: usize| {
                 let (items, weight) = (self.sums[to].0 - self.sums[from].0, self.sums[to].1 - self.sums[from].1);
                 self.bounds.walls.admits_weight(weight, items, heaviest)
@@ -233,20 +233,20 @@ impl CandidateSet<'_> {
 
     fn run(&self, cost: &CostModel, from: usize, to: usize) -> WeightRun {
         let items = self.sums[to].0 - self.sums[from].0;
-        let weight = Weight { sum: self.sums[to].1 - self.sums[from].1, max: self.at(to - 1).weight.max };
+        let weight = Weight { sum: self.sums[to].1 - self.sums[from].1, max: self.call_at(to - 1).weight.max };
         WeightRun { from, to, items, time: cost.predict_weighted(items, weight) }
     }
 
     /// Returns the run of least total delay among those that meet every deadline together with one
     /// batch of all other calls.
     fn quickest(&self, cost: &CostModel, runs: &[WeightRun]) -> Option<WeightRun> {
-        let values = runs.iter().filter_map(|run| self.value(cost, *run).map(|value| (*run, value)));
+        let values = runs.iter().filter_map(|run| self.two_batch_value(cost, *run).map(|value| (*run, value)));
         values.reduce(|best, other| if other.1 > best.1 { other } else { best }).map(|(run, _)| run)
     }
 
     /// Returns the value of a run, its negated total delay, if the run and one batch of all other
     /// calls meet every deadline.
-    fn value(&self, cost: &CostModel, run: WeightRun) -> Option<f64> {
+    fn two_batch_value(&self, cost: &CostModel, run: WeightRun) -> Option<f64> {
         let (items, weight) = self.sums.last().copied()?;
         let rest = items - run.items;
         let heaviest = if run.to < self.by_weight.len() {
@@ -262,10 +262,10 @@ impl CandidateSet<'_> {
             _ => 0,
         };
         let GroupBounds { second_slack, cap, shed, price, .. } = self.bounds;
-        if shed && rest > 0 && (rest > cap || run.time.saturating_add(cost.late(after)) > second_slack) {
+        if shed && rest > 0 && (rest > cap || run.time.saturating_add(cost.tail_time(after)) > second_slack) {
             return None;
         }
-        let ms = |nanos: u64| float(nanos) / 1e6;
+        let ms = |nanos: u64| to_f64(nanos) / 1e6;
         let delay = f64::from(items) * ms(run.time) + f64::from(rest) * ms(after);
         Some(-(delay + price * ms(run.time.saturating_add(after))))
     }

@@ -8,7 +8,7 @@ const TIME: u64 = 5 * MS;
 
 /// Returns the next gap of a Poisson process with this many items per second.
 fn gap(draw: &mut SplitMix64, per_second: f64) -> u64 {
-    whole(-ln(1.0 - draw.unit()) / per_second * 1e9)
+    round_to_u64(-ln(1.0 - draw.next_f64()) / per_second * 1e9)
 }
 
 /// 200 batches of 8 items in a closed loop; each client returns 0.1 to 0.3 ms after its answer.
@@ -20,16 +20,16 @@ fn closed_loop() -> (ArrivalEstimator, Tick) {
 fn closed_loop_of(here: u64) -> (ArrivalEstimator, Tick) {
     let (mut arrivals, mut draw, mut now) = (ArrivalEstimator::default(), SplitMix64::new(3), Tick(0));
     for _ in 0..200 {
-        arrivals.answered(now, 8, TIME);
-        let mut back: Vec<u64> = (0..8).map(|_| 100_000 + draw.bits() % 200_000).collect();
+        arrivals.on_completion(now, 8, TIME);
+        let mut back: Vec<u64> = (0..8).map(|_| 100_000 + draw.next_u64() % 200_000).collect();
         back.sort_unstable();
         for offset in back {
-            arrivals.came(Tick(now.0 + offset), 1, false, TIME);
+            arrivals.on_arrival(Tick(now.0 + offset), 1, false, TIME);
         }
-        arrivals.here(here);
+        arrivals.record_present(here);
         now = Tick(now.0 + 300_000 + TIME);
     }
-    arrivals.answered(now, 8, TIME);
+    arrivals.on_completion(now, 8, TIME);
     (arrivals, now)
 }
 
@@ -40,10 +40,10 @@ fn poisson() -> (ArrivalEstimator, Tick) {
     let mut next = gap(&mut draw, 1000.0);
     for batch in 1..2000u64 {
         while next < batch * TIME {
-            arrivals.came(Tick(next), 1, false, TIME);
+            arrivals.on_arrival(Tick(next), 1, false, TIME);
             next += gap(&mut draw, 1000.0);
         }
-        arrivals.answered(Tick(batch * TIME), 5, TIME);
+        arrivals.on_completion(Tick(batch * TIME), 5, TIME);
     }
     (arrivals, Tick(1999 * TIME))
 }
@@ -51,35 +51,38 @@ fn poisson() -> (ArrivalEstimator, Tick) {
 #[test]
 fn away_clients_are_counted_in_closed_loop() {
     let (mut arrivals, now) = closed_loop();
-    assert_eq!(arrivals.away(3, TIME), None, "the number of waiting clients is unknown");
+    assert_eq!(arrivals.absent_items(3, TIME), None, "the number of waiting clients is unknown");
     for turn in 0..10 * u64::from(PEAK_EVENTS) {
-        arrivals.here(8);
-        arrivals.answered(Tick(now.0 + turn * TIME), 8, TIME);
+        arrivals.record_present(8);
+        arrivals.on_completion(Tick(now.0 + turn * TIME), 8, TIME);
     }
-    assert_eq!(arrivals.away(3, TIME), None, "no client came back");
+    assert_eq!(arrivals.absent_items(3, TIME), None, "no client came back");
     let (mut arrivals, now) = closed_loop_of(8);
-    assert_eq!((arrivals.away(3, TIME), arrivals.away(8, TIME), arrivals.away(9, TIME)), (Some(5), Some(0), Some(0)));
+    assert_eq!(
+        (arrivals.absent_items(3, TIME), arrivals.absent_items(8, TIME), arrivals.absent_items(9, TIME)),
+        (Some(5), Some(0), Some(0))
+    );
     // Half of the items return within 0.2 ms, and the others within the next 0.1 ms.
-    let back = |from, to| arrivals.returns().back(from, to);
+    let back = |from, to| arrivals.returns().return_probability(from, to);
     assert!((0.4..0.6).contains(&back(0, 200_000)), "{}", back(0, 200_000));
     assert!(back(200_000, 300_000) > 0.9 && back(0, 100_000) < 0.1);
     for (ended, known) in [(2, true), (6, false)] {
         let mut shed = arrivals.clone();
-        shed.ended_early(ended);
+        shed.on_expiry(ended);
         (0..PEAK_EVENTS).for_each(|_| {
-            shed.here(8);
-            shed.answered(now, 8, TIME);
+            shed.record_present(8);
+            shed.on_completion(now, 8, TIME);
         });
-        assert_eq!(shed.away(3, TIME).is_some(), known, "as many as can be in time");
+        assert_eq!(shed.absent_items(3, TIME).is_some(), known, "as many as can be in time");
     }
     // With one client left, the others are missed for a while only.
     for turn in 0..10 * u64::from(PEAK_EVENTS) {
         let at = Tick(now.0 + turn * 6 * MS);
-        arrivals.came(at, 1, false, TIME);
-        arrivals.here(1);
-        arrivals.answered(Tick(at.0 + TIME), 1, TIME);
+        arrivals.on_arrival(at, 1, false, TIME);
+        arrivals.record_present(1);
+        arrivals.on_completion(Tick(at.0 + TIME), 1, TIME);
     }
-    assert!(arrivals.away(1, TIME).is_none_or(|away| away == 0));
+    assert!(arrivals.absent_items(1, TIME).is_none_or(|away| away == 0));
 }
 
 #[test]
@@ -90,16 +93,16 @@ fn poisson_arrivals_are_not_a_closed_loop() {
         for batch in 1..4000u64 {
             let mut came = 0;
             while next < batch * TIME {
-                let items = 1 + u32::try_from(draw.bits() % most).unwrap();
-                arrivals.came(Tick(next), items, false, TIME);
+                let items = 1 + u32::try_from(draw.next_u64() % most).unwrap();
+                arrivals.on_arrival(Tick(next), items, false, TIME);
                 came += items;
                 next += gap(&mut draw, rate);
             }
-            arrivals.here(10);
+            arrivals.record_present(10);
             if came > 0 {
-                arrivals.answered(Tick(batch * TIME), came, TIME);
+                arrivals.on_completion(Tick(batch * TIME), came, TIME);
             }
-            assert_eq!(arrivals.away(3, TIME), None, "{rate}/s of up to {most}, batch {batch}");
+            assert_eq!(arrivals.absent_items(3, TIME), None, "{rate}/s of up to {most}, batch {batch}");
         }
     }
 }
@@ -108,12 +111,12 @@ fn poisson_arrivals_are_not_a_closed_loop() {
 fn the_rate_follows_a_steady_stream() {
     let mut arrivals = ArrivalEstimator::default();
     for i in 0..1000u64 {
-        arrivals.came(Tick(i * MS), 2, false, TIME);
+        arrivals.on_arrival(Tick(i * MS), 2, false, TIME);
     }
     let rate = arrivals.rate(Tick(1000 * MS), TIME);
     assert!((1_900_000..2_100_000).contains(&rate.0), "2000 items a second: {rate:?}");
-    assert_eq!(ArrivalRate(2_000_000).over(MS), 2000, "two items in a millisecond");
-    assert_eq!(ArrivalRate(2_000_000).gap(), 500_000);
+    assert_eq!(ArrivalRate(2_000_000).items_within(MS), 2000, "two items in a millisecond");
+    assert_eq!(ArrivalRate(2_000_000).mean_interval(), 500_000);
     assert_eq!(ArrivalRate(2_000_000).per_slot(4), ArrivalRate(500_000));
 }
 
@@ -122,7 +125,7 @@ fn the_rate_fades_when_nothing_comes() {
     let mut arrivals = ArrivalEstimator::default();
     assert_eq!(arrivals.rate(Tick(MS), TIME), ArrivalRate(0));
     for i in 0..100u64 {
-        arrivals.came(Tick(i * MS), 1, false, TIME);
+        arrivals.on_arrival(Tick(i * MS), 1, false, TIME);
     }
     let after = |ms: u64| arrivals.rate(Tick((99 + ms) * MS), TIME).0;
     assert!(after(40) < after(0) * 4 / 10, "one window later about a third is left: {} of {}", after(40), after(0));
@@ -133,7 +136,7 @@ fn the_rate_fades_when_nothing_comes() {
 #[test]
 fn longer_executions_look_further_back() {
     let mut arrivals = ArrivalEstimator::default();
-    arrivals.came(Tick(0), 100, false, TIME);
+    arrivals.on_arrival(Tick(0), 100, false, TIME);
     assert!(arrivals.rate(Tick(300 * MS), 50 * MS) > arrivals.rate(Tick(300 * MS), TIME));
 }
 
@@ -141,15 +144,15 @@ fn longer_executions_look_further_back() {
 fn a_closed_loops_returns_are_expected_after_a_completion() {
     let (arrivals, now) = closed_loop();
     let returns = arrivals.returns();
-    assert_eq!(returns.present(Tick(now.0 + 7)), Some((7, 8)));
-    let all = returns.caused(8, 0, 300_000);
+    assert_eq!(returns.current_event(Tick(now.0 + 7)), Some((7, 8)));
+    let all = returns.caused_arrivals(8, 0, 300_000);
     assert!((7000..=8000).contains(&all), "nearly all eight: {all}");
-    let early = returns.caused(8, 0, 100_000);
+    let early = returns.caused_arrivals(8, 0, 100_000);
     assert!(early < 100, "no client is back sooner: {early}");
-    let half = returns.caused(8, 100_000, 200_000);
+    let half = returns.caused_arrivals(8, 100_000, 200_000);
     assert!((3000..5000).contains(&half), "{half}");
-    assert_eq!(returns.caused(8, 500_000, 5 * MS), 0, "later, no client is left to come back");
-    let doubled = returns.caused(16, 0, 300_000);
+    assert_eq!(returns.caused_arrivals(8, 500_000, 5 * MS), 0, "later, no client is left to come back");
+    let doubled = returns.caused_arrivals(16, 0, 300_000);
     assert!(doubled.abs_diff(2 * all) <= 1, "twice as large a batch brings back twice as many");
 }
 
@@ -158,19 +161,19 @@ fn a_poisson_stream_promises_nothing_beyond_its_rate() {
     let (arrivals, now) = poisson();
     let rate = arrivals.rate(now, TIME);
     for edge in EDGES.iter().skip(1).take_while(|edge| **edge <= TIME) {
-        let caused = arrivals.returns().caused(5, 0, *edge);
-        assert!(caused < (2 * rate.over(*edge)).max(500), "a hold requires more than {caused} until {edge}");
+        let caused = arrivals.returns().caused_arrivals(5, 0, *edge);
+        assert!(caused < (2 * rate.items_within(*edge)).max(500), "a hold requires more than {caused} until {edge}");
     }
 }
 
 #[test]
 fn expected_arrivals_follow_the_rate_of_a_poisson_stream_and_are_none_once_a_closed_loop_has_returned() {
     let (arrivals, now) = poisson();
-    let found = arrivals.returns().expected(arrivals.rate(now, TIME), 0, 5 * MS);
-    let usual = arrivals.rate(now, TIME).over(5 * MS);
+    let found = arrivals.returns().expected_arrivals(arrivals.rate(now, TIME), 0, 5 * MS);
+    let usual = arrivals.rate(now, TIME).items_within(5 * MS);
     assert!(found > usual * 7 / 10 && found < usual * 13 / 10, "{found} for {usual}");
     let (arrivals, now) = closed_loop();
-    assert_eq!(arrivals.returns().expected(arrivals.rate(now, TIME), 500_000, 5 * MS), 0);
+    assert_eq!(arrivals.returns().expected_arrivals(arrivals.rate(now, TIME), 500_000, 5 * MS), 0);
 }
 
 #[test]
@@ -178,24 +181,24 @@ fn a_fan_out_is_announced_by_its_first_item() {
     let mut arrivals = ArrivalEstimator::default();
     for burst in 0..50u64 {
         let start = burst * 32 * MS;
-        arrivals.came(Tick(start), 1, true, TIME);
+        arrivals.on_arrival(Tick(start), 1, true, TIME);
         for i in 1..32u64 {
-            arrivals.came(Tick(start + i * 19_000), 1, false, TIME);
+            arrivals.on_arrival(Tick(start + i * 19_000), 1, false, TIME);
         }
     }
-    arrivals.came(Tick(50 * 32 * MS), 1, true, TIME);
-    let promised = arrivals.fan_outs().caused(1, 0, 800_000);
+    arrivals.on_arrival(Tick(50 * 32 * MS), 1, true, TIME);
+    let promised = arrivals.fan_outs().caused_arrivals(1, 0, 800_000);
     assert!((27_000..=31_000).contains(&promised), "thirty-one more: {promised}");
-    assert!(arrivals.fan_outs().caused(1, 800_000, 5 * MS) < 500);
+    assert!(arrivals.fan_outs().caused_arrivals(1, 800_000, 5 * MS) < 500);
 }
 
 #[test]
 fn lone_calls_predict_no_further_arrival() {
     let mut arrivals = ArrivalEstimator::default();
     for i in 0..50u64 {
-        arrivals.came(Tick(i * 100 * MS), 1, true, TIME);
+        arrivals.on_arrival(Tick(i * 100 * MS), 1, true, TIME);
     }
-    assert!(EDGES.iter().all(|edge| arrivals.fan_outs().caused(1, 0, *edge) == 0));
+    assert!(EDGES.iter().all(|edge| arrivals.fan_outs().caused_arrivals(1, 0, *edge) == 0));
 }
 
 #[test]
@@ -203,16 +206,16 @@ fn what_is_no_longer_true_is_forgotten() {
     let (mut arrivals, mut now) = closed_loop();
     for _ in 0..150 {
         now = Tick(now.0 + TIME);
-        arrivals.answered(now, 8, TIME);
+        arrivals.on_completion(now, 8, TIME);
     }
-    let left = arrivals.returns().caused(8, 0, 300_000);
+    let left = arrivals.returns().caused_arrivals(8, 0, 300_000);
     assert!(left < 500, "the clients have disconnected: {left}");
 }
 
 #[test]
 fn before_the_first_event_nothing_is_expected() {
     let arrivals = ArrivalEstimator::default();
-    assert_eq!(arrivals.returns().present(Tick(5)), None);
-    assert_eq!(arrivals.returns().caused(8, 0, u64::MAX), 0);
-    assert_eq!(arrivals.fan_outs().expected(ArrivalRate(u64::MAX), 0, u64::MAX), 0);
+    assert_eq!(arrivals.returns().current_event(Tick(5)), None);
+    assert_eq!(arrivals.returns().caused_arrivals(8, 0, u64::MAX), 0);
+    assert_eq!(arrivals.fan_outs().expected_arrivals(ArrivalRate(u64::MAX), 0, u64::MAX), 0);
 }

@@ -15,7 +15,7 @@ use super::Batcher;
 impl Batcher {
     /// Returns the reason to reject a call, if the queue has no room for it. Late calls occupy room
     /// only if `with_late`, since they can be displaced.
-    pub(super) fn refuse(&self, call: &Call, with_late: bool) -> Option<RejectionReason> {
+    pub(super) fn rejection_reason(&self, call: &Call, with_late: bool) -> Option<RejectionReason> {
         let items = u64::from(call.items);
         let scope = self.limits.scope(call.scope);
         let (held, scope_held) = if with_late {
@@ -69,7 +69,7 @@ impl Batcher {
                 || held.bytes + call.bytes > scope.queue_bytes_max)
     }
 
-    pub(super) fn expire(&mut self, now: Tick) -> Option<Decision> {
+    pub(super) fn next_expiry(&mut self, now: Tick) -> Option<Decision> {
         while let Some((at, id)) = self.first_deadline() {
             if at > now {
                 break;
@@ -79,7 +79,7 @@ impl Batcher {
                 queued.call.deadline.filter(|d| d.source == DeadlineSource::Slo).map(|d| d.at.since(queued.arrived));
             let least = match self.limits.policy {
                 DispatchPolicy::Adaptive { .. } => self.adaptive.predicted_lone_tail(queued.call.cost_class),
-                _ => self.classes.get(queued.call.cost_class).and_then(ClassState::fastest),
+                _ => self.classes.get(queued.call.cost_class).and_then(ClassState::fastest_execution),
             };
             if let (Some(slo), Some(least)) = (slo, least)
                 && least > slo
@@ -102,7 +102,7 @@ impl Batcher {
     pub(super) fn expire_call(&mut self, now: Tick, id: CallId, reason: ExpiryReason) -> Decision {
         if let Some(queued) = self.queue.remove(id).or_else(|| self.late.queue.remove(id)) {
             self.adaptive.expired(now, &queued);
-            self.tallies.expired(queued.call.cost_class, reason, queued.call.items);
+            self.tallies.on_expiry(queued.call.cost_class, reason, queued.call.items);
         }
         Decision::Expire { id, reason }
     }
@@ -115,7 +115,7 @@ impl Batcher {
             _ => self.limits.slots,
         };
         let drain = self.pace.drain_ns(self.held().items, slots);
-        let drawn = drain.saturating_add(self.draw.bits() % (drain / 2 + 1));
+        let drawn = drain.saturating_add(self.draw.next_u64() % (drain / 2 + 1));
         Duration::from_secs(drawn.div_ceil(1_000_000_000).clamp(1, 3600))
     }
 }

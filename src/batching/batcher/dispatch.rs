@@ -15,7 +15,7 @@ use super::super::class::ClassSample;
 use super::super::class::merging::MergeLimit;
 use super::super::invariant::{InvariantId, check_invariant};
 use super::super::queue::QueuedCall;
-use super::super::select::{Selection, choose};
+use super::super::select::{Selection, select_members};
 use super::super::stats::DispatchEvent;
 use super::super::tick::Tick;
 use super::selected_batch::{MemberChoice, SelectedBatch, TakenCalls};
@@ -51,7 +51,7 @@ impl Batcher {
         let trial = self.record_merging(now, id, &batch, taken.members.len());
         self.record_in_flight(id, &mut batch, taken.members.len());
         let predicted = self.record_departure(now, id, &batch, &taken);
-        self.free.note(now, self.slot_is_free());
+        self.free.set_free(now, self.has_free_slot());
         let cause = self.true_cause(&batch, cause, trial);
         self.count_dispatch(now, &batch, &taken, cause);
         let (cost_class, members) = (batch.cost_class, taken.members);
@@ -71,15 +71,15 @@ impl Batcher {
         let (cost_class, scope, shareable) = (head.cost_class, head.scope, !head.alone);
         let (replayable, together) = (head.replayable, self.merge_bound(head));
         let members = self.shorten_late_batch(key, members);
-        let walls = self.walls(cost_class, scope);
+        let walls = self.caps(cost_class, scope);
         let cut = match members {
-            MemberChoice::Front(want) => choose(self.view(), self.queue.line(key), together, walls, want)?,
+            MemberChoice::Front(want) => select_members(self.view(), self.queue.line(key), together, walls, want)?,
             MemberChoice::Chosen => {
                 let chosen = self.adaptive.chosen().iter().filter_map(|id| self.queue.get(*id));
-                choose(self.view(), chosen, together, walls, None)?
+                select_members(self.view(), chosen, together, walls, None)?
             }
         };
-        let larger = self.ask_again(now, key, members, kind, &cut).filter(|_| together == MergeLimit::Free);
+        let larger = self.retest_batch(now, key, members, kind, &cut).filter(|_| together == MergeLimit::Free);
         let (mut choice, retest) = match larger {
             Some((larger, bounded)) => (larger, Some(bounded)),
             None => (cut, None),
@@ -113,9 +113,9 @@ impl Batcher {
             let Some(queued) = self.queue.remove(call) else { continue };
             check_invariant!(InvariantId::OneKey, queued.call.key == batch.key);
             let late = queued.call.deadline.is_some_and(|deadline| deadline.at <= now);
-            check_invariant!(InvariantId::NotLate, !late || self.missing.has(Feature::Shedding));
+            check_invariant!(InvariantId::NotLate, !late || self.missing.contains(Feature::Shedding));
             if adaptive {
-                let share = self.limits.share(&queued.call);
+                let share = self.limits.fair_weight(&queued.call);
                 self.adaptive.charge(&queued.call, work, share, alone);
             }
             self.members.insert(call, id);
@@ -130,10 +130,10 @@ impl Batcher {
     fn record_merging(&mut self, now: Tick, id: BatchId, batch: &SelectedBatch, calls: usize) -> bool {
         let trial = batch.together == MergeLimit::Trial && calls > 1;
         if calls > 1 {
-            self.classes.sent(now, batch.cost_class, id, calls, trial);
+            self.classes.on_dispatch(now, batch.cost_class, id, calls, trial);
         }
         if let Some(bounded) = batch.retest {
-            self.classes.testing(batch.cost_class, bounded);
+            self.classes.begin_retest(batch.cost_class, bounded);
         }
         trial
     }
@@ -142,7 +142,8 @@ impl Batcher {
     fn record_in_flight(&mut self, id: BatchId, batch: &mut SelectedBatch, calls: usize) {
         let SelectedBatch { key, cost_class, scope, shareable, replayable, retest, .. } = *batch;
         let choice = &mut batch.choice;
-        let memory = if self.is_adaptive() { self.adaptive.memory(cost_class) } else { SizeMeasure::PaddedWeight };
+        let memory =
+            if self.is_adaptive() { self.adaptive.memory_measure(cost_class) } else { SizeMeasure::PaddedWeight };
         let size = ClassSample {
             extent: BatchExtent { items: choice.items, sum: choice.weight, heaviest: choice.heaviest },
             shared: calls > 1,
@@ -219,7 +220,7 @@ impl Batcher {
         let other = |(key, head): (KeyId, &QueuedCall)| {
             key != batch.key && head.call.cost_class == batch.cost_class && !head.call.alone
         };
-        self.tallies.sent(DispatchEvent {
+        self.tallies.on_dispatch(DispatchEvent {
             now,
             class: batch.cost_class,
             cause,

@@ -36,14 +36,14 @@ const LONE_HALVES: u64 = 3;
 pub(super) struct LateCalls {
     pub(super) queue: Queue,
     /// Batches of calls in time since the last one of late calls, while some waited.
-    pub(super) passed_by: u32,
+    pub(super) batches_since_late: u32,
     /// Least SLO among the calls that became late since the queue was last empty.
     slo: Option<Duration>,
     /// Calls that were displaced and are not yet reported.
     displaced: Vec<CallId>,
     /// Maximum time of the batch of late calls that is being formed, in nanoseconds. The two queues
     /// are swapped meanwhile.
-    serving: Option<u64>,
+    batch_nanos_max: Option<u64>,
 }
 
 // === impl LateCalls ===
@@ -68,15 +68,15 @@ impl LateCalls {
 
     /// Returns `true` if the next batch is due to late calls.
     fn is_owed(&self) -> bool {
-        self.passed_by >= TURNS - 1 && !self.queue.is_empty()
+        self.batches_since_late >= TURNS - 1 && !self.queue.is_empty()
     }
 
-    fn take(&mut self, queued: QueuedCall, slo: Duration) {
+    fn push(&mut self, queued: QueuedCall, slo: Duration) {
         if self.queue.is_empty() {
-            (self.passed_by, self.slo) = (0, None);
+            (self.batches_since_late, self.slo) = (0, None);
         }
         self.slo = Some(self.slo.map_or(slo, |least| least.min(slo)));
-        self.queue.put(queued);
+        self.queue.insert_queued(queued);
     }
 }
 
@@ -90,10 +90,10 @@ impl Batcher {
         let slo = call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo);
         let (Some(slo), LateTreatment::Serve) = (slo, self.limits.scope(call.scope).late) else { return false };
         let Some(mut queued) = self.queue.remove(id) else { return false };
-        queued.call.deadline = queued.call.later.take();
+        queued.call.deadline = queued.call.fallback_deadline.take();
         self.adaptive.on_deferral(now, queued.call.items);
         let budget = slo.at.since(queued.arrived);
-        self.late.take(queued, budget);
+        self.late.push(queued, budget);
         true
     }
 
@@ -117,13 +117,13 @@ impl Batcher {
         let decision = next(self);
         if decision.is_some() {
             if matches!(decision, Some(Decision::Dispatch(_))) && !self.late.queue.is_empty() {
-                self.late.passed_by += 1;
+                self.late.batches_since_late += 1;
             }
             return decision;
         }
         // A batch of late calls does not leave with a lead: calls that arrive meanwhile would wait
         // behind two batches.
-        let room = self.slot_is_free();
+        let room = self.has_free_slot();
         if !owed && room && self.may_serve_late() {
             wake = wake.into_iter().chain(self.adaptive.wake()).min();
             let decision = self.decide_late(now, false, &next);
@@ -138,8 +138,9 @@ impl Batcher {
     /// Returns `true` if free capacity goes to late calls: it is their turn, or no call in time may
     /// use it.
     pub(super) fn may_serve_late(&self) -> bool {
-        let uses =
-            |(key, head): (KeyId, &QueuedCall)| self.scope_is_free(head.call.scope) && self.paused_until(key).is_none();
+        let uses = |(key, head): (KeyId, &QueuedCall)| {
+            self.has_free_scope_slot(head.call.scope) && self.paused_until(key).is_none()
+        };
         !self.late.queue.is_empty() && (self.late.is_owed() || !self.queue.lines().any(uses))
     }
 
@@ -153,20 +154,20 @@ impl Batcher {
         debug_assert_eq!(now, self.now);
         let slo = self.late.slo.map_or(u64::MAX, |slo| u64::try_from(slo.as_nanos()).unwrap_or(u64::MAX) / SLO_PARTS);
         let mean = if owed { self.adaptive.mean_time() / MEAN_PARTS } else { u64::MAX };
-        self.late.serving = (!self.draining).then_some(slo.min(mean));
+        self.late.batch_nanos_max = (!self.draining).then_some(slo.min(mean));
         std::mem::swap(&mut self.queue, &mut self.late.queue);
         let decision = next(self);
         std::mem::swap(&mut self.queue, &mut self.late.queue);
-        self.late.serving = None;
+        self.late.batch_nanos_max = None;
         if matches!(decision, Some(Decision::Dispatch(_))) {
-            self.late.passed_by = 0;
+            self.late.batches_since_late = 0;
         }
         decision
     }
 
     /// Shortens a batch of late calls to its maximum time. Other batches are unchanged.
     pub(super) fn shorten_late_batch(&mut self, key: KeyId, members: MemberChoice) -> MemberChoice {
-        let Some(most) = self.late.serving else { return members };
+        let Some(most) = self.late.batch_nanos_max else { return members };
         match members {
             MemberChoice::Front(want) => {
                 let calls = self.queue.line(key).map(|queued| &queued.call);
@@ -183,7 +184,7 @@ impl Batcher {
     /// Displaces late calls, the last ones first, to make room for a call that is refused for this
     /// reason. Returns the reason why the call is still refused, if it is.
     pub(super) fn displace_late_calls(&mut self, call: &Call, mut reason: RejectionReason) -> Option<RejectionReason> {
-        if let Some(reason) = self.refuse(call, false) {
+        if let Some(reason) = self.rejection_reason(call, false) {
             return Some(reason);
         }
         loop {
@@ -194,13 +195,13 @@ impl Batcher {
                     !self.scope_is_full(call) || own_scope(queued)
                 }
             };
-            let Some(id) = self.late.queue.last_where(fits) else { return Some(reason) };
+            let Some(id) = self.late.queue.rfind(fits) else { return Some(reason) };
             if let Some(queued) = self.late.queue.remove(id) {
                 self.adaptive.expired(self.now, &queued);
-                self.tallies.expired(queued.call.cost_class, ExpiryReason::QueueFull, queued.call.items);
+                self.tallies.on_expiry(queued.call.cost_class, ExpiryReason::QueueFull, queued.call.items);
             }
             self.late.displaced.push(id);
-            reason = self.refuse(call, true)?;
+            reason = self.rejection_reason(call, true)?;
         }
     }
 }

@@ -34,7 +34,7 @@ impl FreeTime {
         self.past + self.since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    pub(super) fn note(&mut self, now: Tick, free: bool) {
+    pub(super) fn set_free(&mut self, now: Tick, free: bool) {
         self.past = self.total(now);
         self.since = free.then_some(now);
     }

@@ -33,7 +33,7 @@ pub struct PauseStats {
     /// Delay that the upstream requested in the last pause.
     pub asked: Duration,
     /// Time for which no call of the key was sent in the last pause, counted from the answer.
-    pub held: Duration,
+    pub applied: Duration,
 }
 
 /// Merge keys that are paused.
@@ -50,7 +50,7 @@ impl PausedKeys {
     pub(super) fn pause(&mut self, now: Tick, key: KeyId, class: CostClassId, after: Duration) {
         self.keys.retain(|_, (until, _)| *until > now);
         let held = after.min(PAUSE_MAX);
-        self.count(PauseStats { class, count: 1, last: now, asked: after, held });
+        self.count(PauseStats { class, count: 1, last: now, asked: after, applied: held });
         let until = now.after(held);
         let known = self.keys.get(&key).map_or(until, |(known, _)| until.max(*known));
         self.keys.insert(key, (known, class));
@@ -103,12 +103,12 @@ mod tests {
         paused.pause(Tick::from_millis(1), KeyId(1), CostClassId(7), long);
         paused.pause(Tick::from_millis(2), KeyId(2), CostClassId(7), short);
         let last = Tick::from_millis(2);
-        let expected = PauseStats { class: CostClassId(7), count: 2, last, asked: short, held: short };
+        let expected = PauseStats { class: CostClassId(7), count: 2, last, asked: short, applied: short };
         assert_eq!(paused.classes().collect::<Vec<_>>(), [expected]);
         for class in 100..300 {
             paused.pause(Tick::from_millis(class.into()), KeyId(1), CostClassId(class), long);
         }
         assert_eq!(paused.classes().count(), CLASSES_MAX);
-        assert!(paused.classes().all(|pauses| pauses.class.0 >= 236 && pauses.held == PAUSE_MAX));
+        assert!(paused.classes().all(|pauses| pauses.class.0 >= 236 && pauses.applied == PAUSE_MAX));
     }
 }

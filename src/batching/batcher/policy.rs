@@ -14,11 +14,11 @@ impl Batcher {
     /// Returns the first line, by the arrival of its head, that may leave now. A line that is held
     /// does not keep the others from leaving.
     pub(super) fn pick(&self, now: Tick) -> Option<(KeyId, DispatchCause)> {
-        if !self.slot_is_free() {
+        if !self.has_free_slot() {
             return None;
         }
         debug_assert_eq!(now, self.now);
-        let lines = self.queue.lines().filter(|(_, head)| self.scope_is_free(head.call.scope));
+        let lines = self.queue.lines().filter(|(_, head)| self.has_free_scope_slot(head.call.scope));
         lines.filter(|(key, _)| self.paused_until(*key).is_none()).find_map(|(key, head)| {
             match self.ready(&self.queue, key, head) {
                 Readiness::Now(cause) => Some((key, cause)),
@@ -30,7 +30,7 @@ impl Batcher {
     /// Returns the next decision of the adaptive policy.
     pub(super) fn next_adaptive(&mut self, now: Tick, hold_permille: u32) -> Option<Decision> {
         loop {
-            return match self.wanted(now, hold_permille) {
+            return match self.adaptive_decision(now, hold_permille) {
                 Action::Send { key, items, cause, kind } => {
                     self.dispatch(now, key, cause, MemberChoice::Front(Some(items)), kind)
                 }
@@ -44,7 +44,7 @@ impl Batcher {
         }
     }
 
-    fn wanted(&mut self, now: Tick, hold_permille: u32) -> Action {
+    fn adaptive_decision(&mut self, now: Tick, hold_permille: u32) -> Action {
         let free = self.free.total(now);
         let missing = self.missing;
         let ctx = DecisionContext { now, limits: &self.limits, queue: &self.queue, free, hold_permille, missing };

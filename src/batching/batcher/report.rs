@@ -91,7 +91,7 @@ pub(super) struct RequestedSlos {
 // === impl RequestedSlos ===
 
 impl RequestedSlos {
-    pub(super) fn came(&mut self, now: Tick, call: &Call) {
+    pub(super) fn on_arrival(&mut self, now: Tick, call: &Call) {
         let slo = call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo);
         let slo = slo.map(|deadline| call.slo.unwrap_or_else(|| deadline.at.since(now)));
         let key = (call.cost_class, call.scope);

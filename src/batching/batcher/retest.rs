@@ -11,7 +11,7 @@ use super::super::ceiling::{BatchExtent, SizeMeasure};
 use super::super::class::merging::MergeLimit;
 use super::super::limits::DispatchPolicy;
 use super::super::queue::QueuedCall;
-use super::super::select::{BatchCaps, Selection, choose, expected};
+use super::super::select::{BatchCaps, Selection, expected_execution, select_members};
 use super::super::tick::{Tick, nanos};
 use super::Batcher;
 use super::selected_batch::MemberChoice;
@@ -20,7 +20,7 @@ use super::selected_batch::MemberChoice;
 
 impl Batcher {
     /// Returns the limits of a line's batches.
-    pub(super) fn walls(&self, class: CostClassId, scope: super::ScopeId) -> BatchCaps {
+    pub(super) fn caps(&self, class: CostClassId, scope: super::ScopeId) -> BatchCaps {
         BatchCaps::new(self.limits.scope(scope), self.classes.get(class), self.is_padded(class))
     }
 
@@ -32,7 +32,7 @@ impl Batcher {
 
     /// Returns a larger batch in place of this one, and the ceiling that it tests. Returns `None`
     /// if no retest is due, or if a call would be late for it.
-    pub(super) fn ask_again(
+    pub(super) fn retest_batch(
         &self,
         now: Tick,
         key: KeyId,
@@ -47,25 +47,27 @@ impl Batcher {
         let (class_id, scope) = (head.call.cost_class, head.call.scope);
         let class = self.classes.get(class_id)?;
         let (bounded, target, took) = class.retest(now)?;
-        if head.call.alone || !self.binds(key, members, cut, bounded) {
+        if head.call.alone || !self.is_binding(key, members, cut, bounded) {
             return None;
         }
         let padded = self.is_padded(class_id);
-        let walls = self.walls(class_id, scope).raised(self.limits.scope(scope), padded, bounded, target);
+        let walls = self.caps(class_id, scope).raised(self.limits.scope(scope), padded, bounded, target);
         // A ceiling on weight ends the batch by weight, whatever number of items was requested.
         let want = |most: Option<u32>| most.filter(|_| bounded == SizeMeasure::Items).map(|_| walls.items);
         let larger = match members {
-            MemberChoice::Front(most) => choose(self.view(), self.queue.line(key), MergeLimit::Free, walls, want(most)),
+            MemberChoice::Front(most) => {
+                select_members(self.view(), self.queue.line(key), MergeLimit::Free, walls, want(most))
+            }
             MemberChoice::Chosen => {
                 // The chosen calls are followed by the others of the line.
                 let chosen = self.adaptive.chosen();
                 let first = chosen.iter().filter_map(|id| self.queue.get(*id));
                 let others = self.queue.line(key).filter(|queued| !chosen.contains(&queued.call.id));
-                choose(self.view(), first.chain(others), MergeLimit::Free, walls, None)
+                select_members(self.view(), first.chain(others), MergeLimit::Free, walls, None)
             }
         }?;
         let extent = BatchExtent { items: larger.items, sum: larger.weight, heaviest: larger.heaviest };
-        let beyond = extent.of(bounded) > class.max(bounded);
+        let beyond = extent.in_measure(bounded) > class.max(bounded);
         let members = u64::try_from(larger.ids.len()).unwrap_or(u64::MAX);
         let in_hand = self.classes.replay_room(now) >= members;
         // A call that is refused alone receives the refusal as its answer, which shows nothing
@@ -76,13 +78,13 @@ impl Batcher {
 
     /// Returns `true` if this ceiling cut the batch. The adaptive policy requests no more than
     /// fits, so a batch that weight cuts holds everything that was requested.
-    fn binds(&self, key: KeyId, members: MemberChoice, cut: &Selection, bounded: SizeMeasure) -> bool {
+    fn is_binding(&self, key: KeyId, members: MemberChoice, cut: &Selection, bounded: SizeMeasure) -> bool {
         if bounded == SizeMeasure::Items {
             return cut.bound == Some(super::DispatchCause::Full);
         }
         let whole = |head: &QueuedCall| {
             let (class, scope) = (head.call.cost_class, head.call.scope);
-            choose(self.view(), self.queue.line(key), MergeLimit::Free, self.walls(class, scope), None)
+            select_members(self.view(), self.queue.line(key), MergeLimit::Free, self.caps(class, scope), None)
         };
         cut.bound == Some(super::DispatchCause::Weight)
             || matches!(members, MemberChoice::Front(Some(_)))
@@ -100,7 +102,7 @@ impl Batcher {
         let members: Vec<&QueuedCall> = choice.ids.iter().filter_map(|id| self.queue.get(*id)).collect();
         let (first, second) = members.split_at(members.len() / 2);
         let (Some(whole), Some(one), Some(other)) =
-            (self.takes(class, &members), self.takes(class, first), self.takes(class, second))
+            (self.expected_time(class, &members), self.expected_time(class, first), self.expected_time(class, second))
         else {
             return false;
         };
@@ -114,9 +116,9 @@ impl Batcher {
 
     /// Returns the time that these calls take together, if it is known: its 98th percentile under
     /// the adaptive policy, otherwise that of the last execution with a margin.
-    fn takes(&self, class: CostClassId, members: &[&QueuedCall]) -> Option<u64> {
+    fn expected_time(&self, class: CostClassId, members: &[&QueuedCall]) -> Option<u64> {
         if !matches!(self.limits.policy, DispatchPolicy::Adaptive { .. }) {
-            return self.classes.get(class).and_then(expected).map(nanos);
+            return self.classes.get(class).and_then(expected_execution).map(nanos);
         }
         let mut extent = BatchExtent::default();
         for queued in members {

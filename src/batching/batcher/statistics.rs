@@ -46,7 +46,7 @@ pub struct ClassDecisionStats {
 impl Batcher {
     /// Returns the statistics of decisions and their causes.
     #[must_use]
-    pub fn why(&self, now: Tick) -> DecisionStats {
+    pub fn decision_stats(&self, now: Tick) -> DecisionStats {
         let now = self.now.max(now);
         let classes = self.tallies.classes().map(|(id, tally)| {
             let ceiling = self.ceiling(id);
@@ -57,11 +57,11 @@ impl Batcher {
                 point: self.adaptive.operating_point(now, id, tally.last_items, cap),
                 plan: self.adaptive.plan_age(id),
                 ceiling,
-                quarantined: self.classes.quarantined(now, id),
+                quarantined: self.classes.is_quarantined(now, id),
                 suspension: self.classes.get(id).and_then(ClassState::suspension),
             }
         });
-        let (changes, changed) = self.adaptive.changes();
+        let (changes, changed) = self.adaptive.detected_changes();
         DecisionStats {
             totals: DispatchTotals { holds: self.adaptive.holds(), ..self.tallies.totals() },
             changes,

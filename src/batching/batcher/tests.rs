@@ -31,7 +31,7 @@ fn ok(duration: Duration) -> Observation {
 
 /// Returns a core that treats its server as a serial one from the start.
 fn serial(batcher: Batcher) -> Batcher {
-    batcher.without(Feature::StandAside)
+    batcher.without_feature(Feature::StandAside)
 }
 
 fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
@@ -59,7 +59,7 @@ fn ids(batch: &Batch) -> Vec<u64> {
 #[test]
 fn a_lone_call_on_an_idle_slot_leaves_in_the_same_poll() {
     let mut batcher = Batcher::new(Limits::default(), 0);
-    batcher.offer(ms(5), call(1)).unwrap();
+    batcher.enqueue(ms(5), call(1)).unwrap();
     let batch = dispatched(&mut batcher, ms(5));
     assert_eq!((ids(&batch), batch.cause), (vec![1], DispatchCause::Idle));
     assert_eq!(batcher.poll(ms(5)), None);
@@ -69,10 +69,10 @@ fn a_lone_call_on_an_idle_slot_leaves_in_the_same_poll() {
 #[test]
 fn calls_collect_while_the_slot_is_busy_and_leave_together() {
     let mut batcher = Batcher::new(Limits::default(), 0);
-    batcher.offer(ms(0), call(1)).unwrap();
+    batcher.enqueue(ms(0), call(1)).unwrap();
     let first = dispatched(&mut batcher, ms(0));
     for id in 2..6 {
-        batcher.offer(ms(id), call(id)).unwrap();
+        batcher.enqueue(ms(id), call(id)).unwrap();
         assert_eq!(batcher.poll(ms(id)), None);
     }
     batcher.complete(ms(10), first.id, ok(10 * MS));
@@ -84,9 +84,9 @@ fn calls_collect_while_the_slot_is_busy_and_leave_together() {
 #[test]
 fn keys_never_mix_and_none_blocks_another() {
     let mut batcher = Batcher::new(limits(|l| l.policy = window(4, 20)), 0);
-    batcher.offer(ms(0), on_key(1, 1)).unwrap();
+    batcher.enqueue(ms(0), on_key(1, 1)).unwrap();
     for id in 2..6 {
-        batcher.offer(ms(1), on_key(id, 2)).unwrap();
+        batcher.enqueue(ms(1), on_key(id, 2)).unwrap();
     }
     let batch = dispatched(&mut batcher, ms(1));
     assert_eq!(
@@ -99,12 +99,12 @@ fn keys_never_mix_and_none_blocks_another() {
 #[test]
 fn a_window_starts_when_an_item_and_a_free_slot_are_both_there() {
     let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 20)), 0);
-    batcher.offer(ms(0), call(1)).unwrap();
+    batcher.enqueue(ms(0), call(1)).unwrap();
     assert_eq!(batcher.poll(ms(0)), None);
     assert_eq!(batcher.next_wakeup(), Some(ms(20)));
     let first = dispatched(&mut batcher, ms(20));
     assert_eq!(first.cause, DispatchCause::Delay);
-    batcher.offer(ms(21), call(2)).unwrap();
+    batcher.enqueue(ms(21), call(2)).unwrap();
     assert_eq!(batcher.next_wakeup(), None, "no free slot, nothing to wake for");
     batcher.complete(ms(600), first.id, ok(580 * MS));
     assert_eq!(batcher.poll(ms(600)), None);
@@ -115,9 +115,9 @@ fn a_window_starts_when_an_item_and_a_free_slot_are_both_there() {
 fn a_static_delay_counts_from_the_oldest_arrival() {
     let policy = DispatchPolicy::Static { items: 64, delay: 15 * MS };
     let mut batcher = Batcher::new(limits(|l| l.policy = policy), 0);
-    batcher.offer(ms(0), call(1)).unwrap();
+    batcher.enqueue(ms(0), call(1)).unwrap();
     let first = dispatched(&mut batcher, ms(15));
-    batcher.offer(ms(16), call(2)).unwrap();
+    batcher.enqueue(ms(16), call(2)).unwrap();
     batcher.complete(ms(50), first.id, ok(35 * MS));
     assert_eq!(ids(&dispatched(&mut batcher, ms(50))), [2], "it has waited long enough already");
 }
@@ -125,7 +125,7 @@ fn a_static_delay_counts_from_the_oldest_arrival() {
 #[test]
 fn queue_delay_max_bounds_a_longer_window() {
     let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 500)), 0);
-    batcher.offer(ms(0), call(1)).unwrap();
+    batcher.enqueue(ms(0), call(1)).unwrap();
     batcher.poll(ms(0));
     assert_eq!(batcher.next_wakeup(), Some(ms(20)));
 }
@@ -134,7 +134,7 @@ fn queue_delay_max_bounds_a_longer_window() {
 fn a_deadline_inside_the_window_sends_the_batch_early() {
     let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 20)), 0);
     let deadline = Some(Deadline { at: ms(10), source: DeadlineSource::Caller });
-    batcher.offer(ms(0), Call { deadline, ..call(1) }).unwrap();
+    batcher.enqueue(ms(0), Call { deadline, ..call(1) }).unwrap();
     assert_eq!(batcher.poll(ms(0)), None);
     let at = batcher.next_wakeup().unwrap();
     assert!(at < ms(10));
@@ -154,7 +154,7 @@ fn a_batch_ends_at_each_limit_with_that_limit_as_its_cause() {
     {
         let mut batcher = Batcher::new(limits(|l| l.scopes = vec![scope.clone()]), 0);
         for id in 0..5 {
-            batcher.offer(ms(0), Call { weight: Weight { sum: weight, max: weight }, bytes, ..call(id) }).unwrap();
+            batcher.enqueue(ms(0), Call { weight: Weight { sum: weight, max: weight }, bytes, ..call(id) }).unwrap();
         }
         let batch = dispatched(&mut batcher, ms(0));
         assert_eq!((batch.members.len(), batch.cause), (expect, cause));
@@ -165,7 +165,7 @@ fn a_batch_ends_at_each_limit_with_that_limit_as_its_cause() {
 fn a_call_that_does_not_fit_starts_the_next_batch_and_keeps_its_items_together() {
     let mut batcher = Batcher::new(limits(|l| l.scopes[0].batch_items_max = 4), 0);
     for (id, items) in [(1, 3), (2, 2), (3, 1)] {
-        batcher.offer(ms(0), Call { items, ..call(id) }).unwrap();
+        batcher.enqueue(ms(0), Call { items, ..call(id) }).unwrap();
     }
     let batch = dispatched(&mut batcher, ms(0));
     assert_eq!(ids(&batch), [1]);
@@ -176,8 +176,8 @@ fn a_call_that_does_not_fit_starts_the_next_batch_and_keeps_its_items_together()
 #[test]
 fn a_client_batch_over_the_limit_goes_alone() {
     let mut batcher = Batcher::new(limits(|l| l.scopes[0].batch_items_max = 4), 0);
-    batcher.offer(ms(0), Call { items: 10, ..call(1) }).unwrap();
-    batcher.offer(ms(0), call(2)).unwrap();
+    batcher.enqueue(ms(0), Call { items: 10, ..call(1) }).unwrap();
+    batcher.enqueue(ms(0), call(2)).unwrap();
     let batch = dispatched(&mut batcher, ms(0));
     assert_eq!((ids(&batch), batch.lone), (vec![1], Some(UnbatchedReason::ClientBatchFull)));
 }
@@ -186,7 +186,7 @@ fn a_client_batch_over_the_limit_goes_alone() {
 fn an_exclusive_value_stands_once_in_a_batch() {
     let mut batcher = Batcher::new(Limits::default(), 0);
     for (id, value) in [(1, 7), (2, 8), (3, 7)] {
-        batcher.offer(ms(0), Call { exclusive: vec![value], ..call(id) }).unwrap();
+        batcher.enqueue(ms(0), Call { exclusive: vec![value], ..call(id) }).unwrap();
     }
     assert_eq!(ids(&dispatched(&mut batcher, ms(0))), [1, 2]);
 }
@@ -195,7 +195,7 @@ fn an_exclusive_value_stands_once_in_a_batch() {
 fn a_cancelled_call_never_leaves_and_an_abandoned_batch_is_aborted() {
     let mut batcher = Batcher::new(Limits::default(), 0);
     for id in 1..4 {
-        batcher.offer(ms(0), call(id)).unwrap();
+        batcher.enqueue(ms(0), call(id)).unwrap();
     }
     assert!(batcher.cancel(ms(0), CallId(2)));
     let batch = dispatched(&mut batcher, ms(0));
@@ -216,7 +216,7 @@ fn a_batch_of_which_one_call_remains_shows_nothing_about_merging() {
         let policy = DispatchPolicy::Adaptive { hold_permille: 0 };
         let mut batcher = serial(Batcher::new(limits(|limits| (limits.policy, limits.slots) = (policy, 1)), 0));
         for id in 0..3 {
-            batcher.offer(ms(0), call(id)).unwrap();
+            batcher.enqueue(ms(0), call(id)).unwrap();
         }
         let batch = dispatched(&mut batcher, ms(0));
         assert_eq!(batch.members.len(), 2, "one batch of two is tried");
@@ -231,10 +231,10 @@ fn a_batch_of_which_one_call_remains_shows_nothing_about_merging() {
 #[test]
 fn a_call_past_its_deadline_expires_and_is_never_sent() {
     let mut batcher = Batcher::new(Limits::default(), 0);
-    batcher.offer(ms(0), call(1)).unwrap();
+    batcher.enqueue(ms(0), call(1)).unwrap();
     let first = dispatched(&mut batcher, ms(0));
     let deadline = Some(Deadline { at: ms(10), source: DeadlineSource::Slo });
-    batcher.offer(ms(1), Call { deadline, ..call(2) }).unwrap();
+    batcher.enqueue(ms(1), Call { deadline, ..call(2) }).unwrap();
     assert_eq!(batcher.next_wakeup(), Some(ms(10)));
     assert_eq!(batcher.poll(ms(10)), Some(Decision::Expire { id: CallId(2), reason: ExpiryReason::Deadline }));
     batcher.complete(ms(11), first.id, ok(11 * MS));
@@ -244,15 +244,15 @@ fn a_call_past_its_deadline_expires_and_is_never_sent() {
 #[test]
 fn an_slo_that_cannot_be_met_at_all_ends_nothing() {
     let mut batcher = Batcher::new(Limits::default(), 0);
-    batcher.offer(ms(0), call(1)).unwrap();
+    batcher.enqueue(ms(0), call(1)).unwrap();
     let first = dispatched(&mut batcher, ms(0));
     batcher.complete(ms(50), first.id, ok(50 * MS));
-    batcher.offer(ms(50), call(2)).unwrap();
+    batcher.enqueue(ms(50), call(2)).unwrap();
     let second = dispatched(&mut batcher, ms(50));
     let slo = |id| Call { deadline: Some(Deadline { at: ms(70), source: DeadlineSource::Slo }), ..call(id) };
-    batcher.offer(ms(51), slo(3)).unwrap();
+    batcher.enqueue(ms(51), slo(3)).unwrap();
     let own = Some(Deadline { at: ms(70), source: DeadlineSource::Caller });
-    batcher.offer(ms(51), Call { deadline: own, ..call(4) }).unwrap();
+    batcher.enqueue(ms(51), Call { deadline: own, ..call(4) }).unwrap();
     assert_eq!(batcher.poll(ms(80)), Some(Decision::Expire { id: CallId(4), reason: ExpiryReason::Deadline }));
     batcher.complete(ms(100), second.id, ok(50 * MS));
     assert_eq!(ids(&dispatched(&mut batcher, ms(100))), [3], "best effort: it is served late rather than never");
@@ -261,14 +261,14 @@ fn an_slo_that_cannot_be_met_at_all_ends_nothing() {
 #[test]
 fn a_call_whose_slo_is_given_up_still_ends_at_its_later_deadline() {
     let mut batcher = Batcher::new(Limits::default(), 0);
-    batcher.offer(ms(0), call(1)).unwrap();
+    batcher.enqueue(ms(0), call(1)).unwrap();
     let first = dispatched(&mut batcher, ms(0));
     batcher.complete(ms(50), first.id, ok(50 * MS));
-    batcher.offer(ms(50), call(2)).unwrap();
+    batcher.enqueue(ms(50), call(2)).unwrap();
     dispatched(&mut batcher, ms(50));
     let deadline = Some(Deadline { at: ms(70), source: DeadlineSource::Slo });
     let later = Some(Deadline { at: ms(90), source: DeadlineSource::Timeout });
-    batcher.offer(ms(50), Call { deadline, later, ..call(3) }).unwrap();
+    batcher.enqueue(ms(50), Call { deadline, fallback_deadline: later, ..call(3) }).unwrap();
     assert_eq!(batcher.poll(ms(75)), None);
     assert_eq!(batcher.next_wakeup(), Some(ms(90)));
     assert_eq!(batcher.poll(ms(90)), Some(Decision::Expire { id: CallId(3), reason: ExpiryReason::Deadline }));
@@ -278,9 +278,9 @@ fn a_call_whose_slo_is_given_up_still_ends_at_its_later_deadline() {
 fn a_full_queue_rejects_a_call_with_a_retry_after() {
     let mut batcher = Batcher::new(limits(|l| l.queue_items_max = 3), 0);
     for id in 0..3 {
-        batcher.offer(ms(0), call(id)).unwrap();
+        batcher.enqueue(ms(0), call(id)).unwrap();
     }
-    let rejection = batcher.offer(ms(0), call(3)).unwrap_err();
+    let rejection = batcher.enqueue(ms(0), call(3)).unwrap_err();
     assert_eq!(rejection.reason, RejectionReason::QueueFull);
     assert!(rejection.retry_after >= Duration::from_secs(1));
     assert_eq!(rejection.retry_after.subsec_nanos(), 0);
@@ -289,20 +289,20 @@ fn a_full_queue_rejects_a_call_with_a_retry_after() {
 #[test]
 fn retry_after_follows_the_predicted_drain_time() {
     let mut batcher = Batcher::new(limits(|l| (l.queue_items_max, l.scopes[0].batch_items_max) = (100, 1)), 3);
-    batcher.offer(ms(0), call(0)).unwrap();
+    batcher.enqueue(ms(0), call(0)).unwrap();
     let first = dispatched(&mut batcher, ms(0));
     batcher.complete(ms(1000), first.id, ok(1000 * MS));
     for id in 1..=100 {
-        batcher.offer(ms(1000), call(id)).unwrap();
+        batcher.enqueue(ms(1000), call(id)).unwrap();
     }
-    let after = batcher.offer(ms(1000), call(101)).unwrap_err().retry_after.as_secs();
+    let after = batcher.enqueue(ms(1000), call(101)).unwrap_err().retry_after.as_secs();
     assert!((100..=151).contains(&after), "100 calls of 1 s each: {after} s");
 }
 
 #[test]
 fn a_call_larger_than_the_whole_queue_is_not_refused_for_ever() {
     let mut batcher = Batcher::new(limits(|l| l.queue_items_max = 3), 0);
-    batcher.offer(ms(0), Call { items: 9, ..call(1) }).unwrap();
+    batcher.enqueue(ms(0), Call { items: 9, ..call(1) }).unwrap();
 }
 
 #[test]
@@ -310,23 +310,23 @@ fn a_flooding_tenant_keeps_half_the_queue_only_while_others_wait() {
     let mut batcher = Batcher::new(limits(|l| l.queue_items_max = 10), 0);
     let of = |id, tenant| Call { tenant: TenantId(tenant), ..call(id) };
     for id in 0..8 {
-        batcher.offer(ms(0), of(id, 1)).unwrap();
+        batcher.enqueue(ms(0), of(id, 1)).unwrap();
     }
-    batcher.offer(ms(0), of(8, 2)).unwrap();
-    assert_eq!(batcher.offer(ms(0), of(9, 1)).unwrap_err().reason, RejectionReason::TenantShare);
-    batcher.offer(ms(0), of(10, 2)).unwrap();
-    assert_eq!(batcher.offer(ms(0), of(11, 2)).unwrap_err().reason, RejectionReason::QueueFull);
+    batcher.enqueue(ms(0), of(8, 2)).unwrap();
+    assert_eq!(batcher.enqueue(ms(0), of(9, 1)).unwrap_err().reason, RejectionReason::TenantShare);
+    batcher.enqueue(ms(0), of(10, 2)).unwrap();
+    assert_eq!(batcher.enqueue(ms(0), of(11, 2)).unwrap_err().reason, RejectionReason::QueueFull);
 }
 
 #[test]
 fn after_a_mismatch_its_cost_class_goes_alone_for_a_while() {
     let mut batcher = Batcher::new(limits(|l| l.quarantine = 10 * MS), 0);
     for id in 0..2 {
-        batcher.offer(ms(0), call(id)).unwrap();
+        batcher.enqueue(ms(0), call(id)).unwrap();
     }
     let batch = dispatched(&mut batcher, ms(0));
     for id in 2..6 {
-        batcher.offer(ms(0), call(id)).unwrap();
+        batcher.enqueue(ms(0), call(id)).unwrap();
     }
     batcher.complete(ms(1), batch.id, Observation { outcome: BatchOutcome::Mismatched, ..ok(MS) });
     let alone = dispatched(&mut batcher, ms(1));
@@ -339,11 +339,11 @@ fn after_a_mismatch_its_cost_class_goes_alone_for_a_while() {
 fn a_named_limit_cuts_the_next_batches() {
     let mut batcher = Batcher::new(Limits::default(), 0);
     for id in 0..20 {
-        batcher.offer(ms(0), call(id)).unwrap();
+        batcher.enqueue(ms(0), call(id)).unwrap();
     }
     let batch = dispatched(&mut batcher, ms(0));
     for id in 20..40 {
-        batcher.offer(ms(0), call(id)).unwrap();
+        batcher.enqueue(ms(0), call(id)).unwrap();
     }
     batcher.complete(ms(1), batch.id, Observation { outcome: BatchOutcome::TooLarge { limit: Some(8) }, ..ok(MS) });
     let next = dispatched(&mut batcher, ms(1));
@@ -354,7 +354,7 @@ fn a_named_limit_cuts_the_next_batches() {
 fn slots_are_a_wall_for_the_upstream_and_for_a_route() {
     let mut batcher = Batcher::new(limits(|l| (l.slots, l.scopes[0].slots_max) = (3, 2)), 0);
     for id in 0..4 {
-        batcher.offer(ms(0), on_key(id, id)).unwrap();
+        batcher.enqueue(ms(0), on_key(id, id)).unwrap();
     }
     dispatched(&mut batcher, ms(0));
     dispatched(&mut batcher, ms(0));
@@ -364,7 +364,7 @@ fn slots_are_a_wall_for_the_upstream_and_for_a_route() {
 #[test]
 fn draining_waits_for_nothing() {
     let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 20)), 0);
-    batcher.offer(ms(0), call(1)).unwrap();
+    batcher.enqueue(ms(0), call(1)).unwrap();
     assert_eq!(batcher.poll(ms(0)), None);
     batcher.drain(ms(1));
     assert_eq!(dispatched(&mut batcher, ms(1)).cause, DispatchCause::Drain);
@@ -374,12 +374,12 @@ fn draining_waits_for_nothing() {
 fn a_call_after_a_cancelled_drain_is_held_again() {
     let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 20)), 0);
     batcher.drain(ms(1));
-    batcher.offer(ms(2), call(1)).unwrap();
+    batcher.enqueue(ms(2), call(1)).unwrap();
     let first = dispatched(&mut batcher, ms(2));
     assert_eq!(first.cause, DispatchCause::Drain);
     batcher.complete(ms(3), first.id, ok(MS));
     batcher.resume(ms(3));
-    batcher.offer(ms(4), call(2)).unwrap();
+    batcher.enqueue(ms(4), call(2)).unwrap();
     assert_eq!(batcher.poll(ms(4)), None);
     assert_eq!(dispatched(&mut batcher, ms(24)).cause, DispatchCause::Delay);
 }
@@ -387,9 +387,9 @@ fn a_call_after_a_cancelled_drain_is_held_again() {
 #[test]
 fn a_call_that_goes_alone_shares_nothing_whatever_its_key() {
     let mut batcher = Batcher::new(limits(|l| l.slots = 3), 0);
-    batcher.offer(ms(0), call(1)).unwrap();
-    batcher.offer(ms(0), Call { alone: true, ..call(2) }).unwrap();
-    batcher.offer(ms(0), call(3)).unwrap();
+    batcher.enqueue(ms(0), call(1)).unwrap();
+    batcher.enqueue(ms(0), Call { alone: true, ..call(2) }).unwrap();
+    batcher.enqueue(ms(0), call(3)).unwrap();
     for id in 1..4 {
         assert_eq!(ids(&dispatched(&mut batcher, ms(0))), [id]);
     }
@@ -399,10 +399,10 @@ fn a_call_that_goes_alone_shares_nothing_whatever_its_key() {
 fn answered_members_do_not_keep_an_abandoned_batch_running() {
     let mut batcher = Batcher::new(Limits::default(), 0);
     for id in 1..4 {
-        batcher.offer(ms(0), call(id)).unwrap();
+        batcher.enqueue(ms(0), call(id)).unwrap();
     }
     let batch = dispatched(&mut batcher, ms(0));
-    batcher.answered(CallId(1));
+    batcher.on_member_answered(CallId(1));
     assert!(batcher.cancel(ms(1), CallId(2)));
     assert_eq!(batcher.poll(ms(1)), None, "one member still waits");
     assert!(batcher.cancel(ms(1), CallId(3)));
@@ -412,9 +412,9 @@ fn answered_members_do_not_keep_an_abandoned_batch_running() {
 #[test]
 fn a_window_starts_when_new_limits_bring_the_free_slot() {
     let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 20)), 0);
-    batcher.offer(ms(0), call(1)).unwrap();
+    batcher.enqueue(ms(0), call(1)).unwrap();
     dispatched(&mut batcher, ms(20));
-    batcher.offer(ms(25), call(2)).unwrap();
+    batcher.enqueue(ms(25), call(2)).unwrap();
     assert_eq!(batcher.poll(ms(90)), None);
     batcher.set_limits(limits(|l| (l.policy, l.slots) = (window(64, 20), 2)));
     assert_eq!(batcher.poll(ms(90)), None);
@@ -427,13 +427,13 @@ fn a_call_queued_at_a_policy_change_is_not_sorted_behind_all_later_calls() {
     let plain = limits(|l| l.scopes[0].batch_items_max = 1);
     for (before, after) in [(&plain, &adaptive), (&adaptive, &plain)] {
         let mut batcher = Batcher::new(before.clone(), 0);
-        batcher.offer(ms(0), call(0)).unwrap();
+        batcher.enqueue(ms(0), call(0)).unwrap();
         let busy = dispatched(&mut batcher, ms(0));
         let due =
             |id: u64, at| Call { deadline: Some(Deadline { at: ms(at), source: DeadlineSource::Timeout }), ..call(id) };
-        batcher.offer(ms(1), due(1, 30_000)).unwrap();
+        batcher.enqueue(ms(1), due(1, 30_000)).unwrap();
         batcher.set_limits(after.clone());
-        batcher.offer(ms(2), due(2, 40_000)).unwrap();
+        batcher.enqueue(ms(2), due(2, 40_000)).unwrap();
         batcher.complete(ms(3), busy.id, ok(MS));
         let first = dispatched(&mut batcher, ms(3));
         assert_eq!(first.members.first().map(|member| member.id), Some(CallId(1)));
@@ -445,7 +445,7 @@ fn smaller_batch_limit_applies_to_queued_calls_only() {
     let of = |items_max| limits(|l| (l.slots, l.scopes[0].batch_items_max) = (1, items_max));
     let mut batcher = Batcher::new(of(4), 0);
     for id in 0..20 {
-        batcher.offer(ms(0), call(id)).unwrap();
+        batcher.enqueue(ms(0), call(id)).unwrap();
     }
     let mut sizes = Vec::new();
     for items_max in [4, 13, 2] {
@@ -467,7 +467,7 @@ fn what_an_earlier_process_knew_of_the_upstream_is_used_and_bounded() {
     batcher.restore_upstream(ms(0), known);
     assert_eq!(batcher.upstream_snapshot(), known);
     for id in 0..4 {
-        batcher.offer(ms(1), call(id)).unwrap();
+        batcher.enqueue(ms(1), call(id)).unwrap();
         dispatched(&mut batcher, ms(1));
     }
     let wild =
@@ -475,7 +475,7 @@ fn what_an_earlier_process_knew_of_the_upstream_is_used_and_bounded() {
     batcher.restore_upstream(ms(2), wild);
     let bounded = batcher.upstream_snapshot();
     assert!(bounded.slots <= 64 && bounded.lead_nanos <= bounded.mean_nanos && bounded.mean_nanos < u64::MAX);
-    batcher.forget(ms(3));
+    batcher.reset(ms(3));
     assert_eq!(batcher.upstream_snapshot().slots, 0, "nothing is known about a different one");
 }
 
@@ -483,7 +483,7 @@ fn what_an_earlier_process_knew_of_the_upstream_is_used_and_bounded() {
 fn a_late_overload_of_a_larger_batch_does_not_raise_the_size_again() {
     let mut batcher = Batcher::new(limits(|l| (l.slots, l.scopes[0].batch_items_max) = (2, 8)), 0);
     for id in 0..12 {
-        batcher.offer(ms(0), call(id)).unwrap();
+        batcher.enqueue(ms(0), call(id)).unwrap();
     }
     let (large, small) = (dispatched(&mut batcher, ms(0)), dispatched(&mut batcher, ms(0)));
     for batch in [&small, &large] {
@@ -500,7 +500,7 @@ fn a_late_overload_of_a_larger_batch_does_not_raise_the_size_again() {
 fn the_cause_of_every_batch_during_a_drain_is_drain() {
     let mut batcher = Batcher::new(limits(|l| l.scopes[0].batch_items_max = 2), 0);
     for id in 0..3 {
-        batcher.offer(ms(0), call(id)).unwrap();
+        batcher.enqueue(ms(0), call(id)).unwrap();
     }
     batcher.drain(ms(0));
     let batch = dispatched(&mut batcher, ms(0));
@@ -510,11 +510,11 @@ fn the_cause_of_every_batch_during_a_drain_is_drain() {
 #[test]
 fn a_windows_wait_beside_a_free_slot_adds_up_whatever_other_keys_do_between() {
     let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 20)), 0);
-    batcher.offer(ms(0), on_key(1, 1)).unwrap();
-    batcher.offer(ms(15), on_key(2, 2)).unwrap();
+    batcher.enqueue(ms(0), on_key(1, 1)).unwrap();
+    batcher.enqueue(ms(15), on_key(2, 2)).unwrap();
     let first = dispatched(&mut batcher, ms(20));
     assert_eq!(ids(&first), [1]);
-    batcher.offer(ms(30), on_key(3, 1)).unwrap();
+    batcher.enqueue(ms(30), on_key(3, 1)).unwrap();
     batcher.complete(ms(50), first.id, ok(30 * MS));
     // Key 1 waited 5 ms beside the free slot before, so 15 ms are left. The other key waits its
     // full 20 ms.
@@ -528,11 +528,11 @@ fn a_windows_wait_beside_a_free_slot_adds_up_whatever_other_keys_do_between() {
 #[test]
 fn a_held_batch_leaves_some_ms_before_a_deadline_however_fast_the_last_one_was() {
     let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 20)), 0);
-    batcher.offer(ms(0), call(1)).unwrap();
+    batcher.enqueue(ms(0), call(1)).unwrap();
     let first = dispatched(&mut batcher, ms(20));
     batcher.complete(ms(21), first.id, ok(MS));
     let deadline = Some(Deadline { at: ms(40), source: DeadlineSource::Caller });
-    batcher.offer(ms(30), Call { deadline, ..call(2) }).unwrap();
+    batcher.enqueue(ms(30), Call { deadline, ..call(2) }).unwrap();
     assert_eq!((batcher.poll(ms(30)), batcher.next_wakeup()), (None, Some(ms(35))));
 }
 
@@ -544,9 +544,9 @@ fn a_batch_that_a_limit_cuts_is_not_held() {
     ] {
         let mut batcher = Batcher::new(limits(|l| (l.policy = window(64, 20), change(l)).1), 0);
         let heavy = |id| Call { weight: Weight { sum: 3, max: 3 }, bytes: 30, ..call(id) };
-        batcher.offer(ms(0), heavy(1)).unwrap();
+        batcher.enqueue(ms(0), heavy(1)).unwrap();
         assert_eq!(batcher.poll(ms(1)), None);
-        batcher.offer(ms(1), heavy(2)).unwrap();
+        batcher.enqueue(ms(1), heavy(2)).unwrap();
         let batch = dispatched(&mut batcher, ms(1));
         assert_eq!((ids(&batch), batch.cause), (vec![1], cause));
     }

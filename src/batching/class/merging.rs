@@ -57,7 +57,7 @@ pub struct MergingChange {
     /// The suspension; `None` if merging has resumed.
     pub suspension: Option<Suspension>,
     /// `true` if merging was suspended before and the retest failed.
-    pub again: bool,
+    pub is_retest_failure: bool,
 }
 
 /// An ended batch, with the properties that matter for merging.
@@ -77,16 +77,16 @@ pub(super) struct MergeState {
     validated: bool,
     /// Merge key of the last such batch.
     whole_key: Option<KeyId>,
-    whole: u32,
+    whole_batches: u32,
     /// Consecutive batches that failed, possibly because they were batches.
-    row: u32,
+    failures_in_row: u32,
     /// Merge key of all of these; `None` if they have several.
-    row_key: Option<KeyId>,
+    failed_key: Option<KeyId>,
     /// `true` if a lone call was answered since the first of them failed.
     lone_answered: bool,
     suspension: Option<Suspension>,
     /// Length of the next suspension.
-    next: Duration,
+    next_suspension: Duration,
     /// The trial batch in flight.
     trial: Option<BatchId>,
 }
@@ -95,7 +95,7 @@ pub(super) struct MergeState {
 #[derive(Debug, Clone)]
 struct KeyState {
     class: CostClassId,
-    used: Tick,
+    last_used: Tick,
     row: u32,
     whole: u32,
     until: Option<Tick>,
@@ -125,7 +125,7 @@ enum Evidence {
 impl MergeState {
     /// Returns the number of calls that may leave together. `eager`: batches are sent as configured
     /// before the first one was answered.
-    pub(super) fn bound(&self, now: Tick, eager: bool) -> MergeLimit {
+    pub(super) fn merge_limit(&self, now: Tick, eager: bool) -> MergeLimit {
         let alone = match self.suspension {
             Some(suspension) if now < suspension.retest => return MergeLimit::Alone(Some(UnbatchedReason::Refused)),
             Some(_) => Some(UnbatchedReason::Refused),
@@ -140,12 +140,12 @@ impl MergeState {
     }
 
     /// Records the dispatch of a trial batch.
-    pub(super) fn trying(&mut self, batch: BatchId) {
+    pub(super) fn on_trial_dispatch(&mut self, batch: BatchId) {
         self.trial = Some(batch);
     }
 
     /// Resets the state because the server was replaced. Returns `true` if that resumes merging.
-    pub(super) fn forget(&mut self) -> bool {
+    pub(super) fn reset(&mut self) -> bool {
         let suspended = self.suspension.is_some();
         *self = Self { trial: self.trial, ..Self::default() };
         suspended
@@ -163,8 +163,8 @@ impl MergeState {
             BatchOutcome::Mismatched if !self.validated || self.trial == Some(ended.batch) => {
                 Evidence::Refused(BatchRefusal::Mismatch)
             }
-            BatchOutcome::TimedOut if self.validated => Evidence::Doubtful(BatchRefusal::Silence),
-            BatchOutcome::TimedOut => Evidence::Refused(BatchRefusal::Silence),
+            BatchOutcome::TimedOut if self.validated => Evidence::Doubtful(BatchRefusal::Timeout),
+            BatchOutcome::TimedOut => Evidence::Refused(BatchRefusal::Timeout),
             BatchOutcome::Overloaded { .. } => Evidence::Doubtful(BatchRefusal::Overload),
             // The members were not retried alone and failed for good. A server that has accepted
             // batches before may have restarted.
@@ -179,7 +179,7 @@ impl MergeState {
                     && observed.first_byte.is_none()
                     && last.is_some_and(|last| observed.duration > last.saturating_mul(SILENT_FACTOR)) =>
             {
-                Evidence::Doubtful(BatchRefusal::Silence)
+                Evidence::Doubtful(BatchRefusal::Timeout)
             }
             _ => Evidence::None,
         }
@@ -200,7 +200,7 @@ impl MergeState {
             self.trial = None;
         }
         let (refusal, sure) = match evidence {
-            Evidence::Whole => return self.whole(ended.key),
+            Evidence::Whole => return self.on_whole_batch(ended.key),
             Evidence::LoneAnswered => {
                 self.lone_answered = true;
                 return None;
@@ -219,32 +219,34 @@ impl MergeState {
         if self.suspension.is_some() && !trial {
             return None;
         }
-        self.lone_answered &= self.row > 0;
-        self.row_key = if self.row == 0 { ended.key } else { self.row_key.filter(|key| Some(*key) == ended.key) };
-        self.row += 1;
+        self.lone_answered &= self.failures_in_row > 0;
+        self.failed_key =
+            if self.failures_in_row == 0 { ended.key } else { self.failed_key.filter(|key| Some(*key) == ended.key) };
+        self.failures_in_row += 1;
         let enough = if ended.replayable || self.validated { REFUSED_MAX } else { 1 };
-        let ends = self.row >= enough && (sure || self.lone_answered);
+        let ends = self.failures_in_row >= enough && (sure || self.lone_answered);
         // Batches of another key are answered, so only the form of this key is odd and the others
         // continue.
-        let one_odd =
-            self.validated && self.row_key.is_some() && self.whole_key.is_some_and(|whole| Some(whole) != self.row_key);
+        let one_odd = self.validated
+            && self.failed_key.is_some()
+            && self.whole_key.is_some_and(|whole| Some(whole) != self.failed_key);
         let suspend = ends && (self.suspension.is_some() || !one_odd);
         suspend.then(|| Some(self.suspend(now, base, refusal)))
     }
 
-    fn whole(&mut self, key: Option<KeyId>) -> Option<Option<Suspension>> {
-        (self.validated, self.whole_key, self.row, self.lone_answered) = (true, key, 0, false);
-        self.whole += 1;
-        if self.whole >= TRUSTED_AFTER {
-            self.next = Duration::ZERO;
+    fn on_whole_batch(&mut self, key: Option<KeyId>) -> Option<Option<Suspension>> {
+        (self.validated, self.whole_key, self.failures_in_row, self.lone_answered) = (true, key, 0, false);
+        self.whole_batches += 1;
+        if self.whole_batches >= TRUSTED_AFTER {
+            self.next_suspension = Duration::ZERO;
         }
         self.suspension.take().map(|_| None)
     }
 
     pub(super) fn suspend(&mut self, now: Tick, base: Duration, refusal: BatchRefusal) -> Suspension {
-        let length = self.next.max(base).min(Limits::QUARANTINE_MAX);
-        self.next = length.saturating_mul(2).min(Limits::QUARANTINE_MAX);
-        self.whole = 0;
+        let length = self.next_suspension.max(base).min(Limits::QUARANTINE_MAX);
+        self.next_suspension = length.saturating_mul(2).min(Limits::QUARANTINE_MAX);
+        self.whole_batches = 0;
         let since = self.suspension.map_or(now, |before| before.since);
         let suspension = Suspension { since, retest: now.after(length), refusal };
         self.suspension = Some(suspension);
@@ -300,14 +302,14 @@ impl KeyQuarantine {
 
     fn entry(&mut self, now: Tick, class: CostClassId, key: KeyId) -> &mut KeyState {
         if !self.map.contains_key(&key) && self.map.len() >= KEYS_MAX {
-            let oldest = self.map.iter().min_by_key(|(key, memory)| (memory.used, **key)).map(|(key, _)| *key);
+            let oldest = self.map.iter().min_by_key(|(key, memory)| (memory.last_used, **key)).map(|(key, _)| *key);
             if let Some(oldest) = oldest {
                 self.map.remove(&oldest);
             }
         }
-        let fresh = KeyState { class, used: now, row: 0, whole: 0, until: None, next: Duration::ZERO };
+        let fresh = KeyState { class, last_used: now, row: 0, whole: 0, until: None, next: Duration::ZERO };
         let memory = self.map.entry(key).or_insert(fresh);
-        memory.used = now;
+        memory.last_used = now;
         memory
     }
 }

@@ -5,7 +5,7 @@
 //! valid if the server changes.
 
 use super::super::call::Weight;
-use super::super::math::{float, whole};
+use super::super::math::{round_to_u64, to_f64};
 
 /// Round sizes: the upper bounds of the size buckets.
 pub(super) const SIZES: [u32; 18] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
@@ -46,8 +46,8 @@ struct RunningMean {
 impl BatchLoad {
     pub(super) fn new(items: u32, weight: Weight) -> Self {
         let items = f64::from(items.max(1));
-        let sum = float(weight.sum).max(float(weight.max));
-        Self { items, sum, max: float(weight.max).max(sum / items) }
+        let sum = to_f64(weight.sum).max(to_f64(weight.max));
+        Self { items, sum, max: to_f64(weight.max).max(sum / items) }
     }
 
     /// Returns the relative padding: 0 if all items weigh the same.
@@ -109,16 +109,17 @@ impl TypicalLoad {
     /// Returns mean and heaviest items in thousandths and the padding, for a snapshot; 0 for a size
     /// that was not observed.
     pub(super) fn keep(&self) -> (u64, Vec<u64>, u64) {
-        let milli = |average: &RunningMean| if average.count > 0 { whole(average.value * 1e3).max(1) } else { 0 };
-        (milli(&self.mean), self.max.iter().map(milli).collect(), whole(self.padding * 1e3))
+        let milli =
+            |average: &RunningMean| if average.count > 0 { round_to_u64(average.value * 1e3).max(1) } else { 0 };
+        (milli(&self.mean), self.max.iter().map(milli).collect(), round_to_u64(self.padding * 1e3))
     }
 
     /// Restores the values of [`TypicalLoad::keep`].
-    pub(super) fn kept(mean: u64, max: &[u64], padding: u64) -> Self {
+    pub(super) fn restored(mean: u64, max: &[u64], padding: u64) -> Self {
         let mut typical = Self::default();
         typical.mean.restore(mean);
         typical.max.iter_mut().zip(max).for_each(|(average, milli)| average.restore(*milli));
-        typical.padding = (float(padding) / 1e3).min(STEP_MAX);
+        typical.padding = (to_f64(padding) / 1e3).min(STEP_MAX);
         typical
     }
 }
@@ -135,7 +136,7 @@ impl RunningMean {
 
     fn restore(&mut self, milli: u64) {
         if milli > 0 {
-            *self = Self { value: float(milli) / 1e3, count: super::KEPT };
+            *self = Self { value: to_f64(milli) / 1e3, count: super::KEPT };
         }
     }
 }

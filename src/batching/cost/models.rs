@@ -67,7 +67,7 @@ impl CostMeasure {
     const ALL: [Self; 3] = [Self::Padded, Self::Ragged, Self::SizeOnly];
 
     /// Returns the factor of the weight coefficient.
-    pub(super) fn term(self, load: BatchLoad) -> f64 {
+    pub(super) fn weight_term(self, load: BatchLoad) -> f64 {
         match self {
             Self::Padded => load.items * load.max,
             Self::Ragged => load.sum,
@@ -88,7 +88,7 @@ impl CostMeasure {
 
 impl LinearFit {
     fn time(self, base: CostMeasure, load: BatchLoad) -> f64 {
-        (self.batch + self.item * load.items + self.weight * base.term(load)).max(NANOS_MIN)
+        (self.batch + self.item * load.items + self.weight * base.weight_term(load)).max(NANOS_MIN)
     }
 
     fn scale(&mut self, factor: f64) {
@@ -129,12 +129,12 @@ impl LinearModels {
 
     /// Returns the part of the predicted time that the weights cause.
     pub(super) fn weight_part(&self, load: BatchLoad) -> f64 {
-        self.line().weight * self.chosen.term(load)
+        self.line().weight * self.chosen.weight_term(load)
     }
 
     /// Updates the errors with a sample that the models have not been fitted to. Returns `true` if
     /// another model is now in use.
-    pub(super) fn judge(&mut self, reading: &CostReading) -> bool {
+    pub(super) fn score(&mut self, reading: &CostReading) -> bool {
         for base in CostMeasure::ALL {
             let expected = self.lines[base.index()].time(base, reading.load);
             let error = ln(reading.nanos / expected).abs().min(ERROR_MAX);
@@ -159,8 +159,8 @@ impl LinearModels {
         for reading in samples.iter() {
             let share = 1.0 / reading.nanos;
             let (one, item) = (share, reading.load.items * share);
-            padded.add(one, item, CostMeasure::Padded.term(reading.load) * share);
-            ragged.add(one, item, CostMeasure::Ragged.term(reading.load) * share);
+            padded.add(one, item, CostMeasure::Padded.weight_term(reading.load) * share);
+            ragged.add(one, item, CostMeasure::Ragged.weight_term(reading.load) * share);
         }
         self.lines = [padded.solve(true), ragged.solve(true), padded.solve(false)];
     }

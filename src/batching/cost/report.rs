@@ -1,6 +1,6 @@
 //! Snapshots and reports of a cost curve, in integers.
 
-use super::super::math::whole;
+use super::super::math::round_to_u64;
 use super::{CostMeasure, CostModel, CostSample};
 
 /// Mean execution time of one size.
@@ -81,9 +81,9 @@ impl CostModel {
     pub(in super::super) fn gauges(&self) -> CostGauges {
         let line = self.models.line();
         CostGauges {
-            batch_nanos: whole(line.batch),
-            item_nanos: whole(line.item),
-            error_permille: whole(self.models.error() * 1e3),
+            batch_nanos: round_to_u64(line.batch),
+            item_nanos: round_to_u64(line.item),
+            error_permille: round_to_u64(self.models.error() * 1e3),
             tail_permille: self.tail_permille(),
         }
     }

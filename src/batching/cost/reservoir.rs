@@ -3,7 +3,7 @@
 //! They are kept by size bucket and octave of the heaviest item, so that many small batches do not
 //! push out the only large one.
 
-use super::super::math::{float, whole};
+use super::super::math::{round_to_u64, to_f64};
 use super::batch_load::{BatchLoad, bucket};
 use super::{CostSample, KEPT};
 
@@ -42,19 +42,19 @@ struct ReservoirCell {
 
 impl CostReading {
     pub(super) fn new(sample: CostSample) -> Self {
-        let nanos = float(sample.nanos).clamp(super::NANOS_MIN, super::NANOS_MAX);
+        let nanos = to_f64(sample.nanos).clamp(super::NANOS_MIN, super::NANOS_MAX);
         Self { items: sample.items.max(1), load: BatchLoad::new(sample.items, sample.weight), nanos }
     }
 
     fn kind(&self) -> (usize, u32) {
-        (bucket(self.items), u64::BITS - whole(self.load.max).leading_zeros())
+        (bucket(self.items), u64::BITS - round_to_u64(self.load.max).leading_zeros())
     }
 }
 
 impl From<&CostReading> for CostSample {
     fn from(reading: &CostReading) -> Self {
-        let weight = super::Weight { sum: whole(reading.load.sum), max: whole(reading.load.max) };
-        Self { items: reading.items, weight, nanos: whole(reading.nanos) }
+        let weight = super::Weight { sum: round_to_u64(reading.load.sum), max: round_to_u64(reading.load.max) };
+        Self { items: reading.items, weight, nanos: round_to_u64(reading.nanos) }
     }
 }
 
@@ -64,7 +64,7 @@ impl Reservoir {
     pub(super) fn put(&mut self, reading: CostReading) {
         self.clock += 1;
         let kind = reading.kind();
-        let at = self.cells.iter().position(|cell| cell.kind == kind).unwrap_or_else(|| self.open(kind));
+        let at = self.cells.iter().position(|cell| cell.kind == kind).unwrap_or_else(|| self.open_cell(kind));
         let Some(cell) = self.cells.get_mut(at) else { return };
         cell.touched = self.clock;
         match cell.readings.get_mut(cell.next) {
@@ -99,7 +99,7 @@ impl Reservoir {
     }
 
     /// Returns the index of a cell for a kind of batch that has none.
-    fn open(&mut self, kind: (usize, u32)) -> usize {
+    fn open_cell(&mut self, kind: (usize, u32)) -> usize {
         if self.cells.len() < CELLS_MAX {
             self.cells.push(ReservoirCell { kind, readings: Vec::with_capacity(CELL), next: 0, touched: 0 });
             return self.cells.len() - 1;

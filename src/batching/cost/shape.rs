@@ -54,7 +54,7 @@ impl Default for CostShape {
 }
 
 impl CostShape {
-    pub(super) fn put(&mut self, items: u32, nanos: f64) {
+    pub(super) fn observe(&mut self, items: u32, nanos: f64) {
         let items = items.clamp(1, SIZE_MAX);
         let at = self.means.partition_point(|mean| mean.items < items);
         if self.means.get(at).is_none_or(|mean| mean.items != items) {
@@ -78,7 +78,7 @@ impl CostShape {
     pub(super) fn draw(&mut self, line: &[f64]) {
         self.curve.clear();
         if !self.means.is_empty() && self.is_line_rejected(line) {
-            self.pool(line);
+            self.pool_violators(line);
             let pooled = self.pools.iter().flat_map(|(nanos, _, sizes)| std::iter::repeat_n(*nanos, *sizes));
             self.curve.extend(self.means.iter().map(|mean| mean.items).zip(pooled));
         }
@@ -105,13 +105,13 @@ impl CostShape {
     }
 
     /// Returns `true` if the line is rejected.
-    pub(super) fn drawn(&self) -> bool {
+    pub(super) fn is_used(&self) -> bool {
         !self.curve.is_empty()
     }
 
     /// Returns the nanoseconds on the curve and the size that they apply to: this one, or the
     /// nearest end.
-    pub(super) fn at(&self, items: u32) -> Option<(u32, f64)> {
+    pub(super) fn interpolate(&self, items: u32) -> Option<(u32, f64)> {
         let (first, last) = (self.curve.first()?, self.curve.last()?);
         let items = items.clamp(first.0, last.0);
         let above = self.curve.partition_point(|point| point.0 < items);
@@ -184,7 +184,7 @@ impl CostShape {
 
     /// Computes the non-decreasing sequence nearest to the means, each pulled slightly towards the
     /// line (isotonic regression with the pool-adjacent-violators algorithm).
-    fn pool(&mut self, line: &[f64]) {
+    fn pool_violators(&mut self, line: &[f64]) {
         self.pools.clear();
         for mean in &self.means {
             let count = f64::from(mean.count);

@@ -1,7 +1,7 @@
 //! Tail ratio of execution times, and detection of changes of the server. Both evaluate z, the
 //! ratio of the observed to the predicted time.
 
-use super::super::math::{exp, ln, whole};
+use super::super::math::{exp, ln, round_to_u64};
 
 /// Number of batches in the window.
 const RING: usize = 128;
@@ -112,7 +112,7 @@ impl TailRatio {
         }
         let at = (len * PERCENTILE.0 / PERCENTILE.1).min(len - 1);
         let (_, z, _) = sorted[..len].select_nth_unstable_by(at, f64::total_cmp);
-        whole(*z * 1e3).clamp(Q_MIN, Q_MAX)
+        round_to_u64(*z * 1e3).clamp(Q_MIN, Q_MAX)
     }
 }
 
@@ -123,7 +123,7 @@ impl ChangeDetector {
     /// a drift.
     pub(super) fn observe(&mut self, z: f64, guessed: bool) -> SampleClass {
         if (FAST..=SLOW).contains(&z) {
-            return if guessed { SampleClass::Normal } else { self.normal(z) };
+            return if guessed { SampleClass::Normal } else { self.observe_normal(z) };
         }
         self.run += if z > SLOW { SLOW_STEP } else { FAST_STEP };
         if self.run < RUN_MAX {
@@ -133,7 +133,7 @@ impl ChangeDetector {
         SampleClass::Changed
     }
 
-    fn normal(&mut self, z: f64) -> SampleClass {
+    fn observe_normal(&mut self, z: f64) -> SampleClass {
         let off = ln(z);
         self.run = self.run.saturating_sub(1);
         self.drift += DRIFT_SHARE * (off - self.drift);

@@ -24,12 +24,12 @@ impl ServerRandom {
     }
 
     fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.0.bits() % u64::try_from(end).unwrap()).unwrap()
+        usize::try_from(self.0.next_u64() % u64::try_from(end).unwrap()).unwrap()
     }
 
     /// Returns a value with mean 1 and this standard deviation, as the sum of twelve uniform ones.
     fn noise(&mut self, sigma: f64) -> f64 {
-        1.0 + sigma * ((0..12).map(|_| self.0.unit()).sum::<f64>() - 6.0)
+        1.0 + sigma * ((0..12).map(|_| self.0.next_f64()).sum::<f64>() - 6.0)
     }
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
@@ -68,7 +68,7 @@ impl CurveBench {
     }
 
     fn exactly(&mut self, items: u32, millis: f64) -> bool {
-        self.cost.observe(CostSample { items, weight: same(items), nanos: whole(millis * 1e6) })
+        self.cost.observe(CostSample { items, weight: same(items), nanos: round_to_u64(millis * 1e6) })
     }
 
     fn feed(&mut self, batches: u32, sizes: &[u32], curve: impl Fn(u32) -> f64) {
@@ -79,7 +79,7 @@ impl CurveBench {
 
     /// Returns the relative errors at these sizes.
     fn errors(&self, sizes: impl IntoIterator<Item = u32>, curve: impl Fn(u32) -> f64) -> Vec<f64> {
-        sizes.into_iter().map(|items| (float(self.cost.time(items)) / (curve(items) * 1e6) - 1.0).abs()).collect()
+        sizes.into_iter().map(|items| (to_f64(self.cost.time(items)) / (curve(items) * 1e6) - 1.0).abs()).collect()
     }
 
     fn worst(&self, sizes: impl IntoIterator<Item = u32>, curve: impl Fn(u32) -> f64) -> f64 {
@@ -92,7 +92,7 @@ impl CurveBench {
 }
 
 fn mean(of: &[f64]) -> f64 {
-    of.iter().sum::<f64>() / float(u64::try_from(of.len()).unwrap())
+    of.iter().sum::<f64>() / to_f64(u64::try_from(of.len()).unwrap())
 }
 
 /// Returns the weight of items that all weigh the same.

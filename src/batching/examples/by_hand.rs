@@ -94,7 +94,7 @@ fn offer(batcher: &mut Batcher, now: Tick, arrival: CallArrival) {
     let deadline =
         within.map(|millis| Deadline { at: now.after(Duration::from_millis(millis)), source: DeadlineSource::Caller });
     let call = Call { key: KeyId(key), deadline, ..Call::new(CallId(id)) };
-    match batcher.offer(now, call) {
+    match batcher.enqueue(now, call) {
         Ok(()) => print_step(now, &format!("call {id} with key {key} is queued")),
         Err(rejection) => print_step(now, &format!("call {id} is rejected: {rejection:?}")),
     }

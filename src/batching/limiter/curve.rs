@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::math::{float, whole};
+use super::super::math::{round_to_u64, to_f64};
 use super::super::tick::Tick;
 
 /// Number of cells: up to 4095 requests in flight, more than the connections of a process.
@@ -92,12 +92,12 @@ pub(super) struct LoadCurve {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LoadCell {
     pub(super) latency: f64,
-    pub(super) beside: f64,
+    pub(super) in_flight: f64,
     /// Mean of the numbers in flight at dispatch and at completion.
-    around: f64,
+    mean_in_flight: f64,
     pub(super) samples: f64,
     /// Number of samples in a row that were off: positive if above, negative if below.
-    off: i32,
+    off_in_row: i32,
 }
 
 /// A change of the server, detected by the latency of lone calls at an unchanged number in flight.
@@ -129,10 +129,11 @@ impl LoadCurve {
     }
 
     /// Resets the curve to a lone call's latency that was measured under a limit.
-    pub(super) fn begin(&mut self, lone: f64) {
+    pub(super) fn reset_to(&mut self, lone: f64) {
         self.clear();
         if lone > 0.0 {
-            self.cells[0] = LoadCell { latency: lone, beside: 1.0, around: 1.0, samples: BEGIN_SAMPLES, off: 0 };
+            self.cells[0] =
+                LoadCell { latency: lone, in_flight: 1.0, mean_in_flight: 1.0, samples: BEGIN_SAMPLES, off_in_row: 0 };
         }
     }
 
@@ -146,17 +147,17 @@ impl LoadCurve {
     pub(super) fn observe(&mut self, (beside, after): (u32, u32), latency: f64) -> Option<ServerChange> {
         let index = usize::try_from(beside.max(1).ilog2()).unwrap_or(0).min(CELLS - 1);
         let (cell, beside) = (&mut self.cells[index], f64::from(beside.max(1)));
-        let scale = beside / cell.beside.max(1.0);
+        let scale = beside / cell.in_flight.max(1.0);
         let above = latency > OFF_FACTOR * cell.latency * scale.max(1.0);
         let below = latency < cell.latency * scale.min(1.0) / OFF_FACTOR;
-        cell.off = match (above, below) {
+        cell.off_in_row = match (above, below) {
             _ if cell.samples < OFF_SAMPLES => 0,
-            (true, _) => cell.off.max(0) + 1,
-            (_, true) => cell.off.min(0) - 1,
+            (true, _) => cell.off_in_row.max(0) + 1,
+            (_, true) => cell.off_in_row.min(0) - 1,
             _ => 0,
         };
-        self.since_off = if cell.off == 0 { self.since_off.saturating_add(1) } else { 0 };
-        let changed = (cell.off.abs() >= OFF_MAX).then_some(if cell.off > 0 {
+        self.since_off = if cell.off_in_row == 0 { self.since_off.saturating_add(1) } else { 0 };
+        let changed = (cell.off_in_row.abs() >= OFF_MAX).then_some(if cell.off_in_row > 0 {
             ServerChange::Slower
         } else {
             ServerChange::Quicker
@@ -185,7 +186,7 @@ impl LoadCurve {
     /// Returns `true` if a cell's last sample was off, not many samples ago. The server may have
     /// changed, and the cell may be a mean of both states.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.since_off < OFF_RECENT && self.cells.iter().any(|cell| cell.off != 0)
+        self.since_off < OFF_RECENT && self.cells.iter().any(|cell| cell.off_in_row != 0)
     }
 
     /// Records an answer for the measured rate.
@@ -208,7 +209,7 @@ impl LoadCurve {
 
     fn measured_rate(&self) -> Option<f64> {
         let (first, last) = (self.completions.front()?, self.completions.back()?);
-        let span = float(last.0.saturating_sub(first.0));
+        let span = to_f64(last.0.saturating_sub(first.0));
         let count = u32::try_from(self.completions.len() - 1).unwrap_or(0);
         (self.completions.len() >= COMPLETIONS_MIN && span > 0.0).then(|| f64::from(count) / span)
     }
@@ -216,9 +217,9 @@ impl LoadCurve {
     /// Returns the rate of the latest answers, in items per nanosecond, if this many requests run
     /// at once.
     pub(super) fn recent_rate(&self, at: f64) -> Option<f64> {
-        let count = (COMPLETIONS_RECENT.0 * at).clamp(COMPLETIONS_RECENT.1, float(COMPLETIONS as u64 - 1)).floor();
-        let first = self.completions.iter().rev().nth(usize::try_from(whole(count)).ok()?)?;
-        let span = float(self.completions.back()?.0.saturating_sub(first.0));
+        let count = (COMPLETIONS_RECENT.0 * at).clamp(COMPLETIONS_RECENT.1, to_f64(COMPLETIONS as u64 - 1)).floor();
+        let first = self.completions.iter().rev().nth(usize::try_from(round_to_u64(count)).ok()?)?;
+        let span = to_f64(self.completions.back()?.0.saturating_sub(first.0));
         (span > 0.0).then(|| count / span)
     }
 
@@ -232,11 +233,11 @@ impl LoadCurve {
         }
         let rate = self.cells().map(LoadCell::throughput_beside).fold(self.measured_rate().unwrap_or(0.0), f64::max);
         let unqueued = (rate * first.latency).max(1.0);
-        let below = self.cells().filter(|cell| cell.beside <= unqueued);
+        let below = self.cells().filter(|cell| cell.in_flight <= unqueued);
         let (sum, weight) =
             below.fold((0.0, 0.0), |sum, cell| (sum.0 + cell.latency * cell.samples, sum.1 + cell.samples));
         let base = if weight > 0.0 { sum / weight } else { first.latency };
-        let is_bound = first.beside >= BOUND_FROM && first.throughput() >= THROUGHPUT * rate;
+        let is_bound = first.in_flight >= BOUND_FROM && first.throughput() >= THROUGHPUT * rate;
         Some(Knee { at: (rate * base).max(1.0), base, rate, is_bound })
     }
 
@@ -245,10 +246,10 @@ impl LoadCurve {
     pub(super) fn knee(&self, paired: bool) -> Option<Knee> {
         let knee = self.estimate()?;
         let known = |cell: &LoadCell| knee.at <= 2.0 || cell.samples >= LOADED_SAMPLES;
-        let loaded = self.cells().filter(|cell| cell.beside >= LOADED * knee.at && known(cell));
+        let loaded = self.cells().filter(|cell| cell.in_flight >= LOADED * knee.at && known(cell));
         let first = loaded.clone().next()?;
         let flat = |cell: &LoadCell| cell.throughput() >= FLAT * knee.rate;
-        let part = if self.cells().filter(|cell| cell.beside >= FLAT_FROM * knee.at).all(flat) {
+        let part = if self.cells().filter(|cell| cell.in_flight >= FLAT_FROM * knee.at).all(flat) {
             THROUGHPUT_ONCE
         } else {
             THROUGHPUT
@@ -258,20 +259,21 @@ impl LoadCurve {
             return None;
         }
         let least = self.cells().map(|cell| cell.latency).fold(knee.base, f64::min);
-        let near = loaded.clone().filter(|cell| cell.beside <= INTERCEPT_KNEES * knee.at);
+        let near = loaded.clone().filter(|cell| cell.in_flight <= INTERCEPT_KNEES * knee.at);
         // After a queue was released at once, there may be too few cells near the knee.
-        let sent = |cell: &LoadCell| cell.beside;
+        let sent = |cell: &LoadCell| cell.in_flight;
         let most = if paired { INTERCEPT_PAIRED } else { INTERCEPT };
         let meets = if near.clone().nth(1).is_some() { intercept(near, sent) } else { intercept(loaded.clone(), sent) };
         // While the number in flight grows, a call on a server without a queue is also slowed by
         // later calls, so the number at its dispatch is too small.
-        let seen = loaded.filter(|cell| cell.around <= SEEN_KNEES * knee.at);
+        let seen = loaded.filter(|cell| cell.mean_in_flight <= SEEN_KNEES * knee.at);
         // Rounds of calls that are all sent at once see the same number, which shows nothing.
-        let seen = intercept(seen, |cell| cell.around).unwrap_or(0.0);
+        let seen = intercept(seen, |cell| cell.mean_in_flight).unwrap_or(0.0);
         if meets.is_none_or(|meets| meets > most * least) || seen > INTERCEPT_SEEN * least {
             return None;
         }
-        let queued = |cell: &&LoadCell| cell.beside >= BEYOND_KNEE * knee.at && cell.latency > BEYOND_BASE * knee.base;
+        let queued =
+            |cell: &&LoadCell| cell.in_flight >= BEYOND_KNEE * knee.at && cell.latency > BEYOND_BASE * knee.base;
         let beyond: f64 = self.cells().filter(queued).map(|cell| cell.samples).sum();
         (beyond >= BEYOND_SAMPLES).then_some(knee)
     }
@@ -300,19 +302,19 @@ impl LoadCell {
     fn add(&mut self, beside: f64, around: f64, latency: f64) {
         self.samples = (self.samples + 1.0).min(MEMORY);
         self.latency += (latency - self.latency) / self.samples;
-        self.beside += (beside - self.beside) / self.samples;
-        self.around += (around - self.around) / self.samples;
+        self.in_flight += (beside - self.in_flight) / self.samples;
+        self.mean_in_flight += (around - self.mean_in_flight) / self.samples;
     }
 
     /// Returns the throughput, less the residual service of the request that was in service first.
     fn throughput_beside(&self) -> f64 {
-        let beside = if self.beside < 1.5 { self.beside } else { self.beside - RESIDUAL };
+        let beside = if self.in_flight < 1.5 { self.in_flight } else { self.in_flight - RESIDUAL };
         beside / self.latency.max(1.0)
     }
 
     /// Returns the calls per nanosecond, by Little's law.
     pub(super) fn throughput(&self) -> f64 {
-        self.beside / self.latency.max(1.0)
+        self.in_flight / self.latency.max(1.0)
     }
 }
 
@@ -321,7 +323,7 @@ impl LoadCell {
 impl Knee {
     /// Returns the limit at this knee, in requests in flight.
     pub(super) fn limit(&self) -> u64 {
-        whole(MARGIN * self.at).max(1)
+        round_to_u64(MARGIN * self.at).max(1)
     }
 }
 

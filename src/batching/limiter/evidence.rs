@@ -1,11 +1,11 @@
 //! Evaluation of completed requests: evidence for a jump while open, and for batch sizes, probes
 //! and the level while limited.
 
-use super::super::math::float;
+use super::super::math::to_f64;
 use super::super::tick::Tick;
 use super::curve::ServerChange;
 use super::growth::{GrowthOutcome, LoneBase};
-use super::level::span;
+use super::level::nanos_between;
 use super::permit::Permit;
 use super::request::{Completion, FlightRecord};
 use super::sojourn::Sojourn;
@@ -37,7 +37,7 @@ impl ConcurrencyLimiter {
         done.items = mark.items;
         self.end_flight(mark, &done);
         if !done.answered {
-            self.wave.give_up();
+            self.wave.reset();
         }
         if !done.answered || self.pinned {
             return;
@@ -45,14 +45,14 @@ impl ConcurrencyLimiter {
         self.answered_calls += u64::from(done.calls);
         // A stream may last for an unbounded time. The time to its first byte shows the load of the
         // server.
-        let latency = done.first_byte.filter(|_| mark.alone).unwrap_or_else(|| span(mark.sent, now));
+        let latency = done.first_byte.filter(|_| mark.alone).unwrap_or_else(|| nanos_between(mark.sent, now));
         let limited = self.limit.is_some();
         self.observe_load(now, mark, latency, done.calls);
-        let settled = !limited || self.trial.is_some() || self.settle(now);
-        let mean = (span(done.first, now) + span(done.last, now)) / 2.0;
-        done.here = self.items_here(done.queued) + u64::from(mark.items);
-        let here = done.here;
-        self.sojourns.push(Sojourn { arrived: done.first, mean, here, items: mark.items, beside: mark.beside });
+        let settled = !limited || self.trial.is_some() || self.track_drain(now);
+        let mean = (nanos_between(done.first, now) + nanos_between(done.last, now)) / 2.0;
+        done.items_in_system = self.items_here(done.queued) + u64::from(mark.items);
+        let here = done.items_in_system;
+        self.sojourns.push(Sojourn { arrived: done.first, mean, here, items: mark.items, beside: mark.in_flight });
         if self.observe_harm(now, mean, &done) {
             self.back_off_jumps(now);
             return self.release(now, OpenReason::NoQueue);
@@ -68,9 +68,9 @@ impl ConcurrencyLimiter {
         if self.trial.is_some() {
             self.learn_trial(now, mark, &done);
         } else if !limited {
-            self.jump(now);
+            self.jump_to_knee(now);
         } else if settled && self.limit.is_some() {
-            self.learn_limited(now, mark, latency, &done);
+            self.observe_limited(now, mark, latency, &done);
         }
         self.begin_trial(now, &done);
     }
@@ -92,7 +92,7 @@ impl ConcurrencyLimiter {
     fn observe_load(&mut self, now: Tick, mark: &FlightRecord, latency: f64, calls: u32) {
         let limited = self.limit.is_some();
         if calls == 1 && mark.clean && (!limited || mark.alone) && self.trial.is_none() {
-            self.learn_lone(now, mark, latency);
+            self.observe_lone(now, mark, latency);
         } else if calls == 1 && !limited && self.trial.is_none() {
             // A lone call beside a pair, which is compared with the calls around it.
             self.level.observe_lone(latency);
@@ -112,7 +112,7 @@ impl ConcurrencyLimiter {
         }
         let new = mark.sent >= self.schedule.since;
         if settled && new && self.limit.is_some() && self.trial.is_none() && self.growth.cap() == 1 {
-            self.grow(now, mark, latency, done);
+            self.observe_size(now, mark, latency, done);
         }
         self.open_unmerged(now, done.queued);
     }
@@ -126,15 +126,16 @@ impl ConcurrencyLimiter {
         self.limit.is_some() && self.harm.observe_limited(now, done.first, sojourn, done.calls)
     }
 
-    fn learn_lone(&mut self, now: Tick, mark: &FlightRecord, latency: f64) {
+    fn observe_lone(&mut self, now: Tick, mark: &FlightRecord, latency: f64) {
         // Calls with many items, or with heavy ones, take longer in service. The comparison uses
         // their wait and the service time of a typical call.
         let typical = self.level.observe_service(mark.expected);
-        let latency = if mark.expected > 0 { (latency - float(mark.expected) + typical).max(typical) } else { latency };
+        let latency =
+            if mark.expected > 0 { (latency - to_f64(mark.expected) + typical).max(typical) } else { latency };
         if let Some(number) = mark.wave {
             self.wave_knee = self.wave.observe(number, latency).or(self.wave_knee);
         }
-        if let Some(change) = self.curve.observe((mark.beside, self.flights), latency) {
+        if let Some(change) = self.curve.observe((mark.in_flight, self.flights), latency) {
             self.slower = change == ServerChange::Slower;
             self.wave.on_change();
             self.schedule.trial_gap = 0.0;
@@ -150,7 +151,7 @@ impl ConcurrencyLimiter {
     fn open_unmerged(&mut self, now: Tick, queued: u64) {
         self.unmerged = self.unmerged.saturating_add(u32::from(queued > 0));
         let rest = (UNMERGED.0 * self.level.batch.max(self.level.lone)).max(UNMERGED.1);
-        let unmerged = self.unmerged >= UNMERGED_ANSWERS && span(self.last_merged, now) > rest;
+        let unmerged = self.unmerged >= UNMERGED_ANSWERS && nanos_between(self.last_merged, now) > rest;
         let limited = self.limit.is_some() || self.trial.is_some();
         if limited && self.merged_flights == 0 && unmerged {
             self.open(now, OpenReason::NothingToMerge);
@@ -158,7 +159,7 @@ impl ConcurrencyLimiter {
     }
 
     /// Records an answer under a limit that is not on trial.
-    fn learn_limited(&mut self, now: Tick, mark: &FlightRecord, latency: f64, done: &Completion) {
+    fn observe_limited(&mut self, now: Tick, mark: &FlightRecord, latency: f64, done: &Completion) {
         self.observe_companion(now, mark, latency);
         if self.limit.is_none() {
             return;
@@ -173,11 +174,11 @@ impl ConcurrencyLimiter {
             self.schedule.trial = now;
             self.schedule.trial_gap = 0.0;
         }
-        self.grow(now, mark, latency, done);
+        self.observe_size(now, mark, latency, done);
     }
 
     /// Records a request under a limit as evidence of the cost of its size.
-    fn grow(&mut self, now: Tick, mark: &FlightRecord, latency: f64, done: &Completion) {
+    fn observe_size(&mut self, now: Tick, mark: &FlightRecord, latency: f64, done: &Completion) {
         let limit = self.limit.unwrap_or(1.0);
         let service = self.knee.map_or(self.level.lone, |knee| knee.base.min(self.level.lone));
         let base = LoneBase { latency: self.level.lone, service, items: self.level.lone_items };
@@ -194,7 +195,7 @@ impl ConcurrencyLimiter {
                     self.harm.on_change();
                 }
                 self.renew_base(limit, latency);
-                self.level.restart();
+                self.level.reset_batches();
             }
             GrowthOutcome::Larger => {
                 self.level.batches = self.level.batches.min(1);
@@ -203,7 +204,7 @@ impl ConcurrencyLimiter {
             }
             GrowthOutcome::NoGain { ratio } => {
                 self.back_off_jumps(now);
-                self.release(now, OpenReason::NoGain { permille: super::super::math::whole(ratio * 1000.0) });
+                self.release(now, OpenReason::NoGain { permille: super::super::math::round_to_u64(ratio * 1000.0) });
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Largest batch after a jump: the size doubles as long as each one is cheaper per item than lone
 //! calls.
 
-use super::super::math::float;
+use super::super::math::to_f64;
 
 /// Bounds on the number of lone calls under the new limit that give a clean base: as many as the
 /// limit, within these.
@@ -73,14 +73,14 @@ pub(super) enum GrowthOutcome {
 
 impl BatchCap {
     /// Creates a state in which all sizes are allowed.
-    pub(super) fn whole() -> Self {
+    pub(super) fn uncapped() -> Self {
         let none = SampleMean::default();
         Self { cap: u32::MAX, lone: none, lone_items: none, pay: none, requests: 0, renewed: false }
     }
 
     /// Creates a state in which only lone calls are allowed, until their latency is known.
-    pub(super) fn lone() -> Self {
-        Self { cap: 1, ..Self::whole() }
+    pub(super) fn lone_only() -> Self {
+        Self { cap: 1, ..Self::uncapped() }
     }
 
     pub(super) fn cap(&self) -> u32 {
@@ -92,19 +92,19 @@ impl BatchCap {
         self.renewed
     }
 
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn is_uncapped(&self) -> bool {
         self.cap == u32::MAX
     }
 
     /// Returns `true` if a batch of this many items is of the newest size.
     pub(super) fn is_newest(&self, items: u32) -> bool {
-        self.cap > 1 && !self.is_whole() && items > self.cap / 2
+        self.cap > 1 && !self.is_uncapped() && items > self.cap / 2
     }
 
     /// Returns the largest batch allowed while `newest` batches of the newest size are in flight.
     pub(super) fn cap_beside(&self, newest: u32, limit: f64) -> u32 {
         let most = (limit * NEWEST_PART).floor().max(1.0);
-        if self.is_whole() || f64::from(newest) < most { self.cap } else { (self.cap / 2).max(1) }
+        if self.is_uncapped() || f64::from(newest) < most { self.cap } else { (self.cap / 2).max(1) }
     }
 
     /// Records a request of this many items and calls that was sent under the limit. `most`: the
@@ -121,7 +121,7 @@ impl BatchCap {
             return self.observe_lone(items, calls, latency, limit);
         }
         self.requests = self.requests.saturating_add(1);
-        if self.is_whole() || calls < 2 || !self.is_newest(items) {
+        if self.is_uncapped() || calls < 2 || !self.is_newest(items) {
             return GrowthOutcome::Nothing;
         }
         // If the limit is above the server's own, lone calls have waited, and a batch among them no
@@ -136,7 +136,7 @@ impl BatchCap {
         self.pay = SampleMean::default();
         let requests = limit * if self.renewed { BASE_REQUESTS.1 } else { BASE_REQUESTS.0 };
         if ratio > PAYS_MAX && f64::from(self.requests) > requests {
-            *self = Self { renewed: true, ..Self::lone() };
+            *self = Self { renewed: true, ..Self::lone_only() };
             return GrowthOutcome::Nothing;
         }
         if ratio > PAYS_MAX {
@@ -163,7 +163,7 @@ impl BatchCap {
             return GrowthOutcome::Nothing;
         }
         let (latency, items) = (self.lone.value(), self.lone_items.value());
-        self.cap = u32::try_from(super::super::math::whole((2.0 * items).ceil())).unwrap_or(u32::MAX).max(2);
+        self.cap = u32::try_from(super::super::math::round_to_u64((2.0 * items).ceil())).unwrap_or(u32::MAX).max(2);
         GrowthOutcome::Base { latency, items }
     }
 }
@@ -189,6 +189,6 @@ impl SampleMean {
     }
 
     fn value(&self) -> f64 {
-        self.sum / float(u64::from(self.count.max(1)))
+        self.sum / to_f64(u64::from(self.count.max(1)))
     }
 }

@@ -7,9 +7,9 @@
 //! that batches by itself looks serial for a moment under random arrivals, and this test detects
 //! it.
 
-use super::super::math::float;
+use super::super::math::to_f64;
 use super::super::tick::Tick;
-use super::level::span;
+use super::level::nanos_between;
 
 /// Number of answers in a mean. The mean sojourn time of this many calls that arrive at random at
 /// 80 % load is known to some 15 %.
@@ -81,12 +81,12 @@ impl HarmTest {
 
 impl SojournMean {
     fn add(&mut self, now: Tick, sojourn: f64, calls: u32) {
-        let calls = float(calls.into());
+        let calls = to_f64(calls.into());
         if self.last > Tick::default() {
             self.answers = (self.answers + calls).min(ANSWERS);
             let weight = (calls / self.answers).min(1.0);
             self.sojourn += weight * (sojourn - self.sojourn);
-            self.gap += weight * (span(self.last, now) / calls - self.gap);
+            self.gap += weight * (nanos_between(self.last, now) / calls - self.gap);
         }
         self.last = now;
     }

@@ -1,15 +1,15 @@
 //! Jumps of the limit to a knee, the drain that follows, and the rests after conclusions that
 //! changed nothing.
 
-use super::super::math::float;
+use super::super::math::to_f64;
 use super::super::tick::Tick;
 use super::curve::Knee;
 use super::growth::BatchCap;
-use super::level::span;
+use super::level::nanos_between;
 use super::narrow::{NARROWED_MAX, Narrowing};
 use super::probe::UpwardProbe;
 use super::schedule::ROOM_REST;
-use super::{ConcurrencyLimiter, OpenReason, after};
+use super::{ConcurrencyLimiter, OpenReason, after_nanos};
 
 /// Minimum number in flight for a jump, in knees, and time for which the evidence must have held,
 /// in base latencies: a server that returns whole batches looks serial after the first answer of
@@ -40,7 +40,7 @@ pub(super) struct LimitDrain {
 
 impl ConcurrencyLimiter {
     /// Sets the limit at once if the first waves or the load curve have a knee.
-    pub(super) fn jump(&mut self, now: Tick) {
+    pub(super) fn jump_to_knee(&mut self, now: Tick) {
         let wave_knee = self.wave_knee.take();
         if now < self.schedule.jump || self.pairs.cheap == Some(false) {
             return;
@@ -58,7 +58,7 @@ impl ConcurrencyLimiter {
             return None;
         };
         let evident = *self.schedule.evident.get_or_insert(now);
-        (span(evident, now) >= JUMP_HELD * knee.base && !self.curve.is_unsettled()).then_some(knee)
+        (nanos_between(evident, now) >= JUMP_HELD * knee.base && !self.curve.is_unsettled()).then_some(knee)
     }
 
     /// Sets the limit to a knee and starts the drain to it.
@@ -69,16 +69,16 @@ impl ConcurrencyLimiter {
         let drains = f64::from(self.flights) / knee.rate;
         self.gate = None;
         self.harm.on_limit(now, self.level.recent_lone);
-        self.back_off_room(now, float(limit));
-        self.set_limit(float(limit));
-        self.growth = BatchCap::lone();
-        self.level.restart();
+        self.back_off_room(now, to_f64(limit));
+        self.set_limit(to_f64(limit));
+        self.growth = BatchCap::lone_only();
+        self.level.reset_batches();
         self.level.lone = knee.base;
         self.level.lone_items = 1.0;
         self.level.batch = 0.0;
         self.level.batch_items = 0.0;
         self.sojourns.clear();
-        self.begin_drain(now, float(limit), knee.rate, knee.base);
+        self.begin_drain(now, to_f64(limit), knee.rate, knee.base);
         self.knee = Some(knee);
         self.narrowing = (knee.is_bound && limit <= NARROWED_MAX).then(Narrowing::default);
         self.refine_from = knee.at;
@@ -87,21 +87,24 @@ impl ConcurrencyLimiter {
         schedule.upward = limit > 2;
         schedule.since = now;
         schedule.trial_gap = 0.0;
-        schedule.trial = after(now, 4.0 * knee.base + drains);
-        self.probe =
-            UpwardProbe { id: self.probe.id, next: after(now, drains + 3.0 * knee.base), ..UpwardProbe::default() };
+        schedule.trial = after_nanos(now, 4.0 * knee.base + drains);
+        self.probe = UpwardProbe {
+            id: self.probe.id,
+            next: after_nanos(now, drains + 3.0 * knee.base),
+            ..UpwardProbe::default()
+        };
     }
 
     /// Starts the drain to a new limit, at this rate and with this base latency.
     pub(super) fn begin_drain(&mut self, now: Tick, limit: f64, rate: f64, base: f64) {
         let over = (f64::from(self.flights) - limit).max(0.0) / rate;
-        let until = after(now, DRAIN * over + base);
+        let until = after_nanos(now, DRAIN * over + base);
         self.draining = Some(LimitDrain { until, begun: Some((now, self.flights)) });
     }
 
     /// Tracks the drain to a new limit. Returns `false` while the answers are to requests from
     /// before the jump.
-    pub(super) fn settle(&mut self, now: Tick) -> bool {
+    pub(super) fn track_drain(&mut self, now: Tick) -> bool {
         let Some(draining) = self.draining else { return true };
         if f64::from(self.flights) <= self.limit.unwrap_or(1.0) {
             self.draining = None;
@@ -123,25 +126,25 @@ impl ConcurrencyLimiter {
     /// because it has become slower since.
     fn extend_drain(&mut self, now: Tick, draining: LimitDrain) -> Option<LimitDrain> {
         let (begun, flights) = draining.begun?;
-        let (drained, time) = (f64::from(flights.saturating_sub(self.flights)), span(begun, now));
+        let (drained, time) = (f64::from(flights.saturating_sub(self.flights)), nanos_between(begun, now));
         let over = f64::from(self.flights) - self.limit.unwrap_or(1.0);
         let rest = DRAIN * over * time / drained.max(1.0);
         let knee = self.knee.as_mut()?;
         let prolongs = drained * DRAIN_SLOWER >= knee.rate * time;
         knee.rate = knee.rate.min(drained / time);
-        prolongs.then(|| LimitDrain { until: after(now, rest), begun: None })
+        prolongs.then(|| LimitDrain { until: after_nanos(now, rest), begun: None })
     }
 
     /// Lengthens the rest before the next search for room, if the jump leads to about the limit
     /// that was given up for more room.
     fn back_off_room(&mut self, now: Tick, limit: f64) {
         let Some((previous, since)) = self.schedule.room.take() else { return };
-        if limit > ROOM_FOUND * previous || span(since, now) > ROOM_REST.1 {
+        if limit > ROOM_FOUND * previous || nanos_between(since, now) > ROOM_REST.1 {
             self.schedule.room_gap = 0.0;
             return;
         }
         self.schedule.room_gap = (self.schedule.room_gap * 2.0).clamp(ROOM_REST.0, ROOM_REST.1);
-        self.schedule.room_from = after(now, self.schedule.room_gap);
+        self.schedule.room_from = after_nanos(now, self.schedule.room_gap);
     }
 
     /// Lengthens the rest before the next jump and trial, because a conclusion changed nothing.
@@ -150,7 +153,7 @@ impl ConcurrencyLimiter {
         let least = (JUMP_REST_MIN.0 * base).max(JUMP_REST_MIN.1);
         let most = (JUMP_REST_MAX.0 * base).max(JUMP_REST_MAX.1);
         self.schedule.jump_gap = (self.schedule.jump_gap * 2.0).max(least).min(most);
-        self.schedule.jump = after(now, self.schedule.jump_gap);
+        self.schedule.jump = after_nanos(now, self.schedule.jump_gap);
         self.schedule.trial = self.schedule.jump;
     }
 }

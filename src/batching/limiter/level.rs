@@ -1,6 +1,6 @@
 //! Latency of requests under a limit, modelled as a line through lone calls and recent batches.
 
-use super::super::math::float;
+use super::super::math::to_f64;
 use super::super::tick::Tick;
 
 /// Minimum weight of a new batch in the means of recent batches.
@@ -41,7 +41,7 @@ pub(super) struct LatencyModel {
 // === impl LatencyModel ===
 
 impl LatencyModel {
-    pub(super) fn restart(&mut self) {
+    pub(super) fn reset_batches(&mut self) {
         self.batches = 0;
         self.off = 0;
     }
@@ -51,7 +51,7 @@ impl LatencyModel {
     pub(super) fn observe_service(&mut self, expected: u64) -> f64 {
         if expected > 0 {
             let weight = if self.service == 0.0 { 1.0 } else { LONE_WEIGHT };
-            self.service += weight * (float(expected) - self.service);
+            self.service += weight * (to_f64(expected) - self.service);
         }
         self.service
     }
@@ -67,7 +67,7 @@ impl LatencyModel {
     /// Records a batch that was sent under the limit. `expected`: its time with an idle slot, 0 if
     /// unknown. Returns `true` if the times of the server have changed.
     pub(super) fn observe_batch(&mut self, items: f64, latency: f64, expected: u64) -> bool {
-        let ratio = if expected > 0 { latency / float(expected) } else { 1.0 };
+        let ratio = if expected > 0 { latency / to_f64(expected) } else { 1.0 };
         self.off = if (OFF_BELOW..=OFF_ABOVE).contains(&ratio) { 0 } else { self.off + 1 };
         let changed = self.off >= OFF_MAX;
         if changed {
@@ -96,6 +96,6 @@ impl LatencyModel {
 }
 
 /// Returns the nanoseconds between two instants.
-pub(super) fn span(from: Tick, to: Tick) -> f64 {
-    float(to.0.saturating_sub(from.0))
+pub(super) fn nanos_between(from: Tick, to: Tick) -> f64 {
+    to_f64(to.0.saturating_sub(from.0))
 }

@@ -5,7 +5,7 @@
 //! one, for as long as the server answers at the same rate. Where the rate falls, the latency is
 //! the base, and the knee is the rate before times the base, by Little's law.
 
-use super::super::math::float;
+use super::super::math::to_f64;
 use super::super::tick::Tick;
 use super::ConcurrencyLimiter;
 use super::growth::BatchCap;
@@ -51,7 +51,7 @@ impl ConcurrencyLimiter {
         // The knee is known for as long as it is searched below the limit.
         let Some(knee) = &mut self.knee else { return false };
         (knee.at, knee.base) = (at, latency);
-        let found = float(knee.limit());
+        let found = to_f64(knee.limit());
         self.refine_from = at;
         self.schedule.upward = at > 2.0;
         if found <= limit {
@@ -60,7 +60,7 @@ impl ConcurrencyLimiter {
         // Lone calls are measured once more: beside a base from a lower limit, batches would look
         // expensive.
         self.set_limit(found);
-        self.growth = BatchCap::lone();
+        self.growth = BatchCap::lone_only();
         self.schedule.since = now;
         self.sojourns.clear();
         true
@@ -69,8 +69,8 @@ impl ConcurrencyLimiter {
     /// Sets a lower limit under which lone calls are measured once the server has drained to it.
     fn lower_limit(&mut self, now: Tick, limit: f64, rate: f64) {
         self.set_limit(limit);
-        self.growth = BatchCap::lone();
-        self.level.restart();
+        self.growth = BatchCap::lone_only();
+        self.level.reset_batches();
         self.sojourns.clear();
         self.schedule.since = now;
         self.begin_drain(now, limit, rate, limit / rate);

@@ -2,7 +2,7 @@
 
 use super::super::tick::Tick;
 use super::permit::{Permit, PermitRequest};
-use super::{ConcurrencyLimiter, after};
+use super::{ConcurrencyLimiter, after_nanos};
 
 /// Minimum number of requests in flight with mergeable calls for pairs and trials while open. With
 /// fewer, a partner takes too long to arrive.
@@ -62,7 +62,7 @@ impl ConcurrencyLimiter {
             self.pairs.next = self.answered + PAIR_EVERY;
             return Permit::Pair;
         }
-        let until = *self.pairs.hold_until.get_or_insert_with(|| after(ask.now, self.level.recent_lone * HOLD));
+        let until = *self.pairs.hold_until.get_or_insert_with(|| after_nanos(ask.now, self.level.recent_lone * HOLD));
         if ask.now < until {
             return Permit::Hold(until);
         }
@@ -83,7 +83,7 @@ impl ConcurrencyLimiter {
         self.pairs.cheap = Some(cheap);
         if !cheap {
             self.schedule.trial_gap = (self.schedule.trial_gap * 2.0).clamp(PAIR_REST.0, PAIR_REST.1);
-            self.schedule.trial = after(now, self.schedule.trial_gap);
+            self.schedule.trial = after_nanos(now, self.schedule.trial_gap);
             self.pairs.count = 0;
         }
     }

@@ -1,6 +1,6 @@
 //! Permits: the decision of the limiter about the items that a line may send now.
 
-use super::super::math::float;
+use super::super::math::to_f64;
 use super::super::tick::Tick;
 use super::{ConcurrencyLimiter, count};
 
@@ -48,12 +48,12 @@ impl ConcurrencyLimiter {
         if self.is_open() {
             return self.permit_open(ask);
         }
-        let in_force = self.in_force.or(self.limit).unwrap_or(f64::INFINITY);
+        let in_force = self.trial_limit.or(self.limit).unwrap_or(f64::INFINITY);
         if self.begin_split(ask) {
-            return Permit::Share(self.share(2.0, ask.queued));
+            return Permit::Share(self.equal_share(2.0, ask.queued));
         }
         if f64::from(self.flights) < in_force.floor().max(1.0) {
-            return if ask.alone { Permit::Forward } else { Permit::Share(self.share(in_force, ask.queued)) };
+            return if ask.alone { Permit::Forward } else { Permit::Share(self.equal_share(in_force, ask.queued)) };
         }
         // A trial that lowers an open limit holds each call for a bounded time only.
         if let Some(trial) = &self.trial {
@@ -69,8 +69,8 @@ impl ConcurrencyLimiter {
                 None => Permit::Full,
             };
         }
-        if !ask.alone && self.probes(ask) {
-            return Permit::Probe(self.share(in_force, ask.queued));
+        if !ask.alone && self.try_probe(ask) {
+            return Permit::Probe(self.equal_share(in_force, ask.queued));
         }
         Permit::Full
     }
@@ -79,7 +79,7 @@ impl ConcurrencyLimiter {
     /// one is in flight at a time, otherwise an equal share.
     pub(in super::super) fn lead_share(&self, queued: u64) -> u32 {
         match self.limit {
-            Some(limit) if limit >= 2.0 => self.share(limit, queued),
+            Some(limit) if limit >= 2.0 => self.equal_share(limit, queued),
             _ => u32::MAX,
         }
     }
@@ -92,8 +92,8 @@ impl ConcurrencyLimiter {
 
     /// Returns the items of a batch if everything queued and in flight is shared equally among this
     /// many requests.
-    pub(super) fn share(&self, limit: f64, queued: u64) -> u32 {
-        let all = float(self.items_here(queued));
+    pub(super) fn equal_share(&self, limit: f64, queued: u64) -> u32 {
+        let all = to_f64(self.items_here(queued));
         let share = (all / limit.max(1.0)).ceil().max(1.0);
         let cap = self.growth.cap_beside(self.newest, limit);
         // A lower limit is tested with the larger batches that follow from it.

@@ -1,10 +1,10 @@
 //! Upward probes under a small limit: requests in addition to those that are allowed.
 
-use super::super::math::float;
+use super::super::math::to_f64;
 use super::super::tick::Tick;
 use super::permit::{Permit, PermitRequest};
 use super::request::FlightRecord;
-use super::{ConcurrencyLimiter, after, count};
+use super::{ConcurrencyLimiter, after_nanos, count};
 
 /// Largest limit that is probed upward, by as many additional requests. Larger ones are raised by
 /// trials.
@@ -80,19 +80,19 @@ impl ConcurrencyLimiter {
         self.probe = UpwardProbe {
             id: self.probe.id.wrapping_add(1),
             left: self.limit.map_or(1, count),
-            next: after(now, (PROBE_GAP * self.level.batch).max(PROBE_GAP_MIN)),
-            split: after(now, (SPLIT_GAP * self.level.batch).max(SPLIT_GAP_MIN)),
+            next: after_nanos(now, (PROBE_GAP * self.level.batch).max(PROBE_GAP_MIN)),
+            split: after_nanos(now, (SPLIT_GAP * self.level.batch).max(SPLIT_GAP_MIN)),
             hits: self.probe.hits,
             ..UpwardProbe::default()
         };
     }
 
     /// Returns `true` if an upward probe may leave now. Starts one that is due.
-    pub(super) fn probes(&mut self, ask: &PermitRequest) -> bool {
+    pub(super) fn try_probe(&mut self, ask: &PermitRequest) -> bool {
         let now = ask.now;
         let small = self.limit.is_some_and(|limit| limit <= PROBE_LIMIT_MAX) && self.is_below_policy_limit();
-        let early =
-            float(now.since(self.last_sent).as_nanos().try_into().unwrap_or(u64::MAX)) < PROBE_EARLY * self.level.batch;
+        let early = to_f64(now.since(self.last_sent).as_nanos().try_into().unwrap_or(u64::MAX))
+            < PROBE_EARLY * self.level.batch;
         if !small
             || !early
             || now < self.schedule.room_from
@@ -102,7 +102,7 @@ impl ConcurrencyLimiter {
         {
             return false;
         }
-        let next = if ask.queued < SPLIT_ITEMS { after(self.probe.next, PROBE_FEW) } else { self.probe.next };
+        let next = if ask.queued < SPLIT_ITEMS { after_nanos(self.probe.next, PROBE_FEW) } else { self.probe.next };
         if self.probe.left == 0 && now >= next {
             self.begin_probe(now);
         }
@@ -117,7 +117,7 @@ impl ConcurrencyLimiter {
         }
         self.probe.left = 0;
         self.probe.count += 1;
-        self.probe.sum += latency / self.expect(mark);
+        self.probe.sum += latency / self.expected_nanos(mark);
         self.conclude_probe(now);
     }
 
@@ -126,7 +126,7 @@ impl ConcurrencyLimiter {
         let beside = self.probe.companions > 0 && mark.sent <= self.probe.sent;
         if beside && !matches!(mark.permit, Permit::Probe(_)) {
             self.probe.companions -= 1;
-            self.probe.slowed = self.probe.slowed.max(latency / self.expect(mark));
+            self.probe.slowed = self.probe.slowed.max(latency / self.expected_nanos(mark));
             self.conclude_probe(now);
         }
     }
@@ -134,9 +134,9 @@ impl ConcurrencyLimiter {
     /// Returns the expected time of a request with its slot idle, in nanoseconds and at least 1:
     /// the smaller one of the predictions by size and by cost. In the first second either may be
     /// twice too long, and a probe that queued would look like one that did not.
-    fn expect(&self, mark: &FlightRecord) -> f64 {
+    fn expected_nanos(&self, mark: &FlightRecord) -> f64 {
         let by_size = self.level.predict(f64::from(mark.items), self.pairs.cost);
-        let by_cost = if mark.expected > 0 { float(mark.expected) } else { by_size };
+        let by_cost = if mark.expected > 0 { to_f64(mark.expected) } else { by_size };
         by_size.min(by_cost).max(1.0)
     }
 

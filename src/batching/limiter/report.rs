@@ -2,7 +2,7 @@
 
 use super::ConcurrencyLimiter;
 use super::curve::CELLS;
-use crate::math::{float, whole};
+use crate::math::{round_to_u64, to_f64};
 use crate::tick::Tick;
 
 /// Number of answers after which an open limiter has measured the server's concurrency.
@@ -122,7 +122,7 @@ impl ConcurrencyLimiter {
         }
         let mut flow = Self::new();
         if kept.no_gain_permille > 0 {
-            flow.level.lone = float(kept.base_nanos);
+            flow.level.lone = to_f64(kept.base_nanos);
             flow.reason = OpenReason::NoGain { permille: kept.no_gain_permille };
             flow.back_off_jumps(now);
         }
@@ -132,7 +132,7 @@ impl ConcurrencyLimiter {
     /// Returns the latency of a lone call below the limit, in nanoseconds; 0 before it was
     /// measured.
     pub(in super::super) fn base_nanos(&self) -> u64 {
-        whole(self.knee.map_or(self.level.lone, |knee| knee.base))
+        round_to_u64(self.knee.map_or(self.level.lone, |knee| knee.base))
     }
 
     /// Returns `true` while the limit is being found or tested. The waiting times of that phase are
@@ -158,9 +158,9 @@ impl ConcurrencyLimiter {
         let estimate = self.curve.estimate();
         let mut curve = Vec::with_capacity(CELLS);
         curve.extend(self.curve.cells().map(|cell| LoadPoint {
-            beside_milli: whole(cell.beside * 1000.0),
-            latency_nanos: whole(cell.latency),
-            samples: whole(cell.samples),
+            beside_milli: round_to_u64(cell.in_flight * 1000.0),
+            latency_nanos: round_to_u64(cell.latency),
+            samples: round_to_u64(cell.samples),
         }));
         let base = estimate.map_or(self.level.lone, |knee| knee.base);
         FlowReport {
@@ -168,10 +168,10 @@ impl ConcurrencyLimiter {
             learning: self.is_learning(),
             trying: self.trial.is_some(),
             flights: self.flights,
-            knee_milli: estimate.map_or(0, |knee| whole(knee.at * 1000.0)),
-            base_nanos: whole(base),
-            batch_milli: whole(self.level.batch_items * 1000.0),
-            batch_nanos: whole(self.level.batch),
+            knee_milli: estimate.map_or(0, |knee| round_to_u64(knee.at * 1000.0)),
+            base_nanos: round_to_u64(base),
+            batch_milli: round_to_u64(self.level.batch_items * 1000.0),
+            batch_nanos: round_to_u64(self.level.batch),
             curve,
         }
     }

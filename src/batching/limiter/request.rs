@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use super::super::math::float;
+use super::super::math::to_f64;
 use super::super::tick::{Tick, nanos};
-use super::level::span;
+use super::level::nanos_between;
 use super::permit::Permit;
 
 /// The record of a request in flight.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct FlightRecord {
     pub(super) sent: Tick,
-    pub(super) beside: u32,
+    pub(super) in_flight: u32,
     pub(super) alone: bool,
     pub(super) newest: bool,
     pub(super) permit: Permit,
@@ -54,7 +54,7 @@ pub(in super::super) struct Completion {
     pub(in super::super) items_max: u32,
     pub(super) items: u32,
     /// Items queued and in flight up to now, its own included.
-    pub(super) here: u64,
+    pub(super) items_in_system: u64,
     /// Nanoseconds to the first byte of its answer, if that was observed.
     pub(super) first_byte: Option<f64>,
 }
@@ -70,13 +70,13 @@ impl Completion {
         queued: u64,
         items_max: u32,
     ) -> Self {
-        Self { answered, calls, first, last, queued, items_max, items: 1, here: 1, first_byte: None }
+        Self { answered, calls, first, last, queued, items_max, items: 1, items_in_system: 1, first_byte: None }
     }
 
     /// Adds the time to the first byte of the answer, which shows the load of the server if the
     /// call streams.
     pub(in super::super) fn with_first_byte(self, first_byte: Option<Duration>) -> Self {
-        Self { first_byte: first_byte.map(|time| float(nanos(time))), ..self }
+        Self { first_byte: first_byte.map(|time| to_f64(nanos(time))), ..self }
     }
 
     /// Returns the items of the calls that arrived from `from` on, and their mean time until now.
@@ -87,10 +87,10 @@ impl Completion {
             return (0, 0.0);
         }
         if self.first >= from {
-            return (items, (span(self.first, now) + span(self.last, now)) / 2.0);
+            return (items, (nanos_between(self.first, now) + nanos_between(self.last, now)) / 2.0);
         }
-        let part = span(from, self.last) / span(self.first, self.last).max(1.0);
-        let counted = super::super::math::whole(part * float(items)).clamp(1, items);
-        (counted, (span(from, now) + span(self.last, now)) / 2.0)
+        let part = nanos_between(from, self.last) / nanos_between(self.first, self.last).max(1.0);
+        let counted = super::super::math::round_to_u64(part * to_f64(items)).clamp(1, items);
+        (counted, (nanos_between(from, now) + nanos_between(self.last, now)) / 2.0)
     }
 }

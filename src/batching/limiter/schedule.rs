@@ -1,7 +1,7 @@
 //! Schedule of the limiter's tests.
 
 use super::super::tick::Tick;
-use super::after;
+use super::after_nanos;
 
 /// Minimum and maximum rest after a search for room that found none, in nanoseconds.
 pub(super) const ROOM_REST: (f64, f64) = (5e9, 300e9);
@@ -36,6 +36,6 @@ impl Schedule {
     pub(super) fn look_for_room(&mut self, now: Tick) {
         (self.upward, self.trial) = (true, now);
         self.room_gap = (self.room_gap * 2.0).clamp(ROOM_REST.0, ROOM_REST.1);
-        self.room_from = after(now, self.room_gap);
+        self.room_from = after_nanos(now, self.room_gap);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::math::float;
+use super::super::math::to_f64;
 use super::super::tick::Tick;
 
 /// Maximum number of requests kept.
@@ -73,7 +73,7 @@ impl Sojourns {
             if counted < need {
                 counted += u64::from(sojourn.items);
                 sum += sojourn.mean * f64::from(sojourn.items);
-                here += float(sojourn.here) * f64::from(sojourn.items);
+                here += to_f64(sojourn.here) * f64::from(sojourn.items);
             }
         }
         if items < span || counted == 0 {
@@ -81,7 +81,7 @@ impl Sojourns {
         }
         let high = |sojourn: &&Sojourn| f64::from(sojourn.beside) >= STEADY_PART * f64::from(top);
         let at_top: u64 = recent().take(entries).filter(high).map(|sojourn| u64::from(sojourn.items)).sum();
-        (float(at_top) >= STEADY_SHARE * float(items))
-            .then(|| SojournBase { mean: sum / float(counted), here: here / float(counted) })
+        (to_f64(at_top) >= STEADY_SHARE * to_f64(items))
+            .then(|| SojournBase { mean: sum / to_f64(counted), here: here / to_f64(counted) })
     }
 }

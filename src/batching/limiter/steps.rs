@@ -6,7 +6,7 @@ use super::pair_probe::{OPEN_MIN, PAIR_COST_MAX};
 use super::probe::PROBE_GAP;
 use super::request::{Completion, FlightRecord};
 use super::trial::{LimitTrial, TrialResult};
-use super::{ConcurrencyLimiter, after};
+use super::{ConcurrencyLimiter, after_nanos};
 
 /// Factors of the trials: the first one lowers an open limit to this part of the number in flight;
 /// later ones lower a limit to one of these parts, the second after a steep gain; upward ones raise
@@ -35,15 +35,15 @@ const TRIAL_REST_MAX: (f64, f64) = (64.0, 60e9);
 impl ConcurrencyLimiter {
     pub(super) fn learn_trial(&mut self, now: Tick, mark: &FlightRecord, done: &Completion) {
         let Some(trial) = &mut self.trial else { return };
-        let limit = trial.next_limit(self.in_force.unwrap_or(trial.target));
-        self.in_force = Some(limit);
-        let Some(ended) = trial.observe(now, limit, mark.beside, done) else { return };
+        let limit = trial.next_limit(self.trial_limit.unwrap_or(trial.target));
+        self.trial_limit = Some(limit);
+        let Some(ended) = trial.observe(now, limit, mark.in_flight, done) else { return };
         self.end_trial(now, &ended);
     }
 
     fn end_trial(&mut self, now: Tick, ended: &TrialResult) {
         let TrialResult { trial, mean, kept, steep } = *ended;
-        (self.trial, self.in_force) = (None, None);
+        (self.trial, self.trial_limit) = (None, None);
         self.slower = false;
         self.schedule.steep = steep;
         self.schedule.since = now;
@@ -51,7 +51,7 @@ impl ConcurrencyLimiter {
         if !kept {
             let rest = (self.schedule.trial_gap * 2.0).max((TRIAL_REST_MIN.0 * trial.base).max(TRIAL_REST_MIN.1));
             self.schedule.trial_gap = rest.min((TRIAL_REST_MAX.0 * trial.base).max(TRIAL_REST_MAX.1));
-            self.schedule.trial = after(now, self.schedule.trial_gap);
+            self.schedule.trial = after_nanos(now, self.schedule.trial_gap);
             self.schedule.upward = !self.schedule.upward;
             self.pairs.count = 0;
             return;
@@ -64,17 +64,17 @@ impl ConcurrencyLimiter {
         if trial.previous.is_none() {
             self.harm.on_limit(now, self.level.recent_lone);
             self.level.lone = 0.0;
-            self.growth = BatchCap::whole();
+            self.growth = BatchCap::uncapped();
             self.schedule.upward = false;
         }
-        self.level.restart();
+        self.level.reset_batches();
         self.probe.hits = 0;
         self.refine_from = trial.target;
         let further = trial.is_upward() && steep;
         self.set_limit(if further { trial.target * STEP_STEEP } else { trial.target });
         self.schedule.trial_gap = 0.0;
         self.schedule.trial = now;
-        self.probe.next = after(now, PROBE_GAP * mean);
+        self.probe.next = after_nanos(now, PROBE_GAP * mean);
     }
 
     /// Starts a trial that is due, if the number in flight has been steady.
@@ -111,7 +111,7 @@ impl ConcurrencyLimiter {
         };
         let target = (flights * factor).floor().max(1.0);
         let trial = LimitTrial::new(now, limit, flights, target, base, need);
-        self.in_force = Some(trial.first_limit());
+        self.trial_limit = Some(trial.first_limit());
         self.trial = Some(trial);
     }
 }

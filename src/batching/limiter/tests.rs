@@ -83,7 +83,7 @@ impl ClosedLoop {
                 queued: self.queue.len() as u64,
                 expected: 0,
             };
-            let mark = self.flow.on_send(Tick(self.now), &departure);
+            let mark = self.flow.on_dispatch(Tick(self.now), &departure);
             self.waiting.push(Request { items: calls, arrived, mark });
         }
         while self.running.len() < self.world.workers as usize && !self.waiting.is_empty() {
@@ -91,7 +91,7 @@ impl ClosedLoop {
             let request = self.waiting.remove(usize::try_from(self.sent * 7 % first).unwrap());
             let factor = 1.0 + f64::from(request.items - 1) * self.world.per_item;
             // Times differ a little, because with equal ones all requests would end at once.
-            let takes = super::super::math::whole(self.world.lone as f64 * factor) + self.sent % 7 * MS / 20;
+            let takes = super::super::math::round_to_u64(self.world.lone as f64 * factor) + self.sent % 7 * MS / 20;
             self.running.insert((self.now + takes, self.sent), request);
             self.sent += 1;
         }
@@ -226,7 +226,7 @@ fn a_limit_outlives_a_pause_and_ends_where_nothing_is_merged() {
     let mut now = 10_000 * MS;
     let mut answer_lone = |flow: &mut ConcurrencyLimiter, queued: u64| {
         let departure = Departure { items: 1, calls: 1, alone: true, permit: Permit::Share(1), queued, expected: 0 };
-        let mark = flow.on_send(Tick(now), &departure);
+        let mark = flow.on_dispatch(Tick(now), &departure);
         let arrived = Tick(now);
         now += 20 * MS;
         flow.on_completion(Tick(now), &mark, Completion::new(true, 1, arrived, arrived, queued, 64));
@@ -268,12 +268,12 @@ fn calls_that_a_limit_of_the_policy_holds_are_merged_and_it_is_kept() {
 fn requests_are_counted_once_however_they_end() {
     let mut flow = ConcurrencyLimiter::new();
     let departure = Departure { items: 3, calls: 2, alone: false, permit: Permit::Share(3), queued: 0, expected: 0 };
-    let marks: Vec<_> = (0..5).map(|at| flow.on_send(Tick(at), &departure)).collect();
-    assert_eq!(flow.flights(), 5);
+    let marks: Vec<_> = (0..5).map(|at| flow.on_dispatch(Tick(at), &departure)).collect();
+    assert_eq!(flow.in_flight(), 5);
     for (at, mark) in (10..).zip(&marks) {
         flow.on_completion(Tick(at), mark, Completion::new(at % 2 == 0, 2, Tick(0), Tick(0), 0, 64));
     }
-    assert_eq!((flow.flights(), flow.merged_flights, flow.merged_items, flow.batches), (0, 0, 0, 0));
+    assert_eq!((flow.in_flight(), flow.merged_flights, flow.merged_items, flow.batches), (0, 0, 0, 0));
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Trial of another limit: the mean sojourn time of one wave of calls under it is compared with the
 //! one before.
 
-use super::super::math::float;
+use super::super::math::to_f64;
 use super::super::tick::Tick;
-use super::after;
-use super::level::span;
+use super::after_nanos;
+use super::level::nanos_between;
 use super::pair_probe::{HOLD, OPEN_MIN};
 use super::request::Completion;
 use super::sojourn::SojournBase;
@@ -42,14 +42,14 @@ pub(super) struct LimitTrial {
     pub(super) target: f64,
     pub(super) base: f64,
     /// Mean number of items queued and in flight before.
-    here: f64,
+    items_before: f64,
     pub(super) began: Tick,
     need: u64,
-    ready: Option<Tick>,
+    target_reached: Option<Tick>,
     sum: f64,
     sum_here: f64,
     count: u64,
-    full: u64,
+    binding_items: u64,
 }
 
 /// Result of a trial.
@@ -77,14 +77,14 @@ impl LimitTrial {
             flights,
             target,
             base: before.mean,
-            here: before.here,
+            items_before: before.here,
             began: now,
             need,
-            ready: None,
+            target_reached: None,
             sum: 0.0,
             sum_here: 0.0,
             count: 0,
-            full: 0,
+            binding_items: 0,
         }
     }
 
@@ -108,33 +108,33 @@ impl LimitTrial {
     pub(super) fn held_until(&self, arrived: Tick) -> Option<Tick> {
         let few = self.flights < f64::from(OPEN_MIN);
         let share = if few { (HOLD_ANSWERS / self.flights.max(1.0)).min(HOLD_MAX) } else { HOLD };
-        self.previous.is_none().then(|| after(arrived, self.base * share))
+        self.previous.is_none().then(|| after_nanos(arrived, self.base * share))
     }
 
     /// Records an answer under the limit in force. Returns the result if the trial is over.
     pub(super) fn observe(&mut self, now: Tick, limit: f64, beside: u32, done: &Completion) -> Option<TrialResult> {
-        if self.ready.is_none() && limit <= self.target {
-            self.ready = Some(now);
+        if self.target_reached.is_none() && limit <= self.target {
+            self.target_reached = Some(now);
         }
-        if let Some(ready) = self.ready {
+        if let Some(ready) = self.target_reached {
             let (items, mean) = done.since(now, ready);
-            self.sum += mean * float(items);
-            self.sum_here += float(done.here) * float(items);
+            self.sum += mean * to_f64(items);
+            self.sum_here += to_f64(done.items_in_system) * to_f64(items);
             self.count += items;
             if f64::from(beside) >= FULL_PART * self.target {
-                self.full += items;
+                self.binding_items += items;
             }
         }
-        let mean = if self.count > 0 { self.sum / float(self.count) } else { f64::INFINITY };
+        let mean = if self.count > 0 { self.sum / to_f64(self.count) } else { f64::INFINITY };
         let bad = self.count >= BAD_ANSWERS && mean > BAD * self.base;
-        if self.count < self.need && !bad && span(self.began, now) <= BASES_MAX * self.base {
+        if self.count < self.need && !bad && nanos_between(self.began, now) <= BASES_MAX * self.base {
             return None;
         }
-        let bound = float(self.full) >= FULL_SHARE * float(self.count);
+        let bound = to_f64(self.binding_items) >= FULL_SHARE * to_f64(self.count);
         // With fewer items in the system than before, calls wait less whatever the limit. By
         // Little's law, the gain is in the sojourn time divided by their number.
-        let here = self.sum_here / float(self.count.max(1));
-        let mean = if here > 0.0 { mean.max(mean * self.here / here) } else { mean };
+        let here = self.sum_here / to_f64(self.count.max(1));
+        let mean = if here > 0.0 { mean.max(mean * self.items_before / here) } else { mean };
         // A limit that did not bind was not tested.
         let kept = mean < ACCEPT * self.base && bound;
         let proportion = match self.previous {
@@ -157,7 +157,7 @@ mod tests {
         let mut trial = LimitTrial::new(Tick(0), Some(20.0), 20.0, 14.0, before, 24);
         let answer = |at: u64| {
             let arrived = Tick(at.saturating_sub(8_000_000));
-            Completion { here, ..Completion::new(true, 1, arrived, arrived, 6, 64) }
+            Completion { items_in_system: here, ..Completion::new(true, 1, arrived, arrived, 6, 64) }
         };
         assert!(trial.observe(Tick(1), 14.0, 14, &answer(1)).is_none());
         let mut answers = (1..).map(|number| 8_000_000 + number * 100_000);

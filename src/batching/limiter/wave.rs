@@ -13,10 +13,10 @@
 
 use std::collections::VecDeque;
 
-use super::super::math::{float, whole};
+use super::super::math::{round_to_u64, to_f64};
 use super::super::tick::Tick;
 use super::curve::Knee;
-use super::level::span;
+use super::level::nanos_between;
 
 /// Minimum number of calls of a wave: a mean of fewer shows little.
 const CALLS_MIN: usize = 8;
@@ -110,7 +110,7 @@ impl WaveTest {
 
     /// Ends the test and drops all calls, because one failed, was merged, or was sent under a
     /// limit.
-    pub(super) fn give_up(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.stage = WaveStage::Over;
         self.offset += self.calls.len();
         self.calls.clear();
@@ -123,15 +123,15 @@ impl WaveTest {
         call.latency = Some(latency);
         let (waves, burst_max, ratio) = match self.stage {
             WaveStage::Over => return None,
-            WaveStage::Start(from) => (self.start(from)?, BURST, RATIO.0),
-            WaveStage::Change(from) => (self.change(from)?, f64::INFINITY, RATIO.1),
+            WaveStage::Start(from) => (self.start_waves(from)?, BURST, RATIO.0),
+            WaveStage::Change(from) => (self.change_waves(from)?, f64::INFINITY, RATIO.1),
         };
         let knee = waves.conclude(burst_max, ratio)?;
         self.stage = WaveStage::Over;
         knee
     }
 
-    fn start(&mut self, from: usize) -> Option<WavePair> {
+    fn start_waves(&mut self, from: usize) -> Option<WavePair> {
         let Some(from) = from.checked_sub(self.offset) else {
             self.stage = WaveStage::Over;
             return None;
@@ -142,14 +142,14 @@ impl WaveTest {
         WavePair::new(calls().take(count), calls().skip(count), f64::from(highest))
     }
 
-    fn change(&mut self, from: usize) -> Option<WavePair> {
+    fn change_waves(&mut self, from: usize) -> Option<WavePair> {
         let Some(from) = from.checked_sub(self.offset) else {
             self.stage = WaveStage::Over;
             return None;
         };
         let first = self.calls.iter().take(from).filter(|call| call.pending);
         let beside: f64 = first.clone().map(|call| f64::from(call.beside)).sum();
-        let mean = beside / float(first.clone().count() as u64);
+        let mean = beside / to_f64(first.clone().count() as u64);
         WavePair::new(first, self.calls.iter().skip(from), mean)
     }
 }
@@ -165,7 +165,7 @@ impl WavePair {
     ) -> Option<Self> {
         let answered = |call: &WaveCall| call.latency.map(|_| *call);
         let first: Vec<WaveCall> = first.map(answered).collect::<Option<_>>()?;
-        let part = usize::try_from(whole(float(first.len() as u64) * SECOND_PART)).unwrap_or(CALLS_MAX);
+        let part = usize::try_from(round_to_u64(to_f64(first.len() as u64) * SECOND_PART)).unwrap_or(CALLS_MAX);
         let count = part.max(CALLS_MIN);
         let second: Vec<WaveCall> = second.take(count).map(answered).collect::<Option<_>>()?;
         (first.len() >= CALLS_MIN && second.len() >= count).then_some(Self { first, second, beside })
@@ -178,10 +178,10 @@ impl WavePair {
 
     /// Returns the knee that the waves show; the inner value is `None` if nothing queues.
     fn conclude(&self, burst_max: f64, ratio: f64) -> Option<Option<Knee>> {
-        let burst = span(self.first.first()?.sent, self.first.last()?.sent);
-        let (before, after) = (WaveSample::of(&self.first), WaveSample::of(&self.second));
+        let burst = nanos_between(self.first.first()?.sent, self.first.last()?.sent);
+        let (before, after) = (WaveSample::from_calls(&self.first), WaveSample::from_calls(&self.second));
         let beside: f64 = self.second.iter().map(|call| f64::from(call.beside)).sum();
-        let beside = beside / float(self.second.len() as u64);
+        let beside = beside / to_f64(self.second.len() as u64);
         let error = (before.error + after.error).sqrt();
         if burst > burst_max * before.mean
             || !self.is_steady()
@@ -204,8 +204,8 @@ fn unqueued_calls(first: &[WaveCall], rate: f64) -> f64 {
     let mut count = fastest.len();
     loop {
         let sum: f64 = fastest.iter().take(count).sum();
-        let at = (rate * sum / float(count.max(1) as u64)).max(1.0);
-        let next = usize::try_from(whole(at.floor())).unwrap_or(count);
+        let at = (rate * sum / to_f64(count.max(1) as u64)).max(1.0);
+        let next = usize::try_from(round_to_u64(at.floor())).unwrap_or(count);
         if next >= count {
             return at;
         }
@@ -224,8 +224,8 @@ struct WaveSample {
 // === impl WaveSample ===
 
 impl WaveSample {
-    fn of(calls: &[WaveCall]) -> Self {
-        let count = float(calls.len().max(2) as u64);
+    fn from_calls(calls: &[WaveCall]) -> Self {
+        let count = to_f64(calls.len().max(2) as u64);
         let (mut sum, mut squares) = (0.0, 0.0);
         for latency in calls.iter().filter_map(|call| call.latency) {
             sum += latency;

@@ -8,8 +8,8 @@
 //! The source of the times and the use of the solution are in `plan`. Times are in milliseconds
 //! here.
 
-use super::super::math::{exp, float, whole};
-use super::{PlanDecision, number};
+use super::super::math::{exp, round_to_u64, to_f64};
+use super::{PlanDecision, to_u32};
 
 /// Maximum number of sweeps.
 const SWEEPS_MAX: u32 = 250;
@@ -103,7 +103,7 @@ impl<'a> LoadProcess<'a> {
     }
 
     fn choose(&self, queued: usize, last: usize, padded: &[f64]) -> BestAction {
-        let present = float(u64::from(number(queued)));
+        let present = to_f64(u64::from(to_u32(queued)));
         let here = padded[queued];
         let full = if queued == last { FULL * self.rate } else { 0.0 };
         let wait = present + self.step * self.rate * (padded[queued + 1] - here) + full;
@@ -111,12 +111,13 @@ impl<'a> LoadProcess<'a> {
         let mut best = (f64::INFINITY, 0);
         for size in self.menu.iter().copied().take_while(|size| *size < top).chain([top]) {
             let Some(send) = size.checked_sub(1).and_then(|index| self.sends.get(index)) else { continue };
-            let value = present + send.cost + send.share * (send.after(queued - size, last, padded) - here);
+            let value =
+                present + send.cost + send.share * (send.expected_value_after(queued - size, last, padded) - here);
             if value < best.0 {
                 best = (value, size);
             }
         }
-        let size = number(best.1);
+        let size = to_u32(best.1);
         if best.0 < wait {
             BestAction { value: best.0, size: PlanDecision::Send(size) }
         } else {
@@ -135,7 +136,7 @@ impl SendAction {
     }
 
     /// Returns the expected value after an execution that leaves this many items in the queue.
-    fn after(&self, left: usize, last: usize, padded: &[f64]) -> f64 {
+    fn expected_value_after(&self, left: usize, last: usize, padded: &[f64]) -> f64 {
         match &self.arrivals {
             ArrivalDistribution::Exact(probabilities) => {
                 let mut lanes = [0.0; LANES];
@@ -179,7 +180,7 @@ fn gauss_hermite_points(mean: f64) -> ArrivalDistribution {
 fn split_fraction(x: f64) -> (usize, f64) {
     // Rounds down: `whole` rounds to the nearest number, and it is the only conversion from a float
     // here.
-    let nearest = whole(x);
-    let floor = if float(nearest) > x { nearest - 1 } else { nearest };
-    (usize::try_from(floor).unwrap_or(usize::MAX / 2), x - float(floor))
+    let nearest = round_to_u64(x);
+    let floor = if to_f64(nearest) > x { nearest - 1 } else { nearest };
+    (usize::try_from(floor).unwrap_or(usize::MAX / 2), x - to_f64(floor))
 }

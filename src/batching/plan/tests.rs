@@ -34,7 +34,7 @@ fn on_a_line_what_is_queued_leaves_at_once_at_low_load() {
     for queued in 1..=20 {
         assert_eq!(plan.at(rate(200), queued), PlanDecision::Send(queued), "{queued}");
     }
-    assert_eq!((plan.sizes(), plan.best()), (64, 64));
+    assert_eq!((plan.largest_size(), plan.most_efficient_size()), (64, 64));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn just_below_a_power_of_two_the_plan_waits_where_that_pays() {
 #[test]
 fn a_batch_stops_at_the_knee() {
     let plan = planned(thrash(64));
-    assert_eq!(plan.best(), 16);
+    assert_eq!(plan.most_efficient_size(), 16);
     for queued in 16..=64 {
         let size = plan.at(rate(2300), queued);
         assert!(matches!(size, PlanDecision::Send(n) if (12..=18).contains(&n)), "{size:?} of {queued}");
@@ -100,7 +100,7 @@ fn a_batch_stops_at_the_knee() {
 #[test]
 fn tiles_are_filled() {
     let plan = planned(times(64, |n| 2000 + 4000 * n.div_ceil(8)));
-    assert_eq!(plan.best(), 64);
+    assert_eq!(plan.most_efficient_size(), 64);
     let size = plan.at(rate(1300), 9);
     assert_eq!(size, PlanDecision::Send(8), "the ninth would cost as much as eight more");
 }
@@ -113,7 +113,7 @@ fn every_answer_is_within_the_queue_and_the_sizes() {
         for load in [0, 1, 50, 1000, 100_000, u64::MAX / 1000] {
             for queued in [0, 1, 2, 63, 64, 129, 280, u32::MAX] {
                 let (PlanDecision::Send(n) | PlanDecision::Wait { otherwise: n }) = plan.at(rate(load), queued);
-                assert!(n >= 1 && n <= queued.max(1) && n <= plan.sizes(), "{n} of {queued}");
+                assert!(n >= 1 && n <= queued.max(1) && n <= plan.largest_size(), "{n} of {queued}");
             }
         }
     }
@@ -123,7 +123,7 @@ fn every_answer_is_within_the_queue_and_the_sizes() {
 fn times_that_fall_count_as_level() {
     let mut falling = affine(32);
     falling[31] = 1;
-    assert!(planned(falling).best() == 32);
+    assert!(planned(falling).most_efficient_size() == 32);
     assert_eq!(planned(vec![5 * MS, MS]), planned(vec![5 * MS, 5 * MS]));
 }
 
@@ -135,7 +135,7 @@ fn the_load_nearest_by_ratio_is_used() {
         let row = plan.row(rate(items));
         assert_eq!(row, &plan.rows[index], "{items}");
     }
-    assert_eq!(plan.rows[6].rate, ArrivalRate(whole(0.92 * best * 1000.0)));
+    assert_eq!(plan.rows[6].rate, ArrivalRate(round_to_u64(0.92 * best * 1000.0)));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn the_same_input_gives_the_same_plan() {
 fn starting_from_an_earlier_plan_leads_to_nearly_the_same_one() {
     let earlier = planned(pow2(48));
     let fresh = planned(pow2(64));
-    let warm = solve(&PlanInput::new(pow2(64)).after(&earlier));
+    let warm = solve(&PlanInput::new(pow2(64)).with_initial_values(&earlier));
     let (mut differ, mut all) = (0, 0);
     for load in [200, 800, 1600, 2000] {
         for queued in 1..=64 {
@@ -178,9 +178,9 @@ fn plans_come_after_twenty_batches_and_then_ever_more_rarely() {
 fn no_plan_is_made_while_no_time_has_moved_three_percent() {
     let mut due = PlanSchedule::new();
     assert!(due.due(20, &[1000, 2000]));
-    assert!(due.reached(50));
+    assert!(due.is_check_due(50));
     assert!(!due.due(50, &[1000, 2059]));
-    assert!(!due.reached(51), "the next check is as far away as after a plan");
+    assert!(!due.is_check_due(51), "the next check is as far away as after a plan");
     assert!(due.due(95, &[1000, 2060]));
     assert!(due.due(200, &[1000, 2060, 3000]), "a larger size was seen");
 }
@@ -189,7 +189,7 @@ fn no_plan_is_made_while_no_time_has_moved_three_percent() {
 fn after_a_change_a_plan_comes_ten_batches_later_even_if_the_times_are_the_same() {
     let mut due = PlanSchedule::new();
     assert!(due.due(20, &[1000]));
-    due.changed(30);
+    due.on_server_change(30);
     assert!(!due.due(39, &[1000]));
     assert!(due.due(40, &[1000]));
 }

@@ -91,12 +91,12 @@ impl ConcurrencyEstimator {
 
     /// Returns the number of calls that may run at once. It is unbounded as long as no queue inside
     /// the server was observed: without evidence calls proceed as without a proxy.
-    pub(super) fn places(&self) -> usize {
-        if self.looks.iter().any(|seen| seen.saturated) { self.side_by_side() } else { usize::MAX }
+    pub(super) fn concurrency_limit(&self) -> usize {
+        if self.looks.iter().any(|seen| seen.saturated) { self.measured_concurrency() } else { usize::MAX }
     }
 
     /// Returns the number of calls that were observed to run at once, at least 1.
-    pub(super) fn side_by_side(&self) -> usize {
+    pub(super) fn measured_concurrency(&self) -> usize {
         let queues = || self.looks.iter().rev().filter(|seen| seen.saturated).take(SATURATED);
         let count = u64::try_from(queues().count()).unwrap_or(0);
         let measured = queues().map(|seen| seen.milli).fold(0, u64::saturating_add).checked_div(count).unwrap_or(0);
@@ -108,7 +108,7 @@ impl ConcurrencyEstimator {
 
     /// Returns the number of calls that ran at once in the last measurement, in thousandths. Below
     /// 1000 it is the pace of a busy server in relation to that of lone calls.
-    pub(super) fn pace(&self) -> u64 {
+    pub(super) fn last_concurrency(&self) -> u64 {
         self.looks.back().map_or(1000, |seen| seen.milli)
     }
 }
@@ -147,10 +147,10 @@ mod tests {
     fn calls_that_are_not_slowed_beside_others_run_at_once() {
         let free = AnsweredCall { takes: 200, took: 205, busy: 25, beside: 9 };
         let free = load(same(128, free));
-        assert_eq!((free.side_by_side(), free.places()), (9, usize::MAX));
+        assert_eq!((free.measured_concurrency(), free.concurrency_limit()), (9, usize::MAX));
         let queued = AnsweredCall { takes: 5, took: 45, busy: 5, beside: 9 };
         let queued = load(same(128, queued));
-        assert_eq!((queued.side_by_side(), queued.places()), (1, 1));
+        assert_eq!((queued.measured_concurrency(), queued.concurrency_limit()), (1, 1));
     }
 
     #[test]
@@ -159,15 +159,15 @@ mod tests {
             AnsweredCall { takes: 200, took: 200, busy: 5, beside: 40 },
             AnsweredCall { takes: 200, took: 1200, busy: 25, beside: 48 },
         );
-        assert_eq!(load(same(640, free).chain(same(640, queued))).side_by_side(), 8);
-        assert_eq!(load(same(640, queued).chain(same(64, free))).side_by_side(), 40);
+        assert_eq!(load(same(640, free).chain(same(640, queued))).measured_concurrency(), 8);
+        assert_eq!(load(same(640, queued).chain(same(64, free))).measured_concurrency(), 40);
     }
 
     #[test]
     fn idle_times_change_nothing() {
         let free = AnsweredCall { takes: 200, took: 200, busy: 5, beside: 40 };
         let lone = AnsweredCall { takes: 200, took: 200, busy: 200, beside: 1 };
-        assert_eq!(load(same(64, free).chain(same(2000, lone))).side_by_side(), 40);
+        assert_eq!(load(same(64, free).chain(same(2000, lone))).measured_concurrency(), 40);
         assert!(load(same(100_000, lone)).looks.len() <= LOOKS);
     }
 
@@ -175,6 +175,6 @@ mod tests {
     fn a_slower_pace_under_load_shows() {
         let slow = AnsweredCall { takes: 5, took: 20, busy: 10, beside: 2 };
         let load = load(same(64, slow));
-        assert_eq!((load.side_by_side(), load.pace()), (1, 500));
+        assert_eq!((load.measured_concurrency(), load.last_concurrency()), (1, 500));
     }
 }

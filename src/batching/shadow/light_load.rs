@@ -5,7 +5,7 @@
 //! call. The time between two answers shows it only if the server is known to run one call after
 //! the other: a server that runs many at once answers as often.
 
-use super::super::math::float;
+use super::super::math::to_f64;
 
 /// Number of cells, one for each power of two of the number in flight: up to 8191.
 const CELLS: usize = 13;
@@ -54,8 +54,8 @@ struct LightCell {
 
 impl LightLoadBound {
     /// Records and classifies a call that was sent with `beside` calls in flight, itself included.
-    pub(super) fn judge(&mut self, beside: u32, nanos: u64) -> LoadVerdict {
-        self.observe(beside, float(nanos));
+    pub(super) fn classify(&mut self, beside: u32, nanos: u64) -> LoadVerdict {
+        self.observe(beside, to_f64(nanos));
         let Some(most) = self.most() else { return LoadVerdict::default() };
         let mistaken = most < FALL * self.bound;
         self.bound = most;
@@ -125,11 +125,11 @@ mod tests {
     #[test]
     fn a_falling_bound_is_reported_as_mistaken_once() {
         let mut loads = LightLoadBound::default();
-        let steady: Vec<LoadVerdict> = (0..20).map(|_| loads.judge(48, 240_000_000)).collect();
+        let steady: Vec<LoadVerdict> = (0..20).map(|_| loads.classify(48, 240_000_000)).collect();
         assert!(steady[1..].iter().all(|verdict| !verdict.mistaken), "{steady:?}");
-        let idle: Vec<LoadVerdict> = (0..4).map(|_| loads.judge(1, 5_000_000)).collect();
+        let idle: Vec<LoadVerdict> = (0..4).map(|_| loads.classify(1, 5_000_000)).collect();
         assert_eq!(idle.iter().filter(|verdict| verdict.mistaken).count(), 1, "{idle:?}");
-        assert!(loads.judge(1, 5_000_000).light && !loads.judge(48, 240_000_000).light);
+        assert!(loads.classify(1, 5_000_000).light && !loads.classify(48, 240_000_000).light);
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl ServerModel {
     }
 
     /// Records that a call is forwarded.
-    pub(super) fn sent(&mut self, now: Tick, id: CallId, work: Option<(CostClassId, u32, Weight)>) {
+    pub(super) fn on_dispatch(&mut self, now: Tick, id: CallId, work: Option<(CostClassId, u32, Weight)>) {
         while let Some(oldest) = self.passing.first_entry() {
             if now.since(oldest.get().sent) < PASSING_AGE {
                 break;
@@ -135,7 +135,7 @@ impl ServerModel {
     }
 
     /// Records that a call was answered, or that no answer will arrive.
-    pub(super) fn ended(&mut self, now: Tick, id: CallId, well: bool) {
+    pub(super) fn on_completion(&mut self, now: Tick, id: CallId, well: bool) {
         let Some(ForwardedCall { sent, beside, lone, work }) = self.passing.remove(&id) else { return };
         let busy = nanos(now.since(sent.max(self.last)));
         self.last = self.last.max(now);
@@ -163,34 +163,34 @@ impl ServerModel {
     }
 
     /// Returns `true` if the time of a batch of this class can be predicted.
-    pub(super) fn knows(&self, id: CostClassId) -> bool {
+    pub(super) fn can_predict(&self, id: CostClassId) -> bool {
         self.classes.get(&id).and_then(ClassCosts::cost).is_some()
     }
 
     /// Returns the time of one execution, in nanoseconds.
-    pub(super) fn time(&mut self, id: CostClassId, items: u32, weight: Weight) -> u64 {
+    pub(super) fn predict_time(&mut self, id: CostClassId, items: u32, weight: Weight) -> u64 {
         let Some(class) = self.classes.get(&id) else { return 0 };
         let (Some(cost), fastest) = (class.cost(), class.fastest.least()) else { return 0 };
         let time = if cost.weights_matter() { cost.predict_weighted(items, weight) } else { cost.time(items) };
-        let time = if self.draw.chance(LATE_PERMILLE) { cost.late(time) } else { time };
+        let time = if self.draw.next_bool(LATE_PERMILLE) { cost.tail_time(time) } else { time };
         // Under load the server may be slower than lone calls show.
-        let pace = self.load.pace().clamp(PACE_MIN, 1000);
+        let pace = self.load.last_concurrency().clamp(PACE_MIN, 1000);
         (time.saturating_mul(1000) / pace).max(fastest)
     }
 
     /// Returns the number of executions that may run at once.
-    pub(super) fn places(&self) -> usize {
-        self.load.places()
+    pub(super) fn concurrency_limit(&self) -> usize {
+        self.load.concurrency_limit()
     }
 
     /// Returns the number of executions that were observed to run side by side, at least 1.
-    pub(super) fn side_by_side(&self) -> usize {
-        self.load.side_by_side()
+    pub(super) fn measured_concurrency(&self) -> usize {
+        self.load.measured_concurrency()
     }
 
     /// Returns by class the nanoseconds of a lone call, and the most items of a call that was
     /// learned from.
-    pub(super) fn learned(&self) -> impl Iterator<Item = (CostClassId, u64, u32)> {
+    pub(super) fn lone_times(&self) -> impl Iterator<Item = (CostClassId, u64, u32)> {
         let learned =
             |(id, class): (&CostClassId, &ClassCosts)| Some((*id, class.cost()?.time(1), class.cost()?.largest()));
         self.classes.iter().filter_map(learned)
@@ -212,7 +212,7 @@ impl ClassCosts {
         if lone {
             self.lone.observe(sample);
         }
-        let LoadVerdict { light, mistaken } = self.loads.judge(beside, sample.nanos);
+        let LoadVerdict { light, mistaken } = self.loads.classify(beside, sample.nanos);
         if mistaken {
             self.light = CostModel::default();
         }

@@ -35,7 +35,13 @@ struct ForwardedRun {
     calls: u64,
 }
 
-fn pass(real: RealServer, every: u64, calls: u64, items: fn(&mut SplitMix64) -> u32, seed: u64) -> ForwardedRun {
+fn forward_calls(
+    real: RealServer,
+    every: u64,
+    calls: u64,
+    items: fn(&mut SplitMix64) -> u32,
+    seed: u64,
+) -> ForwardedRun {
     pass_keys(real, every, calls, items, (1, limits()), seed)
 }
 
@@ -54,13 +60,13 @@ fn pass_keys(
     let (mut at, mut ends, mut predicted, mut passed) = (0_u64, BTreeMap::new(), 0, 0);
     for id in 0..calls {
         // Not a Poisson process, but as uneven: gaps between zero and twice the mean.
-        at += draw.bits() % (2 * every).max(1);
+        at += draw.next_u64() % (2 * every).max(1);
         while let Some(entry) = ends
             .first_entry()
             .filter(|entry: &std::collections::btree_map::OccupiedEntry<'_, (u64, u64), ()>| entry.key().0 <= at)
         {
             let ((end, id), ()) = entry.remove_entry();
-            shadow.answered(Tick(end), CallId(id), true);
+            shadow.on_response(Tick(end), CallId(id), true);
         }
         let items = items(&mut draw);
         let place = real.places.iter_mut().min().unwrap();
@@ -70,17 +76,17 @@ fn pass_keys(
         ends.insert((end, id), ());
         let weight = Weight { sum: items.into(), max: 1 };
         let call = Call { key: KeyId(1 + id % keys), items, weight, ..Call::new(CallId(id)) };
-        predicted += u64::from(shadow.came(Tick(at), Tick(at), call));
-        would.extend(shadow.would());
+        predicted += u64::from(shadow.on_arrival(Tick(at), Tick(at), call));
+        would.extend(shadow.take_outcomes());
     }
     shadow.advance(Tick(at + 60_000_000_000));
-    would.extend(shadow.would());
+    would.extend(shadow.take_outcomes());
     ForwardedRun { shadow, would, came: (calls, predicted), passed, calls }
 }
 
 /// Returns the mean latency in nanoseconds, the mean items in a batch in thousandths, and the calls
 /// answered.
-fn told(run: &ForwardedRun) -> (u64, u64, u64) {
+fn summarize(run: &ForwardedRun) -> (u64, u64, u64) {
     let (mut latency, mut answered, mut sent, mut batches) = (0, 0, 0, 0);
     for would in &run.would {
         match would {
@@ -100,43 +106,43 @@ fn no_prediction_before_eight_lone_calls() {
     let mut shadow = Shadow::new(limits(), 1);
     for id in 0..7 {
         let at = Tick::from_millis(id * 100);
-        assert!(!shadow.came(at, at, Call::new(CallId(id))));
-        shadow.answered(Tick::from_millis(id * 100 + 5), CallId(id), true);
+        assert!(!shadow.on_arrival(at, at, Call::new(CallId(id))));
+        shadow.on_response(Tick::from_millis(id * 100 + 5), CallId(id), true);
     }
     let at = Tick::from_millis(1000);
-    assert!(!shadow.came(at, at, Call::new(CallId(7))));
-    assert!(shadow.would().is_empty() && shadow.known().classes.is_empty());
-    shadow.answered(Tick::from_millis(1005), CallId(7), true);
+    assert!(!shadow.on_arrival(at, at, Call::new(CallId(7))));
+    assert!(shadow.take_outcomes().is_empty() && shadow.knowledge().classes.is_empty());
+    shadow.on_response(Tick::from_millis(1005), CallId(7), true);
     let at = Tick::from_millis(2000);
-    assert!(shadow.came(at, at, Call::new(CallId(8))));
+    assert!(shadow.on_arrival(at, at, Call::new(CallId(8))));
     shadow.advance(Tick::from_millis(3000));
-    let told = shadow.would();
+    let told = shadow.take_outcomes();
     let [ShadowOutcome::Leave { items: 1, .. }, ShadowOutcome::End { latency, how: ShadowEnd::Answered, .. }] =
         &told[..]
     else {
         panic!("{told:?}")
     };
     assert!(latency.as_millis().abs_diff(5) <= 1, "{latency:?}");
-    assert_eq!(shadow.known(), ShadowKnowledge { side_by_side: 1, classes: vec![(CostClassId(0), 5_000_000, 1)] });
+    assert_eq!(shadow.knowledge(), ShadowKnowledge { side_by_side: 1, classes: vec![(CostClassId(0), 5_000_000, 1)] });
 }
 
 #[test]
 fn a_server_that_is_too_slow_for_single_calls_would_be_fed_in_batches() {
     // A serial server at 5 ms a call. 180 calls per second are nine tenths of its capacity.
     let real = RealServer { places: vec![0], takes: |_| 5000 * US };
-    let run = pass(real, 5_500 * US, 4000, |_| 1, 3);
-    let (latency, items, answered) = told(&run);
+    let run = forward_calls(real, 5_500 * US, 4000, |_| 1, 3);
+    let (latency, items, answered) = summarize(&run);
     let passed = run.passed / run.calls;
     assert!(run.came.1 > 3850 && answered == run.came.1, "{:?} {answered}", run.came);
     assert!(items > 1100 && latency < passed * 8 / 10, "{items} items, {latency} beside {passed}");
-    assert_eq!(run.shadow.known().side_by_side, 1);
+    assert_eq!(run.shadow.knowledge().side_by_side, 1);
 }
 
 #[test]
 fn a_server_that_is_never_idle_is_learned_from_the_time_between_its_answers() {
     let real = RealServer { places: vec![0], takes: |_| 5000 * US };
-    let run = pass(real, 4_000 * US, 3000, |_| 1, 4);
-    let known = run.shadow.known();
+    let run = forward_calls(real, 4_000 * US, 3000, |_| 1, 4);
+    let known = run.shadow.knowledge();
     assert_eq!(known.side_by_side, 1);
     let (_, lone, _) = known.classes[0];
     assert!(lone.abs_diff(5000 * US) < 300 * US, "{lone}");
@@ -146,13 +152,19 @@ fn a_server_that_is_never_idle_is_learned_from_the_time_between_its_answers() {
 fn batches_of_clients_show_the_cost_of_batches() {
     // 4 ms, and half a millisecond per item.
     let real = RealServer { places: vec![0], takes: |items| 4000 * US + 500 * US * u64::from(items) };
-    let run = pass(real, 30_000 * US, 2000, |draw| [1, 2, 4, 8, 16][usize::try_from(draw.bits() % 5).unwrap()], 5);
-    let known = run.shadow.known();
+    let run = forward_calls(
+        real,
+        30_000 * US,
+        2000,
+        |draw| [1, 2, 4, 8, 16][usize::try_from(draw.next_u64() % 5).unwrap()],
+        5,
+    );
+    let known = run.shadow.knowledge();
     assert_eq!(known.classes[0].2, 16);
     for (items, want) in [(1, 4500), (8, 8000), (16, 12_000), (32, 20_000)] {
         let mut server = run.shadow.server.clone();
         let mut times: Vec<u64> =
-            (0..9).map(|_| server.time(CostClassId(0), items, Weight { sum: items.into(), max: 1 })).collect();
+            (0..9).map(|_| server.predict_time(CostClassId(0), items, Weight { sum: items.into(), max: 1 })).collect();
         times.sort_unstable();
         assert!(times[4].abs_diff(want * US) < want * US / 10, "{items} items: {} of {want}", times[4] / US);
     }
@@ -166,21 +178,21 @@ fn calls_that_run_side_by_side_are_seen_to() {
     let call = |id| Call { key: KeyId(1), ..Call::new(CallId(id)) };
     for id in 0..20 {
         let at = Tick::from_millis(100 * id);
-        shadow.came(at, at, call(id));
-        shadow.answered(Tick::from_millis(100 * id + 6), CallId(id), true);
+        shadow.on_arrival(at, at, call(id));
+        shadow.on_response(Tick::from_millis(100 * id + 6), CallId(id), true);
     }
     let mut at = 10_000_000_000;
     for round in 0..100_u64 {
         for one in 0..3 {
-            shadow.came(Tick(at), Tick(at), call(1000 + 3 * round + one));
+            shadow.on_arrival(Tick(at), Tick(at), call(1000 + 3 * round + one));
         }
         for one in 0..3 {
-            let end = at + 6_000_000 + draw.bits() % 1000;
-            shadow.answered(Tick(end), CallId(1000 + 3 * round + one), true);
+            let end = at + 6_000_000 + draw.next_u64() % 1000;
+            shadow.on_response(Tick(end), CallId(1000 + 3 * round + one), true);
         }
         at += 7_000_000;
     }
-    assert_eq!(shadow.known().side_by_side, 3);
+    assert_eq!(shadow.knowledge().side_by_side, 3);
 }
 
 #[test]
@@ -190,30 +202,30 @@ fn a_server_that_is_slower_under_load_is_predicted_to_be() {
     let mut at = 0;
     for id in 0..20 {
         at += 100_000_000;
-        shadow.came(Tick(at), Tick(at), call(id));
-        shadow.answered(Tick(at + 5_000_000), CallId(id), true);
+        shadow.on_arrival(Tick(at), Tick(at), call(id));
+        shadow.on_response(Tick(at + 5_000_000), CallId(id), true);
     }
     // From here on the server is never idle, and twice as slow.
     at += 100_000_000;
-    shadow.came(Tick(at), Tick(at), call(20));
+    shadow.on_arrival(Tick(at), Tick(at), call(20));
     for id in 21..221 {
-        shadow.came(Tick(at + 1), Tick(at + 1), call(id));
+        shadow.on_arrival(Tick(at + 1), Tick(at + 1), call(id));
         at += 10_000_000;
-        shadow.answered(Tick(at), CallId(id - 1), true);
+        shadow.on_response(Tick(at), CallId(id - 1), true);
     }
     let mut times: Vec<u64> =
-        (0..9).map(|_| shadow.server.time(CostClassId(0), 1, Weight { sum: 1, max: 1 })).collect();
+        (0..9).map(|_| shadow.server.predict_time(CostClassId(0), 1, Weight { sum: 1, max: 1 })).collect();
     times.sort_unstable();
     assert!(times[4].abs_diff(10_000 * US) < 1000 * US, "{times:?}");
-    assert_eq!(shadow.known().side_by_side, 1);
+    assert_eq!(shadow.knowledge().side_by_side, 1);
 }
 
 #[test]
 fn the_same_calls_give_the_same_shadow_outcome() {
-    let run = || pass(RealServer { places: vec![0, 0], takes: |_| 5000 * US }, 2_600 * US, 1500, |_| 1, 8);
+    let run = || forward_calls(RealServer { places: vec![0, 0], takes: |_| 5000 * US }, 2_600 * US, 1500, |_| 1, 8);
     let (one, other) = (run(), run());
     assert_eq!(one.would, other.would);
-    assert_ne!(told(&one).2, 0);
+    assert_ne!(summarize(&one).2, 0);
 }
 
 #[test]
@@ -222,26 +234,26 @@ fn a_cancelled_call_leaves_the_shadow_too() {
     let call = |id| Call { key: KeyId(1), ..Call::new(CallId(id)) };
     for id in 0..10 {
         let at = Tick::from_millis(100 * id);
-        shadow.came(at, at, call(id));
-        shadow.answered(Tick::from_millis(100 * id + 6), CallId(id), true);
+        shadow.on_arrival(at, at, call(id));
+        shadow.on_response(Tick::from_millis(100 * id + 6), CallId(id), true);
     }
     shadow.advance(Tick::from_millis(5000));
-    shadow.would();
+    shadow.take_outcomes();
     let at = Tick::from_millis(6000);
     for id in 10..14 {
-        shadow.came(at, at, call(id));
+        shadow.on_arrival(at, at, call(id));
     }
     for id in 10..14 {
-        shadow.left(at, CallId(id));
+        shadow.on_disconnect(at, CallId(id));
     }
     let ends = |would: Vec<ShadowOutcome>| {
         would.into_iter().filter(|one| matches!(one, ShadowOutcome::End { .. })).collect::<Vec<_>>()
     };
-    let told = ends(shadow.would());
+    let told = ends(shadow.take_outcomes());
     assert_eq!(told.len(), 4, "{told:?}");
     assert!(told.iter().all(|one| matches!(one, ShadowOutcome::End { how: ShadowEnd::Cancelled, .. })), "{told:?}");
     shadow.advance(Tick::from_millis(9000));
-    assert!(ends(shadow.would()).is_empty() && shadow.calls.is_empty() && shadow.running.is_empty());
+    assert!(ends(shadow.take_outcomes()).is_empty() && shadow.calls.is_empty() && shadow.running.is_empty());
 }
 
 #[test]
@@ -250,11 +262,11 @@ fn what_is_remembered_is_bounded() {
     for id in 0..30_000 {
         let at = Tick::from_millis(id);
         let class = CostClassId(u32::try_from(id % 500).unwrap());
-        shadow.came(at, at, Call { cost_class: class, ..Call::new(CallId(id)) });
+        shadow.on_arrival(at, at, Call { cost_class: class, ..Call::new(CallId(id)) });
         if id % 3 == 0 {
-            shadow.answered(at.after(Duration::from_micros(500)), CallId(id), true);
+            shadow.on_response(at.after(Duration::from_micros(500)), CallId(id), true);
         }
-        shadow.would();
+        shadow.take_outcomes();
     }
     let (classes, passing) = shadow.server.sizes();
     assert!(classes <= 64 && passing <= 8192, "{classes} {passing}");
@@ -280,7 +292,7 @@ fn batched_keys(
     let (mut at, mut running, mut came) = (0_u64, BTreeMap::new(), BTreeMap::new());
     let (mut latency, mut sent, mut batches) = (0, 0_u64, 0);
     let mut arrivals = (0..calls).map(|id| {
-        at += draw.bits() % (2 * every).max(1);
+        at += draw.next_u64() % (2 * every).max(1);
         (at, id, items(&mut draw))
     });
     let mut next = arrivals.next();
@@ -292,7 +304,7 @@ fn batched_keys(
             running.insert((Tick(*place), batch.id), (now, batch.members.clone()));
             (sent, batches) = (sent + u64::from(batch.items), batches + 1);
         }
-        while let Some((class, input)) = core.plan_due() {
+        while let Some((class, input)) = core.take_due_plan_input() {
             core.set_plan(now, class, super::super::plan::solve(&input));
         }
         let end = running.first_key_value().map(|((at, _), _)| *at);
@@ -315,7 +327,7 @@ fn batched_keys(
             let weight = Weight { sum: items.into(), max: 1 };
             let call = Call { key: KeyId(1 + id % keys), items, weight, ..Call::new(CallId(id)) };
             came.insert(CallId(id), Tick(at));
-            core.offer(now, call).unwrap();
+            core.enqueue(now, call).unwrap();
             next = arrivals.next();
         }
     }
@@ -328,9 +340,9 @@ fn what_is_predicted_is_about_what_batching_then_does() {
     // batches.
     let takes = |items: u32| 4000 * US + 500 * US * u64::from(items);
     for (seed, every) in [(11, 12_000), (12, 8_000), (13, 6_500)] {
-        let mix: fn(&mut SplitMix64) -> u32 = |draw| [1, 1, 2, 4][usize::try_from(draw.bits() % 4).unwrap()];
-        let run = pass(RealServer { places: vec![0], takes }, every * US, 6000, mix, seed);
-        let (predicted, items, _) = told(&run);
+        let mix: fn(&mut SplitMix64) -> u32 = |draw| [1, 1, 2, 4][usize::try_from(draw.next_u64() % 4).unwrap()];
+        let run = forward_calls(RealServer { places: vec![0], takes }, every * US, 6000, mix, seed);
+        let (predicted, items, _) = summarize(&run);
         let (real, real_items) = batched(RealServer { places: vec![0], takes }, every * US, 6000, mix, seed);
         let off = |one: u64, other: u64| 1000 * one.abs_diff(other) / other;
         assert!(off(predicted, real) < 200, "every {every} us: {predicted} ns predicted, {real} ns in fact");
@@ -357,7 +369,7 @@ fn the_prediction_is_what_the_core_then_does_before_servers_of_each_kind() {
         keys: u64,
     }
     let one: fn(&mut SplitMix64) -> u32 = |_| 1;
-    let mix: fn(&mut SplitMix64) -> u32 = |draw| [1, 1, 2, 4][usize::try_from(draw.bits() % 4).unwrap()];
+    let mix: fn(&mut SplitMix64) -> u32 = |draw| [1, 1, 2, 4][usize::try_from(draw.next_u64() % 4).unwrap()];
     let cases = [
         // 48 calls in flight on average, each client with a key of its own.
         Case { name: "64 at once", places: 64, takes: |_| 200_000 * US, every: 4200 * US, items: one, keys: 48 },
@@ -382,7 +394,7 @@ fn the_prediction_is_what_the_core_then_does_before_servers_of_each_kind() {
     for Case { name, places, takes, every, items, keys } in cases {
         let real = || RealServer { places: vec![0; places], takes };
         let run = pass_keys(real(), every, 6000, items, (keys, open()), 21);
-        let (predicted, batch, answered) = told(&run);
+        let (predicted, batch, answered) = summarize(&run);
         let (latency, real_batch) = batched_keys(real(), every, 6000, items, (keys, open()), 21);
         let off = |one: u64, other: u64| 1000 * one.abs_diff(other) / other;
         assert!(answered > 5500, "{name}: {answered} predicted");
@@ -407,7 +419,7 @@ fn a_server_that_always_runs_many_at_once_is_not_taken_for_a_fast_serial_one() {
         (48, open()),
         22,
     );
-    let known = run.shadow.known();
+    let known = run.shadow.knowledge();
     let (_, lone, _) = known.classes[0];
     assert!(lone.abs_diff(200_000 * US) < 10_000 * US, "{lone}");
     assert!(known.side_by_side >= 48, "{}", known.side_by_side);

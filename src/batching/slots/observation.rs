@@ -1,7 +1,7 @@
 //! Measurements on a batch that returns, relative to the other batches in flight. The conclusions
 //! are drawn in `slots`.
 
-use super::super::math::float;
+use super::super::math::to_f64;
 use super::super::tick::Tick;
 
 /// A batch that took this many times its lone time, in addition to its wait, stalled: it moves no
@@ -57,10 +57,10 @@ pub(super) struct Observation {
     /// other it is the execution time itself, and the rules scale with it; if they used the
     /// execution time alone, no more than about five slots would ever be found, because every wait
     /// is short.
-    pub(super) turn: f64,
+    pub(super) mean_interval: f64,
     /// Number of slots that ran side by side, from the number of others that had to return before
     /// this batch began.
-    pub(super) beside: f64,
+    pub(super) concurrency: f64,
 }
 
 // === impl SlotFlight ===
@@ -93,29 +93,29 @@ impl SlotFlight {
 
 impl Observation {
     pub(super) fn new(now: Tick, flight: &SlotFlight, alone: u64) -> Self {
-        let took = float(now.0.saturating_sub(flight.sent.0));
-        let alone = float(alone.max(1));
-        let after = |at: Tick| float(at.0.saturating_sub(flight.sent.0));
+        let took = to_f64(now.0.saturating_sub(flight.sent.0));
+        let alone = to_f64(alone.max(1));
+        let after = |at: Tick| to_f64(at.0.saturating_sub(flight.sent.0));
         let (extra, wait) = (took - alone, after(flight.first_return().unwrap_or(now)));
         let before = |at: &&Tick| after(**at) <= extra + STARTED * alone;
         let returns = flight.returns.iter().flatten().take_while(before).map(|_| 1.0).sum::<f64>();
         let beside = (f64::from(flight.others) + 1.0 - returns).max(1.0);
-        Self { alone, extra, wait, turn: alone / f64::from(flight.others.max(1)), beside }
+        Self { alone, extra, wait, mean_interval: alone / f64::from(flight.others.max(1)), concurrency: beside }
     }
 
-    pub(super) fn stalled(self) -> bool {
+    pub(super) fn is_stalled(self) -> bool {
         self.alone + self.extra > STALL_TIMES * self.alone + self.wait
     }
 
     /// Returns `true` if the batch took long enough to show that it waited upstream or stalled. It
     /// is no sample then, because the curve would learn the wait for a slot that has vanished.
-    pub(super) fn late(self) -> bool {
-        self.stalled() || self.extra > LATE_EXTRA * self.alone
+    pub(super) fn is_late(self) -> bool {
+        self.is_stalled() || self.extra > LATE_EXTRA * self.alone
     }
 
     /// Returns the extra time as a part of the possible wait, clamped because a single batch proves
     /// no more.
-    pub(super) fn waited(self, min: f64) -> f64 {
+    pub(super) fn waited_fraction(self, min: f64) -> f64 {
         (self.extra / self.wait).clamp(min, WAITED_MAX)
     }
 }

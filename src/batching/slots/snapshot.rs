@@ -3,7 +3,7 @@
 //! The number of slots, the lead and the exploration rate are kept. The doubts are not: a slot that
 //! vanished meanwhile is detected like any other.
 
-use super::super::math::{float, whole};
+use super::super::math::{round_to_u64, to_f64};
 use super::{COUNT_MAX, EXPLORE_MIN, EXPLORE_START, SlotEstimator};
 
 /// State of the slot estimate from which a later process starts.
@@ -23,8 +23,8 @@ pub struct UpstreamSnapshot {
 
 impl SlotEstimator {
     pub(in super::super) fn snapshot(&self, mean_nanos: u64) -> UpstreamSnapshot {
-        let explore_permille = u32::try_from(whole(self.explore * 1000.0)).unwrap_or(1000);
-        UpstreamSnapshot { slots: self.in_use(), lead_nanos: self.lead(), mean_nanos, explore_permille }
+        let explore_permille = u32::try_from(round_to_u64(self.explore * 1000.0)).unwrap_or(1000);
+        UpstreamSnapshot { slots: self.in_use(), lead_nanos: self.decide_lead(), mean_nanos, explore_permille }
     }
 
     pub(in super::super) fn restore(&mut self, kept: UpstreamSnapshot) {
@@ -35,7 +35,7 @@ impl SlotEstimator {
             slots_max: self.slots_max,
             count: kept.slots.min(COUNT_MAX),
             // A snapshot from another source is clamped to values that could have been learned.
-            lead: float(kept.lead_nanos.min(kept.mean_nanos)),
+            lead: to_f64(kept.lead_nanos.min(kept.mean_nanos)),
             explore: (f64::from(kept.explore_permille) / 1000.0).clamp(EXPLORE_MIN, EXPLORE_START),
             ..Self::new()
         };

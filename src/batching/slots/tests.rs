@@ -37,8 +37,8 @@ impl Server {
 
     fn answers_at(&mut self, now: u64) -> u64 {
         let swing = self.time * self.noise / 1000;
-        let stall = if self.draw.chance(self.stall_permille) { 5 * self.time } else { 0 };
-        let time = self.time - swing + self.draw.bits() % (2 * swing + 1) + stall;
+        let stall = if self.draw.next_bool(self.stall_permille) { 5 * self.time } else { 0 };
+        let time = self.time - swing + self.draw.next_u64() % (2 * swing + 1) + stall;
         let slot = self.free.iter_mut().min().expect("it has slots");
         *slot = (*slot).max(now + self.host / 2) + time;
         *slot + self.host / 2
@@ -79,15 +79,15 @@ impl SlotBench {
             earliest_due: self.earliest_due(),
             slots_max: self.slots_max,
             samples: self.samples,
-            mean_time: whole(self.mean_time),
+            mean_time: round_to_u64(self.mean_time),
             backlog: true,
         };
         self.slots.decide(Tick(self.now), view, &mut self.draw)
     }
 
     fn send(&mut self) {
-        let wait = self.slots.wait(self.in_flight(), self.earliest_due(), Tick(self.now));
-        let flight = self.slots.sent(Tick(self.now), self.in_flight());
+        let wait = self.slots.expected_wait(self.in_flight(), self.earliest_due(), Tick(self.now));
+        let flight = self.slots.on_dispatch(Tick(self.now), self.in_flight());
         let back = self.server.answers_at(self.now);
         self.out.push((flight, self.now + wait + self.server.alone(), back));
         self.most_out = self.most_out.max(self.in_flight());
@@ -103,9 +103,9 @@ impl SlotBench {
             other.on_other_return(Tick(back));
         }
         self.answered += 1;
-        let sample = self.slots.returned(Tick(back), &flight, self.server.alone());
+        let sample = self.slots.on_completion(Tick(back), &flight, self.server.alone());
         if sample == SampleUse::Alone {
-            self.mean_time += 0.1 * (float(back - flight.sent.0) - self.mean_time);
+            self.mean_time += 0.1 * (to_f64(back - flight.sent.0) - self.mean_time);
         }
         self.samples += u64::from(sample != SampleUse::No);
     }
@@ -121,7 +121,7 @@ impl SlotBench {
                     assert!(at.0 > self.now, "an instant that is past is no reason to wait");
                     self.now = at.0;
                 }
-                SlotAvailability::At(_) | SlotAvailability::No => self.complete_first(),
+                SlotAvailability::At(_) | SlotAvailability::Busy => self.complete_first(),
             }
         }
     }
@@ -165,7 +165,11 @@ fn two_slots_with_host_work_are_two_slots_and_a_lead() {
         let pace = world.pace(1000);
         assert!(pace >= 190, "200 a second is all the device can do: {pace} with seed {seed}");
         assert_eq!(world.slots.in_use(), 2, "seed {seed}");
-        assert!((2_200_000..3_800_000).contains(&world.slots.lead()), "{} with seed {seed}", world.slots.lead());
+        assert!(
+            (2_200_000..3_800_000).contains(&world.slots.decide_lead()),
+            "{} with seed {seed}",
+            world.slots.decide_lead()
+        );
     }
 }
 
@@ -212,7 +216,7 @@ fn a_lead_of_the_hosts_work_is_found() {
     for seed in 0..20 {
         let mut world = SlotBench::new(Server::new(1, 3 * MS, 10 * MS), 16, seed);
         world.run(600);
-        let lead = world.slots.lead();
+        let lead = world.slots.decide_lead();
         assert_eq!(world.slots.in_use(), 1, "seed {seed}");
         assert!((2_400_000..3_600_000).contains(&lead), "{lead} with seed {seed}");
         let pace = world.pace(2000);
@@ -228,7 +232,7 @@ fn a_plain_server_keeps_one_slot_and_no_lead() {
             world.run(30);
             assert_eq!(world.slots.in_use(), 1, "seed {seed}");
         }
-        assert!(world.slots.lead() < 600_000, "{} with seed {seed}", world.slots.lead());
+        assert!(world.slots.decide_lead() < 600_000, "{} with seed {seed}", world.slots.decide_lead());
     }
 }
 
@@ -239,7 +243,7 @@ fn a_lead_that_has_become_too_long_is_cut() {
     world.server.time += world.server.host;
     world.server.host = 0;
     world.run(600);
-    assert!(world.slots.lead() < 800_000, "{}", world.slots.lead());
+    assert!(world.slots.decide_lead() < 800_000, "{}", world.slots.decide_lead());
 }
 
 #[test]
@@ -284,7 +288,7 @@ fn an_idle_upstream_is_always_free() {
     let mut draw = SplitMix64::new(1);
     let view = SlotInputs { in_flight: 0, earliest_due: None, slots_max: 0, samples: 0, mean_time: 0, backlog: false };
     assert_eq!(slots.decide(Tick(0), view, &mut draw), SlotAvailability::Free);
-    assert_eq!(slots.wait(0, None, Tick(0)), 0);
+    assert_eq!(slots.expected_wait(0, None, Tick(0)), 0);
 }
 
 #[test]
@@ -304,27 +308,27 @@ fn a_change_is_a_fresh_start_within_the_same_wall() {
     world.run(400);
     assert_eq!(world.slots.in_use(), 3);
     world.slots.forget();
-    assert_eq!((world.slots.in_use(), world.slots.lead()), (1, 0));
+    assert_eq!((world.slots.in_use(), world.slots.decide_lead()), (1, 0));
 }
 
 #[test]
 fn the_wait_upstream_is_what_is_left_of_the_first_batch_less_the_lead() {
     let mut world = SlotBench::new(Server::new(1, 0, 8 * MS), 16, 2);
     let due = Some(Tick(10 * MS));
-    assert_eq!(world.slots.wait(1, due, Tick(4 * MS)), 6 * MS);
-    assert_eq!(world.slots.wait(1, due, Tick(12 * MS)), 0, "an overdue batch is back any moment");
+    assert_eq!(world.slots.expected_wait(1, due, Tick(4 * MS)), 6 * MS);
+    assert_eq!(world.slots.expected_wait(1, due, Tick(12 * MS)), 0, "an overdue batch is back any moment");
     world.server.host = 3 * MS;
     world.run(600);
-    let lead = world.slots.lead();
-    assert_eq!(world.slots.wait(1, Some(Tick(world.now + 6 * MS)), Tick(world.now)), 6 * MS - lead);
+    let lead = world.slots.decide_lead();
+    assert_eq!(world.slots.expected_wait(1, Some(Tick(world.now + 6 * MS)), Tick(world.now)), 6 * MS - lead);
 }
 
 #[test]
 fn a_batch_that_left_early_is_due_again_from_the_return_it_waited_for() {
     let mut world = SlotBench::new(Server::new(1, 3 * MS, 10 * MS), 16, 2);
     world.run(600);
-    let lead = world.slots.lead();
-    let (early, alone) = (world.slots.sent(Tick(0), 1), world.slots.sent(Tick(0), 0));
+    let lead = world.slots.decide_lead();
+    let (early, alone) = (world.slots.on_dispatch(Tick(0), 1), world.slots.on_dispatch(Tick(0), 0));
     let due = |flight, back| world.slots.due_after_return(flight, Tick(13 * MS), Tick(back), 13 * MS);
     assert_eq!(due(&early, 5 * MS), Tick(18 * MS - lead));
     assert_eq!(due(&early, 0), Tick(13 * MS), "an early return does not make it faster than alone");
@@ -338,7 +342,7 @@ fn a_batch_that_left_early_is_due_again_from_the_return_it_waited_for() {
 fn beside_a_slot_that_proved_real_no_wait_is_expected() {
     let mut world = SlotBench::new(Server::new(4, 200_000, 8 * MS), 16, 1);
     world.run(1000);
-    let wait = world.slots.wait(3, Some(Tick(world.now + 8 * MS)), Tick(world.now));
+    let wait = world.slots.expected_wait(3, Some(Tick(world.now + 8 * MS)), Tick(world.now));
     assert!(wait < MS, "{wait}");
 }
 
@@ -348,9 +352,9 @@ fn what_a_slot_in_doubt_takes_is_no_sample_until_it_has_proved_real() {
     world.run(1000);
     assert_eq!(world.slots.in_use(), 2);
     let mut beside = |extra: u64| {
-        let mut flight = world.slots.sent(Tick(0), 1);
+        let mut flight = world.slots.on_dispatch(Tick(0), 1);
         flight.on_other_return(Tick(4 * MS));
-        world.slots.returned(Tick(8 * MS + extra), &flight, 8 * MS)
+        world.slots.on_completion(Tick(8 * MS + extra), &flight, 8 * MS)
     };
     assert_eq!(beside(3 * MS), SampleUse::Beside, "one late batch proves nothing");
     // Three quarters of the possible wait: too little to give the slot up, and not late enough to
@@ -371,7 +375,7 @@ fn the_same_seed_and_events_give_the_same_story() {
     let story = |seed| {
         let mut world = SlotBench::new(Server::new(4, 3 * MS, 10 * MS), 16, seed);
         world.run(1000);
-        (world.now, world.slots.in_use(), world.slots.lead())
+        (world.now, world.slots.in_use(), world.slots.decide_lead())
     };
     assert_eq!(story(6), story(6));
     assert_ne!(story(6), story(7));

@@ -58,7 +58,13 @@ impl Default for StreamTimeouts {
 impl Backoff {
     /// Returns the delay before the next attempt. `lived` is how long the stream was open, if it
     /// was, and `took` the duration of the whole attempt.
-    pub(super) fn again(&mut self, end: &SessionEnd, lived: Option<Duration>, took: Duration, random: u64) -> Duration {
+    pub(super) fn next_delay(
+        &mut self,
+        end: &SessionEnd,
+        lived: Option<Duration>,
+        took: Duration,
+        random: u64,
+    ) -> Duration {
         if lived.is_some_and(|lived| lived >= STABLE_AFTER) {
             self.ends = 0;
         }
@@ -67,26 +73,26 @@ impl Backoff {
         // Repeated redirects between replicas back off like any other failure.
         if moves && self.ends == 0 {
             self.ends = u32::from(end.reason == DisconnectReason::Goaway);
-            return part(REDIRECT_DELAY_MAX, random);
+            return uniform_below(REDIRECT_DELAY_MAX, random);
         }
         let most = WAIT_FIRST.saturating_mul(2_u32.saturating_pow(self.ends)).min(WAIT_MAX);
         self.ends = self.ends.saturating_add(1);
-        let wait = WAIT_MIN + part(most - WAIT_MIN, random);
+        let wait = WAIT_MIN + uniform_below(most - WAIT_MIN, random);
         // Time spent in a timeout counts as part of the delay, down to the minimum.
         let wait = wait.saturating_sub(took.saturating_sub(lived.unwrap_or_default())).max(WAIT_MIN);
         // The controller's `Retry-After` gets jitter too, because many sidecars receive the same
         // value.
-        wait.max(end.not_before + part(end.not_before, random))
+        wait.max(end.not_before + uniform_below(end.not_before, random))
     }
 }
 
 /// Returns a random duration within ±20 % of `time`.
-pub(super) fn about(time: Duration, random: u64) -> Duration {
-    time * 4 / 5 + part(time * 2 / 5, random)
+pub(super) fn jittered(time: Duration, random: u64) -> Duration {
+    time * 4 / 5 + uniform_below(time * 2 / 5, random)
 }
 
 /// Returns a uniformly distributed duration below `time`.
-pub(super) fn part(time: Duration, random: u64) -> Duration {
+pub(super) fn uniform_below(time: Duration, random: u64) -> Duration {
     let nanos = time.as_nanos() * u128::from(random) / (u128::from(u64::MAX) + 1);
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
@@ -106,7 +112,7 @@ mod tests {
     }
 
     fn waits(mut pace: Backoff, random: u64) -> Vec<Duration> {
-        (0..8).map(|_| pace.again(&end(DisconnectReason::Connect), None, Duration::ZERO, random)).collect()
+        (0..8).map(|_| pace.next_delay(&end(DisconnectReason::Connect), None, Duration::ZERO, random)).collect()
     }
 
     #[test]
@@ -122,11 +128,11 @@ mod tests {
         let mut pace = Backoff::default();
         waits(pace, 0);
         (0..6).for_each(|_| {
-            pace.again(&end(DisconnectReason::Connect), None, Duration::ZERO, 0);
+            pace.next_delay(&end(DisconnectReason::Connect), None, Duration::ZERO, 0);
         });
-        let short = pace.again(&end(DisconnectReason::Broken), Some(S), S, u64::MAX);
+        let short = pace.next_delay(&end(DisconnectReason::Broken), Some(S), S, u64::MAX);
         assert!(short > 29 * S, "{short:?}: it was hardly open");
-        let long = pace.again(&end(DisconnectReason::Broken), Some(STABLE_AFTER), STABLE_AFTER, u64::MAX);
+        let long = pace.next_delay(&end(DisconnectReason::Broken), Some(STABLE_AFTER), STABLE_AFTER, u64::MAX);
         assert!(long <= WAIT_FIRST, "{long:?}");
     }
 
@@ -137,14 +143,14 @@ mod tests {
             named: Some(ControllerAddress { host: "b".into(), port: 1 }),
             ..end(DisconnectReason::Goaway)
         };
-        assert!(pace.again(&away, Some(S), S, u64::MAX) < REDIRECT_DELAY_MAX);
-        assert!(pace.again(&away, Some(S), S, u64::MAX) > 3 * S, "sent on at once");
+        assert!(pace.next_delay(&away, Some(S), S, u64::MAX) < REDIRECT_DELAY_MAX);
+        assert!(pace.next_delay(&away, Some(S), S, u64::MAX) > 3 * S, "sent on at once");
         assert!(
-            Backoff::default().again(&end(DisconnectReason::Goaway), Some(S), S, u64::MAX) > S,
+            Backoff::default().next_delay(&end(DisconnectReason::Goaway), Some(S), S, u64::MAX) > S,
             "anywhere: not all at once"
         );
         assert!(
-            Backoff::default().again(&end(DisconnectReason::Lifetime), Some(3600 * S), 3600 * S, u64::MAX)
+            Backoff::default().next_delay(&end(DisconnectReason::Lifetime), Some(3600 * S), 3600 * S, u64::MAX)
                 < REDIRECT_DELAY_MAX
         );
     }
@@ -152,24 +158,24 @@ mod tests {
     #[test]
     fn the_delay_of_the_controller_is_a_lower_bound() {
         let busy = SessionEnd { not_before: 20 * S, ..end(DisconnectReason::Busy) };
-        assert_eq!(Backoff::default().again(&busy, None, Duration::ZERO, 0), 20 * S);
-        assert!(Backoff::default().again(&busy, None, Duration::ZERO, u64::MAX) > 39 * S);
+        assert_eq!(Backoff::default().next_delay(&busy, None, Duration::ZERO, 0), 20 * S);
+        assert!(Backoff::default().next_delay(&busy, None, Duration::ZERO, u64::MAX) > 39 * S);
     }
 
     #[test]
     fn a_timeout_counts_as_a_part_of_the_wait() {
         let mut pace = Backoff { ends: 10 };
-        let wait = pace.again(&end(DisconnectReason::Connect), None, 3 * S, u64::MAX);
+        let wait = pace.next_delay(&end(DisconnectReason::Connect), None, 3 * S, u64::MAX);
         assert!((26 * S..=27 * S).contains(&wait), "{wait:?}");
-        assert_eq!(pace.again(&end(DisconnectReason::Connect), None, 40 * S, u64::MAX), WAIT_MIN);
+        assert_eq!(pace.next_delay(&end(DisconnectReason::Connect), None, 40 * S, u64::MAX), WAIT_MIN);
     }
 
     proptest! {
         #[test]
         fn every_wait_is_within_its_bounds(ends in 0..1000_u32, random: u64, reason in 0..DisconnectReason::VARIANTS.len(), took in 0..100_u32) {
-            let wait = Backoff { ends }.again(&end(DisconnectReason::VARIANTS[reason]), None, S * took, random);
+            let wait = Backoff { ends }.next_delay(&end(DisconnectReason::VARIANTS[reason]), None, S * took, random);
             prop_assert!(wait <= WAIT_MAX && (wait >= WAIT_MIN || ends == 0));
-            let report = about(5 * S, random);
+            let report = jittered(5 * S, random);
             prop_assert!((4 * S..=6 * S).contains(&report));
         }
     }

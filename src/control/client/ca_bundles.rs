@@ -24,7 +24,7 @@ pub struct CaBundles {
     came: Option<Arc<ClientConfig>>,
     given: InitialBundle,
     /// `true` if the initial bundle is tried before the received one.
-    rather_given: bool,
+    prefer_initial: bool,
 }
 
 /// Bundle that the pod was started with.
@@ -64,13 +64,13 @@ impl CaBundles {
     ///
     /// # Errors
     /// Returns an error if `pem` is not a valid bundle.
-    pub fn given(pem: &str) -> Result<Self, CaBundleError> {
-        Ok(Self { given: InitialBundle::Bundle(tls(pem)?), ..Self::default() })
+    pub fn from_pem(pem: &str) -> Result<Self, CaBundleError> {
+        Ok(Self { given: InitialBundle::Bundle(client_config_from_pem(pem)?), ..Self::default() })
     }
 
     /// Trusts the bundle in a file, which may be created or replaced later.
     #[must_use]
-    pub fn file(path: &Path) -> Self {
+    pub fn from_file(path: &Path) -> Self {
         Self { given: InitialBundle::File(path.to_owned()), ..Self::default() }
     }
 
@@ -78,21 +78,21 @@ impl CaBundles {
     ///
     /// # Errors
     /// Returns an error if `pem` is not a valid bundle; the previous bundles stay in use.
-    pub fn renew(&mut self, pem: &str) -> Result<(), CaBundleError> {
-        self.came = Some(tls(pem)?);
-        self.rather_given = false;
+    pub fn set_received(&mut self, pem: &str) -> Result<(), CaBundleError> {
+        self.came = Some(client_config_from_pem(pem)?);
+        self.prefer_initial = false;
         Ok(())
     }
 
     /// Switches to the other bundle.
-    pub(super) fn next(&mut self) {
-        self.rather_given = !self.rather_given;
+    pub(super) fn switch_bundle(&mut self) {
+        self.prefer_initial = !self.prefer_initial;
     }
 
     /// Returns the TLS configuration with the bundle to try.
-    pub(super) async fn tls(&self) -> Result<Arc<ClientConfig>, CaBundleError> {
+    pub(super) async fn client_config(&self) -> Result<Arc<ClientConfig>, CaBundleError> {
         let has_given = !matches!(self.given, InitialBundle::Nothing);
-        if let Some(came) = self.came.as_ref().filter(|_| !(self.rather_given && has_given)) {
+        if let Some(came) = self.came.as_ref().filter(|_| !(self.prefer_initial && has_given)) {
             return Ok(came.clone());
         }
         match self.given.clone() {
@@ -111,10 +111,10 @@ fn read(path: &Path) -> Result<Arc<ClientConfig>, CaBundleError> {
     let mut text = String::new();
     let most = u64::try_from(BUNDLE_BYTES_MAX + 1).unwrap_or(u64::MAX);
     std::fs::File::open(path).map_err(unreadable)?.take(most).read_to_string(&mut text).map_err(unreadable)?;
-    tls(&text)
+    client_config_from_pem(&text)
 }
 
-fn tls(pem: &str) -> Result<Arc<ClientConfig>, CaBundleError> {
+fn client_config_from_pem(pem: &str) -> Result<Arc<ClientConfig>, CaBundleError> {
     if pem.len() > BUNDLE_BYTES_MAX {
         return Err(CaBundleError::TooLarge(pem.len()));
     }
@@ -146,40 +146,40 @@ mod tests {
     }
 
     async fn is(one: &CaBundles, other: &Arc<ClientConfig>) -> bool {
-        one.tls().await.is_ok_and(|tls| Arc::ptr_eq(&tls, other))
+        one.client_config().await.is_ok_and(|tls| Arc::ptr_eq(&tls, other))
     }
 
     #[tokio::test]
     async fn what_came_last_is_tried_first_and_what_was_given_when_it_fails() {
-        let mut trust = CaBundles::given(&ca()).unwrap();
-        let given = trust.tls().await.unwrap();
-        trust.next();
+        let mut trust = CaBundles::from_pem(&ca()).unwrap();
+        let given = trust.client_config().await.unwrap();
+        trust.switch_bundle();
         assert!(is(&trust, &given).await, "no other bundle");
         for _ in 0..3 {
-            trust.renew(&format!("{}{}", ca(), ca())).unwrap();
+            trust.set_received(&format!("{}{}", ca(), ca())).unwrap();
             assert!(!is(&trust, &given).await);
-            trust.next();
+            trust.switch_bundle();
             assert!(is(&trust, &given).await);
-            trust.next();
+            trust.switch_bundle();
             assert!(!is(&trust, &given).await);
         }
         let mut came = CaBundles::default();
-        assert_eq!(came.tls().await.unwrap_err(), CaBundleError::Nothing);
-        came.renew(&ca()).unwrap();
-        came.next();
-        assert!(came.tls().await.is_ok(), "the only bundle");
+        assert_eq!(came.client_config().await.unwrap_err(), CaBundleError::Nothing);
+        came.set_received(&ca()).unwrap();
+        came.switch_bundle();
+        assert!(came.client_config().await.is_ok(), "the only bundle");
     }
 
     #[tokio::test]
     async fn what_is_no_bundle_changes_nothing() {
-        let mut trust = CaBundles::given(&ca()).unwrap();
-        let given = trust.tls().await.unwrap();
+        let mut trust = CaBundles::from_pem(&ca()).unwrap();
+        let given = trust.client_config().await.unwrap();
         let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         for wrong in ["", "nonsense", broken] {
-            assert_eq!(trust.renew(wrong), Err(CaBundleError::NoCertificate), "{wrong}");
+            assert_eq!(trust.set_received(wrong), Err(CaBundleError::NoCertificate), "{wrong}");
         }
         let large = "x".repeat(BUNDLE_BYTES_MAX + 1);
-        assert_eq!(trust.renew(&large), Err(CaBundleError::TooLarge(large.len())));
+        assert_eq!(trust.set_received(&large), Err(CaBundleError::TooLarge(large.len())));
         assert!(is(&trust, &given).await);
     }
 
@@ -187,11 +187,11 @@ mod tests {
     async fn a_file_is_read_each_time() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ca.pem");
-        let trust = CaBundles::file(&path);
-        assert!(matches!(trust.tls().await, Err(CaBundleError::Unreadable(_))));
+        let trust = CaBundles::from_file(&path);
+        assert!(matches!(trust.client_config().await, Err(CaBundleError::Unreadable(_))));
         std::fs::write(&path, "nothing yet").unwrap();
-        assert_eq!(trust.tls().await.unwrap_err(), CaBundleError::NoCertificate);
+        assert_eq!(trust.client_config().await.unwrap_err(), CaBundleError::NoCertificate);
         std::fs::write(&path, ca()).unwrap();
-        assert!(trust.tls().await.is_ok());
+        assert!(trust.client_config().await.is_ok());
     }
 }

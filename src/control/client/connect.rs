@@ -60,7 +60,7 @@ struct FrameBody(mpsc::Receiver<Bytes>);
 
 /// Opens a stream at `address`.
 pub(super) async fn open(config: &ControlClientConfig, address: &ControllerAddress) -> Result<OpenStream, SessionEnd> {
-    let token = token(&config.token).await?;
+    let token = read_token(&config.token).await?;
     let connected = tokio::time::timeout(config.times.connect, Box::pin(connect(config, address))).await;
     let stream = connected.unwrap_or_else(|_| {
         Err(SessionEnd::new(DisconnectReason::Connect, &format!("connection to {address} timed out")))
@@ -112,7 +112,7 @@ async fn connect(
     address: &ControllerAddress,
 ) -> Result<TlsStream<TcpStream>, SessionEnd> {
     let no_way = |reason, error: &dyn fmt::Display| SessionEnd::new(reason, &format!("{address}: {error}"));
-    let tls = config.trust.tls().await.map_err(|error| no_way(DisconnectReason::Certificate, &error))?;
+    let tls = config.trust.client_config().await.map_err(|error| no_way(DisconnectReason::Certificate, &error))?;
     let name = ServerName::try_from(config.server_name.clone())
         .map_err(|error| no_way(DisconnectReason::Certificate, &error))?;
     let stream = TcpStream::connect((address.host.as_str(), address.port))
@@ -134,7 +134,7 @@ async fn connect(
 }
 
 /// Reads the token from its file.
-async fn token(path: &Path) -> Result<HeaderValue, SessionEnd> {
+async fn read_token(path: &Path) -> Result<HeaderValue, SessionEnd> {
     let path = path.to_owned();
     let read = tokio::task::spawn_blocking(move || {
         let mut text = String::new();

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::address::ControllerAddress;
-use super::backoff::{about, part};
+use super::backoff::{jittered, uniform_below};
 use super::connect::{OpenStream, open};
 use super::end::SessionEnd;
 use super::{ControlClientConfig, DisconnectReason, EventSender, StreamHandler, StreamStatus};
@@ -31,11 +31,11 @@ struct Session<'a> {
     /// Time at which the report in flight was written.
     written: Option<Instant>,
     /// `true` if settings arrived since the last report.
-    due: bool,
+    report_due: bool,
 }
 
 /// Opens a stream, at `named` or else at the controller's own address, and serves it until it ends.
-pub(super) async fn once(
+pub(super) async fn run_session(
     config: &mut ControlClientConfig,
     clock: Clock,
     handle: &EventSender,
@@ -61,7 +61,7 @@ pub(super) async fn once(
         acks,
         decoder: FrameDecoder::default(),
         written: None,
-        due: false,
+        report_due: false,
     };
     let end = session.serve(body).await;
     SessionEnd { open: Some(opened), ..end }
@@ -71,23 +71,23 @@ pub(super) async fn once(
 
 impl Session<'_> {
     async fn serve(&mut self, mut body: Incoming) -> SessionEnd {
-        match self.talk(&mut body).await {
+        match self.run(&mut body).await {
             Ok(never) => match never {},
             Err(end) => end,
         }
     }
 
-    async fn talk(&mut self, body: &mut Incoming) -> Result<std::convert::Infallible, SessionEnd> {
-        self.handle.outbox().opened();
-        self.hello().await?;
+    async fn run(&mut self, body: &mut Incoming) -> Result<std::convert::Infallible, SessionEnd> {
+        self.handle.outbox().on_stream_opened();
+        self.write_hello().await?;
         let times = self.config.times.clone();
-        let lifetime = sleep(about(times.lifetime, rand::random()));
+        let lifetime = sleep(jittered(times.lifetime, rand::random()));
         tokio::pin!(lifetime);
         // The first report is delayed at random, so that sidecars started together report at
         // different times.
-        let next_report = sleep(part(times.report, rand::random()));
+        let next_report = sleep(uniform_below(times.report, rand::random()));
         tokio::pin!(next_report);
-        self.events().await?;
+        self.write_events().await?;
         loop {
             let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
             tokio::select! {
@@ -98,22 +98,22 @@ impl Session<'_> {
                         None => return Err(SessionEnd::new(DisconnectReason::Broken, "the controller closed the stream")),
                     };
                     self.decoder.feed(&data);
-                    while let Some(json) = self.decoder.frame().map_err(|error| malformed(&error))? {
-                        self.hear(&json).await?;
+                    while let Some(json) = self.decoder.next_frame().map_err(|error| malformed(&error))? {
+                        self.on_message(&json).await?;
                     }
                     // Report applied settings immediately, because users wait for the status.
-                    if self.due && self.written.is_none() {
-                        self.due = false;
-                        self.report().await?;
+                    if self.report_due && self.written.is_none() {
+                        self.report_due = false;
+                        self.write_report().await?;
                     }
                 }
                 // Also sends the report in flight again if it was not written on this stream.
                 () = &mut next_report => {
-                    self.report().await?;
-                    let at = self.clock.instant(self.clock.now().after(about(times.report, rand::random())));
+                    self.write_report().await?;
+                    let at = self.clock.instant(self.clock.now().after(jittered(times.report, rand::random())));
                     next_report.as_mut().reset(at);
                 }
-                () = self.handle.shared.news.notified() => self.events().await?,
+                () = self.handle.shared.notify.notified() => self.write_events().await?,
                 // The controller must acknowledge a report within the timeout.
                 () = ack_overdue(self.written, times.silence) => {
                     return Err(SessionEnd::new(DisconnectReason::Silent, "the controller did not acknowledge a report in time"));
@@ -123,49 +123,49 @@ impl Session<'_> {
         }
     }
 
-    async fn hello(&self) -> Result<(), SessionEnd> {
+    async fn write_hello(&self) -> Result<(), SessionEnd> {
         let mut hello = self.sidecar.hello();
         hello.version = env!("CARGO_PKG_VERSION").to_owned();
         hello.minor = MINOR;
         hello.features = FEATURES.map(str::to_owned).to_vec();
         hello.epoch = self.handle.outbox().epoch();
-        self.say(&SidecarMessage::Hello(Box::new(hello))).await
+        self.write_message(&SidecarMessage::Hello(Box::new(hello))).await
     }
 
     /// Writes a report: the one in flight if it was not written on this stream yet, or a new one if
     /// none is in flight.
-    async fn report(&mut self) -> Result<(), SessionEnd> {
-        let again = self.handle.outbox().again().cloned();
+    async fn write_report(&mut self) -> Result<(), SessionEnd> {
+        let again = self.handle.outbox().report_in_flight().cloned();
         let report = match again {
             Some(_) if self.written.is_some() => return Ok(()),
             Some(report) => report,
             None => {
                 let report = self.sidecar.report().await;
                 // A report that does not fit into a frame is folded instead of dropped.
-                let fits = wire::frame(&SidecarMessage::Report(Box::new(report.clone()))).is_ok();
-                let report = if fits { report } else { report.folded() };
-                self.handle.outbox().report(report).clone()
+                let fits = wire::encode_frame(&SidecarMessage::Report(Box::new(report.clone()))).is_ok();
+                let report = if fits { report } else { report.into_folded() };
+                self.handle.outbox().push_report(report).clone()
             }
         };
-        self.say(&SidecarMessage::Report(Box::new(report))).await?;
+        self.write_message(&SidecarMessage::Report(Box::new(report))).await?;
         if self.acks {
             self.written = Some(self.now());
         } else {
-            self.handle.outbox().written();
+            self.handle.outbox().assume_delivered();
         }
         Ok(())
     }
 
-    async fn events(&self) -> Result<(), SessionEnd> {
+    async fn write_events(&self) -> Result<(), SessionEnd> {
         loop {
             let event = self.handle.outbox().next_event().cloned();
             let Some(event) = event else { return Ok(()) };
-            self.say(&SidecarMessage::Event(event)).await?;
+            self.write_message(&SidecarMessage::Event(event)).await?;
         }
     }
 
-    async fn say(&self, message: &SidecarMessage) -> Result<(), SessionEnd> {
-        let frame = wire::frame(message).map_err(|error| malformed(&error))?;
+    async fn write_message(&self, message: &SidecarMessage) -> Result<(), SessionEnd> {
+        let frame = wire::encode_frame(message).map_err(|error| malformed(&error))?;
         match tokio::time::timeout(self.config.times.silence, self.up.send(frame)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(SessionEnd::new(DisconnectReason::Broken, "the stream failed during a write")),
@@ -175,7 +175,7 @@ impl Session<'_> {
         }
     }
 
-    async fn hear(&mut self, json: &[u8]) -> Result<(), SessionEnd> {
+    async fn on_message(&mut self, json: &[u8]) -> Result<(), SessionEnd> {
         let read = wire::decode_controller_message(json).map_err(|error| malformed(&error))?;
         let kinds = u32::from(read.message.is_none());
         if kinds + read.unknown_fields > 0 {
@@ -184,13 +184,13 @@ impl Session<'_> {
         match read.message {
             Some(ControllerMessage::Config(config)) => {
                 self.sidecar.config(*config).await;
-                self.due = true;
+                self.report_due = true;
             }
-            Some(ControllerMessage::Bundle(bundle)) => match self.config.trust.renew(&bundle.ca) {
+            Some(ControllerMessage::Bundle(bundle)) => match self.config.trust.set_received(&bundle.ca) {
                 Ok(()) => self.sidecar.bundle(bundle.ca).await,
                 Err(error) => {
                     tracing::warn!(%error, "a CA bundle from the controller was rejected");
-                    self.handle.event(wire::SidecarEvent {
+                    self.handle.send_event(wire::SidecarEvent {
                         reason: "BundleRefused".to_owned(),
                         message: error.to_string(),
                         warning: true,
@@ -201,8 +201,8 @@ impl Session<'_> {
             Some(ControllerMessage::Ping(ping)) => {
                 if let Some(acked) = ping.acked {
                     let mut outbox = self.handle.outbox();
-                    outbox.acked(&acked);
-                    if !outbox.is_waiting() {
+                    outbox.on_ack(&acked);
+                    if !outbox.has_report_in_flight() {
                         self.written = None;
                     }
                 }

@@ -44,13 +44,13 @@ impl Claims {
     }
 
     #[cfg(test)]
-    pub(super) fn ending(exp: Option<u64>) -> Self {
+    pub(super) fn with_expiry(exp: Option<u64>) -> Self {
         Self { aud: vec![], exp, bound: BoundObject::default() }
     }
 }
 
 /// Returns the unverified claims of a token, or `None` if it is not a JWT.
-pub(super) fn claims(token: &str) -> Option<Claims> {
+pub(super) fn parse_claims(token: &str) -> Option<Claims> {
     if token.len() > TOKEN_BYTES_MAX {
         return None;
     }
@@ -121,18 +121,18 @@ mod tests {
     fn claims_are_read_of_what_looks_like_a_token_and_of_nothing_else() {
         // {"aud":["groupage.dev"],"exp":1700000000,"iss":"x"} and {"aud":"one"}
         let many = "h.eyJhdWQiOlsiZ3JvdXBhZ2UuZGV2Il0sImV4cCI6MTcwMDAwMDAwMCwiaXNzIjoieCJ9.s";
-        let expected = Claims { aud: vec!["groupage.dev".to_owned()], ..Claims::ending(Some(1_700_000_000)) };
-        assert_eq!(claims(many), Some(expected));
+        let expected = Claims { aud: vec!["groupage.dev".to_owned()], ..Claims::with_expiry(Some(1_700_000_000)) };
+        assert_eq!(parse_claims(many), Some(expected));
         // {"aud":["groupage.dev"],"kubernetes.io":{"namespace":"a","pod":{"name":"p","uid":"u-7"}}}
         let bound = "h.eyJhdWQiOlsiZ3JvdXBhZ2UuZGV2Il0sImt1YmVybmV0ZXMuaW8iOnsibmFtZXNwYWNlIjoiYSIsInBvZCI6eyJuYW1lIjoicCIsInVpZCI6InUtNyJ9fX0.s";
-        assert_eq!(claims(bound).unwrap().pod(), Some("u-7"));
-        assert_eq!(claims(many).unwrap().pod(), None);
-        assert_eq!(claims("h.eyJhdWQiOiJvbmUifQ.s").map(|claims| claims.aud), Some(vec!["one".to_owned()]));
-        assert_eq!(claims("h.e30.s"), Some(Claims::ending(None)));
+        assert_eq!(parse_claims(bound).unwrap().pod(), Some("u-7"));
+        assert_eq!(parse_claims(many).unwrap().pod(), None);
+        assert_eq!(parse_claims("h.eyJhdWQiOiJvbmUifQ.s").map(|claims| claims.aud), Some(vec!["one".to_owned()]));
+        assert_eq!(parse_claims("h.e30.s"), Some(Claims::with_expiry(None)));
         for wrong in
             ["", "opaque", "a.b", "a.b.c", "h.e30.s.x", "h.!!.s", &format!("h.e30.{}", "s".repeat(TOKEN_BYTES_MAX))]
         {
-            assert_eq!(claims(wrong), None, "{wrong:.40}");
+            assert_eq!(parse_claims(wrong), None, "{wrong:.40}");
         }
     }
 }

@@ -80,13 +80,13 @@ async fn accept(shared: &Arc<ServerState>, tls: &TlsAcceptor, accepted: io::Resu
         Ok(accepted) => accepted,
         Err(error) => {
             tracing::warn!(%error, "cannot accept a connection on the stream port");
-            shared.counts.one(StreamEvent::Shed);
+            shared.counts.increment(StreamEvent::Shed);
             tokio::time::sleep(PAUSE).await;
             return;
         }
     };
-    let (Some(waiting), Some(line)) = (shared.waiting.take(peer.ip()), shared.take()) else {
-        shared.counts.one(StreamEvent::Shed);
+    let (Some(waiting), Some(line)) = (shared.waiting.take(peer.ip()), shared.add_connection()) else {
+        shared.counts.increment(StreamEvent::Shed);
         return;
     };
     // Setting the option fails only on a socket that is already closed.
@@ -96,11 +96,11 @@ async fn accept(shared: &Arc<ServerState>, tls: &TlsAcceptor, accepted: io::Resu
     let task = tokio::spawn(async move {
         let ConnectionPermit { shared, line } = &place;
         match Box::pin(handshake(shared, &tls, stream, waiting)).await {
-            Some(stream) => connection(shared.clone(), line.clone(), stream).await,
-            None => shared.counts.one(StreamEvent::Handshake),
+            Some(stream) => serve_connection(shared.clone(), line.clone(), stream).await,
+            None => shared.counts.increment(StreamEvent::HandshakeFailed),
         }
     });
-    line.served_by(task.abort_handle());
+    line.set_task(task.abort_handle());
 }
 
 /// Permit of a connection, which is removed from the connection table on drop.
@@ -125,7 +125,7 @@ async fn handshake(
 ) -> Option<TlsStream<TcpStream>> {
     tokio::select! {
         stream = handshake_with_permit(shared, tls, stream) => stream,
-        () = place.ended(WAIT) => None,
+        () = place.wait_for_end(WAIT) => None,
     }
 }
 
@@ -143,7 +143,7 @@ async fn handshake_with_permit(
     (stream.get_ref().1.alpn_protocol() == Some(b"h2")).then_some(stream)
 }
 
-async fn connection(shared: Arc<ServerState>, line: Arc<Connection>, stream: TlsStream<TcpStream>) {
+async fn serve_connection(shared: Arc<ServerState>, line: Arc<Connection>, stream: TlsStream<TcpStream>) {
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
@@ -152,22 +152,22 @@ async fn connection(shared: Arc<ServerState>, line: Arc<Connection>, stream: Tls
         .max_send_buf_size(SEND_BYTES_MAX)
         .max_pending_accept_reset_streams(8)
         .auto_date_header(false);
-    let service = service_fn(move |request| answer(shared.clone(), line.clone(), request));
+    let service = service_fn(move |request| handle_request(shared.clone(), line.clone(), request));
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "the connection of a control stream failed");
     }
 }
 
-async fn answer(
+async fn handle_request(
     shared: Arc<ServerState>,
     line: Arc<Connection>,
     request: Request<Incoming>,
 ) -> Result<Response<StreamBody>, Infallible> {
     if request.uri().path() != PATH || request.method() != Method::POST {
-        shared.counts.one(StreamEvent::NotAStream);
-        return Ok(refused(StatusCode::NOT_FOUND, "not found: open a stream with POST /v1/stream"));
+        shared.counts.increment(StreamEvent::NotAStream);
+        return Ok(error_response(StatusCode::NOT_FOUND, "not found: open a stream with POST /v1/stream"));
     }
-    let whose = match token(request.headers()) {
+    let whose = match bearer_token(request.headers()) {
         Some(token) => shared.auth.authenticate(token).await,
         None => Err(AuthError::Invalid("the request has no bearer token")),
     };
@@ -190,8 +190,8 @@ async fn answer(
         AuthError::Busy(_) => (StatusCode::SERVICE_UNAVAILABLE, StreamEvent::Busy),
         AuthError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, StreamEvent::Unavailable),
     };
-    shared.counts.one(count);
-    let mut response = refused(status, &refusal.to_string());
+    shared.counts.increment(count);
+    let mut response = error_response(status, &refusal.to_string());
     if let AuthError::Busy(wait) = refusal {
         let seconds = wait.as_secs() + 1;
         response.headers_mut().insert(RETRY_AFTER, seconds.into());
@@ -199,13 +199,13 @@ async fn answer(
     Ok(response)
 }
 
-fn token(headers: &HeaderMap) -> Option<&str> {
+fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-fn refused(status: StatusCode, why: &str) -> Response<StreamBody> {
+fn error_response(status: StatusCode, why: &str) -> Response<StreamBody> {
     let mut response = Response::new(StreamBody::Refused(Some(Bytes::from(format!("{why}\n")))));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));

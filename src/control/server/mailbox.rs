@@ -59,7 +59,7 @@ impl EncodedPush {
     /// # Errors
     /// Returns an error if they do not fit into a frame.
     pub fn config(config: SidecarConfig) -> Result<Self, EncodeError> {
-        Ok(Self { kind: PushKind::Config, frame: wire::frame(&ControllerMessage::Config(Box::new(config)))? })
+        Ok(Self { kind: PushKind::Config, frame: wire::encode_frame(&ControllerMessage::Config(Box::new(config)))? })
     }
 
     /// Encodes a CA bundle.
@@ -67,7 +67,7 @@ impl EncodedPush {
     /// # Errors
     /// Returns an error if it does not fit into a frame.
     pub fn bundle(bundle: CaBundle) -> Result<Self, EncodeError> {
-        Ok(Self { kind: PushKind::Bundle, frame: wire::frame(&ControllerMessage::Bundle(bundle))? })
+        Ok(Self { kind: PushKind::Bundle, frame: wire::encode_frame(&ControllerMessage::Bundle(bundle))? })
     }
 
     /// Encodes a request to reconnect elsewhere. The stream ends after it.
@@ -75,7 +75,7 @@ impl EncodedPush {
     /// # Errors
     /// Returns an error if it does not fit into a frame.
     pub fn goaway(goaway: Goaway) -> Result<Self, EncodeError> {
-        Ok(Self { kind: PushKind::Goaway, frame: wire::frame(&ControllerMessage::Goaway(goaway))? })
+        Ok(Self { kind: PushKind::Goaway, frame: wire::encode_frame(&ControllerMessage::Goaway(goaway))? })
     }
 
     /// Returns the number of bytes of the frame.
@@ -140,7 +140,7 @@ impl Mailbox {
     }
 
     /// Returns the time since which a message is pending.
-    pub(super) fn since(&self) -> Option<Tick> {
+    pub(super) fn pending_since(&self) -> Option<Tick> {
         self.places().since
     }
 
@@ -195,10 +195,10 @@ mod tests {
             mailbox.push(Tick(at as u64 + 5), push);
         }
         mailbox.ping(Tick(20));
-        assert_eq!(mailbox.since(), Some(Tick(5)));
+        assert_eq!(mailbox.pending_since(), Some(Tick(5)));
         let frame = |push: &EncodedPush| NextWrite::Frame(push.frame.clone());
         assert_eq!(all(&mailbox), [frame(&bundle), frame(&newest), NextWrite::Ping, frame(&away)]);
-        assert_eq!(mailbox.since(), None);
+        assert_eq!(mailbox.pending_since(), None);
         let context = Context::from_waker(Waker::noop());
         assert_eq!(mailbox.poll(&context), Poll::Ready(NextWrite::End), "nothing after it");
     }

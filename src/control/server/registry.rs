@@ -47,7 +47,7 @@ pub(super) struct ServerState {
     pods: Mutex<OpenPods>,
     /// Serializes opening and closing, so that the hub is notified in the order in which they
     /// happened. It is taken before any other lock.
-    turn: Mutex<()>,
+    lifecycle_lock: Mutex<()>,
     next: AtomicU64,
 }
 
@@ -57,9 +57,9 @@ pub(super) struct Connection {
     id: u64,
     accepted: Tick,
     /// Time of the last received frame, in nanoseconds; 0 before `Hello`.
-    heard: AtomicU64,
+    last_frame_at: AtomicU64,
     /// Time of the last write.
-    written: AtomicU64,
+    last_write_at: AtomicU64,
     pub(super) mailbox: Mailbox,
     abort: OnceLock<AbortHandle>,
     /// `true` once the sweep aborted the connection, so that it is counted once.
@@ -98,7 +98,7 @@ impl StreamRegistry {
             hub,
             lines: Mutex::default(),
             pods: Mutex::default(),
-            turn: Mutex::default(),
+            lifecycle_lock: Mutex::default(),
             next: AtomicU64::new(1),
         }))
     }
@@ -164,7 +164,7 @@ impl fmt::Debug for StreamRegistry {
 
 impl ServerState {
     /// Adds a connection, or returns `None` if the maximum is reached.
-    pub(super) fn take(&self) -> Option<Arc<Connection>> {
+    pub(super) fn add_connection(&self) -> Option<Arc<Connection>> {
         let mut lines = self.lines();
         if lines.len() >= self.limits.streams_max {
             return None;
@@ -172,8 +172,8 @@ impl ServerState {
         let line = Arc::new(Connection {
             id: self.next.fetch_add(1, Ordering::Relaxed),
             accepted: self.clock.now(),
-            heard: AtomicU64::new(0),
-            written: AtomicU64::new(0),
+            last_frame_at: AtomicU64::new(0),
+            last_write_at: AtomicU64::new(0),
             mailbox: Mailbox::default(),
             abort: OnceLock::new(),
             dropped: AtomicBool::new(false),
@@ -194,21 +194,21 @@ impl ServerState {
 
     /// Registers the stream of a pod after its `Hello`, and ends an earlier one of the same pod.
     pub(super) fn open(self: &Arc<Self>, line: &Arc<Connection>, identity: &Arc<PodIdentity>, hello: &Hello) {
-        line.hear(self.clock.now());
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        line.on_frame(self.clock.now());
+        let _turn = self.lifecycle_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let open = OpenStream { line: line.clone(), identity: identity.clone() };
         let before = self.pods().open.insert(identity.uid.clone(), open);
         if let Some(before) = before {
-            self.counts.one(StreamEvent::Replaced);
-            before.line.end();
+            self.counts.increment(StreamEvent::Replaced);
+            before.line.abort();
         }
-        self.counts.one(StreamEvent::Opened);
+        self.counts.increment(StreamEvent::Opened);
         self.hub.opened(&StreamRegistry(self.clone()), identity, hello);
     }
 
     /// Unregisters the stream of a connection. The hub is notified unless the stream was replaced.
     pub(super) fn close(&self, line: &Connection, identity: &Arc<PodIdentity>) {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.lifecycle_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let was_open = {
             let mut pods = self.pods();
             let own = pods.open.get(&identity.uid).is_some_and(|open| open.line.id == line.id);
@@ -223,7 +223,7 @@ impl ServerState {
     }
 
     /// Accesses the acknowledgement state of a pod, creating it if necessary.
-    pub(super) fn inbox<T>(&self, uid: &str, ask: impl FnOnce(&mut DuplicateFilter) -> T) -> T {
+    pub(super) fn with_inbox<T>(&self, uid: &str, ask: impl FnOnce(&mut DuplicateFilter) -> T) -> T {
         let now = self.clock.now();
         let mut pods = self.pods();
         if let Some((inbox, used)) = pods.inboxes.get_mut(uid) {
@@ -238,7 +238,7 @@ impl ServerState {
 
     /// Returns the acknowledgement to send to a pod.
     pub(super) fn acked(&self, uid: &str) -> Acknowledgement {
-        self.inbox(uid, |inbox| inbox.acked())
+        self.with_inbox(uid, |inbox| inbox.acked())
     }
 
     /// Aborts connections that exceeded a timeout, sends keep-alives, and drops old acknowledgement
@@ -246,8 +246,8 @@ impl ServerState {
     pub(super) fn sweep(&self, now: Tick) {
         let limits = &self.limits;
         for line in self.lines().values() {
-            let heard = Tick(line.heard.load(Ordering::Relaxed));
-            let slow = line.mailbox.since().is_some_and(|since| now.since(since) > limits.slow_timeout);
+            let heard = Tick(line.last_frame_at.load(Ordering::Relaxed));
+            let slow = line.mailbox.pending_since().is_some_and(|since| now.since(since) > limits.slow_timeout);
             let late = if heard == Tick(0) {
                 now.since(line.accepted) > limits.hello_timeout
             } else {
@@ -255,10 +255,10 @@ impl ServerState {
             };
             if slow || late {
                 if !line.dropped.swap(true, Ordering::Relaxed) {
-                    self.counts.one(if slow { StreamEvent::Slow } else { StreamEvent::Idle });
+                    self.counts.increment(if slow { StreamEvent::Slow } else { StreamEvent::Idle });
                 }
-                line.end();
-            } else if heard != Tick(0) && now.since(Tick(line.written.load(Ordering::Relaxed))) > PING_AFTER {
+                line.abort();
+            } else if heard != Tick(0) && now.since(Tick(line.last_write_at.load(Ordering::Relaxed))) > PING_AFTER {
                 line.mailbox.ping(now);
             }
         }
@@ -280,21 +280,21 @@ impl ServerState {
 
 impl Connection {
     /// Sets the task that serves the connection, so that it can be aborted.
-    pub(super) fn served_by(&self, task: AbortHandle) {
+    pub(super) fn set_task(&self, task: AbortHandle) {
         self.abort.get_or_init(|| task);
     }
 
     /// Records a received frame.
-    pub(super) fn hear(&self, now: Tick) {
-        self.heard.store(now.0.max(1), Ordering::Relaxed);
+    pub(super) fn on_frame(&self, now: Tick) {
+        self.last_frame_at.store(now.0.max(1), Ordering::Relaxed);
     }
 
     /// Records a write.
-    pub(super) fn write(&self, now: Tick) {
-        self.written.store(now.0, Ordering::Relaxed);
+    pub(super) fn on_write(&self, now: Tick) {
+        self.last_write_at.store(now.0, Ordering::Relaxed);
     }
 
-    fn end(&self) {
+    fn abort(&self) {
         if let Some(task) = self.abort.get() {
             task.abort();
         }
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn a_second_stream_of_a_pod_takes_the_place_of_the_first() {
         let (streams, hub) = streams(ServerLimits::default());
-        let (first, second) = (streams.0.take().unwrap(), streams.0.take().unwrap());
+        let (first, second) = (streams.0.add_connection().unwrap(), streams.0.add_connection().unwrap());
         streams.0.open(&first, &pod("a"), &Hello::default());
         streams.0.open(&second, &pod("a"), &Hello::default());
         streams.0.close(&first, &pod("a"));
@@ -364,19 +364,19 @@ mod tests {
     #[test]
     fn no_more_connections_than_the_bound() {
         let (streams, _) = streams(ServerLimits { streams_max: 2, ..ServerLimits::default() });
-        let first = streams.0.take().unwrap();
-        let _second = streams.0.take().unwrap();
-        assert!(streams.0.take().is_none());
+        let first = streams.0.add_connection().unwrap();
+        let _second = streams.0.add_connection().unwrap();
+        assert!(streams.0.add_connection().is_none());
         streams.0.remove_connection(&first);
-        assert!(streams.0.take().is_some());
+        assert!(streams.0.add_connection().is_some());
     }
 
     #[test]
     fn what_arrived_is_remembered_beyond_a_break_and_forgotten_after_it() {
         let (streams, _) = streams(ServerLimits::default());
-        assert!(streams.0.inbox("a", |inbox| inbox.report(5, 1)));
+        assert!(streams.0.with_inbox("a", |inbox| inbox.accept_report(5, 1)));
         streams.0.sweep(streams.0.clock.now().after(INBOX_TTL / 2));
-        assert!(!streams.0.inbox("a", |inbox| inbox.report(5, 1)));
+        assert!(!streams.0.with_inbox("a", |inbox| inbox.accept_report(5, 1)));
         assert_eq!(streams.0.acked("a").report, 1);
         streams.0.sweep(streams.0.clock.now().after(INBOX_TTL * 2));
         assert_eq!(streams.0.acked("a").report, 0);
@@ -388,10 +388,14 @@ mod tests {
         let (streams, _) = streams(limits.clone());
         let dies = |line: &Arc<Connection>| {
             let task = tokio::spawn(std::future::pending::<()>());
-            line.served_by(task.abort_handle());
+            line.set_task(task.abort_handle());
             async { task.await.unwrap_err().is_cancelled() }
         };
-        let (mute, idle, slow) = (streams.0.take().unwrap(), streams.0.take().unwrap(), streams.0.take().unwrap());
+        let (mute, idle, slow) = (
+            streams.0.add_connection().unwrap(),
+            streams.0.add_connection().unwrap(),
+            streams.0.add_connection().unwrap(),
+        );
         let ends = [dies(&mute), dies(&idle), dies(&slow)];
         streams.0.open(&idle, &pod("idle"), &Hello::default());
         streams.0.open(&slow, &pod("slow"), &Hello::default());
@@ -400,7 +404,7 @@ mod tests {
         let now = streams.0.clock.now();
         streams.0.sweep(now);
         assert_eq!((streams.count(StreamEvent::Idle), streams.count(StreamEvent::Slow)), (0, 0));
-        slow.hear(now.after(limits.idle_timeout));
+        slow.on_frame(now.after(limits.idle_timeout));
         streams.0.sweep(now.after(limits.idle_timeout + Duration::from_secs(1)));
         streams.0.sweep(now.after(limits.idle_timeout + Duration::from_secs(2)));
         assert_eq!((streams.count(StreamEvent::Idle), streams.count(StreamEvent::Slow)), (2, 1), "each once");

@@ -37,9 +37,9 @@ pub(super) struct ServerStream {
     frames: TokenBucket,
     bytes: TokenBucket,
     /// `None` before `Hello`; then `Some(true)` if the sidecar supports acknowledgements.
-    hello: Option<bool>,
+    acks: Option<bool>,
     /// `true` if a report or event arrived since the last acknowledgement.
-    unsaid: bool,
+    ack_pending: bool,
     /// Reason for which the stream ends.
     ends: Option<ProtocolViolation>,
 }
@@ -70,21 +70,23 @@ impl ServerStream {
             identity: Arc::new(identity),
             request,
             decoder: FrameDecoder::default(),
-            hello: None,
-            unsaid: false,
+            acks: None,
+            ack_pending: false,
             ends: None,
         }
     }
 
-    fn take(&mut self, data: &[u8]) -> Result<(), ProtocolViolation> {
+    fn on_data(&mut self, data: &[u8]) -> Result<(), ProtocolViolation> {
         let now = self.shared.clock.now();
-        if !self.bytes.take(now, data.len() as u64) {
+        if !self.bytes.try_take(now, data.len() as u64) {
             return Err(ProtocolViolation { count: StreamEvent::Flood, text: "the byte rate limit is exceeded" });
         }
         self.decoder.feed(data);
         let malformed = |text| ProtocolViolation { count: StreamEvent::Malformed, text };
-        while let Some(json) = self.decoder.frame().map_err(|_| malformed("a frame is empty or larger than 1 MiB"))? {
-            if !self.frames.take(now, 1) {
+        while let Some(json) =
+            self.decoder.next_frame().map_err(|_| malformed("a frame is empty or larger than 1 MiB"))?
+        {
+            if !self.frames.try_take(now, 1) {
                 return Err(ProtocolViolation { count: StreamEvent::Flood, text: "the frame rate limit is exceeded" });
             }
             let read = wire::decode_sidecar_message(&json).map_err(|error| {
@@ -93,20 +95,20 @@ impl ServerStream {
             })?;
             self.shared.counts.add(StreamEvent::UnknownFields, read.unknown_fields.into());
             match read.message {
-                Some(message) => self.hear(message)?,
-                None if self.hello.is_some() => self.shared.counts.one(StreamEvent::UnknownKinds),
+                Some(message) => self.on_message(message)?,
+                None if self.acks.is_some() => self.shared.counts.increment(StreamEvent::UnknownKinds),
                 None => return Err(MISSING_HELLO),
             }
-            self.line.hear(now);
+            self.line.on_frame(now);
         }
         Ok(())
     }
 
-    fn hear(&mut self, message: SidecarMessage) -> Result<(), ProtocolViolation> {
+    fn on_message(&mut self, message: SidecarMessage) -> Result<(), ProtocolViolation> {
         let (shared, pod) = (&self.shared, &self.identity);
         match message {
-            SidecarMessage::Hello(hello) if self.hello.is_none() => {
-                let hello = hello.bounded();
+            SidecarMessage::Hello(hello) if self.acks.is_none() => {
+                let hello = hello.truncated();
                 if !is_pod_of_token(&hello, pod) {
                     tracing::warn!(pod = %pod.name, namespace = %pod.namespace, to_claims = %hello.pod.uid, "the pod in Hello does not match the pod of the token");
                     return Err(ProtocolViolation {
@@ -114,25 +116,25 @@ impl ServerStream {
                         text: "the pod in Hello must be the pod of the token",
                     });
                 }
-                self.hello = Some(hello.has(ACKS));
+                self.acks = Some(hello.has_feature(ACKS));
                 shared.open(&self.line, pod, &hello);
             }
-            SidecarMessage::Report(report) if self.hello.is_some() => {
-                self.unsaid = true;
-                if shared.inbox(&pod.uid, |inbox| inbox.report(report.epoch, report.seq)) {
-                    shared.counts.one(StreamEvent::Reports);
+            SidecarMessage::Report(report) if self.acks.is_some() => {
+                self.ack_pending = true;
+                if shared.with_inbox(&pod.uid, |inbox| inbox.accept_report(report.epoch, report.seq)) {
+                    shared.counts.increment(StreamEvent::Reports);
                     shared.hub.report(pod, report.bounded());
                 } else {
-                    shared.counts.one(StreamEvent::Repeated);
+                    shared.counts.increment(StreamEvent::Repeated);
                 }
             }
-            SidecarMessage::Event(event) if self.hello.is_some() => {
-                self.unsaid = true;
-                if shared.inbox(&pod.uid, |inbox| inbox.event(event.epoch, event.seq)) {
-                    shared.counts.one(StreamEvent::Events);
+            SidecarMessage::Event(event) if self.acks.is_some() => {
+                self.ack_pending = true;
+                if shared.with_inbox(&pod.uid, |inbox| inbox.accept_event(event.epoch, event.seq)) {
+                    shared.counts.increment(StreamEvent::Events);
                     shared.hub.event(pod, event.bounded());
                 } else {
-                    shared.counts.one(StreamEvent::Repeated);
+                    shared.counts.increment(StreamEvent::Repeated);
                 }
             }
             SidecarMessage::Hello(_) | SidecarMessage::Report(_) | SidecarMessage::Event(_) => {
@@ -143,30 +145,30 @@ impl ServerStream {
     }
 
     /// Returns a `Ping`, with an acknowledgement if the sidecar supports it.
-    fn ping(&mut self) -> Option<Bytes> {
-        self.unsaid = false;
-        let acked = (self.hello == Some(true)).then(|| self.shared.acked(&self.identity.uid));
-        wire::frame(&ControllerMessage::Ping(Ping { acked, ..Ping::default() })).ok()
+    fn encode_ping(&mut self) -> Option<Bytes> {
+        self.ack_pending = false;
+        let acked = (self.acks == Some(true)).then(|| self.shared.acked(&self.identity.uid));
+        wire::encode_frame(&ControllerMessage::Ping(Ping { acked, ..Ping::default() })).ok()
     }
 
     fn write(&self, bytes: Bytes) -> Poll<Option<Bytes>> {
-        self.line.write(self.shared.clock.now());
+        self.line.on_write(self.shared.clock.now());
         Poll::Ready(Some(bytes))
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         // Write before reading: a sidecar that does not read what is pushed is not read from.
         loop {
-            if self.hello.is_some() {
+            if self.acks.is_some() {
                 match self.line.mailbox.poll(context) {
                     Poll::Ready(NextWrite::Frame(frame)) => return self.write(frame),
                     Poll::Ready(NextWrite::End) => return Poll::Ready(None),
-                    Poll::Ready(NextWrite::Ping) => self.unsaid = true,
+                    Poll::Ready(NextWrite::Ping) => self.ack_pending = true,
                     Poll::Pending => {}
                 }
             }
-            if self.unsaid
-                && let Some(ping) = self.ping()
+            if self.ack_pending
+                && let Some(ping) = self.encode_ping()
             {
                 return self.write(ping);
             }
@@ -176,29 +178,29 @@ impl ServerStream {
                 Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
                 None | Some(Err(_)) => {
                     if self.decoder.has_partial_frame() {
-                        self.shared.counts.one(StreamEvent::Truncated);
+                        self.shared.counts.increment(StreamEvent::Truncated);
                     }
                     return Poll::Ready(None);
                 }
             };
-            if let Err(why) = self.take(&data) {
-                return self.end(why);
+            if let Err(why) = self.on_data(&data) {
+                return self.close_with_goaway(why);
             }
         }
     }
 
     /// Writes a `Goaway` with the reason, after which the stream ends.
-    fn end(&mut self, why: ProtocolViolation) -> Poll<Option<Bytes>> {
-        self.shared.counts.one(why.count);
+    fn close_with_goaway(&mut self, why: ProtocolViolation) -> Poll<Option<Bytes>> {
+        self.shared.counts.increment(why.count);
         self.ends = Some(why);
         let away = Goaway { reason: why.text.to_owned(), ..Goaway::default() };
-        Poll::Ready(wire::frame(&ControllerMessage::Goaway(away)).ok())
+        Poll::Ready(wire::encode_frame(&ControllerMessage::Goaway(away)).ok())
     }
 }
 
 impl Drop for ServerStream {
     fn drop(&mut self) {
-        if self.hello.is_some() {
+        if self.acks.is_some() {
             self.shared.close(&self.line, &self.identity);
         }
     }
@@ -206,7 +208,7 @@ impl Drop for ServerStream {
 
 impl fmt::Debug for ServerStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stream").field("pod", &self.identity).field("hello", &self.hello).finish_non_exhaustive()
+        f.debug_struct("Stream").field("pod", &self.identity).field("hello", &self.acks).finish_non_exhaustive()
     }
 }
 

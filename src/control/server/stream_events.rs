@@ -13,7 +13,8 @@ pub enum StreamEvent {
     /// Connections closed on accept because a limit was reached, and failed accepts.
     Shed,
     /// TLS handshakes that failed or timed out.
-    Handshake,
+    #[strum(serialize = "handshake")]
+    HandshakeFailed,
     /// Requests with another path or method than those of a stream.
     NotAStream,
     /// Invalid tokens.
@@ -69,7 +70,7 @@ impl StreamEvent {
 // === impl StreamEventCounters ===
 
 impl StreamEventCounters {
-    pub(super) fn one(&self, count: StreamEvent) {
+    pub(super) fn increment(&self, count: StreamEvent) {
         self.add(count, 1);
     }
 

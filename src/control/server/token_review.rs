@@ -19,7 +19,7 @@ use futures_util::future::BoxFuture;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
 use kube::api::{Api, ObjectMeta, PostParams};
 
-use super::claims::{Claims, claims};
+use super::claims::{Claims, parse_claims};
 use super::{AuthError, Authenticate, PodIdentity};
 use crate::batching::Tick;
 use crate::clock::Clock;
@@ -86,9 +86,9 @@ impl TokenReviewer {
         Self { api: Api::all(client), pods, clock, known }
     }
 
-    async fn whose(&self, token: &str) -> Result<PodIdentity, AuthError> {
+    async fn verify(&self, token: &str) -> Result<PodIdentity, AuthError> {
         // Tokens that are certainly not acceptable are rejected by their claims, without a review.
-        let Some(claims) = claims(token) else {
+        let Some(claims) = parse_claims(token) else {
             return Err(AuthError::Invalid("the token is not a service account token"));
         };
         if !claims.aud.iter().any(|aud| aud == AUDIENCE) {
@@ -101,12 +101,12 @@ impl TokenReviewer {
             ));
         };
         let digest = *blake3::hash(token.as_bytes()).as_bytes();
-        let known = self.known().find(self.clock.now(), &digest, (&namespace, pod))?;
+        let known = self.known().lookup_or_charge(self.clock.now(), &digest, (&namespace, pod))?;
         let identity = match known {
             Some(identity) => identity,
             None => {
-                let identity = self.review(token).await?;
-                self.known().keep(
+                let identity = self.create_review(token).await?;
+                self.known().insert(
                     self.clock.now(),
                     digest,
                     &identity,
@@ -126,7 +126,7 @@ impl TokenReviewer {
         }
     }
 
-    async fn review(&self, token: &str) -> Result<PodIdentity, AuthError> {
+    async fn create_review(&self, token: &str) -> Result<PodIdentity, AuthError> {
         let review = TokenReview {
             metadata: ObjectMeta::default(),
             spec: TokenReviewSpec { audiences: Some(vec![AUDIENCE.to_owned()]), token: Some(token.to_owned()) },
@@ -134,7 +134,7 @@ impl TokenReviewer {
         };
         let asked = tokio::time::timeout(REVIEW_TIMEOUT, self.api.create(&PostParams::default(), &review)).await;
         match asked {
-            Ok(Ok(review)) => identity(review.status.unwrap_or_default()),
+            Ok(Ok(review)) => identity_from_status(review.status.unwrap_or_default()),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "cannot review a token");
                 Err(AuthError::Unavailable("the TokenReview failed"))
@@ -150,7 +150,7 @@ impl TokenReviewer {
 
 impl Authenticate for TokenReviewer {
     fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<PodIdentity, AuthError>> {
-        self.whose(token).boxed()
+        self.verify(token).boxed()
     }
 }
 
@@ -170,7 +170,7 @@ impl ReviewCache {
 
     /// Returns the cached identity of a token that claims to belong to `pod`. Returns `None` if a
     /// review is needed and allowed, in which case the rate limits are charged.
-    fn find(
+    fn lookup_or_charge(
         &mut self,
         now: Tick,
         digest: &[u8; 32],
@@ -187,14 +187,14 @@ impl ReviewCache {
         }
         // The namespace is charged only after the total limit, so that a rejection by the latter
         // costs it nothing.
-        let own = self.namespace_bucket(now, namespace).wait(now, 1);
+        let own = self.namespace_bucket(now, namespace).time_until(now, 1);
         if !own.is_zero() {
             return Err(AuthError::Busy(own));
         }
-        if !self.meter.take(now, 1) {
-            return Err(AuthError::Busy(self.meter.wait(now, 1)));
+        if !self.meter.try_take(now, 1) {
+            return Err(AuthError::Busy(self.meter.time_until(now, 1)));
         }
-        self.namespace_bucket(now, namespace).take(now, 1);
+        self.namespace_bucket(now, namespace).try_take(now, 1);
         if self.next.len() >= REVIEWS_MAX {
             self.next.retain(|_, next| now < *next);
         }
@@ -212,7 +212,7 @@ impl ReviewCache {
         self.namespaces.entry(namespace.to_owned()).or_insert_with(|| TokenBucket::new(now, rate, burst))
     }
 
-    fn keep(&mut self, now: Tick, digest: [u8; 32], identity: &PodIdentity, kept: Duration) {
+    fn insert(&mut self, now: Tick, digest: [u8; 32], identity: &PodIdentity, kept: Duration) {
         if self.identities.len() >= REVIEWS_MAX {
             self.identities.retain(|_, (_, until)| now < *until);
         }
@@ -228,7 +228,7 @@ fn cache_ttl(claims: &Claims, now_seconds: u64) -> Duration {
 }
 
 /// Converts a review into the identity of the token's pod.
-fn identity(status: TokenReviewStatus) -> Result<PodIdentity, AuthError> {
+fn identity_from_status(status: TokenReviewStatus) -> Result<PodIdentity, AuthError> {
     if status.authenticated != Some(true) {
         return Err(AuthError::Invalid("the API server did not authenticate the token"));
     }
@@ -280,8 +280,9 @@ mod tests {
     #[test]
     fn a_token_is_its_pods_and_a_token_of_no_pod_is_nobodys() {
         let expected = PodIdentity { uid: "u-7".into(), name: "embedder-7".into(), namespace: "prod".into() };
-        assert_eq!(identity(status(|_, _| ())), Ok(expected));
-        let refused = |change: fn(&mut TokenReviewStatus, &mut UserInfo)| identity(status(change)).unwrap_err();
+        assert_eq!(identity_from_status(status(|_, _| ())), Ok(expected));
+        let refused =
+            |change: fn(&mut TokenReviewStatus, &mut UserInfo)| identity_from_status(status(change)).unwrap_err();
         assert!(matches!(refused(|status, _| status.authenticated = Some(false)), AuthError::Invalid(_)));
         assert!(matches!(refused(|status, _| status.authenticated = None), AuthError::Invalid(_)));
         assert!(matches!(refused(|status, _| status.audiences = None), AuthError::Invalid(_)));
@@ -299,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_review_is_believed_until_the_token_ends_and_five_minutes_at_most() {
-        let kept = |exp| cache_ttl(&Claims::ending(exp), 1000).as_secs();
+        let kept = |exp| cache_ttl(&Claims::with_expiry(exp), 1000).as_secs();
         assert_eq!([kept(Some(1060)), kept(Some(999)), kept(Some(9000)), kept(None)], [60, 0, 300, 300]);
     }
 
@@ -307,33 +308,37 @@ mod tests {
     fn kept_reviews_cost_nothing_and_others_no_more_than_the_budget() {
         let someone = PodIdentity { uid: "u".into(), name: "n".into(), namespace: "ns".into() };
         let mut known = ReviewCache::new(Tick(0));
-        known.keep(Tick(0), [0; 32], &someone, Duration::from_secs(60));
+        known.insert(Tick(0), [0; 32], &someone, Duration::from_secs(60));
         for at in 0..50 {
             let namespace = if at < 40 { "n" } else { "m" };
-            assert_eq!(known.find(Tick(0), &[1; 32], (namespace, &format!("u-{at}"))), Ok(None), "{at}");
-            assert_eq!(known.find(Tick(0), &[0; 32], ("n", "u")), Ok(Some(someone.clone())));
+            assert_eq!(known.lookup_or_charge(Tick(0), &[1; 32], (namespace, &format!("u-{at}"))), Ok(None), "{at}");
+            assert_eq!(known.lookup_or_charge(Tick(0), &[0; 32], ("n", "u")), Ok(Some(someone.clone())));
         }
         let busy = |millis| Err(AuthError::Busy(Duration::from_millis(millis)));
-        assert_eq!(known.find(Tick(0), &[1; 32], ("n", "v")), busy(25), "the rest is reserved for other namespaces");
-        assert_eq!(known.find(Tick(0), &[1; 32], ("o", "w")), busy(20));
-        assert_eq!(known.find(Tick::from_millis(20), &[1; 32], ("o", "w")), Ok(None));
-        assert_eq!(known.find(Tick::from_millis(60_000), &[0; 32], ("n", "u")), Ok(None), "it is over");
+        assert_eq!(
+            known.lookup_or_charge(Tick(0), &[1; 32], ("n", "v")),
+            busy(25),
+            "the rest is reserved for other namespaces"
+        );
+        assert_eq!(known.lookup_or_charge(Tick(0), &[1; 32], ("o", "w")), busy(20));
+        assert_eq!(known.lookup_or_charge(Tick::from_millis(20), &[1; 32], ("o", "w")), Ok(None));
+        assert_eq!(known.lookup_or_charge(Tick::from_millis(60_000), &[0; 32], ("n", "u")), Ok(None), "it is over");
         assert!(known.identities.is_empty());
     }
 
     #[test]
     fn invalid_tokens_of_one_pod_use_no_reviews_of_another() {
         let mut known = ReviewCache::new(Tick(0));
-        assert_eq!(known.find(Tick(0), &[0; 32], ("n", "mine")), Ok(None));
+        assert_eq!(known.lookup_or_charge(Tick(0), &[0; 32], ("n", "mine")), Ok(None));
         for at in 1..200 {
             let now = Tick::from_millis(4 * at);
-            assert!(matches!(known.find(now, &[1; 32], ("n", "mine")), Err(AuthError::Busy(_))), "{at}");
+            assert!(matches!(known.lookup_or_charge(now, &[1; 32], ("n", "mine")), Err(AuthError::Busy(_))), "{at}");
         }
-        assert_eq!(known.find(Tick::from_millis(900), &[2; 32], ("n", "another")), Ok(None));
+        assert_eq!(known.lookup_or_charge(Tick::from_millis(900), &[2; 32], ("n", "another")), Ok(None));
         assert_eq!(
-            known.find(Tick::from_millis(900), &[1; 32], ("n", "mine")),
+            known.lookup_or_charge(Tick::from_millis(900), &[1; 32], ("n", "mine")),
             Err(AuthError::Busy(Duration::from_millis(100)))
         );
-        assert_eq!(known.find(Tick::from_millis(1000), &[1; 32], ("n", "mine")), Ok(None));
+        assert_eq!(known.lookup_or_charge(Tick::from_millis(1000), &[1; 32], ("n", "mine")), Ok(None));
     }
 }

@@ -19,7 +19,7 @@ fn unknown_fields_of_a_newer_peer_are_counted() {
     let read = decode_sidecar_message(&bytes(&hello)).unwrap();
     let Some(SidecarMessage::Hello(hello)) = read.message else { panic!("{read:?}") };
     assert_eq!((read.unknown_fields, hello.minor, hello.epoch, hello.pod.uid.as_str()), (2, 1, 7, "u"));
-    assert!(hello.has(ACKS) && hello.has("telepathy") && !hello.has(EXPERIMENT));
+    assert!(hello.has_feature(ACKS) && hello.has_feature("telepathy") && !hello.has_feature(EXPERIMENT));
 
     let config = json!({
         "kind": "Config", "source": "p", "generation": 3, "hash": "h", "policy": {"mode": "Batch"}, "canary": {"weight": 5},
@@ -65,7 +65,7 @@ fn absent_fields_of_an_older_peer_have_defaults() {
     else {
         panic!()
     };
-    assert!(!hello.has(ACKS) && hello.config.is_none());
+    assert!(!hello.has_feature(ACKS) && hello.config.is_none());
     let Some(ControllerMessage::Config(config)) =
         decode_controller_message(br#"{"kind":"Config","policy":{}}"#).unwrap().message
     else {
@@ -133,7 +133,7 @@ fn every_message_reads_back_as_it_was_written() {
         profile: "p-1".into(),
         hash: "h".into(),
         arm: "b".into(),
-        settings: settings.in_force(),
+        settings: settings.without_start(),
         pending: 1,
     };
     let route = RouteReport {
@@ -207,7 +207,7 @@ fn every_message_reads_back_as_it_was_written() {
         upstreams: vec![upstream],
         unknown: UnknownFields(0),
     };
-    assert_eq!((hello.clone().bounded(), report.clone().bounded()), (hello.clone(), report.clone()));
+    assert_eq!((hello.clone().truncated(), report.clone().bounded()), (hello.clone(), report.clone()));
     let event = SidecarEvent {
         epoch: 5,
         seq: 1,
@@ -222,7 +222,7 @@ fn every_message_reads_back_as_it_was_written() {
     for message in
         [SidecarMessage::Hello(Box::new(hello)), SidecarMessage::Report(Box::new(report)), SidecarMessage::Event(event)]
     {
-        let frame = frame(&message).unwrap();
+        let frame = encode_frame(&message).unwrap();
         assert_eq!(
             decode_sidecar_message(&frame[4..]).unwrap(),
             DecodedMessage { message: Some(message), unknown_fields: 0 }
@@ -255,7 +255,7 @@ fn every_message_reads_back_as_it_was_written() {
         }),
         ControllerMessage::Ping(Ping { acked, unknown: UnknownFields(0) }),
     ] {
-        let frame = frame(&message).unwrap();
+        let frame = encode_frame(&message).unwrap();
         assert_eq!(
             decode_controller_message(&frame[4..]).unwrap(),
             DecodedMessage { message: Some(message), unknown_fields: 0 }
@@ -272,7 +272,7 @@ fn the_fields_of_a_pod_are_truncated() {
         ports: vec![CapturedPort { port: 1, name: long.clone() }; 99],
         ..Hello::default()
     };
-    let hello = hello.bounded();
+    let hello = hello.truncated();
     assert_eq!(
         (hello.version.len(), hello.features.len(), hello.ports.len(), hello.ports[0].name.len()),
         (256, 64, 64, 256)
@@ -347,9 +347,9 @@ fn a_folded_report_fits_into_a_frame_whatever_was_counted() {
         ..SidecarReport::default()
     }
     .bounded();
-    assert!(matches!(frame(&SidecarMessage::Report(Box::new(report.clone()))), Err(EncodeError::Frame(_))));
-    let folded = report.folded();
-    let frame = frame(&SidecarMessage::Report(Box::new(folded.clone()))).unwrap();
+    assert!(matches!(encode_frame(&SidecarMessage::Report(Box::new(report.clone()))), Err(EncodeError::Frame(_))));
+    let folded = report.into_folded();
+    let frame = encode_frame(&SidecarMessage::Report(Box::new(folded.clone()))).unwrap();
     assert!(frame.len() <= FRAME_BYTES_MAX + 4, "{}", frame.len());
     let route = &folded.upstreams[0].routes[0];
     assert_eq!((route.route.as_str(), route.executions, route.latency.count()), ("other", 25, 25 * full.count()));

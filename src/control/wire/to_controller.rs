@@ -352,22 +352,22 @@ pub struct SidecarEvent {
 impl Hello {
     /// Truncates all fields to the sizes that a genuine sidecar sends.
     #[must_use]
-    pub fn bounded(mut self) -> Self {
-        cut(&mut self.version, NAME_BYTES_MAX);
+    pub fn truncated(mut self) -> Self {
+        truncate_text(&mut self.version, NAME_BYTES_MAX);
         self.features.truncate(FEATURES_MAX);
-        self.features.iter_mut().for_each(|word| cut(word, NAME_BYTES_MAX));
+        self.features.iter_mut().for_each(|word| truncate_text(word, NAME_BYTES_MAX));
         for name in [&mut self.pod.uid, &mut self.pod.name, &mut self.pod.namespace, &mut self.pod.node] {
-            cut(name, NAME_BYTES_MAX);
+            truncate_text(name, NAME_BYTES_MAX);
         }
         self.ports.truncate(PORTS_MAX);
-        self.ports.iter_mut().for_each(|port| cut(&mut port.name, NAME_BYTES_MAX));
-        self.config.iter_mut().for_each(AppliedConfig::bound);
+        self.ports.iter_mut().for_each(|port| truncate_text(&mut port.name, NAME_BYTES_MAX));
+        self.config.iter_mut().for_each(AppliedConfig::truncate);
         self
     }
 
     /// Returns `true` if the sidecar supports `feature`.
     #[must_use]
-    pub fn has(&self, feature: &str) -> bool {
+    pub fn has_feature(&self, feature: &str) -> bool {
         self.features.iter().any(|word| word == feature)
     }
 }
@@ -375,9 +375,9 @@ impl Hello {
 // === impl AppliedConfig ===
 
 impl AppliedConfig {
-    fn bound(&mut self) {
+    fn truncate(&mut self) {
         for name in [&mut self.source, &mut self.profile, &mut self.hash, &mut self.arm] {
-            cut(name, NAME_BYTES_MAX);
+            truncate_text(name, NAME_BYTES_MAX);
         }
         self.settings.start = None;
         while self.settings.tenant_weights.len() > NAME_BYTES_MAX {
@@ -392,14 +392,14 @@ impl SidecarReport {
     /// Truncates all fields to the sizes that a genuine sidecar sends.
     #[must_use]
     pub fn bounded(mut self) -> Self {
-        self.config.iter_mut().for_each(AppliedConfig::bound);
+        self.config.iter_mut().for_each(AppliedConfig::truncate);
         self.upstreams.truncate(PORTS_MAX);
         let mut classes = CLASSES_MAX;
         for upstream in &mut self.upstreams {
-            cut(&mut upstream.server, NAME_BYTES_MAX);
-            cut(&mut upstream.model, NAME_BYTES_MAX);
+            truncate_text(&mut upstream.server, NAME_BYTES_MAX);
+            truncate_text(&mut upstream.model, NAME_BYTES_MAX);
             upstream.routes.truncate(ROUTES_MAX + 1);
-            upstream.routes.iter_mut().for_each(|route| cut(&mut route.route, NAME_BYTES_MAX));
+            upstream.routes.iter_mut().for_each(|route| truncate_text(&mut route.route, NAME_BYTES_MAX));
             upstream.predicted.iter_mut().for_each(|predicted| predicted.counts.route.clear());
             let Some(learned) = &mut upstream.learned else { continue };
             learned.classes.retain(|class| class.class.len() <= 4 * NAME_BYTES_MAX);
@@ -407,12 +407,12 @@ impl SidecarReport {
             classes -= learned.classes.len();
             for class in &mut learned.classes {
                 class.points.truncate(POINTS_MAX);
-                cut(&mut class.calls, NAME_BYTES_MAX);
-                class.limiter.iter_mut().for_each(|limiter| cut(&mut limiter.open, NAME_BYTES_MAX));
-                class.suspended.iter_mut().for_each(|found| cut(&mut found.answer, NAME_BYTES_MAX));
+                truncate_text(&mut class.calls, NAME_BYTES_MAX);
+                class.limiter.iter_mut().for_each(|limiter| truncate_text(&mut limiter.open, NAME_BYTES_MAX));
+                class.suspended.iter_mut().for_each(|found| truncate_text(&mut found.answer, NAME_BYTES_MAX));
             }
             learned.infeasible.truncate(ROUTES_MAX);
-            learned.infeasible.iter_mut().for_each(|found| cut(&mut found.route, NAME_BYTES_MAX));
+            learned.infeasible.iter_mut().for_each(|found| truncate_text(&mut found.route, NAME_BYTES_MAX));
         }
         self
     }
@@ -423,7 +423,7 @@ impl SidecarReport {
     /// all ports from the 16th on are merged together. At most 16 routes with six histograms of 528
     /// buckets remain, which is below 1 MiB for any counts. The state of every port is kept.
     #[must_use]
-    pub fn folded(mut self) -> Self {
+    pub fn into_folded(mut self) -> Self {
         for upstream in &mut self.upstreams {
             let Some((first, rest)) = upstream.routes.split_first_mut() else { continue };
             rest.iter().for_each(|route| first.merge(route));
@@ -479,7 +479,7 @@ impl RouteReport {
 
     /// Returns the number of upstream calls that batching made unnecessary.
     #[must_use]
-    pub const fn saved(&self) -> u64 {
+    pub const fn calls_saved(&self) -> u64 {
         self.carried.saturating_sub(self.executions)
     }
 }
@@ -518,14 +518,14 @@ impl SidecarEvent {
     pub fn bounded(mut self) -> Self {
         // The reason is used unmodified in labels and Kubernetes Events.
         self.reason.retain(|letter| letter.is_ascii_alphanumeric());
-        cut(&mut self.reason, 64);
-        cut(&mut self.message, TEXT_BYTES_MAX);
-        cut(&mut self.hash, NAME_BYTES_MAX);
+        truncate_text(&mut self.reason, 64);
+        truncate_text(&mut self.message, TEXT_BYTES_MAX);
+        truncate_text(&mut self.hash, NAME_BYTES_MAX);
         self
     }
 }
 
 /// Truncates a text to at most `bytes_max` bytes, at a character boundary.
-pub(crate) fn cut(text: &mut String, bytes_max: usize) {
+pub(crate) fn truncate_text(text: &mut String, bytes_max: usize) {
     text.truncate(text.floor_char_boundary(bytes_max));
 }

@@ -176,7 +176,7 @@ const fn is_zero(number: &u32) -> bool {
 impl TunedSettings {
     /// Returns the applied settings, without the start values, which matter at the beginning only.
     #[must_use]
-    pub fn in_force(&self) -> Self {
+    pub fn without_start(&self) -> Self {
         Self { start: None, ..self.clone() }
     }
 }

@@ -18,7 +18,7 @@ use rustls::sign::CertifiedKey;
 use super::{BACKDATE, CA_LIFE, LEAF_LIFE, UnixSeconds};
 use crate::error::BoxError;
 use crate::tls::{self, provider};
-pub use crate::tls::{Validity, certificates, validity};
+pub use crate::tls::{Validity, parse_certificates, validity};
 
 /// Keys of the Secret. Those of the leaf are the standard ones of `kubernetes.io/tls`.
 pub(super) const CA_CERT: &str = "ca.crt";
@@ -45,7 +45,7 @@ pub struct LeafCertificate {
     /// Index of its issuer in the list of authorities, 0 for the newest.
     pub authority: usize,
     /// `true` if it covers every requested name.
-    pub wanted: bool,
+    pub covers_names: bool,
 }
 
 /// The usable contents of the Secret.
@@ -54,7 +54,7 @@ pub struct SecretContents {
     /// Trusted CAs, the newest first.
     pub authorities: Vec<CaCertificate>,
     /// `true` if the key of the newest CA is available.
-    pub signs: bool,
+    pub has_ca_key: bool,
     /// The server certificate; `None` also if key and certificate do not match, or if it was issued
     /// by none of the authorities.
     pub leaf: Option<LeafCertificate>,
@@ -70,43 +70,43 @@ impl SecretContents {
     #[must_use]
     pub fn read(data: &BTreeMap<String, Vec<u8>>, names: &[String]) -> Self {
         let text = |key: &str| data.get(key).map(Vec::as_slice).unwrap_or_default();
-        let authorities: Vec<CaCertificate> = certificates(text(CA_CERT))
+        let authorities: Vec<CaCertificate> = parse_certificates(text(CA_CERT))
             .into_iter()
             .filter_map(|der| Some(CaCertificate { validity: validity(&der)?, der: der.to_vec() }))
             .take(AUTHORITIES_MAX)
             .collect();
         let signs = authorities.first().is_some_and(|newest| {
             let chain = vec![CertificateDer::from(newest.der.clone())];
-            certified(chain, text(CA_KEY)).is_ok()
+            certified_key(chain, text(CA_KEY)).is_ok()
         });
-        let leaf = pair(text(CERT), text(KEY)).ok().and_then(|pair| {
+        let leaf = parse_pair(text(CERT), text(KEY)).ok().and_then(|pair| {
             let der = pair.cert.first()?.clone();
             let validity = validity(&der)?;
             let authority = authorities.iter().position(|ca| signed_by(&der, validity, ca))?;
-            Some(LeafCertificate { validity, authority, wanted: is_for(&der, names) })
+            Some(LeafCertificate { validity, authority, covers_names: is_for(&der, names) })
         });
-        Self { authorities, signs, leaf }
+        Self { authorities, has_ca_key: signs, leaf }
     }
 
     /// Returns the CA that can sign.
     #[must_use]
     pub fn newest(&self) -> Option<&CaCertificate> {
-        self.authorities.first().filter(|_| self.signs)
+        self.authorities.first().filter(|_| self.has_ca_key)
     }
 }
 
 /// Parses a certificate chain and its key. Fails if they do not match.
-pub(super) fn pair(cert: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, BoxError> {
-    let chain = certificates(cert);
+pub(super) fn parse_pair(cert: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, BoxError> {
+    let chain = parse_certificates(cert);
     if chain.is_empty() {
         return Err("no certificate found".into());
     }
-    certified(chain, key)
+    certified_key(chain, key)
 }
 
-fn certified(chain: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<Arc<CertifiedKey>, BoxError> {
+fn certified_key(chain: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<Arc<CertifiedKey>, BoxError> {
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| format!("cannot parse the private key: {error}"))?;
-    let pair = tls::certified(chain, key)
+    let pair = tls::certified_key(chain, key)
         .map_err(|error| format!("the certificate and the private key do not match: {error}"))?;
     Ok(pair)
 }
@@ -133,7 +133,7 @@ fn is_for(leaf: &CertificateDer<'_>, names: &[String]) -> bool {
 /// Adds a new CA in front of the existing ones.
 pub(super) fn introduce(data: &mut SecretData, now: UnixSeconds) -> Result<(), BoxError> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-    let certificate = authority(&key, now)?.self_signed(&key)?;
+    let certificate = ca_params(&key, now)?.self_signed(&key)?;
     let mut bundle = certificate.pem();
     bundle.push_str(&String::from_utf8_lossy(data.get(CA_CERT).map(Vec::as_slice).unwrap_or_default()));
     data.insert(CA_CERT.to_owned(), bundle.into_bytes());
@@ -145,7 +145,7 @@ pub(super) fn introduce(data: &mut SecretData, now: UnixSeconds) -> Result<(), B
 pub(super) fn renew(data: &mut SecretData, now: UnixSeconds, names: &[String]) -> Result<(), BoxError> {
     let text = String::from_utf8(data.get(CA_KEY).cloned().unwrap_or_default())?;
     let key = KeyPair::from_pem(&text)?;
-    let issuer = Issuer::new(authority(&key, now)?, key);
+    let issuer = Issuer::new(ca_params(&key, now)?, key);
     let leaf = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let mut params = CertificateParams::new(names.to_vec())?;
     params.distinguished_name.push(DnType::CommonName, "groupage-controller");
@@ -164,15 +164,15 @@ pub(super) fn renew(data: &mut SecretData, now: UnixSeconds, names: &[String]) -
 pub(super) fn retire(data: &mut SecretData, now: UnixSeconds, names: &[String]) {
     let held = SecretContents::read(data, names);
     let used = held.leaf.as_ref().map_or(0, |leaf| leaf.authority);
-    let keep = |at: usize, ca: &CaCertificate| at == 0 || at == used || (used != 0 && ca.validity.at(now));
+    let keep = |at: usize, ca: &CaCertificate| at == 0 || at == used || (used != 0 && ca.validity.contains(now));
     let kept: Vec<_> =
         held.authorities.iter().enumerate().filter(|(at, ca)| keep(*at, ca)).map(|(_, ca)| &ca.der).collect();
-    data.insert(CA_CERT.to_owned(), pem(kept.into_iter().map(Vec::as_slice)).into_bytes());
+    data.insert(CA_CERT.to_owned(), to_pem(kept.into_iter().map(Vec::as_slice)).into_bytes());
 }
 
 /// Returns the parameters of a CA certificate. Its name is derived from its key, so the key alone
 /// suffices to sign further certificates.
-fn authority(key: &KeyPair, now: UnixSeconds) -> Result<CertificateParams, BoxError> {
+fn ca_params(key: &KeyPair, now: UnixSeconds) -> Result<CertificateParams, BoxError> {
     let mut params = CertificateParams::new(Vec::new())?;
     let id: String = params.key_identifier(key).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     params.distinguished_name.push(DnType::CommonName, format!("groupage-ca-{id}"));
@@ -184,7 +184,7 @@ fn authority(key: &KeyPair, now: UnixSeconds) -> Result<CertificateParams, BoxEr
 }
 
 /// Encodes certificates as PEM.
-pub(super) fn pem<'a>(certificates: impl Iterator<Item = &'a [u8]>) -> String {
+pub(super) fn to_pem<'a>(certificates: impl Iterator<Item = &'a [u8]>) -> String {
     // Base64 comes from `k8s_openapi::ByteString`, so no encoder is added as a dependency.
     let certificate = |der: &[u8]| {
         use base64_lines::lines;
@@ -234,16 +234,16 @@ mod tests {
         let leaf = held.leaf.unwrap();
         assert_eq!(
             leaf,
-            LeafCertificate { validity: Validity { begin, end: begin + 30 * DAY }, authority: 0, wanted: true }
+            LeafCertificate { validity: Validity { begin, end: begin + 30 * DAY }, authority: 0, covers_names: true }
         );
-        assert!(held.signs);
+        assert!(held.has_ca_key);
         assert_eq!(plan(NOW, &SecretContents::read(&made(NOW), &names())), RotationStep::Keep(begin + 20 * DAY));
     }
 
     #[test]
     fn a_leaf_for_other_names_is_not_what_is_wanted() {
         let held = SecretContents::read(&made(NOW), &["elsewhere.svc".to_owned()]);
-        assert!(!held.leaf.unwrap().wanted);
+        assert!(!held.leaf.unwrap().covers_names);
     }
 
     #[test]
@@ -263,7 +263,7 @@ mod tests {
         let mut data = made(NOW);
         data.insert(CA_KEY.to_owned(), made(NOW)[CA_KEY].clone());
         let held = SecretContents::read(&data, &names());
-        assert!(!held.signs && held.leaf.is_some());
+        assert!(!held.has_ca_key && held.leaf.is_some());
     }
 
     #[test]
@@ -284,7 +284,7 @@ mod tests {
         let held = SecretContents::read(&data, &names());
         assert_eq!(held.authorities.len(), 2);
         assert_eq!(held.leaf.as_ref().map(|leaf| leaf.authority), Some(1));
-        assert!(held.signs && held.authorities[0].validity.begin == later - 3600);
+        assert!(held.has_ca_key && held.authorities[0].validity.begin == later - 3600);
         renew(&mut data, later, &names()).unwrap();
         assert_eq!(SecretContents::read(&data, &names()).leaf.map(|leaf| leaf.authority), Some(0));
         retire(&mut data, later, &names());
@@ -295,8 +295,8 @@ mod tests {
     #[test]
     fn text_written_here_is_what_others_write() {
         let data = made(NOW);
-        let der = certificates(&data[CA_CERT]);
-        let ours = pem(der.iter().map(AsRef::as_ref));
+        let der = parse_certificates(&data[CA_CERT]);
+        let ours = to_pem(der.iter().map(AsRef::as_ref));
         assert_eq!(ours.replace("\r\n", "\n"), String::from_utf8(data[CA_CERT].clone()).unwrap().replace("\r\n", "\n"));
     }
 }

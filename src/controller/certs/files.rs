@@ -21,15 +21,15 @@ struct CertDir {
     /// Contents of the files in use.
     shown: Option<[Vec<u8>; 3]>,
     /// The last error logged; a repeated one is not logged again.
-    said: String,
+    last_error: String,
 }
 
 /// Loads the files of a directory now and after each change, until shutdown is signalled. Invalid
 /// or inconsistent files are logged and ignored: the previous certificate stays in use.
 pub async fn watch_files(path: PathBuf, served: ServingCertificate, mut stop: watch::Receiver<bool>) {
-    let mut folder = CertDir { path, served, shown: None, said: String::new() };
+    let mut folder = CertDir { path, served, shown: None, last_error: String::new() };
     loop {
-        folder.look();
+        folder.reload();
         tokio::select! {
             () = tokio::time::sleep(EVERY) => {}
             // An error means that the sender is dropped, which is a shutdown too.
@@ -41,23 +41,23 @@ pub async fn watch_files(path: PathBuf, served: ServingCertificate, mut stop: wa
 // === impl CertDir ===
 
 impl CertDir {
-    fn look(&mut self) {
+    fn reload(&mut self) {
         let shown = read(&self.path).and_then(|files| {
             if self.shown.as_ref() != Some(&files) {
                 let [cert, key, bundle] = &files;
                 // The three files are not read atomically. If they do not match, the next check
                 // finds them complete.
-                self.served.exchange(cert, key, bundle)?;
+                self.served.replace(cert, key, bundle)?;
                 tracing::info!(folder = %self.path.display(), "certificates loaded");
                 self.shown = Some(files);
             }
             Ok(())
         });
         let said = shown.err().map(|error| error.to_string()).unwrap_or_default();
-        if !said.is_empty() && said != self.said {
+        if !said.is_empty() && said != self.last_error {
             tracing::warn!(folder = %self.path.display(), error = said, "cannot load the certificates; the previous ones stay in use");
         }
-        self.said = said;
+        self.last_error = said;
     }
 }
 
@@ -95,20 +95,25 @@ mod tests {
         let temporary = tempfile::tempdir().unwrap();
         let path = temporary.path();
         let served = ServingCertificate::none();
-        let mut folder = CertDir { path: path.to_owned(), served: served.clone(), shown: None, said: String::new() };
-        folder.look();
-        assert!(!served.loaded() && folder.said.contains("tls.crt"), "there is nothing yet: {}", folder.said);
+        let mut folder =
+            CertDir { path: path.to_owned(), served: served.clone(), shown: None, last_error: String::new() };
+        folder.reload();
+        assert!(
+            !served.is_loaded() && folder.last_error.contains("tls.crt"),
+            "there is nothing yet: {}",
+            folder.last_error
+        );
         write(path, 1_000_000);
-        folder.look();
-        let first = served.watch().borrow().clone().unwrap();
-        assert_eq!(folder.said, "");
+        folder.reload();
+        let first = served.subscribe().borrow().clone().unwrap();
+        assert_eq!(folder.last_error, "");
         let data = write(path, 2_000_000);
         // A key of another pair: the files do not match.
         std::fs::write(path.join(KEY), b"nothing").unwrap();
-        folder.look();
-        assert_eq!(served.watch().borrow().clone(), Some(first.clone()), "a mismatched pair is not presented");
+        folder.reload();
+        assert_eq!(served.subscribe().borrow().clone(), Some(first.clone()), "a mismatched pair is not presented");
         std::fs::write(path.join(KEY), &data[KEY]).unwrap();
-        folder.look();
-        assert!(served.watch().borrow().clone().unwrap().expires > first.expires);
+        folder.reload();
+        assert!(served.subscribe().borrow().clone().unwrap().expires > first.expires);
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::certificates::{self, CA_CERT, CA_KEY, CERT, KEY, SecretData};
 use super::{RotationStep, SecretContents, ServingCertificate, UnixSeconds, plan};
-use crate::MANAGER;
+use crate::FIELD_MANAGER;
 use crate::clock::Clock;
 use crate::error::BoxError;
 use crate::lease::Leadership;
@@ -58,7 +58,7 @@ struct CertRotator {
 
 /// Loads the certificates of the Secret, and rotates them while this replica leads, until shutdown
 /// is signalled.
-pub async fn keep(
+pub async fn rotate_certificates(
     client: kube::Client,
     settings: RotationSettings,
     leadership: Leadership,
@@ -79,9 +79,9 @@ pub async fn keep(
     loop {
         match keeper.round().await {
             Ok(()) => keeper.said.clear(),
-            Err(error) => keeper.say(&error),
+            Err(error) => keeper.log_once(&error),
         }
-        let every = if keeper.served.loaded() { EVERY } else { EVERY_AT_FIRST };
+        let every = if keeper.served.is_loaded() { EVERY } else { EVERY_AT_FIRST };
         tokio::select! {
             () = tokio::time::sleep(every) => {}
             () = leadership.changed() => {}
@@ -109,24 +109,24 @@ async fn call<T>(what: &str, call: impl Future<Output = kube::Result<T>>) -> Res
 impl CertRotator {
     async fn round(&mut self) -> Result<(), BoxError> {
         let found = call("read the certificate Secret", self.secrets.get_opt(&self.settings.secret)).await?;
-        self.take(found)?;
+        self.load_secret(found)?;
         for _ in 0..STEPS_MAX {
             // Checked before each write, since leadership may have ended.
-            if !self.leadership.leads() {
+            if !self.leadership.is_leader() {
                 return Ok(());
             }
             let held = SecretContents::read(&self.data, &self.settings.names);
             let action = plan(now(), &held);
             if matches!(action, RotationStep::Keep(_)) {
-                return self.tell().await;
+                return self.update_webhooks().await;
             }
-            self.act(action).await?;
+            self.perform(action).await?;
         }
         Err("the certificates are still outdated after every renewal step: this is a bug".into())
     }
 
     /// Processes the Secret that was read.
-    fn take(&mut self, found: Option<Secret>) -> Result<(), BoxError> {
+    fn load_secret(&mut self, found: Option<Secret>) -> Result<(), BoxError> {
         let Some(secret) = found else {
             // The Secret was deleted, by mistake or to replace the CA. As after the loss of a CA
             // key, the leaf of the old CA stays in use until all clients trust the new CA, also
@@ -142,15 +142,15 @@ impl CertRotator {
         self.data = secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect();
         self.version = version;
         let part = |key: &str| self.data.get(key).map(Vec::as_slice).unwrap_or_default();
-        match self.served.exchange(part(CERT), part(KEY), part(CA_CERT)) {
+        match self.served.replace(part(CERT), part(KEY), part(CA_CERT)) {
             Ok(()) => Ok(()),
             // The leader repairs it.
-            Err(_) if self.leadership.leads() => Ok(()),
+            Err(_) if self.leadership.is_leader() => Ok(()),
             Err(error) => Err(format!("cannot use the certificate Secret: {error}").into()),
         }
     }
 
-    async fn act(&mut self, action: RotationStep) -> Result<(), BoxError> {
+    async fn perform(&mut self, action: RotationStep) -> Result<(), BoxError> {
         tracing::info!(?action, "updating the certificates");
         let mut data = self.data.clone();
         match action {
@@ -165,7 +165,7 @@ impl CertRotator {
         }
         let bytes = data.into_iter().map(|(key, value)| (key, ByteString(value))).collect();
         let written = self.write(bytes).await?;
-        self.take(Some(written))
+        self.load_secret(Some(written))
     }
 
     /// Writes the Secret with the version that was read, so that one of two temporary leaders is
@@ -186,26 +186,26 @@ impl CertRotator {
         if version.is_none() {
             return call("create the certificate Secret", self.secrets.create(&PostParams::default(), &secret)).await;
         }
-        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         call("write the certificate Secret", self.secrets.patch(&self.settings.secret, &params, &Patch::Merge(&secret)))
             .await
     }
 
     /// Updates the CA bundle of the webhook configuration. It is checked in every round, since an
     /// upgrade of the installation may have removed it.
-    async fn tell(&self) -> Result<(), BoxError> {
+    async fn update_webhooks(&self) -> Result<(), BoxError> {
         let Some(name) = &self.settings.webhooks else { return Ok(()) };
         let found = call("read the webhook configuration", self.webhooks.get_opt(name)).await?;
         let bundle = self.data.get(CA_CERT).cloned().unwrap_or_default();
         let Some(patch) = found.and_then(|found| ca_bundle_patch(name, &found, bundle)) else { return Ok(()) };
-        let params = PatchParams::apply(MANAGER).force();
+        let params = PatchParams::apply(FIELD_MANAGER).force();
         call("write the webhook configuration", self.webhooks.patch(name, &params, &Patch::Apply(patch))).await?;
         tracing::info!(name, "updated the CA bundle of the webhook configuration");
         Ok(())
     }
 
     /// Logs an error unless it repeats the last one.
-    fn say(&mut self, error: &BoxError) {
+    fn log_once(&mut self, error: &BoxError) {
         let text = error.to_string();
         if self.said != text {
             tracing::warn!(error = text, "cannot maintain the certificates");

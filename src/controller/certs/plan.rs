@@ -2,7 +2,7 @@
 
 use super::{
     CA_INTRODUCTION_PERIOD, CA_LIFE, CA_RETIREMENT_AGE, CaCertificate, LEAF_LIFE, LEAF_REPLACE_BEFORE, LeafCertificate,
-    SHOWN, SecretContents, UnixSeconds, Validity,
+    NEW_LEAF_MIN_AGE, SecretContents, UnixSeconds, Validity,
 };
 
 /// A rotation step.
@@ -23,8 +23,8 @@ pub enum RotationStep {
 /// Returns the step that is due at `now`.
 #[must_use]
 pub fn plan(now: UnixSeconds, held: &SecretContents) -> RotationStep {
-    let leaf = held.leaf.as_ref().filter(|leaf| leaf.wanted && leaf.validity.at(now));
-    let Some(newest) = held.newest().filter(|newest| newest.validity.at(now)) else {
+    let leaf = held.leaf.as_ref().filter(|leaf| leaf.covers_names && leaf.validity.contains(now));
+    let Some(newest) = held.newest().filter(|newest| newest.validity.contains(now)) else {
         // The newest CA cannot sign: its key is missing or it has expired. A usable leaf stays in
         // use, so only a CA is introduced; otherwise both are created.
         return if leaf.is_some() { RotationStep::Introduce } else { RotationStep::Begin };
@@ -65,7 +65,7 @@ pub fn plan(now: UnixSeconds, held: &SecretContents) -> RotationStep {
 
 fn retire_at(newest: &CaCertificate, leaf: &LeafCertificate) -> UnixSeconds {
     let introduced = newest.validity.begin.saturating_add(CA_RETIREMENT_AGE.as_secs());
-    introduced.max(leaf.validity.begin.saturating_add(SHOWN.as_secs()))
+    introduced.max(leaf.validity.begin.saturating_add(NEW_LEAF_MIN_AGE.as_secs()))
 }
 
 /// Returns the time at which two thirds of a validity period have passed. The period counts as at
@@ -91,8 +91,8 @@ mod tests {
     fn held(authorities: &[Validity], leaf: Option<(Validity, usize)>) -> SecretContents {
         let authorities =
             authorities.iter().map(|validity| CaCertificate { der: Vec::new(), validity: *validity }).collect();
-        let leaf = leaf.map(|(validity, authority)| LeafCertificate { validity, authority, wanted: true });
-        SecretContents { authorities, signs: true, leaf }
+        let leaf = leaf.map(|(validity, authority)| LeafCertificate { validity, authority, covers_names: true });
+        SecretContents { authorities, has_ca_key: true, leaf }
     }
 
     #[test]
@@ -113,14 +113,14 @@ mod tests {
         assert_eq!(plan(DAY, &held(&[from(0, 365)], None)), RotationStep::Renew);
         assert_eq!(plan(40 * DAY, &held(&[from(0, 365)], Some((from(0, 30), 0)))), RotationStep::Renew);
         let mut other = held(&[from(0, 365)], Some((from(0, 30), 0)));
-        other.leaf.as_mut().unwrap().wanted = false;
+        other.leaf.as_mut().unwrap().covers_names = false;
         assert_eq!(plan(DAY, &other), RotationStep::Renew);
     }
 
     #[test]
     fn a_ca_whose_key_is_lost_is_followed_by_another_and_what_it_signed_holds_on() {
         let mut lost = held(&[from(0, 365)], Some((from(0, 30), 0)));
-        lost.signs = false;
+        lost.has_ca_key = false;
         assert_eq!(plan(DAY, &lost), RotationStep::Introduce);
         lost.leaf = None;
         assert_eq!(plan(DAY, &lost), RotationStep::Begin);
@@ -156,12 +156,12 @@ mod tests {
     /// Performs a step, as the keeper does with real certificates.
     fn act(now: u64, held: &mut SecretContents, action: RotationStep) {
         let begin = now - BACKDATE.as_secs();
-        let leaf = LeafCertificate { validity: from(begin, 30), authority: 0, wanted: true };
+        let leaf = LeafCertificate { validity: from(begin, 30), authority: 0, covers_names: true };
         match action {
             RotationStep::Keep(_) => {}
             RotationStep::Begin | RotationStep::Introduce => {
                 held.authorities.insert(0, CaCertificate { der: Vec::new(), validity: from(begin, 365) });
-                held.signs = true;
+                held.has_ca_key = true;
                 if let Some(leaf) = &mut held.leaf {
                     leaf.authority += 1;
                 }
@@ -173,7 +173,7 @@ mod tests {
             RotationStep::Retire => {
                 let used = held.leaf.as_ref().map_or(0, |leaf| leaf.authority);
                 let keep =
-                    |at: usize, old: &CaCertificate| at == 0 || at == used || (used != 0 && old.validity.at(now));
+                    |at: usize, old: &CaCertificate| at == 0 || at == used || (used != 0 && old.validity.contains(now));
                 let mut at = 0;
                 held.authorities.retain(|old| {
                     at += 1;
@@ -208,9 +208,9 @@ mod tests {
                 }
                 prop_assert!(held.authorities.len() <= 2, "{held:?}");
                 let leaf = held.leaf.clone().expect("a leaf always exists");
-                prop_assert!(leaf.validity.at(now + 3 * DAY), "{leaf:?} at {now}");
+                prop_assert!(leaf.validity.contains(now + 3 * DAY), "{leaf:?} at {now}");
                 let signer = held.authorities[leaf.authority].validity;
-                prop_assert!(signer.at(leaf.validity.end), "a CA outlives what it signed");
+                prop_assert!(signer.contains(leaf.validity.end), "a CA outlives what it signed");
                 for (_, believed) in told.iter().filter(|(at, _)| *at + 3 * DAY >= now) {
                     prop_assert!(believed.contains(&signer.begin), "clients do not trust the CA of the leaf yet");
                 }

@@ -41,12 +41,12 @@ impl ServingCertificate {
     /// # Errors
     /// Returns an error if certificate and key cannot be parsed or do not match. The previous pair
     /// then stays in use.
-    pub fn exchange(&self, cert: &[u8], key: &[u8], bundle: &[u8]) -> Result<(), BoxError> {
-        let pair = certificates::pair(cert, key)?;
+    pub fn replace(&self, cert: &[u8], key: &[u8], bundle: &[u8]) -> Result<(), BoxError> {
+        let pair = certificates::parse_pair(cert, key)?;
         let leaf = pair.cert.first().ok_or("no certificate found")?;
         let expires = certificates::validity(leaf).ok_or("cannot parse the validity period of the certificate")?.end;
-        let ders = certificates(bundle);
-        let bundle = certificates::pem(ders.iter().map(AsRef::as_ref));
+        let ders = certificates::parse_certificates(bundle);
+        let bundle = certificates::to_pem(ders.iter().map(AsRef::as_ref));
         *self.pair.write().unwrap_or_else(PoisonError::into_inner) = Some(pair);
         let presented = Some(CertificateInfo { bundle, expires });
         self.presented.send_if_modified(|before| {
@@ -59,13 +59,13 @@ impl ServingCertificate {
 
     /// Returns a receiver of the current CA bundle and its changes.
     #[must_use]
-    pub fn watch(&self) -> watch::Receiver<Option<CertificateInfo>> {
+    pub fn subscribe(&self) -> watch::Receiver<Option<CertificateInfo>> {
         self.presented.subscribe()
     }
 
     /// Returns `true` if a certificate is loaded.
     #[must_use]
-    pub fn loaded(&self) -> bool {
+    pub fn is_loaded(&self) -> bool {
         self.presented.borrow().is_some()
     }
 
@@ -74,14 +74,14 @@ impl ServingCertificate {
     ///
     /// # Errors
     /// Returns an error if `clients` contains no usable certificate.
-    pub fn tls(&self, clients: Option<&[u8]>, protocols: &[&str]) -> Result<ServerConfig, BoxError> {
+    pub fn server_config(&self, clients: Option<&[u8]>, protocols: &[&str]) -> Result<ServerConfig, BoxError> {
         let provider = crate::tls::provider();
         let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
         let builder = match clients {
             None => builder.with_no_client_auth(),
             Some(pem) => {
                 let mut roots = rustls::RootCertStore::empty();
-                for certificate in certificates(pem) {
+                for certificate in certificates::parse_certificates(pem) {
                     roots.add(certificate)?;
                 }
                 let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(roots.into(), provider);

@@ -11,7 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use tokio::sync::watch;
 
-use super::{Candidate, LEASE, LeaseRecord, LeaseRequest, LeaseResponse, RETRY_PERIOD};
+use super::{Candidate, LEASE_DURATION, LeaseRecord, LeaseRequest, LeaseResponse, RETRY_PERIOD};
 use crate::clock::Clock;
 
 /// Timeout of one API call: half of `RENEW_DEADLINE`, so that two attempts fit into it.
@@ -83,7 +83,7 @@ pub fn elect(
         settings,
         clock,
         until,
-        tell,
+        publisher: tell,
     };
     (leadership, elector.run(stop))
 }
@@ -94,7 +94,7 @@ struct Elector {
     settings: ElectionSettings,
     clock: Clock,
     until: Arc<AtomicU64>,
-    tell: watch::Sender<LeadershipState>,
+    publisher: watch::Sender<LeadershipState>,
 }
 
 // === impl Leadership ===
@@ -103,7 +103,7 @@ impl Leadership {
     /// Returns `true` if this replica leads now. Must be called immediately before each write,
     /// since a process may have been suspended.
     #[must_use]
-    pub fn leads(&self) -> bool {
+    pub fn is_leader(&self) -> bool {
         self.clock.now().0 < self.until.load(Ordering::Acquire)
     }
 
@@ -113,7 +113,7 @@ impl Leadership {
     #[must_use]
     pub fn leader(&self) -> Option<LeaderReplica> {
         let seen = self.seen.borrow();
-        seen.leader.clone().filter(|_| seen.reign.is_none() || self.leads())
+        seen.leader.clone().filter(|_| seen.reign.is_none() || self.is_leader())
     }
 
     /// Returns the term of this replica while no later leader was observed: state of that term is
@@ -149,7 +149,7 @@ impl Leadership {
 
 impl fmt::Debug for Leadership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leadership").field("leads", &self.leads()).field("leader", &self.leader()).finish()
+        f.debug_struct("Leadership").field("leads", &self.is_leader()).field("leader", &self.leader()).finish()
     }
 }
 
@@ -180,15 +180,15 @@ impl Elector {
         let now = self.clock.now();
         // Up to 50 % jitter, so that replicas that started together do not send requests together.
         let retry = RETRY_PERIOD.mul_f64(1.0 + 0.5 * rand::random::<f64>());
-        if self.candidate.leads(now) { retry.min(self.candidate.until().since(now)) } else { retry }
+        if self.candidate.is_leader(now) { retry.min(self.candidate.until().since(now)) } else { retry }
     }
 
     async fn round(&mut self) {
-        self.candidate.round();
+        self.candidate.start_round();
         // A read, and the request that follows from it.
         for _ in 0..2 {
             let wall = i64::try_from(Clock::wall_micros()).unwrap_or(i64::MAX);
-            let ask = self.candidate.ask(self.clock.now(), wall);
+            let ask = self.candidate.next_request(self.clock.now(), wall);
             let call = async {
                 match ask {
                     LeaseRequest::Nothing => None,
@@ -206,7 +206,7 @@ impl Elector {
                     LeaseResponse::Failed
                 }
             };
-            let more = self.candidate.answered(self.clock.now(), answer);
+            let more = self.candidate.on_response(self.clock.now(), answer);
             self.publish();
             if !more {
                 break;
@@ -223,8 +223,8 @@ impl Elector {
             .and_then(|record| Some(LeaderReplica { name: record.holder.clone()?, address: record.address.clone() }));
         let ours = holder.filter(|record| record.holder.as_ref() == Some(&self.settings.me));
         let reign = ours.map(|record| LeadershipTerm { transitions: record.transitions, acquired: record.acquired });
-        let seen = LeadershipState { leads: self.candidate.leads(now), leader, reign };
-        self.tell.send_if_modified(|before| {
+        let seen = LeadershipState { leads: self.candidate.is_leader(now), leader, reign };
+        self.publisher.send_if_modified(|before| {
             if *before == seen {
                 return false;
             }
@@ -303,7 +303,7 @@ fn record(lease: &Lease) -> LeaseRecord {
     LeaseRecord {
         holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
         address: annotations.and_then(|all| all.get(ADDRESS)).cloned(),
-        duration: seconds.map_or(LEASE, Duration::from_secs),
+        duration: seconds.map_or(LEASE_DURATION, Duration::from_secs),
         acquired: at(spec.acquire_time),
         renewed: at(spec.renew_time),
         transitions: spec.lease_transitions.unwrap_or(0),
@@ -322,7 +322,7 @@ mod tests {
         let wanted = LeaseRecord {
             holder: Some("c".into()),
             address: Some("10.0.0.1:9444".into()),
-            duration: LEASE,
+            duration: LEASE_DURATION,
             acquired: 1,
             renewed: 1_700_000_000_123_456,
             transitions: 3,
@@ -335,9 +335,9 @@ mod tests {
     fn leadership_ends_by_the_clock_alone() {
         let clock = Clock::start();
         let always = Leadership::always(clock);
-        assert!(always.leads());
+        assert!(always.is_leader());
         always.until.store(Tick(1).0, Ordering::Release);
-        assert!(!always.leads(), "a process that was suspended is no longer the leader");
+        assert!(!always.is_leader(), "a process that was suspended is no longer the leader");
     }
 
     #[test]

@@ -10,7 +10,13 @@ use super::*;
 const ME: &str = "me";
 
 fn held(by: &str, renewed: i64) -> LeaseRecord {
-    LeaseRecord { holder: Some(by.into()), duration: LEASE, renewed, version: "1".into(), ..LeaseRecord::default() }
+    LeaseRecord {
+        holder: Some(by.into()),
+        duration: LEASE_DURATION,
+        renewed,
+        version: "1".into(),
+        ..LeaseRecord::default()
+    }
 }
 
 fn seconds(seconds: u64) -> Tick {
@@ -73,52 +79,52 @@ fn a_lease_with_an_unlimited_duration_expires() {
 #[test]
 fn a_term_counts_from_before_the_request() {
     let mut me = Candidate::new(ME, None);
-    assert_eq!(me.ask(seconds(1), 0), LeaseRequest::Read);
-    assert!(me.answered(seconds(2), LeaseResponse::Read(None)));
-    assert!(matches!(me.ask(seconds(2), 0), LeaseRequest::Create(_)));
-    assert!(!me.answered(seconds(6), LeaseResponse::Wrote(held(ME, 0))));
+    assert_eq!(me.next_request(seconds(1), 0), LeaseRequest::Read);
+    assert!(me.on_response(seconds(2), LeaseResponse::Read(None)));
+    assert!(matches!(me.next_request(seconds(2), 0), LeaseRequest::Create(_)));
+    assert!(!me.on_response(seconds(6), LeaseResponse::Wrote(held(ME, 0))));
     assert_eq!(me.until(), seconds(12));
-    assert!(me.leads(Tick(seconds(12).0 - 1)) && !me.leads(seconds(12)));
+    assert!(me.is_leader(Tick(seconds(12).0 - 1)) && !me.is_leader(seconds(12)));
 }
 
 #[test]
 fn an_error_does_not_end_leading_at_once_but_a_lease_in_other_hands_does() {
     let mut me = Candidate::new(ME, None);
-    me.ask(seconds(1), 0);
-    me.answered(seconds(1), LeaseResponse::Read(Some(held(ME, 1))));
-    me.ask(seconds(1), 0);
-    me.answered(seconds(1), LeaseResponse::Wrote(held(ME, 2)));
-    me.round();
-    assert!(matches!(me.ask(seconds(3), 0), LeaseRequest::Write(_)), "a renewal needs no read before it");
-    me.answered(seconds(4), LeaseResponse::Failed);
-    assert!(me.leads(seconds(5)));
-    me.round();
-    assert_eq!(me.ask(seconds(5), 0), LeaseRequest::Read, "it is unknown whether the last write succeeded");
-    me.answered(seconds(5), LeaseResponse::Read(Some(held("other", 9))));
-    assert!(!me.leads(seconds(5)));
+    me.next_request(seconds(1), 0);
+    me.on_response(seconds(1), LeaseResponse::Read(Some(held(ME, 1))));
+    me.next_request(seconds(1), 0);
+    me.on_response(seconds(1), LeaseResponse::Wrote(held(ME, 2)));
+    me.start_round();
+    assert!(matches!(me.next_request(seconds(3), 0), LeaseRequest::Write(_)), "a renewal needs no read before it");
+    me.on_response(seconds(4), LeaseResponse::Failed);
+    assert!(me.is_leader(seconds(5)));
+    me.start_round();
+    assert_eq!(me.next_request(seconds(5), 0), LeaseRequest::Read, "it is unknown whether the last write succeeded");
+    me.on_response(seconds(5), LeaseResponse::Read(Some(held("other", 9))));
+    assert!(!me.is_leader(seconds(5)));
 }
 
 #[test]
 fn a_release_clears_the_holder_and_applies_to_our_own_lease_only() {
     let mut me = Candidate::new(ME, None);
     assert_eq!(me.release(), None);
-    me.answered(seconds(1), LeaseResponse::Wrote(held(ME, 2)));
+    me.on_response(seconds(1), LeaseResponse::Wrote(held(ME, 2)));
     let released = me.release().unwrap();
     assert_eq!((released.holder, released.version.as_str()), (None, "1"));
-    assert!(!me.leads(seconds(1)));
-    me.answered(seconds(1), LeaseResponse::Read(Some(held("other", 2))));
+    assert!(!me.is_leader(seconds(1)));
+    me.on_response(seconds(1), LeaseResponse::Read(Some(held("other", 2))));
     assert_eq!(me.release(), None);
 }
 
 #[test]
 fn renewals_on_a_clock_that_stands_still_differ_and_a_change_of_hands_is_counted() {
     let mut me = Candidate::new(ME, None);
-    me.answered(seconds(0), LeaseResponse::Read(Some(held(ME, 50))));
-    let LeaseRequest::Write(renewed) = me.ask(seconds(1), 50) else { panic!("ours is renewed") };
+    me.on_response(seconds(0), LeaseResponse::Read(Some(held(ME, 50))));
+    let LeaseRequest::Write(renewed) = me.next_request(seconds(1), 50) else { panic!("ours is renewed") };
     assert_eq!((renewed.renewed, renewed.transitions), (51, 0));
     let mut other = Candidate::new("other", None);
-    other.answered(seconds(0), LeaseResponse::Read(Some(LeaseRecord { holder: None, ..held("x", 50) })));
-    let LeaseRequest::Write(taken) = other.ask(seconds(1), 10) else { panic!("free, so it is taken") };
+    other.on_response(seconds(0), LeaseResponse::Read(Some(LeaseRecord { holder: None, ..held("x", 50) })));
+    let LeaseRequest::Write(taken) = other.next_request(seconds(1), 10) else { panic!("free, so it is taken") };
     assert_eq!((taken.renewed, taken.acquired, taken.transitions), (51, 10, 1));
 }
 
@@ -214,7 +220,7 @@ impl ElectionSim {
         let local = self.local(who, now);
         // The wall clock is arbitrarily wrong.
         let wall = i64::try_from(self.candidates[who].1.offset).unwrap() * 7 + i64::try_from(now).unwrap();
-        let ask = self.candidates[who].0.ask(local, wall);
+        let ask = self.candidates[who].0.next_request(local, wall);
         let luck = self.luck();
         if ask == LeaseRequest::Nothing {
             return self.at(now + 2000 + luck.pause, ScheduledEvent::Round(who));
@@ -268,9 +274,9 @@ impl ElectionSim {
             SimulatedResponse::Failed => LeaseResponse::Failed,
         };
         let local = self.local(who, now);
-        let more = self.candidates[who].0.answered(local, answer);
+        let more = self.candidates[who].0.on_response(local, answer);
         let until = self.candidates[who].0.until();
-        let leads = self.candidates[who].0.leads(local);
+        let leads = self.candidates[who].0.is_leader(local);
         let end = self.true_time(who, until);
         if let Some(reign) = self.reigns.iter_mut().rev().find(|reign| reign.0 == who && reign.2 > now) {
             // The leadership ends now or is extended.
@@ -292,7 +298,7 @@ impl ElectionSim {
             }
             match what {
                 ScheduledEvent::Round(who) => {
-                    self.candidates[who].0.round();
+                    self.candidates[who].0.start_round();
                     self.ask(who, now);
                 }
                 ScheduledEvent::Arrives(who, number, back) => self.arrives(who, number, now, back),

@@ -9,11 +9,11 @@ use super::RecomputeInput;
 use crate::api::v1alpha1::{BatchPolicySpec, PodCounts};
 use crate::attachment::{Acceptance, Attachment, RequestedProfile};
 use crate::gap::InjectionGap;
-use crate::injector::{STATUS, ServiceFix, around, remedy, service_fixes};
+use crate::injector::{STATUS, ServiceFix, current_bypasses, remedy, service_fixes};
 use crate::matching::selected_by;
 use crate::observed::{PodObserved, PolicyObserved};
-use crate::status::{ConditionFinding, ConditionState, ConditionStatus, ConditionType, NO_SLO, some_of};
-use crate::world::{ClusterState, ObjectKey, Pod, Policy, within};
+use crate::status::{ConditionFinding, ConditionState, ConditionStatus, ConditionType, NO_SLO, join_first};
+use crate::world::{ClusterState, ObjectKey, Pod, Policy, in_namespace};
 
 /// Reason if an application does not start at the listen address to which a recipe has moved it.
 pub(super) const RECIPE_FAILED: &str = "RecipeFailed";
@@ -34,7 +34,7 @@ pub(super) struct PodBypasses<'a> {
 pub(super) type BypassMap<'a> = BTreeMap<&'a ObjectKey, PodBypasses<'a>>;
 
 /// Finds the bypasses of all sidecars.
-pub(super) fn ways(world: &ClusterState) -> BypassMap<'_> {
+pub(super) fn find_bypasses(world: &ClusterState) -> BypassMap<'_> {
     // Pods of one template are adjacent and have the same labels, so the last lookup is reused.
     let mut last: Option<(&Arc<Pod>, Vec<&Value>)> = None;
     let mut all = BypassMap::new();
@@ -43,13 +43,13 @@ pub(super) fn ways(world: &ClusterState) -> BypassMap<'_> {
             .take()
             .filter(|(last, _)| last.labels == pod.labels && last.meta.key.namespace == pod.meta.key.namespace);
         let (_, objects) = last.insert(same.unwrap_or_else(|| {
-            let tables = [Some(&world.services), Some(&world.networks), world.pools.as_ref()];
-            let there = tables.into_iter().flatten().flat_map(|table| within(table, &pod.meta.key.namespace));
+            let tables = [Some(&world.services), Some(&world.network_policies), world.pools.as_ref()];
+            let there = tables.into_iter().flatten().flat_map(|table| in_namespace(table, &pod.meta.key.namespace));
             let about = there.map(|(_, object)| &**object).filter(|object| selected_by(object, &pod.labels));
             (pod, about.collect())
         }));
         let status = pod.annotations.get(STATUS);
-        let ways = status.and_then(|status| around(status, &pod.labels, objects));
+        let ways = status.and_then(|status| current_bypasses(status, &pod.labels, objects));
         let goes_around = ways.as_ref().is_some_and(|ways| !ways.is_empty());
         let fixes = status.filter(|_| goes_around).map(|status| service_fixes(status, objects));
         all.insert(&pod.meta.key, PodBypasses { pod, ways, fixes: fixes.unwrap_or_default() });
@@ -66,7 +66,7 @@ pub(super) fn remedy_of(world: &ClusterState, found: &PodBypasses<'_>) -> String
     remedy(&found.fixes, &pod.meta.key.namespace, workload)
 }
 
-fn number(count: usize) -> u32 {
+fn to_u32(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
@@ -93,11 +93,11 @@ pub(super) fn counts(input: &RecomputeInput<'_>, ways: &BypassMap<'_>, attachmen
     let ways = attachment.pods.iter().filter_map(|key| ways.get(key));
     let captured = ways.filter(|found| found.ways.as_ref().is_some_and(Vec::is_empty));
     PodCounts {
-        matched: number(attachment.pods.len() + attachment.bare.len()),
-        injected: number(attachment.pods.len()),
-        connected: number(connected(input, attachment).count()),
-        captured: number(captured.count()),
-        on_current: number(connected(input, attachment).filter(|(_, live)| live.current).count()),
+        matched: to_u32(attachment.pods.len() + attachment.bare.len()),
+        injected: to_u32(attachment.pods.len()),
+        connected: to_u32(connected(input, attachment).count()),
+        captured: to_u32(captured.count()),
+        on_current: to_u32(connected(input, attachment).filter(|(_, live)| live.current).count()),
     }
 }
 
@@ -145,7 +145,7 @@ fn programmed(input: &RecomputeInput<'_>, attachment: &Attachment) -> ConditionF
     let all: Vec<(&Arc<Pod>, &PodObserved)> = connected(input, attachment).collect();
     let names = |pods: &[&Arc<Pod>]| {
         let names: Vec<String> = pods.iter().map(|pod| pod.meta.key.name.clone()).collect();
-        some_of(&names, NAMED_MAX)
+        join_first(&names, NAMED_MAX)
     };
     // Problems are reported in the order of severity: rejected, not connected, outdated, waiting
     // for a restart.
@@ -154,7 +154,7 @@ fn programmed(input: &RecomputeInput<'_>, attachment: &Attachment) -> ConditionF
         .filter_map(|(pod, live)| Some(format!("{}: {}", pod.meta.key.name, live.refused.as_ref()?)))
         .collect();
     if !refused.is_empty() {
-        return say(ConditionStatus::False, "Refused", some_of(&refused, 1));
+        return say(ConditionStatus::False, "Refused", join_first(&refused, 1));
     }
     let (of, there) = (attachment.pods.len(), all.len());
     if there < of {
@@ -181,7 +181,7 @@ fn programmed(input: &RecomputeInput<'_>, attachment: &Attachment) -> ConditionF
     let pending: BTreeSet<&String> = all.iter().flat_map(|(_, live)| &live.pending).collect();
     if !pending.is_empty() {
         let keys: Vec<String> = pending.into_iter().cloned().collect();
-        let message = format!("{run}; pending until the next start of the sidecar: {}", some_of(&keys, NAMED_MAX));
+        let message = format!("{run}; pending until the next start of the sidecar: {}", join_first(&keys, NAMED_MAX));
         return say(ConditionStatus::True, "NextStart", message);
     }
     say(ConditionStatus::True, "Programmed", run)
@@ -195,7 +195,7 @@ fn captured(input: &RecomputeInput<'_>, all: &BypassMap<'_>, attachment: &Attach
     // recipe, bypassed, no record of the injection.
     let (mut missed, mut cannot) = (Vec::new(), Vec::new());
     for key in &attachment.bare {
-        let found = input.world.bare.get(key).and_then(|pod| input.bare.get(&pod.meta.uid));
+        let found = input.world.uninjected_pods.get(key).and_then(|pod| input.bare.get(&pod.meta.uid));
         match found {
             Some(InjectionGap::Missed) => missed.push(key.name.clone()),
             Some(InjectionGap::Cannot(why)) => cannot.push(format!("{}: {why}", key.name)),
@@ -206,11 +206,11 @@ fn captured(input: &RecomputeInput<'_>, all: &BypassMap<'_>, attachment: &Attach
         return say(
             ConditionStatus::False,
             "SidecarMissing",
-            format!("{}: {}", some_of(&missed, NAMED_MAX), super::AGAIN),
+            format!("{}: {}", join_first(&missed, NAMED_MAX), super::MISSED_REMEDY),
         );
     }
     if !cannot.is_empty() {
-        return say(ConditionStatus::False, "NotInjectable", some_of(&cannot, 1));
+        return say(ConditionStatus::False, "NotInjectable", join_first(&cannot, 1));
     }
     if attachment.pods.is_empty() {
         return say(ConditionStatus::Unknown, "NoPods", "the policy applies to no pod with a sidecar".to_owned());
@@ -218,7 +218,7 @@ fn captured(input: &RecomputeInput<'_>, all: &BypassMap<'_>, attachment: &Attach
     let failures = attachment.pods.iter().filter_map(|key| all.get(key)?.pod.recipe_failure.clone());
     let failures: Vec<String> = failures.collect();
     if !failures.is_empty() {
-        return say(ConditionStatus::False, RECIPE_FAILED, some_of(&failures, 1));
+        return say(ConditionStatus::False, RECIPE_FAILED, join_first(&failures, 1));
     }
     let (mut ways, mut silent, mut help) = (BTreeSet::new(), Vec::new(), None);
     for found in attachment.pods.iter().filter_map(|key| all.get(key)) {
@@ -233,13 +233,13 @@ fn captured(input: &RecomputeInput<'_>, all: &BypassMap<'_>, attachment: &Attach
     }
     if let Some(help) = help {
         let ways: Vec<String> = ways.into_iter().collect();
-        let message = format!("traffic bypasses the sidecar: {}; fix: {help}", some_of(&ways, NAMED_MAX));
+        let message = format!("traffic bypasses the sidecar: {}; fix: {help}", join_first(&ways, NAMED_MAX));
         return say(ConditionStatus::False, "Bypassed", message);
     }
     if !silent.is_empty() {
         let message = format!(
             "the injection record (annotation groupage.dev/status) is missing or invalid: {}",
-            some_of(&silent, NAMED_MAX)
+            join_first(&silent, NAMED_MAX)
         );
         return say(ConditionStatus::Unknown, "RecordMissing", message);
     }

@@ -10,7 +10,7 @@ use crate::attachment::{Attachment, RequestedProfile};
 use crate::desired::{DesiredState, NewProfile};
 use crate::rollout::UnixSeconds;
 use crate::rollout::profile::{ExistingProfile, prune};
-use crate::world::{ObjectKey, Policy, Profile, within};
+use crate::world::{ObjectKey, Policy, Profile, in_namespace};
 
 /// Number of unused profiles kept if the policy does not set `rollout.historyLimit`.
 const HISTORY_LIMIT_DEFAULT: u32 = 10;
@@ -19,14 +19,14 @@ pub(super) fn profiles(input: &RecomputeInput<'_>, desired: &mut DesiredState) {
     let mut used_by: BTreeMap<ObjectKey, BTreeSet<String>> = BTreeMap::new();
     for (key, policy) in input.world.policies.iter() {
         let Some(attachment) = input.attached.policies.get(key) else { continue };
-        desired.make.extend(wanted(input, policy, attachment));
-        let used = used(input, key, attachment, desired);
+        desired.make.extend(profile_to_create(input, policy, attachment));
+        let used = used_profiles(input, key, attachment, desired);
         for name in &used {
             used_by.entry(ObjectKey::new(&key.namespace, name)).or_default().insert(key.name.clone());
         }
         desired.remove.extend(profiles_to_delete(input, policy, &used));
     }
-    for (key, profile) in input.world.profiles.iter().filter(|(_, profile)| !profile.ending) {
+    for (key, profile) in input.world.profiles.iter().filter(|(_, profile)| !profile.is_deleting) {
         let users = used_by.remove(key).unwrap_or_default();
         let live = input.live.policies.iter().filter(|(policy, _)| policy.namespace == key.namespace);
         let told = live.filter_map(|(_, live)| live.verdicts.get(&key.name)).next();
@@ -43,7 +43,7 @@ pub(super) fn profiles(input: &RecomputeInput<'_>, desired: &mut DesiredState) {
 }
 
 /// Returns the profile that is generated from a policy if it does not exist.
-fn wanted(input: &RecomputeInput<'_>, policy: &Policy, attachment: &Attachment) -> Option<NewProfile> {
+fn profile_to_create(input: &RecomputeInput<'_>, policy: &Policy, attachment: &Attachment) -> Option<NewProfile> {
     let RequestedProfile::Own(name, spec) = &attachment.wanted else { return None };
     let key = ObjectKey::new(&policy.meta.key.namespace, name);
     let needed = attachment.accepted.is_applied() && !input.world.profiles.contains_key(&key);
@@ -52,7 +52,7 @@ fn wanted(input: &RecomputeInput<'_>, policy: &Policy, attachment: &Attachment) 
 }
 
 /// Returns the profiles that a policy uses or may use again at once.
-fn used(
+fn used_profiles(
     input: &RecomputeInput<'_>,
     key: &ObjectKey,
     attachment: &Attachment,
@@ -81,9 +81,9 @@ fn profiles_to_delete(
     let spec = policy.spec.as_ref().ok();
     let limit = spec.and_then(|spec| spec.rollout.as_ref()?.history_limit).unwrap_or(HISTORY_LIMIT_DEFAULT);
     let namespace = policy.meta.key.namespace.as_str();
-    let own = within(&input.world.profiles, namespace).map(|(_, profile)| profile);
+    let own = in_namespace(&input.world.profiles, namespace).map(|(_, profile)| profile);
     let own: Vec<_> =
-        own.filter(|profile| profile.owner.as_ref() == Some(&policy.meta.uid) && !profile.ending).collect();
+        own.filter(|profile| profile.owner.as_ref() == Some(&policy.meta.uid) && !profile.is_deleting).collect();
     let existing: Vec<ExistingProfile> = own
         .iter()
         .map(|profile| ExistingProfile {
@@ -93,7 +93,7 @@ fn profiles_to_delete(
         })
         .collect();
     // Other policies may refer to a profile generated for this one.
-    let referred = within(&input.world.policies, namespace);
+    let referred = in_namespace(&input.world.policies, namespace);
     let referred = referred.filter_map(|(_, other)| other.spec.as_ref().ok()?.profile_ref.as_ref()?.name.as_deref());
     let used: BTreeSet<&str> = used.iter().map(String::as_str).chain(referred).collect();
     let gone = prune(&existing, &used, usize::try_from(limit).unwrap_or(usize::MAX));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::*;
-use crate::attachment::attached;
+use crate::attachment::attach_all;
 use crate::injector::STATUS;
 use crate::observed::PodObserved;
 use crate::status::{ConditionState, ConditionStatus};
@@ -29,7 +29,7 @@ impl Scene {
     }
 
     fn look(&self, second: i64) -> DesiredState {
-        let attached = attached(&self.world, false, &BTreeSet::new());
+        let attached = attach_all(&self.world, false, &BTreeSet::new());
         let input = RecomputeInput {
             world: &self.world,
             attached: &attached,

@@ -40,9 +40,9 @@ pub struct SwitchbackPeriod {
 ///
 /// If there are at least as many pods as arms with a positive weight, each of these arms has a pod.
 #[must_use]
-pub fn arms(uids: &[&str], salt: &str, arms: &[(&str, u32)]) -> Vec<usize> {
+pub fn assign_arms(uids: &[&str], salt: &str, arms: &[(&str, u32)]) -> Vec<usize> {
     let scores: Vec<Vec<f64>> = uids.iter().map(|uid| scores(uid, salt, arms)).collect();
-    let mut given: Vec<usize> = scores.iter().map(|scores| least(scores)).collect();
+    let mut given: Vec<usize> = scores.iter().map(|scores| min_score_index(scores)).collect();
     let live: Vec<usize> = (0..arms.len()).filter(|arm| arms.get(*arm).is_some_and(|arm| arm.1 > 0)).collect();
     if uids.len() < live.len() {
         return given;
@@ -67,7 +67,7 @@ pub fn arms(uids: &[&str], salt: &str, arms: &[(&str, u32)]) -> Vec<usize> {
 
 /// Returns the current switchback period of a pod.
 #[must_use]
-pub fn turn(
+pub fn switchback_period(
     uid: &str,
     salt: &str,
     arms: &[(&str, u32)],
@@ -78,13 +78,13 @@ pub fn turn(
     let index = now.since(started) / period;
     let begins = UnixSeconds(started.0 + index * period);
     let washout = washout(period);
-    let arm = match block(arms) {
+    let arm = match switchback_block(arms) {
         Some(mut block) => {
             let length = u64::try_from(block.len()).unwrap_or(1).max(1);
             shuffle(&mut block, uid, salt, index / length);
             usize::try_from(index % length).ok().and_then(|at| block.get(at)).copied().unwrap_or(0)
         }
-        None => least(&scores(uid, &format!("{salt} {index}"), arms)),
+        None => min_score_index(&scores(uid, &format!("{salt} {index}"), arms)),
     };
     SwitchbackPeriod { arm, counts_from: UnixSeconds(begins.0 + washout), ends: UnixSeconds(begins.0 + period) }
 }
@@ -107,7 +107,7 @@ impl SwitchbackPeriod {
 
 /// Returns a block that contains every arm according to its weight, or `None` if it would exceed
 /// [`BLOCK_MAX`] periods.
-fn block(arms: &[(&str, u32)]) -> Option<Vec<usize>> {
+fn switchback_block(arms: &[(&str, u32)]) -> Option<Vec<usize>> {
     let divisor = arms.iter().fold(0, |divisor, (_, weight)| gcd(divisor, *weight)).max(1);
     let mut block = Vec::new();
     for (arm, (_, weight)) in arms.iter().enumerate() {
@@ -142,7 +142,7 @@ fn scores(uid: &str, salt: &str, arms: &[(&str, u32)]) -> Vec<f64> {
     arms.iter().map(score).collect()
 }
 
-fn least(scores: &[f64]) -> usize {
+fn min_score_index(scores: &[f64]) -> usize {
     (0..scores.len()).min_by(|one, other| scores[*one].total_cmp(&scores[*other])).unwrap_or(0)
 }
 
@@ -199,7 +199,7 @@ mod tests {
     fn given(uids: &[String], weights: &[u32]) -> Vec<usize> {
         let names = ["current", "candidate", "third"];
         let arms: Vec<(&str, u32)> = names.into_iter().zip(weights.iter().copied()).collect();
-        super::arms(&uids.iter().map(String::as_str).collect::<Vec<_>>(), "x", &arms)
+        assign_arms(&uids.iter().map(String::as_str).collect::<Vec<_>>(), "x", &arms)
     }
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
         let mut seen = [0; 2];
         for at in 0..3 * 40 {
             let now = UnixSeconds(1000 + at * 60 + 30);
-            let turn = turn("u", "s", &arms, (UnixSeconds(1000), now), 60);
+            let turn = switchback_period("u", "s", &arms, (UnixSeconds(1000), now), 60);
             seen[turn.arm] += 1;
             assert_eq!((turn.counts_from, turn.ends), (UnixSeconds(1000 + at * 60 + 12), UnixSeconds(1060 + at * 60)));
             assert!(
@@ -245,7 +245,9 @@ mod tests {
         }
         assert_eq!(seen, [80, 40]);
         let order = |uid: &str| -> Vec<usize> {
-            (0..60).map(|at| turn(uid, "s", &arms, (UnixSeconds(0), UnixSeconds(at * 60)), 60).arm).collect()
+            (0..60)
+                .map(|at| switchback_period(uid, "s", &arms, (UnixSeconds(0), UnixSeconds(at * 60)), 60).arm)
+                .collect()
         };
         assert_ne!(order("u"), order("v"), "pods turn in orders of their own");
     }
@@ -253,10 +255,10 @@ mod tests {
     #[test]
     fn turns_of_weights_that_fit_no_block_are_drawn() {
         let arms = [("a", 97), ("b", 3)];
-        let of = |at: u64| turn("u", "s", &arms, (UnixSeconds(0), UnixSeconds(at * 60)), 60).arm;
+        let of = |at: u64| switchback_period("u", "s", &arms, (UnixSeconds(0), UnixSeconds(at * 60)), 60).arm;
         let few = (0..2000).filter(|at| of(*at) == 1).count();
         assert!((30..100).contains(&few), "{few} of 2000");
-        assert_eq!(turn("u", "s", &[("a", 0)], (UnixSeconds(0), UnixSeconds(9)), 0).arm, 0);
+        assert_eq!(switchback_period("u", "s", &[("a", 0)], (UnixSeconds(0), UnixSeconds(9)), 0).arm, 0);
     }
 
     proptest! {

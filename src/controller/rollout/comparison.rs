@@ -16,7 +16,7 @@
 use super::evidence::{BernoulliCounts, SequentialTest};
 use super::{ArmCounts, RegressionThresholds};
 use crate::control::histogram::Histogram;
-use crate::tuner::{millis, share};
+use crate::tuner::{format_millis, format_share};
 use std::time::Duration;
 use strum::IntoStaticStr;
 
@@ -123,7 +123,7 @@ impl Regression {
 
 impl Comparison {
     /// Evaluates the calls that both arms served since the last evaluation.
-    pub fn look(
+    pub fn evaluate(
         &mut self,
         control: &ArmCounts,
         candidate: &ArmCounts,
@@ -135,13 +135,13 @@ impl Comparison {
         // Arms that are served one after the other also differ by the time of day, so each call
         // carries less information.
         let dependence = if beside.turns { SWITCHBACK_DESIGN_EFFECT } else { 1.0 };
-        let cluster = cluster(control, candidate).map(|calls| calls * dependence);
+        let cluster = mean_batch_calls(control, candidate).map(|calls| calls * dependence);
         let margin = f64::from(analysis.errors_ppm) / 1e6;
-        self.errors.look(errors(control), errors(candidate), margin, cluster);
+        self.errors.add_counts(error_counts(control), error_counts(candidate), margin, cluster);
         if let Some(line) = line {
             let beyond = line + line * u64::from(analysis.p99_permille) / 1000;
-            self.latency.look(slow_counts(control, line), slow_counts(candidate, beyond), 0.0, cluster);
-            self.better.look(slow_counts(candidate, line), slow_counts(control, line), 0.0, cluster);
+            self.latency.add_counts(slow_counts(control, line), slow_counts(candidate, beyond), 0.0, cluster);
+            self.better.add_counts(slow_counts(candidate, line), slow_counts(control, line), 0.0, cluster);
         }
         // The new calls raise the threshold only from the next evaluation on.
         self.line.add(&control.latency);
@@ -169,7 +169,7 @@ impl Comparison {
     /// Checks the calls since the last evaluation for a jump, without evaluating the sequential
     /// tests.
     #[must_use]
-    pub fn alarm(&self, control: &ArmCounts, candidate: &ArmCounts) -> ComparisonResult {
+    pub fn check_jump(&self, control: &ArmCounts, candidate: &ArmCounts) -> ComparisonResult {
         detect_jump(control, candidate, self.line.p99()).unwrap_or(ComparisonResult::Nothing)
     }
 
@@ -186,13 +186,13 @@ impl Comparison {
             );
             return ComparisonResult::Worse { word: Regression::ErrorRate, why };
         }
-        let line = line.map_or(String::new(), told);
+        let line = line.map_or(String::new(), format_micros);
         if self.latency.exceeds(alpha) {
             let (_, candidate) = self.latency.shares();
             let why = format!(
                 "{} of the calls are slower than the control's p99 of {line} plus {}, where 1% is expected (e-value {})",
                 percent(candidate),
-                share(u64::from(analysis.p99_permille), 1000),
+                format_share(u64::from(analysis.p99_permille), 1000),
                 e_value(&self.latency)
             );
             return ComparisonResult::Worse { word: Regression::LatencyP99, why };
@@ -252,7 +252,7 @@ impl LatencyThreshold {
 
 /// Returns a finding if errors or slow calls increased more than chance explains in one evaluation.
 fn detect_jump(control: &ArmCounts, candidate: &ArmCounts, line: Option<u64>) -> Option<ComparisonResult> {
-    let batch = cluster(control, candidate).unwrap_or(1.0).max(1.0);
+    let batch = mean_batch_calls(control, candidate).unwrap_or(1.0).max(1.0);
     let jumped = |control: BernoulliCounts, candidate: BernoulliCounts| {
         let (n, m) = (float(control.calls), float(candidate.calls));
         if control.calls < JUMP_CALLS || candidate.calls < JUMP_CALLS {
@@ -263,33 +263,37 @@ fn detect_jump(control: &ArmCounts, candidate: &ArmCounts, line: Option<u64>) ->
         let deviation = (pooled * (1.0 - pooled) * (1.0 / n + 1.0 / m) * batch).sqrt();
         (now - before >= JUMP_SHARE && now - before > JUMP_Z * deviation).then_some((before, now))
     };
-    if let Some((before, now)) = jumped(errors(control), errors(candidate)) {
+    if let Some((before, now)) = jumped(error_counts(control), error_counts(candidate)) {
         let why = format!("error rate {}, control {}", percent(now), percent(before));
         return Some(ComparisonResult::Worse { word: Regression::ErrorsJumped, why });
     }
     let line = line?.saturating_mul(JUMP_FACTOR);
     let (before, now) = jumped(slow_counts(control, line), slow_counts(candidate, line))?;
-    let why =
-        format!("{} of the calls are slower than {}, {} in the control", percent(now), told(line), percent(before));
+    let why = format!(
+        "{} of the calls are slower than {}, {} in the control",
+        percent(now),
+        format_micros(line),
+        percent(before)
+    );
     Some(ComparisonResult::Worse { word: Regression::LatencyJumped, why })
 }
 
-fn errors(counts: &ArmCounts) -> BernoulliCounts {
+fn error_counts(counts: &ArmCounts) -> BernoulliCounts {
     BernoulliCounts { calls: counts.calls(), bad: counts.errors }
 }
 
 fn slow_counts(counts: &ArmCounts, line: u64) -> BernoulliCounts {
-    BernoulliCounts { calls: counts.latency.count(), bad: counts.latency.above(line) }
+    BernoulliCounts { calls: counts.latency.count(), bad: counts.latency.count_above(line) }
 }
 
 /// Returns the mean number of calls in a batch, of the arm with the larger batches.
-fn cluster(control: &ArmCounts, candidate: &ArmCounts) -> Option<f64> {
+fn mean_batch_calls(control: &ArmCounts, candidate: &ArmCounts) -> Option<f64> {
     let of = |counts: &ArmCounts| (counts.batches > 0).then(|| float(counts.calls()) / float(counts.batches));
     of(control).into_iter().chain(of(candidate)).reduce(f64::max)
 }
 
-fn told(micros: u64) -> String {
-    millis(Duration::from_micros(micros))
+fn format_micros(micros: u64) -> String {
+    format_millis(Duration::from_micros(micros))
 }
 
 fn percent(share: f64) -> String {
@@ -298,7 +302,7 @@ fn percent(share: f64) -> String {
 
 /// Formats an e-value for messages, up to one million.
 fn e_value(evidence: &SequentialTest) -> String {
-    match evidence.decades() {
+    match evidence.log10_e_value() {
         decades if decades > 6.0 => "over a million".to_owned(),
         decades => format!("{:.0}", 10_f64.powf(decades)),
     }
@@ -332,7 +336,7 @@ mod tests {
         let mut counts = ArmCounts { batches: calls / cluster, ..ArmCounts::default() };
         for _ in 0..calls / cluster {
             let micros = 60_000.0 * (0.35 * draw.normal()).exp() * times * shock;
-            let fails = draw.chance(failing);
+            let fails = draw.bernoulli(failing);
             if fails {
                 counts.errors += cluster;
             } else {
@@ -354,10 +358,10 @@ mod tests {
         let mut comparison = Comparison::default();
         (1..=looks).find_map(|look| {
             // The load affects both arms.
-            let shock = 1.0 + 0.5 * draw.unit();
+            let shock = 1.0 + 0.5 * draw.next_f64();
             let control = counts(&mut draw, sizes.0, (1.0, 0.002), (cluster, shock));
             let candidate = counts(&mut draw, sizes.1, candidate, (cluster, shock));
-            match comparison.look(&control, &candidate, &RegressionThresholds::default(), SIDE) {
+            match comparison.evaluate(&control, &candidate, &RegressionThresholds::default(), SIDE) {
                 ComparisonResult::Nothing => None,
                 found => Some((look, found)),
             }
@@ -388,7 +392,7 @@ mod tests {
         let mut drawn = Vec::new();
         for _ in 0..60 {
             let control = counts(&mut draw, 40, (1.0, 0.0), (1, 1.0));
-            comparison.look(
+            comparison.evaluate(
                 &control,
                 &counts(&mut draw, 10, (1.0, 0.0), (1, 1.0)),
                 &RegressionThresholds::default(),
@@ -402,7 +406,7 @@ mod tests {
         let before = comparison.line.p99().unwrap();
         for _ in 0..60 {
             let control = counts(&mut draw, 40, (3.0, 0.0), (1, 1.0));
-            comparison.look(&control, &ArmCounts::default(), &RegressionThresholds::default(), SIDE);
+            comparison.evaluate(&control, &ArmCounts::default(), &RegressionThresholds::default(), SIDE);
         }
         assert!(comparison.line.p99().unwrap() > 2 * before);
     }
@@ -462,7 +466,7 @@ mod tests {
         for _ in 0..10 {
             let (a, b) =
                 (counts(&mut draw, 600, (1.0, 0.002), (1, 1.0)), counts(&mut draw, 600, (1.1, 0.002), (1, 1.0)));
-            comparison.look(&a, &b, &RegressionThresholds::default(), SIDE);
+            comparison.evaluate(&a, &b, &RegressionThresholds::default(), SIDE);
         }
         let text = comparison.write();
         assert!(text.len() < 400, "{text}");
@@ -492,7 +496,7 @@ mod tests {
                 batches: 0,
             },
         );
-        let found = Comparison::default().look(&control, &candidate, &RegressionThresholds::default(), SIDE);
+        let found = Comparison::default().evaluate(&control, &candidate, &RegressionThresholds::default(), SIDE);
         let why = "error rate 40.0%, control 0.1%".to_owned();
         assert_eq!(found, ComparisonResult::Worse { word: Regression::ErrorsJumped, why });
     }

@@ -62,15 +62,15 @@ pub(super) struct SequentialTest {
 
 impl SequentialTest {
     /// Adds one evaluation. `cluster` is the number of calls in a batch, if known.
-    pub(super) fn look(&mut self, a: BernoulliCounts, b: BernoulliCounts, margin: f64, cluster: Option<f64>) {
+    pub(super) fn add_counts(&mut self, a: BernoulliCounts, b: BernoulliCounts, margin: f64, cluster: Option<f64>) {
         if a.calls == 0 || b.calls == 0 {
             return;
         }
         let (a_seen, b_seen) = (to_f64_pair(a), to_f64_pair(b));
-        let dependent = self.dependent(cluster);
+        let dependent = self.design_effect(cluster);
         // The bet is made on the shares observed before this evaluation. The new counts are added
         // only afterwards; otherwise the product would not be an e-value.
-        let (expected_a, expected_b) = (expected(self.a), expected(self.b));
+        let (expected_a, expected_b) = (posterior_mean(self.a), posterior_mean(self.b));
         if expected_b > expected_a + margin {
             let (near_a, near_b) = nearest_null((a_seen.0, expected_a), (b_seen.0, expected_b), margin);
             let log =
@@ -89,7 +89,7 @@ impl SequentialTest {
     }
 
     /// Returns the decimal logarithm of the e-value, for messages.
-    pub(super) fn decades(&self) -> f64 {
+    pub(super) fn log10_e_value(&self) -> f64 {
         self.log / std::f64::consts::LN_10
     }
 
@@ -105,7 +105,7 @@ impl SequentialTest {
     }
 
     /// Returns the number of calls that count as one independent call.
-    fn dependent(&self, cluster: Option<f64>) -> f64 {
+    fn design_effect(&self, cluster: Option<f64>) -> f64 {
         let cluster = cluster.unwrap_or(CLUSTER_DEFAULT).clamp(1.0, CLUSTER_MAX);
         let looks = f64::from(self.looks.saturating_sub(1));
         ((PRIOR_LOOKS * cluster + self.squares) / (PRIOR_LOOKS + looks)).max(cluster)
@@ -179,7 +179,7 @@ fn log_likelihood_ratio((calls, bad): (f64, f64), under: f64, than: f64) -> f64 
 }
 
 /// Returns the posterior mean of the share of bad calls.
-fn expected((calls, bad): (f64, f64)) -> f64 {
+fn posterior_mean((calls, bad): (f64, f64)) -> f64 {
     share((calls + PRIOR_CALLS, bad + PRIOR_BAD))
 }
 
@@ -217,11 +217,11 @@ mod tests {
             for look in 0..looks {
                 let (a, b) = share(&mut draw, look);
                 let mut tally = |calls: u64, share: f64| {
-                    let bad = (0..calls / cluster).filter(|_| draw.chance(share)).count() as u64 * cluster;
+                    let bad = (0..calls / cluster).filter(|_| draw.bernoulli(share)).count() as u64 * cluster;
                     BernoulliCounts { calls, bad }
                 };
                 let (a, b) = (tally(calls.0, a), tally(calls.1, b));
-                evidence.look(a, b, margin, known);
+                evidence.add_counts(a, b, margin, known);
                 if evidence.exceeds(ALPHA) {
                     alarms += 1;
                     break;
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn no_false_alarms_under_changing_load() {
         let moving = |draw: &mut RandomStream, look: usize| {
-            let share = if look % 40 < 20 { 0.01 } else { 0.01 + 0.2 * draw.unit() };
+            let share = if look % 40 < 20 { 0.01 } else { 0.01 + 0.2 * draw.next_f64() };
             (share, share)
         };
         let wrong = alarms(1000, 200, ((450, 50), 1), Some(1.0), 0.0, moving);
@@ -291,7 +291,7 @@ mod tests {
     fn what_is_written_goes_on_where_it_was_and_nonsense_begins_anew() {
         let mut evidence = SequentialTest::default();
         for look in 1..20 {
-            evidence.look(
+            evidence.add_counts(
                 BernoulliCounts { calls: 500, bad: 5 },
                 BernoulliCounts { calls: 100 + look, bad: 4 },
                 0.0,

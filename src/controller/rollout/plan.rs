@@ -108,8 +108,8 @@ impl RolloutPlan {
     /// parsed, count as the default.
     #[must_use]
     pub fn new(wanted: String, spec: Option<&api::RolloutSpec>, pin: Option<super::pin::ManualRollback>) -> Self {
-        let strategy = spec.and_then(|spec| spec.strategy.as_ref()).and_then(api::OpenEnum::known);
-        let on_failure = spec.and_then(|spec| spec.on_failure.as_ref()).and_then(api::OpenEnum::known);
+        let strategy = spec.and_then(|spec| spec.strategy.as_ref()).and_then(api::OpenEnum::as_known);
+        let on_failure = spec.and_then(|spec| spec.on_failure.as_ref()).and_then(api::OpenEnum::as_known);
         let strategy = match strategy {
             None | Some(api::RolloutStrategy::Immediate) => RolloutStrategy::Immediate,
             Some(api::RolloutStrategy::Canary) => {
@@ -188,7 +188,7 @@ fn experiment(spec: Option<&api::ExperimentSpec>) -> Option<ExperimentPlan> {
     }
     (arms.iter().filter(|arm| arm.weight > 0).count() >= 2).then(|| ExperimentPlan {
         arms,
-        switchback: spec.assignment.as_ref().and_then(api::OpenEnum::known) == Some(api::ArmAssignment::Switchback),
+        switchback: spec.assignment.as_ref().and_then(api::OpenEnum::as_known) == Some(api::ArmAssignment::Switchback),
         period: seconds(spec.period.as_ref()).unwrap_or(PERIOD).max(PERIOD_MIN),
         samples_min: spec.min_samples.map_or(SAMPLES, u64::from),
     })

@@ -29,16 +29,16 @@ pub struct ExistingProfile {
 /// Returns the hash of a profile's content: ten hexadecimal digits. Different notations of one
 /// value (`1s`, `1000ms`) and different orders of keys have the same hash.
 #[must_use]
-pub fn hash(limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) -> String {
-    hash_digits(&canonical(limits, scheduling), None)
+pub fn profile_hash(limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) -> String {
+    hash_digits(&canonical_json(limits, scheduling), None)
 }
 
 /// Returns the name of the profile that a policy generates from its own limits and scheduling:
 /// `<policy>-<hash>`. A policy name that is too long is truncated. The hash then covers the full
 /// name, so that two long names never share a profile.
 #[must_use]
-pub fn name(policy: &str, limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) -> String {
-    let text = canonical(limits, scheduling);
+pub fn profile_name(policy: &str, limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) -> String {
+    let text = canonical_json(limits, scheduling);
     if policy.len() + 1 + HASH_DIGITS <= NAME_MAX {
         return format!("{policy}-{}", hash_digits(&text, None));
     }
@@ -49,7 +49,7 @@ pub fn name(policy: &str, limits: Option<&LimitsSpec>, scheduling: Option<&Sched
 /// Serializes the content of a profile as canonical JSON: keys are sorted, absent values omitted,
 /// and each value has one notation.
 #[must_use]
-pub fn canonical(limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) -> String {
+pub fn canonical_json(limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) -> String {
     let mut all = Map::new();
     // A spec of plain strings and numbers always serializes. If it did not, it would hash like an
     // absent one.
@@ -106,7 +106,7 @@ mod tests {
     fn hash_of(limits: &str, scheduling: &str) -> String {
         let limits: LimitsSpec = serde_json::from_str(limits).unwrap();
         let scheduling: SchedulingSpec = serde_json::from_str(scheduling).unwrap();
-        hash(Some(&limits), Some(&scheduling))
+        profile_hash(Some(&limits), Some(&scheduling))
     }
 
     #[test]
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(base, hash_of(r#"{"batchBytesMax": 1024, "queueDelayMax": "1000ms"}"#, "{}"));
         assert_ne!(base, hash_of(r#"{"queueDelayMax": "2s", "batchBytesMax": "1Ki"}"#, "{}"));
         assert_ne!(base, hash_of(r#"{"queueDelayMax": "1s", "batchBytesMax": "1Ki"}"#, r#"{"preset": "balanced"}"#));
-        assert_eq!(hash_of("{}", "{}"), hash(None, None), "empty and absent values are equal");
+        assert_eq!(hash_of("{}", "{}"), profile_hash(None, None), "empty and absent values are equal");
     }
 
     #[test]
@@ -125,16 +125,16 @@ mod tests {
         // Otherwise an upgrade of the controller would start a rollout.
         let limits: LimitsSpec = serde_json::from_str(r#"{"slotsMax": 4, "queueDelayMax": "5ms"}"#).unwrap();
         assert_eq!(
-            canonical(Some(&limits), None),
+            canonical_json(Some(&limits), None),
             r#"{"limits":{"queueDelayMax":"5000000ns","slotsMax":4},"scheduling":{}}"#
         );
-        assert_eq!(name("embedder", Some(&limits), None), "embedder-86fe63ff36");
+        assert_eq!(profile_name("embedder", Some(&limits), None), "embedder-86fe63ff36");
     }
 
     #[test]
     fn a_long_name_is_cut_to_what_a_label_holds_and_stays_its_own() {
         let (one, other) = ("a".repeat(80), format!("{}b", "a".repeat(79)));
-        let names = [name(&one, None, None), name(&other, None, None)];
+        let names = [profile_name(&one, None, None), profile_name(&other, None, None)];
         assert!(names.iter().all(|name| name.len() <= 63), "{names:?}");
         assert_ne!(names[0], names[1]);
     }

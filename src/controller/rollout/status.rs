@@ -15,18 +15,18 @@ use super::plan::{RolloutPlan, RolloutStrategy};
 use super::step::{ArmState, ComparisonOutcome, Phase, ProfileVerdict, RolloutState};
 use crate::api::v1alpha1 as api;
 use crate::config::parse_share;
-use crate::tuner::millis;
+use crate::tuner::format_millis;
 
 /// Reads the state of a rollout from a status.
 #[must_use]
-pub fn read(status: &api::BatchPolicyStatus) -> RolloutState {
+pub fn state_from_status(status: &api::BatchPolicyStatus) -> RolloutState {
     let rollout = status.rollout.clone().unwrap_or_default();
     let since = rollout.since.as_ref().map(from_time).unwrap_or_default();
     RolloutState {
         current: status.current_profile.clone(),
         candidate: status.candidate_profile.clone(),
         previous: rollout.previous_profile,
-        phase: match rollout.phase.as_ref().and_then(api::OpenEnum::known) {
+        phase: match rollout.phase.as_ref().and_then(api::OpenEnum::as_known) {
             Some(api::RolloutPhase::Progressing) => Phase::Progressing,
             Some(api::RolloutPhase::Paused) => Phase::Paused,
             Some(api::RolloutPhase::RolledBack) => Phase::RolledBack,
@@ -37,12 +37,12 @@ pub fn read(status: &api::BatchPolicyStatus) -> RolloutState {
         looked: since,
         reason: rollout.reason.unwrap_or_default(),
         message: rollout.message.unwrap_or_default(),
-        arms: rollout.arms.iter().map(arm).collect(),
+        arms: rollout.arms.iter().map(arm_from_status).collect(),
     }
 }
 
 /// Writes the state of a rollout to a status, and leaves its other fields unchanged.
-pub fn write(state: &RolloutState, plan: &RolloutPlan, status: &mut api::BatchPolicyStatus) {
+pub fn write_state(state: &RolloutState, plan: &RolloutPlan, status: &mut api::BatchPolicyStatus) {
     status.current_profile.clone_from(&state.current);
     status.candidate_profile.clone_from(&state.candidate);
     let canary = match (&plan.strategy, state.phase) {
@@ -58,7 +58,7 @@ pub fn write(state: &RolloutState, plan: &RolloutPlan, status: &mut api::BatchPo
         })),
         step: canary.and_then(|_| u32::try_from(state.step).ok()),
         percent: canary.map(|step| step.percent),
-        since: time(state.since),
+        since: to_time(state.since),
         previous_profile: state.previous.clone(),
         reason: Some(state.reason.clone()).filter(|reason| !reason.is_empty()),
         message: Some(state.message.clone()).filter(|message| !message.is_empty()),
@@ -77,17 +77,17 @@ pub fn verdict(told: &ProfileVerdict, now: UnixSeconds) -> api::ProfileVerdict {
             ComparisonOutcome::Undecided => api::VerdictOutcome::Undecided,
         })),
         against: Some(told.against.clone()),
-        latency_p99: told.p99.map(duration),
-        error_rate: share(told.calls.1, told.calls.0),
+        latency_p99: told.p99.map(to_duration_text),
+        error_rate: to_share_text(told.calls.1, told.calls.0),
         reason: Some(told.reason.clone()),
         message: Some(told.message.clone()),
-        since: time(now),
+        since: to_time(now),
     }
 }
 
 /// Converts an instant to a Kubernetes timestamp. Returns `None` if it is out of range.
 #[must_use]
-pub fn time(at: UnixSeconds) -> Option<Time> {
+pub fn to_time(at: UnixSeconds) -> Option<Time> {
     Some(Time(Timestamp::from_second(i64::try_from(at.0).ok()?).ok()?))
 }
 
@@ -97,7 +97,7 @@ pub fn from_time(time: &Time) -> UnixSeconds {
     UnixSeconds(u64::try_from(time.0.as_second()).unwrap_or(0))
 }
 
-fn arm(status: &api::ArmStatus) -> ArmState {
+fn arm_from_status(status: &api::ArmStatus) -> ArmState {
     let rate = status.error_rate.as_ref().and_then(|rate| parse_share(&rate.0)).map_or(0, |share| share.ppm());
     let errors = u128::from(status.samples) * u128::from(rate) / 1_000_000;
     ArmState {
@@ -117,8 +117,8 @@ fn arm_to_status(arm: &ArmState) -> api::ArmStatus {
         profile: arm.profile.clone(),
         pods: arm.pods,
         samples: arm.samples,
-        latency_p99: arm.seen.latency.quantile(990).map(|p99| duration(Duration::from_micros(p99))),
-        error_rate: share(arm.errors, arm.samples),
+        latency_p99: arm.seen.latency.quantile(990).map(|p99| to_duration_text(Duration::from_micros(p99))),
+        error_rate: to_share_text(arm.errors, arm.samples),
         stopped: arm.stopped.then_some(true),
         evidence: (!fresh).then(|| arm.comparison.write()),
     }
@@ -127,23 +127,23 @@ fn arm_to_status(arm: &ArmState) -> api::ArmStatus {
 /// Formats a measured duration for a status, with a precision of microseconds and at most three
 /// digits where the schema permits.
 #[must_use]
-pub fn duration(time: Duration) -> api::DurationText {
+pub fn to_duration_text(time: Duration) -> api::DurationText {
     api::DurationText(if time.as_millis() == 0 {
         format!("{}us", time.as_micros())
     } else {
-        whole(&millis(time), time)
+        without_decimals(&format_millis(time), time)
     })
 }
 
 /// Returns the text if it has no decimals, which the schema's durations exclude, otherwise the
 /// duration in microseconds.
-fn whole(told: &str, time: Duration) -> String {
+fn without_decimals(told: &str, time: Duration) -> String {
     if told.contains('.') { format!("{}us", time.as_micros()) } else { told.to_owned() }
 }
 
 /// Formats a part of a whole in percent, to four decimals. Returns `None` if the whole is 0.
 #[must_use]
-pub fn share(part: u64, whole: u64) -> Option<api::ShareText> {
+pub fn to_share_text(part: u64, whole: u64) -> Option<api::ShareText> {
     let ppm = (u128::from(part) * 1_000_000).checked_div(u128::from(whole))?.min(1_000_000);
     let (percent, rest) = (ppm / 10_000, ppm % 10_000);
     let text = if rest == 0 {
@@ -160,12 +160,12 @@ mod tests {
 
     #[test]
     fn durations_and_shares_are_of_the_schema() {
-        let of = |micros| duration(Duration::from_micros(micros)).0;
+        let of = |micros| to_duration_text(Duration::from_micros(micros)).0;
         assert_eq!([of(250), of(14_400), of(1500), of(2_000_000)], ["250us", "14ms", "1500us", "2s"]);
         for text in [of(250), of(14_400), of(1500), of(2_000_000)] {
             assert!(crate::config::parse_duration(&text).is_some(), "{text}");
         }
-        let text = |part, whole| share(part, whole).map(|share| share.0);
+        let text = |part, whole| to_share_text(part, whole).map(|share| share.0);
         assert_eq!(
             [text(1, 1000), text(1, 3), text(0, 5), text(1, 0)].map(Option::unwrap_or_default),
             ["0.1%", "33.3333%", "0%", ""]
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn an_instant_comes_back() {
-        assert_eq!(from_time(&time(UnixSeconds(1_795_000_000)).unwrap()), UnixSeconds(1_795_000_000));
-        assert_eq!(time(UnixSeconds(u64::MAX)), None);
+        assert_eq!(from_time(&to_time(UnixSeconds(1_795_000_000)).unwrap()), UnixSeconds(1_795_000_000));
+        assert_eq!(to_time(UnixSeconds(u64::MAX)), None);
     }
 }

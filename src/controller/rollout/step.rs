@@ -20,11 +20,11 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::assign::{arms, turn, washout};
+use super::assign::{assign_arms, switchback_period, washout};
 use super::comparison::{Comparison, ComparisonDesign, ComparisonResult};
 use super::plan::{OnFailure, RolloutPlan, RolloutStrategy};
 use super::{ArmCounts, UnixSeconds};
-use crate::tuner::{millis, share};
+use crate::tuner::{format_millis, format_share};
 
 /// Time after a change of a pod's profile, in seconds, during which measurements still belong to
 /// the previous one: calls in flight, and a report that spans the change.
@@ -169,7 +169,7 @@ pub enum ComparisonOutcome {
 /// Evaluates a rollout and returns the next state and assignment. It is deterministic. Another
 /// controller continues from the state stored in a status.
 #[must_use]
-pub fn step(state: RolloutState, plan: &RolloutPlan, pods: &[PodReport], now: UnixSeconds) -> RolloutDecision {
+pub fn evaluate(state: RolloutState, plan: &RolloutPlan, pods: &[PodReport], now: UnixSeconds) -> RolloutDecision {
     // The times may have been written by another controller with a clock ahead of this one. They
     // are clamped, or nothing would be counted or evaluated until this clock has caught up.
     let state = RolloutState { since: state.since.min(now), looked: state.looked.min(now), ..state };
@@ -208,22 +208,28 @@ impl Rollout<'_> {
         let wanted = self.plan.wanted.clone();
         // A manual rollback overrides every strategy.
         if let Some(pin) = self.plan.pin.as_ref().filter(|pin| pin.holds(&wanted)) {
-            return self.pinned(&pin.to.clone());
+            return self.apply_pin(&pin.to.clone());
         }
         if let RolloutStrategy::Experiment(experiment) = &self.plan.strategy {
-            return self.experiment(experiment);
+            return self.evaluate_experiment(experiment);
         }
         let Some(current) = self.state.current.clone() else {
-            self.end(wanted.clone(), Phase::Promoted, "FirstProfile", format!("{wanted} is the first profile"), false);
-            return self.all(&wanted);
+            self.finish(
+                wanted.clone(),
+                Phase::Promoted,
+                "FirstProfile",
+                format!("{wanted} is the first profile"),
+                false,
+            );
+            return self.assign_all(&wanted);
         };
         // The spec may have been edited back to the profile in force while another one was tried.
         if wanted == current {
             if self.state.phase != Phase::Promoted {
                 let message = format!("the policy specifies {current} again");
-                self.end(current.clone(), Phase::Promoted, "Reverted", message, false);
+                self.finish(current.clone(), Phase::Promoted, "Reverted", message, false);
             }
-            return self.all(&current);
+            return self.assign_all(&current);
         }
         let same = self.state.candidate.as_deref() == Some(wanted.as_str());
         let steps = match &self.plan.strategy {
@@ -232,37 +238,37 @@ impl Rollout<'_> {
                 // This also applies to a profile that was rolled back before: the strategy demands
                 // no comparison.
                 self.promote(&wanted, "Immediate", format!("{wanted} is in force, without a comparison"));
-                return self.all(&wanted);
+                return self.assign_all(&wanted);
             }
         };
         // The specified profile is not in force. Depending on the phase it has failed already, is
         // being tried, or is new.
         match self.state.phase {
-            Phase::RolledBack if same => return self.all(&current),
+            Phase::RolledBack if same => return self.assign_all(&current),
             Phase::Paused if same && self.plan.on_failure == OnFailure::Pause => {}
             Phase::Paused if same => {
                 let why = self.state.message.clone();
                 self.roll_back(&why, "PolicyChanged");
-                return self.all(&current);
+                return self.assign_all(&current);
             }
             Phase::Progressing if same => {}
-            _ => self.begin(&current, &wanted, steps),
+            _ => self.begin_canary(&current, &wanted, steps),
         }
-        self.canary(&current, &wanted, steps)
+        self.evaluate_canary(&current, &wanted, steps)
     }
 
     /// Puts the pinned profile in force.
-    fn pinned(&mut self, to: &str) -> Vec<Assignment> {
+    fn apply_pin(&mut self, to: &str) -> Vec<Assignment> {
         let pinned = self.state.phase == Phase::RolledBack
             && self.state.current.as_deref() == Some(to)
             && self.state.reason == "ManualRollback";
         if !pinned {
             let message = format!("{to} is in force instead of {} after a manual rollback", self.plan.wanted);
-            self.end(to.to_owned(), Phase::RolledBack, "ManualRollback", message, true);
+            self.finish(to.to_owned(), Phase::RolledBack, "ManualRollback", message, true);
             // After the pin is removed, the specified profile is tried like any other change.
             self.state.candidate = None;
         }
-        self.all(to)
+        self.assign_all(to)
     }
 
     fn pause(&mut self, why: &str, word: &'static str) {
@@ -271,7 +277,7 @@ impl Rollout<'_> {
         word.clone_into(&mut self.state.reason);
         self.state.message = format!("{why}: rollout paused, all pods keep their profile");
         let message = self.state.message.clone();
-        self.tell(true, "RolloutPaused", message);
+        self.emit_event(true, "RolloutPaused", message);
     }
 
     fn roll_back(&mut self, why: &str, word: &str) {
@@ -282,19 +288,19 @@ impl Rollout<'_> {
         word.clone_into(&mut self.state.reason);
         self.state.message = format!("{candidate} was rolled back, all pods get {current}: {why}");
         let message = self.state.message.clone();
-        self.tell(true, "RolledBack", message);
+        self.emit_event(true, "RolledBack", message);
     }
 
     fn promote(&mut self, to: &str, reason: &'static str, message: String) {
-        self.tell(false, "Promoted", message.clone());
-        self.end(to.to_owned(), Phase::Promoted, reason, message, false);
+        self.emit_event(false, "Promoted", message.clone());
+        self.finish(to.to_owned(), Phase::Promoted, reason, message, false);
     }
 
     /// Ends all comparisons and puts a profile in force.
-    fn end(&mut self, current: String, phase: Phase, reason: &'static str, message: String, warning: bool) {
+    fn finish(&mut self, current: String, phase: Phase, reason: &'static str, message: String, warning: bool) {
         let before = self.state.current.take().filter(|before| *before != current);
         if phase == Phase::RolledBack || reason == "Reverted" {
-            self.tell(warning, if warning { "RolledBack" } else { "RolloutReverted" }, message.clone());
+            self.emit_event(warning, if warning { "RolledBack" } else { "RolloutReverted" }, message.clone());
         }
         self.state = RolloutState {
             previous: before.or_else(|| self.state.previous.take()),
@@ -312,13 +318,13 @@ impl Rollout<'_> {
 
     /// Returns `true` if every pod serves all arms in alternating periods: the plan requires it, or
     /// there are fewer pods than arms.
-    fn turns(&self, weights: &[u32], asked: bool) -> bool {
+    fn is_switchback(&self, weights: &[u32], asked: bool) -> bool {
         asked || self.pods.len() < weights.iter().filter(|weight| **weight > 0).count()
     }
 
     /// Adds the counts of each pod to the arm that it served, unless the counts may include calls
     /// of another arm. `turns` is the length of a switchback period, if pods alternate.
-    fn count(&mut self, turns: Option<u64>) {
+    fn add_counts(&mut self, turns: Option<u64>) {
         let settle = turns.map_or(SETTLE, washout);
         for pod in self.pods {
             let clear =
@@ -336,7 +342,7 @@ impl Rollout<'_> {
     /// Returns the findings about arms that are not stopped, regressions first. Between two
     /// evaluations only jumps are found. In a switchback experiment an evaluation waits until every
     /// arm has calls.
-    fn look(&mut self, turns: bool) -> Vec<(usize, ComparisonResult)> {
+    fn compare_arms(&mut self, turns: bool) -> Vec<(usize, ComparisonResult)> {
         let all = || self.state.arms.iter().filter(|arm| !arm.stopped).all(|arm| arm.since_look.calls() > 0);
         let due = self.now.since(self.state.looked) >= self.plan.analysis.interval && (!turns || all());
         let mut found = Vec::new();
@@ -344,9 +350,9 @@ impl Rollout<'_> {
         let beside = ComparisonDesign { candidates: others.len(), turns };
         for (at, arm) in others.iter_mut().enumerate().filter(|(_, arm)| !arm.stopped) {
             let finding = if due {
-                arm.comparison.look(&control.since_look, &arm.since_look, &self.plan.analysis, beside)
+                arm.comparison.evaluate(&control.since_look, &arm.since_look, &self.plan.analysis, beside)
             } else {
-                arm.comparison.alarm(&control.since_look, &arm.since_look)
+                arm.comparison.check_jump(&control.since_look, &arm.since_look)
             };
             if finding != ComparisonResult::Nothing {
                 found.push((at + 1, finding));
@@ -361,21 +367,21 @@ impl Rollout<'_> {
     }
 
     /// Returns the assignment of every pod while arms are compared.
-    fn places(&mut self, weights: &[u32], period: u64, switchback: bool) -> Vec<Assignment> {
+    fn assign_to_arms(&mut self, weights: &[u32], period: u64, switchback: bool) -> Vec<Assignment> {
         let names: Vec<String> = self.state.arms.iter().map(|arm| arm.profile.clone()).collect();
         let weighted: Vec<(&str, u32)> = names.iter().map(String::as_str).zip(weights.iter().copied()).collect();
         // The salt is derived from the compared profiles, so that other arms lead to an independent
         // assignment.
         let salt = names.join(" ");
         let uids: Vec<&str> = self.pods.iter().map(|pod| pod.uid.as_str()).collect();
-        let turns = self.turns(weights, switchback);
+        let turns = self.is_switchback(weights, switchback);
         let given = if turns {
             // Periods are counted from a fixed origin, so that a new canary step does not restart
             // the period of every pod.
             let clock = (UnixSeconds(0), self.now);
-            uids.iter().map(|uid| turn(uid, &salt, &weighted, clock, period).arm).collect()
+            uids.iter().map(|uid| switchback_period(uid, &salt, &weighted, clock, period).arm).collect()
         } else {
-            arms(&uids, &salt, &weighted)
+            assign_arms(&uids, &salt, &weighted)
         };
         for (at, arm) in self.state.arms.iter_mut().enumerate() {
             arm.pods = u32::try_from(given.iter().filter(|own| **own == at).count()).unwrap_or(u32::MAX);
@@ -388,21 +394,20 @@ impl Rollout<'_> {
         given.iter().map(place).collect()
     }
 
-    fn all(&mut self, profile: &str) -> Vec<Assignment> {
+    fn assign_all(&mut self, profile: &str) -> Vec<Assignment> {
         let pods = u32::try_from(self.pods.len()).unwrap_or(u32::MAX);
         self.state.arms.iter_mut().for_each(|arm| arm.pods = if arm.profile == profile { pods } else { 0 });
         self.pods.iter().map(|_| Assignment { profile: profile.to_owned(), frozen: false }).collect()
     }
 
     /// Returns the measurements of all arms in one sentence.
-    fn compared(&self) -> String {
+    fn describe_arms(&self) -> String {
         let told = |arm: &ArmState| {
-            let p99 = arm
-                .seen
-                .latency
-                .quantile(990)
-                .map_or_else(|| "no p99 yet".to_owned(), |p99| format!("p99 {}", millis(Duration::from_micros(p99))));
-            format!("{p99} and error rate {} in {} calls", share(arm.errors, arm.samples), arm.samples)
+            let p99 = arm.seen.latency.quantile(990).map_or_else(
+                || "no p99 yet".to_owned(),
+                |p99| format!("p99 {}", format_millis(Duration::from_micros(p99))),
+            );
+            format!("{p99} and error rate {} in {} calls", format_share(arm.errors, arm.samples), arm.samples)
         };
         match self.state.arms.as_slice() {
             [control, candidate] => format!("{}; control: {}", told(candidate), told(control)),
@@ -410,7 +415,7 @@ impl Rollout<'_> {
         }
     }
 
-    fn verdict(&mut self, arm: &ArmState, outcome: ComparisonOutcome, reason: &str, message: String) {
+    fn record_verdict(&mut self, arm: &ArmState, outcome: ComparisonOutcome, reason: &str, message: String) {
         let against = self.state.arms.first().map(|control| control.profile.clone()).unwrap_or_default();
         self.verdicts.push(ProfileVerdict {
             profile: arm.profile.clone(),
@@ -423,7 +428,7 @@ impl Rollout<'_> {
         });
     }
 
-    fn tell(&mut self, warning: bool, reason: &'static str, message: String) {
+    fn emit_event(&mut self, warning: bool, reason: &'static str, message: String) {
         self.told.push(RolloutEvent { warning, reason, message });
     }
 }

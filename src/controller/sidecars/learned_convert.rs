@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::registry::{SidecarState, settings};
+use super::registry::{SidecarState, from_wire};
 use crate::api::v1alpha1::{CurvePoint, DurationText, LearnedState, ShareText};
 use crate::config::{parse_duration, parse_share};
 use crate::rollout::UnixSeconds;
-use crate::rollout::status::{from_time, share, time};
+use crate::rollout::status::{from_time, to_share_text, to_time};
 use crate::tuner::TunedSettings;
 use crate::tuner::learned::{LearnedCurve, LearnedProfile, LimiterConclusion};
 
 /// Returns the values that a pod has learned under its profile on this machine type; `None` if
 /// there are none yet.
-pub(super) fn of(sidecar: &SidecarState, node_class: &str) -> Option<LearnedProfile> {
-    let (upstream, class) = sidecar.knows()?;
+pub(super) fn from_sidecar(sidecar: &SidecarState, node_class: &str) -> Option<LearnedProfile> {
+    let (upstream, class) = sidecar.best_learned()?;
     let in_force = sidecar.in_force.as_ref()?;
     let curve = LearnedCurve {
         class: class.class.clone(),
@@ -36,39 +36,40 @@ pub(super) fn of(sidecar: &SidecarState, node_class: &str) -> Option<LearnedProf
             lead_micros: upstream.lead_us,
             mean_micros: upstream.mean_us,
             curve: Some(curve),
-            settings: settings(&in_force.settings),
+            settings: from_wire(&in_force.settings),
             batches: class.samples,
             at: 0,
         }
-        .bounded(),
+        .truncate_to_bounds(),
     )
 }
 
 /// Converts to the form of the status.
-pub(super) fn write(learned: &LearnedProfile) -> LearnedState {
+pub(super) fn to_status(learned: &LearnedProfile) -> LearnedState {
     let curve = learned.curve.as_ref();
-    let point = |(items, micros): &(u32, u64)| CurvePoint { items: *items, weight: None, duration: exact(*micros) };
+    let point =
+        |(items, micros): &(u32, u64)| CurvePoint { items: *items, weight: None, duration: format_micros(*micros) };
     LearnedState {
         profile: learned.profile.clone(),
         accelerator: learned.node_class.clone(),
         slots: (learned.slots > 0).then_some(learned.slots),
-        base: learned.limiter.map(|limiter| limiter.base_micros).filter(|base| *base > 0).map(exact),
+        base: learned.limiter.map(|limiter| limiter.base_micros).filter(|base| *base > 0).map(format_micros),
         no_gain_permille: learned.limiter.and_then(|limiter| limiter.no_gain_permille),
-        lead: Some(exact(learned.lead_micros)),
-        execution: Some(exact(learned.mean_micros)),
+        lead: Some(format_micros(learned.lead_micros)),
+        execution: Some(format_micros(learned.mean_micros)),
         class: curve.map(|curve| curve.class.clone()),
         curve: curve.iter().flat_map(|curve| curve.points.iter().map(point)).collect(),
         tail_permille: curve.map(|curve| curve.tail_permille),
-        deadline_shift: share(learned.settings.shift_permille.into(), 1000)
+        deadline_shift: to_share_text(learned.settings.shift_permille.into(), 1000)
             .filter(|_| learned.settings.shift_permille > 0),
         slots_max: learned.settings.slots_max,
         samples: Some(learned.batches),
-        updated: time(UnixSeconds(learned.at)),
+        updated: to_time(UnixSeconds(learned.at)),
     }
 }
 
 /// Converts to the form of the tuner. Values that cannot be parsed count as absent.
-pub(super) fn read(kept: &LearnedState) -> LearnedProfile {
+pub(super) fn from_status(kept: &LearnedState) -> LearnedProfile {
     let micros = |text: Option<&DurationText>| {
         let time = text.and_then(|text| parse_duration(&text.0)).unwrap_or_default();
         u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
@@ -100,11 +101,11 @@ pub(super) fn read(kept: &LearnedState) -> LearnedProfile {
         batches: kept.samples.unwrap_or_default(),
         at: kept.updated.as_ref().map(|time: &Time| from_time(time)).unwrap_or_default().0,
     }
-    .bounded()
+    .truncate_to_bounds()
 }
 
 /// Formats a duration to the microsecond, since it is parsed again.
-fn exact(micros: u64) -> DurationText {
+fn format_micros(micros: u64) -> DurationText {
     DurationText(crate::config::format_duration(Duration::from_micros(micros)))
 }
 
@@ -131,13 +132,13 @@ mod tests {
             batches: 400,
             at: 1_795_000_000,
         };
-        let kept = write(&learned);
+        let kept = to_status(&learned);
         let text = serde_json::to_string(&kept).unwrap();
-        assert_eq!(read(&serde_json::from_str(&text).unwrap()), learned, "{text}");
+        assert_eq!(from_status(&serde_json::from_str(&text).unwrap()), learned, "{text}");
         let no_gain = Some(LimiterConclusion { base_micros: 3900, no_gain_permille: Some(970) });
         let open = LearnedProfile { slots: 0, limiter: no_gain, ..learned };
-        let text = serde_json::to_string(&write(&open)).unwrap();
-        assert_eq!(read(&serde_json::from_str(&text).unwrap()), open, "{text}");
+        let text = serde_json::to_string(&to_status(&open)).unwrap();
+        assert_eq!(from_status(&serde_json::from_str(&text).unwrap()), open, "{text}");
         for point in &kept.curve {
             assert!(parse_duration(&point.duration.0).is_some(), "{text}");
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::registry::SidecarState;
 use crate::api::v1alpha1::Mode;
 use crate::control::wire::ClassCostReport;
-use crate::status::{ConditionState, ConditionStatus, MERGE_REFUSED, NO_GAIN, some_of};
+use crate::status::{ConditionState, ConditionStatus, MERGE_REFUSED, NO_GAIN, join_first};
 
 /// Values of a reported limiter's `open` for which merging does not pay.
 const NOT_PAYING: [&str; 2] = ["no_gain", "server_batches"];
@@ -16,7 +16,10 @@ const NOT_PAYING: [&str; 2] = ["no_gain", "server_batches"];
 const NAMED_MAX: usize = 3;
 
 /// Summarizes the reports of the sidecars; `None` if there is none.
-pub(super) fn merging<'a>(mode: Mode, sidecars: impl Iterator<Item = &'a SidecarState>) -> Option<ConditionState> {
+pub(super) fn merging_state<'a>(
+    mode: Mode,
+    sidecars: impl Iterator<Item = &'a SidecarState>,
+) -> Option<ConditionState> {
     let said =
         |holds, reason: &str, message: String| Some(ConditionState { holds, reason: reason.to_owned(), message });
     if mode != Mode::Batch {
@@ -32,16 +35,16 @@ pub(super) fn merging<'a>(mode: Mode, sidecars: impl Iterator<Item = &'a Sidecar
     {
         if let Some(found) = &class.suspended {
             let answer = found.status.map_or_else(|| found.answer.clone(), |status| format!("status {status}"));
-            refused.insert(format!("{} ({answer})", calls(class)));
+            refused.insert(format!("{} ({answer})", describe_calls(class)));
         } else if let Some(limiter) = &class.limiter {
             concluded += 1;
             if NOT_PAYING.contains(&limiter.open.as_str()) {
-                without_gain.push(calls(class).to_owned());
+                without_gain.push(describe_calls(class).to_owned());
             }
         }
     }
     if !refused.is_empty() {
-        let named = some_of(&refused.into_iter().collect::<Vec<_>>(), NAMED_MAX);
+        let named = join_first(&refused.into_iter().collect::<Vec<_>>(), NAMED_MAX);
         let message = format!(
             "the server rejects batches of calls that it answers individually: {named}. These calls are sent individually; a batch of two is retried from time to time"
         );
@@ -50,7 +53,7 @@ pub(super) fn merging<'a>(mode: Mode, sidecars: impl Iterator<Item = &'a Sidecar
     // It suffices that merging pays for one kind of calls.
     if concluded > 0 && without_gain.len() == concluded {
         let named: BTreeSet<String> = without_gain.into_iter().collect();
-        let named = some_of(&named.into_iter().collect::<Vec<_>>(), NAMED_MAX);
+        let named = join_first(&named.into_iter().collect::<Vec<_>>(), NAMED_MAX);
         let message =
             format!("a batch takes as long as its calls sent concurrently: {named}. Calls are forwarded on arrival");
         return said(ConditionStatus::False, NO_GAIN, message);
@@ -64,7 +67,7 @@ pub(super) fn merging<'a>(mode: Mode, sidecars: impl Iterator<Item = &'a Sidecar
 }
 
 /// Returns the human-readable description of a class.
-fn calls(class: &ClassCostReport) -> &str {
+fn describe_calls(class: &ClassCostReport) -> &str {
     if class.calls.is_empty() { &class.class } else { &class.calls }
 }
 
@@ -87,7 +90,7 @@ mod tests {
     }
 
     fn words(all: &[SidecarState]) -> String {
-        let said = merging(Mode::Batch, all.iter()).unwrap();
+        let said = merging_state(Mode::Batch, all.iter()).unwrap();
         format!("{}/{}: {}", said.holds.as_str(), said.reason, said.message)
     }
 
@@ -117,9 +120,9 @@ mod tests {
 
     #[test]
     fn without_reports_there_is_no_condition_and_in_mode_observe_it_is_unknown() {
-        assert_eq!(merging(Mode::Batch, [].iter()), None);
-        assert_eq!(merging(Mode::Batch, [SidecarState::default()].iter()), None);
-        let said = merging(Mode::Observe, [sidecar(&[class("/a", "no_gain")])].iter()).unwrap();
+        assert_eq!(merging_state(Mode::Batch, [].iter()), None);
+        assert_eq!(merging_state(Mode::Batch, [SidecarState::default()].iter()), None);
+        let said = merging_state(Mode::Observe, [sidecar(&[class("/a", "no_gain")])].iter()).unwrap();
         assert_eq!((said.holds, said.reason.as_str()), (ConditionStatus::Unknown, "NotMerging"));
         assert_eq!(said.message, "the mode is Observe: calls are forwarded unmodified");
     }

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::learned_convert;
-use super::merging::merging;
+use super::merging::merging_state;
 use super::push::{AssignedProfiles, ConfigBuilder, PushedConfig};
 use super::recent::SummaryWindow;
-use super::registry::{SidecarRegistry, settings};
+use super::registry::{SidecarRegistry, from_wire};
 use crate::api::v1alpha1::{
     BatchPolicySpec, BatchPolicyStatus, BatchProfileSpec, BatchingSummary, Mode, OpenEnum, PodTuning, ProfileVerdict,
     TuningMode,
@@ -24,11 +24,11 @@ use crate::control::wire::RouteReport;
 use crate::events::{EventNotice, EventTarget};
 use crate::observed::PolicyObserved;
 use crate::rollout::pin::{ANNOTATION, ManualRollback};
-use crate::rollout::status::{read, share, time, verdict, write};
-use crate::rollout::{Phase, PodReport, RolloutPlan, RolloutState, RolloutStrategy, UnixSeconds, step};
+use crate::rollout::status::{state_from_status, to_share_text, to_time, verdict, write_state};
+use crate::rollout::{Phase, PodReport, RolloutPlan, RolloutState, RolloutStrategy, UnixSeconds, evaluate};
 use crate::status::{ConditionState, ConditionStatus};
-use crate::tuner::learned::{InitialState, LearnedProfile, start, update};
-use crate::tuner::status_list::{self, to_write};
+use crate::tuner::learned::{InitialState, LearnedProfile, initial_state, update_entries};
+use crate::tuner::status_list::{self, select_pods};
 use crate::tuner::{self, GroupKey, GroupReport, PodProposal, TunedSettings, Tuner, TuningBounds, TuningGranularity};
 use crate::world::{Pod, Policy};
 
@@ -70,9 +70,9 @@ pub(super) struct Inputs<'a> {
     /// The policy's injected pods, with their machine types.
     pub(super) pods: Vec<(&'a Pod, &'a str)>,
     /// Mode that applies if none is specified.
-    pub(super) otherwise: Mode,
+    pub(super) default_mode: Mode,
     /// Interval of the slow loop; `None` disables it.
-    pub(super) slow: Option<Duration>,
+    pub(super) tuning_interval: Option<Duration>,
     pub(super) now: Tick,
     pub(super) wall: UnixSeconds,
 }
@@ -93,8 +93,8 @@ pub(super) struct Outputs {
 impl PolicyRuntime {
     /// Restores the state that a status records.
     pub(super) fn resume(policy: &str, status: &BatchPolicyStatus) -> Self {
-        let learned = status.learned.iter().map(learned_convert::read).collect();
-        Self { of: policy.to_owned(), rollout: read(status), learned, ..Self::default() }
+        let learned = status.learned.iter().map(learned_convert::from_status).collect();
+        Self { of: policy.to_owned(), rollout: state_from_status(status), learned, ..Self::default() }
     }
 
     /// Returns `true` if the state belongs to the policy of this UID, not to another one of its
@@ -104,18 +104,18 @@ impl PolicyRuntime {
     }
 
     /// Runs one round.
-    pub(super) fn look(&mut self, view: &Inputs<'_>, book: &mut SidecarRegistry) -> Outputs {
+    pub(super) fn run_round(&mut self, view: &Inputs<'_>, book: &mut SidecarRegistry) -> Outputs {
         let mut seen = Outputs::default();
         let places = self.advance_rollout(view, book, &mut seen);
-        if view.slow.is_some_and(|every| self.tuned.is_none_or(|at| view.now.since(at) >= every)) {
+        if view.tuning_interval.is_some_and(|every| self.tuned.is_none_or(|at| view.now.since(at) >= every)) {
             self.tuned = Some(view.now);
             self.tune(view, book, &mut seen);
         }
-        if view.slow.is_none() {
+        if view.tuning_interval.is_none() {
             self.proposals.clear();
         }
-        self.tell(view, book, &places, &mut seen);
-        self.live(view, book, &mut seen);
+        self.build_configs(view, book, &places, &mut seen);
+        self.fill_observed(view, book, &mut seen);
         seen
     }
 
@@ -147,7 +147,7 @@ impl PolicyRuntime {
                     in_force_since: fresh.since,
                     from: fresh.from,
                     to: fresh.to,
-                    counts: fresh.compared(),
+                    counts: fresh.to_rollout_counts(),
                     profile: fresh.profile,
                 }
             })
@@ -173,7 +173,7 @@ impl PolicyRuntime {
             // counted for the arm, so the experiment is suspended.
             plan.strategy = RolloutStrategy::Immediate;
         }
-        let next = step(std::mem::take(&mut self.rollout), &plan, &pods, view.wall);
+        let next = evaluate(std::mem::take(&mut self.rollout), &plan, &pods, view.wall);
         self.frozen = next.frozen;
         let about = EventTarget::policy(&view.policy.meta);
         seen.notices.extend(next.told.into_iter().map(|told| EventNotice {
@@ -187,7 +187,7 @@ impl PolicyRuntime {
             self.verdicts.insert(told.profile.clone(), kept);
         }
         let mut status = BatchPolicyStatus::default();
-        write(&next.state, &plan, &mut status);
+        write_state(&next.state, &plan, &mut status);
         seen.live.rollout = status.rollout;
         self.rollout = next.state;
         next.profiles
@@ -212,17 +212,17 @@ impl PolicyRuntime {
                     .unwrap_or_else(|| wanted.clone())
             });
             observations.push(GroupReport { slots: under.slots_by_hand.unwrap_or(counted.slots), ..counted });
-            known.extend(learned_convert::of(sidecar, machine));
+            known.extend(learned_convert::from_sidecar(sidecar, machine));
         }
         let before = std::mem::take(&mut self.proposals);
         let bounds = |profile: &str| profiles.get(profile).unwrap_or(&wanted).bounds.clone();
-        let proposals = self.tuner.look(view.now, bounds, &observations, &self.learned);
+        let proposals = self.tuner.evaluate(view.now, bounds, &observations, &self.learned);
         // Changed settings become an Event on the policy.
         for proposal in proposals {
             let uid = proposal.pod.clone();
             let was = before.get(&uid).map(|before| before.proposal.settings).unwrap_or_default();
             let reason = &proposal.proposal.reason;
-            if reason.word.moves() && was != proposal.proposal.settings {
+            if reason.word.is_change() && was != proposal.proposal.settings {
                 seen.moved.push(reason.word);
                 if let Some((pod, _)) = view.pods.iter().find(|(pod, _)| pod.meta.uid == uid) {
                     let about = EventTarget::policy(&view.policy.meta);
@@ -241,14 +241,14 @@ impl PolicyRuntime {
         self.since.retain(|uid, _| proposals.contains_key(uid));
         let keep: Vec<&str> =
             [&self.rollout.current, &self.rollout.candidate].into_iter().filter_map(Option::as_deref).collect();
-        if let Some(next) = update(&self.learned, &known, &keep, view.wall.0) {
+        if let Some(next) = update_entries(&self.learned, &known, &keep, view.wall.0) {
             self.learned = next;
         }
-        self.show(view, book);
+        self.select_tunings(view, book);
     }
 
     /// Selects the proposals to publish in the status.
-    fn show(&mut self, view: &Inputs<'_>, book: &SidecarRegistry) {
+    fn select_tunings(&mut self, view: &Inputs<'_>, book: &SidecarRegistry) {
         let slo = slo(view.spec);
         let wanted: Vec<status_list::PodTuning> = view
             .pods
@@ -274,15 +274,21 @@ impl PolicyRuntime {
                 })
             })
             .collect();
-        if let Some(next) = to_write(view.now, &self.shown, self.shown_at, &wanted) {
+        if let Some(next) = select_pods(view.now, &self.shown, self.shown_at, &wanted) {
             self.shown = next;
             self.shown_at = Some(view.now);
         }
     }
 
     /// Builds the configuration of every pod.
-    fn tell(&self, view: &Inputs<'_>, book: &SidecarRegistry, places: &BTreeMap<String, String>, seen: &mut Outputs) {
-        let mut teller = ConfigBuilder::new(Some(&view.policy.meta), view.spec, view.otherwise);
+    fn build_configs(
+        &self,
+        view: &Inputs<'_>,
+        book: &SidecarRegistry,
+        places: &BTreeMap<String, String>,
+        seen: &mut Outputs,
+    ) {
+        let mut teller = ConfigBuilder::new(Some(&view.policy.meta), view.spec, view.default_mode);
         let mut specs: BTreeMap<&str, Option<BatchProfileSpec>> = BTreeMap::new();
         let tried = matches!(self.rollout.phase, Phase::Progressing | Phase::Paused);
         let current = self.rollout.current.clone();
@@ -310,29 +316,29 @@ impl PolicyRuntime {
                 _ => AssignedProfiles { base: own, arm: None },
             };
             let in_force = sidecar.and_then(|sidecar| sidecar.in_force.as_ref());
-            let start = if in_force.is_none() { start(&self.learned, own.0, machine) } else { None };
+            let start = if in_force.is_none() { initial_state(&self.learned, own.0, machine) } else { None };
             let mut first = |settings| {
                 let under = || Some(TuningLimits::of(view, own.1.clone())?.bounds);
                 let bounds = bounds.entry(own.0).or_insert_with(under);
-                bounds.as_ref().map_or_else(TunedSettings::default, |bounds| bounds.first(settings))
+                bounds.as_ref().map_or_else(TunedSettings::default, |bounds| bounds.initial_settings(settings))
             };
             let settings = match self.proposals.get(uid) {
                 Some(found) if found.group.profile == own.0 => found.proposal.told,
                 // The proposal still refers to the profile that the pod runs at present.
                 Some(found) => first(found.proposal.told),
-                None if view.slow.is_none() => TunedSettings::default(),
+                None if view.tuning_interval.is_none() => TunedSettings::default(),
                 // The slow loop has not evaluated this pod yet. Settings pushed by the previous
                 // controller are kept; otherwise the pod starts with those of its group, or with
                 // the last learned ones.
                 None => {
                     let own_settings =
-                        in_force.filter(|now| now.source == view.policy.meta.uid).map(|now| settings(&now.settings));
-                    let of_group = || self.tuner.settings(&group(view, own.0, (uid, machine)));
+                        in_force.filter(|now| now.source == view.policy.meta.uid).map(|now| from_wire(&now.settings));
+                    let of_group = || self.tuner.settings(&group_of(view, own.0, (uid, machine)));
                     let ended = || start.as_ref().map(|start| start.settings);
                     first(own_settings.or_else(of_group).or_else(ended).unwrap_or_default())
                 }
             };
-            match teller.tell(&pod.annotations, given, settings) {
+            match teller.build(&pod.annotations, given, settings) {
                 Ok(told) => drop(seen.told.insert(uid.to_owned(), (told, start))),
                 Err(error) => large = Some(error.to_string()),
             }
@@ -344,7 +350,7 @@ impl PolicyRuntime {
     }
 
     /// Fills in the results that the status reports.
-    fn live(&mut self, view: &Inputs<'_>, book: &SidecarRegistry, seen: &mut Outputs) {
+    fn fill_observed(&mut self, view: &Inputs<'_>, book: &SidecarRegistry, seen: &mut Outputs) {
         let live = &mut seen.live;
         live.current.clone_from(&self.rollout.current);
         live.candidate.clone_from(&self.rollout.candidate);
@@ -352,30 +358,32 @@ impl PolicyRuntime {
         let used: BTreeSet<String> =
             in_force.map(|now| now.profile.clone()).filter(|profile| !profile.is_empty()).collect();
         live.used = used.into_iter().collect();
-        live.healthy = self.missing.as_deref().map_or_else(|| healthy(&self.rollout), |arm| Some(missing(arm)));
+        live.healthy =
+            self.missing.as_deref().map_or_else(|| rollout_health(&self.rollout), |arm| Some(missing_arm_state(arm)));
         live.summary = self.recent.summary();
         live.predicted = self
             .predicted
             .summary()
             .map(|summary| BatchingSummary { measured_items: Some(self.measured_items), ..summary });
-        let here = view.pods.iter().any(|(pod, _)| book.get(&pod.meta.uid).is_some_and(|sidecar| sidecar.here));
+        let here = view.pods.iter().any(|(pod, _)| book.get(&pod.meta.uid).is_some_and(|sidecar| sidecar.is_connected));
         let worst = self.proposals.values().map(|proposal| &proposal.proposal.reason);
         let worst = worst
             .filter(|reason| reason.word != tuner::ReasonCode::Held && reason.word != tuner::ReasonCode::FewSamples);
         let why = worst.map(|reason| reason.text.as_str()).next();
-        live.slo = here.then(|| self.recent.slo(slo(view.spec), why));
-        let mode = view.spec.mode.as_ref().and_then(OpenEnum::known).unwrap_or(view.otherwise);
-        let connected = view.pods.iter().filter_map(|(pod, _)| book.get(&pod.meta.uid)).filter(|sidecar| sidecar.here);
-        live.merging = merging(mode, connected);
+        live.slo = here.then(|| self.recent.evaluate_slo(slo(view.spec), why));
+        let mode = view.spec.mode.as_ref().and_then(OpenEnum::as_known).unwrap_or(view.default_mode);
+        let connected =
+            view.pods.iter().filter_map(|(pod, _)| book.get(&pod.meta.uid)).filter(|sidecar| sidecar.is_connected);
+        live.merging = merging_state(mode, connected);
         live.pod_tunings = self.shown.iter().map(|shown| self.tuning(view, shown)).collect();
-        live.learned = self.learned.iter().map(learned_convert::write).collect();
+        live.learned = self.learned.iter().map(learned_convert::to_status).collect();
         live.verdicts.clone_from(&self.verdicts);
     }
 
     fn tuning(&self, view: &Inputs<'_>, shown: &status_list::PodTuning) -> PodTuning {
         let pod = view.pods.iter().find(|(pod, _)| pod.meta.key.name == shown.pod);
         let uid = pod.map(|(pod, _)| pod.meta.uid.clone());
-        let since = uid.as_ref().and_then(|uid| self.since.get(uid)).and_then(|(_, since)| time(*since));
+        let since = uid.as_ref().and_then(|uid| self.since.get(uid)).and_then(|(_, since)| to_time(*since));
         let mode = view.spec.tuning.as_ref().and_then(|tuning| tuning.mode.clone());
         let TunedSettings { shift_permille, slots_max, batch_weight_max } = shown.settings;
         PodTuning {
@@ -386,7 +394,7 @@ impl PolicyRuntime {
             mode: mode.or(Some(OpenEnum::Known(TuningMode::Auto))),
             slots_max,
             batch_weight_max,
-            deadline_shift: share(shift_permille.into(), 1000).filter(|_| shift_permille > 0),
+            deadline_shift: to_share_text(shift_permille.into(), 1000).filter(|_| shift_permille > 0),
             reason: Some(shown.word.as_str().to_owned()),
             message: Some(shown.reason.clone()),
             since,
@@ -395,7 +403,7 @@ impl PolicyRuntime {
 }
 
 /// Returns the health of the rollout.
-fn healthy(state: &RolloutState) -> Option<ConditionState> {
+fn rollout_health(state: &RolloutState) -> Option<ConditionState> {
     let said =
         |holds, reason: &str| ConditionState { holds, reason: reason.to_owned(), message: state.message.clone() };
     match state.phase {
@@ -413,16 +421,16 @@ fn slo(spec: &BatchPolicySpec) -> Option<Duration> {
     parse_duration(&spec.slo.as_ref()?.latency_p99.as_ref()?.0)
 }
 
-fn missing(arm: &str) -> ConditionState {
+fn missing_arm_state(arm: &str) -> ConditionState {
     let message = format!("the experiment is waiting: BatchProfile {arm}, one of its arms, does not exist");
     ConditionState { holds: ConditionStatus::False, reason: "ProfileNotFound".to_owned(), message }
 }
 
 /// Returns the group of pods with common settings for a pod that the slow loop has not evaluated
 /// yet.
-fn group(view: &Inputs<'_>, profile: &str, (uid, machine): (&str, &str)) -> GroupKey {
+fn group_of(view: &Inputs<'_>, profile: &str, (uid, machine): (&str, &str)) -> GroupKey {
     let granularity =
-        view.spec.tuning.as_ref().and_then(|tuning| tuning.granularity.as_ref()).and_then(OpenEnum::known);
+        view.spec.tuning.as_ref().and_then(|tuning| tuning.granularity.as_ref()).and_then(OpenEnum::as_known);
     let granularity = granularity.map(TuningGranularity::from).unwrap_or_default();
     GroupKey::new(granularity, profile, (uid, machine))
 }
@@ -442,7 +450,7 @@ impl TuningLimits {
     /// Returns `None` if the policy cannot be parsed, which its condition reports.
     fn of(view: &Inputs<'_>, profile: BatchProfileSpec) -> Option<Self> {
         let spec = BatchPolicySpec { limits: profile.limits, scheduling: profile.scheduling, ..view.spec.clone() };
-        let text = crate::injector::settings(spec, &BTreeMap::new(), view.otherwise).to_string();
+        let text = crate::injector::runtime_config(spec, &BTreeMap::new(), view.default_mode).to_string();
         let loaded = config::load(&text, &view.policy.meta.key.name).ok()?;
         let policy = config::build(Some(&loaded), &Overrides::default(), &MachineLimits::default()).ok()?;
         let promise = (slo(view.spec), view.spec.has_latency_target());

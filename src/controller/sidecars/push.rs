@@ -34,7 +34,7 @@ pub(super) struct PushedConfig {
     /// The encoded frame.
     pub(super) push: EncodedPush,
     /// Set if it contains an arm that expires, so that it must be renewed.
-    pub(super) kept_up: bool,
+    pub(super) needs_renewal: bool,
     /// The content, for variants with additional fields.
     config: SidecarConfig,
 }
@@ -80,7 +80,7 @@ impl<'a> ConfigBuilder<'a> {
     ///
     /// # Errors
     /// Returns an error if the configuration does not fit into a frame.
-    pub(super) fn tell(
+    pub(super) fn build(
         &mut self,
         annotations: &BTreeMap<String, String>,
         given: AssignedProfiles<'_>,
@@ -125,7 +125,7 @@ impl<'a> ConfigBuilder<'a> {
             name: self.meta.map(|meta| meta.key.to_string()).unwrap_or_default(),
             generation: self.meta.and_then(|meta| u64::try_from(meta.generation).ok()).unwrap_or_default(),
             profile: base.to_owned(),
-            policy: injector::settings(spec, annotations, self.otherwise),
+            policy: injector::runtime_config(spec, annotations, self.otherwise),
             settings: TunedSettings {
                 shift_permille: settings.shift_permille,
                 slots_max: settings.slots_max,
@@ -145,7 +145,7 @@ impl PushedConfig {
         let said = serde_json::to_value(&config).map_or_else(|_| Value::Null.to_string(), |value| value.to_string());
         config.hash = blake3::hash(said.as_bytes()).to_hex().chars().take(HASH_DIGITS).collect();
         let push = EncodedPush::config(config.clone())?;
-        Ok(Self { hash: config.hash.clone(), push, kept_up: config.experiment.is_some(), config })
+        Ok(Self { hash: config.hash.clone(), push, needs_renewal: config.experiment.is_some(), config })
     }
 
     /// Returns the content.
@@ -156,7 +156,7 @@ impl PushedConfig {
 
     /// Returns `true` if this configuration is in force. Tuned settings are ignored: they change
     /// every few seconds, and no status waits for them.
-    pub(super) fn is(&self, now: &AppliedConfig) -> bool {
+    pub(super) fn is_in_force(&self, now: &AppliedConfig) -> bool {
         let SidecarConfig { source, generation, profile, experiment, .. } = &self.config;
         let profile = experiment.as_ref().map_or(profile, |arm| &arm.profile);
         (source, *generation, profile) == (&now.source, now.generation, &now.profile)
@@ -164,7 +164,7 @@ impl PushedConfig {
 
     /// Returns the frame for a starting sidecar, with learned starting values; without them if they
     /// do not fit.
-    pub(super) fn starting(&self, start: &tuner::learned::InitialState) -> EncodedPush {
+    pub(super) fn with_start(&self, start: &tuner::learned::InitialState) -> EncodedPush {
         let curve = |curve: &tuner::learned::LearnedCurve| PushedCurve {
             class: curve.class.clone(),
             points: curve.points.clone(),
@@ -209,20 +209,20 @@ mod tests {
         let mut teller = ConfigBuilder::new(Some(&meta), &spec, Mode::Batch);
         let none = BTreeMap::new();
         let base = AssignedProfiles { base: ("old", &old), arm: None };
-        let told = teller.tell(&none, base, tuner::TunedSettings::default()).unwrap();
+        let told = teller.build(&none, base, tuner::TunedSettings::default()).unwrap();
         let config = &told.config;
         assert_eq!((config.source.as_str(), config.generation, config.profile.as_str()), ("uid-emb", 7, "old"));
         assert_eq!(config.policy, json!({"limits": {"slotsMax": 2}, "mode": "Batch", "tuning": {"mode": "Auto"}}));
-        assert!(!told.kept_up && told.hash.len() == 16);
+        assert!(!told.needs_renewal && told.hash.len() == 16);
         let arm = AssignedProfiles { arm: Some(("new", &new)), ..base };
-        let tried = teller.tell(&none, arm, tuner::TunedSettings::default()).unwrap();
+        let tried = teller.build(&none, arm, tuner::TunedSettings::default()).unwrap();
         assert_eq!(tried.config.experiment.as_ref().unwrap().spec, json!({"limits": {"slotsMax": 9}}));
-        assert!(tried.kept_up && tried.hash != told.hash);
+        assert!(tried.needs_renewal && tried.hash != told.hash);
         let off = BTreeMap::from([("groupage.dev/mode".to_owned(), "passthrough".to_owned())]);
-        let over = teller.tell(&off, base, tuner::TunedSettings::default()).unwrap();
+        let over = teller.build(&off, base, tuner::TunedSettings::default()).unwrap();
         assert_eq!(over.config.policy["mode"], "Passthrough");
         assert_eq!(
-            teller.tell(&none, base, tuner::TunedSettings::default()).unwrap().hash,
+            teller.build(&none, base, tuner::TunedSettings::default()).unwrap().hash,
             told.hash,
             "it is the same"
         );
@@ -232,6 +232,6 @@ mod tests {
             profile: "new".into(),
             ..AppliedConfig::default()
         };
-        assert!(tried.is(&now) && !told.is(&now));
+        assert!(tried.is_in_force(&now) && !told.is_in_force(&now));
     }
 }

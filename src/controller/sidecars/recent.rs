@@ -10,12 +10,12 @@ use crate::api::v1alpha1::{BatchingSummary, Quantiles};
 use crate::batching::Tick;
 use crate::control::histogram::Histogram;
 use crate::control::wire::RouteReport;
-use crate::rollout::status::{duration, share};
+use crate::rollout::status::{to_duration_text, to_share_text};
 use crate::status::{ConditionState, ConditionStatus};
-use crate::tuner::{millis, share as told_share};
+use crate::tuner::{format_millis, format_share as told_share};
 
 /// Length of the window.
-const OVER: Duration = Duration::from_secs(60);
+const WINDOW: Duration = Duration::from_secs(60);
 /// Minimum number of calls for a statement about a 99th percentile, as in the tuner.
 const CALLS_MIN: u64 = 200;
 /// Upper threshold of the hysteresis: a larger share of late or lost calls, in thousandths, misses
@@ -45,7 +45,7 @@ type SummaryNumbers = [u64; 7];
 impl SummaryWindow {
     /// Adds the counts of all sidecars of the policy since the last round.
     pub(super) fn add(&mut self, now: Tick, counts: RouteReport) {
-        self.parts.retain(|(at, _)| now.since(*at) < OVER);
+        self.parts.retain(|(at, _)| now.since(*at) < WINDOW);
         self.parts.push_back((now, counts));
     }
 
@@ -59,7 +59,7 @@ impl SummaryWindow {
         let at = |sketch: &Histogram, permille| sketch.quantile(permille).unwrap_or(0);
         let items = u32::try_from;
         let micros = |sketch: &Histogram| sketch.quantile(990).map(Duration::from_micros);
-        let over = self.over().as_secs().max(1);
+        let over = self.covered_time().as_secs().max(1);
         let each = all.items.served.saturating_add(all.items.passed) / over;
         let saved = all.carried.saturating_sub(all.executions);
         let mut latency = all.latency.clone();
@@ -80,14 +80,14 @@ impl SummaryWindow {
         ];
         let fresh = BatchingSummary {
             batch_items: (!all.batch_items.is_empty()).then_some(quantiles),
-            queue_delay: micros(&all.queue_delay).map(duration),
-            latency_p99: micros(&latency).map(duration),
+            queue_delay: micros(&all.queue_delay).map(to_duration_text),
+            latency_p99: micros(&latency).map(to_duration_text),
             throughput: Some(each),
             // Rounded to a tenth of a percent for readability.
-            saved: share(saved.saturating_mul(1000) / all.carried.max(1), u64::from(all.carried > 0) * 1000),
+            saved: to_share_text(saved.saturating_mul(1000) / all.carried.max(1), u64::from(all.carried > 0) * 1000),
             measured_items: None,
         };
-        let moved = |old: &SummaryNumbers| old.iter().zip(&numbers).any(|(old, new)| moved(*old, *new));
+        let moved = |old: &SummaryNumbers| old.iter().zip(&numbers).any(|(old, new)| has_changed(*old, *new));
         match &self.summary {
             Some((old, shown)) if !moved(old) => Some(shown.clone()),
             _ => {
@@ -100,7 +100,7 @@ impl SummaryWindow {
     /// Evaluates the SLO. `slo` is the policy's SLO for all routes, if it has one; `why` is the
     /// tuner's explanation, if it has one. The statement is unchanged until the result, the
     /// explanation or, noticeably, the p99 changes.
-    pub(super) fn slo(&mut self, slo: Option<Duration>, why: Option<&str>) -> ConditionState {
+    pub(super) fn evaluate_slo(&mut self, slo: Option<Duration>, why: Option<&str>) -> ConditionState {
         let all = self.all();
         let calls = all.slo_latency.count().saturating_add(all.lost);
         let bad = all.late.saturating_add(all.lost);
@@ -118,16 +118,16 @@ impl SummaryWindow {
         if let Some((said, before, because)) = &self.said
             && said.reason == reason
             && because == why
-            && (holds == ConditionStatus::Unknown || !moved(*before, micros))
+            && (holds == ConditionStatus::Unknown || !has_changed(*before, micros))
         {
             return said.clone();
         }
         let message = if holds == ConditionStatus::Unknown {
             format!("too few calls to evaluate the SLO: fewer than {CALLS_MIN} calls with an SLO in the last minute")
         } else {
-            let promised = slo.map_or_else(String::new, |slo| format!(" (slo {})", millis(slo)));
+            let promised = slo.map_or_else(String::new, |slo| format!(" (slo {})", format_millis(slo)));
             let why = if why.is_empty() { String::new() } else { format!("; tuner: {why}") };
-            let (p99, part) = (millis(Duration::from_micros(micros)), told_share(bad, calls));
+            let (p99, part) = (format_millis(Duration::from_micros(micros)), told_share(bad, calls));
             format!("p99 {p99}{promised}, {part} of the calls late or unanswered{why}")
         };
         let said = ConditionState { holds, reason: reason.to_owned(), message };
@@ -143,15 +143,15 @@ impl SummaryWindow {
 
     /// Returns the time covered. Each entry is assumed to cover as much time as the average gap
     /// between entries.
-    fn over(&self) -> Duration {
-        let (Some((first, _)), Some((last, _))) = (self.parts.front(), self.parts.back()) else { return OVER };
+    fn covered_time(&self) -> Duration {
+        let (Some((first, _)), Some((last, _))) = (self.parts.front(), self.parts.back()) else { return WINDOW };
         let between = u32::try_from(self.parts.len().saturating_sub(1)).unwrap_or(1).max(1);
         let long = last.since(*first);
-        (long + long / between).clamp(Duration::from_secs(1), OVER)
+        (long + long / between).clamp(Duration::from_secs(1), WINDOW)
     }
 }
 
-fn moved(old: u64, new: u64) -> bool {
+fn has_changed(old: u64, new: u64) -> bool {
     old != new && u128::from(old.abs_diff(new)) * 1000 >= u128::from(old.max(1)) * u128::from(MOVED_PERMILLE)
 }
 
@@ -197,17 +197,17 @@ mod tests {
         let mut recent = SummaryWindow::default();
         let slo = Some(Duration::from_millis(150));
         recent.add(Tick::from_millis(0), counts(100, 10_000, 0));
-        assert_eq!(recent.slo(slo, None).reason, "FewCalls");
+        assert_eq!(recent.evaluate_slo(slo, None).reason, "FewCalls");
         recent.add(Tick::from_millis(5000), counts(1000, 10_000, 13));
-        assert_eq!(recent.slo(slo, None).reason, "Met", "a little more than one in a hundred may be chance");
+        assert_eq!(recent.evaluate_slo(slo, None).reason, "Met", "a little more than one in a hundred may be chance");
         recent.add(Tick::from_millis(10_000), counts(1000, 200_000, 900));
-        let said = recent.slo(slo, Some("the deadline shift goes up"));
+        let said = recent.evaluate_slo(slo, Some("the deadline shift goes up"));
         assert_eq!((said.holds, said.reason.as_str()), (ConditionStatus::False, "Missed"));
         assert!(said.message.contains("slo 150ms") && said.message.ends_with("tuner: the deadline shift goes up"));
         recent.add(Tick::from_millis(66_000), counts(1000, 10_000, 13));
         recent.add(Tick::from_millis(71_000), counts(10, 10_000, 0));
-        assert_eq!(recent.slo(slo, None).reason, "Missed", "not at once");
+        assert_eq!(recent.evaluate_slo(slo, None).reason, "Missed", "not at once");
         recent.add(Tick::from_millis(76_000), counts(1000, 10_000, 0));
-        assert_eq!(recent.slo(slo, None).reason, "Met");
+        assert_eq!(recent.evaluate_slo(slo, None).reason, "Met");
     }
 }

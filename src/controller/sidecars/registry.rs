@@ -23,7 +23,7 @@ pub(super) struct SidecarRegistry(BTreeMap<String, SidecarState>);
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct SidecarState {
     /// Set while its stream is open.
-    pub(super) here: bool,
+    pub(super) is_connected: bool,
     /// Set if it supports experiment arms that expire.
     pub(super) takes_arms: bool,
     /// Set if it supports learned starting values.
@@ -33,7 +33,7 @@ pub(super) struct SidecarState {
     /// The hash of the configuration that it rejected, and the reason.
     pub(super) refused: Option<(String, String)>,
     /// The hash of the last configuration pushed to this stream, and the time of the push.
-    pub(super) given: Option<(String, Tick)>,
+    pub(super) last_pushed: Option<(String, Tick)>,
     /// Counts since the last round.
     pub(super) fresh: CountWindow,
     /// Counts since the last run of the slow loop.
@@ -70,19 +70,19 @@ pub(super) struct CountWindow {
 
 impl SidecarRegistry {
     /// Records that a stream was opened.
-    pub(super) fn opened(&mut self, pod: &PodIdentity, hello: &Hello) {
+    pub(super) fn on_open(&mut self, pod: &PodIdentity, hello: &Hello) {
         let sidecar = self.0.entry(pod.uid.clone()).or_default();
-        sidecar.here = true;
-        sidecar.takes_arms = hello.has(EXPERIMENT);
-        sidecar.takes_starts = hello.has(START);
+        sidecar.is_connected = true;
+        sidecar.takes_arms = hello.has_feature(EXPERIMENT);
+        sidecar.takes_starts = hello.has_feature(START);
         sidecar.in_force.clone_from(&hello.config);
-        sidecar.given = None;
+        sidecar.last_pushed = None;
         sidecar.refused = None;
     }
 
     /// Records a report received at wall-clock time `at`. Returns `true` if the configuration in
     /// force has changed.
-    pub(super) fn report(&mut self, pod: &Arc<PodIdentity>, report: SidecarReport, at: UnixSeconds) -> bool {
+    pub(super) fn on_report(&mut self, pod: &Arc<PodIdentity>, report: SidecarReport, at: UnixSeconds) -> bool {
         let Some(sidecar) = self.0.get_mut(&pod.uid) else { return false };
         let changed = report.config.is_some() && report.config != sidecar.in_force;
         sidecar.report(report, at);
@@ -90,17 +90,17 @@ impl SidecarRegistry {
     }
 
     /// Records that a sidecar rejected its configuration.
-    pub(super) fn refused(&mut self, pod: &PodIdentity, hash: &str, why: &str) {
+    pub(super) fn on_rejected(&mut self, pod: &PodIdentity, hash: &str, why: &str) {
         if let Some(sidecar) = self.0.get_mut(&pod.uid) {
             sidecar.refused = Some((hash.to_owned(), why.to_owned()));
         }
     }
 
     /// Records that a stream was closed.
-    pub(super) fn closed(&mut self, pod: &PodIdentity) {
+    pub(super) fn on_close(&mut self, pod: &PodIdentity) {
         if let Some(sidecar) = self.0.get_mut(&pod.uid) {
-            sidecar.here = false;
-            sidecar.given = None;
+            sidecar.is_connected = false;
+            sidecar.last_pushed = None;
         }
     }
 
@@ -113,13 +113,13 @@ impl SidecarRegistry {
     }
 
     /// Returns the sidecars with an open stream.
-    pub(super) fn here(&self) -> impl Iterator<Item = (&String, &SidecarState)> {
-        self.0.iter().filter(|(_, sidecar)| sidecar.here)
+    pub(super) fn connected(&self) -> impl Iterator<Item = (&String, &SidecarState)> {
+        self.0.iter().filter(|(_, sidecar)| sidecar.is_connected)
     }
 
     /// Removes sidecars without a stream. Must be called after all counts were taken.
-    pub(super) fn tidy(&mut self) {
-        self.0.retain(|_, sidecar| sidecar.here);
+    pub(super) fn remove_disconnected(&mut self) {
+        self.0.retain(|_, sidecar| sidecar.is_connected);
     }
 }
 
@@ -178,7 +178,7 @@ impl SidecarState {
     /// Returns `true` if the sidecar follows its configuration: one is in force, and the last one
     /// pushed was not rejected.
     pub(super) fn is_following(&self) -> bool {
-        let given = self.given.as_ref().map(|(hash, _)| hash);
+        let given = self.last_pushed.as_ref().map(|(hash, _)| hash);
         self.in_force.is_some() && self.refused.as_ref().is_none_or(|(hash, _)| Some(hash) != given)
     }
 
@@ -196,7 +196,7 @@ impl SidecarState {
             latency: counts.slo_latency,
             late: counts.late,
             lost: counts.lost,
-            in_force: self.in_force.as_ref().map(|now| settings(&now.settings)),
+            in_force: self.in_force.as_ref().map(|now| from_wire(&now.settings)),
             shift_permille: self.shift_permille,
             slots: self.learned.iter().map(|learned| learned.slots).max().unwrap_or(0),
             lone_late: classes()
@@ -212,7 +212,7 @@ impl SidecarState {
 
     /// Returns the learned values of the best-known model server, with the cost class that has most
     /// batches there.
-    pub(super) fn knows(&self) -> Option<(&LearnedReport, &ClassCostReport)> {
+    pub(super) fn best_learned(&self) -> Option<(&LearnedReport, &ClassCostReport)> {
         let all = self.learned.iter().filter_map(|learned| Some((learned, learned.classes.first()?)));
         all.max_by_key(|(_, class)| class.samples)
     }
@@ -231,7 +231,7 @@ impl CountWindow {
     /// Returns the counts that a rollout compares. Calls that pass through are included, each as a
     /// batch of its own, as in the summary of a status: a policy without any batching has a latency
     /// too, and without these calls only failures would be counted.
-    pub(super) fn compared(&self) -> ArmCounts {
+    pub(super) fn to_rollout_counts(&self) -> ArmCounts {
         let RouteReport { calls, server_errors, .. } = &self.counts;
         let mut latency = self.counts.latency.clone();
         latency.merge(&self.counts.passed_latency);
@@ -246,7 +246,7 @@ impl CountWindow {
 }
 
 /// Converts the wire settings to those of the tuner.
-pub(super) fn settings(said: &wire::TunedSettings) -> TunedSettings {
+pub(super) fn from_wire(said: &wire::TunedSettings) -> TunedSettings {
     TunedSettings {
         shift_permille: said.shift_permille,
         slots_max: said.slots_max,
@@ -281,16 +281,16 @@ mod tests {
     #[test]
     fn counts_are_summed_separately_for_each_consumer_until_taken() {
         let mut book = SidecarRegistry::default();
-        book.opened(&pod(), &Hello { config: report("p", 0).config, ..Hello::default() });
+        book.on_open(&pod(), &Hello { config: report("p", 0).config, ..Hello::default() });
         // The first report fixes the time since which the profile is known to be in force.
         for at in [100, 105, 110] {
-            book.report(&pod(), report("p", 10), UnixSeconds(at));
+            book.on_report(&pod(), report("p", 10), UnixSeconds(at));
         }
         let sidecar = book.get_mut("u").unwrap();
         let fresh = sidecar.take_fresh();
         assert_eq!((fresh.since, fresh.from, fresh.to), (UnixSeconds(100), UnixSeconds(100), UnixSeconds(110)));
-        assert_eq!((fresh.compared().calls(), fresh.compared().errors), (44, 4));
-        assert_eq!(sidecar.take_fresh().compared().calls(), 0);
+        assert_eq!((fresh.to_rollout_counts().calls(), fresh.to_rollout_counts().errors), (44, 4));
+        assert_eq!(sidecar.take_fresh().to_rollout_counts().calls(), 0);
         let seen = sidecar.take_observation("u", "l4", false);
         assert_eq!((seen.latency.count(), seen.over, seen.profile.as_str()), (40, Duration::from_secs(10), "p"));
     }
@@ -302,34 +302,34 @@ mod tests {
         fresh.counts.server_errors = 4;
         fresh.counts.latency.record_n(900, 4);
         fresh.counts.passed_latency.record_n(900, 2);
-        assert_eq!((fresh.compared().calls(), fresh.compared().errors), (10, 4));
+        assert_eq!((fresh.to_rollout_counts().calls(), fresh.to_rollout_counts().errors), (10, 4));
     }
 
     #[test]
     fn calls_that_pass_through_are_compared_like_others() {
         let mut book = SidecarRegistry::default();
-        book.opened(&pod(), &Hello { config: report("p", 0).config, ..Hello::default() });
+        book.on_open(&pod(), &Hello { config: report("p", 0).config, ..Hello::default() });
         let mut passing = report("p", 10);
         for route in &mut passing.upstreams[0].routes {
             (route.executions, route.calls.passed) = (2, 30);
             route.passed_latency.record_n(5000, 30);
         }
-        book.report(&pod(), report("p", 0), UnixSeconds(100));
-        book.report(&pod(), passing, UnixSeconds(105));
-        let counts = book.get_mut("u").unwrap().take_fresh().compared();
+        book.on_report(&pod(), report("p", 0), UnixSeconds(100));
+        book.on_report(&pod(), passing, UnixSeconds(105));
+        let counts = book.get_mut("u").unwrap().take_fresh().to_rollout_counts();
         assert_eq!((counts.latency.count(), counts.errors, counts.batches), (2 * 40, 2, 2 * 32));
     }
 
     #[test]
     fn a_report_in_which_the_profile_changed_is_nobodys() {
         let mut book = SidecarRegistry::default();
-        book.opened(&pod(), &Hello::default());
+        book.on_open(&pod(), &Hello::default());
         for (at, profile) in [(100, "p"), (105, "p"), (110, "q"), (115, "q")] {
-            book.report(&pod(), report(profile, 10), UnixSeconds(at));
+            book.on_report(&pod(), report(profile, 10), UnixSeconds(at));
         }
         let fresh = book.get_mut("u").unwrap().take_fresh();
         assert_eq!(
-            (fresh.profile.as_deref(), fresh.since, fresh.compared().calls()),
+            (fresh.profile.as_deref(), fresh.since, fresh.to_rollout_counts().calls()),
             (Some("q"), UnixSeconds(110), 22)
         );
     }
@@ -337,10 +337,10 @@ mod tests {
     #[test]
     fn a_disconnected_sidecar_is_removed_after_it_was_processed() {
         let mut book = SidecarRegistry::default();
-        book.opened(&pod(), &Hello::default());
-        book.closed(&pod());
-        assert!(book.get("u").is_some() && book.here().next().is_none());
-        book.tidy();
+        book.on_open(&pod(), &Hello::default());
+        book.on_close(&pod());
+        assert!(book.get("u").is_some() && book.connected().next().is_none());
+        book.remove_disconnected();
         assert!(book.get("u").is_none());
     }
 }

@@ -11,7 +11,7 @@ use crate::config::{Limits, parse_share};
 /// still hold one execution.
 const SHIFT_PERMILLE_DEFAULT: u32 = 600;
 /// Maximum deadline shift: the whole SLO.
-const SHIFT_PERMILLE_MOST: u32 = 1000;
+const SHIFT_PERMILLE_MAX: u32 = 1000;
 
 /// Tuning mode of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -57,7 +57,7 @@ pub struct TuningBounds {
     /// Minimum and maximum of a batch's weight; `None` unless the policy bounds it.
     pub weight: Option<(u64, u64)>,
     /// `limits.batchWeightMax`, if set.
-    pub weight_own: Option<u64>,
+    pub weight_limit: Option<u64>,
     /// Maximum deadline shift, in thousandths of the SLO.
     pub shift_permille_max: u32,
 }
@@ -82,8 +82,8 @@ impl TuningBounds {
     #[must_use]
     pub fn new(tuning: Option<&api::TuningSpec>, (slo, promised): (Option<Duration>, bool), limits: &Limits) -> Self {
         let spec = tuning.and_then(|tuning| tuning.bounds.as_ref());
-        let mode = tuning.and_then(|tuning| tuning.mode.as_ref()).and_then(api::OpenEnum::known);
-        let granularity = tuning.and_then(|tuning| tuning.granularity.as_ref()).and_then(api::OpenEnum::known);
+        let mode = tuning.and_then(|tuning| tuning.mode.as_ref()).and_then(api::OpenEnum::as_known);
+        let granularity = tuning.and_then(|tuning| tuning.granularity.as_ref()).and_then(api::OpenEnum::as_known);
         let most = limits.slots_max.map_or(u32::MAX, |own| own.max(1));
         let slots = spec.and_then(|bounds| bounds.slots_max.as_ref());
         let small = |number: Option<u64>, otherwise| number.map_or(otherwise, |n| u32::try_from(n).unwrap_or(u32::MAX));
@@ -109,14 +109,14 @@ impl TuningBounds {
             slots: (slots_least, slots_most),
             slots_own: limits.slots_max.map(|own| own.max(1)),
             weight,
-            weight_own: limits.batch_weight_max,
-            shift_permille_max: shift.unwrap_or(SHIFT_PERMILLE_DEFAULT).min(SHIFT_PERMILLE_MOST),
+            weight_limit: limits.batch_weight_max,
+            shift_permille_max: shift.unwrap_or(SHIFT_PERMILLE_DEFAULT).min(SHIFT_PERMILLE_MAX),
         }
     }
 
     /// Returns the nearest settings within the bounds.
     #[must_use]
-    pub fn within(&self, settings: TunedSettings) -> TunedSettings {
+    pub fn clamp(&self, settings: TunedSettings) -> TunedSettings {
         let slots = |slots: u32| slots.clamp(self.slots.0, self.slots.1);
         let weight = |weight: u64| self.weight.map(|(least, most)| weight.clamp(least, most));
         TunedSettings {
@@ -135,9 +135,9 @@ impl TuningBounds {
     /// Returns the settings to push to a pod that has not been evaluated yet, given settings
     /// learned from other pods.
     #[must_use]
-    pub fn first(&self, settings: TunedSettings) -> TunedSettings {
+    pub fn initial_settings(&self, settings: TunedSettings) -> TunedSettings {
         match self.mode {
-            TunerMode::Auto => self.within(settings),
+            TunerMode::Auto => self.clamp(settings),
             TunerMode::Recommend | TunerMode::Manual => TunedSettings::default(),
         }
     }
@@ -160,7 +160,7 @@ impl TuningBounds {
     pub(super) fn weight_setting(&self, weight: u64) -> Option<u64> {
         let (least, most) = self.weight?;
         let weight = weight.clamp(least, most);
-        (Some(weight) != self.weight_own).then_some(weight)
+        (Some(weight) != self.weight_limit).then_some(weight)
     }
 
     /// Returns the limit of batches in flight under these settings; the upper bound if there is
@@ -195,7 +195,7 @@ mod tests {
             slots: (1, u32::MAX),
             slots_own: None,
             weight: None,
-            weight_own: None,
+            weight_limit: None,
             shift_permille_max: 600,
         };
         assert_eq!(found, wanted);
@@ -217,16 +217,16 @@ mod tests {
         let below = r#"{"bounds": {"slotsMax": {"max": 4}, "batchWeightMax": {"max": 2000}}}"#;
         let first = |limits| {
             let TunedSettings { slots_max, batch_weight_max, .. } =
-                bounds(below, limits).within(TunedSettings::default());
+                bounds(below, limits).clamp(TunedSettings::default());
             (slots_max, batch_weight_max)
         };
         assert_eq!(first("{}"), (Some(4), Some(2000)), "there are no limits");
         assert_eq!(first("{slotsMax: 4, batchWeightMax: 2000}"), (None, None));
         assert_eq!(first("{slotsMax: 2, batchWeightMax: 900}"), (None, None));
-        assert_eq!(bounds("{}", "{}").within(TunedSettings::default()), TunedSettings::default());
+        assert_eq!(bounds("{}", "{}").clamp(TunedSettings::default()), TunedSettings::default());
         let walled = TunedSettings { slots_max: Some(3), ..TunedSettings::default() };
-        assert_eq!(bounds("{}", "{}").within(walled), TunedSettings::default(), "the policy sets no limit");
-        assert_eq!(bounds("{}", "{slotsMax: 8}").within(walled), walled);
+        assert_eq!(bounds("{}", "{}").clamp(walled), TunedSettings::default(), "the policy sets no limit");
+        assert_eq!(bounds("{}", "{slotsMax: 8}").clamp(walled), walled);
     }
 
     #[test]

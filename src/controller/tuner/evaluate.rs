@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use super::format::{millis, percent, share, shift};
+use super::format::{format_millis, format_share, percent, shift};
 use super::history::{Direction, ObservedStep, Parameter, StepSeries};
 use super::window::{SloVerdict, VerdictRun, WINDOW_MAX};
 use super::{
@@ -57,10 +57,10 @@ const EFFECT_PERMILLE: u64 = 800;
 ///
 /// `seen` is the observation of the group as a whole. The function is deterministic.
 #[must_use]
-pub fn propose(now: Tick, seen: &GroupReport, bounds: &TuningBounds, history: TuningState) -> (Proposal, TuningState) {
+pub fn evaluate(now: Tick, seen: &GroupReport, bounds: &TuningBounds, history: TuningState) -> (Proposal, TuningState) {
     let mut look = Evaluation { now, seen, bounds, history };
     let (settings, reason) = look.decide();
-    let settings = look.published(settings);
+    let settings = look.published_settings(settings);
     let told = match bounds.mode {
         TunerMode::Auto => settings,
         // Settings that were pushed under another mode are withdrawn.
@@ -86,9 +86,10 @@ impl Evaluation<'_> {
             self.history = TuningState::resume(TunedSettings::default());
             return self.hold(ReasonCode::Manual, "tuning is manual".to_owned());
         }
-        let within = self.bounds.within(self.history.settings);
+        let within = self.bounds.clamp(self.history.settings);
         if within != self.history.settings {
-            let text = format!("moved into the bounds of the policy: {}", self.change(self.history.settings, within));
+            let text =
+                format!("moved into the bounds of the policy: {}", self.describe_change(self.history.settings, within));
             self.history = TuningState::resume(self.history.settings);
             return self.set(within, ReasonCode::Bounded, text);
         }
@@ -99,17 +100,17 @@ impl Evaluation<'_> {
                 .hold(ReasonCode::Frozen, "unchanged while a rollout compares other pods with this one".to_owned());
         }
         if self.history.upstream.replace(self.seen.changes).is_some_and(|before| before != self.seen.changes) {
-            self.history.forget(self.now);
+            self.history.reset(self.now);
             return self
                 .hold(ReasonCode::Settling, "the model server was replaced: waiting for new measurements".to_owned());
         }
-        if let Some(moved) = self.weight() {
+        if let Some(moved) = self.adjust_weight_cap() {
             return moved;
         }
         if !self.bounds.promised {
             return self.hold(ReasonCode::NoSlo, "the policy has no latency SLO".to_owned());
         }
-        if self.unsettled() {
+        if self.is_settling() {
             return self.hold(ReasonCode::Settling, "waiting for the effect of the last step".to_owned());
         }
         if self.seen.learning {
@@ -121,7 +122,7 @@ impl Evaluation<'_> {
         // A verdict needs a full window; until then reports accumulate.
         self.history.window.add(self.seen);
         if !self.history.window.is_enough() {
-            return self.few();
+            return self.on_few_samples();
         }
         let window = std::mem::take(&mut self.history.window);
         let verdict = window.verdict(self.bounds.slo);
@@ -134,15 +135,15 @@ impl Evaluation<'_> {
             return self.roll_back(step, &window);
         }
         match verdict {
-            SloVerdict::Late => self.late(&window),
-            SloVerdict::Near => self.near(&window),
-            SloVerdict::Calm => self.calm(&window),
+            SloVerdict::Late => self.on_late(&window),
+            SloVerdict::Near => self.on_near(&window),
+            SloVerdict::Calm => self.on_calm(&window),
         }
     }
 
     /// Returns the settings to publish. Under [`TunerMode::Recommend`], where they are not applied,
     /// these are the last recommended ones, until the SLO is met without them.
-    fn published(&self, decided: TunedSettings) -> TunedSettings {
+    fn published_settings(&self, decided: TunedSettings) -> TunedSettings {
         if self.bounds.mode != TunerMode::Recommend {
             return decided;
         }
@@ -153,36 +154,37 @@ impl Evaluation<'_> {
 
     /// Returns `true` if a step was just made: the counts include time before it was in force, or a
     /// sidecar has not applied it yet.
-    fn unsettled(&self) -> bool {
+    fn is_settling(&self) -> bool {
         let Some(changed) = self.history.changed else { return false };
         let began = self.now.before(self.seen.over);
         let told = self.bounds.mode == TunerMode::Auto;
         began < changed.after(APPLY_MAX) || told && self.seen.in_force.is_some_and(|own| own != self.history.settings)
     }
 
-    fn few(&mut self) -> (TunedSettings, TuningReason) {
-        let (calls, needed) = self.history.window.needs();
+    fn on_few_samples(&mut self) -> (TunedSettings, TuningReason) {
+        let (calls, needed) = self.history.window.sample_progress();
         let over = self.history.window.over;
         if over >= WINDOW_MAX {
             self.history.window = SampleWindow::default();
         }
-        let text = format!("too few samples: {calls} calls answered in {}, {needed} needed", millis(over));
+        let text = format!("too few samples: {calls} calls answered in {}, {needed} needed", format_millis(over));
         self.hold(ReasonCode::FewSamples, text)
     }
 
-    fn late(&mut self, window: &SampleWindow) -> (TunedSettings, TuningReason) {
+    fn on_late(&mut self, window: &SampleWindow) -> (TunedSettings, TuningReason) {
         self.history.calm = VerdictRun::default();
         self.history.met = Duration::ZERO;
-        self.history.late.join(window);
+        self.history.late.append(window);
         let late = self.describe_late(&self.history.late.window, self.history.late.long);
         if self.bounds.mode == TunerMode::Auto && self.history.climb.as_ref().is_some_and(|climb| climb.retreat) {
-            return self.retreat();
+            return self.revert_series();
         }
         // A lone call that exceeds the SLO makes every setting futile.
         if let (Some(slo), Some(lone)) = (self.bounds.slo, self.seen.lone_late)
             && lone > slo
         {
-            let text = format!("no setting can meet slo {}: a call alone takes {}", millis(slo), millis(lone));
+            let text =
+                format!("no setting can meet slo {}: a call alone takes {}", format_millis(slo), format_millis(lone));
             return self.hold(ReasonCode::Infeasible, text);
         }
         let climbing = self.history.climb.is_some();
@@ -195,7 +197,7 @@ impl Evaluation<'_> {
             && !has_fewer_late(window, &climb.before)
         {
             climb.retreat = true;
-            return self.retreat();
+            return self.revert_series();
         }
         self.tighten(&late)
     }
@@ -203,7 +205,7 @@ impl Evaluation<'_> {
     /// Makes a step towards the SLO: the deadline shift first, then slots.
     fn tighten(&mut self, late: &str) -> (TunedSettings, TuningReason) {
         let settings = self.history.settings;
-        if self.may(Parameter::Shift, Direction::Tighter) {
+        if self.is_permitted(Parameter::Shift, Direction::Tighter) {
             // The shift that the sidecar measured itself is in force already: a smaller one would
             // have no effect.
             let base = settings.shift_permille.max(self.seen.shift_permille).min(self.bounds.shift_permille_max);
@@ -212,17 +214,19 @@ impl Evaluation<'_> {
             let next = (base + wanted).min(self.bounds.shift_permille_max);
             if next > settings.shift_permille && next > base {
                 let to = TunedSettings { shift_permille: next, ..settings };
-                return self.step(Parameter::Shift, Direction::Tighter, to, ReasonCode::ShiftRaised, late);
+                return self.apply_step(Parameter::Shift, Direction::Tighter, to, ReasonCode::ShiftRaised, late);
             }
         }
         // A limit above the number in use has no effect. If the policy sets none, the sidecar's own
         // limiter is the only limit.
         let in_use = self.bounds.effective_slots_max(settings).min(self.seen.slots.max(1));
-        if self.bounds.has_slots_max() && self.may(Parameter::Slots, Direction::Tighter) && in_use > self.bounds.slots.0
+        if self.bounds.has_slots_max()
+            && self.is_permitted(Parameter::Slots, Direction::Tighter)
+            && in_use > self.bounds.slots.0
         {
             let next = (in_use - (in_use * STEP_PERMILLE / 1000).max(1)).max(self.bounds.slots.0);
             let to = TunedSettings { slots_max: self.bounds.slots_setting(next), ..settings };
-            return self.step(Parameter::Slots, Direction::Tighter, to, ReasonCode::SlotsLowered, late);
+            return self.apply_step(Parameter::Slots, Direction::Tighter, to, ReasonCode::SlotsLowered, late);
         }
         self.history.climb = None;
         self.hold(ReasonCode::Exhausted, format!("{late}: no setting within the bounds helped, or none is left to try"))
@@ -237,15 +241,15 @@ impl Evaluation<'_> {
         Some(u32::try_from(beyond * GAIN_TENTHS / 10).unwrap_or(u32::MAX))
     }
 
-    fn near(&mut self, window: &SampleWindow) -> (TunedSettings, TuningReason) {
-        self.reached(window);
+    fn on_near(&mut self, window: &SampleWindow) -> (TunedSettings, TuningReason) {
+        self.on_slo_met(window);
         self.history.calm = VerdictRun::default();
         self.hold(ReasonCode::Held, self.describe_met(window))
     }
 
-    fn calm(&mut self, window: &SampleWindow) -> (TunedSettings, TuningReason) {
-        self.reached(window);
-        self.history.calm.join(window);
+    fn on_calm(&mut self, window: &SampleWindow) -> (TunedSettings, TuningReason) {
+        self.on_slo_met(window);
+        self.history.calm.append(window);
         let settings = self.history.settings;
         let met = self.describe_met(window);
         let slots = self.bounds.effective_slots_max(settings);
@@ -254,30 +258,30 @@ impl Evaluation<'_> {
         if settings.shift_permille == 0 && !lowered {
             return self.hold(ReasonCode::Held, met);
         }
-        let long = if self.history.calm.window.costs() { CALM_MIN } else { CALM_MIN_IDLE };
+        let long = if self.history.calm.window.has_lost_calls() { CALM_MIN } else { CALM_MIN_IDLE };
         if self.history.calm.long < long {
             return self.hold(ReasonCode::Held, met);
         }
-        let spare = format!("{met} for {}", millis(self.history.calm.long));
+        let spare = format!("{met} for {}", format_millis(self.history.calm.long));
         // Slots are loosened before the deadline shift.
-        if lowered && self.may(Parameter::Slots, Direction::Looser) {
+        if lowered && self.is_permitted(Parameter::Slots, Direction::Looser) {
             let raised =
                 slots.saturating_add((slots / 1000 * STEP_PERMILLE + slots % 1000 * STEP_PERMILLE / 1000).max(1));
             let next = raised.min(self.bounds.slots.1);
             let to = TunedSettings { slots_max: self.bounds.slots_setting(next), ..settings };
-            return self.step(Parameter::Slots, Direction::Looser, to, ReasonCode::SlotsRaised, &spare);
+            return self.apply_step(Parameter::Slots, Direction::Looser, to, ReasonCode::SlotsRaised, &spare);
         }
-        if settings.shift_permille > 0 && self.may(Parameter::Shift, Direction::Looser) {
+        if settings.shift_permille > 0 && self.is_permitted(Parameter::Shift, Direction::Looser) {
             let back = (settings.shift_permille * STEP_PERMILLE / 1000).max(SHIFT_BACK_PERMILLE);
             let to = TunedSettings { shift_permille: settings.shift_permille.saturating_sub(back), ..settings };
-            return self.step(Parameter::Shift, Direction::Looser, to, ReasonCode::ShiftLowered, &spare);
+            return self.apply_step(Parameter::Shift, Direction::Looser, to, ReasonCode::ShiftLowered, &spare);
         }
         self.hold(ReasonCode::Held, format!("{met}; a looser setting made calls late the last time"))
     }
 
     /// Records that the SLO is met. Once it was met for [`PROVEN_MIN`], the steps that led there
     /// are no longer reverted, and their direction is unblocked.
-    fn reached(&mut self, window: &SampleWindow) {
+    fn on_slo_met(&mut self, window: &SampleWindow) {
         self.history.late = VerdictRun::default();
         self.history.recommended = None;
         self.history.met += window.over;
@@ -289,7 +293,7 @@ impl Evaluation<'_> {
         }
     }
 
-    fn step(
+    fn apply_step(
         &mut self,
         knob: Parameter,
         way: Direction,
@@ -298,7 +302,7 @@ impl Evaluation<'_> {
         why: &str,
     ) -> (TunedSettings, TuningReason) {
         let from = self.history.settings;
-        let text = format!("{why}: {}", self.change(from, to));
+        let text = format!("{why}: {}", self.describe_change(from, to));
         if self.bounds.mode == TunerMode::Recommend {
             // The recommendation is not applied, so it has no effect to observe.
             self.history.recommended = Some(to);
@@ -325,44 +329,44 @@ impl Evaluation<'_> {
     #[expect(clippy::needless_pass_by_value, reason = "the step is consumed")]
     fn roll_back(&mut self, step: ObservedStep, window: &SampleWindow) -> (TunedSettings, TuningReason) {
         let long = self.history.block(self.now, step.knob, step.way);
-        let to = self.back(step.from);
+        let to = self.previous_settings(step.from);
         self.history.climb = None;
         let why = if step.way == Direction::Looser {
             self.describe_late(window, window.over)
         } else {
-            let met = |window: &SampleWindow| share(window.good(), window.calls());
+            let met = |window: &SampleWindow| format_share(window.in_time(), window.calls());
             format!("slo met for {} of the calls, {} before", met(window), met(&step.before))
         };
         let text = format!(
             "{why}: step reverted, {}, not retried for {}",
-            self.change(self.history.settings, to),
-            millis(long)
+            self.describe_change(self.history.settings, to),
+            format_millis(long)
         );
         self.set(to, ReasonCode::RolledBack, text)
     }
 
     /// Returns previous settings, except for the cap on weight, which moves independently and is
     /// not reverted with a step.
-    const fn back(&self, to: TunedSettings) -> TunedSettings {
+    const fn previous_settings(&self, to: TunedSettings) -> TunedSettings {
         TunedSettings { batch_weight_max: self.history.settings.batch_weight_max, ..to }
     }
 
     /// Reverts the last of the steps that had no effect. Each evaluation reverts one more.
-    fn retreat(&mut self) -> (TunedSettings, TuningReason) {
+    fn revert_series(&mut self) -> (TunedSettings, TuningReason) {
         let Some(mut climb) = self.history.climb.take() else { return self.hold(ReasonCode::Held, String::new()) };
         let (knob, steps) = (climb.knob, climb.from.len());
         let Some(to) = climb.from.pop() else {
             return self.hold(ReasonCode::Exhausted, "no setting within the bounds helped".to_owned());
         };
-        let to = self.back(to);
+        let to = self.previous_settings(to);
         let long = if climb.from.is_empty() {
             Some(self.history.block(self.now, knob, Direction::Tighter))
         } else {
             self.history.climb = Some(climb);
             None
         };
-        let until = long.map_or(String::new(), |long| format!(", not retried for {}", millis(long)));
-        let change = self.change(self.history.settings, to);
+        let until = long.map_or(String::new(), |long| format!(", not retried for {}", format_millis(long)));
+        let change = self.describe_change(self.history.settings, to);
         self.set(
             to,
             ReasonCode::NoEffect,
@@ -372,7 +376,7 @@ impl Evaluation<'_> {
 
     /// Moves the cap on weight towards the ceilings that sidecars learned from refusals and
     /// failures. Latency is not considered.
-    fn weight(&mut self) -> Option<(TunedSettings, TuningReason)> {
+    fn adjust_weight_cap(&mut self) -> Option<(TunedSettings, TuningReason)> {
         let (least, most) = self.bounds.weight.filter(|_| self.bounds.mode == TunerMode::Auto)?;
         let settings = self.history.settings;
         let current = settings.batch_weight_max.unwrap_or(most);
@@ -383,12 +387,12 @@ impl Evaluation<'_> {
         } else {
             (current.saturating_add(step).min(goal), ReasonCode::WeightRaised, "batches succeed again up to")
         };
-        if next == current || self.unsettled() {
+        if next == current || self.is_settling() {
             return None;
         }
         let to = TunedSettings { batch_weight_max: self.bounds.weight_setting(next), ..settings };
         let of = self.seen.weight_ceiling.unwrap_or(goal);
-        let text = format!("{why} weight {of}: {}", self.change(settings, to));
+        let text = format!("{why} weight {of}: {}", self.describe_change(settings, to));
         // The weight cap is independent of latency: runs of late and calm windows continue.
         (self.history.settings, self.history.changed) = (to, Some(self.now));
         Some((to, TuningReason { word, text }))
@@ -401,12 +405,12 @@ impl Evaluation<'_> {
         self.seen.weight_ceiling.map_or(most, above).clamp(least, most)
     }
 
-    fn may(&self, knob: Parameter, way: Direction) -> bool {
-        self.history.blocked(self.now, knob, way).is_none()
+    fn is_permitted(&self, knob: Parameter, way: Direction) -> bool {
+        self.history.blocked_until(self.now, knob, way).is_none()
     }
 
     fn set(&mut self, to: TunedSettings, word: ReasonCode, text: String) -> (TunedSettings, TuningReason) {
-        self.history.set(self.now, to);
+        self.history.set_settings(self.now, to);
         (to, TuningReason { word, text })
     }
 
@@ -415,28 +419,30 @@ impl Evaluation<'_> {
     }
 
     fn describe_late(&self, window: &SampleWindow, long: Duration) -> String {
-        let over = millis(long);
+        let over = format_millis(long);
         match (self.bounds.slo, window.p99()) {
             (Some(slo), Some(p99)) if p99 > slo => {
-                format!("p99 {} over slo {} for {over}", millis(p99), millis(slo))
+                format!("p99 {} over slo {} for {over}", format_millis(p99), format_millis(slo))
             }
-            _ => format!("{} of the calls late for {over}", share(window.late, window.latency.count())),
+            _ => format!("{} of the calls late for {over}", format_share(window.late, window.latency.count())),
         }
     }
 
     fn describe_met(&self, window: &SampleWindow) -> String {
         let met = match (self.bounds.slo, window.p99()) {
-            (Some(slo), Some(p99)) if p99 <= slo => format!("p99 {} within slo {}", millis(p99), millis(slo)),
-            _ => format!("{} of the calls late", share(window.late, window.latency.count())),
+            (Some(slo), Some(p99)) if p99 <= slo => {
+                format!("p99 {} within slo {}", format_millis(p99), format_millis(slo))
+            }
+            _ => format!("{} of the calls late", format_share(window.late, window.latency.count())),
         };
-        if window.costs() {
-            let lost = share(window.lost, window.calls());
+        if window.has_lost_calls() {
+            let lost = format_share(window.lost, window.calls());
             return format!("{met}, {lost} of the calls unanswered: the server is overloaded");
         }
         met
     }
 
-    fn change(&self, from: TunedSettings, to: TunedSettings) -> String {
+    fn describe_change(&self, from: TunedSettings, to: TunedSettings) -> String {
         let mut told = Vec::new();
         if from.shift_permille != to.shift_permille {
             let show = |permille| shift(permille, self.bounds.slo);
@@ -450,7 +456,7 @@ impl Evaluation<'_> {
         }
         if from.batch_weight_max != to.batch_weight_max {
             let weight = |settings: TunedSettings| {
-                let own = settings.batch_weight_max.or(self.bounds.weight_own);
+                let own = settings.batch_weight_max.or(self.bounds.weight_limit);
                 own.map_or_else(|| "none".to_owned(), |weight| weight.to_string())
             };
             told.push(format!("batchWeightMax {} → {}", weight(from), weight(to)));

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::learned::{LearnedProfile, start};
-use super::{GroupReport, Proposal, TunedSettings, TuningBounds, TuningGranularity, TuningState, propose};
+use super::learned::{LearnedProfile, initial_state};
+use super::{GroupReport, Proposal, TunedSettings, TuningBounds, TuningGranularity, TuningState, evaluate};
 use crate::batching::Tick;
 
 /// A group without reports is dropped after this time. It covers restarts of pods and reconnects of
@@ -62,7 +62,7 @@ impl Tuner {
     ///
     /// A new group starts from the settings that its sidecars have in force, otherwise from those
     /// that similar pods learned.
-    pub fn look(
+    pub fn evaluate(
         &mut self,
         now: Tick,
         bounds: impl Fn(&str) -> TuningBounds,
@@ -72,21 +72,21 @@ impl Tuner {
         let mut pooled: BTreeMap<GroupKey, Vec<&GroupReport>> = BTreeMap::new();
         for observation in observations {
             let granularity = bounds(&observation.profile).granularity;
-            pooled.entry(GroupKey::of(granularity, observation)).or_default().push(observation);
+            pooled.entry(GroupKey::from_observation(granularity, observation)).or_default().push(observation);
         }
         let mut proposals = Vec::with_capacity(observations.len());
         for (key, pods) in pooled {
             let known = self.count_upstream_changes(&pods);
             let bounds = bounds(&key.profile);
             let kept = self.groups.entry(key.clone()).or_insert_with(|| GroupState {
-                history: TuningState::resume(bounds.within(begin(&pods, learned))),
+                history: TuningState::resume(bounds.clamp(initial_settings(&pods, learned))),
                 seen: now,
                 changes: 0,
             });
             kept.seen = now;
             kept.changes += known;
-            let seen = GroupReport { changes: kept.changes, ..pool(&pods, kept.history.settings()) };
-            let (proposal, history) = propose(now, &seen, &bounds, std::mem::take(&mut kept.history));
+            let seen = GroupReport { changes: kept.changes, ..merge_observations(&pods, kept.history.settings()) };
+            let (proposal, history) = evaluate(now, &seen, &bounds, std::mem::take(&mut kept.history));
             kept.history = history;
             let one = |pod: &&GroupReport| PodProposal {
                 pod: pod.pod.clone(),
@@ -134,7 +134,7 @@ impl GroupKey {
         Self { profile: profile.to_owned(), of: of.to_owned() }
     }
 
-    fn of(granularity: TuningGranularity, observation: &GroupReport) -> Self {
+    fn from_observation(granularity: TuningGranularity, observation: &GroupReport) -> Self {
         Self::new(granularity, &observation.profile, (&observation.pod, &observation.node_class))
     }
 }
@@ -142,18 +142,19 @@ impl GroupKey {
 /// Initial settings of a new group: those that most of its sidecars report as in force, so that a
 /// new leader continues where the previous one ended. If none are reported, or only the default,
 /// those that were learned before.
-fn begin(pods: &[&GroupReport], learned: &[LearnedProfile]) -> TunedSettings {
+fn initial_settings(pods: &[&GroupReport], learned: &[LearnedProfile]) -> TunedSettings {
     let told: Vec<TunedSettings> = pods.iter().filter_map(|pod| pod.in_force).collect();
     let count = |settings: &TunedSettings| told.iter().filter(|other| *other == settings).count();
     let common = told.iter().max_by_key(|settings| count(settings)).copied();
-    let known =
-        || pods.first().and_then(|pod| start(learned, &pod.profile, &pod.node_class)).map(|start| start.settings);
+    let known = || {
+        pods.first().and_then(|pod| initial_state(learned, &pod.profile, &pod.node_class)).map(|start| start.settings)
+    };
     common.filter(|settings| *settings != TunedSettings::default()).or_else(known).or(common).unwrap_or_default()
 }
 
 /// Merges the reports of several pods into one. `wanted` are the settings that each should have
 /// applied.
-fn pool(pods: &[&GroupReport], wanted: TunedSettings) -> GroupReport {
+fn merge_observations(pods: &[&GroupReport], wanted: TunedSettings) -> GroupReport {
     let mut all = GroupReport::default();
     let mut learning = 0;
     for pod in pods {

@@ -107,7 +107,7 @@ impl TuningState {
         self.settings
     }
 
-    pub(super) fn set(&mut self, now: Tick, settings: TunedSettings) {
+    pub(super) fn set_settings(&mut self, now: Tick, settings: TunedSettings) {
         self.settings = settings;
         self.changed = Some(now);
         self.window = SampleWindow::default();
@@ -117,12 +117,12 @@ impl TuningState {
 
     /// Discards everything but the settings, since the measurements belong to a server that was
     /// replaced.
-    pub(super) fn forget(&mut self, now: Tick) {
+    pub(super) fn reset(&mut self, now: Tick) {
         *self = Self { changed: Some(now), upstream: self.upstream, ..Self::resume(self.settings) };
     }
 
     /// Returns the instant until which this direction is blocked, or `None` if it is not.
-    pub(super) fn blocked(&self, now: Tick, knob: Parameter, way: Direction) -> Option<Tick> {
+    pub(super) fn blocked_until(&self, now: Tick, knob: Parameter, way: Direction) -> Option<Tick> {
         let of = |block: &&DirectionBlock| (block.knob, block.way) == (knob, way);
         self.blocks.iter().find(of).map(|block| block.until).filter(|until| now < *until)
     }

@@ -102,7 +102,7 @@ pub struct InitialState {
 /// class, since a cost curve depends on the model and the machine and not on limits. On another or
 /// an unknown node class there is none.
 #[must_use]
-pub fn start(learned: &[LearnedProfile], profile: &str, node_class: &str) -> Option<InitialState> {
+pub fn initial_state(learned: &[LearnedProfile], profile: &str, node_class: &str) -> Option<InitialState> {
     if node_class.is_empty() {
         return None;
     }
@@ -131,7 +131,7 @@ pub fn start(learned: &[LearnedProfile], profile: &str, node_class: &str) -> Opt
 /// too many entries, the oldest are removed, and those of profiles in `keep`, which are in force or
 /// being tried, last.
 #[must_use]
-pub fn update(
+pub fn update_entries(
     entries: &[LearnedProfile],
     pods: &[LearnedProfile],
     keep: &[&str],
@@ -152,11 +152,11 @@ pub fn update(
     let mut moved = false;
     for ((profile, node_class), pod) in best {
         let at = next.iter().position(|entry| entry.profile == profile && entry.node_class == node_class);
-        let fresh = LearnedProfile { at: now, ..pod.clone().bounded() };
+        let fresh = LearnedProfile { at: now, ..pod.clone().truncate_to_bounds() };
         let before = at.and_then(|at| next.get(at));
-        let fresh = before.map_or(fresh.clone(), |before| fresh.after(before));
+        let fresh = before.map_or(fresh.clone(), |before| fresh.keep_conclusion(before));
         match at.and_then(|at| next.get_mut(at)) {
-            Some(entry) if !entry.differs(&fresh) => {}
+            Some(entry) if !entry.is_worth_writing(&fresh) => {}
             Some(entry) => {
                 *entry = fresh;
                 moved = true;
@@ -180,7 +180,7 @@ pub fn update(
 impl LearnedProfile {
     /// Returns the entry without whatever exceeds the bounds of a status.
     #[must_use]
-    pub fn bounded(mut self) -> Self {
+    pub fn truncate_to_bounds(mut self) -> Self {
         self.curve = self.curve.filter(|curve| curve.class.len() <= NAME_MAX && !curve.points.is_empty());
         if let Some(curve) = &mut self.curve {
             curve.thin();
@@ -190,19 +190,19 @@ impl LearnedProfile {
 
     /// Keeps the limit of the previous entry while the pod has not concluded one, since the pod may
     /// be trying another limit.
-    fn after(self, before: &Self) -> Self {
+    fn keep_conclusion(self, before: &Self) -> Self {
         if self.limiter.is_some() {
             return self;
         }
         Self { slots: before.slots, limiter: before.limiter, ..self }
     }
 
-    fn differs(&self, other: &Self) -> bool {
+    fn is_worth_writing(&self, other: &Self) -> bool {
         let same_limiter = match (self.limiter, other.limiter) {
             (Some(own), Some(other)) => {
                 own.no_gain_permille.is_some() == other.no_gain_permille.is_some()
-                    && !moved(own.base_micros, other.base_micros)
-                    && !moved(own.no_gain_permille.unwrap_or(0), other.no_gain_permille.unwrap_or(0))
+                    && !has_moved(own.base_micros, other.base_micros)
+                    && !has_moved(own.no_gain_permille.unwrap_or(0), other.no_gain_permille.unwrap_or(0))
             }
             (own, other) => own.is_none() && other.is_none(),
         };
@@ -211,16 +211,16 @@ impl LearnedProfile {
                 let pairs = || own.points.iter().zip(&other.points);
                 own.class == other.class
                     && own.points.len() == other.points.len()
-                    && pairs().all(|(own, other)| own.0 == other.0 && !moved(own.1, other.1))
+                    && pairs().all(|(own, other)| own.0 == other.0 && !has_moved(own.1, other.1))
             }
             (own, other) => own.is_none() && other.is_none(),
         };
-        let same_slots = !moved(self.slots.into(), other.slots.into());
+        let same_slots = !has_moved(self.slots.into(), other.slots.into());
         !same_curve || !same_limiter || !same_slots || self.settings != other.settings
     }
 }
 
-fn moved(old: u64, new: u64) -> bool {
+fn has_moved(old: u64, new: u64) -> bool {
     u128::from(old.abs_diff(new)) * 1000 >= u128::from(old.max(1)) * u128::from(MOVED_PERMILLE)
 }
 
@@ -229,7 +229,7 @@ fn moved(old: u64, new: u64) -> bool {
 impl LearnedCurve {
     /// Converts a sidecar's snapshot of a cost class, reduced to the points that are passed on.
     #[must_use]
-    pub fn of(class: &[u8], snapshot: &CostSnapshot) -> Self {
+    pub fn from_snapshot(class: &[u8], snapshot: &CostSnapshot) -> Self {
         let points = snapshot.points.iter().map(|point| (point.items, point.nanos / 1000)).collect();
         let mut curve = Self {
             class: class.escape_ascii().to_string(),
@@ -244,7 +244,7 @@ impl LearnedCurve {
     /// Converts the curve to a snapshot that a core can restore. The influence of weights is
     /// learned again, since means by size contain no information about it.
     #[must_use]
-    pub fn snapshot(&self) -> ClassSnapshot {
+    pub fn to_snapshot(&self) -> ClassSnapshot {
         let nanos = |micros: u64| micros.saturating_mul(1000);
         let points: Vec<CurvePoint> = self
             .points
@@ -316,11 +316,11 @@ mod tests {
     #[test]
     fn a_new_pod_begins_with_what_its_profile_learned_on_its_kind_of_machine() {
         let learned = [entry("a", "l4", 1), entry("b", "l4", 2), entry("a", "h100", 3)];
-        let same = start(&learned, "a", "l4").unwrap();
+        let same = initial_state(&learned, "a", "l4").unwrap();
         assert_eq!((same.same_profile, same.settings.shift_permille, same.upstream.slots), (true, 80, 2));
-        let other = start(&learned, "c", "l4").unwrap();
+        let other = initial_state(&learned, "c", "l4").unwrap();
         assert_eq!((other.same_profile, other.settings), (false, TunedSettings::default()));
-        assert_eq!((start(&learned, "a", "t4"), start(&learned, "a", "")), (None, None));
+        assert_eq!((initial_state(&learned, "a", "t4"), initial_state(&learned, "a", "")), (None, None));
     }
 
     #[test]
@@ -328,12 +328,12 @@ mod tests {
         let limited = Some(LimiterConclusion { base_micros: 4000, no_gain_permille: None });
         let old = vec![LearnedProfile { limiter: limited, ..entry("a", "l4", 1) }];
         let trying = LearnedProfile { slots: 0, limiter: None, ..entry("a", "l4", 1) };
-        assert_eq!(update(&old, &[trying], &[], 9), None);
+        assert_eq!(update_entries(&old, &[trying], &[], 9), None);
         let no_gain = Some(LimiterConclusion { base_micros: 4000, no_gain_permille: Some(970) });
         let open = LearnedProfile { slots: 0, limiter: no_gain, batches: 9, ..entry("a", "l4", 1) };
-        let next = update(&old, &[open], &[], 9).unwrap();
+        let next = update_entries(&old, &[open], &[], 9).unwrap();
         assert_eq!((next[0].slots, next[0].limiter, next[0].at), (0, no_gain, 9));
-        let begins = start(&next, "a", "l4").unwrap();
+        let begins = initial_state(&next, "a", "l4").unwrap();
         assert_eq!((begins.upstream.slots, begins.limiter), (0, no_gain));
     }
 
@@ -342,20 +342,20 @@ mod tests {
         use crate::batching::{Batcher, CostClassId, Limits, Tick};
         let curve = entry("a", "l4", 1).curve.unwrap();
         let mut batcher = Batcher::new(Limits::default(), 1);
-        batcher.restore(Tick::default(), CostClassId(3), &curve.snapshot());
+        batcher.restore(Tick::default(), CostClassId(3), &curve.to_snapshot());
         let report = batcher.report().classes.remove(0).1;
         let points: Vec<_> = report.points.iter().map(|point| (point.items, point.nanos)).collect();
         assert_eq!(points, [(1, 4_000_000), (8, 6_000_000)]);
         assert!((3_000_000..4_500_000).contains(&report.batch_nanos), "{report:?}");
-        let again = LearnedCurve::of(b"c", &batcher.snapshot().remove(0).1.cost);
+        let again = LearnedCurve::from_snapshot(b"c", &batcher.snapshot().remove(0).1.cost);
         assert_eq!(again.points, curve.points);
     }
 
     #[test]
     fn entries_are_bounded_and_those_in_use_stay() {
         let old: Vec<LearnedProfile> = (0..16).map(|i| entry(&format!("p{i}"), "l4", i)).collect();
-        assert_eq!(update(&old, &[entry("p3", "l4", 0)], &[], 100), None, "nothing moved");
-        let next = update(&old, &[entry("new", "l4", 0)], &["p0", "new"], 100).unwrap();
+        assert_eq!(update_entries(&old, &[entry("p3", "l4", 0)], &[], 100), None, "nothing moved");
+        let next = update_entries(&old, &[entry("new", "l4", 0)], &["p0", "new"], 100).unwrap();
         let names: Vec<&str> = next.iter().map(|entry| entry.profile.as_str()).collect();
         assert_eq!((next.len(), names[0], names[1]), (16, "new", "p0"), "p0 is the oldest, and in use");
         assert!(!names.contains(&"p1"), "the oldest unused entry is removed");
@@ -364,13 +364,17 @@ mod tests {
     #[test]
     fn a_pod_with_few_samples_is_ignored_and_small_moves_are_not_written() {
         let old = vec![entry("a", "l4", 1)];
-        assert_eq!(update(&old, &[LearnedProfile { batches: 20, slots: 9, ..entry("a", "l4", 1) }], &[], 9), None);
+        assert_eq!(
+            update_entries(&old, &[LearnedProfile { batches: 20, slots: 9, ..entry("a", "l4", 1) }], &[], 9),
+            None
+        );
         let mut near = entry("a", "l4", 1);
         near.curve.as_mut().unwrap().points[1].1 = 6300;
-        assert_eq!(update(&old, &[near.clone()], &[], 9), None);
+        assert_eq!(update_entries(&old, &[near.clone()], &[], 9), None);
         near.curve.as_mut().unwrap().points[1].1 = 7000;
         let next =
-            update(&old, &[near, LearnedProfile { batches: 500, slots: 7, ..entry("a", "l4", 1) }], &[], 9).unwrap();
+            update_entries(&old, &[near, LearnedProfile { batches: 500, slots: 7, ..entry("a", "l4", 1) }], &[], 9)
+                .unwrap();
         assert_eq!(
             (next[0].slots, next[0].at, next[0].curve.as_ref().unwrap().points[1].1),
             (2, 9, 7000),

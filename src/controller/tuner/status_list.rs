@@ -15,7 +15,7 @@ pub const PODS_MAX: usize = 100;
 /// Relative change from which on a number is worth a write, in thousandths.
 const CHANGE_PERMILLE_MIN: u64 = 100;
 /// Minimum interval between two writes of a status.
-const WRITE_EVERY: Duration = Duration::from_secs(15);
+const WRITE_INTERVAL_MIN: Duration = Duration::from_secs(15);
 
 /// Tuning of one pod, as shown in a status.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,8 +44,13 @@ pub struct PodTuning {
 /// miss their SLO come first, then pods with settings of their own. Among equal pods those already
 /// shown come first, so that a list of many equal pods stays the same.
 #[must_use]
-pub fn to_write(now: Tick, shown: &[PodTuning], written: Option<Tick>, wanted: &[PodTuning]) -> Option<Vec<PodTuning>> {
-    if written.is_some_and(|written| now.since(written) < WRITE_EVERY) {
+pub fn select_pods(
+    now: Tick,
+    shown: &[PodTuning],
+    written: Option<Tick>,
+    wanted: &[PodTuning],
+) -> Option<Vec<PodTuning>> {
+    if written.is_some_and(|written| now.since(written) < WRITE_INTERVAL_MIN) {
         return None;
     }
     let known: BTreeMap<&str, &PodTuning> = shown.iter().map(|pod| (pod.pod.as_str(), pod)).collect();
@@ -64,7 +69,7 @@ pub fn to_write(now: Tick, shown: &[PodTuning], written: Option<Tick>, wanted: &
     }
     next.sort_by(|one, other| one.pod.cmp(&other.pod));
     let same = next.len() == known.len()
-        && next.iter().all(|pod| known.get(pod.pod.as_str()).is_some_and(|before| !pod.differs(before)));
+        && next.iter().all(|pod| known.get(pod.pod.as_str()).is_some_and(|before| !pod.is_worth_writing(before)));
     (!same).then_some(next)
 }
 
@@ -73,7 +78,7 @@ pub fn to_write(now: Tick, shown: &[PodTuning], written: Option<Tick>, wanted: &
 impl PodTuning {
     /// Returns `true` if the difference is worth a write: another category, or a number that moved
     /// by a tenth. A new sentence alone is not, since it contains numbers of its own.
-    fn differs(&self, other: &Self) -> bool {
+    fn is_worth_writing(&self, other: &Self) -> bool {
         let micros = |time: Option<Duration>| time.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         let number = |one: Option<u64>, other: Option<u64>| match (one, other) {
             (Some(one), Some(other)) => {
@@ -120,14 +125,14 @@ mod tests {
     #[test]
     fn a_hundred_are_shown_those_in_trouble_first_and_the_rest_stay() {
         let mut pods: Vec<PodTuning> = (0..300).map(pod).collect();
-        let first = to_write(Tick::default(), &[], None, &pods).unwrap();
+        let first = select_pods(Tick::default(), &[], None, &pods).unwrap();
         assert_eq!(
             (first.len(), first[0].pod.as_str(), first[99].pod.as_str()),
             (100, "embedder-0000", "embedder-0099")
         );
         pods[250].slo_met = Some(false);
         pods[260].settings.slots_max = Some(3);
-        let later = to_write(Tick::from_millis(20_000), &first, Some(Tick::default()), &pods).unwrap();
+        let later = select_pods(Tick::from_millis(20_000), &first, Some(Tick::default()), &pods).unwrap();
         let fresh: Vec<&str> =
             later.iter().map(|pod| pod.pod.as_str()).filter(|name| !first.iter().any(|pod| pod.pod == *name)).collect();
         assert_eq!((later.len(), fresh), (100, vec!["embedder-0250", "embedder-0260"]));
@@ -138,16 +143,16 @@ mod tests {
     fn it_is_written_for_a_tenth_and_not_more_often_than_every_fifteen_seconds() {
         let (shown, now) = (vec![pod(1)], Tick::from_millis(100_000));
         let with = |micros: u64| vec![PodTuning { latency_p99: Some(Duration::from_micros(micros)), ..pod(1) }];
-        assert_eq!(to_write(now, &shown, None, &with(109_000)), None);
-        assert!(to_write(now, &shown, None, &with(110_000)).is_some());
-        assert_eq!(to_write(now, &shown, Some(Tick::from_millis(85_001)), &with(500_000)), None, "too soon");
-        assert!(to_write(now, &shown, Some(Tick::from_millis(85_000)), &with(500_000)).is_some());
+        assert_eq!(select_pods(now, &shown, None, &with(109_000)), None);
+        assert!(select_pods(now, &shown, None, &with(110_000)).is_some());
+        assert_eq!(select_pods(now, &shown, Some(Tick::from_millis(85_001)), &with(500_000)), None, "too soon");
+        assert!(select_pods(now, &shown, Some(Tick::from_millis(85_000)), &with(500_000)).is_some());
         let said = vec![PodTuning { reason: "p99 101ms within slo 150ms".to_owned(), ..pod(1) }];
-        assert_eq!(to_write(now, &shown, None, &said), None, "a new sentence alone is not written");
-        assert!(to_write(now, &shown, None, &[]).is_some(), "the pod is gone");
+        assert_eq!(select_pods(now, &shown, None, &said), None, "a new sentence alone is not written");
+        assert!(select_pods(now, &shown, None, &[]).is_some(), "the pod is gone");
         let few = vec![PodTuning { word: ReasonCode::FewSamples, ..pod(1) }];
-        assert_eq!(to_write(now, &shown, None, &few), None, "neither is an equivalent word");
+        assert_eq!(select_pods(now, &shown, None, &few), None, "neither is an equivalent word");
         let word = vec![PodTuning { word: ReasonCode::ShiftRaised, ..pod(1) }];
-        assert!(to_write(now, &shown, None, &word).is_some());
+        assert!(select_pods(now, &shown, None, &word).is_some());
     }
 }

@@ -19,7 +19,7 @@ fn bounds() -> TuningBounds {
         slots: (1, 16),
         slots_own: Some(16),
         weight: None,
-        weight_own: None,
+        weight_limit: None,
         shift_permille_max: 600,
     }
 }
@@ -65,7 +65,7 @@ impl SimulatedGroup {
         seen.in_force = Some(self.in_force());
         seen.shift_permille = self.in_force().shift_permille;
         seen.slots = seen.slots.min(self.in_force().slots_max.or(self.bounds.slots_own).unwrap_or(u32::MAX));
-        let (proposal, history) = propose(self.now, &seen, &self.bounds, std::mem::take(&mut self.history));
+        let (proposal, history) = evaluate(self.now, &seen, &self.bounds, std::mem::take(&mut self.history));
         self.history = history;
         self.told.push(proposal.told);
         self.words.push(proposal.reason.word);
@@ -171,7 +171,7 @@ fn slots_come_back_before_deadlines_do() {
         TuningState::resume(TunedSettings { shift_permille: 40, slots_max: Some(3), batch_weight_max: None });
     world.told.push(world.history.settings());
     world.looks(1000, &calm(100));
-    let moved: Vec<ReasonCode> = world.words.iter().copied().filter(|word| word.moves()).collect();
+    let moved: Vec<ReasonCode> = world.words.iter().copied().filter(|word| word.is_change()).collect();
     let first_shift = moved.iter().position(|word| *word == ReasonCode::ShiftLowered).unwrap();
     assert!(moved[..first_shift].iter().all(|word| *word == ReasonCode::SlotsRaised), "{moved:?}");
     assert_eq!(world.in_force(), TunedSettings::default());
@@ -281,7 +281,7 @@ fn narrower_bounds_hold_at_once() {
 #[test]
 fn the_weight_cap_follows_learned_ceilings_and_never_latency() {
     let mut world =
-        SimulatedGroup::new(TuningBounds { weight: Some((1000, 8000)), weight_own: Some(8000), ..bounds() });
+        SimulatedGroup::new(TuningBounds { weight: Some((1000, 8000)), weight_limit: Some(8000), ..bounds() });
     world.looks(40, &seen(1000, 900, 50));
     assert!(world.told.iter().all(|told| told.batch_weight_max.is_none()));
     world.looks(40, &GroupReport { weight_ceiling: Some(5000), ..calm(0) });
@@ -345,7 +345,7 @@ fn pods_are_pooled_by_granularity_and_never_across_profiles() {
         let bounds = TuningBounds { granularity, ..bounds() };
         let mut told = Vec::new();
         for look in 1..=6_u64 {
-            told = tuner.look(Tick(look * 10_000_000_000), |_: &str| bounds.clone(), &pods, &[]);
+            told = tuner.evaluate(Tick(look * 10_000_000_000), |_: &str| bounds.clone(), &pods, &[]);
         }
         told.sort_by(|one, other| one.pod.cmp(&other.pod));
         told.iter().map(|pod| pod.proposal.told.shift_permille).collect::<Vec<_>>()
@@ -366,7 +366,7 @@ fn a_group_settles_only_when_every_pod_has_applied_the_step() {
             .map(|(own, pod)| GroupReport { pod: pod.to_owned(), in_force: Some(*own), ..seen(1000, 50, 0) })
             .collect();
         let now = Tick::default().after(INTERVAL * u32::try_from(number).unwrap());
-        tuner.look(now, |_: &str| bounds.clone(), &pods, &[]).remove(0).proposal
+        tuner.evaluate(now, |_: &str| bounds.clone(), &pods, &[]).remove(0).proposal
     };
     let before = TunedSettings::default();
     let after = (1..=3).map(|number| look(number, [before; 3]).told).last().unwrap();
@@ -382,7 +382,7 @@ fn another_leader_carries_on_and_a_new_pod_begins_with_what_is_known() {
     let told = TunedSettings { shift_permille: 120, ..TunedSettings::default() };
     let mut tuner = Tuner::default();
     let pod = |in_force| GroupReport { profile: "p".to_owned(), node_class: "l4".to_owned(), in_force, ..calm(0) };
-    let proposals = tuner.look(Tick(1), |_: &str| bounds(), &[pod(Some(told))], &[]);
+    let proposals = tuner.evaluate(Tick(1), |_: &str| bounds(), &[pod(Some(told))], &[]);
     assert_eq!(proposals[0].proposal.told, told);
     let learned = learned::LearnedProfile {
         profile: "p".to_owned(),
@@ -391,7 +391,7 @@ fn another_leader_carries_on_and_a_new_pod_begins_with_what_is_known() {
         ..learned::LearnedProfile::default()
     };
     let proposals =
-        Tuner::default().look(Tick(1), |_: &str| bounds(), &[pod(Some(TunedSettings::default()))], &[learned]);
+        Tuner::default().evaluate(Tick(1), |_: &str| bounds(), &[pod(Some(TunedSettings::default()))], &[learned]);
     assert_eq!(proposals[0].proposal.told, told);
 }
 
@@ -460,7 +460,7 @@ proptest! {
     fn whatever_is_reported_settings_stay_within_bounds_and_move_in_bounded_steps(
         reports in prop::collection::vec((any_seen(), 1..12_usize), 1..60),
     ) {
-        let mut world = SimulatedGroup::new(TuningBounds { weight: Some((500, 8000)), weight_own: Some(8000), ..bounds() });
+        let mut world = SimulatedGroup::new(TuningBounds { weight: Some((500, 8000)), weight_limit: Some(8000), ..bounds() });
         for (report, times) in reports {
             // The core uses every slot that it may. Otherwise a step of the limit is not a step of
             // the number in use.
@@ -487,7 +487,7 @@ proptest! {
         weight_own in prop::option::of(2001..9000_u64),
         frozen in any::<bool>(),
     ) {
-        let inside = TuningBounds { slots: (1, 4), weight: Some((500, 2000)), weight_own, ..bounds() };
+        let inside = TuningBounds { slots: (1, 4), weight: Some((500, 2000)), weight_limit: weight_own, ..bounds() };
         let mut world = SimulatedGroup::new(inside);
         for (report, times) in reports {
             // A server that executes sixteen batches concurrently does so below any limit that is
@@ -521,7 +521,7 @@ proptest! {
         let mut draw = groupage_simulator::random::RandomStream::new(seed, 1);
         for _ in 0..4000 {
             // A random number of late answers, at an expected rate of `level` in a thousand.
-            let late = (0..1000).filter(|_| draw.unit() * 1000.0 < level as f64).count() as u64;
+            let late = (0..1000).filter(|_| draw.next_f64() * 1000.0 < level as f64).count() as u64;
             world.look(seen(1000, late, 0));
         }
         // At most one change of direction in a hundred evaluations, which is one in about 17

@@ -81,7 +81,7 @@ impl SampleWindow {
 
     /// Number of calls that were answered in time.
     #[must_use]
-    pub fn good(&self) -> u64 {
+    pub fn in_time(&self) -> u64 {
         self.latency.count().saturating_sub(self.late)
     }
 
@@ -96,13 +96,13 @@ impl SampleWindow {
     }
 
     /// Number of answered calls, and the number required.
-    pub(super) fn needs(&self) -> (u64, u64) {
+    pub(super) fn sample_progress(&self) -> (u64, u64) {
         (self.latency.count(), SAMPLES_MIN)
     }
 
     pub(super) fn verdict(&self, slo: Option<Duration>) -> SloVerdict {
         let answered = self.latency.count();
-        if wilson_lower_bound(self.late, answered) > float(LATE_PERMILLE) / 1000.0 {
+        if wilson_lower_bound(self.late, answered) > to_f64(LATE_PERMILLE) / 1000.0 {
             return SloVerdict::Late;
         }
         let few_late = self.late * 1000 <= answered * CALM_LATE_PERMILLE;
@@ -113,14 +113,14 @@ impl SampleWindow {
     }
 
     /// Returns `true` if calls are lost in a number that a later deadline might save.
-    pub(super) fn costs(&self) -> bool {
+    pub(super) fn has_lost_calls(&self) -> bool {
         self.lost * 1000 >= self.calls().max(1) * COST_PERMILLE
     }
 
     /// Returns `true` if the SLO is met significantly less often than in `before`, by a
     /// two-proportion z-test. Returns `false` if the load of the two windows is not comparable.
     pub(super) fn is_worse_than(&self, before: &Self) -> bool {
-        let (now, then) = (float(self.calls()), float(before.calls()));
+        let (now, then) = (to_f64(self.calls()), to_f64(before.calls()));
         if now < 1.0 || then < 1.0 || self.over.is_zero() || before.over.is_zero() {
             return false;
         }
@@ -128,8 +128,8 @@ impl SampleWindow {
         if (rate / earlier - 1.0).abs() * 1000.0 > LOAD_PERMILLE {
             return false;
         }
-        let drop = float(before.good()) / then - float(self.good()) / now;
-        let pooled = (float(self.good()) + float(before.good())) / (now + then);
+        let drop = to_f64(before.in_time()) / then - to_f64(self.in_time()) / now;
+        let pooled = (to_f64(self.in_time()) + to_f64(before.in_time())) / (now + then);
         let deviation = (pooled * (1.0 - pooled) * (1.0 / now + 1.0 / then)).sqrt();
         drop * 1000.0 >= WORSE_PERMILLE && drop > WORSE_Z * deviation
     }
@@ -138,7 +138,7 @@ impl SampleWindow {
 // === impl VerdictRun ===
 
 impl VerdictRun {
-    pub(super) fn join(&mut self, next: &SampleWindow) {
+    pub(super) fn append(&mut self, next: &SampleWindow) {
         self.long += next.over;
         if self.window.over >= WINDOW_MAX {
             self.window = SampleWindow::default();
@@ -156,14 +156,14 @@ fn wilson_lower_bound(part: u64, whole: u64) -> f64 {
     if whole == 0 {
         return 0.0;
     }
-    let (n, z) = (float(whole), LATE_Z);
-    let p = float(part) / n;
+    let (n, z) = (to_f64(whole), LATE_Z);
+    let p = to_f64(part) / n;
     let spread = z * (p * (1.0 - p) / n + z * z / (4.0 * n * n)).sqrt();
     ((p + z * z / (2.0 * n) - spread) / (1.0 + z * z / n)).max(0.0)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of calls stay below 2^53")]
-fn float(count: u64) -> f64 {
+fn to_f64(count: u64) -> f64 {
     count as f64
 }
 

@@ -25,7 +25,7 @@ const PAGE_BYTES_MAX: usize = 256 << 20;
 #[derive(Debug)]
 struct RequestPacing {
     /// End of the pause that `Retry-After` requested.
-    closed: Tick,
+    not_before: Tick,
     /// Start of the last watch.
     began: Option<Tick>,
     /// Minimum delay of the next watch after that start.
@@ -33,18 +33,18 @@ struct RequestPacing {
 }
 
 /// Wraps a client for one kind.
-pub(super) fn guarded(
+pub(super) fn wrap_client(
     client: &kube::Client,
     kind: WatchedKind,
     shared: &SharedState,
     timing: WatchTiming,
 ) -> kube::Client {
-    let gate = RequestPacing { closed: Tick(0), began: None, wait: timing.pace };
+    let gate = RequestPacing { not_before: Tick(0), began: None, wait: timing.pace };
     let guard =
         Arc::new(WatchClient { client: client.clone(), kind, shared: shared.clone(), timing, gate: Mutex::new(gate) });
     let service = tower::service_fn(move |request: Request<Body>| {
         let guard = guard.clone();
-        async move { guard.ask(request).await }
+        async move { guard.send_paced(request).await }
     });
     kube::Client::new(service, client.default_namespace())
 }
@@ -60,7 +60,7 @@ struct WatchClient {
 // === impl WatchClient ===
 
 impl WatchClient {
-    async fn ask(&self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+    async fn send_paced(&self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
         let watch = request.uri().query().is_some_and(|query| query.split('&').any(|part| part.starts_with("watch=")));
         let clock = self.shared.clock;
         let wait = self.gate().next(watch, clock.now(), &self.timing);
@@ -69,26 +69,26 @@ impl WatchClient {
             self.gate().began = Some(clock.now());
         }
         let answer = tokio::time::timeout(self.timing.answer, self.send(request, watch)).await;
-        self.shared.heard(self.kind);
+        self.shared.on_response(self.kind);
         let answer = match answer {
             Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Err(self.unanswered(error)),
-            Err(_) => return Err(self.unanswered(format!("no answer within {:?}", self.timing.answer).into())),
+            Ok(Err(error)) => return Err(self.on_no_response(error)),
+            Err(_) => return Err(self.on_no_response(format!("no answer within {:?}", self.timing.answer).into())),
         };
         // An overloaded server gets no request of this kind before its `Retry-After`.
         if let Some(after) = retry_after(&answer) {
-            self.gate().closed = clock.now().after(after.min(self.timing.retry_after_max));
+            self.gate().not_before = clock.now().after(after.min(self.timing.retry_after_max));
         }
         Ok(answer)
     }
 
     /// Resets the pacing. A watch that failed to start did not end early: its backoff is applied by
     /// the follower.
-    fn unanswered(&self, error: BoxError) -> BoxError {
+    fn on_no_response(&self, error: BoxError) -> BoxError {
         let mut gate = self.gate();
         (gate.began, gate.wait) = (None, self.timing.pace);
         drop(gate);
-        self.shared.reach().doubt();
+        self.shared.reach().request_check();
         error
     }
 
@@ -114,7 +114,7 @@ impl WatchClient {
 impl RequestPacing {
     /// Returns the delay of the next request.
     fn next(&mut self, watch: bool, now: Tick, timing: &WatchTiming) -> Duration {
-        let closed = self.closed.since(now);
+        let closed = self.not_before.since(now);
         let Some(began) = self.began.filter(|_| watch) else { return closed };
         // A watch that ended soon after its start is followed by a longer delay; one that lasted
         // resets it.
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn watches_that_end_at_once_come_ever_more_slowly_and_one_that_lasts_is_forgiven() {
-        let mut gate = RequestPacing { closed: Tick(0), began: None, wait: Duration::from_secs(1) };
+        let mut gate = RequestPacing { not_before: Tick(0), began: None, wait: Duration::from_secs(1) };
         assert_eq!(gate.next(true, at(0), &timing()), Duration::ZERO);
         let mut now = at(0);
         let mut waits = Vec::new();
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_list_waits_for_the_server_only() {
-        let mut gate = RequestPacing { closed: at(5), began: Some(at(4)), wait: Duration::from_secs(8) };
+        let mut gate = RequestPacing { not_before: at(5), began: Some(at(4)), wait: Duration::from_secs(8) };
         assert_eq!(gate.next(false, at(4), &timing()), Duration::from_secs(1));
         assert_eq!(gate.next(false, at(6), &timing()), Duration::ZERO);
     }

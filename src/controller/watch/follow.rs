@@ -13,7 +13,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use super::client_layer::{Backoff, guarded};
+use super::client_layer::{Backoff, wrap_client};
 use super::{SharedState, WatchTiming, WatchedKind};
 use crate::telemetry::ControllerMetrics;
 use crate::world::{self, ClusterState, NATIVE_SIDECAR_MINOR_MIN, ObjectKey, ObjectTable, OwnerObject};
@@ -50,7 +50,7 @@ type PartialList<T> = BTreeMap<ObjectKey, Arc<T>>;
 
 impl KindWatcher {
     /// Watches a typed kind in all namespaces.
-    pub(super) async fn typed<K, T>(&self, kind: WatchedKind, labels: &str, fields: &str, view: TableAccess<K, T>)
+    pub(super) async fn watch_typed<K, T>(&self, kind: WatchedKind, labels: &str, fields: &str, view: TableAccess<K, T>)
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
         T: PartialEq + Clone,
@@ -59,8 +59,12 @@ impl KindWatcher {
     }
 
     /// Watches an untyped kind in all namespaces.
-    pub(super) async fn dynamic<T>(&self, resource: ApiResource, kind: WatchedKind, view: TableAccess<DynamicObject, T>)
-    where
+    pub(super) async fn watch_dynamic<T>(
+        &self,
+        resource: ApiResource,
+        kind: WatchedKind,
+        view: TableAccess<DynamicObject, T>,
+    ) where
         T: PartialEq + Clone,
     {
         self.follow(kind, ("", ""), view, |client| Api::all_with(client, &resource)).await;
@@ -79,7 +83,7 @@ impl KindWatcher {
     }
 
     /// Watches the metadata of a kind of workload.
-    pub(super) async fn owners<K>(
+    pub(super) async fn watch_owners<K>(
         &self,
         kind: WatchedKind,
         table: fn(&mut ClusterState) -> &mut ObjectTable<OwnerObject>,
@@ -87,13 +91,13 @@ impl KindWatcher {
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         let read = |object: PartialObjectMeta<K>| world::from_owner(&object.metadata);
-        self.typed(kind, "", "", TableAccess { table, read, absent: None }).await;
+        self.watch_typed(kind, "", "", TableAccess { table, read, absent: None }).await;
     }
 
     /// Determines the API server's support for native sidecars. It is checked periodically, since
     /// clusters are upgraded. While the API server is unreachable, these requests detect its
     /// return.
-    pub(super) async fn server(&self) {
+    pub(super) async fn poll_server_version(&self) {
         let mut backoff = Backoff::new(self.timing.backoff);
         let work = async {
             loop {
@@ -102,8 +106,8 @@ impl KindWatcher {
                 let wait = match asked {
                     Ok(Ok(version)) => {
                         reach.on_answer();
-                        let native =
-                            world::minor(&version.git_version).is_some_and(|minor| minor >= NATIVE_SIDECAR_MINOR_MIN);
+                        let native = world::parse_minor_version(&version.git_version)
+                            .is_some_and(|minor| minor >= NATIVE_SIDECAR_MINOR_MIN);
                         self.shared.update(|world| world.server_native.replace(native) != Some(native));
                         VERSION_EVERY
                     }
@@ -124,7 +128,7 @@ impl KindWatcher {
                 tokio::time::sleep(wait.min(self.timing.probe)).await;
                 tokio::select! {
                     () = tokio::time::sleep(wait.saturating_sub(self.timing.probe)) => {}
-                    () = reach.doubted() => {}
+                    () = reach.wait_for_check_request() => {}
                 }
             }
         };
@@ -141,7 +145,7 @@ impl KindWatcher {
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
         T: PartialEq + Clone,
     {
-        let api = api(guarded(&self.client, kind, &self.shared, self.timing));
+        let api = api(wrap_client(&self.client, kind, &self.shared, self.timing));
         let seconds = u32::try_from(self.timing.watch.as_secs()).unwrap_or(200);
         let mut config = watcher::Config::default().timeout(seconds).page_size(PAGE);
         config.label_selector = (!labels.is_empty()).then(|| labels.to_owned());
@@ -152,10 +156,10 @@ impl KindWatcher {
             let mut events = pin!(watcher(api.clone(), config.clone()));
             let mut partial = PartialList::new();
             while let Some(event) = events.next().await {
-                self.shared.heard(kind);
+                self.shared.on_response(kind);
                 let error = match event {
                     Ok(event) => {
-                        self.take(kind, event, &mut partial, &view);
+                        self.apply_event(kind, event, &mut partial, &view);
                         continue;
                     }
                     Err(error) => error,
@@ -163,12 +167,12 @@ impl KindWatcher {
                 // An optional kind that is not installed counts as listed, and is tried again
                 // slowly, with jitter.
                 let wait = if let Some(absent) = view.absent.filter(|_| is_absent(&error)) {
-                    self.absent(kind, absent);
+                    self.on_absent(kind, absent);
                     self.timing.absent.mul_f64(1.0 + rand::random::<f64>())
                 } else {
                     self.metrics.record_watch_error(kind.as_str());
                     if !is_unanswered(&error) {
-                        say(&mut said, kind, &error);
+                        log_once(&mut said, kind, &error);
                     }
                     backoff.after_error(self.shared.clock.now(), rand::random())
                 };
@@ -191,7 +195,7 @@ impl KindWatcher {
     async fn pause(&self, wait: Duration) -> bool {
         let returned = tokio::select! {
             () = tokio::time::sleep(wait) => false,
-            () = self.shared.reach().returned() => true,
+            () = self.shared.reach().wait_for_return() => true,
         };
         if returned {
             tokio::time::sleep(self.timing.probe.mul_f64(rand::random())).await;
@@ -208,7 +212,7 @@ impl KindWatcher {
         }
     }
 
-    fn take<K, T: PartialEq + Clone>(
+    fn apply_event<K, T: PartialEq + Clone>(
         &self,
         kind: WatchedKind,
         event: Event<K>,
@@ -233,7 +237,7 @@ impl KindWatcher {
                     }
                     changed
                 });
-                self.shared.listed(kind);
+                self.shared.on_listed(kind);
             }
             Event::Apply(object) => {
                 let (key, value) = (view.read)(object);
@@ -256,12 +260,12 @@ impl KindWatcher {
         }
     }
 
-    fn absent(&self, kind: WatchedKind, absent: fn(&mut ClusterState)) {
+    fn on_absent(&self, kind: WatchedKind, absent: fn(&mut ClusterState)) {
         self.shared.update(|world| {
             absent(world);
             true
         });
-        self.shared.listed(kind);
+        self.shared.on_listed(kind);
     }
 }
 
@@ -288,7 +292,7 @@ fn is_unanswered(error: &watcher::Error) -> bool {
 }
 
 /// Logs an error unless it repeats the last one.
-fn say(said: &mut String, kind: WatchedKind, error: &watcher::Error) {
+fn log_once(said: &mut String, kind: WatchedKind, error: &watcher::Error) {
     let text = error.to_string();
     if *said == text {
         return;

@@ -40,12 +40,12 @@ impl ApiReach {
     }
 
     /// Requests a check after an unanswered request.
-    pub fn doubt(&self) {
+    pub fn request_check(&self) {
         self.doubts.notify_one();
     }
 
     /// Waits for a request for a check.
-    pub async fn doubted(&self) {
+    pub async fn wait_for_check_request(&self) {
         self.doubts.notified().await;
     }
 
@@ -56,7 +56,7 @@ impl ApiReach {
     }
 
     /// Waits until the API server is reachable again after an outage.
-    pub async fn returned(&self) {
+    pub async fn wait_for_return(&self) {
         let mut reached = self.reached.subscribe();
         // The sender is part of `self`, so the channel stays open.
         reached.wait_for(|reached| !*reached).await.ok();
@@ -79,15 +79,15 @@ mod tests {
     #[tokio::test]
     async fn a_return_is_seen_by_all_that_wait_and_only_after_a_loss() {
         let reach = ApiReach::new();
-        let mut waiting = std::pin::pin!(reach.returned());
+        let mut waiting = std::pin::pin!(reach.wait_for_return());
         reach.on_answer();
-        reach.doubt();
+        reach.request_check();
         assert_eq!(waiting.as_mut().now_or_never(), None, "nothing was lost");
         reach.on_failure(&"refused");
         reach.on_failure(&"refused");
         assert_eq!(waiting.as_mut().now_or_never(), None);
         reach.on_answer();
         assert_eq!(waiting.as_mut().now_or_never(), Some(()));
-        reach.doubted().await;
+        reach.wait_for_check_request().await;
     }
 }

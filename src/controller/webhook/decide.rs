@@ -14,7 +14,7 @@ use crate::injector::{
 };
 use crate::matching::{PodSubject, PolicyChoice, choose, selected_by};
 use crate::telemetry::names::AdmissionResult;
-use crate::world::{ClusterState, ObjectKey, OwnerRef, Policy, within};
+use crate::world::{ClusterState, ObjectKey, OwnerRef, Policy, in_namespace};
 
 /// Maximum number of characters of a reason in the API server's audit log.
 const AUDIT_CHARS_MAX: usize = 200;
@@ -46,7 +46,7 @@ pub struct ReviewResponse {
     pub skipped: Option<&'static str>,
     /// Event on the workload; `None` in a dry run. A pod without an owner has no name yet, so no
     /// Event can refer to it.
-    pub news: Option<EventNotice>,
+    pub event: Option<EventNotice>,
 }
 
 /// The decision about a review, before it is encoded.
@@ -83,13 +83,13 @@ pub fn answer(question: &AdmissionRequest, known: ReviewContext<'_>) -> Result<R
         )
     });
     let body = review::encode(&question.uid, verdict.patch, &verdict.said, audit)?;
-    Ok(ReviewResponse { body, admission: verdict.admission, skipped: verdict.skipped, news })
+    Ok(ReviewResponse { body, admission: verdict.admission, skipped: verdict.skipped, event: news })
 }
 
 /// Returns the reason for which a pod has no sidecar: it would have been injected, or could not be.
 /// Returns `None` if it does not request injection, or if the decision is unknown.
 #[must_use]
-pub fn would(question: &AdmissionRequest, known: ReviewContext<'_>) -> Option<InjectionGap> {
+pub fn explain_gap(question: &AdmissionRequest, known: ReviewContext<'_>) -> Option<InjectionGap> {
     let workload = workload(question, known.world);
     let verdict = decide(question, known, workload.as_ref());
     match verdict.admission {
@@ -117,11 +117,11 @@ fn decide(question: &AdmissionRequest, known: ReviewContext<'_>, workload: Optio
             ..as_it_came(AdmissionResult::Skipped, "the controller's own namespace")
         };
     }
-    if !known.world.synced {
+    if !known.world.is_synced {
         let why = "the controller has just started and has not read the cluster state yet; a pod without its sidecar is reported afterwards";
         return ReviewDecision { said: vec![why.to_owned()], ..as_it_came(AdmissionResult::Unsynced, why) };
     }
-    let (context, mut said) = context(question, known, workload);
+    let (context, mut said) = build_context(question, known, workload);
     match inject(&question.pod, &context) {
         InjectionOutcome::Injected(injected) => {
             said.extend(injected.report.warnings);
@@ -153,7 +153,7 @@ fn decide(question: &AdmissionRequest, known: ReviewContext<'_>, workload: Optio
 }
 
 /// Builds the injector's context, and warnings about the policy for the user.
-fn context(
+fn build_context(
     question: &AdmissionRequest,
     known: ReviewContext<'_>,
     workload: Option<&OwnerRef>,
@@ -166,7 +166,8 @@ fn context(
     let mut said = Vec::new();
     let choice = choose(world, subject);
     let policy = choice.policy();
-    let named: Vec<NamedPolicy> = policy.map(|policy| named(policy, world, choice, &mut said)).into_iter().collect();
+    let named: Vec<NamedPolicy> =
+        policy.map(|policy| to_named_policy(policy, world, choice, &mut said)).into_iter().collect();
     let profile = named
         .first()
         .and_then(|policy| policy.spec.profile_ref.as_ref()?.name.as_deref())
@@ -175,8 +176,8 @@ fn context(
         let spec = profile.spec.as_ref().ok()?.clone();
         Some(NamedProfile { name: profile.meta.key.name.clone(), spec })
     });
-    let tables = [Some(&world.services), Some(&world.networks), world.pools.as_ref()];
-    let referrers = tables.into_iter().flatten().flat_map(|table| within(table, namespace));
+    let tables = [Some(&world.services), Some(&world.network_policies), world.pools.as_ref()];
+    let referrers = tables.into_iter().flatten().flat_map(|table| in_namespace(table, namespace));
     // Only objects that apply to this pod are copied: a namespace may contain a thousand.
     let referrers = referrers.filter(|(_, object)| selected_by(object, &labels)).map(|(_, object)| (**object).clone());
     let context = InjectionContext {
@@ -190,7 +191,7 @@ fn context(
         policies: named.into(),
         profiles: profiles.into_iter().collect(),
         referrers: referrers.collect(),
-        native: known.native.unwrap_or_else(|| world.native()),
+        supports_native_sidecars: known.native.unwrap_or_else(|| world.supports_native_sidecars()),
         token: Some(known.token.to_owned()),
         ..known.base.clone()
     };
@@ -199,7 +200,12 @@ fn context(
 
 /// Converts the policy for the injector. The policy of a pod is selected here, for the whole
 /// cluster, so it is passed on without its target unless the pod names it.
-fn named(policy: &Policy, world: &ClusterState, choice: PolicyChoice<'_>, said: &mut Vec<String>) -> NamedPolicy {
+fn to_named_policy(
+    policy: &Policy,
+    world: &ClusterState,
+    choice: PolicyChoice<'_>,
+    said: &mut Vec<String>,
+) -> NamedPolicy {
     let name = policy.meta.key.name.clone();
     let mut spec = match (&policy.spec, &policy.invalid) {
         (Ok(spec), None) => spec.clone(),
@@ -266,7 +272,7 @@ mod tests {
     use crate::world::fixtures::*;
 
     fn world() -> ClusterState {
-        let mut world = ClusterState { synced: true, server_native: Some(true), ..ClusterState::default() };
+        let mut world = ClusterState { is_synced: true, server_native: Some(true), ..ClusterState::default() };
         namespace(&mut world, "a", &[]);
         insert(&mut world.replica_sets, ObjectKey::new("a", "emb-1"), owner_of("u", Some(deployment("emb"))));
         world
@@ -368,7 +374,7 @@ mod tests {
 
     #[test]
     fn no_pod_is_injected_before_the_cluster_is_known() {
-        let world = ClusterState { synced: false, ..world() };
+        let world = ClusterState { is_synced: false, ..world() };
         let (answer, response) = told(&world, &asked(pod(&json!({"groupage.dev/inject": "enabled"}))));
         assert_eq!(answer.admission, AdmissionResult::Unsynced);
         assert!(response.get("patch").is_none_or(Value::is_null) && !response["warnings"].is_null());
@@ -380,19 +386,19 @@ mod tests {
         question.pod["spec"]["hostNetwork"] = json!(true);
         let (answer, response) = told(&world(), &question);
         assert_eq!((answer.admission, answer.skipped), (AdmissionResult::Skipped, Some("HostNetwork")));
-        let news = answer.news.unwrap();
+        let news = answer.event.unwrap();
         assert_eq!((news.about.kind.as_str(), news.about.name.as_str()), ("Deployment", "emb"));
         assert!(news.note.starts_with("HostNetwork: "), "{}", news.note);
         assert!(response["warnings"][0].as_str().unwrap().contains("HostNetwork"));
         assert_eq!(response["auditAnnotations"]["outcome"], "skipped");
         question.dry_run = true;
-        assert_eq!(told(&world(), &question).0.news, None);
+        assert_eq!(told(&world(), &question).0.event, None);
     }
 
     #[test]
     fn a_pod_that_is_not_enabled_gets_no_warning() {
         let (answer, response) = told(&world(), &asked(pod(&json!({}))));
-        assert_eq!((answer.skipped, answer.news), (Some("NotEnabled"), None));
+        assert_eq!((answer.skipped, answer.event), (Some("NotEnabled"), None));
         assert!(response["warnings"].is_null());
     }
 
@@ -403,7 +409,7 @@ mod tests {
         assert_eq!(answer.admission, AdmissionResult::Refused);
         assert!(response["warnings"][0].as_str().unwrap().contains("GRP2101"));
         assert_eq!(patched(&question, &response), question.pod);
-        assert!(answer.news.is_some());
+        assert!(answer.event.is_some());
     }
 
     #[test]
@@ -457,7 +463,7 @@ mod tests {
         let base = InjectionContext::default();
         let known = ReviewContext { world: &world, base: &base, own_namespace: "", token: "t", native: None };
         let made = workload(&question, &world);
-        let (context, _) = context(&question, known, made.as_ref());
+        let (context, _) = build_context(&question, known, made.as_ref());
         assert_eq!(context.referrers[..], [service("x")]);
         assert_eq!((context.workload.group.as_str(), context.workload.kind.as_str()), ("apps", "Deployment"));
         let (_, response) = told(&world, &question);

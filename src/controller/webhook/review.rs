@@ -130,7 +130,7 @@ pub(super) fn encode(
     response.result = Status::success();
     uid.clone_into(&mut response.uid);
     response.audit_annotations = audit.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    let said = warnings(said);
+    let said = to_warnings(said);
     response.warnings = (!said.is_empty()).then_some(said);
     if let Some(patch) = patch {
         response = response.with_patch(patch)?;
@@ -141,11 +141,11 @@ pub(super) fn encode(
 /// Converts sentences to warnings that pass the API server uncut: without control characters, split
 /// at words, and within this webhook's part of the total size.
 #[must_use]
-pub fn warnings(said: &[String]) -> Vec<String> {
+pub fn to_warnings(said: &[String]) -> Vec<String> {
     let mut warnings: Vec<String> = Vec::new();
     let mut left = WARNINGS_BYTES_MAX;
     for (at, sentence) in said.iter().enumerate() {
-        for piece in pieces(sentence) {
+        for piece in split_sentence(sentence) {
             if piece.len() > left {
                 let more =
                     format!("groupage: {} more warnings are in the pod's annotation and events", said.len() - at);
@@ -165,7 +165,7 @@ pub fn warnings(said: &[String]) -> Vec<String> {
 
 /// Splits a sentence into pieces of at most [`WARNING_CHARS_MAX`] characters. Each piece but the
 /// first starts with dots.
-fn pieces(sentence: &str) -> Vec<String> {
+fn split_sentence(sentence: &str) -> Vec<String> {
     let clean: String = sentence.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
     let mut pieces = vec!["groupage:".to_owned()];
     for word in clean.split_whitespace() {
@@ -268,11 +268,11 @@ mod tests {
     #[test]
     fn a_long_sentence_is_cut_at_words_and_loses_none_up_to_three_pieces() {
         let sentence = "word ".repeat(40);
-        let pieces = warnings(std::slice::from_ref(&sentence));
+        let pieces = to_warnings(std::slice::from_ref(&sentence));
         assert_eq!(pieces.len(), 2);
         let words = pieces.iter().flat_map(|piece| piece.split(' ')).filter(|word| *word == "word").count();
         assert_eq!(words, 40);
-        assert!(warnings(&[sentence.repeat(9)]).last().unwrap().ends_with(" ..."));
+        assert!(to_warnings(&[sentence.repeat(9)]).last().unwrap().ends_with(" ..."));
     }
 
     proptest! {
@@ -280,7 +280,7 @@ mod tests {
 
         #[test]
         fn warnings_fit_whatever_their_text(said in prop::collection::vec("\\PC{0,400}|[a-z\\n\\r\\t]{0,400}", 0..60)) {
-            let told = warnings(&said);
+            let told = to_warnings(&said);
             prop_assert!(told.iter().all(|warning| warning.chars().count() <= WARNING_CHARS_MAX), "{told:?}");
             prop_assert!(told.iter().all(|warning| !warning.chars().any(char::is_control)));
             prop_assert!(told.iter().map(String::len).sum::<usize>() <= WARNINGS_BYTES_MAX + WARNING_CHARS_MAX);

@@ -38,7 +38,7 @@ const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits { total: 256, per_p
 /// Limits on the bytes of reviews held at once: 32 of the largest in total, and 4 per peer.
 const BODY_LIMITS: BodyBounds = BodyBounds { total: 32 * REVIEW_BYTES_MAX, per_peer: 4 * REVIEW_BYTES_MAX };
 /// Maximum number of concurrent reviews: each takes a few milliseconds of a core.
-const QUESTIONS_MAX: usize = 32;
+const REVIEWS_MAX: usize = 32;
 /// Timeout from the connection to the end of the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Timeout for reading a review. The API server waits for the response for at most 30 s, and for
@@ -84,7 +84,7 @@ pub struct WebhookHandle {
 #[must_use]
 pub fn serve(listener: TcpListener, tls: rustls::ServerConfig, config: WebhookConfig) -> WebhookHandle {
     let (stop, stopped) = watch::channel(false);
-    let webhook = Webhook { config, room: Semaphore::new(QUESTIONS_MAX), held: BodyBudget::new(BODY_LIMITS) };
+    let webhook = Webhook { config, room: Semaphore::new(REVIEWS_MAX), held: BodyBudget::new(BODY_LIMITS) };
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let task = tokio::spawn(accept(listener, acceptor, Arc::new(webhook), stopped));
     WebhookHandle { stop, task }
@@ -148,7 +148,7 @@ async fn accept(
             let handshake = tokio::time::timeout(HANDSHAKE, handshake(acceptor, stream));
             let stream = tokio::select! {
                 stream = handshake => stream,
-                () = place.ended(IDLE) => return,
+                () = place.wait_for_end(IDLE) => return,
             };
             if let Ok(Ok(stream)) = stream {
                 connection(webhook, stream, (place, peer), watcher).await;
@@ -172,13 +172,13 @@ async fn connection(
         let (webhook, place) = (webhook.clone(), answering.clone());
         async move { Ok::<_, Infallible>(webhook.respond(request, (&place, peer)).await) }
     });
-    let builder = builder();
+    let builder = connection_builder();
     let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
     tokio::select! {
         // Errors are caused by the peer, such as an invalid head or a reset.
         _ = watcher.watch(connection) => {}
         // The connection is idle.
-        () = place.ended(IDLE) => {}
+        () = place.wait_for_end(IDLE) => {}
     }
 }
 
@@ -187,7 +187,7 @@ async fn handshake(acceptor: TlsAcceptor, stream: TcpStream) -> io::Result<TlsSt
     acceptor.accept(stream).await
 }
 
-fn builder() -> Builder<TokioExecutor> {
+fn connection_builder() -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE).max_headers(100).max_buf_size(64 << 10);
     builder
@@ -211,37 +211,40 @@ impl Webhook {
         (place, peer): (&ConnectionPermit, IpAddr),
     ) -> Response<Full<Bytes>> {
         if request.uri().path() != PATH {
-            return text(StatusCode::NOT_FOUND, "not found: only the webhook is served here\n");
+            return text_response(StatusCode::NOT_FOUND, "not found: only the webhook is served here\n");
         }
         if request.method() != Method::POST {
-            return text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use POST\n");
+            return text_response(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use POST\n");
         }
         let json = request
             .headers()
             .get(header::CONTENT_TYPE)
             .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
         if !json {
-            return text(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported content type: use application/json\n");
+            return text_response(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "unsupported content type: use application/json\n",
+            );
         }
         let read = self.held.read(request.into_body(), peer, REVIEW_BYTES_MAX);
         let (body, _held) = match tokio::time::timeout(READ_TIMEOUT, read).await {
             Ok(Ok(read)) => read,
             Ok(Err(BodyRefusal::Full)) => {
-                return text(StatusCode::SERVICE_UNAVAILABLE, "too many concurrent reviews\n");
+                return text_response(StatusCode::SERVICE_UNAVAILABLE, "too many concurrent reviews\n");
             }
             Ok(Err(refusal)) => {
                 self.count(AdmissionResult::Malformed, Duration::ZERO);
                 let large = refusal == BodyRefusal::TooLarge;
                 let status = if large { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
-                return text(status, "the review is larger than 3 MiB or incomplete\n");
+                return text_response(status, "the review is larger than 3 MiB or incomplete\n");
             }
-            Err(_) => return text(StatusCode::REQUEST_TIMEOUT, "the review was not received in time\n"),
+            Err(_) => return text_response(StatusCode::REQUEST_TIMEOUT, "the review was not received in time\n"),
         };
         // A slowly arriving review holds its bytes but no permit, and its connection can be
         // evicted.
-        let _busy = place.busy();
+        let _busy = place.mark_busy();
         let Ok(Ok(_room)) = tokio::time::timeout(PERMIT_TIMEOUT, self.room.acquire()).await else {
-            return text(StatusCode::SERVICE_UNAVAILABLE, "too many concurrent reviews\n");
+            return text_response(StatusCode::SERVICE_UNAVAILABLE, "too many concurrent reviews\n");
         };
         self.answer(&body)
     }
@@ -255,11 +258,11 @@ impl Webhook {
             Err(error) => {
                 tracing::warn!(%error, "cannot decode an admission review");
                 self.count(AdmissionResult::Malformed, took());
-                return text(StatusCode::BAD_REQUEST, &format!("{error}\n"));
+                return text_response(StatusCode::BAD_REQUEST, &format!("{error}\n"));
             }
         };
         let (world, base) = (self.config.shared.world(), (self.config.base)());
-        let token = token();
+        let token = draw_token();
         let known = ReviewContext {
             world: &world,
             base: &base,
@@ -268,13 +271,13 @@ impl Webhook {
             native: self.config.native,
         };
         match answer(&question, known) {
-            Ok(ReviewResponse { body, admission, skipped, news }) => {
+            Ok(ReviewResponse { body, admission, skipped, event: news }) => {
                 self.count(admission, took());
                 if let Some(reason) = skipped {
-                    self.config.metrics.skipped(reason);
+                    self.config.metrics.record_skip(reason);
                 }
                 if news.is_some_and(|news| self.config.news.try_send(news).is_err()) {
-                    self.config.metrics.event(EventResult::Dropped);
+                    self.config.metrics.record_event(EventResult::Dropped);
                 }
                 let mut response = Response::new(Full::new(Bytes::from(body)));
                 response
@@ -284,22 +287,22 @@ impl Webhook {
             }
             Err(error) => {
                 tracing::error!(%error, "cannot encode an admission response");
-                text(StatusCode::INTERNAL_SERVER_ERROR, "internal error: see the log of the controller\n")
+                text_response(StatusCode::INTERNAL_SERVER_ERROR, "internal error: see the log of the controller\n")
             }
         }
     }
 
     fn count(&self, admission: AdmissionResult, took: Duration) {
-        self.config.metrics.admission(admission, took);
+        self.config.metrics.record_admission(admission, took);
     }
 }
 
 /// Returns 128 random bits, in the format of the drain hook's path.
-fn token() -> String {
+fn draw_token() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-fn text(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
+fn text_response(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::copy_from_slice(text.as_bytes())));
     *response.status_mut() = status;
     response

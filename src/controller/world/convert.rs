@@ -50,12 +50,12 @@ fn owner(meta: &ObjectMeta) -> Option<OwnerRef> {
     })
 }
 
-fn ours(all: Option<&BTreeMap<String, String>>) -> BTreeMap<String, String> {
+fn own_annotations(all: Option<&BTreeMap<String, String>>) -> BTreeMap<String, String> {
     let ours = all.into_iter().flatten().filter(|(key, _)| key.starts_with(ANNOTATION_PREFIX));
     ours.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-fn part<T: DeserializeOwned + Default>(object: &DynamicObject, name: &str) -> Result<T, String> {
+fn parse_field<T: DeserializeOwned + Default>(object: &DynamicObject, name: &str) -> Result<T, String> {
     let part = object.data.get(name).filter(|part| !part.is_null());
     part.map_or_else(|| Ok(T::default()), |part| T::deserialize(part).map_err(|error| error.to_string()))
 }
@@ -65,18 +65,21 @@ fn part<T: DeserializeOwned + Default>(object: &DynamicObject, name: &str) -> Re
 #[must_use]
 pub fn from_policy(object: &DynamicObject) -> (ObjectKey, Policy) {
     let meta = meta(&object.metadata);
-    let status = part(object, "status").unwrap_or_default();
-    let spec = part(object, "spec");
+    let status = parse_field(object, "status").unwrap_or_default();
+    let spec = parse_field(object, "spec");
     let invalid = match &spec {
-        Ok(spec) => invalid(spec, &meta.key),
+        Ok(spec) => validation_error(spec, &meta.key),
         Err(error) => Some(error.clone()),
     };
-    (meta.key.clone(), Policy { meta, annotations: ours(object.metadata.annotations.as_ref()), spec, invalid, status })
+    (
+        meta.key.clone(),
+        Policy { meta, annotations: own_annotations(object.metadata.annotations.as_ref()), spec, invalid, status },
+    )
 }
 
 /// Returns the loader's errors about a spec. Unknown keys were dropped by then: an older controller
 /// must be able to read newer objects.
-fn invalid(spec: &BatchPolicySpec, key: &ObjectKey) -> Option<String> {
+fn validation_error(spec: &BatchPolicySpec, key: &ObjectKey) -> Option<String> {
     let text = serde_json::to_string(spec).ok()?;
     let errors = crate::config::load(&text, &key.name).err()?;
     let mut findings = errors.findings.iter().map(|finding| {
@@ -95,8 +98,8 @@ pub fn from_profile(object: &DynamicObject) -> (ObjectKey, Profile) {
     let owner = owner(&object.metadata).filter(|owner| owner.kind == "BatchPolicy").map(|owner| owner.uid);
     let ending = object.metadata.deletion_timestamp.is_some();
     let meta = meta(&object.metadata);
-    let status = part(object, "status").unwrap_or_default();
-    (meta.key.clone(), Profile { meta, spec: part(object, "spec"), status, owner, ending })
+    let status = parse_field(object, "status").unwrap_or_default();
+    (meta.key.clone(), Profile { meta, spec: parse_field(object, "spec"), status, owner, is_deleting: ending })
 }
 
 /// Converts the metadata of a namespace.
@@ -123,7 +126,7 @@ pub fn from_pod_metadata(metadata: &ObjectMeta) -> (ObjectKey, Pod) {
     let pod = Pod {
         meta: meta(metadata),
         labels: metadata.labels.clone().unwrap_or_default(),
-        annotations: ours(metadata.annotations.as_ref()),
+        annotations: own_annotations(metadata.annotations.as_ref()),
         owner: owner(metadata),
         node: None,
         ready: false,
@@ -149,12 +152,12 @@ pub fn from_node(object: &CoreNode) -> (ObjectKey, Node) {
     let version = object.status.as_ref().and_then(|status| status.node_info.as_ref()).map(|info| &info.kubelet_version);
     let labels = object.metadata.labels.as_ref();
     let machine = labels.and_then(|labels| MACHINE_TYPE_LABELS.iter().find_map(|label| labels.get(*label).cloned()));
-    (key(&object.metadata), Node { kubelet: version.and_then(|version| minor(version)), machine })
+    (key(&object.metadata), Node { kubelet: version.and_then(|version| parse_minor_version(version)), machine })
 }
 
 /// Parses the minor version of a string such as `v1.33.4+k3s1`.
 #[must_use]
-pub fn minor(version: &str) -> Option<u32> {
+pub fn parse_minor_version(version: &str) -> Option<u32> {
     let digits = version.strip_prefix("v1.")?.split(|letter: char| !letter.is_ascii_digit()).next()?;
     digits.parse().ok()
 }
@@ -232,10 +235,10 @@ mod tests {
 
     #[test]
     fn kubelet_versions_are_parsed_with_the_suffix_of_any_vendor() {
-        assert_eq!(minor("v1.33.4+k3s1"), Some(33));
-        assert_eq!(minor("v1.29.0-gke.1381000"), Some(29));
-        assert_eq!(minor("1.33"), None);
-        assert_eq!(minor("v2.1.0"), None);
+        assert_eq!(parse_minor_version("v1.33.4+k3s1"), Some(33));
+        assert_eq!(parse_minor_version("v1.29.0-gke.1381000"), Some(29));
+        assert_eq!(parse_minor_version("1.33"), None);
+        assert_eq!(parse_minor_version("v2.1.0"), None);
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub(crate) fn profile(world: &mut ClusterState, namespace: &str, name: &str, spe
     let meta = meta(namespace, name);
     let spec = serde_json::from_value(spec).map_err(|error| error.to_string());
     let status = BatchProfileStatus::default();
-    insert(&mut world.profiles, meta.key.clone(), Profile { meta, spec, status, owner: None, ending: false });
+    insert(&mut world.profiles, meta.key.clone(), Profile { meta, spec, status, owner: None, is_deleting: false });
 }
 
 /// Creates a ready pod.
@@ -62,7 +62,7 @@ pub(crate) fn injected(world: &mut ClusterState, pod: Pod) {
 }
 
 pub(crate) fn bare(world: &mut ClusterState, pod: Pod) {
-    insert(&mut world.bare, pod.meta.key.clone(), pod);
+    insert(&mut world.uninjected_pods, pod.meta.key.clone(), pod);
 }
 
 pub(crate) fn namespace(world: &mut ClusterState, name: &str, pairs: &[(&str, &str)]) {

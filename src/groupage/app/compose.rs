@@ -146,12 +146,12 @@ fn build_ports(policy: &Policy, bound: Vec<BoundPort>, clock: Clock, seed: u64) 
     let metrics = bound.first().map(|port| port.metrics.clone()).ok_or("no port is configured")?;
     let resources = ProcessResources::load(policy, clock, metrics)?;
     let mut scopes = ScopeRegistry::default();
-    let ids = scopes.take(policy)?;
+    let ids = scopes.register(policy)?;
     publish_limits(&resources.metrics, None, policy);
     let access_log = open_access_log(policy)?;
     let inputs =
         PortInputs { policy, scopes: &scopes, ids: &ids, resources: &resources, access_log: access_log.as_ref(), seed };
-    let ready = bound.into_iter().map(|port| port.make(inputs)).collect::<Result<Vec<_>, _>>()?;
+    let ready = bound.into_iter().map(|port| port.build(inputs)).collect::<Result<Vec<_>, _>>()?;
     Ok(BuiltPorts { resources, scopes, access_log, ready })
 }
 
@@ -159,7 +159,7 @@ fn build_ports(policy: &Policy, bound: Vec<BoundPort>, clock: Clock, seed: u64) 
 fn start_drainer(times: DrainTimes, ports: &[ReadyPort], resources: &ProcessResources) -> DrainHandle {
     let parts = DrainedParts {
         clock: resources.clock,
-        ports: ports.iter().map(|port| (port.reach.clone(), port.host())).collect(),
+        ports: ports.iter().map(|port| (port.reach.clone(), port.listener_control())).collect(),
         connections: resources.connections.clone(),
         metrics: resources.metrics.clone(),
     };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::process::{EXIT_INTERNAL, LOG_FLUSH, ProcessError, StopSignals, build_runtime};
 use crate::clock::Clock;
 use crate::config::{self, MachineLimits};
-use crate::controller::{ControllerConfig, RunningController, prepared, start};
+use crate::controller::{ControllerConfig, RunningController, prepare_client_config, start};
 use crate::error::BoxError;
 use crate::telemetry::log::{self, LineFormat};
 
@@ -73,7 +73,7 @@ impl ControllerProcess {
             }
             None => kube::Config::infer().await?,
         };
-        let client = kube::Client::try_from(prepared(cluster))?;
+        let client = kube::Client::try_from(prepare_client_config(cluster))?;
         start(client, self.config, Clock::start())
     }
 }
@@ -89,14 +89,14 @@ fn log_filter(level: &str) -> String {
 async fn serve_until_stopped(mut running: RunningController, mut stop: StopSignals) -> u8 {
     tokio::select! {
         () = stop.recv() => {}
-        what = running.failed() => {
+        what = running.wait_for_failure() => {
             tracing::error!(what, "ending");
             return EXIT_INTERNAL;
         }
     }
     tracing::info!("stopping: another replica may lead, and requests are still answered for a while");
     tokio::select! {
-        () = running.end() => {}
+        () = running.shut_down() => {}
         () = stop.recv() => tracing::warn!("second stop signal: exiting immediately"),
     }
     0

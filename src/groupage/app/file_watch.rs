@@ -54,7 +54,7 @@ impl FileWatch {
     /// Watches the current path of the file, which a change may have moved.
     pub(super) fn follow(&mut self) -> io::Result<()> {
         let before = std::mem::take(&mut self.watched);
-        let way = way(&self.path);
+        let way = path_components(&self.path);
         let added = way.iter().try_for_each(|(folder, name)| self.add(folder, Some(name)));
         // The file may be absent at this moment; its folder reports when it is created.
         self.add(&self.path.clone(), None).ok();
@@ -133,14 +133,14 @@ fn read(events: &OwnedFd, path: &Path, watched: &BTreeMap<i32, BTreeSet<OsString
 }
 
 fn is_link(path: &Path, name: &OsStr) -> bool {
-    way(path).iter().any(|(folder, own)| {
+    path_components(path).iter().any(|(folder, own)| {
         own == name && std::fs::symlink_metadata(folder.join(own)).is_ok_and(|made| made.is_symlink())
     })
 }
 
 /// Returns the folders and names on a path, from the path itself to the target of its symbolic
 /// links.
-fn way(path: &Path) -> Vec<(PathBuf, OsString)> {
+fn path_components(path: &Path) -> Vec<(PathBuf, OsString)> {
     let mut out = Vec::new();
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {

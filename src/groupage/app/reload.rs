@@ -162,13 +162,13 @@ impl Reloader {
 
     fn refuse(&self, refusal: &SettingsRefusal) {
         log_refusal(refusal);
-        self.control.refused(refusal);
+        self.control.record_refusal(refusal);
     }
 
     /// Stores the settings in force, for a start that finds the file invalid.
     async fn keep_settings(&self, text: Option<String>) {
         let (Some(folder), Some(text)) = (self.folder.clone(), text) else { return };
-        let kept = tokio::task::spawn_blocking(move || folder.keep_settings(text)).await;
+        let kept = tokio::task::spawn_blocking(move || folder.store_settings(text)).await;
         if let Ok(Err(error)) = kept {
             tracing::warn!(%error, "the settings cannot be saved");
         }

@@ -40,7 +40,7 @@ pub(super) fn log_refusal(refusal: &SettingsRefusal) {
 /// Logs why settings cannot be loaded.
 pub(super) fn log_load_error(error: &LoadError) {
     match error {
-        LoadError::Wrong(errors) => log_findings(errors),
+        LoadError::Invalid(errors) => log_findings(errors),
         LoadError::Unreadable { .. } => tracing::error!(%error, "settings refused"),
     }
 }

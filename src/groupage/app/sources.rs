@@ -71,7 +71,7 @@ impl SettingsSources {
         if self.path.is_some() {
             return match self.read() {
                 // A missing file is a wrong path, which the last good settings would only hide.
-                Err(error @ LoadError::Wrong(_)) => match self.kept().and_then(|text| self.judge(Some(text)).ok()) {
+                Err(error @ LoadError::Invalid(_)) => match self.kept().and_then(|text| self.judge(Some(text)).ok()) {
                     Some(read) => Ok(InitialSettings { read, wrong: vec![error], from: SettingsOrigin::StandIn }),
                     None => Err(error),
                 },
@@ -85,11 +85,11 @@ impl SettingsSources {
         // A sidecar: the last good settings first, then the snapshot from its admission.
         let mut wrong = Vec::new();
         let found = [
-            (self.kept(), SettingsOrigin::Kept, Origin::Kept),
+            (self.kept(), SettingsOrigin::Kept, Origin::State),
             (self.pod.policy.clone(), SettingsOrigin::Snapshot, Origin::Snapshot),
         ];
         for (text, from, origin) in found {
-            match text.map(|text| self.of_a_pod(&text, origin)) {
+            match text.map(|text| self.build_pod_settings(&text, origin)) {
                 Some(Ok(read)) => return Ok(InitialSettings { read, wrong, from }),
                 Some(Err(error)) => wrong.push(error),
                 None => {}
@@ -109,13 +109,13 @@ impl SettingsSources {
     }
 
     /// Builds the policy from settings of a pod, which come from no file.
-    fn of_a_pod(&self, text: &str, origin: Origin) -> Result<LoadedSettings, LoadError> {
+    fn build_pod_settings(&self, text: &str, origin: Origin) -> Result<LoadedSettings, LoadError> {
         let name = match origin {
             Origin::Snapshot => "GROUPAGE_POLICY",
-            Origin::File | Origin::Kept => "the last good settings",
+            Origin::File | Origin::State => "the last good settings",
             Origin::Controller => "the controller's settings",
         };
-        self.build(Some(config::load(text, name)?.of_a_pod(origin)), None)
+        self.build(Some(config::load(text, name)?.into_pod_settings(origin)), None)
     }
 
     fn build(&self, loaded: Option<LoadedPolicy>, text: Option<String>) -> Result<LoadedSettings, LoadError> {
@@ -127,7 +127,7 @@ impl SettingsSources {
     /// Reads the last good settings. At the start only a flag or the environment can name their
     /// folder.
     fn kept(&self) -> Option<String> {
-        state_dir::settings(Path::new(&self.overrides.state.as_ref()?.value))
+        state_dir::read_settings(Path::new(&self.overrides.state.as_ref()?.value))
     }
 }
 

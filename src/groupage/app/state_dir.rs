@@ -99,21 +99,21 @@ impl StateDir {
 
     /// Stores the settings in force. If another process holds the folder, they are written once
     /// that process has ended. May block.
-    pub(super) fn keep_settings(&self, text: String) -> io::Result<()> {
+    pub(super) fn store_settings(&self, text: String) -> io::Result<()> {
         let mut held = self.held();
         held.settings = Some(text);
-        self.settle(&mut held).map(drop)
+        self.take_over(&mut held).map(drop)
     }
 
     /// Stores a small file of the control stream, if this process holds the folder. May block.
-    pub(super) fn keep(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+    pub(super) fn store_file(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() > STREAM_BYTES_MAX {
             return Err(io::Error::other(format!(
                 "{name} would have {} bytes; the limit is {STREAM_BYTES_MAX}",
                 bytes.len()
             )));
         }
-        if !self.may_write() || kept(&self.path, name).is_some_and(|before| before == bytes) {
+        if !self.may_write() || read_file(&self.path, name).is_some_and(|before| before == bytes) {
             return Ok(());
         }
         replace(&self.path, name, bytes)
@@ -121,7 +121,7 @@ impl StateDir {
 
     /// Returns `true` if this process may write to the folder.
     fn may_write(&self) -> bool {
-        self.settle(&mut self.held()).unwrap_or_else(|error| {
+        self.take_over(&mut self.held()).unwrap_or_else(|error| {
             tracing::warn!(%error, "the settings cannot be saved");
             true
         })
@@ -129,7 +129,7 @@ impl StateDir {
 
     /// Takes the folder if its previous holder has ended, and writes the pending settings. Returns
     /// `true` if this process holds it.
-    fn settle(&self, held: &mut Ownership) -> io::Result<bool> {
+    fn take_over(&self, held: &mut Ownership) -> io::Result<bool> {
         if !held.hold.may_write() {
             let now = Hold::take(&self.path);
             if !matches!(now, Hold::Ours(_)) {
@@ -165,17 +165,17 @@ impl StateDir {
 }
 
 /// Reads a file of the control stream.
-pub(super) fn kept(folder: &Path, name: &str) -> Option<Vec<u8>> {
+pub(super) fn read_file(folder: &Path, name: &str) -> Option<Vec<u8>> {
     read(&folder.join(name)).ok()
 }
 
 /// Reads the last good settings.
-pub(super) fn settings(folder: &Path) -> Option<String> {
+pub(super) fn read_settings(folder: &Path) -> Option<String> {
     String::from_utf8(read(&folder.join(SETTINGS)).ok()?).ok()
 }
 
 fn write_settings(folder: &Path, text: &str) -> io::Result<()> {
-    if settings(folder).as_deref() == Some(text) {
+    if read_settings(folder).as_deref() == Some(text) {
         return Ok(());
     }
     replace(folder, SETTINGS, text.as_bytes())
@@ -229,7 +229,7 @@ mod tests {
         let inner = folder.path().join("made");
         for text in ["limits: {batchItemsMax: 4}\n", "mode: Passthrough\n", "mode: Passthrough\n"] {
             write_settings(&inner, text).unwrap();
-            assert_eq!(settings(&inner).as_deref(), Some(text));
+            assert_eq!(read_settings(&inner).as_deref(), Some(text));
         }
         assert_eq!(fs::read_dir(&inner).unwrap().count(), 1);
     }
@@ -238,10 +238,10 @@ mod tests {
     fn the_settings_of_a_second_process_are_written_once_the_folder_is_free() {
         let dir = tempfile::tempdir().unwrap();
         let folder = || StateDir::new(dir.path().to_owned(), "http://m".to_owned());
-        let kept = || settings(dir.path());
+        let kept = || read_settings(dir.path());
         let (first, second) = (folder(), folder());
-        first.keep_settings("first".to_owned()).unwrap();
-        second.keep_settings("second".to_owned()).unwrap();
+        first.store_settings("first".to_owned()).unwrap();
+        second.store_settings("second".to_owned()).unwrap();
         assert_eq!(kept().as_deref(), Some("first"));
         // A lock that cannot be inspected does not mean that its holder has ended.
         let (lock, aside) = (dir.path().join("lock"), dir.path().join("aside"));

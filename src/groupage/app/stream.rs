@@ -81,8 +81,10 @@ impl StreamState {
             control.mark_controlled();
             link.record_in_force(config, &judged, None);
         }
-        if let Some(message) = crash_guard_message(control.aside().map(|aside| aside.until.since(clock.now()))) {
-            link.stream.event(SidecarEvent {
+        if let Some(message) =
+            crash_guard_message(control.crash_passthrough().map(|aside| aside.until.since(clock.now())))
+        {
+            link.stream.send_event(SidecarEvent {
                 reason: "CrashGuard".to_owned(),
                 message,
                 warning: true,
@@ -105,14 +107,14 @@ fn crash_guard_message(left: Option<Duration>) -> Option<String> {
 fn client_config(controller: ControllerEndpoint, came: Option<&str>) -> ControlClientConfig {
     let ControllerEndpoint { host, port, ca, token } = controller;
     let mut trust = match ca {
-        Some(CaBundle::Pem(pem)) => CaBundles::given(&pem).unwrap_or_else(|error| {
+        Some(CaBundle::Pem(pem)) => CaBundles::from_pem(&pem).unwrap_or_else(|error| {
             tracing::error!(%error, "GROUPAGE_CA is refused");
             CaBundles::default()
         }),
-        Some(CaBundle::File(path)) => CaBundles::file(&path),
+        Some(CaBundle::File(path)) => CaBundles::from_file(&path),
         None => CaBundles::default(),
     };
-    if let Some(Err(error)) = came.map(|pem| trust.renew(pem)) {
+    if let Some(Err(error)) = came.map(|pem| trust.set_received(pem)) {
         tracing::warn!(%error, "the saved CA bundle is not used");
     }
     ControlClientConfig {

@@ -11,10 +11,10 @@ use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::Value;
 
-use super::cluster::explain;
+use super::cluster::describe_api_error;
 use crate::controller::matching::selected_by;
-use crate::controller::world::{self, ClusterState, ObjectKey, ObjectTable, Pod, within};
-use crate::injector::{STATUS, ServiceFix, around, remedy, service_fixes};
+use crate::controller::world::{self, ClusterState, ObjectKey, ObjectTable, Pod, in_namespace};
+use crate::injector::{STATUS, ServiceFix, current_bypasses, remedy, service_fixes};
 
 /// Page size of a list request, the same as `kubectl`'s.
 const PAGE: u32 = 500;
@@ -42,7 +42,7 @@ pub(super) async fn list<T>(
         Some(space) => Api::namespaced_with(client.clone(), space, resource),
         None => Api::all_with(client.clone(), resource),
     };
-    match pages(&api, &ListParams::default(), take).await {
+    match list_pages(&api, &ListParams::default(), take).await {
         Ok(found) => Ok(found),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
         // The API server checks permissions before it checks that the kind exists, so that a 403
@@ -50,7 +50,7 @@ pub(super) async fn list<T>(
         Err(kube::Error::Api(status)) if status.code == 403 && !is_served(client, &resource.group).await => {
             Ok(Vec::new())
         }
-        Err(error) => Err(format!("{}: {}", resource.plural, explain(&error))),
+        Err(error) => Err(format!("{}: {}", resource.plural, describe_api_error(&error))),
     }
 }
 
@@ -66,7 +66,11 @@ async fn is_served(client: &Client, group: &str) -> bool {
 ///
 /// # Errors
 /// The error of the API server.
-pub(super) async fn pages<K, T>(api: &Api<K>, params: &ListParams, take: impl Fn(K) -> T) -> Result<Vec<T>, kube::Error>
+pub(super) async fn list_pages<K, T>(
+    api: &Api<K>,
+    params: &ListParams,
+    take: impl Fn(K) -> T,
+) -> Result<Vec<T>, kube::Error>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
@@ -122,7 +126,7 @@ impl BypassObjects {
 
     /// Returns `true` if current bypasses are known, and `false` if only those recorded at the
     /// creation of a pod are.
-    pub(super) const fn whole(&self) -> bool {
+    pub(super) const fn is_complete(&self) -> bool {
         self.whole
     }
 
@@ -132,13 +136,13 @@ impl BypassObjects {
         if !self.whole {
             return recorded(record);
         }
-        around(record, &pod.labels, &self.about(pod)).unwrap_or_default()
+        current_bypasses(record, &pod.labels, &self.objects_for(pod)).unwrap_or_default()
     }
 
     /// Returns the Services that have to refer to a port of the pod by name, as far as known.
     pub(super) fn fixes(&self, pod: &Pod) -> Vec<ServiceFix> {
         let record = pod.annotations.get(STATUS).map(String::as_str).unwrap_or_default();
-        service_fixes(record, &self.about(pod))
+        service_fixes(record, &self.objects_for(pod))
     }
 
     /// Returns the remedy for a bypass, for the workload that created the pod.
@@ -148,8 +152,8 @@ impl BypassObjects {
         remedy(&self.fixes(pod), &pod.meta.key.namespace, workload)
     }
 
-    fn about<'a>(&'a self, pod: &'a Pod) -> Vec<&'a Value> {
-        let objects = self.tables.iter().flat_map(|table| within(table, &pod.meta.key.namespace));
+    fn objects_for<'a>(&'a self, pod: &'a Pod) -> Vec<&'a Value> {
+        let objects = self.tables.iter().flat_map(|table| in_namespace(table, &pod.meta.key.namespace));
         objects.map(|(_, object)| &**object).filter(|object| selected_by(object, &pod.labels)).collect()
     }
 }

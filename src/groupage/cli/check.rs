@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
-use self::evaluate::{Severity, judge, worst};
-use self::facts::{gather, tried};
-use self::print::shown;
+use self::evaluate::{Severity, evaluate, worst_level};
+use self::facts::{collect, dry_run_injection};
+use self::print::format_results;
 use super::cluster::{self, ClusterTarget};
 use crate::config::parse_duration;
 
@@ -57,20 +57,20 @@ pub(super) struct CheckArgs {
 }
 
 pub(super) fn run(args: &CheckArgs) -> ExitCode {
-    cluster::run(async {
+    cluster::run_cluster_command(async {
         let wait = parse_duration(&args.wait).ok_or_else(|| format!("--wait {:?} is not a duration", args.wait))?;
         let cluster = args.target.connect().await?;
         let look = async || {
-            let mut facts = gather(&cluster.client, &args.controller_namespace, args.pre).await?;
+            let mut facts = collect(&cluster.client, &args.controller_namespace, args.pre).await?;
             if let Some(namespace) = &args.try_in {
-                facts.tried = Some(tried(&cluster.client, namespace, &facts.controller).await);
+                facts.dry_run = Some(dry_run_injection(&cluster.client, namespace, &facts.controller).await);
             }
-            Ok::<_, String>(judge(&facts, args.pre))
+            Ok::<_, String>(evaluate(&facts, args.pre))
         };
         let soon = async {
             loop {
                 let findings = look().await?;
-                if worst(&findings) < Severity::Error {
+                if worst_level(&findings) < Severity::Error {
                     return Ok::<_, String>(findings);
                 }
                 tokio::time::sleep(CHECK_INTERVAL).await;
@@ -81,8 +81,8 @@ pub(super) fn run(args: &CheckArgs) -> ExitCode {
             Ok(findings) => findings?,
             Err(_) => look().await?,
         };
-        print!("{}", shown(&findings, args.output));
-        Ok(if worst(&findings) == Severity::Error { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        print!("{}", format_results(&findings, args.output));
+        Ok(if worst_level(&findings) == Severity::Error { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     })
 }
 

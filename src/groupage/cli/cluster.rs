@@ -93,19 +93,19 @@ impl WorkloadName {
     }
 
     /// Returns the name for messages, such as `deployment/web`.
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn display_name(&self) -> String {
         format!("{}/{}", self.kind.to_ascii_lowercase(), self.name)
     }
 }
 
 /// Returns the API resource of one of Groupage's own kinds.
-pub(super) fn ours(kind: &str, plural: &str) -> ApiResource {
+pub(super) fn groupage_resource(kind: &str, plural: &str) -> ApiResource {
     let gvk = GroupVersionKind::gvk(crate::api::GROUP, "v1alpha1", kind);
     ApiResource::from_gvk_with_plural(&gvk, plural)
 }
 
 /// Describes an error of the API server for the user.
-pub(super) fn explain(error: &kube::Error) -> String {
+pub(super) fn describe_api_error(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if status.code == 403 => {
             format!("not allowed: {}; request a role that permits it", status.message)
@@ -116,7 +116,7 @@ pub(super) fn explain(error: &kube::Error) -> String {
 }
 
 /// Runs the future of a cluster command on a single-threaded runtime and prints its error, if any.
-pub(super) fn run(work: impl Future<Output = Result<ExitCode, String>>) -> ExitCode {
+pub(super) fn run_cluster_command(work: impl Future<Output = Result<ExitCode, String>>) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn workloads_are_named_as_for_kubectl() {
-        let read = |text: &str| WorkloadName::parse(text).map(|found| found.shown());
+        let read = |text: &str| WorkloadName::parse(text).map(|found| found.display_name());
         assert_eq!(read("deploy/web"), Ok("deployment/web".to_owned()));
         assert_eq!(read("StatefulSet/db"), Ok("statefulset/db".to_owned()));
         assert_eq!(read("deployments.apps/web"), Ok("deployment/web".to_owned()));

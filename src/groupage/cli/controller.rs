@@ -132,7 +132,7 @@ impl Args {
         let names = self.names(&namespace, &stream_address);
         Ok(ControllerConfig {
             name,
-            stream: pod.ip.map(|ip| SocketAddr::new(ip, self.stream_listen.port()).to_string()),
+            replica_stream_address: pod.ip.map(|ip| SocketAddr::new(ip, self.stream_listen.port()).to_string()),
             lease: (!self.single).then(|| LEASE.to_owned()),
             webhook: self.webhook_listen,
             health: self.metrics_listen,
@@ -145,7 +145,7 @@ impl Args {
                 }
             },
             names,
-            callers,
+            client_ca: callers,
             unless_disabled: self.inject_by_default,
             excluded: self.exclude_namespace.iter().cloned().collect(),
             redirect: self.redirect,
@@ -176,7 +176,7 @@ impl Args {
         match self.stream_address.as_deref() {
             None | Some("") => Ok(format!("https://{}.{namespace}.svc:{STREAM_PORT}", self.stream_service)),
             Some("off") => Ok(String::new()),
-            Some(address) if config::is_controller(address) => Ok(address.to_owned()),
+            Some(address) if config::is_controller_address(address) => Ok(address.to_owned()),
             Some(address) => Err(format!(
                 "--stream-address {address:?} is not an address that a sidecar can connect to: expected https://HOST:PORT or off"
             )),

@@ -17,7 +17,7 @@ use crate::batching::{CostClassId, FlowMode, FlowReport};
 use crate::config::{self, MachineLimits, Overrides, Sourced};
 use crate::error::BoxError;
 use crate::telemetry::log::LevelHandle;
-use crate::testkit::load::{OpenConfig, OpenLoad, PreparedCalls, Report, open};
+use crate::testkit::load::{OpenConfig, OpenLoad, PreparedCalls, Report, start_open_loop};
 use crate::testkit::server::{InternalBatching, Server, ServerConfig, ServerHandle};
 use crate::testkit::{Route, ServerAddr};
 
@@ -33,7 +33,7 @@ const INNER_BASE: Duration = Duration::from_micros(4500);
 const INNER_PER_ITEM: Duration = Duration::from_micros(300);
 const INNER: InternalBatching = InternalBatching {
     items_max: 256,
-    inside_max: QUEUE,
+    admitted_items_max: QUEUE,
     front: Duration::from_micros(50),
     front_item: Duration::from_micros(250),
 };
@@ -107,7 +107,7 @@ async fn run_demo(args: &Args) -> Result<(), BoxError> {
     for (pass, rate) in [("busy", args.rate), ("idle", args.idle_rate)] {
         for (way, target) in [("direct", stand_in.addr()), ("groupage", through)] {
             let run = LoadRun { pass, way, rate, span, to: target };
-            rows.push(run.row(args, &stand_in, async |load| progress(pass, way, load).await).await?.0);
+            rows.push(run.execute(args, &stand_in, async |load| progress(pass, way, load).await).await?.0);
         }
     }
     proxy.drain().await;
@@ -140,7 +140,7 @@ async fn run_self_batching(args: &Args, rows: &mut Vec<RunResult>) -> Result<Str
     let span = Duration::from_secs(args.seconds).min(INNER_RUN_MAX);
     for (way, to) in [("direct", stand_in.addr()), ("groupage", through)] {
         let run = LoadRun { pass: "inner", way, rate: args.rate * INNER_RATE, span, to };
-        rows.push(run.row(args, &stand_in, async |load| progress("inner", way, load).await).await?.0);
+        rows.push(run.execute(args, &stand_in, async |load| progress("inner", way, load).await).await?.0);
     }
     let learned = proxy.learned().await.ok_or("the scheduler has stopped")?;
     proxy.drain().await;
@@ -163,7 +163,7 @@ fn proxy(stand_in: &ServerHandle) -> Result<RunningApp, BoxError> {
         ..Overrides::default()
     };
     let policy = config::build(None, &overrides, &MachineLimits::read()).map_err(|errors| errors.render(false))?;
-    start(AppOptions { policy, level: LevelHandle::none(), seed: 1, drain_token: None })
+    start(AppOptions { policy, level: LevelHandle::disabled(), seed: 1, drain_token: None })
 }
 
 /// Parameters of one run of the load.
@@ -180,7 +180,7 @@ struct LoadRun {
 
 impl LoadRun {
     /// Runs the load to its end; `look` observes it meanwhile.
-    async fn row<T>(
+    async fn execute<T>(
         self,
         args: &Args,
         stand_in: &ServerHandle,
@@ -190,7 +190,7 @@ impl LoadRun {
         let calls = PreparedCalls::new(Route::Embeddings, 1, args.seed);
         let mut config = OpenConfig::new(ServerAddr::Tcp(self.to), calls, self.rate, self.span);
         config.seed = args.seed;
-        let load = open(config);
+        let load = start_open_loop(config);
         let seen = look(&load).await?;
         let report = load.finish().await?;
         let items_per_batch = stand_in.stats().since(&before).items_per_call();

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use self::policy::LatePolicy;
 use self::rollout_status::CaptureReport;
-use super::cluster::{self, ClusterClient, ClusterTarget, WorkloadName, explain};
+use super::cluster::{self, ClusterClient, ClusterTarget, WorkloadName, describe_api_error};
 use super::status::MODE;
 use crate::config::parse_duration;
 use crate::injector::{INJECT, merged_calls, name_ports, remedy};
@@ -97,15 +97,15 @@ struct WorkloadChange<'a> {
 }
 
 pub(super) fn enable(args: &EnableArgs) -> ExitCode {
-    cluster::run(async {
+    cluster::run_cluster_command(async {
         let mut annotations = json!({INJECT: "enabled"});
         if let Some(mode) = args.mode {
             annotations[MODE] = json!(format!("{mode:?}"));
         }
         let workload = &args.workload;
-        let policy = args.slo_p99.as_ref().map(|slo| policy::policy(workload, slo, args.slo_late)).transpose()?;
+        let policy = args.slo_p99.as_ref().map(|slo| policy::build_policy(workload, slo, args.slo_late)).transpose()?;
         if args.common.dry_run {
-            return shown(workload, &annotations, policy.as_ref());
+            return print_dry_run(workload, &annotations, policy.as_ref());
         }
         let change = WorkloadChange::connect(workload, &args.common).await?;
         if let Some(policy) = &policy {
@@ -117,18 +117,18 @@ pub(super) fn enable(args: &EnableArgs) -> ExitCode {
 }
 
 pub(super) fn disable(args: &DisableArgs) -> ExitCode {
-    cluster::run(async {
+    cluster::run_cluster_command(async {
         let annotations = disable_annotations();
         if args.common.dry_run {
-            return shown(&args.workload, &annotations, None);
+            return print_dry_run(&args.workload, &annotations, None);
         }
         let change = WorkloadChange::connect(&args.workload, &args.common).await?;
         let patched = change.annotate(&annotations, false).await?;
         change.roll_out(&patched).await?;
         println!("{}", git_snippet(&args.workload, &annotations)?);
         let proof = CaptureReport::read(&change.cluster, &patched).await?;
-        print!("{}", proof.without());
-        Ok(if proof.is_without() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        print!("{}", proof.describe_without());
+        Ok(if proof.has_no_sidecar() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     })
 }
 
@@ -140,8 +140,8 @@ fn disable_annotations() -> Value {
 }
 
 /// Prints the objects that would be changed.
-fn shown(workload: &WorkloadName, annotations: &Value, policy: Option<&Value>) -> Result<ExitCode, String> {
-    println!("# patch of {}:\n{}", workload.shown(), super::yaml::write(&template(annotations))?);
+fn print_dry_run(workload: &WorkloadName, annotations: &Value, policy: Option<&Value>) -> Result<ExitCode, String> {
+    println!("# patch of {}:\n{}", workload.display_name(), super::yaml::write(&template(annotations))?);
     if let Some(policy) = policy {
         println!("---\n{}", super::yaml::write(policy)?);
     }
@@ -154,7 +154,7 @@ fn template(annotations: &Value) -> Value {
 
 fn git_snippet(workload: &WorkloadName, annotations: &Value) -> Result<String, String> {
     let text = super::yaml::write(&json!({"metadata": {"annotations": annotations}}))?;
-    Ok(format!("\nFor git, in the pod template of {}:\n{text}", workload.shown()))
+    Ok(format!("\nFor git, in the pod template of {}:\n{text}", workload.display_name()))
 }
 
 /// Returns a warning if an earlier command left a mode on the template in which no calls are
@@ -191,7 +191,7 @@ impl<'a> WorkloadChange<'a> {
         if fix_services {
             proof = self.fix(&patched, proof).await?;
         }
-        print!("{}", proof.with(self.workload, &self.cluster.namespace));
+        print!("{}", proof.format_enabled(self.workload, &self.cluster.namespace));
         if proof.is_captured()
             && let Some(template) = patched.data.pointer("/spec/template")
         {
@@ -199,9 +199,9 @@ impl<'a> WorkloadChange<'a> {
                 println!("  {line}");
             }
         }
-        if proof.goes_around() {
+        if proof.bypasses_sidecar() {
             let workload = Some((self.workload.kind, self.workload.name.as_str()));
-            let remedy = remedy(&proof.fixes()?, &self.cluster.namespace, workload);
+            let remedy = remedy(&proof.service_fixes()?, &self.cluster.namespace, workload);
             println!("× calls bypass the sidecar: {remedy}");
         }
         Ok(if proof.is_captured() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -210,35 +210,35 @@ impl<'a> WorkloadChange<'a> {
     /// Names the ports, waits for pods with these names, and only then changes the Services to
     /// refer to them.
     async fn fix(&self, workload: &DynamicObject, proof: CaptureReport) -> Result<CaptureReport, String> {
-        let (mut fixes, mut workload) = (proof.fixes()?, workload.clone());
+        let (mut fixes, mut workload) = (proof.service_fixes()?, workload.clone());
         if fixes.is_empty() {
             return Ok(proof);
         }
-        services::allowed(&self.cluster, &workload, &fixes).await?;
+        services::check_ownership(&self.cluster, &workload, &fixes).await?;
         if let Some(names) = name_ports(&workload.data, &fixes)? {
             workload = self.patch(&Patch::Json::<()>(names)).await?;
             let ports: BTreeSet<String> = fixes.iter().map(|fix| format!("{} {}", fix.number, fix.name)).collect();
             let ports = ports.into_iter().collect::<Vec<_>>().join(", ");
-            println!("{} ports named (for git: {ports}); waiting for its pods", self.workload.shown());
+            println!("{} ports named (for git: {ports}); waiting for its pods", self.workload.display_name());
             self.roll_out(&workload).await?;
             // The port's name must belong to the sidecar before a Service refers to it.
-            fixes = CaptureReport::read(&self.cluster, &workload).await?.fixes()?;
-            if let Some(fix) = fixes.iter().find(|fix| fix.unnamed) {
+            fixes = CaptureReport::read(&self.cluster, &workload).await?.service_fixes()?;
+            if let Some(fix) = fixes.iter().find(|fix| fix.needs_name) {
                 return Err(format!(
                     "port {} of container {} has a name now, but is not captured by it",
                     fix.number, fix.container
                 ));
             }
         }
-        services::everywhere(&self.cluster, &fixes).await?;
-        services::write(&self.cluster, &fixes).await?;
+        services::check_port_names(&self.cluster, &fixes).await?;
+        services::patch_services(&self.cluster, &fixes).await?;
         CaptureReport::read(&self.cluster, &workload).await
     }
 
     async fn annotate(&self, annotations: &Value, wanted: bool) -> Result<DynamicObject, String> {
         let patched = self.patch(&Patch::Merge(template(annotations))).await?;
         let what = if wanted { "annotated" } else { "annotated as disabled" };
-        println!("{} {what}; waiting for its pods", self.workload.shown());
+        println!("{} {what}; waiting for its pods", self.workload.display_name());
         Ok(patched)
     }
 
@@ -254,7 +254,7 @@ impl<'a> WorkloadChange<'a> {
         tokio::select! {
             rolled = rolled => rolled.unwrap_or_else(|_| Err(format!(
                 "{0} has not rolled out after {1}; kubectl rollout status -n {space} {0}",
-                self.workload.shown(),
+                self.workload.display_name(),
                 self.timeout_text
             ))),
             never = self.print_troubles(workload) => match never {},
@@ -266,7 +266,7 @@ impl<'a> WorkloadChange<'a> {
         loop {
             tokio::time::sleep(LOOK).await;
             // A failed read is repeated in the next round.
-            for (pod, trouble) in rollout_status::troubles(&self.cluster, workload).await.unwrap_or_default() {
+            for (pod, trouble) in rollout_status::failing_pods(&self.cluster, workload).await.unwrap_or_default() {
                 if printed.insert(trouble.clone()) {
                     println!("‼ pod/{pod}: {trouble}");
                 }
@@ -275,7 +275,7 @@ impl<'a> WorkloadChange<'a> {
     }
 
     fn failed(&self, error: &kube::Error) -> String {
-        format!("{}: {}", self.workload.shown(), explain(error))
+        format!("{}: {}", self.workload.display_name(), describe_api_error(error))
     }
 }
 
@@ -300,8 +300,11 @@ mod tests {
             "metadata": {"labels": {INJECT: "enabled"}, "annotations": {INJECT: "enabled", "groupage.dev/mode": "Observe"}},
             "spec": {"containers": [{"name": "app", "image": "app", "ports": [{"containerPort": 8080, "name": "http"}]}]},
         });
-        let mut context =
-            crate::injector::InjectionContext { native: true, unless_disabled: true, ..Default::default() };
+        let mut context = crate::injector::InjectionContext {
+            supports_native_sidecars: true,
+            inject_by_default: true,
+            ..Default::default()
+        };
         context.namespace.labels.insert(INJECT.to_owned(), "enabled".to_owned());
         json_patch::merge(&mut template, &json!({"metadata": {"annotations": disable_annotations()}}));
         assert_eq!(template["metadata"]["annotations"], json!({INJECT: "disabled"}));

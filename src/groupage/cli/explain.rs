@@ -64,10 +64,10 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> ExitCode {
     let found = match (&args.subject, &args.access_log) {
-        (Some(subject), _) if subject.contains('/') => return cluster::run(workload(args, subject)),
-        (Some(word), _) => return told(word, args.output),
+        (Some(subject), _) if subject.contains('/') => return cluster::run_cluster_command(workload(args, subject)),
+        (Some(word), _) => return print_code(word, args.output),
         (None, Some(path)) => log::read(path).map(|facts| vec![facts]),
-        (None, None) => live::ask(&args.admin),
+        (None, None) => live::read_facts(&args.admin),
     };
     let found = match found {
         Ok(facts) => facts,
@@ -113,8 +113,8 @@ fn print(found: &[ProxyFacts], output: Output) {
 }
 
 /// Prints the explanation of a code.
-fn told(word: &str, output: Output) -> ExitCode {
-    match (code::find(word), output) {
+fn print_code(word: &str, output: Output) -> ExitCode {
+    match (code::find_code(word), output) {
         (Ok(told), Output::Text) => print!("{}", told.text()),
         (Ok(told), Output::Json) => println!("{}", told.json()),
         (Err(error), _) => {
@@ -127,7 +127,7 @@ fn told(word: &str, output: Output) -> ExitCode {
 
 /// Formats the sentences, with a heading for each subject.
 fn text(facts: &ProxyFacts, sentences: &[Statement], bold: bool) -> String {
-    let mut out = format!("{}\n", strip_control_chars(&facts.over));
+    let mut out = format!("{}\n", strip_control_chars(&facts.description));
     let mut about = "";
     for sentence in sentences {
         if sentence.about != about {
@@ -161,7 +161,7 @@ fn json(facts: &ProxyFacts, sentences: &[Statement]) -> serde_json::Value {
             })
         })
         .collect();
-    json!({"over": facts.over, "sentences": sentences})
+    json!({"over": facts.description, "sentences": sentences})
 }
 
 #[cfg(test)]
@@ -174,7 +174,7 @@ mod tests {
         let evil = || "a\u{1b}[2J\u{9b}31m\r\nb".to_owned();
         let kind = CallKind { name: evil(), calls: 90, batches: 90, causes: vec![(evil(), 9)], ..CallKind::default() };
         let facts = ProxyFacts {
-            over: evil(),
+            description: evil(),
             calls: 100,
             items: 100,
             passed: vec![(evil(), 50)],

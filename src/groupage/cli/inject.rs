@@ -117,7 +117,7 @@ pub(super) fn inject(args: &InjectArgs) -> ExitCode {
             Some(path) => certificates(path)?,
             None => String::new(),
         };
-        let wrong = policies::wrong(sources);
+        let wrong = policies::policy_errors(sources);
         if !wrong.is_empty() {
             return Ok(ManifestResult { out: String::new(), report: wrong, refused: true });
         }
@@ -146,7 +146,7 @@ const INJECTED: &str = " injected";
 /// Reads a certificate file and checks that it contains a certificate.
 fn certificates(path: &PathBuf) -> Result<String, String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("--controller-ca {}: {error}", path.display()))?;
-    if tls::certificates(text.as_bytes()).is_empty() {
+    if tls::parse_certificates(text.as_bytes()).is_empty() {
         return Err(format!(
             "--controller-ca {}: the file contains no certificate: expected PEM (BEGIN CERTIFICATE)",
             path.display()
@@ -160,7 +160,7 @@ fn is_off(controller: &str) -> bool {
 }
 
 fn controller(text: &str) -> Result<String, String> {
-    let is_good = is_off(text) || config::is_controller(text);
+    let is_good = is_off(text) || config::is_controller_address(text);
     is_good.then(|| text.to_owned()).ok_or_else(|| "expected https://HOST:PORT, HOST:PORT or off".to_owned())
 }
 
@@ -170,7 +170,7 @@ fn image(text: &str) -> Result<String, String> {
 }
 
 pub(super) fn uninject(args: &InputFiles) -> ExitCode {
-    print(args, |sources| Ok(change_objects(sources, args, &mut remove)))
+    print(args, |sources| Ok(change_objects(sources, args, &mut uninject_object)))
 }
 
 /// Reads, changes and prints manifests. If anything is refused, only the reasons are printed: half
@@ -204,7 +204,7 @@ fn change_objects(sources: &[ManifestFile], files: &InputFiles, work: ObjectFn<'
     let mut objects = Vec::new();
     for (file, source) in sources.iter().enumerate() {
         for (index, document) in source.documents.iter().enumerate() {
-            match each(&document.value, work, &mut report) {
+            match map_items(&document.value, work, &mut report) {
                 Ok(after) => {
                     objects.push(ManifestObject { before: document.value.clone(), after, file, document: index });
                 }
@@ -225,7 +225,7 @@ fn change_objects(sources: &[ManifestFile], files: &InputFiles, work: ObjectFn<'
 }
 
 /// Applies the work to an object, or to every item of a list.
-fn each(object: &Value, work: ObjectFn<'_>, said: &mut String) -> Result<Value, Vec<LocatedRefusal>> {
+fn map_items(object: &Value, work: ObjectFn<'_>, said: &mut String) -> Result<Value, Vec<LocatedRefusal>> {
     let is_list =
         object.get("kind").and_then(Value::as_str).is_some_and(|kind| kind == "List" || kind.ends_with("List"));
     let Some(items) = object.get("items").and_then(Value::as_array).filter(|_| is_list) else {
@@ -235,7 +235,7 @@ fn each(object: &Value, work: ObjectFn<'_>, said: &mut String) -> Result<Value, 
     let mut problems = Vec::new();
     let mut changed = Vec::new();
     for (index, item) in items.iter().enumerate() {
-        match each(item, work, said) {
+        match map_items(item, work, said) {
             Ok(item) => changed.push(item),
             Err(more) => problems.extend(more.into_iter().map(|mut wrong| {
                 wrong.path.splice(0..0, ["items".to_owned(), index.to_string()]);
@@ -251,22 +251,24 @@ fn each(object: &Value, work: ObjectFn<'_>, said: &mut String) -> Result<Value, 
 
 fn inject_object(object: &Value, around: &ManifestContext, report: &mut String) -> Result<Value, Vec<LocatedRefusal>> {
     let mut say = |line: String| report.push_str(&one_line(&line));
-    let places = match injector::places(object) {
+    let places = match injector::template_locations(object) {
         Ok(places) => places,
         Err(why) => {
-            say(format!("{} left unchanged: {why}", shown(object)));
+            say(format!("{} left unchanged: {why}", display_name(object)));
             return Ok(object.clone());
         }
     };
-    hints::misplaced_keys(object, &places).into_iter().for_each(|hint| say(format!("{}: {hint}", shown(object))));
+    hints::misplaced_keys(object, &places)
+        .into_iter()
+        .for_each(|hint| say(format!("{}: {hint}", display_name(object))));
     if places.is_empty() && hints::has_pods(object) {
-        say(format!("{} left unchanged: {NOT_FOUND}", shown(object)));
+        say(format!("{} left unchanged: {NOT_FOUND}", display_name(object)));
     }
     let mut after = object.clone();
     let mut problems = Vec::new();
     for place in places {
         let name = template_name(object, &place);
-        let template = place.of(object);
+        let template = place.get(object);
         let context = around.context(object, &place);
         match injector::inject(template, &context) {
             InjectionOutcome::Injected(injected) => {
@@ -278,7 +280,7 @@ fn inject_object(object: &Value, around: &ManifestContext, report: &mut String) 
                 });
                 injected.report.facts.iter().for_each(|fact| say(format!("    √ {fact}")));
                 injected.report.warnings.iter().for_each(|warning| say(format!("    ‼ {warning}")));
-                place.put(&mut after, injected.pod);
+                place.set(&mut after, injected.pod);
             }
             InjectionOutcome::Skipped(skipped) => {
                 say(format!("{name} skipped ({}): {}", skipped.reason.as_str(), skipped.detail));
@@ -308,22 +310,22 @@ fn one_line(line: &str) -> String {
     safe
 }
 
-fn remove(object: &Value, report: &mut String) -> Result<Value, Vec<LocatedRefusal>> {
+fn uninject_object(object: &Value, report: &mut String) -> Result<Value, Vec<LocatedRefusal>> {
     let mut after = object.clone();
-    for place in injector::places(object).unwrap_or_default() {
-        if let Some(uninjected) = injector::uninject(place.of(object)) {
+    for place in injector::template_locations(object).unwrap_or_default() {
+        if let Some(uninjected) = injector::uninject(place.get(object)) {
             report.push_str(&one_line(&format!("{} uninjected", template_name(object, &place))));
             for warning in uninjected.warnings {
                 report.push_str(&one_line(&format!("    ‼ {warning}")));
             }
-            place.put(&mut after, uninjected.pod);
+            place.set(&mut after, uninjected.pod);
         }
     }
     Ok(after)
 }
 
 /// Returns the name of an object for messages.
-fn shown(object: &Value) -> String {
+fn display_name(object: &Value) -> String {
     let text = |path: &str| object.pointer(path).and_then(Value::as_str);
     let kind = text("/kind").unwrap_or("object").to_ascii_lowercase();
     format!("{kind}/{}", text("/metadata/name").or_else(|| text("/metadata/generateName")).unwrap_or("?"))
@@ -332,14 +334,14 @@ fn shown(object: &Value) -> String {
 /// Returns a name that distinguishes an object from all others of a file.
 fn qualified_name(object: &Value) -> String {
     let namespace = object.pointer("/metadata/namespace").and_then(Value::as_str);
-    namespace.map_or_else(|| shown(object), |namespace| format!("{namespace}/{}", shown(object)))
+    namespace.map_or_else(|| display_name(object), |namespace| format!("{namespace}/{}", display_name(object)))
 }
 
 /// Returns the name of an object, followed by the name of the template if it has several.
 fn template_name(object: &Value, place: &TemplateLocation) -> String {
-    match place.shown() {
-        "" => shown(object),
-        template => format!("{} {template}", shown(object)),
+    match place.label() {
+        "" => display_name(object),
+        template => format!("{} {template}", display_name(object)),
     }
 }
 
@@ -359,7 +361,7 @@ fn format_refusal(
     let text = source.text.get(document.text.clone()).unwrap_or_default();
     let before = source.text.get(..document.text.start).unwrap_or_default().matches('\n').count();
     let message = one_line(message);
-    let line = before + yaml::line(text, &path);
+    let line = before + yaml::line_of(text, &path);
     format!("{message}   ╭─[{}:{line}]\n   ╰─ groupage explain {}\n", source.name, code_of(&message))
 }
 

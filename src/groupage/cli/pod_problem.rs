@@ -11,7 +11,7 @@ const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 /// Returns the first problem of a pod as a sentence with a command, or `None` if it runs or is
 /// starting.
-pub(super) fn trouble(pod: &Pod) -> Option<String> {
+pub(super) fn pod_problem(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     if let Some(found) = world::recipe_failure(pod) {
         return Some(found);
@@ -53,7 +53,7 @@ mod tests {
 
     fn found(status: &Value) -> Option<String> {
         let pod = json!({"metadata": {"name": "web-1", "namespace": "ml"}, "status": status});
-        trouble(&serde_json::from_value(pod).unwrap())
+        pod_problem(&serde_json::from_value(pod).unwrap())
     }
 
     fn waiting(key: &str, reason: &str) -> Option<String> {

@@ -6,14 +6,17 @@ use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::Selector;
 use serde_json::Value;
 
-use super::cluster::{ClusterClient, explain};
+use super::cluster::{ClusterClient, describe_api_error};
 
 /// Returns the pods of a workload that have not ended and are not terminating.
-pub(super) async fn pods(cluster: &ClusterClient, workload: &DynamicObject) -> Result<Vec<Pod>, String> {
+pub(super) async fn list_live_pods(cluster: &ClusterClient, workload: &DynamicObject) -> Result<Vec<Pod>, String> {
     let selector = workload.data.pointer("/spec/selector").cloned().unwrap_or_default();
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    let found = api.list(&ListParams::default().labels(&labels(&selector)?)).await.map_err(|error| explain(&error))?;
-    Ok(found.items.into_iter().filter(lives).collect())
+    let found = api
+        .list(&ListParams::default().labels(&labels(&selector)?))
+        .await
+        .map_err(|error| describe_api_error(&error))?;
+    Ok(found.items.into_iter().filter(is_live).collect())
 }
 
 /// Converts a label selector to the API's query syntax.
@@ -25,7 +28,7 @@ fn labels(selector: &Value) -> Result<String, String> {
 }
 
 /// Returns `true` if a pod has not ended. Evicted and completed pods are listed for a long time.
-pub(super) fn lives(pod: &Pod) -> bool {
+pub(super) fn is_live(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     pod.metadata.deletion_timestamp.is_none() && !matches!(phase, Some("Succeeded" | "Failed"))
 }
@@ -39,7 +42,7 @@ mod tests {
     #[test]
     fn pods_that_have_ended_are_not_judged_and_any_selector_is_kept() {
         let pod = |phase: &str| serde_json::from_value::<Pod>(json!({"status": {"phase": phase}})).unwrap();
-        let alive = ["Running", "Pending", "Failed", "Succeeded"].map(|phase| lives(&pod(phase)));
+        let alive = ["Running", "Pending", "Failed", "Succeeded"].map(|phase| is_live(&pod(phase)));
         assert_eq!(alive, [true, true, false, false]);
         let selector = json!({"matchLabels": {"app": "x"},
             "matchExpressions": [{"key": "tier", "operator": "In", "values": ["gpu", "cpu"]}, {"key": "old", "operator": "DoesNotExist"}]});

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
 
-use crate::redirect::{Redirect, RedirectError, WriteReport, write};
+use crate::redirect::{Redirect, RedirectError, WriteReport, install};
 
 /// Exit code if the node or the pod does not permit the rules (sysexits: `EX_UNAVAILABLE`).
 const EXIT_UNAVAILABLE: u8 = 69;
@@ -24,15 +24,19 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    match write(&args.redirect) {
-        Ok(WriteReport { doubts }) => {
+    match install(&args.redirect) {
+        Ok(WriteReport { warnings: doubts }) => {
             args.redirect.iter().for_each(|redirect| println!("{redirect}"));
             doubts.iter().for_each(|doubt| eprintln!("warning: {doubt}"));
             ExitCode::SUCCESS
         }
         Err(error) => {
             eprintln!("no port is redirected: {error}");
-            ExitCode::from(if matches!(error, RedirectError::Asked(_)) { EXIT_USAGE } else { EXIT_UNAVAILABLE })
+            ExitCode::from(if matches!(error, RedirectError::InvalidArgument(_)) {
+                EXIT_USAGE
+            } else {
+                EXIT_UNAVAILABLE
+            })
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::config::{self, LoadError};
 /// Prints why no policy is available to start with.
 pub(super) fn refuse(error: &LoadError) -> ExitCode {
     match error {
-        LoadError::Wrong(errors) => eprint!("{}", errors.render(std::io::stderr().is_terminal())),
+        LoadError::Invalid(errors) => eprint!("{}", errors.render(std::io::stderr().is_terminal())),
         LoadError::Unreadable { .. } => eprintln!("× {error}"),
     }
     ExitCode::from(config::EXIT_CONFIG)

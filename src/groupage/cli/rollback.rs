@@ -13,7 +13,7 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::{Value, json};
 
-use super::cluster::{self, ClusterTarget, explain};
+use super::cluster::{self, ClusterTarget, describe_api_error};
 use crate::api::v1alpha1::{BatchPolicySpec, BatchPolicyStatus};
 use crate::config::parse_duration;
 use crate::rollout::pin::{ANNOTATION, ManualRollback};
@@ -49,25 +49,32 @@ fn policy_name(text: &str) -> Result<String, String> {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    cluster::run(async {
+    cluster::run_cluster_command(async {
         let timeout =
             parse_duration(&args.timeout).ok_or_else(|| format!("--timeout {:?} is not a duration", args.timeout))?;
         let found = args.target.connect().await?;
         let api = |kind: &str, plural: &str| -> Api<DynamicObject> {
-            Api::namespaced_with(found.client.clone(), &found.namespace, &cluster::ours(kind, plural))
+            Api::namespaced_with(found.client.clone(), &found.namespace, &cluster::groupage_resource(kind, plural))
         };
         let policies = api("BatchPolicy", "batchpolicies");
-        let policy = policies.get(&args.policy).await.map_err(|error| explain(&error))?;
+        let policy = policies.get(&args.policy).await.map_err(|error| describe_api_error(&error))?;
         let read = PolicyState::new(&args.policy, &policy.data)?;
-        let to = if args.end { None } else { Some(read.to(args.to.as_deref())?) };
+        let to = if args.end { None } else { Some(read.rollback_target(args.to.as_deref())?) };
         if let Some(to) = &to
-            && api("BatchProfile", "batchprofiles").get_opt(to).await.map_err(|error| explain(&error))?.is_none()
+            && api("BatchProfile", "batchprofiles")
+                .get_opt(to)
+                .await
+                .map_err(|error| describe_api_error(&error))?
+                .is_none()
         {
             return Err(format!("BatchProfile {to} does not exist in namespace {}", found.namespace));
         }
         let pin = to.as_ref().map(|to| ManualRollback { to: to.clone(), instead_of: read.wanted.clone() }.write());
         let change = json!({"metadata": {"annotations": {ANNOTATION: pin}}});
-        policies.patch(&args.policy, &PatchParams::default(), &Patch::Merge(change)).await.map_err(|e| explain(&e))?;
+        policies
+            .patch(&args.policy, &PatchParams::default(), &Patch::Merge(change))
+            .await
+            .map_err(|e| describe_api_error(&e))?;
         let wanted = to.clone().unwrap_or_else(|| read.wanted.clone());
         let shown = format!("batchpolicy/{}", args.policy);
         match &to {
@@ -106,12 +113,13 @@ impl PolicyState {
             .map_err(|error| format!("batchpolicy/{name} cannot be read: {error}"))?;
         let status = data.get("status").cloned().and_then(|status| serde_json::from_value(status).ok());
         let named = spec.profile_ref.as_ref().and_then(|reference| reference.name.clone());
-        let wanted = named.unwrap_or_else(|| profile::name(name, spec.limits.as_ref(), spec.scheduling.as_ref()));
+        let wanted =
+            named.unwrap_or_else(|| profile::profile_name(name, spec.limits.as_ref(), spec.scheduling.as_ref()));
         Ok(Self { wanted, status: status.unwrap_or_default() })
     }
 
     /// Returns the profile to roll back to.
-    fn to(&self, asked: Option<&str>) -> Result<String, String> {
+    fn rollback_target(&self, asked: Option<&str>) -> Result<String, String> {
         let current = self.status.current_profile.as_deref().filter(|current| *current != self.wanted);
         let previous = self.status.rollout.as_ref().and_then(|rollout| rollout.previous_profile.as_deref());
         let to = asked.or(current).or(previous).ok_or("no profile was in force before: set one with --to")?;
@@ -157,12 +165,12 @@ mod tests {
             PolicyState::new("emb", &json!({"spec": {"profileRef": {"name": "new"}}, "status": status})).unwrap()
         };
         let tried = read(json!({"currentProfile": "old", "candidateProfile": "new"}));
-        assert_eq!(tried.to(None).as_deref(), Ok("old"));
-        assert_eq!(tried.to(Some("older")).as_deref(), Ok("older"));
-        assert!(tried.to(Some("new")).unwrap_err().contains("already sets"));
+        assert_eq!(tried.rollback_target(None).as_deref(), Ok("old"));
+        assert_eq!(tried.rollback_target(Some("older")).as_deref(), Ok("older"));
+        assert!(tried.rollback_target(Some("new")).unwrap_err().contains("already sets"));
         let promoted = read(json!({"currentProfile": "new", "rollout": {"previousProfile": "old"}}));
-        assert_eq!(promoted.to(None).as_deref(), Ok("old"));
-        assert!(read(json!({"currentProfile": "new"})).to(None).unwrap_err().contains("--to"));
+        assert_eq!(promoted.rollback_target(None).as_deref(), Ok("old"));
+        assert!(read(json!({"currentProfile": "new"})).rollback_target(None).unwrap_err().contains("--to"));
         let own = PolicyState::new("emb", &json!({"spec": {"limits": {"slotsMax": 4}}})).unwrap();
         assert!(own.wanted.starts_with("emb-"));
     }

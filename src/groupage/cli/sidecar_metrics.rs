@@ -8,7 +8,7 @@ use futures_util::stream::{self, StreamExt};
 use http::Request;
 use kube::Client;
 
-use super::cluster::explain;
+use super::cluster::describe_api_error;
 use crate::telemetry::names::Metric;
 
 /// Timeout for one pod: a `NetworkPolicy` may drop packets of the API server.
@@ -62,9 +62,9 @@ pub(super) async fn read(
             match tokio::time::timeout(POD_TIMEOUT, client.request_text(request)).await {
                 Ok(Ok(text)) => Ok(text),
                 Ok(Err(error @ kube::Error::Api(_))) if is_forbidden(&error) => {
-                    Err(PodError::Forbidden(explain(&error)))
+                    Err(PodError::Forbidden(describe_api_error(&error)))
                 }
-                Ok(Err(error)) => Err(PodError::Other(explain(&error))),
+                Ok(Err(error)) => Err(PodError::Other(describe_api_error(&error))),
                 Err(_) => Err(PodError::Other(format!("no response from pod/{pod} within {POD_TIMEOUT:?}"))),
             }
         };

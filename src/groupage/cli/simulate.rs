@@ -34,11 +34,11 @@ const EXIT_USAGE: u8 = 2;
 
 pub(super) fn run(args: &Args) -> ExitCode {
     if args.list {
-        print!("{}", text::list(&scenario::design(scenario::HORIZON), &args::beyond()));
+        print!("{}", text::list(&scenario::base_rows(scenario::HORIZON), &args::extended_scenarios()));
         return ExitCode::SUCCESS;
     }
     let clock = Clock::start();
-    let todo = match args.todo() {
+    let todo = match args.to_work() {
         Ok(todo) => todo,
         Err(wrong) => {
             eprintln!("{wrong}");
@@ -56,11 +56,11 @@ pub(super) fn run(args: &Args) -> ExitCode {
     };
     let missed: Vec<(&str, &CriterionResult)> = verdicts().filter(|(_, verdict)| !verdict.is_met()).collect();
     let met = verdicts().count() - missed.len();
-    eprintln!("{}", text::took(&all, args.seeds, clock.now().since(Tick::default())));
+    eprintln!("{}", text::format_elapsed(&all, args.seeds, clock.now().since(Tick::default())));
     match args.output {
         Output::Json => println!("{:#}", json::report(&all, todo.recorded.as_ref(), met, &missed)),
         Output::Table if todo.judged => {
-            print!("{}{}", totals.as_ref().map(text::totals).unwrap_or_default(), text::total(met, &missed));
+            print!("{}{}", totals.as_ref().map(text::totals).unwrap_or_default(), text::format_criteria(met, &missed));
         }
         Output::Table => {}
     }
@@ -104,7 +104,7 @@ fn run_jobs(args: &Args, todo: &Work, settings: RunSettings) -> Vec<JobResult> {
                 due += 1;
                 let Some(told) = told else { continue };
                 if people {
-                    print!("{}", text::told(&told, settings.seeds));
+                    print!("{}", text::format_result(&told, settings.seeds));
                 }
                 all.push(told);
             }

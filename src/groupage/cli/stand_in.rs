@@ -131,8 +131,8 @@ async fn run_role(role: TestRole) -> Result<(), BoxError> {
             let control = args.control;
             let closed = args.closed;
             let model = RemoteModel::start(args.config(), control, closed).await?;
-            let serving = model.serving().map_or_else(|| "closed".to_owned(), |addr| format!("serving on {addr}"));
-            println!("stand-in model {serving}, commands on {}", model.control());
+            let serving = model.data_addr().map_or_else(|| "closed".to_owned(), |addr| format!("serving on {addr}"));
+            println!("stand-in model {serving}, commands on {}", model.control_addr());
             end.await;
             let all = model.drain(DRAIN_MAX).await;
             println!("stand-in model ended, {}", if all { "everything answered" } else { "calls unanswered" });
@@ -157,12 +157,12 @@ impl ModelArgs {
             slots: self.slots,
             queue_max: self.queue,
             items_max: Some(self.items_max).filter(|&max| max > 0),
-            too_large: if self.refuse_bare { TooLargeResponse::Bare } else { TooLargeResponse::Named },
+            too_large: if self.refuse_bare { TooLargeResponse::StatusOnly } else { TooLargeResponse::WithMessage },
             inner: self.inner.map(|items_max| InternalBatching {
                 front: FRONT_TIME,
                 front_item: FRONT_ITEM_TIME,
                 items_max,
-                inside_max: self.queue.saturating_add(items_max),
+                admitted_items_max: self.queue.saturating_add(items_max),
             }),
             slow: self.slow,
             lists: self.lists,

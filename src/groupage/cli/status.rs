@@ -17,13 +17,13 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
 use super::bypasses::{self, BypassObjects, table};
-use super::cluster::{self, ClusterTarget, explain};
-use super::pod_problem::trouble;
+use super::cluster::{self, ClusterTarget, describe_api_error};
+use super::pod_problem::pod_problem;
 use super::sidecar_metrics::{self, MetricsPort, PodMetrics};
 use crate::controller::matching::{PodSubject, choose};
 use crate::controller::world::{self, ClusterState, ObjectKey};
 use crate::injector::{INJECTED, STATUS};
-use crate::tuner::millis;
+use crate::tuner::format_millis;
 
 /// Annotation that sets the mode of a pod's sidecar and overrides its policy.
 pub(super) const MODE: &str = "groupage.dev/mode";
@@ -110,7 +110,7 @@ struct ClusterSnapshot {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    cluster::run(async {
+    cluster::run_cluster_command(async {
         let found = args.target.connect().await?;
         let space = (!args.all_namespaces).then_some(found.namespace.as_str());
         let pods: Api<Pod> = match space {
@@ -118,7 +118,8 @@ pub(super) fn run(args: &Args) -> ExitCode {
             None => Api::all(found.client.clone()),
         };
         let injected = ListParams::default().labels(&format!("{INJECTED}=true"));
-        let pods = bypasses::pages(&pods, &injected, |pod| pod).await.map_err(|error| explain(&error))?;
+        let pods =
+            bypasses::list_pages(&pods, &injected, |pod| pod).await.map_err(|error| describe_api_error(&error))?;
         let (mut known, refused) = ClusterSnapshot::read(&found.client, space).await;
         for why in refused {
             eprintln!("‼ cannot read {why}; showing what was recorded at injection instead");
@@ -129,7 +130,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         if let Some(why) = refused {
             eprintln!("‼ not every sidecar's own metrics can be read: {why}");
         }
-        let rows: Vec<PodRow> = pods.iter().map(|pod| row(pod, &known)).collect();
+        let rows: Vec<PodRow> = pods.iter().map(|pod| pod_row(pod, &known)).collect();
         match args.output {
             Output::Json => println!("{:#}", json!(rows)),
             Output::Yaml => print!("{}", super::yaml::write(&json!(rows))?),
@@ -184,7 +185,7 @@ impl ClusterSnapshot {
     /// policies exist, but pods may still have sidecars.
     async fn read(client: &Client, space: Option<&str>) -> (Self, Vec<String>) {
         let (ways, mut refused) = BypassObjects::read(client, space).await;
-        let policies = cluster::ours("BatchPolicy", "batchpolicies");
+        let policies = cluster::groupage_resource("BatchPolicy", "batchpolicies");
         let policies = bypasses::list(client, space, &policies, |policy| policy).await;
         let sets = ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", "ReplicaSet"));
         let sets = bypasses::list(client, space, &sets, |set| world::from_owner(&set.metadata)).await;
@@ -210,7 +211,7 @@ impl ClusterSnapshot {
     }
 }
 
-fn row(object: &Pod, known: &ClusterSnapshot) -> PodRow {
+fn pod_row(object: &Pod, known: &ClusterSnapshot) -> PodRow {
     let text = |value: &Value, path: &str| value.pointer(path).and_then(Value::as_str).map(str::to_owned);
     let (ObjectKey { namespace, name }, pod) = world::from_pod(object);
     let record = pod.annotations.get(STATUS).map(String::as_str).unwrap_or_default();
@@ -246,7 +247,7 @@ fn row(object: &Pod, known: &ClusterSnapshot) -> PodRow {
         profile: text(tuned, "/profile").or_else(|| text(&status, "/profile")),
         mode,
         batch: if predicted { all_items } else { own.map_or(all_items, |own| own.batch_items) },
-        latency_p99: own_or(own.and_then(|own| own.latency).map(millis), text(summary, "/latencyP99")),
+        latency_p99: own_or(own.and_then(|own| own.latency).map(format_millis), text(summary, "/latencyP99")),
         slo,
         slo_late: late,
         unmerged: unmerged.and_then(|one| one["message"].as_str()).map(str::to_owned),
@@ -255,9 +256,9 @@ fn row(object: &Pod, known: &ClusterSnapshot) -> PodRow {
         merged: own.map(PodMetrics::merged),
         passed: own.map(|own| own.passed),
         passed_why: own.and_then(|own| own.why.clone()),
-        trouble: trouble(object),
+        trouble: pod_problem(object),
         remedy: (!around.is_empty()).then(|| known.ways.remedy(&pod)),
-        captured: if known.ways.whole() || !around.is_empty() { Some(around.is_empty()) } else { None },
+        captured: if known.ways.is_complete() || !around.is_empty() { Some(around.is_empty()) } else { None },
         around,
         tuning: text(tuned, "/message").or_else(|| text(tuned, "/reason")),
         version: text(&status, "/version"),
@@ -400,7 +401,7 @@ mod tests {
         });
         let other = policy("other", &json!({"mode": "Observe"}), &json!({}));
         let known = known(&[other, policy("ml", &spec, &status)], &[]);
-        let told = row(&pod(&early()), &known);
+        let told = pod_row(&pod(&early()), &known);
         assert_eq!(
             (told.policy.as_deref(), told.mode.as_str(), told.batch),
             (Some("web"), "Batch", Some(7)),
@@ -420,33 +421,33 @@ mod tests {
             {"type": "Merging", "status": "False", "reason": "MergeRefused", "message": "the server refuses batches"},
         ]);
         let spec = json!({"slo": {"latencyP99": "150ms", "late": "Refuse"}});
-        let told = row(&pod(&early()), &known(&[policy("ml", &spec, &json!({"conditions": refused}))], &[]));
+        let told = pod_row(&pod(&early()), &known(&[policy("ml", &spec, &json!({"conditions": refused}))], &[]));
         assert_eq!(told.slo_late.as_deref(), Some("Refuse"));
         let text = format_table(&[told], true, false);
         assert!(text.contains(" 150ms (Refuse) ") && text.contains("the server refuses batches"), "{text}");
         let merging = json!([{"type": "Merging", "status": "True", "message": "merged"}]);
         let spec = json!({"slo": {"latencyP99": "150ms"}});
-        let told = row(&pod(&early()), &known(&[policy("ml", &spec, &json!({"conditions": merging}))], &[]));
+        let told = pod_row(&pod(&early()), &known(&[policy("ml", &spec, &json!({"conditions": merging}))], &[]));
         assert_eq!((told.slo_late.as_deref(), told.unmerged), (Some("Serve"), None));
     }
 
     #[test]
     fn the_mode_is_the_pods_own_word_before_its_policys() {
         let known = known(&[policy("ml", &json!({"mode": "Passthrough"}), &json!({}))], &[]);
-        assert_eq!(row(&pod(&early()), &known).mode, "Passthrough");
+        assert_eq!(pod_row(&pod(&early()), &known).mode, "Passthrough");
         let mut own = early();
         own[MODE] = json!("observe");
-        assert_eq!(row(&pod(&own), &known).mode, "Observe");
+        assert_eq!(pod_row(&pod(&own), &known).mode, "Observe");
     }
 
     #[test]
     fn what_batching_would_have_done_is_marked_as_such() {
         let predicted = json!({"batchItems": {"p50": 11}, "latencyP99": "88ms", "saved": "91%"});
         let status = json!({"summary": {"latencyP99": "70ms"}, "predicted": predicted});
-        let told = row(&pod(&early()), &known(&[policy("ml", &json!({"mode": "Observe"}), &status)], &[]));
+        let told = pod_row(&pod(&early()), &known(&[policy("ml", &json!({"mode": "Observe"}), &status)], &[]));
         let text = format_table(&[told], false, false);
         assert!(text.contains(" ~11 ") && text.contains(" ~88ms ") && text.contains(" ~91% "), "{text}");
-        let told = row(&pod(&early()), &known(&[policy("ml", &json!({"mode": "Batch"}), &status)], &[]));
+        let told = pod_row(&pod(&early()), &known(&[policy("ml", &json!({"mode": "Batch"}), &status)], &[]));
         assert_eq!((told.predicted, told.latency_p99.as_deref()), (false, Some("88ms")), "an old prediction");
     }
 
@@ -458,10 +459,10 @@ mod tests {
                 "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": port}]},
             })
         };
-        let told = row(&pod(&early()), &known(&[], &[service(json!(8080))]));
+        let told = pod_row(&pod(&early()), &known(&[], &[service(json!(8080))]));
         assert!(told.captured == Some(false) && told.around[0].starts_with("svc/web:80"), "{:?}", told.around);
         assert!(format_table(&[told], true, false).contains("svc/web:80"));
-        assert_eq!(row(&pod(&early()), &known(&[], &[service(json!("http"))])).captured, Some(true));
+        assert_eq!(pod_row(&pod(&early()), &known(&[], &[service(json!("http"))])).captured, Some(true));
     }
 
     #[test]
@@ -469,11 +470,11 @@ mod tests {
         let mut record: Value = serde_json::from_str(early()[STATUS].as_str().unwrap()).unwrap();
         record["policy"] = json!("web");
         record["capture"][0]["bypass"] = json!(["hostPort 80 leads directly to the application"]);
-        let told = row(&pod(&json!({STATUS: record.to_string()})), &ClusterSnapshot::default());
+        let told = pod_row(&pod(&json!({STATUS: record.to_string()})), &ClusterSnapshot::default());
         assert_eq!((told.policy.as_deref(), told.captured, told.mode.as_str()), (Some("web"), Some(false), "-"));
         let bare =
             Pod { metadata: kube::core::ObjectMeta { name: Some("a".into()), ..Default::default() }, ..Pod::default() };
-        let told = row(&bare, &ClusterSnapshot::default());
+        let told = pod_row(&bare, &ClusterSnapshot::default());
         assert_eq!(told, PodRow { pod: "a".to_owned(), mode: "-".to_owned(), ..PodRow::default() });
         let line = format_table(&[told], false, false).lines().nth(1).unwrap().to_owned();
         assert_eq!(

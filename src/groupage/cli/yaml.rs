@@ -14,7 +14,7 @@ use std::ops::Range;
 use granit_parser::{Event, Parser, ScalarStyle, Span};
 use serde_json::{Map, Value};
 
-pub(super) use self::position::line;
+pub(super) use self::position::line_of;
 
 /// Maximum size of a text. A manifest of a large chart has a few megabytes.
 const BYTES_MAX: usize = 64 << 20;
@@ -216,7 +216,7 @@ impl DocumentReader {
             return Ok(());
         }
         let fail = |message: String| YamlError { line, message };
-        let name = if plain { scalar::key(text).map_err(fail)? } else { text.to_owned() };
+        let name = if plain { scalar::resolve_key(text).map_err(fail)? } else { text.to_owned() };
         if !own.insert(name.clone()) {
             return Err(fail(format!("the key {name} is set twice")));
         }

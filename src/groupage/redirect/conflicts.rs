@@ -43,7 +43,7 @@ const TAKING_TARGETS: [&str; 4] = ["REDIRECT", "DNAT", "NETMAP", "TPROXY"];
 #[derive(Debug, Default)]
 pub(super) struct ForeignRules {
     /// Base chains at the prerouting hook.
-    begin: Vec<ChainId>,
+    base_chains: Vec<ChainId>,
     rules: BTreeMap<ChainId, Vec<RuleExpressions>>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct RedirectConflict {
     /// Description for a message.
     pub(super) by: String,
     /// `true` if the redirect is certain.
-    pub(super) sure: bool,
+    pub(super) is_certain: bool,
 }
 
 /// Effect of an expression, reduced to what this analysis needs.
@@ -77,9 +77,9 @@ enum Expression {
         inverted: bool,
     },
     /// An unsupported match.
-    Asks,
+    Unsupported,
     /// Redirects the packet.
-    Takes,
+    Redirect,
     Verdict(RuleVerdict),
     /// Neither matches nor decides.
     Nothing,
@@ -137,7 +137,7 @@ impl ForeignRules {
     /// Parses the chains and rules that the kernel listed.
     pub(super) fn read(chains: &[Vec<u8>], rules: &[Vec<u8>]) -> Self {
         let mut others = Self::default();
-        others.begin.extend(items(chains, NEW_CHAIN).filter_map(parse_base_chain));
+        others.base_chains.extend(items(chains, NEW_CHAIN).filter_map(parse_base_chain));
         for (name, rule) in items(rules, NEW_RULE).filter_map(rule) {
             others.rules.entry(name).or_default().push(rule);
         }
@@ -145,11 +145,11 @@ impl ForeignRules {
     }
 
     /// Returns the rule that redirects, or may redirect, an inbound connection to a port.
-    pub(super) fn take(&self, port: u16) -> Option<RedirectConflict> {
+    pub(super) fn find_conflict(&self, port: u16) -> Option<RedirectConflict> {
         let mut unsure = None;
-        for name in &self.begin {
+        for name in &self.base_chains {
             let mut walk = PacketTrace { others: self, port, doubt: false, perhaps: false, steps: 0 };
-            let taken = walk.chain(name, 0) == PacketState::Taken;
+            let taken = walk.evaluate_chain(name, 0) == PacketState::Taken;
             if !taken && !walk.perhaps {
                 continue;
             }
@@ -163,9 +163,9 @@ impl ForeignRules {
             let verb = if sure { "is already redirected" } else { "may already be redirected" };
             let by = format!("port {port} {verb} by chain {chain} of table {family} {table}");
             if sure {
-                return Some(RedirectConflict { by, sure });
+                return Some(RedirectConflict { by, is_certain: sure });
             }
-            unsure.get_or_insert(RedirectConflict { by, sure });
+            unsure.get_or_insert(RedirectConflict { by, is_certain: sure });
         }
         unsure
     }
@@ -174,7 +174,7 @@ impl ForeignRules {
 // === impl PacketTrace ===
 
 impl PacketTrace<'_> {
-    fn chain(&mut self, name: &ChainId, depth: usize) -> PacketState {
+    fn evaluate_chain(&mut self, name: &ChainId, depth: usize) -> PacketState {
         let others = self.others;
         for rule in others.rules.get(name).map(Vec::as_slice).unwrap_or_default() {
             self.steps += 1;
@@ -182,7 +182,7 @@ impl PacketTrace<'_> {
                 self.perhaps = true;
                 return PacketState::Ended;
             }
-            if let Some(after) = self.rule(name, rule, depth) {
+            if let Some(after) = self.evaluate_rule(name, rule, depth) {
                 return after;
             }
         }
@@ -191,7 +191,7 @@ impl PacketTrace<'_> {
 
     /// Evaluates a rule. Returns the packet's state if the rule ends the chain, `None` if the next
     /// rule follows.
-    fn rule(&mut self, name: &ChainId, rule: &RuleExpressions, depth: usize) -> Option<PacketState> {
+    fn evaluate_rule(&mut self, name: &ChainId, rule: &RuleExpressions, depth: usize) -> Option<PacketState> {
         let (mut truth, mut registers) = (Ternary::Yes, BTreeMap::new());
         for expression in rule {
             match expression {
@@ -199,13 +199,13 @@ impl PacketTrace<'_> {
                     registers.insert(*register, *loaded);
                 }
                 Expression::Nothing => {}
-                Expression::Takes if truth == Ternary::Yes => return Some(PacketState::Taken),
-                Expression::Takes => {
+                Expression::Redirect if truth == Ternary::Yes => return Some(PacketState::Taken),
+                Expression::Redirect => {
                     self.perhaps = true;
                     return None;
                 }
-                Expression::Verdict(verdict) => return self.verdict(verdict, truth, name, depth),
-                asks => truth = truth.min(self.asked(asks, &registers)),
+                Expression::Verdict(verdict) => return self.apply_verdict(verdict, truth, name, depth),
+                asks => truth = truth.min(self.evaluate_match(asks, &registers)),
             }
             if truth == Ternary::No {
                 return None;
@@ -216,7 +216,13 @@ impl PacketTrace<'_> {
 
     /// Applies a verdict. An uncertain match adds doubt instead of ending the chain. An uncertain
     /// jump adds none if the target chain returns.
-    fn verdict(&mut self, verdict: &RuleVerdict, truth: Ternary, name: &ChainId, depth: usize) -> Option<PacketState> {
+    fn apply_verdict(
+        &mut self,
+        verdict: &RuleVerdict,
+        truth: Ternary,
+        name: &ChainId,
+        depth: usize,
+    ) -> Option<PacketState> {
         let sure = truth == Ternary::Yes;
         match verdict {
             RuleVerdict::Continues => None,
@@ -228,7 +234,7 @@ impl PacketTrace<'_> {
             RuleVerdict::Returns => Some(PacketState::Returned),
             RuleVerdict::Jumps(to) | RuleVerdict::GoesTo(to) => {
                 let doubt = self.doubt;
-                let after = self.chain(&(name.0, name.1.clone(), to.clone()), depth + 1);
+                let after = self.evaluate_chain(&(name.0, name.1.clone(), to.clone()), depth + 1);
                 match after {
                     PacketState::Taken if sure => Some(PacketState::Taken),
                     PacketState::Taken => {
@@ -250,7 +256,7 @@ impl PacketTrace<'_> {
         }
     }
 
-    fn asked(&self, expression: &Expression, registers: &BTreeMap<u32, RegisterValue>) -> Ternary {
+    fn evaluate_match(&self, expression: &Expression, registers: &BTreeMap<u32, RegisterValue>) -> Ternary {
         match expression {
             Expression::Compare { register, equal: Some(equal), value } => {
                 let loaded = registers.get(register).copied().unwrap_or(RegisterValue::Other);
@@ -287,55 +293,57 @@ fn items(listed: &[Vec<u8>], kind: u16) -> impl Iterator<Item = NfTablesObject<'
 }
 
 /// Returns the value of an attribute.
-fn within(bytes: &[u8], kind: u16) -> Option<&[u8]> {
+fn find_attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
 /// Returns a base chain of another owner at the prerouting hook.
 fn parse_base_chain(NfTablesObject { family, attributes, .. }: NfTablesObject<'_>) -> Option<ChainId> {
-    let table = text(within(attributes, is::CHAIN_TABLE)?)?;
-    let name = text(within(attributes, is::CHAIN_NAME)?)?;
-    let hook = number(within(within(attributes, is::CHAIN_HOOK)?, is::HOOK_NUMBER)?)?;
+    let table = text(find_attribute(attributes, is::CHAIN_TABLE)?)?;
+    let name = text(find_attribute(attributes, is::CHAIN_NAME)?)?;
+    let hook = number(find_attribute(find_attribute(attributes, is::CHAIN_HOOK)?, is::HOOK_NUMBER)?)?;
     let ours = family == INET && table == TABLE;
     (hook == PREROUTING && matches!(family, INET | IPV4 | IPV6) && !ours)
         .then(|| (family, table.to_owned(), name.to_owned()))
 }
 
 fn rule(item: NfTablesObject<'_>) -> Option<(ChainId, RuleExpressions)> {
-    let table = text(within(item.attributes, is::RULE_TABLE)?)?;
-    let chain = text(within(item.attributes, is::RULE_CHAIN)?)?;
-    let list = within(item.attributes, is::RULE_EXPRESSIONS).unwrap_or_default();
+    let table = text(find_attribute(item.attributes, is::RULE_TABLE)?)?;
+    let chain = text(find_attribute(item.attributes, is::RULE_CHAIN)?)?;
+    let list = find_attribute(item.attributes, is::RULE_EXPRESSIONS).unwrap_or_default();
     let expressions = attributes(list).filter(|(kind, _)| *kind == is::ELEMENT).map(|(_, each)| expression(each));
     Some(((item.family, table.to_owned(), chain.to_owned()), expressions.collect()))
 }
 
 /// Parses an expression. An unsupported one becomes a match with an unknown result.
 fn expression(bytes: &[u8]) -> Expression {
-    let name = within(bytes, is::EXPRESSION_NAME).and_then(text).unwrap_or_default();
-    let data = within(bytes, is::EXPRESSION_DATA).unwrap_or_default();
-    let value = |kind| within(data, kind).and_then(number);
+    let name = find_attribute(bytes, is::EXPRESSION_NAME).and_then(text).unwrap_or_default();
+    let data = find_attribute(bytes, is::EXPRESSION_DATA).unwrap_or_default();
+    let value = |kind| find_attribute(data, kind).and_then(number);
     let read = match name {
         "counter" | "log" | "notrack" | "last" => Some(Expression::Nothing),
         "meta" => meta(data),
         "payload" => payload(data),
         "cmp" => compare(data),
         "immediate" => verdict(data),
-        "redir" | "tproxy" => Some(Expression::Takes),
+        "redir" | "tproxy" => Some(Expression::Redirect),
         // Only a change of the destination matters here.
-        "nat" => value(1).map(|kind| if kind == DNAT { Expression::Takes } else { Expression::Nothing }),
+        "nat" => value(1).map(|kind| if kind == DNAT { Expression::Redirect } else { Expression::Nothing }),
         "match" => matching(data),
-        "target" => within(data, 1)
+        "target" => find_attribute(data, 1)
             .and_then(text)
-            .map(|name| if TAKING_TARGETS.contains(&name) { Expression::Takes } else { Expression::Nothing }),
+            .map(|name| if TAKING_TARGETS.contains(&name) { Expression::Redirect } else { Expression::Nothing }),
         _ => None,
     };
-    read.unwrap_or(Expression::Asks)
+    read.unwrap_or(Expression::Unsupported)
 }
 
 fn meta(data: &[u8]) -> Option<Expression> {
     // An expression without a destination register sets a mark or other metadata and loads nothing.
-    let Some(register) = within(data, is::META_REGISTER).and_then(number) else { return Some(Expression::Nothing) };
-    let loaded = match within(data, is::META_KEY).and_then(number)? {
+    let Some(register) = find_attribute(data, is::META_REGISTER).and_then(number) else {
+        return Some(Expression::Nothing);
+    };
+    let loaded = match find_attribute(data, is::META_KEY).and_then(number)? {
         PROTOCOL => RegisterValue::Protocol,
         DEVICE_TYPE => RegisterValue::DeviceType,
         _ => RegisterValue::Other,
@@ -344,7 +352,7 @@ fn meta(data: &[u8]) -> Option<Expression> {
 }
 
 fn payload(data: &[u8]) -> Option<Expression> {
-    let value = |kind| within(data, kind).and_then(number);
+    let value = |kind| find_attribute(data, kind).and_then(number);
     // An expression without a destination register writes a field of the packet.
     let Some(register) = value(is::PAYLOAD_REGISTER) else { return Some(Expression::Nothing) };
     let place = (value(is::PAYLOAD_BASE)?, value(is::PAYLOAD_OFFSET)?, value(is::PAYLOAD_LENGTH)?);
@@ -353,24 +361,24 @@ fn payload(data: &[u8]) -> Option<Expression> {
 }
 
 fn compare(data: &[u8]) -> Option<Expression> {
-    let equal = match within(data, is::COMPARE_HOW).and_then(number)? {
+    let equal = match find_attribute(data, is::COMPARE_HOW).and_then(number)? {
         EQUAL => Some(true),
         UNEQUAL => Some(false),
         _ => None,
     };
-    let value = within(within(data, is::COMPARE_DATA)?, is::VALUE)?.to_vec();
-    Some(Expression::Compare { register: within(data, is::COMPARE_REGISTER).and_then(number)?, equal, value })
+    let value = find_attribute(find_attribute(data, is::COMPARE_DATA)?, is::VALUE)?.to_vec();
+    Some(Expression::Compare { register: find_attribute(data, is::COMPARE_REGISTER).and_then(number)?, equal, value })
 }
 
 fn verdict(data: &[u8]) -> Option<Expression> {
-    let register = within(data, is::IMMEDIATE_REGISTER).and_then(number)?;
+    let register = find_attribute(data, is::IMMEDIATE_REGISTER).and_then(number)?;
     if register != VERDICT {
         return Some(Expression::Load(register, RegisterValue::Other));
     }
     // `NFTA_DATA_VERDICT`, which contains `NFTA_VERDICT_CODE` and `NFTA_VERDICT_CHAIN`.
-    let verdict = within(within(data, is::IMMEDIATE_DATA)?, 2)?;
-    let code: [u8; 4] = within(verdict, 1)?.try_into().ok()?;
-    let chain = || within(verdict, 2).and_then(text).map(str::to_owned);
+    let verdict = find_attribute(find_attribute(data, is::IMMEDIATE_DATA)?, 2)?;
+    let code: [u8; 4] = find_attribute(verdict, 1)?.try_into().ok()?;
+    let chain = || find_attribute(verdict, 2).and_then(text).map(str::to_owned);
     Some(Expression::Verdict(match i32::from_be_bytes(code) {
         ACCEPT | DROP => RuleVerdict::Ends,
         RETURN => RuleVerdict::Returns,
@@ -384,10 +392,10 @@ fn verdict(data: &[u8]) -> Option<Expression> {
 /// Parses two iptables extensions, which older iptables versions write for `-p tcp --dport` and `-m
 /// multiport --dports` (attributes `NFTA_MATCH_NAME`, `_REV` and `_INFO`).
 fn matching(data: &[u8]) -> Option<Expression> {
-    let revision = within(data, 2).and_then(number)?;
-    let info = within(data, 3)?;
+    let revision = find_attribute(data, 2).and_then(number)?;
+    let info = find_attribute(data, 3)?;
     let port = |at: usize| Some(u16::from_ne_bytes(info.get(at..at + 2)?.try_into().ok()?));
-    match (within(data, 1).and_then(text)?, revision) {
+    match (find_attribute(data, 1).and_then(text)?, revision) {
         ("comment", _) => Some(Expression::Nothing),
         // `struct xt_tcp`: two source ports, two destination ports, option, flags, inversion flags
         // (2: destination).

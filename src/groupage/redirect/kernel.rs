@@ -50,20 +50,20 @@ impl NfTablesSocket {
     }
 
     /// Lists every chain, as raw netlink messages.
-    pub(super) fn chains(&mut self) -> Result<Vec<Vec<u8>>, RedirectError> {
+    pub(super) fn list_chains(&mut self) -> Result<Vec<Vec<u8>>, RedirectError> {
         self.list(GET_CHAIN)
     }
 
     /// Lists every rule, as raw netlink messages.
-    pub(super) fn rules(&mut self) -> Result<Vec<Vec<u8>>, RedirectError> {
+    pub(super) fn list_rules(&mut self) -> Result<Vec<Vec<u8>>, RedirectError> {
         self.list(GET_RULE)
     }
 
     fn list(&mut self, kind: u16) -> Result<Vec<Vec<u8>>, RedirectError> {
-        self.listed(kind).map_err(|errno| explain(RedirectStep::Look, errno))
+        self.try_list(kind).map_err(|errno| explain(RedirectStep::Look, errno))
     }
 
-    fn listed(&mut self, kind: u16) -> Result<Vec<Vec<u8>>, Errno> {
+    fn try_list(&mut self, kind: u16) -> Result<Vec<Vec<u8>>, Errno> {
         self.sequence += 1;
         let message = NetlinkMessage::new(kind, REQUEST | DUMP, self.sequence, (0, 0)).finish();
         self.send(&message)?;
@@ -73,12 +73,12 @@ impl NfTablesSocket {
             let mut done = false;
             for reply in replies(&read) {
                 match reply {
-                    NetlinkReply::Went { sequence, errno } if sequence == self.sequence && errno != 0 => {
+                    NetlinkReply::Ack { sequence, errno } if sequence == self.sequence && errno != 0 => {
                         return Err(Errno::from_raw_os_error(errno));
                     }
                     NetlinkReply::Done { errno: 0 } => done = true,
                     NetlinkReply::Done { errno } => return Err(Errno::from_raw_os_error(errno)),
-                    NetlinkReply::Went { .. } | NetlinkReply::Item(_) => {}
+                    NetlinkReply::Ack { .. } | NetlinkReply::Item(_) => {}
                 }
             }
             bytes += read.len();
@@ -101,9 +101,11 @@ impl NfTablesSocket {
                 // The first error is returned; the kernel reports errors in the order of the
                 // messages.
                 match reply {
-                    NetlinkReply::Went { sequence, errno: 0 } if sequence == transaction.last() => return Ok(()),
-                    NetlinkReply::Went { errno: 0, .. } | NetlinkReply::Done { .. } | NetlinkReply::Item(_) => {}
-                    NetlinkReply::Went { sequence, errno } => {
+                    NetlinkReply::Ack { sequence, errno: 0 } if sequence == transaction.acknowledged_sequence() => {
+                        return Ok(());
+                    }
+                    NetlinkReply::Ack { errno: 0, .. } | NetlinkReply::Done { .. } | NetlinkReply::Item(_) => {}
+                    NetlinkReply::Ack { sequence, errno } => {
                         return Err(explain(transaction.step(sequence), Errno::from_raw_os_error(errno)));
                     }
                 }
@@ -128,7 +130,7 @@ impl NfTablesSocket {
 }
 
 /// Returns a warning about rules that may redirect a port and cannot be listed.
-pub(super) fn unseen() -> Option<String> {
+pub(super) fn legacy_iptables_warning() -> Option<String> {
     let found = LEGACY_TABLE_FILES.iter().find(|path| has_nat(Path::new(path)))?;
     let command = if found.contains("ip6") { "ip6tables" } else { "iptables" };
     Some(format!(
@@ -144,14 +146,14 @@ fn has_nat(names: &Path) -> bool {
 fn explain(step: RedirectStep, errno: Errno) -> RedirectError {
     let none = [Errno::INVAL, Errno::OPNOTSUPP, Errno::PROTONOSUPPORT, Errno::AFNOSUPPORT, Errno::NOENT];
     match step {
-        _ if matches!(errno, Errno::PERM | Errno::ACCESS) => RedirectError::NoRight,
+        _ if matches!(errno, Errno::PERM | Errno::ACCESS) => RedirectError::MissingCapability,
         RedirectStep::Socket | RedirectStep::Look | RedirectStep::Transaction if none.contains(&errno) => {
-            RedirectError::NoTables
+            RedirectError::NfTablesUnavailable
         }
         // Only a table, chain or rule needs kernel features beyond `nf_tables` itself: the table
         // needs its family, the chain needs NAT, the rule needs its expressions.
         RedirectStep::Table | RedirectStep::Chain | RedirectStep::Rule(_) if none.contains(&errno) => {
-            RedirectError::NoNat
+            RedirectError::NatUnavailable
         }
         step => RedirectError::Kernel { step, source: io::Error::from(errno) },
     }

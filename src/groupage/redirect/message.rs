@@ -48,7 +48,7 @@ pub(super) struct AttributeBuilder {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NetlinkReply<'a> {
     /// Result of the message with this sequence number: 0 or an error number.
-    Went { sequence: u32, errno: i32 },
+    Ack { sequence: u32, errno: i32 },
     /// End of a listing.
     Done { errno: i32 },
     /// One object of a listing.
@@ -142,7 +142,7 @@ pub(super) fn replies(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkReply<'_>
             bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
             let errno = || take(body, 0).map_or(0, i32::from_ne_bytes).saturating_neg();
             return Some(match kind {
-                ERROR => NetlinkReply::Went { sequence, errno: errno() },
+                ERROR => NetlinkReply::Ack { sequence, errno: errno() },
                 DONE => NetlinkReply::Done { errno: errno() },
                 // Kinds below 16 are control messages of netlink itself, which are irrelevant here.
                 kind if kind < 16 => continue,
@@ -226,7 +226,7 @@ mod tests {
         bytes.extend(9_u32.to_ne_bytes());
         bytes.extend([0; 4]);
         bytes.extend((-1_i32).to_ne_bytes());
-        assert_eq!(replies(&bytes).collect::<Vec<_>>(), [NetlinkReply::Went { sequence: 9, errno: 1 }]);
+        assert_eq!(replies(&bytes).collect::<Vec<_>>(), [NetlinkReply::Ack { sequence: 9, errno: 1 }]);
         bytes.splice(4..6, DONE.to_ne_bytes());
         let twice = [bytes.clone(), bytes].concat();
         assert_eq!(replies(&twice).collect::<Vec<_>>(), [NetlinkReply::Done { errno: 1 }; 2]);

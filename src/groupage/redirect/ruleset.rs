@@ -132,20 +132,20 @@ pub(super) struct NetlinkBatch {
 
 impl NetlinkBatch {
     /// Adds the message that begins or ends the batch.
-    fn edge(&mut self, kind: u16) {
-        let sequence = self.next();
+    fn add_boundary(&mut self, kind: u16) {
+        let sequence = self.next_sequence();
         let bytes = NetlinkMessage::new(kind, REQUEST, sequence, (0, SUBSYSTEM)).finish();
         self.parts.push(TransactionMessage { step: RedirectStep::Transaction, sequence, bytes });
     }
 
     fn add(&mut self, step: RedirectStep, (kind, flags): (u16, u16), attributes: AttributeBuilder) {
-        let sequence = self.next();
+        let sequence = self.next_sequence();
         let bytes = NetlinkMessage::new(kind, REQUEST | flags, sequence, (INET, 0)).with(attributes).finish();
         self.parts.push(TransactionMessage { step, sequence, bytes });
     }
 
     /// Returns the next sequence number; the first is 1.
-    fn next(&self) -> u32 {
+    fn next_sequence(&self) -> u32 {
         self.parts.last().map_or(1, |part| part.sequence + 1)
     }
 
@@ -155,7 +155,7 @@ impl NetlinkBatch {
     }
 
     /// Returns the sequence number of the last message that the kernel acknowledges.
-    pub(super) fn last(&self) -> u32 {
+    pub(super) fn acknowledged_sequence(&self) -> u32 {
         self.parts.iter().rev().map(|part| part.sequence).nth(1).unwrap_or_default()
     }
 
@@ -179,10 +179,10 @@ impl fmt::Display for RedirectStep {
 }
 
 /// Builds the transaction that replaces the table.
-pub(super) fn transaction(redirects: &[Redirect]) -> NetlinkBatch {
+pub(super) fn build_transaction(redirects: &[Redirect]) -> NetlinkBatch {
     let table = || AttributeBuilder::default().text(is::TABLE_NAME, TABLE);
     let mut transaction = NetlinkBatch { parts: Vec::with_capacity(redirects.len() + 6) };
-    transaction.edge(BATCH_BEGIN);
+    transaction.add_boundary(BATCH_BEGIN);
     transaction.add(RedirectStep::Table, (NEW_TABLE, CREATE), table());
     transaction.add(RedirectStep::Table, (DELETE_TABLE, 0), table());
     transaction.add(RedirectStep::Table, (NEW_TABLE, CREATE), table());
@@ -193,7 +193,7 @@ pub(super) fn transaction(redirects: &[Redirect]) -> NetlinkBatch {
         let flags = CREATE | APPEND | if index + 1 == redirects.len() { ACK } else { 0 };
         transaction.add(RedirectStep::Rule(*redirect), (NEW_RULE, flags), rule(*redirect));
     }
-    transaction.edge(BATCH_END);
+    transaction.add_boundary(BATCH_END);
     transaction
 }
 
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_transaction_begins_replaces_the_table_and_ends() {
-        let transaction = transaction(&REDIRECTS);
+        let transaction = build_transaction(&REDIRECTS);
         let bytes = transaction.bytes();
         let kinds: Vec<(u16, u8)> = replies(&bytes)
             .map(|reply| match reply {
@@ -323,7 +323,7 @@ mod tests {
         // Length 20, kind 16, flag `REQUEST`, sequence number 1; no family, version 0, the
         // subsystem in network byte order.
         assert_eq!(hex(&bytes[..20]), "140000001000010001000000000000000000000a");
-        assert_eq!((transaction.last(), transaction.step(7)), (7, RedirectStep::Rule(REDIRECTS[1])));
+        assert_eq!((transaction.acknowledged_sequence(), transaction.step(7)), (7, RedirectStep::Rule(REDIRECTS[1])));
         assert_eq!((transaction.step(5), transaction.step(99)), (RedirectStep::Chain, RedirectStep::Transaction));
         let flags = |part: &TransactionMessage| u16::from_le_bytes([part.bytes[6], part.bytes[7]]);
         let asked: Vec<u16> = transaction.parts.iter().map(flags).collect();
@@ -334,6 +334,6 @@ mod tests {
     fn as_many_ports_as_there_can_be_are_one_send() {
         let many: Vec<Redirect> = (1..=64).map(|port| Redirect { port, listen: port + 15080 }).collect();
         // The default send buffer of a socket is 208 KiB.
-        assert!(transaction(&many).bytes().len() < 64 << 10);
+        assert!(build_transaction(&many).bytes().len() < 64 << 10);
     }
 }

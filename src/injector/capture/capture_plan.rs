@@ -92,7 +92,7 @@ impl CapturePlan {
             match (there.mode, mode) {
                 (PortCapture::Named, PortCapture::Named) => {
                     let more = port.name.filter(|name| !there.all_names().contains(&name.as_str()));
-                    there.also.extend(more);
+                    there.other_names.extend(more);
                 }
                 (PortCapture::None, PortCapture::Named) => {
                     there.bypass = bypass(&port, mode, there.listen, named);
@@ -106,12 +106,14 @@ impl CapturePlan {
         }
         let (listen, application) = match mode {
             PortCapture::Loopback => (port.number, port.number),
-            PortCapture::Moved => (port.number, numbers.listen()?),
-            PortCapture::Named | PortCapture::Redirect | PortCapture::None => (numbers.listen()?, port.number),
+            PortCapture::Moved => (port.number, numbers.next_listen_port()?),
+            PortCapture::Named | PortCapture::Redirect | PortCapture::None => {
+                (numbers.next_listen_port()?, port.number)
+            }
         };
         let bypass = bypass(&port, mode, listen, named);
         let uncaptured = unmovable.filter(|_| mode == PortCapture::None);
-        self.ports.push(PlannedPort { port, also: Vec::new(), mode, listen, application, bypass, uncaptured });
+        self.ports.push(PlannedPort { port, other_names: Vec::new(), mode, listen, application, bypass, uncaptured });
         Ok(())
     }
 
@@ -133,7 +135,7 @@ impl CapturePlan {
 
     /// Warns about known servers that match no recipe, if a recipe could have captured a port.
     fn warn_unmatched_servers(&mut self, options: &CaptureOptions<'_>) {
-        for container in ports::applications(options.pod) {
+        for container in ports::application_containers(options.pod) {
             let name = text(container, &["name"]).unwrap_or_default();
             let is_left = |planned: &PlannedPort| planned.port.container == name && planned.mode == PortCapture::None;
             if !self.ports.iter().any(is_left) || options.recipes.iter().any(|recipe| recipe.container == name) {

@@ -22,12 +22,12 @@ impl CapturePlan {
             if !decided.iter().any(is_own_moved) {
                 continue;
             }
-            let mut applications = ports::applications(options.pod);
+            let mut applications = ports::application_containers(options.pod);
             let container = applications.find(|own| text(own, &["name"]) == Some(&recipe.container));
             add_probed_ports(options, recipe, container, decided);
             move_ports(recipe, container, decided);
             let captured = |number: u16| decided.iter().any(|each| each.port.number == number && is_own_moved(each));
-            self.notes.extend(recipe.along(captured).into_iter().map(|number| {
+            self.notes.extend(recipe.ports_moved_along(captured).into_iter().map(|number| {
                 format!(
                     "container {}: recipe {} also moves port {number} to loopback; declare it if other pods call it",
                     recipe.container,
@@ -56,10 +56,10 @@ fn add_probed_ports(
     container: Option<&Value>,
     decided: &mut Vec<PortDecision>,
 ) {
-    let probed = container.map(probe_ports::by_itself).unwrap_or_default();
+    let probed = container.map(probe_ports::probe_ports).unwrap_or_default();
     for number in probed.into_iter().chain(probe_ports::scraped_ports(options.pod)) {
         let is_known = decided.iter().any(|each| each.port.number == number);
-        if recipe.moves(number).is_some() && !is_local(recipe, container, number) && !is_known {
+        if recipe.move_kind(number).is_some() && !is_local(recipe, container, number) && !is_known {
             let container = recipe.container.clone();
             decided.push(options.decide(PortCandidate { container, name: None, number, host_port: None }));
         }
@@ -70,7 +70,7 @@ fn add_probed_ports(
 fn move_ports(recipe: &RecipeMatch, container: Option<&Value>, decided: &mut [PortDecision]) {
     let own = decided.iter_mut().filter(|each| each.port.container == recipe.container);
     for each in own.filter(|each| each.mode != PortCapture::None || !is_local(recipe, container, each.port.number)) {
-        match recipe.moves(each.port.number) {
+        match recipe.move_kind(each.port.number) {
             Some(MoveKind::Loopback) => each.mode = PortCapture::Loopback,
             Some(MoveKind::Number) => each.mode = PortCapture::Moved,
             None => {}
@@ -90,12 +90,12 @@ pub(super) fn extend_loopback(options: &CaptureOptions<'_>, decided: &mut Vec<Po
         .filter(|each| each.mode == PortCapture::Loopback)
         .map(|each| each.port.container.clone())
         .collect();
-    for container in ports::applications(options.pod) {
+    for container in ports::application_containers(options.pod) {
         let name = text(container, &["name"]).unwrap_or_default();
         if !moved.iter().any(|moved| moved == name) {
             continue;
         }
-        for port in ports::of_container(container) {
+        for port in ports::container_ports(container) {
             match decided.iter_mut().find(|known| known.port == port) {
                 Some(known) => known.mode = PortCapture::Loopback,
                 None => decided.push(PortDecision { mode: PortCapture::Loopback, ..options.decide(port) }),
@@ -118,7 +118,7 @@ pub(super) fn extend_loopback(options: &CaptureOptions<'_>, decided: &mut Vec<Po
 fn extend_undeclared(options: &CaptureOptions<'_>, container: &Value, name: &str, decided: &mut Vec<PortDecision>) {
     let declared =
         |number: u16| ports::declared(options.pod).any(|port| port.number == number) || ports::is_istio_port(number);
-    for number in probe_ports::by_itself(container).into_iter().filter(|number| !declared(*number)) {
+    for number in probe_ports::probe_ports(container).into_iter().filter(|number| !declared(*number)) {
         match decided.iter_mut().find(|known| known.port.number == number) {
             Some(known) if known.port.container == name => known.mode = PortCapture::Loopback,
             Some(_) => {}

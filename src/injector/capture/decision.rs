@@ -67,13 +67,13 @@ impl<'a> CaptureOptions<'a> {
     /// Decides the mode of a port by itself, without regard to other ports of its container.
     pub(super) fn decide(&self, port: PortCandidate) -> PortDecision {
         let (pod, context) = (self.pod, self.context);
-        let named = referrers::of(&port, pod, &context.namespace, context.referrers.iter());
+        let named = referrers::find(&port, pod, &context.namespace, context.referrers.iter());
         let local = self.local_reason(&port, &named);
         let is_local = local.is_some();
         let unmovable = local
-            .or_else(|| ports::unmovable(pod, &port, self.native))
+            .or_else(|| ports::immovable_reason(pod, &port, self.native))
             .or_else(|| unresolved_name_reason(&port, self.native, context));
-        let mode = if is_local { PortCapture::None } else { self.mode(&port, &named, unmovable.is_none()) };
+        let mode = if is_local { PortCapture::None } else { self.select_mode(&port, &named, unmovable.is_none()) };
         let unmovable = unmovable.or_else(|| rule_conflict(&port, &named));
         PortDecision { port, named, unmovable, mode }
     }
@@ -91,7 +91,8 @@ impl<'a> CaptureOptions<'a> {
             return None;
         }
         let recipe = self.recipes.iter().find(|recipe| recipe.container == port.container)?;
-        let container = ports::applications(self.pod).find(|own| text(own, &["name"]) == Some(&port.container))?;
+        let container =
+            ports::application_containers(self.pod).find(|own| text(own, &["name"]) == Some(&port.container))?;
         recipe.is_local(port.number, container).then(|| {
             format!(
                 "{} listens only on loopback with port {} of container {}, and no object refers to the port",
@@ -103,11 +104,11 @@ impl<'a> CaptureOptions<'a> {
     }
 
     /// Returns the capture mode. `movable` is set if the port's name can move to the sidecar.
-    fn mode(&self, port: &PortCandidate, named: &Referrers, movable: bool) -> PortCapture {
+    fn select_mode(&self, port: &PortCandidate, named: &Referrers, movable: bool) -> PortCapture {
         let by_name = if movable { PortCapture::Named } else { PortCapture::None };
         let is_target = self.listen_container() == Some(port.container.as_str());
         let recipe = self.recipes.iter().find(|recipe| recipe.container == port.container);
-        let moved = recipe.and_then(|recipe| recipe.moves(port.number)).map(|kind| match kind {
+        let moved = recipe.and_then(|recipe| recipe.move_kind(port.number)).map(|kind| match kind {
             MoveKind::Loopback => PortCapture::Loopback,
             MoveKind::Number => PortCapture::Moved,
         });
@@ -156,7 +157,7 @@ fn rule_conflict(port: &PortCandidate, named: &Referrers) -> Option<String> {
 /// where a native sidecar can be forced by annotation or policy but Services do not resolve its
 /// ports.
 fn unresolved_name_reason(port: &PortCandidate, native: bool, context: &InjectionContext) -> Option<String> {
-    (native && !context.native).then(|| {
+    (native && !context.supports_native_sidecars).then(|| {
         format!(
             "port name {} of container {} cannot move to a native sidecar before Kubernetes 1.33, where Services do not resolve it (native-sidecar is Always)",
             port.name.as_deref().unwrap_or_default(),

@@ -40,7 +40,7 @@ pub(super) fn permitted_use(
     context: &InjectionContext,
     requested: CaptureMode,
 ) -> Result<RedirectUse, SkippedPod> {
-    match forbidden(pod, context) {
+    match redirect_forbidden(pod, context) {
         Some(skipped) if requested == CaptureMode::Redirect => Err(skipped),
         Some(_) => Ok(RedirectUse::Never),
         None => Ok(context.redirect),
@@ -48,9 +48,9 @@ pub(super) fn permitted_use(
 }
 
 /// Returns the reason why a redirect is forbidden, or `None` if it is allowed.
-fn forbidden(pod: &Value, context: &InjectionContext) -> Option<SkippedPod> {
+fn redirect_forbidden(pod: &Value, context: &InjectionContext) -> Option<SkippedPod> {
     if context.redirect == RedirectUse::Never {
-        return Some(SkipReason::RedirectForbidden.because(
+        return Some(SkipReason::RedirectForbidden.with_detail(
             "the installation adds no init container with NET_ADMIN (injector.redirect of the chart, or --redirect offline, is Never); an annotation cannot override this",
         ));
     }
@@ -58,11 +58,11 @@ fn forbidden(pod: &Value, context: &InjectionContext) -> Option<SkippedPod> {
     if let Some(level @ ("restricted" | "baseline")) = enforced {
         return Some(
             SkipReason::RedirectForbidden
-                .because(format!("the namespace enforces Pod Security {level}, which forbids NET_ADMIN")),
+                .with_detail(format!("the namespace enforces Pod Security {level}, which forbids NET_ADMIN")),
         );
     }
     if is_meshed(pod, context) {
-        return Some(SkipReason::RedirectMeshed.because(
+        return Some(SkipReason::RedirectMeshed.with_detail(
             "a mesh already redirects this pod's ports, and two redirects would conflict: use Named or Loopback",
         ));
     }

@@ -61,7 +61,7 @@ pub(super) fn commands(container: &Value) -> Vec<Vec<CommandWord>> {
         })
         .collect();
     let Some(script) = script(&words) else { return vec![words] };
-    let known = |name: &str| variable(container, name).is_some();
+    let known = |name: &str| env_entry(container, name).is_some();
     let commands = split_script(&script.text, known).unwrap_or_default();
     let first = |words: &Vec<Range<usize>>| words.first().and_then(|span| script.text.get(span.clone()));
     // A script with several branches may start the server in only one of them.
@@ -106,7 +106,7 @@ pub(super) fn strip_wrappers(words: &[CommandWord]) -> &[CommandWord] {
 }
 
 /// Returns the `env` entry of a variable; the last one takes effect.
-pub(super) fn variable<'a>(container: &'a Value, name: &str) -> Option<&'a Value> {
+pub(super) fn env_entry<'a>(container: &'a Value, name: &str) -> Option<&'a Value> {
     list(container, &["env"]).iter().rfind(|entry| text(entry, &["name"]) == Some(name))
 }
 

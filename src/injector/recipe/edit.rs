@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::command::{WordPlace, variable};
+use super::command::{WordPlace, env_entry};
 use super::listener_ports::port_of;
 use super::recipe_match::RecipeMatch;
 use super::safety::has_command;
@@ -50,33 +50,33 @@ impl RecipeMatch {
             }
             match listener.setting {
                 MoveSetting::HostOrEnv(_, name) if !has_command(container) => {
-                    draft.variable(name, LOOPBACK.to_owned());
+                    draft.set_variable(name, LOOPBACK.to_owned());
                 }
                 MoveSetting::Host(flags) | MoveSetting::HostOrEnv(flags, _) => {
-                    draft.flag(flags, |_| LOOPBACK.to_owned(), LOOPBACK);
+                    draft.set_flag(flags, |_| LOOPBACK.to_owned(), LOOPBACK);
                 }
                 MoveSetting::Bind(flags) => {
                     let mut taken = Vec::new();
                     let bound = |value: &str| free_loopback(port_of(value), &mut taken);
-                    draft.flag(flags, bound, &format!("{LOOPBACK}:{number}"));
+                    draft.set_flag(flags, bound, &format!("{LOOPBACK}:{number}"));
                 }
                 MoveSetting::Port(flags) => {
                     if let Some(application) = application(*number) {
                         let application = application.to_string();
-                        draft.flag(flags, |_| application.clone(), &application);
+                        draft.set_flag(flags, |_| application.clone(), &application);
                     }
                 }
-                MoveSetting::HostEnv(name) => draft.variable(name, LOOPBACK.to_owned()),
+                MoveSetting::HostEnv(name) => draft.set_variable(name, LOOPBACK.to_owned()),
                 MoveSetting::BindEnv(name, scheme) => {
                     let scheme = draft.scheme(name).unwrap_or_else(|| scheme.to_owned());
-                    draft.variable(name, format!("{scheme}{LOOPBACK}:{number}"));
+                    draft.set_variable(name, format!("{scheme}{LOOPBACK}:{number}"));
                 }
-                MoveSetting::Along(flags) => draft.replace_flag(flags, |_| LOOPBACK.to_owned()),
+                MoveSetting::WithFirst(flags) => draft.replace_flag(flags, |_| LOOPBACK.to_owned()),
             }
         }
         let is_moved = self.listeners.iter().any(|(_, number)| application(*number).is_some());
         if is_moved && self.trusts_sidecar(container) {
-            draft.variable(FORWARDED_IPS.0, NO_PEER.to_owned());
+            draft.set_variable(FORWARDED_IPS.0, NO_PEER.to_owned());
         }
         draft.finish()
     }
@@ -88,7 +88,8 @@ impl RecipeMatch {
         let is_set = list(container, &["env"])
             .iter()
             .any(|entry| text(entry, &["name"]) == Some(FORWARDED_IPS.0) && text(entry, &["value"]) != Some(NO_PEER));
-        let may_be_set = !list(container, &["envFrom"]).is_empty() || self.values(&[FORWARDED_IPS.1]).next().is_some();
+        let may_be_set =
+            !list(container, &["envFrom"]).is_empty() || self.flag_values(&[FORWARDED_IPS.1]).next().is_some();
         self.recipe.trusts_loopback && self.is_alone && !is_set && !may_be_set
     }
 }
@@ -98,7 +99,7 @@ impl RecipeMatch {
 impl EditDraft<'_> {
     /// Sets each occurrence of a flag.
     fn replace_flag(&mut self, flags: &[&str], mut set: impl FnMut(&str) -> String) {
-        for (index, before, value) in self.matched.values(flags) {
+        for (index, before, value) in self.matched.flag_values(flags) {
             let wanted = set(value);
             if let Some(word) = self.matched.words.get(index).filter(|_| wanted != value) {
                 self.items.push((word.place.clone(), format!("{before}{wanted}")));
@@ -107,8 +108,8 @@ impl EditDraft<'_> {
     }
 
     /// Sets each occurrence of a flag, or adds the flag if it is absent.
-    fn flag(&mut self, flags: &[&str], set: impl FnMut(&str) -> String, absent: &str) {
-        if self.matched.values(flags).next().is_some() {
+    fn set_flag(&mut self, flags: &[&str], set: impl FnMut(&str) -> String, absent: &str) {
+        if self.matched.flag_values(flags).next().is_some() {
             self.replace_flag(flags, set);
             return;
         }
@@ -130,12 +131,12 @@ impl EditDraft<'_> {
 
     /// Returns the scheme of the address in a variable.
     fn scheme(&self, name: &str) -> Option<String> {
-        let entry = variable(self.container, name)?;
+        let entry = env_entry(self.container, name)?;
         Some(format!("{}//", text(entry, &["value"])?.split_once("//")?.0))
     }
 
-    fn variable(&mut self, name: &str, value: String) {
-        let entry = variable(self.container, name);
+    fn set_variable(&mut self, name: &str, value: String) {
+        let entry = env_entry(self.container, name);
         if entry.and_then(|entry| text(entry, &["value"])) != Some(&value) {
             self.edits.push(ContainerEdit::Variable(name.to_owned(), value));
         }

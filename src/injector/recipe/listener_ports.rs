@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::command::variable;
+use super::command::env_entry;
 use super::recipe_match::RecipeMatch;
 use super::safety::{UNSEEN_SETTINGS, UNSEEN_VARIABLES};
 use super::table::{MoveSetting, PORT_IF_SET, ServerListener};
@@ -16,12 +16,12 @@ impl RecipeMatch {
     /// may be repeated yields several; `None` if a number cannot be determined.
     pub(super) fn numbers(&self, listener: &ServerListener, container: &Value) -> Option<Vec<u16>> {
         let known = |name: &str| {
-            let entry = variable(container, name)?;
+            let entry = env_entry(container, name)?;
             // A variable without a literal value (`valueFrom`) yields the empty string: it is set,
             // but its value is unknown.
             Some(text(entry, &["value"]).unwrap_or_default())
         };
-        let mut declared = ports::of_container(container).map(|port| port.number);
+        let mut declared = ports::container_ports(container).map(|port| port.number);
         let only = declared.next().filter(|_| declared.next().is_none());
         let resolve = |given: &str| resolve_port(given, known).or(only);
         let of_address = |address: &str| match port_of(address) {
@@ -31,11 +31,11 @@ impl RecipeMatch {
             None => Some(listener.port),
         };
         if let MoveSetting::Bind(flags) = listener.setting {
-            let bound: Option<Vec<u16>> = self.values(flags).map(|(_, _, value)| of_address(value)).collect();
+            let bound: Option<Vec<u16>> = self.flag_values(flags).map(|(_, _, value)| of_address(value)).collect();
             let bound = bound?;
-            let is_unseen = self.values(UNSEEN_SETTINGS).next().is_some()
+            let is_unseen = self.flag_values(UNSEEN_SETTINGS).next().is_some()
                 || UNSEEN_VARIABLES.iter().any(|name| known(name).is_some());
-            if bound.is_empty() && is_unseen && ports::of_container(container).count() > 1 {
+            if bound.is_empty() && is_unseen && ports::container_ports(container).count() > 1 {
                 return None;
             }
             // gunicorn reads `PORT` only as the default of `bind`, which a configuration file
@@ -47,7 +47,7 @@ impl RecipeMatch {
         let given = match listener.setting {
             MoveSetting::BindEnv(name, _) => known(name).map(of_address),
             _ => {
-                let flag = self.values(listener.port_flags).map(|(_, _, value)| value).last();
+                let flag = self.flag_values(listener.port_flags).map(|(_, _, value)| value).last();
                 flag.or_else(|| listener.port_env.and_then(known)).map(resolve)
             }
         };
@@ -56,8 +56,9 @@ impl RecipeMatch {
         }
         // A port that is set in an invisible place (a file, the image) is assumed to be the only
         // declared one.
-        let own = self.recipe.listeners.iter().filter(|each| !matches!(each.setting, MoveSetting::Along(_))).count();
-        let is_only = own == 1 && !matches!(listener.setting, MoveSetting::Along(_));
+        let own =
+            self.recipe.listeners.iter().filter(|each| !matches!(each.setting, MoveSetting::WithFirst(_))).count();
+        let is_only = own == 1 && !matches!(listener.setting, MoveSetting::WithFirst(_));
         let unseen = || only.filter(|_| is_only).unwrap_or(listener.port);
         given.unwrap_or_else(|| Some(unseen())).map(|number| vec![number])
     }

@@ -42,7 +42,7 @@ impl RecipeMatch {
     ) -> Option<Self> {
         let name = text(container, &["name"])?.to_owned();
         let mut found = Self { recipe, container: name, words, flags_at, is_alone: false, listeners: Vec::new() };
-        let elsewhere = recipe.elsewhere.iter().any(|flag| found.values(&[flag]).next().is_some());
+        let elsewhere = recipe.unmovable_flags.iter().any(|flag| found.flag_values(&[flag]).next().is_some());
         let is_unsure = elsewhere || found.has_hidden_flags(container) || found.has_assignment(container);
         if is_unsure || !found.has_required_setting(container) || !found.is_settable(container) {
             return None;
@@ -69,7 +69,7 @@ impl RecipeMatch {
     }
 
     /// Returns the kind of move of a port; `None` if it is not a port of this server.
-    pub(crate) fn moves(&self, number: u16) -> Option<MoveKind> {
+    pub(crate) fn move_kind(&self, number: u16) -> Option<MoveKind> {
         let (listener, _) = self.listeners.iter().find(|(_, own)| *own == number)?;
         Some(match listener.setting {
             MoveSetting::Port(_) => MoveKind::Number,
@@ -79,7 +79,7 @@ impl RecipeMatch {
 
     /// Returns the port numbers that are not captured but move to loopback together with captured
     /// ones, because they share a setting.
-    pub(crate) fn along(&self, captured: impl Fn(u16) -> bool) -> Vec<u16> {
+    pub(crate) fn ports_moved_along(&self, captured: impl Fn(u16) -> bool) -> Vec<u16> {
         let moves = |(listener, number): &&(&ServerListener, u16)| {
             !matches!(listener.setting, MoveSetting::Port(_))
                 && !captured(*number)
@@ -91,7 +91,7 @@ impl RecipeMatch {
     /// Returns `true` if the setting of a listener is changed, because the listener, or another one
     /// that shares the setting, is captured.
     pub(super) fn is_moved(&self, listener: &ServerListener, captured: impl Fn(u16) -> bool) -> bool {
-        let is_along = |other: &ServerListener| matches!(other.setting, MoveSetting::Along(_));
+        let is_along = |other: &ServerListener| matches!(other.setting, MoveSetting::WithFirst(_));
         let leads = |other: &ServerListener| {
             self.recipe.listeners.first() == Some(other) && self.recipe.listeners.iter().any(is_along)
         };
@@ -108,7 +108,7 @@ impl RecipeMatch {
 
     /// Returns the values of a flag, each with the index of its word and the part of the word
     /// before it.
-    pub(super) fn values<'a>(&'a self, flags: &'a [&str]) -> impl Iterator<Item = (usize, &'a str, &'a str)> + 'a {
+    pub(super) fn flag_values<'a>(&'a self, flags: &'a [&str]) -> impl Iterator<Item = (usize, &'a str, &'a str)> + 'a {
         let words = self.words.iter().enumerate().skip(self.flags_at);
         words.filter_map(move |(index, word)| {
             flags.iter().find_map(|flag| {

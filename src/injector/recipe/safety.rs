@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::command::{self, CommandWord, variable};
+use super::command::{self, CommandWord, env_entry};
 use super::recipe_match::RecipeMatch;
 use super::table::{MoveSetting, RecipeNeed};
 use crate::access::{list, text};
@@ -26,19 +26,19 @@ impl RecipeMatch {
             MoveSetting::Host(flags) | MoveSetting::Bind(flags) => (flags, None),
             MoveSetting::HostOrEnv(flags, env) => (flags, Some(env)),
             MoveSetting::HostEnv(env) | MoveSetting::BindEnv(env, _) => (&[], Some(env)),
-            MoveSetting::Port(_) | MoveSetting::Along(_) => return false,
+            MoveSetting::Port(_) | MoveSetting::WithFirst(_) => return false,
         };
-        let mut values = self.values(flags).map(|(_, _, value)| value).peekable();
+        let mut values = self.flag_values(flags).map(|(_, _, value)| value).peekable();
         if values.peek().is_some() {
             return values.all(is_loopback);
         }
-        let entry = |name: &str| variable(container, name);
+        let entry = |name: &str| env_entry(container, name);
         if let Some(entry) = env.and_then(entry) {
             return text(entry, &["value"]).is_some_and(is_loopback);
         }
         // The address may still be set by a file, by a variable of the image, or by the variable of
         // the port.
-        let is_unseen = self.values(UNSEEN_SETTINGS).next().is_some()
+        let is_unseen = self.flag_values(UNSEEN_SETTINGS).next().is_some()
             || UNSEEN_VARIABLES.iter().any(|name| entry(name).is_some())
             || listener.port_env.is_some_and(|name| entry(name).is_some());
         self.recipe.is_local && !is_unseen
@@ -52,7 +52,7 @@ impl RecipeMatch {
                 | MoveSetting::HostOrEnv(flags, _)
                 | MoveSetting::Bind(flags)
                 | MoveSetting::Port(flags)
-                | MoveSetting::Along(flags) => flags,
+                | MoveSetting::WithFirst(flags) => flags,
                 MoveSetting::HostEnv(_) | MoveSetting::BindEnv(..) => &[],
             };
             set.iter().chain(listener.port_flags).copied()
@@ -71,7 +71,7 @@ impl RecipeMatch {
                 return false;
             }
             let name = word.text.trim_matches(|char| matches!(char, '$' | '{' | '}' | '(' | ')'));
-            match variable(container, name).and_then(|entry| text(entry, &["value"])) {
+            match env_entry(container, name).and_then(|entry| text(entry, &["value"])) {
                 Some(value) => value.split_whitespace().any(|part| self.flags().any(|flag| part.starts_with(flag))),
                 None => word.place.span.is_some(),
             }
@@ -100,7 +100,7 @@ impl RecipeMatch {
     pub(super) fn has_required_setting(&self, container: &Value) -> bool {
         match self.recipe.needs {
             RecipeNeed::Nothing => true,
-            RecipeNeed::Flag(flag, wanted) => self.values(&[flag]).any(|(_, _, value)| value == wanted),
+            RecipeNeed::Flag(flag, wanted) => self.flag_values(&[flag]).any(|(_, _, value)| value == wanted),
             RecipeNeed::Variable(names) => list(container, &["env"])
                 .iter()
                 .any(|entry| text(entry, &["name"]).is_some_and(|name| names.contains(&name))),

@@ -32,7 +32,7 @@ pub(super) struct Recipe {
     pub(super) takes_arguments: bool,
     /// Flags that prevent a move: the server listens on a Unix domain socket, or peers reach it at
     /// the same address.
-    pub(super) elsewhere: &'static [&'static str],
+    pub(super) unmovable_flags: &'static [&'static str],
     /// Container setting that the recipe requires.
     pub(super) needs: RecipeNeed,
     pub(super) listeners: &'static [ServerListener],
@@ -84,7 +84,7 @@ pub(super) enum MoveSetting {
     BindEnv(&'static str, &'static str),
     /// A listener that moves with the setting of the first listener, unless one of these flags sets
     /// its own address.
-    Along(&'static [&'static str]),
+    WithFirst(&'static [&'static str]),
 }
 
 const NONE: Recipe = Recipe {
@@ -99,7 +99,7 @@ const NONE: Recipe = Recipe {
     takes_two_words: false,
     is_local: false,
     takes_arguments: false,
-    elsewhere: &[],
+    unmovable_flags: &[],
     needs: RecipeNeed::Nothing,
     listeners: &[],
 };
@@ -122,7 +122,7 @@ const fn listener_with_env(
 /// text-embeddings-inference).
 const HUGGING_FACE: &[ServerListener] = &[
     listener_with_env(MoveSetting::HostOrEnv(&["--hostname"], "HOSTNAME"), &["--port", "-p"], "PORT", 80),
-    listener_with_env(MoveSetting::Along(&[]), &["--prometheus-port"], "PROMETHEUS_PORT", 9000),
+    listener_with_env(MoveSetting::WithFirst(&[]), &["--prometheus-port"], "PROMETHEUS_PORT", 9000),
 ];
 
 pub(super) const RECIPES: &[Recipe] = &[
@@ -134,7 +134,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         is_local: true,
         programs: &["uvicorn"],
         modules: &["uvicorn"],
-        elsewhere: &["--uds", "--fd"],
+        unmovable_flags: &["--uds", "--fd"],
         listeners: &[listener_with_env(MoveSetting::Host(&["--host"]), &["--port"], "UVICORN_PORT", 8000)],
         ..NONE
     },
@@ -167,7 +167,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         is_local: true,
         programs: &["hypercorn"],
         modules: &["hypercorn"],
-        elsewhere: &["--insecure-bind", "--quic-bind"],
+        unmovable_flags: &["--insecure-bind", "--quic-bind"],
         listeners: &[listener(MoveSetting::Bind(&["-b", "--bind"]), &[], 8000)],
         ..NONE
     },
@@ -179,7 +179,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         modules: &["vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server"],
         verbs: &["serve"],
         images: &["vllm/vllm-openai", "vllm/vllm-openai-cpu"],
-        elsewhere: &["--uds"],
+        unmovable_flags: &["--uds"],
         listeners: &[listener(MoveSetting::Host(&["--host"]), &["--port"], 8000)],
         ..NONE
     },
@@ -193,7 +193,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         verbs: &["serve"],
         // The bootstrap server of a prefill instance, which the decode instances call, listens on
         // the same address.
-        elsewhere: &["--disaggregation-mode"],
+        unmovable_flags: &["--disaggregation-mode"],
         listeners: &[listener(MoveSetting::Host(&["--host"]), &["--port"], 30_000)],
         ..NONE
     },
@@ -240,8 +240,8 @@ pub(super) const RECIPES: &[Recipe] = &[
         images: &["seldonio/mlserver"],
         listeners: &[
             listener_with_env(MoveSetting::HostEnv("MLSERVER_HOST"), &[], "MLSERVER_HTTP_PORT", 8080),
-            listener_with_env(MoveSetting::Along(&[]), &[], "MLSERVER_GRPC_PORT", 8081),
-            listener_with_env(MoveSetting::Along(&[]), &[], "MLSERVER_METRICS_PORT", 8082),
+            listener_with_env(MoveSetting::WithFirst(&[]), &[], "MLSERVER_GRPC_PORT", 8081),
+            listener_with_env(MoveSetting::WithFirst(&[]), &[], "MLSERVER_METRICS_PORT", 8082),
         ],
         ..NONE
     },
@@ -275,7 +275,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         images: &["berriai/litellm", "berriai/litellm-database", "berriai/litellm-non_root"],
         listeners: &[
             listener_with_env(MoveSetting::Host(&["--host"]), &["--port"], "PORT", 4000),
-            listener(MoveSetting::Along(&[]), &["--prometheus_metrics_port"], PORT_IF_SET),
+            listener(MoveSetting::WithFirst(&[]), &["--prometheus_metrics_port"], PORT_IF_SET),
         ],
         ..NONE
     },
@@ -284,11 +284,11 @@ pub(super) const RECIPES: &[Recipe] = &[
         source: "https://github.com/triton-inference-server/server/blob/main/src/command_line_parser.cc",
         merges: "V2 calls pass through unless a route of a policy enables merging",
         programs: &["tritonserver"],
-        elsewhere: &["--reuse-http-port", "--reuse-grpc-port"],
+        unmovable_flags: &["--reuse-http-port", "--reuse-grpc-port"],
         listeners: &[
             listener(MoveSetting::Host(&["--http-address"]), &["--http-port"], 8000),
             listener(MoveSetting::Host(&["--grpc-address"]), &["--grpc-port"], 8001),
-            listener(MoveSetting::Along(&["--metrics-address"]), &["--metrics-port"], 8002),
+            listener(MoveSetting::WithFirst(&["--metrics-address"]), &["--metrics-port"], 8002),
         ],
         ..NONE
     },

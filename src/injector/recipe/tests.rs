@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::choice::names;
 use super::table::{FORWARDED_IPS, RECIPES};
-use super::{ContainerEdit, MoveKind, find};
+use super::{ContainerEdit, MoveKind, find_matches};
 
 fn pod(container: &Value) -> Value {
     let mut container = container.clone();
@@ -16,7 +16,7 @@ fn pod(container: &Value) -> Value {
 fn forwarding_headers_of_callers_are_not_trusted() {
     let edits = |container: Value| {
         let pod = pod(&container);
-        let found = find(&pod, None).into_iter().next().unwrap();
+        let found = find_matches(&pod, None).into_iter().next().unwrap();
         found.edits(&pod["spec"]["containers"][0], Some)
     };
     let none = ContainerEdit::Variable("FORWARDED_ALLOW_IPS".into(), "192.0.2.0".into());
@@ -31,9 +31,10 @@ fn forwarding_headers_of_callers_are_not_trusted() {
 /// Returns the name of the recipe, the numbers that it moves, and the container edits.
 fn moved(container: &Value) -> Option<(&'static str, Vec<u16>, Vec<ContainerEdit>)> {
     let pod = pod(container);
-    let found = find(&pod, None).into_iter().next()?;
+    let found = find_matches(&pod, None).into_iter().next()?;
     let numbers: Vec<u16> = found.listeners.iter().map(|(_, number)| *number).collect();
-    let to = |number: u16| Some(if found.moves(number) == Some(MoveKind::Number) { number + 10_000 } else { number });
+    let to =
+        |number: u16| Some(if found.move_kind(number) == Some(MoveKind::Number) { number + 10_000 } else { number });
     let mut edits = found.edits(&pod["spec"]["containers"][0], to);
     // The edit for trusted proxies is the same for every server of a kind.
     edits.retain(|edit| !matches!(edit, ContainerEdit::Variable(name, _) if name == FORWARDED_IPS.0));
@@ -130,10 +131,10 @@ fn variables_are_set_where_the_server_has_them() {
 fn only_captured_listeners_move_and_what_shares_their_setting() {
     let edits = |container: &Value, captured: &[u16]| {
         let pod = pod(container);
-        let found = find(&pod, None).into_iter().next().unwrap();
+        let found = find_matches(&pod, None).into_iter().next().unwrap();
         let is_captured = |number: u16| captured.contains(&number);
         let edits = found.edits(&pod["spec"]["containers"][0], |number| is_captured(number).then_some(number));
-        (edits, found.along(is_captured))
+        (edits, found.ports_moved_along(is_captured))
     };
     let triton = json!({"command": ["tritonserver", "--metrics-address=0.0.0.0"]});
     let http = vec![item("command", 1, "--metrics-address=127.0.0.1"), append(&["--http-address=127.0.0.1"])];
@@ -171,7 +172,7 @@ fn a_setting_that_would_not_count_is_not_made() {
 fn what_is_on_loopback_as_it_is_is_known() {
     let local = |container: &Value, number: u16| {
         let pod = pod(container);
-        find(&pod, None).first().unwrap().is_local(number, &pod["spec"]["containers"][0])
+        find_matches(&pod, None).first().unwrap().is_local(number, &pod["spec"]["containers"][0])
     };
     assert!(local(&json!({"command": ["uvicorn", "a:a"]}), 8000));
     assert!(local(&json!({"command": ["vllm", "serve", "m", "--host=localhost"]}), 8000));

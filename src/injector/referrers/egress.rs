@@ -7,11 +7,11 @@
 
 use serde_json::Value;
 
-use super::super::access::{at, list, selected, text};
-use super::entry;
+use super::super::access::{at, list, matches_selector, text};
+use super::port_range;
 
 /// Returns the ranges of port numbers by which policies let callers reach pods with these labels.
-pub(super) fn ruled(object: &Value, labels: &Value) -> Vec<(u16, u16)> {
+pub(super) fn restricted_ranges(object: &Value, labels: &Value) -> Vec<(u16, u16)> {
     let rules = list(object, &["spec", "egress"]).iter();
     match text(object, &["kind"]) {
         Some("NetworkPolicy") => {
@@ -19,13 +19,13 @@ pub(super) fn ruled(object: &Value, labels: &Value) -> Vec<(u16, u16)> {
             // Without `policyTypes`, a policy with egress rules applies to egress.
             let holds = types.is_empty() || types.iter().any(|word| word == "Egress");
             let rules = rules.filter(|rule| holds && leads_to(rule, labels));
-            rules.flat_map(|rule| list(rule, &["ports"])).filter_map(entry).collect()
+            rules.flat_map(|rule| list(rule, &["ports"])).filter_map(port_range).collect()
         }
         Some("CiliumNetworkPolicy" | "CiliumClusterwideNetworkPolicy") => rules
-            .filter(|rule| list(rule, &["toEndpoints"]).iter().any(|peer| chosen(peer, labels)))
+            .filter(|rule| list(rule, &["toEndpoints"]).iter().any(|peer| selects_endpoint(peer, labels)))
             .flat_map(|rule| list(rule, &["toPorts"]))
             .flat_map(|ports| list(ports, &["ports"]))
-            .filter_map(entry)
+            .filter_map(port_range)
             .collect(),
         _ => Vec::new(),
     }
@@ -40,23 +40,25 @@ fn leads_to(rule: &Value, labels: &Value) -> bool {
         || peers.iter().any(|peer| {
             let pods = at(peer, &["podSelector"]);
             let any_namespace = at(peer, &["namespaceSelector"]).is_null();
-            pods.is_object() && selected(labels, pods) && (any_namespace || is_nonempty_selector(pods))
+            pods.is_object() && matches_selector(labels, pods) && (any_namespace || is_nonempty_selector(pods))
         })
 }
 
 /// Returns `true` if a Cilium endpoint selector matches these labels. Its keys may have a prefix
 /// with the source of the label.
-pub(super) fn chosen(peer: &Value, labels: &Value) -> bool {
+pub(super) fn selects_endpoint(peer: &Value, labels: &Value) -> bool {
     let mut plain = peer.clone();
     if let Some(wanted) = plain.get_mut("matchLabels").and_then(Value::as_object_mut) {
         let named = std::mem::take(wanted).into_iter();
         let own = |key: &String| !key.contains("io.kubernetes.pod.namespace");
-        wanted.extend(named.filter(|(key, _)| own(key)).map(|(key, value)| (bare(&key).to_owned(), value)));
+        wanted.extend(
+            named.filter(|(key, _)| own(key)).map(|(key, value)| (strip_source_prefix(&key).to_owned(), value)),
+        );
     }
-    selected(labels, &plain)
+    matches_selector(labels, &plain)
 }
 
-pub(super) fn bare(key: &str) -> &str {
+pub(super) fn strip_source_prefix(key: &str) -> &str {
     key.strip_prefix("k8s:").or_else(|| key.strip_prefix("any:")).unwrap_or(key)
 }
 
@@ -91,7 +93,11 @@ mod tests {
             (json!([]), true),
         ] {
             let policy = network_policy(&json!([{"to": to, "ports": [{"port": 8080}, {"port": "http"}]}]));
-            assert_eq!(ruled(&policy, &labels), if counts { vec![(8080, 8080)] } else { vec![] }, "{policy}");
+            assert_eq!(
+                restricted_ranges(&policy, &labels),
+                if counts { vec![(8080, 8080)] } else { vec![] },
+                "{policy}"
+            );
         }
     }
 
@@ -104,8 +110,8 @@ mod tests {
             }]}})
         };
         for key in ["app", "k8s:app", "any:app"] {
-            assert_eq!(ruled(&policy(key), &json!({"app": "m"})), [(8080, 8080)], "{key}");
+            assert_eq!(restricted_ranges(&policy(key), &json!({"app": "m"})), [(8080, 8080)], "{key}");
         }
-        assert_eq!(ruled(&policy("app"), &json!({"app": "x"})), []);
+        assert_eq!(restricted_ranges(&policy("app"), &json!({"app": "x"})), []);
     }
 }

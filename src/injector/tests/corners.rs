@@ -21,10 +21,10 @@ fn captures(pod: &Value) -> Vec<&str> {
 }
 
 fn told(knob: &str) -> Value {
-    let mut told = pod();
-    told["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
-    told["metadata"]["annotations"]["groupage.dev/app-listen"] = json!(knob);
-    told
+    let mut listen_container = pod();
+    listen_container["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
+    listen_container["metadata"]["annotations"]["groupage.dev/app-listen"] = json!(knob);
+    listen_container
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_number_that_was_edited_in_an_injected_manifest_keeps_its_name_and_its_probe
 
 #[test]
 fn a_name_does_not_move_to_a_native_sidecar_of_a_cluster_where_services_would_not_find_it() {
-    let old = InjectionContext { native: false, ..context() };
+    let old = InjectionContext { supports_native_sidecars: false, ..context() };
     let mut forced = pod();
     forced["metadata"]["annotations"]["groupage.dev/native-sidecar"] = json!("Always");
     let InjectionOutcome::Injected(done) = inject(&forced, &old) else { panic!("it is injected") };
@@ -168,7 +168,7 @@ fn only_a_native_sidecar_before_ours_keeps_a_name_from_moving() {
     assert!(named(&with(json!(null)), &context()), "Services ignore init containers that end");
     assert!(!named(&with(json!("Always")), &context()));
     assert!(
-        named(&with(json!("Always")), &InjectionContext { native: false, ..context() }),
+        named(&with(json!("Always")), &InjectionContext { supports_native_sidecars: false, ..context() }),
         "a plain one is found first"
     );
     assert_eq!(captures(&injected(&with(json!(null)), &context())), ["http:8080@15080"]);

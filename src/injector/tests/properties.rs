@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::recipe::{RecipeMatch, find};
-use super::super::{InjectionContext, InjectionOutcome, STATUS, inject, patch, places, uninject};
+use super::super::recipe::{RecipeMatch, find_matches};
+use super::super::{InjectionContext, InjectionOutcome, STATUS, inject, patch, template_locations, uninject};
 use super::strategies::{any_json, context, foreign, pod};
 
 /// Places of a pod that an injection may change, with everything below them. `*` matches one key or
@@ -154,7 +154,7 @@ proptest! {
         let record: Value = serde_json::from_str(record).unwrap();
         let apart = record["capture"].as_array().unwrap().iter().filter(|port| port["listen"] != port["port"]);
         let own: Vec<&Value> = apart.map(|port| &port["listen"]).chain([&record["metrics"], &record["admin"]]).collect();
-        for number in find(&pod, None).iter().flat_map(RecipeMatch::all_ports) {
+        for number in find_matches(&pod, None).iter().flat_map(RecipeMatch::all_ports) {
             prop_assert!(!own.contains(&&json!(number)), "{number} of {own:?}");
         }
     }
@@ -225,14 +225,14 @@ proptest! {
         if let InjectionOutcome::Injected(whole) = inject(&broken, &context) {
             check_properties(&broken, &whole.pod, &context)?;
         }
-        let _places = places(&broken);
+        let _places = template_locations(&broken);
     }
 
     #[test]
     fn no_json_at_all_makes_it_panic(any in any_json(), context in context()) {
         prop_assert!(inject(&any, &context).injected().is_none());
         prop_assert_eq!(uninject(&any), None);
-        let _places = places(&any);
+        let _places = template_locations(&any);
     }
 
     #[test]

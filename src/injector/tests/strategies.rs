@@ -209,7 +209,12 @@ pub(super) fn context() -> BoxedStrategy<InjectionContext> {
                 .into_iter()
                 .map(|spec| NamedPolicy { name: "p".to_owned(), spec, ..NamedPolicy::default() })
                 .collect();
-            let mut context = InjectionContext { native, redirect, unless_disabled, ..InjectionContext::default() };
+            let mut context = InjectionContext {
+                supports_native_sidecars: native,
+                redirect,
+                inject_by_default: unless_disabled,
+                ..InjectionContext::default()
+            };
             context.policies = policies.into();
             context.referrers = Arc::from(referrers);
             if secrets {

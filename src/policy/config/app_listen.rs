@@ -72,13 +72,13 @@ pub(super) fn is_app_listen(text: &str) -> bool {
     };
     let another =
         |part: &str| part.trim().split_once('/').is_some_and(|(name, way)| within(name, container) && is_override(way));
-    !way.split(',').any(another) && knobs(way).iter().all(|knob| is_listen_knob(knob))
+    !way.split(',').any(another) && split_overrides(way).iter().all(|knob| is_listen_override(knob))
 }
 
 /// Returns `true` for a variable or an argument that sets a loopback address or a port to listen
 /// on.
 #[must_use]
-pub fn is_listen_knob(knob: &str) -> bool {
+pub fn is_listen_override(knob: &str) -> bool {
     let parts = match (knob.strip_prefix("env:"), knob.strip_prefix("arg:")) {
         (Some(variable), _) => variable.split_once('='),
         (None, Some(argument)) => argument.strip_prefix('-').and_then(|flag| flag.split_once(['=', ' '])),
@@ -114,7 +114,7 @@ fn is_override(text: &str) -> bool {
 /// Splits a list of variables and arguments at commas, without the container prefix. A value may
 /// contain a comma too, so a comma ends it only if another variable or argument follows.
 #[must_use]
-pub fn knobs(text: &str) -> Vec<String> {
+pub fn split_overrides(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for part in text.split(',') {
         let begun = part.trim_start_matches(' ');

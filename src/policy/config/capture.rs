@@ -94,7 +94,7 @@ impl Capture {
 
     /// Returns `true` if a route for these ports applies to this one.
     #[must_use]
-    pub fn is_named(&self, ports: &[RoutePort]) -> bool {
+    pub fn is_selected_by(&self, ports: &[RoutePort]) -> bool {
         ports.iter().any(|port| match port {
             RoutePort::Number(number) => *number == self.port,
             RoutePort::Name(name) => Some(name) == self.name.as_ref(),
@@ -112,7 +112,7 @@ impl fmt::Display for Capture {
 }
 
 /// Parses every captured port, or returns all problems of the flag and its variables.
-pub(super) fn all(overrides: &Overrides) -> Result<Vec<Capture>, Vec<Finding>> {
+pub(super) fn parse_captures(overrides: &Overrides) -> Result<Vec<Capture>, Vec<Finding>> {
     let Some(Sourced { value: texts, .. }) = &overrides.capture else { return Ok(Vec::new()) };
     let mut findings = Vec::new();
     let mut bad = |at: &str, value: &str, why: &str| {
@@ -152,7 +152,7 @@ pub(super) fn all(overrides: &Overrides) -> Result<Vec<Capture>, Vec<Finding>> {
 /// Applies the defaults of a pod to values that are not set: probes connect from outside, callers
 /// are sent to other endpoints before the process ends, and it ends before the pod's grace period
 /// does. A longer drain limit is lowered.
-pub(super) fn in_a_pod(
+pub(super) fn apply_pod_defaults(
     json: &mut Json,
     sources: &mut BTreeMap<String, SettingSource>,
     grace: Option<&Sourced<String>>,
@@ -222,7 +222,7 @@ fn put(
 }
 
 /// Replaces the listen address and the upstream in the settings by the captured ports.
-pub(super) fn shown(captures: &[Capture], settings: &mut Vec<Setting>) {
+pub(super) fn replace_listen_settings(captures: &[Capture], settings: &mut Vec<Setting>) {
     let Some(at) = settings.iter().position(|setting| setting.path == "proxy.listen") else { return };
     let rows = captures.iter().enumerate().map(|(index, capture)| {
         let listen: Vec<String> = capture.listen.iter().map(ToString::to_string).collect();
@@ -344,7 +344,7 @@ mod tests {
         let http = Capture::parse("http:8080@15080", &[]).unwrap();
         let named = |ports: &str| {
             let text = format!("routes: [{{path: /a, ports: {ports}}}]");
-            http.is_named(&policy(&given(&["http:8080@15080"]), &text).routes[0].ports)
+            http.is_selected_by(&policy(&given(&["http:8080@15080"]), &text).routes[0].ports)
         };
         assert!(named("[http]") && named("[8080]") && named("[\"8080\", other]"));
         assert!(!named("[grpc, 8081]") && !named("[]"));

@@ -32,7 +32,7 @@ impl Policy {
     /// of it except the keys under `proxy`. Also returns the changes that are pending until the
     /// next start.
     #[must_use]
-    pub fn within(self, started: &Self) -> (Self, Vec<SettingChange>) {
+    pub fn hot_reload_onto(self, started: &Self) -> (Self, Vec<SettingChange>) {
         let pending = differences(startup_settings(started), startup_settings(&self));
         // Keeps the order of the schema, in which `proxy` is last.
         let hot = self.settings.iter().filter(|setting| !setting.path.starts_with(FIXED)).cloned();
@@ -89,7 +89,7 @@ mod tests {
     fn settings_under_proxy_are_unchanged_and_reported_as_pending() {
         let started = policy("limits: {batchItemsMax: 4}\nproxy: {log: {level: info}, listen: [127.0.0.1:1]}");
         let wanted = policy("limits: {batchItemsMax: 16}\nproxy: {log: {level: debug}, listen: [127.0.0.1:1]}");
-        let (now, pending) = wanted.within(&started);
+        let (now, pending) = wanted.hot_reload_onto(&started);
         assert_eq!(told(&pending), [("proxy.log.level", Some("info"), Some("debug"))]);
         assert_eq!(told(&now.changes(&started)), [("limits.batchItemsMax", Some("4"), Some("16"))]);
         assert_eq!((&now.proxy, now.limits.batch_items_max), (&started.proxy, 16));

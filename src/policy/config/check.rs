@@ -77,7 +77,7 @@ impl Validator {
             ValueType::Names(of, max) => self.names(of, *max, shape, node, path),
             ValueType::List(of, max) => self.list(of, *max, shape, node, path),
             ValueType::OneOrList(of, max) => match &node.value {
-                YamlValue::List(items) if items.is_empty() => self.refuse(shape, node, path, "an empty list"),
+                YamlValue::List(items) if items.is_empty() => self.push_rejection(shape, node, path, "an empty list"),
                 YamlValue::List(_) => self.list(of, *max, shape, node, path),
                 _ => self.value(of, node, path),
             },
@@ -114,7 +114,7 @@ impl Validator {
                 let message = format!("{name} cannot be {}", kind(node));
                 let finding =
                     Finding::new(ConfigCode::BadValue, path, node.at, &message).value(node.text().unwrap_or_default());
-                let help = (path == "slo" || path.ends_with(".slo")).then(|| promised(node)).flatten();
+                let help = (path == "slo" || path.ends_with(".slo")).then(|| slo_hint(node)).flatten();
                 let finding = finding.allowed(format!("a map with the keys {}", names.join(", ")));
                 self.findings.push(match help {
                     Some(help) => finding.help(help),
@@ -160,14 +160,14 @@ impl Validator {
             return json;
         }
         match key.standing {
-            Availability::Built => {}
+            Availability::Stable => {}
             Availability::Later if is_noop(key, value) => {}
             Availability::Later => {
                 let finding =
                     Finding::new(ConfigCode::NotSupportedYet, path, at, &format!("`{path}` is not supported yet"));
                 self.findings.push(finding.value(value.text().unwrap_or_default()).help("leave it out"));
             }
-            Availability::Cluster => {
+            Availability::ClusterOnly => {
                 let message = format!("`{path}` applies only in a cluster and is ignored");
                 self.notices.push(Notice { path: path.to_owned(), line: at.line, message });
             }
@@ -191,7 +191,7 @@ impl Validator {
         let owner = if path.is_empty() { "a policy".to_owned() } else { format!("`{path}`") };
         let message = format!("`{name}` is not a key of {owner}");
         let near = nearest(name, names.iter().copied());
-        let elsewhere = if near.is_none() { elsewhere(name) } else { None };
+        let elsewhere = if near.is_none() { path_of_key(name) } else { None };
         let mut finding = Finding::new(ConfigCode::UnknownKey, &join(path, name), node.at, &message)
             .value(name)
             .allowed(names.join(", "))
@@ -217,11 +217,11 @@ impl Validator {
     ) -> Option<Json> {
         let entries = match &node.value {
             YamlValue::Map(entries) if entries.len() > max => {
-                return self.refuse(shape, node, path, &format!("a map of {} entries", entries.len()));
+                return self.push_rejection(shape, node, path, &format!("a map of {} entries", entries.len()));
             }
             YamlValue::Map(entries) => entries,
             YamlValue::Null => return Some(Json::Object(Object::new())),
-            YamlValue::Scalar { .. } | YamlValue::List(_) => return self.refuse(shape, node, path, kind(node)),
+            YamlValue::Scalar { .. } | YamlValue::List(_) => return self.push_rejection(shape, node, path, kind(node)),
         };
         let mut out = Object::new();
         let mut seen = BTreeMap::new();
@@ -255,13 +255,13 @@ impl Validator {
                 let message = format!("`{path}` cannot be a single value");
                 let finding =
                     Finding::new(ConfigCode::BadValue, path, node.at, &message).value(shown).allowed(shape.allowed());
-                self.findings.push(finding.help(format!("write a list: [{:?}]", hints::element(of, shown))));
+                self.findings.push(finding.help(format!("write a list: [{:?}]", hints::list_element_for(of, shown))));
                 return None;
             }
-            YamlValue::Map(_) => return self.refuse(shape, node, path, kind(node)),
+            YamlValue::Map(_) => return self.push_rejection(shape, node, path, kind(node)),
         };
         if items.len() > max {
-            return self.refuse(shape, node, path, &format!("a list of {} elements", items.len()));
+            return self.push_rejection(shape, node, path, &format!("a list of {} elements", items.len()));
         }
         let mut out = Vec::new();
         for (index, item) in items.iter().enumerate() {
@@ -275,7 +275,7 @@ impl Validator {
 
     fn leaf(&mut self, shape: &'static ValueType, node: &YamlNode, path: &str) -> Option<Json> {
         let YamlValue::Scalar { text, plain } = &node.value else {
-            return self.refuse(shape, node, path, kind(node));
+            return self.push_rejection(shape, node, path, kind(node));
         };
         let in_range = |number: Option<u64>, min: u64, max: u64| number.filter(|number| (min..=max).contains(number));
         let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
@@ -284,14 +284,15 @@ impl Validator {
                 in_range(digits(text).filter(|_| *plain), *min, *max).map(Json::from)
             }
             ValueType::Time(min, max) => {
-                let micros =
-                    short(text).and_then(parse_duration).and_then(|duration| u64::try_from(duration.as_micros()).ok());
+                let micros = bounded(text)
+                    .and_then(parse_duration)
+                    .and_then(|duration| u64::try_from(duration.as_micros()).ok());
                 in_range(micros, *min, *max).map(|_| Json::from(text.as_str()))
             }
             ValueType::Size(min, max) => {
-                in_range(short(text).and_then(parse_size), *min, *max).map(|_| Json::from(text.as_str()))
+                in_range(bounded(text).and_then(parse_size), *min, *max).map(|_| Json::from(text.as_str()))
             }
-            ValueType::Share => short(text).and_then(parse_share).map(|_| Json::from(text.as_str())),
+            ValueType::Share => bounded(text).and_then(parse_share).map(|_| Json::from(text.as_str())),
             ValueType::Switch => match text.as_str() {
                 "true" if *plain => Some(Json::from(true)),
                 "false" if *plain => Some(Json::from(false)),
@@ -306,7 +307,7 @@ impl Validator {
                 }
                 words.contains(&text.as_str()).then(|| Json::from(text.as_str()))
             }
-            ValueType::Text(rule) => match rule.judge(text) {
+            ValueType::Text(rule) => match rule.validate(text) {
                 Ok(()) => Some(Json::from(text.as_str())),
                 Err(RejectReason(why)) if !why.is_empty() => {
                     let message = format!("`{path}` cannot be `{text}`");
@@ -316,7 +317,7 @@ impl Validator {
                 }
                 Err(RejectReason(_)) => None,
             },
-            ValueType::Quantity(amount) if short(text).is_some_and(|text| amount.holds(text)) => {
+            ValueType::Quantity(amount) if bounded(text).is_some_and(|text| amount.contains(text)) => {
                 // The API server accepts only text here.
                 (!is_number(text, *plain)).then(|| Json::from(text.as_str()))
             }
@@ -370,7 +371,7 @@ impl Validator {
         None
     }
 
-    fn refuse(&mut self, shape: &ValueType, node: &YamlNode, path: &str, what: &str) -> Option<Json> {
+    fn push_rejection(&mut self, shape: &ValueType, node: &YamlNode, path: &str, what: &str) -> Option<Json> {
         let message = if matches!(node.value, YamlValue::Null) {
             format!("`{path}` has no value")
         } else {
@@ -382,15 +383,15 @@ impl Validator {
 }
 
 /// Returns advice about a bare latency in the place of an SLO.
-fn promised(node: &YamlNode) -> Option<String> {
-    let text = node.text().and_then(short)?;
+fn slo_hint(node: &YamlNode) -> Option<String> {
+    let text = node.text().and_then(bounded)?;
     let unit = if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) { "ms" } else { "" };
     let meant = format!("{text}{unit}");
     parse_duration(&meant).map(|_| format!("write `slo: {{latencyP99: {meant}}}`"))
 }
 
 /// Returns the text unless it is longer than a value with a unit can be.
-fn short(text: &str) -> Option<&str> {
+fn bounded(text: &str) -> Option<&str> {
     (text.len() <= CHARS_MAX).then_some(text)
 }
 
@@ -421,7 +422,7 @@ pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> O
 }
 
 /// Returns the shortest path in the schema of a key with that name.
-fn elsewhere(name: &str) -> Option<String> {
+fn path_of_key(name: &str) -> Option<String> {
     let mut found = None;
     walk(SPEC, "", &mut |path, key| {
         let shorter = found.as_ref().is_none_or(|known: &String| path.len() < known.len());
@@ -436,7 +437,7 @@ fn elsewhere(name: &str) -> Option<String> {
 fn is_noop(key: &SchemaKey, node: &YamlNode) -> bool {
     match &node.value {
         YamlValue::Null => true,
-        YamlValue::Scalar { text, .. } => matches!(key.default, KeyDefault::Is(default) if default == text),
+        YamlValue::Scalar { text, .. } => matches!(key.default, KeyDefault::Value(default) if default == text),
         YamlValue::List(items) => items.is_empty(),
         YamlValue::Map(entries) => entries.is_empty(),
     }

@@ -58,7 +58,7 @@ impl ControllerEndpoint {
         let Some(address) = one("GROUPAGE_CONTROLLER").filter(|address| !address.eq_ignore_ascii_case("off")) else {
             return Ok(None);
         };
-        let Some((host, port)) = place(&address) else {
+        let Some((host, port)) = parse_address(&address) else {
             return Err(format!(
                 "GROUPAGE_CONTROLLER cannot be `{address:.200}`: give HOST:PORT, https://HOST:PORT or off"
             ));
@@ -87,11 +87,11 @@ impl fmt::Debug for ControllerEndpoint {
 
 /// Returns `true` if a sidecar accepts the text as the address of a controller.
 #[must_use]
-pub fn is_controller(text: &str) -> bool {
-    place(text).is_some()
+pub fn is_controller_address(text: &str) -> bool {
+    parse_address(text).is_some()
 }
 
-fn place(text: &str) -> Option<(String, u16)> {
+fn parse_address(text: &str) -> Option<(String, u16)> {
     let (rest, otherwise) = match text.split_once("://") {
         Some(("https", rest)) => (rest.strip_suffix('/').unwrap_or(rest), PORT_HTTPS),
         Some(_) => return None,

@@ -59,7 +59,7 @@ fn strip_derived(schema: &mut Json) {
         entries.remove("format");
     }
     for bound in ["minimum", "maximum"] {
-        if let Some(whole) = entries.get(bound).and_then(Json::as_f64).and_then(whole) {
+        if let Some(whole) = entries.get(bound).and_then(Json::as_f64).and_then(to_integer) {
             entries.insert(bound.to_owned(), whole);
         }
     }
@@ -77,7 +77,7 @@ fn strip_derived(schema: &mut Json) {
 }
 
 /// Returns a whole number without a fraction: `0`, not `0.0`.
-fn whole(number: f64) -> Option<Json> {
+fn to_integer(number: f64) -> Option<Json> {
     let text = number.to_string();
     text.parse::<i64>().ok().map(Json::from)
 }

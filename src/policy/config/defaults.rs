@@ -15,8 +15,8 @@ pub(super) fn of(keys: &'static [SchemaKey]) -> Json {
     let mut check = Validator::default();
     for key in keys {
         let value = match (&key.default, &key.shape) {
-            (KeyDefault::Within, ValueType::Map(keys)) => Some(of(keys)),
-            (KeyDefault::Is(text), shape) => {
+            (KeyDefault::Nested, ValueType::Map(keys)) => Some(of(keys)),
+            (KeyDefault::Value(text), shape) => {
                 tree::parse(text).ok().and_then(|node| check.value(shape, &node, key.name))
             }
             _ => None,

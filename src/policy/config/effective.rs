@@ -22,31 +22,31 @@ pub struct Setting {
 /// Lists every leaf. Keys without effect, in this version or outside a cluster, are left out.
 pub(super) fn list(spec: &Json, sources: &BTreeMap<String, SettingSource>) -> Vec<Setting> {
     let mut out = Vec::new();
-    keys(SPEC, spec, "", sources, &mut out);
+    push_keys(SPEC, spec, "", sources, &mut out);
     out
 }
 
-fn keys(
+fn push_keys(
     keys: &'static [SchemaKey],
     json: &Json,
     prefix: &str,
     sources: &BTreeMap<String, SettingSource>,
     out: &mut Vec<Setting>,
 ) {
-    for key in keys.iter().filter(|key| key.standing == Availability::Built) {
+    for key in keys.iter().filter(|key| key.standing == Availability::Stable) {
         let path = if prefix.is_empty() { key.name.to_owned() } else { format!("{prefix}.{}", key.name) };
         let value = &json[key.name];
         match &key.shape {
             ValueType::Map(inner) => push_map(key, inner, value, &path, sources, out),
             ValueType::List(ValueType::Map(inner), _) if value.as_array().is_some_and(|items| !items.is_empty()) => {
                 for (index, item) in value.as_array().into_iter().flatten().enumerate() {
-                    self::keys(inner, item, &format!("{path}[{index}]"), sources, out);
+                    push_keys(inner, item, &format!("{path}[{index}]"), sources, out);
                 }
             }
             // This happens only in a map that is written but not filled in, such as the limits of a
             // route. There the policy's value applies, which is listed above.
-            _ if value.is_null() && matches!(key.default, KeyDefault::Is(_)) => {}
-            _ => out.push(Setting { value: shown(key, value), source: source(sources, &path), path }),
+            _ if value.is_null() && matches!(key.default, KeyDefault::Value(_)) => {}
+            _ => out.push(Setting { value: format_value(key, value), source: source(sources, &path), path }),
         }
     }
 }
@@ -64,9 +64,13 @@ fn push_map(
     let absent =
         matches!(key.default, KeyDefault::Absent(_)) && value.as_object().is_none_or(serde_json::Map::is_empty);
     if absent && path.contains('[') {
-        out.push(Setting { path: path.to_owned(), value: shown(key, &Json::Null), source: source(sources, path) });
+        out.push(Setting {
+            path: path.to_owned(),
+            value: format_value(key, &Json::Null),
+            source: source(sources, path),
+        });
     } else {
-        keys(inner, value, path, sources, out);
+        push_keys(inner, value, path, sources, out);
     }
 }
 
@@ -75,7 +79,7 @@ fn source(sources: &BTreeMap<String, SettingSource>, path: &str) -> SettingSourc
     sources.get(path).cloned().unwrap_or(SettingSource::Default)
 }
 
-fn shown(key: &SchemaKey, value: &Json) -> String {
+fn format_value(key: &SchemaKey, value: &Json) -> String {
     match (value, &key.default) {
         (Json::Null, KeyDefault::Absent(meaning)) => format!("absent: {meaning}"),
         (Json::Array(items), KeyDefault::Absent(meaning)) if items.is_empty() => format!("absent: {meaning}"),

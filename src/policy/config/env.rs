@@ -23,7 +23,7 @@ pub enum SettingSource {
     /// State folder, which contains the settings that were last in effect.
     Kept,
     /// Decision of the process itself to pass calls through. The text is the reason.
-    Guard(&'static str),
+    Passthrough(&'static str),
     /// Flag, such as `--listen`.
     Flag(&'static str),
     /// Environment variable.
@@ -249,7 +249,7 @@ impl fmt::Display for SettingSource {
             Self::File(line) => write!(f, "file:{line}"),
             Self::Snapshot => f.write_str("snapshot"),
             Self::Kept => f.write_str("last good"),
-            Self::Guard(why) => f.write_str(why),
+            Self::Passthrough(why) => f.write_str(why),
             Self::Flag(name) => write!(f, "flag {name}"),
             Self::Env(name) => write!(f, "env {name}"),
             Self::Lowered(by) => write!(f, "lowered to {by}"),

@@ -39,7 +39,7 @@ pub enum Origin {
     /// The environment of the pod, set when the pod was admitted.
     Snapshot,
     /// The state folder, which contains the settings that were last in effect.
-    Kept,
+    State,
     /// The controller, over the control stream.
     Controller,
 }
@@ -57,7 +57,7 @@ pub enum LoadError {
     },
     /// The contents are invalid.
     #[error(transparent)]
-    Wrong(#[from] ConfigErrors),
+    Invalid(#[from] ConfigErrors),
 }
 
 /// Parses a policy. `source_name` precedes the line number in messages.
@@ -81,14 +81,14 @@ pub fn load(text: &str, source_name: &str) -> Result<LoadedPolicy, ConfigErrors>
     };
     rules::apply(&mut check, &json);
     if !check.findings.is_empty() {
-        return Err(ConfigErrors::of(source_name, text, check.findings));
+        return Err(ConfigErrors::for_text(source_name, text, check.findings));
     }
     let lines = check.places.into_iter().map(|(path, place)| (path, place.key.line)).collect();
-    match typed(&json) {
+    match to_spec(&json) {
         Ok(spec) => Ok(LoadedPolicy { spec, notices: check.notices, json, lines, origin: Origin::File }),
         Err(error) => {
             let finding = Finding::new(ConfigCode::BadValue, "", Span::default(), &error);
-            Err(ConfigErrors::of(source_name, text, vec![finding]))
+            Err(ConfigErrors::for_text(source_name, text, vec![finding]))
         }
     }
 }
@@ -129,14 +129,14 @@ pub(super) fn read_from(file: impl Read, name: &str) -> Result<String, LoadError
             let line = 1 + error.as_bytes().iter().take(valid).filter(|byte| **byte == b'\n').count();
             let at = Span { line, column: 1, ..Span::default() };
             let finding = Finding::new(ConfigCode::BadValue, "", at, "the file is not UTF-8");
-            Err(ConfigErrors::of(name, "", vec![finding]).into())
+            Err(ConfigErrors::for_text(name, "", vec![finding]).into())
         }
     }
 }
 
 /// Converts to the typed form. This succeeds for everything that `check` accepts; a test covers
 /// every key of the schema.
-pub(super) fn typed(json: &Json) -> Result<BatchPolicySpec, String> {
+pub(super) fn to_spec(json: &Json) -> Result<BatchPolicySpec, String> {
     serde_json::from_value(json.clone()).map_err(|error| format!("the schema and its types differ: {error}"))
 }
 
@@ -147,7 +147,7 @@ impl Origin {
         match self {
             Self::File => SettingSource::File(line),
             Self::Snapshot => SettingSource::Snapshot,
-            Self::Kept => SettingSource::Kept,
+            Self::State => SettingSource::Kept,
             Self::Controller => SettingSource::Controller,
         }
     }
@@ -161,7 +161,7 @@ impl LoadedPolicy {
     /// for many pods contains. Notices are dropped, because keys that are ignored outside a cluster
     /// have a meaning here.
     #[must_use]
-    pub fn of_a_pod(mut self, origin: Origin) -> Self {
+    pub fn into_pod_settings(mut self, origin: Origin) -> Self {
         self.origin = origin;
         self.notices.clear();
         let ignored = LOCAL_ONLY.map(|key| format!("proxy.{key}"));
@@ -201,7 +201,7 @@ impl LoadError {
     pub fn render(&self, colour: bool) -> String {
         match self {
             Self::Unreadable { .. } => format!("{self}\n"),
-            Self::Wrong(errors) => errors.render(colour),
+            Self::Invalid(errors) => errors.render(colour),
         }
     }
 }

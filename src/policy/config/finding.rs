@@ -86,12 +86,12 @@ struct FindingReport<'a> {
 impl Finding {
     pub(super) fn new(code: ConfigCode, path: &str, at: Span, message: &str) -> Self {
         let at = (at.line > 0).then_some(at);
-        let (path, message) = (cut(path, MESSAGE_CHARS_MAX), cut(message, MESSAGE_CHARS_MAX));
+        let (path, message) = (truncate(path, MESSAGE_CHARS_MAX), truncate(message, MESSAGE_CHARS_MAX));
         Self { code, path, message, value: None, allowed: None, nearest: None, help: None, at }
     }
 
     pub(super) fn value(mut self, value: &str) -> Self {
-        self.value = Some(cut(value, VALUE_CHARS_MAX));
+        self.value = Some(truncate(value, VALUE_CHARS_MAX));
         self
     }
 
@@ -150,14 +150,14 @@ impl Finding {
 
 impl ConfigErrors {
     /// Creates the errors of a text from its findings, of which there is at least one.
-    pub(super) fn of(name: &str, text: &str, mut findings: Vec<Finding>) -> Self {
+    pub(super) fn for_text(name: &str, text: &str, mut findings: Vec<Finding>) -> Self {
         findings.sort_by_key(|finding| (finding.at.unwrap_or_default(), finding.code));
         let source = Some(Arc::new(SourceText { name: name.to_owned(), text: text.to_owned() }));
         Self { findings, source, name: name.to_owned() }
     }
 
     /// Creates the errors of flags and the environment, which have no text.
-    pub(super) const fn given(findings: Vec<Finding>) -> Self {
+    pub(super) const fn for_overrides(findings: Vec<Finding>) -> Self {
         Self { findings, source: None, name: String::new() }
     }
 
@@ -175,7 +175,7 @@ impl ConfigErrors {
                 .without_syntax_highlighting()
                 .with_width(4 * SNIPPET_CHARS_MAX);
             let mut text = String::new();
-            let source = self.source.as_deref().filter(|_| self.short(finding));
+            let source = self.source.as_deref().filter(|_| self.has_short_line(finding));
             if handler.render_report(&mut text, &FindingReport { finding, source }).is_err() {
                 text = format!("error[{}]: {finding}\n", finding.code);
             }
@@ -203,7 +203,7 @@ impl ConfigErrors {
     }
 
     /// Returns `true` if the line of a finding is short enough to be shown.
-    fn short(&self, finding: &Finding) -> bool {
+    fn has_short_line(&self, finding: &Finding) -> bool {
         let (Some(source), Some(at)) = (&self.source, finding.at) else { return false };
         source.line(at.offset).map(|(_, line)| line).is_none_or(|line| line.chars().count() <= SNIPPET_CHARS_MAX)
     }
@@ -330,7 +330,7 @@ impl Diagnostic for FindingReport<'_> {
 }
 
 /// Shortens a text for repetition in a message, and replaces control characters.
-pub(super) fn cut(text: &str, chars_max: usize) -> String {
+pub(super) fn truncate(text: &str, chars_max: usize) -> String {
     let mut shown: String = text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().nth(chars_max).is_some() {
         shown.push('…');

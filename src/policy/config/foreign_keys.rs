@@ -122,17 +122,17 @@ pub(super) fn hint(name: &str, path: &str) -> Option<String> {
     if name.len() > 64 {
         return None;
     }
-    let folded = fold(name);
+    let folded = normalize_name(name);
     // Too common a word to be another batcher's key inside a section of the schema.
     if !path.is_empty() && COMMON.contains(&folded.as_str()) {
         return None;
     }
-    let known = PEERS.iter().find(|peer| peer.names.iter().any(|name| fold(name) == folded))?;
+    let known = PEERS.iter().find(|peer| peer.names.iter().any(|name| normalize_name(name) == folded))?;
     Some(format!("this is a key of {}; use `{}`{}", known.of, known.key, known.note))
 }
 
 /// Normalizes the spelling of a name: lower case, without underscores and dashes.
-fn fold(name: &str) -> String {
+fn normalize_name(name: &str) -> String {
     name.chars().filter(|c| !matches!(c, '_' | '-')).map(|c| c.to_ascii_lowercase()).collect()
 }
 
@@ -151,7 +151,8 @@ mod tests {
     #[test]
     fn every_name_stands_once_and_leads_to_a_key_that_there_is() {
         let paths = paths();
-        let mut names: Vec<String> = PEERS.iter().flat_map(|peer| peer.names).map(|name| fold(name)).collect();
+        let mut names: Vec<String> =
+            PEERS.iter().flat_map(|peer| peer.names).map(|name| normalize_name(name)).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();

@@ -4,7 +4,7 @@
 use serde_json::Value as Json;
 
 use super::defaults;
-use super::values::{MissingDefault, Resolved, need, pointers, word};
+use super::values::{MissingDefault, Resolved, pointers, require, word};
 use crate::api::v1alpha1::{self as api, GenericSpec, OneOrMany, TooLargeSpec};
 use crate::protocol::Pointer;
 use crate::protocol::generic::{
@@ -18,20 +18,20 @@ pub(super) fn declaration(written: &Json) -> Option<GenericOptions> {
     let mut json = serde_json::json!({ "routes": [{ "generic": written }] });
     defaults::fill_routes(&mut json);
     let spec: GenericSpec = serde_json::from_value(json["routes"][0]["generic"].take()).ok()?;
-    declared(&spec).ok()
+    to_spec(&spec).ok()
 }
 
 /// Converts a declaration in which every default is filled in.
-pub(super) fn declared(spec: &GenericSpec) -> Resolved<GenericOptions> {
-    let single = need(spec.single.as_ref(), "generic.single")?;
-    let cost = need(spec.cost.as_ref(), "generic.cost")?;
+pub(super) fn to_spec(spec: &GenericSpec) -> Resolved<GenericOptions> {
+    let single = require(spec.single.as_ref(), "generic.single")?;
+    let cost = require(spec.cost.as_ref(), "generic.cost")?;
     Ok(GenericOptions {
         upstream_path: spec.upstream_path.clone(),
         items: parse_pointers(spec.items.as_ref(), "generic.items")?,
         single: SingleItem {
             items: optional(single.items.as_ref(), "generic.single.items")?,
             results: optional(single.results.as_ref(), "generic.single.results")?,
-            wrap_scalar: need(single.wrap_scalar, "generic.single.wrapScalar")?,
+            wrap_scalar: require(single.wrap_scalar, "generic.single.wrapScalar")?,
             item_is: match word(single.item_is.as_ref(), "generic.single.itemIs")? {
                 api::ItemForm::ArrayOfNumbers => FlatList::ArrayOfNumbers,
                 api::ItemForm::Element => FlatList::Element,
@@ -59,17 +59,17 @@ pub(super) fn declared(spec: &GenericSpec) -> Resolved<GenericOptions> {
         per_item_error: match &spec.per_item_error {
             Some(error) => Some(PerItemError {
                 field: pointer(
-                    need(error.field.as_deref(), "generic.perItemError.field")?,
+                    require(error.field.as_deref(), "generic.perItemError.field")?,
                     "generic.perItemError.field",
                 )?,
-                status: need(error.status, "generic.perItemError.status")?,
+                status: require(error.status, "generic.perItemError.status")?,
             }),
             None => None,
         },
         id: pointers(spec.id.as_ref(), "generic.id")?,
         cost: CounterSpec {
             totals: pointers(cost.totals.as_ref(), "generic.cost.totals")?,
-            weights: match need(cost.weights.as_deref(), "generic.cost.weights")? {
+            weights: match require(cost.weights.as_deref(), "generic.cost.weights")? {
                 "Bytes" => CostWeights::Bytes,
                 "Chars" => CostWeights::Chars,
                 "ListLen" => CostWeights::ListLen,
@@ -81,7 +81,7 @@ pub(super) fn declared(spec: &GenericSpec) -> Resolved<GenericOptions> {
                 api::CostShare::Proportional => CostShare::Proportional,
             },
         },
-        weight: match need(spec.weight.as_deref(), "generic.weight")? {
+        weight: match require(spec.weight.as_deref(), "generic.weight")? {
             "Items" => BatchWeight::Items,
             "Bytes" => BatchWeight::Bytes,
             "Chars" => BatchWeight::Chars,
@@ -89,7 +89,7 @@ pub(super) fn declared(spec: &GenericSpec) -> Resolved<GenericOptions> {
             at => BatchWeight::At(pointer(at, "generic.weight")?),
         },
         too_large: spec.too_large.iter().flatten().map(too_large).collect(),
-        lenient_numbers: need(spec.lenient_numbers, "generic.lenientNumbers")?,
+        lenient_numbers: require(spec.lenient_numbers, "generic.lenientNumbers")?,
         on_mismatch: match word(spec.on_mismatch.as_ref(), "generic.onMismatch")? {
             api::OnMismatch::Fail => OnMismatch::Fail,
             api::OnMismatch::Isolate => OnMismatch::Isolate,

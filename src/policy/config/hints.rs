@@ -12,14 +12,14 @@ const OPEN_INFERENCE: [&str; 9] =
 pub(super) fn hint(shape: &ValueType, path: &str, text: &str) -> Option<String> {
     match shape {
         ValueType::Word(..) if path.ends_with(".protocol") => protocol(text),
-        ValueType::Text(rule) if is(rule, &ROUTE_PATH) => route_path(text),
-        ValueType::Text(rule) if [&POINTER, &WEIGHT, &RESULT_WEIGHT].iter().any(|known| is(rule, known)) => {
+        ValueType::Text(rule) if is_rule(rule, &ROUTE_PATH) => route_path(text),
+        ValueType::Text(rule) if [&POINTER, &WEIGHT, &RESULT_WEIGHT].iter().any(|known| is_rule(rule, known)) => {
             pointer(text)
         }
-        ValueType::Text(rule) if is(rule, &ADDRESS) || is(rule, &ADDRESS_OR_OFF) => {
+        ValueType::Text(rule) if is_rule(rule, &ADDRESS) || is_rule(rule, &ADDRESS_OR_OFF) => {
             port(text).map(|port| format!("write \":{port}\", or \"127.0.0.1:{port}\" for this machine only"))
         }
-        ValueType::Text(rule) if is(rule, &LOCAL_OR_OFF) => {
+        ValueType::Text(rule) if is_rule(rule, &LOCAL_OR_OFF) => {
             port(text).map(|port| format!("write \"127.0.0.1:{port}\""))
         }
         _ => None,
@@ -27,16 +27,16 @@ pub(super) fn hint(shape: &ValueType, path: &str, text: &str) -> Option<String> 
 }
 
 /// Returns the list element that a single value in the place of a list probably means.
-pub(super) fn element(shape: &ValueType, text: &str) -> String {
+pub(super) fn list_element_for(shape: &ValueType, text: &str) -> String {
     match shape {
-        ValueType::Text(rule) if is(rule, &ADDRESS) => {
+        ValueType::Text(rule) if is_rule(rule, &ADDRESS) => {
             port(text).map_or_else(|| text.to_owned(), |port| format!(":{port}"))
         }
         _ => text.to_owned(),
     }
 }
 
-fn is(rule: &TextRule, known: &TextRule) -> bool {
+fn is_rule(rule: &TextRule, known: &TextRule) -> bool {
     rule.allowed == known.allowed
 }
 
@@ -116,8 +116,8 @@ mod tests {
 
     #[test]
     fn a_bare_port_becomes_an_address() {
-        assert_eq!(element(&ValueType::Text(&ADDRESS), "15080"), ":15080");
-        assert_eq!(element(&ValueType::Text(&ADDRESS), "0.0.0.0:1"), "0.0.0.0:1");
+        assert_eq!(list_element_for(&ValueType::Text(&ADDRESS), "15080"), ":15080");
+        assert_eq!(list_element_for(&ValueType::Text(&ADDRESS), "0.0.0.0:1"), "0.0.0.0:1");
         let hint = |rule, text| hint(&ValueType::Text(rule), "p", text);
         assert!(hint(&ADDRESS, "15080").unwrap().starts_with("write \":15080\""));
         assert_eq!(hint(&LOCAL_OR_OFF, "9191").unwrap(), "write \"127.0.0.1:9191\"");

@@ -116,7 +116,7 @@ pub struct Limits {
     pub slots_max: Option<u32>,
     /// Maximum number of concurrent upstream calls while calls are passed one by one to a server
     /// that batches by itself.
-    pub stand_aside_max: u32,
+    pub passthrough_calls_max: u32,
 }
 
 /// Limits of a route. `None` selects the limit of the policy.
@@ -322,7 +322,7 @@ impl Route {
     /// calls.
     #[must_use]
     pub fn applies_to(&self, capture: Option<&Capture>) -> bool {
-        self.ports.is_empty() || capture.is_none_or(|capture| capture.is_named(&self.ports))
+        self.ports.is_empty() || capture.is_none_or(|capture| capture.is_selected_by(&self.ports))
     }
 }
 
@@ -342,7 +342,7 @@ impl Limits {
             queue_items_max: by.queue_items_max.unwrap_or(self.queue_items_max),
             queue_bytes_max: by.queue_bytes_max.unwrap_or(self.queue_bytes_max),
             slots_max: by.slots_max.or(self.slots_max),
-            stand_aside_max: self.stand_aside_max,
+            passthrough_calls_max: self.passthrough_calls_max,
         }
     }
 }

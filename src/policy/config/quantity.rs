@@ -34,7 +34,7 @@ const VALUE_MAX: Milli = (i64::MAX as Milli) * 1000;
 impl QuantityRange {
     /// Returns `true` if a text is a quantity within the range.
     #[must_use]
-    pub fn holds(&self, text: &str) -> bool {
+    pub fn contains(&self, text: &str) -> bool {
         // The exact fraction is compared: rounded up, a value below the minimum would equal the
         // minimum.
         let Some((value, of)) = parse_fraction(text) else { return false };
@@ -109,13 +109,13 @@ fn parse_suffix(suffix: &str) -> Option<(i128, i128)> {
 
 /// Formats a CPU quantity.
 #[must_use]
-pub fn cpu(milli: Milli) -> String {
+pub fn format_cpu(milli: Milli) -> String {
     if milli % 1000 == 0 { (milli / 1000).to_string() } else { format!("{milli}m") }
 }
 
 /// Formats a memory quantity in whole bytes, with the largest binary suffix that divides it.
 #[must_use]
-pub fn memory(milli: Milli) -> String {
+pub fn format_memory(milli: Milli) -> String {
     let bytes = milli / 1000;
     for (suffix, size) in [("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)] {
         if bytes > 0 && bytes % size == 0 {
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn an_amount_has_two_ends() {
         let held =
-            |amount: &QuantityRange, texts: &[&str]| texts.iter().map(|text| amount.holds(text)).collect::<Vec<_>>();
+            |amount: &QuantityRange, texts: &[&str]| texts.iter().map(|text| amount.contains(text)).collect::<Vec<_>>();
         assert_eq!(held(&CPU, &["0", "1m", "0.5", "64", "64001m", "500M"]), [false, true, true, true, false, false]);
         assert_eq!(
             held(&MEMORY, &["0", "1Ki", "16Mi", "64Gi", "1Ti", "128"]),
@@ -178,9 +178,9 @@ mod tests {
     #[test]
     fn quantities_are_written_short() {
         let rewritten = |text: &str, write: fn(Milli) -> String| write(parse(text).unwrap());
-        assert_eq!(rewritten("0.05", cpu), "50m");
-        assert_eq!(rewritten("2000m", cpu), "2");
-        assert_eq!(rewritten("131072Ki", memory), "128Mi");
-        assert_eq!(rewritten("1000", memory), "1000");
+        assert_eq!(rewritten("0.05", format_cpu), "50m");
+        assert_eq!(rewritten("2000m", format_cpu), "2");
+        assert_eq!(rewritten("131072Ki", format_memory), "128Mi");
+        assert_eq!(rewritten("1000", format_memory), "1000");
     }
 }

@@ -12,7 +12,7 @@ use super::check::Validator;
 use super::code::ConfigCode;
 use super::effective::{self, Setting};
 use super::env::{MachineLimits, Overrides, SettingSource, Sourced};
-use super::file::{LoadedPolicy, typed};
+use super::file::{LoadedPolicy, to_spec};
 use super::finding::{ConfigErrors, Finding};
 use super::policy::{
     DeadlineConfig, DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, FailureHandling, Limits,
@@ -23,7 +23,7 @@ use super::tree::{Span, YamlNode, YamlValue};
 use super::units::{format_size, parse_size};
 use super::upstream::{UpstreamAddress, UpstreamConnection, UpstreamTls};
 use super::values::{
-    MissingDefault, Resolved, headers, narrow, need, pointers, share, size, time, to_route_protocol, word,
+    MissingDefault, Resolved, headers, narrow, pointers, require, share, size, time, to_route_protocol, word,
 };
 use super::{defaults, generic, schema, text};
 use crate::api::v1alpha1::{
@@ -52,28 +52,28 @@ pub(super) fn build(
     // element.
     defaults::fill_routes(&mut json);
     defaults::fill_classes(&mut json);
-    let mut findings = overrule(&mut json, &mut sources, overrides);
+    let mut findings = apply_overrides(&mut json, &mut sources, overrides);
     // Flags and environment override the file. The limits of the machine apply last, to every
     // source.
-    let captures = capture::all(overrides).unwrap_or_else(|wrong| {
+    let captures = capture::parse_captures(overrides).unwrap_or_else(|wrong| {
         findings.extend(wrong);
         Vec::new()
     });
     if overrides.capture.is_some() {
-        findings.extend(capture::in_a_pod(&mut json, &mut sources, overrides.grace.as_ref()));
+        findings.extend(capture::apply_pod_defaults(&mut json, &mut sources, overrides.grace.as_ref()));
     }
     if !findings.is_empty() {
-        return Err(ConfigErrors::given(findings));
+        return Err(ConfigErrors::for_overrides(findings));
     }
     apply_machine_limits(&mut json, &mut sources, machine);
     let mut settings = effective::list(&json, &sources);
     if !captures.is_empty() {
-        capture::shown(&captures, &mut settings);
+        capture::replace_listen_settings(&captures, &mut settings);
     }
     let broken = |key: &str, message: String| {
-        ConfigErrors::given(vec![Finding::new(ConfigCode::BadValue, key, Span::default(), &message)])
+        ConfigErrors::for_overrides(vec![Finding::new(ConfigCode::BadValue, key, Span::default(), &message)])
     };
-    let spec = typed(&json).map_err(|error| broken("", error))?;
+    let spec = to_spec(&json).map_err(|error| broken("", error))?;
     let mut policy =
         policy(&spec, settings).map_err(|MissingDefault(key)| broken(key, format!("`{key}` has no default")))?;
     policy.proxy.captures = captures;
@@ -88,7 +88,7 @@ pub(super) fn build(
         let (path, at) = ("proxy.upstreamTls", Span::default());
         let message = "`proxy.upstreamTls` requires an `https://` upstream, but `proxy.upstream` is not one";
         let finding = Finding::new(ConfigCode::Excluded, path, at, message);
-        return Err(ConfigErrors::given(vec![
+        return Err(ConfigErrors::for_overrides(vec![
             finding.help("write `https://` in `proxy.upstream`, or leave `proxy.upstreamTls` out"),
         ]));
     }
@@ -97,7 +97,11 @@ pub(super) fn build(
 
 /// Applies flags and environment over the other sources. Each value is validated by the rule of its
 /// key, and findings contain the name of the flag or variable.
-fn overrule(json: &mut Json, sources: &mut BTreeMap<String, SettingSource>, overrides: &Overrides) -> Vec<Finding> {
+fn apply_overrides(
+    json: &mut Json,
+    sources: &mut BTreeMap<String, SettingSource>,
+    overrides: &Overrides,
+) -> Vec<Finding> {
     let one = |given: &Option<Sourced<String>>| {
         given.as_ref().map(|given| (YamlNode::given(&given.value), given.source.clone()))
     };
@@ -125,7 +129,7 @@ fn overrule(json: &mut Json, sources: &mut BTreeMap<String, SettingSource>, over
             | SettingSource::File(_)
             | SettingSource::Snapshot
             | SettingSource::Kept
-            | SettingSource::Guard(_)
+            | SettingSource::Passthrough(_)
             | SettingSource::Lowered(_)
             | SettingSource::Tuned
             | SettingSource::Controller => path,
@@ -189,32 +193,32 @@ fn put(json: &mut Json, path: &str, value: Json) {
 fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Resolved<Policy> {
     let own = word(spec.mode.as_ref(), "mode")?;
     let promise = (slo(spec.slo.as_ref())?, late(spec.slo.as_ref()).unwrap_or(LateHandling::Serve));
-    let limits = need(spec.limits.as_ref(), "limits")?;
+    let limits = require(spec.limits.as_ref(), "limits")?;
     let limits = caps(limits)?;
-    let failure = need(spec.failure.as_ref(), "failure")?;
+    let failure = require(spec.failure.as_ref(), "failure")?;
     let routes = spec.routes.iter().flatten().map(|route| self::route(route, own, promise)).collect::<Resolved<_>>()?;
-    let deadline = need(spec.deadline.as_ref(), "deadline")?;
+    let deadline = require(spec.deadline.as_ref(), "deadline")?;
     Ok(Policy {
         mode: own,
         slo: promise.0,
         late: promise.1,
         routes,
-        scheduling: scheduling(need(spec.scheduling.as_ref(), "scheduling")?, limits.slots_max)?,
+        scheduling: scheduling(require(spec.scheduling.as_ref(), "scheduling")?, limits.slots_max)?,
         limits,
         shift_permille: 0,
         deadline: DeadlineConfig { headers: headers(deadline.headers.as_ref())? },
         tenant_header: match spec.tenants.as_ref().and_then(|tenants| tenants.header.as_deref()) {
-            Some(name) => Some(text::header(name).ok_or(MissingDefault("tenants.header"))?),
+            Some(name) => Some(text::parse_header_name(name).ok_or(MissingDefault("tenants.header"))?),
             None => None,
         },
         tenant_weights: spec.tenants.as_ref().and_then(|tenants| tenants.weights.clone()).unwrap_or_default(),
-        priority: priority(need(spec.priority.as_ref(), "priority")?)?,
+        priority: priority(require(spec.priority.as_ref(), "priority")?)?,
         failure: FailureHandling {
-            isolate_above: need(failure.isolate_above, "failure.isolateAbove")?,
+            isolate_above: require(failure.isolate_above, "failure.isolateAbove")?,
             replay_budget: share(failure.replay_budget.as_ref(), "failure.replayBudget")?,
             quarantine: time(failure.quarantine.as_ref(), "failure.quarantine")?,
         },
-        proxy: proxy(need(spec.proxy.as_ref(), "proxy")?)?,
+        proxy: proxy(require(spec.proxy.as_ref(), "proxy")?)?,
         settings,
     })
 }
@@ -222,18 +226,18 @@ fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Resolved<Policy> {
 fn priority(spec: &PrioritySpec) -> Resolved<Priority> {
     let class = |class: &crate::api::v1alpha1::PriorityClass| {
         Ok(PriorityClass {
-            name: need(class.name.clone(), "priority.classes[].name")?,
-            weight: need(class.weight, "priority.classes[].weight")?,
+            name: require(class.name.clone(), "priority.classes[].name")?,
+            weight: require(class.weight, "priority.classes[].weight")?,
             slo: class
                 .latency_p99
                 .as_ref()
                 .map(|text| time(Some(text), "priority.classes[].latencyP99"))
                 .transpose()?,
-            strict: need(class.strict, "priority.classes[].strict")?,
-            filler: need(class.filler, "priority.classes[].filler")?,
+            strict: require(class.strict, "priority.classes[].strict")?,
+            filler: require(class.filler, "priority.classes[].filler")?,
         })
     };
-    let header = |name: &str| text::header(name).ok_or(MissingDefault("priority.header"));
+    let header = |name: &str| text::parse_header_name(name).ok_or(MissingDefault("priority.header"));
     Ok(Priority {
         header: spec.header.as_deref().map(header).transpose()?,
         classes: spec.classes.iter().flatten().map(class).collect::<Resolved<_>>()?,
@@ -247,9 +251,9 @@ fn route(
 ) -> Resolved<Route> {
     let own = spec.mode.as_ref().map(|mode| word(Some(mode), "routes[].mode")).transpose()?;
     let limits = spec.limits.as_ref().map(limits_override).transpose()?.unwrap_or_default();
-    let method = need(spec.method.as_ref(), "routes[].method")?;
+    let method = require(spec.method.as_ref(), "routes[].method")?;
     Ok(Route {
-        path: need(spec.path.clone(), "routes[].path")?,
+        path: require(spec.path.clone(), "routes[].path")?,
         method: Method::from_bytes(method.as_bytes()).map_err(|_| MissingDefault("routes[].method"))?,
         ports: spec.ports.iter().flatten().map(port).collect(),
         protocol: to_route_protocol(word(spec.protocol.as_ref(), "routes[].protocol")?)
@@ -271,7 +275,7 @@ fn route(
         },
         idempotent: word(spec.idempotent.as_ref(), "routes[].idempotent")?,
         timeout: spec.timeout.as_ref().map(|text| time(Some(text), "routes[].timeout")).transpose()?,
-        generic: spec.generic.as_ref().map(generic::declared).transpose()?,
+        generic: spec.generic.as_ref().map(generic::to_spec).transpose()?,
     })
 }
 
@@ -292,16 +296,16 @@ fn names(fields: Option<&MergeFields>) -> Resolved<MergeNames> {
 fn caps(spec: &LimitsSpec) -> Resolved<Limits> {
     let own = limits_override(spec)?;
     Ok(Limits {
-        batch_items_max: need(own.batch_items_max, "limits.batchItemsMax")?,
+        batch_items_max: require(own.batch_items_max, "limits.batchItemsMax")?,
         batch_weight_max: own.batch_weight_max,
-        batch_bytes_max: need(own.batch_bytes_max, "limits.batchBytesMax")?,
-        item_bytes_max: need(own.item_bytes_max, "limits.itemBytesMax")?,
-        item_nesting_max: need(own.item_nesting_max, "limits.itemNestingMax")?,
-        queue_delay_max: need(own.queue_delay_max, "limits.queueDelayMax")?,
-        queue_items_max: need(own.queue_items_max, "limits.queueItemsMax")?,
-        queue_bytes_max: need(own.queue_bytes_max, "limits.queueBytesMax")?,
+        batch_bytes_max: require(own.batch_bytes_max, "limits.batchBytesMax")?,
+        item_bytes_max: require(own.item_bytes_max, "limits.itemBytesMax")?,
+        item_nesting_max: require(own.item_nesting_max, "limits.itemNestingMax")?,
+        queue_delay_max: require(own.queue_delay_max, "limits.queueDelayMax")?,
+        queue_items_max: require(own.queue_items_max, "limits.queueItemsMax")?,
+        queue_bytes_max: require(own.queue_bytes_max, "limits.queueBytesMax")?,
         slots_max: own.slots_max,
-        stand_aside_max: need(spec.stand_aside_max, "limits.standAsideMax")?,
+        passthrough_calls_max: require(spec.stand_aside_max, "limits.standAsideMax")?,
     })
 }
 
@@ -328,39 +332,39 @@ fn scheduling(spec: &SchedulingSpec, slots_max: Option<u32>) -> Resolved<Schedul
     Ok(SchedulingConfig {
         policy: word(spec.policy.as_ref(), "scheduling.policy")?,
         preset: word(spec.preset.as_ref(), "scheduling.preset")?,
-        slots: need(spec.slots, "scheduling.slots")?.min(slots_max.unwrap_or(u32::MAX)),
-        items: need(spec.items, "scheduling.items")?,
+        slots: require(spec.slots, "scheduling.slots")?.min(slots_max.unwrap_or(u32::MAX)),
+        items: require(spec.items, "scheduling.items")?,
         delay: time(spec.delay.as_ref(), "scheduling.delay")?,
     })
 }
 
 fn proxy(spec: &ProxySpec) -> Resolved<ProcessConfig> {
-    let listen = need(spec.listen.as_ref(), "proxy.listen")?;
-    let process = need(spec.process.as_ref(), "proxy.process")?;
-    let connection = need(spec.connection.as_ref(), "proxy.connection")?;
-    let drain = need(spec.drain.as_ref(), "proxy.drain")?;
-    let admin = need(spec.admin.as_ref(), "proxy.admin")?;
-    let log = need(spec.log.as_ref(), "proxy.log")?;
-    let address_or_off = |address: &Option<String>, key: &'static str| match need(address.as_deref(), key)? {
+    let listen = require(spec.listen.as_ref(), "proxy.listen")?;
+    let process = require(spec.process.as_ref(), "proxy.process")?;
+    let connection = require(spec.connection.as_ref(), "proxy.connection")?;
+    let drain = require(spec.drain.as_ref(), "proxy.drain")?;
+    let admin = require(spec.admin.as_ref(), "proxy.admin")?;
+    let log = require(spec.log.as_ref(), "proxy.log")?;
+    let address_or_off = |address: &Option<String>, key: &'static str| match require(address.as_deref(), key)? {
         "off" => Ok(None),
-        address => text::address(address).map(Some).ok_or(MissingDefault(key)),
+        address => text::parse_address(address).map(Some).ok_or(MissingDefault(key)),
     };
     Ok(ProcessConfig {
         listen: listen
             .iter()
-            .map(|one| text::address(one).ok_or(MissingDefault("proxy.listen")))
+            .map(|one| text::parse_address(one).ok_or(MissingDefault("proxy.listen")))
             .collect::<Resolved<_>>()?,
         upstream: spec
             .upstream
             .as_deref()
-            .map(|upstream| text::upstream(upstream).map_err(|_| MissingDefault("proxy.upstream")))
+            .map(|upstream| text::parse_upstream(upstream).map_err(|_| MissingDefault("proxy.upstream")))
             .transpose()?,
         tls: spec.tls.as_ref().map(tls).transpose()?,
         upstream_tls: spec.upstream_tls.as_ref().map(upstream_tls).unwrap_or_default(),
         captures: Vec::new(),
-        client: client(need(spec.client.as_ref(), "proxy.client")?)?,
+        client: client(require(spec.client.as_ref(), "proxy.client")?)?,
         process: ProcessLimits {
-            connections_max: narrow(need(process.connections_max, "proxy.process")?, "proxy.process")?,
+            connections_max: narrow(require(process.connections_max, "proxy.process")?, "proxy.process")?,
             buffered_bytes_max: size(process.buffered_bytes_max.as_ref(), "proxy.process.bufferedBytesMax")?,
         },
         connection: UpstreamConnection {
@@ -378,7 +382,7 @@ fn proxy(spec: &ProxySpec) -> Resolved<ProcessConfig> {
         admin: address_or_off(&admin.local, "proxy.admin.local")?,
         log: LogConfig {
             format: word(log.format.as_ref(), "proxy.log.format")?,
-            level: need(log.level.clone(), "proxy.log.level")?,
+            level: require(log.level.clone(), "proxy.log.level")?,
             access: share(log.access.as_ref(), "proxy.log.access")?,
         },
         state: spec.state.as_ref().map(std::path::PathBuf::from),
@@ -387,8 +391,8 @@ fn proxy(spec: &ProxySpec) -> Resolved<ProcessConfig> {
 
 fn tls(spec: &TlsSpec) -> Resolved<DownstreamTls> {
     Ok(DownstreamTls {
-        cert_file: need(spec.cert_file.as_ref(), "proxy.tls.certFile")?.into(),
-        key_file: need(spec.key_file.as_ref(), "proxy.tls.keyFile")?.into(),
+        cert_file: require(spec.cert_file.as_ref(), "proxy.tls.certFile")?.into(),
+        key_file: require(spec.key_file.as_ref(), "proxy.tls.keyFile")?.into(),
         client_ca_file: spec.client_ca_file.as_ref().map(Into::into),
     })
 }
@@ -403,12 +407,12 @@ fn upstream_tls(spec: &UpstreamTlsSpec) -> UpstreamTls {
 }
 
 fn client(spec: &ClientSpec) -> Resolved<DownstreamLimits> {
-    let http2 = need(spec.http2.as_ref(), "proxy.client.http2")?;
+    let http2 = require(spec.http2.as_ref(), "proxy.client.http2")?;
     let window =
         |text: &Option<SizeText>, key| u32::try_from(size(text.as_ref(), key)?).map_err(|_| MissingDefault(key));
     Ok(DownstreamLimits {
         head_bytes_max: size(spec.head_bytes_max.as_ref(), "proxy.client.headBytesMax")?,
-        headers_max: narrow(need(spec.headers_max, "proxy.client.headersMax")?, "proxy.client.headersMax")?,
+        headers_max: narrow(require(spec.headers_max, "proxy.client.headersMax")?, "proxy.client.headersMax")?,
         head_timeout: time(spec.head_timeout.as_ref(), "proxy.client.headTimeout")?,
         body_idle_timeout: time(spec.body_idle_timeout.as_ref(), "proxy.client.bodyIdleTimeout")?,
         body_timeout: time(spec.body_timeout.as_ref(), "proxy.client.bodyTimeout")?,
@@ -418,15 +422,18 @@ fn client(spec: &ClientSpec) -> Resolved<DownstreamLimits> {
         )?,
         keep_alive_timeout: time(spec.keep_alive_timeout.as_ref(), "proxy.client.keepAliveTimeout")?,
         write_timeout: time(spec.write_timeout.as_ref(), "proxy.client.writeTimeout")?,
-        requests_per_connection_max: need(spec.requests_per_connection_max, "proxy.client.requestsPerConnectionMax")?,
+        requests_per_connection_max: require(
+            spec.requests_per_connection_max,
+            "proxy.client.requestsPerConnectionMax",
+        )?,
         http2: DownstreamHttp2 {
-            streams_max: need(http2.streams_max, "proxy.client.http2.streamsMax")?,
+            streams_max: require(http2.streams_max, "proxy.client.http2.streamsMax")?,
             stream_window: window(&http2.stream_window, "proxy.client.http2.streamWindow")?,
             connection_window: window(&http2.connection_window, "proxy.client.http2.connectionWindow")?,
             ping_interval: time(http2.ping_interval.as_ref(), "proxy.client.http2.pingInterval")?,
             ping_timeout: time(http2.ping_timeout.as_ref(), "proxy.client.http2.pingTimeout")?,
             resets_max: narrow(
-                need(http2.resets_max, "proxy.client.http2.resetsMax")?,
+                require(http2.resets_max, "proxy.client.http2.resetsMax")?,
                 "proxy.client.http2.resetsMax",
             )?,
             age_max: time(http2.age_max.as_ref(), "proxy.client.http2.ageMax")?,
@@ -440,5 +447,5 @@ fn slo(spec: Option<&crate::api::v1alpha1::Slo>) -> Resolved<Option<Duration>> {
 
 /// Returns the treatment of late calls, if set. A word of a later version counts as absent.
 fn late(spec: Option<&crate::api::v1alpha1::Slo>) -> Option<LateHandling> {
-    spec.and_then(|slo| slo.late.as_ref()).and_then(OpenEnum::known)
+    spec.and_then(|slo| slo.late.as_ref()).and_then(OpenEnum::as_known)
 }

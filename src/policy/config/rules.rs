@@ -76,7 +76,7 @@ pub(super) fn apply(check: &mut Validator, spec: &Json) {
     let tenant = spec["tenants"]["header"].as_str().map(str::to_ascii_lowercase);
     if let Some(header) = tenant.as_deref().filter(|header| HOP_HEADERS.contains(header)) {
         let message = format!("`tenants.header` cannot be `{header}`");
-        check.bad(
+        check.push_bad_value(
             "tenants.header",
             &message,
             "the header describes one connection or message, not the caller: name another header",
@@ -84,13 +84,13 @@ pub(super) fn apply(check: &mut Validator, spec: &Json) {
     }
     if let Some(header) = tenant.as_deref().filter(|header| is_credential(header) && check.has("tenants.weights")) {
         let message = format!("`tenants.weights` cannot be used with `{header}`, which carries a credential");
-        check.bad(
+        check.push_bad_value(
             "tenants.header",
             &message,
             "the names of `weights` are shown by /api/config and the log: identify tenants by another header",
         );
     }
-    shares(check, spec);
+    check_shares(check, spec);
     check_hold_limits(check, spec);
     cluster::apply(check, spec);
     let drain = |key: &str| or_default(&format!("proxy.drain.{key}"), &spec["proxy"]["drain"][key]);
@@ -108,7 +108,11 @@ pub(super) fn apply(check: &mut Validator, spec: &Json) {
         let (there, missing) = (format!("proxy.upstreamTls.{there}"), format!("proxy.upstreamTls.{missing}"));
         if check.has(&there) && !check.has(&missing) {
             let message = format!("`{there}` needs `{missing}`");
-            check.bad(&there, &message, "a certificate and its key belong together: name both files, or neither");
+            check.push_bad_value(
+                &there,
+                &message,
+                "a certificate and its key belong together: name both files, or neither",
+            );
         }
     }
     // Rules within each route, and between a route and the earlier ones, which take precedence.
@@ -116,7 +120,7 @@ pub(super) fn apply(check: &mut Validator, spec: &Json) {
     for (index, route) in routes.iter().enumerate() {
         let path = format!("routes[{index}]");
         check_merge_names(check, &path, route, tenant.as_deref());
-        generic(check, &path, route);
+        check_generic(check, &path, route);
         if !list(&route["ports"]).is_empty() {
             check.notice(
                 &format!("{path}.ports"),
@@ -132,7 +136,7 @@ pub(super) fn apply(check: &mut Validator, spec: &Json) {
         if let (Some(protocol), Some(exact)) = (protocol, route["path"].as_str().filter(|path| !path.ends_with("/*")))
             && !matches!(protocol, RouteProtocol::PassThrough | RouteProtocol::LlamaCpp)
             && route["mode"] != "Passthrough"
-            && !protocol.takes(exact)
+            && !protocol.is_recognised(exact)
         {
             let word = route["protocol"].as_str().unwrap_or("Auto");
             check.notice(
@@ -152,7 +156,7 @@ pub(super) fn apply(check: &mut Validator, spec: &Json) {
 /// Returns the written value of a key, or its default.
 fn or_default(path: &str, written: &Json) -> String {
     match (written, schema::find(path).map(|key| key.default)) {
-        (Json::Null, Some(KeyDefault::Is(text))) => text.to_owned(),
+        (Json::Null, Some(KeyDefault::Value(text))) => text.to_owned(),
         (Json::String(text), _) => text.clone(),
         (other, _) => other.to_string(),
     }
@@ -160,12 +164,12 @@ fn or_default(path: &str, written: &Json) -> String {
 
 /// Checks priority classes and tenants: class names are unique, and settings without effect are
 /// reported.
-fn shares(check: &mut Validator, spec: &Json) {
+fn check_shares(check: &mut Validator, spec: &Json) {
     let priority = &spec["priority"];
     let header = priority["header"].as_str().map(str::to_ascii_lowercase);
     if let Some(header) = header.as_deref().filter(|header| HOP_HEADERS.contains(header)) {
         let message = format!("`priority.header` cannot be `{header}`");
-        check.bad(
+        check.push_bad_value(
             "priority.header",
             &message,
             "the header describes one connection or message, not a priority class: name another header",
@@ -177,7 +181,7 @@ fn shares(check: &mut Validator, spec: &Json) {
         let name = class["name"].as_str();
         if name.is_some() && classes.iter().take(index).any(|other| other["name"].as_str() == name) {
             let message = format!("another class is already called `{}`", name.unwrap_or_default());
-            check.bad(&at("name"), &message, "give each class a unique name");
+            check.push_bad_value(&at("name"), &message, "give each class a unique name");
         }
         if class["strict"] == true && class["filler"] == true {
             check.excluded(&at("filler"), "a class is `strict` or `filler`, not both");
@@ -246,8 +250,8 @@ fn check_merge_names(check: &mut Validator, path: &str, route: &Json, tenant: Op
             let (name, at) = (fold(entry), format!("{path}.mergeOver.{kind}[{index}]"));
             if on.contains(&name) {
                 check.excluded(&at, &format!("`{name}` is in both mergeOn and mergeOver"));
-            } else if kind == "headers" && (identity(&name) || tenant == Some(name.as_str())) {
-                check.bad(
+            } else if kind == "headers" && (is_identity(&name) || tenant == Some(name.as_str())) {
+                check.push_bad_value(
                     &at,
                     &format!("`mergeOver` cannot name `{name}`"),
                     "calls with different identities never share a batch",
@@ -258,7 +262,7 @@ fn check_merge_names(check: &mut Validator, path: &str, route: &Json, tenant: Op
     for (side, field) in [("mergeOn", "/user"), ("mergeOver", "/user"), ("respondWith", "/version")] {
         for (index, entry) in list(&route[side]["fields"]).iter().enumerate() {
             if entry == "" {
-                check.bad(
+                check.push_bad_value(
                     &format!("{path}.{side}.fields[{index}]"),
                     &format!("`{side}.fields` cannot name the whole body"),
                     &format!("name a field, such as {field}"),
@@ -268,14 +272,18 @@ fn check_merge_names(check: &mut Validator, path: &str, route: &Json, tenant: Op
     }
 }
 
-fn generic(check: &mut Validator, path: &str, route: &Json) {
+fn check_generic(check: &mut Validator, path: &str, route: &Json) {
     let at = |key: &str| format!("{path}.generic.{key}");
     let declared = check.has(&format!("{path}.generic"));
     let protocol = route["protocol"].as_str();
     if !declared {
         if protocol == Some("Generic") {
             let message = format!("`{path}.protocol: Generic` needs `generic`");
-            check.bad(&format!("{path}.protocol"), &message, "write generic: {items: /POINTER, results: /POINTER}");
+            check.push_bad_value(
+                &format!("{path}.protocol"),
+                &message,
+                "write generic: {items: /POINTER, results: /POINTER}",
+            );
         }
         return;
     }
@@ -283,7 +291,7 @@ fn generic(check: &mut Validator, path: &str, route: &Json) {
     if protocol != Some("Generic") && (protocol.is_some() || !check.has(&format!("{path}.protocol"))) {
         let found = protocol.unwrap_or("Auto");
         let message = format!("`{path}.generic` requires protocol Generic, but the protocol is {found}");
-        check.told(
+        check.push_finding(
             ConfigCode::Excluded,
             &format!("{path}.generic"),
             &message,
@@ -294,18 +302,18 @@ fn generic(check: &mut Validator, path: &str, route: &Json) {
     let generic = &route["generic"];
     if check.has(&at("single.items")) && !check.has(&at("single.results")) && !check.has(&at("resultWrap")) {
         let message = "`single.items` needs `single.results`, or `resultWrap`";
-        check.bad(&at("single.items"), message, "give the location of the single result");
+        check.push_bad_value(&at("single.items"), message, "give the location of the single result");
     }
     if check.has(&at("single.results")) && !check.has(&at("single.items")) && !check.has(&at("single.wrapScalar")) {
         let message = "`single.results` needs `single.items`, or `single.wrapScalar: true`";
-        check.bad(&at("single.results"), message, "give the location of the single item");
+        check.push_bad_value(&at("single.results"), message, "give the location of the single item");
     }
     let bare = generic["single"]["wrapScalar"] == true;
     if bare && !check.has(&at("single.results")) && !check.has(&at("resultWrap")) {
         let message = "`single.wrapScalar: true` needs `resultWrap`, or `single.results`";
         let help = "write resultWrap: None if the server answers a bare value with a bare result, List if with a \
                     list of one";
-        check.bad(&at("single.wrapScalar"), message, help);
+        check.push_bad_value(&at("single.wrapScalar"), message, help);
     }
     // Rules of the adapter itself.
     for clash in declaration(generic).iter().flat_map(GenericOptions::clashes) {
@@ -315,7 +323,7 @@ fn generic(check: &mut Validator, path: &str, route: &Json) {
             ConfigCode::BadValue
         };
         let path = at(clash.key);
-        check.told(code, &path, &format!("`{path}` conflicts with the rest of its `generic`"), clash.why);
+        check.push_finding(code, &path, &format!("`{path}` conflicts with the rest of its `generic`"), clash.why);
     }
     let items: Vec<&Json> = match &generic["items"] {
         Json::Array(items) => items.iter().collect(),
@@ -332,7 +340,7 @@ fn generic(check: &mut Validator, path: &str, route: &Json) {
     }
 }
 
-fn identity(name: &str) -> bool {
+fn is_identity(name: &str) -> bool {
     name != IDENTITY_EXCEPTION
         && IDENTITY
             .iter()
@@ -362,21 +370,21 @@ impl Validator {
     }
 
     fn excluded(&mut self, path: &str, message: &str) {
-        self.told(ConfigCode::Excluded, path, message, "leave one of them out");
+        self.push_finding(ConfigCode::Excluded, path, message, "leave one of them out");
     }
 
-    fn told(&mut self, code: ConfigCode, path: &str, message: &str, help: &str) {
+    fn push_finding(&mut self, code: ConfigCode, path: &str, message: &str, help: &str) {
         let at = self.places.get(path).map(|place| place.key).unwrap_or_default();
-        self.once(Finding::new(code, path, at, message).help(help));
+        self.push_once(Finding::new(code, path, at, message).help(help));
     }
 
-    fn bad(&mut self, path: &str, message: &str, help: &str) {
+    fn push_bad_value(&mut self, path: &str, message: &str, help: &str) {
         let at = self.places.get(path).map(|place| place.value).unwrap_or_default();
-        self.once(Finding::new(ConfigCode::BadValue, path, at, message).help(help));
+        self.push_once(Finding::new(ConfigCode::BadValue, path, at, message).help(help));
     }
 
     /// Adds a finding, unless the key already has one, which has to be corrected first.
-    fn once(&mut self, finding: Finding) {
+    fn push_once(&mut self, finding: Finding) {
         if !self.findings.iter().any(|told| told.path == finding.path) {
             self.findings.push(finding);
         }

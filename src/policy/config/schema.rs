@@ -23,22 +23,22 @@ pub(super) struct SchemaKey {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyDefault {
     /// This value, written as in a file.
-    Is(&'static str),
+    Value(&'static str),
     /// No value. The text describes the effect.
     Absent(&'static str),
     /// The defaults of its own keys.
-    Within,
+    Nested,
 }
 
 /// Availability of a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Availability {
     /// Supported.
-    Built,
+    Stable,
     /// Planned for a later version: rejected unless it changes nothing (empty, or its default).
     Later,
     /// In a cluster only: ignored in a local file, with a notice.
-    Cluster,
+    ClusterOnly,
 }
 
 /// The type of a value.
@@ -71,7 +71,7 @@ pub(super) enum ValueType {
     IntOrMap(u64, u64, &'static [SchemaKey]),
 }
 
-use KeyDefault::{Absent, Is, Within};
+use KeyDefault::{Absent, Nested, Value};
 use ValueType::{Int, IntOrMap, List, Map, Names, OneOrList, Share, Size, Switch, Time, Word};
 
 const MS: u64 = 1_000;
@@ -92,11 +92,11 @@ const TENANTS_MAX: usize = 4_096;
 const TIMEOUT: ValueType = Time(MS, HOUR);
 
 const fn key(name: &'static str, shape: ValueType, default: KeyDefault) -> SchemaKey {
-    SchemaKey { name, shape, default, standing: Availability::Built, required: false }
+    SchemaKey { name, shape, default, standing: Availability::Stable, required: false }
 }
 
 const fn group(name: &'static str, keys: &'static [SchemaKey]) -> SchemaKey {
-    key(name, Map(keys), Within)
+    key(name, Map(keys), Nested)
 }
 
 const fn text(name: &'static str, rule: &'static TextRule, default: KeyDefault) -> SchemaKey {
@@ -119,7 +119,7 @@ const fn later(mut key: SchemaKey) -> SchemaKey {
 }
 
 const fn cluster(mut key: SchemaKey) -> SchemaKey {
-    key.standing = Availability::Cluster;
+    key.standing = Availability::ClusterOnly;
     key
 }
 
@@ -127,27 +127,27 @@ const fn cluster(mut key: SchemaKey) -> SchemaKey {
 pub(super) static SPEC: &[SchemaKey] = &[
     cluster(key("targetRefs", List(&Map(TARGET_REF), 16), Absent("none"))),
     cluster(optional("selector", SELECTOR, "none")),
-    key("mode", MODE, Is("Batch")),
+    key("mode", MODE, Value("Batch")),
     optional("slo", SLO, "no latency target"),
-    later(key("verify", Share, Is("0%"))),
+    later(key("verify", Share, Value("0%"))),
     key("routes", List(&Map(ROUTE), 256), Absent("every route that an adapter supports")),
     group("limits", LIMITS),
     group("scheduling", SCHEDULING),
-    group("deadline", &[key("headers", HEADERS, Is("[x-request-timeout-ms, x-envoy-expected-rq-timeout-ms]"))]),
+    group("deadline", &[key("headers", HEADERS, Value("[x-request-timeout-ms, x-envoy-expected-rq-timeout-ms]"))]),
     group("priority", PRIORITY),
     group(
         "tenants",
         &[
             text("header", &HEADER, Absent("all identity headers together")),
-            key("weights", Names(&Int(1, 1_000), TENANTS_MAX), Is("{}")),
+            key("weights", Names(&Int(1, 1_000), TENANTS_MAX), Value("{}")),
         ],
     ),
     group(
         "failure",
         &[
-            key("isolateAbove", Int(1, 65_536), Is("4")),
-            key("replayBudget", Share, Is("10%")),
-            key("quarantine", Time(MS, HOUR), Is("30s")),
+            key("isolateAbove", Int(1, 65_536), Value("4")),
+            key("replayBudget", Share, Value("10%")),
+            key("quarantine", Time(MS, HOUR), Value("30s")),
         ],
     ),
     cluster(optional("profileRef", &[required(text("name", &NAME, Absent("none")))], "none")),
@@ -167,8 +167,8 @@ const SLO: &[SchemaKey] = &[
 
 const ROUTE: &[SchemaKey] = &[
     required(text("path", &ROUTE_PATH, Absent("required"))),
-    text("method", &METHOD, Is("POST")),
-    key("ports", List(&ValueType::Text(&CAPTURED_PORT), 64), Is("[]")),
+    text("method", &METHOD, Value("POST")),
+    key("ports", List(&ValueType::Text(&CAPTURED_PORT), 64), Value("[]")),
     key(
         "protocol",
         Word(
@@ -190,15 +190,15 @@ const ROUTE: &[SchemaKey] = &[
             ],
             &["OpenInferenceV2", "MLflow", "Seldon", "SageMaker", "BentoML", "TGI", "Cohere"],
         ),
-        Is("Auto"),
+        Value("Auto"),
     ),
     key("mode", MODE, Absent("the policy's")),
     optional("slo", SLO, "the policy's"),
     optional("limits", LIMITS, "the policy's"),
-    group("mergeOn", &[key("headers", HEADERS, Is("[]")), key("fields", POINTERS, Is("[]"))]),
-    group("mergeOver", &[key("headers", HEADERS, Is("[]")), key("fields", POINTERS, Is("[]"))]),
-    group("respondWith", &[key("headers", HEADERS, Is("[]")), key("fields", POINTERS, Is("[]"))]),
-    key("idempotent", Word(&["Auto", "Always", "Never"], &[]), Is("Auto")),
+    group("mergeOn", &[key("headers", HEADERS, Value("[]")), key("fields", POINTERS, Value("[]"))]),
+    group("mergeOver", &[key("headers", HEADERS, Value("[]")), key("fields", POINTERS, Value("[]"))]),
+    group("respondWith", &[key("headers", HEADERS, Value("[]")), key("fields", POINTERS, Value("[]"))]),
+    key("idempotent", Word(&["Auto", "Always", "Never"], &[]), Value("Auto")),
     key("timeout", TIMEOUT, Absent("no limit")),
     optional("generic", GENERIC, "none"),
 ];
@@ -211,76 +211,76 @@ const GENERIC: &[SchemaKey] = &[
         &[
             text("items", &POINTER, Absent("none")),
             text("results", &POINTER, Absent("none")),
-            key("wrapScalar", Switch, Is("false")),
-            key("itemIs", Word(&["Element", "ArrayOfNumbers"], &[]), Is("Element")),
+            key("wrapScalar", Switch, Value("false")),
+            key("itemIs", Word(&["Element", "ArrayOfNumbers"], &[]), Value("Element")),
         ],
     ),
-    key("itemClass", Word(&["Strict", "Text", "None"], &[]), Is("Strict")),
+    key("itemClass", Word(&["Strict", "Text", "None"], &[]), Value("Strict")),
     required(key("results", OneOrList(&ValueType::Text(&POINTER), 16), Absent("required"))),
     text("index", &POINTER, Absent("none")),
     text("resultKey", &FIELD, Absent("none")),
-    key("resultWrap", Word(&["None", "List"], &[]), Is("None")),
-    key("select", Word(&["None", "Sorted"], &[]), Is("None")),
+    key("resultWrap", Word(&["None", "List"], &[]), Value("None")),
+    key("select", Word(&["None", "Sorted"], &[]), Value("None")),
     optional(
         "perItemError",
-        &[required(text("field", &POINTER, Absent("required"))), key("status", STATUS, Is("422"))],
+        &[required(text("field", &POINTER, Absent("required"))), key("status", STATUS, Value("422"))],
         "none",
     ),
-    key("id", POINTERS, Is("[]")),
+    key("id", POINTERS, Value("[]")),
     group(
         "cost",
         &[
-            key("totals", POINTERS, Is("[]")),
-            text("weights", &RESULT_WEIGHT, Is("Bytes")),
-            key("share", Word(&["Proportional", "Exact", "Drop"], &[]), Is("Proportional")),
+            key("totals", POINTERS, Value("[]")),
+            text("weights", &RESULT_WEIGHT, Value("Bytes")),
+            key("share", Word(&["Proportional", "Exact", "Drop"], &[]), Value("Proportional")),
         ],
     ),
-    text("weight", &WEIGHT, Is("Items")),
-    key("tooLarge", List(&IntOrMap(400, 599, TOO_LARGE), 16), Is("[]")),
-    key("lenientNumbers", Switch, Is("false")),
-    key("onMismatch", Word(&["Isolate", "Fail"], &[]), Is("Isolate")),
+    text("weight", &WEIGHT, Value("Items")),
+    key("tooLarge", List(&IntOrMap(400, 599, TOO_LARGE), 16), Value("[]")),
+    key("lenientNumbers", Switch, Value("false")),
+    key("onMismatch", Word(&["Isolate", "Fail"], &[]), Value("Isolate")),
 ];
 
 const TOO_LARGE: &[SchemaKey] =
     &[required(key("status", STATUS, Absent("required"))), text("bodyContains", &ANY, Absent("any body"))];
 
 const LIMITS: &[SchemaKey] = &[
-    key("batchItemsMax", Int(1, 65_536), Is("128")),
+    key("batchItemsMax", Int(1, 65_536), Value("128")),
     key("batchWeightMax", Int(1, 1 << 40), Absent("no limit")),
-    key("batchBytesMax", Size(1, GI), Is("8Mi")),
-    key("itemBytesMax", Size(1, GI), Is("1Mi")),
-    key("itemNestingMax", Int(1, 1_024), Is("64")),
-    key("queueDelayMax", Time(0, MINUTE), Is("20ms")),
-    key("queueItemsMax", Int(1, 1_000_000), Is("2048")),
-    key("queueBytesMax", Size(1, 64 * GI), Is("32Mi")),
+    key("batchBytesMax", Size(1, GI), Value("8Mi")),
+    key("itemBytesMax", Size(1, GI), Value("1Mi")),
+    key("itemNestingMax", Int(1, 1_024), Value("64")),
+    key("queueDelayMax", Time(0, MINUTE), Value("20ms")),
+    key("queueItemsMax", Int(1, 1_000_000), Value("2048")),
+    key("queueBytesMax", Size(1, 64 * GI), Value("32Mi")),
     key("slotsMax", Int(1, 1_024), Absent("no limit")),
-    key("standAsideMax", Int(1, 65_536), Is("512")),
+    key("standAsideMax", Int(1, 65_536), Value("512")),
 ];
 
 const SCHEDULING: &[SchemaKey] = &[
-    key("policy", Word(&["Adaptive", "WorkConserving", "Window", "Static"], &[]), Is("Adaptive")),
-    key("preset", Word(&["latency", "balanced", "throughput"], &[]), Is("latency")),
-    key("slots", Int(1, 1_024), Is("1")),
-    key("items", Int(1, 65_536), Is("32")),
-    key("delay", Time(0, MINUTE), Is("5ms")),
+    key("policy", Word(&["Adaptive", "WorkConserving", "Window", "Static"], &[]), Value("Adaptive")),
+    key("preset", Word(&["latency", "balanced", "throughput"], &[]), Value("latency")),
+    key("slots", Int(1, 1_024), Value("1")),
+    key("items", Int(1, 65_536), Value("32")),
+    key("delay", Time(0, MINUTE), Value("5ms")),
 ];
 
 const PRIORITY: &[SchemaKey] = &[
     text("header", &HEADER, Absent("every call belongs to the first class")),
     // More classes than a user needs; the batching core examines each of them for every decision.
-    key("classes", List(&Map(CLASS), 8), Is("[{name: interactive, weight: 8}, {name: bulk, weight: 1}]")),
+    key("classes", List(&Map(CLASS), 8), Value("[{name: interactive, weight: 8}, {name: bulk, weight: 1}]")),
 ];
 
 const CLASS: &[SchemaKey] = &[
     required(text("name", &NAME, Absent("required"))),
-    key("weight", Int(1, 1_000), Is("1")),
+    key("weight", Int(1, 1_000), Value("1")),
     key("latencyP99", Time(MS, HOUR), Absent("the route's or the policy's")),
-    key("strict", Switch, Is("false")),
-    key("filler", Switch, Is("false")),
+    key("strict", Switch, Value("false")),
+    key("filler", Switch, Value("false")),
 ];
 
 const PROXY: &[SchemaKey] = &[
-    key("listen", List(&ValueType::Text(&ADDRESS), 16), Is("[\":15080\"]")),
+    key("listen", List(&ValueType::Text(&ADDRESS), 16), Value("[\":15080\"]")),
     text("upstream", &UPSTREAM, Absent("required, here or with --upstream")),
     optional(
         "tls",
@@ -305,31 +305,34 @@ const PROXY: &[SchemaKey] = &[
     group(
         "process",
         &[
-            key("connectionsMax", Int(1, 1_000_000), Is("10000")),
-            key("bufferedBytesMax", Size(KI, 64 * GI), Is("64Mi")),
+            key("connectionsMax", Int(1, 1_000_000), Value("10000")),
+            key("bufferedBytesMax", Size(KI, 64 * GI), Value("64Mi")),
         ],
     ),
     group(
         "connection",
         &[
-            key("connectTimeout", TIMEOUT, Is("300ms")),
-            key("bodyIdleTimeout", TIMEOUT, Is("5m")),
-            key("answerBytesMax", Size(1, 64 * GI), Is("32Mi")),
-            key("http2", Word(&["Auto", "Always", "Never"], &[]), Is("Auto")),
-            key("reuse", Word(&["Never", "Always"], &[]), Is("Never")),
+            key("connectTimeout", TIMEOUT, Value("300ms")),
+            key("bodyIdleTimeout", TIMEOUT, Value("5m")),
+            key("answerBytesMax", Size(1, 64 * GI), Value("32Mi")),
+            key("http2", Word(&["Auto", "Always", "Never"], &[]), Value("Auto")),
+            key("reuse", Word(&["Never", "Always"], &[]), Value("Never")),
         ],
     ),
-    group("drain", &[key("delay", Time(0, HOUR), Is("0s")), key("limit", TIMEOUT, Is("30s"))]),
+    group("drain", &[key("delay", Time(0, HOUR), Value("0s")), key("limit", TIMEOUT, Value("30s"))]),
     group(
         "admin",
-        &[text("metrics", &ADDRESS_OR_OFF, Is("127.0.0.1:9190")), text("local", &LOCAL_OR_OFF, Is("127.0.0.1:9191"))],
+        &[
+            text("metrics", &ADDRESS_OR_OFF, Value("127.0.0.1:9190")),
+            text("local", &LOCAL_OR_OFF, Value("127.0.0.1:9191")),
+        ],
     ),
     group(
         "log",
         &[
-            key("format", Word(&["Json", "Pretty"], &[]), Is("Json")),
-            text("level", &LEVEL, Is("info")),
-            key("access", Share, Is("0%")),
+            key("format", Word(&["Json", "Pretty"], &[]), Value("Json")),
+            text("level", &LEVEL, Value("info")),
+            key("access", Share, Value("0%")),
         ],
     ),
     text("state", &FILE, Absent("no state is saved")),
@@ -337,26 +340,26 @@ const PROXY: &[SchemaKey] = &[
 
 const CLIENT: &[SchemaKey] = &[
     // The HTTP/1 reader cannot work with less than 8 KiB.
-    key("headBytesMax", Size(8 * KI, MI), Is("64Ki")),
-    key("headersMax", Int(1, 4_096), Is("100")),
-    key("headTimeout", TIMEOUT, Is("5s")),
-    key("bodyIdleTimeout", TIMEOUT, Is("10s")),
-    key("bodyTimeout", TIMEOUT, Is("60s")),
-    key("passThroughIdleTimeout", Time(MS, 24 * HOUR), Is("5m")),
-    key("keepAliveTimeout", TIMEOUT, Is("75s")),
-    key("writeTimeout", TIMEOUT, Is("10s")),
-    key("requestsPerConnectionMax", Int(1, 1_000_000_000), Is("1000")),
+    key("headBytesMax", Size(8 * KI, MI), Value("64Ki")),
+    key("headersMax", Int(1, 4_096), Value("100")),
+    key("headTimeout", TIMEOUT, Value("5s")),
+    key("bodyIdleTimeout", TIMEOUT, Value("10s")),
+    key("bodyTimeout", TIMEOUT, Value("60s")),
+    key("passThroughIdleTimeout", Time(MS, 24 * HOUR), Value("5m")),
+    key("keepAliveTimeout", TIMEOUT, Value("75s")),
+    key("writeTimeout", TIMEOUT, Value("10s")),
+    key("requestsPerConnectionMax", Int(1, 1_000_000_000), Value("1000")),
     group(
         "http2",
         &[
-            key("streamsMax", Int(1, 65_536), Is("128")),
+            key("streamsMax", Int(1, 65_536), Value("128")),
             // The limit of the protocol is 2 GiB - 1 (RFC 9113, section 6.9.1).
-            key("streamWindow", Size(KI, GI), Is("64Ki")),
-            key("connectionWindow", Size(64 * KI, GI), Is("1Mi")),
-            key("pingInterval", TIMEOUT, Is("20s")),
-            key("pingTimeout", TIMEOUT, Is("10s")),
-            key("resetsMax", Int(1, 1_000_000), Is("256")),
-            key("ageMax", Time(MS, 24 * HOUR), Is("1h")),
+            key("streamWindow", Size(KI, GI), Value("64Ki")),
+            key("connectionWindow", Size(64 * KI, GI), Value("1Mi")),
+            key("pingInterval", TIMEOUT, Value("20s")),
+            key("pingTimeout", TIMEOUT, Value("10s")),
+            key("resetsMax", Int(1, 1_000_000), Value("256")),
+            key("ageMax", Time(MS, 24 * HOUR), Value("1h")),
         ],
     ),
 ];
@@ -364,7 +367,7 @@ const CLIENT: &[SchemaKey] = &[
 // ---- Cluster only: the shape is validated, so that a file works in both places ----
 
 const TARGET_REF: &[SchemaKey] = &[
-    text("group", &ANY, Is("")),
+    text("group", &ANY, Value("")),
     required(key(
         "kind",
         Word(&["Deployment", "StatefulSet", "DaemonSet", "Service", "InferenceService", "InferencePool"], &[]),
@@ -374,18 +377,18 @@ const TARGET_REF: &[SchemaKey] = &[
 ];
 
 const SELECTOR: &[SchemaKey] = &[
-    key("matchLabels", Names(&ValueType::Text(&ANY), 64), Is("{}")),
+    key("matchLabels", Names(&ValueType::Text(&ANY), 64), Value("{}")),
     key(
         "matchExpressions",
         List(
             &Map(&[
                 required(text("key", &NAME, Absent("required"))),
                 required(key("operator", Word(&["In", "NotIn", "Exists", "DoesNotExist"], &[]), Absent("required"))),
-                key("values", List(&ValueType::Text(&ANY), 256), Is("[]")),
+                key("values", List(&ValueType::Text(&ANY), 256), Value("[]")),
             ]),
             64,
         ),
-        Is("[]"),
+        Value("[]"),
     ),
 ];
 
@@ -393,20 +396,20 @@ const NUMBER_BOUNDS: &[SchemaKey] =
     &[key("min", Int(1, 1 << 40), Absent("none")), key("max", Int(1, 1 << 40), Absent("`limits`"))];
 
 const TUNING: &[SchemaKey] = &[
-    key("mode", Word(&["Auto", "Recommend", "Manual"], &[]), Is("Auto")),
-    key("granularity", Word(&["Pod", "NodeClass", "Workload"], &[]), Is("Pod")),
+    key("mode", Word(&["Auto", "Recommend", "Manual"], &[]), Value("Auto")),
+    key("granularity", Word(&["Pod", "NodeClass", "Workload"], &[]), Value("Pod")),
     group(
         "bounds",
         &[
             optional("slotsMax", NUMBER_BOUNDS, "from 1, up to `limits` if set"),
             optional("batchWeightMax", NUMBER_BOUNDS, "`limits`"),
-            group("deadlineShift", &[key("max", Share, Is("60%"))]),
+            group("deadlineShift", &[key("max", Share, Value("60%"))]),
         ],
     ),
 ];
 
 const ROLLOUT: &[SchemaKey] = &[
-    key("strategy", Word(&["Immediate", "Canary", "Experiment"], &[]), Is("Immediate")),
+    key("strategy", Word(&["Immediate", "Canary", "Experiment"], &[]), Value("Immediate")),
     group(
         "canary",
         &[key(
@@ -418,7 +421,7 @@ const ROLLOUT: &[SchemaKey] = &[
                 ]),
                 32,
             ),
-            Is("[{percent: 10, hold: 5m}, {percent: 50, hold: 5m}]"),
+            Value("[{percent: 10, hold: 5m}, {percent: 50, hold: 5m}]"),
         )],
     ),
     group(
@@ -433,40 +436,40 @@ const ROLLOUT: &[SchemaKey] = &[
                             Map(&[required(text("name", &NAME, Absent("required")))]),
                             Absent("required"),
                         )),
-                        key("weight", Int(1, 1_000), Is("1")),
+                        key("weight", Int(1, 1_000), Value("1")),
                     ]),
                     16,
                 ),
-                Is("[]"),
+                Value("[]"),
             ),
-            key("assignment", Word(&["Pod", "Switchback"], &[]), Is("Pod")),
-            key("period", Time(MS, 24 * HOUR), Is("60s")),
-            key("minSamples", Int(1, 1_000_000_000), Is("2000")),
+            key("assignment", Word(&["Pod", "Switchback"], &[]), Value("Pod")),
+            key("period", Time(MS, 24 * HOUR), Value("60s")),
+            key("minSamples", Int(1, 1_000_000_000), Value("2000")),
         ],
     ),
     group(
         "analysis",
         &[
-            key("latencyP99Regression", Share, Is("5%")),
-            key("errorRateRegression", Share, Is("0.5%")),
-            key("interval", Time(MS, HOUR), Is("30s")),
+            key("latencyP99Regression", Share, Value("5%")),
+            key("errorRateRegression", Share, Value("0.5%")),
+            key("interval", Time(MS, HOUR), Value("30s")),
         ],
     ),
-    key("onFailure", Word(&["Rollback", "Pause"], &[]), Is("Rollback")),
-    key("historyLimit", Int(1, 1_000), Is("10")),
+    key("onFailure", Word(&["Rollback", "Pause"], &[]), Value("Rollback")),
+    key("historyLimit", Int(1, 1_000), Value("10")),
 ];
 
 const INJECTION: &[SchemaKey] = &[
-    key("capture", Word(&["Auto", "Named", "Loopback", "Redirect"], &[]), Is("Auto")),
-    key("ports", List(&ValueType::Text(&CAPTURED_PORT), 64), Is("[]")),
+    key("capture", Word(&["Auto", "Named", "Loopback", "Redirect"], &[]), Value("Auto")),
+    key("ports", List(&ValueType::Text(&CAPTURED_PORT), 64), Value("[]")),
     text("appListen", &APP_LISTEN, Absent("none")),
-    text("recipe", &RECIPE, Is("Auto")),
-    key("cpuRequest", ValueType::Quantity(&CPU), Is("50m")),
-    key("memoryRequest", ValueType::Quantity(&MEMORY), Is("48Mi")),
-    key("memoryLimit", ValueType::Quantity(&MEMORY), Is("128Mi")),
-    text("logLevel", &LEVEL, Is("info")),
+    text("recipe", &RECIPE, Value("Auto")),
+    key("cpuRequest", ValueType::Quantity(&CPU), Value("50m")),
+    key("memoryRequest", ValueType::Quantity(&MEMORY), Value("48Mi")),
+    key("memoryLimit", ValueType::Quantity(&MEMORY), Value("128Mi")),
+    text("logLevel", &LEVEL, Value("info")),
     key("drainTimeout", Time(SECOND, HOUR), Absent("the pod's grace period less 5s")),
-    key("nativeSidecar", Word(&["Auto", "Always", "Never"], &[]), Is("Auto")),
+    key("nativeSidecar", Word(&["Auto", "Always", "Never"], &[]), Value("Auto")),
 ];
 
 /// Returns the key at a path without indices, such as `proxy.listen`.

@@ -337,7 +337,7 @@ fn validate_reports_every_file_and_exits_with_the_worst_code() {
     assert_eq!(json["files"][1]["findings"][0]["nearest"], "Batch");
     let binary = folder.path().join("binary.yaml");
     std::fs::write(&binary, b"mode: Batch\n\xff\n").unwrap();
-    let LoadError::Wrong(errors) = read(&binary).unwrap_err() else { panic!("readable, but no text") };
+    let LoadError::Invalid(errors) = read(&binary).unwrap_err() else { panic!("readable, but no text") };
     assert_eq!(errors.findings.first().and_then(Finding::line), Some(2));
 }
 

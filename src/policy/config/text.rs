@@ -89,7 +89,7 @@ pub(super) const HEADER: TextRule = TextRule {
     allowed: "a header name, such as x-tenant-id",
     chars_max: HEADER_CHARS_MAX,
     pattern: "^[!#-'*+.0-9A-Z^-z|~-]+$",
-    check: |text| ok(header(text).is_some()),
+    check: |text| ok(parse_header_name(text).is_some()),
 };
 
 /// JSON Pointer (RFC 6901).
@@ -164,7 +164,7 @@ pub(super) const ADDRESS: TextRule = TextRule {
     allowed: "an address such as 127.0.0.1:8080, [::1]:8080 or :8080",
     chars_max: LINE_CHARS_MAX,
     pattern: r"^(localhost|[0-9.]+|\[[0-9A-Fa-f:.%]+\])?:[0-9]+$",
-    check: |text| ok(address(text).is_some()),
+    check: |text| ok(parse_address(text).is_some()),
 };
 
 /// An address to listen on, or `off`.
@@ -172,7 +172,7 @@ pub(super) const ADDRESS_OR_OFF: TextRule = TextRule {
     allowed: "an address such as 127.0.0.1:9190, or off",
     chars_max: LINE_CHARS_MAX,
     pattern: r"^(off|(localhost|[0-9.]+|\[[0-9A-Fa-f:.%]+\])?:[0-9]+)$",
-    check: |text| ok(text == "off" || address(text).is_some()),
+    check: |text| ok(text == "off" || parse_address(text).is_some()),
 };
 
 /// A loopback address to listen on, or `off`.
@@ -180,7 +180,7 @@ pub(super) const LOCAL_OR_OFF: TextRule = TextRule {
     allowed: "a loopback address such as 127.0.0.1:9191, or off",
     chars_max: LINE_CHARS_MAX,
     pattern: r"^(off|(localhost|127\.[0-9.]+|\[[0-9A-Fa-f:.%]+\]):[0-9]+)$",
-    check: |text| match address(text) {
+    check: |text| match parse_address(text) {
         Some(address) if !address.ip().is_loopback() => {
             Err(RejectReason("every client that can reach it can change the proxy"))
         }
@@ -193,7 +193,7 @@ pub(super) const UPSTREAM: TextRule = TextRule {
     allowed: "http://HOST:PORT, https://HOST:PORT or unix:/PATH",
     chars_max: LINE_CHARS_MAX,
     pattern: r"^(https?://[^/?#@]+/?|unix:/[^\x00]+)$",
-    check: |text| upstream(text).map(|_| ()),
+    check: |text| parse_upstream(text).map(|_| ()),
 };
 
 /// A log filter.
@@ -201,14 +201,14 @@ pub(super) const LEVEL: TextRule = TextRule {
     allowed: "error, warn, info, debug, trace, off, or directives such as info,groupage_proxy=debug",
     chars_max: LINE_CHARS_MAX,
     pattern: r"^[\x00-\x{10FFFF}]+$",
-    check: level,
+    check: check_log_filter,
 };
 
 // === impl TextRule ===
 
 impl TextRule {
     /// Validates a text.
-    pub(super) fn judge(&self, text: &str) -> Result<(), RejectReason> {
+    pub(super) fn validate(&self, text: &str) -> Result<(), RejectReason> {
         if text.chars().nth(self.chars_max).is_some() {
             return Err(BAD);
         }
@@ -217,7 +217,7 @@ impl TextRule {
 }
 
 /// Parses an address. Without a host it is every IPv4 address.
-pub(super) fn address(text: &str) -> Option<SocketAddr> {
+pub(super) fn parse_address(text: &str) -> Option<SocketAddr> {
     let port = |port: &str| port.bytes().all(|b| b.is_ascii_digit()).then(|| port.parse::<u16>().ok()).flatten();
     match text.rsplit_once(':') {
         Some(("", number)) => Some((IpAddr::V4(Ipv4Addr::UNSPECIFIED), port(number)?).into()),
@@ -227,7 +227,7 @@ pub(super) fn address(text: &str) -> Option<SocketAddr> {
 }
 
 /// Parses the address of the model server.
-pub(super) fn upstream(text: &str) -> Result<UpstreamAddress, RejectReason> {
+pub(super) fn parse_upstream(text: &str) -> Result<UpstreamAddress, RejectReason> {
     if let Some(path) = text.strip_prefix("unix:") {
         let path = path.strip_prefix("//").unwrap_or(path);
         // The kernel accepts at most 107 bytes for the path of a Unix socket.
@@ -262,13 +262,13 @@ pub(super) fn upstream(text: &str) -> Result<UpstreamAddress, RejectReason> {
 }
 
 /// Parses a header name and converts it to lower case.
-pub(super) fn header(text: &str) -> Option<HeaderName> {
+pub(super) fn parse_header_name(text: &str) -> Option<HeaderName> {
     HeaderName::from_bytes(text.as_bytes()).ok()
 }
 
 /// Validates a log filter. `tracing` treats a bare word, such as `inof` or `verbose`, as the name
 /// of a target and then logs nothing else. It is nearly always meant as a level, so it is rejected.
-fn level(text: &str) -> Result<(), RejectReason> {
+fn check_log_filter(text: &str) -> Result<(), RejectReason> {
     const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
     if text.trim().is_empty() || EnvFilter::builder().parse(text).is_err() {
         return Err(BAD);
@@ -309,13 +309,13 @@ mod tests {
 
     fn accepts(rule: &TextRule, texts: &[&str]) {
         for text in texts {
-            assert_eq!(rule.judge(text), Ok(()), "{text}");
+            assert_eq!(rule.validate(text), Ok(()), "{text}");
         }
     }
 
     fn refuses(rule: &TextRule, texts: &[&str]) {
         for text in texts {
-            assert!(rule.judge(text).is_err(), "{text}");
+            assert!(rule.validate(text).is_err(), "{text}");
         }
     }
 
@@ -333,8 +333,8 @@ mod tests {
 
     #[test]
     fn an_address_may_leave_out_the_host() {
-        assert_eq!(address(":15080"), Some(([0, 0, 0, 0], 15080).into()));
-        assert_eq!(address("[::]:80").map(|address| address.is_ipv6()), Some(true));
+        assert_eq!(parse_address(":15080"), Some(([0, 0, 0, 0], 15080).into()));
+        assert_eq!(parse_address("[::]:80").map(|address| address.is_ipv6()), Some(true));
         accepts(&ADDRESS, &["127.0.0.1:0", "localhost:1", "[::1]:8080"]);
         refuses(&ADDRESS, &["", ":", ":65536", ":-1", ":+1", "8080", "host:80", "127.0.0.1", "off"]);
         accepts(&LOCAL_OR_OFF, &["off", "127.0.0.1:0", "[::1]:1"]);
@@ -347,11 +347,11 @@ mod tests {
             Ok(UpstreamAddress::Http { host: host.to_owned(), port, authority: authority.to_owned(), tls })
         };
         let http = |host: &str, port, authority: &str| tcp(host, port, authority, false);
-        assert_eq!(upstream("http://127.0.0.1:8080"), http("127.0.0.1", 8080, "127.0.0.1:8080"));
-        assert_eq!(upstream("http://model/"), http("model", 80, "model"));
-        assert_eq!(upstream("http://[::1]:81"), http("::1", 81, "[::1]:81"));
-        assert_eq!(upstream("unix:/run/m.sock"), Ok(UpstreamAddress::Unix("/run/m.sock".into())));
-        assert_eq!(upstream("unix:///run/m.sock"), Ok(UpstreamAddress::Unix("/run/m.sock".into())));
+        assert_eq!(parse_upstream("http://127.0.0.1:8080"), http("127.0.0.1", 8080, "127.0.0.1:8080"));
+        assert_eq!(parse_upstream("http://model/"), http("model", 80, "model"));
+        assert_eq!(parse_upstream("http://[::1]:81"), http("::1", 81, "[::1]:81"));
+        assert_eq!(parse_upstream("unix:/run/m.sock"), Ok(UpstreamAddress::Unix("/run/m.sock".into())));
+        assert_eq!(parse_upstream("unix:///run/m.sock"), Ok(UpstreamAddress::Unix("/run/m.sock".into())));
         refuses(
             &UPSTREAM,
             &[
@@ -372,8 +372,8 @@ mod tests {
                 "https://h/v1",
             ],
         );
-        assert_eq!(upstream("https://h"), tcp("h", 443, "h", true));
-        assert_eq!(upstream("https://[::1]:8443/"), tcp("::1", 8443, "[::1]:8443", true));
+        assert_eq!(parse_upstream("https://h"), tcp("h", 443, "h", true));
+        assert_eq!(parse_upstream("https://[::1]:8443/"), tcp("::1", 8443, "[::1]:8443", true));
     }
 
     #[test]
@@ -431,10 +431,10 @@ mod tests {
         #[test]
         fn the_pattern_of_a_rule_takes_what_the_rule_takes(text in nearly_a_text()) {
             for rule in EXACT_RULES {
-                prop_assert_eq!(matches(rule, &text), rule.judge(&text).is_ok(), "{}: {:?}", rule.allowed, text);
+                prop_assert_eq!(matches(rule, &text), rule.validate(&text).is_ok(), "{}: {:?}", rule.allowed, text);
             }
             for rule in APPROXIMATE_RULES {
-                prop_assert!(matches(rule, &text) || rule.judge(&text).is_err(), "{}: {:?}", rule.allowed, text);
+                prop_assert!(matches(rule, &text) || rule.validate(&text).is_err(), "{}: {:?}", rule.allowed, text);
             }
         }
     }
@@ -443,8 +443,8 @@ mod tests {
     fn a_text_is_at_most_as_long_as_its_rule_allows() {
         for (rule, unit) in [(&NAME, "é"), (&HEADER, "x"), (&POINTER, "/"), (&METHOD, "A"), (&ANY, "é")] {
             let (fits, over) = (unit.repeat(rule.chars_max), unit.repeat(rule.chars_max + 1));
-            assert!(rule.judge(&fits).is_ok() && matches(rule, &fits), "{}", rule.allowed);
-            assert!(rule.judge(&over).is_err() && !matches(rule, &over), "{}", rule.allowed);
+            assert!(rule.validate(&fits).is_ok() && matches(rule, &fits), "{}", rule.allowed);
+            assert!(rule.validate(&over).is_err() && !matches(rule, &over), "{}", rule.allowed);
         }
     }
 

@@ -35,9 +35,9 @@ impl TunedValues {
     /// Restricts the values to what the policy allows: none unless the tuning mode is `Auto`, and
     /// within its bounds.
     #[must_use]
-    pub fn within(self, spec: &BatchPolicySpec) -> Self {
+    pub fn clamped_to(self, spec: &BatchPolicySpec) -> Self {
         let tuning = spec.tuning.as_ref();
-        let mode = tuning.and_then(|tuning| tuning.mode.as_ref()).map_or(Some(TuningMode::Auto), OpenEnum::known);
+        let mode = tuning.and_then(|tuning| tuning.mode.as_ref()).map_or(Some(TuningMode::Auto), OpenEnum::as_known);
         if mode != Some(TuningMode::Auto) {
             return Self::default();
         }
@@ -71,23 +71,23 @@ impl Policy {
     /// Applies tuned values, which never exceed a limit of the policy. Each is marked with the
     /// source `tuned`.
     #[must_use]
-    pub fn tuned(mut self, tuned: &TunedValues) -> Self {
+    pub fn with_tuned(mut self, tuned: &TunedValues) -> Self {
         if let Some(slots) = tuned.slots_max.filter(|slots| self.limits.slots_max.is_none_or(|own| *slots < own)) {
             self.limits.slots_max = Some(slots);
-            self.told("limits.slotsMax", slots.to_string());
+            self.set_tuned_setting("limits.slotsMax", slots.to_string());
         }
         if let Some(weight) = tuned.batch_weight_max {
             let lower = |limit: &mut Option<u64>| *limit = Some(limit.map_or(weight, |own| own.min(weight)));
             if self.limits.batch_weight_max.is_none_or(|own| weight < own) {
                 lower(&mut self.limits.batch_weight_max);
-                self.told("limits.batchWeightMax", weight.to_string());
+                self.set_tuned_setting("limits.batchWeightMax", weight.to_string());
             }
             let own = self.routes.iter_mut().map(|route| &mut route.limits.batch_weight_max);
             own.filter(|limit| limit.is_some()).for_each(lower);
         }
         if tuned.shift_permille > 0 {
             self.shift_permille = tuned.shift_permille.min(1000);
-            self.told("tuned.deadlineShift", Share::from_permille(self.shift_permille).to_string());
+            self.set_tuned_setting("tuned.deadlineShift", Share::from_permille(self.shift_permille).to_string());
         }
         for (tenant, weight) in &tuned.tenant_weights {
             self.tenant_weights.insert(tenant.clone(), (*weight).max(1));
@@ -95,14 +95,14 @@ impl Policy {
         if !tuned.tenant_weights.is_empty() {
             let all: Vec<String> =
                 self.tenant_weights.iter().map(|(name, weight)| format!("{name}: {weight}")).collect();
-            self.told("tenants.weights", format!("{{{}}}", all.join(", ")));
+            self.set_tuned_setting("tenants.weights", format!("{{{}}}", all.join(", ")));
         }
         self
     }
 
     /// Records the setting of a tuned value, in its place or before the settings that are fixed at
     /// startup.
-    fn told(&mut self, path: &str, value: String) {
+    fn set_tuned_setting(&mut self, path: &str, value: String) {
         let setting = Setting { path: path.to_owned(), value, source: SettingSource::Tuned };
         match self.settings.iter_mut().find(|known| known.path == path) {
             Some(known) => *known = setting,
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn what_is_tuned_stays_within_the_bounds_of_its_policy() {
         let within = |text: &str| {
-            let TunedValues { shift_permille, slots_max, batch_weight_max, .. } = tuned().within(&spec(text));
+            let TunedValues { shift_permille, slots_max, batch_weight_max, .. } = tuned().clamped_to(&spec(text));
             (shift_permille, slots_max, batch_weight_max)
         };
         assert_eq!(within("{}"), (600, Some(6), None), "a weight that the policy does not bound is not tuned");
@@ -147,14 +147,14 @@ mod tests {
         assert_eq!(within(text), (250, Some(4), Some(1000)));
         assert_eq!(within("tuning: {bounds: {slotsMax: {min: 8, max: 9}}}"), (600, Some(8), None));
         for mode in ["Recommend", "Manual"] {
-            assert_eq!(tuned().within(&spec(&format!("tuning: {{mode: {mode}}}"))), TunedValues::default());
+            assert_eq!(tuned().clamped_to(&spec(&format!("tuning: {{mode: {mode}}}"))), TunedValues::default());
         }
     }
 
     #[test]
     fn a_tuned_limit_is_only_ever_lowered_and_has_the_source_tuned() {
         let text = "limits: {slotsMax: 8, batchWeightMax: 500}\nroutes: [{path: /a, limits: {batchWeightMax: 2000}}, {path: /b}]";
-        let now = policy(text).tuned(&tuned());
+        let now = policy(text).with_tuned(&tuned());
         assert_eq!((now.limits.slots_max, now.limits.batch_weight_max, now.shift_permille), (Some(6), Some(500), 700));
         assert_eq!([0, 1].map(|route| now.routes[route].limits.batch_weight_max), [Some(900), None]);
         assert_eq!(now.tenant_weights.get("a"), Some(&1));
@@ -165,19 +165,19 @@ mod tests {
         assert_eq!(source("limits.slotsMax"), ("6".to_owned(), "tuned".to_owned()));
         assert_eq!(source("tuned.deadlineShift"), ("70%".to_owned(), "tuned".to_owned()));
         assert_eq!(source("limits.batchWeightMax").1, "file:1");
-        let more = policy("limits: {slotsMax: 2}").tuned(&tuned());
+        let more = policy("limits: {slotsMax: 2}").with_tuned(&tuned());
         assert_eq!((more.limits.slots_max, more.limits.batch_weight_max), (Some(2), Some(900)));
     }
 
     #[test]
     fn what_is_tuned_is_a_change_like_any_other() {
         let before = policy("limits: {slotsMax: 8}");
-        let after = before.clone().tuned(&tuned());
-        let (now, pending) = after.within(&before);
+        let after = before.clone().with_tuned(&tuned());
+        let (now, pending) = after.hot_reload_onto(&before);
         assert_eq!((now.shift_permille, pending.len()), (700, 0));
         let changes = now.changes(&before);
         let paths: Vec<_> = changes.iter().map(|change| change.path.as_str()).collect();
         assert_eq!(paths, ["limits.batchWeightMax", "limits.slotsMax", "tenants.weights", "tuned.deadlineShift"]);
-        assert_eq!(policy("{}").tuned(&TunedValues::default()), policy("{}"));
+        assert_eq!(policy("{}").with_tuned(&TunedValues::default()), policy("{}"));
     }
 }

@@ -52,7 +52,7 @@ pub fn validate<P: AsRef<Path>>(paths: &[P], as_json: bool, colour: bool) -> Val
                     "file": name, "ok": true, "settings": settings, "findings": [], "notices": loaded.notices,
                 }));
             }
-            Err(LoadError::Wrong(errors)) => {
+            Err(LoadError::Invalid(errors)) => {
                 findings = true;
                 text.push_str(&errors.render(colour));
                 files.push(json!({ "file": name, "ok": false, "findings": errors.json(), "notices": [] }));

@@ -20,13 +20,13 @@ pub(super) struct MissingDefault(pub(super) &'static str);
 pub(super) type Resolved<T> = Result<T, MissingDefault>;
 
 /// Returns a value that must be present.
-pub(super) fn need<T>(value: Option<T>, key: &'static str) -> Resolved<T> {
+pub(super) fn require<T>(value: Option<T>, key: &'static str) -> Resolved<T> {
     value.ok_or(MissingDefault(key))
 }
 
 /// Returns the known word of an enumeration.
 pub(super) fn word<T: Copy>(spec: Option<&OpenEnum<T>>, key: &'static str) -> Resolved<T> {
-    spec.and_then(OpenEnum::known).ok_or(MissingDefault(key))
+    spec.and_then(OpenEnum::as_known).ok_or(MissingDefault(key))
 }
 
 /// Parses JSON Pointers.
@@ -46,16 +46,16 @@ pub(super) fn share(text: Option<&ShareText>, key: &'static str) -> Resolved<Sha
 
 /// Converts a size to a number of bytes.
 pub(super) fn size(text: Option<&SizeText>, key: &'static str) -> Resolved<usize> {
-    let bytes = match need(text, key)? {
+    let bytes = match require(text, key)? {
         SizeText::Bytes(bytes) => Some(*bytes),
         SizeText::Text(text) => parse_size(text),
     };
-    narrow(need(bytes, key)?, key)
+    narrow(require(bytes, key)?, key)
 }
 
 /// Parses header names.
 pub(super) fn headers(names: Option<&Vec<String>>) -> Resolved<Vec<HeaderName>> {
-    names.into_iter().flatten().map(|name| text::header(name).ok_or(MissingDefault("headers"))).collect()
+    names.into_iter().flatten().map(|name| text::parse_header_name(name).ok_or(MissingDefault("headers"))).collect()
 }
 
 /// Converts a number to the width of this machine.

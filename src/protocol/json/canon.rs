@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::{DuplicateKey, Elements, JsonType, Members, Span, folds_to, kind, unescape};
+use super::{DuplicateKey, Elements, JsonType, Members, Span, is_case_variant, kind, unescape};
 use crate::pointer::Pointer;
 
 /// Fields and pointers of a request that receive special treatment.
@@ -26,7 +26,7 @@ pub(crate) struct CanonicalOptions<'a> {
 /// # Errors
 /// A key occurs twice in an object, or a key differs from a field that the adapter reads only in
 /// case.
-pub(crate) fn canonical(
+pub(crate) fn write_canonical(
     doc: &[u8],
     span: Span,
     looked: CanonicalOptions<'_>,
@@ -79,11 +79,11 @@ impl CanonicalWriter<'_> {
         let start = self.out.len();
         let mut members: Vec<(std::borrow::Cow<'_, [u8]>, Range<usize>)> = Vec::new();
         for member in Members::new(self.doc, span) {
-            let key = unescape(member.key.inside(self.doc));
+            let key = unescape(member.key.inner_bytes(self.doc));
             let tokens = active.iter().filter_map(|pointer| pointer.tokens().get(depth)).map(String::as_str);
             // Fields of the protocol exist at the top level only; pointers apply at every level.
             let known = if depth == 0 { self.known } else { &[] };
-            if known.iter().copied().chain(tokens).any(|name| folds_to(&key, name.as_bytes())) {
+            if known.iter().copied().chain(tokens).any(|name| is_case_variant(&key, name.as_bytes())) {
                 return Err(DuplicateKey);
             }
             let from = self.out.len();

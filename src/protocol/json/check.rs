@@ -5,7 +5,7 @@
 //! unescaped string bytes are scanned eight bytes at a time (SWAR), which keeps responses with
 //! thousands of floats cheap.
 
-use super::{at, blank};
+use super::{byte_at, skip_whitespace};
 
 /// Deepest nesting that is ever accepted, independent of the policy. FastAPI fails near a depth of
 /// 990, and the walkers may recurse to this depth.
@@ -52,21 +52,21 @@ struct BracketStack {
 ///
 /// # Errors
 /// Returns the first flaw found.
-pub(crate) fn check(doc: &[u8], rules: JsonRules) -> Result<(), JsonError> {
+pub(crate) fn validate(doc: &[u8], rules: JsonRules) -> Result<(), JsonError> {
     if rules.strict && std::str::from_utf8(doc).is_err() {
         return Err(JsonError::Utf8);
     }
     let mut open =
         BracketStack { bits: [0; NESTING_MAX / 64], depth: 0, depth_max: rules.nesting_max.min(NESTING_MAX) };
-    let mut pos = blank(doc, 0);
+    let mut pos = skip_whitespace(doc, 0);
     'value: loop {
-        match at(doc, pos) {
+        match byte_at(doc, pos) {
             b'-' | b'0'..=b'9' => pos = number(doc, pos, rules)?,
             b'"' => pos = string(doc, pos)?,
             b'{' => {
                 open.push(true)?;
-                pos = blank(doc, pos + 1);
-                if at(doc, pos) != b'}' {
+                pos = skip_whitespace(doc, pos + 1);
+                if byte_at(doc, pos) != b'}' {
                     pos = key(doc, pos)?;
                     continue 'value;
                 }
@@ -75,8 +75,8 @@ pub(crate) fn check(doc: &[u8], rules: JsonRules) -> Result<(), JsonError> {
             }
             b'[' => {
                 open.push(false)?;
-                pos = blank(doc, pos + 1);
-                if at(doc, pos) != b']' {
+                pos = skip_whitespace(doc, pos + 1);
+                if byte_at(doc, pos) != b']' {
                     continue 'value;
                 }
                 open.pop();
@@ -90,17 +90,17 @@ pub(crate) fn check(doc: &[u8], rules: JsonRules) -> Result<(), JsonError> {
             _ => return Err(JsonError::Syntax),
         }
         loop {
-            pos = blank(doc, pos);
+            pos = skip_whitespace(doc, pos);
             let Some(object) = open.top() else {
                 return if pos == doc.len() { Ok(()) } else { Err(JsonError::Syntax) };
             };
-            match at(doc, pos) {
+            match byte_at(doc, pos) {
                 b',' if object => {
-                    pos = key(doc, blank(doc, pos + 1))?;
+                    pos = key(doc, skip_whitespace(doc, pos + 1))?;
                     continue 'value;
                 }
                 b',' => {
-                    pos = blank(doc, pos + 1);
+                    pos = skip_whitespace(doc, pos + 1);
                     continue 'value;
                 }
                 b'}' if object => open.pop(),
@@ -114,14 +114,14 @@ pub(crate) fn check(doc: &[u8], rules: JsonRules) -> Result<(), JsonError> {
 
 /// Reads a key with its colon and returns the start of the value.
 fn key(doc: &[u8], pos: usize) -> Result<usize, JsonError> {
-    if at(doc, pos) != b'"' {
+    if byte_at(doc, pos) != b'"' {
         return Err(JsonError::Syntax);
     }
-    let colon = blank(doc, string(doc, pos)?);
-    if at(doc, colon) != b':' {
+    let colon = skip_whitespace(doc, string(doc, pos)?);
+    if byte_at(doc, colon) != b':' {
         return Err(JsonError::Syntax);
     }
-    Ok(blank(doc, colon + 1))
+    Ok(skip_whitespace(doc, colon + 1))
 }
 
 fn word(doc: &[u8], pos: usize, word: &[u8]) -> Result<usize, JsonError> {
@@ -131,23 +131,23 @@ fn word(doc: &[u8], pos: usize, word: &[u8]) -> Result<usize, JsonError> {
 
 #[inline]
 fn number(doc: &[u8], start: usize, rules: JsonRules) -> Result<usize, JsonError> {
-    let mut pos = start + usize::from(at(doc, start) == b'-');
-    match at(doc, pos) {
+    let mut pos = start + usize::from(byte_at(doc, start) == b'-');
+    match byte_at(doc, pos) {
         b'0' => pos += 1,
         b'1'..=b'9' => pos = skip_digits(doc, pos + 1),
         b'I' if rules.lenient => return word(doc, pos, b"Infinity"),
         _ => return Err(JsonError::Syntax),
     }
     let mut wide = pos - start > WIDE_DIGITS;
-    if at(doc, pos) == b'.' {
+    if byte_at(doc, pos) == b'.' {
         let first = pos + 1;
         pos = skip_digits(doc, first);
         if pos == first {
             return Err(JsonError::Syntax);
         }
     }
-    if matches!(at(doc, pos), b'e' | b'E') {
-        let first = pos + 1 + usize::from(matches!(at(doc, pos + 1), b'+' | b'-'));
+    if matches!(byte_at(doc, pos), b'e' | b'E') {
+        let first = pos + 1 + usize::from(matches!(byte_at(doc, pos + 1), b'+' | b'-'));
         pos = skip_digits(doc, first);
         if pos == first {
             return Err(JsonError::Syntax);
@@ -187,7 +187,7 @@ fn skip_digits(doc: &[u8], mut pos: usize) -> usize {
         }
         pos += 8;
     }
-    while at(doc, pos).is_ascii_digit() {
+    while byte_at(doc, pos).is_ascii_digit() {
         pos += 1;
     }
     pos
@@ -200,9 +200,9 @@ fn string(doc: &[u8], pos: usize) -> Result<usize, JsonError> {
     let mut pos = pos + 1;
     loop {
         pos = skip_plain(doc, pos);
-        match at(doc, pos) {
+        match byte_at(doc, pos) {
             b'"' => return Ok(pos + 1),
-            b'\\' => match at(doc, pos + 1) {
+            b'\\' => match byte_at(doc, pos + 1) {
                 b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => pos += 2,
                 b'u' => {
                     let hex = doc.get(pos + 2..pos + 6).unwrap_or_default();
@@ -237,7 +237,7 @@ fn skip_plain(doc: &[u8], mut pos: usize) -> usize {
         }
         pos += 8;
     }
-    while !matches!(at(doc, pos), b'"' | b'\\' | 0..=0x1f) {
+    while !matches!(byte_at(doc, pos), b'"' | b'\\' | 0..=0x1f) {
         pos += 1;
     }
     pos

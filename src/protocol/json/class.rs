@@ -25,8 +25,8 @@ pub(crate) enum Base64Form {
 ///
 /// # Errors
 /// A key occurs twice in an object.
-pub(crate) fn class(doc: &[u8], span: Span, scalars: Base64Form, out: &mut Vec<u8>) -> Result<(), DuplicateKey> {
-    match letter(doc, span) {
+pub(crate) fn write_class(doc: &[u8], span: Span, scalars: Base64Form, out: &mut Vec<u8>) -> Result<(), DuplicateKey> {
+    match scalar_class(doc, span) {
         Some(letter) => out.push(letter),
         None if kind(doc, span.start) == JsonType::Array => list(doc, span, scalars, out)?,
         None => object(doc, span, scalars, out)?,
@@ -35,7 +35,7 @@ pub(crate) fn class(doc: &[u8], span: Span, scalars: Base64Form, out: &mut Vec<u
 }
 
 /// Returns the class of a scalar, or `None` for an array or object.
-fn letter(doc: &[u8], span: Span) -> Option<u8> {
+fn scalar_class(doc: &[u8], span: Span) -> Option<u8> {
     match kind(doc, span.start) {
         JsonType::Null => Some(b'n'),
         JsonType::Bool => Some(b'b'),
@@ -59,7 +59,7 @@ fn is_wide(number: &[u8]) -> bool {
 ///
 /// # Errors
 /// A key occurs twice.
-pub(crate) fn keys_class(doc: &[u8], span: Span, out: &mut Vec<u8>) -> Result<(), DuplicateKey> {
+pub(crate) fn write_keys_class(doc: &[u8], span: Span, out: &mut Vec<u8>) -> Result<(), DuplicateKey> {
     out.push(b'{');
     for (key, _) in sorted(doc, span)? {
         put_key(&key, out);
@@ -74,12 +74,12 @@ fn list(doc: &[u8], span: Span, scalars: Base64Form, out: &mut Vec<u8>) -> Resul
     let mut count = 0_u64;
     for element in Elements::new(doc, span) {
         // Fast path: the elements of most arrays are numbers of one class.
-        if count > 0 && run.len() == 1 && letter(doc, element) == out.get(run.start).copied() {
+        if count > 0 && run.len() == 1 && scalar_class(doc, element) == out.get(run.start).copied() {
             count += 1;
             continue;
         }
         let start = out.len();
-        class(doc, element, scalars, out)?;
+        write_class(doc, element, scalars, out)?;
         if count > 0 && out.get(run.clone()) == out.get(start..) {
             out.truncate(start);
             count += 1;
@@ -116,7 +116,7 @@ fn object(doc: &[u8], span: Span, scalars: Base64Form, out: &mut Vec<u8>) -> Res
     out.push(b'{');
     for (key, value) in members {
         put_key(&key, out);
-        class(doc, value, scalars, out)?;
+        write_class(doc, value, scalars, out)?;
     }
     out.push(b'}');
     Ok(())
@@ -126,7 +126,7 @@ type SortedMember<'a> = (std::borrow::Cow<'a, [u8]>, Span);
 
 fn sorted(doc: &[u8], span: Span) -> Result<Vec<SortedMember<'_>>, DuplicateKey> {
     let mut members: Vec<_> =
-        Members::new(doc, span).map(|member| (unescape(member.key.inside(doc)), member.value)).collect();
+        Members::new(doc, span).map(|member| (unescape(member.key.inner_bytes(doc)), member.value)).collect();
     members.sort_by(|a, b| a.0.cmp(&b.0));
     if members.windows(2).any(|pair| pair[0].0 == pair[1].0) {
         return Err(DuplicateKey);

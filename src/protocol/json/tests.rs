@@ -12,14 +12,14 @@ fn pointer(text: &str) -> Pointer {
 fn canon(text: &str, known: &[&str]) -> Result<String, DuplicateKey> {
     let mut out = Vec::new();
     let doc = text.as_bytes();
-    canonical(doc, root(doc), CanonicalOptions { known, pointers: &[], without: &[] }, &mut out)?;
+    write_canonical(doc, root(doc), CanonicalOptions { known, pointers: &[], without: &[] }, &mut out)?;
     Ok(String::from_utf8(out).unwrap())
 }
 
 fn class_of(text: &str) -> String {
     let mut out = Vec::new();
     let doc = text.as_bytes();
-    class(doc, root(doc), Base64Form::Bytes, &mut out).unwrap();
+    write_class(doc, root(doc), Base64Form::Bytes, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -48,7 +48,7 @@ fn what_the_grammar_allows_is_taken() {
         "12345678",
         "123456789.123456789",
     ] {
-        assert_eq!(check(text.as_bytes(), STRICT), Ok(()), "{text}");
+        assert_eq!(validate(text.as_bytes(), STRICT), Ok(()), "{text}");
     }
 }
 
@@ -96,34 +96,34 @@ fn what_the_grammar_forbids_is_not() {
         "1_0",
         "{\"a\":1 \"b\":2}",
     ] {
-        assert_eq!(check(text.as_bytes(), STRICT), Err(JsonError::Syntax), "{text:?}");
+        assert_eq!(validate(text.as_bytes(), STRICT), Err(JsonError::Syntax), "{text:?}");
     }
-    assert_eq!(check(b"\"\xff\"", STRICT), Err(JsonError::Utf8));
-    assert_eq!(check(b"\"\xff\"", ANSWER), Ok(()));
+    assert_eq!(validate(b"\"\xff\"", STRICT), Err(JsonError::Utf8));
+    assert_eq!(validate(b"\"\xff\"", ANSWER), Ok(()));
     for text in ["1e400", "-1e400", "1e1000000000", &"9".repeat(310), "[1,2,1E999]"] {
-        assert_eq!(check(text.as_bytes(), STRICT), Err(JsonError::Range), "{text}");
-        assert_eq!(check(text.as_bytes(), ANSWER), Ok(()), "{text}");
+        assert_eq!(validate(text.as_bytes(), STRICT), Err(JsonError::Range), "{text}");
+        assert_eq!(validate(text.as_bytes(), ANSWER), Ok(()), "{text}");
     }
 }
 
 #[test]
 fn bare_words_are_numbers_only_if_they_are_allowed() {
     for text in ["NaN", "[Infinity,-Infinity]", "{\"a\":NaN}"] {
-        assert_eq!(check(text.as_bytes(), ANSWER), Ok(()), "{text}");
+        assert_eq!(validate(text.as_bytes(), ANSWER), Ok(()), "{text}");
     }
     for text in ["-NaN", "Nan", "+Infinity", "Infinit", "NaNs"] {
-        assert_eq!(check(text.as_bytes(), ANSWER), Err(JsonError::Syntax), "{text}");
+        assert_eq!(validate(text.as_bytes(), ANSWER), Err(JsonError::Syntax), "{text}");
     }
 }
 
 #[test]
 fn nesting_is_bounded_with_a_constant_stack() {
     for deep in [65, 100_000] {
-        assert_eq!(check("[".repeat(deep).as_bytes(), STRICT), Err(JsonError::Nesting));
-        assert_eq!(check("{\"a\":".repeat(deep).as_bytes(), STRICT), Err(JsonError::Nesting));
+        assert_eq!(validate("[".repeat(deep).as_bytes(), STRICT), Err(JsonError::Nesting));
+        assert_eq!(validate("{\"a\":".repeat(deep).as_bytes(), STRICT), Err(JsonError::Nesting));
     }
     let beyond = JsonRules { nesting_max: usize::MAX, ..ANSWER };
-    assert_eq!(check("[".repeat(NESTING_MAX + 1).as_bytes(), beyond), Err(JsonError::Nesting));
+    assert_eq!(validate("[".repeat(NESTING_MAX + 1).as_bytes(), beyond), Err(JsonError::Nesting));
 }
 
 #[test]
@@ -147,12 +147,12 @@ fn code_points_are_counted_as_python_would() {
 fn keys_compare_unescaped_and_twins_are_seen() {
     assert_eq!(*unescape(br"\u006dodel"), *b"model");
     assert_eq!(*unescape(br"\ud83d\ude00"), *"😀".as_bytes());
-    assert!(folds_to(b"Model", b"model"));
-    assert!(folds_to("u\u{17f}er".as_bytes(), b"user"));
-    assert!(folds_to("\u{212a}eep_alive".as_bytes(), b"keep_alive"));
-    assert!(!folds_to(b"model", b"model"));
-    assert!(!folds_to(b"models", b"model"));
-    assert!(!folds_to(b"mode", b"model"));
+    assert!(is_case_variant(b"Model", b"model"));
+    assert!(is_case_variant("u\u{17f}er".as_bytes(), b"user"));
+    assert!(is_case_variant("\u{212a}eep_alive".as_bytes(), b"keep_alive"));
+    assert!(!is_case_variant(b"model", b"model"));
+    assert!(!is_case_variant(b"models", b"model"));
+    assert!(!is_case_variant(b"mode", b"model"));
 }
 
 #[test]
@@ -228,20 +228,20 @@ proptest! {
     #[test]
     fn every_spelling_is_taken_and_walked_to_its_end(text in spelled()) {
         let doc = text.as_bytes();
-        prop_assert_eq!(check(doc, STRICT), Ok(()));
+        prop_assert_eq!(validate(doc, STRICT), Ok(()));
         prop_assert_eq!(root(doc).end, doc.len());
         prop_assert!(serde_json::from_str::<&serde_json::value::RawValue>(&text).is_ok());
         let mut again = Vec::new();
         let nothing = CanonicalOptions { known: &[], pointers: &[], without: &[] };
-        prop_assert_eq!(canonical(doc, root(doc), nothing, &mut again), Ok(()));
-        prop_assert_eq!(class(doc, root(doc), Base64Form::Plain, &mut again), Ok(()));
+        prop_assert_eq!(write_canonical(doc, root(doc), nothing, &mut again), Ok(()));
+        prop_assert_eq!(write_class(doc, root(doc), Base64Form::Plain, &mut again), Ok(()));
     }
 
     /// Restricted to the inputs on which both parsers must agree: the raw reader of `serde_json`
     /// has no limit of depth or range, and accepts lone surrogates.
     #[test]
     fn validity_agrees_with_serde_json(bytes in prop::collection::vec(prop::sample::select(br#"{}[]",:0123e.-+ tfn\ua"#.to_vec()), 0..24)) {
-        let ours = check(&bytes, STRICT);
+        let ours = validate(&bytes, STRICT);
         let text = String::from_utf8(bytes).unwrap();
         let theirs = serde_json::from_str::<&serde_json::value::RawValue>(&text).is_ok();
         if ours != Err(JsonError::Range) {
@@ -255,7 +255,7 @@ proptest! {
         let place = at.index(bytes.len());
         bytes[place] = byte;
         if let Ok(text) = std::str::from_utf8(&bytes) {
-            let ours = check(text.as_bytes(), STRICT);
+            let ours = validate(text.as_bytes(), STRICT);
             let theirs = serde_json::from_str::<&serde_json::value::RawValue>(text).is_ok();
             if ours != Err(JsonError::Range) {
                 prop_assert_eq!(ours.is_ok(), theirs, "{}", text);
@@ -265,7 +265,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_the_walkers_panic_or_run_on(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
-        let _checked = check(&bytes, ANSWER);
+        let _checked = validate(&bytes, ANSWER);
         let span = root(&bytes);
         prop_assert!(Members::new(&bytes, span).count() <= bytes.len());
         prop_assert!(Elements::new(&bytes, span).count() <= bytes.len() + 1);

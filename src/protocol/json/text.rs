@@ -72,7 +72,7 @@ pub(crate) fn unescaped_len(raw: &[u8]) -> usize {
 /// Returns `true` if some servers would accept `key` as the field `name` although its spelling
 /// differs: it is equal except for ASCII case, or for the two letters that Go's decoder folds into
 /// ASCII (the long s and the Kelvin sign).
-pub(crate) fn folds_to(key: &[u8], name: &[u8]) -> bool {
+pub(crate) fn is_case_variant(key: &[u8], name: &[u8]) -> bool {
     if key == name {
         return false;
     }

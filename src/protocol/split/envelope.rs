@@ -77,12 +77,12 @@ pub(super) fn undeclared_in_batch(
 /// it is not JSON.
 pub(super) fn undeclared_in_unbatched(doc: &[u8], shape: &ProtocolShape, fields: &[Pointer]) -> Vec<UndeclaredPart> {
     let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
-    if json::check(doc, rules).is_err() {
+    if json::validate(doc, rules).is_err() {
         return Vec::new();
     }
     let mut envelope = EnvelopeWalker::new(doc, shape, fields, None);
     if let (ResultLayout::Lists(lists), Some(single)) = (&shape.results, &shape.single_result) {
-        envelope.declared.extend(lists.iter().filter_map(|list| list.sibling(single)));
+        envelope.declared.extend(lists.iter().filter_map(|list| list.with_name(single)));
     }
     envelope.walk()
 }
@@ -145,7 +145,7 @@ impl<'a> EnvelopeWalker<'a> {
         match kind(self.doc, value.start) {
             JsonType::Object => {
                 for member in Members::new(self.doc, value) {
-                    path.push(String::from_utf8_lossy(&unescape(member.key.inside(self.doc))).into_owned());
+                    path.push(String::from_utf8_lossy(&unescape(member.key.inner_bytes(self.doc))).into_owned());
                     visit(self, member.value, path);
                     path.pop();
                     if self.found.len() > MEMBERS_MAX {
@@ -176,7 +176,7 @@ impl<'a> EnvelopeWalker<'a> {
         match kind(self.doc, value.start) {
             JsonType::Object => {
                 for member in Members::new(self.doc, value) {
-                    path.push(String::from_utf8_lossy(&unescape(member.key.inside(self.doc))).into_owned());
+                    path.push(String::from_utf8_lossy(&unescape(member.key.inner_bytes(self.doc))).into_owned());
                     if path.last().is_some_and(|name| !USAGE.contains(&name.as_str())) {
                         // Only the name is listed, because the number is different for each client.
                         self.add(Span { start: 0, end: 0 }, path);
@@ -201,8 +201,8 @@ impl<'a> EnvelopeWalker<'a> {
             JsonType::Number | JsonType::Null => {}
             JsonType::Object | JsonType::Array | JsonType::Bool => self.add(value, path),
             JsonType::String => {
-                let raw = value.inside(self.doc);
-                let prefix = Span { start: value.start + 1, end: value.start + 1 + ids::prefix(raw) };
+                let raw = value.inner_bytes(self.doc);
+                let prefix = Span { start: value.start + 1, end: value.start + 1 + ids::prefix_len(raw) };
                 if !raw.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte)) {
                     self.add(value, path);
                 } else if !ID_PREFIXES.contains(&prefix.of(self.doc)) {
@@ -219,7 +219,7 @@ impl<'a> EnvelopeWalker<'a> {
             JsonType::Null => true,
             JsonType::Number => json::is_integer(text) && text.len() <= CREATED_DIGITS,
             JsonType::String if name == "object" => text == b"\"list\"",
-            JsonType::String => text.len() <= SCALAR_MAX && !self.is_quote(value.inside(self.doc)),
+            JsonType::String => text.len() <= SCALAR_MAX && !self.is_quote(value.inner_bytes(self.doc)),
             JsonType::Object | JsonType::Array | JsonType::Bool => false,
         }
     }
@@ -232,7 +232,7 @@ impl<'a> EnvelopeWalker<'a> {
         let mut items = members.iter().flat_map(|call| {
             let spans = call.found.slots.iter().flat_map(|slot| &slot.items);
             spans.map(|item| match kind(&call.body, item.start) {
-                JsonType::String => item.inside(&call.body),
+                JsonType::String => item.inner_bytes(&call.body),
                 _ => item.of(&call.body),
             })
         });
@@ -267,7 +267,7 @@ mod tests {
     use crate::openai;
 
     fn undeclared(shape: &ProtocolShape, fields: &[&str], doc: &str) -> Vec<String> {
-        let fields: Vec<Pointer> = fields.iter().map(|field| Pointer::known(field)).collect();
+        let fields: Vec<Pointer> = fields.iter().map(|field| Pointer::from_static(field)).collect();
         let found = undeclared_in_batch(doc.as_bytes(), shape, &fields, &[]);
         found.into_iter().map(|part| String::from_utf8(part.path).unwrap()).collect()
     }

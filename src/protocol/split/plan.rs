@@ -6,9 +6,9 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::results::LocatedResults;
 use crate::call::{Call, MismatchKind, ResponseMismatch, SharedRequest};
-use crate::items::{self, amount};
+use crate::items::{self, item_weight};
 use crate::json::{self, JsonRules, JsonType, NESTING_MAX, Span, kind};
-use crate::merge::quoted;
+use crate::merge::to_json_string;
 use crate::shape::{CounterRule, Counters, Measure, ProtocolShape, ResultLayout};
 use crate::usage::{self, DividedCounter, ShareWeights};
 use crate::{headers, ids};
@@ -53,7 +53,7 @@ impl<'a> SplitPlan<'a> {
         judge: impl FnOnce() -> Result<(), ResponseMismatch>,
     ) -> Result<Self, ResponseMismatch> {
         let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
-        json::check(doc, rules).map_err(|_| MismatchKind::NotJson)?;
+        json::validate(doc, rules).map_err(|_| MismatchKind::NotJson)?;
         let root = json::root(doc);
         let results = LocatedResults::find(doc, root, shape, members)?;
         judge()?;
@@ -96,11 +96,11 @@ impl<'a> SplitPlan<'a> {
         let counters = match &shape.counters {
             Counters::None => Vec::new(),
             Counters::Usage(pointer) => match json::find(self.doc, root, pointer).map_err(MismatchKind::from)? {
-                Some(found) => usage::usage(self.doc, found.value, ledger).map_err(shape_mismatch)?,
+                Some(found) => usage::divide_usage(self.doc, found.value, ledger).map_err(shape_mismatch)?,
                 None => Vec::new(),
             },
             Counters::Totals { at, share: CounterRule::Drop } => {
-                let (cuts, _) = items::cuts(self.doc, root, at).map_err(MismatchKind::from)?;
+                let (cuts, _) = items::removal_spans(self.doc, root, at).map_err(MismatchKind::from)?;
                 self.edits.extend(cuts.into_iter().map(|cut| (cut, ResponseEdit::Cut)));
                 Vec::new()
             }
@@ -109,7 +109,7 @@ impl<'a> SplitPlan<'a> {
                 let mut counters = Vec::new();
                 for pointer in at {
                     if let Some(found) = json::find(self.doc, root, pointer).map_err(MismatchKind::from)? {
-                        counters.extend(usage::declared(self.doc, found.value, ledger).map_err(shape_mismatch)?);
+                        counters.extend(usage::divide_declared(self.doc, found.value, ledger).map_err(shape_mismatch)?);
                     }
                 }
                 counters
@@ -142,7 +142,10 @@ impl<'a> SplitPlan<'a> {
                 let bytes: Vec<&[u8]> = parts.iter().map(|part| part.of(&call.body)).collect();
                 identical &= first.get_or_insert_with(|| bytes.clone()) == &bytes;
                 weights.push(
-                    parts.iter().map(|part| amount(&call.body, *part, &shape.share_by)).fold(0, u64::saturating_add),
+                    parts
+                        .iter()
+                        .map(|part| item_weight(&call.body, *part, &shape.share_by))
+                        .fold(0, u64::saturating_add),
                 );
             }
         }
@@ -176,13 +179,13 @@ impl<'a> SplitPlan<'a> {
             let chars = |call: &&Call| -> u64 {
                 spans(call)
                     .into_iter()
-                    .map(|item| amount(&call.body, item, &Measure::Text))
+                    .map(|item| item_weight(&call.body, item, &Measure::Text))
                     .fold(0, u64::saturating_add)
             };
             let own = members.iter().map(|call| chars(call).to_string()).collect();
             self.counted.push((headers::COMPUTE_CHARACTERS, own));
         }
-        let tokens = head.get(headers::COMPUTE_TOKENS).and_then(|value| usage::header(value.as_bytes(), ledger));
+        let tokens = head.get(headers::COMPUTE_TOKENS).and_then(|value| usage::divide_header(value.as_bytes(), ledger));
         if let Some((parts, exact)) = tokens {
             self.estimated |= !exact;
             self.counted.push((headers::COMPUTE_TOKENS, parts));
@@ -215,7 +218,7 @@ impl<'a> SplitPlan<'a> {
             match edit {
                 ResponseEdit::Cut => {}
                 ResponseEdit::Name => match shape.single_result.as_deref().filter(|_| call.found.scalar) {
-                    Some(name) => out.extend_from_slice(&quoted(name)),
+                    Some(name) => out.extend_from_slice(&to_json_string(name)),
                     None => out.extend_from_slice(span.of(self.doc)),
                 },
                 ResponseEdit::List(list) => self.write_results(*list, member, call, shape, &mut out),
@@ -274,14 +277,14 @@ fn write_id(doc: &[u8], span: Span, call: &Call, sent: &SharedRequest, shape: &P
     match kind(doc, span.start) {
         JsonType::Number => out.extend_from_slice(&ids::random_like(span.of(doc), true)),
         JsonType::String => {
-            let raw = span.inside(doc);
+            let raw = span.inner_bytes(doc);
             // Text before the echoed id belongs to the server only if it has the form of a prefix.
-            let is_prefix = |before: &&[u8]| before.len() == ids::prefix(raw);
+            let is_prefix = |before: &&[u8]| before.len() == ids::prefix_len(raw);
             let echoed = raw.strip_suffix(sent.request_id.as_bytes()).filter(is_prefix);
-            let prefix = || raw.get(..ids::prefix(raw)).unwrap_or_default();
+            let prefix = || raw.get(..ids::prefix_len(raw)).unwrap_or_default();
             let own = match (echoed, header) {
                 (Some(prefix), Some(header)) => ids::derived_from_request_id(prefix, header),
-                (Some(prefix), None) => ids::short(prefix),
+                (Some(prefix), None) => ids::prefixed_hex(prefix),
                 (None, Some(header)) if shape.id_from_request => ids::derived_from_request_id(prefix(), header),
                 (None, _) => ids::random_like(raw, false),
             };

@@ -206,6 +206,6 @@ fn by_key(doc: &[u8], lists: &[ResultList], members: &[&Call], total: usize) -> 
         return Err(MismatchKind::Shape);
     }
     let keys = lists.first().map(|list| list.keys.as_slice()).unwrap_or_default();
-    let item = |key: &Span| items.remove(unescape(key.inside(doc)).as_ref()).ok_or(MismatchKind::Index);
+    let item = |key: &Span| items.remove(unescape(key.inner_bytes(doc)).as_ref()).ok_or(MismatchKind::Index);
     keys.iter().map(item).collect()
 }

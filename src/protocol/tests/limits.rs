@@ -5,7 +5,7 @@ use super::*;
 
 fn check(status: u16, body: &str, expected: Option<Option<u32>>) {
     let endpoint = endpoint("/v1/embeddings", RouteProtocol::OpenAi);
-    let told = endpoint.too_large(StatusCode::from_u16(status).unwrap(), body.as_bytes());
+    let told = endpoint.detect_too_large(StatusCode::from_u16(status).unwrap(), body.as_bytes());
     assert_eq!(told.map(|told| told.limit), expected, "{body}");
 }
 
@@ -59,7 +59,8 @@ fn a_route_may_declare_what_too_large_looks_like() {
         TooLargeSign { status: 507, body_contains: None },
     ];
     let endpoint = endpoint_of(RouteRules { generic: Some(declared), ..rules("/e", RouteProtocol::Generic) }, "/e");
-    let told = |status: u16, body: &str| endpoint.too_large(StatusCode::from_u16(status).unwrap(), body.as_bytes());
+    let told =
+        |status: u16, body: &str| endpoint.detect_too_large(StatusCode::from_u16(status).unwrap(), body.as_bytes());
     assert_eq!(told(500, "RuntimeError: CUDA out of memory. Tried"), Some(BatchTooLarge { limit: None }));
     assert_eq!(told(500, "else"), None);
     assert_eq!(told(507, ""), Some(BatchTooLarge { limit: None }));
@@ -68,7 +69,8 @@ fn a_route_may_declare_what_too_large_looks_like() {
 #[test]
 fn out_of_memory_is_recognised_in_the_errors_of_known_servers() {
     let endpoint = endpoint("/v1/embeddings", RouteProtocol::OpenAi);
-    let says = |status: u16, body: &str| endpoint.out_of_memory(StatusCode::from_u16(status).unwrap(), body.as_bytes());
+    let says =
+        |status: u16, body: &str| endpoint.is_out_of_memory(StatusCode::from_u16(status).unwrap(), body.as_bytes());
     assert!(says(500, "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"));
     assert!(says(500, r#"{"detail":"CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0)"}"#));
     assert!(says(

@@ -30,7 +30,7 @@ fn same(a: &Call, b: &Call) -> bool {
 }
 
 fn alone(endpoint: &Endpoint, body: &str) -> Option<UnmergeableReason> {
-    read(endpoint, PATH, body).alone()
+    read(endpoint, PATH, body).unbatched_reason()
 }
 
 fn generic(spec: GenericOptions) -> Arc<Endpoint> {
@@ -141,7 +141,7 @@ fn identity_and_unknown_headers_separate_and_ignored_ones_do_not() {
 
 #[test]
 fn some_headers_keep_a_call_unbatched() {
-    let reason = |headers: &[(&str, &str)]| embed(headers).alone();
+    let reason = |headers: &[(&str, &str)]| embed(headers).unbatched_reason();
     for header in ["idempotency-key", "if-none-match", "range", "upgrade", "ce-id", "content-md5"] {
         assert_eq!(reason(&[(header, "1")]), Some(UnmergeableReason::Header), "{header}");
     }
@@ -185,11 +185,12 @@ fn clients_of_both_http_versions_share_a_batch_if_they_call_one_host() {
     let old = parts(PATH, &[("content-type", "application/json"), ("host", "h:80")]);
     let mut new = parts("http://h:80/v1/embeddings", &[("content-type", "application/json")]);
     new.version = Version::HTTP_2;
-    let (old, new_call) = (endpoint.read(&old, body.clone(), &secret()), endpoint.read(&new, body.clone(), &secret()));
+    let (old, new_call) =
+        (endpoint.parse_call(&old, body.clone(), &secret()), endpoint.parse_call(&new, body.clone(), &secret()));
     assert!(same(&old, &new_call));
     assert_eq!(endpoint.write_batch(&[&new_call, &old], None).headers["host"], "h:80");
     new.headers.insert("host", HeaderValue::from_static("other"));
-    assert_eq!(endpoint.read(&new, body.clone(), &secret()).alone(), Some(UnmergeableReason::Header));
+    assert_eq!(endpoint.parse_call(&new, body.clone(), &secret()).unbatched_reason(), Some(UnmergeableReason::Header));
 
     let mut crumbs = parts(
         "http://h:80/v1/embeddings",
@@ -197,7 +198,8 @@ fn clients_of_both_http_versions_share_a_batch_if_they_call_one_host() {
     );
     crumbs.version = Version::HTTP_2;
     let whole = parts(PATH, &[("content-type", "application/json"), ("host", "h:80"), ("cookie", "a=1; b=2")]);
-    let (crumbs, whole) = (endpoint.read(&crumbs, body.clone(), &secret()), endpoint.read(&whole, body, &secret()));
+    let (crumbs, whole) =
+        (endpoint.parse_call(&crumbs, body.clone(), &secret()), endpoint.parse_call(&whole, body, &secret()));
     assert!(same(&crumbs, &whole));
     assert_eq!(endpoint.write_batch(&[&crumbs, &whole], None).headers["cookie"], "a=1; b=2");
 }
@@ -273,7 +275,7 @@ fn embeddings_are_merged_within_one_form() {
 fn a_stream_is_recognised_by_the_body_too() {
     let endpoint = openai();
     let call = read(&endpoint, PATH, r#"{"input":"a","stream":true}"#);
-    assert_eq!(call.alone(), Some(UnmergeableReason::Streaming));
+    assert_eq!(call.unbatched_reason(), Some(UnmergeableReason::Streaming));
     assert!(call.streaming);
     assert!(!read(&endpoint, PATH, r#"{"input":"a","stream":false}"#).streaming);
 }
@@ -283,9 +285,9 @@ fn too_many_items_or_bytes_go_alone_and_items_are_still_counted() {
     let few = RouteRules { item_count_max: 2, item_bytes_max: 100, ..rules(PATH, RouteProtocol::OpenAi) };
     let endpoint = endpoint_of(few, PATH);
     let call = read(&endpoint, PATH, r#"{"input":["a","b","c","d"]}"#);
-    assert_eq!((call.alone(), call.items), (Some(UnmergeableReason::ClientBatchFull), 4));
+    assert_eq!((call.unbatched_reason(), call.items), (Some(UnmergeableReason::ClientBatchFull), 4));
     let call = read(&endpoint, PATH, &format!(r#"{{"input":"{}"}}"#, "a".repeat(100)));
-    assert_eq!(call.alone(), Some(UnmergeableReason::TooLarge));
+    assert_eq!(call.unbatched_reason(), Some(UnmergeableReason::TooLarge));
 }
 
 #[test]
@@ -330,12 +332,12 @@ fn rows_merge_within_one_class_and_columns_go_alone() {
         r#"{"instances":{"a":[1]}}"#,
         r#"{"instances":1}"#,
     ] {
-        assert_eq!(call(body).alone(), Some(UnmergeableReason::ItemForm), "{body}");
+        assert_eq!(call(body).unbatched_reason(), Some(UnmergeableReason::ItemForm), "{body}");
     }
-    assert_eq!(call(r#"{"instances":[NaN]}"#).alone(), Some(UnmergeableReason::AmbiguousJson));
-    assert_eq!(call(r#"{"instances":[{"a":1,"a":2}]}"#).alone(), Some(UnmergeableReason::AmbiguousJson));
+    assert_eq!(call(r#"{"instances":[NaN]}"#).unbatched_reason(), Some(UnmergeableReason::AmbiguousJson));
+    assert_eq!(call(r#"{"instances":[{"a":1,"a":2}]}"#).unbatched_reason(), Some(UnmergeableReason::AmbiguousJson));
     let tf = endpoint("/v1/models/m:predict", RouteProtocol::TfServing);
-    assert_eq!(read(&tf, "/v1/models/m:predict", r#"{"instances":[NaN]}"#).alone(), None);
+    assert_eq!(read(&tf, "/v1/models/m:predict", r#"{"instances":[NaN]}"#).unbatched_reason(), None);
 }
 
 #[test]
@@ -359,7 +361,7 @@ fn fields_that_need_not_be_equal_are_cut_with_one_comma() {
     let cut = |fields: &[&str], body: &str| {
         let endpoint = over(fields);
         let call = read(&endpoint, "/e", body);
-        assert_eq!(call.alone(), None, "{body}");
+        assert_eq!(call.unbatched_reason(), None, "{body}");
         String::from_utf8(endpoint.write_batch(&[&call, &call], None).body.to_vec()).unwrap()
     };
     let two = r#""texts":["a","a"]"#;
@@ -372,7 +374,10 @@ fn fields_that_need_not_be_equal_are_cut_with_one_comma() {
     assert_eq!(cut(&["/o/u", "/o"], r#"{"o":{"u":1},"texts":["a"]}"#), format!("{{{two}}}"));
     assert_eq!(cut(&["/none"], r#"{"texts":["a"]}"#), format!("{{{two}}}"));
     for items in ["/texts", "/texts/0/x"] {
-        assert_eq!(read(&over(&[items]), "/e", r#"{"texts":[{"x":1}]}"#).alone(), Some(UnmergeableReason::ItemForm));
+        assert_eq!(
+            read(&over(&[items]), "/e", r#"{"texts":[{"x":1}]}"#).unbatched_reason(),
+            Some(UnmergeableReason::ItemForm)
+        );
     }
 }
 
@@ -469,7 +474,7 @@ fn tenants_are_digests_of_the_credentials() {
     let own = Routes::new(Vec::new(), rules("/*", RouteProtocol::Auto), named).recognise(&Method::POST, PATH).unwrap();
     let team = |headers: &[(&str, &str)]| read_with(&own, PATH, headers, r#"{"input":"a"}"#);
     assert_eq!(team(&[("x-team", "a"), ("authorization", "k")]).tenant, secret().tenant(b"a"));
-    assert_eq!(team(&[("x-team", "a"), ("x-team", "b")]).alone(), Some(UnmergeableReason::Header));
+    assert_eq!(team(&[("x-team", "a"), ("x-team", "b")]).unbatched_reason(), Some(UnmergeableReason::Header));
     assert!(!same(&team(&[("x-team", "a")]), &team(&[("x-team", "b")])));
 }
 
@@ -538,7 +543,7 @@ fn generic_single_forms_take_the_name_of_the_list() {
     let call = read(&endpoint, "/e?q=1", r#"{"text":"a"}"#);
     assert_eq!(endpoint.write_batch(&[&call, &call], None).target, "/up?q=1");
     for body in [r#"{"text":"a","texts":["b"]}"#, r#"{"text":null}"#, r#"{"text":""}"#] {
-        assert_eq!(read(&endpoint, "/e", body).alone(), Some(UnmergeableReason::ItemForm), "{body}");
+        assert_eq!(read(&endpoint, "/e", body).unbatched_reason(), Some(UnmergeableReason::ItemForm), "{body}");
     }
 }
 
@@ -547,7 +552,7 @@ fn generic_scalars_and_rows_are_wrapped_where_declared() {
     let scalar =
         generic(GenericOptions { single: SingleItem { wrap_scalar: true, ..SingleItem::default() }, ..texts() });
     assert_eq!(merged(&scalar, &[r#"{"texts":"a"}"#, r#"{"texts":["b"]}"#]), r#"{"texts":["a","b"]}"#);
-    assert_eq!(read(&generic(texts()), "/e", r#"{"texts":"a"}"#).alone(), Some(UnmergeableReason::ItemForm));
+    assert_eq!(read(&generic(texts()), "/e", r#"{"texts":"a"}"#).unbatched_reason(), Some(UnmergeableReason::ItemForm));
     let row = generic(GenericOptions {
         single: SingleItem { item_is: FlatList::ArrayOfNumbers, ..SingleItem::default() },
         ..texts()
@@ -556,8 +561,8 @@ fn generic_scalars_and_rows_are_wrapped_where_declared() {
         merged(&row, &[r#"{"texts":[1,2.5]}"#, r#"{"texts":[[3,4.5],[5,6.5]]}"#]),
         r#"{"texts":[[1,2.5],[3,4.5],[5,6.5]]}"#
     );
-    assert_eq!(read(&row, "/e", r#"{"texts":[1,"a"]}"#).alone(), Some(UnmergeableReason::ItemForm));
-    assert_eq!(read(&row, "/e", r#"{"texts":["a"]}"#).alone(), Some(UnmergeableReason::ItemForm));
+    assert_eq!(read(&row, "/e", r#"{"texts":[1,"a"]}"#).unbatched_reason(), Some(UnmergeableReason::ItemForm));
+    assert_eq!(read(&row, "/e", r#"{"texts":["a"]}"#).unbatched_reason(), Some(UnmergeableReason::ItemForm));
 }
 
 #[test]
@@ -565,20 +570,23 @@ fn generic_classes_and_parallel_arrays() {
     let none = generic(GenericOptions { item_class: ItemClass::None, ..texts() });
     assert_eq!(merged(&none, &[r#"{"texts":["a"]}"#, r#"{"texts":[{"x":1}]}"#]), r#"{"texts":["a",{"x":1}]}"#);
     let text = generic(GenericOptions { item_class: ItemClass::Text, ..texts() });
-    assert_eq!(read(&text, "/e", r#"{"texts":[1]}"#).alone(), Some(UnmergeableReason::ItemForm));
+    assert_eq!(read(&text, "/e", r#"{"texts":[1]}"#).unbatched_reason(), Some(UnmergeableReason::ItemForm));
     let both = generic(GenericOptions { items: vec![pointer("/in/a"), pointer("/in/b")], ..texts() });
     assert_eq!(
         merged(&both, &[r#"{"in":{"a":[1],"b":["x"]}}"#, r#"{"in":{"b":["y"],"a":[2]}}"#]),
         r#"{"in":{"a":[1,2],"b":["x","y"]}}"#
     );
-    assert_eq!(read(&both, "/e", r#"{"in":{"a":[1],"b":["x","y"]}}"#).alone(), Some(UnmergeableReason::ItemForm));
-    assert_eq!(read(&both, "/e", r#"{"in":{"a":[1]}}"#).alone(), Some(UnmergeableReason::ItemForm));
     assert_eq!(
-        read(&both, "/e", r#"{"in":{"a":[1],"b":["x"],"A":1}}"#).alone(),
+        read(&both, "/e", r#"{"in":{"a":[1],"b":["x","y"]}}"#).unbatched_reason(),
+        Some(UnmergeableReason::ItemForm)
+    );
+    assert_eq!(read(&both, "/e", r#"{"in":{"a":[1]}}"#).unbatched_reason(), Some(UnmergeableReason::ItemForm));
+    assert_eq!(
+        read(&both, "/e", r#"{"in":{"a":[1],"b":["x"],"A":1}}"#).unbatched_reason(),
         Some(UnmergeableReason::AmbiguousJson)
     );
     let lenient = generic(GenericOptions { lenient_numbers: true, ..texts() });
-    assert_eq!(read(&lenient, "/e", r#"{"texts":[NaN]}"#).alone(), None);
+    assert_eq!(read(&lenient, "/e", r#"{"texts":[NaN]}"#).unbatched_reason(), None);
 }
 
 #[test]
@@ -588,7 +596,7 @@ fn exact_shares_of_text_allow_identical_items_only() {
     let call = |body: &str| read(&endpoint, "/e", body);
     assert!(same(&call(r#"{"texts":["a"]}"#), &call(r#"{"texts":["a","a"]}"#)));
     assert!(!same(&call(r#"{"texts":["a"]}"#), &call(r#"{"texts":["b"]}"#)));
-    assert_eq!(call(r#"{"texts":["a","b"]}"#).alone(), Some(UnmergeableReason::ItemForm));
+    assert_eq!(call(r#"{"texts":["a","b"]}"#).unbatched_reason(), Some(UnmergeableReason::ItemForm));
 }
 
 #[test]
@@ -597,6 +605,6 @@ fn map_results_make_their_keys_exclusive() {
     let call = read(&endpoint, "/e", r#"{"texts":[{"id":"\u0061"},{"id":"b"}]}"#);
     assert_eq!(call.exclusive, [Box::from(*b"a"), Box::from(*b"b")] as [Box<[u8]>; 2]);
     for body in [r#"{"texts":[{"id":"a"},{"id":"a"}]}"#, r#"{"texts":[{"x":1}]}"#, r#"{"texts":[{"id":1.5}]}"#] {
-        assert_eq!(read(&endpoint, "/e", body).alone(), Some(UnmergeableReason::ItemForm), "{body}");
+        assert_eq!(read(&endpoint, "/e", body).unbatched_reason(), Some(UnmergeableReason::ItemForm), "{body}");
     }
 }

@@ -69,7 +69,7 @@ impl Server {
     }
 
     fn is_apart(&self, now: Tick) -> bool {
-        self.evidence.is_apart(now, &self.call("a"))
+        self.evidence.is_unbatched(now, &self.call("a"))
     }
 }
 
@@ -171,7 +171,7 @@ fn calls_go_alone_for_a_while_where_lone_answers_differ() {
     assert!(server.is_apart(Tick(0)) && !server.is_apart(minute));
     // Another key is not affected.
     let other = read(&server.endpoint, PREDICT, r#"{"instances":["a"],"signature_name":"s"}"#);
-    assert!(!server.evidence.is_apart(Tick(0), &other));
+    assert!(!server.evidence.is_unbatched(Tick(0), &other));
 }
 
 #[test]

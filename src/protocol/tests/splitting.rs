@@ -20,7 +20,7 @@ fn texts() -> GenericOptions {
 fn answers(endpoint: &Endpoint, target: &str, calls: &[&str], answer: &str) -> Result<Vec<String>, MismatchKind> {
     let calls: Vec<Call> = calls.iter().map(|body| read(endpoint, target, body)).collect();
     for call in &calls {
-        assert_eq!(call.alone(), None);
+        assert_eq!(call.unbatched_reason(), None);
     }
     let members: Vec<&Call> = calls.iter().collect();
     let replies = split(endpoint, &members, answer).map_err(|mismatch| mismatch.what)?;
@@ -57,7 +57,7 @@ fn usage_of_a_server_that_counts_the_first_item_alone_is_not_shared() {
         split_sent(&endpoint, &members, &sent, StatusCode::OK, &headers, &body).map(|_| ()).map_err(|error| error.what)
     };
     assert_eq!(split("llama.cpp"), Err(MismatchKind::Usage));
-    assert!(!ResponseMismatch::from(MismatchKind::Usage).quarantines(), "it ends merging as a refusal");
+    assert!(!ResponseMismatch::from(MismatchKind::Usage).is_quarantining(), "it ends merging as a refusal");
     assert_eq!(split("uvicorn"), Ok(()));
 }
 
@@ -97,7 +97,7 @@ fn an_answer_that_is_not_exactly_one_for_these_items_is_nobodys() {
 
 #[test]
 fn only_wrong_counts_indexes_and_shapes_quarantine() {
-    let quarantines = |what: MismatchKind| ResponseMismatch::from(what).quarantines();
+    let quarantines = |what: MismatchKind| ResponseMismatch::from(what).is_quarantining();
     assert!([MismatchKind::Count, MismatchKind::Index, MismatchKind::Shape].into_iter().all(quarantines));
     let others = [MismatchKind::NotJson, MismatchKind::Compressed, MismatchKind::Empty, MismatchKind::Status];
     assert!(!others.into_iter().any(quarantines));
@@ -399,13 +399,13 @@ proptest! {
         let both = generic(GenericOptions { result_key: Some(pointer("id")), ..texts() });
         for (endpoint, target) in [(endpoint(PATH, RouteProtocol::Vllm), PATH), (endpoint("/embed", RouteProtocol::Tei), "/embed"), (both, "/e")] {
             let head = parts(target, &[("content-type", "application/json"), ("host", "h")]);
-            let _call = endpoint.read(&head, Bytes::from(body.clone()), &secret());
+            let _call = endpoint.parse_call(&head, Bytes::from(body.clone()), &secret());
             let good = read(&endpoint, target, r#"{"input":"a","inputs":"a","texts":[{"id":"a"}]}"#);
             let sent = endpoint.write_batch(&[&good, &good], None);
             let answer = Bytes::from(answer.clone());
             let _replies = split_sent(&endpoint, &[&good, &good], &sent, StatusCode::OK, &HeaderMap::new(), &answer);
-            let _limit = endpoint.too_large(StatusCode::UNPROCESSABLE_ENTITY, &answer);
-            let _info = published(&answer);
+            let _limit = endpoint.detect_too_large(StatusCode::UNPROCESSABLE_ENTITY, &answer);
+            let _info = parse_info(&answer);
         }
     }
 
@@ -423,7 +423,7 @@ proptest! {
         if let Ok(replies) = split_sent(&endpoint, &[&call, &call], &sent, StatusCode::OK, &HeaderMap::new(), &Bytes::from(changed)) {
             for reply in replies {
                 let rules = json::JsonRules { lenient: true, strict: false, nesting_max: 64 };
-                prop_assert_eq!(json::check(&reply.body, rules), Ok(()));
+                prop_assert_eq!(json::validate(&reply.body, rules), Ok(()));
             }
         }
     }

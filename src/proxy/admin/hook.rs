@@ -44,7 +44,7 @@ async fn flush(
     Path(token): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Response {
-    if !state.drain.token.as_deref().is_some_and(|known| is_same(known, &token)) {
+    if !state.drain.token.as_deref().is_some_and(|known| tokens_equal(known, &token)) {
         return StatusCode::NOT_FOUND.into_response();
     }
     if method != Method::GET {
@@ -66,7 +66,7 @@ async fn flush(
 }
 
 /// Compares two tokens in constant time, as digests of equal length.
-fn is_same(known: &str, given: &str) -> bool {
+fn tokens_equal(known: &str, given: &str) -> bool {
     blake3::hash(known.as_bytes()) == blake3::hash(given.as_bytes())
 }
 
@@ -76,9 +76,9 @@ mod tests {
 
     #[test]
     fn only_the_whole_token_is_the_token() {
-        assert!(is_same("s3cret", "s3cret"));
+        assert!(tokens_equal("s3cret", "s3cret"));
         for wrong in ["", "s3cre", "s3crets", "S3cret"] {
-            assert!(!is_same("s3cret", wrong), "{wrong}");
+            assert!(!tokens_equal("s3cret", wrong), "{wrong}");
         }
     }
 }

@@ -69,7 +69,7 @@ impl IdleTimer {
     }
 
     /// Records activity: the timeout starts anew at the next wait.
-    pub(super) fn moved(&mut self) {
+    pub(super) fn on_activity(&mut self) {
         self.armed = false;
         if let Some(other) = &self.other {
             other.set();

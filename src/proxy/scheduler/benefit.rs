@@ -52,7 +52,8 @@ pub enum Benefit {
     /// Calls would share executions, at a higher latency.
     Slower,
     /// Calls would share executions, without a higher latency.
-    Worth,
+    #[strum(serialize = "worth")]
+    Beneficial,
 }
 
 /// The current window and the previous one.
@@ -94,7 +95,7 @@ impl RecentCounts {
         }
         let mean = |all: Duration, of: u64| all.as_nanos() / u128::from(of.max(1));
         let (batched, passed) = (mean(self.latency, self.answered), mean(self.passed.1, self.passed.0));
-        if batched * 1000 > passed * u128::from(1000 + SLOWER_MAX) { Benefit::Slower } else { Benefit::Worth }
+        if batched * 1000 > passed * u128::from(1000 + SLOWER_MAX) { Benefit::Slower } else { Benefit::Beneficial }
     }
 
     fn add(self, other: Self) -> Self {
@@ -129,7 +130,7 @@ impl CountWindows {
     }
 
     /// Returns the window at an instant, and starts a new one if the current one has ended.
-    pub(super) fn at(&mut self, now: Tick) -> &mut RecentCounts {
+    pub(super) fn window_at(&mut self, now: Tick) -> &mut RecentCounts {
         let over = now.since(self.began);
         if over >= WINDOW {
             // If nothing was recorded for a whole window, the previous one is no longer recent.
@@ -142,7 +143,7 @@ impl CountWindows {
 
     /// Returns the sum of both windows.
     pub(super) fn sum(&mut self, now: Tick) -> RecentCounts {
-        self.at(now);
+        self.window_at(now);
         let current = RecentCounts { over: now.since(self.began), ..self.current };
         self.before.map_or(current, |before| before.add(current))
     }
@@ -165,8 +166,8 @@ mod tests {
 
     #[test]
     fn batching_is_worth_it_where_calls_share_and_are_no_later() {
-        assert_eq!(recent(100, 20, 60).benefit(), Benefit::Worth);
-        assert_eq!(recent(100, 61, 60).benefit(), Benefit::Worth, "as late, with fewer calls");
+        assert_eq!(recent(100, 20, 60).benefit(), Benefit::Beneficial);
+        assert_eq!(recent(100, 61, 60).benefit(), Benefit::Beneficial, "as late, with fewer calls");
         assert_eq!(recent(100, 70, 60).benefit(), Benefit::Slower);
         assert_eq!(recent(950, 20, 60).benefit(), Benefit::NothingToMerge);
         let few = RecentCounts { carried: (99, 99), ..recent(10, 20, 60) };
@@ -178,7 +179,7 @@ mod tests {
         let mut windows = CountWindows::new(Tick(0));
         let second = |at: u64| Tick::from_millis(1000 * at);
         for at in 0..200 {
-            windows.at(second(at)).calls += 1;
+            windows.window_at(second(at)).calls += 1;
         }
         let sum = windows.sum(second(200));
         assert!((60..=120).contains(&sum.calls) && sum.over.as_secs().abs_diff(sum.calls) <= 1, "{sum:?}");

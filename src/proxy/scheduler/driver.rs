@@ -22,7 +22,7 @@ use crate::batching::{
 };
 use crate::clock::{Alarm, Clock};
 use crate::error::{Failure, FailureKind};
-use crate::protocol::{MergeEligibility, class_name};
+use crate::protocol::{MergeEligibility, decode_cost_class};
 use crate::telemetry::{DispatchSample, Metrics};
 
 /// Capacity retained by an empty queue. Additional capacity from a peak is freed.
@@ -147,7 +147,7 @@ impl<'a> Driver<'a> {
             ended,
         };
         if driver.shell.draining {
-            driver.core.drain(driver.now());
+            driver.core.drain(driver.cancel());
         }
         driver.restore(&kept);
         if generation > 0 {
@@ -172,9 +172,9 @@ impl<'a> Driver<'a> {
                 // calls are waiting for.
                 biased;
                 Some(done) = ended.recv() => {
-                    self.end(done);
+                    self.on_completion(done);
                     while let Ok(done) = ended.try_recv() {
-                        self.end(done);
+                        self.on_completion(done);
                     }
                 }
                 read = inbox.recv_many(&mut events, EVENT_BATCH_MAX) => {
@@ -182,28 +182,28 @@ impl<'a> Driver<'a> {
                         return;
                     }
                     for event in events.drain(..) {
-                        self.take(event);
+                        self.handle_event(event);
                     }
                 }
-                () = self.shell.alarm.ring() => {}
+                () = self.shell.alarm.wait() => {}
             }
         }
     }
 
-    fn now(&self) -> Tick {
+    fn cancel(&self) -> Tick {
         self.shell.clock.now()
     }
 
-    fn take(&mut self, event: DriverEvent) {
+    fn handle_event(&mut self, event: DriverEvent) {
         match event {
-            DriverEvent::Offer(id, submission, reply) => self.offer(id, submission, reply),
+            DriverEvent::Offer(id, submission, reply) => self.enqueue(id, submission, reply),
             DriverEvent::Cancel(id) => {
-                self.core.cancel(self.now(), id);
-                self.forget(id);
+                self.core.cancel(self.cancel(), id);
+                self.remove_call(id);
             }
-            DriverEvent::Answered(id) => self.core.answered(id),
+            DriverEvent::Answered(id) => self.core.on_member_answered(id),
             DriverEvent::Plan(generation, class, plan) if generation == self.generation => {
-                self.core.set_plan(self.now(), class, plan);
+                self.core.set_plan(self.cancel(), class, plan);
             }
             // A plan from a previous run: the ids of cost classes differ now.
             DriverEvent::Plan(..) => {}
@@ -217,21 +217,21 @@ impl<'a> Driver<'a> {
                 done.send(()).ok();
             }
             DriverEvent::Keep(reply) => _ = reply.send(self.kept()),
-            DriverEvent::Begin(kept) => self.begin(&kept),
+            DriverEvent::Begin(kept) => self.seed(&kept),
             DriverEvent::Forget => {
-                self.core.forget(self.now());
+                self.core.reset(self.cancel());
                 self.log_merging();
                 (self.ceiling.published, self.weight_ceiling.published) = (None, None);
                 // The next call carries the value that the new upstream advertises.
-                self.known_batching(false);
+                self.set_known_batching(false);
             }
             DriverEvent::Drain => {
                 self.shell.draining = true;
-                self.core.drain(self.now());
+                self.core.drain(self.cancel());
             }
             DriverEvent::Resume => {
                 self.shell.draining = false;
-                self.core.resume(self.now());
+                self.core.resume(self.cancel());
             }
             #[cfg(test)]
             DriverEvent::Panic => panic!("requested by a test"),
@@ -248,56 +248,56 @@ impl<'a> Driver<'a> {
 
     /// Restores the snapshot unless a cost was already learned here, since local observations take
     /// precedence.
-    fn begin(&mut self, kept: &LearnedState) {
+    fn seed(&mut self, kept: &LearnedState) {
         if self.core.snapshot().iter().all(|(_, class)| class.cost.first_nanos == 0) {
             self.restore(kept);
         }
     }
 
     fn restore(&mut self, kept: &LearnedState) {
-        let now = self.now();
+        let now = self.cancel();
         self.core.restore_upstream(now, kept.upstream);
         for (name, snapshot) in &kept.classes {
-            self.core.restore(now, self.numbers.class(name), snapshot);
+            self.core.restore(now, self.numbers.intern_class(name), snapshot);
         }
     }
 
-    fn known_batching(&mut self, known: bool) {
+    fn set_known_batching(&mut self, known: bool) {
         if self.batches_itself != known {
             self.batches_itself = known;
             self.core.set_known_batching(known);
         }
     }
 
-    fn offer(&mut self, id: CallId, mut submission: Box<Submission>, reply: oneshot::Sender<SubmitOutcome>) {
+    fn enqueue(&mut self, id: CallId, mut submission: Box<Submission>, reply: oneshot::Sender<SubmitOutcome>) {
         if reply.is_closed() {
             return;
         }
-        let now = self.now();
+        let now = self.cancel();
         if let Some(known) = submission.batches_itself {
-            self.known_batching(known);
+            self.set_known_batching(known);
             // Policies other than `Adaptive` have no pass-through detection.
             submission.alone |= known && !matches!(self.shell.config.limits.policy, DispatchPolicy::Adaptive { .. });
         }
-        let (offered, new) = self.numbers.call(id, &submission);
+        let (offered, new) = self.numbers.intern_call(id, &submission);
         let cost_class = offered.cost_class;
         if let (true, MergeEligibility::With(key)) = (new, &submission.call.merge) {
-            self.apart.came(now, cost_class, &submission.endpoint, key);
+            self.apart.on_new_key(now, cost_class, &submission.endpoint, key);
         }
         if let Some(items_max) = submission.published_items_max {
-            self.core.publish(now, cost_class, items_max);
-            self.ceiling.published(items_max.into());
+            self.core.set_published_items_max(now, cost_class, items_max);
+            self.ceiling.set_published_min(items_max.into());
         }
         if let Some(weight_max) = submission.published_weight_max {
-            self.core.publish_weight(now, cost_class, weight_max);
-            self.weight_ceiling.published(weight_max);
+            self.core.set_published_weight_max(now, cost_class, weight_max);
+            self.weight_ceiling.set_published_min(weight_max);
         }
         let items = offered.items;
         self.queued.insert(id, QueuedCall { submission, reply, arrived: now });
-        if let Err(rejection) = self.core.offer(now, offered)
-            && let Some(queued) = self.forget(id)
+        if let Err(rejection) = self.core.enqueue(now, offered)
+            && let Some(queued) = self.remove_call(id)
         {
-            send(queued.reply, SubmitOutcome::Failed(refusal(rejection), ExecutionDetails::default()));
+            send(queued.reply, SubmitOutcome::Failed(rejection_failure(rejection), ExecutionDetails::default()));
         } else {
             self.shell.metrics.stats.items_accepted.fetch_add(u64::from(items), Ordering::Relaxed);
         }
@@ -306,7 +306,7 @@ impl<'a> Driver<'a> {
 
     /// Solves a plan on a blocking thread, since it takes up to about ten milliseconds of a core.
     /// The previous plan remains in use meanwhile.
-    fn plan(&self, class: CostClassId, input: PlanInput) {
+    fn spawn_solver(&self, class: CostClassId, input: PlanInput) {
         let (events, generation) = (self.shell.events.clone(), self.generation);
         let (metrics, clock) = (self.shell.metrics.clone(), self.shell.clock);
         tokio::task::spawn_blocking(move || {
@@ -322,8 +322,8 @@ impl<'a> Driver<'a> {
 
     fn why(&self) -> DecisionReport {
         DecisionReport {
-            core: self.core.why(self.now()),
-            now: self.now(),
+            core: self.core.decision_stats(self.cancel()),
+            now: self.cancel(),
             names: self.numbers.classes().map(|(id, name)| (id, name.into())).collect(),
             apart: self.apart.report(),
             slots_max: self.shell.config.limits.slots,
@@ -332,7 +332,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Removes a call that leaves the queue, and releases its ids.
-    fn forget(&mut self, id: CallId) -> Option<QueuedCall> {
+    fn remove_call(&mut self, id: CallId) -> Option<QueuedCall> {
         let queued = self.queued.remove(&id)?;
         if self.queued.is_empty() && self.queued.capacity() > RETAINED_CAPACITY_MAX {
             self.queued = HashMap::new();
@@ -345,7 +345,7 @@ impl<'a> Driver<'a> {
         loop {
             // `poll` may return a cancelled call if its `Cancel` event was lost to a full channel.
             // `dispatch` detects and withdraws it.
-            let now = self.now();
+            let now = self.cancel();
             let Some(decision) = self.core.poll(now) else { break };
             match decision {
                 Decision::Dispatch(batch) => self.dispatch(&batch, now),
@@ -355,7 +355,7 @@ impl<'a> Driver<'a> {
                         ExpiryReason::LatePredicted => FailureKind::LatePredicted,
                         ExpiryReason::QueueFull => FailureKind::QueueFull,
                     };
-                    if let Some(queued) = self.forget(id) {
+                    if let Some(queued) = self.remove_call(id) {
                         let ticket =
                             ExecutionDetails { queue_delay: now.since(queued.arrived), ..ExecutionDetails::default() };
                         send(queued.reply, SubmitOutcome::Failed(kind.into(), ticket));
@@ -375,7 +375,7 @@ impl<'a> Driver<'a> {
     fn dispatch(&mut self, batch: &Batch, now: Tick) {
         let mut members: Vec<(CallId, QueuedCall)> = Vec::with_capacity(batch.members.len());
         for member in &batch.members {
-            if let Some(queued) = self.forget(member.id) {
+            if let Some(queued) = self.remove_call(member.id) {
                 members.push((member.id, queued));
             }
         }
@@ -406,7 +406,7 @@ impl<'a> Driver<'a> {
         if sent.members > 0
             && let Some(observer) = self.shell.metrics.observer()
         {
-            observer.dispatched(scope, sent.items, &mut here.iter().map(|(_, queued)| now.since(queued.arrived)));
+            observer.on_dispatch(scope, sent.items, &mut here.iter().map(|(_, queued)| now.since(queued.arrived)));
         }
         let holds = self.hold_reasons(batch);
         holds.count(&self.shell.metrics, now, here.iter().map(|(_, queued)| queued.arrived));
@@ -468,7 +468,7 @@ impl<'a> Driver<'a> {
         HoldReasons::new(batch.cause, self.core.pause_end(batch.key))
     }
 
-    fn end(&mut self, done: Completion) {
+    fn on_completion(&mut self, done: Completion) {
         if done.generation != self.generation {
             return;
         }
@@ -478,15 +478,15 @@ impl<'a> Driver<'a> {
         if let Some(observer) = self.shell.metrics.observer()
             && done.observed.outcome != BatchOutcome::Cancelled
         {
-            observer.executed(scope, done.observed.duration, done.observed.outcome == BatchOutcome::Ok);
+            observer.on_execution(scope, done.observed.duration, done.observed.outcome == BatchOutcome::Ok);
         }
-        self.core.complete(self.now(), done.batch, done.observed);
+        self.core.complete(self.cancel(), done.batch, done.observed);
         self.log_merging();
         if let Some(learned) = &self.shell.config.learned {
             learned.notify_one();
         }
-        while let Some((class, input)) = self.core.plan_due() {
-            self.plan(class, input);
+        while let Some((class, input)) = self.core.take_due_plan_input() {
+            self.spawn_solver(class, input);
         }
         let learned = self.core.learned();
         self.shell.metrics.learned(&learned, learned.changes.saturating_sub(self.changes));
@@ -500,9 +500,9 @@ impl<'a> Driver<'a> {
         if changes.is_empty() {
             return;
         }
-        let now = self.now();
-        for MergingChange { class, suspension, again } in changes {
-            let name = self.numbers.class_name(class).and_then(class_name);
+        let now = self.cancel();
+        for MergingChange { class, suspension, is_retest_failure: again } in changes {
+            let name = self.numbers.class_name(class).and_then(decode_cost_class);
             let name = name.map_or_else(String::new, |name| format!("{} {}", name.path, name.model));
             let Some(suspension) = suspension else {
                 tracing::info!(class = name, "merging resumed: the server accepts batches");
@@ -523,13 +523,13 @@ impl<'a> Driver<'a> {
                  sent individually. If the server accepts only one item per call, set `mode: Passthrough`"
             );
         }
-        self.shell.metrics.merging_suspended(self.core.suspended());
+        self.shell.metrics.merging_suspended(self.core.suspended_classes());
     }
 
     fn export_caps(&mut self) {
         let metrics = &self.shell.metrics;
-        self.ceiling.show(metrics, "batch_items_max", self.core.least_ceiling().map(u64::from));
-        self.weight_ceiling.show(metrics, "batch_weight_max", self.core.min_weight_ceiling());
+        self.ceiling.export(metrics, "batch_items_max", self.core.min_ceiling().map(u64::from));
+        self.weight_ceiling.export(metrics, "batch_weight_max", self.core.min_weight_ceiling());
     }
 }
 
@@ -538,7 +538,7 @@ impl<'a> Driver<'a> {
 impl ExportedCap {
     /// Exports the current smallest cap in the series of its source, and marks the series of a
     /// previous source as ended. Without a cap, the series of learned caps is set to infinity.
-    fn show(&mut self, metrics: &Metrics, limit: &'static str, least: Option<u64>) {
+    fn export(&mut self, metrics: &Metrics, limit: &'static str, least: Option<u64>) {
         let source =
             if least.is_some() && least == self.published { LimitSource::Published } else { LimitSource::Learned };
         if least == self.least && source == self.source.unwrap_or(source) {
@@ -552,7 +552,7 @@ impl ExportedCap {
         (self.least, self.source) = (least, Some(source));
     }
 
-    fn published(&mut self, max: u64) {
+    fn set_published_min(&mut self, max: u64) {
         self.published = Some(self.published.map_or(max, |before| before.min(max)));
     }
 }
@@ -563,7 +563,7 @@ fn send(reply: oneshot::Sender<SubmitOutcome>, outcome: SubmitOutcome) {
     reply.send(outcome).ok();
 }
 
-fn refusal(rejection: Rejection) -> Failure {
+fn rejection_failure(rejection: Rejection) -> Failure {
     let kind = match rejection.reason {
         RejectionReason::QueueFull => FailureKind::QueueFull,
         RejectionReason::BytesFull => FailureKind::BytesFull,

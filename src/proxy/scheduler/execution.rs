@@ -94,12 +94,12 @@ impl UnbatchedPermit {
     }
 
     /// Records the arrival of the first response byte.
-    pub fn first_byte(&mut self) {
+    pub fn on_first_byte(&mut self) {
         self.slot.first_byte = Some(self.slot.clock.now().since(self.slot.sent));
     }
 
     /// Sets the outcome of the execution. The slot is released when the grant is dropped.
-    pub fn observed(&mut self, outcome: BatchOutcome) {
+    pub fn set_outcome(&mut self, outcome: BatchOutcome) {
         self.slot.outcome = outcome;
     }
 }
@@ -108,7 +108,7 @@ impl UnbatchedPermit {
 
 impl WaitingMembers {
     /// Ends the wait of a member with the outcome that `outcome` builds from its ticket.
-    fn end(&mut self, member: usize, outcome: impl FnOnce(ExecutionDetails) -> SubmitOutcome) {
+    fn answer_member(&mut self, member: usize, outcome: impl FnOnce(ExecutionDetails) -> SubmitOutcome) {
         let Some(reply) = self.replies.get_mut(member).and_then(Option::take) else { return };
         let ticket = self.tickets.get(member).copied().unwrap_or_default();
         // Sending fails if the caller has gone and needs no reply.
@@ -125,21 +125,21 @@ impl WaitingMembers {
 
 impl BatchOutputs for WaitingMembers {
     fn deliver(&mut self, member: usize, result: Result<Reply, Failure>) {
-        self.end(member, |ticket| match result {
+        self.answer_member(member, |ticket| match result {
             Ok(answer) => SubmitOutcome::Reply(Box::new(answer), ticket),
             Err(failure) => SubmitOutcome::Failed(failure, ticket),
         });
     }
 
     fn deliver_streamed(&mut self, member: usize, response: StreamedAnswer) {
-        self.end(member, |ticket| SubmitOutcome::Streamed(Box::new(response), ticket));
+        self.answer_member(member, |ticket| SubmitOutcome::Streamed(Box::new(response), ticket));
     }
 
-    fn isolating(&mut self) {
+    fn on_isolation(&mut self) {
         self.isolating = true;
     }
 
-    fn free(&mut self, observed: Observation) {
+    fn release_slot(&mut self, observed: Observation) {
         if let Some(mut slot) = self.slot.take() {
             slot.outcome = observed.outcome;
             slot.first_byte = observed.first_byte;
@@ -156,7 +156,7 @@ impl BatchOutputs for WaitingMembers {
 /// backend frees it.
 pub(super) async fn execute(backend: Arc<dyn Backend>, request: BatchRequest, mut waiting: WaitingMembers) {
     let observed = backend.execute(request, &mut waiting).await;
-    waiting.free(observed);
+    waiting.release_slot(observed);
     for member in 0..waiting.replies.len() {
         if waiting.is_waiting(member) {
             tracing::error!("a member of a batch had no response");

@@ -38,7 +38,7 @@ impl HoldReasons {
             return Some(HoldReason::Pause);
         }
         Some(match self.cause {
-            DispatchCause::Delay | DispatchCause::Deadline => HoldReason::Company,
+            DispatchCause::Delay | DispatchCause::Deadline => HoldReason::Batching,
             // The remaining causes never delay a call while a slot is free.
             DispatchCause::Full
             | DispatchCause::Weight
@@ -75,7 +75,7 @@ mod tests {
         let reason = |cause, pause, arrived| HoldReasons::new(cause, pause).reason(now, arrived);
         assert_eq!(reason(DispatchCause::Idle, None, just), None, "it was dispatched at once");
         assert_eq!(reason(DispatchCause::Idle, None, long), Some(HoldReason::Limit));
-        assert_eq!(reason(DispatchCause::Delay, None, long), Some(HoldReason::Company));
+        assert_eq!(reason(DispatchCause::Delay, None, long), Some(HoldReason::Batching));
         assert_eq!(reason(DispatchCause::Idle, Some(Tick::from_millis(90)), long), Some(HoldReason::Pause));
         assert_eq!(
             reason(DispatchCause::Idle, Some(Tick::from_millis(30)), long),

@@ -33,16 +33,16 @@ impl IdInterner {
 
     /// Converts a call to its form in the core. Returns `true` in addition if its merge key was not
     /// interned before. The ids stay in use until [`IdInterner::release`].
-    pub(super) fn call(&mut self, id: CallId, submission: &Submission) -> (Call, bool) {
+    pub(super) fn intern_call(&mut self, id: CallId, submission: &Submission) -> (Call, bool) {
         let call = &submission.call;
         let (key, new) = match &call.merge {
             MergeEligibility::With(key) if !submission.alone => self.keys.acquire_or_insert(&**key),
-            _ => (self.keys.fresh(), false),
+            _ => (self.keys.next_id(), false),
         };
         let call = Call {
             id,
             key: KeyId(key),
-            cost_class: self.class(&call.cost_class),
+            cost_class: self.intern_class(&call.cost_class),
             // The number of tenant ids is small: only tenants with queued calls, and a few recent
             // ones, hold one.
             tenant: TenantId(self.tenants.acquire(&call.tenant.0[..])),
@@ -52,7 +52,7 @@ impl IdInterner {
             alone: submission.alone || matches!(call.merge, MergeEligibility::Alone(_)),
             replayable: submission.endpoint.idempotent,
             deadline: submission.deadline,
-            later: submission.later,
+            fallback_deadline: submission.later,
             slo: submission.slo,
             items: call.items.max(1),
             weight: Weight { sum: call.weight.sum, max: call.weight.max },
@@ -77,7 +77,7 @@ impl IdInterner {
     }
 
     /// Returns the id of a cost class.
-    pub(super) fn class(&mut self, name: &[u8]) -> CostClassId {
+    pub(super) fn intern_class(&mut self, name: &[u8]) -> CostClassId {
         CostClassId(self.cost_classes.get(name))
     }
 

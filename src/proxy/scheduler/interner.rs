@@ -63,14 +63,14 @@ impl<K: Hash + Eq> Interner<K> {
             entry.users += 1;
             return (entry.id, false);
         }
-        let id = self.fresh();
+        let id = self.next_id();
         self.ids.insert(value.into(), InternedValue { id, users: 1, left: 0 });
         self.in_use += 1;
         (id, true)
     }
 
     /// Returns an id that belongs to no value.
-    pub(super) fn fresh(&mut self) -> u64 {
+    pub(super) fn next_id(&mut self) -> u64 {
         self.next += 1;
         self.next
     }

@@ -67,7 +67,7 @@ pub struct ClassDiversity {
 impl KeyDiversity {
     /// Records a key that was not interned before. A key that is too long, or exceeds the rate
     /// limit, is skipped.
-    pub(super) fn came(&mut self, now: Tick, class: CostClassId, endpoint: &Endpoint, key: &[u8]) {
+    pub(super) fn on_new_key(&mut self, now: Tick, class: CostClassId, endpoint: &Endpoint, key: &[u8]) {
         if key.len() > KEY_BYTES_MAX || !self.take_token(now) {
             return;
         }
@@ -81,7 +81,7 @@ impl KeyDiversity {
         }
         let (used, seen) = self.classes.entry(class).or_default();
         *used = self.uses;
-        if seen.has(whole) {
+        if seen.contains(whole) {
             return;
         }
         let Some(parts) = endpoint.key_parts(key) else { return };
@@ -105,7 +105,11 @@ impl KeyDiversity {
     pub(super) fn report(&self) -> Vec<ClassDiversity> {
         let several = self.classes.iter().filter(|(_, (_, seen))| seen.len() > 1);
         let mut report: Vec<_> = several
-            .map(|(class, (_, seen))| ClassDiversity { class: *class, keys: seen.len(), differs: seen.differs() })
+            .map(|(class, (_, seen))| ClassDiversity {
+                class: *class,
+                keys: seen.len(),
+                differs: seen.differing_parts(),
+            })
             .collect();
         report.sort_unstable_by_key(|apart| apart.class);
         report
@@ -154,9 +158,9 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (head, ()) = request.body(()).unwrap().into_parts();
-        let call = endpoint.read(&head, Bytes::copy_from_slice(body.as_bytes()), &DigestKey::from_bytes([1; 32]));
+        let call = endpoint.parse_call(&head, Bytes::copy_from_slice(body.as_bytes()), &DigestKey::from_bytes([1; 32]));
         let MergeEligibility::With(key) = &call.merge else { panic!("{:?}", call.merge) };
-        apart.came(later(apart), CLASS, endpoint, key);
+        apart.on_new_key(later(apart), CLASS, endpoint, key);
     }
 
     /// Returns an instant at which the rate limit has been reset.
@@ -227,7 +231,7 @@ mod tests {
         }
         assert_eq!(apart.report()[0].keys, 64);
         for class in 0..100 {
-            apart.came(later(&apart), CostClassId(class), &endpoint, b"no key");
+            apart.on_new_key(later(&apart), CostClassId(class), &endpoint, b"no key");
         }
         assert!(apart.classes.len() <= CLASSES_MAX);
     }
@@ -237,12 +241,12 @@ mod tests {
         let (mut apart, endpoint) = (KeyDiversity::default(), endpoint());
         let now = Tick::from_millis(5000);
         for class in 0..=KEYS_AT_ONCE {
-            apart.came(now, CostClassId(class % 2), &endpoint, &class.to_be_bytes());
+            apart.on_new_key(now, CostClassId(class % 2), &endpoint, &class.to_be_bytes());
         }
         assert_eq!(apart.uses, u64::from(KEYS_AT_ONCE));
-        apart.came(now.after(SPAN), CLASS, &endpoint, &[0; KEY_BYTES_MAX + 1]);
+        apart.on_new_key(now.after(SPAN), CLASS, &endpoint, &[0; KEY_BYTES_MAX + 1]);
         assert_eq!(apart.uses, u64::from(KEYS_AT_ONCE));
-        apart.came(now.after(SPAN), CLASS, &endpoint, b"short");
+        apart.on_new_key(now.after(SPAN), CLASS, &endpoint, b"short");
         assert_eq!(apart.uses, u64::from(KEYS_AT_ONCE) + 1);
     }
 }

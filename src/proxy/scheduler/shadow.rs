@@ -198,7 +198,7 @@ impl ShadowRecorder {
 
     /// Registers a pass-through call. Returns the handles that report its body and its response.
     #[must_use]
-    pub fn begins(&self) -> (PendingBody, PendingResponse) {
+    pub fn register_call(&self) -> (PendingBody, PendingResponse) {
         let id = CallId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let ended = EndFlag::default();
         let coming = PendingBody { onlooker: self.clone(), id, ended: ended.clone() };
@@ -223,7 +223,7 @@ impl ShadowRecorder {
 
 impl PendingBody {
     /// Reports that the body is complete. It is parsed later, in the task.
-    pub fn came(self, passing: Box<ObservedCall>, read: DeferredParse) {
+    pub fn on_body_complete(self, passing: Box<ObservedCall>, read: DeferredParse) {
         let Self { onlooker, id, ended } = self;
         let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
         let answered = if *ended { ResponseOrder::Before } else { ResponseOrder::Not };
@@ -234,7 +234,7 @@ impl PendingBody {
     }
 
     /// Reports that the call cannot be predicted.
-    pub fn left_out(self, why: UnpredictedReason) {
+    pub fn skip(self, why: UnpredictedReason) {
         self.onlooker.metrics.record_unpredicted(why);
     }
 }
@@ -243,7 +243,7 @@ impl PendingBody {
 
 impl PendingResponse {
     /// Reports the response. `well` is `true` if it was successful.
-    pub fn answered(&self, well: bool) {
+    pub fn on_response(&self, well: bool) {
         self.end(if well { ObservedEnd::Well } else { ObservedEnd::Failed });
     }
 
@@ -282,14 +282,14 @@ impl ShadowTask {
                 ShadowEvent::Came(id, at, passing, read, answered) => {
                     self.came((id, at), *passing, (read.0)(), answered);
                 }
-                ShadowEvent::Ended(id, at, how) => self.ended(id, at, how),
+                ShadowEvent::Ended(id, at, how) => self.on_end(id, at, how),
                 ShadowEvent::Plan(class, plan) => self.shadow.set_plan(class, plan),
                 ShadowEvent::Published(published) => self.published = published,
                 ShadowEvent::Limits(limits) => self.shadow.set_limits(*limits),
                 // The requester may have stopped waiting.
                 ShadowEvent::Seen(reply) => _ = reply.send(self.seen()),
             }
-            self.count();
+            self.record_predictions();
             while let Some((class, input)) = self.shadow.plan_due() {
                 self.plan(class, input);
             }
@@ -300,7 +300,7 @@ impl ShadowTask {
         let ObservedCall { endpoint, scope, priority, tenant_weight, began, .. } = passing;
         let mut alone = matches!(call.merge, MergeEligibility::Alone(_));
         if endpoint.label == ProtocolLabel::Tei {
-            self.ask();
+            self.look_up_published();
             let by_itself = self.published.is_some_and(|known| endpoint.needs_info && known.batches_itself);
             self.shadow.set_known_batching(by_itself && !passing.names_protocol);
             alone |= by_itself && passing.names_protocol;
@@ -321,15 +321,15 @@ impl ShadowTask {
             published_items_max: None,
             published_weight_max: None,
         };
-        let (offered, _) = self.numbers.call(id, &submission);
+        let (offered, _) = self.numbers.intern_call(id, &submission);
         if let Some(published) = self.published {
             let most = (published.items_max, published.weight_max);
             self.shadow.publish(at, offered.cost_class, most);
         }
         self.queued.insert(id, submission);
-        if self.shadow.came(at, began, offered) {
+        if self.shadow.on_arrival(at, began, offered) {
             self.seen.calls += 1;
-            self.windows.at(at).calls += 1;
+            self.windows.window_at(at).calls += 1;
             if self.passing.len() >= EVENTS_MAX {
                 self.passing.pop_first();
             }
@@ -341,19 +341,19 @@ impl ShadowTask {
         if answered == ResponseOrder::Before {
             // Its latency is unknown, because the response arrived first.
             self.passing.remove(&id);
-            self.shadow.answered(at, id, false);
+            self.shadow.on_response(at, id, false);
         }
     }
 
-    fn ended(&mut self, id: CallId, at: Tick, how: ObservedEnd) {
+    fn on_end(&mut self, id: CallId, at: Tick, how: ObservedEnd) {
         let began = self.passing.remove(&id);
         match how {
-            ObservedEnd::Left => self.shadow.left(at, id),
-            ObservedEnd::Well | ObservedEnd::Failed => self.shadow.answered(at, id, how == ObservedEnd::Well),
+            ObservedEnd::Left => self.shadow.on_disconnect(at, id),
+            ObservedEnd::Well | ObservedEnd::Failed => self.shadow.on_response(at, id, how == ObservedEnd::Well),
         }
         if let (Some(began), ObservedEnd::Well) = (began, how) {
             let took = at.since(began);
-            for passed in [&mut self.seen.passed, &mut self.windows.at(at).passed] {
+            for passed in [&mut self.seen.passed, &mut self.windows.window_at(at).passed] {
                 passed.0 += 1;
                 passed.1 += took;
             }
@@ -361,10 +361,10 @@ impl ShadowTask {
     }
 
     /// Counts the predictions up to now.
-    fn count(&mut self) {
+    fn record_predictions(&mut self) {
         let now = self.clock.now();
-        for would in self.shadow.would() {
-            self.windows.at(now).count(&would);
+        for would in self.shadow.take_outcomes() {
+            self.windows.window_at(now).count(&would);
             let observer = self.metrics.predicted_observer();
             match would {
                 ShadowOutcome::Leave { members, scope, items } => {
@@ -373,7 +373,7 @@ impl ShadowTask {
                     self.seen.carried.1 += u64::from(items);
                     self.metrics.record_predicted_dispatch(items, members.iter().map(|(_, delay)| *delay));
                     if let Some(observer) = observer {
-                        observer.dispatched(scope, items, &mut members.iter().map(|(_, delay)| *delay));
+                        observer.on_dispatch(scope, items, &mut members.iter().map(|(_, delay)| *delay));
                     }
                     for (id, _) in members {
                         self.forget(id);
@@ -398,7 +398,8 @@ impl ShadowTask {
                     };
                     self.metrics.record_predicted_completion(outcome, latency);
                     if let Some(observer) = observer {
-                        observer.ended(scope, &CompletedCall { outcome, latency, items, slo, server_error: false });
+                        observer
+                            .on_completion(scope, &CompletedCall { outcome, latency, items, slo, server_error: false });
                     }
                     self.forget(id);
                 }
@@ -414,8 +415,8 @@ impl ShadowTask {
 
     fn seen(&mut self) -> ShadowReport {
         self.shadow.advance(self.clock.now());
-        self.count();
-        let known = self.shadow.known();
+        self.record_predictions();
+        let known = self.shadow.knowledge();
         let class = |(id, nanos, items): &(CostClassId, u64, u32)| {
             Some((self.numbers.class_name(*id)?.into(), Duration::from_nanos(*nanos), *items))
         };
@@ -429,7 +430,7 @@ impl ShadowTask {
     }
 
     /// Looks up the limits that the server publishes. The result applies to later calls.
-    fn ask(&mut self) {
+    fn look_up_published(&mut self) {
         let now = self.clock.now();
         if self.asked.is_some_and(|at| now.since(at) < PUBLISHED_EVERY) {
             return;
@@ -437,7 +438,7 @@ impl ShadowTask {
         self.asked = Some(now);
         let (backend, events) = (self.backend.clone(), self.events.clone());
         tokio::spawn(async move {
-            let published = backend.published().await;
+            let published = backend.published_limits().await;
             if let Some(events) = events.upgrade() {
                 // A result lost to a full channel is looked up again.
                 events.try_send(ShadowEvent::Published(published)).ok();

@@ -58,11 +58,11 @@ impl Backend for ScriptedBackend {
         .boxed()
     }
 
-    fn is_apart(&self, _call: &Call) -> bool {
+    fn is_merging_unsafe(&self, _call: &Call) -> bool {
         false
     }
 
-    fn published(&self) -> BoxFuture<'_, Option<PublishedLimits>> {
+    fn published_limits(&self) -> BoxFuture<'_, Option<PublishedLimits>> {
         async { None }.boxed()
     }
 }
@@ -91,7 +91,7 @@ fn submission() -> Submission {
     let endpoint = endpoint();
     let request = Request::post("/v1/embeddings").header("content-type", "application/json").body(()).unwrap();
     let body = Bytes::from_static(b"{\"model\":\"m\",\"input\":\"a\"}");
-    let call = endpoint.read(&request.into_parts().0, body, &DigestKey::from_bytes([7; 32]));
+    let call = endpoint.parse_call(&request.into_parts().0, body, &DigestKey::from_bytes([7; 32]));
     Submission {
         call: Arc::new(call),
         endpoint,
@@ -284,7 +284,7 @@ async fn what_one_scheduler_learned_another_begins_with() {
     let first = world_with(ScriptedBackend::default(), LearnedState::default(), Some(learned.clone()));
     for _ in 0..3 {
         let mut grant = first.grant().await;
-        grant.observed(BatchOutcome::Ok);
+        grant.set_outcome(BatchOutcome::Ok);
         drop(grant);
         learned.notified().await;
     }
@@ -299,7 +299,7 @@ async fn what_one_scheduler_learned_another_begins_with() {
     drop(second.grant().await);
     second.until(|stats| stats.batches.load(Ordering::Relaxed) == 1).await;
     assert_eq!(second.scheduler.handle.report().await.unwrap().classes.len(), 1);
-    second.scheduler.handle.forget().await;
+    second.scheduler.handle.reset().await;
     assert!(second.scheduler.handle.report().await.unwrap().classes.is_empty());
 }
 
@@ -322,14 +322,16 @@ async fn passed(calls: u32, answered_first: bool) -> ShadowReport {
             slo: None,
             names_protocol: false,
         };
-        let (coming, awaited) = onlooker.begins();
-        let come = || coming.came(Box::new(passing), DeferredParse(Box::new(move || Arc::try_unwrap(call).unwrap())));
+        let (coming, awaited) = onlooker.register_call();
+        let come = || {
+            coming.on_body_complete(Box::new(passing), DeferredParse(Box::new(move || Arc::try_unwrap(call).unwrap())));
+        };
         if answered_first {
-            awaited.answered(true);
+            awaited.on_response(true);
             come();
         } else {
             come();
-            awaited.answered(true);
+            awaited.on_response(true);
         }
     }
     onlooker.seen().await.unwrap()

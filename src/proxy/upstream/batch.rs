@@ -16,8 +16,8 @@ use http::{HeaderMap, Request, StatusCode, Version};
 
 use super::Inner;
 use super::exchange::{UnbatchedResponse, UpstreamResponse};
-use super::head::prepare;
-use super::published::look_up;
+use super::head::prepare_upstream_head;
+use super::published::published_limits;
 use crate::backend::{Backend, BatchOutputs, BatchRequest};
 use crate::batching::{BatchOutcome, BatchRefusal, IsolationPlan, MemberRange, Observation, PartOutcome};
 use crate::body::Body;
@@ -42,7 +42,7 @@ enum PartResult {
     Answered(BatchOutcome),
     /// The part may be retried in smaller parts. If that is not allowed, its members fail with
     /// `or`.
-    Again {
+    Retry {
         verdict: PartOutcome,
         or: FailureKind,
         observed: BatchOutcome,
@@ -82,12 +82,12 @@ impl Backend for BatchExecutor {
         execute(&self.0, request, outputs).boxed()
     }
 
-    fn is_apart(&self, call: &Call) -> bool {
-        self.0.evidence.is_apart(self.0.clock.now(), call)
+    fn is_merging_unsafe(&self, call: &Call) -> bool {
+        self.0.evidence.is_unbatched(self.0.clock.now(), call)
     }
 
-    fn published(&self) -> BoxFuture<'_, Option<PublishedLimits>> {
-        look_up(&self.0).boxed()
+    fn published_limits(&self) -> BoxFuture<'_, Option<PublishedLimits>> {
+        published_limits(&self.0).boxed()
     }
 }
 
@@ -96,9 +96,9 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ba
     let whole = 0..request.members.len();
     if let Ok(mut budget) = inner.budget.lock() {
         for _ in &request.members {
-            budget.client(started);
+            budget.record_client_call(started);
         }
-        budget.upstream(started);
+        budget.record_first_send(started);
     }
     let mut first_byte = None;
     let judged = try_part(inner, &request, whole.clone(), outputs, &mut first_byte, request.timeout).await;
@@ -106,7 +106,7 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ba
         PartResult::Split(replies, _held) => {
             let outcome = BatchOutcome::Ok;
             let observed = Observation { duration: inner.clock.now().since(started), first_byte, outcome };
-            outputs.free(observed);
+            outputs.release_slot(observed);
             // Yield first, so that the next batch is dispatched before the members are answered:
             // delivering the replies wakes one task for each member.
             tokio::task::yield_now().await;
@@ -114,11 +114,11 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ba
             return observed;
         }
         PartResult::Answered(outcome) => outcome,
-        PartResult::Again { or, observed, allowed: false, .. } => {
+        PartResult::Retry { or, observed, allowed: false, .. } => {
             fail_part(outputs, whole, or);
             observed
         }
-        PartResult::Again { verdict, observed, refusal, allowed: true, .. } => {
+        PartResult::Retry { verdict, observed, refusal, allowed: true, .. } => {
             let shown = isolate(inner, &request, verdict, outputs).await;
             match refusal {
                 Some(refusal) if shown.is_refusing_batches() => BatchOutcome::Refused(refusal),
@@ -141,7 +141,7 @@ async fn isolate(
     let mut plan = IsolationPlan::new(items, inner.isolate_above.load(Ordering::Relaxed), verdict);
     let mut shown = IsolationEvidence::default();
     shown.failed.push(0..request.members.len());
-    outputs.isolating();
+    outputs.on_isolation();
     while let Some(part) = plan.next_part() {
         // No retry is needed if every client of the part has left.
         if !part.clone().any(|member| outputs.is_waiting(member)) {
@@ -152,9 +152,9 @@ async fn isolate(
         // budget allows it.
         if part.len() == 1 {
             if let Ok(mut budget) = inner.budget.lock() {
-                budget.replay(now);
+                budget.record_replay(now);
             }
-        } else if !inner.budget.lock().is_ok_and(|mut budget| budget.take(now)) {
+        } else if !inner.budget.lock().is_ok_and(|mut budget| budget.try_take_replay(now)) {
             tracing::debug!(batch = request.id.0, "replay budget empty: each member is sent alone");
             plan.split(part);
             continue;
@@ -172,12 +172,12 @@ async fn isolate(
                 shown.merged = true;
                 deliver_all(outputs, part, replies);
             }
-            PartResult::Again { verdict, allowed: true, .. } => {
+            PartResult::Retry { verdict, allowed: true, .. } => {
                 shown.failed.push(part.clone());
-                plan.refine(part, verdict);
+                plan.record_outcome(part, verdict);
                 continue;
             }
-            PartResult::Again { or, .. } => fail_part(outputs, part, or),
+            PartResult::Retry { or, .. } => fail_part(outputs, part, or),
         }
         inner.metrics.items_isolated(isolated);
     }
@@ -201,7 +201,7 @@ async fn try_part(
     left: Option<Duration>,
 ) -> PartResult {
     if part.len() == 1 {
-        return alone(inner, request, part, outputs, left).await;
+        return execute_unbatched(inner, request, part, outputs, left).await;
     }
     let endpoint = &request.endpoint;
     let members: Vec<&Call> = request.members.get(part.clone()).unwrap_or_default().iter().map(AsRef::as_ref).collect();
@@ -221,7 +221,7 @@ async fn try_part(
             // one by one.
             let parts_may_succeed =
                 matches!(kind, FailureKind::UpstreamBroken | FailureKind::AnswerTooLarge | FailureKind::BytesFull);
-            return PartResult::Again {
+            return PartResult::Retry {
                 verdict: PartOutcome::Failed,
                 or: kind,
                 observed: match kind {
@@ -239,17 +239,17 @@ async fn try_part(
     let UpstreamResponse { status, headers, body, .. } = &answer;
     let shared = BatchResponse { status: *status, headers, body };
     // Servers also report this with 503. It then concerns this batch rather than their load.
-    let out_of_memory = !status.is_success() && endpoint.out_of_memory(*status, body);
+    let out_of_memory = !status.is_success() && endpoint.is_out_of_memory(*status, body);
     if is_overload(*status) && !out_of_memory {
         deliver_all(outputs, part, endpoint.overload_replies(&members, &sent, shared, &inner.evidence));
-        return PartResult::Answered(BatchOutcome::Overloaded { retry_after: headers::retry_after(headers) });
+        return PartResult::Answered(BatchOutcome::Overloaded { retry_after: headers::parse_retry_after(headers) });
     }
     if !status.is_success() {
-        if let Some(too_large) = endpoint.too_large(*status, body) {
+        if let Some(too_large) = endpoint.detect_too_large(*status, body) {
             // The call was rejected as a whole because of its size, so none of it was executed, and
             // its parts are not replays.
             let limit = too_large.limit;
-            return PartResult::Again {
+            return PartResult::Retry {
                 verdict: PartOutcome::TooLarge { limit },
                 or: FailureKind::BatchFailed,
                 observed: BatchOutcome::TooLarge { limit },
@@ -260,7 +260,7 @@ async fn try_part(
         }
         // All members have the same credential and method, so parts would get the same response.
         let is_keyed = matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::METHOD_NOT_ALLOWED);
-        return PartResult::Again {
+        return PartResult::Retry {
             verdict: if is_keyed { PartOutcome::Inseparable } else { PartOutcome::Failed },
             or: FailureKind::BatchFailed,
             observed: if out_of_memory { BatchOutcome::OutOfMemory } else { BatchOutcome::Failed },
@@ -283,7 +283,7 @@ async fn try_part(
                 );
             }
             inner.metrics.mismatch(MismatchKind::Undeclared.as_str());
-            PartResult::Again {
+            PartResult::Retry {
                 // Parts would get the same response, while unbatched responses show which parts are
                 // constant.
                 verdict: PartOutcome::Inseparable,
@@ -296,12 +296,12 @@ async fn try_part(
         Err(mismatch) => {
             tracing::warn!(batch = request.id.0, members = members.len(), %mismatch, "the response to a batch cannot be split");
             inner.metrics.mismatch(mismatch.what.as_str());
-            PartResult::Again {
+            PartResult::Retry {
                 verdict: PartOutcome::Failed,
                 or: FailureKind::Mismatch,
-                observed: if mismatch.quarantines() { BatchOutcome::Mismatched } else { BatchOutcome::Failed },
+                observed: if mismatch.is_quarantining() { BatchOutcome::Mismatched } else { BatchOutcome::Failed },
                 // A quarantine needs no additional evidence.
-                refusal: (!mismatch.quarantines()).then_some(BatchRefusal::Mismatch),
+                refusal: (!mismatch.is_quarantining()).then_some(BatchRefusal::Mismatch),
                 allowed: endpoint.idempotent && endpoint.on_mismatch_isolates,
             }
         }
@@ -309,7 +309,7 @@ async fn try_part(
 }
 
 /// Sends the original call of one member, and delivers the response of the upstream.
-async fn alone(
+async fn execute_unbatched(
     inner: &Arc<Inner>,
     request: &BatchRequest,
     part: MemberRange,
@@ -357,7 +357,7 @@ fn original_request(call: &Call) -> Option<Request<Body>> {
         // split into several fields.
         *request.version_mut() = Version::HTTP_2;
     }
-    prepare(&mut request, None);
+    prepare_upstream_head(&mut request, None);
     Some(request)
 }
 

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::connect::{Connector, UpstreamIo};
 use super::failure::SendError;
-use super::http1::{Http1Sender, http1};
+use super::http1::{Http1Sender, spawn_http1};
 use super::permits::ConnectionPurpose;
 use super::{Http2, Inner, UpstreamTarget};
 use crate::body::Body;
@@ -97,10 +97,10 @@ impl Inner {
                     // The server closed the connection (GOAWAY) before anything was written, so a
                     // fresh connection carries the call.
                     Err(mut error) => {
-                        let request = error.take_message().ok_or_else(|| self.broken(error.error()))?;
+                        let request = error.take_message().ok_or_else(|| self.classify_error(error.error()))?;
                         self.forget_h2().await;
                         let mut fresh = self.shared_h2().await?;
-                        fresh.send_request(request).await.map_err(|error| self.broken(&error))
+                        fresh.send_request(request).await.map_err(|error| self.classify_error(&error))
                     }
                 };
             }
@@ -118,7 +118,7 @@ impl Inner {
             }
         }
         let mut sender = self.open_http1(&ConnectionPurpose::Batch).await?;
-        let response = sender.send_request(request).await.map_err(|error| self.broken(&error))?;
+        let response = sender.send_request(request).await.map_err(|error| self.classify_error(&error))?;
         if self.config.reuse {
             self.keep_reused(sender);
         }
@@ -165,8 +165,8 @@ impl Inner {
     ) -> Result<Http1Sender, SendError> {
         // Boxed because the future of a connect is large, and most calls need none.
         let connecting = Box::pin(self.connect_for(purpose, AlpnProtocols::Http1));
-        let io = connecting.await.map_err(|error| SendError::connecting(&error))?;
-        http1(io).await
+        let io = connecting.await.map_err(|error| SendError::from_connect_error(&error))?;
+        spawn_http1(io).await
     }
 
     /// Opens an HTTP/2 connection.
@@ -176,20 +176,21 @@ impl Inner {
     ) -> Result<Http2Sender, SendError> {
         let always = self.config.http2 == Http2::Always;
         let speak = if always { AlpnProtocols::Http2 } else { AlpnProtocols::Either };
-        let io = Box::pin(self.connect_for(purpose, speak)).await.map_err(|error| SendError::connecting(&error))?;
+        let io =
+            Box::pin(self.connect_for(purpose, speak)).await.map_err(|error| SendError::from_connect_error(&error))?;
         // With TLS, the server negotiates the version on every connection. A server without ALPN
         // uses HTTP/1, unless the configuration requires HTTP/2.
         if self.connector.negotiates_alpn() && io.negotiated_http2() != Some(true) && !always {
             self.shared.set_http2(false);
             return Err(SendError::NotHttp2);
         }
-        http2(io).await
+        spawn_http2(io).await
     }
 
     /// Classifies the error of a connection that broke during a call. A TLS error means that the
     /// server rejected the proxy's certificate after completing its own handshake.
-    pub(super) fn broken(&self, error: &hyper::Error) -> SendError {
-        match tls::refused_within(error) {
+    pub(super) fn classify_error(&self, error: &hyper::Error) -> SendError {
+        match tls::find_tls_failure(error) {
             None if is_evicted(error) => SendError::Evicted,
             None => SendError::Broken,
             Some(why) => {
@@ -201,13 +202,13 @@ impl Inner {
 }
 
 /// Marks a request for which a connection is available.
-pub(super) fn connected(mut request: Request<Body>) -> Request<Body> {
+pub(super) fn mark_connected(mut request: Request<Body>) -> Request<Body> {
     request.body_mut().on_connect();
     request
 }
 
 /// Waits for a connection, unless the request's body is evicted from the buffers in the meantime.
-pub(super) async fn unless_evicted<T>(
+pub(super) async fn connect_or_evicted<T>(
     request: &mut Request<Body>,
     opening: impl Future<Output = Result<T, SendError>>,
 ) -> Result<T, SendError> {
@@ -235,7 +236,7 @@ fn is_evicted(error: &hyper::Error) -> bool {
 }
 
 /// Opens an HTTP/2 connection on a stream, driven by a task of its own.
-pub(super) async fn http2(io: UpstreamIo) -> Result<Http2Sender, SendError> {
+pub(super) async fn spawn_http2(io: UpstreamIo) -> Result<Http2Sender, SendError> {
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_INTERVAL)
@@ -273,7 +274,7 @@ pub(super) fn to_http2(mut request: Request<Body>, target: &UpstreamTarget) -> R
 /// Probes for HTTP/2. With TLS, the server chooses with ALPN. Otherwise the client preface and an
 /// empty SETTINGS frame are sent, and a server that supports HTTP/2 answers with its own SETTINGS
 /// (RFC 9113, section 3.4).
-pub(super) async fn speaks_http2(connector: &Connector) -> bool {
+pub(super) async fn probe_http2(connector: &Connector) -> bool {
     let probe = async {
         let mut io = connector.connect(AlpnProtocols::Either).await.ok()?;
         if connector.negotiates_alpn() {

@@ -8,32 +8,32 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use super::client::{Http2Sender, connected, to_http2, unless_evicted};
+use super::client::{Http2Sender, connect_or_evicted, mark_connected, to_http2};
 use super::failure::SendError;
-use super::head::{frame, prepare, wanted_upgrade};
+use super::head::{frame, prepare_upstream_head, requested_upgrade};
 use super::lane::PinnedUpstream;
 use super::permits::ConnectionPurpose;
 use crate::body::{ActivityFlag, Body};
 use crate::error::{Failure, FailureKind};
 use crate::protocol::headers;
-use crate::relay::{relay, while_moving};
+use crate::relay::{relay, run_while_active};
 
 /// Forwards a call on a connection with a task of its own: for an HTTP/2 client, or if the call may
 /// switch protocols.
 pub(super) async fn forward(lane: Arc<PinnedUpstream>, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
     let inner = lane.inner.clone();
     let version = request.version();
-    let upgrade = wanted_upgrade(request.headers(), version);
+    let upgrade = requested_upgrade(request.headers(), version);
     let from_client = upgrade.is_some().then(|| request.extensions_mut().remove::<OnUpgrade>()).flatten();
-    prepare(&mut request, upgrade.as_ref());
+    prepare_upstream_head(&mut request, upgrade.as_ref());
     frame(&mut request);
     let limit = inner.config.pass_through_idle_timeout;
     let moved = ActivityFlag::default();
-    request.body_mut().mark(moved.clone());
+    request.body_mut().set_activity(moved.clone());
     // Boxed so that the state of sending is freed while the response streams.
     let send =
         Box::pin(lane.send_concurrent(request.map(|body| body.with_idle_timeout(limit, Some(moved.clone()))), version));
-    let response = match while_moving(send, limit, &moved).await {
+    let response = match run_while_active(send, limit, &moved).await {
         None => return Err(FailureKind::UpstreamTimeout.into()),
         Some(Err(error)) => return Err(error.failure()),
         Some(Ok(response)) => response,
@@ -71,20 +71,21 @@ impl PinnedUpstream {
         if self.inner.config.http2 == super::Http2::Always
             || (version == Version::HTTP_2 && self.inner.forwards_http2().await)
         {
-            match unless_evicted(&mut request, self.connections.http2(&self.inner)).await {
+            match connect_or_evicted(&mut request, self.connections.http2(&self.inner)).await {
                 // The server supports only HTTP/1 now.
                 Err(SendError::NotHttp2) => {}
-                found => return self.send_h2(found?, connected(request)).await,
+                found => return self.send_h2(found?, mark_connected(request)).await,
             }
         }
         // A call that switches protocols takes over its connection.
         if version != Version::HTTP_2 {
-            let mut sender = unless_evicted(&mut request, self.inner.open_http1(&ConnectionPurpose::Client)).await?;
-            return sender.send_request(request).await.map_err(|error| self.inner.broken(&error));
+            let mut sender =
+                connect_or_evicted(&mut request, self.inner.open_http1(&ConnectionPurpose::Client)).await?;
+            return sender.send_request(request).await.map_err(|error| self.inner.classify_error(&error));
         }
         let mut request = match self.connections.take_idle() {
             None => request,
-            Some(mut sender) => match sender.try_send_request(connected(request)).await {
+            Some(mut sender) => match sender.try_send_request(mark_connected(request)).await {
                 Ok(response) => {
                     self.connections.keep(sender);
                     return Ok(response);
@@ -97,8 +98,8 @@ impl PinnedUpstream {
                 },
             },
         };
-        let mut sender = unless_evicted(&mut request, self.inner.open_http1(&self.connections.purpose())).await?;
-        let response = sender.send_request(request).await.map_err(|error| self.inner.broken(&error))?;
+        let mut sender = connect_or_evicted(&mut request, self.inner.open_http1(&self.connections.purpose())).await?;
+        let response = sender.send_request(request).await.map_err(|error| self.inner.classify_error(&error))?;
         self.connections.keep(sender);
         Ok(response)
     }
@@ -110,10 +111,10 @@ impl PinnedUpstream {
             // The server closed the connection (GOAWAY) before anything was written, so a fresh
             // connection carries the call.
             Err(mut error) => {
-                let request = error.take_message().ok_or_else(|| self.inner.broken(error.error()))?;
+                let request = error.take_message().ok_or_else(|| self.inner.classify_error(error.error()))?;
                 self.connections.forget_http2().await;
                 let mut fresh = self.connections.http2(&self.inner).await?;
-                fresh.send_request(request).await.map_err(|error| self.inner.broken(&error))
+                fresh.send_request(request).await.map_err(|error| self.inner.classify_error(&error))
             }
         }
     }

@@ -158,7 +158,7 @@ impl Connector {
 
     async fn connect_to(&self, host: &str, port: u16) -> io::Result<TcpStream> {
         let known = self.addresses.lock().map(|known| known.clone()).unwrap_or_default();
-        let stream = match self.first_of(&known).await {
+        let stream = match self.connect_any(&known).await {
             Ok(stream) => stream,
             Err(error) if host.parse::<IpAddr>().is_ok() => return Err(error),
             // The name may resolve to another address by now. If it does not resolve, the last
@@ -169,7 +169,7 @@ impl Connector {
                     Err(_) if !known.is_empty() => return Err(error),
                     Err(error) => return Err(error),
                 };
-                let stream = self.first_of(&found).await?;
+                let stream = self.connect_any(&found).await?;
                 if let Ok(mut addresses) = self.addresses.lock() {
                     *addresses = found;
                 }
@@ -211,7 +211,7 @@ impl Connector {
     }
 
     /// Connects to the first address that accepts.
-    async fn first_of(&self, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    async fn connect_any(&self, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "no address was resolved");
         for address in addresses {
             match self.within(TcpStream::connect(address)).await {
@@ -247,7 +247,7 @@ fn keep_alive(stream: &TcpStream) {
 
 impl UpstreamIo {
     /// Attaches a permit for the lifetime of the connection.
-    pub(super) fn holding(self, place: UpstreamPermit) -> Self {
+    pub(super) fn with_permit(self, place: UpstreamPermit) -> Self {
         Self { place: Some(place), ..self }
     }
 

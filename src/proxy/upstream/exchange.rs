@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Inner;
 use crate::body::Body;
-use crate::bounded_body::{MinRate, ReadLimits, ReadResult, StopReason, gather};
+use crate::bounded_body::{MinRate, ReadLimits, ReadResult, StopReason, read_bounded};
 use crate::clock::Clock;
 use crate::error::FailureKind;
 use crate::memory::BufferGuard;
@@ -63,9 +63,9 @@ impl Inner {
         floor: Option<MinRate>,
     ) -> Result<UpstreamResponse, FailureKind> {
         let PendingResponse { head, mut body, first_byte, until } = self.begin(request, limit).await?;
-        match gather(&mut body, self.bounds(until, floor), self.buffers.empty_for_answer()).await {
+        match read_bounded(&mut body, self.bounds(until, floor), self.buffers.empty_for_answer()).await {
             ReadResult::Whole { bytes, trailers, held } => {
-                self.heard.answered(&head.headers);
+                self.heard.on_response(&head.headers);
                 Ok(UpstreamResponse {
                     status: head.status,
                     headers: head.headers,
@@ -86,9 +86,9 @@ impl Inner {
         limit: Option<Duration>,
     ) -> Result<UnbatchedResponse, FailureKind> {
         let PendingResponse { head, body, first_byte, until } = self.begin(request, limit).await?;
-        self.heard.answered(&head.headers);
+        self.heard.on_response(&head.headers);
         let mut body = Body::stream(body);
-        match gather(&mut body, self.bounds(until, None), self.buffers.empty_for_answer()).await {
+        match read_bounded(&mut body, self.bounds(until, None), self.buffers.empty_for_answer()).await {
             ReadResult::Whole { bytes, trailers, held } => {
                 let response::Parts { status, headers, .. } = head;
                 Ok(UnbatchedResponse::Whole(UpstreamResponse {

@@ -28,7 +28,7 @@ pub(super) enum SendError {
 
 impl SendError {
     /// Converts the error of a failed connect.
-    pub(super) fn connecting(error: &std::io::Error) -> Self {
+    pub(super) fn from_connect_error(error: &std::io::Error) -> Self {
         match error.get_ref() {
             Some(error) if error.is::<TlsFailure>() => Self::Tls,
             Some(error) if error.is::<NoPermit>() => Self::Full,

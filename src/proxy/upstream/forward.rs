@@ -14,10 +14,10 @@ use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 
 use super::Inner;
-use super::client::unless_evicted;
+use super::client::connect_or_evicted;
 use super::concurrent::forward;
 use super::failure::SendError;
-use super::head::{frame, prepare, wanted_upgrade};
+use super::head::{frame, prepare_upstream_head, requested_upgrade};
 use super::lane::PinnedUpstream;
 use super::permits::ConnectionPurpose;
 use crate::backend::{ByteStream, Forwarder, Lane};
@@ -35,7 +35,7 @@ impl Forwarder for LaneForwarder {
         Arc::new(PinnedUpstream::new(self.0.clone()))
     }
 
-    fn open(&self) -> BoxFuture<'static, std::io::Result<Box<dyn ByteStream>>> {
+    fn open_connection(&self) -> BoxFuture<'static, std::io::Result<Box<dyn ByteStream>>> {
         let inner = self.0.clone();
         async move {
             Ok(Box::new(inner.connect_for(&ConnectionPurpose::Client, AlpnProtocols::Http1).await?)
@@ -44,15 +44,15 @@ impl Forwarder for LaneForwarder {
         .boxed()
     }
 
-    fn alone(&self, request: Request<Body>) -> BoxFuture<'static, Result<Response<Body>, Failure>> {
-        alone(self.0.clone(), request).boxed()
+    fn forward_once(&self, request: Request<Body>) -> BoxFuture<'static, Result<Response<Body>, Failure>> {
+        forward_unbatched(self.0.clone(), request).boxed()
     }
 
     fn observe_answer(&self, headers: &HeaderMap) {
-        self.0.heard.answered(headers);
+        self.0.heard.on_response(headers);
     }
 
-    fn observe_lone(&self, endpoint: &Endpoint, call: &Call, answer: BatchResponse<'_>) {
+    fn observe_unbatched(&self, endpoint: &Endpoint, call: &Call, answer: BatchResponse<'_>) {
         endpoint.observe_lone(call, answer, &self.0.evidence);
     }
 }
@@ -63,19 +63,19 @@ impl Lane for PinnedUpstream {
     fn send(self: Arc<Self>, mut request: Request<Body>) -> BoxFuture<'static, Result<Response<Body>, Failure>> {
         if request.version() == Version::HTTP_2
             || self.inner.config.http2 == super::Http2::Always
-            || wanted_upgrade(request.headers(), request.version()).is_some()
+            || requested_upgrade(request.headers(), request.version()).is_some()
         {
             return forward(self, request).boxed();
         }
-        prepare(&mut request, None);
+        prepare_upstream_head(&mut request, None);
         frame(&mut request);
-        request.body_mut().mark(self.wire.moved());
+        request.body_mut().set_activity(self.wire.moved());
         // The body is bound to the open connection, or to the one that is opened for it.
         request.body_mut().on_connect();
         match self.wire.try_send(request) {
             Ok(sent) => Box::pin(async move {
                 match sent.await {
-                    Ok(response) => Ok(self.answer(response)),
+                    Ok(response) => Ok(self.prepare_response(response)),
                     Err(error) => Box::pin(self.send_again(error)).await,
                 }
             }),
@@ -89,7 +89,7 @@ impl Lane for PinnedUpstream {
 
     fn client_speaks_http2(&self) {
         let inner = self.inner.clone();
-        tokio::spawn(async move { inner.learn_http2().await });
+        tokio::spawn(async move { inner.probe_http2().await });
     }
 
     fn poll_drive(&self, cx: &mut Context<'_>) {
@@ -100,10 +100,10 @@ impl Lane for PinnedUpstream {
 impl PinnedUpstream {
     /// Sends once the connection has nothing in flight.
     async fn send_when_idle(&self, request: Request<Body>) -> Result<Response<Body>, Failure> {
-        self.wire.settle().await;
+        self.wire.wait_idle().await;
         match self.wire.try_send(request) {
             Ok(sent) => match sent.await {
-                Ok(response) => Ok(self.answer(response)),
+                Ok(response) => Ok(self.prepare_response(response)),
                 Err(error) => self.send_again(error).await,
             },
             Err(request) => self.send_fresh(request).await,
@@ -121,20 +121,24 @@ impl PinnedUpstream {
 
     async fn send_fresh(&self, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
         let opening = self.inner.connect_for(&ConnectionPurpose::Client, AlpnProtocols::Http1);
-        let opening = opening.map_err(|error| SendError::connecting(&error));
-        let io = unless_evicted(&mut request, opening).await.map_err(SendError::failure)?;
+        let opening = opening.map_err(|error| SendError::from_connect_error(&error));
+        let io = connect_or_evicted(&mut request, opening).await.map_err(SendError::failure)?;
         match self.wire.connect(io, request).await.map_err(SendError::failure)? {
-            Ok(response) => Ok(self.answer(response)),
+            Ok(response) => Ok(self.prepare_response(response)),
             Err(error) => Err(self.failure(error.error())),
         }
     }
 
     fn failure(&self, error: &hyper::Error) -> Failure {
-        if self.wire.has_stalled() { FailureKind::UpstreamTimeout.into() } else { self.inner.broken(error).failure() }
+        if self.wire.has_stalled() {
+            FailureKind::UpstreamTimeout.into()
+        } else {
+            self.inner.classify_error(error).failure()
+        }
     }
 
     /// Prepares the response for an HTTP/1 client.
-    fn answer(&self, mut response: Response<Incoming>) -> Response<Body> {
+    fn prepare_response(&self, mut response: Response<Incoming>) -> Response<Body> {
         headers::strip_hop_by_hop(response.headers_mut());
         *response.version_mut() = Version::HTTP_11;
         response.extensions_mut().clear();
@@ -144,16 +148,16 @@ impl PinnedUpstream {
 }
 
 /// Forwards a call on a connection that carries no earlier response.
-async fn alone(inner: Arc<Inner>, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
+async fn forward_unbatched(inner: Arc<Inner>, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
     let version = request.version();
     if version == Version::HTTP_2 {
-        inner.learn_http2().await;
+        inner.probe_http2().await;
     }
-    prepare(&mut request, None);
+    prepare_upstream_head(&mut request, None);
     frame(&mut request);
     let response = inner.send_as(request, version == Version::HTTP_2).await;
     let (mut head, incoming) = response.map_err(SendError::failure)?.into_parts();
-    inner.heard.answered(&head.headers);
+    inner.heard.on_response(&head.headers);
     headers::strip_hop_by_hop(&mut head.headers);
     head.version = if version == Version::HTTP_2 { Version::HTTP_2 } else { Version::HTTP_11 };
     head.extensions.clear();

@@ -12,7 +12,7 @@ use crate::protocol::headers;
 
 /// Prepares the head of a client's request for the upstream: origin form, a single `Host`, no
 /// hop-by-hop headers, and no `Expect: 100-continue`, which is answered by the proxy.
-pub(super) fn prepare<B>(request: &mut Request<B>, upgrade: Option<&HeaderValue>) {
+pub(super) fn prepare_upstream_head<B>(request: &mut Request<B>, upgrade: Option<&HeaderValue>) {
     if let Some(authority) = request.uri().authority() {
         // In absolute form and in HTTP/2, the target takes precedence over the `Host` header.
         if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
@@ -66,7 +66,7 @@ fn join_cookies(headers: &mut HeaderMap) {
 
 /// Returns the protocol that the client requests with `Upgrade`. `h2c` is not supported downstream,
 /// so it is not requested upstream.
-pub(super) fn wanted_upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> {
+pub(super) fn requested_upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> {
     static H2C: HeaderValue = HeaderValue::from_static("h2c");
     let nominated = |name: &HeaderName| {
         headers.get_all(header::CONNECTION).iter().any(|value| {

@@ -41,8 +41,8 @@ pub(super) struct Http1Connection {
 }
 
 /// Opens an HTTP/1 connection on a stream, driven by a task of its own.
-pub(super) async fn http1(io: UpstreamIo) -> Result<Http1Sender, SendError> {
-    let (sender, connection) = shake_http1(io).await?;
+pub(super) async fn spawn_http1(io: UpstreamIo) -> Result<Http1Sender, SendError> {
+    let (sender, connection) = handshake_http1(io).await?;
     let Http1Connection { connection, interim } = connection;
     let mut connection = connection.with_upgrades();
     tokio::spawn(std::future::poll_fn(move |cx| {
@@ -56,7 +56,7 @@ pub(super) async fn http1(io: UpstreamIo) -> Result<Http1Sender, SendError> {
 }
 
 /// Opens an HTTP/1 connection on a stream, to be driven by the caller.
-pub(super) async fn shake_http1(io: UpstreamIo) -> Result<(Http1Sender, Http1Connection), SendError> {
+pub(super) async fn handshake_http1(io: UpstreamIo) -> Result<(Http1Sender, Http1Connection), SendError> {
     let mut builder = http1::Builder::new();
     builder.max_buf_size(ANSWER_HEAD_BYTES_MAX);
     let (sender, connection) = builder.handshake(TokioIo::new(io)).await.map_err(|_| SendError::Broken)?;

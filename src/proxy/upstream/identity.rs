@@ -64,7 +64,7 @@ impl IdentityWatch {
     }
 
     /// Stores the `Server` header of a response.
-    pub(super) fn answered(&self, headers: &HeaderMap) {
+    pub(super) fn on_response(&self, headers: &HeaderMap) {
         let Some(name) = headers.get(SERVER).and_then(|name| name.to_str().ok()).map(truncate_name) else { return };
         // The value nearly always matches, and a read lock does not block other responses.
         if self.0.borrow().server.as_deref() != Some(name) {
@@ -73,7 +73,7 @@ impl IdentityWatch {
     }
 
     /// Stores the model that the server published.
-    pub(super) fn published(&self, model: &str) {
+    pub(super) fn on_published_model(&self, model: &str) {
         let name = truncate_name(model);
         if self.0.borrow().model.as_deref() != Some(name) {
             self.0.send_modify(|known| known.model = Some(name.to_owned()));
@@ -110,11 +110,11 @@ mod tests {
     fn a_name_is_heard_once_and_cut_where_it_is_long() {
         let heard = IdentityWatch::default();
         let mut waits = heard.subscribe();
-        heard.published("m");
+        heard.on_published_model("m");
         assert!(waits.has_changed().unwrap() && waits.borrow_and_update().model.as_deref() == Some("m"));
-        heard.published("m");
+        heard.on_published_model("m");
         assert!(!waits.has_changed().unwrap());
-        heard.published(&"é".repeat(NAME_MAX));
+        heard.on_published_model(&"é".repeat(NAME_MAX));
         assert_eq!(waits.borrow().model.as_deref().map(str::len), Some(NAME_MAX));
     }
 }

@@ -61,7 +61,7 @@ impl ClientConnections {
 
     /// Returns the purpose of a further HTTP/1 connection.
     pub(super) fn purpose(&self) -> ConnectionPurpose {
-        ConnectionPurpose::Beside(self.open.clone())
+        ConnectionPurpose::Http2Client(self.open.clone())
     }
 
     /// Takes an idle HTTP/1 connection that is open and has nothing in flight.

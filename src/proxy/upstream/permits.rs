@@ -31,7 +31,7 @@ const KINDS: usize = 3;
 const CLIENT_BASE: usize = 16;
 /// Divisor that determines the share of the permits to evict at once, so that one search serves
 /// many waiting calls, and minimum interval between evictions.
-const RELIEF: usize = 64;
+const EVICTION_DIVISOR: usize = 64;
 const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Purpose of a connection.
@@ -42,7 +42,7 @@ pub(super) enum ConnectionPurpose {
     /// All calls of a client, or raw bytes.
     Client,
     /// A call of an HTTP/2 client, with the counter of the client's connections.
-    Beside(Arc<AtomicUsize>),
+    Http2Client(Arc<AtomicUsize>),
 }
 
 /// The connection permits of a process. Cheap to clone.
@@ -86,7 +86,7 @@ impl ConnectionPurpose {
     const fn kind(&self) -> usize {
         match self {
             Self::Client => 0,
-            Self::Beside(_) => 1,
+            Self::Http2Client(_) => 1,
             Self::Batch => 2,
         }
     }
@@ -111,13 +111,13 @@ impl UpstreamPermits {
     }
 
     /// Takes a permit, after a short wait if none is available.
-    pub(super) async fn take(&self, purpose: &ConnectionPurpose) -> Result<UpstreamPermit, NoPermit> {
-        if let Some(place) = self.try_take(purpose) {
+    pub(super) async fn acquire(&self, purpose: &ConnectionPurpose) -> Result<UpstreamPermit, NoPermit> {
+        if let Some(place) = self.try_acquire(purpose) {
             return Ok(place);
         }
         let _waiting = self.enter_queue()?;
         for _ in 0..WAITS {
-            self.make_room(purpose);
+            self.evict_stalled_uploads(purpose);
             if let Ok(place) = timeout(WAIT, self.wait(purpose)).await {
                 return Ok(place);
             }
@@ -134,34 +134,34 @@ impl UpstreamPermits {
 
     /// Evicts stalled uploads, once for all waiting calls: a separate search for each of them would
     /// visit all uploads every time.
-    fn make_room(&self, purpose: &ConnectionPurpose) {
+    fn evict_stalled_uploads(&self, purpose: &ConnectionPurpose) {
         let counts = &self.0;
         let (now, before) = (counts.clock.now().0, counts.relieved.load(Ordering::Relaxed));
         let is_due = Tick(now).since(Tick(before)) >= EVICTION_INTERVAL || before == 0;
         let takes = || counts.relieved.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         // Uploads hold only permits of the other purposes.
         if !matches!(purpose, ConnectionPurpose::Batch) && is_due && takes() {
-            counts.buffers.evict_passing(counts.clients_max / RELIEF + 1);
+            counts.buffers.evict_stalled_uploads(counts.clients_max / EVICTION_DIVISOR + 1);
         }
     }
 
     async fn wait(&self, purpose: &ConnectionPurpose) -> UpstreamPermit {
         loop {
             let freed = self.0.freed[purpose.kind()].notified();
-            if let Some(place) = self.try_take(purpose) {
+            if let Some(place) = self.try_acquire(purpose) {
                 return place;
             }
             freed.await;
         }
     }
 
-    fn try_take(&self, purpose: &ConnectionPurpose) -> Option<UpstreamPermit> {
-        let most = self.most(purpose);
+    fn try_acquire(&self, purpose: &ConnectionPurpose) -> Option<UpstreamPermit> {
+        let most = self.limit_for(purpose);
         let take = |used: usize| (used < most).then_some(used + 1);
         let kind = purpose.kind();
         self.0.used[kind].fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
         let of_client = match purpose {
-            ConnectionPurpose::Beside(count) => Some(count.clone()),
+            ConnectionPurpose::Http2Client(count) => Some(count.clone()),
             ConnectionPurpose::Batch | ConnectionPurpose::Client => None,
         };
         if let Some(count) = &of_client {
@@ -171,12 +171,14 @@ impl UpstreamPermits {
     }
 
     /// Returns the maximum number of permits of this kind in use after one is taken for `purpose`.
-    fn most(&self, purpose: &ConnectionPurpose) -> usize {
+    fn limit_for(&self, purpose: &ConnectionPurpose) -> usize {
         let (clients, quarter) = (self.0.clients_max, (self.0.clients_max / 4).max(1));
         match purpose {
             ConnectionPurpose::Client => clients,
-            ConnectionPurpose::Beside(count) if count.load(Ordering::Relaxed) >= CLIENT_BASE => quarter.div_ceil(2),
-            ConnectionPurpose::Beside(_) | ConnectionPurpose::Batch => quarter,
+            ConnectionPurpose::Http2Client(count) if count.load(Ordering::Relaxed) >= CLIENT_BASE => {
+                quarter.div_ceil(2)
+            }
+            ConnectionPurpose::Http2Client(_) | ConnectionPurpose::Batch => quarter,
         }
     }
 }
@@ -219,10 +221,11 @@ mod tests {
     #[test]
     fn no_kind_takes_the_places_of_another_and_no_client_those_of_others() {
         let places = places(256);
-        let take = |purpose: &ConnectionPurpose| std::iter::from_fn(|| places.try_take(purpose)).collect::<Vec<_>>();
+        let take = |purpose: &ConnectionPurpose| std::iter::from_fn(|| places.try_acquire(purpose)).collect::<Vec<_>>();
         let clients = take(&ConnectionPurpose::Client);
         assert_eq!(clients.len(), 256, "each client has one");
-        let (one, other) = (ConnectionPurpose::Beside(Arc::default()), ConnectionPurpose::Beside(Arc::default()));
+        let (one, other) =
+            (ConnectionPurpose::Http2Client(Arc::default()), ConnectionPurpose::Http2Client(Arc::default()));
         let spare = take(&one);
         assert_eq!(spare.len(), 32, "one client takes half");
         let base = take(&other);
@@ -235,16 +238,16 @@ mod tests {
     #[tokio::test]
     async fn a_call_waits_for_a_place_that_becomes_free() {
         let places = places(1);
-        let held = places.take(&ConnectionPurpose::Client).await.unwrap();
-        let (waiting, ()) = tokio::join!(places.take(&ConnectionPurpose::Client), async { drop(held) });
+        let held = places.acquire(&ConnectionPurpose::Client).await.unwrap();
+        let (waiting, ()) = tokio::join!(places.acquire(&ConnectionPurpose::Client), async { drop(held) });
         assert!(waiting.is_ok());
     }
 
     #[tokio::test]
     async fn a_call_for_which_nothing_becomes_free_is_refused() {
         let places = places(1);
-        let _held = places.take(&ConnectionPurpose::Batch).await.unwrap();
-        assert!(places.take(&ConnectionPurpose::Batch).await.is_err());
+        let _held = places.acquire(&ConnectionPurpose::Batch).await.unwrap();
+        assert!(places.acquire(&ConnectionPurpose::Batch).await.is_err());
         assert_eq!(places.0.waiting.load(Ordering::Relaxed), 0);
     }
 }

@@ -19,7 +19,7 @@ use tokio::time::Sleep;
 
 use super::connect::UpstreamIo;
 use super::failure::SendError;
-use super::http1::{Http1Connection, Http1Sender, shake_http1};
+use super::http1::{Http1Connection, Http1Sender, handshake_http1};
 use crate::body::{ActivityFlag, Body};
 
 /// Result of a sent call: its response, or an error that contains the request if none of it was
@@ -74,7 +74,7 @@ impl PinnedConnection {
 
     /// Resolves when the connection has nothing in flight or does not exist. The end of the last
     /// response is noticed with a short delay.
-    pub(super) async fn settle(&self) {
+    pub(super) async fn wait_idle(&self) {
         std::future::poll_fn(|cx| match &mut *self.open() {
             Some(open) => open.sender.poll_ready(cx).map(drop),
             None => Poll::Ready(()),
@@ -84,7 +84,7 @@ impl PinnedConnection {
 
     /// Replaces the connection by a new one on this stream, and sends the request on it.
     pub(super) async fn connect(&self, io: UpstreamIo, request: Request<Body>) -> Result<SendResult, SendError> {
-        let (mut sender, connection) = shake_http1(io).await?;
+        let (mut sender, connection) = handshake_http1(io).await?;
         self.reused.store(false, Ordering::Relaxed);
         self.stalled.store(false, Ordering::Relaxed);
         let sent = sender.try_send_request(request);

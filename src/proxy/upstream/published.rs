@@ -7,7 +7,7 @@ use http::Request;
 
 use super::Inner;
 use crate::body::Body;
-use crate::protocol::{PublishedLimits, model_named, published};
+use crate::protocol::{PublishedLimits, parse_info, parse_info_model};
 
 /// Maximum time to wait for the response. The limits of a slower server are not used.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(1);
@@ -16,7 +16,7 @@ const LOOK_UP_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct LimitsCache {
     known: Mutex<Option<Option<PublishedLimits>>>,
-    asking: tokio::sync::Mutex<()>,
+    request_lock: tokio::sync::Mutex<()>,
 }
 
 // === impl LimitsCache ===
@@ -35,11 +35,11 @@ impl LimitsCache {
 }
 
 /// Returns the limits that the server publishes. Concurrent callers share one request.
-pub(super) async fn look_up(inner: &Arc<Inner>) -> Option<PublishedLimits> {
+pub(super) async fn published_limits(inner: &Arc<Inner>) -> Option<PublishedLimits> {
     if let Some(known) = inner.published.get() {
         return known;
     }
-    let _one_at_a_time = inner.published.asking.lock().await;
+    let _one_at_a_time = inner.published.request_lock.lock().await;
     if let Some(known) = inner.published.get() {
         return known;
     }
@@ -47,10 +47,10 @@ pub(super) async fn look_up(inner: &Arc<Inner>) -> Option<PublishedLimits> {
     let found = match request {
         Ok(request) => match inner.exchange(request, Some(LOOK_UP_LIMIT), None).await {
             Ok(answer) if answer.status.is_success() => {
-                if let Some(model) = model_named(&answer.body) {
-                    inner.heard.published(&model);
+                if let Some(model) = parse_info_model(&answer.body) {
+                    inner.heard.on_published_model(&model);
                 }
-                published(&answer.body)
+                parse_info(&answer.body)
             }
             Ok(answer) if answer.status.is_client_error() => None,
             // No usable response yet. The next call repeats the request.

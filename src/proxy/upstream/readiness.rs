@@ -33,13 +33,13 @@ pub(super) struct Reachability {
     failing_since: Mutex<Option<Tick>>,
     probing: AtomicBool,
     /// The HTTP/2 probe has completed since the server was last unreachable.
-    asked: AtomicBool,
+    http2_probed: AtomicBool,
     /// Held during the HTTP/2 probe, so that only one runs at a time.
-    asking: tokio::sync::Mutex<()>,
+    http2_probe: tokio::sync::Mutex<()>,
     /// Number of times that the server became reachable again after a failure.
     returns: watch::Sender<u64>,
     /// The last TLS failure, kept so that repetitions are not logged.
-    said: Mutex<Option<TlsFailure>>,
+    last_tls_error: Mutex<Option<TlsFailure>>,
 }
 
 // === impl Reachability ===
@@ -51,10 +51,10 @@ impl Reachability {
             accepted: AtomicBool::new(false),
             failing_since: Mutex::new(None),
             probing: AtomicBool::new(false),
-            asked: AtomicBool::new(false),
-            asking: tokio::sync::Mutex::new(()),
+            http2_probed: AtomicBool::new(false),
+            http2_probe: tokio::sync::Mutex::new(()),
             returns: watch::Sender::new(0),
-            said: Mutex::new(None),
+            last_tls_error: Mutex::new(None),
         }
     }
 
@@ -80,12 +80,12 @@ impl Reachability {
     }
 
     /// Returns `true` if the TLS failure differs from the last one, and stores it.
-    fn is_new(&self, why: &TlsFailure) -> bool {
-        self.said.lock().is_ok_and(|mut said| said.replace(why.clone()).as_ref() != Some(why))
+    fn replace_tls_error(&self, why: &TlsFailure) -> bool {
+        self.last_tls_error.lock().is_ok_and(|mut said| said.replace(why.clone()).as_ref() != Some(why))
     }
 
     /// Records a failed connect. Returns `true` for the first of consecutive failures.
-    fn failed(&self) -> bool {
+    fn on_connect_failed(&self) -> bool {
         self.failing_since.lock().is_ok_and(|mut since| {
             let first = since.is_none();
             since.get_or_insert(self.clock.now());
@@ -107,8 +107,8 @@ impl Inner {
         purpose: &ConnectionPurpose,
         speak: AlpnProtocols,
     ) -> std::io::Result<super::connect::UpstreamIo> {
-        let place = self.places.take(purpose).await.map_err(std::io::Error::other)?;
-        Ok(self.connect(speak).await?.holding(place))
+        let place = self.places.acquire(purpose).await.map_err(std::io::Error::other)?;
+        Ok(self.connect(speak).await?.with_permit(place))
     }
 
     /// Opens a connection and records the result for readiness. A failure starts the probe unless
@@ -137,8 +137,8 @@ impl Inner {
     /// failure is logged even after a different failure.
     fn record_unreachable(&self, error: &std::io::Error) {
         let tls = error.get_ref().and_then(|error| error.downcast_ref::<TlsFailure>());
-        let news = tls.is_some_and(|why| self.health.is_new(why));
-        if self.health.failed() || news {
+        let news = tls.is_some_and(|why| self.health.replace_tls_error(why));
+        if self.health.on_connect_failed() || news {
             tracing::warn!(%error, upstream = %self.config.target, "upstream not reachable");
         }
     }
@@ -146,13 +146,13 @@ impl Inner {
     /// Records that the server accepted a connection and closed it with a TLS error, and logs a new
     /// error.
     pub(super) fn record_tls_error(&self, why: &TlsFailure) {
-        if self.health.is_new(why) {
+        if self.health.replace_tls_error(why) {
             tracing::warn!(error = %why, upstream = %self.config.target, "upstream closes connections with a TLS error");
         }
     }
 
     /// Returns the HTTP versions to offer on a connection that carries no call.
-    pub(super) const fn speaks(&self) -> AlpnProtocols {
+    pub(super) const fn http_version(&self) -> AlpnProtocols {
         match self.config.http2 {
             Http2::Auto => AlpnProtocols::Either,
             Http2::Always => AlpnProtocols::Http2,
@@ -167,7 +167,7 @@ impl Inner {
         }
         let mut pause = PAUSE_MIN;
         loop {
-            match self.connector.connect(self.speaks()).await {
+            match self.connector.connect(self.http_version()).await {
                 Ok(_) => break,
                 Err(error) => {
                     self.record_unreachable(&error);
@@ -187,13 +187,13 @@ impl Inner {
     /// replaced while it was unreachable.
     fn reprobe(self: &std::sync::Arc<Self>) {
         self.published.forget();
-        self.health.asked.store(false, Ordering::Relaxed);
+        self.health.http2_probed.store(false, Ordering::Relaxed);
         // With TLS, the version is negotiated during the handshake, without a trace in the server's
         // log. In plain text, the probe sends an HTTP/2 preface, which an HTTP/1 server logs as a
         // malformed request, so the probe is postponed until the first HTTP/2 client connects.
         if self.connector.negotiates_alpn() {
             let inner = self.clone();
-            tokio::spawn(async move { inner.learn_http2().await });
+            tokio::spawn(async move { inner.probe_http2().await });
         }
     }
 
@@ -208,24 +208,24 @@ impl Inner {
         if self.is_captured() && self.config.http2 == Http2::Auto {
             return true;
         }
-        self.learn_http2().await;
+        self.probe_http2().await;
         self.shared.speaks_http2()
     }
 
     /// Determines whether the server supports HTTP/2. The probe runs once, and again after the
     /// server was unreachable.
-    pub(super) async fn learn_http2(&self) {
-        if self.config.http2 != Http2::Auto || self.health.asked.load(Ordering::Relaxed) {
+    pub(super) async fn probe_http2(&self) {
+        if self.config.http2 != Http2::Auto || self.health.http2_probed.load(Ordering::Relaxed) {
             return;
         }
-        let _turn = self.health.asking.lock().await;
-        if self.health.asked.load(Ordering::Relaxed) {
+        let _turn = self.health.http2_probe.lock().await;
+        if self.health.http2_probed.load(Ordering::Relaxed) {
             return;
         }
-        let speaks = super::client::speaks_http2(&self.connector).await;
+        let speaks = super::client::probe_http2(&self.connector).await;
         tracing::debug!(speaks, "probed the upstream for HTTP/2");
         self.shared.set_http2(speaks);
-        self.health.asked.store(true, Ordering::Relaxed);
+        self.health.http2_probed.store(true, Ordering::Relaxed);
     }
 }
 
@@ -239,7 +239,7 @@ mod tests {
         assert!(!health.is_ready());
         assert!(health.on_connected());
         assert!(health.is_ready());
-        health.failed();
+        health.on_connect_failed();
         assert!(health.is_ready(), "one failure is not an outage");
         *health.failing_since.lock().unwrap() = Some(Tick(0));
         let now = health.clock.now();

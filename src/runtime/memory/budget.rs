@@ -26,7 +26,7 @@ use crate::clock::Clock;
 const SMALL: usize = 64 << 10;
 /// Denominator of the fraction of the budget that is freed at once, so that one search serves many
 /// new guards.
-const RELIEF: usize = 64;
+const EVICTION_DIVISOR: usize = 64;
 
 /// Denominator of the fraction of the budget that evicted guards may hold in excess of it until
 /// their owners run. This excess is covered by the factor 5/4 in the memory bound of the process.
@@ -167,7 +167,7 @@ impl BufferBudget {
 
     /// Evicts up to `most` stalled uploads that occupy upstream connections, those with the longest
     /// silence first.
-    pub fn evict_passing(&self, most: usize) {
+    pub fn evict_stalled_uploads(&self, most: usize) {
         let inner = &self.inner;
         let before = inner.clock.now().0.saturating_sub(u64::try_from(STALL_TIMEOUT.as_nanos()).unwrap_or(u64::MAX));
         let worst = inner.listed.worst(|holding| {
@@ -184,9 +184,9 @@ impl BufferBudget {
     /// exceed it.
     pub fn set_pressure(&self, level: PressureLevel) {
         self.inner.level.store(level as u8, Ordering::Relaxed);
-        let over = self.held().saturating_sub(self.inner.most(HoldClass::Small));
+        let over = self.held().saturating_sub(self.inner.limit_for(HoldClass::Small));
         if over > 0 {
-            self.inner.relieve(over, EvictionPolicy::AsFarAsPossible);
+            self.inner.evict_for(over, EvictionPolicy::AsFarAsPossible);
         }
     }
 }
@@ -195,7 +195,7 @@ impl BufferBudget {
 
 impl BudgetState {
     /// Returns the limit that applies to a class of guards.
-    fn most(&self, class: HoldClass) -> usize {
+    fn limit_for(&self, class: HoldClass) -> usize {
         let level = self.level.load(Ordering::Relaxed);
         let max = if level >= PressureLevel::Refuse as u8 {
             self.max / 8
@@ -214,8 +214,8 @@ impl BudgetState {
     /// Takes `bytes` for a guard of a class. Evicted bytes that are not dropped yet lower the limit
     /// once they exceed their fraction of the budget, except for small guards, for which a part of
     /// the budget is always reserved.
-    fn take(&self, bytes: usize, class: HoldClass) -> bool {
-        let most = self.most(class);
+    fn try_charge(&self, bytes: usize, class: HoldClass) -> bool {
+        let most = self.limit_for(class);
         let going = if class == HoldClass::Small { 0 } else { self.going.load(Ordering::Relaxed) };
         let most = most.min((most + self.max / EVICTED_DIVISOR).saturating_sub(going));
         self.held
@@ -227,14 +227,14 @@ impl BudgetState {
 
     /// Evicts listed guards to free `bytes`. Their owners release the memory when they are polled
     /// next, which is immediately.
-    fn relieve(&self, bytes: usize, relief: EvictionPolicy) {
+    fn evict_for(&self, bytes: usize, relief: EvictionPolicy) {
         let now = self.clock.now();
         let worst = self.listed.worst(|holding| holding.score(now));
         let sum: usize = worst.iter().map(|holding| holding.bytes.load(Ordering::Relaxed)).sum();
         if relief == EvictionPolicy::WholeOrNone && sum < bytes {
             return;
         }
-        let wanted = bytes.max(self.max / RELIEF);
+        let wanted = bytes.max(self.max / EVICTION_DIVISOR);
         let mut freed = 0;
         for holding in &worst {
             freed += self.evict(holding);
@@ -251,7 +251,7 @@ impl BudgetState {
         }
         let bytes = holding.bytes.swap(0, Ordering::AcqRel);
         self.going.fetch_add(bytes, Ordering::Relaxed);
-        holding.going.store(bytes, Ordering::SeqCst);
+        holding.evicted_bytes.store(bytes, Ordering::SeqCst);
         if holding.dropped.load(Ordering::SeqCst) {
             self.on_dropped(holding);
         }
@@ -263,7 +263,7 @@ impl BudgetState {
 
     /// Ends the accounting of an evicted guard that its owner has dropped.
     fn on_dropped(&self, holding: &GuardState) {
-        self.going.fetch_sub(holding.going.swap(0, Ordering::SeqCst), Ordering::Relaxed);
+        self.going.fetch_sub(holding.evicted_bytes.swap(0, Ordering::SeqCst), Ordering::Relaxed);
     }
 }
 
@@ -290,15 +290,15 @@ impl BufferGuard {
             (true, false) => HoldClass::Large,
             (true, true) => HoldClass::Answer,
         };
-        if !inner.take(bytes, class) {
+        if !inner.try_charge(bytes, class) {
             let (held, going) = (inner.held.load(Ordering::Relaxed), inner.going.load(Ordering::Relaxed));
-            let wanted = (held + bytes).saturating_sub(inner.most(class));
+            let wanted = (held + bytes).saturating_sub(inner.limit_for(class));
             // Further evictions are useless until the evicted guards are dropped.
             if class != HoldClass::Small && going + wanted > inner.max / EVICTED_DIVISOR {
                 return Err(BuffersFull);
             }
-            inner.relieve(wanted, EvictionPolicy::WholeOrNone);
-            if self.is_evicted() || !inner.take(bytes, class) {
+            inner.evict_for(wanted, EvictionPolicy::WholeOrNone);
+            if self.is_evicted() || !inner.try_charge(bytes, class) {
                 return Err(BuffersFull);
             }
         }
@@ -324,9 +324,9 @@ impl BufferGuard {
             return;
         }
         let sum = inner.held.fetch_add(bytes - before, Ordering::Relaxed) + bytes - before;
-        let over = sum.saturating_sub(inner.most(HoldClass::Large));
+        let over = sum.saturating_sub(inner.limit_for(HoldClass::Large));
         if over > 0 {
-            inner.relieve(over, EvictionPolicy::AsFarAsPossible);
+            inner.evict_for(over, EvictionPolicy::AsFarAsPossible);
         }
     }
 
@@ -337,14 +337,14 @@ impl BufferGuard {
     }
 
     /// Lists the guard: from now on it may be evicted while it waits for its client.
-    pub fn list(&mut self) {
+    pub fn register_for_eviction(&mut self) {
         if self.listed.is_some() {
             return;
         }
         let now = self.budget.inner.clock.now().0;
-        self.listed = Some(self.budget.inner.listed.join(GuardState {
+        self.listed = Some(self.budget.inner.listed.insert(GuardState {
             bytes: AtomicUsize::new(std::mem::take(&mut self.bytes)),
-            going: AtomicUsize::new(0),
+            evicted_bytes: AtomicUsize::new(0),
             dropped: AtomicBool::new(false),
             phase: AtomicU8::new(HoldPhase::Client as u8),
             since: AtomicU64::new(now),
@@ -357,14 +357,14 @@ impl BufferGuard {
 
     /// Lists the guard, and registers a waker for its eviction.
     pub fn register_waker(&mut self, owner: &Waker) {
-        self.list();
+        self.register_for_eviction();
         if let Some(holding) = &self.listed {
             holding.owner.register(owner);
         }
     }
 
     /// Marks the guard as that of an upload that occupies an upstream connection.
-    pub fn pass(&mut self) {
+    pub fn mark_upstream(&mut self) {
         self.passing = true;
         if let Some(holding) = &self.listed {
             holding.passing.store(true, Ordering::Relaxed);
@@ -387,7 +387,7 @@ impl BufferGuard {
 
     /// Lists the guard and returns a view of it.
     pub fn watch(&mut self) -> Option<EvictionWatch> {
-        self.list();
+        self.register_for_eviction();
         let holding = self.listed.as_ref()?.share();
         Some(EvictionWatch { clock: self.budget.inner.clock, holding })
     }
@@ -400,7 +400,7 @@ impl BufferGuard {
 
     /// Lists the guard, and resolves once it is evicted.
     pub fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.list();
+        self.register_for_eviction();
         self.listed.as_ref().map_or(Poll::Pending, |holding| holding.poll_evicted(cx))
     }
 
@@ -438,7 +438,7 @@ mod tests {
         let budget = budget(8 * LARGE);
         let mut uploads: Vec<BufferGuard> = (0..7).map(|_| budget.empty()).collect();
         for upload in &mut uploads {
-            upload.list();
+            upload.register_for_eviction();
             upload.grow(LARGE).unwrap();
         }
         let mut newcomers: Vec<BufferGuard> = (0..2).map(|_| budget.empty()).collect();
@@ -485,7 +485,7 @@ mod tests {
         let budget = budget(100);
         let [mut small, mut large, mut worked_on, mut newcomer] = std::array::from_fn(|_| budget.empty());
         for (held, bytes) in [(&mut small, 10), (&mut large, 30), (&mut worked_on, 60)] {
-            held.list();
+            held.register_for_eviction();
             held.grow(bytes).unwrap();
         }
         worked_on.set_phase(HoldPhase::Server);
@@ -511,7 +511,7 @@ mod tests {
     fn pressure_lowers_the_bound_and_uploads_make_room_at_once() {
         let budget = budget(800);
         let mut upload = budget.empty();
-        upload.list();
+        upload.register_for_eviction();
         upload.grow(600).unwrap();
         budget.set_pressure(PressureLevel::Shrink);
         assert!(upload.is_evicted());
@@ -528,7 +528,7 @@ mod tests {
         let budget = budget(800);
         let [mut upload, mut worked_on] = std::array::from_fn(|_| budget.empty());
         worked_on.grow(700).unwrap();
-        upload.list();
+        upload.register_for_eviction();
         upload.grow(100).unwrap();
         budget.set_pressure(PressureLevel::Shrink);
         assert!(upload.is_evicted());

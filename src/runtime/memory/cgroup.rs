@@ -57,7 +57,7 @@ impl ControlGroup {
     fn find_smallest_limit(base: &Path, path: &str, version: CgroupVersion) -> Option<Self> {
         let path = base.join(path);
         let groups = || path.ancestors().take_while(|folder| folder.starts_with(base));
-        let limits = groups().filter_map(|folder| number(&folder.join(version.limit_file())));
+        let limits = groups().filter_map(|folder| read_number(&folder.join(version.limit_file())));
         let limit = limits.filter(|bytes| *bytes < UNLIMITED).min()?;
         let folder = groups().find(|folder| folder.exists())?.to_owned();
         Some(Self { folder, version, limit })
@@ -73,7 +73,7 @@ impl ControlGroup {
     /// by the kubelet. `None` if the kernel does not report it.
     #[must_use]
     pub fn usage(&self) -> Option<u64> {
-        let used = number(&self.folder.join(self.version.usage_file()))?;
+        let used = read_number(&self.folder.join(self.version.usage_file()))?;
         let stat = std::fs::read_to_string(self.folder.join("memory.stat")).unwrap_or_default();
         let reclaimable = stat.lines().find_map(|line| {
             let (name, bytes) = line.split_once(' ')?;
@@ -108,7 +108,7 @@ impl CgroupVersion {
     }
 }
 
-fn number(file: &Path) -> Option<u64> {
+fn read_number(file: &Path) -> Option<u64> {
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 

@@ -31,7 +31,7 @@ struct EvictionSlot<T> {
 
 impl<T> EvictionSet<T> {
     /// Adds a value to the set.
-    pub fn join(&self, value: T) -> EvictionMember<T> {
+    pub fn insert(&self, value: T) -> EvictionMember<T> {
         let mut all = self.lock();
         let slot = Arc::new(EvictionSlot { value, index: AtomicUsize::new(all.len()) });
         all.push(slot.clone());
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn members_leave_in_any_order_and_the_highest_score_is_shown_first() {
         let set = EvictionSet::default();
-        let mut members: Vec<_> = (0..5).map(|value| set.join(value)).collect();
+        let mut members: Vec<_> = (0..5).map(|value| set.insert(value)).collect();
         drop(members.remove(1));
         drop(members.remove(3));
         let worst = set.worst(|value| (*value != 2).then_some(*value));

@@ -23,7 +23,7 @@ pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct GuardState {
     pub(super) bytes: AtomicUsize,
     /// Bytes held at the time of eviction, until the owner drops the guard.
-    pub(super) going: AtomicUsize,
+    pub(super) evicted_bytes: AtomicUsize,
     pub(super) dropped: AtomicBool,
     pub(super) phase: AtomicU8,
     /// Start of the current phase.

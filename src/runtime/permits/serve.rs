@@ -80,10 +80,10 @@ async fn connection(stream: TcpStream, router: Router, place: Arc<ConnectionPerm
             // While its body is incomplete the connection waits for its peer, and may be evicted.
             let body = match timeout(BODY_TIMEOUT, Limited::new(body, BODY_BYTES_MAX).collect()).await {
                 Ok(Ok(body)) => body.to_bytes(),
-                Ok(Err(_)) => return Ok(refusal(StatusCode::PAYLOAD_TOO_LARGE)),
-                Err(_) => return Ok(refusal(StatusCode::REQUEST_TIMEOUT)),
+                Ok(Err(_)) => return Ok(error_response(StatusCode::PAYLOAD_TOO_LARGE)),
+                Err(_) => return Ok(error_response(StatusCode::REQUEST_TIMEOUT)),
             };
-            let _busy = place.busy();
+            let _busy = place.mark_busy();
             router.oneshot(Request::from_parts(head, Body::from(body))).await.map_err(|never: Infallible| never)
         }
     });
@@ -96,11 +96,11 @@ async fn connection(stream: TcpStream, router: Router, place: Arc<ConnectionPerm
     tokio::select! {
         // An error is caused by the peer, such as a malformed head or a reset.
         _ = watcher.watch(connection) => {}
-        () = place.ended(IDLE_TIMEOUT) => {}
+        () = place.wait_for_end(IDLE_TIMEOUT) => {}
     }
 }
 
-fn refusal(status: StatusCode) -> Response<Body> {
+fn error_response(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     response

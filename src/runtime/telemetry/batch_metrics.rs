@@ -76,7 +76,7 @@ impl Metrics {
         self.shared.upstream.isolation_executions.increment(1);
         self.stats.isolation_executions.fetch_add(1, Ordering::Relaxed);
         if let Some(observer) = self.observer() {
-            observer.isolated();
+            observer.on_isolation();
         }
     }
 
@@ -118,7 +118,7 @@ impl Metrics {
 
     /// Sets the gauges of queue and slots.
     pub fn held(&self, counts: &QueueGauges, queue_items_max: u32) {
-        self.gauges.held(counts, queue_items_max, &self.stats);
+        self.gauges.set_counts(counts, queue_items_max, &self.stats);
     }
 
     /// Returns the number of items queued and of executions in flight at this port.
@@ -129,7 +129,7 @@ impl Metrics {
 
     /// Updates the age of the oldest queued call, which changes without events.
     pub fn aged(&self, now: Tick) {
-        self.shared.ports.iter().for_each(|port| port.aged(now));
+        self.shared.ports.iter().for_each(|port| port.update_age(now));
     }
 }
 

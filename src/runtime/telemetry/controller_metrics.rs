@@ -36,18 +36,18 @@ impl ControllerMetrics {
 
     /// Releases the memory of recorded histogram samples. A process that records many and is never
     /// scraped has to call this.
-    pub fn tidy(&self) {
+    pub fn run_upkeep(&self) {
         self.0.recorder.run_upkeep();
     }
 
     /// Records an admission review and the time to answer it.
-    pub fn admission(&self, answer: AdmissionResult, took: Duration) {
+    pub fn record_admission(&self, answer: AdmissionResult, took: Duration) {
         self.0.series.webhook_requests[answer as usize].increment(1);
         self.0.series.webhook_duration.record(took.as_secs_f64());
     }
 
     /// Records a pod that was left unmodified.
-    pub fn skipped(&self, reason: &'static str) {
+    pub fn record_skip(&self, reason: &'static str) {
         self.0.recorder.counter(Metric::WebhookSkips, &[reason.into()]).increment(1);
     }
 
@@ -57,22 +57,22 @@ impl ControllerMetrics {
     }
 
     /// Records the result of the writes that followed a reconciliation.
-    pub fn applied(&self, done: WriteResult) {
+    pub fn record_reconcile_result(&self, done: WriteResult) {
         self.0.series.reconciles[done as usize].increment(1);
     }
 
     /// Records the result of writing a status or profile.
-    pub fn written(&self, done: WriteResult) {
+    pub fn record_status_write(&self, done: WriteResult) {
         self.0.series.status_writes[done as usize].increment(1);
     }
 
     /// Records the result of publishing an event.
-    pub fn event(&self, told: EventResult) {
+    pub fn record_event(&self, told: EventResult) {
         self.0.series.events[told as usize].increment(1);
     }
 
     /// Sets the number of known objects of a kind.
-    pub fn objects(&self, kind: &'static str, count: usize) {
+    pub fn set_objects(&self, kind: &'static str, count: usize) {
         self.0.recorder.gauge(Metric::Objects, &[kind.into()]).set(to_f64(count as u64));
     }
 
@@ -87,7 +87,7 @@ impl ControllerMetrics {
     }
 
     /// Sets the number of policies with a reason.
-    pub fn policies(&self, reason: &'static str, count: usize) {
+    pub fn set_policies(&self, reason: &'static str, count: usize) {
         self.0.recorder.gauge(Metric::Policies, &[reason.into()]).set(to_f64(count as u64));
     }
 
@@ -97,7 +97,7 @@ impl ControllerMetrics {
     }
 
     /// Sets the number of open streams.
-    pub fn streams(&self, count: usize) {
+    pub fn set_streams(&self, count: usize) {
         self.0.series.streams.set(to_f64(count as u64));
     }
 
@@ -107,12 +107,12 @@ impl ControllerMetrics {
     }
 
     /// Records that the tuner changed the settings of a pod.
-    pub fn tuned(&self, reason: &'static str) {
+    pub fn record_tuner_change(&self, reason: &'static str) {
         self.0.recorder.counter(Metric::TunerMoves, &[reason.into()]).increment(1);
     }
 
     /// Sets the gauge that shows the leader.
-    pub fn leads(&self, leads: bool) {
+    pub fn set_leader(&self, leads: bool) {
         self.0.series.leader.set(f64::from(u8::from(leads)));
     }
 
@@ -141,8 +141,8 @@ mod tests {
     #[test]
     fn the_exposition_shows_results_that_have_not_happened_as_zero() {
         let metrics = ControllerMetrics::new();
-        metrics.admission(AdmissionResult::Injected, Duration::from_millis(2));
-        metrics.skipped("HostNetwork");
+        metrics.record_admission(AdmissionResult::Injected, Duration::from_millis(2));
+        metrics.record_skip("HostNetwork");
         let text = metrics.render();
         for line in [
             "groupage_webhook_requests_total{result=\"injected\"} 1",

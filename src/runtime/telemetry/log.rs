@@ -151,7 +151,7 @@ fn parse_filter(text: &str) -> Result<EnvFilter, BoxError> {
 impl LevelHandle {
     /// Returns a handle that has no effect.
     #[must_use]
-    pub const fn none() -> Self {
+    pub const fn disabled() -> Self {
         Self { handle: None }
     }
 

@@ -14,16 +14,16 @@ use crate::batching::ScopeId;
 /// Receives events of the data path. The methods must not block.
 pub trait CallObserver: Send + Sync + fmt::Debug {
     /// A recognised call ended.
-    fn ended(&self, scope: ScopeId, call: &CompletedCall);
+    fn on_completion(&self, scope: ScopeId, call: &CompletedCall);
 
     /// An execution was dispatched. `delays` contains the queueing time of each of its calls.
-    fn dispatched(&self, scope: ScopeId, items: u32, delays: &mut dyn Iterator<Item = Duration>);
+    fn on_dispatch(&self, scope: ScopeId, items: u32, delays: &mut dyn Iterator<Item = Duration>);
 
     /// Isolation made an upstream call.
-    fn isolated(&self);
+    fn on_isolation(&self);
 
     /// An execution completed. `well` is `true` if it succeeded.
-    fn executed(&self, scope: ScopeId, took: Duration, well: bool);
+    fn on_execution(&self, scope: ScopeId, took: Duration, well: bool);
 }
 
 /// The end of a call.

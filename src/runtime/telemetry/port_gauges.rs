@@ -40,7 +40,7 @@ impl PortGauges {
     }
 
     /// Sets a limit of this port, learned or published by its server.
-    pub(super) fn limit(&self, recorder: &MetricRecorder, limit: &'static str, source: &'static str, value: f64) {
+    pub(super) fn set_limit(&self, recorder: &MetricRecorder, limit: &'static str, source: &'static str, value: f64) {
         recorder.port_gauge(Metric::Limit, &[limit.into(), source.into()], self.port.as_deref()).set(value);
     }
 
@@ -74,7 +74,7 @@ impl PortGauges {
         series.standing_aside.set(f64::from(u8::from(learned.standing_aside)));
     }
 
-    pub(super) fn held(&self, counts: &QueueGauges, queue_items_max: u32, stats: &LiveCounts) {
+    pub(super) fn set_counts(&self, counts: &QueueGauges, queue_items_max: u32, stats: &LiveCounts) {
         self.series.queue_items.set(to_f64(counts.queue_items));
         self.oldest.store(counts.oldest.map_or(u64::MAX, |since| since.0), Ordering::Relaxed);
         self.series.queue_items_limit.set(f64::from(queue_items_max));
@@ -88,7 +88,7 @@ impl PortGauges {
         (self.counted.queue_items.load(Ordering::Relaxed), self.counted.in_flight.load(Ordering::Relaxed))
     }
 
-    pub(super) fn aged(&self, now: Tick) {
+    pub(super) fn update_age(&self, now: Tick) {
         let since = self.oldest.load(Ordering::Relaxed);
         let age = if since == u64::MAX { Duration::ZERO } else { now.since(Tick(since)) };
         self.series.queue_oldest.set(age.as_secs_f64());

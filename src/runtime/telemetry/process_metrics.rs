@@ -26,7 +26,7 @@ impl Metrics {
 
     /// Sets a limit of this port, learned or published; NaN once the limit has another source.
     pub fn set_port_limit(&self, limit: &'static str, source: &'static str, value: f64) {
-        self.gauges.limit(&self.shared.recorder, limit, source, value);
+        self.gauges.set_limit(&self.shared.recorder, limit, source, value);
     }
 
     /// Records a configuration reload. `pending` is the number of changed settings that take effect

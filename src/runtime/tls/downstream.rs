@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
 use super::files::{CertificateFile, Digest, digest};
-use super::{CertificateFileError, ReloadOutcome, ReloadableCertificate, certified, provider, validity};
+use super::{CertificateFileError, ReloadOutcome, ReloadableCertificate, certified_key, provider, validity};
 
 /// The protocols that clients may negotiate (ALPN), in order of preference.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -54,7 +54,7 @@ impl DownstreamTlsAcceptor {
     /// # Errors
     /// Returns an error if a file cannot be read, or the files are inconsistent.
     pub fn load(files: DownstreamFiles) -> Result<Self, CertificateFileError> {
-        let used = used(&read(&files)?)?;
+        let used = build_config(&read(&files)?)?;
         Ok(Self { files, used: RwLock::new(used) })
     }
 
@@ -90,7 +90,7 @@ impl ReloadableCertificate for DownstreamTlsAcceptor {
         if self.used.read().unwrap_or_else(PoisonError::into_inner).read == digest(&read) {
             return Ok(ReloadOutcome::Same);
         }
-        let used = used(&read)?;
+        let used = build_config(&read)?;
         *self.used.write().unwrap_or_else(PoisonError::into_inner) = used;
         Ok(ReloadOutcome::Changed)
     }
@@ -107,11 +107,11 @@ fn read(files: &DownstreamFiles) -> Result<Vec<CertificateFile>, CertificateFile
 
 /// Builds a new configuration. It starts with an empty session cache, so that no client resumes a
 /// session with a certificate from an authority that is no longer trusted.
-fn used(read: &[CertificateFile]) -> Result<ActiveConfig, CertificateFileError> {
+fn build_config(read: &[CertificateFile]) -> Result<ActiveConfig, CertificateFileError> {
     let [cert, key, rest @ ..] = read else { unreachable!("a certificate and a key are always read") };
     let chain = cert.chain()?;
     let expires = chain.first().and_then(validity).map_or(0, |validity| validity.end);
-    let pair = certified(chain, key.private_key()?).map_err(|error| {
+    let pair = certified_key(chain, key.private_key()?).map_err(|error| {
         key.unusable(&format!("it does not match the certificate ({error})"), "use a certificate and key of one pair")
     })?;
     let wrong = |error: &dyn std::fmt::Display| cert.unusable(&error.to_string(), "use another certificate");

@@ -32,8 +32,8 @@ pub enum HandshakeFailure {
 
 /// Classifies the failure of a handshake with a client.
 #[must_use]
-pub fn ended(error: &io::Error) -> HandshakeFailure {
-    match of_rustls(error) {
+pub fn classify(error: &io::Error) -> HandshakeFailure {
+    match as_tls_error(error) {
         Some(Error::NoCertificatesPresented | Error::InvalidCertificate(_)) => HandshakeFailure::Certificate,
         Some(Error::AlertReceived(_)) => HandshakeFailure::Refused,
         Some(_) => HandshakeFailure::Protocol,
@@ -42,13 +42,13 @@ pub fn ended(error: &io::Error) -> HandshakeFailure {
 }
 
 /// Returns the TLS error inside an I/O error, if any.
-pub(super) fn of_rustls(error: &io::Error) -> Option<&Error> {
+pub(super) fn as_tls_error(error: &io::Error) -> Option<&Error> {
     error.get_ref()?.downcast_ref::<Error>()
 }
 
 /// Describes the failure of TLS with a model server: the likely cause, and the configuration key
 /// that changes it.
-pub(super) fn of_a_server(error: &Error) -> String {
+pub(super) fn describe_server_error(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(why) => describe_certificate_error(why),
         Error::AlertReceived(alert) if CLIENT_CERTIFICATE_ALERTS.contains(alert) => format!(
@@ -72,9 +72,9 @@ pub(super) fn of_a_server(error: &Error) -> String {
 
 /// Returns the alert of [`CLIENT_CERTIFICATE_ALERTS`] that an error contains, if any. Errors of
 /// HTTP/2 preserve only its text.
-pub(super) fn of_our_certificate(error: &io::Error) -> Option<Error> {
+pub(super) fn as_client_certificate_alert(error: &io::Error) -> Option<Error> {
     let alerts = || CLIENT_CERTIFICATE_ALERTS.into_iter().map(Error::AlertReceived);
-    match of_rustls(error) {
+    match as_tls_error(error) {
         Some(found) => alerts().find(|alert| alert == found),
         None => {
             let text = error.get_ref()?.to_string();
@@ -113,10 +113,13 @@ mod tests {
         let alert = Error::AlertReceived(AlertDescription::CertificateRequired);
         let as_it_is = io::Error::new(io::ErrorKind::InvalidData, alert.clone());
         let as_text = io::Error::new(io::ErrorKind::InvalidData, alert.to_string());
-        assert_eq!([of_our_certificate(&as_it_is), of_our_certificate(&as_text)], [Some(alert.clone()), Some(alert)]);
+        assert_eq!(
+            [as_client_certificate_alert(&as_it_is), as_client_certificate_alert(&as_text)],
+            [Some(alert.clone()), Some(alert)]
+        );
         let other = Error::AlertReceived(AlertDescription::InternalError);
         for other in [io::Error::new(io::ErrorKind::InvalidData, other), io::ErrorKind::BrokenPipe.into()] {
-            assert_eq!(of_our_certificate(&other), None);
+            assert_eq!(as_client_certificate_alert(&other), None);
         }
     }
 
@@ -131,7 +134,7 @@ mod tests {
             (Error::AlertReceived(AlertDescription::UnrecognisedName), "`proxy.upstreamTls.serverName`"),
             (Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType), "`http://`"),
         ] {
-            assert!(of_a_server(&error).contains(says), "{}", of_a_server(&error));
+            assert!(describe_server_error(&error).contains(says), "{}", describe_server_error(&error));
         }
     }
 }

@@ -27,7 +27,7 @@ pub struct Validity {
 impl Validity {
     /// Returns `true` if the certificate is valid at `now`.
     #[must_use]
-    pub const fn at(&self, now: u64) -> bool {
+    pub const fn contains(&self, now: u64) -> bool {
         self.begin <= now && now <= self.end
     }
 }
@@ -59,7 +59,7 @@ pub fn validity(der: &CertificateDer<'_>) -> Option<Validity> {
 
 /// Parses the certificates of a PEM text. Invalid ones are skipped.
 #[must_use]
-pub fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
+pub fn parse_certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).collect()
 }
 
@@ -67,7 +67,7 @@ pub fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
 ///
 /// # Errors
 /// Returns an error if they do not match, or the type of the key is not supported.
-pub fn certified(
+pub fn certified_key(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> Result<Arc<CertifiedKey>, rustls::Error> {

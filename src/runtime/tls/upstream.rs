@@ -11,9 +11,9 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::error::{of_a_server, of_our_certificate, of_rustls};
+use super::error::{as_client_certificate_alert, as_tls_error, describe_server_error};
 use super::files::{CertificateFile, Digest, digest};
-use super::{CertificateFileError, ReloadOutcome, ReloadableCertificate, certified, provider, validity};
+use super::{CertificateFileError, ReloadOutcome, ReloadableCertificate, certified_key, provider, validity};
 
 const CA: &str = "proxy.upstreamTls.caFile";
 const HTTP2: &[u8] = b"h2";
@@ -77,7 +77,7 @@ impl UpstreamTlsConnector {
             why: error.to_string(),
             advice: "set a DNS name or an address that the server's certificate contains",
         })?;
-        let used = used(&files, &read(&files)?)?;
+        let used = build_config(&files, &read(&files)?)?;
         Ok(Self { files, name, used: RwLock::new(used) })
     }
 
@@ -94,8 +94,8 @@ impl UpstreamTlsConnector {
         };
         let connector = TlsConnector::from(config);
         let connector = connector.with_alpn(protocols.iter().map(|protocol| protocol.to_vec()).collect());
-        connector.connect(self.name.clone(), stream).await.map_err(|error| match of_rustls(&error) {
-            Some(why) => io::Error::new(error.kind(), TlsFailure(of_a_server(why))),
+        connector.connect(self.name.clone(), stream).await.map_err(|error| match as_tls_error(&error) {
+            Some(why) => io::Error::new(error.kind(), TlsFailure(describe_server_error(why))),
             // The server closed the connection during the handshake, as servers without TLS do.
             None if error.kind() == io::ErrorKind::UnexpectedEof => {
                 io::Error::new(error.kind(), TlsFailure("it closed the connection during the handshake".to_owned()))
@@ -124,7 +124,7 @@ impl ReloadableCertificate for UpstreamTlsConnector {
         if self.used.read().unwrap_or_else(PoisonError::into_inner).read == digest(&read) {
             return Ok(ReloadOutcome::Same);
         }
-        let used = used(&self.files, &read)?;
+        let used = build_config(&self.files, &read)?;
         *self.used.write().unwrap_or_else(PoisonError::into_inner) = used;
         Ok(ReloadOutcome::Changed)
     }
@@ -133,11 +133,11 @@ impl ReloadableCertificate for UpstreamTlsConnector {
 /// Finds a TLS failure in the source chain of a connection error: with TLS 1.3 a server rejects the
 /// client certificate after its own handshake is complete.
 #[must_use]
-pub fn refused_within(error: &(dyn StdError + 'static)) -> Option<TlsFailure> {
+pub fn find_tls_failure(error: &(dyn StdError + 'static)) -> Option<TlsFailure> {
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(why) = error.downcast_ref::<io::Error>().and_then(of_our_certificate) {
-            return Some(TlsFailure(of_a_server(&why)));
+        if let Some(why) = error.downcast_ref::<io::Error>().and_then(as_client_certificate_alert) {
+            return Some(TlsFailure(describe_server_error(&why)));
         }
         next = error.source();
     }
@@ -154,7 +154,7 @@ fn read(files: &UpstreamFiles) -> Result<Vec<CertificateFile>, CertificateFileEr
         .collect()
 }
 
-fn used(files: &UpstreamFiles, read: &[CertificateFile]) -> Result<ActiveConfig, CertificateFileError> {
+fn build_config(files: &UpstreamFiles, read: &[CertificateFile]) -> Result<ActiveConfig, CertificateFileError> {
     let (ca, pair) = if files.ca.is_some() { (read.first(), read.get(1..)) } else { (None, read.get(..)) };
     let roots = ca.map_or_else(load_native_roots, CertificateFile::authorities)?;
     let general = |error: rustls::Error| CertificateFileError {
@@ -171,7 +171,7 @@ fn used(files: &UpstreamFiles, read: &[CertificateFile]) -> Result<ActiveConfig,
         Some([cert, key]) => {
             let chain = cert.chain()?;
             let expires = chain.first().and_then(validity).map(|validity| validity.end);
-            let pair = certified(chain, key.private_key()?).map_err(|error| {
+            let pair = certified_key(chain, key.private_key()?).map_err(|error| {
                 key.unusable(
                     &format!("it does not match the certificate ({error})"),
                     "use a certificate and key of one pair",

@@ -6,7 +6,7 @@ use crate::batching::Tick;
 
 use super::super::batch::{BatchCompletion, ResponseStatus};
 use super::super::proxy::SimProxy;
-use super::super::random::whole;
+use super::super::random::saturating_u32;
 use super::{BaselineQueue, BaselineRule};
 
 /// Factor of Clipper's decrease of the cap. The increase is one item.
@@ -48,7 +48,7 @@ pub(super) struct AdaptiveSharedBatch {
     last_mean: f64,
     /// The previous adjustment observed a lower mean latency.
     was_better: bool,
-    up: bool,
+    is_rising: bool,
     step: f64,
 }
 
@@ -65,16 +65,16 @@ impl BaselineRule for Aimd {
         &mut self.queue
     }
 
-    fn learn(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
+    fn on_completion(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
         if done.status != ResponseStatus::Ok || desk.now().since(done.sent) > desk.slo() {
             self.cap = (self.cap * AIMD_DOWN).max(1.0);
-        } else if done.items >= whole(self.cap) {
+        } else if done.items >= saturating_u32(self.cap) {
             self.cap += 1.0;
         }
     }
 
     fn step(&mut self, desk: &mut SimProxy) {
-        send_one(&mut self.queue, desk, whole(self.cap));
+        send_one(&mut self.queue, desk, saturating_u32(self.cap));
     }
 }
 
@@ -96,7 +96,7 @@ impl BaselineRule for CapByP99 {
         &mut self.queue
     }
 
-    fn learn(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
+    fn on_completion(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
         let now = desk.now();
         if done.status == ResponseStatus::Ok {
             self.latencies.extend(done.members.iter().map(|id| now.since(desk.arrival(*id).at)));
@@ -117,13 +117,13 @@ impl BaselineRule for CapByP99 {
     }
 
     fn step(&mut self, desk: &mut SimProxy) {
-        send_one(&mut self.queue, desk, whole(self.cap));
+        send_one(&mut self.queue, desk, saturating_u32(self.cap));
     }
 }
 
 fn send_one(queue: &mut BaselineQueue, desk: &mut SimProxy, items: u32) {
     if queue.in_flight == 0
-        && let Some(key) = queue.oldest()
+        && let Some(key) = queue.oldest_key()
     {
         queue.send(desk, key, items);
     }
@@ -141,23 +141,23 @@ impl AdaptiveSharedBatch {
             sum: 0.0,
             last_mean: 0.0,
             was_better: false,
-            up: true,
+            is_rising: true,
             step: ASBS_STEP_MAX,
         }
     }
 
-    fn climb(&mut self) {
+    fn adjust_limit(&mut self) {
         let mean = self.sum / f64::from(self.batches);
         let better = mean < self.last_mean;
         // Without an improvement the direction is reversed and the step halved; after two
         // improvements in sequence the step is doubled.
         if !better {
-            self.up = !self.up;
+            self.is_rising = !self.is_rising;
             self.step = (self.step / 2.0).max(ASBS_STEP_MIN);
         } else if self.was_better {
             self.step = (self.step * 2.0).min(ASBS_STEP_MAX);
         }
-        let by = if self.up { self.step } else { -self.step };
+        let by = if self.is_rising { self.step } else { -self.step };
         self.limit = (self.limit * (1.0 + by)).clamp(1.0, ASBS_MAX);
         (self.last_mean, self.was_better, self.batches, self.sum) = (mean, better, 0, 0.0);
     }
@@ -168,20 +168,20 @@ impl BaselineRule for AdaptiveSharedBatch {
         &mut self.queue
     }
 
-    fn learn(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
+    fn on_completion(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
         let Some(first) = done.members.first() else { return };
         self.batches += 1;
         self.sum += desk.now().since(desk.arrival(*first).at).as_secs_f64();
         if self.batches >= ASBS_BATCHES {
-            self.climb();
+            self.adjust_limit();
         }
     }
 
     /// Dispatches while the limit has room. A fractional slot is used with that probability.
     fn step(&mut self, desk: &mut SimProxy) {
-        while let Some(key) = self.queue.oldest() {
+        while let Some(key) = self.queue.oldest_key() {
             let room = self.limit - f64::from(self.queue.in_flight);
-            if room <= 0.0 || (room < 1.0 && desk.draw().unit() > room) {
+            if room <= 0.0 || (room < 1.0 && desk.rng().next_f64() > room) {
                 return;
             }
             self.queue.send(desk, key, self.items);

@@ -129,10 +129,10 @@ impl Cork {
         self.line = Some(LinearFit { per_item: per_item.max(1e-3), per_batch: per_batch.max(0.0), wait });
     }
 
-    fn later(&mut self, desk: &mut SimProxy) {
+    fn schedule_tick(&mut self, desk: &mut SimProxy) {
         if self.wakes <= desk.now() {
             self.wakes = desk.now().after(TICK);
-            desk.wake(Some(self.wakes));
+            desk.set_wakeup(Some(self.wakes));
         }
     }
 }
@@ -142,7 +142,7 @@ impl BaselineRule for Cork {
         &mut self.queue
     }
 
-    fn learn(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
+    fn on_completion(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
         if done.status != ResponseStatus::Ok {
             return;
         }
@@ -163,11 +163,11 @@ impl BaselineRule for Cork {
     }
 
     fn step(&mut self, desk: &mut SimProxy) {
-        while let Some(key) = self.queue.oldest() {
+        while let Some(key) = self.queue.oldest_key() {
             let Some((step, waited)) = self.decide(desk, key) else { return };
             match step {
                 CorkAction::Expire => self.queue.expire_head(desk, key),
-                CorkAction::Later => return self.later(desk),
+                CorkAction::Later => return self.schedule_tick(desk),
                 CorkAction::Send(items) => {
                     self.trained += usize::from(self.trained < TRAINING.len());
                     self.head_waited = waited;

@@ -69,7 +69,7 @@ impl BaselineRule for DirectForwarding {
     }
 
     fn step(&mut self, desk: &mut SimProxy) {
-        while let Some(key) = self.queue.oldest() {
+        while let Some(key) = self.queue.oldest_key() {
             self.queue.send(desk, key, 1);
         }
     }
@@ -102,7 +102,7 @@ impl BaselineRule for FixedWindow {
 
     fn step(&mut self, desk: &mut SimProxy) {
         let wake = self.queue.keys().into_iter().filter_map(|key| self.flush(desk, key)).min();
-        desk.wake(wake);
+        desk.set_wakeup(wake);
     }
 }
 
@@ -142,14 +142,14 @@ impl BaselineRule for KServe {
     }
 
     fn step(&mut self, desk: &mut SimProxy) {
-        let Some(key) = self.queue.oldest().filter(|_| self.queue.in_flight == 0) else { return };
+        let Some(key) = self.queue.oldest_key().filter(|_| self.queue.in_flight == 0) else { return };
         let read = *self.read.get_or_insert(desk.now());
         let due = read.after(self.delay);
         if self.queue.items(key) >= self.items || desk.now() >= due {
             self.read = None;
             self.queue.send(desk, key, self.items);
         } else {
-            desk.wake(Some(due));
+            desk.set_wakeup(Some(due));
         }
     }
 }
@@ -181,10 +181,10 @@ impl BaselineRule for Greedy {
             self.expire_heads(desk);
         }
         while self.queue.in_flight < self.slots {
-            let Some(key) = self.queue.oldest() else { return };
+            let Some(key) = self.queue.oldest_key() else { return };
             let due = self.queue.head(key).map_or(desk.now(), |head| desk.arrival(head).at.after(self.delay));
             if !self.delay.is_zero() && self.queue.items(key) < self.items && desk.now() < due {
-                desk.wake(Some(due));
+                desk.set_wakeup(Some(due));
                 return;
             }
             self.queue.send(desk, key, self.items);
@@ -211,7 +211,7 @@ impl BaselineRule for DeferredBatching {
 
     fn step(&mut self, desk: &mut SimProxy) {
         while self.queue.in_flight == 0 {
-            let Some((key, head)) = self.queue.oldest().and_then(|key| Some((key, self.queue.head(key)?))) else {
+            let Some((key, head)) = self.queue.oldest_key().and_then(|key| Some((key, self.queue.head(key)?))) else {
                 return;
             };
             let last = desk.arrival(head).deadline().before(DEFERRED_SPARE);
@@ -227,7 +227,7 @@ impl BaselineRule for DeferredBatching {
             // still be in time.
             let with_one_more = last.before(self.time((fitting + 1).min(self.items)));
             if fitting == self.queue.items(key) && fitting < self.items && desk.now() < with_one_more {
-                desk.wake(Some(with_one_more));
+                desk.set_wakeup(Some(with_one_more));
                 return;
             }
             self.queue.send(desk, key, fitting);
@@ -249,7 +249,7 @@ impl BaselineRule for SizeTable {
     }
 
     fn step(&mut self, desk: &mut SimProxy) {
-        let Some(key) = self.queue.oldest().filter(|_| self.queue.in_flight == 0) else { return };
+        let Some(key) = self.queue.oldest_key().filter(|_| self.queue.in_flight == 0) else { return };
         let place =
             usize::try_from(self.queue.items(key)).unwrap_or(usize::MAX).min(self.sizes.len().saturating_sub(1));
         let size = self.sizes.get(place).copied().unwrap_or(0);

@@ -44,7 +44,7 @@ impl BaselineQueue {
     }
 
     /// Returns the key with the head that arrived first.
-    pub(super) fn oldest(&self) -> Option<KeyId> {
+    pub(super) fn oldest_key(&self) -> Option<KeyId> {
         let heads = self.lines.iter().filter_map(|(key, line)| line.calls.front().map(|head| (*head, *key)));
         heads.min().map(|(_, key)| key)
     }
@@ -88,7 +88,7 @@ impl BaselineQueue {
 
     /// Handles the completion of a batch. A batch refused for its size is sent again in halves; the
     /// members of a batch refused for overload are queued again in front.
-    pub(super) fn settle(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
+    pub(super) fn on_completion(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
         self.in_flight -= 1;
         match (done.status, done.members.as_slice()) {
             (ResponseStatus::Ok, _) | (_, []) => {}

@@ -41,14 +41,14 @@ pub fn capacity_upstreams() -> usize {
 
 /// Measures one upstream, by its index in [`scenario::capacity`].
 #[must_use]
-pub fn capacity(upstream: usize) -> Option<CapacityReport> {
+pub fn measure_capacity(upstream: usize) -> Option<CapacityReport> {
     let Scenario { name, cap, .. } = scenario::capacity(RATES.0).into_iter().nth(upstream)?;
     let window = |millis| Baseline::Window { items: 32, delay: Duration::from_millis(millis) };
     let greedy = |slots| Baseline::greedy(slots, cap, false);
     let (cork, asbs) = (Baseline::Cork { items: cap }, Baseline::Asbs { items: cap });
     let others = [Baseline::Direct, window(5), window(20), Baseline::Aimd, cork, asbs, greedy(1), greedy(2), greedy(4)];
     let mut rates =
-        vec![("ours".to_owned(), search_max_rate(upstream, || Box::new(GroupagePolicy::unbounded(cap, SEED))))];
+        vec![("ours".to_owned(), search_max_rate(upstream, || Box::new(GroupagePolicy::with_cap_only(cap, SEED))))];
     rates.extend(others.map(|baseline| (baseline.to_string(), search_max_rate(upstream, || baseline.build()))));
     let (best, most) = rates.iter().skip(1).max_by(|a, b| a.1.total_cmp(&b.1)).cloned()?;
     let verdict = CriterionResult {

@@ -34,13 +34,13 @@ impl CaseReport {
         Self { name: name.into(), entries: Vec::new(), verdicts: Vec::new() }
     }
 
-    fn line(&mut self, name: impl Into<String>, figures: AverageFigures) {
+    fn push_entry(&mut self, name: impl Into<String>, figures: AverageFigures) {
         self.entries.push(PolicyFigures { name: name.into(), figures });
     }
 }
 
 fn named(name: &str) -> Scenario {
-    scenario::named(name).expect("the named scenarios include every reference row, which a test verifies")
+    scenario::find(name).expect("the named scenarios include every reference row, which a test verifies")
 }
 
 /// Judges a goodput, which must be at least `limit`.

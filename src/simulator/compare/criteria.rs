@@ -10,7 +10,7 @@ use crate::batching::TenantId;
 
 use super::super::baseline::Baseline;
 use super::super::metrics::CallFilter;
-use super::{AverageFigures, RowResults, judged};
+use super::{AverageFigures, RowResults, judged_scope};
 
 /// Allowance for the first seconds, which the clairvoyant bound covers: every call is forwarded
 /// until a queue is measured.
@@ -114,11 +114,11 @@ pub enum Metric {
     /// Number of seeds with deterministic runs.
     Seeds,
     /// Answers in a window, relative to direct calls.
-    RateOf,
+    RateRatio,
     /// Mean latency in a window, relative to direct calls.
-    MeanOf,
+    MeanRatio,
     /// 99th percentile of the latency in a window, relative to direct calls.
-    P99Of,
+    P99Ratio,
     /// Number of rows.
     Rows,
 }
@@ -170,7 +170,7 @@ pub(super) fn judge(table: &RowResults<'_>, altered: bool) -> Vec<CriterionResul
 
 impl Criterion {
     fn judge(self, table: &RowResults<'_>) -> Vec<CriterionResult> {
-        let ours = table.ours.figures(&judged(table.scenario));
+        let ours = table.ours.figures(&judged_scope(table.scenario));
         match self {
             Self::Clairvoyant(share) => {
                 let judged = |bound: &super::ClairvoyantBound| {
@@ -211,7 +211,7 @@ impl Criterion {
                 let alone = table.baselines.iter().find(|entry| entry.0 == Baseline::Direct);
                 alone.map(|(name, alone)| mean("row", &ours, factor, &name.to_string(), alone)).into_iter().collect()
             }
-            Self::New => new(table, &ours),
+            Self::New => as_good_as_all(table, &ours),
             Self::Light(flooding) => vec![light_tenants(table, &ours, TenantId(flooding))],
             Self::Classes => classes(table),
         }
@@ -249,7 +249,7 @@ fn fastest_rival(table: &RowResults<'_>, ours: &AverageFigures) -> Option<(Strin
 
 /// Requires results as good as those of all rivals: compared with the one of the best goodput, and
 /// with the fastest of those with equal goodput.
-fn new(table: &RowResults<'_>, ours: &AverageFigures) -> Vec<CriterionResult> {
+fn as_good_as_all(table: &RowResults<'_>, ours: &AverageFigures) -> Vec<CriterionResult> {
     let Some((name, best)) = table.rivals().max_by(|a, b| a.1.goodput.total_cmp(&b.1.goodput)) else {
         return Vec::new();
     };
@@ -263,7 +263,7 @@ fn new(table: &RowResults<'_>, ours: &AverageFigures) -> Vec<CriterionResult> {
 }
 
 fn light_tenants(table: &RowResults<'_>, ours: &AverageFigures, flooding: TenantId) -> CriterionResult {
-    let flood = table.ours.figures(&CallFilter { tenant: Some(flooding), ..judged(table.scenario) });
+    let flood = table.ours.figures(&CallFilter { tenant: Some(flooding), ..judged_scope(table.scenario) });
     let good = |figures: &AverageFigures| figures.goodput * figures.came as f64;
     let others = ours.came.saturating_sub(flood.came).max(1);
     let goodput = (good(ours) - good(&flood)) / others as f64;
@@ -271,7 +271,7 @@ fn light_tenants(table: &RowResults<'_>, ours: &AverageFigures, flooding: Tenant
 }
 
 fn classes(table: &RowResults<'_>) -> Vec<CriterionResult> {
-    let of = |class| table.ours.figures(&CallFilter { class: Some(class), ..judged(table.scenario) });
+    let of = |class| table.ours.figures(&CallFilter { class: Some(class), ..judged_scope(table.scenario) });
     let (interactive, bulk) = (of(0), of(1));
     let slo = table.scenario.slo.as_secs_f64() * 1e3;
     vec![
@@ -323,9 +323,9 @@ impl fmt::Display for CriterionResult {
             Metric::Shift => write!(f, "shift error {:.1} ms, {sense} {:.1}", self.found, self.limit)?,
             Metric::Seeds => write!(f, "{:.0} seeds equal, {sense} {:.0}", self.found, self.limit)?,
             Metric::Rate => write!(f, "{:.0} items/s, {sense} {:.0}", self.found, self.limit)?,
-            Metric::RateOf => write!(f, "rate {:.3}, {sense} {:.2}", self.found, self.limit)?,
-            Metric::MeanOf => write!(f, "mean {:.3}, {sense} {:.2}", self.found, self.limit)?,
-            Metric::P99Of => write!(f, "p99 {:.3}, {sense} {:.2}", self.found, self.limit)?,
+            Metric::RateRatio => write!(f, "rate {:.3}, {sense} {:.2}", self.found, self.limit)?,
+            Metric::MeanRatio => write!(f, "mean {:.3}, {sense} {:.2}", self.found, self.limit)?,
+            Metric::P99Ratio => write!(f, "p99 {:.3}, {sense} {:.2}", self.found, self.limit)?,
             Metric::Rows => write!(f, "{:.0} rows, {sense} {:.0}", self.found, self.limit)?,
         }
         write!(f, " ({})", self.of)

@@ -7,7 +7,7 @@ use super::criteria::{Comparison, CriterionResult, Metric};
 
 /// Counts the seeds that give equal calls, events and decisions in two runs, and equal decisions
 /// when the events are replayed.
-pub(super) fn again(scenario: &Scenario, seeds: u64) -> CriterionResult {
+pub(super) fn check_determinism(scenario: &Scenario, seeds: u64) -> CriterionResult {
     let equal = (0..seeds).filter(|seed| first_difference(scenario, *seed).is_none()).count();
     let of = "run twice, then replayed from its events".to_owned();
     let (found, limit) = (equal as f64, seeds as f64);
@@ -18,8 +18,10 @@ pub(super) fn again(scenario: &Scenario, seeds: u64) -> CriterionResult {
 /// its events. Returns `None` if all are equal.
 #[must_use]
 pub fn first_difference(scenario: &Scenario, seed: u64) -> Option<String> {
-    let (mut first, mut second) =
-        (GroupagePolicy::of(scenario, seed).recorded(), GroupagePolicy::of(scenario, seed).recorded());
+    let (mut first, mut second) = (
+        GroupagePolicy::for_scenario(scenario, seed).with_log(),
+        GroupagePolicy::for_scenario(scenario, seed).with_log(),
+    );
     let (one, other) = (run(scenario, &mut first, seed), run(scenario, &mut second, seed));
     if one != other {
         return Some("two runs end calls differently".to_owned());
@@ -27,7 +29,7 @@ pub fn first_difference(scenario: &Scenario, seed: u64) -> Option<String> {
     if first.log() != second.log() {
         return Some("two runs decide differently".to_owned());
     }
-    let fresh = GroupagePolicy::of(scenario, seed);
+    let fresh = GroupagePolicy::for_scenario(scenario, seed);
     let told = first.log()?.replay(fresh.batcher().clone());
     told.err().map(|other| format!("event {} has another effect when replayed: {:?}", other.0, other.1))
 }

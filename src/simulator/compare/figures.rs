@@ -41,7 +41,7 @@ pub struct AverageFigures {
 impl PolicyRuns {
     /// Runs a fresh policy for each seed.
     #[must_use]
-    pub fn of(scenario: &Scenario, seeds: u64, make: impl Fn(u64) -> Box<dyn SimPolicy>) -> Self {
+    pub fn run_seeds(scenario: &Scenario, seeds: u64, make: impl Fn(u64) -> Box<dyn SimPolicy>) -> Self {
         Self((0..seeds).map(|seed| run(scenario, make(seed).as_mut(), seed)).collect())
     }
 
@@ -57,11 +57,11 @@ impl PolicyRuns {
         let summaries: Vec<_> = self.0.iter().map(|run| run.summary_of(scope)).collect();
         let average = |of: fn(&super::super::metrics::LatencySummary) -> f64| mean(summaries.iter().map(of));
         AverageFigures {
-            came: summaries.iter().map(|summary| summary.came).sum(),
+            came: summaries.iter().map(|summary| summary.arrived_items).sum(),
             goodput: average(|summary| summary.goodput),
-            mean: average(|summary| summary.mean),
-            p50: average(|summary| summary.p50),
-            p99: average(|summary| summary.p99),
+            mean: average(|summary| summary.mean_ms),
+            p50: average(|summary| summary.p50_ms),
+            p99: average(|summary| summary.p99_ms),
             items_per_batch: mean(self.0.iter().map(RunResult::items_per_batch)),
             busy: mean(self.0.iter().map(|run| run.busy)),
             expired: average(|summary| summary.expired),
@@ -85,7 +85,7 @@ impl GroupagePolicy {
     /// Creates the adaptive policy as it starts in a row: cold, with a batch cap as its only limit,
     /// and with a queue that only deadlines bound.
     #[must_use]
-    pub fn unbounded(cap: u32, seed: u64) -> Self {
+    pub fn with_cap_only(cap: u32, seed: u64) -> Self {
         let scope = ScopeLimits {
             batch_items_max: cap,
             batch_bytes_max: u64::MAX,

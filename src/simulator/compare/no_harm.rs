@@ -48,7 +48,7 @@ pub struct NoHarmReport {
     /// Evaluated criteria.
     pub verdicts: Vec<CriterionResult>,
     /// `true` for the rows that are counted in the totals, `false` for changes.
-    pub counted: bool,
+    pub is_counted: bool,
 }
 
 /// A window of Groupage divided by the same window of direct calls. The times are reduced by the
@@ -69,7 +69,7 @@ pub struct WindowRatio {
 
 /// Returns the rows and changes with all of these words in their names. Words are separated by
 /// commas, alternatives by `|`.
-pub(super) fn tasks(only: &str) -> Vec<HarmTask> {
+pub(super) fn find_tasks(only: &str) -> Vec<HarmTask> {
     let all = rows::all().into_iter().chain(ServerChange::all().iter().map(ServerChange::task));
     let named = |task: &HarmTask| {
         let words: Vec<&str> = task.name.split(' ').collect();
@@ -80,7 +80,7 @@ pub(super) fn tasks(only: &str) -> Vec<HarmTask> {
 
 /// Returns a sample that runs in seconds.
 pub(super) fn sample() -> Vec<HarmTask> {
-    tasks("").into_iter().filter(|task| rows::SAMPLE.contains(&task.name.as_str())).collect()
+    find_tasks("").into_iter().filter(|task| rows::SAMPLE.contains(&task.name.as_str())).collect()
 }
 
 // === impl HarmTask ===
@@ -88,9 +88,9 @@ pub(super) fn sample() -> Vec<HarmTask> {
 impl HarmTask {
     pub(super) fn run(&self, seeds: u64) -> NoHarmReport {
         let seed_runs = (0..seeds).map(|seed| {
-            let mut ours = GroupagePolicy::of(&self.scenario, seed).watched();
+            let mut ours = GroupagePolicy::for_scenario(&self.scenario, seed).with_test_record();
             let run = run(&self.scenario, &mut ours, seed);
-            (run, ours.tests().to_vec())
+            (run, ours.test_instants().to_vec())
         });
         let (runs, tests): (Vec<RunResult>, Vec<_>) = seed_runs.unzip();
         let ours = AnswerWindow::of(&runs, self.window, self.windows);
@@ -98,7 +98,7 @@ impl HarmTask {
         let runs: Vec<RunResult> =
             (0..seeds).map(|seed| run(&self.scenario, Baseline::Direct.build().as_mut(), seed)).collect();
         let direct = AnswerWindow::of(&runs, self.window, self.windows);
-        let tested = windows::tested(&tests, &direct, self.window);
+        let tested = windows::mark_tested_windows(&tests, &direct, self.window);
         let windows: Vec<WindowRatio> = direct
             .iter()
             .zip(&ours)
@@ -110,7 +110,7 @@ impl HarmTask {
             name: self.name.clone(),
             windows,
             verdicts,
-            counted: matches!(self.criteria, HarmCriteria::Row { .. }),
+            is_counted: matches!(self.criteria, HarmCriteria::Row { .. }),
         }
     }
 }

@@ -7,7 +7,7 @@ use super::super::groupage::GroupagePolicy;
 use super::super::metrics::CallFilter;
 use super::super::scenario::Scenario;
 use super::criteria::{Comparison, CriterionResult, Metric};
-use super::{PolicyRuns, optimum};
+use super::{PolicyRuns, run_smdp_table};
 
 /// Instant from which nearly everything is learned.
 const LEARNED: Tick = Tick::from_millis(6000);
@@ -33,11 +33,11 @@ pub struct OptimalityGap {
 
 /// Runs one curve at one load. Returns `None` if no optimum can be computed.
 #[must_use]
-pub fn gap(scenario: &Scenario, seeds: u64) -> Option<OptimalityGap> {
+pub fn optimality_gap(scenario: &Scenario, seeds: u64) -> Option<OptimalityGap> {
     let (whole, late) = (CallFilter::default(), CallFilter { from: LEARNED, ..CallFilter::default() });
-    let best = optimum(scenario, seeds)?;
-    let greedy = PolicyRuns::of(scenario, seeds, |_| Baseline::greedy(1, scenario.cap, false).build());
-    let ours = PolicyRuns::of(scenario, seeds, |seed| Box::new(GroupagePolicy::of(scenario, seed)));
+    let best = run_smdp_table(scenario, seeds)?;
+    let greedy = PolicyRuns::run_seeds(scenario, seeds, |_| Baseline::greedy(1, scenario.cap, false).build());
+    let ours = PolicyRuns::run_seeds(scenario, seeds, |seed| Box::new(GroupagePolicy::for_scenario(scenario, seed)));
     let over = |runs: &PolicyRuns, scope: &CallFilter| runs.figures(scope).mean / best.figures(scope).mean;
     let (optimum_ms, found) = (best.figures(&whole).mean, ours.figures(&whole).mean);
     let of = format!("{SMDP} × SMDP optimum's {optimum_ms:.2} ms");

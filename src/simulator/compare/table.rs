@@ -5,7 +5,10 @@ use std::time::Duration;
 use super::super::scenario::{self, Scenario};
 use super::case::{Ablation, CaseKind};
 use super::no_harm::{self, HarmTask, NoHarmReport};
-use super::{CapacityReport, CaseReport, CriterionResult, OptimalityGap, RowReport, RunSettings, capacity, gap, row};
+use super::{
+    CapacityReport, CaseReport, CriterionResult, OptimalityGap, RowReport, RunSettings, measure_capacity,
+    optimality_gap, run_row,
+};
 
 /// Rows of the small table, and its number of ablations: those that differ most and are met on
 /// every machine, for a run of a minute or two.
@@ -58,7 +61,7 @@ pub enum JobResult {
 impl Job {
     /// Returns all jobs except the no-harm table.
     #[must_use]
-    pub fn all() -> Vec<Self> {
+    pub fn standard() -> Vec<Self> {
         let mut all: Vec<Self> = scenario::all().into_iter().map(Self::row).collect();
         all.extend(Self::curves(None));
         all.extend(Self::capacities());
@@ -70,8 +73,8 @@ impl Job {
     /// Returns the jobs of the small table.
     #[must_use]
     pub fn small() -> Vec<Self> {
-        let rows = SMALL_ROWS.iter().filter_map(|name| scenario::named(name));
-        let mut some: Vec<Self> = rows.map(|row| Self::row(row.lasting(SMALL))).collect();
+        let rows = SMALL_ROWS.iter().filter_map(|name| scenario::find(name));
+        let mut some: Vec<Self> = rows.map(|row| Self::row(row.with_horizon(SMALL))).collect();
         some.push(Self(JobKind::Case(CaseKind::Shift)));
         some.extend(Self::parts().into_iter().take(SMALL_PARTS));
         some
@@ -87,7 +90,7 @@ impl Job {
     #[must_use]
     pub fn curves(lasting: Option<Duration>) -> Vec<Self> {
         let lasting = |row: Scenario| match lasting {
-            Some(horizon) => row.lasting(horizon),
+            Some(horizon) => row.with_horizon(horizon),
             None => row,
         };
         scenario::curve_loads().into_iter().map(|row| Self(JobKind::Gap(lasting(row)))).collect()
@@ -116,7 +119,7 @@ impl Job {
     /// are separated by commas, alternatives by `|`.
     #[must_use]
     pub fn no_harm(only: &str) -> Vec<Self> {
-        Self::harm(no_harm::tasks(only))
+        Self::harm(no_harm::find_tasks(only))
     }
 
     /// Returns a sample of the no-harm jobs.
@@ -133,9 +136,9 @@ impl Job {
     #[must_use]
     pub fn run(&self, settings: RunSettings) -> Option<JobResult> {
         match &self.0 {
-            JobKind::Row(scenario) => Some(JobResult::Row(Box::new(row(scenario, settings)))),
-            JobKind::Gap(scenario) => gap(scenario, settings.seeds).map(JobResult::Gap),
-            JobKind::Capacity(upstream) => capacity(*upstream).map(JobResult::Capacity),
+            JobKind::Row(scenario) => Some(JobResult::Row(Box::new(run_row(scenario, settings)))),
+            JobKind::Gap(scenario) => optimality_gap(scenario, settings.seeds).map(JobResult::Gap),
+            JobKind::Capacity(upstream) => measure_capacity(*upstream).map(JobResult::Capacity),
             JobKind::Case(kind) => Some(JobResult::Case(kind.run(settings.seeds))),
             JobKind::Parts(parts) => Some(JobResult::Case(parts.run(settings.seeds))),
             JobKind::Harm(task) => Some(JobResult::Harm(task.run(settings.seeds))),

@@ -8,7 +8,7 @@ use super::*;
 const COMPARED: RunSettings = RunSettings { seeds: 1, compare: true, altered: false };
 
 fn short(name: &str, seconds: u64) -> Scenario {
-    scenario::named(name).unwrap().lasting(Duration::from_secs(seconds))
+    scenario::find(name).unwrap().with_horizon(Duration::from_secs(seconds))
 }
 
 fn missed(row: &RowReport) -> Vec<String> {
@@ -18,7 +18,7 @@ fn missed(row: &RowReport) -> Vec<String> {
 #[test]
 fn low_and_mid_meet_every_bar_from_a_cold_start() {
     for (name, seconds) in [("low", 12), ("mid", 12)] {
-        let row = row(&short(name, seconds), COMPARED);
+        let row = run_row(&short(name, seconds), COMPARED);
         assert!(row.verdicts.len() >= 3, "{name}: {} bars are few", row.verdicts.len());
         assert_eq!(missed(&row), [""; 0], "{name}");
     }
@@ -27,14 +27,14 @@ fn low_and_mid_meet_every_bar_from_a_cold_start() {
 #[test]
 fn equal_arguments_give_equal_rows() {
     let bursty = short("bursty MMPP", 1);
-    assert_eq!(row(&bursty, COMPARED), row(&bursty, COMPARED));
+    assert_eq!(run_row(&bursty, COMPARED), run_row(&bursty, COMPARED));
 }
 
 #[test]
 fn every_row_of_the_tables_has_bars_and_every_bar_a_row() {
     let named = |name: &str| scenario::all().iter().any(|row| row.name == name);
     assert!(criteria::rows().all(named));
-    for row in scenario::design(scenario::HORIZON) {
+    for row in scenario::base_rows(scenario::HORIZON) {
         assert!(criteria::rows().any(|name| name == row.name), "{}: it has no criterion", row.name);
     }
 }
@@ -44,8 +44,8 @@ fn missed_criterion_is_reported_with_its_values() {
     // Four times the rate of a row that is overloaded already: the absolute goodput is out of
     // reach, and only the criterion relative to the best window is met.
     let mut padded = short("padded over", 1);
-    padded = padded.times(4.0);
-    let row = row(&padded, COMPARED);
+    padded = padded.scale_rate(4.0);
+    let row = run_row(&padded, COMPARED);
     let missed = missed(&row);
     assert_eq!(missed.len(), 1, "{missed:?}");
     assert!(missed[0].starts_with("row  MISSED goodput 0.") && missed[0].contains("at least 0.8800"), "{missed:?}");
@@ -53,9 +53,9 @@ fn missed_criterion_is_reported_with_its_values() {
 
 #[test]
 fn numbers_of_the_design_do_not_hold_for_an_altered_row() {
-    let plain = row(&short("stalls 1%", 1), COMPARED);
+    let plain = run_row(&short("stalls 1%", 1), COMPARED);
     assert!(plain.verdicts.iter().any(|verdict| verdict.of == "reference"));
-    let altered = row(&short("stalls 1%", 1), RunSettings { altered: true, ..COMPARED });
+    let altered = run_row(&short("stalls 1%", 1), RunSettings { altered: true, ..COMPARED });
     assert!(altered.verdicts.iter().all(|verdict| verdict.bar == "seed"), "{:?}", altered.verdicts);
 }
 
@@ -77,7 +77,7 @@ fn a_verdict_is_met_at_its_limit_and_missed_beyond_it_or_without_a_number() {
 #[test]
 fn the_clairvoyant_is_never_below_ours() {
     for name in ["overload 1.5x", "bursty MMPP", "on-off", "tight SLO"] {
-        let bound = row(&short(name, 2), COMPARED).bound.unwrap();
+        let bound = run_row(&short(name, 2), COMPARED).bound.unwrap();
         // Noise may help by chance: the bound is that of the mean curve.
         assert!(bound.ours <= bound.goodput + 0.01, "{name}: {bound:?}");
     }
@@ -87,7 +87,7 @@ fn the_clairvoyant_is_never_below_ours() {
 fn greedy_is_optimal_on_a_line_and_far_from_it_on_compiled_shapes() {
     let at = |name: &str| {
         let row = scenario::curve_loads().into_iter().find(|row| row.name == name).unwrap();
-        gap(&row.lasting(Duration::from_secs(6)), 1).unwrap()
+        optimality_gap(&row.with_horizon(Duration::from_secs(6)), 1).unwrap()
     };
     let line = at("affine 4+.25n 60%");
     assert!((line.greedy - 1.0).abs() < 0.03, "{line:?}");
@@ -97,11 +97,10 @@ fn greedy_is_optimal_on_a_line_and_far_from_it_on_compiled_shapes() {
 
 #[test]
 fn twice_the_rate_brings_twice_as_many() {
-    let came =
-        |row: &Scenario| super::row(row, RunSettings { compare: false, ..COMPARED }).entries[0].figures.came as f64;
+    let came = |row: &Scenario| run_row(row, RunSettings { compare: false, ..COMPARED }).entries[0].figures.came as f64;
     for name in ["mid", "ramp", "fan-out 32", "rate x10"] {
         let one = short(name, 10);
-        let ratio = came(&one.clone().times(2.0)) / came(&one);
+        let ratio = came(&one.clone().scale_rate(2.0)) / came(&one);
         assert!((1.7..2.3).contains(&ratio), "{name}: {ratio}");
     }
 }

@@ -54,7 +54,7 @@ impl GroupagePolicy {
     }
 
     /// Returns a call on arrival with the deadline that is offered to the core.
-    pub(super) fn steered(&self, mut call: Call) -> Call {
+    pub(super) fn shift_deadline(&self, mut call: Call) -> Call {
         if let Some(ControlLoop::Shift { shift, .. }) = &self.steering
             && let Some(deadline) = call.deadline.as_mut().filter(|deadline| deadline.source == DeadlineSource::Slo)
         {
@@ -64,7 +64,7 @@ impl GroupagePolicy {
     }
 
     /// Feeds the latencies of answered calls to the control loop.
-    pub(super) fn steer(&mut self, now: Tick, slo: Duration, answered: impl Iterator<Item = Duration>) {
+    pub(super) fn observe_latencies(&mut self, now: Tick, slo: Duration, answered: impl Iterator<Item = Duration>) {
         match &mut self.steering {
             None => {}
             Some(ControlLoop::Shift { outside, shift }) => {
@@ -85,7 +85,7 @@ impl GroupagePolicy {
                 for scope in &mut limits.scopes {
                     let cap = scope.batch_items_max;
                     scope.batch_items_max = if p99 > slo.mul_f64(CAP_DOWN_ABOVE) {
-                        crate::random::whole(f64::from(cap) * DOWN).max(1)
+                        crate::random::saturating_u32(f64::from(cap) * DOWN).max(1)
                     } else if p99 < slo.mul_f64(CAP_UP_BELOW) {
                         (cap + 1).min(*most)
                     } else {

@@ -10,8 +10,8 @@ use super::GroupagePolicy;
 impl GroupagePolicy {
     /// Creates a cold core for a row.
     #[must_use]
-    pub fn of(scenario: &Scenario, seed: u64) -> Self {
-        Self::unbounded(scenario.cap, seed).tuned(&scenario.tuning)
+    pub fn for_scenario(scenario: &Scenario, seed: u64) -> Self {
+        Self::with_cap_only(scenario.cap, seed).with_overrides(&scenario.tuning)
     }
 
     /// Restores what another core has learned, as a restarted proxy does.
@@ -25,9 +25,9 @@ impl GroupagePolicy {
 
     /// Applies a tuning.
     #[must_use]
-    pub fn tuned(mut self, tuning: &PolicyOverrides) -> Self {
-        if let Some(skill) = tuning.without {
-            self.core.batcher = self.core.batcher.without(skill);
+    pub fn with_overrides(mut self, tuning: &PolicyOverrides) -> Self {
+        if let Some(skill) = tuning.disabled_feature {
+            self.core.batcher = self.core.batcher.without_feature(skill);
         }
         let mut limits = self.core.batcher.limits().clone();
         if tuning.hold_permille > 0 {

@@ -45,7 +45,7 @@ impl ReachableStates {
     }
 
     /// Returns `count` states from `base` on, and adds missing ones as unreachable (infinite).
-    fn from(&mut self, base: usize, count: usize) -> &mut [f64] {
+    fn states_from(&mut self, base: usize, count: usize) -> &mut [f64] {
         let start = base - self.base;
         if self.free.len() < start + count {
             self.free.resize(start + count, f64::INFINITY);
@@ -54,14 +54,14 @@ impl ReachableStates {
     }
 
     /// Returns the minimum number of items given up.
-    fn fewest(&self) -> usize {
+    fn min_given_up(&self) -> usize {
         self.base + self.free.iter().take_while(|free| free.is_infinite()).count()
     }
 
     /// Returns the states that can matter for arrivals at `next` and later: all up to the first in
     /// which the server is free by then.
     fn relevant_states(&self, next: f64) -> (usize, &[f64]) {
-        let fewest = self.fewest();
+        let fewest = self.min_given_up();
         let states = self.free.get(fewest - self.base..).unwrap_or_default();
         let count = states.iter().take_while(|free| **free > next).count() + 1;
         (fewest, states.get(..count).unwrap_or(states))
@@ -73,12 +73,12 @@ fn fewest_given_up(arrivals: &[f64], slo: f64, times: &[f64]) -> usize {
     // items is sufficient.
     let ahead = times.len() + 1;
     let mut ring = vec![ReachableStates::default(); ahead + 1];
-    ring[0].from(0, 1)[0] = 0.0;
+    ring[0].states_from(0, 1)[0] = 0.0;
     for (i, arrived) in arrivals.iter().copied().enumerate() {
         let mut here = std::mem::take(&mut ring[i % (ahead + 1)]);
         // The item is given up: the server is free as early as before.
         let (fewest, states) = here.relevant_states(arrived);
-        let given_up = ring[(i + 1) % (ahead + 1)].from(fewest + 1, states.len());
+        let given_up = ring[(i + 1) % (ahead + 1)].states_from(fewest + 1, states.len());
         given_up.iter_mut().zip(states).for_each(|(best, free)| *best = best.min(*free));
         let earliest = states.iter().copied().fold(f64::INFINITY, f64::min);
         let deadline = arrived + slo;
@@ -89,7 +89,7 @@ fn fewest_given_up(arrivals: &[f64], slo: f64, times: &[f64]) -> usize {
                 break;
             }
             let late = states.iter().take_while(|free| **free + time > deadline).count();
-            let after = ring[(i + size + 1) % (ahead + 1)].from(fewest + late, states.len() - late);
+            let after = ring[(i + size + 1) % (ahead + 1)].states_from(fewest + late, states.len() - late);
             for (best, free) in after.iter_mut().zip(&states[late..]) {
                 let done = free.max(*latest) + time;
                 *best = if done <= deadline { best.min(done) } else { *best };
@@ -100,7 +100,7 @@ fn fewest_given_up(arrivals: &[f64], slo: f64, times: &[f64]) -> usize {
         here.reset(fewest);
         ring[i % (ahead + 1)] = here;
     }
-    ring[arrivals.len() % (ahead + 1)].fewest()
+    ring[arrivals.len() % (ahead + 1)].min_given_up()
 }
 
 #[cfg(test)]
@@ -137,12 +137,12 @@ mod tests {
             let mut now = 0.0;
             let arrivals: Vec<f64> = (0..7)
                 .map(|_| {
-                    now += draw.unit() * 1.5;
+                    now += draw.next_f64() * 1.5;
                     now
                 })
                 .collect();
-            let slo = 3.0 + 5.0 * draw.unit();
-            let times = [2.0, 2.0 + draw.unit(), 4.0 + draw.unit()];
+            let slo = 3.0 + 5.0 * draw.next_f64();
+            let times = [2.0, 2.0 + draw.next_f64(), 4.0 + draw.next_f64()];
             let most = exhaustive_search(0b111_1111, 0.0, &arrivals, slo, &times);
             let found = clairvoyant(&arrivals, slo, &times) * 7.0;
             assert!(
@@ -169,7 +169,7 @@ mod tests {
         let (mut draw, mut now) = (SplitMix64::new(5), 0.0);
         let mut arrivals = Vec::new();
         while now < 2000.0 {
-            now += -draw.unit().max(1e-300).ln() / 4.8;
+            now += -draw.next_f64().max(1e-300).ln() / 4.8;
             arrivals.push(now);
         }
         let share = clairvoyant(&arrivals, 49.8, &times);

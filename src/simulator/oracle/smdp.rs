@@ -45,10 +45,10 @@ pub struct SmdpSolution {
 /// Computes the optimum at this rate for a server that takes `times[n - 1]` ms for n items. The
 /// times must be positive.
 #[must_use]
-pub fn smdp(rate_per_s: f64, times: &[f64]) -> SmdpSolution {
+pub fn solve_smdp(rate_per_s: f64, times: &[f64]) -> SmdpSolution {
     let rate = rate_per_s / 1000.0;
     let best = most_efficient(times);
-    if times.is_empty() || rate >= pace(times, best) {
+    if times.is_empty() || rate >= throughput(times, best) {
         return SmdpSolution {
             table: greedy_policy(times.len(), best).into_iter().map(to_u32).collect(),
             mean_ms: f64::INFINITY,
@@ -162,13 +162,13 @@ impl<'a> TruncatedProcess<'a> {
     fn step(&self, policy: &[usize], often: &[f64]) -> Vec<f64> {
         let mut after = vec![0.0; often.len()];
         for (queued, share) in often.iter().enumerate().filter(|(_, share)| **share > PROBABILITY_MIN) {
-            self.outcomes(queued, policy[queued], |next, chance| after[next] += share * chance);
+            self.for_each_outcome(queued, policy[queued], |next, chance| after[next] += share * chance);
         }
         after
     }
 
     /// Visits each queue length that an action leads to, with its probability.
-    fn outcomes(&self, queued: usize, size: usize, mut tell: impl FnMut(usize, f64)) {
+    fn for_each_outcome(&self, queued: usize, size: usize, mut tell: impl FnMut(usize, f64)) {
         let Some(arrivals) = size.checked_sub(1).and_then(|i| self.arrivals.get(i)) else {
             return tell((queued + 1).min(self.length), 1.0);
         };
@@ -179,7 +179,7 @@ impl<'a> TruncatedProcess<'a> {
 
     /// Returns the cost and the duration of one action. Items queued or in the batch count for the
     /// whole duration, and those that arrive during it for half of it.
-    fn stage(&self, queued: usize, size: usize) -> (f64, f64) {
+    fn stage_cost(&self, queued: usize, size: usize) -> (f64, f64) {
         let queued = queued as f64;
         match size.checked_sub(1).and_then(|i| self.times.get(i)) {
             Some(time) => (queued * time + self.rate * time * time / 2.0, *time),
@@ -193,15 +193,15 @@ impl<'a> TruncatedProcess<'a> {
     /// Cost and time until `home` are solved for separately; their ratio over a whole cycle is the
     /// gain.
     fn evaluate(&self, policy: &[usize], home: usize) -> Option<(Vec<f64>, f64)> {
-        let mut band = BandedMatrix::new(self.length + 1, self.times.len(), self.reach());
+        let mut band = BandedMatrix::new(self.length + 1, self.times.len(), self.growth_max());
         let (mut costs, mut times): (Vec<f64>, Vec<f64>) =
-            policy.iter().enumerate().map(|(queued, size)| self.stage(queued, *size)).unzip();
+            policy.iter().enumerate().map(|(queued, size)| self.stage_cost(queued, *size)).unzip();
         let (mut cycle_cost, mut cycle_time) = (costs[home], times[home]);
         (costs[home], times[home]) = (0.0, 0.0);
         for (queued, size) in policy.iter().enumerate() {
             band.add(queued, queued, 1.0);
             if queued != home {
-                self.outcomes(queued, *size, |next, chance| {
+                self.for_each_outcome(queued, *size, |next, chance| {
                     if next != home {
                         band.add(queued, next, -chance);
                     }
@@ -209,7 +209,7 @@ impl<'a> TruncatedProcess<'a> {
             }
         }
         band.solve(&mut costs, &mut times)?;
-        self.outcomes(home, policy[home], |next, chance| {
+        self.for_each_outcome(home, policy[home], |next, chance| {
             cycle_cost += chance * costs[next];
             cycle_time += chance * times[next];
         });
@@ -221,9 +221,9 @@ impl<'a> TruncatedProcess<'a> {
     fn improve(&self, policy: &[usize], values: &[f64], gain: f64) -> Vec<usize> {
         let last = values.last().copied().unwrap_or(0.0);
         let mut padded = values.to_vec();
-        padded.resize(values.len() + self.reach() + 1, last);
+        padded.resize(values.len() + self.growth_max() + 1, last);
         let worth = |queued: usize, size: usize| {
-            let (cost, time) = self.stage(queued, size);
+            let (cost, time) = self.stage_cost(queued, size);
             let after = match size.checked_sub(1).and_then(|i| self.arrivals.get(i)) {
                 Some(arrivals) => dot(&arrivals.likely, &padded[queued - size + arrivals.from..]),
                 None => padded[queued + 1],
@@ -249,7 +249,7 @@ impl<'a> TruncatedProcess<'a> {
     }
 
     /// Returns the maximum number of items that one action may add.
-    fn reach(&self) -> usize {
+    fn growth_max(&self) -> usize {
         self.arrivals.iter().map(|arrivals| arrivals.from + arrivals.likely.len()).max().unwrap_or(0).max(1)
     }
 }
@@ -315,10 +315,10 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 
 /// Returns the batch size with the most items per millisecond.
 fn most_efficient(times: &[f64]) -> usize {
-    (1..=times.len()).max_by(|a, b| pace(times, *a).total_cmp(&pace(times, *b))).unwrap_or(0)
+    (1..=times.len()).max_by(|a, b| throughput(times, *a).total_cmp(&throughput(times, *b))).unwrap_or(0)
 }
 
-fn pace(times: &[f64], size: usize) -> f64 {
+fn throughput(times: &[f64], size: usize) -> f64 {
     size.checked_sub(1).and_then(|i| times.get(i)).map_or(0.0, |time| size as f64 / time)
 }
 

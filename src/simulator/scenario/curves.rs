@@ -44,7 +44,7 @@ pub fn curve_loads() -> Vec<Scenario> {
         let rate = named.curve.rate_max(named.cap) * f64::from(load) / 100.0;
         let server = SlotServer { round_trip: Duration::ZERO, ..SlotServer::new(named.curve) };
         let row = Scenario::new(format!("{} {load}%", named.name), ArrivalProcess::Poisson { rate });
-        row.curve(named.curve).server(server).cap(named.cap).slo(SLO_MS).lasting(HORIZON)
+        row.with_curve(named.curve).with_server(server).with_cap(named.cap).with_slo(SLO_MS).with_horizon(HORIZON)
     };
     CURVES.into_iter().flat_map(|named| LOADS.into_iter().map(move |load| at(named, load))).collect()
 }
@@ -56,14 +56,14 @@ pub fn curve_loads() -> Vec<Scenario> {
 pub fn capacity(rate: f64) -> Vec<Scenario> {
     let horizon = Duration::from_secs(12);
     let server = SlotServer::new(AFFINE);
-    let row = |name: &str| Scenario::new(name, ArrivalProcess::Poisson { rate }).lasting(horizon);
+    let row = |name: &str| Scenario::new(name, ArrivalProcess::Poisson { rate }).with_horizon(horizon);
     let host = Duration::from_micros(1500);
     vec![
-        row("affine").curve(AFFINE),
-        row("pow2").curve(POW2),
-        row("tile 8").curve(TILE8),
-        row("thrash").curve(THRASH),
-        row("host 3 ms").server(SlotServer { host_before: host, host_after: host, ..server.clone() }),
-        row("4 slots").server(SlotServer { slots: 4, ..server }),
+        row("affine").with_curve(AFFINE),
+        row("pow2").with_curve(POW2),
+        row("tile 8").with_curve(TILE8),
+        row("thrash").with_curve(THRASH),
+        row("host 3 ms").with_server(SlotServer { host_before: host, host_after: host, ..server.clone() }),
+        row("4 slots").with_server(SlotServer { slots: 4, ..server }),
     ]
 }

@@ -22,7 +22,7 @@ fn poisson(rate: f64, mix: CallMix) -> CallStream {
 
 fn row(name: &str, streams: Vec<CallStream>) -> Scenario {
     let workload = Workload { streams, recorded: Vec::new() };
-    Scenario::new(name, ArrivalProcess::Poisson { rate: 0.0 }).workload(workload)
+    Scenario::new(name, ArrivalProcess::Poisson { rate: 0.0 }).with_workload(workload)
 }
 
 fn plain(name: &str, rate: f64) -> Scenario {
@@ -31,17 +31,17 @@ fn plain(name: &str, rate: f64) -> Scenario {
 
 /// Returns the rows with this duration. Changes happen at a fraction of it.
 #[must_use]
-pub fn wider(horizon: Duration) -> Vec<Scenario> {
+pub fn extended_rows(horizon: Duration) -> Vec<Scenario> {
     let mut rows = sharing_rows();
     rows.extend(call_shape_rows());
     rows.extend(change_rows(horizon));
-    rows.into_iter().map(|row| row.lasting(horizon)).collect()
+    rows.into_iter().map(|row| row.with_horizon(horizon)).collect()
 }
 
 /// Returns the rows with several keys, tenants or classes on one slot.
 fn sharing_rows() -> Vec<Scenario> {
     let tenants = |tenants| CallMix { tenants, ..CallMix::default() };
-    let class = |class, tenant| CallMix { class, tenants: KeyDistribution::Only(tenant), ..CallMix::default() };
+    let class = |class, tenant| CallMix { class, tenants: KeyDistribution::Constant(tenant), ..CallMix::default() };
     vec![
         // A batch holds only one key, so eight keys have less capacity than one.
         row(
@@ -55,13 +55,16 @@ fn sharing_rows() -> Vec<Scenario> {
             "64 tenants, one flooding",
             vec![
                 poisson(1000.0, tenants(KeyDistribution::Zipf { count: 64, exponent: 1.0 })),
-                poisson(4000.0, tenants(KeyDistribution::Only(64))),
+                poisson(4000.0, tenants(KeyDistribution::Constant(64))),
             ],
         ),
         // Tenant 0 floods, and tenant 1 is light.
         row(
             "flood beside light",
-            vec![poisson(4000.0, tenants(KeyDistribution::Only(0))), poisson(300.0, tenants(KeyDistribution::Only(1)))],
+            vec![
+                poisson(4000.0, tenants(KeyDistribution::Constant(0))),
+                poisson(300.0, tenants(KeyDistribution::Constant(1))),
+            ],
         ),
         // Interactive (class 0) requests half of the capacity, bulk (class 1) the rest and 0.3 of
         // the capacity more.
@@ -79,7 +82,7 @@ fn call_shape_rows() -> Vec<Scenario> {
             "calls of 1-100 items",
             vec![poisson(80.0, CallMix { items: ItemCount::UpTo { max: 100 }, ..CallMix::default() })],
         )
-        .slo(100),
+        .with_slo(100),
         row("deadlines 20-500 ms", vec![poisson(0.9 * CAPACITY, CallMix { budget, ..CallMix::default() })]),
         row("deadlines 20-500 ms over", vec![poisson(1.3 * CAPACITY, CallMix { budget, ..CallMix::default() })]),
         row("3% cancels", vec![poisson(2000.0, CallMix { cancels: 0.03, ..CallMix::default() })]),
@@ -87,8 +90,8 @@ fn call_shape_rows() -> Vec<Scenario> {
         // call as for all. A policy that does not wait for the last clients splits them into
         // alternating cohorts.
         Scenario { cap: 32, ..Scenario::new("closed 32 think", ArrivalProcess::Closed { clients: 32, think }) }
-            .slo(100)
-            .curve(CostCurve::Affine { a: 20.0, b: 0.0 }),
+            .with_slo(100)
+            .with_curve(CostCurve::Affine { a: 20.0, b: 0.0 }),
     ]
 }
 
@@ -105,11 +108,11 @@ fn change_rows(horizon: Duration) -> Vec<Scenario> {
         until: until.map(|until| horizon.mul_f64(until)),
     };
     vec![
-        row("out of memory", vec![poisson(900.0, texts.clone())]).slo(80).server(SlotServer {
+        row("out of memory", vec![poisson(900.0, texts.clone())]).with_slo(80).with_server(SlotServer {
             ceilings: ServerLimits { memory_max: Some(4096), ..ServerLimits::default() },
             ..SlotServer::new(PADDED)
         }),
-        plain("ceiling lifted", 2000.0).server(SlotServer {
+        plain("ceiling lifted", 2000.0).with_server(SlotServer {
             ceilings: ServerLimits { lifted_at: Some(at(0.25)), ..ceilings(16) },
             ..server.clone()
         }),
@@ -117,12 +120,12 @@ fn change_rows(horizon: Duration) -> Vec<Scenario> {
         // 30 % more than the capacity for a fifth of the time, then a load below the capacity: the
         // overload must leave no trace.
         Scenario::new("overload, then mid", step(2000.0, 4160.0, 0.0, Some(0.2))),
-        plain("slots 4-1-4", 2800.0).server(SlotServer {
+        plain("slots 4-1-4", 2800.0).with_server(SlotServer {
             slots: 4,
-            slots_from: vec![(at(0.3), 1), (at(0.6), 4)],
+            slot_changes: vec![(at(0.3), 1), (at(0.6), 4)],
             ..server.clone()
         }),
-        row("weight ceiling", vec![poisson(1200.0, texts)]).slo(80).server(SlotServer {
+        row("weight ceiling", vec![poisson(1200.0, texts)]).with_slo(80).with_server(SlotServer {
             ceilings: ServerLimits { weight_max: Some(1024), ..ServerLimits::default() },
             ..server
         }),

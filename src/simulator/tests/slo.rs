@@ -15,26 +15,26 @@ use crate::{RunResult, run};
 /// ms.
 fn slo_scenario(arrivals: ArrivalProcess) -> Scenario {
     let server = SlotServer { sigma: 0.0, ..SlotServer::new(CostCurve::Affine { a: 20.0, b: 1.0 }) };
-    Scenario { cap: 32, slo: Duration::from_millis(100), ..Scenario::new("promised", arrivals).server(server) }
+    Scenario { cap: 32, slo: Duration::from_millis(100), ..Scenario::new("promised", arrivals).with_server(server) }
 }
 
 /// Scope of the calls that arrive after batches have grown to their final size.
 const SETTLED: CallFilter = CallFilter { from: Tick::from_millis(2000), until: None, tenant: None, class: None };
 
 fn run_unbounded(row: &Scenario, seed: u64) -> RunResult {
-    run(row, &mut GroupagePolicy::unbounded(row.cap, seed), seed)
+    run(row, &mut GroupagePolicy::with_cap_only(row.cap, seed), seed)
 }
 
 #[test]
 fn slo_holds_for_16_clients_and_90_percent_of_capacity_in_overload() {
     let think = ThinkTime::Uniform(Duration::ZERO, Duration::from_micros(500));
     let few = run_unbounded(&slo_scenario(ArrivalProcess::Closed { clients: 16, think }), 1).summary_of(&SETTLED);
-    assert!(few.p99 <= 100.0 && few.expired + few.rejected == 0.0, "{few}");
+    assert!(few.p99_ms <= 100.0 && few.expired + few.rejected == 0.0, "{few}");
     let ceiling = 32.0 / 0.052;
     for seed in 0..3 {
         let over =
             run_unbounded(&slo_scenario(ArrivalProcess::Poisson { rate: 1.5 * ceiling }), seed).summary_of(&SETTLED);
-        assert!(over.goodput * 1.5 >= 0.9 && over.p99 <= 100.0, "{over}, seed {seed}");
+        assert!(over.goodput * 1.5 >= 0.9 && over.p99_ms <= 100.0, "{over}, seed {seed}");
     }
 }
 
@@ -46,7 +46,7 @@ fn a_server_that_gains_nothing_by_batches_gets_single_calls() {
     let row = Scenario {
         cap: 32,
         slo: Duration::from_secs(1),
-        ..Scenario::new("linear", ArrivalProcess::Poisson { rate: 150.0 }).server(server)
+        ..Scenario::new("linear", ArrivalProcess::Poisson { rate: 150.0 }).with_server(server)
     };
     let run = run_unbounded(&row, 1);
     let (calls, batches) = (run.calls.len() as f64, run.counts.batches as f64);
@@ -64,7 +64,7 @@ fn seconds_until_settled(at: Duration, seed: u64) -> usize {
     let row = Scenario {
         slo: Duration::from_secs(60),
         horizon: at + Duration::from_secs(60),
-        ..Scenario::new("slower", ArrivalProcess::Closed { clients: 256, think }).server(server)
+        ..Scenario::new("slower", ArrivalProcess::Closed { clients: 256, think }).with_server(server)
     };
     let mut latencies = vec![Vec::new(); 60];
     for call in run_unbounded(&row, seed).calls {

@@ -55,9 +55,9 @@ impl EngineState {
 
     pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, agenda: &mut EventQueue) {
         let too_large = load.items > self.spec.batch_items_max;
-        if too_large || self.inside + load.items > self.spec.inside_max {
+        if too_large || self.inside + load.items > self.spec.items_inside_max {
             let status = if too_large { ResponseStatus::TooLarge { limit: None } } else { ResponseStatus::Overloaded };
-            agenda.at(now.after(self.spec.round_trip + REFUSAL), SimEvent::Answer(id, status));
+            agenda.schedule(now.after(self.spec.round_trip + REFUSAL), SimEvent::Answer(id, status));
             return;
         }
         self.inside += load.items;
@@ -66,13 +66,13 @@ impl EngineState {
         self.left.insert(id, load.items);
         let starts = self.front_free.max(now.after(self.spec.round_trip / 2));
         self.front_free = starts.after(self.spec.front + self.spec.front_item * load.items);
-        agenda.at(self.front_free, SimEvent::Upstream(UpstreamStep::Enter));
+        agenda.schedule(self.front_free, SimEvent::Upstream(UpstreamStep::Enter));
     }
 
     pub(super) fn step(&mut self, now: Tick, step: UpstreamStep, agenda: &mut EventQueue) {
         match step {
             UpstreamStep::Enter => self.queue.extend(self.arriving.pop_front()),
-            UpstreamStep::Round => self.finish(now, agenda),
+            UpstreamStep::IterationEnd => self.finish(now, agenda),
             UpstreamStep::Done(..) | UpstreamStep::Slots | UpstreamStep::Tick(_) => {}
         }
         self.iterate(now, agenda);
@@ -90,7 +90,7 @@ impl EngineState {
             *left -= part.items;
             if *left == 0 {
                 self.left.remove(&part.id);
-                agenda.at(now.after(self.spec.round_trip / 2), SimEvent::Answer(part.id, ResponseStatus::Ok));
+                agenda.schedule(now.after(self.spec.round_trip / 2), SimEvent::Answer(part.id, ResponseStatus::Ok));
             }
         }
     }
@@ -121,6 +121,6 @@ impl EngineState {
         }
         let time = self.spec.curve.millis(load) * (self.draw.normal() * self.spec.sigma).exp();
         self.busy_millis += time;
-        agenda.at(now.after(duration(time)), SimEvent::Upstream(UpstreamStep::Round));
+        agenda.schedule(now.after(duration(time)), SimEvent::Upstream(UpstreamStep::IterationEnd));
     }
 }

@@ -31,20 +31,20 @@ impl SlotServerState {
     }
 
     pub(super) fn start(&self, agenda: &mut EventQueue) {
-        for (at, _) in &self.spec.slots_from {
-            agenda.at(*at, SimEvent::Upstream(UpstreamStep::Slots));
+        for (at, _) in &self.spec.slot_changes {
+            agenda.schedule(*at, SimEvent::Upstream(UpstreamStep::Slots));
         }
     }
 
     pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, agenda: &mut EventQueue) {
         if let Some(status) = self.refusal(now, load) {
-            agenda.at(now.after(self.spec.round_trip + REFUSAL), SimEvent::Answer(id, status));
+            agenda.schedule(now.after(self.spec.round_trip + REFUSAL), SimEvent::Answer(id, status));
             return;
         }
         self.arriving.push_back((id, load));
-        let late = self.late();
+        let late = self.draw_jitter();
         let enters = now.after(self.spec.round_trip / 2 + self.spec.host_before + late);
-        agenda.at(enters, SimEvent::Upstream(UpstreamStep::Enter));
+        agenda.schedule(enters, SimEvent::Upstream(UpstreamStep::Enter));
     }
 
     pub(super) fn step(&mut self, now: Tick, step: UpstreamStep, agenda: &mut EventQueue) {
@@ -53,11 +53,11 @@ impl SlotServerState {
             UpstreamStep::Enter => self.queue.extend(self.arriving.pop_front()),
             UpstreamStep::Done(id, status) => {
                 self.running -= 1;
-                let late = self.late();
+                let late = self.draw_jitter();
                 let back = now.after(self.spec.host_after + self.spec.round_trip / 2 + late);
-                agenda.at(back, SimEvent::Answer(id, status));
+                agenda.schedule(back, SimEvent::Answer(id, status));
             }
-            UpstreamStep::Slots | UpstreamStep::Round | UpstreamStep::Tick(_) => {}
+            UpstreamStep::Slots | UpstreamStep::IterationEnd | UpstreamStep::Tick(_) => {}
         }
         self.fill(now, agenda);
     }
@@ -65,7 +65,7 @@ impl SlotServerState {
     pub(super) fn busy_share(&self, now: Tick) -> f64 {
         let mut capacity = 0.0;
         let (mut from, mut slots) = (Tick::default(), self.spec.slots);
-        for &(at, next) in self.spec.slots_from.iter().filter(|(at, _)| *at < now) {
+        for &(at, next) in self.spec.slot_changes.iter().filter(|(at, _)| *at < now) {
             capacity += f64::from(slots) * millis(at.since(from));
             (from, slots) = (at, next);
         }
@@ -74,7 +74,7 @@ impl SlotServerState {
     }
 
     fn slots(&self, now: Tick) -> u32 {
-        let changed = self.spec.slots_from.iter().rev().find(|(at, _)| *at <= now);
+        let changed = self.spec.slot_changes.iter().rev().find(|(at, _)| *at <= now);
         changed.map_or(self.spec.slots, |(_, slots)| *slots)
     }
 
@@ -89,38 +89,39 @@ impl SlotServerState {
         (items || weight).then_some(ResponseStatus::TooLarge { limit })
     }
 
-    fn fails(&self, now: Tick, load: BatchLoad) -> bool {
+    fn exceeds_memory(&self, now: Tick, load: BatchLoad) -> bool {
         let ceilings = &self.spec.ceilings;
-        ceilings.lifted_at.is_none_or(|at| now < at) && ceilings.memory_max.is_some_and(|max| load.padded() > max)
+        ceilings.lifted_at.is_none_or(|at| now < at)
+            && ceilings.memory_max.is_some_and(|max| load.padded_weight() > max)
     }
 
     fn fill(&mut self, now: Tick, agenda: &mut EventQueue) {
         while self.running < self.slots(now) {
             let Some((id, load)) = self.queue.pop_front() else { return };
-            let mut time = self.time(now, load);
+            let mut time = self.draw_execution_time(now, load);
             let mut status = ResponseStatus::Ok;
-            if self.fails(now, load) {
+            if self.exceeds_memory(now, load) {
                 (time, status) = (time / 2.0, ResponseStatus::OutOfMemory);
             }
             self.running += 1;
             self.busy_millis += time;
-            agenda.at(now.after(duration(time)), SimEvent::Upstream(UpstreamStep::Done(id, status)));
+            agenda.schedule(now.after(duration(time)), SimEvent::Upstream(UpstreamStep::Done(id, status)));
         }
     }
 
     /// Draws the delay of one direction. Without jitter no number is drawn, so that a disabled
     /// feature does not change other draws.
-    fn late(&mut self) -> Duration {
+    fn draw_jitter(&mut self) -> Duration {
         let mean = self.spec.jitter;
         if mean.is_zero() { mean } else { duration(self.draw.exponential(millis(mean))) }
     }
 
-    fn time(&mut self, now: Tick, load: BatchLoad) -> f64 {
+    fn draw_execution_time(&mut self, now: Tick, load: BatchLoad) -> f64 {
         let spec = &self.spec;
         let mut time = spec.curve.millis(load) * (self.draw.normal() * spec.sigma).exp();
         time *= 1.0 + spec.contention * f64::from(self.running);
         if let Some(stalls) = spec.stalls
-            && self.draw.chance(stalls.share)
+            && self.draw.bernoulli(stalls.share)
         {
             time += self.draw.exponential(millis(stalls.mean));
         }

@@ -42,11 +42,11 @@ impl SharedServerState {
     pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, agenda: &mut EventQueue) {
         self.advance(now);
         let (work, active) = match self.spec.slowdown {
-            Slowdown::Cores(_) => (self.spec.curve.millis(load) * self.noise(), 1),
+            Slowdown::Cores(_) => (self.spec.curve.millis(load) * self.draw_noise(), 1),
             // The items of a batch run independently, and the slowest one ends it.
             Slowdown::Step { .. } => {
-                let longest = (0..load.items.max(1)).map(|_| self.noise()).fold(0.0, f64::max);
-                (self.spec.curve.millis(BatchLoad::of(1)) * longest, load.items.max(1))
+                let longest = (0..load.items.max(1)).map(|_| self.draw_noise()).fold(0.0, f64::max);
+                (self.spec.curve.millis(BatchLoad::of_items(1)) * longest, load.items.max(1))
             }
         };
         self.active += active;
@@ -65,7 +65,7 @@ impl SharedServerState {
             }
             self.inside.pop();
             self.active -= active;
-            agenda.at(now, SimEvent::Answer(id, ResponseStatus::Ok));
+            agenda.schedule(now, SimEvent::Answer(id, ResponseStatus::Ok));
         }
         self.schedule(now, agenda);
     }
@@ -97,11 +97,11 @@ impl SharedServerState {
         self.newest = self.newest.wrapping_add(1);
         if let Some(Reverse((due, ..))) = self.inside.peek() {
             let left = (*due as f64 / 1e6 - self.work).max(0.0) / self.speed();
-            agenda.at(now.after(duration(left)), SimEvent::Upstream(UpstreamStep::Tick(self.newest)));
+            agenda.schedule(now.after(duration(left)), SimEvent::Upstream(UpstreamStep::Tick(self.newest)));
         }
     }
 
-    fn noise(&mut self) -> f64 {
+    fn draw_noise(&mut self) -> f64 {
         (self.draw.normal() * self.spec.sigma).exp()
     }
 }

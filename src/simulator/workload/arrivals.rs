@@ -76,7 +76,7 @@ pub enum ThinkTime {
 impl ArrivalProcess {
     /// Returns the arrival times before the horizon, in order. A closed loop has none, since its
     /// arrivals depend on the answers.
-    pub(super) fn times(&self, horizon: Duration, draw: &mut RandomStream) -> Vec<Tick> {
+    pub(super) fn sample_times(&self, horizon: Duration, draw: &mut RandomStream) -> Vec<Tick> {
         let end = horizon.as_secs_f64();
         let mut times = match *self {
             Self::Poisson { rate } => poisson(rate, 0.0, end, draw),
@@ -87,7 +87,7 @@ impl ArrivalProcess {
                 let mut times = poisson(high, 0.0, end, draw);
                 let period = period.as_secs_f64();
                 let rate = |at: f64| low + (high - low) * 0.5 * (1.0 - (TAU * at / period).cos());
-                times.retain(|at| draw.unit() * high < rate(*at));
+                times.retain(|at| draw.next_f64() * high < rate(*at));
                 times
             }
             Self::Step { rate, then, from, until } => {
@@ -102,7 +102,7 @@ impl ArrivalProcess {
                 let bursts = poisson(rate / f64::from(size.max(1)), 0.0, end, draw);
                 let spread = spread.as_secs_f64();
                 let each = |at: f64| (0..size).map(move |_| at);
-                bursts.into_iter().flat_map(each).map(|at| at + spread * draw.unit()).collect()
+                bursts.into_iter().flat_map(each).map(|at| at + spread * draw.next_f64()).collect()
             }
             Self::Closed { .. } => Vec::new(),
         };
@@ -116,7 +116,7 @@ impl ArrivalProcess {
 impl ThinkTime {
     pub(super) fn draw(self, draw: &mut RandomStream) -> Duration {
         match self {
-            Self::Uniform(low, high) => low + high.saturating_sub(low).mul_f64(draw.unit()),
+            Self::Uniform(low, high) => low + high.saturating_sub(low).mul_f64(draw.next_f64()),
             Self::Exponential(mean) => Duration::from_secs_f64(draw.exponential(mean.as_secs_f64())),
         }
     }

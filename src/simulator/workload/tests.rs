@@ -56,9 +56,9 @@ fn mixes_have_their_shares() {
         budget: DeadlineRule::Caller { min: Duration::from_millis(20), max: Duration::from_millis(500) },
         cancels: 0.03,
         class: 3,
-        alone: false,
+        unmergeable: false,
     };
-    let calls = drawn(&Workload::of(ArrivalProcess::Poisson { rate: 2000.0 }, mix));
+    let calls = drawn(&Workload::single_stream(ArrivalProcess::Poisson { rate: 2000.0 }, mix));
     let share = |of: &dyn Fn(&Arrival) -> bool| calls.iter().filter(|a| of(a)).count() as f64 / calls.len() as f64;
     close("hot key", share(&|a| a.call.key.0 == 0), 0.5, 0.05);
     close("cold key", share(&|a| a.call.key.0 == 7), 0.5 / 7.0, 0.1);

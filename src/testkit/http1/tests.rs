@@ -22,7 +22,7 @@ async fn answers_are_framed_by_length_chunks_or_close_and_informational_ones_are
     .unwrap();
     drop(peer);
     let read = async |conn: &mut HttpConnection| {
-        let answer = conn.inbox.answer().await.unwrap();
+        let answer = conn.inbox.read_answer().await.unwrap();
         (answer.status, answer.body.to_vec(), answer.close)
     };
     assert_eq!(read(&mut conn).await, (200, b"ab".to_vec(), false));
@@ -36,8 +36,8 @@ async fn a_cut_answer_is_an_error_and_what_came_of_it_can_be_seen() {
     let (mut conn, mut peer) = pair();
     peer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc").await.unwrap();
     drop(peer);
-    assert_eq!(conn.inbox.answer().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-    assert!(conn.inbox.rest().ends_with(b"abc"));
+    assert_eq!(conn.inbox.read_answer().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    assert!(conn.inbox.unread().ends_with(b"abc"));
 }
 
 #[tokio::test]
@@ -47,8 +47,8 @@ async fn requests_come_one_by_one_until_the_peer_closes() {
         .await
         .unwrap();
     drop(peer);
-    let first = conn.inbox.request().await.unwrap().unwrap();
+    let first = conn.inbox.read_request().await.unwrap().unwrap();
     assert_eq!((first.target(), first.header("x-tenant"), first.body), (("POST", "/a"), Some(&b"t"[..]), &b"x"[..]));
-    assert_eq!(conn.inbox.request().await.unwrap().unwrap().target().1, "/b");
-    assert!(conn.inbox.request().await.unwrap().is_none());
+    assert_eq!(conn.inbox.read_request().await.unwrap().unwrap().target().1, "/b");
+    assert!(conn.inbox.read_request().await.unwrap().is_none());
 }

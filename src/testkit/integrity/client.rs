@@ -19,8 +19,8 @@ use super::nonce::{CallForm, Digest, ITEMS_MAX, ItemToken, LedgerItem, TENANTS_M
 use super::report::LedgerReport;
 use super::{FAULT_HEADER, POISON, TENANT_HEADER};
 use crate::http1::{HttpConnection, IdleState, Message, ServerAddr};
-use crate::item::{Route, spread};
-use crate::time::{now, since};
+use crate::item::{Route, splitmix64};
+use crate::time::{elapsed_since, now};
 
 /// Maximum number of different error codes of the proxy that are counted separately. Fewer exist.
 const CODES_MAX: usize = 64;
@@ -47,13 +47,13 @@ pub struct LedgerConfig {
     pub cancel_share: f64,
     /// Maximum time until the cancellation of a call, chosen at random, unless it is cancelled
     /// while it is sent.
-    pub cancel_within: Duration,
+    pub cancel_after_max: Duration,
     /// Share of items that are poison.
     pub poison_share: f64,
     /// Time without a response after which a call counts as lost.
-    pub patience: Duration,
+    pub response_timeout: Duration,
     /// Route of all calls, or `None` to use every form.
-    pub only: Option<Route>,
+    pub route: Option<Route>,
 }
 
 struct LedgerRun {
@@ -97,7 +97,7 @@ enum Cancellation {
 enum ItemOutcome {
     Served,
     /// An error of the proxy, by its code.
-    Own(String),
+    ProxyError(String),
     /// The unmodified 429 or 503 of the upstream.
     Overloaded,
     /// Another error of the upstream.
@@ -105,7 +105,7 @@ enum ItemOutcome {
     Faulted,
     Cancelled,
     Misdelivered,
-    Blamed,
+    WrongError,
     Lost,
 }
 
@@ -142,22 +142,22 @@ pub async fn run(config: LedgerConfig, mock: &LedgerMock) -> LedgerReport {
         tasks.spawn(LedgerClient::new(Arc::clone(&run), index).run());
     }
     tasks.join_all().await;
-    let elapsed = since(begun);
+    let elapsed = elapsed_since(begun);
     let rested = now();
-    while run.mock.upstream_open() > 0 && since(rested) < REST_MAX {
+    while run.mock.upstream_open() > 0 && elapsed_since(rested) < REST_MAX {
         tokio::time::sleep(CONNECT_PAUSE).await;
     }
     let counts = &run.mock.books.counts;
     let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
     LedgerReport {
         elapsed,
-        oversent: get(&counts.oversent),
+        oversent: get(&counts.replayed_too_often),
         after_answer: get(&counts.after_answer),
-        mixed: get(&counts.mixed),
+        mixed: get(&counts.mixed_tenants),
         corrupt: get(&counts.corrupt),
-        torn: get(&counts.torn),
-        late: get(&counts.late),
-        stale: get(&counts.stale),
+        torn: get(&counts.partial_calls),
+        late: get(&counts.arrived_after_end),
+        stale: get(&counts.unknown_calls),
         upstream_open: run.mock.upstream_open(),
         upstream_calls: get(&counts.calls),
         upstream_items: get(&counts.items),
@@ -181,10 +181,10 @@ impl LedgerConfig {
             seed: 1,
             tenants: 3,
             cancel_share: 0.03,
-            cancel_within: Duration::from_millis(15),
+            cancel_after_max: Duration::from_millis(15),
             poison_share: 0.02,
-            patience: Duration::from_secs(30),
-            only: None,
+            response_timeout: Duration::from_secs(30),
+            route: None,
         }
     }
 }
@@ -210,7 +210,7 @@ impl LedgerRun {
 
 impl LedgerClient {
     fn new(run: Arc<LedgerRun>, index: usize) -> Self {
-        let rng = SmallRng::seed_from_u64(spread(run.config.seed) ^ spread(index as u64));
+        let rng = SmallRng::seed_from_u64(splitmix64(run.config.seed) ^ splitmix64(index as u64));
         Self { run, index, rng, calls: 0, kept: None, body: String::new(), request: Vec::new() }
     }
 
@@ -221,25 +221,25 @@ impl LedgerClient {
             if n == 0 {
                 return;
             }
-            self.one(n).await;
+            self.make_call(n).await;
         }
     }
 
-    async fn one(&mut self, n: usize) {
+    async fn make_call(&mut self, n: usize) {
         let mut call = self.prepare(n);
         let number = self.calls;
         self.calls += 1;
         let run = Arc::clone(&self.run);
-        run.mock.books.begin(self.index, number, n);
+        run.mock.books.on_call_start(self.index, number, n);
         let begun = now();
         let (outcome, unasked) = self.exchange(&mut call).await;
-        let waited = since(begun);
-        let (shared, arrived) = run.mock.books.end(self.index, number, outcome == ItemOutcome::Served);
+        let waited = elapsed_since(begun);
+        let (shared, arrived) = run.mock.books.on_call_end(self.index, number, outcome == ItemOutcome::Served);
         if self.kept.is_none() && outcome == ItemOutcome::Lost {
             tokio::time::sleep(CONNECT_PAUSE).await;
         }
         let alone = arrived && !shared;
-        run.report().enter(n as u64, &call, outcome, &CallFacts { shared, alone, unasked, waited });
+        run.report().record(n as u64, &call, outcome, &CallFacts { shared, alone, unasked, waited });
         run.mock.done.fetch_add(n as u64, Ordering::Relaxed);
     }
 
@@ -253,7 +253,7 @@ impl LedgerClient {
             3..6 => CallForm::KServe,
             _ => CallForm::Generic,
         };
-        let form = match self.run.config.only {
+        let form = match self.run.config.route {
             None => drawn,
             Some(Route::Predict) => CallForm::KServe,
             Some(Route::Ledger) => CallForm::Generic,
@@ -301,7 +301,7 @@ impl LedgerClient {
         .ok();
     }
 
-    fn leave(&mut self) -> Cancellation {
+    fn draw_cancellation(&mut self) -> Cancellation {
         let config = &self.run.config;
         if !self.rng.random_bool(config.cancel_share.clamp(0.0, 1.0)) {
             return Cancellation::Never;
@@ -309,20 +309,20 @@ impl LedgerClient {
         match self.rng.random_range(0..6) {
             0 => Cancellation::WhileSending(self.rng.random_range(0..self.request.len())),
             1 => Cancellation::AfterSending,
-            _ => Cancellation::After(config.cancel_within.mul_f64(self.rng.random())),
+            _ => Cancellation::After(config.cancel_after_max.mul_f64(self.rng.random())),
         }
     }
 
     /// Makes the call. Returns its outcome, and whether unsolicited bytes arrived.
     async fn exchange(&mut self, call: &mut ClientCall) -> (ItemOutcome, bool) {
-        let leave = self.leave();
+        let leave = self.draw_cancellation();
         let reset = self.rng.random();
         let mut kept = self.kept.take();
         let mut unasked = false;
         // The connection must be silent between two calls: bytes that are already here answer no
         // call.
         if let Some(conn) = &mut kept {
-            let idle = conn.inbox.idle();
+            let idle = conn.inbox.poll_idle();
             unasked = idle == IdleState::Unasked;
             if idle != IdleState::Quiet {
                 kept = None;
@@ -341,27 +341,27 @@ impl LedgerClient {
         // anyway.
         conn.outbox.send(request).await.ok();
         let wait = match leave {
-            Cancellation::Never => self.run.config.patience,
+            Cancellation::Never => self.run.config.response_timeout,
             Cancellation::After(wait) => wait,
             Cancellation::WhileSending(_) | Cancellation::AfterSending => {
-                close(conn, reset);
+                close_connection(conn, reset);
                 return (ItemOutcome::Cancelled, unasked);
             }
         };
-        let ended = match tokio::time::timeout(wait, conn.inbox.answer()).await {
+        let ended = match tokio::time::timeout(wait, conn.inbox.read_answer()).await {
             Ok(Ok(answer)) => {
                 call.releases.1 = self.run.mock.release();
-                Some((call.judge(&answer), answer.close))
+                Some((call.classify(&answer), answer.close))
             }
             Ok(Err(_)) => None,
             Err(_) if matches!(leave, Cancellation::Never) => return (ItemOutcome::Lost, unasked),
             Err(_) => {
-                close(conn, reset);
+                close_connection(conn, reset);
                 return (ItemOutcome::Cancelled, unasked);
             }
         };
-        let Some((outcome, closes)) = ended else { return (classify_truncated(conn.inbox.rest()), unasked) };
-        if !conn.inbox.rest().is_empty() {
+        let Some((outcome, closes)) = ended else { return (classify_truncated(conn.inbox.unread()), unasked) };
+        if !conn.inbox.unread().is_empty() {
             unasked = true;
         } else if !closes {
             self.kept = Some(conn);
@@ -370,7 +370,7 @@ impl LedgerClient {
     }
 }
 
-fn close(conn: HttpConnection, reset: bool) {
+fn close_connection(conn: HttpConnection, reset: bool) {
     if reset {
         conn.reset();
     }
@@ -385,7 +385,7 @@ fn classify_truncated(came: &[u8]) -> ItemOutcome {
 // === impl ClientCall ===
 
 impl ClientCall {
-    fn judge(&self, answer: &Message<'_>) -> ItemOutcome {
+    fn classify(&self, answer: &Message<'_>) -> ItemOutcome {
         let fault = answer.header(FAULT_HEADER).is_some();
         if answer.status == 200 {
             return match self.is_right(answer.body) {
@@ -396,10 +396,10 @@ impl ClientCall {
             };
         }
         if let Some(code) = answer.header("x-groupage-error") {
-            return ItemOutcome::Own(String::from_utf8_lossy(code).into_owned());
+            return ItemOutcome::ProxyError(String::from_utf8_lossy(code).into_owned());
         }
         if !self.poison && memmem::find(answer.body, POISON.as_bytes()).is_some() {
-            return ItemOutcome::Blamed;
+            return ItemOutcome::WrongError;
         }
         match answer.status {
             _ if fault => ItemOutcome::Faulted,
@@ -412,7 +412,7 @@ impl ClientCall {
     /// or `None` if it has another form.
     fn is_right(&self, body: &[u8]) -> Option<bool> {
         let (first, last) = self.releases;
-        if !self.form.indexed() {
+        if !self.form.has_index() {
             let results = serde_json::from_slice::<ResultsBody<'_>>(body).ok()?.results;
             let right = |expect: Vec<Digest>| results.iter().map(|result| result.as_ref()).eq(expect.iter().map(hex));
             return Some((first..=last).any(|release| right(self.expect(release))));
@@ -423,7 +423,7 @@ impl ClientCall {
 
     /// Returns the correct results of a model release.
     fn expect(&self, release: u64) -> Vec<Digest> {
-        self.nonces.iter().map(|nonce| nonce.digest(self.tenant, release)).collect()
+        self.nonces.iter().map(|nonce| nonce.expected_result(self.tenant, release)).collect()
     }
 
     fn is_right_embedding(&self, data: &[Embedding], release: u64) -> bool {
@@ -450,7 +450,7 @@ struct CallFacts {
 // === impl LedgerReport ===
 
 impl LedgerReport {
-    fn enter(&mut self, n: u64, call: &ClientCall, outcome: ItemOutcome, facts: &CallFacts) {
+    fn record(&mut self, n: u64, call: &ClientCall, outcome: ItemOutcome, facts: &CallFacts) {
         self.items += n;
         self.calls += 1;
         self.shared += if facts.shared { n } else { 0 };
@@ -469,7 +469,7 @@ impl LedgerReport {
         }
         *match outcome {
             ItemOutcome::Served => &mut self.served,
-            ItemOutcome::Own(code) => {
+            ItemOutcome::ProxyError(code) => {
                 let known = self.own_errors.len() < CODES_MAX || self.own_errors.contains_key(&code);
                 self.own_errors.entry(if known { code } else { "other".to_owned() }).or_default()
             }
@@ -477,7 +477,7 @@ impl LedgerReport {
             ItemOutcome::Faulted => &mut self.faulted,
             ItemOutcome::Cancelled => &mut self.cancelled,
             ItemOutcome::Misdelivered => &mut self.misdelivered,
-            ItemOutcome::Blamed => &mut self.blamed,
+            ItemOutcome::WrongError => &mut self.blamed,
             ItemOutcome::Lost => &mut self.lost,
         } += n;
     }
@@ -490,11 +490,11 @@ impl ItemOutcome {
     /// replayed.
     fn is_unreplayable(&self, alone: bool) -> bool {
         match self {
-            Self::Served | Self::Cancelled | Self::Misdelivered | Self::Blamed | Self::Lost => false,
+            Self::Served | Self::Cancelled | Self::Misdelivered | Self::WrongError | Self::Lost => false,
             Self::Overloaded | Self::Faulted => true,
             // Timeout, connection refused and response too large. A call that was forwarded alone
             // is never replayed.
-            Self::Own(code) => alone || matches!(code.as_str(), "GRP3301" | "GRP3303" | "GRP3306"),
+            Self::ProxyError(code) => alone || matches!(code.as_str(), "GRP3301" | "GRP3303" | "GRP3306"),
             Self::Upstream => alone,
         }
     }

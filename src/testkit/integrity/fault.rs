@@ -14,7 +14,7 @@ pub(super) enum Fault {
     /// A head and a part of the body, then silence.
     SilentBody,
     /// A body that is sent byte by byte with long pauses.
-    Drip,
+    SlowBody,
     /// A reset before the first byte.
     ResetBefore,
     /// A regular close before the first byte.
@@ -91,7 +91,7 @@ impl Fault {
         match self {
             Self::SilentHead => "F04 silent before the head",
             Self::SilentBody => "F05 silent inside the body",
-            Self::Drip => "F05 dripping",
+            Self::SlowBody => "F05 dripping",
             Self::ResetBefore => "F06 reset before a byte",
             Self::EndBefore => "F06 end before a byte",
             Self::ResetInside => "F07 reset inside",
@@ -127,11 +127,11 @@ impl Fault {
 
     /// Returns the number of cards of this kind in the deck. Faults that inevitably cost innocent
     /// calls their response, or that slow down the run, are rarer.
-    const fn cards(self) -> usize {
+    const fn repetitions(self) -> usize {
         match self {
             Self::SilentHead
             | Self::SilentBody
-            | Self::Drip
+            | Self::SlowBody
             | Self::Refused
             | Self::TooMany
             | Self::Unavailable
@@ -164,7 +164,7 @@ impl Fault {
 impl FaultSequence {
     pub(super) fn new(seed: u64) -> Self {
         let mut cards: Vec<Fault> =
-            Fault::VARIANTS.iter().flat_map(|&fault| std::iter::repeat_n(fault, fault.cards())).collect();
+            Fault::VARIANTS.iter().flat_map(|&fault| std::iter::repeat_n(fault, fault.repetitions())).collect();
         cards.shuffle(&mut SmallRng::seed_from_u64(seed));
         Self { cards }
     }

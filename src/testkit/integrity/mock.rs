@@ -27,7 +27,7 @@ use super::nonce::{CLIENTS_MAX, CallForm, Digest, ItemToken, LedgerItem, hex, nu
 use super::records::{ItemRecords, add};
 use super::{POISON, TENANT_HEADER};
 use crate::http1::{HttpConnection, Message};
-use crate::item::{Route, spread};
+use crate::item::{Route, splitmix64};
 use crate::server::SimulatedModel;
 
 /// Delay after a failed accept or bind.
@@ -50,16 +50,16 @@ pub struct MockConfig {
     /// such a call on a connection of its own client, where an unsolicited response can reach only
     /// that client, as it would without the proxy. The option is therefore for clients that call
     /// the mock directly.
-    pub stray_alone: bool,
+    pub unsolicited_unbatched: bool,
     /// Size limit for a response that the proxy enforces. Oversized responses exceed it.
     pub answer_bytes_max: usize,
     /// Value of `retry-after` in 429 and 503 responses, in seconds.
     pub retry_after: u32,
     /// Time for which connections are refused by the fault that refuses them.
-    pub refuse_for: Duration,
+    pub refuse_duration: Duration,
     /// Pause between two bytes of a dripping body. It must exceed the body idle timeout of the
     /// proxy, or the response never fails.
-    pub drip: Duration,
+    pub drip_interval: Duration,
     /// Maximum duration of silence if the peer does not close the connection.
     pub silence_max: Duration,
     /// Maximum number of clients of a run.
@@ -134,11 +134,11 @@ impl Default for MockConfig {
             per_item: Duration::from_micros(10),
             slots: 4,
             fault_share: 0.02,
-            stray_alone: false,
+            unsolicited_unbatched: false,
             answer_bytes_max: 256 * 1024,
             retry_after: 0,
-            refuse_for: Duration::from_millis(2),
-            drip: Duration::from_secs(1),
+            refuse_duration: Duration::from_millis(2),
+            drip_interval: Duration::from_secs(1),
             silence_max: Duration::from_secs(5),
             clients_max: 4096,
             seed: 1,
@@ -157,7 +157,7 @@ impl LedgerMock {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, config.port)).await?;
         let addr = listener.local_addr()?;
         let shared = Arc::new(MockState {
-            key: spread(config.seed),
+            key: splitmix64(config.seed),
             books: ItemRecords::new(config.clients_max.min(CLIENTS_MAX)),
             done: AtomicU64::new(0),
             model: SimulatedModel::new(config.base, config.per_item, config.slots, usize::MAX),
@@ -228,7 +228,7 @@ async fn accept(listener: TcpListener, addr: SocketAddr, shared: Arc<MockState>)
             },
             () = shared.refuse.notified() => {
                 listener = None;
-                tokio::time::sleep(shared.config.refuse_for).await;
+                tokio::time::sleep(shared.config.refuse_duration).await;
             }
         }
         while connections.try_join_next().is_some() {}
@@ -238,7 +238,7 @@ async fn accept(listener: TcpListener, addr: SocketAddr, shared: Arc<MockState>)
 async fn serve(mut conn: HttpConnection, shared: Arc<MockState>) {
     // Any input other than a complete request ends the connection: the peer disconnected, or
     // attempted HTTP/2.
-    while let Ok(Some(request)) = conn.inbox.request().await {
+    while let Ok(Some(request)) = conn.inbox.read_request().await {
         let (method, path) = request.target();
         let form = CallForm::of_path(path).filter(|_| method == "POST");
         let Some(form) = form else {
@@ -249,7 +249,7 @@ async fn serve(mut conn: HttpConnection, shared: Arc<MockState>) {
         };
         let call = shared.read(form, &request);
         let beside = shared.open.fetch_add(1, Ordering::AcqRel);
-        shared.changes.arrived(call.items.len(), call.members, beside, call.too_large);
+        shared.changes.record_arrival(call.items.len(), call.members, beside, call.too_large);
         let open = OpenGuard(&shared.open);
         let next = shared.answer(&call, conn).await;
         drop(open);
@@ -288,7 +288,7 @@ impl MockState {
         let counts = &self.books.counts;
         let tenant = request.header(TENANT_HEADER).unwrap_or_default();
         let route = form.route();
-        let raw = route.items(request.body).map(|items| items.raw).unwrap_or_default();
+        let raw = route.extract_items(request.body).map(|items| items.raw).unwrap_or_default();
         let mut items = Vec::with_capacity(raw.len());
         let mut mixed = false;
         for raw in &raw {
@@ -302,9 +302,9 @@ impl MockState {
             items.push((nonce, item));
         }
         add(&counts.corrupt, usize::from(raw.is_empty()));
-        add(&counts.mixed, usize::from(mixed));
+        add(&counts.mixed_tenants, usize::from(mixed));
         let entered: Vec<LedgerItem> = items.iter().map(|&(_, item)| item).collect();
-        let members = self.books.arrived(&entered);
+        let members = self.books.on_arrival(&entered);
         let too_large = items.len() > self.changes.items_max.load(Ordering::Relaxed);
         UpstreamCall { form, items, close: request.close, members, release: self.release(), too_large }
     }
@@ -320,20 +320,24 @@ impl MockState {
         if let Some((nonce, _)) = call.items.iter().find(|(_, item)| item.poison) {
             self.compute(call).await?;
             let body = format!(r#"{{"error":"{POISON}{nonce}"}}"#);
-            let status =
-                if nonce.digest(0, 0)[0] & 1 == 0 { "500 Internal Server Error" } else { "422 Unprocessable Entity" };
+            let status = if nonce.expected_result(0, 0)[0] & 1 == 0 {
+                "500 Internal Server Error"
+            } else {
+                "422 Unprocessable Entity"
+            };
             conn.outbox.send(&answer(status, "", body.as_bytes())).await?;
             return Ok(AfterResponse::Keep(conn));
         }
         // Calls without a poison item draw a fault. The draw depends only on the seed and the
         // number of the call.
         let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
-        let mut rng = SmallRng::seed_from_u64(self.key ^ spread(drawn));
+        let mut rng = SmallRng::seed_from_u64(self.key ^ splitmix64(drawn));
         if rng.random_bool(self.config.fault_share.clamp(0.0, 1.0)) {
             let fault = self.deck.fault_at(self.faults.fetch_add(1, Ordering::Relaxed));
             // Behind a proxy, an unsolicited response to a call that arrived alone proves nothing,
             // see `stray_alone`. It is replaced by a harmless response.
-            let harmless = fault.unsolicited_delay().is_some() && call.members < 2 && !self.config.stray_alone;
+            let harmless =
+                fault.unsolicited_delay().is_some() && call.members < 2 && !self.config.unsolicited_unbatched;
             let fault = if harmless { Fault::IndexShuffled } else { fault };
             if let Some(at) = Fault::VARIANTS.iter().position(|&kind| kind == fault) {
                 add(&self.by_kind[at], 1);
@@ -359,11 +363,11 @@ impl UpstreamCall {
     /// Returns the correct response.
     fn body(&self) -> String {
         let results: Vec<_> = self.results().enumerate().collect();
-        body(self.form, &results)
+        response_body(self.form, &results)
     }
 
     fn results(&self) -> impl Iterator<Item = Digest> {
-        self.items.iter().map(|(nonce, item)| nonce.digest(item.tenant, self.release))
+        self.items.iter().map(|(nonce, item)| nonce.expected_result(item.tenant, self.release))
     }
 
     /// Returns a response that cannot be split, or is difficult to split. If the form has no
@@ -371,7 +375,7 @@ impl UpstreamCall {
     fn wrong_body(&self, fault: Fault) -> String {
         let mut results: Vec<_> = self.results().enumerate().collect();
         let n = results.len();
-        let indexed = self.form.indexed();
+        let indexed = self.form.has_index();
         match fault {
             Fault::CountNone => results.clear(),
             Fault::CountMore => results.push((n, results.last().map(|&(_, digest)| digest).unwrap_or_default())),
@@ -391,12 +395,12 @@ impl UpstreamCall {
                 results.pop();
             }
         }
-        body(self.form, &results)
+        response_body(self.form, &results)
     }
 
     /// Returns the correct response to the first item only.
     fn first_body(&self) -> String {
-        body(self.form, &self.results().enumerate().take(1).collect::<Vec<_>>())
+        response_body(self.form, &self.results().enumerate().take(1).collect::<Vec<_>>())
     }
 }
 
@@ -441,7 +445,7 @@ fn split_item(form: CallForm, raw: &str) -> Option<(&str, &str)> {
     raw.strip_prefix('"')?.strip_suffix('"')?.split_once('/')
 }
 
-fn body(form: CallForm, results: &[(usize, Digest)]) -> String {
+fn response_body(form: CallForm, results: &[(usize, Digest)]) -> String {
     let mut out = String::with_capacity(96 + results.len() * 96);
     out.push_str(match form {
         CallForm::OpenAi | CallForm::OpenAiSingle => r#"{"object":"list","data":["#,
@@ -452,7 +456,7 @@ fn body(form: CallForm, results: &[(usize, Digest)]) -> String {
         if place > 0 {
             out.push(',');
         }
-        if form.indexed() {
+        if form.has_index() {
             let [a, b, c, d] = numbers(digest);
             write!(out, r#"{{"object":"embedding","index":{index},"embedding":[{a},{b},{c},{d}]}}"#).ok();
         } else {

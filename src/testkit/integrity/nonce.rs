@@ -10,7 +10,7 @@ use std::fmt;
 
 use strum::VariantArray;
 
-use crate::item::spread;
+use crate::item::splitmix64;
 
 /// Maximum number of items in one call, because the place is encoded in two bits.
 pub(super) const ITEMS_MAX: usize = 4;
@@ -62,7 +62,7 @@ impl CallForm {
     }
 
     /// Returns `true` if a response of this form contains the index of each result.
-    pub(super) const fn indexed(self) -> bool {
+    pub(super) const fn has_index(self) -> bool {
         matches!(self, Self::OpenAi | Self::OpenAiSingle)
     }
 }
@@ -81,7 +81,7 @@ impl LedgerItem {
             | u64::from(self.poison)
     }
 
-    fn of_head(head: u64) -> Option<Self> {
+    fn decode(head: u64) -> Option<Self> {
         let field = |shift: u32, bits: u32| usize::try_from((head >> shift) & ((1 << bits) - 1)).unwrap_or_default();
         let item = Self {
             client: field(48, 16),
@@ -112,11 +112,11 @@ impl ItemToken {
         let word = u128::from_str_radix(text, 16).ok()?;
         let head = u64::try_from(word >> 64).ok()?;
         (u128::from(mark(head, key)) == word & u128::from(u64::MAX)).then_some(())?;
-        Some((Self(word), LedgerItem::of_head(head)?))
+        Some((Self(word), LedgerItem::decode(head)?))
     }
 
     /// Returns the correct result of a model release for the item with this nonce.
-    pub(super) fn digest(self, tenant: usize, release: u64) -> Digest {
+    pub(super) fn expected_result(self, tenant: usize, release: u64) -> Digest {
         let mut digest = Digest::default();
         let mut hasher = blake3::Hasher::new();
         hasher.update(&tenant.to_le_bytes()).update(&self.0.to_le_bytes()).update(&release.to_le_bytes());
@@ -132,7 +132,7 @@ impl fmt::Display for ItemToken {
 }
 
 fn mark(head: u64, key: u64) -> u64 {
-    spread(spread(head ^ key).wrapping_add(key))
+    splitmix64(splitmix64(head ^ key).wrapping_add(key))
 }
 
 /// Returns a digest as the four numbers of an embedding.
@@ -176,8 +176,8 @@ mod tests {
     #[test]
     fn answers_differ_by_nonce_by_tenant_and_by_model() {
         let nonce = ITEM.nonce(9);
-        assert_ne!(nonce.digest(0, 0), nonce.digest(1, 0));
-        assert_ne!(nonce.digest(0, 0), nonce.digest(0, 1));
-        assert_ne!(nonce.digest(0, 0), LedgerItem { place: 2, ..ITEM }.nonce(9).digest(0, 0));
+        assert_ne!(nonce.expected_result(0, 0), nonce.expected_result(1, 0));
+        assert_ne!(nonce.expected_result(0, 0), nonce.expected_result(0, 1));
+        assert_ne!(nonce.expected_result(0, 0), LedgerItem { place: 2, ..ITEM }.nonce(9).expected_result(0, 0));
     }
 }

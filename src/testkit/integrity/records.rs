@@ -24,20 +24,20 @@ pub(super) struct ItemRecords {
 #[derive(Debug, Default)]
 pub(super) struct ArrivalCounts {
     /// Items sent upstream more often than isolation explains.
-    pub(super) oversent: AtomicU64,
+    pub(super) replayed_too_often: AtomicU64,
     /// Items sent upstream after their client had received its 200.
     pub(super) after_answer: AtomicU64,
     /// Items that arrived after their call had ended without a 200, for example because it was
     /// cancelled or timed out meanwhile.
-    pub(super) late: AtomicU64,
+    pub(super) arrived_after_end: AtomicU64,
     /// Items of calls that are no longer in the ring, or never existed.
-    pub(super) stale: AtomicU64,
+    pub(super) unknown_calls: AtomicU64,
     /// Upstream calls with items of several tenants or forms.
-    pub(super) mixed: AtomicU64,
+    pub(super) mixed_tenants: AtomicU64,
     /// Items that are not genuine items of this run.
     pub(super) corrupt: AtomicU64,
     /// Upstream calls that contained only a part of a client's call.
-    pub(super) torn: AtomicU64,
+    pub(super) partial_calls: AtomicU64,
     /// Number of upstream calls that arrived.
     pub(super) calls: AtomicU64,
     /// Number of items that arrived, including repeated ones.
@@ -84,7 +84,7 @@ impl ItemRecords {
     }
 
     /// Records that a client is about to make a call.
-    pub(super) fn begin(&self, client: usize, call: u64, items: usize) {
+    pub(super) fn on_call_start(&self, client: usize, call: u64, items: usize) {
         if let Some(mut ring) = self.ring(client) {
             *ring.entry(call) = CallRecord { call: call + 1, items, ..CallRecord::default() };
         }
@@ -92,7 +92,7 @@ impl ItemRecords {
 
     /// Records the end of a client's call. Returns whether its items were ever part of a shared
     /// upstream call, and whether they arrived upstream at all.
-    pub(super) fn end(&self, client: usize, call: u64, answered: bool) -> (bool, bool) {
+    pub(super) fn on_call_end(&self, client: usize, call: u64, answered: bool) -> (bool, bool) {
         let Some(mut ring) = self.ring(client) else { return (false, false) };
         let entry = ring.entry(call);
         entry.state = if answered { CallState::Answered } else { CallState::Ended };
@@ -101,7 +101,7 @@ impl ItemRecords {
 
     /// Records the arrival of an upstream call with these items. Returns the number of client calls
     /// that it contains.
-    pub(super) fn arrived(&self, items: &[LedgerItem]) -> usize {
+    pub(super) fn on_arrival(&self, items: &[LedgerItem]) -> usize {
         let whose = |item: &LedgerItem| (item.client, item.call);
         let members = items.chunk_by(|a, b| whose(a) == whose(b)).count();
         add(&self.counts.calls, 1);
@@ -109,37 +109,37 @@ impl ItemRecords {
         self.counts.items_max.fetch_max(items.len() as u64, Ordering::Relaxed);
         let mut torn = false;
         for call in items.chunk_by(|a, b| whose(a) == whose(b)) {
-            torn |= !self.arrived_call(call, members);
+            torn |= !self.record_client_call(call, members);
         }
-        add(&self.counts.torn, usize::from(torn));
+        add(&self.counts.partial_calls, usize::from(torn));
         members
     }
 
     /// Records the items of one client call. Returns `true` if they are the complete call in order.
-    fn arrived_call(&self, items: &[LedgerItem], members: usize) -> bool {
+    fn record_client_call(&self, items: &[LedgerItem], members: usize) -> bool {
         let Some(first) = items.first() else { return true };
         let counts = &self.counts;
         let ring = self.ring(first.client);
         let Some(mut ring) = ring else {
-            add(&counts.stale, items.len());
+            add(&counts.unknown_calls, items.len());
             return true;
         };
         let entry = ring.entry(first.call);
         if entry.call != first.call + 1 {
-            add(&counts.stale, items.len());
+            add(&counts.unknown_calls, items.len());
             return true;
         }
         match entry.state {
             CallState::Open => {}
             CallState::Answered => add(&counts.after_answer, items.len()),
-            CallState::Ended => add(&counts.late, items.len()),
+            CallState::Ended => add(&counts.arrived_after_end, items.len()),
         }
         entry.shared |= members > 1;
-        entry.allowed = entry.allowed.max(allowed(members));
+        entry.allowed = entry.allowed.max(sends_allowed(members));
         for item in items {
             if let Some(sent) = entry.sent.get_mut(item.place) {
                 *sent += 1;
-                add(&counts.oversent, usize::from(*sent > entry.allowed));
+                add(&counts.replayed_too_often, usize::from(*sent > entry.allowed));
             }
         }
         items.len() == entry.items && items.iter().enumerate().all(|(place, item)| item.place == place)
@@ -161,7 +161,7 @@ impl CallRing {
 
 /// Returns the maximum number of times that an item may be sent upstream: twice, or 1 + ⌈log2 N⌉
 /// times if that is more, which the bisection of a call of N members explains.
-fn allowed(members: usize) -> u32 {
+fn sends_allowed(members: usize) -> u32 {
     let halvings = members.next_power_of_two().trailing_zeros();
     (1 + halvings).max(2)
 }
@@ -189,51 +189,51 @@ mod tests {
     #[test]
     fn a_batch_of_several_calls_is_shared_and_one_call_is_not() {
         let books = ItemRecords::new(2);
-        books.begin(0, 0, 2);
-        books.begin(1, 0, 1);
-        assert_eq!(books.arrived(&[items(0, 0, 2), items(1, 0, 1)].concat()), 2);
-        assert_eq!(books.end(0, 0, true), (true, true));
-        books.begin(0, 1, 2);
-        assert_eq!(books.arrived(&items(0, 1, 2)), 1);
-        assert_eq!(books.end(0, 1, true), (false, true));
-        assert_eq!(get(&books.counts.torn), 0);
+        books.on_call_start(0, 0, 2);
+        books.on_call_start(1, 0, 1);
+        assert_eq!(books.on_arrival(&[items(0, 0, 2), items(1, 0, 1)].concat()), 2);
+        assert_eq!(books.on_call_end(0, 0, true), (true, true));
+        books.on_call_start(0, 1, 2);
+        assert_eq!(books.on_arrival(&items(0, 1, 2)), 1);
+        assert_eq!(books.on_call_end(0, 1, true), (false, true));
+        assert_eq!(get(&books.counts.partial_calls), 0);
     }
 
     #[test]
     fn an_item_may_be_sent_twice_and_not_a_third_time() {
         let books = ItemRecords::new(1);
-        books.begin(0, 0, 1);
+        books.on_call_start(0, 0, 1);
         for (sent, oversent) in [(1, 0), (2, 0), (3, 1)] {
-            books.arrived(&items(0, 0, 1));
-            assert_eq!(get(&books.counts.oversent), oversent, "sent {sent} times");
+            books.on_arrival(&items(0, 0, 1));
+            assert_eq!(get(&books.counts.replayed_too_often), oversent, "sent {sent} times");
         }
     }
 
     #[test]
     fn bisection_of_32_explains_six_times() {
-        assert_eq!([1, 2, 3, 4, 5, 32].map(allowed), [2, 2, 3, 3, 4, 6]);
+        assert_eq!([1, 2, 3, 4, 5, 32].map(sends_allowed), [2, 2, 3, 3, 4, 6]);
     }
 
     #[test]
     fn what_arrives_after_the_answer_is_a_violation_and_after_a_cancellation_is_late() {
         let books = ItemRecords::new(1);
-        books.begin(0, 0, 1);
-        books.end(0, 0, true);
-        books.begin(0, 1, 1);
-        books.end(0, 1, false);
-        books.arrived(&items(0, 0, 1));
-        books.arrived(&items(0, 1, 1));
-        books.arrived(&items(0, 2, 1));
+        books.on_call_start(0, 0, 1);
+        books.on_call_end(0, 0, true);
+        books.on_call_start(0, 1, 1);
+        books.on_call_end(0, 1, false);
+        books.on_arrival(&items(0, 0, 1));
+        books.on_arrival(&items(0, 1, 1));
+        books.on_arrival(&items(0, 2, 1));
         let counts = &books.counts;
-        assert_eq!([&counts.after_answer, &counts.late, &counts.stale].map(get), [1, 1, 1]);
+        assert_eq!([&counts.after_answer, &counts.arrived_after_end, &counts.unknown_calls].map(get), [1, 1, 1]);
     }
 
     #[test]
     fn a_call_that_arrives_in_part_or_out_of_order_is_torn() {
         let books = ItemRecords::new(1);
-        books.begin(0, 0, 3);
-        books.arrived(&items(0, 0, 2));
-        books.arrived(&items(0, 0, 3).into_iter().rev().collect::<Vec<_>>());
-        assert_eq!(get(&books.counts.torn), 2);
+        books.on_call_start(0, 0, 3);
+        books.on_arrival(&items(0, 0, 2));
+        books.on_arrival(&items(0, 0, 3).into_iter().rev().collect::<Vec<_>>());
+        assert_eq!(get(&books.counts.partial_calls), 2);
     }
 }

@@ -85,7 +85,7 @@ pub struct LedgerReport {
 impl LedgerReport {
     /// Returns the number of items that were served, answered or delivered more than once.
     #[must_use]
-    pub fn doubled(&self) -> u64 {
+    pub fn duplicates(&self) -> u64 {
         self.unasked + self.oversent + self.after_answer
     }
 
@@ -96,7 +96,7 @@ impl LedgerReport {
         self.misdelivered
             + self.lost
             + self.blamed
-            + self.doubled()
+            + self.duplicates()
             + self.mixed
             + self.corrupt
             + self.torn

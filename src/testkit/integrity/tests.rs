@@ -44,8 +44,8 @@ async fn cancelled_and_poisoned_calls_are_no_violations() {
 #[tokio::test]
 async fn every_fault_is_injected_and_classified() {
     let silence_max = Duration::from_millis(40);
-    let mock = MockConfig { fault_share: 0.2, silence_max, stray_alone: true, ..MockConfig::default() };
-    let report = direct(mock, |config| config.patience = Duration::from_millis(500)).await;
+    let mock = MockConfig { fault_share: 0.2, silence_max, unsolicited_unbatched: true, ..MockConfig::default() };
+    let report = direct(mock, |config| config.response_timeout = Duration::from_millis(500)).await;
     assert!(report.faults.iter().all(|&(_, met)| met > 0), "{report:?}");
     // Without a proxy, resets and silence lose calls, unsolicited responses reach the client, and
     // all other faults are marked by the header.
@@ -65,7 +65,7 @@ async fn crossing(listener: TcpListener, upstream: ServerAddr) {
         let mut answers = Vec::new();
         for _ in 0..2 {
             let mut conn = HttpConnection::tcp(listener.accept().await.unwrap().0).unwrap();
-            let request = conn.inbox.request().await.unwrap().unwrap();
+            let request = conn.inbox.read_request().await.unwrap().unwrap();
             let request = [request.head, request.body].concat();
             let mut model = upstream.connect().await.unwrap();
             let answer = model.call(&request).await.unwrap();
@@ -91,7 +91,7 @@ async fn swapped_responses_are_misdelivered_and_foreign_poison_is_blamed() {
         concurrency: 2,
         cancel_share: 0.0,
         poison_share: 0.2,
-        patience,
+        response_timeout: patience,
         ..LedgerConfig::new(proxy, 300)
     };
     let report = run(config, &mock).await;

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use super::{CallOutcome, LoadStats, PreparedCall, PreparedCalls, Report};
 use crate::http1::{HttpConnection, ServerAddr};
-use crate::time::{Timer, now, since};
+use crate::time::{Timer, elapsed_since, now};
 
 /// Delay after a failed attempt to connect.
 const CONNECT_PAUSE: Duration = Duration::from_millis(5);
@@ -52,7 +52,7 @@ struct ClosedLoopClient {
 }
 
 /// Runs the load to its end. Calls are counted if they end within `duration` after the warm-up.
-pub async fn closed(config: ClosedConfig) -> Report {
+pub async fn run_closed_loop(config: ClosedConfig) -> Report {
     let config = Arc::new(config);
     let tally = Arc::new(LoadStats::new());
     let turn = Arc::new(AtomicU64::new(0));
@@ -98,7 +98,7 @@ impl ClosedLoopClient {
                     self.tally.record_slice(ended.saturating_duration_since(self.begin));
                 }
             }
-            if outcome == CallOutcome::Failed && kept.is_none() && since(begun) < CONNECT_PAUSE {
+            if outcome == CallOutcome::Failed && kept.is_none() && elapsed_since(begun) < CONNECT_PAUSE {
                 tokio::time::sleep(CONNECT_PAUSE).await;
             }
             if let (Some(timer), Some((least, most))) = (&mut timer, self.config.think) {
@@ -116,7 +116,7 @@ impl ClosedLoopClient {
                     return Ok(outcome);
                 }
                 // Closed while idle: the only failure after which a client may retry.
-                Err(_) if conn.inbox.rest().is_empty() => {}
+                Err(_) if conn.inbox.unread().is_empty() => {}
                 Err(error) => return Err(error),
             }
         }

@@ -66,7 +66,7 @@ struct LoadState {
     /// Number of calls without an outcome.
     open: AtomicU64,
     /// Notified when `open` falls to zero.
-    quiet: Notify,
+    all_done: Notify,
     /// `true` if no further calls become due.
     stopped: AtomicBool,
 }
@@ -107,13 +107,13 @@ enum SendAction {
 
 /// Starts the load on the current runtime.
 #[must_use]
-pub fn open(config: OpenConfig) -> OpenLoad {
+pub fn start_open_loop(config: OpenConfig) -> OpenLoad {
     let shared = Arc::new(LoadState {
         config,
         tally: LoadStats::new(),
         pool: Mutex::default(),
         open: AtomicU64::new(0),
-        quiet: Notify::new(),
+        all_done: Notify::new(),
         stopped: AtomicBool::new(false),
     });
     let driver = tokio::spawn(run_schedule(Arc::clone(&shared)));
@@ -231,7 +231,7 @@ async fn run_schedule(shared: Arc<LoadState>) -> io::Result<Duration> {
 /// Reads the responses of one connection until it closes.
 async fn read_responses(shared: Arc<LoadState>, lane: Arc<LoadConnection>, mut inbox: MessageReader) {
     loop {
-        let answer = inbox.answer().await;
+        let answer = inbox.read_answer().await;
         let arrival = {
             let mut pending = lane.pending();
             if answer.is_err() || pending.is_none() {
@@ -244,15 +244,15 @@ async fn read_responses(shared: Arc<LoadState>, lane: Arc<LoadConnection>, mut i
         let keep = match (answer, arrival) {
             (Ok(answer), Some(arrival)) => {
                 let outcome = shared.config.calls.get(arrival.turn).outcome(&answer);
-                shared.end(outcome, arrival);
+                shared.record_outcome(outcome, arrival);
                 !answer.close
             }
             (Err(_), Some(arrival)) => {
-                if inbox.rest().is_empty() && !arrival.retried {
+                if inbox.unread().is_empty() && !arrival.retried {
                     // Closed while idle: every client retries in this case.
                     shared.pool().backlog.push_front(ScheduledCall { retried: true, ..arrival });
                 } else {
-                    shared.end(CallOutcome::Failed, arrival);
+                    shared.record_outcome(CallOutcome::Failed, arrival);
                 }
                 false
             }
@@ -302,7 +302,7 @@ impl LoadState {
 
     async fn dispatch(self: &Arc<Self>, arrival: ScheduledCall, lanes: &mut JoinSet<()>) {
         loop {
-            match self.way(arrival) {
+            match self.select_connection(arrival) {
                 // The lane was closed meanwhile and has no reader: select another one.
                 SendAction::Send(lane) if !lane.send(self, arrival).await => continue,
                 SendAction::Send(_) | SendAction::Wait => {}
@@ -315,13 +315,13 @@ impl LoadState {
                     });
                     while lanes.try_join_next().is_some() {}
                 }
-                SendAction::GiveUp => self.end(CallOutcome::Unsent, arrival),
+                SendAction::GiveUp => self.record_outcome(CallOutcome::Unsent, arrival),
             }
             return;
         }
     }
 
-    fn way(&self, arrival: ScheduledCall) -> SendAction {
+    fn select_connection(&self, arrival: ScheduledCall) -> SendAction {
         let mut pool = self.pool();
         while let Some(lane) = pool.idle.pop_front() {
             if lane.alive.load(Ordering::Acquire) {
@@ -351,24 +351,24 @@ impl LoadState {
             }
             Err(_) => {
                 shared.pool().connections -= 1;
-                shared.end(CallOutcome::Failed, arrival);
+                shared.record_outcome(CallOutcome::Failed, arrival);
                 None
             }
         }
     }
 
-    fn end(&self, outcome: CallOutcome, arrival: ScheduledCall) {
+    fn record_outcome(&self, outcome: CallOutcome, arrival: ScheduledCall) {
         if arrival.counts {
             self.tally.record(outcome, now().saturating_duration_since(arrival.due));
         }
         if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.quiet.notify_one();
+            self.all_done.notify_one();
         }
     }
 
     async fn wait_until_quiet(&self) {
         while self.open.load(Ordering::Acquire) > 0 {
-            self.quiet.notified().await;
+            self.all_done.notified().await;
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{CallForm, ClosedConfig, OpenConfig, PreparedCalls, Route, SLICE_INTERVAL, closed, open};
+use super::{
+    CallForm, ClosedConfig, OpenConfig, PreparedCalls, Route, SLICE_INTERVAL, run_closed_loop, start_open_loop,
+};
 use crate::http1::ServerAddr;
 use crate::server::{Server, ServerConfig, ServerHandle};
 
@@ -33,7 +35,7 @@ fn closed_config(target: &ServerAddr, route: Route, items: usize) -> ClosedConfi
 async fn a_closed_load_is_answered_rightly_on_every_route() {
     let running = server(free()).await;
     for route in [Route::Embeddings, Route::Predict, Route::Embed, Route::Ledger] {
-        let report = closed(closed_config(running.target(), route, 2)).await;
+        let report = run_closed_loop(closed_config(running.target(), route, 2)).await;
         assert!(report.served > 0, "{route:?}");
         assert_eq!((report.served, report.wrong, report.failed), (report.offered, 0, 0), "{route:?}");
         assert_eq!(report.latency.len(), report.served);
@@ -44,7 +46,8 @@ async fn a_closed_load_is_answered_rightly_on_every_route() {
 #[tokio::test]
 async fn fresh_load_opens_a_connection_per_call() {
     let running = server(free()).await;
-    let report = closed(ClosedConfig { fresh: true, ..closed_config(running.target(), Route::Embed, 1) }).await;
+    let report =
+        run_closed_loop(ClosedConfig { fresh: true, ..closed_config(running.target(), Route::Embed, 1) }).await;
     assert!(report.served > 0);
     assert_eq!(running.stats().connections, running.stats().calls);
 }
@@ -60,7 +63,7 @@ async fn wrong_answers_are_found() {
         expect: expected.expect.clone(),
     });
     config.calls = PreparedCalls { list: list.collect(), items: 1 };
-    let report = closed(config).await;
+    let report = run_closed_loop(config).await;
     assert!(report.wrong > 0);
     assert_eq!(report.served, 0);
 }
@@ -70,10 +73,10 @@ async fn unreachable_server_fails_without_hanging() {
     let gone = server(free()).await;
     let target = gone.target().clone();
     gone.shutdown().await;
-    let report = closed(closed_config(&target, Route::Embed, 1)).await;
+    let report = run_closed_loop(closed_config(&target, Route::Embed, 1)).await;
     assert!(report.failed > 0);
     assert_eq!(report.served, 0);
-    let load = open(OpenConfig::new(target, PreparedCalls::new(Route::Embed, 1, 1), 100.0, MOMENT));
+    let load = start_open_loop(OpenConfig::new(target, PreparedCalls::new(Route::Embed, 1, 1), 100.0, MOMENT));
     assert!(load.finish().await.is_err());
 }
 
@@ -81,11 +84,11 @@ async fn unreachable_server_fails_without_hanging() {
 async fn an_open_load_offers_its_rate_whatever_the_server_does() {
     let running = server(free()).await;
     let config = OpenConfig::new(running.target().clone(), PreparedCalls::new(Route::Embed, 1, 1), 2000.0, MOMENT * 2);
-    let report = open(config.clone()).finish().await.unwrap();
+    let report = start_open_loop(config.clone()).finish().await.unwrap();
     // 1200 are expected. The range is ten standard deviations wide on each side.
     assert!((854..1546).contains(&report.offered), "{}", report.offered);
     assert_eq!((report.served, report.wrong, report.failed), (report.offered, 0, 0));
-    let again = open(config).finish().await.unwrap();
+    let again = start_open_loop(config).finish().await.unwrap();
     assert_eq!(again.offered, report.offered, "one seed, one schedule");
 }
 
@@ -106,7 +109,8 @@ async fn an_open_load_uses_all_its_connections_alike() {
             });
         }
     });
-    let report = open(OpenConfig::new(target, PreparedCalls::new(Route::Embed, 1, 1), 500.0, MOMENT)).finish().await;
+    let report =
+        start_open_loop(OpenConfig::new(target, PreparedCalls::new(Route::Embed, 1, 1), 500.0, MOMENT)).finish().await;
     assert!(report.unwrap().served > 40);
     let calls = [first.stats().calls, second.stats().calls];
     assert!(calls.iter().all(|one| *one * 3 > calls.iter().sum::<u64>()), "{calls:?}");
@@ -124,7 +128,7 @@ async fn latency_counts_from_the_scheduled_time_also_where_calls_wait_for_a_conn
         Duration::from_millis(100),
     );
     (config.connections_min, config.connections_max) = (1, 1);
-    let load = open(config);
+    let load = start_open_loop(config);
     let report = load.finish().await.unwrap();
     assert_eq!((report.served, running.stats().connections), (report.offered, 1));
     // Calls are served one at a time in 20 ms each. The last of n calls that are due within 100 ms
@@ -139,7 +143,7 @@ async fn refused_and_unanswered_calls_are_counted_separately() {
     let running = server(silent).await;
     let mut config = OpenConfig::new(running.target().clone(), PreparedCalls::new(Route::Embed, 1, 1), 500.0, MOMENT);
     config.grace = Duration::ZERO;
-    let load = open(config);
+    let load = start_open_loop(config);
     let report = load.finish().await.unwrap();
     assert_eq!(report.served, 0);
     assert_eq!(report.refused + report.failed, report.offered);
@@ -151,7 +155,7 @@ async fn refused_and_unanswered_calls_are_counted_separately() {
 async fn a_snapshot_counts_on_and_its_quantiles_begin_anew() {
     let running = server(free()).await;
     let config = OpenConfig::new(running.target().clone(), PreparedCalls::new(Route::Embed, 1, 1), 2000.0, MOMENT);
-    let load = open(config);
+    let load = start_open_loop(config);
     while load.snapshot().served == 0 {
         tokio::task::yield_now().await;
     }
@@ -173,7 +177,7 @@ async fn an_open_load_keeps_to_the_times_it_is_given() {
     let calls = PreparedCalls::new(Route::Embed, 1, 7);
     let config =
         OpenConfig { times: Some(times.into()), ..OpenConfig::new(running.target().clone(), calls, 1e9, MOMENT) };
-    let report = open(config).finish().await.unwrap();
+    let report = start_open_loop(config).finish().await.unwrap();
     assert_eq!((report.offered, report.served), (4, 4), "what is due after the end does not come");
     assert!((report.share_within(Duration::from_secs(60)) - 1.0).abs() < 1e-9);
     assert!(report.mean() <= report.quantile(1.0) * 2);
@@ -183,14 +187,14 @@ async fn an_open_load_keeps_to_the_times_it_is_given() {
 async fn a_client_that_thinks_calls_no_sooner() {
     let running = server(free()).await;
     let think = Some((MOMENT * 10, MOMENT * 10));
-    let report = closed(ClosedConfig { think, ..closed_config(running.target(), Route::Embed, 1) }).await;
+    let report = run_closed_loop(ClosedConfig { think, ..closed_config(running.target(), Route::Embed, 1) }).await;
     assert_eq!(report.served, 3, "one call of each client");
 }
 
 #[test]
 fn form_sets_model_key_and_stream() {
-    let form = CallForm { model: "m", word: "crate", key: Some(3), stream: true, ..CallForm::new(Route::Embeddings) };
-    let calls = PreparedCalls::of(&form);
+    let form = CallForm { model: "m", prefix: "crate", key: Some(3), stream: true, ..CallForm::new(Route::Embeddings) };
+    let calls = PreparedCalls::from_form(&form);
     let text = String::from_utf8(calls.get(0).request.to_vec()).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     assert!(
@@ -202,11 +206,11 @@ fn form_sets_model_key_and_stream() {
 #[tokio::test]
 async fn slices_and_calls_made_are_counted_and_two_loads_are_added_up() {
     let running = server(free()).await;
-    let one = closed(closed_config(running.target(), Route::Embed, 1)).await;
+    let one = run_closed_loop(closed_config(running.target(), Route::Embed, 1)).await;
     assert_eq!(one.slices.iter().sum::<u64>(), one.served);
     assert!(one.slices.len() as u128 <= MOMENT.as_nanos().div_ceil(SLICE_INTERVAL.as_nanos()));
     assert_eq!(one.made, running.stats().calls, "those that ended after the time, too");
-    let both = one.clone().beside(&one);
+    let both = one.clone().merge(&one);
     assert_eq!((both.served, both.made, both.latency.len()), (2 * one.served, 2 * one.made, 2 * one.served));
     assert_eq!(both.slices.iter().sum::<u64>(), both.served);
 }

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use super::{
     CallResponse, CallResult, CallsOrder, CommandHandler, HttpCall, LedgerOrder, LedgerReport, LoadOrder, LoadReport,
-    OrderError, read, serve, write,
+    OrderError, parse_json, serve, to_json,
 };
 use crate::http1::{HttpConnection, Message, ServerAddr};
 use crate::integrity::{self, LedgerConfig, LedgerMock, MockConfig};
@@ -31,7 +31,7 @@ const LOAD_MAX: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 pub struct RemoteLoadGenerator {
     control: SocketAddr,
-    orders: tokio::task::JoinHandle<()>,
+    control_task: tokio::task::JoinHandle<()>,
 }
 
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl RemoteLoadGenerator {
         };
         let shared = CallerState { load: Mutex::default(), ledger, mock: tokio::sync::Mutex::new(mock) };
         let orders = tokio::spawn(serve(listener, Arc::new(shared)));
-        Ok(Self { control, orders })
+        Ok(Self { control, control_task: orders })
     }
 
     /// Returns the address of the control port.
@@ -72,7 +72,7 @@ impl RemoteLoadGenerator {
 
 impl Drop for RemoteLoadGenerator {
     fn drop(&mut self) {
-        self.orders.abort();
+        self.control_task.abort();
     }
 }
 
@@ -88,13 +88,13 @@ async fn resolve(to: &str) -> Result<SocketAddr, OrderError> {
 // === impl CallerState ===
 
 impl CommandHandler for CallerState {
-    async fn take(&self, method: &Method, path: &str, body: &[u8]) -> Result<String, OrderError> {
+    async fn handle(&self, method: &Method, path: &str, body: &[u8]) -> Result<String, OrderError> {
         match (method, path) {
-            (&Method::POST, "/calls") => write(&calls(read(body)?).await?),
-            (&Method::POST, "/load") => write(&self.begin(read(body)?).await?),
-            (&Method::GET, "/load") => write(&self.look()?),
-            (&Method::DELETE, "/load") => write(&self.end().await?),
-            (&Method::POST, "/ledger") => write(&self.follow(read(body)?).await?),
+            (&Method::POST, "/calls") => to_json(&execute_calls(parse_json(body)?).await?),
+            (&Method::POST, "/load") => to_json(&self.start_load(parse_json(body)?).await?),
+            (&Method::GET, "/load") => to_json(&self.load_report()?),
+            (&Method::DELETE, "/load") => to_json(&self.stop_load().await?),
+            (&Method::POST, "/ledger") => to_json(&self.run_ledger(parse_json(body)?).await?),
             _ => Err(OrderError::unknown()),
         }
     }
@@ -105,7 +105,7 @@ impl CallerState {
         self.load.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn begin(&self, order: LoadOrder) -> Result<(), OrderError> {
+    async fn start_load(&self, order: LoadOrder) -> Result<(), OrderError> {
         let target = ServerAddr::Tcp(resolve(&order.to).await?);
         let calls = load::PreparedCalls::new(order.route, order.items.max(1), 1);
         let connections = order.connections.clamp(1, CONNECTIONS_MAX);
@@ -119,18 +119,18 @@ impl CallerState {
         if running.as_ref().is_some_and(|load| !load.is_finished()) {
             return Err(OrderError::conflict("a load is running"));
         }
-        *running = Some(load::open(config));
+        *running = Some(load::start_open_loop(config));
         Ok(())
     }
 
-    fn look(&self) -> Result<LoadReport, OrderError> {
+    fn load_report(&self) -> Result<LoadReport, OrderError> {
         let running = self.load();
         let now = running.as_ref().ok_or_else(|| OrderError::conflict("no load is running"))?.snapshot();
         let load::LoadSnapshot { offered, served, refused, failed, p50, p99 } = now;
         Ok(LoadReport { offered, served, refused, wrong: 0, failed, p50, p99 })
     }
 
-    async fn end(&self) -> Result<LoadReport, OrderError> {
+    async fn stop_load(&self) -> Result<LoadReport, OrderError> {
         let running = self.load().take().ok_or_else(|| OrderError::conflict("no load is running"))?;
         running.stop();
         let report = running.finish().await.map_err(|error| OrderError::failed(error.to_string()))?;
@@ -140,7 +140,7 @@ impl CallerState {
     }
 
     /// Runs the ledger, and starts a new mock on the same port for the next run.
-    async fn follow(&self, order: LedgerOrder) -> Result<LedgerReport, OrderError> {
+    async fn run_ledger(&self, order: LedgerOrder) -> Result<LedgerReport, OrderError> {
         let to = resolve(&order.to).await?;
         let port = self.ledger.ok_or_else(|| OrderError::conflict("started without a ledger"))?;
         let mut mock = self.mock.lock().await;
@@ -162,13 +162,13 @@ impl CallerState {
     }
 }
 
-async fn calls(order: CallsOrder) -> Result<Vec<CallResult>, OrderError> {
+async fn execute_calls(order: CallsOrder) -> Result<Vec<CallResult>, OrderError> {
     if order.calls.len() > CALLS_MAX {
         return Err(OrderError::failed(format!("more than {CALLS_MAX} calls")));
     }
     let to = resolve(&order.to).await?;
     if !order.at_once {
-        return Ok(in_turn(&order, to).await);
+        return Ok(call_sequentially(&order, to).await);
     }
     let ready = Arc::new(Barrier::new(order.calls.len()));
     let mut running = JoinSet::new();
@@ -191,7 +191,7 @@ async fn calls(order: CallsOrder) -> Result<Vec<CallResult>, OrderError> {
 }
 
 /// Makes the calls one after another, on one connection as long as it is kept alive.
-async fn in_turn(order: &CallsOrder, to: SocketAddr) -> Vec<CallResult> {
+async fn call_sequentially(order: &CallsOrder, to: SocketAddr) -> Vec<CallResult> {
     let mut heard = Vec::with_capacity(order.calls.len());
     let mut kept: Option<HttpConnection> = None;
     for call in &order.calls {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::Method;
 use tokio::net::TcpListener;
 
-use super::{CommandHandler, ModelUpdate, OrderError, read, serve, write};
+use super::{CommandHandler, ModelUpdate, OrderError, parse_json, serve, to_json};
 use crate::server::{Server, ServerConfig, ServerHandle};
 
 /// A simulated model server with a control port. Dropping it stops both.
@@ -45,13 +45,13 @@ impl RemoteModel {
 
     /// Returns the address of the control port.
     #[must_use]
-    pub fn control(&self) -> SocketAddr {
+    pub fn control_addr(&self) -> SocketAddr {
         self.control
     }
 
     /// Returns the address of the data port, or `None` while it is closed.
     #[must_use]
-    pub fn serving(&self) -> Option<SocketAddr> {
+    pub fn data_addr(&self) -> Option<SocketAddr> {
         self.shared.running.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(ServerHandle::addr)
     }
 
@@ -74,7 +74,7 @@ impl Drop for RemoteModel {
 // === impl ModelState ===
 
 impl ModelState {
-    fn with<T>(&self, look: impl FnOnce(&ServerHandle) -> T) -> Result<T, OrderError> {
+    fn with_running<T>(&self, look: impl FnOnce(&ServerHandle) -> T) -> Result<T, OrderError> {
         let running = self.running.read().unwrap_or_else(PoisonError::into_inner);
         running.as_ref().map(look).ok_or_else(|| OrderError::conflict("the model is closed"))
     }
@@ -88,17 +88,17 @@ impl ModelState {
 }
 
 impl CommandHandler for ModelState {
-    async fn take(&self, method: &Method, path: &str, body: &[u8]) -> Result<String, OrderError> {
+    async fn handle(&self, method: &Method, path: &str, body: &[u8]) -> Result<String, OrderError> {
         match (method, path) {
-            (&Method::GET, "/stats") => write(&self.with(ServerHandle::stats)?),
+            (&Method::GET, "/stats") => to_json(&self.with_running(ServerHandle::stats)?),
             (&Method::POST, "/listen") => {
                 self.listen().await?;
-                write(&())
+                to_json(&())
             }
             (&Method::POST, "/model") => {
-                let change: ModelUpdate = read(body)?;
-                self.with(|running| change.apply(running))?;
-                write(&())
+                let change: ModelUpdate = parse_json(body)?;
+                self.with_running(|running| change.apply(running))?;
+                to_json(&())
             }
             _ => Err(OrderError::unknown()),
         }

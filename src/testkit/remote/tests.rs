@@ -31,17 +31,17 @@ fn predict(item: usize) -> HttpCall {
 #[tokio::test]
 async fn closed_model_refuses_connections_until_listen_order() {
     let model = RemoteModel::start(quick(), ANY, true).await.unwrap();
-    assert_eq!(model.serving(), None);
-    assert_eq!(order(model.control(), "GET", "/stats", "").await.0, 409);
-    assert_eq!(order(model.control(), "POST", "/listen", "").await.0, 200);
-    let serving = model.serving().unwrap();
+    assert_eq!(model.data_addr(), None);
+    assert_eq!(order(model.control_addr(), "GET", "/stats", "").await.0, 409);
+    assert_eq!(order(model.control_addr(), "POST", "/listen", "").await.0, 200);
+    let serving = model.data_addr().unwrap();
     let caller = RemoteLoadGenerator::start(ANY, None).await.unwrap();
     let calls = CallsOrder { to: serving.to_string(), calls: vec![predict(1), predict(2)], at_once: false };
     let (status, text) = order(caller.control(), "POST", "/calls", &serde_json::to_string(&calls).unwrap()).await;
     assert_eq!(status, 200, "{text}");
     let heard: Vec<CallResult> = serde_json::from_str(&text).unwrap();
     assert!(heard.iter().all(|one| one.as_ref().is_ok_and(|answer| answer.status == 200)), "{heard:?}");
-    let stats: ServerStats = serde_json::from_str(&order(model.control(), "GET", "/stats", "").await.1).unwrap();
+    let stats: ServerStats = serde_json::from_str(&order(model.control_addr(), "GET", "/stats", "").await.1).unwrap();
     assert_eq!((stats.calls, stats.items, stats.connections), (2, 2, 1));
 }
 
@@ -49,7 +49,7 @@ async fn closed_model_refuses_connections_until_listen_order() {
 async fn calls_at_once_have_a_connection_each_and_keep_their_order() {
     let model = RemoteModel::start(quick(), ANY, false).await.unwrap();
     let caller = RemoteLoadGenerator::start(ANY, None).await.unwrap();
-    let to = model.serving().unwrap().to_string();
+    let to = model.data_addr().unwrap().to_string();
     let list: Vec<HttpCall> = (0..40).map(predict).collect();
     let mut answers = Vec::new();
     for at_once in [false, true] {
@@ -59,7 +59,7 @@ async fn calls_at_once_have_a_connection_each_and_keep_their_order() {
         answers.push(heard.into_iter().map(|one| one.unwrap().body).collect::<Vec<_>>());
     }
     assert_eq!(answers[0], answers[1]);
-    let stats: ServerStats = serde_json::from_str(&order(model.control(), "GET", "/stats", "").await.1).unwrap();
+    let stats: ServerStats = serde_json::from_str(&order(model.control_addr(), "GET", "/stats", "").await.1).unwrap();
     assert_eq!(stats.connections, 41);
 }
 
@@ -68,16 +68,16 @@ async fn a_change_of_the_model_is_in_force_at_once() {
     let model = RemoteModel::start(quick(), ANY, false).await.unwrap();
     let change = ModelUpdate { items_max: Some(1), ..ModelUpdate::default() };
     let body = serde_json::to_string(&change).unwrap();
-    assert_eq!(order(model.control(), "POST", "/model", &body).await.0, 200);
+    assert_eq!(order(model.control_addr(), "POST", "/model", &body).await.0, 200);
     let two = r#"{"instances":["a","b"]}"#;
-    assert_eq!(order(model.serving().unwrap(), "POST", "/v1/models/m:predict", two).await.0, 422);
+    assert_eq!(order(model.data_addr().unwrap(), "POST", "/v1/models/m:predict", two).await.0, 422);
 }
 
 #[tokio::test]
 async fn a_load_is_counted_until_it_is_ended() {
     let model = RemoteModel::start(quick(), ANY, false).await.unwrap();
     let caller = RemoteLoadGenerator::start(ANY, None).await.unwrap();
-    let to = model.serving().unwrap().to_string();
+    let to = model.data_addr().unwrap().to_string();
     let load = LoadOrder { to, route: Route::Predict, items: 1, rate: 1000.0, connections: 4 };
     let body = serde_json::to_string(&load).unwrap();
     assert_eq!(order(caller.control(), "DELETE", "/load", "").await.0, 409, "none is running");
@@ -90,7 +90,7 @@ async fn a_load_is_counted_until_it_is_ended() {
         }
     }
     let report: LoadReport = serde_json::from_str(&order(caller.control(), "DELETE", "/load", "").await.1).unwrap();
-    assert!(report.served >= 20 && report.served == report.offered && report.lost() == 0, "{report:?}");
+    assert!(report.served >= 20 && report.served == report.offered && report.not_served() == 0, "{report:?}");
 }
 
 #[tokio::test]

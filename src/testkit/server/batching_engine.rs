@@ -22,7 +22,7 @@ pub struct InternalBatching {
     /// Maximum number of items in an iteration.
     pub items_max: usize,
     /// Maximum number of items in the server. A call that would exceed it is refused.
-    pub inside_max: usize,
+    pub admitted_items_max: usize,
 }
 
 /// The engine behind the front end.
@@ -41,7 +41,7 @@ struct EngineState {
     model: Arc<SimulatedModel>,
     items_max: usize,
     queue: Mutex<Queue>,
-    came: Notify,
+    arrived: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ impl Engine {
     /// Creates an engine. Its iterations cost as much as calls of `model`.
     pub(crate) fn new(model: Arc<SimulatedModel>, inner: InternalBatching) -> Self {
         let shared =
-            EngineState { model, items_max: inner.items_max.max(1), queue: Mutex::default(), came: Notify::new() };
+            EngineState { model, items_max: inner.items_max.max(1), queue: Mutex::default(), arrived: Notify::new() };
         Self { inner, shared: Arc::new(shared), worker: OnceLock::new(), front: tokio::sync::Mutex::new(()) }
     }
 
@@ -69,7 +69,7 @@ impl Engine {
         self.worker.get_or_init(|| tokio::spawn(run_iterations(Arc::clone(&self.shared))));
         {
             let mut queue = self.shared.queue();
-            if queue.inside + items > self.inner.inside_max {
+            if queue.inside + items > self.inner.admitted_items_max {
                 return Err(RunError::QueueFull);
             }
             queue.inside += items;
@@ -78,11 +78,11 @@ impl Engine {
         {
             let _front = self.front.lock().await;
             let span = self.inner.front + self.inner.front_item * u32::try_from(items).unwrap_or(u32::MAX);
-            self.shared.model.sleep(span).await?;
+            self.shared.model.compute_for(span).await?;
         }
         let (done, wait) = oneshot::channel();
         self.shared.queue().waiting.push_back((items, done));
-        self.shared.came.notify_one();
+        self.shared.arrived.notify_one();
         wait.await.map_err(|_gone| RunError::NoTimer)
     }
 }
@@ -105,7 +105,7 @@ impl EngineState {
     /// Takes the items of the next iteration, and returns their number and the calls that it
     /// completes. A call with more items than the iteration has room for continues in the next
     /// iteration.
-    fn take(&self) -> (usize, Vec<oneshot::Sender<()>>) {
+    fn take_iteration(&self) -> (usize, Vec<oneshot::Sender<()>>) {
         let mut queue = self.queue();
         let (mut taken, mut done) = (0, Vec::new());
         while let Some((items, _)) = queue.waiting.front_mut() {
@@ -131,9 +131,9 @@ impl Drop for AdmissionGuard<'_> {
 
 async fn run_iterations(shared: Arc<EngineState>) {
     loop {
-        let (items, done) = shared.take();
+        let (items, done) = shared.take_iteration();
         if items == 0 {
-            shared.came.notified().await;
+            shared.arrived.notified().await;
             continue;
         }
         if shared.model.run(items).await.is_err() {

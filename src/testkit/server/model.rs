@@ -15,7 +15,7 @@ use crate::time::Timer;
 pub enum CurveShape {
     /// a + b·n.
     #[default]
-    Line,
+    Linear,
     /// a + b·(next power of two of n), as with compiled shapes.
     NextPow2,
     /// a + b·n up to a number of items, and a higher cost for each further item, as with a model
@@ -62,7 +62,7 @@ struct LatencyCurve {
 struct SlotCount {
     slots: usize,
     /// Number of slots to remove that are still in use. Each is removed when it is released.
-    owed: usize,
+    to_remove: usize,
 }
 
 /// Guard of a slot in use.
@@ -80,17 +80,17 @@ impl SimulatedModel {
     pub(crate) fn new(base: Duration, per_item: Duration, slots: usize, queue_max: usize) -> Self {
         let slots = slots.clamp(1, Semaphore::MAX_PERMITS);
         Self {
-            curve: Mutex::new(LatencyCurve { base, per_item, shape: CurveShape::Line }),
+            curve: Mutex::new(LatencyCurve { base, per_item, shape: CurveShape::Linear }),
             queue_max,
             slots: Semaphore::new(slots),
-            count: Mutex::new(SlotCount { slots, owed: 0 }),
+            count: Mutex::new(SlotCount { slots, to_remove: 0 }),
             waiting: AtomicUsize::new(0),
             timers: Mutex::new(Vec::new()),
         }
     }
 
     /// Sets the shape of the cost curve.
-    pub(crate) fn shaped(self, shape: CurveShape) -> Self {
+    pub(crate) fn with_shape(self, shape: CurveShape) -> Self {
         self.curve().shape = shape;
         self
     }
@@ -102,7 +102,7 @@ impl SimulatedModel {
         let LatencyCurve { base: usual, per_item, shape } = *self.curve();
         let base = base.unwrap_or(usual);
         match shape {
-            CurveShape::Line => base + per_item * items,
+            CurveShape::Linear => base + per_item * items,
             CurveShape::NextPow2 => base + per_item * items.checked_next_power_of_two().unwrap_or(u32::MAX),
             CurveShape::Knee { items: knee, beyond } => {
                 base + per_item * items.min(knee) + beyond * items.saturating_sub(knee)
@@ -127,11 +127,11 @@ impl SimulatedModel {
         let mut count = self.count();
         if slots < count.slots {
             let fewer = count.slots - slots;
-            count.owed += fewer - self.slots.forget_permits(fewer);
+            count.to_remove += fewer - self.slots.forget_permits(fewer);
         } else {
             let more = slots - count.slots;
-            let kept = more.min(count.owed);
-            count.owed -= kept;
+            let kept = more.min(count.to_remove);
+            count.to_remove -= kept;
             self.slots.add_permits(more - kept);
         }
         count.slots = slots;
@@ -149,12 +149,12 @@ impl SimulatedModel {
 
     /// Like [`Self::run`], for a call with its own fixed cost.
     pub(crate) async fn run_with_base(&self, items: usize, base: Option<Duration>) -> Result<(), RunError> {
-        let _slot = self.slot().await?;
-        self.sleep(self.cost(items, base)).await
+        let _slot = self.acquire_slot().await?;
+        self.compute_for(self.cost(items, base)).await
     }
 
     /// Simulates a computation of duration `span` that needs no slot.
-    pub(crate) async fn sleep(&self, span: Duration) -> Result<(), RunError> {
+    pub(crate) async fn compute_for(&self, span: Duration) -> Result<(), RunError> {
         let free = self.timers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut timer = match free {
             Some(timer) => timer,
@@ -170,7 +170,7 @@ impl SimulatedModel {
         self.slots.available_permits()
     }
 
-    async fn slot(&self) -> Result<SlotGuard<'_>, RunError> {
+    async fn acquire_slot(&self) -> Result<SlotGuard<'_>, RunError> {
         // The semaphore is fair: while calls wait, no permit is available, so this call cannot
         // overtake them.
         if let Ok(permit) = self.slots.try_acquire() {
@@ -192,8 +192,8 @@ impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
         let mut count = self.model.count();
         let Some(permit) = self.permit.take() else { return };
-        if count.owed > 0 {
-            count.owed -= 1;
+        if count.to_remove > 0 {
+            count.to_remove -= 1;
             permit.forget();
         }
     }

@@ -15,7 +15,7 @@ use super::{
 use crate::http1::HttpConnection;
 use crate::item::Route;
 use crate::refusal::ListResponse;
-use crate::time::{now, since};
+use crate::time::{elapsed_since, now};
 
 const QUICK: Duration = Duration::from_millis(2);
 /// Long enough that a scheduling pause of the machine is shorter than one additional interval.
@@ -42,12 +42,12 @@ async fn a_call_costs_a_plus_b_n() {
     let (_running, mut conn) = start(config).await;
     let begun = now();
     call(&mut conn, "/embed", r#"{"inputs":["a","b","c"]}"#).await;
-    assert!(since(begun) >= QUICK * 4);
+    assert!(elapsed_since(begun) >= QUICK * 4);
 }
 
 #[test]
 fn each_shape_has_the_steps_of_its_name() {
-    let of = |shape| SimulatedModel::new(QUICK, QUICK, 1, 1).shaped(shape);
+    let of = |shape| SimulatedModel::new(QUICK, QUICK, 1, 1).with_shape(shape);
     assert_eq!(of(CurveShape::NextPow2).cost(5, None), QUICK * 9);
     assert_eq!(of(CurveShape::NextPow2).cost(8, None), QUICK * 9);
     assert_eq!(of(CurveShape::Knee { items: 4, beyond: QUICK * 10 }).cost(6, None), QUICK * 25);
@@ -55,7 +55,8 @@ fn each_shape_has_the_steps_of_its_name() {
 
 #[tokio::test]
 async fn internal_batching_merges_queued_calls_and_is_bounded() {
-    let inner = InternalBatching { front: Duration::ZERO, front_item: Duration::ZERO, items_max: 4, inside_max: 8 };
+    let inner =
+        InternalBatching { front: Duration::ZERO, front_item: Duration::ZERO, items_max: 4, admitted_items_max: 8 };
     let engine = Arc::new(Engine::new(Arc::new(SimulatedModel::new(QUICK * 5, Duration::ZERO, 1, 4)), inner));
     let begun = now();
     let calls: Vec<_> = [1, 3, 3]
@@ -70,13 +71,14 @@ async fn internal_batching_merges_queued_calls_and_is_bounded() {
     for call in calls {
         assert!(call.await.unwrap());
     }
-    assert!(since(begun) >= QUICK * 10, "seven items are two iterations of four at most");
+    assert!(elapsed_since(begun) >= QUICK * 10, "seven items are two iterations of four at most");
     assert!(engine.run(8).await.is_ok(), "room again");
 }
 
 #[tokio::test]
 async fn calls_that_wait_for_a_server_that_batches_are_computed_together() {
-    let inner = InternalBatching { front: Duration::ZERO, front_item: Duration::ZERO, items_max: 3, inside_max: 64 };
+    let inner =
+        InternalBatching { front: Duration::ZERO, front_item: Duration::ZERO, items_max: 3, admitted_items_max: 64 };
     let config = ServerConfig { base: SLOW, per_item: Duration::ZERO, inner: Some(inner), ..ServerConfig::default() };
     let running = Arc::new(Server::start(config).await.unwrap());
     let begun = now();
@@ -94,7 +96,7 @@ async fn calls_that_wait_for_a_server_that_batches_are_computed_together() {
     }
     // At best one iteration of one call and two of three calls. Without batching there would be
     // seven.
-    let took = since(begun);
+    let took = elapsed_since(begun);
     assert!(took >= SLOW * 3 && took < SLOW * 7, "{took:?}");
     assert_eq!(running.stats().calls, 7);
 }
@@ -114,7 +116,7 @@ async fn slots_can_be_taken_and_given_while_it_runs() {
             for call in calls {
                 assert!(call.await.unwrap());
             }
-            since(begun)
+            elapsed_since(begun)
         }
     };
     let busy = run(3);
@@ -144,7 +146,7 @@ async fn one_slot_computes_one_call_after_the_other_and_two_compute_two_at_once(
         for call in calls {
             assert!(call.await.unwrap());
         }
-        assert!(since(begun) >= QUICK * 5 * rounds, "{slots} slots");
+        assert!(elapsed_since(begun) >= QUICK * 5 * rounds, "{slots} slots");
     }
 }
 
@@ -194,7 +196,7 @@ async fn too_many_items_are_refused_with_teis_message() {
     );
     assert_eq!(running.stats().too_large, 1);
 
-    let (_running, mut conn) = start(ServerConfig { too_large: TooLargeResponse::Bare, ..config }).await;
+    let (_running, mut conn) = start(ServerConfig { too_large: TooLargeResponse::StatusOnly, ..config }).await;
     assert_eq!(call(&mut conn, "/v1/models/m:predict", r#"{"instances":[1,2]}"#).await.0, 413);
 }
 
@@ -203,9 +205,9 @@ async fn answers_depend_on_the_items_alone_and_are_counted() {
     let config = ServerConfig { base: Duration::ZERO, per_item: Duration::ZERO, ..ServerConfig::default() };
     let (running, mut conn) = start(config).await;
     let (status, body) = call(&mut conn, "/v1/models/m:predict", r#"{"instances":[1,2]}"#).await;
-    assert_eq!((status, body), (200, Route::Predict.results(&["1", "2"])));
+    assert_eq!((status, body), (200, Route::Predict.write_results(&["1", "2"])));
     let (_, body) = call(&mut conn, "/v1/embeddings", r#"{"model":"m","input":"abcdef"}"#).await;
-    assert!(body.starts_with(&Route::Embeddings.results(&[r#""abcdef""#])));
+    assert!(body.starts_with(&Route::Embeddings.write_results(&[r#""abcdef""#])));
     assert!(body.ends_with(r#","model":"m","usage":{"prompt_tokens":2,"total_tokens":2}}"#));
     assert_eq!(call(&mut conn, "/v1/embeddings", r#"{"input":[]}"#).await.0, 400);
     let stats = running.stats();
@@ -232,11 +234,13 @@ async fn single_item_server_refuses_lists_as_configured() {
     for refusal in ListResponse::TERMINATING {
         let config = ServerConfig { lists: Some(refusal), base: Duration::ZERO, ..ServerConfig::default() };
         let (running, mut conn) = start(config).await;
-        assert_eq!(call(&mut conn, "/embed", one).await, (200, Route::Embed.results(&[r#""a""#])));
+        assert_eq!(call(&mut conn, "/embed", one).await, (200, Route::Embed.write_results(&[r#""a""#])));
         match (refusal, conn.call(&request("/embed", two)).await) {
             (ListResponse::Status(status), Ok(answer)) => assert_eq!(answer.status, status),
             (ListResponse::Reset, Err(_)) => {}
-            (ListResponse::First, Ok(answer)) => assert_eq!(answer.body, Route::Embed.results(&[r#""a""#]).as_bytes()),
+            (ListResponse::FirstResultOnly, Ok(answer)) => {
+                assert_eq!(answer.body, Route::Embed.write_results(&[r#""a""#]).as_bytes());
+            }
             (ListResponse::NotJson, Ok(answer)) => {
                 assert_eq!((answer.status, answer.body), (200, &b"one item a call"[..]));
             }
@@ -253,7 +257,7 @@ async fn a_marked_call_has_a_base_of_its_own() {
     let (_running, mut conn) = start(config).await;
     let begun = now();
     call(&mut conn, "/embed", r#"{"inputs":["slow"]}"#).await;
-    assert!(since(begun) >= SLOW);
+    assert!(elapsed_since(begun) >= SLOW);
 }
 
 #[tokio::test]
@@ -293,7 +297,7 @@ async fn draining_server_answers_open_calls_and_refuses_connections() {
     let drained = tokio::spawn(running.drain(Duration::from_secs(30)));
     idle.inbox.drain_until_closed().await;
     assert!(target.connect().await.is_err(), "the port is closed");
-    let answer = conn.inbox.answer().await.unwrap();
+    let answer = conn.inbox.read_answer().await.unwrap();
     assert_eq!((answer.status, answer.close), (200, true));
     assert!(drained.await.unwrap(), "everything was answered");
 }

@@ -23,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use groupage::batching::InvariantId;
 
-use crate::sim::invariant::{CheckResult, Coverage, Violation, promise};
+use crate::sim::invariant::{CheckResult, Coverage, Violation, ensure_invariant};
 use simulation::Simulation;
 
 /// Number of seeds in every test run.
@@ -85,7 +85,7 @@ fn check(seed: u64) -> Result<Coverage, String> {
     let (world, end) = tell(seed);
     let held = end.and_then(|()| {
         let (again, _) = tell(seed);
-        promise(InvariantId::Deterministic, world.log == again.log, || "the second run differs".to_owned())
+        ensure_invariant(InvariantId::Deterministic, world.log == again.log, || "the second run differs".to_owned())
     });
     match held {
         Ok(()) => Ok(world.watch.tally),

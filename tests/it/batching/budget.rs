@@ -55,23 +55,23 @@ proptest! {
             match op {
                 Op::Pass(millis) => now = now.after(Duration::from_millis(millis)),
                 Op::Clients(calls) => for _ in 0..calls {
-                    budget.client(now);
+                    budget.record_client_call(now);
                     clients.push(now);
                 },
                 Op::Sends(batches, members) => for _ in 0..batches {
                     for _ in 0..members {
-                        budget.client(now);
+                        budget.record_client_call(now);
                         clients.push(now);
                     }
-                    budget.upstream(now);
+                    budget.record_first_send(now);
                     upstream.push(now);
                 },
                 Op::Owed(calls) => for _ in 0..calls {
-                    budget.replay(now);
+                    budget.record_replay(now);
                     upstream.push(now);
                 },
                 Op::Takes(calls) => for _ in 0..calls {
-                    if budget.take(now) {
+                    if budget.try_take_replay(now) {
                         upstream.push(now);
                         let (sent, came) = (count_within(&upstream, now, 10), count_within(&clients, now, 10));
                         prop_assert!(sent <= allowed(came, permille), "{sent} upstream calls for {came} client calls at {now:?}");

@@ -29,7 +29,7 @@ fn execute_plan(items: &[u32], isolate_above: u32, bad: &BTreeSet<usize>, takes:
     for _ in 0..=2 * items.len() {
         let Some(part) = plan.next_part() else { return tried };
         if let Some(verdict) = verdict(&part) {
-            plan.refine(part.clone(), verdict);
+            plan.record_outcome(part.clone(), verdict);
         }
         tried.push(part);
     }
@@ -92,7 +92,7 @@ proptest! {
             if part.len() == 1 {
                 settled.push(part.start);
             }
-            plan.refine(part, verdict(at));
+            plan.record_outcome(part, verdict(at));
         }
         prop_assert!(plan.is_done());
         prop_assert_eq!(settled, (0..members).collect::<Vec<_>>());
@@ -125,12 +125,12 @@ proptest! {
         for _ in 0..after {
             let Some(part) = plan.next_part() else { break };
             if part.len() > 1 && part.clone().any(|member| bad.contains(&member)) {
-                plan.refine(part, PartOutcome::Failed);
+                plan.record_outcome(part, PartOutcome::Failed);
             } else {
                 settled.extend(part);
             }
         }
-        settled.extend(plan.give_up().into_iter().flatten());
+        settled.extend(plan.take_untried().into_iter().flatten());
         prop_assert_eq!(settled, (0..whole).collect::<Vec<_>>());
         prop_assert!(plan.is_done());
     }

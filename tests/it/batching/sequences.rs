@@ -13,7 +13,7 @@ use proptest::test_runner::TestCaseError;
 use super::config;
 use crate::sim::invariant::Violation;
 use crate::sim::model::Model;
-use crate::sim::trace::{CoreResponse, Event, tell};
+use crate::sim::trace::{CoreResponse, Event, apply_event};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -132,13 +132,13 @@ struct ModelledCore {
 // === impl ModelledCore ===
 
 impl ModelledCore {
-    fn tell(&mut self, event: &Event) -> Result<CoreResponse, Violation> {
-        let said = tell(&mut self.core, event);
+    fn apply(&mut self, event: &Event) -> Result<CoreResponse, Violation> {
+        let said = apply_event(&mut self.core, event);
         self.model.step(event, &said, &self.core)?;
         Ok(said)
     }
 
-    fn act(&mut self, op: Op) -> Result<(), Violation> {
+    fn apply_op(&mut self, op: Op) -> Result<(), Violation> {
         let now = self.now;
         let event = match op {
             Op::Offer { key, tenant, items, bytes, alone, exclusive, deadline } => {
@@ -185,13 +185,13 @@ impl ModelledCore {
             Op::Publish(items_max) => Event::Publish(now, CostClassId(0), items_max),
             Op::Drain => Event::Drain(now),
         };
-        self.tell(&event)?;
+        self.apply(&event)?;
         self.decide()
     }
 
     fn decide(&mut self) -> Result<(), Violation> {
         for _ in 0..=self.model.decisions_max() {
-            match self.tell(&Event::Poll(self.now))? {
+            match self.apply(&Event::Poll(self.now))? {
                 CoreResponse::Decided(Decision::Dispatch(batch)) => self.in_flight.push(batch.id),
                 CoreResponse::Idle(wakeup) => {
                     self.wakeup = wakeup;
@@ -205,11 +205,11 @@ impl ModelledCore {
 
     /// Drains, and completes every batch.
     fn end(&mut self) -> Result<(), Violation> {
-        self.act(Op::Drain)?;
+        self.apply_op(Op::Drain)?;
         for _ in 0..=self.calls {
-            self.act(Op::Complete { nth: 0, millis: 1, outcome: BatchOutcome::Ok })?;
+            self.apply_op(Op::Complete { nth: 0, millis: 1, outcome: BatchOutcome::Ok })?;
         }
-        self.model.ended()
+        self.model.check_end()
     }
 }
 
@@ -226,7 +226,7 @@ proptest! {
             in_flight: Vec::new(),
             wakeup: None,
         };
-        let done = ops.into_iter().try_for_each(|op| pair.act(op)).and_then(|()| pair.end());
+        let done = ops.into_iter().try_for_each(|op| pair.apply_op(op)).and_then(|()| pair.end());
         done.map_err(|Violation { promise, how }| TestCaseError::fail(format!("invariant {promise:?} broken: {how}")))?;
     }
 }

@@ -10,7 +10,7 @@ use groupage::batching::{
 };
 
 use crate::sim::random::RandomSource;
-use bench::{DispatchedBatch, HEAVY, SingleSlotBench, limits, takes, weighing};
+use bench::{DispatchedBatch, HEAVY, SingleSlotBench, class_with_weight, execution_time, limits};
 
 const MS: Duration = Duration::from_millis(1);
 const INTERACTIVE: PriorityId = PriorityId(0);
@@ -51,16 +51,16 @@ impl BackloggedFlow {
 
     fn owns(self, left: &DispatchedBatch) -> f64 {
         let items = left.items(|call| self.is(call));
-        takes(left.batch.items).as_secs_f64() * f64::from(items) / f64::from(left.batch.items)
+        execution_time(left.batch.items).as_secs_f64() * f64::from(items) / f64::from(left.batch.items)
     }
 }
 
 /// Simulates one second of a seed: the work done for every flow, divided by its weight, stays
 /// within one batch of that of any other flow.
-fn shares_hold(seed: u64) {
+fn check_shares(seed: u64) {
     let mut draw = RandomSource::new(seed);
     let cap = *draw.pick(&[1, 4, 16]);
-    let classes: Vec<PriorityClass> = (0..3).map(|_| weighing(draw.count(1, 8))).collect();
+    let classes: Vec<PriorityClass> = (0..3).map(|_| class_with_weight(draw.count(1, 8))).collect();
     let mut busy: Vec<BackloggedFlow> = Vec::new();
     for i in 0..draw.between(2, 5) {
         let priority = PriorityId(u8::try_from(draw.between(0, 2)).unwrap_or(0));
@@ -94,7 +94,7 @@ fn shares_hold(seed: u64) {
         for (one, done) in busy.iter().zip(&mut done) {
             *done += one.owns(&left) / f64::from(one.weight * one.tenant_weight);
         }
-        let batch = takes(cap.max(3)).as_secs_f64();
+        let batch = execution_time(cap.max(3)).as_secs_f64();
         for (one, a) in busy.iter().zip(&done) {
             for (other, b) in busy.iter().zip(&done) {
                 let (own, others) = (one.weight * one.tenant_weight, other.weight * other.tenant_weight);
@@ -113,14 +113,14 @@ fn shares_hold(seed: u64) {
 #[test]
 fn backlogged_flows_get_shares_within_one_batch() {
     for seed in 0..200 {
-        shares_hold(seed);
+        check_shares(seed);
     }
 }
 
 #[test]
 fn a_call_of_a_higher_class_joins_the_first_batch_and_what_is_left_waits() {
-    for urgent in [weighing(8), PriorityClass { strict: true, ..weighing(8) }] {
-        let mut bench = SingleSlotBench::warm(limits(4, &[weighing(1), urgent]), 4);
+    for urgent in [class_with_weight(8), PriorityClass { strict: true, ..class_with_weight(8) }] {
+        let mut bench = SingleSlotBench::warm(limits(4, &[class_with_weight(1), urgent]), 4);
         let blocker = bench.offer(|call| call);
         assert_eq!(bench.next().ids(), [blocker]);
         bench.offer(|call| Call { items: 2, ..call });
@@ -153,7 +153,7 @@ fn dispatched_items(classes: &[PriorityClass], keys: (u64, u64), time: Duration)
 #[test]
 fn under_continuous_interactive_load_bulk_gets_its_ninth() {
     for keys in [(0, 0), (0, 1)] {
-        let (interactive, bulk) = dispatched_items(&[weighing(8), weighing(1)], keys, 4000 * MS);
+        let (interactive, bulk) = dispatched_items(&[class_with_weight(8), class_with_weight(1)], keys, 4000 * MS);
         let owed = (interactive + bulk) / 9;
         assert!(bulk.abs_diff(owed) <= 16, "keys {keys:?}: bulk has {bulk} items beside {interactive}, owed {owed}");
     }
@@ -161,10 +161,10 @@ fn under_continuous_interactive_load_bulk_gets_its_ninth() {
 
 #[test]
 fn under_continuous_strict_load_bulk_waits_its_age_out_and_then_progresses() {
-    let strict = PriorityClass { strict: true, ..weighing(8) };
+    let strict = PriorityClass { strict: true, ..class_with_weight(8) };
     for keys in [(0, 0), (0, 1)] {
-        let (_, early) = dispatched_items(&[strict, weighing(1)], keys, 1900 * MS);
-        let (interactive, bulk) = dispatched_items(&[strict, weighing(1)], keys, 6000 * MS);
+        let (_, early) = dispatched_items(&[strict, class_with_weight(1)], keys, 1900 * MS);
+        let (interactive, bulk) = dispatched_items(&[strict, class_with_weight(1)], keys, 6000 * MS);
         assert_eq!(early, 0, "keys {keys:?}: strict goes first");
         // 64 calls are queued at once, and each of them waits 2 s.
         assert!((128..512).contains(&bulk), "keys {keys:?}: bulk has {bulk} items beside {interactive}");
@@ -173,10 +173,10 @@ fn under_continuous_strict_load_bulk_waits_its_age_out_and_then_progresses() {
 
 #[test]
 fn a_filler_under_continuous_load_waits_its_ages_out_and_then_progresses() {
-    let filler = PriorityClass { filler: true, ..weighing(1) };
+    let filler = PriorityClass { filler: true, ..class_with_weight(1) };
     for keys in [(0, 0), (0, 1)] {
-        let (_, early) = dispatched_items(&[weighing(8), filler], keys, 1900 * MS);
-        let (interactive, bulk) = dispatched_items(&[weighing(8), filler], keys, 9000 * MS);
+        let (_, early) = dispatched_items(&[class_with_weight(8), filler], keys, 1900 * MS);
+        let (interactive, bulk) = dispatched_items(&[class_with_weight(8), filler], keys, 9000 * MS);
         assert_eq!(early, 0, "keys {keys:?}: there is never room");
         assert!((256..768).contains(&bulk), "keys {keys:?}: fillers have {bulk} items beside {interactive}");
     }
@@ -184,8 +184,10 @@ fn a_filler_under_continuous_load_waits_its_ages_out_and_then_progresses() {
 
 #[test]
 fn fillers_alone_leave_like_any_other() {
-    let mut bench =
-        SingleSlotBench::warm(limits(16, &[weighing(8), PriorityClass { filler: true, ..weighing(1) }]), 16);
+    let mut bench = SingleSlotBench::warm(
+        limits(16, &[class_with_weight(8), PriorityClass { filler: true, ..class_with_weight(1) }]),
+        16,
+    );
     for _ in 0..5 {
         bench.offer(of(BULK));
     }
@@ -193,7 +195,7 @@ fn fillers_alone_leave_like_any_other() {
 }
 
 /// Returns independent calls of a class with this mean rate per second, until an instant.
-fn coming(
+fn generate_arrivals(
     draw: &mut RandomSource,
     until: Tick,
     rate: u64,
@@ -210,7 +212,7 @@ fn coming(
 
 #[test]
 fn fillers_never_enlarge_or_delay_a_batch() {
-    let filler = PriorityClass { filler: true, ages: Duration::from_secs(3600), ..weighing(1) };
+    let filler = PriorityClass { filler: true, aging_interval: Duration::from_secs(3600), ..class_with_weight(1) };
     let (mut joined, mut compared) = (0, 0);
     for seed in 0..8 {
         let mut draw = RandomSource::new(seed);
@@ -222,10 +224,10 @@ fn fillers_never_enlarge_or_delay_a_batch() {
                 Call { items, key, ..of(priority)(call) }
             }
         };
-        let mut calls = coming(&mut draw, until, 300, some(INTERACTIVE));
-        calls.extend(coming(&mut draw, until, 200, some(BULK)));
+        let mut calls = generate_arrivals(&mut draw, until, 300, some(INTERACTIVE));
+        calls.extend(generate_arrivals(&mut draw, until, 200, some(BULK)));
         calls.sort_by_key(|(at, _)| *at);
-        let mut limits = limits(16, &[weighing(8), filler]);
+        let mut limits = limits(16, &[class_with_weight(8), filler]);
         // A filler that has waited beside a free slot for the longest hold counts as a plain call.
         // This limit is out of reach here.
         limits.scopes.iter_mut().for_each(|scope| scope.queue_delay_max = Duration::from_secs(3600));
@@ -278,7 +280,7 @@ fn fillers_never_enlarge_or_delay_a_batch() {
 fn latencies(all: &[DispatchedBatch], tenant: TenantId) -> Vec<Duration> {
     let mut out = Vec::new();
     for left in all {
-        let end = left.sent.after(takes(left.batch.items));
+        let end = left.sent.after(execution_time(left.batch.items));
         out.extend(left.calls.iter().filter(|(call, _)| call.tenant == tenant).map(|(_, arrived)| end.since(*arrived)));
     }
     out.sort_unstable();
@@ -292,15 +294,20 @@ fn a_tenant_that_floods_a_hundred_to_one_does_not_slow_another() {
         let mut draw = RandomSource::new(3);
         let until = Tick::from_millis(4000);
         // The server takes 2000 items per second in batches of 16; 5000 arrive.
-        let mut calls = coming(&mut draw, until, 5000, |_, call| Call { tenant: flood, key: KeyId(keys.0), ..call });
-        calls.extend(coming(&mut draw, until, 50, |_, call| Call { tenant: light, key: KeyId(keys.1), ..call }));
+        let mut calls =
+            generate_arrivals(&mut draw, until, 5000, |_, call| Call { tenant: flood, key: KeyId(keys.0), ..call });
+        calls.extend(generate_arrivals(&mut draw, until, 50, |_, call| Call {
+            tenant: light,
+            key: KeyId(keys.1),
+            ..call
+        }));
         calls.sort_by_key(|(at, _)| *at);
         let mut bench = SingleSlotBench::new(limits(16, &[PriorityClass::PLAIN]));
         let all = bench.run(until, calls.into());
         let light = latencies(&all, light);
         // The batch in flight, its own batch, and one more if the keys take turns.
         let p99 = light[light.len() * 99 / 100];
-        assert!(light.len() > 150 && p99 <= 3 * takes(16), "keys {keys:?}: p99 {p99:?} of {}", light.len());
+        assert!(light.len() > 150 && p99 <= 3 * execution_time(16), "keys {keys:?}: p99 {p99:?} of {}", light.len());
         let served: u32 = all.iter().map(|left| left.batch.items).sum();
         assert!(served >= if keys.0 == keys.1 { 7500 } else { 6500 }, "keys {keys:?}: {served} items");
     }
@@ -315,7 +322,10 @@ fn a_tenant_that_is_alone_gets_everything_and_owes_nothing_for_it() {
     }
     let began = bench.now;
     bench.run_until_empty();
-    assert!(bench.now.since(began) <= 11 * takes(16), "the whole server, but for a batch of another size now and then");
+    assert!(
+        bench.now.since(began) <= 11 * execution_time(16),
+        "the whole server, but for a batch of another size now and then"
+    );
     let mut mine = 0;
     for _ in 0..20 {
         for id in [1, 2] {
@@ -352,7 +362,7 @@ fn late_queue_is_served_before_its_turn() {
 
 #[test]
 fn calls_of_two_classes_are_grouped_by_weight_and_shares_hold() {
-    let classes = [weighing(4), weighing(1)];
+    let classes = [class_with_weight(4), class_with_weight(1)];
     let mut bench = SingleSlotBench::padded(limits(8, &classes));
     let mut draw = RandomSource::new(11);
     let (mut pure, mut batches, mut interactive, mut all) = (0, 0, 0, 0);

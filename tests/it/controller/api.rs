@@ -190,13 +190,13 @@ impl FakeApiServer {
         self.notify_change();
     }
 
-    pub(super) fn asked(&self) -> Vec<RecordedRequest> {
+    pub(super) fn recorded_requests(&self) -> Vec<RecordedRequest> {
         self.0.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the number of requests with this verb and resource.
     pub(super) fn count(&self, verb: &str, resource: &str) -> usize {
-        self.asked().iter().filter(|asked| asked.verb == verb && asked.resource == resource).count()
+        self.recorded_requests().iter().filter(|asked| asked.verb == verb && asked.resource == resource).count()
     }
 
     /// Waits until a condition on the store or the recorded requests holds.
@@ -246,12 +246,12 @@ impl FakeApiServer {
     /// Fails if a request was made that no rule of the installation allows.
     #[track_caller]
     pub(super) fn assert_nothing_forbidden(&self) {
-        let forbidden: Vec<_> = self.asked().into_iter().filter(|asked| asked.forbidden).collect();
+        let forbidden: Vec<_> = self.recorded_requests().into_iter().filter(|asked| asked.forbidden).collect();
         assert!(forbidden.is_empty(), "{forbidden:#?}");
     }
 
     fn tail(&self) -> Vec<RecordedRequest> {
-        let asked = self.asked();
+        let asked = self.recorded_requests();
         asked.iter().skip(asked.len().saturating_sub(12)).cloned().collect()
     }
 

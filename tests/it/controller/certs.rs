@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use groupage::clock::Clock;
-use groupage::controller::certs::{RotationSettings, SecretContents, ServingCertificate, certificates, keep};
+use groupage::controller::certs::{
+    RotationSettings, SecretContents, ServingCertificate, parse_certificates, rotate_certificates,
+};
 use groupage::controller::lease::Leadership;
 use k8s_openapi::ByteString;
 use rustls::pki_types::ServerName;
@@ -36,13 +38,13 @@ fn start_keeper(api: &FakeApiServer, leads: bool) -> CertKeeperTask {
     let (stop, stopped) = watch::channel(false);
     let served = ServingCertificate::none();
     let leadership = if leads { Leadership::always(Clock::start()) } else { Leadership::never(Clock::start()) };
-    let task = tokio::spawn(keep(api.client(), settings, leadership, served.clone(), stopped));
+    let task = tokio::spawn(rotate_certificates(api.client(), settings, leadership, served.clone(), stopped));
     CertKeeperTask { served, stop, task }
 }
 
 impl CertKeeperTask {
-    async fn shown(&self) -> String {
-        let mut watch = self.served.watch();
+    async fn served_bundle(&self) -> String {
+        let mut watch = self.served.subscribe();
         let shown = tokio::time::timeout(HANG, watch.wait_for(Option::is_some)).await.unwrap().unwrap();
         shown.clone().unwrap().bundle
     }
@@ -69,13 +71,13 @@ fn configuration() -> Value {
 async fn connects(served: &ServingCertificate, bundle: &str) -> Result<(), std::io::Error> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(served.tls(None, &["h2", "http/1.1"]).unwrap()));
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(served.server_config(None, &["h2", "http/1.1"]).unwrap()));
     let server = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
         acceptor.accept(stream).await.map(drop)
     });
     let mut roots = rustls::RootCertStore::empty();
-    for certificate in certificates(bundle.as_bytes()) {
+    for certificate in parse_certificates(bundle.as_bytes()) {
         roots.add(certificate).unwrap();
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -102,12 +104,12 @@ async fn the_leader_makes_certificates_and_every_replica_shows_them() {
     let api = FakeApiServer::start().await;
     let leader = start_keeper(&api, true);
     let follower = start_keeper(&api, false);
-    let bundle = leader.shown().await;
-    assert_eq!(follower.shown().await, bundle);
+    let bundle = leader.served_bundle().await;
+    assert_eq!(follower.served_bundle().await, bundle);
     connects(&follower.served, &bundle).await.unwrap();
     assert!(connects(&follower.served, "").await.is_err(), "a client that does not trust the CA does not connect");
     let held = SecretContents::read(&secret_data(&api), &[NAME.to_owned()]);
-    assert!(held.signs && held.leaf.unwrap().wanted);
+    assert!(held.has_ca_key && held.leaf.unwrap().covers_names);
     api.assert_nothing_forbidden();
     leader.end().await;
     follower.end().await;
@@ -118,7 +120,7 @@ async fn ca_bundle_is_the_only_change_to_webhook_configuration() {
     let api = FakeApiServer::start().await;
     let made = api.put(configuration());
     let leader = start_keeper(&api, true);
-    let bundle = leader.shown().await;
+    let bundle = leader.served_bundle().await;
     let key = ("mutatingwebhookconfigurations", "", "groupage-injector");
     let told = api.until_object(key, |found| found["webhooks"][1]["clientConfig"].get("caBundle").is_some()).await;
     let expected = serde_json::to_value(ByteString(secret_data(&api)["ca.crt"].clone())).unwrap();
@@ -152,7 +154,7 @@ async fn a_configuration_that_is_made_anew_is_believed_within_seconds() {
 async fn a_leaf_that_expired_while_no_controller_ran_is_replaced_and_the_ca_stays() {
     let api = FakeApiServer::start().await;
     let first = start_keeper(&api, true);
-    let bundle = first.shown().await;
+    let bundle = first.served_bundle().await;
     first.end().await;
     // The stored leaf certificate is cleared, so no valid one is left. The CA stays.
     let mut secret = api.get(SECRET.0, SECRET.1, SECRET.2).unwrap();
@@ -160,7 +162,7 @@ async fn a_leaf_that_expired_while_no_controller_ran_is_replaced_and_the_ca_stay
     secret["data"]["tls.crt"] = json!("");
     api.put(secret);
     let next = start_keeper(&api, true);
-    assert_eq!(next.shown().await, bundle);
+    assert_eq!(next.served_bundle().await, bundle);
     let after = api.until_object(SECRET, |secret| secret["data"]["tls.crt"] != "").await;
     assert_ne!(after["data"]["tls.crt"], before);
     connects(&next.served, &bundle).await.unwrap();
@@ -171,7 +173,7 @@ async fn a_leaf_that_expired_while_no_controller_ran_is_replaced_and_the_ca_stay
 async fn a_secret_that_is_deleted_is_made_anew_with_another_ca_and_the_old_one_holds_on() {
     let api = FakeApiServer::start().await;
     let leader = start_keeper(&api, true);
-    let bundle = leader.shown().await;
+    let bundle = leader.served_bundle().await;
     let before = secret_data(&api);
     api.remove(SECRET.0, SECRET.1, SECRET.2);
     api.until_object(SECRET, |_| true).await;
@@ -187,9 +189,9 @@ async fn a_secret_that_is_deleted_is_made_anew_with_another_ca_and_the_old_one_h
 #[tokio::test]
 async fn another_replica_being_quicker_is_no_error() {
     let api = FakeApiServer::start().await;
-    api.fault(Fault::always(FaultKind::Conflict).on("create", "secrets").times(1));
+    api.fault(Fault::always(FaultKind::Conflict).for_verb_and_resource("create", "secrets").times(1));
     let leader = start_keeper(&api, true);
-    let bundle = leader.shown().await;
+    let bundle = leader.served_bundle().await;
     connects(&leader.served, &bundle).await.unwrap();
     leader.end().await;
 }
@@ -198,7 +200,7 @@ async fn another_replica_being_quicker_is_no_error() {
 async fn what_is_shown_is_shown_on_while_the_api_server_is_away() {
     let api = FakeApiServer::start().await;
     let leader = start_keeper(&api, true);
-    let bundle = leader.shown().await;
+    let bundle = leader.served_bundle().await;
     api.fault(Fault::always(FaultKind::Reset));
     leader.stop.send(true).unwrap();
     leader.task.await.unwrap();

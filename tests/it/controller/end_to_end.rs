@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use groupage::clock::Clock;
-use groupage::controller::certs::certificates;
+use groupage::controller::certs::parse_certificates;
 use groupage::controller::watch::WatchTiming;
 use groupage::controller::{ControllerConfig, RunningController, ServerCertificate, start};
 use groupage::injector::{RedirectUse, SidecarDefaults};
@@ -24,7 +24,7 @@ pub(super) fn config() -> ControllerConfig {
     ControllerConfig {
         namespace: "groupage-system".into(),
         name: "c-1".into(),
-        stream: None,
+        replica_stream_address: None,
         stream_address: "https://groupage-stream.groupage-system.svc:9444".into(),
         lease: Some("groupage-controller".into()),
         webhook: any,
@@ -34,7 +34,7 @@ pub(super) fn config() -> ControllerConfig {
             webhooks: Some("groupage-injector".into()),
         },
         names: vec![NAME.into()],
-        callers: None,
+        client_ca: None,
         unless_disabled: false,
         excluded: BTreeSet::new(),
         redirect: RedirectUse::Never,
@@ -53,15 +53,15 @@ async fn controller(api: &FakeApiServer) -> RunningController {
 
 async fn controller_of(api: &FakeApiServer, config: ControllerConfig) -> RunningController {
     let running = start(api.client(), config, Clock::start()).unwrap();
-    ready(&running).await;
+    wait_until_ready(&running).await;
     running
 }
 
 /// Waits until the readiness probe succeeds. Its conditions change the cluster state or the served
 /// certificate.
-pub(super) async fn ready(running: &RunningController) {
+pub(super) async fn wait_until_ready(running: &RunningController) {
     let mut changes = running.parts.shared.changes();
-    let mut shown = running.parts.served.watch();
+    let mut shown = running.parts.served.subscribe();
     let wait = async {
         while !get(running, "/readyz").await.starts_with("HTTP/1.1 200") {
             tokio::select! {
@@ -90,10 +90,10 @@ pub(super) async fn get(running: &RunningController, path: &str) -> String {
 
 /// Sends a request to the webhook as the API server does, trusting the certificate that the
 /// controller serves.
-pub(super) async fn ask(running: &RunningController, head: &str, body: &str) -> String {
-    let bundle = running.parts.served.watch().borrow().clone().unwrap().bundle;
+pub(super) async fn call_webhook(running: &RunningController, head: &str, body: &str) -> String {
+    let bundle = running.parts.served.subscribe().borrow().clone().unwrap().bundle;
     let mut roots = rustls::RootCertStore::empty();
-    for certificate in certificates(bundle.as_bytes()) {
+    for certificate in parse_certificates(bundle.as_bytes()) {
         roots.add(certificate).unwrap();
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -116,7 +116,7 @@ pub(super) fn review(pod: &Value) -> String {
 
 pub(super) const POST: &str = "POST /inject HTTP/1.1\r\nContent-Type: application/json";
 
-pub(super) fn answered(text: &str) -> Value {
+pub(super) fn admission_response(text: &str) -> Value {
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");
     let body = text.split_once("\r\n\r\n").unwrap().1;
     serde_json::from_str::<Value>(body).unwrap()["response"].clone()
@@ -135,7 +135,7 @@ pub(super) fn pod(name: &str) -> Value {
         "status": {"phase": "Running"}})
 }
 
-pub(super) fn says(object: &Value, kind: &str, words: &str) -> bool {
+pub(super) fn has_condition(object: &Value, kind: &str, words: &str) -> bool {
     let conditions = object["status"]["conditions"].as_array();
     conditions.into_iter().flatten().any(|one| {
         one["type"] == kind
@@ -148,9 +148,9 @@ async fn a_policy_gets_a_status_and_a_profile_and_an_edit_another() {
     let api = FakeApiServer::start().await;
     api.put(policy());
     let running = controller(&api).await;
-    let first = api.until_object(POLICY, |policy| says(policy, "Accepted", "True/Accepted")).await;
+    let first = api.until_object(POLICY, |policy| has_condition(policy, "Accepted", "True/Accepted")).await;
     assert_eq!(first["status"]["target"], "app=x");
-    assert!(says(&first, "SLOMet", "Unknown/NoPods"), "{first}");
+    assert!(has_condition(&first, "SLOMet", "Unknown/NoPods"), "{first}");
     let profiles = api.until(|api| Some(api.all("batchprofiles")).filter(|all| all.len() == 1)).await;
     assert_eq!(profiles[0]["metadata"]["ownerReferences"][0]["uid"], first["metadata"]["uid"]);
     assert_eq!(first["status"]["currentProfile"], profiles[0]["metadata"]["name"]);
@@ -160,7 +160,7 @@ async fn a_policy_gets_a_status_and_a_profile_and_an_edit_another() {
     assert_ne!(second["status"]["currentProfile"], first["status"]["currentProfile"]);
     api.until(|api| api.all("events").into_iter().find(|event| event["reason"] == "ProfileUpdated")).await;
     api.assert_nothing_forbidden();
-    running.end().await;
+    running.shut_down().await;
 }
 
 #[tokio::test]
@@ -173,8 +173,8 @@ async fn an_unchanged_status_is_written_once() {
     let number = rounds.borrow_and_update().number;
     // Rounds happen every five seconds, even without changes.
     tokio::time::timeout(HANG, rounds.wait_for(|round| round.number >= number + 2)).await.unwrap().unwrap();
-    assert_eq!(api.count("patch", "batchpolicies/status"), 1, "{:#?}", api.asked());
-    running.end().await;
+    assert_eq!(api.count("patch", "batchpolicies/status"), 1, "{:#?}", api.recorded_requests());
+    running.shut_down().await;
 }
 
 #[tokio::test]
@@ -183,13 +183,14 @@ async fn missing_sidecar_is_reported_with_event() {
     api.put(policy());
     api.put(pod("emb-0"));
     let running = controller(&api).await;
-    let policy = api.until_object(POLICY, |policy| says(policy, "TrafficCaptured", "False/SidecarMissing")).await;
+    let policy =
+        api.until_object(POLICY, |policy| has_condition(policy, "TrafficCaptured", "False/SidecarMissing")).await;
     assert_eq!(policy["status"]["pods"]["matched"], 1);
     let event = api.until(|api| api.all("events").into_iter().find(|event| event["reason"] == "SidecarMissing")).await;
     assert_eq!((&event["regarding"]["kind"], &event["regarding"]["name"]), (&json!("StatefulSet"), &json!("emb")));
     assert!(get(&running, "/metrics").await.contains("groupage_controller_pods_missing_sidecar 1"));
     api.assert_nothing_forbidden();
-    running.end().await;
+    running.shut_down().await;
 }
 
 #[tokio::test]
@@ -197,24 +198,24 @@ async fn a_pod_that_is_made_gets_the_sidecar_over_tls() {
     let api = FakeApiServer::start().await;
     api.put(policy());
     let running = controller(&api).await;
-    let response = answered(&ask(&running, POST, &review(&pod("emb-0"))).await);
+    let response = admission_response(&call_webhook(&running, POST, &review(&pod("emb-0"))).await);
     assert_eq!((&response["uid"], &response["allowed"]), (&json!("u-1"), &json!(true)));
     assert_eq!(response["patchType"], "JSONPatch");
     assert!(get(&running, "/metrics").await.contains("groupage_webhook_requests_total{result=\"injected\"} 1"));
-    running.end().await;
+    running.shut_down().await;
 }
 
 #[tokio::test]
 async fn what_is_no_question_is_refused_and_counted() {
     let api = FakeApiServer::start().await;
     let running = controller(&api).await;
-    assert!(ask(&running, POST, "{}").await.starts_with("HTTP/1.1 400"));
-    assert!(ask(&running, POST, &"x".repeat((3 << 20) + 1)).await.starts_with("HTTP/1.1 413"));
-    assert!(ask(&running, "GET /inject HTTP/1.1", "").await.starts_with("HTTP/1.1 405"));
-    assert!(ask(&running, "POST /elsewhere HTTP/1.1", "").await.starts_with("HTTP/1.1 404"));
-    assert!(ask(&running, "POST /inject HTTP/1.1", "{}").await.starts_with("HTTP/1.1 415"));
+    assert!(call_webhook(&running, POST, "{}").await.starts_with("HTTP/1.1 400"));
+    assert!(call_webhook(&running, POST, &"x".repeat((3 << 20) + 1)).await.starts_with("HTTP/1.1 413"));
+    assert!(call_webhook(&running, "GET /inject HTTP/1.1", "").await.starts_with("HTTP/1.1 405"));
+    assert!(call_webhook(&running, "POST /elsewhere HTTP/1.1", "").await.starts_with("HTTP/1.1 404"));
+    assert!(call_webhook(&running, "POST /inject HTTP/1.1", "{}").await.starts_with("HTTP/1.1 415"));
     assert!(get(&running, "/metrics").await.contains("groupage_webhook_requests_total{result=\"malformed\"} 2"));
-    running.end().await;
+    running.shut_down().await;
 }
 
 #[tokio::test]
@@ -223,13 +224,13 @@ async fn writes_that_are_refused_are_tried_again_and_hold_up_no_other() {
     api.put(policy());
     for (resource, what) in [("batchpolicies/status", FaultKind::Conflict), ("batchprofiles", FaultKind::Status(500))] {
         let verb = if resource == "batchprofiles" { "create" } else { "patch" };
-        api.fault(Fault::always(what).on(verb, resource).times(2));
+        api.fault(Fault::always(what).for_verb_and_resource(verb, resource).times(2));
     }
     let running = controller(&api).await;
-    api.until_object(POLICY, |policy| says(policy, "Accepted", "True/Accepted")).await;
+    api.until_object(POLICY, |policy| has_condition(policy, "Accepted", "True/Accepted")).await;
     api.until(|api| (api.all("batchprofiles").len() == 1).then_some(())).await;
-    assert!(api.count("patch", "batchpolicies/status") <= 6, "{:#?}", api.asked());
-    running.end().await;
+    assert!(api.count("patch", "batchpolicies/status") <= 6, "{:#?}", api.recorded_requests());
+    running.shut_down().await;
 }
 
 #[tokio::test]
@@ -245,7 +246,7 @@ async fn a_profile_that_goes_out_of_use_is_written_as_used_by_none() {
         all.find(|one| one["metadata"]["name"] == first["metadata"]["name"] && one["status"]["usedBy"] == json!([]))
     })
     .await;
-    running.end().await;
+    running.shut_down().await;
 }
 
 #[tokio::test]
@@ -260,7 +261,7 @@ async fn the_return_of_the_api_server_ends_every_wait() {
         ..WatchTiming::default()
     };
     let running = controller_of(&api, ControllerConfig { timing, ..config() }).await;
-    api.until_object(POLICY, |policy| says(policy, "Accepted", "True/Accepted")).await;
+    api.until_object(POLICY, |policy| has_condition(policy, "Accepted", "True/Accepted")).await;
     let mut reached = running.parts.shared.reach().subscribe();
     api.fault(Fault::always(FaultKind::Reset));
     api.end_watches("");
@@ -269,7 +270,7 @@ async fn the_return_of_the_api_server_ends_every_wait() {
     api.merge(POLICY.0, POLICY.1, POLICY.2, &json!({"spec": {"limits": {"slotsMax": 2}}}));
     api.clear_faults();
     api.until_object(POLICY, |policy| policy["status"]["observedGeneration"] == 2).await;
-    running.end().await;
+    running.shut_down().await;
 }
 
 #[tokio::test]
@@ -278,7 +279,7 @@ async fn a_shutdown_releases_the_lease() {
     let running = controller(&api).await;
     let lease = ("leases", "groupage-system", "groupage-controller");
     api.until_object(lease, |lease| lease["spec"]["holderIdentity"] == "c-1").await;
-    running.end().await;
+    running.shut_down().await;
     let lease = api.get(lease.0, lease.1, lease.2).unwrap();
     assert!(lease["spec"].get("holderIdentity").is_none(), "{lease}");
 }

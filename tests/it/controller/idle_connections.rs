@@ -7,8 +7,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use super::api::FakeApiServer;
-use super::end_to_end::{POST, answered, ask, get, pod, policy, review};
-use super::streams::{ConnectedSidecar, controller, injected};
+use super::end_to_end::{POST, admission_response, call_webhook, get, pod, policy, review};
+use super::streams::{ConnectedSidecar, controller, injected_pod};
 
 /// More connections than the webhook admits, and than handshakes that run at once.
 const SILENT: usize = 600;
@@ -29,7 +29,7 @@ async fn open_idle_connections(address: SocketAddr, bytes: &[u8]) -> Vec<TcpStre
 async fn silent_connections_keep_out_neither_reviews_nor_sidecars_nor_probes() {
     let api = FakeApiServer::start().await;
     api.put(policy());
-    api.put(injected("emb-0"));
+    api.put(injected_pod("emb-0"));
     let running = controller(&api).await;
     // Nothing, the first byte of a TLS record, and an incomplete request head.
     for bytes in [&b""[..], &[22], b"GET /livez HTTP/1.1\r\nx: "] {
@@ -38,11 +38,11 @@ async fn silent_connections_keep_out_neither_reviews_nor_sidecars_nor_probes() {
             open_idle_connections(running.streams.unwrap(), bytes).await,
             open_idle_connections(running.health, bytes).await,
         );
-        let answer = answered(&ask(&running, POST, &review(&pod("emb-1"))).await);
+        let answer = admission_response(&call_webhook(&running, POST, &review(&pod("emb-1"))).await);
         assert_eq!(answer["allowed"], true);
         let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
-        sidecar.told(|config| config.generation == 1).await;
+        sidecar.wait_for_config(|config| config.generation == 1).await;
         assert!(get(&running, "/livez").await.starts_with("HTTP/1.1 200"));
     }
-    running.end().await;
+    running.shut_down().await;
 }

@@ -34,7 +34,7 @@ impl Replica {
     /// Waits until it becomes leader or ceases to be leader.
     async fn until(&mut self, leads: bool) {
         let wait = async {
-            while self.leadership.leads() != leads {
+            while self.leadership.is_leader() != leads {
                 self.leadership.changed().await;
             }
         };
@@ -57,7 +57,7 @@ async fn the_first_replica_leads_and_the_second_knows_where_the_leader_is() {
     }
     let leader = second.leadership.leader().unwrap();
     assert_eq!((leader.name.as_str(), leader.address.as_deref()), ("one", Some("one:9444")));
-    assert!(!second.leadership.leads());
+    assert!(!second.leadership.is_leader());
     let lease = api.get(LEASE.0, LEASE.1, LEASE.2).unwrap();
     assert_eq!(lease["spec"]["leaseDurationSeconds"], 15);
     api.assert_nothing_forbidden();
@@ -74,7 +74,7 @@ async fn stopped_leader_releases_lease() {
     }
     first.stop.send(true).unwrap();
     first.task.await.unwrap();
-    assert!(!first.leadership.leads());
+    assert!(!first.leadership.is_leader());
     assert_ne!(
         first.leadership.leader().map(|leader| leader.name).as_deref(),
         Some("one"),
@@ -104,7 +104,7 @@ async fn lost_lease_renewal_ends_leadership() {
 #[tokio::test]
 async fn of_two_that_write_at_once_the_api_server_lets_one_lead() {
     let api = FakeApiServer::start().await;
-    api.fault(Fault::always(FaultKind::Conflict).on("create", "leases").times(1));
+    api.fault(Fault::always(FaultKind::Conflict).for_verb_and_resource("create", "leases").times(1));
     let mut first = replica(&api, "one");
     let mut second = replica(&api, "two");
     let (mut one, mut two) = (false, false);
@@ -113,7 +113,7 @@ async fn of_two_that_write_at_once_the_api_server_lets_one_lead() {
             () = first.leadership.changed() => {}
             () = second.leadership.changed() => {}
         }
-        (one, two) = (first.leadership.leads(), second.leadership.leads());
+        (one, two) = (first.leadership.is_leader(), second.leadership.is_leader());
     }
     assert!(one != two);
 }
@@ -124,10 +124,10 @@ async fn errors_of_every_kind_are_survived_without_a_storm() {
         [FaultKind::Status(500), FaultKind::TooMany(1), FaultKind::Reset, FaultKind::Forbidden, FaultKind::Status(503)]
     {
         let api = FakeApiServer::start().await;
-        api.fault(Fault::always(what).of("leases").times(2));
+        api.fault(Fault::always(what).for_resource("leases").times(2));
         let mut only = replica(&api, "one");
         only.until(true).await;
-        assert!(api.asked().len() <= 8, "{:#?}", api.asked());
+        assert!(api.recorded_requests().len() <= 8, "{:#?}", api.recorded_requests());
     }
 }
 
@@ -137,7 +137,7 @@ async fn a_leader_without_a_response_stops_before_another_may_begin() {
     let mut first = replica(&api, "one");
     first.until(true).await;
     let began = std::time::Instant::now();
-    api.fault(Fault::always(FaultKind::Silence).of("leases"));
+    api.fault(Fault::always(FaultKind::Silence).for_resource("leases"));
     first.until(false).await;
     assert!(began.elapsed() < std::time::Duration::from_secs(15), "{:?}", began.elapsed());
     assert_eq!(first.leadership.leader(), None, "no ready replica is the leader");

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::api::{FakeApiServer, Fault, FaultKind, HANG};
-use super::end_to_end::{POLICY, config, get, pod, policy, ready, says};
+use super::end_to_end::{POLICY, config, get, has_condition, pod, policy, wait_until_ready};
 
 const STREAM: &str = "groupage-stream.groupage-system.svc";
 
@@ -56,7 +56,7 @@ impl RecordingSidecar {
             profile: arm.map_or(&config.profile, |arm| &arm.profile).clone(),
             hash: config.hash.clone(),
             arm: arm.map(|arm| arm.arm.clone()).unwrap_or_default(),
-            settings: config.settings.in_force(),
+            settings: config.settings.without_start(),
             pending: 0,
         })
     }
@@ -100,12 +100,12 @@ impl ConnectedSidecar {
         let dir = tempfile::tempdir().unwrap();
         let path: PathBuf = dir.path().join("token");
         std::fs::write(&path, token).unwrap();
-        let bundle = running.parts.served.watch().borrow().clone().unwrap().bundle;
+        let bundle = running.parts.served.subscribe().borrow().clone().unwrap().bundle;
         let port = running.streams.unwrap().port();
         let dial = ControlClientConfig {
             address: ControllerAddress { host: "127.0.0.1".into(), port },
             server_name: STREAM.into(),
-            trust: CaBundles::given(&bundle).unwrap(),
+            trust: CaBundles::from_pem(&bundle).unwrap(),
             token: path,
             times: StreamTimeouts { report: Duration::from_millis(300), ..StreamTimeouts::default() },
         };
@@ -133,7 +133,7 @@ impl ConnectedSidecar {
 
     /// Waits for a configuration that satisfies a condition.
     #[track_caller]
-    pub(super) fn told(
+    pub(super) fn wait_for_config(
         &self,
         wanted: impl Fn(&wire::SidecarConfig) -> bool,
     ) -> impl Future<Output = wire::SidecarConfig> {
@@ -153,20 +153,20 @@ impl Drop for ConnectedSidecar {
     }
 }
 
-fn streaming() -> ControllerConfig {
+fn streaming_config() -> ControllerConfig {
     let mut names = config().names;
     names.push(STREAM.into());
     ControllerConfig { names, streams: "127.0.0.1:0".parse().ok(), tuner: Some(Duration::from_secs(1)), ..config() }
 }
 
 pub(super) async fn controller(api: &FakeApiServer) -> RunningController {
-    let running = start(api.client(), streaming(), Clock::start()).unwrap();
-    ready(&running).await;
+    let running = start(api.client(), streaming_config(), Clock::start()).unwrap();
+    wait_until_ready(&running).await;
     running
 }
 
 /// Returns a pod with a sidecar.
-pub(super) fn injected(name: &str) -> Value {
+pub(super) fn injected_pod(name: &str) -> Value {
     let mut pod = pod(name);
     pod["metadata"]["labels"]["groupage.dev/injected"] = json!("true");
     pod["metadata"]["annotations"]["groupage.dev/status"] =
@@ -178,56 +178,56 @@ pub(super) fn injected(name: &str) -> Value {
 async fn policy_and_edits_are_pushed_to_sidecar() {
     let api = FakeApiServer::start().await;
     api.put(policy());
-    api.put(injected("emb-0"));
+    api.put(injected_pod("emb-0"));
     let running = controller(&api).await;
     let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
-    let first = sidecar.told(|config| config.generation == 1).await;
+    let first = sidecar.wait_for_config(|config| config.generation == 1).await;
     assert_eq!((first.name.as_str(), &first.policy["slo"]), ("a/emb", &json!({"latencyP99": "150ms"})));
-    let status = api.until_object(POLICY, |policy| says(policy, "Programmed", "True/Programmed")).await;
+    let status = api.until_object(POLICY, |policy| has_condition(policy, "Programmed", "True/Programmed")).await;
     assert_eq!(
         (&status["status"]["pods"]["connected"], &status["status"]["pods"]["onCurrent"]),
         (&json!(1), &json!(1))
     );
     api.merge(POLICY.0, POLICY.1, POLICY.2, &json!({"spec": {"limits": {"slotsMax": 2}}}));
-    let second = sidecar.told(|config| config.generation == 2).await;
+    let second = sidecar.wait_for_config(|config| config.generation == 2).await;
     assert_eq!(second.policy["limits"], json!({"slotsMax": 2}));
     assert_ne!(second.profile, first.profile);
     api.remove(POLICY.0, POLICY.1, POLICY.2);
-    let last = sidecar.told(|config| config.source.is_empty()).await;
+    let last = sidecar.wait_for_config(|config| config.source.is_empty()).await;
     assert_eq!(
         (last.policy, last.profile.as_str()),
         (json!({}), ""),
         "without a policy it has the settings of a pod without one"
     );
     api.assert_nothing_forbidden();
-    running.end().await;
+    running.shut_down().await;
 }
 
 #[tokio::test]
 async fn streams_outlast_an_api_server_outage_longer_than_a_lease_and_are_updated_after_it() {
     let api = FakeApiServer::start().await;
     api.put(policy());
-    api.put(injected("emb-0"));
+    api.put(injected_pod("emb-0"));
     let running = start(
         api.client(),
-        ControllerConfig { stream: Some("10.0.0.1:9444".into()), tuner: None, ..streaming() },
+        ControllerConfig { replica_stream_address: Some("10.0.0.1:9444".into()), tuner: None, ..streaming_config() },
         Clock::start(),
     )
     .unwrap();
-    ready(&running).await;
+    wait_until_ready(&running).await;
     let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
-    sidecar.told(|config| config.generation == 1).await;
+    sidecar.wait_for_config(|config| config.generation == 1).await;
     let mut leadership = running.parts.leadership.clone();
     let mut rounds = running.parts.rounds.clone();
     let mut until = async |leads: bool| {
         let wait = async {
-            while leadership.leads() != leads {
+            while leadership.is_leader() != leads {
                 leadership.changed().await;
             }
         };
         tokio::time::timeout(HANG, wait).await.unwrap();
     };
-    api.fault(Fault::always(FaultKind::Silence).of("leases"));
+    api.fault(Fault::always(FaultKind::Silence).for_resource("leases"));
     until(false).await;
     // Two rounds of a replica that does not lead: the first may have started before.
     for _ in 0..2 {
@@ -237,16 +237,16 @@ async fn streams_outlast_an_api_server_outage_longer_than_a_lease_and_are_update
     api.clear_faults();
     until(true).await;
     api.merge(POLICY.0, POLICY.1, POLICY.2, &json!({"spec": {"limits": {"slotsMax": 2}}}));
-    sidecar.told(|config| config.generation == 2).await;
+    sidecar.wait_for_config(|config| config.generation == 2).await;
     assert_eq!(*sidecar.process.lost.borrow(), None, "the stream is the one that it opened first");
-    running.end().await;
+    running.shut_down().await;
 }
 
 #[tokio::test]
 async fn a_token_of_another_pod_opens_no_stream() {
     let api = FakeApiServer::start().await;
     for name in ["emb-0", "emb-1"] {
-        api.put(injected(name));
+        api.put(injected_pod(name));
     }
     api.put(pod("bare"));
     let running = controller(&api).await;
@@ -265,25 +265,25 @@ async fn a_token_of_another_pod_opens_no_stream() {
     assert_eq!(refused("emb-0", "nonsense").await, DisconnectReason::Unauthorized);
     let metrics = get(&running, "/metrics").await;
     assert!(metrics.contains("groupage_controller_streams 0"), "{metrics}");
-    running.end().await;
+    running.shut_down().await;
 }
 
 #[tokio::test]
 async fn missed_slo_is_reported() {
     let api = FakeApiServer::start().await;
     api.put(policy());
-    api.put(injected("emb-0"));
+    api.put(injected_pod("emb-0"));
     let running = controller(&api).await;
     let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
-    sidecar.told(|config| config.generation == 1).await;
+    sidecar.wait_for_config(|config| config.generation == 1).await;
     let slo = Duration::from_millis(150);
     sidecar.counts(200, 40_000, slo);
-    api.until_object(POLICY, |policy| says(policy, "SLOMet", "True/Met")).await;
+    api.until_object(POLICY, |policy| has_condition(policy, "SLOMet", "True/Met")).await;
     sidecar.counts(200, 200_000, slo);
-    let policy = api.until_object(POLICY, |policy| says(policy, "SLOMet", "False/Missed")).await;
+    let policy = api.until_object(POLICY, |policy| has_condition(policy, "SLOMet", "False/Missed")).await;
     let p99 = policy["status"]["summary"]["latencyP99"].as_str().unwrap();
     assert!(p99.ends_with("ms"), "{policy}");
-    running.end().await;
+    running.shut_down().await;
 }
 
 #[tokio::test]
@@ -296,53 +296,57 @@ async fn a_profile_under_which_calls_are_late_is_taken_back() {
     });
     api.put(wanted);
     for name in ["emb-0", "emb-1"] {
-        api.put(injected(name));
+        api.put(injected_pod(name));
     }
     let running = controller(&api).await;
     let sidecars = ["emb-0", "emb-1"].map(|name| ConnectedSidecar::new(&api, &running, name, &api.token("a", name)));
     for sidecar in &sidecars {
-        sidecar.told(|config| config.generation == 1).await;
+        sidecar.wait_for_config(|config| config.generation == 1).await;
         sidecar.counts(200, 40_000, Duration::from_millis(150));
     }
     api.merge(POLICY.0, POLICY.1, POLICY.2, &json!({"spec": {"limits": {"slotsMax": 1}}}));
     for sidecar in &sidecars {
-        sidecar.told(|config| config.generation == 2).await;
+        sidecar.wait_for_config(|config| config.generation == 2).await;
     }
     // The pod in the canary has an experiment arm, and its calls are slow under it.
     let tried = sidecars.iter().find(|sidecar| sidecar.process.told.borrow().last().unwrap().experiment.is_some());
     let tried = tried.expect("one of two pods belongs to the canary");
     tried.counts(200, 400_000, Duration::from_millis(150));
-    let policy = api.until_object(POLICY, |policy| says(policy, "RolloutHealthy", "False/RolledBack")).await;
+    let policy = api.until_object(POLICY, |policy| has_condition(policy, "RolloutHealthy", "False/RolledBack")).await;
     assert_eq!(policy["status"]["rollout"]["phase"], "RolledBack");
-    let back = tried.told(|config| config.experiment.is_none()).await;
+    let back = tried.wait_for_config(|config| config.experiment.is_none()).await;
     assert_eq!(policy["status"]["currentProfile"], json!(back.profile));
     assert!(back.policy.get("limits").is_none(), "{back:?}");
-    running.end().await;
+    running.shut_down().await;
 }
 
 #[tokio::test]
 async fn a_rollback_by_hand_reaches_every_sidecar_and_holds_until_it_is_ended() {
     let api = FakeApiServer::start().await;
     api.put(policy());
-    api.put(injected("emb-0"));
+    api.put(injected_pod("emb-0"));
     let running = controller(&api).await;
     let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
-    let first = sidecar.told(|config| config.generation == 1).await;
+    let first = sidecar.wait_for_config(|config| config.generation == 1).await;
     api.merge(POLICY.0, POLICY.1, POLICY.2, &json!({"spec": {"limits": {"slotsMax": 2}}}));
-    let second = sidecar.told(|config| config.profile != first.profile).await;
+    let second = sidecar.wait_for_config(|config| config.profile != first.profile).await;
     api.until_object(POLICY, |policy| policy["status"]["rollout"]["previousProfile"] == json!(first.profile)).await;
     api.disable_authorization();
     let said = groupage(&api, &["rollback", "bpol/emb"]).await;
     assert!(said.contains(&format!("{} is in force", first.profile)), "{said}");
-    assert!(sidecar.told(|config| config.profile == first.profile).await.policy.get("limits").is_none());
+    assert!(sidecar.wait_for_config(|config| config.profile == first.profile).await.policy.get("limits").is_none());
     let event = api.until(|api| api.all("events").into_iter().find(|event| event["reason"] == "RolledBack")).await;
     assert_eq!(event["regarding"]["kind"], "BatchPolicy");
-    let policy = api.until_object(POLICY, |policy| says(policy, "RolloutHealthy", "True/ManualRollback")).await;
+    let policy =
+        api.until_object(POLICY, |policy| has_condition(policy, "RolloutHealthy", "True/ManualRollback")).await;
     assert_eq!(policy["spec"]["limits"]["slotsMax"], 2, "what is in git stays");
     let said = groupage(&api, &["rollback", "bpol/emb", "--end"]).await;
     assert!(said.contains("its own settings apply again"), "{said}");
-    assert_eq!(sidecar.told(|config| config.profile == second.profile).await.policy["limits"]["slotsMax"], 2);
-    running.end().await;
+    assert_eq!(
+        sidecar.wait_for_config(|config| config.profile == second.profile).await.policy["limits"]["slotsMax"],
+        2
+    );
+    running.shut_down().await;
 }
 
 /// Runs the command against this API server.

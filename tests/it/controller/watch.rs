@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use groupage::clock::Clock;
-use groupage::controller::watch::{SharedState, WatchTiming, WatchedKind, follow};
+use groupage::controller::watch::{SharedState, WatchTiming, WatchedKind, watch_all};
 use groupage::controller::world::{ClusterState, ObjectKey};
 use groupage::telemetry::ControllerMetrics;
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ struct FollowTask {
 }
 
 /// Returns the shortest timeouts that a test may use.
-fn quick() -> WatchTiming {
+fn short_timing() -> WatchTiming {
     WatchTiming {
         watch: Duration::from_secs(200),
         answer: Duration::from_secs(1),
@@ -37,7 +37,7 @@ fn quick() -> WatchTiming {
 fn start_following(api: &FakeApiServer, timing: WatchTiming) -> FollowTask {
     let shared = SharedState::new(Clock::start());
     let (stop, stopped) = watch::channel(false);
-    let task = tokio::spawn(follow(api.client(), shared.clone(), timing, ControllerMetrics::new(), stopped));
+    let task = tokio::spawn(watch_all(api.client(), shared.clone(), timing, ControllerMetrics::new(), stopped));
     FollowTask { shared, stop, task }
 }
 
@@ -95,16 +95,16 @@ async fn what_is_there_is_listed_and_what_changes_is_followed() {
     api.put(pod("with", true, "Running"));
     api.put(pod("without", false, "Running"));
     api.put(pod("over", false, "Succeeded"));
-    let all = start_following(&api, quick());
-    all.until(|world| world.synced && world.server_native == Some(true)).await;
+    let all = start_following(&api, short_timing());
+    all.until(|world| world.is_synced && world.server_native == Some(true)).await;
     let world = all.shared.world();
     assert!(world.policies[&key("p")].spec.is_ok());
-    assert_eq!((world.pods.len(), world.bare.len()), (1, 1), "what has ended is not followed");
+    assert_eq!((world.pods.len(), world.uninjected_pods.len()), (1, 1), "what has ended is not followed");
     api.merge("batchpolicies", "a", "p", &json!({"spec": {"mode": "Observe"}}));
     all.until(|world| world.policies[&key("p")].meta.generation == 2).await;
     // The injector's label moves a pod from one watch to the other.
     api.merge("pods", "a", "without", &json!({"metadata": {"labels": {"groupage.dev/injected": "true"}}}));
-    all.until(|world| world.pods.len() == 2 && world.bare.is_empty()).await;
+    all.until(|world| world.pods.len() == 2 && world.uninjected_pods.is_empty()).await;
     api.remove("pods", "a", "with");
     all.until(|world| world.pods.len() == 1).await;
     api.assert_nothing_forbidden();
@@ -117,8 +117,8 @@ async fn a_list_of_many_comes_in_pages() {
     for number in 0..1200 {
         api.put(service(&format!("s{number}")));
     }
-    let all = start_following(&api, quick());
-    all.until(|world| world.synced).await;
+    let all = start_following(&api, short_timing());
+    all.until(|world| world.is_synced).await;
     assert_eq!(all.shared.world().services.len(), 1200);
     assert!(api.count("list", "services") >= 3, "{}", api.count("list", "services"));
     all.end().await;
@@ -140,9 +140,9 @@ async fn a_watch_that_fails_in_whatever_way_holds_up_no_other_kind_does_not_spin
     ];
     let one = |what: FaultKind| async move {
         let api = FakeApiServer::start().await;
-        let all = start_following(&api, quick());
-        all.until(|world| world.synced).await;
-        api.fault(Fault::always(what.clone()).on("watch", "services"));
+        let all = start_following(&api, short_timing());
+        all.until(|world| world.is_synced).await;
+        api.fault(Fault::always(what.clone()).for_verb_and_resource("watch", "services"));
         api.end_watches("services");
         let before = api.count("watch", "services");
         api.until_asked("watch", "services", before + 3).await;
@@ -160,7 +160,7 @@ async fn a_watch_that_fails_in_whatever_way_holds_up_no_other_kind_does_not_spin
         api.put(service("late"));
         api.clear_faults();
         all.until(|world| world.services.contains_key(&key("late"))).await;
-        assert!(all.shared.world().synced);
+        assert!(all.shared.world().is_synced);
         all.end().await;
     };
     futures_util::future::join_all(ways.map(one)).await;
@@ -169,10 +169,10 @@ async fn a_watch_that_fails_in_whatever_way_holds_up_no_other_kind_does_not_spin
 #[tokio::test]
 async fn a_watch_that_hangs_is_given_up_and_begun_anew() {
     let api = FakeApiServer::start().await;
-    api.fault(Fault::always(FaultKind::HungWatch).on("watch", "services").times(1));
+    api.fault(Fault::always(FaultKind::HungWatch).for_verb_and_resource("watch", "services").times(1));
     // The reflector waits five seconds longer than the requested watch timeout.
-    let all = start_following(&api, WatchTiming { watch: Duration::from_secs(1), ..quick() });
-    all.until(|world| world.synced).await;
+    let all = start_following(&api, WatchTiming { watch: Duration::from_secs(1), ..short_timing() });
+    all.until(|world| world.is_synced).await;
     api.put(service("unseen"));
     all.until(|world| world.services.contains_key(&key("unseen"))).await;
     all.end().await;
@@ -183,14 +183,14 @@ async fn a_kind_that_cannot_be_listed_is_named_and_all_others_are_known() {
     for what in [FaultKind::Status(503), FaultKind::Forbidden, FaultKind::Silence] {
         let api = FakeApiServer::start().await;
         api.put(policy("p", "x"));
-        api.fault(Fault::always(what).on("list", "services"));
-        let all = start_following(&api, quick());
+        api.fault(Fault::always(what).for_verb_and_resource("list", "services"));
+        let all = start_following(&api, short_timing());
         all.until(|world| world.policies.contains_key(&key("p"))).await;
         api.until_asked("list", "services", 3).await;
-        assert!(all.shared.missing().any(|kind| kind == WatchedKind::Services) && !all.shared.world().synced);
+        assert!(all.shared.unlisted_kinds().any(|kind| kind == WatchedKind::Services) && !all.shared.world().is_synced);
         api.clear_faults();
-        all.until(|world| world.synced).await;
-        assert_eq!(all.shared.missing().next(), None);
+        all.until(|world| world.is_synced).await;
+        assert_eq!(all.shared.unlisted_kinds().next(), None);
         all.end().await;
     }
 }
@@ -198,9 +198,11 @@ async fn a_kind_that_cannot_be_listed_is_named_and_all_others_are_known() {
 #[tokio::test]
 async fn a_slow_server_is_waited_for() {
     let api = FakeApiServer::start().await;
-    api.fault(Fault::always(FaultKind::Slow(Duration::from_millis(300))).on("list", "services").times(1));
-    let all = start_following(&api, quick());
-    all.until(|world| world.synced).await;
+    api.fault(
+        Fault::always(FaultKind::Slow(Duration::from_millis(300))).for_verb_and_resource("list", "services").times(1),
+    );
+    let all = start_following(&api, short_timing());
+    all.until(|world| world.is_synced).await;
     assert_eq!(api.count("list", "services"), 1, "it received one request");
     all.end().await;
 }
@@ -210,9 +212,9 @@ async fn objects_deleted_during_outage_disappear_after_relist() {
     let api = FakeApiServer::start().await;
     api.put(service("stays"));
     api.put(service("goes"));
-    let all = start_following(&api, quick());
+    let all = start_following(&api, short_timing());
     all.until(|world| world.services.len() == 2).await;
-    api.fault(Fault::always(FaultKind::Status(500)).on("watch", "services"));
+    api.fault(Fault::always(FaultKind::Status(500)).for_verb_and_resource("watch", "services"));
     api.end_watches("services");
     api.until_asked("watch", "services", 2).await;
     api.remove("services", "a", "goes");
@@ -227,8 +229,8 @@ async fn objects_deleted_during_outage_disappear_after_relist() {
 #[tokio::test]
 async fn kinds_that_a_cluster_may_lack_come_and_go_and_hold_up_nothing() {
     let api = FakeApiServer::start().await;
-    let all = start_following(&api, quick());
-    all.until(|world| world.synced).await;
+    let all = start_following(&api, short_timing());
+    all.until(|world| world.is_synced).await;
     assert!(all.shared.world().pools.is_none() && all.shared.world().inference_services.is_none());
     api.serves("inferencepools", true);
     api.put(json!({"apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "metadata": {"name": "pool", "namespace": "a"},
@@ -236,7 +238,7 @@ async fn kinds_that_a_cluster_may_lack_come_and_go_and_hold_up_nothing() {
     all.until(|world| world.pools.as_ref().is_some_and(|pools| pools.contains_key(&key("pool")))).await;
     api.serves("inferencepools", false);
     all.until(|world| world.pools.is_none()).await;
-    assert!(all.shared.world().synced);
+    assert!(all.shared.world().is_synced);
     api.assert_nothing_forbidden();
     all.end().await;
 }
@@ -248,8 +250,8 @@ async fn an_object_that_cannot_be_read_does_not_take_its_kind_with_it() {
     odd["spec"]["limits"] = json!("many");
     api.put(odd);
     api.put(policy("even", "y"));
-    let all = start_following(&api, quick());
-    all.until(|world| world.synced).await;
+    let all = start_following(&api, short_timing());
+    all.until(|world| world.is_synced).await;
     let world = all.shared.world();
     assert!(world.policies[&key("odd")].spec.is_err() && world.policies[&key("odd")].invalid.is_some());
     assert!(world.policies[&key("even")].spec.is_ok());

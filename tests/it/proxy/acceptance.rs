@@ -14,12 +14,12 @@ use std::time::Duration;
 use groupage::testkit::server::{Server, ServerConfig, ServerHandle};
 use serde_json::Value;
 
-use super::setup::{TestProxy, learning};
+use super::setup::{TestProxy, adaptive_spec};
 
 /// Starts a proxy with the adaptive policy in front of a stand-in server.
-async fn before(config: ServerConfig, spec: &Value) -> (TestProxy, ServerHandle) {
+async fn start_proxy(config: ServerConfig, spec: &Value) -> (TestProxy, ServerHandle) {
     let server = Server::start(config).await.unwrap();
-    (TestProxy::before(&server.url(), learning(spec)), server)
+    (TestProxy::start_in_front_of(&server.url(), adaptive_spec(spec)), server)
 }
 
 const fn ms(millis: u64) -> Duration {

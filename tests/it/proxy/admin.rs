@@ -7,8 +7,8 @@ use groupage::telemetry::names::{Metric, MetricKind};
 use serde_json::{Value, json};
 
 use super::scripted_server::{ReservedPort, echo, reply};
-use super::scripted_setup::by_hand;
-use super::setup::{TestProxy, assert_answer, count, predictions, within};
+use super::scripted_setup::start_with_scripted_server;
+use super::setup::{TestProxy, assert_answer, count, predictions, within_timeout};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::Headers;
 
@@ -17,8 +17,8 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 async fn ask(port: SocketAddr, method: &str, path: &str, own: &[(&str, &str)], body: Option<&str>) -> Answer {
     let own: Headers = own.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
     let request = Outgoing::new(method, path, port, &own, body.map(str::as_bytes));
-    let mut client = within(Client::connect(port)).await.unwrap();
-    within(client.ask(&request)).await
+    let mut client = within_timeout(Client::connect(port)).await.unwrap();
+    within_timeout(client.ask(&request)).await
 }
 
 async fn get(port: SocketAddr, path: &str) -> Answer {
@@ -38,7 +38,7 @@ fn ports(proxy: &TestProxy) -> (SocketAddr, SocketAddr) {
 /// Waits until the readiness probe returns this status.
 #[track_caller]
 fn until_ready(port: SocketAddr, status: u16) -> impl Future<Output = ()> {
-    within(async move {
+    within_timeout(async move {
         while get(port, "/readyz").await.status != Some(status) {
             tokio::task::yield_now().await;
         }
@@ -79,11 +79,11 @@ fn family(name: &str, kinds: &BTreeMap<String, String>) -> String {
 
 #[tokio::test]
 async fn every_metric_is_there_with_its_kind_and_its_labels() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     // One call of every kind creates every series: shared, mismatched and isolated, passed through.
-    let (callers, turn) = proxy.share(&mut hand, vec![proxy.predict(1), proxy.predict(2)]).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, vec![proxy.predict(1), proxy.predict(2)]).await;
     turn.answer(200, "{\"predictions\":[1]}").await;
-    let _auto = hand.auto(model);
+    let _auto = hand.into_auto_responder(model);
     for caller in callers {
         assert_eq!(caller.answer().await.status, Some(200));
     }
@@ -130,8 +130,8 @@ async fn every_metric_is_there_with_its_kind_and_its_labels() {
 
 #[tokio::test]
 async fn whatever_clients_make_up_the_number_of_series_stays_small() {
-    let (proxy, hand) = by_hand(json!({})).await;
-    let _auto = hand.auto(|_| reply(200, "{}"));
+    let (proxy, hand) = start_with_scripted_server(json!({})).await;
+    let _auto = hand.into_auto_responder(|_| reply(200, "{}"));
     let mut client = proxy.client().await;
     let mut lines = Vec::new();
     for round in 0..2 {
@@ -144,7 +144,7 @@ async fn whatever_clients_make_up_the_number_of_series_stays_small() {
             } else {
                 ("POST".into(), Some(&b"{\"instances\":[1]}"[..]))
             };
-            assert_eq!(within(client.ask(&proxy.request(&method, &path, &own, body))).await.status, Some(200));
+            assert_eq!(within_timeout(client.ask(&proxy.request(&method, &path, &own, body))).await.status, Some(200));
         }
         lines.push(text(ports(&proxy).0, "/metrics").await.lines().filter(|line| !line.starts_with('#')).count());
     }
@@ -156,7 +156,7 @@ async fn whatever_clients_make_up_the_number_of_series_stays_small() {
 async fn live_is_live_and_ready_follows_the_server_there_and_back() {
     let port = ReservedPort::reserve();
     let hand = port.listen();
-    let proxy = TestProxy::before(&port.url(), json!({}));
+    let proxy = TestProxy::start_in_front_of(&port.url(), json!({}));
     let (metrics, local) = ports(&proxy);
     for port in [metrics, local] {
         assert_answer(&get(port, "/livez").await, 200, "ok\n");
@@ -166,25 +166,25 @@ async fn live_is_live_and_ready_follows_the_server_there_and_back() {
     let mut client = proxy.client().await;
     drop(hand);
     // A single failed connect is not an outage, but three seconds of them are.
-    assert_eq!(within(client.ask(&proxy.predict(1))).await.status, Some(503));
+    assert_eq!(within_timeout(client.ask(&proxy.predict(1))).await.status, Some(503));
     assert_eq!(get(metrics, "/readyz").await.status, Some(200));
     until_ready(metrics, 503).await;
     assert_answer(&get(metrics, "/livez").await, 200, "ok\n");
     let hand = port.listen();
     until_ready(metrics, 200).await;
-    let _auto = hand.auto(echo);
-    assert_answer(&within(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
+    let _auto = hand.into_auto_responder(echo);
+    assert_answer(&within_timeout(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
 }
 
 #[tokio::test]
 async fn a_full_queue_does_not_make_the_process_unready() {
-    let (proxy, mut hand) = by_hand(json!({"limits": {"queueItemsMax": 1}})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({"limits": {"queueItemsMax": 1}})).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let queued = proxy.queue([proxy.predict(1)]).await;
     assert_eq!(proxy.ask(&proxy.predict(2)).await.status, Some(503));
     assert_eq!(get(ports(&proxy).0, "/readyz").await.status, Some(200));
     turn.echo().await;
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     for caller in queued.into_iter().chain([first]) {
         assert_eq!(caller.answer().await.status, Some(200));
     }
@@ -192,7 +192,7 @@ async fn a_full_queue_does_not_make_the_process_unready() {
 
 #[tokio::test]
 async fn the_stats_show_the_calls_in_progress() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let local = ports(&proxy).1;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let queued = proxy.queue([proxy.predict(1), proxy.predict(2)]).await;
@@ -205,12 +205,12 @@ async fn the_stats_show_the_calls_in_progress() {
     assert!(stats["buffered_bytes"].as_u64().unwrap() >= 3 * 17);
     turn.echo().await;
     first.answer().await;
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     for caller in queued {
         caller.answer().await;
     }
-    proxy.idle().await;
-    proxy.until(|stats| count(&stats.answered) == 3).await;
+    proxy.wait_idle().await;
+    proxy.wait_until(|stats| count(&stats.answered) == 3).await;
     let stats: Value = serde_json::from_str(&text(local, "/api/stats").await).unwrap();
     let none_failed = json!({"count": 2, "items": 3, "shared": 1, "in_flight": 0, "failed": 0, "mismatched": 0});
     assert_eq!(stats["batches"], none_failed);
@@ -219,7 +219,7 @@ async fn the_stats_show_the_calls_in_progress() {
 
 #[tokio::test]
 async fn every_setting_is_shown_with_its_source() {
-    let (proxy, _hand) = by_hand(json!({"limits": {"queueItemsMax": 77}})).await;
+    let (proxy, _hand) = start_with_scripted_server(json!({"limits": {"queueItemsMax": 77}})).await;
     let config: Value = serde_json::from_str(&text(ports(&proxy).1, "/api/config").await).unwrap();
     assert_eq!(config["limits.queueItemsMax"], json!({"value": "77", "source": "file:1"}));
     assert_eq!(config["limits.batchItemsMax"], json!({"value": "128", "source": "default"}));
@@ -228,7 +228,7 @@ async fn every_setting_is_shown_with_its_source() {
 
 #[tokio::test]
 async fn a_change_is_a_json_post_with_a_local_host_on_the_local_port() {
-    let (proxy, _hand) = by_hand(json!({})).await;
+    let (proxy, _hand) = start_with_scripted_server(json!({})).await;
     let (metrics, local) = ports(&proxy);
     let debug = Some("{\"level\":\"debug\"}");
     let changes = async |port, own: &[(&str, &str)], body| ask(port, "POST", "/api/log-level", own, body).await.status;
@@ -260,10 +260,10 @@ async fn a_change_is_a_json_post_with_a_local_host_on_the_local_port() {
 
 #[tokio::test]
 async fn paths_of_the_admin_ports_are_like_any_other_on_the_data_port() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     for path in ["/metrics", "/readyz", "/api/log-level", "/drain", "/quit"] {
         let caller = proxy.call(proxy.post(path, &[], "{}"));
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         assert_eq!(turn.request.target, path);
         turn.answer(418, "{}").await;
         assert_answer(&caller.answer().await, 418, "{}");
@@ -272,9 +272,10 @@ async fn paths_of_the_admin_ports_are_like_any_other_on_the_data_port() {
 
 #[tokio::test]
 async fn a_port_that_is_off_is_not_there() {
-    let (proxy, hand) = by_hand(json!({"proxy": {"admin": {"metrics": "off", "local": "off"}}})).await;
+    let (proxy, hand) =
+        start_with_scripted_server(json!({"proxy": {"admin": {"metrics": "off", "local": "off"}}})).await;
     assert_eq!((proxy.running.admin.metrics, proxy.running.admin.local), (None, None));
-    let _auto = hand.auto(echo);
+    let _auto = hand.into_auto_responder(echo);
     assert_answer(&proxy.ask(&proxy.predict(1)).await, 200, &predictions(&[1]));
 }
 

@@ -9,8 +9,10 @@ use serde_json::{Value, json};
 
 use super::h2::{H2Client, full};
 use super::pass::by_name;
-use super::scripted_setup::by_hand;
-use super::setup::{PREDICT, TestProxy, assert_answer, count, header, instances, learning, predictions, within};
+use super::scripted_setup::start_with_scripted_server;
+use super::setup::{
+    PREDICT, TestProxy, adaptive_spec, assert_answer, count, header, instances, predictions, within_timeout,
+};
 use super::support::client::Outgoing;
 use super::support::wire::{Headers, values};
 
@@ -35,12 +37,12 @@ fn texts(proxy: &TestProxy, items: &[&str]) -> Outgoing {
 
 #[tokio::test]
 async fn calls_that_come_while_the_slot_is_busy_leave_as_one_and_each_gets_its_own_answer() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let alone = proxy.call(proxy.predict(7));
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     let alone = alone.answer().await;
     assert_answer(&alone, 200, &predictions(&[7]));
-    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, 1..=9)).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, 1..=9)).await;
     assert_eq!(turn.instances(), (1..=9).collect::<Vec<_>>());
     assert_eq!((turn.request.method.as_str(), turn.request.target.as_str()), ("POST", PREDICT));
     turn.echo().await;
@@ -53,7 +55,7 @@ async fn calls_that_come_while_the_slot_is_busy_leave_as_one_and_each_gets_its_o
             "it cannot be distinguished from the response to an unbatched call"
         );
     }
-    proxy.idle().await;
+    proxy.wait_idle().await;
     assert_eq!(count(&proxy.stats().shared_batches), 1);
     assert_eq!(proxy.metric("groupage_upstream_calls_saved_total"), 8);
     assert_eq!(proxy.metric(r#"groupage_dispatches_total{cause="idle"}"#), 3);
@@ -64,10 +66,10 @@ async fn calls_that_come_while_the_slot_is_busy_leave_as_one_and_each_gets_its_o
 
 #[tokio::test]
 async fn items_of_one_call_stay_together_and_in_order() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let calls = [&[1, 2, 3][..], &[4], &[5, 6]];
     let requests = calls.iter().map(|items| proxy.post(PREDICT, &[], &instances(items))).collect();
-    let (callers, turn) = proxy.share(&mut hand, requests).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, requests).await;
     assert_eq!(turn.instances(), [1, 2, 3, 4, 5, 6]);
     turn.echo().await;
     for (items, caller) in calls.iter().zip(callers) {
@@ -77,7 +79,7 @@ async fn items_of_one_call_stay_together_and_in_order() {
 
 #[tokio::test]
 async fn only_what_is_equal_in_every_respect_shares_a_call() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let other = |own: &[(&str, &str)], query: &str, body: &str| proxy.post(&format!("{PREDICT}{query}"), own, body);
     let a = [("authorization", "Bearer a")];
     let requests = vec![
@@ -100,7 +102,7 @@ async fn only_what_is_equal_in_every_respect_shares_a_call() {
     first.answer().await;
     let mut came = Vec::new();
     for _ in 0..5 {
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         came.push((turn.instances(), header(&turn.request.headers, "authorization"), turn.request.target.clone()));
         turn.echo().await;
     }
@@ -121,17 +123,17 @@ async fn only_what_is_equal_in_every_respect_shares_a_call() {
 
 #[tokio::test]
 async fn the_shared_call_has_an_id_of_its_own_and_each_answer_its_callers() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let named = |id| proxy.post(PREDICT, &[("x-request-id", id)], &instances(&[1]));
     // Two callers with the same id are still two callers.
-    let (callers, turn) = proxy.share(&mut hand, vec![named("mine"), named("mine"), named("other")]).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, vec![named("mine"), named("mine"), named("other")]).await;
     let id = header(&turn.request.headers, "x-request-id");
     assert!(!["mine", "other"].contains(&id.as_str()));
     let body = predictions(&[1, 1, 1]);
     let length = body.len();
     let head =
         format!("content-type: application/json\r\nx-request-id: {id}\r\nset-cookie: s\r\ncontent-length: {length}");
-    turn.raw(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}").as_bytes()).await;
+    turn.send_raw(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}").as_bytes()).await;
     for (id, caller) in ["mine", "mine", "other"].into_iter().zip(callers) {
         let answer = caller.answer().await;
         assert_answer(&answer, 200, &predictions(&[1]));
@@ -142,7 +144,7 @@ async fn the_shared_call_has_an_id_of_its_own_and_each_answer_its_callers() {
 
 #[tokio::test]
 async fn clients_of_both_http_versions_share_one_call() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let client = H2Client::connect(proxy.address).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let one = proxy.queue([proxy.predict(1)]).await;
@@ -151,28 +153,28 @@ async fn clients_of_both_http_versions_share_one_call() {
         .body(full(instances(&[2])))
         .unwrap();
     let two = client.ask(request);
-    proxy.queued(2).await;
+    proxy.wait_queued(2).await;
     turn.echo().await;
     first.answer().await;
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [1, 2]);
     turn.echo().await;
     for caller in one {
         assert_answer(&caller.answer().await, 200, &predictions(&[1]));
     }
-    let (head, whole) = within(two).await.unwrap();
+    let (head, whole) = within_timeout(two).await.unwrap();
     assert_eq!((head.status.as_u16(), whole.body.as_ref()), (200, predictions(&[2]).as_bytes()));
 }
 
 #[tokio::test]
 async fn two_slots_are_two_calls_at_once_and_no_more() {
-    let (proxy, mut hand) = by_hand(json!({"scheduling": {"slots": 2}})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({"scheduling": {"slots": 2}})).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let (second, other) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue(predicts(&proxy, 1..=3)).await;
-    assert_eq!((hand.waiting(), count(&proxy.stats().in_flight)), (0, 2));
+    assert_eq!((hand.pending_requests(), count(&proxy.stats().in_flight)), (0, 2));
     other.echo().await;
-    let turn_of_three = hand.turn().await;
+    let turn_of_three = hand.next_request().await;
     assert_eq!(turn_of_three.instances(), [1, 2, 3]);
     turn_of_three.echo().await;
     turn.echo().await;
@@ -183,11 +185,11 @@ async fn two_slots_are_two_calls_at_once_and_no_more() {
 
 #[tokio::test]
 async fn a_batch_ends_at_its_item_limit_and_the_rest_comes_next() {
-    let (proxy, mut hand) = by_hand(json!({"limits": {"batchItemsMax": 4}})).await;
-    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, 1..=6)).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({"limits": {"batchItemsMax": 4}})).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, 1..=6)).await;
     assert_eq!(turn.instances(), [1, 2, 3, 4]);
     turn.echo().await;
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [5, 6]);
     turn.echo().await;
     for (item, caller) in (1..).zip(callers) {
@@ -200,11 +202,11 @@ async fn a_batch_ends_at_its_item_limit_and_the_rest_comes_next() {
 async fn static_batches_leave_when_they_are_full_and_not_before() {
     let spec =
         json!({"scheduling": {"policy": "Static", "items": 3, "delay": "1m"}, "limits": {"queueDelayMax": "1m"}});
-    let (proxy, mut hand) = by_hand(spec).await;
+    let (proxy, mut hand) = start_with_scripted_server(spec).await;
     let mut callers = proxy.queue(predicts(&proxy, 1..=2)).await;
-    assert_eq!((hand.waiting(), count(&proxy.stats().queue_items)), (0, 2));
+    assert_eq!((hand.pending_requests(), count(&proxy.stats().queue_items)), (0, 2));
     callers.extend(proxy.queue([proxy.predict(3)]).await);
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [1, 2, 3]);
     turn.echo().await;
     for (item, caller) in (1..).zip(callers) {
@@ -216,9 +218,9 @@ async fn static_batches_leave_when_they_are_full_and_not_before() {
 async fn a_window_closes_after_its_delay_although_it_is_not_full() {
     let spec =
         json!({"scheduling": {"policy": "Window", "items": 100, "delay": "30ms"}, "limits": {"queueDelayMax": "1m"}});
-    let (proxy, mut hand) = by_hand(spec).await;
+    let (proxy, mut hand) = start_with_scripted_server(spec).await;
     let callers = proxy.queue(predicts(&proxy, 1..=2)).await;
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [1, 2]);
     turn.echo().await;
     for (item, caller) in (1..).zip(callers) {
@@ -228,14 +230,14 @@ async fn a_window_closes_after_its_delay_although_it_is_not_full() {
 }
 
 async fn overload(status: u16, head: &str, kept: &[(&str, &str)]) {
-    let (proxy, mut hand) = by_hand(json!({})).await;
-    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, 1..=8)).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, 1..=8)).await;
     let body = "{\"error\":\"the upstream's own\"}";
     let text = format!(
         "HTTP/1.1 {status} No\r\ncontent-type: application/json\r\n{head}content-length: {}\r\n\r\n{body}",
         body.len()
     );
-    turn.raw(text.as_bytes()).await;
+    turn.send_raw(text.as_bytes()).await;
     for caller in callers {
         let answer = caller.answer().await;
         assert_answer(&answer, status, "{\"error\":\"upstream overloaded\"}");
@@ -244,16 +246,16 @@ async fn overload(status: u16, head: &str, kept: &[(&str, &str)]) {
         }
         assert_eq!(header(&answer.headers, "x-groupage-error"), "GRP3308");
     }
-    proxy.idle().await;
-    assert_eq!(hand.waiting(), 0, "nothing was sent again");
+    proxy.wait_idle().await;
+    assert_eq!(hand.pending_requests(), 0, "nothing was sent again");
     let shown = super::explain::scheduler(&proxy).await;
     let pauses = &shown["pauses"][0];
     let told = (&pauses["count"], &pauses["asked_us"], &pauses["held_us"]);
     assert_eq!(told, (&json!(1), &json!(7_000_000), &json!(100_000)));
-    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, 1..=8)).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, 1..=8)).await;
     assert_eq!(turn.instances().len(), 4);
     turn.echo().await;
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     for (item, caller) in (1..).zip(callers) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
@@ -268,24 +270,24 @@ async fn an_overload_is_answered_to_every_member_and_the_next_batch_is_smaller()
 
 #[tokio::test]
 async fn a_limit_that_the_server_names_is_kept_from_then_on() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
-    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, 1..=8)).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, 1..=8)).await;
     assert_eq!(turn.instances().len(), 8);
     let said = "{\"message\":\"batch size 8 > maximum allowed batch size 3\",\"code\":422,\"type\":\"Validation\"}";
     turn.answer(422, said).await;
     for part in [&[1, 2, 3][..], &[4, 5, 6], &[7, 8]] {
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         assert_eq!(turn.instances(), part);
         turn.echo().await;
     }
     for (item, caller) in (1..).zip(callers) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
-    proxy.idle().await;
-    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, 1..=4)).await;
+    proxy.wait_idle().await;
+    let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, 1..=4)).await;
     assert_eq!(turn.instances(), [1, 2, 3]);
     turn.echo().await;
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     for (item, caller) in (1..).zip(callers) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
@@ -296,7 +298,7 @@ async fn a_limit_that_the_server_publishes_is_never_passed() {
     let mut server = ServerConfig { items_max: Some(3), publish: true, ..ServerConfig::default() };
     server.base = Duration::from_millis(20);
     let server = Server::start(server).await.unwrap();
-    let proxy = TestProxy::before(&server.url(), json!({}));
+    let proxy = TestProxy::start_in_front_of(&server.url(), json!({}));
     let one = |n: u32| proxy.post("/embed", &[], &json!({"inputs": format!("text {n}")}).to_string());
     let callers: Vec<_> = (0..12).map(|n| proxy.call(one(n))).collect();
     for caller in callers {
@@ -310,8 +312,8 @@ async fn a_limit_that_the_server_publishes_is_never_passed() {
 #[tokio::test]
 async fn an_item_that_the_server_marks_as_failed_is_its_callers_own_failure() {
     let declared = json!({"perItemError": {"field": "/error", "status": 422}});
-    let (proxy, mut hand) = by_hand(generic(&json!({}), &declared)).await;
-    let (callers, turn) = proxy.share(&mut hand, vec![texts(&proxy, &["a"]), texts(&proxy, &["b"])]).await;
+    let (proxy, mut hand) = start_with_scripted_server(generic(&json!({}), &declared)).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, vec![texts(&proxy, &["a"]), texts(&proxy, &["b"])]).await;
     turn.answer(200, r#"{"vectors":[[1], {"error": "too long"}]}"#).await;
     let [a, b] = <[_; 2]>::try_from(callers).unwrap();
     assert_answer(&a.answer().await, 200, r#"{"vectors":[[1]]}"#);
@@ -320,13 +322,13 @@ async fn an_item_that_the_server_marks_as_failed_is_its_callers_own_failure() {
 
 #[tokio::test]
 async fn a_batch_goes_to_the_declared_path_and_a_call_alone_to_its_own() {
-    let (proxy, mut hand) = by_hand(generic(&json!({}), &json!({"upstreamPath": "/g_batch"}))).await;
+    let (proxy, mut hand) = start_with_scripted_server(generic(&json!({}), &json!({"upstreamPath": "/g_batch"}))).await;
     let alone = proxy.call(texts(&proxy, &["a"]));
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert_eq!(turn.request.target, "/g");
     turn.answer(200, r#"{"vectors":[1]}"#).await;
     assert_answer(&alone.answer().await, 200, r#"{"vectors":[1]}"#);
-    let (callers, turn) = proxy.share(&mut hand, vec![texts(&proxy, &["a"]), texts(&proxy, &["b"])]).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, vec![texts(&proxy, &["a"]), texts(&proxy, &["b"])]).await;
     assert_eq!(turn.request.target, "/g_batch");
     turn.answer(200, r#"{"vectors":[1,2]}"#).await;
     for (body, caller) in [r#"{"vectors":[1]}"#, r#"{"vectors":[2]}"#].into_iter().zip(callers) {
@@ -336,9 +338,9 @@ async fn a_batch_goes_to_the_declared_path_and_a_call_alone_to_its_own() {
 
 #[tokio::test]
 async fn embeddings_are_renumbered_and_their_usage_is_shared_out() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let one = |text: &str| proxy.post(EMBEDDINGS, &[], &json!({"model": "m", "input": text}).to_string());
-    let (callers, turn) = proxy.share(&mut hand, vec![one("aaaa"), one("b"), one("cccc")]).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, vec![one("aaaa"), one("b"), one("cccc")]).await;
     let body: Value = serde_json::from_slice(&turn.request.body).unwrap();
     assert_eq!(body, json!({"model": "m", "input": ["aaaa", "b", "cccc"]}));
     // Out of order, as some servers answer.
@@ -365,7 +367,7 @@ fn names(headers: &Headers) -> Vec<&str> {
 
 #[tokio::test]
 async fn a_shared_call_carries_what_is_every_members_and_nothing_of_one() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let own = |id: &str| {
         let own = [
             ("authorization", "Bearer a"),
@@ -378,7 +380,7 @@ async fn a_shared_call_carries_what_is_every_members_and_nothing_of_one() {
         ];
         proxy.post(PREDICT, &own, &instances(&[1]))
     };
-    let (callers, turn) = proxy.share(&mut hand, vec![own("a"), own("b")]).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, vec![own("a"), own("b")]).await;
     let mut came = names(&turn.request.headers);
     came.sort_unstable();
     assert_eq!(came, ["authorization", "content-length", "content-type", "host", "x-model-version", "x-request-id"]);
@@ -391,8 +393,8 @@ async fn a_shared_call_carries_what_is_every_members_and_nothing_of_one() {
 #[tokio::test]
 async fn weights_of_any_size_share_a_batch_without_harm() {
     let weighed = json!({"weight": "/w"});
-    for spec in [generic(&json!({}), &weighed), learning(&generic(&json!({}), &weighed))] {
-        let (proxy, mut hand) = by_hand(spec).await;
+    for spec in [generic(&json!({}), &weighed), adaptive_spec(&generic(&json!({}), &weighed))] {
+        let (proxy, mut hand) = start_with_scripted_server(spec).await;
         let heavy = format!(r#"{{"texts":[{{"w":{}}},{{"w":{0}}}]}}"#, u64::MAX);
         let requests = [proxy.post("/g", &[], &heavy), proxy.post("/g", &[], &heavy)];
         let (first, turn) = proxy.occupy_slot(&mut hand).await;
@@ -401,7 +403,7 @@ async fn weights_of_any_size_share_a_batch_without_harm() {
         assert_eq!(first.answer().await.status, Some(200));
         let mut left = 4;
         while left > 0 {
-            let turn = hand.turn().await;
+            let turn = hand.next_request().await;
             let body: Value = serde_json::from_slice(&turn.request.body).unwrap();
             let items = body["texts"].as_array().unwrap().len();
             left -= items;
@@ -410,9 +412,9 @@ async fn weights_of_any_size_share_a_batch_without_harm() {
         for caller in callers {
             assert_answer(&caller.answer().await, 200, r#"{"vectors":[1,1]}"#);
         }
-        proxy.idle().await;
+        proxy.wait_idle().await;
         let again = proxy.call(proxy.predict(1));
-        hand.turn().await.echo().await;
+        hand.next_request().await.echo().await;
         assert_eq!(again.answer().await.status, Some(200), "the scheduler continues");
     }
 }

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::setup::{PREDICT, instances, policy_text, within};
+use super::setup::{PREDICT, instances, policy_text, within_timeout};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::Headers;
 
@@ -60,7 +60,7 @@ impl PipeOutput {
     }
 
     pub(super) async fn until(&self, holds: impl Fn(&Value) -> bool) -> Value {
-        within(async {
+        within_timeout(async {
             loop {
                 if let Some(line) = self.lines().into_iter().find(|line| holds(line)) {
                     return line;
@@ -129,7 +129,7 @@ impl Binary {
     /// still starting.
     pub(super) async fn until_it_listens_for_signals(&self) {
         let status = format!("/proc/{}/status", self.child.id());
-        within(async {
+        within_timeout(async {
             loop {
                 let status = std::fs::read_to_string(&status).unwrap();
                 let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
@@ -156,7 +156,7 @@ impl Binary {
 
     /// Waits for the end of the process. Its output is complete afterwards.
     pub(super) async fn end(&mut self) -> ExitStatus {
-        let status = within(async {
+        let status = within_timeout(async {
             loop {
                 if let Some(status) = self.child.try_wait().unwrap() {
                     return status;
@@ -180,16 +180,16 @@ impl Binary {
     }
 
     pub(super) async fn client(&self) -> Client {
-        within(Client::connect(self.listen)).await.unwrap()
+        within_timeout(Client::connect(self.listen)).await.unwrap()
     }
 
     pub(super) async fn get(&self, port: SocketAddr, path: &str) -> Answer {
-        let mut client = within(Client::connect(port)).await.unwrap();
-        within(client.ask(&Outgoing::new("GET", path, port, &Headers::new(), None))).await
+        let mut client = within_timeout(Client::connect(port)).await.unwrap();
+        within_timeout(client.ask(&Outgoing::new("GET", path, port, &Headers::new(), None))).await
     }
 
     pub(super) async fn until_queued(&self, items: u64) {
-        within(async {
+        within_timeout(async {
             loop {
                 let stats: Value = serde_json::from_slice(&self.get(self.admin, "/api/stats").await.body).unwrap();
                 if stats["items"]["queued"] == items {

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::h2::{H2Client, H2ScriptedServer, full};
-use super::scripted_setup::by_hand;
-use super::setup::{PREDICT, TestProxy, assert_answer, count, instances, predictions, within};
+use super::scripted_setup::start_with_scripted_server;
+use super::setup::{PREDICT, TestProxy, assert_answer, count, instances, predictions, within_timeout};
 use super::support::client::{Client, Outgoing};
 
 fn predicts(proxy: &TestProxy, items: std::ops::RangeInclusive<u64>) -> Vec<Outgoing> {
@@ -17,16 +17,16 @@ fn cancelled(proxy: &TestProxy) -> u64 {
 
 #[tokio::test]
 async fn a_caller_that_leaves_the_queue_is_never_sent() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut callers = proxy.queue(predicts(&proxy, 1..=5)).await;
     for at in [4, 2, 0] {
-        callers.remove(at).leave().await;
+        callers.remove(at).disconnect().await;
     }
-    proxy.queued(2).await;
+    proxy.wait_queued(2).await;
     turn.echo().await;
     first.answer().await;
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [2, 4]);
     turn.echo().await;
     for (item, caller) in [2, 4].into_iter().zip(callers) {
@@ -38,21 +38,21 @@ async fn a_caller_that_leaves_the_queue_is_never_sent() {
 
 #[tokio::test]
 async fn all_queued_calls_cancelled_sends_nothing() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     for caller in proxy.queue(predicts(&proxy, 1..=3)).await {
-        caller.leave().await;
+        caller.disconnect().await;
     }
-    proxy.queued(0).await;
+    proxy.wait_queued(0).await;
     turn.echo().await;
     first.answer().await;
-    proxy.idle().await;
-    assert_eq!((hand.waiting(), count(&proxy.stats().batches)), (0, 1));
+    proxy.wait_idle().await;
+    assert_eq!((hand.pending_requests(), count(&proxy.stats().batches)), (0, 1));
 }
 
 #[tokio::test]
 async fn a_client_that_ends_its_side_has_left() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut stream = tokio::net::TcpStream::connect(proxy.address).await.unwrap();
     let body = instances(&[1]);
@@ -61,18 +61,18 @@ async fn a_client_that_ends_its_side_has_left() {
         body.len()
     );
     tokio::io::AsyncWriteExt::write_all(&mut stream, format!("{head}{body}").as_bytes()).await.unwrap();
-    proxy.queued(1).await;
+    proxy.wait_queued(1).await;
     tokio::io::AsyncWriteExt::shutdown(&mut stream).await.unwrap();
-    proxy.queued(0).await;
+    proxy.wait_queued(0).await;
     turn.echo().await;
     first.answer().await;
-    proxy.idle().await;
-    assert_eq!(hand.waiting(), 0);
+    proxy.wait_idle().await;
+    assert_eq!(hand.pending_requests(), 0);
 }
 
 #[tokio::test]
 async fn a_stream_that_is_reset_in_the_queue_is_never_sent_and_the_connection_goes_on() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let client = H2Client::connect(proxy.address).await;
     let post = |item| {
@@ -82,49 +82,49 @@ async fn a_stream_that_is_reset_in_the_queue_is_never_sent_and_the_connection_go
             .unwrap()
     };
     let leaves = client.ask(post(1));
-    proxy.queued(1).await;
+    proxy.wait_queued(1).await;
     let stays = client.ask(post(2));
-    proxy.queued(2).await;
+    proxy.wait_queued(2).await;
     leaves.abort();
-    proxy.queued(1).await;
+    proxy.wait_queued(1).await;
     turn.echo().await;
     first.answer().await;
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [2]);
     turn.echo().await;
-    assert_eq!(within(stays).await.unwrap().1.body, predictions(&[2]));
+    assert_eq!(within_timeout(stays).await.unwrap().1.body, predictions(&[2]));
 }
 
 /// The first, the middle and the last member disconnect in turn.
 #[tokio::test]
 async fn a_member_that_leaves_in_flight_harms_no_other() {
     for leaves in 0..3_usize {
-        let (proxy, mut hand) = by_hand(json!({})).await;
-        proxy.grow(&mut hand, 3).await;
+        let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
+        proxy.grow_batch_size(&mut hand, 3).await;
         let before = count(&proxy.stats().answered);
-        let (mut callers, turn) = proxy.share(&mut hand, predicts(&proxy, 1..=3)).await;
-        callers.remove(leaves).leave().await;
-        proxy.until(|stats| count(&stats.answered) == before + 2).await;
+        let (mut callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, 1..=3)).await;
+        callers.remove(leaves).disconnect().await;
+        proxy.wait_until(|stats| count(&stats.answered) == before + 2).await;
         turn.echo().await;
         let rest = (1..=3).filter(|item| *item != leaves as u64 + 1);
         for (item, caller) in rest.zip(callers) {
             assert_answer(&caller.answer().await, 200, &predictions(&[item]));
         }
-        proxy.idle().await;
-        assert_eq!((hand.waiting(), cancelled(&proxy)), (0, 1));
+        proxy.wait_idle().await;
+        assert_eq!((hand.pending_requests(), cancelled(&proxy)), (0, 1));
     }
 }
 
 #[tokio::test]
 async fn when_all_members_have_left_the_call_is_ended_and_the_slot_is_free() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
-    proxy.grow(&mut hand, 3).await;
-    let (callers, mut turn) = proxy.share(&mut hand, predicts(&proxy, 1..=3)).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
+    proxy.grow_batch_size(&mut hand, 3).await;
+    let (callers, mut turn) = proxy.form_batch(&mut hand, predicts(&proxy, 1..=3)).await;
     for caller in callers {
-        caller.leave().await;
+        caller.disconnect().await;
     }
-    turn.closed().await;
-    proxy.idle().await;
+    turn.wait_closed().await;
+    proxy.wait_idle().await;
     let (next, turn) = proxy.occupy_slot(&mut hand).await;
     turn.echo().await;
     assert_answer(&next.answer().await, 200, &predictions(&[0]));
@@ -133,7 +133,7 @@ async fn when_all_members_have_left_the_call_is_ended_and_the_slot_is_free() {
 #[tokio::test]
 async fn when_all_members_have_left_an_http_2_server_gets_a_reset_of_that_stream_only() {
     let mut hand = H2ScriptedServer::start().await;
-    let proxy = TestProxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
+    let proxy = TestProxy::start_in_front_of(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
     let first = proxy.call(proxy.predict(0));
     let turn = hand.turn().await;
     let callers = proxy.queue(predicts(&proxy, 1..=2)).await;
@@ -141,10 +141,10 @@ async fn when_all_members_have_left_an_http_2_server_gets_a_reset_of_that_stream
     first.answer().await;
     let mut turn = hand.turn().await;
     for caller in callers {
-        caller.leave().await;
+        caller.disconnect().await;
     }
-    turn.left().await;
-    proxy.idle().await;
+    turn.wait_reset().await;
+    proxy.wait_idle().await;
     // The next batch uses the connection of the stream that was reset; an unbatched call uses the
     // connection of its client.
     let first = proxy.call(proxy.predict(8));
@@ -163,33 +163,33 @@ async fn when_all_members_have_left_an_http_2_server_gets_a_reset_of_that_stream
 
 #[tokio::test]
 async fn a_call_alone_whose_caller_left_is_ended_upstream_and_its_slot_is_free() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     // Before the head of the response, and in the middle of its body.
     for answered in [false, true] {
         let (caller, mut turn) = proxy.occupy_slot(&mut hand).await;
         if answered {
-            turn.part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{").await;
+            turn.send_part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{").await;
         }
-        caller.leave().await;
-        turn.closed().await;
-        proxy.idle().await;
+        caller.disconnect().await;
+        turn.wait_closed().await;
+        proxy.wait_idle().await;
     }
     assert_eq!(cancelled(&proxy), 2);
 }
 
 #[tokio::test]
 async fn what_passes_is_ended_upstream_when_its_client_leaves() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let caller = proxy.call(proxy.request("GET", "/slow", &[], None));
-    let mut turn = hand.turn().await;
-    caller.leave().await;
-    turn.closed().await;
+    let mut turn = hand.next_request().await;
+    caller.disconnect().await;
+    turn.wait_closed().await;
 }
 
 #[tokio::test]
 async fn random_leaving_leaves_no_trace() {
-    let (proxy, hand) = by_hand(json!({"limits": {"batchItemsMax": 8}})).await;
-    let _auto = hand.auto(super::scripted_server::echo);
+    let (proxy, hand) = start_with_scripted_server(json!({"limits": {"batchItemsMax": 8}})).await;
+    let _auto = hand.into_auto_responder(super::scripted_server::echo);
     let mut kept = Vec::new();
     for n in 0..300_u64 {
         let caller = proxy.call(proxy.predict(n));
@@ -207,8 +207,8 @@ async fn random_leaving_leaves_no_trace() {
     for (n, caller) in kept {
         assert_answer(&caller.answer().await, 200, &predictions(&[n]));
     }
-    proxy.idle().await;
-    proxy.until(|stats| count(&stats.seen) == count(&stats.answered)).await;
+    proxy.wait_idle().await;
+    proxy.wait_until(|stats| count(&stats.seen) == count(&stats.answered)).await;
     let mut client: Client = proxy.client().await;
-    assert_answer(&within(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
+    assert_answer(&within_timeout(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
 }

@@ -10,14 +10,16 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use super::binary::Binary;
 use super::h2::{H2Client, H2ScriptedServer, empty, full, with_trailers};
 use super::scripted_server::{ReservedPort, ScriptedServer, echo};
-use super::setup::{PREDICT, TestProxy, assert_answer, assert_failure, instances, lay_over, predictions, within};
+use super::setup::{
+    PREDICT, TestProxy, assert_answer, assert_failure, instances, merge_json, predictions, within_timeout,
+};
 use super::support::client::{Client, Outgoing};
 use super::support::wire::Headers;
 
 /// Returns settings with one slot, so that the members of a batch can be predicted.
 fn one_slot(over: &Value) -> Value {
     let mut spec = json!({"scheduling": {"policy": "WorkConserving", "slots": 1}, "proxy": {"drain": {"delay": "0s"}}});
-    lay_over(&mut spec, over);
+    merge_json(&mut spec, over);
     spec
 }
 
@@ -26,15 +28,15 @@ fn capture_arg(name: &str, app: SocketAddr) -> String {
 }
 
 /// Returns the address of a captured port, as reached from this machine.
-fn arrive(listen: SocketAddr) -> SocketAddr {
+fn captured_address(listen: SocketAddr) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, listen.port()))
 }
 
 async fn ask(to: SocketAddr, item: u64) -> super::support::client::Answer {
     let json = vec![("content-type".to_owned(), b"application/json".to_vec())];
     let call = Outgoing::new("POST", PREDICT, to, &json, Some(instances(&[item]).as_bytes()));
-    let mut client = within(Client::connect(to)).await.unwrap();
-    within(client.ask(&call)).await
+    let mut client = within_timeout(Client::connect(to)).await.unwrap();
+    within_timeout(client.ask(&call)).await
 }
 
 fn call(to: SocketAddr, item: u64) -> tokio::task::JoinHandle<super::support::client::Answer> {
@@ -64,7 +66,7 @@ async fn start_uppercase_server(greeting: &'static str) -> SocketAddr {
 
 async fn read_exactly(stream: &mut TcpStream, expected: &[u8]) {
     let mut found = vec![0; expected.len()];
-    within(stream.read_exact(&mut found)).await.unwrap();
+    within_timeout(stream.read_exact(&mut found)).await.unwrap();
     assert_eq!(found, expected);
 }
 
@@ -72,15 +74,15 @@ async fn read_exactly(stream: &mut TcpStream, expected: &[u8]) {
 async fn ports_share_no_batch_and_no_slot_and_one_registry() {
     let (mut one, mut two) = (ScriptedServer::start().await, ScriptedServer::start().await);
     let captures = [capture_arg("a", one.address), capture_arg("", two.address)];
-    let proxy = TestProxy::captured(&captures, "", &one_slot(&json!({})));
-    let [a, b] = [0, 1].map(|port| arrive(proxy.running.listen[port]));
+    let proxy = TestProxy::start_captured(&captures, "", &one_slot(&json!({})));
+    let [a, b] = [0, 1].map(|port| captured_address(proxy.running.listen[port]));
     let first = call(a, 0);
-    let held = one.turn().await;
+    let held = one.next_request().await;
     // The other port has a slot of its own.
     let other = call(b, 1);
-    let turn = two.turn().await;
+    let turn = two.next_request().await;
     let waiting = [call(a, 2), call(a, 3), call(b, 4), call(b, 5)];
-    proxy.queued(4).await;
+    proxy.wait_queued(4).await;
     for number in [one.address.port(), two.address.port()] {
         assert_eq!(proxy.metric(&format!("groupage_queue_items{{port=\"{number}\"}}")), 2);
         assert_eq!(proxy.metric(&format!("groupage_slots_in_use{{port=\"{number}\"}}")), 1);
@@ -88,16 +90,16 @@ async fn ports_share_no_batch_and_no_slot_and_one_registry() {
     turn.echo().await;
     held.echo().await;
     for (hand, items) in [(&mut one, [2, 3]), (&mut two, [4, 5])] {
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         let mut shared = turn.instances();
         shared.sort_unstable();
         assert_eq!(shared, items);
         turn.echo().await;
     }
-    assert_answer(&within(first).await.unwrap(), 200, &predictions(&[0]));
-    assert_answer(&within(other).await.unwrap(), 200, &predictions(&[1]));
+    assert_answer(&within_timeout(first).await.unwrap(), 200, &predictions(&[0]));
+    assert_answer(&within_timeout(other).await.unwrap(), 200, &predictions(&[1]));
     for (item, caller) in (2..).zip(waiting) {
-        assert_answer(&within(caller).await.unwrap(), 200, &predictions(&[item]));
+        assert_answer(&within_timeout(caller).await.unwrap(), 200, &predictions(&[item]));
     }
     assert_eq!(proxy.metric(r#"groupage_items_total{outcome="served"}"#), 6, "counts add up");
 }
@@ -108,12 +110,12 @@ async fn a_route_holds_for_the_ports_that_it_names_and_a_port_without_one_carrie
     let mut other = ScriptedServer::start().await;
     let captures = [capture_arg("http", http.address), capture_arg("", other.address), capture_arg("raw", shouts)];
     let routes = |ports: Value| one_slot(&json!({"routes": [{"path": "/v1/models/*", "ports": ports}]}));
-    let proxy = TestProxy::captured(&captures, "", &routes(json!(["http", other.address.port()])));
-    let [a, b, c] = [0, 1, 2].map(|port| arrive(proxy.running.listen[port]));
+    let proxy = TestProxy::start_captured(&captures, "", &routes(json!(["http", other.address.port()])));
+    let [a, b, c] = [0, 1, 2].map(|port| captured_address(proxy.running.listen[port]));
     for (hand, to) in [(&mut http, a), (&mut other, b)] {
         let caller = call(to, 7);
-        hand.turn().await.echo().await;
-        assert_answer(&within(caller).await.unwrap(), 200, &predictions(&[7]));
+        hand.next_request().await.echo().await;
+        assert_answer(&within_timeout(caller).await.unwrap(), 200, &predictions(&[7]));
     }
     assert_eq!(proxy.metric(r#"groupage_items_total{outcome="served"}"#), 2);
     // This holds even for data that looks like HTTP, because no route applies to this port.
@@ -124,9 +126,9 @@ async fn a_route_holds_for_the_ports_that_it_names_and_a_port_without_one_carrie
     // Settings change at run time: the port of the first route no longer belongs to it.
     proxy.apply(&routes(json!(["raw"]))).await;
     let caller = call(a, 8);
-    let turn = http.turn().await;
+    let turn = http.next_request().await;
     turn.echo().await;
-    assert_answer(&within(caller).await.unwrap(), 200, &predictions(&[8]));
+    assert_answer(&within_timeout(caller).await.unwrap(), 200, &predictions(&[8]));
     assert_eq!(proxy.metric(r#"groupage_items_total{outcome="served"}"#), 2, "its calls are carried as bytes");
     raw.write_all(b"still there").await.unwrap();
     read_exactly(&mut raw, b"STILL THERE").await;
@@ -139,12 +141,12 @@ async fn a_kubelet_learns_whether_the_application_accepts_connections_and_nothin
     loading.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let app = loading.local_addr().unwrap();
     let other = ScriptedServer::start().await;
-    let proxy = TestProxy::captured(&[capture_arg("http", app)], "", &one_slot(&json!({})));
-    let metrics = arrive(proxy.running.admin.metrics.unwrap());
+    let proxy = TestProxy::start_captured(&[capture_arg("http", app)], "", &one_slot(&json!({})));
+    let metrics = captured_address(proxy.running.admin.metrics.unwrap());
     let probe = |port: String| async move {
         let call = Outgoing::new("GET", &format!("/connect/{port}"), metrics, &Vec::new(), None);
-        let mut client = within(Client::connect(metrics)).await.unwrap();
-        within(client.ask(&call)).await.status
+        let mut client = within_timeout(Client::connect(metrics)).await.unwrap();
+        within_timeout(client.ask(&call)).await.status
     };
     assert_eq!(probe(app.port().to_string()).await, Some(503), "it loads");
     let _listening = loading.listen(16).unwrap();
@@ -157,8 +159,9 @@ async fn a_kubelet_learns_whether_the_application_accepts_connections_and_nothin
 #[tokio::test]
 async fn non_http_is_relayed() {
     let (quiet, greets) = (start_uppercase_server("").await, start_uppercase_server("220 ready\r\n").await);
-    let proxy = TestProxy::captured(&[capture_arg("q", quiet), capture_arg("g", greets)], "", &one_slot(&json!({})));
-    let [q, g] = [0, 1].map(|port| arrive(proxy.running.listen[port]));
+    let proxy =
+        TestProxy::start_captured(&[capture_arg("q", quiet), capture_arg("g", greets)], "", &one_slot(&json!({})));
+    let [q, g] = [0, 1].map(|port| captured_address(proxy.running.listen[port]));
     let relayed = |why: &str| proxy.metric(&format!("groupage_connections_relayed_total{{reason=\"{why}\"}}"));
     let mut tls = TcpStream::connect(q).await.unwrap();
     tls.write_all(b"\x16\x03\x01hello").await.unwrap();
@@ -168,7 +171,7 @@ async fn non_http_is_relayed() {
     tls.write_all(b"bye").await.unwrap();
     tls.shutdown().await.unwrap();
     let mut rest = Vec::new();
-    within(tls.read_to_end(&mut rest)).await.unwrap();
+    within_timeout(tls.read_to_end(&mut rest)).await.unwrap();
     assert_eq!(rest, b"BYE");
     let mut mail = TcpStream::connect(g).await.unwrap();
     read_exactly(&mut mail, b"220 ready\r\n").await;
@@ -187,20 +190,20 @@ async fn a_client_that_connects_ahead_is_merged_and_one_without_a_server_gets_an
     let port = ReservedPort::reserve();
     let mut hand = port.listen();
     let spec = one_slot(&json!({}));
-    let proxy = TestProxy::captured(&[capture_arg("", hand.address)], "", &spec);
-    let address = arrive(proxy.address);
-    let mut early = within(Client::connect(address)).await.unwrap();
+    let proxy = TestProxy::start_captured(&[capture_arg("", hand.address)], "", &spec);
+    let address = captured_address(proxy.address);
+    let mut early = within_timeout(Client::connect(address)).await.unwrap();
     // The application accepts the connection that probes for a server that speaks first.
-    within(async {
-        while hand.open() == 0 {
+    within_timeout(async {
+        while hand.open_connections() == 0 {
             tokio::task::yield_now().await;
         }
     })
     .await;
     let json = vec![("content-type".to_owned(), b"application/json".to_vec())];
     let request = Outgoing::new("POST", PREDICT, address, &json, Some(instances(&[1]).as_bytes()));
-    let served = async { hand.turn().await.echo().await };
-    let (answer, ()) = within(async { tokio::join!(early.ask(&request), served) }).await;
+    let served = async { hand.next_request().await.echo().await };
+    let (answer, ()) = within_timeout(async { tokio::join!(early.ask(&request), served) }).await;
     assert_answer(&answer, 200, &predictions(&[1]));
     assert_eq!(proxy.metric(r#"groupage_calls_total{policy="local",protocol="kserve_v1",outcome="served"}"#), 1);
     drop(hand);
@@ -210,7 +213,7 @@ async fn a_client_that_connects_ahead_is_merged_and_one_without_a_server_gets_an
     raw.write_all(b"\0\0").await.unwrap();
     let mut rest = Vec::new();
     // A reset is an end too.
-    within(raw.read_to_end(&mut rest)).await.ok();
+    within_timeout(raw.read_to_end(&mut rest)).await.ok();
     assert_eq!(rest, b"");
 }
 
@@ -218,8 +221,8 @@ async fn a_client_that_connects_ahead_is_merged_and_one_without_a_server_gets_an
 async fn http_2_reaches_a_server_that_speaks_nothing_else_from_the_first_call_on() {
     let mut hand = H2ScriptedServer::start().await;
     let spec = one_slot(&json!({"proxy": {"connection": {"http2": "Auto"}}}));
-    let proxy = TestProxy::captured(&[capture_arg("grpc", hand.address)], "", &spec);
-    let client = H2Client::connect(arrive(proxy.address)).await;
+    let proxy = TestProxy::start_captured(&[capture_arg("grpc", hand.address)], "", &spec);
+    let client = H2Client::connect(captured_address(proxy.address)).await;
     let mut trailers = http::HeaderMap::new();
     trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
     let request = http::Request::post("http://model.example/inference.GRPCInferenceService/ModelInfer");
@@ -227,26 +230,26 @@ async fn http_2_reaches_a_server_that_speaks_nothing_else_from_the_first_call_on
     let turn = hand.turn().await;
     assert_eq!((turn.head.version, turn.whole.body.as_ref()), (http::Version::HTTP_2, &b"\0\0\0\0\0"[..]));
     turn.answer(http::Response::new(with_trailers("\0\0\0\0\0", trailers)));
-    let (head, whole) = within(asked).await.unwrap();
+    let (head, whole) = within_timeout(asked).await.unwrap();
     assert_eq!((head.status.as_u16(), whole.trailers.unwrap()["grpc-status"].as_bytes()), (200, &b"0"[..]));
     let asked = client.ask(http::Request::get("http://model.example/").body(empty()).unwrap());
     let turn = hand.turn().await;
     assert_eq!(turn.head.version, http::Version::HTTP_2);
     turn.ok("{}");
-    assert_eq!(within(asked).await.unwrap().0.status, 200);
+    assert_eq!(within_timeout(asked).await.unwrap().0.status, 200);
 }
 
 #[tokio::test]
 async fn an_application_on_loopback_keeps_its_number_and_callers_arrive_at_the_pods_addresses() {
     let mut hand = ScriptedServer::start().await;
     let capture = format!("http:{}@pod", hand.address.port());
-    let proxy = TestProxy::captured(&[capture], "127.0.0.2,127.0.0.3", &one_slot(&json!({})));
+    let proxy = TestProxy::start_captured(&[capture], "127.0.0.2,127.0.0.3", &one_slot(&json!({})));
     let listen: Vec<String> = proxy.running.listen.iter().map(ToString::to_string).collect();
     assert_eq!(listen, ["127.0.0.2", "127.0.0.3"].map(|ip| format!("{ip}:{}", hand.address.port())));
     for to in proxy.running.listen.clone() {
         let caller = call(to, 3);
-        hand.turn().await.echo().await;
-        assert_answer(&within(caller).await.unwrap(), 200, &predictions(&[3]));
+        hand.next_request().await.echo().await;
+        assert_answer(&within_timeout(caller).await.unwrap(), 200, &predictions(&[3]));
     }
 }
 
@@ -256,21 +259,21 @@ async fn one_server_makes_a_process_ready_and_named_ports_all_have_to_have_their
     let numbers = [&port, &unused].map(|port| port.url().rsplit(':').next().unwrap().parse::<u16>().unwrap());
     let hand = port.listen();
     let captures = numbers.map(|number| format!(":{number}@0"));
-    let proxy = TestProxy::captured(&captures, "", &one_slot(&json!({})));
+    let proxy = TestProxy::start_captured(&captures, "", &one_slot(&json!({})));
     let metrics = proxy.running.admin.metrics.unwrap();
     let ready = async |status: u16| {
         let asked = async {
             let mut client = Client::connect(metrics).await.unwrap();
             client.ask(&Outgoing::new("GET", "/readyz", metrics, &Headers::new(), None)).await.status
         };
-        within(asked).await == Some(status)
+        within_timeout(asked).await == Some(status)
     };
-    within(async { while !ready(200).await {} }).await;
+    within_timeout(async { while !ready(200).await {} }).await;
     let named = |ports: &[u16]| one_slot(&json!({"routes": [{"path": "/v1/models/*", "ports": ports}]}));
     proxy.apply(&named(&numbers)).await;
     assert!(ready(503).await, "the second one has no server");
     let second = unused.listen();
-    within(async { while !ready(200).await {} }).await;
+    within_timeout(async { while !ready(200).await {} }).await;
     drop((hand, second));
 }
 
@@ -319,7 +322,7 @@ fn the_snapshot_of_the_admission_is_in_effect_and_shown_as_such() {
 }
 
 /// Ends the process in good order. Three kills within a minute would count as crashes.
-async fn ended(mut binary: Binary) {
+async fn terminate(mut binary: Binary) {
     binary.signal(rustix::process::Signal::TERM);
     assert!(binary.end().await.success());
 }
@@ -330,7 +333,7 @@ async fn a_sidecar_begins_with_the_last_good_settings_else_with_the_snapshot_els
     let state = dir.path().to_str().unwrap();
     let hand = ScriptedServer::start().await;
     let captures = [capture_arg("http", hand.address)];
-    let _auto = hand.auto(echo);
+    let _auto = hand.into_auto_responder(echo);
     let mode = async |binary: &Binary| {
         let config: Value = serde_json::from_slice(&binary.get(binary.admin, "/api/config").await.body).unwrap();
         ["value", "source"].map(|word| config["mode"][word].as_str().unwrap().to_owned())
@@ -341,18 +344,18 @@ async fn a_sidecar_begins_with_the_last_good_settings_else_with_the_snapshot_els
     let nothing = Binary::in_a_pod(&captures, &[], &["--state", state]).await;
     assert_eq!(says(&nothing, "no settings").await["level"], "ERROR");
     assert_eq!(mode(&nothing).await, ["Passthrough", "no settings"]);
-    assert_answer(&ask(arrive(nothing.listen), 1).await, 200, &predictions(&[1]));
-    ended(nothing).await;
+    assert_answer(&ask(captured_address(nothing.listen), 1).await, 200, &predictions(&[1]));
+    terminate(nothing).await;
     let snapshot = [("GROUPAGE_POLICY", "{\"limits\": {\"batchItemsMax\": 3}}")];
     let admitted = Binary::in_a_pod(&captures, &snapshot, &["--state", state]).await;
     says(&admitted, "starting with the settings from injection").await;
     assert_eq!(mode(&admitted).await, ["Batch", "default"]);
-    ended(admitted).await;
+    terminate(admitted).await;
     fs::write(dir.path().join("settings.yaml"), "{\"mode\": \"Passthrough\"}").unwrap();
     let kept = Binary::in_a_pod(&captures, &snapshot, &["--state", state]).await;
     says(&kept, "starting with the settings that were in force last").await;
     assert_eq!(mode(&kept).await, ["Passthrough", "last good"]);
-    ended(kept).await;
+    terminate(kept).await;
     // Settings that cannot be used are reported, and the next source applies.
     fs::write(dir.path().join("settings.yaml"), "{\"mode\": \"Whatever\"}").unwrap();
     let wrong = Binary::in_a_pod(&captures, &snapshot, &["--state", state]).await;
@@ -367,11 +370,11 @@ async fn what_is_learned_is_kept_for_each_port() {
     let (one, two) = (ScriptedServer::start().await, ScriptedServer::start().await);
     let captures = [capture_arg("a", one.address), capture_arg("b", two.address)];
     let numbers = [one.address.port(), two.address.port()];
-    let _auto = (one.auto(echo), two.auto(echo));
+    let _auto = (one.into_auto_responder(echo), two.into_auto_responder(echo));
     let snapshot = [("GROUPAGE_POLICY", "{\"proxy\": {\"drain\": {\"delay\": \"0s\"}}}")];
     let mut binary = Binary::in_a_pod(&captures, &snapshot, &["--state", state]).await;
     let first = binary.log.lines().remove(0);
-    let listen = [0, 1].map(|port| arrive(first["listen"][port].as_str().unwrap().parse().unwrap()));
+    let listen = [0, 1].map(|port| captured_address(first["listen"][port].as_str().unwrap().parse().unwrap()));
     for (to, calls) in listen.into_iter().zip([2, 4]) {
         for item in 0..calls {
             assert_eq!(ask(to, item).await.status, Some(200));
@@ -391,5 +394,5 @@ async fn what_is_learned_is_kept_for_each_port() {
     }
     let again = Binary::in_a_pod(&captures, &snapshot, &["--state", state]).await;
     let said = |line: &Value| line["msg"] == "starting with the saved learned values";
-    within(async { while again.log.lines().iter().filter(|line| said(line)).count() < 2 {} }).await;
+    within_timeout(async { while again.log.lines().iter().filter(|line| said(line)).count() < 2 {} }).await;
 }

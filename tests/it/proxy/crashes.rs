@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::binary::Binary;
 use super::scripted_server::ScriptedServer;
-use super::setup::{assert_answer, predictions, within};
+use super::setup::{assert_answer, predictions, within_timeout};
 
 /// Returns settings under which a call is held for other calls that never arrive, unless it passes
 /// through.
@@ -50,7 +50,7 @@ async fn after_three_kills_all_calls_pass_through_and_all_reports_show_it() {
     let dir = tempfile::tempdir().unwrap();
     let hand = ScriptedServer::start().await;
     let url = hand.url();
-    let _auto = hand.auto(super::scripted_server::echo);
+    let _auto = hand.into_auto_responder(super::scripted_server::echo);
     for _ in 0..3 {
         start_and_kill(&url, dir.path()).await;
     }
@@ -63,7 +63,7 @@ async fn after_three_kills_all_calls_pass_through_and_all_reports_show_it() {
         })
         .await;
     let mut client = binary.client().await;
-    assert_answer(&within(client.ask(&binary.predict(1))).await, 200, &predictions(&[1]));
+    assert_answer(&within_timeout(client.ask(&binary.predict(1))).await, 200, &predictions(&[1]));
     let mode = &api(&binary, "/api/config").await["mode"];
     assert_eq!((&mode["value"], &mode["source"]), (&json!("Passthrough"), &json!("crashed 3 times in 60 s")));
     let told = &api(&binary, "/api/scheduler").await["crash_guard"];

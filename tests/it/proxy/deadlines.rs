@@ -4,25 +4,25 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::scripted_setup::by_hand;
-use super::setup::{PREDICT, assert_answer, assert_failure, count, header, instances, predictions, within};
+use super::scripted_setup::start_with_scripted_server;
+use super::setup::{PREDICT, assert_answer, assert_failure, count, header, instances, predictions, within_timeout};
 use super::support::client::Outgoing;
 use super::support::wire::values;
 
 const LATE: &str = "x-request-timeout-ms";
 
-fn due(proxy: &super::setup::TestProxy, name: &str, value: &str, item: u64) -> Outgoing {
+fn call_with_deadline(proxy: &super::setup::TestProxy, name: &str, value: &str, item: u64) -> Outgoing {
     proxy.post(PREDICT, &[(name, value)], &instances(&[item]))
 }
 
 #[tokio::test]
 async fn the_callers_own_deadline_ends_its_wait_in_the_queue_and_it_is_never_sent() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     for (name, value) in
         [(LATE, "30"), ("x-envoy-expected-rq-timeout-ms", "30"), ("grpc-timeout", "30m"), ("grpc-timeout", "30000u")]
     {
         let (first, turn) = proxy.occupy_slot(&mut hand).await;
-        let caller = proxy.call(due(&proxy, name, value, 1));
+        let caller = proxy.call(call_with_deadline(&proxy, name, value, 1));
         let answer = caller.answer().await;
         assert_failure(&answer, 504, "GRP3201", "deadline");
         assert_eq!(header(&answer.headers, "x-groupage-limit"), name);
@@ -30,8 +30,8 @@ async fn the_callers_own_deadline_ends_its_wait_in_the_queue_and_it_is_never_sen
         assert!(waited >= Duration::from_millis(25), "{waited:?}");
         turn.echo().await;
         first.answer().await;
-        proxy.idle().await;
-        assert_eq!(hand.waiting(), 0);
+        proxy.wait_idle().await;
+        assert_eq!(hand.pending_requests(), 0);
     }
     let series = r#"groupage_calls_total{policy="local",protocol="kserve_v1",outcome="expired"}"#;
     assert_eq!(proxy.metric(series), 4);
@@ -39,22 +39,22 @@ async fn the_callers_own_deadline_ends_its_wait_in_the_queue_and_it_is_never_sen
 
 #[tokio::test]
 async fn the_callers_own_deadline_ends_its_wait_in_flight_and_gives_the_slot_back() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     // Longer than pauses of the machine, because the call must be upstream before the deadline.
-    let caller = proxy.call(due(&proxy, LATE, "500", 1));
-    let mut turn = hand.turn().await;
+    let caller = proxy.call(call_with_deadline(&proxy, LATE, "500", 1));
+    let mut turn = hand.next_request().await;
     assert_failure(&caller.answer().await, 504, "GRP3201", "deadline");
-    turn.closed().await;
-    proxy.idle().await;
+    turn.wait_closed().await;
+    proxy.wait_idle().await;
     // The deadline header reached the server unchanged: an unbatched call keeps its bytes.
     assert_eq!(header(&turn.request.headers, LATE), "500");
 }
 
 #[tokio::test]
 async fn member_deadline_affects_no_other_member() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
-    let requests = vec![proxy.predict(1), due(&proxy, LATE, "500", 2), proxy.predict(3)];
-    let (mut callers, turn) = proxy.share(&mut hand, requests).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
+    let requests = vec![proxy.predict(1), call_with_deadline(&proxy, LATE, "500", 2), proxy.predict(3)];
+    let (mut callers, turn) = proxy.form_batch(&mut hand, requests).await;
     assert_eq!(turn.instances(), [1, 2, 3]);
     assert_failure(&callers.remove(1).answer().await, 504, "GRP3201", "deadline");
     turn.echo().await;
@@ -65,16 +65,21 @@ async fn member_deadline_affects_no_other_member() {
 
 #[tokio::test]
 async fn a_shared_call_carries_the_latest_deadline_where_every_member_has_one() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
-    let (callers, turn) =
-        proxy.share(&mut hand, vec![due(&proxy, LATE, "9000", 1), due(&proxy, LATE, "19000", 2)]).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
+    let (callers, turn) = proxy
+        .form_batch(
+            &mut hand,
+            vec![call_with_deadline(&proxy, LATE, "9000", 1), call_with_deadline(&proxy, LATE, "19000", 2)],
+        )
+        .await;
     let left: u64 = header(&turn.request.headers, LATE).parse().unwrap();
     assert!(left > 9000 && left <= 19_000, "{left}");
     turn.echo().await;
     for caller in callers {
         assert_eq!(caller.answer().await.status, Some(200));
     }
-    let (callers, turn) = proxy.share(&mut hand, vec![due(&proxy, LATE, "9000", 1), proxy.predict(2)]).await;
+    let (callers, turn) =
+        proxy.form_batch(&mut hand, vec![call_with_deadline(&proxy, LATE, "9000", 1), proxy.predict(2)]).await;
     assert!(values(&turn.request.headers, LATE).is_empty());
     turn.echo().await;
     for caller in callers {
@@ -84,26 +89,26 @@ async fn a_shared_call_carries_the_latest_deadline_where_every_member_has_one() 
 
 #[tokio::test]
 async fn the_slo_ends_calls_in_the_queue_only() {
-    let (proxy, mut hand) = by_hand(json!({"slo": {"latencyP99": "300ms", "late": "Refuse"}})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({"slo": {"latencyP99": "300ms", "late": "Refuse"}})).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let late = proxy.call(proxy.predict(1));
     assert_failure(&late.answer().await, 504, "GRP3201", "deadline");
     // The call in flight has passed the SLO too by now, and is delivered.
     turn.echo().await;
     assert_answer(&first.answer().await, 200, &predictions(&[0]));
-    assert_eq!(hand.waiting(), 0);
+    assert_eq!(hand.pending_requests(), 0);
 }
 
 #[tokio::test]
 async fn an_slo_that_no_execution_can_meet_sheds_nothing() {
-    let (proxy, mut hand) = by_hand(json!({"slo": {"latencyP99": "20ms", "late": "Refuse"}})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({"slo": {"latencyP99": "20ms", "late": "Refuse"}})).await;
     // The proxy learns that one execution alone takes longer than the SLO: it completes after a
     // queued call has expired.
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     assert_failure(&proxy.call(proxy.predict(1)).answer().await, 504, "GRP3201", "deadline");
     turn.echo().await;
     first.answer().await;
-    proxy.idle().await;
+    proxy.wait_idle().await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let started = super::support::upstream::now();
     let callers = proxy.queue([proxy.predict(1), proxy.predict(2)]).await;
@@ -113,7 +118,7 @@ async fn an_slo_that_no_execution_can_meet_sheds_nothing() {
     assert!(started.elapsed() >= Duration::from_millis(35));
     turn.echo().await;
     first.answer().await;
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [1, 2]);
     turn.echo().await;
     for (item, caller) in (1..).zip(callers) {
@@ -123,25 +128,26 @@ async fn an_slo_that_no_execution_can_meet_sheds_nothing() {
 
 #[tokio::test]
 async fn a_routes_timeout_ends_a_silent_call_without_sending_it_again() {
-    let (proxy, mut hand) = by_hand(json!({"routes": [{"path": PREDICT, "timeout": "400ms"}]})).await;
+    let (proxy, mut hand) =
+        start_with_scripted_server(json!({"routes": [{"path": PREDICT, "timeout": "400ms"}]})).await;
     let alone = proxy.call(proxy.predict(1));
-    let mut turn = hand.turn().await;
+    let mut turn = hand.next_request().await;
     assert_failure(&alone.answer().await, 504, "GRP3303", "upstream_timeout");
-    turn.closed().await;
-    let (callers, mut turn) = proxy.share(&mut hand, vec![proxy.predict(1), proxy.predict(2)]).await;
-    turn.closed().await;
+    turn.wait_closed().await;
+    let (callers, mut turn) = proxy.form_batch(&mut hand, vec![proxy.predict(1), proxy.predict(2)]).await;
+    turn.wait_closed().await;
     for caller in callers {
         assert_failure(&caller.answer().await, 504, "GRP3303", "upstream_timeout");
     }
-    proxy.idle().await;
-    assert_eq!(hand.waiting(), 0, "a call that timed out is never sent again");
+    proxy.wait_idle().await;
+    assert_eq!(hand.pending_requests(), 0, "a call that timed out is never sent again");
 }
 
 #[tokio::test]
 async fn a_routes_timeout_is_the_longest_wait_in_the_queue_and_a_longer_deadline_does_not_help() {
     let short = "/v1/models/short:predict";
     let spec = json!({"routes": [{"path": PREDICT}, {"path": short, "timeout": "60ms"}]});
-    let (proxy, mut hand) = by_hand(spec).await;
+    let (proxy, mut hand) = start_with_scripted_server(spec).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     for own in [&[][..], &[(LATE, "90000")]] {
         let answer = proxy.ask(&proxy.post(short, own, &instances(&[1]))).await;
@@ -155,17 +161,17 @@ async fn a_routes_timeout_is_the_longest_wait_in_the_queue_and_a_longer_deadline
 
 #[tokio::test]
 async fn many_deadlines_in_the_past_leave_the_normal_calls_alone() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let normal = proxy.queue([proxy.predict(1), proxy.predict(2)]).await;
-    let hasty: Vec<_> = (0..100).map(|_| proxy.call(due(&proxy, LATE, "0", 3))).collect();
+    let hasty: Vec<_> = (0..100).map(|_| proxy.call(call_with_deadline(&proxy, LATE, "0", 3))).collect();
     for caller in hasty {
         assert_failure(&caller.answer().await, 504, "GRP3201", "deadline");
     }
     assert_eq!(count(&proxy.stats().queue_items), 2);
     turn.echo().await;
     first.answer().await;
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [1, 2]);
     turn.echo().await;
     for (item, caller) in (1..).zip(normal) {
@@ -176,9 +182,9 @@ async fn many_deadlines_in_the_past_leave_the_normal_calls_alone() {
 #[tokio::test]
 async fn what_passes_has_one_idle_time_over_both_directions_and_no_timeout() {
     let idle = |idle: &str| json!({"proxy": {"client": {"passThroughIdleTimeout": idle}}});
-    let (proxy, mut hand) = by_hand(idle("100ms")).await;
+    let (proxy, mut hand) = start_with_scripted_server(idle("100ms")).await;
     let silent = proxy.call(proxy.request("GET", "/silent", &[], None));
-    let thinks = hand.turn().await;
+    let thinks = hand.next_request().await;
     // A part of the request body arrives, and then nothing.
     let upload = proxy.request("POST", "/upload", &[("content-length", "9")], Some(b"abc"));
     assert_failure(&proxy.ask(&upload).await, 504, "GRP3303", "upstream_timeout");
@@ -186,24 +192,24 @@ async fn what_passes_has_one_idle_time_over_both_directions_and_no_timeout() {
     thinks.answer(200, "later").await;
     assert_answer(&silent.answer().await, 200, "later");
     // Chunks arrive well within the idle time, for longer than it in total.
-    let (patient, mut slow) = by_hand(idle("1s")).await;
+    let (patient, mut slow) = start_with_scripted_server(idle("1s")).await;
     let caller = patient.call(patient.request("GET", "/slow", &[], None));
-    let mut turn = slow.turn().await;
-    turn.part(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    let mut turn = slow.next_request().await;
+    turn.send_part(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
     let mut ticks = tokio::time::interval(Duration::from_millis(150));
     for _ in 0..10 {
         ticks.tick().await;
         turn.chunk(b"x").await;
     }
-    turn.part(b"0\r\n\r\n").await;
-    turn.done();
+    turn.send_part(b"0\r\n\r\n").await;
+    turn.finish_response();
     assert_answer(&caller.answer().await, 200, "xxxxxxxxxx");
     // Then nothing arrives: the body is cut, and cannot be mistaken for a complete one.
     let caller = proxy.call(proxy.request("GET", "/stalls", &[], None));
-    let mut turn = hand.turn().await;
-    turn.part(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    let mut turn = hand.next_request().await;
+    turn.send_part(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
     turn.chunk(b"x").await;
-    let answer = within(caller.0).await.unwrap();
+    let answer = within_timeout(caller.0).await.unwrap();
     assert_eq!(answer.body, b"x");
     assert_ne!(answer.end, Some(super::support::wire::End::Proper));
 }

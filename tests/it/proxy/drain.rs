@@ -13,18 +13,20 @@ use tokio::task::JoinHandle;
 use super::binary::Binary;
 use super::h2::{H2Client, empty};
 use super::scripted_server::{ReservedPort, ScriptedServer, echo};
-use super::scripted_setup::by_hand;
-use super::setup::{PREDICT, TOKEN, TestProxy, assert_answer, count, instances, lay_over, predictions, within};
+use super::scripted_setup::start_with_scripted_server;
+use super::setup::{
+    PREDICT, TOKEN, TestProxy, assert_answer, count, instances, merge_json, predictions, within_timeout,
+};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{Headers, values};
 
 /// Returns settings under which calls are held until something else dispatches them.
-fn held(over: &Value) -> Value {
+fn holding_spec(over: &Value) -> Value {
     let mut spec = json!({
         "scheduling": {"policy": "Static", "items": 100, "delay": "1m", "slots": 4},
         "limits": {"queueDelayMax": "1m"},
     });
-    lay_over(&mut spec, over);
+    merge_json(&mut spec, over);
     spec
 }
 
@@ -35,11 +37,11 @@ async fn get(port: SocketAddr, path: &str) -> Answer {
 async fn ask(port: SocketAddr, method: &str, path: &str, own: &[(&str, &str)]) -> Answer {
     let own: Headers = own.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
     let body = (method == "POST").then_some(&b"{}"[..]);
-    let mut client = within(Client::connect(port)).await.unwrap();
-    within(client.ask(&Outgoing::new(method, path, port, &own, body))).await
+    let mut client = within_timeout(Client::connect(port)).await.unwrap();
+    within_timeout(client.ask(&Outgoing::new(method, path, port, &own, body))).await
 }
 
-fn hook(port: SocketAddr) -> JoinHandle<Answer> {
+fn call_hook(port: SocketAddr) -> JoinHandle<Answer> {
     tokio::spawn(async move { get(port, &format!("/drain/{TOKEN}?wait")).await })
 }
 
@@ -58,7 +60,7 @@ fn ports(proxy: &TestProxy) -> (SocketAddr, SocketAddr) {
 
 #[tokio::test]
 async fn drain_hook_without_token_is_404() {
-    let (proxy, _hand) = by_hand(json!({})).await;
+    let (proxy, _hand) = start_with_scripted_server(json!({})).await;
     let (metrics, local) = ports(&proxy);
     for path in
         ["/drain", "/drain/", "/drain/x", "/drain/x?wait", &format!("/drain/{TOKEN}x"), &format!("/drain/{TOKEN}/")]
@@ -79,34 +81,35 @@ async fn drain_hook_without_token_is_404() {
     assert_eq!(ask(local, "POST", "/api/drain", &foreign).await.status, Some(403));
     assert_eq!(stage(local).await, "serving");
     assert_eq!(get(metrics, &right).await.status, Some(200));
-    within(async { while stage(local).await != "flushing" {} }).await;
+    within_timeout(async { while stage(local).await != "flushing" {} }).await;
     assert_eq!(proxy.metric("groupage_draining"), 1);
 }
 
 #[tokio::test]
 async fn hook_flushes_held_calls_and_waits_for_them() {
-    let (proxy, mut hand) = by_hand(held(&json!({"proxy": {"drain": {"delay": "300ms"}}}))).await;
+    let (proxy, mut hand) =
+        start_with_scripted_server(holding_spec(&json!({"proxy": {"drain": {"delay": "300ms"}}}))).await;
     let (metrics, _) = ports(&proxy);
     let callers = proxy.queue((1..=3).map(|item| proxy.predict(item))).await;
-    let waits = hook(metrics);
-    let turn = hand.turn().await;
+    let waits = call_hook(metrics);
+    let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [1, 2, 3], "no call is held any longer");
     // Called again, and by a client that does not wait.
     assert_eq!(get(metrics, &format!("/drain/{TOKEN}")).await.status, Some(200));
-    let again = hook(metrics);
+    let again = call_hook(metrics);
     assert!(is_ready(metrics).await, "for the delay");
     // A client that does not know of the drain yet is served, and its call is not held.
     let late = proxy.call(proxy.predict(4));
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     assert_answer(&late.answer().await, 200, &predictions(&[4]));
-    within(async { while is_ready(metrics).await {} }).await;
+    within_timeout(async { while is_ready(metrics).await {} }).await;
     assert!(!waits.is_finished(), "three wait for their answers");
     turn.echo().await;
     for (item, caller) in (1..).zip(callers) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
     for hook in [waits, again] {
-        let answer = within(hook).await.unwrap();
+        let answer = within_timeout(hook).await.unwrap();
         assert_eq!(answer.status, Some(200));
         assert!(String::from_utf8(answer.body).unwrap().contains("every call"));
     }
@@ -116,31 +119,32 @@ async fn hook_flushes_held_calls_and_waits_for_them() {
 async fn an_application_that_is_restarted_alone_is_served_as_before_once_it_is_back() {
     let port = ReservedPort::reserve();
     let mut hand = port.listen();
-    let proxy = TestProxy::before(&port.url(), held(&json!({"proxy": {"drain": {"delay": "100ms"}}})));
+    let proxy =
+        TestProxy::start_in_front_of(&port.url(), holding_spec(&json!({"proxy": {"drain": {"delay": "100ms"}}})));
     let (metrics, local) = ports(&proxy);
-    within(async { while !is_ready(metrics).await {} }).await;
+    within_timeout(async { while !is_ready(metrics).await {} }).await;
     for _ in 0..2 {
         let held = proxy.queue([proxy.predict(1)]).await.remove(0);
-        let waits = hook(metrics);
-        hand.turn().await.echo().await;
+        let waits = call_hook(metrics);
+        hand.next_request().await.echo().await;
         assert_answer(&held.answer().await, 200, &predictions(&[1]));
-        assert_eq!(within(waits).await.unwrap().status, Some(200));
+        assert_eq!(within_timeout(waits).await.unwrap().status, Some(200));
         assert!(!is_ready(metrics).await);
         assert_eq!(stage(local).await, "flushing");
         // The application stops and starts again.
         drop(hand);
-        within(async { while proxy.ask(&proxy.predict(2)).await.status != Some(503) {} }).await;
+        within_timeout(async { while proxy.ask(&proxy.predict(2)).await.status != Some(503) {} }).await;
         hand = port.listen();
-        within(async { while stage(local).await != "serving" {} }).await;
+        within_timeout(async { while stage(local).await != "serving" {} }).await;
         assert!(is_ready(metrics).await);
         assert_eq!(proxy.metric("groupage_draining"), 0);
     }
     // Calls are held again, and connections stay open.
     let held = proxy.queue([proxy.predict(3)]).await.remove(0);
-    proxy.queued(1).await;
-    assert_eq!(hand.waiting(), 0);
+    proxy.wait_queued(1).await;
+    assert_eq!(hand.pending_requests(), 0);
     proxy.apply(&json!({})).await;
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     let answer = held.answer().await;
     assert_answer(&answer, 200, &predictions(&[3]));
     assert!(values(&answer.headers, "connection").is_empty());
@@ -148,9 +152,9 @@ async fn an_application_that_is_restarted_alone_is_served_as_before_once_it_is_b
 
 #[tokio::test]
 async fn hook_returns_at_drain_limit() {
-    let (proxy, mut hand) = by_hand(json!({"proxy": {"drain": {"limit": "300ms"}}})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({"proxy": {"drain": {"limit": "300ms"}}})).await;
     let (caller, turn) = proxy.occupy_slot(&mut hand).await;
-    let answer = within(hook(ports(&proxy).0)).await.unwrap();
+    let answer = within_timeout(call_hook(ports(&proxy).0)).await.unwrap();
     assert_eq!(answer.status, Some(200));
     assert!(String::from_utf8(answer.body).unwrap().contains("not answered yet"));
     // No call is cut off by the limit: the application may still answer.
@@ -160,9 +164,9 @@ async fn hook_returns_at_drain_limit() {
 
 #[tokio::test]
 async fn connections_close_after_drain_delay() {
-    let (proxy, hand) = by_hand(json!({"proxy": {"drain": {"delay": "700ms"}}})).await;
+    let (proxy, hand) = start_with_scripted_server(json!({"proxy": {"drain": {"delay": "700ms"}}})).await;
     let (metrics, local) = ports(&proxy);
-    let _auto = hand.auto(|_| super::scripted_server::reply(200, "{}"));
+    let _auto = hand.into_auto_responder(|_| super::scripted_server::reply(200, "{}"));
     let get_it = proxy.request("GET", "/x", &[], None);
     let mut clients = [proxy.client().await, proxy.client().await];
     let h2 = H2Client::connect(proxy.address).await;
@@ -171,28 +175,28 @@ async fn connections_close_after_drain_delay() {
     assert_eq!(ask(local, "POST", "/api/drain", &json).await.status, Some(200));
     assert_eq!(stage(local).await, "draining");
     for client in &mut clients {
-        let answer = within(client.ask(&get_it)).await;
+        let answer = within_timeout(client.ask(&get_it)).await;
         assert_eq!((answer.status, values(&answer.headers, "connection").len()), (Some(200), 0));
     }
-    assert_eq!(within(h2.ask(over_h2())).await.unwrap().0.status, 200);
+    assert_eq!(within_timeout(h2.ask(over_h2())).await.unwrap().0.status, 200);
     assert!(is_ready(metrics).await && !h2.0.is_closed(), "no early GOAWAY");
-    within(async { while is_ready(metrics).await {} }).await;
+    within_timeout(async { while is_ready(metrics).await {} }).await;
     // A connection in use is closed with its next response, also a new connection.
     let mut fresh = proxy.client().await;
     for client in [&mut clients[0], &mut fresh] {
-        let answer = within(client.ask(&get_it)).await;
+        let answer = within_timeout(client.ask(&get_it)).await;
         assert_eq!((answer.status, values(&answer.headers, "connection")), (Some(200), vec![&b"close"[..]]));
     }
     // An idle connection has a short time in which its next call is still served.
-    let answer = within(clients[1].ask(&get_it)).await;
+    let answer = within_timeout(clients[1].ask(&get_it)).await;
     assert_eq!((answer.status, values(&answer.headers, "connection")), (Some(200), vec![&b"close"[..]]));
-    within(async {
+    within_timeout(async {
         while !h2.0.is_closed() {
             tokio::task::yield_now().await;
         }
     })
     .await;
-    within(async {
+    within_timeout(async {
         while proxy.metric("groupage_connections") > 0 {
             tokio::task::yield_now().await;
         }
@@ -224,7 +228,7 @@ async fn start_sidecar(snapshot: &Value) -> (Binary, SocketAddr, super::scripted
     let env = [("GROUPAGE_POLICY", policy.as_str()), ("GROUPAGE_DRAIN_TOKEN", TOKEN), ("GROUPAGE_GRACE", "20s")];
     let binary = Binary::in_a_pod(&captures, &env, &[]).await;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, binary.listen.port()));
-    (binary, address, hand.auto(echo))
+    (binary, address, hand.into_auto_responder(echo))
 }
 
 #[tokio::test]
@@ -245,20 +249,20 @@ async fn a_term_while_the_hook_waits_ends_nothing_before_the_hook_is_answered() 
         tokio::spawn(async move { Client::connect(address).await.unwrap().ask(&call).await })
     };
     let caller = call(1);
-    let turn = hand.turn().await;
-    let waits = hook(binary.metrics);
-    within(async { while stage(binary.admin).await != "flushing" {} }).await;
+    let turn = hand.next_request().await;
+    let waits = call_hook(binary.metrics);
+    within_timeout(async { while stage(binary.admin).await != "flushing" {} }).await;
     // A container that is not a native sidecar receives its signal while the application's hook
     // runs, not after it.
     binary.signal(Signal::TERM);
     binary.log.until(|line| line["msg"].as_str().is_some_and(|text| text.starts_with("draining"))).await;
     let late = call(2);
-    hand.turn().await.echo().await;
-    assert_answer(&within(late).await.unwrap(), 200, &predictions(&[2]));
+    hand.next_request().await.echo().await;
+    assert_answer(&within_timeout(late).await.unwrap(), 200, &predictions(&[2]));
     assert!(!waits.is_finished());
     turn.echo().await;
-    assert_answer(&within(caller).await.unwrap(), 200, &predictions(&[1]));
-    assert_eq!(within(waits).await.unwrap().status, Some(200));
+    assert_answer(&within_timeout(caller).await.unwrap(), 200, &predictions(&[1]));
+    assert_eq!(within_timeout(waits).await.unwrap().status, Some(200));
     assert_eq!(binary.end().await.code(), Some(0));
 }
 
@@ -282,12 +286,12 @@ async fn keep_calling(service: Arc<ServiceClients>, client: u64) {
             let turn = usize::try_from(service.turn.fetch_add(1, Ordering::Relaxed)).unwrap();
             endpoints[turn % endpoints.len()]
         };
-        let mut connection = within(Client::connect(to)).await.unwrap();
+        let mut connection = within_timeout(Client::connect(to)).await.unwrap();
         loop {
             item += 1;
             let json = vec![("content-type".to_owned(), b"application/json".to_vec())];
             let call = Outgoing::new("POST", PREDICT, to, &json, Some(instances(&[item]).as_bytes()));
-            let answer = within(connection.ask(&call)).await;
+            let answer = within_timeout(connection.ask(&call)).await;
             if answer.status != Some(200) || answer.body != predictions(&[item]).as_bytes() {
                 service.failed.lock().unwrap().push(format!("{to}: {:?} {:?}", answer.status, answer.end));
                 return;
@@ -317,7 +321,7 @@ async fn a_pod_ends_under_load_and_no_call_of_a_client_that_keeps_its_connection
     let served = |more: u64| {
         let before = count(&service.served);
         let service = service.clone();
-        within(async move {
+        within_timeout(async move {
             while count(&service.served) < before + more {
                 tokio::task::yield_now().await;
             }
@@ -326,16 +330,16 @@ async fn a_pod_ends_under_load_and_no_call_of_a_client_that_keeps_its_connection
     served(200).await;
     // The pod is deleted: both hooks run at the same moment.
     let (metrics, admin) = (ends.metrics, ends.admin);
-    let waits = hook(metrics);
+    let waits = call_hook(metrics);
     let own = tokio::task::spawn_blocking(move || drain_command(admin));
-    let out = within(own).await.unwrap();
+    let out = within_timeout(own).await.unwrap();
     assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
     assert!(!waits.is_finished(), "it returns at once");
     served(50).await;
     // New connections still arrive here until the failed readiness is known everywhere.
-    within(async { while is_ready(metrics).await {} }).await;
+    within_timeout(async { while is_ready(metrics).await {} }).await;
     *service.endpoints.lock().unwrap() = vec![new];
-    assert_eq!(within(waits).await.unwrap().status, Some(200));
+    assert_eq!(within_timeout(waits).await.unwrap().status, Some(200));
     // The application is stopped at once, and the sidecar after it.
     drop(app);
     ends.signal(Signal::TERM);
@@ -343,7 +347,7 @@ async fn a_pod_ends_under_load_and_no_call_of_a_client_that_keeps_its_connection
     served(100).await;
     service.over.store(true, Ordering::Relaxed);
     for client in clients {
-        within(client).await.unwrap();
+        within_timeout(client).await.unwrap();
     }
     assert_eq!(*service.failed.lock().unwrap(), Vec::<String>::new());
     drop(stays);

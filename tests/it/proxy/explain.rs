@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::binary::Binary;
 use super::scripted_server::{ScriptedServer, echo};
-use super::scripted_setup::by_hand;
-use super::setup::{PREDICT, TestProxy, assert_failure, instances, predictions, within};
+use super::scripted_setup::start_with_scripted_server;
+use super::setup::{PREDICT, TestProxy, assert_failure, instances, predictions, within_timeout};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{Headers, values};
 
@@ -40,18 +40,18 @@ fn millis(timing: &str, name: &str) -> f64 {
 
 pub(super) async fn scheduler(proxy: &TestProxy) -> Value {
     let port = proxy.running.admin.local.unwrap();
-    let mut client = within(Client::connect(port)).await.unwrap();
-    let answer = within(client.ask(&Outgoing::new("GET", "/api/scheduler", port, &Headers::new(), None))).await;
+    let mut client = within_timeout(Client::connect(port)).await.unwrap();
+    let answer = within_timeout(client.ask(&Outgoing::new("GET", "/api/scheduler", port, &Headers::new(), None))).await;
     assert_eq!(answer.status, Some(200));
     serde_json::from_slice(&answer.body).unwrap()
 }
 
 #[tokio::test]
 async fn debug_header_reports_batch_cause_wait_prediction() {
-    let (proxy, mut hand) = by_hand(work_conserving_spec()).await;
+    let (proxy, mut hand) = start_with_scripted_server(work_conserving_spec()).await;
     // Calls with and without the debug header still share a batch.
     let (callers, turn) =
-        proxy.share(&mut hand, vec![debug_call(&proxy, 1), proxy.predict(2), debug_call(&proxy, 3)]).await;
+        proxy.form_batch(&mut hand, vec![debug_call(&proxy, 1), proxy.predict(2), debug_call(&proxy, 3)]).await;
     assert_eq!(turn.instances(), [1, 2, 3]);
     assert!(values(&turn.request.headers, "x-groupage-debug").is_empty());
     turn.echo().await;
@@ -81,13 +81,13 @@ async fn debug_header_reports_batch_cause_wait_prediction() {
 async fn calls_that_are_unbatched_passed_or_refused_get_the_reason() {
     let mut spec = work_conserving_spec();
     spec["limits"] = json!({"queueItemsMax": 1});
-    let (proxy, mut hand) = by_hand(spec).await;
+    let (proxy, mut hand) = start_with_scripted_server(spec).await;
     let strange = proxy.post(PREDICT, &[DEBUG, ("if-match", "x")], &instances(&[1]));
     let caller = proxy.call(strange);
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert!(values(&turn.request.headers, "x-groupage-debug").is_empty(), "the request addressed this proxy");
     // The server's own value is kept, before the proxy's.
-    turn.raw(b"HTTP/1.1 200 OK\r\nserver-timing: model;dur=3\r\ncontent-length: 2\r\n\r\n{}").await;
+    turn.send_raw(b"HTTP/1.1 200 OK\r\nserver-timing: model;dur=3\r\ncontent-length: 2\r\n\r\n{}").await;
     let answer = caller.answer().await;
     assert_eq!(values(&answer.headers, "server-timing").len(), 2);
     assert_eq!(values(&answer.headers, "server-timing")[0], b"model;dur=3");
@@ -96,7 +96,7 @@ async fn calls_that_are_unbatched_passed_or_refused_get_the_reason() {
     assert!(told.ends_with(" items=1 cause=idle reason=header\""), "{told}");
 
     let caller = proxy.call(proxy.request("GET", "/x", &[DEBUG], None));
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert!(values(&turn.request.headers, "x-groupage-debug").is_empty());
     turn.answer(404, "{}").await;
     let told = timing(&caller.answer().await);
@@ -111,7 +111,7 @@ async fn calls_that_are_unbatched_passed_or_refused_get_the_reason() {
     assert_failure(&refused, 503, "GRP3101", "queue_full");
     assert_eq!(timing(&refused), "groupage;desc=\"reason=queue_full\"");
     turn.echo().await;
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     for caller in queued.into_iter().chain([first]) {
         assert_eq!(caller.answer().await.status, Some(200));
     }
@@ -122,7 +122,7 @@ async fn calls_that_are_unbatched_passed_or_refused_get_the_reason() {
 async fn what_ends_early_is_counted_by_reason_and_against_the_slo() {
     let mut spec = work_conserving_spec();
     spec["slo"] = json!({"latencyP99": "50ms", "late": "Refuse"});
-    let (proxy, mut hand) = by_hand(spec).await;
+    let (proxy, mut hand) = start_with_scripted_server(spec).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let late = proxy.ask(&debug_call(&proxy, 1)).await;
     assert_failure(&late, 504, "GRP3201", "deadline");
@@ -130,7 +130,7 @@ async fn what_ends_early_is_counted_by_reason_and_against_the_slo() {
     assert!(millis(&told, "queue") >= 45.0 && told.ends_with("desc=\"reason=deadline\""), "{told}");
     turn.echo().await;
     assert_eq!(first.answer().await.status, Some(200));
-    proxy.idle().await;
+    proxy.wait_idle().await;
     assert_eq!(proxy.metric(r#"groupage_items_expired_total{reason="deadline"}"#), 1);
     assert_eq!(proxy.metric(r#"groupage_slo_calls_total{result="missed"}"#), 2);
     assert_eq!(proxy.metric(r#"groupage_slo_calls_total{result="met"}"#), 0);
@@ -141,18 +141,18 @@ async fn what_ends_early_is_counted_by_reason_and_against_the_slo() {
 
 #[tokio::test]
 async fn the_scheduler_shows_where_it_works_why_and_what_keeps_calls_apart() {
-    let (proxy, mut hand) = by_hand(work_conserving_spec()).await;
+    let (proxy, mut hand) = start_with_scripted_server(work_conserving_spec()).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let user = |n: u64| proxy.post(PREDICT, &[("x-user", &format!("secret-{n}"))], &instances(&[n]));
     let queued = proxy.queue([user(1), user(2), user(3)]).await;
     turn.echo().await;
     for _ in 0..3 {
-        hand.turn().await.echo().await;
+        hand.next_request().await.echo().await;
     }
     for caller in queued.into_iter().chain([first]) {
         assert_eq!(caller.answer().await.status, Some(200));
     }
-    proxy.idle().await;
+    proxy.wait_idle().await;
     let shown = scheduler(&proxy).await;
     assert_eq!(
         (&shown["policy"], &shown["slots_max"], &shown["dispatches"]["idle"]),
@@ -176,7 +176,7 @@ async fn the_scheduler_shows_where_it_works_why_and_what_keeps_calls_apart() {
 async fn explain(args: &[&str], input: Option<std::fs::File>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_groupage"));
     command.arg("explain").args(args).stdin(input.map_or_else(Stdio::null, Stdio::from));
-    within(tokio::task::spawn_blocking(move || command.output().unwrap())).await.unwrap()
+    within_timeout(tokio::task::spawn_blocking(move || command.output().unwrap())).await.unwrap()
 }
 
 #[track_caller]
@@ -201,15 +201,15 @@ async fn explain_names_the_header_live_and_reports_the_facts_of_a_log() {
         tokio::spawn(async move { Client::connect(listen).await.unwrap().ask(&request).await })
     };
     let mut callers = vec![call(0)];
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     for n in 1..8 {
         callers.push(call(n));
         binary.until_queued(n).await;
     }
     turn.echo().await;
-    let _auto = hand.auto(echo);
+    let _auto = hand.into_auto_responder(echo);
     for caller in callers {
-        assert_eq!(within(caller).await.unwrap().status, Some(200));
+        assert_eq!(within_timeout(caller).await.unwrap().status, Some(200));
     }
     let live = printed(&explain(&["--admin", &admin], None).await);
     let expected = "header `x-user` differs (8 values): add `x-user` to the route's mergeOver.headers if it does not change answers";

@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::setup::within;
+use super::setup::within_timeout;
 
 pub(super) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -63,7 +63,7 @@ pub(super) fn with_trailers(body: impl Into<Bytes>, trailers: HeaderMap) -> Body
     StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync()
 }
 
-async fn whole(body: Incoming) -> Result<ReceivedMessage, hyper::Error> {
+async fn read_message(body: Incoming) -> Result<ReceivedMessage, hyper::Error> {
     let collected = body.collect().await?;
     let trailers = collected.trailers().cloned();
     Ok(ReceivedMessage { body: collected.to_bytes(), trailers })
@@ -73,10 +73,10 @@ async fn whole(body: Incoming) -> Result<ReceivedMessage, hyper::Error> {
 
 impl H2Client {
     pub(super) async fn connect(address: SocketAddr) -> Self {
-        let stream = within(TcpStream::connect(address)).await.unwrap();
+        let stream = within_timeout(TcpStream::connect(address)).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let shaken = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
-        let (send, connection) = within(shaken).await.unwrap();
+        let (send, connection) = within_timeout(shaken).await.unwrap();
         tokio::spawn(connection);
         Self(send)
     }
@@ -86,7 +86,7 @@ impl H2Client {
         let mut send = self.0.clone();
         tokio::spawn(async move {
             let (head, body) = send.send_request(request).await.unwrap().into_parts();
-            (head, whole(body).await.unwrap())
+            (head, read_message(body).await.unwrap())
         })
     }
 }
@@ -120,7 +120,7 @@ impl H2ScriptedServer {
     }
 
     pub(super) async fn turn(&mut self) -> H2PendingRequest {
-        within(self.turns.recv()).await.unwrap()
+        within_timeout(self.turns.recv()).await.unwrap()
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -140,7 +140,7 @@ async fn serve(
     turns: mpsc::Sender<H2PendingRequest>,
 ) -> Result<Response<Body>, Box<dyn std::error::Error + Send + Sync>> {
     let (head, body) = request.into_parts();
-    let whole = whole(body).await?;
+    let whole = read_message(body).await?;
     let (back, answer) = oneshot::channel();
     turns.send(H2PendingRequest { head, whole, connection, back }).await?;
     Ok(answer.await?)
@@ -160,7 +160,7 @@ impl H2PendingRequest {
     }
 
     /// Waits until the proxy resets the stream.
-    pub(super) async fn left(&mut self) {
-        within(self.back.closed()).await;
+    pub(super) async fn wait_reset(&mut self) {
+        within_timeout(self.back.closed()).await;
     }
 }

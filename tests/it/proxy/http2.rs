@@ -4,8 +4,8 @@ use http::{HeaderMap, HeaderValue, Request, Response, Version};
 use serde_json::json;
 
 use super::h2::{H2Client, H2ScriptedServer, empty, full, with_trailers};
-use super::scripted_setup::by_hand;
-use super::setup::{TestProxy, header, within};
+use super::scripted_setup::start_with_scripted_server;
+use super::setup::{TestProxy, header, within_timeout};
 use super::support::wire::values;
 
 fn get(target: &str) -> Request<super::h2::Body> {
@@ -14,12 +14,12 @@ fn get(target: &str) -> Request<super::h2::Body> {
 
 #[tokio::test]
 async fn streams_travel_side_by_side_before_an_http_1_server_and_reuse_their_connections() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let client = H2Client::connect(proxy.address).await;
     let mut used = Vec::new();
     for _ in 0..2 {
         let asked: Vec<_> = (0..3).map(|n| client.ask(get(&format!("/{n}")))).collect();
-        let turns = [hand.turn().await, hand.turn().await, hand.turn().await];
+        let turns = [hand.next_request().await, hand.next_request().await, hand.next_request().await];
         let mut connections: Vec<usize> = turns.iter().map(|turn| turn.connection).collect();
         connections.sort_unstable();
         used.push(connections);
@@ -29,7 +29,7 @@ async fn streams_travel_side_by_side_before_an_http_1_server_and_reuse_their_con
             turn.answer(200, &target).await;
         }
         for (n, asked) in asked.into_iter().enumerate() {
-            let (head, whole) = within(asked).await.unwrap();
+            let (head, whole) = within_timeout(asked).await.unwrap();
             assert_eq!((head.status.as_u16(), whole.body.as_ref()), (200, format!("/{n}").as_bytes()));
         }
     }
@@ -40,15 +40,15 @@ async fn streams_travel_side_by_side_before_an_http_1_server_and_reuse_their_con
     assert_eq!(first, second, "reused within the client connection");
     let other = H2Client::connect(proxy.address).await;
     let asked = other.ask(get("/"));
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert!(!first.contains(&turn.connection), "and by no other client");
     turn.answer(200, "{}").await;
-    within(asked).await.unwrap();
+    within_timeout(asked).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_call_becomes_http_1_1_with_host_whole_cookie_and_trailers() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let client = H2Client::connect(proxy.address).await;
     let mut trailers = HeaderMap::new();
     trailers.insert("x-sum", HeaderValue::from_static("17"));
@@ -62,22 +62,22 @@ async fn a_call_becomes_http_1_1_with_host_whole_cookie_and_trailers() {
         .body(with_trailers("abc", trailers))
         .unwrap();
     let asked = client.ask(request);
-    let mut turn = hand.turn().await;
+    let mut turn = hand.next_request().await;
     assert_eq!((turn.request.method.as_str(), turn.request.target.as_str()), ("PUT", "/a/../b?q=%20"));
     assert_eq!(header(&turn.request.headers, "host"), "model.example:81", "the authority wins");
     assert_eq!(header(&turn.request.headers, "cookie"), "a=1; b=2");
     assert_eq!(header(&turn.request.headers, "te"), "trailers");
     assert_eq!(values(&turn.request.headers, "x-bytes"), [b"\xff"]);
     assert_eq!((turn.request.body.as_slice(), turn.request.trailers.len()), (&b"abc"[..], 1));
-    turn.part(
+    turn.send_part(
         b"HTTP/1.1 200 OK\r\nconnection: keep-alive, x-hop\r\nx-hop: 1\r\nkeep-alive: timeout=5\r\nset-cookie: a\r\nset-cookie: b\r\n\
           trailer: x-end\r\ntransfer-encoding: chunked\r\n\r\n",
     )
     .await;
     turn.chunk(b"hi").await;
-    turn.part(b"0\r\nx-end: bye\r\n\r\n").await;
-    turn.done();
-    let (head, whole) = within(asked).await.unwrap();
+    turn.send_part(b"0\r\nx-end: bye\r\n\r\n").await;
+    turn.finish_response();
+    let (head, whole) = within_timeout(asked).await.unwrap();
     assert_eq!(head.version, Version::HTTP_2);
     let mut names: Vec<&str> = head.headers.keys().map(http::HeaderName::as_str).collect();
     names.sort_unstable();
@@ -92,7 +92,7 @@ async fn a_call_becomes_http_1_1_with_host_whole_cookie_and_trailers() {
 #[tokio::test]
 async fn a_call_before_an_http_2_server_stays_one_on_a_connection_of_its_clients_own() {
     let mut hand = H2ScriptedServer::start().await;
-    let proxy = TestProxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
+    let proxy = TestProxy::start_in_front_of(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
     let clients = [H2Client::connect(proxy.address).await, H2Client::connect(proxy.address).await];
     let mut connections = Vec::new();
     for client in clients.iter().chain(&clients) {
@@ -122,7 +122,7 @@ async fn a_call_before_an_http_2_server_stays_one_on_a_connection_of_its_clients
                 .body(with_trailers("back", trailers))
                 .unwrap(),
         );
-        let (head, whole) = within(asked).await.unwrap();
+        let (head, whole) = within_timeout(asked).await.unwrap();
         assert_eq!(head.headers.len(), 1, "{:?}", head.headers);
         assert_eq!(
             (whole.body.as_ref(), &whole.trailers.unwrap()["grpc-status"]),
@@ -137,7 +137,7 @@ async fn a_call_before_an_http_2_server_stays_one_on_a_connection_of_its_clients
 #[tokio::test]
 async fn an_http_1_client_is_served_by_a_server_that_speaks_http_2_only() {
     let mut hand = H2ScriptedServer::start().await;
-    let proxy = TestProxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
+    let proxy = TestProxy::start_in_front_of(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
     let caller = proxy.call(proxy.request("PUT", "/x?y", &[("host", "model.example")], Some(b"abc")));
     let turn = hand.turn().await;
     assert_eq!(turn.head.uri, "http://model.example/x?y");
@@ -148,35 +148,35 @@ async fn an_http_1_client_is_served_by_a_server_that_speaks_http_2_only() {
 
 #[tokio::test]
 async fn a_stream_that_its_client_resets_is_given_up_upstream() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let client = H2Client::connect(proxy.address).await;
     let asked = client.ask(get("/slow"));
-    let mut turn = hand.turn().await;
+    let mut turn = hand.next_request().await;
     let other = client.ask(get("/other"));
-    let another = hand.turn().await;
+    let another = hand.next_request().await;
     asked.abort();
-    turn.closed().await;
+    turn.wait_closed().await;
     another.answer(200, "{}").await;
-    assert_eq!(within(other).await.unwrap().0.status, 200, "the connection continues");
+    assert_eq!(within_timeout(other).await.unwrap().0.status, 200, "the connection continues");
 }
 
 #[tokio::test]
 async fn a_head_answer_keeps_its_length_and_an_empty_answer_is_empty() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let client = H2Client::connect(proxy.address).await;
     let asked = client.ask(Request::head("http://model.example/x").body(empty()).unwrap());
-    hand.turn().await.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 42\r\n\r\n").await;
-    let (head, whole) = within(asked).await.unwrap();
+    hand.next_request().await.send_raw(b"HTTP/1.1 200 OK\r\ncontent-length: 42\r\n\r\n").await;
+    let (head, whole) = within_timeout(asked).await.unwrap();
     assert_eq!((&head.headers["content-length"], whole.body.len()), (&HeaderValue::from_static("42"), 0));
     let asked = client.ask(get("/x"));
-    hand.turn().await.raw(b"HTTP/1.1 204 No Content\r\n\r\n").await;
-    let (head, whole) = within(asked).await.unwrap();
+    hand.next_request().await.send_raw(b"HTTP/1.1 204 No Content\r\n\r\n").await;
+    let (head, whole) = within_timeout(asked).await.unwrap();
     assert_eq!((head.status.as_u16(), head.headers.len(), whole.body.len()), (204, 0, 0));
 }
 
 #[tokio::test]
 async fn a_head_of_too_many_lines_is_refused_and_pieces_of_a_cookie_are_one() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let client = H2Client::connect(proxy.address).await;
     let lines = |name: &'static str, count: usize| {
         let mut request = get("/");
@@ -188,11 +188,11 @@ async fn a_head_of_too_many_lines_is_refused_and_pieces_of_a_cookie_are_one() {
     for path in ["/", "/v1/models/m:predict"] {
         let mut many = lines("x-many", 101);
         *many.uri_mut() = format!("http://model.example{path}").parse().unwrap();
-        let (head, whole) = within(client.ask(many)).await.unwrap();
+        let (head, whole) = within_timeout(client.ask(many)).await.unwrap();
         assert_eq!((head.status.as_u16(), whole.body.len()), (431, 0));
     }
-    assert_eq!(hand.waiting(), 0, "nothing of it is sent");
+    assert_eq!(hand.pending_requests(), 0, "nothing of it is sent");
     let asked = client.ask(lines("cookie", 150));
-    hand.turn().await.answer(200, "{}").await;
-    assert_eq!(within(asked).await.unwrap().0.status.as_u16(), 200);
+    hand.next_request().await.answer(200, "{}").await;
+    assert_eq!(within_timeout(asked).await.unwrap().0.status.as_u16(), 200);
 }

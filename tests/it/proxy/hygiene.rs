@@ -7,8 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::h2::{H2Client, empty};
-use super::scripted_setup::by_hand;
-use super::setup::{PREDICT, TestProxy, assert_answer, count, predictions, within};
+use super::scripted_setup::start_with_scripted_server;
+use super::setup::{PREDICT, TestProxy, assert_answer, count, predictions, within_timeout};
 use super::support::client::{Answer, Client};
 use super::support::upstream::now;
 use super::support::wire::{End, nominates};
@@ -18,20 +18,20 @@ fn client_limits(limits: &Value) -> Value {
 }
 
 async fn connect(proxy: &TestProxy) -> TcpStream {
-    within(TcpStream::connect(proxy.address)).await.unwrap()
+    within_timeout(TcpStream::connect(proxy.address)).await.unwrap()
 }
 
 /// Waits until the proxy closes the connection, and returns the bytes that it sent before.
 async fn read_until_closed(stream: &mut TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
     // A reset is a close too.
-    within(stream.read_to_end(&mut rest)).await.ok();
+    within_timeout(stream.read_to_end(&mut rest)).await.ok();
     rest
 }
 
 #[tokio::test]
 async fn a_head_that_does_not_end_is_closed_at_the_head_timeout() {
-    let (proxy, hand) = by_hand(client_limits(&json!({"headTimeout": "50ms"}))).await;
+    let (proxy, hand) = start_with_scripted_server(client_limits(&json!({"headTimeout": "50ms"}))).await;
     for begun in ["G", "GET / HTTP/1.1\r\nhost: h\r\nx-slow"] {
         let started = now();
         let mut stream = connect(&proxy).await;
@@ -39,23 +39,23 @@ async fn a_head_that_does_not_end_is_closed_at_the_head_timeout() {
         read_until_closed(&mut stream).await;
         assert!(started.elapsed() >= Duration::from_millis(45));
     }
-    assert_eq!(hand.waiting(), 0);
+    assert_eq!(hand.pending_requests(), 0);
 }
 
 #[tokio::test]
 async fn a_silent_connection_is_closed_too() {
     let limits = json!({"headTimeout": "50ms", "keepAliveTimeout": "50ms"});
-    let (proxy, _hand) = by_hand(client_limits(&limits)).await;
+    let (proxy, _hand) = start_with_scripted_server(client_limits(&limits)).await;
     assert_eq!(read_until_closed(&mut connect(&proxy).await).await, b"");
 }
 
 #[tokio::test]
 async fn a_head_that_drips_is_closed_all_the_same() {
-    let (proxy, _hand) = by_hand(client_limits(&json!({"headTimeout": "80ms"}))).await;
+    let (proxy, _hand) = start_with_scripted_server(client_limits(&json!({"headTimeout": "80ms"}))).await;
     let mut stream = connect(&proxy).await;
     stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
     let mut ticks = tokio::time::interval(Duration::from_millis(10));
-    within(async {
+    within_timeout(async {
         loop {
             ticks.tick().await;
             let mut byte = [0];
@@ -71,11 +71,11 @@ async fn a_head_that_drips_is_closed_all_the_same() {
 #[tokio::test]
 async fn the_head_timeout_counts_for_every_head_and_not_for_the_time_between_calls() {
     let limits = json!({"headTimeout": "60ms", "keepAliveTimeout": "1m"});
-    let (proxy, hand) = by_hand(client_limits(&limits)).await;
-    let _auto = hand.auto(super::scripted_server::echo);
+    let (proxy, hand) = start_with_scripted_server(client_limits(&limits)).await;
+    let _auto = hand.into_auto_responder(super::scripted_server::echo);
     let mut client = proxy.client().await;
     for _ in 0..2 {
-        assert_answer(&within(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
+        assert_answer(&within_timeout(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
         // Idle for longer than a head may take.
         let mut idle = Answer::default();
         let waited = tokio::time::timeout(Duration::from_millis(100), client.receive("GET", &mut idle)).await;
@@ -83,21 +83,21 @@ async fn the_head_timeout_counts_for_every_head_and_not_for_the_time_between_cal
     }
     client.write_raw(b"GET / HT").await.unwrap();
     let mut answer = Answer::default();
-    within(client.receive("GET", &mut answer)).await;
+    within_timeout(client.receive("GET", &mut answer)).await;
     assert!(matches!(answer.end, Some(End::Closed | End::Reset)), "{answer:?}");
 }
 
 #[tokio::test]
 async fn an_idle_connection_is_closed_after_the_keep_alive_timeout() {
-    let (proxy, hand) = by_hand(client_limits(&json!({"keepAliveTimeout": "50ms"}))).await;
-    let _auto = hand.auto(super::scripted_server::echo);
+    let (proxy, hand) = start_with_scripted_server(client_limits(&json!({"keepAliveTimeout": "50ms"}))).await;
+    let _auto = hand.into_auto_responder(super::scripted_server::echo);
     let mut client = proxy.client().await;
-    assert_answer(&within(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
+    assert_answer(&within_timeout(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
     let mut answer = Answer::default();
-    within(client.receive("GET", &mut answer)).await;
+    within_timeout(client.receive("GET", &mut answer)).await;
     assert_eq!(answer.end, Some(End::Closed), "a FIN, not a reset");
     let h2 = H2Client::connect(proxy.address).await;
-    within(async {
+    within_timeout(async {
         while !h2.0.is_closed() {
             tokio::task::yield_now().await;
         }
@@ -108,13 +108,13 @@ async fn an_idle_connection_is_closed_after_the_keep_alive_timeout() {
 #[tokio::test]
 async fn a_connection_that_waits_for_its_answer_is_not_idle() {
     let limits = json!({"keepAliveTimeout": "30ms", "headTimeout": "30ms", "writeTimeout": "30ms"});
-    let (proxy, mut hand) = by_hand(client_limits(&limits)).await;
+    let (proxy, mut hand) = start_with_scripted_server(client_limits(&limits)).await;
     let (caller, turn) = proxy.occupy_slot(&mut hand).await;
     let passes = proxy.call(proxy.request("GET", "/slow", &[], None));
-    let slow = hand.turn().await;
+    let slow = hand.next_request().await;
     let h2 = H2Client::connect(proxy.address).await;
     let asked = h2.ask(http::Request::get("http://h/slow").body(empty()).unwrap());
-    let other = hand.turn().await;
+    let other = hand.next_request().await;
     // Other connections exceed every one of these limits meanwhile.
     for _ in 0..3 {
         read_until_closed(&mut connect(&proxy).await).await;
@@ -124,30 +124,30 @@ async fn a_connection_that_waits_for_its_answer_is_not_idle() {
     other.answer(200, "{}").await;
     assert_answer(&caller.answer().await, 200, &predictions(&[0]));
     assert_answer(&passes.answer().await, 200, "{}");
-    assert_eq!(within(asked).await.unwrap().0.status, 200);
+    assert_eq!(within_timeout(asked).await.unwrap().0.status, 200);
 }
 
 #[tokio::test]
 async fn a_client_that_does_not_take_its_answer_is_closed_and_its_server_let_go() {
-    let (proxy, mut hand) = by_hand(client_limits(&json!({"writeTimeout": "100ms"}))).await;
+    let (proxy, mut hand) = start_with_scripted_server(client_limits(&json!({"writeTimeout": "100ms"}))).await;
     let mut stream = connect(&proxy).await;
     stream.write_all(b"GET /large HTTP/1.1\r\nhost: h\r\n\r\n").await.unwrap();
-    let mut turn = hand.turn().await;
+    let mut turn = hand.next_request().await;
     let text = "HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n";
-    turn.part(text.as_bytes()).await;
+    turn.send_part(text.as_bytes()).await;
     let mut wire = turn.into_wire();
     // More than all buffers on the way hold: the writes end because the proxy closes the
     // connection.
     let piece = vec![b'x'; 1 << 20];
     let poured = async { while wire.write(&piece).await.is_ok() {} };
-    within(poured).await;
+    within_timeout(poured).await;
     let got = read_until_closed(&mut stream).await;
     assert!(got.len() < 1_000_000_000);
 }
 
 #[tokio::test]
 async fn a_slow_reader_of_a_shared_answer_keeps_no_slot_and_no_neighbour() {
-    let (proxy, mut hand) = by_hand(client_limits(&json!({"writeTimeout": "100ms"}))).await;
+    let (proxy, mut hand) = start_with_scripted_server(client_limits(&json!({"writeTimeout": "100ms"}))).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut slow = connect(&proxy).await;
     let body = super::setup::instances(&[1]);
@@ -157,18 +157,18 @@ async fn a_slow_reader_of_a_shared_answer_keeps_no_slot_and_no_neighbour() {
         body.len()
     );
     slow.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
-    proxy.queued(1).await;
+    proxy.wait_queued(1).await;
     let quick = proxy.queue([proxy.predict(2)]).await;
     turn.echo().await;
     first.answer().await;
     let large = "7".repeat(20 << 20);
-    hand.turn().await.answer(200, &format!("{{\"predictions\":[{large},2]}}")).await;
+    hand.next_request().await.answer(200, &format!("{{\"predictions\":[{large},2]}}")).await;
     for caller in quick {
         assert_answer(&caller.answer().await, 200, &predictions(&[2]));
     }
-    proxy.idle().await;
-    proxy.until(|stats| count(&stats.answered) == 3).await;
-    within(async {
+    proxy.wait_idle().await;
+    proxy.wait_until(|stats| count(&stats.answered) == 3).await;
+    within_timeout(async {
         while proxy.metric("groupage_connections") > 0 {
             tokio::task::yield_now().await;
         }
@@ -178,26 +178,27 @@ async fn a_slow_reader_of_a_shared_answer_keeps_no_slot_and_no_neighbour() {
 
 #[tokio::test]
 async fn last_request_closes_connection_gracefully() {
-    let (proxy, hand) = by_hand(client_limits(&json!({"requestsPerConnectionMax": 3}))).await;
-    let _auto = hand.auto(super::scripted_server::echo);
+    let (proxy, hand) = start_with_scripted_server(client_limits(&json!({"requestsPerConnectionMax": 3}))).await;
+    let _auto = hand.into_auto_responder(super::scripted_server::echo);
     let mut client = proxy.client().await;
     for n in 1..=3 {
-        let answer = within(client.ask(&proxy.predict(n))).await;
+        let answer = within_timeout(client.ask(&proxy.predict(n))).await;
         assert_answer(&answer, 200, &predictions(&[n]));
         assert_eq!(nominates(&answer.headers, "close"), n == 3);
     }
     let mut answer = Answer::default();
-    within(client.receive("GET", &mut answer)).await;
+    within_timeout(client.receive("GET", &mut answer)).await;
     assert_eq!(answer.end, Some(End::Closed));
 }
 
 #[tokio::test]
 async fn an_old_http_2_connection_gets_goaway_and_calls_in_flight_are_answered() {
     let (proxy, mut hand) =
-        by_hand(client_limits(&json!({"http2": {"ageMax": "20ms"}, "keepAliveTimeout": "50ms"}))).await;
+        start_with_scripted_server(client_limits(&json!({"http2": {"ageMax": "20ms"}, "keepAliveTimeout": "50ms"})))
+            .await;
     let mut stream = connect(&proxy).await;
     stream.write_all(&[PREFACE, &frame(4, 0, 0, &[]), &frame(1, 0x5, 1, GET)].concat()).await.unwrap();
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     let goaway = until_frame(&mut stream, 7).await.unwrap();
     assert_eq!(goaway.get(4..8), Some(&[0; 4][..]), "NO_ERROR");
     turn.answer(200, "{}").await;
@@ -206,9 +207,9 @@ async fn an_old_http_2_connection_gets_goaway_and_calls_in_flight_are_answered()
 
 #[tokio::test]
 async fn connections_over_the_limit_are_closed_at_once_while_all_are_busy() {
-    let (proxy, mut hand) = by_hand(json!({"proxy": {"process": {"connectionsMax": 2}}})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({"proxy": {"process": {"connectionsMax": 2}}})).await;
     let callers = ["/one", "/other"].map(|path| proxy.call(proxy.post(path, &[], "1")));
-    let turns = [hand.turn().await, hand.turn().await];
+    let turns = [hand.next_request().await, hand.next_request().await];
     assert_eq!(read_until_closed(&mut connect(&proxy).await).await, b"");
     assert_eq!(proxy.metric("groupage_connections_shed_total"), 1);
     for turn in turns {
@@ -217,26 +218,26 @@ async fn connections_over_the_limit_are_closed_at_once_while_all_are_busy() {
     for caller in callers {
         assert_eq!(caller.answer().await.status, Some(200));
     }
-    let _auto = hand.auto(super::scripted_server::echo);
+    let _auto = hand.into_auto_responder(super::scripted_server::echo);
     assert_answer(&proxy.ask(&proxy.predict(2)).await, 200, &predictions(&[2]));
 }
 
 #[tokio::test]
 async fn the_connection_that_was_idle_longest_makes_room_for_another() {
-    let (proxy, hand) = by_hand(json!({"proxy": {"process": {"connectionsMax": 2}}})).await;
-    let _auto = hand.auto(super::scripted_server::echo);
+    let (proxy, hand) = start_with_scripted_server(json!({"proxy": {"process": {"connectionsMax": 2}}})).await;
+    let _auto = hand.into_auto_responder(super::scripted_server::echo);
     let mut silent = connect(&proxy).await;
     let mut client = proxy.client().await;
-    assert_answer(&within(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
+    assert_answer(&within_timeout(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
     assert_answer(&proxy.ask(&proxy.predict(2)).await, 200, &predictions(&[2]));
     assert_eq!(read_until_closed(&mut silent).await, b"");
-    assert_answer(&within(client.ask(&proxy.predict(3))).await, 200, &predictions(&[3]));
+    assert_answer(&within_timeout(client.ask(&proxy.predict(3))).await, 200, &predictions(&[3]));
 }
 
 #[tokio::test]
 async fn hundreds_of_slow_heads_do_not_slow_a_healthy_caller() {
-    let (proxy, hand) = by_hand(json!({})).await;
-    let _auto = hand.auto(super::scripted_server::echo);
+    let (proxy, hand) = start_with_scripted_server(json!({})).await;
+    let _auto = hand.into_auto_responder(super::scripted_server::echo);
     let mut slow = Vec::new();
     for _ in 0..400 {
         let mut stream = connect(&proxy).await;
@@ -246,7 +247,7 @@ async fn hundreds_of_slow_heads_do_not_slow_a_healthy_caller() {
     let mut client: Client = proxy.client().await;
     let mut took = Vec::new();
     for n in 0..100 {
-        let answer = within(client.ask(&proxy.predict(n))).await;
+        let answer = within_timeout(client.ask(&proxy.predict(n))).await;
         assert_answer(&answer, 200, &predictions(&[n]));
         took.push(answer.done.unwrap().duration_since(answer.sent.unwrap()));
     }
@@ -257,7 +258,7 @@ async fn hundreds_of_slow_heads_do_not_slow_a_healthy_caller() {
 
 #[tokio::test]
 async fn a_head_over_its_limits_is_refused_and_nothing_of_it_is_sent() {
-    let (proxy, hand) = by_hand(json!({})).await;
+    let (proxy, hand) = start_with_scripted_server(json!({})).await;
     let many: String = (0..101).map(|n| format!("x-{n}: 1\r\n")).collect();
     // hyper's own bound is soft: a head that arrives at once may be up to twice the limit.
     let large = format!("x-large: {}\r\n", "a".repeat(130 << 10));
@@ -266,10 +267,10 @@ async fn a_head_over_its_limits_is_refused_and_nothing_of_it_is_sent() {
         // The proxy may close before all of it is written.
         client.write_raw(format!("GET / HTTP/1.1\r\nhost: h\r\n{headers}\r\n").as_bytes()).await.ok();
         let mut answer = Answer::default();
-        within(client.receive("GET", &mut answer)).await;
+        within_timeout(client.receive("GET", &mut answer)).await;
         assert!(matches!(answer.status, None | Some(431)), "{answer:?}");
     }
-    assert_eq!((hand.waiting(), count(&proxy.stats().seen)), (0, 0));
+    assert_eq!((hand.pending_requests(), count(&proxy.stats().seen)), (0, 0));
 }
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -291,10 +292,10 @@ const GET: &[u8] = &[0x82, 0x84, 0x86, 0x41, 0x01, b'h'];
 async fn until_frame(stream: &mut TcpStream, wanted: u8) -> Option<Vec<u8>> {
     loop {
         let mut head = [0; 9];
-        within(stream.read_exact(&mut head)).await.ok()?;
+        within_timeout(stream.read_exact(&mut head)).await.ok()?;
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
         let mut payload = vec![0; usize::try_from(length).unwrap()];
-        within(stream.read_exact(&mut payload)).await.ok()?;
+        within_timeout(stream.read_exact(&mut payload)).await.ok()?;
         if head[3] == wanted {
             return Some(payload);
         }
@@ -303,8 +304,8 @@ async fn until_frame(stream: &mut TcpStream, wanted: u8) -> Option<Vec<u8>> {
 
 #[tokio::test]
 async fn a_flood_of_resets_ends_its_connection_and_harms_no_other() {
-    let (proxy, hand) = by_hand(json!({})).await;
-    let _auto = hand.auto(|request| {
+    let (proxy, hand) = start_with_scripted_server(json!({})).await;
+    let _auto = hand.into_auto_responder(|request| {
         if request.target == PREDICT {
             super::scripted_server::echo(request)
         } else {
@@ -318,19 +319,19 @@ async fn a_flood_of_resets_ends_its_connection_and_harms_no_other() {
     }
     let mut stream = connect(&proxy).await;
     // The proxy may close before all of it is written.
-    within(stream.write_all(&flood)).await.ok();
+    within_timeout(stream.write_all(&flood)).await.ok();
     if let Some(goaway) = until_frame(&mut stream, 7).await {
         assert_eq!(goaway.get(4..8), Some(&11_u32.to_be_bytes()[..]), "ENHANCE_YOUR_CALM");
     }
     read_until_closed(&mut stream).await;
     assert_answer(&proxy.ask(&proxy.predict(1)).await, 200, &predictions(&[1]));
-    proxy.idle().await;
+    proxy.wait_idle().await;
 }
 
 #[tokio::test]
 async fn answers_that_an_http_2_client_never_lets_in_end_its_connection() {
-    let (proxy, hand) = by_hand(client_limits(&json!({"writeTimeout": "100ms"}))).await;
-    let _auto = hand.auto(|_| super::scripted_server::reply(200, "some body"));
+    let (proxy, hand) = start_with_scripted_server(client_limits(&json!({"writeTimeout": "100ms"}))).await;
+    let _auto = hand.into_auto_responder(|_| super::scripted_server::reply(200, "some body"));
     // SETTINGS_INITIAL_WINDOW_SIZE 0: no byte of any body may be sent.
     let mut text = [PREFACE, &frame(4, 0, 0, &[0, 4, 0, 0, 0, 0])].concat();
     for stream in (1..=99).step_by(2) {
@@ -339,7 +340,7 @@ async fn answers_that_an_http_2_client_never_lets_in_end_its_connection() {
     let mut stream = connect(&proxy).await;
     stream.write_all(&text).await.unwrap();
     read_until_closed(&mut stream).await;
-    within(async {
+    within_timeout(async {
         while proxy.metric("groupage_connections") > 0 {
             tokio::task::yield_now().await;
         }
@@ -349,16 +350,17 @@ async fn answers_that_an_http_2_client_never_lets_in_end_its_connection() {
 
 #[tokio::test]
 async fn an_http_2_client_that_stops_in_the_middle_of_a_body_is_ended_too() {
-    let (proxy, mut hand) = by_hand(client_limits(&json!({"writeTimeout": "100ms", "keepAliveTimeout": "1m"}))).await;
+    let (proxy, mut hand) =
+        start_with_scripted_server(client_limits(&json!({"writeTimeout": "100ms", "keepAliveTimeout": "1m"}))).await;
     // The default window of 64 KiB takes the beginning, and no update follows.
     let mut text = [PREFACE, &frame(4, 0, 0, &[])].concat();
     text.extend(frame(1, 0x5, 1, GET));
     let mut stream = connect(&proxy).await;
     stream.write_all(&text).await.unwrap();
-    let mut turn = hand.turn().await;
-    turn.part(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    let mut turn = hand.next_request().await;
+    turn.send_part(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
     let mut wire = turn.into_wire();
     let piece = super::support::upstream::chunk(&vec![b'x'; 1 << 20]);
     let poured = async { while wire.write(&piece).await.is_ok() {} };
-    within(async { tokio::join!(poured, read_until_closed(&mut stream)) }).await;
+    within_timeout(async { tokio::join!(poured, read_until_closed(&mut stream)) }).await;
 }

@@ -4,7 +4,7 @@ use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
 use super::scripted_server::{AutoResponder, PendingRequest, reply};
-use super::scripted_setup::by_hand;
+use super::scripted_setup::start_with_scripted_server;
 use super::setup::{PREDICT, PendingCall, TestProxy, assert_answer, assert_failure, count, instances, predictions};
 use super::support::client::Outgoing;
 use super::support::upstream::Request;
@@ -38,12 +38,12 @@ async fn ok(callers: Vec<PendingCall>, items: &[u64]) {
 #[tokio::test]
 async fn a_poison_item_at_any_position_fails_its_own_caller_only() {
     for bad in 0..8 {
-        let (proxy, mut hand) = by_hand(json!({})).await;
+        let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
         let items: Vec<u64> = (0..8).map(|n| if n == bad { BAD } else { n }).collect();
-        let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &items)).await;
+        let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, &items)).await;
         let text = poisoned_response(&turn.request);
-        turn.raw(&text).await;
-        let mut auto = hand.auto(poisoned_response);
+        turn.send_raw(&text).await;
+        let mut auto = hand.into_auto_responder(poisoned_response);
         for (item, caller) in items.iter().zip(callers) {
             let answer = caller.answer().await;
             if *item == BAD {
@@ -52,7 +52,7 @@ async fn a_poison_item_at_any_position_fails_its_own_caller_only() {
                 assert_answer(&answer, 200, &predictions(&[*item]));
             }
         }
-        proxy.idle().await;
+        proxy.wait_idle().await;
         let sizes = sizes(&mut auto);
         assert!(sizes.len() <= 2 * 3, "at most 1 + 2·log2 N calls with the batch itself: {sizes:?}");
         assert_eq!(proxy.metric("groupage_isolation_executions_total"), sizes.len() as u64);
@@ -62,14 +62,14 @@ async fn a_poison_item_at_any_position_fails_its_own_caller_only() {
 
 #[tokio::test]
 async fn up_to_four_members_are_sent_again_one_by_one_on_the_batchs_own_slot() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let items = [1, BAD, 3, 4];
-    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &items)).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, &items)).await;
     turn.answer(400, "{\"error\":\"a neighbour's secret\"}").await;
     for item in items {
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         // Nothing else is upstream meanwhile, and the original bytes are sent.
-        assert_eq!((hand.waiting(), count(&proxy.stats().in_flight)), (0, 1));
+        assert_eq!((hand.pending_requests(), count(&proxy.stats().in_flight)), (0, 1));
         assert_eq!(turn.request.body, instances(&[item]).as_bytes());
         if item == BAD { turn.answer(422, "{\"error\":\"mine\"}").await } else { turn.echo().await }
     }
@@ -85,11 +85,11 @@ async fn up_to_four_members_are_sent_again_one_by_one_on_the_batchs_own_slot() {
 
 #[tokio::test]
 async fn all_failing_members_get_their_own_error() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
-    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[1, 2])).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, &[1, 2])).await;
     turn.answer(500, "{\"error\":\"both\"}").await;
     for item in [1, 2] {
-        hand.turn().await.answer(500, &format!("{{\"error\":\"own {item}\"}}")).await;
+        hand.next_request().await.answer(500, &format!("{{\"error\":\"own {item}\"}}")).await;
     }
     for (item, caller) in (1..).zip(callers) {
         assert_answer(&caller.answer().await, 500, &format!("{{\"error\":\"own {item}\"}}"));
@@ -99,11 +99,11 @@ async fn all_failing_members_get_their_own_error() {
 #[tokio::test]
 async fn empty_budget_still_allows_one_replay_each() {
     let spec = json!({"failure": {"isolateAbove": 1, "replayBudget": "0%"}, "limits": {"batchItemsMax": 32}});
-    let (proxy, mut hand) = by_hand(spec).await;
-    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[BAD; 32])).await;
+    let (proxy, mut hand) = start_with_scripted_server(spec).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, &[BAD; 32])).await;
     let text = poisoned_response(&turn.request);
-    turn.raw(&text).await;
-    let mut auto = hand.auto(poisoned_response);
+    turn.send_raw(&text).await;
+    let mut auto = hand.into_auto_responder(poisoned_response);
     for caller in callers {
         assert_answer(&caller.answer().await, 500, "{\"error\":\"cannot: [666]\"}");
     }
@@ -135,21 +135,21 @@ async fn a_declared_route_is_not_replayed_unless_it_is_configured_as_idempotent(
     for idempotent in ["Auto", "Never"] {
         for (answer, code, reason) in broken {
             // A single batch that is not replayed ends merging, so each case has its own proxy.
-            let (proxy, mut hand) = by_hand(generic(idempotent, "Isolate")).await;
-            let (callers, turn) = proxy.share(&mut hand, texts(&proxy)).await;
+            let (proxy, mut hand) = start_with_scripted_server(generic(idempotent, "Isolate")).await;
+            let (callers, turn) = proxy.form_batch(&mut hand, texts(&proxy)).await;
             answer(turn).await;
             for caller in callers {
                 assert_failure(&caller.answer().await, 502, code, reason);
             }
-            proxy.idle().await;
-            assert_eq!(hand.waiting(), 0);
+            proxy.wait_idle().await;
+            assert_eq!(hand.pending_requests(), 0);
         }
     }
-    let (proxy, mut hand) = by_hand(generic("Always", "Isolate")).await;
-    let (callers, turn) = proxy.share(&mut hand, texts(&proxy)).await;
+    let (proxy, mut hand) = start_with_scripted_server(generic("Always", "Isolate")).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, texts(&proxy)).await;
     turn.answer(500, "{}").await;
     for text in ["a", "b"] {
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         assert_eq!(turn.request.body, json!({"texts": [text]}).to_string().as_bytes());
         turn.answer(200, &json!({"vectors": [text]}).to_string()).await;
     }
@@ -160,30 +160,30 @@ async fn a_declared_route_is_not_replayed_unless_it_is_configured_as_idempotent(
 
 #[tokio::test]
 async fn a_route_may_fail_a_mismatch_instead_of_isolating_it() {
-    let (proxy, mut hand) = by_hand(generic("Always", "Fail")).await;
-    let (callers, turn) = proxy.share(&mut hand, texts(&proxy)).await;
+    let (proxy, mut hand) = start_with_scripted_server(generic("Always", "Fail")).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, texts(&proxy)).await;
     turn.answer(200, r#"{"vectors":[1,2,3]}"#).await;
     for caller in callers {
         assert_failure(&caller.answer().await, 502, "GRP3304", "mismatch");
     }
-    proxy.idle().await;
-    assert_eq!(hand.waiting(), 0);
+    proxy.wait_idle().await;
+    assert_eq!(hand.pending_requests(), 0);
 }
 
 /// Checks that a broken response to a batch is not delivered to any member, and that its members
 /// are sent again alone.
 async fn check_replayed(broken: impl AsyncFn(PendingRequest)) -> TestProxy {
-    let (proxy, mut hand) = by_hand(json!({})).await;
-    proxy.grow(&mut hand, 3).await;
-    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[1, 2, 3])).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
+    proxy.grow_batch_size(&mut hand, 3).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, &[1, 2, 3])).await;
     broken(turn).await;
     for item in [1, 2, 3] {
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         assert_eq!(turn.instances(), [item]);
         turn.echo().await;
     }
     ok(callers, &[1, 2, 3]).await;
-    proxy.idle().await;
+    proxy.wait_idle().await;
     proxy
 }
 
@@ -204,14 +204,14 @@ async fn non_json_batch_response_is_never_delivered() {
     {
         check_replayed(async |turn| turn.answer(200, said).await).await;
     }
-    check_replayed(async |turn| turn.raw(b"HTTP/1.1 204 No Content\r\n\r\n").await).await;
+    check_replayed(async |turn| turn.send_raw(b"HTTP/1.1 204 No Content\r\n\r\n").await).await;
     check_replayed(async |turn| {
-        turn.raw(b"HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n").await;
+        turn.send_raw(b"HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n").await;
     })
     .await;
     let squeezed = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\ncontent-length: 23\r\n\r\n{\"predictions\":[1,2,3]}";
-    check_replayed(async |turn| turn.raw(squeezed.as_bytes()).await).await;
-    check_replayed(async |turn| turn.raw(b"not HTTP at all\r\n\r\n").await).await;
+    check_replayed(async |turn| turn.send_raw(squeezed.as_bytes()).await).await;
+    check_replayed(async |turn| turn.send_raw(b"not HTTP at all\r\n\r\n").await).await;
 }
 
 /// The response breaks off after the batch was sent, on a route that may be replayed.
@@ -219,12 +219,13 @@ async fn non_json_batch_response_is_never_delivered() {
 async fn an_answer_that_is_cut_anywhere_is_never_delivered() {
     let whole = reply(200, &predictions(&[1, 2, 3]));
     for at in (0..whole.len()).step_by(7) {
-        check_replayed(async |mut turn| turn.part(whole.get(..at).unwrap()).await).await;
+        check_replayed(async |mut turn| turn.send_part(whole.get(..at).unwrap()).await).await;
     }
     check_replayed(async |turn| turn.reset()).await;
     // The last chunk is missing, although every byte of the JSON has arrived.
     check_replayed(async |mut turn| {
-        turn.part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
+        turn.send_part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")
+            .await;
         turn.chunk(predictions(&[1, 2, 3]).as_bytes()).await;
     })
     .await;
@@ -232,49 +233,49 @@ async fn an_answer_that_is_cut_anywhere_is_never_delivered() {
 
 #[tokio::test]
 async fn a_cost_class_whose_answers_cannot_be_split_is_not_merged_for_a_while() {
-    let (proxy, mut hand) = by_hand(json!({"failure": {"quarantine": "200ms"}})).await;
-    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[1, 2])).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({"failure": {"quarantine": "200ms"}})).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, &[1, 2])).await;
     turn.answer(200, "{\"predictions\":[1]}").await;
     for _ in 0..2 {
-        hand.turn().await.echo().await;
+        hand.next_request().await.echo().await;
     }
     ok(callers, &[1, 2]).await;
-    proxy.idle().await;
-    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[3, 4])).await;
+    proxy.wait_idle().await;
+    let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, &[3, 4])).await;
     assert_eq!(turn.instances(), [3]);
     turn.echo().await;
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     ok(callers, &[3, 4]).await;
     assert!(proxy.metric(r#"groupage_calls_passed_total{reason="quarantined"}"#) >= 2);
     // The quarantine ends by itself.
     let merged_again = async {
         loop {
-            let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[5, 6])).await;
+            let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, &[5, 6])).await;
             let shared = turn.instances().len() == 2;
             turn.echo().await;
             if !shared {
-                hand.turn().await.echo().await;
+                hand.next_request().await.echo().await;
             }
             ok(callers, &[5, 6]).await;
-            proxy.idle().await;
+            proxy.wait_idle().await;
             if shared {
                 return;
             }
         }
     };
-    super::setup::within(merged_again).await;
+    super::setup::within_timeout(merged_again).await;
 }
 
 #[tokio::test]
 async fn an_index_that_comes_twice_or_not_at_all_is_a_mismatch() {
     for indexes in [[0, 0], [0, 2], [1, 2]] {
-        let (proxy, mut hand) = by_hand(json!({})).await;
+        let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
         let one = |text: &str| proxy.post("/v1/embeddings", &[], &json!({"input": text}).to_string());
-        let (callers, turn) = proxy.share(&mut hand, vec![one("a"), one("b")]).await;
+        let (callers, turn) = proxy.form_batch(&mut hand, vec![one("a"), one("b")]).await;
         let data: Vec<Value> = indexes.iter().map(|index| json!({"index": index, "embedding": [1]})).collect();
         turn.answer(200, &json!({"object": "list", "data": data}).to_string()).await;
         for text in ["a", "b"] {
-            let turn = hand.turn().await;
+            let turn = hand.next_request().await;
             assert_eq!(turn.request.body, json!({"input": text}).to_string().as_bytes());
             turn.answer(200, &json!({"own": text}).to_string()).await;
         }
@@ -287,29 +288,29 @@ async fn an_index_that_comes_twice_or_not_at_all_is_a_mismatch() {
 
 #[tokio::test]
 async fn a_member_that_left_is_not_sent_again() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
-    let (mut callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[1, 2, 3])).await;
-    callers.remove(1).leave().await;
-    proxy.until(|stats| count(&stats.answered) == 2).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
+    let (mut callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, &[1, 2, 3])).await;
+    callers.remove(1).disconnect().await;
+    proxy.wait_until(|stats| count(&stats.answered) == 2).await;
     turn.answer(500, "{}").await;
     for item in [1, 3] {
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         assert_eq!(turn.instances(), [item]);
         turn.echo().await;
     }
     ok(callers, &[1, 3]).await;
-    proxy.idle().await;
-    assert_eq!(hand.waiting(), 0);
+    proxy.wait_idle().await;
+    assert_eq!(hand.pending_requests(), 0);
 }
 
 /// Takes ten seconds: a server may continue to compute for that long after its first byte.
 #[tokio::test]
 async fn a_shared_answer_that_stalls_after_its_first_byte_is_left_and_its_members_are_sent_alone() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
-    let (callers, mut turn) = proxy.share(&mut hand, predicts(&proxy, &[1, 2, 3])).await;
-    turn.part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 4096\r\n\r\n{").await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
+    let (callers, mut turn) = proxy.form_batch(&mut hand, predicts(&proxy, &[1, 2, 3])).await;
+    turn.send_part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 4096\r\n\r\n{").await;
     for item in 1..=3 {
-        let lone = hand.turn().await;
+        let lone = hand.next_request().await;
         assert_eq!(lone.instances(), [item]);
         lone.echo().await;
     }

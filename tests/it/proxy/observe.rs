@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 
 use super::explain::scheduler;
 use super::scripted_server::ScriptedServer;
-use super::scripted_setup::by_hand;
-use super::setup::{PREDICT, PendingCall, TestProxy, instances, learning, predictions, within};
+use super::scripted_setup::start_with_scripted_server;
+use super::setup::{PREDICT, PendingCall, TestProxy, adaptive_spec, instances, predictions, within_timeout};
 use super::support::wire::values;
 
 /// Number of calls after which predictions start (`batching::Shadow`).
 const LEARNED: u64 = 8;
 
 fn observe_spec(more: &Value) -> Value {
-    let mut spec = learning(more);
+    let mut spec = adaptive_spec(more);
     spec["mode"] = json!("Observe");
     spec
 }
@@ -26,18 +26,18 @@ fn observe_spec(more: &Value) -> Value {
 async fn one_by_one(proxy: &TestProxy, hand: &mut ScriptedServer, items: std::ops::Range<u64>) {
     for item in items {
         let caller = proxy.call(proxy.predict(item));
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         assert_eq!(turn.instances(), [item], "nothing is merged");
         turn.echo().await;
         let answer = caller.answer().await;
         assert_eq!((answer.status, answer.body), (Some(200), predictions(&[item]).into_bytes()));
-        proxy.idle().await;
+        proxy.wait_idle().await;
     }
 }
 
 /// Returns the predictions, once the shadow has processed this many calls.
 async fn predicted(proxy: &TestProxy, calls: u64) -> Value {
-    within(wait_predictions(proxy, calls)).await
+    within_timeout(wait_predictions(proxy, calls)).await
 }
 
 async fn wait_predictions(proxy: &TestProxy, calls: u64) -> Value {
@@ -52,10 +52,10 @@ async fn wait_predictions(proxy: &TestProxy, calls: u64) -> Value {
 
 #[tokio::test]
 async fn bytes_pass_as_they_are_both_ways() {
-    let (proxy, mut hand) = by_hand(observe_spec(&json!({}))).await;
+    let (proxy, mut hand) = start_with_scripted_server(observe_spec(&json!({}))).await;
     let odd = "{ \"instances\" :\t[ [1.0, 2.50e0 ] ],\n\"parameters\":{}}  ";
     let caller = proxy.call(proxy.post(PREDICT, &[("x-odd", "A  b"), ("x-groupage-debug", "1")], odd));
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert_eq!((&turn.request.body[..], turn.request.target.as_str()), (odd.as_bytes(), PREDICT));
     assert_eq!(values(&turn.request.headers, "x-odd"), [b"A  b"]);
     turn.answer(200, "{\"predictions\" : [ 1.50 ]}").await;
@@ -68,12 +68,12 @@ async fn bytes_pass_as_they_are_both_ways() {
 
 #[tokio::test]
 async fn calls_are_all_upstream_at_once_and_each_is_counted_once() {
-    let (proxy, mut hand) = by_hand(observe_spec(&json!({"limits": {"slotsMax": 1}}))).await;
+    let (proxy, mut hand) = start_with_scripted_server(observe_spec(&json!({"limits": {"slotsMax": 1}}))).await;
     one_by_one(&proxy, &mut hand, 0..LEARNED).await;
     let callers: Vec<PendingCall> = (100..140).map(|item| proxy.call(proxy.predict(item))).collect();
     let mut turns = Vec::new();
     while turns.len() < callers.len() {
-        turns.push(hand.turn().await);
+        turns.push(hand.next_request().await);
     }
     for turn in turns {
         turn.echo().await;
@@ -99,7 +99,7 @@ async fn predicted_batches_are_reported() {
     // simultaneous calls fall within one execution.
     let takes = ServerConfig { base: Duration::from_millis(50), slots: 40, ..ServerConfig::default() };
     let server = Server::start(takes).await.unwrap();
-    let proxy = TestProxy::before(&server.url(), observe_spec(&json!({"limits": {"slotsMax": 1}})));
+    let proxy = TestProxy::start_in_front_of(&server.url(), observe_spec(&json!({"limits": {"slotsMax": 1}})));
     let path = Route::Predict.path();
     let mut alone = 0;
     while scheduler(&proxy).await["predicted"]["calls"].as_u64().unwrap_or(0) == 0 {
@@ -127,15 +127,15 @@ async fn predicted_batches_are_reported() {
 #[tokio::test]
 async fn the_mode_changes_while_it_runs_and_holds_route_by_route() {
     let routes = json!([{"path": "/v1/models/a:predict", "mode": "Batch"}, {"path": "/*"}]);
-    let (proxy, mut hand) = by_hand(observe_spec(&json!({"routes": routes}))).await;
+    let (proxy, mut hand) = start_with_scripted_server(observe_spec(&json!({"routes": routes}))).await;
     one_by_one(&proxy, &mut hand, 0..3).await;
     let caller = proxy.call(proxy.post("/v1/models/a:predict", &[], &instances(&[1])));
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     caller.answer().await;
     assert_eq!(proxy.metric("groupage_batch_items_count"), 1, "this route is batched");
     predicted(&proxy, 3).await;
-    proxy.apply(&learning(&json!({"limits": {"slotsMax": 1}}))).await;
-    let (callers, turn) = proxy.share(&mut hand, vec![proxy.predict(7), proxy.predict(8)]).await;
+    proxy.apply(&adaptive_spec(&json!({"limits": {"slotsMax": 1}}))).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, vec![proxy.predict(7), proxy.predict(8)]).await;
     assert_eq!(turn.instances(), [7, 8]);
     turn.echo().await;
     for caller in callers {
@@ -147,35 +147,35 @@ async fn the_mode_changes_while_it_runs_and_holds_route_by_route() {
 #[tokio::test]
 async fn what_cannot_be_looked_at_passes_all_the_same_and_is_counted() {
     let limits = json!({"limits": {"itemBytesMax": "1Ki"}, "proxy": {"process": {"bufferedBytesMax": "4Ki"}}});
-    let (proxy, mut hand) = by_hand(observe_spec(&limits)).await;
+    let (proxy, mut hand) = start_with_scripted_server(observe_spec(&limits)).await;
     let long = format!(r#"{{"instances": ["{}"]}}"#, "x".repeat(20_000));
     for body in [long.as_str(), "no JSON"] {
         let caller = proxy.call(proxy.post(PREDICT, &[], body));
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         assert_eq!(turn.request.body, body.as_bytes());
         turn.answer(200, "{}").await;
         assert_eq!(caller.answer().await.status, Some(200));
     }
     let told = predicted(&proxy, 2).await;
     assert_eq!(told["unpredicted"], json!({"too_large": 1, "unlearned": 1}), "{told}");
-    proxy.idle().await;
+    proxy.wait_idle().await;
     assert_eq!(proxy.metric("groupage_buffered_bytes"), 0);
 }
 
 #[tokio::test]
 async fn callers_that_leave_and_servers_that_fail_teach_nothing() {
-    let (proxy, mut hand) = by_hand(observe_spec(&json!({}))).await;
+    let (proxy, mut hand) = start_with_scripted_server(observe_spec(&json!({}))).await;
     for item in 0..2 * LEARNED {
         let caller = proxy.call(proxy.predict(item));
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         if item % 2 == 0 {
             turn.answer(500, "{}").await;
             assert_eq!(caller.answer().await.status, Some(500));
         } else {
-            caller.leave().await;
+            caller.disconnect().await;
             drop(turn);
         }
-        proxy.idle().await;
+        proxy.wait_idle().await;
     }
     let told = predicted(&proxy, 2 * LEARNED).await;
     assert_eq!((&told["calls"], &told["unpredicted"]), (&json!(0), &json!({"unlearned": 2 * LEARNED})), "{told}");

@@ -5,15 +5,18 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::scripted_setup::by_hand;
-use super::setup::{PREDICT, assert_answer, assert_failure, count, header, instances, learning, predictions, within};
+use super::scripted_setup::start_with_scripted_server;
+use super::setup::{
+    PREDICT, adaptive_spec, assert_answer, assert_failure, count, header, instances, predictions, within_timeout,
+};
 use super::support::client::Answer;
 use super::support::wire::{End, nominates};
 
 #[tokio::test]
 async fn a_full_queue_refuses_at_once_and_takes_calls_again_when_it_has_room() {
-    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueItemsMax": 4, "slotsMax": 1}}))).await;
-    proxy.grow(&mut hand, 4).await;
+    let (proxy, mut hand) =
+        start_with_scripted_server(adaptive_spec(&json!({"limits": {"queueItemsMax": 4, "slotsMax": 1}}))).await;
+    proxy.grow_batch_size(&mut hand, 4).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue((1..=4).map(|item| proxy.predict(item))).await;
     let mut quickest = super::setup::HANG;
@@ -31,11 +34,11 @@ async fn a_full_queue_refuses_at_once_and_takes_calls_again_when_it_has_room() {
     assert_eq!(count(&proxy.stats().queue_items), 4);
     turn.echo().await;
     first.answer().await;
-    let shared = hand.turn().await;
+    let shared = hand.next_request().await;
     assert_eq!(shared.instances(), [1, 2, 3, 4]);
     let again = proxy.queue([proxy.predict(5)]).await;
     shared.echo().await;
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     for (item, caller) in (1..).zip(callers.into_iter().chain(again)) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
@@ -45,15 +48,15 @@ async fn a_full_queue_refuses_at_once_and_takes_calls_again_when_it_has_room() {
 
 #[tokio::test]
 async fn what_passes_is_not_refused_by_a_full_queue() {
-    let (proxy, mut hand) = by_hand(json!({"limits": {"queueItemsMax": 1}})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({"limits": {"queueItemsMax": 1}})).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue([proxy.predict(1)]).await;
     let passes = proxy.call(proxy.request("GET", "/health", &[], None));
-    hand.turn().await.answer(200, "{}").await;
+    hand.next_request().await.answer(200, "{}").await;
     assert_answer(&passes.answer().await, 200, "{}");
     turn.echo().await;
     first.answer().await;
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     for caller in callers {
         assert_eq!(caller.answer().await.status, Some(200));
     }
@@ -61,7 +64,7 @@ async fn what_passes_is_not_refused_by_a_full_queue() {
 
 #[tokio::test]
 async fn a_queue_is_full_of_bytes_too() {
-    let (proxy, mut hand) = by_hand(json!({"limits": {"queueBytesMax": 60}})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({"limits": {"queueBytesMax": 60}})).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     // Each body has 18 bytes.
     let callers = proxy.queue((1..=3).map(|item| proxy.predict(item))).await;
@@ -69,7 +72,7 @@ async fn a_queue_is_full_of_bytes_too() {
     assert_failure(&answer, 503, "GRP3102", "bytes_full");
     turn.echo().await;
     first.answer().await;
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     for caller in callers {
         assert_eq!(caller.answer().await.status, Some(200));
     }
@@ -78,10 +81,10 @@ async fn a_queue_is_full_of_bytes_too() {
 #[tokio::test]
 async fn a_body_that_cannot_be_held_is_refused_and_so_is_nothing_else() {
     let spec = json!({"proxy": {"process": {"bufferedBytesMax": "64Ki"}}, "limits": {"itemBytesMax": "60Ki"}});
-    let (proxy, mut hand) = by_hand(spec).await;
+    let (proxy, mut hand) = start_with_scripted_server(spec).await;
     let body = format!("{{\"instances\": [1{}]}}", " ".repeat(50 << 10));
     let held = proxy.call(proxy.post(PREDICT, &[], &body));
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     let answer = proxy.ask(&proxy.post(PREDICT, &[], &body)).await;
     assert_failure(&answer, 503, "GRP3102", "bytes_full");
     assert!(nominates(&answer.headers, "close"));
@@ -89,7 +92,7 @@ async fn a_body_that_cannot_be_held_is_refused_and_so_is_nothing_else() {
     let small = proxy.queue([proxy.predict(2)]).await;
     turn.echo().await;
     assert_answer(&held.answer().await, 200, &predictions(&[1]));
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     for caller in small {
         assert_answer(&caller.answer().await, 200, &predictions(&[2]));
     }
@@ -97,7 +100,8 @@ async fn a_body_that_cannot_be_held_is_refused_and_so_is_nothing_else() {
 
 #[tokio::test]
 async fn one_identity_cannot_fill_the_queue_while_another_waits() {
-    let (proxy, mut hand) = by_hand(json!({"limits": {"queueItemsMax": 8}, "tenants": {"header": "x-team"}})).await;
+    let (proxy, mut hand) =
+        start_with_scripted_server(json!({"limits": {"queueItemsMax": 8}, "tenants": {"header": "x-team"}})).await;
     let of = |team: &str, item| proxy.post(PREDICT, &[("x-team", team)], &instances(&[item]));
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     // While it is alone in the queue, a tenant may exceed its share.
@@ -109,7 +113,7 @@ async fn one_identity_cannot_fill_the_queue_while_another_waits() {
     turn.echo().await;
     first.answer().await;
     for expected in [&[1, 2, 3, 4, 5][..], &[6, 7]] {
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         assert_eq!(turn.instances(), expected);
         turn.echo().await;
     }
@@ -122,36 +126,36 @@ async fn one_identity_cannot_fill_the_queue_while_another_waits() {
 async fn a_body_that_stalls_or_drips_is_answered_408_and_never_part_of_a_batch() {
     for (idle, whole) in [("40ms", "1m"), ("10s", "60ms")] {
         let spec = json!({"proxy": {"client": {"bodyIdleTimeout": idle, "bodyTimeout": whole}}});
-        let (proxy, hand) = by_hand(spec).await;
+        let (proxy, hand) = start_with_scripted_server(spec).await;
         let mut client = proxy.client().await;
         let head = format!(
             "POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n{{"
         );
         client.write_raw(head.as_bytes()).await.unwrap();
         let mut answer = Answer::default();
-        within(client.receive("POST", &mut answer)).await;
+        within_timeout(client.receive("POST", &mut answer)).await;
         assert_failure(&answer, 408, "GRP3106", "slow_body");
         assert!(nominates(&answer.headers, "close"));
-        assert_eq!((hand.waiting(), count(&proxy.stats().items_accepted)), (0, 0));
+        assert_eq!((hand.pending_requests(), count(&proxy.stats().items_accepted)), (0, 0));
     }
 }
 
 #[tokio::test]
 async fn a_slow_body_holds_no_batch_open() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let mut slow = proxy.client().await;
     let head =
         format!("POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n{{");
     slow.write_raw(head.as_bytes()).await.unwrap();
-    proxy.until(|stats| count(&stats.seen) == 1).await;
+    proxy.wait_until(|stats| count(&stats.seen) == 1).await;
     let quick = proxy.call(proxy.predict(1));
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     assert_answer(&quick.answer().await, 200, &predictions(&[1]));
 }
 
 #[tokio::test]
 async fn a_body_that_breaks_off_goes_nowhere() {
-    let (proxy, hand) = by_hand(json!({})).await;
+    let (proxy, hand) = start_with_scripted_server(json!({})).await;
     for sent in [
         "content-length: 100\r\n\r\n{\"instances\": [1]}",
         "transfer-encoding: chunked\r\n\r\n12\r\n{\"instances\": [1]}\r\n",
@@ -161,9 +165,9 @@ async fn a_body_that_breaks_off_goes_nowhere() {
         client.write_raw(head.as_bytes()).await.unwrap();
         let before = count(&proxy.stats().answered);
         drop(client);
-        proxy.until(|stats| count(&stats.answered) > before).await;
+        proxy.wait_until(|stats| count(&stats.answered) > before).await;
     }
-    assert_eq!((hand.waiting(), count(&proxy.stats().items_accepted)), (0, 0));
+    assert_eq!((hand.pending_requests(), count(&proxy.stats().items_accepted)), (0, 0));
 }
 
 #[tokio::test]
@@ -174,7 +178,7 @@ async fn a_dialect_of_its_own_for_every_caller() {
     let generic = json!({"path": "/g", "protocol": "Generic", "generic": {"items": "/texts", "results": "/vectors"}});
     let others = [PREDICT, "/v1/embeddings", "/embed"].map(|path| json!({"path": path}));
     let routes: Vec<_> = others.into_iter().chain([generic]).collect();
-    let proxy = super::setup::TestProxy::before(&url, json!({"routes": routes}));
+    let proxy = super::setup::TestProxy::start_in_front_of(&url, json!({"routes": routes}));
     let open_ai = r#"{"error":{"message":"upstream not reachable","type":"upstream_refused","param":null,"code":503}}"#;
     let problem = r#"{"type":"about:blank","title":"upstream not reachable","status":503,"detail":"upstream not reachable","code":"GRP3301","reason":"upstream_refused"}"#;
     let cases = [

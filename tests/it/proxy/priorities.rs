@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::scripted_setup::by_hand;
+use super::scripted_setup::start_with_scripted_server;
 use super::setup::{PREDICT, TestProxy, assert_answer, assert_failure, instances, predictions};
 use super::support::client::Outgoing;
 use super::support::wire::values;
@@ -26,16 +26,16 @@ fn of(proxy: &TestProxy, class: &str, item: u64) -> Outgoing {
 
 #[tokio::test]
 async fn an_interactive_call_joins_the_first_batch_and_what_is_left_of_bulk_waits() {
-    let (proxy, mut hand) = by_hand(adaptive(2, json!({}))).await;
+    let (proxy, mut hand) = start_with_scripted_server(adaptive(2, json!({}))).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue([of(&proxy, "bulk", 1), of(&proxy, "bulk", 2), of(&proxy, "interactive", 3)]).await;
     turn.echo().await;
     assert_answer(&first.answer().await, 200, &predictions(&[0]));
-    let shared = hand.turn().await;
+    let shared = hand.next_request().await;
     assert_eq!(shared.instances(), [1, 3], "one batch for both classes");
     assert!(values(&shared.request.headers, "x-priority").is_empty(), "a shared call is of no class");
     shared.echo().await;
-    let left = hand.turn().await;
+    let left = hand.next_request().await;
     assert_eq!(left.instances(), [2]);
     assert_eq!(values(&left.request.headers, "x-priority"), [b"bulk"], "an unbatched call is forwarded unchanged");
     left.echo().await;
@@ -48,14 +48,14 @@ async fn an_interactive_call_joins_the_first_batch_and_what_is_left_of_bulk_wait
 async fn a_strict_class_goes_before_all_others() {
     let classes = json!([{"name": "bulk"}, {"name": "urgent", "strict": true}]);
     let spec = adaptive(1, json!({"priority": {"header": "x-priority", "classes": classes}}));
-    let (proxy, mut hand) = by_hand(spec).await;
+    let (proxy, mut hand) = start_with_scripted_server(spec).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut callers = proxy.queue([of(&proxy, "no such class", 1), of(&proxy, "bulk", 2)]).await;
     callers.extend(proxy.queue([of(&proxy, "urgent", 3), of(&proxy, "urgent", 4)]).await);
     turn.echo().await;
     first.answer().await;
     for item in [3, 4, 1, 2] {
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         assert_eq!(turn.instances(), [item]);
         turn.echo().await;
     }
@@ -68,7 +68,7 @@ async fn a_strict_class_goes_before_all_others() {
 async fn the_target_of_its_class_is_a_calls_slo() {
     let classes = json!([{"name": "patient", "latencyP99": "1h"}, {"name": "hasty", "latencyP99": "20ms"}]);
     let more = json!({"slo": {"latencyP99": "50ms", "late": "Refuse"}, "priority": {"header": "x-priority", "classes": classes}});
-    let (proxy, mut hand) = by_hand(adaptive(8, more)).await;
+    let (proxy, mut hand) = start_with_scripted_server(adaptive(8, more)).await;
     // The call belongs to the first class, like every call that names none.
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let patient = proxy.queue([of(&proxy, "patient", 1)]).await;
@@ -77,14 +77,14 @@ async fn the_target_of_its_class_is_a_calls_slo() {
         assert_failure(&caller.answer().await, 504, "GRP3201", "deadline");
     }
     // The policy's own target has passed too.
-    proxy.queued(1).await;
+    proxy.wait_queued(1).await;
     turn.echo().await;
     assert_answer(&first.answer().await, 200, &predictions(&[0]));
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     for caller in patient {
         assert_answer(&caller.answer().await, 200, &predictions(&[1]));
     }
-    proxy.idle().await;
+    proxy.wait_idle().await;
     let counted = |result: &str| proxy.metric(&format!("groupage_slo_calls_total{{result=\"{result}\"}}"));
     assert_eq!((counted("met"), counted("missed")), (2, 1), "each by the target of its class");
     let shown = super::explain::scheduler(&proxy).await;
@@ -96,7 +96,7 @@ async fn the_target_of_its_class_is_a_calls_slo() {
 #[tokio::test]
 async fn tenants_share_by_weight() {
     let tenants = json!({"header": "x-team", "weights": {"a": 3}});
-    let (proxy, mut hand) = by_hand(adaptive(1, json!({"tenants": tenants}))).await;
+    let (proxy, mut hand) = start_with_scripted_server(adaptive(1, json!({"tenants": tenants}))).await;
     let team = |team: &str, item| proxy.post(PREDICT, &[("x-team", team)], &instances(&[item]));
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut callers = proxy.queue((1..=9).map(|item| team("a", item))).await;
@@ -105,7 +105,7 @@ async fn tenants_share_by_weight() {
     first.answer().await;
     let mut order = Vec::new();
     for _ in 0..12 {
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         order.extend(turn.instances());
         turn.echo().await;
     }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::binary::Binary;
 use super::h2::{H2Client, full};
 use super::scripted_server::{ReservedPort, ScriptedServer, echo, reply};
-use super::setup::{PREDICT, assert_answer, instances, predictions, within};
+use super::setup::{PREDICT, assert_answer, instances, predictions, within_timeout};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{End, Headers};
 
@@ -20,7 +20,7 @@ fn ask(binary: &Binary, request: Outgoing) -> tokio::task::JoinHandle<Answer> {
 
 /// Returns settings under which calls are held for a minute, or until something else dispatches
 /// them.
-fn held() -> Value {
+fn holding_spec() -> Value {
     json!({
         "scheduling": {"policy": "Static", "items": 100, "delay": "1m"},
         "limits": {"queueDelayMax": "1m"},
@@ -30,23 +30,23 @@ fn held() -> Value {
 #[tokio::test]
 async fn sigterm_flushes_answers_and_exits() {
     let mut hand = ScriptedServer::start().await;
-    let mut binary = Binary::start(&hand.url(), &held(), &[]).await;
+    let mut binary = Binary::start(&hand.url(), &holding_spec(), &[]).await;
     let mut idle = binary.client().await;
     let passes = ask(&binary, Outgoing::new("GET", "/slow", binary.listen, &Headers::new(), None));
-    let slow = hand.turn().await;
+    let slow = hand.next_request().await;
     let callers: Vec<_> = (1..=5).map(|item| ask(&binary, binary.predict(item))).collect();
     binary.until_queued(5).await;
     binary.signal(Signal::TERM);
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert_eq!(turn.instances().len(), 5, "no call is held any longer, and the held calls are sent together");
     turn.echo().await;
     for (item, caller) in (1..).zip(callers) {
-        assert_answer(&within(caller).await.unwrap(), 200, &predictions(&[item]));
+        assert_answer(&within_timeout(caller).await.unwrap(), 200, &predictions(&[item]));
     }
     slow.answer(200, "{}").await;
-    assert_answer(&within(passes).await.unwrap(), 200, "{}");
+    assert_answer(&within_timeout(passes).await.unwrap(), 200, "{}");
     let mut answer = Answer::default();
-    within(idle.receive("GET", &mut answer)).await;
+    within_timeout(idle.receive("GET", &mut answer)).await;
     assert_eq!(answer.end, Some(End::Closed), "an idle connection is closed");
     assert_eq!(binary.end().await.code(), Some(0));
     assert!(binary.log.lines().iter().any(|line| line["msg"] == "drained"));
@@ -66,12 +66,12 @@ async fn second_sigterm_exits_at_once() {
     let mut hand = ScriptedServer::start().await;
     let mut binary = Binary::start(&hand.url(), &json!({}), &[]).await;
     let caller = ask(&binary, binary.predict(1));
-    let _turn = hand.turn().await;
+    let _turn = hand.next_request().await;
     binary.signal(Signal::TERM);
     binary.log.until(|line| line["msg"].as_str().is_some_and(|text| text.starts_with("draining"))).await;
     binary.signal(Signal::TERM);
     binary.end().await;
-    let answer = within(caller).await.unwrap();
+    let answer = within_timeout(caller).await.unwrap();
     assert_ne!(answer.end, Some(End::Proper));
     assert!(binary.log.lines().iter().any(|line| line["level"] == "WARN"), "it reports that a call was not answered");
 }
@@ -81,10 +81,10 @@ async fn it_ends_within_the_drain_limit_whatever_is_left() {
     let mut hand = ScriptedServer::start().await;
     let mut binary = Binary::start(&hand.url(), &json!({"proxy": {"drain": {"limit": "150ms"}}}), &[]).await;
     let caller = ask(&binary, binary.predict(1));
-    let _turn = hand.turn().await;
+    let _turn = hand.next_request().await;
     binary.signal(Signal::TERM);
     binary.end().await;
-    let answer = within(caller).await.unwrap();
+    let answer = within_timeout(caller).await.unwrap();
     assert_eq!((answer.status, answer.end), (Some(503), Some(End::Proper)));
     assert_eq!(super::support::wire::values(&answer.headers, "x-groupage-error"), [b"GRP3105"]);
     assert_eq!(super::support::wire::values(&answer.headers, "x-groupage-reason"), [b"draining"]);
@@ -94,21 +94,21 @@ async fn it_ends_within_the_drain_limit_whatever_is_left() {
 #[tokio::test]
 async fn for_the_drain_delay_it_is_ready_and_takes_calls_without_holding_them() {
     let mut hand = ScriptedServer::start().await;
-    let mut spec = held();
+    let mut spec = holding_spec();
     spec["proxy"] = json!({"drain": {"delay": "700ms"}});
     let mut binary = Binary::start(&hand.url(), &spec, &[]).await;
     let early = ask(&binary, binary.predict(1));
     binary.until_queued(1).await;
     binary.signal(Signal::TERM);
-    hand.turn().await.echo().await;
-    assert_answer(&within(early).await.unwrap(), 200, &predictions(&[1]));
+    hand.next_request().await.echo().await;
+    assert_answer(&within_timeout(early).await.unwrap(), 200, &predictions(&[1]));
     // A new connection, as from a client that does not know of the drain yet: its calls are served,
     // and it stays open.
     let mut client = binary.client().await;
     for item in 2..=3 {
         let request = binary.predict(item);
-        let served = async { hand.turn().await.echo().await };
-        let (answer, ()) = within(async { tokio::join!(client.ask(&request), served) }).await;
+        let served = async { hand.next_request().await.echo().await };
+        let (answer, ()) = within_timeout(async { tokio::join!(client.ask(&request), served) }).await;
         assert_answer(&answer, 200, &predictions(&[item]));
         assert!(super::support::wire::values(&answer.headers, "connection").is_empty());
     }
@@ -144,7 +144,7 @@ async fn the_access_log_has_a_record_for_every_call() {
     let mut binary =
         Binary::start(&hand.url(), &json!({"routes": [{"path": "/v1/models/*"}]}), &["--log-access", "100%"]).await;
     let alone = ask(&binary, binary.predict(1));
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     let own: Headers = [("content-type", "application/json"), ("x-api-key", "k"), ("x-request-timeout-ms", "9000")]
         .map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()))
         .to_vec();
@@ -156,14 +156,14 @@ async fn the_access_log_has_a_record_for_every_call() {
         .collect();
     binary.until_queued(3).await;
     turn.echo().await;
-    within(alone).await.unwrap();
-    hand.turn().await.echo().await;
+    within_timeout(alone).await.unwrap();
+    hand.next_request().await.echo().await;
     for caller in shared {
-        assert_eq!(within(caller).await.unwrap().status, Some(200));
+        assert_eq!(within_timeout(caller).await.unwrap().status, Some(200));
     }
     let passes = ask(&binary, Outgoing::new("GET", "/x", binary.listen, &Headers::new(), None));
-    hand.turn().await.answer(404, "{}").await;
-    within(passes).await.unwrap();
+    hand.next_request().await.answer(404, "{}").await;
+    within_timeout(passes).await.unwrap();
     binary.signal(Signal::TERM);
     binary.end().await;
     let lines = binary.access.lines();
@@ -233,7 +233,7 @@ async fn nothing_of_a_caller_or_of_the_server_is_in_any_log_metric_or_statistic(
     // values are secrets.
     let name = "x-canary-tenant";
     let mut binary = Binary::start(&hand.url(), &spec, &["--log-level", "trace", "--log-access", "100%"]).await;
-    let _auto = hand.auto(leaky_response);
+    let _auto = hand.into_auto_responder(leaky_response);
     let own: Headers = [
         ("content-type", "application/json"),
         ("authorization", "Bearer canary-token"),
@@ -263,7 +263,7 @@ async fn nothing_of_a_caller_or_of_the_server_is_in_any_log_metric_or_statistic(
     callers.push(ask(&binary, post("/canary-path/x?canary-query", "canary-body")));
     callers.push(ask(&binary, Outgoing::new("CANARY", "/canary-path", binary.listen, &own, None)));
     for caller in callers {
-        assert!(within(caller).await.unwrap().status.is_some());
+        assert!(within_timeout(caller).await.unwrap().status.is_some());
     }
     // Heads that are rejected, a body that stalls, a client that disconnects.
     for text in [
@@ -274,7 +274,7 @@ async fn nothing_of_a_caller_or_of_the_server_is_in_any_log_metric_or_statistic(
         let mut client = binary.client().await;
         client.write_raw(text.as_bytes()).await.unwrap();
         let mut answer = Answer::default();
-        within(client.receive("GET", &mut answer)).await;
+        within_timeout(client.receive("GET", &mut answer)).await;
     }
     let h2 = H2Client::connect(binary.listen).await;
     let request = http::Request::post(format!("http://canary-host{model}"))
@@ -283,7 +283,7 @@ async fn nothing_of_a_caller_or_of_the_server_is_in_any_log_metric_or_statistic(
         .header("x-canary-name", "canary-value")
         .body(full("{\"instances\":[\"canary\"]}"))
         .unwrap();
-    within(h2.ask(request)).await.unwrap();
+    within_timeout(h2.ask(request)).await.unwrap();
     let mut shown = String::new();
     for (port, path) in [(binary.metrics, "/metrics"), (binary.admin, "/api/stats")] {
         shown.push_str(&String::from_utf8(binary.get(port, path).await.body).unwrap());
@@ -322,11 +322,11 @@ async fn the_level_of_the_log_changes_while_it_runs() {
         let own = vec![("content-type".to_owned(), b"application/json".to_vec())];
         let body = json!({"level": level}).to_string();
         let request = Outgoing::new("POST", "/api/log-level", binary.admin, &own, Some(body.as_bytes()));
-        let mut client = within(Client::connect(binary.admin)).await.unwrap();
-        assert_eq!(within(client.ask(&request)).await.status, Some(200));
+        let mut client = within_timeout(Client::connect(binary.admin)).await.unwrap();
+        assert_eq!(within_timeout(client.ask(&request)).await.status, Some(200));
     };
     // A call that the proxy answers itself is logged at level debug.
-    let refused = async || assert_eq!(within(ask(&binary, binary.predict(1))).await.unwrap().status, Some(503));
+    let refused = async || assert_eq!(within_timeout(ask(&binary, binary.predict(1))).await.unwrap().status, Some(503));
     refused().await;
     set("debug").await;
     refused().await;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::scripted_server::ScriptedServer;
-use super::scripted_setup::by_hand;
+use super::scripted_setup::start_with_scripted_server;
 use super::setup::{PREDICT, PendingCall, TestProxy};
 use super::support::client::{Answer, Outgoing};
 use super::support::upstream::Request;
@@ -105,7 +105,7 @@ impl RouteShape {
 fn serve(mut hand: ScriptedServer, adapter: RouteShape, place: QuotePosition, status: u16) -> JoinHandle<()> {
     tokio::spawn(async move {
         loop {
-            let turn = hand.turn().await;
+            let turn = hand.next_request().await;
             let Some(texts) = adapter.texts(&turn.request) else {
                 turn.answer(404, "{}").await;
                 continue;
@@ -115,7 +115,7 @@ fn serve(mut hand: ScriptedServer, adapter: RouteShape, place: QuotePosition, st
                 "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\nretry-after: 1\r\n{lines}content-length: {}\r\n\r\n",
                 body.len()
             );
-            turn.raw(format!("{head}{body}").as_bytes()).await;
+            turn.send_raw(format!("{head}{body}").as_bytes()).await;
         }
     })
 }
@@ -141,7 +141,7 @@ async fn no_caller_gets_a_byte_of_anothers_input() {
             });
             for (status, place) in successes.chain(errors) {
                 let seen = format!("{place:?} of {status} at {} under {policy}", adapter.path);
-                let (proxy, hand) = by_hand(spec(policy)).await;
+                let (proxy, hand) = start_with_scripted_server(spec(policy)).await;
                 let serving = serve(hand, adapter, place, status);
                 for round in 0..ROUNDS {
                     let texts: Vec<String> = (0..CALLERS).map(|n| format!("private-{round}-{n}")).collect();
@@ -157,7 +157,7 @@ async fn no_caller_gets_a_byte_of_anothers_input() {
                         assert!(is_ours || body == alone, "{own} got {body}, alone {alone}, {seen}");
                     }
                 }
-                proxy.idle().await;
+                proxy.wait_idle().await;
                 serving.abort();
             }
         }
@@ -168,11 +168,11 @@ async fn no_caller_gets_a_byte_of_anothers_input() {
 async fn a_constant_member_is_merged_and_one_that_differs_ends_merging_of_its_key() {
     for differs in [false, true] {
         let adapter = ADAPTERS[0];
-        let (proxy, mut hand) = by_hand(spec("WorkConserving")).await;
+        let (proxy, mut hand) = start_with_scripted_server(spec("WorkConserving")).await;
         let serving = tokio::spawn(async move {
             let mut sizes = Vec::new();
             while sizes.len() < 20 {
-                let turn = hand.turn().await;
+                let turn = hand.next_request().await;
                 let Some(texts) = adapter.texts(&turn.request) else { continue };
                 sizes.push(texts.len());
                 let note = if differs { texts.concat() } else { "v1".to_owned() };

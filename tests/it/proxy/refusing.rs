@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::scripted_server::{ScriptedServer, reply};
-use super::scripted_setup::by_hand;
+use super::scripted_setup::start_with_scripted_server;
 use super::setup::{PREDICT, PendingCall, TestProxy, assert_answer};
 use super::support::client::Outgoing;
 use super::support::upstream::Request;
@@ -100,14 +100,14 @@ fn serve(
     let serving = tokio::spawn(async move {
         let mut held = Vec::new();
         loop {
-            let turn = hand.turn().await;
+            let turn = hand.next_request().await;
             let Some(items) = adapter.count(&turn.request) else {
                 turn.answer(404, "{}").await;
                 continue;
             };
             if items == 1 {
                 let body = String::from_utf8(turn.request.body.clone()).unwrap();
-                turn.raw(&reply(200, &json!({"own": body}).to_string())).await;
+                turn.send_raw(&reply(200, &json!({"own": body}).to_string())).await;
                 continue;
             }
             sizes.lock().unwrap().push(items);
@@ -115,7 +115,7 @@ fn serve(
                 ListRefusal::Status(status) => turn.answer(status, r#"{"error":"one item a call"}"#).await,
                 ListRefusal::First => turn.answer(200, adapter.one).await,
                 ListRefusal::NotJson => turn.answer(200, "one item a call").await,
-                ListRefusal::FirstUsage => turn.raw(&first_usage(items)).await,
+                ListRefusal::FirstUsage => turn.send_raw(&first_usage(items)).await,
                 ListRefusal::Reset => turn.reset(),
                 ListRefusal::Never => held.push(turn),
             }
@@ -154,7 +154,7 @@ async fn every_caller_gets_its_own_answer_and_two_batches_end_merging() {
     let statuses = [400, 404, 413, 422, 500, 501].map(ListRefusal::Status);
     for refusal in statuses.into_iter().chain([ListRefusal::Reset, ListRefusal::First, ListRefusal::NotJson]) {
         for adapter in ADAPTERS {
-            let (proxy, hand) = by_hand(spec()).await;
+            let (proxy, hand) = start_with_scripted_server(spec()).await;
             let (lists, serving) = serve(hand, adapter, refusal);
             let others = call_in_rounds(&proxy, adapter).await;
             assert_eq!(others, [], "{refusal:?} at {}", adapter.path);
@@ -169,7 +169,7 @@ async fn every_caller_gets_its_own_answer_and_two_batches_end_merging() {
 #[tokio::test]
 async fn a_server_whose_usage_counts_the_first_item_alone_is_not_merged() {
     let embeddings = ADAPTERS[1];
-    let (proxy, hand) = by_hand(spec()).await;
+    let (proxy, hand) = start_with_scripted_server(spec()).await;
     let (lists, serving) = serve(hand, embeddings, ListRefusal::FirstUsage);
     assert_eq!(call_in_rounds(&proxy, embeddings).await, [], "each caller gets its own usage");
     let lists = lists.lock().unwrap().clone();
@@ -185,7 +185,7 @@ async fn a_list_that_is_never_answered_costs_two_batches() {
         route["timeout"] = json!("300ms");
     }
     for adapter in ADAPTERS {
-        let (proxy, hand) = by_hand(spec.clone()).await;
+        let (proxy, hand) = start_with_scripted_server(spec.clone()).await;
         let (lists, serving) = serve(hand, adapter, ListRefusal::Never);
         let others = call_in_rounds(&proxy, adapter).await;
         let lists = lists.lock().unwrap().clone();
@@ -198,10 +198,10 @@ async fn a_list_that_is_never_answered_costs_two_batches() {
 
 #[tokio::test]
 async fn the_end_of_merging_is_a_gauge_and_a_reason() {
-    let (proxy, hand) = by_hand(spec()).await;
+    let (proxy, hand) = start_with_scripted_server(spec()).await;
     let (_, serving) = serve(hand, KSERVE, ListRefusal::Status(422));
     call_in_rounds(&proxy, KSERVE).await;
-    proxy.idle().await;
+    proxy.wait_idle().await;
     assert_eq!(proxy.metric("groupage_merging_suspended"), 1);
     assert!(proxy.metric(r#"groupage_calls_passed_total{reason="merge_refused"}"#) > 0);
     serving.abort();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::binary::Binary;
 use super::scripted_server::{ScriptedServer, echo};
-use super::scripted_setup::by_hand;
+use super::scripted_setup::start_with_scripted_server;
 use super::setup::{PREDICT, TestProxy, assert_answer, header, instances, policy_text, predictions};
 use super::support::client::Outgoing;
 use super::support::wire::Headers;
@@ -21,42 +21,42 @@ fn spec(limits: &Value) -> Value {
 
 #[tokio::test]
 async fn batches_follow_a_limit_that_is_edited_under_load_and_those_in_flight_are_untouched() {
-    let (proxy, mut hand) = by_hand(spec(&json!({"batchItemsMax": 4}))).await;
+    let (proxy, mut hand) = start_with_scripted_server(spec(&json!({"batchItemsMax": 4}))).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue((1..=40).map(|item| proxy.predict(item))).await;
     turn.echo().await;
     assert_answer(&first.answer().await, 200, &predictions(&[0]));
     let mut sizes = Vec::new();
     for next in [16, 2, 2, 64] {
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         // The limit changes while this batch is in flight.
         proxy.apply(&spec(&json!({"batchItemsMax": next}))).await;
         sizes.push(turn.instances().len());
         turn.echo().await;
     }
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     sizes.push(turn.instances().len());
     turn.echo().await;
     assert_eq!(sizes, [4, 16, 2, 2, 16]);
     for (item, caller) in (1..).zip(callers) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
-    proxy.idle().await;
+    proxy.wait_idle().await;
     assert_eq!(proxy.metric(r#"groupage_items_total{outcome="served"}"#), 41);
     assert_eq!(proxy.metric(r#"groupage_config_reloads_total{result="applied"}"#), 4);
-    assert_eq!(hand.waiting(), 0, "nothing was sent twice");
+    assert_eq!(hand.pending_requests(), 0, "nothing was sent twice");
 }
 
 #[tokio::test]
 async fn smaller_queue_rejects_new_and_keeps_queued_calls() {
-    let (proxy, mut hand) = by_hand(spec(&json!({}))).await;
+    let (proxy, mut hand) = start_with_scripted_server(spec(&json!({}))).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue((1..=5).map(|item| proxy.predict(item))).await;
     proxy.apply(&spec(&json!({"queueItemsMax": 3}))).await;
     let refused = proxy.ask(&proxy.predict(9)).await;
     super::setup::assert_failure(&refused, 503, "GRP3101", "queue_full");
     turn.echo().await;
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     for (item, caller) in (0..).zip(std::iter::once(first).chain(callers)) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
@@ -65,19 +65,19 @@ async fn smaller_queue_rejects_new_and_keeps_queued_calls() {
 #[tokio::test]
 async fn more_slots_are_used_at_once_and_fewer_as_they_come_back() {
     let of = |slots: u32| json!({"scheduling": {"policy": "WorkConserving", "slots": slots}, "limits": {"batchItemsMax": 1}});
-    let (proxy, mut hand) = by_hand(of(1)).await;
+    let (proxy, mut hand) = start_with_scripted_server(of(1)).await;
     let (first, one) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue((1..=3).map(|item| proxy.predict(item))).await;
     proxy.apply(&of(3)).await;
-    let (two, three) = (hand.turn().await, hand.turn().await);
+    let (two, three) = (hand.next_request().await, hand.next_request().await);
     proxy.apply(&of(1)).await;
     two.echo().await;
     one.echo().await;
     assert_eq!(first.answer().await.status, Some(200));
-    proxy.queued(1).await;
-    assert_eq!(hand.waiting(), 0, "one is still in flight, and one is all there may be");
+    proxy.wait_queued(1).await;
+    assert_eq!(hand.pending_requests(), 0, "one is still in flight, and one is all there may be");
     three.echo().await;
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     for caller in callers {
         assert_eq!(caller.answer().await.status, Some(200));
     }
@@ -92,7 +92,7 @@ async fn removed_route_drains_and_new_calls_pass() {
         spec["routes"] = routes;
         spec
     };
-    let (proxy, mut hand) = by_hand(with(json!([route(PREDICT, 2), route(other, 3)]))).await;
+    let (proxy, mut hand) = start_with_scripted_server(with(json!([route(PREDICT, 2), route(other, 3)]))).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let gone = proxy.queue((1..=4).map(|item| proxy.predict(item))).await;
     // The other route moves to its place.
@@ -100,14 +100,14 @@ async fn removed_route_drains_and_new_calls_pass() {
     assert!(applied.changes.iter().any(|change| change.path == "routes[1].path" && change.to.is_none()));
     let moved = proxy.queue((5..=7).map(|item| proxy.post(other, &[], &instances(&[item])))).await;
     let passes = proxy.call(proxy.predict(8));
-    let passed = hand.turn().await;
+    let passed = hand.next_request().await;
     assert_eq!(passed.instances(), [8], "it waits for no slot");
     passed.echo().await;
     assert_answer(&passes.answer().await, 200, &predictions(&[8]));
     turn.echo().await;
     assert_eq!(first.answer().await.status, Some(200));
     for items in [&[1, 2][..], &[3, 4], &[5, 6, 7]] {
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         assert_eq!(turn.instances(), items);
         turn.echo().await;
     }
@@ -118,7 +118,7 @@ async fn removed_route_drains_and_new_calls_pass() {
 
 #[tokio::test]
 async fn calls_merge_across_reload_unless_key_changes() {
-    let (proxy, mut hand) = by_hand(spec(&json!({"batchItemsMax": 8}))).await;
+    let (proxy, mut hand) = start_with_scripted_server(spec(&json!({"batchItemsMax": 8}))).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut callers = proxy.queue([proxy.predict(1)]).await;
     proxy.apply(&spec(&json!({"batchItemsMax": 9}))).await;
@@ -130,7 +130,7 @@ async fn calls_merge_across_reload_unless_key_changes() {
     turn.echo().await;
     assert_eq!(first.answer().await.status, Some(200));
     for items in [&[1, 2][..], &[3]] {
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         assert_eq!(turn.instances(), items);
         turn.echo().await;
     }
@@ -141,19 +141,19 @@ async fn calls_merge_across_reload_unless_key_changes() {
 
 #[tokio::test]
 async fn the_kill_switch_works_while_calls_wait() {
-    let (proxy, mut hand) = by_hand(spec(&json!({}))).await;
+    let (proxy, mut hand) = start_with_scripted_server(spec(&json!({}))).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue([proxy.predict(1), proxy.predict(2)]).await;
     let mut off = spec(&json!({}));
     off["mode"] = json!("Passthrough");
     proxy.apply(&off).await;
     let passes = proxy.call(proxy.predict(3));
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     assert_answer(&passes.answer().await, 200, &predictions(&[3]));
     assert_eq!(proxy.metric(r#"groupage_calls_passed_total{reason="policy_off"}"#), 1);
     turn.echo().await;
     assert_eq!(first.answer().await.status, Some(200));
-    assert_eq!(hand.turn().await.instances(), [1, 2], "they were accepted");
+    assert_eq!(hand.next_request().await.instances(), [1, 2], "they were accepted");
     drop(callers);
     proxy.apply(&spec(&json!({}))).await;
     let caller = proxy.queue([proxy.predict(4)]).await;
@@ -167,17 +167,17 @@ async fn how_failed_batches_are_taken_apart_can_be_edited_too() {
         spec["failure"] = json!({"isolateAbove": above});
         spec
     };
-    let (proxy, mut hand) = by_hand(with(16)).await;
+    let (proxy, mut hand) = start_with_scripted_server(with(16)).await;
     proxy.apply(&with(1)).await;
-    let (callers, turn) = proxy.share(&mut hand, (1..=4).map(|item| proxy.predict(item)).collect()).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, (1..=4).map(|item| proxy.predict(item)).collect()).await;
     turn.answer(500, "{}").await;
-    assert_eq!(hand.turn().await.instances().len(), 2, "in halves, no more one by one");
+    assert_eq!(hand.next_request().await.instances().len(), 2, "in halves, no more one by one");
     drop(callers);
 }
 
 #[tokio::test]
 async fn startup_only_settings_are_reported_pending() {
-    let (proxy, _hand) = by_hand(json!({})).await;
+    let (proxy, _hand) = start_with_scripted_server(json!({})).await;
     let local = proxy.running.admin.local.unwrap();
     let wanted =
         json!({"limits": {"batchItemsMax": 7}, "proxy": {"log": {"access": "5%"}, "process": {"connectionsMax": 3}}});
@@ -210,7 +210,7 @@ async fn startup_only_settings_are_reported_pending() {
 async fn get(proxy: &TestProxy, port: std::net::SocketAddr, path: &str) -> Value {
     let request = Outgoing::new("GET", path, port, &Headers::new(), None);
     let mut client = super::support::client::Client::connect(port).await.unwrap();
-    let answer = super::setup::within(client.ask(&request)).await;
+    let answer = super::setup::within_timeout(client.ask(&request)).await;
     assert_eq!(answer.status, Some(200), "{path} of {}", proxy.address);
     serde_json::from_slice(&answer.body).unwrap()
 }
@@ -308,7 +308,7 @@ async fn a_configmap_that_is_swapped_is_in_force_each_time() {
 #[tokio::test]
 async fn sighup_reloads_file_below_flags() {
     let hand = ScriptedServer::start().await;
-    let mut auto = hand.auto(echo);
+    let mut auto = hand.into_auto_responder(echo);
     let spec = json!({"proxy": {"log": {"level": "warn"}}});
     let url = "http://127.0.0.1:1";
     let binary = Binary::start(url, &spec, &["--log-level", "info"]).await;

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::setup::within;
+use super::setup::within_timeout;
 use super::support::upstream::{Request, chunk, read_request};
 use super::support::wire::{End, Wire};
 
@@ -115,28 +115,31 @@ impl ScriptedServer {
     }
 
     /// Waits for the next request.
-    pub(super) async fn turn(&mut self) -> PendingRequest {
-        within(self.turns.recv()).await.unwrap()
+    pub(super) async fn next_request(&mut self) -> PendingRequest {
+        within_timeout(self.turns.recv()).await.unwrap()
     }
 
     /// Returns the number of requests that no test has taken.
-    pub(super) fn waiting(&self) -> usize {
+    pub(super) fn pending_requests(&self) -> usize {
         self.turns.len()
     }
 
     /// Returns the number of open connections.
-    pub(super) fn open(&self) -> usize {
+    pub(super) fn open_connections(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 
     /// Answers every request from now on with this function, without delay.
-    pub(super) fn auto(mut self, answer: impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static) -> AutoResponder {
+    pub(super) fn into_auto_responder(
+        mut self,
+        answer: impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static,
+    ) -> AutoResponder {
         let (seen, requests) = mpsc::channel(4096);
         let serving = tokio::spawn(async move {
             while let Some(turn) = self.turns.recv().await {
                 seen.try_send(turn.request.clone()).unwrap();
                 let text = answer(&turn.request);
-                turn.raw(&text).await;
+                turn.send_raw(&text).await;
             }
         });
         AutoResponder { seen: requests, serving }
@@ -168,7 +171,7 @@ impl Drop for AutoResponder {
 
 impl PendingRequest {
     /// Sends these bytes and keeps the connection open.
-    pub(super) async fn raw(mut self, text: &[u8]) {
+    pub(super) async fn send_raw(mut self, text: &[u8]) {
         // The write fails only if the proxy has closed the connection, which some tests cause.
         if self.wire.write(text).await.is_ok() {
             self.back.send(self.wire).ok();
@@ -177,33 +180,33 @@ impl PendingRequest {
 
     /// Sends a JSON response.
     pub(super) async fn answer(self, status: u16, body: &str) {
-        self.raw(&reply(status, body)).await;
+        self.send_raw(&reply(status, body)).await;
     }
 
     /// Sends the response of a server with a model that returns every instance.
     pub(super) async fn echo(self) {
         let text = echo(&self.request);
-        self.raw(&text).await;
+        self.send_raw(&text).await;
     }
 
     /// Sends a part of a response. The test sends the rest.
-    pub(super) async fn part(&mut self, text: &[u8]) {
-        within(self.wire.write(text)).await.unwrap();
+    pub(super) async fn send_part(&mut self, text: &[u8]) {
+        within_timeout(self.wire.write(text)).await.unwrap();
     }
 
     /// Sends one chunk of a chunked response.
     pub(super) async fn chunk(&mut self, text: &[u8]) {
-        self.part(&chunk(text)).await;
+        self.send_part(&chunk(text)).await;
     }
 
     /// Ends the response and keeps the connection open.
-    pub(super) fn done(self) {
+    pub(super) fn finish_response(self) {
         self.back.send(self.wire).ok();
     }
 
     /// Waits until the proxy closes the connection.
-    pub(super) async fn closed(&mut self) {
-        within(self.wire.closed()).await;
+    pub(super) async fn wait_closed(&mut self) {
+        within_timeout(self.wire.closed()).await;
     }
 
     /// Closes the connection with a reset instead of a FIN.

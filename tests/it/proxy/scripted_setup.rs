@@ -7,9 +7,9 @@ use super::setup::{PendingCall, TestProxy};
 use super::support::client::Outgoing;
 
 /// Starts a proxy in front of a model server that the test controls.
-pub(super) async fn by_hand(spec: Value) -> (TestProxy, ScriptedServer) {
+pub(super) async fn start_with_scripted_server(spec: Value) -> (TestProxy, ScriptedServer) {
     let hand = ScriptedServer::start().await;
-    (TestProxy::before(&hand.url(), spec), hand)
+    (TestProxy::start_in_front_of(&hand.url(), spec), hand)
 }
 
 // === impl TestProxy ===
@@ -18,12 +18,12 @@ impl TestProxy {
     /// Occupies the only slot with a call. The call is upstream when this returns.
     pub(super) async fn occupy_slot(&self, hand: &mut ScriptedServer) -> (PendingCall, PendingRequest) {
         let caller = self.call(self.predict(0));
-        (caller, hand.turn().await)
+        (caller, hand.next_request().await)
     }
 
     /// Lets the proxy see that batches of this many items are answered: the adaptive policy starts
     /// with one item and doubles the size.
-    pub(super) async fn grow(&self, hand: &mut ScriptedServer, items: u64) {
+    pub(super) async fn grow_batch_size(&self, hand: &mut ScriptedServer, items: u64) {
         let mut size = 1;
         while size < items {
             size = (2 * size).min(items);
@@ -33,20 +33,20 @@ impl TestProxy {
             assert_eq!(first.answer().await.status, Some(200));
             let mut left = size;
             while left > 0 {
-                let turn = hand.turn().await;
+                let turn = hand.next_request().await;
                 left -= turn.instances().len() as u64;
                 turn.echo().await;
             }
             for caller in callers {
                 assert_eq!(caller.answer().await.status, Some(200));
             }
-            self.idle().await;
+            self.wait_idle().await;
         }
     }
 
     /// Makes these calls share one batch: they collect behind a busy slot, which then becomes free.
     /// The returned turn is the shared call.
-    pub(super) async fn share(
+    pub(super) async fn form_batch(
         &self,
         hand: &mut ScriptedServer,
         requests: Vec<Outgoing>,
@@ -55,6 +55,6 @@ impl TestProxy {
         let callers = self.queue(requests).await;
         turn.echo().await;
         assert_eq!(first.answer().await.status, Some(200));
-        (callers, hand.turn().await)
+        (callers, hand.next_request().await)
     }
 }

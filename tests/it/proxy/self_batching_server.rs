@@ -4,8 +4,8 @@
 use serde_json::json;
 
 use super::scripted_server::ScriptedServer;
-use super::scripted_setup::by_hand;
-use super::setup::{PendingCall, TestProxy, count, learning};
+use super::scripted_setup::start_with_scripted_server;
+use super::setup::{PendingCall, TestProxy, adaptive_spec, count};
 
 const CALLS: usize = 20;
 const INFO: &str = r#"{"model_id": "m", "max_client_batch_size": 32, "max_batch_tokens": 16384}"#;
@@ -17,12 +17,12 @@ fn embed(proxy: &TestProxy) -> PendingCall {
 /// Sends one call, after which the proxy has read the limits that the server publishes.
 async fn learn_published_limits(proxy: &TestProxy, hand: &mut ScriptedServer) {
     let first = embed(proxy);
-    let info = hand.turn().await;
+    let info = hand.next_request().await;
     assert_eq!(info.request.target, "/info");
     info.answer(200, INFO).await;
-    hand.turn().await.answer(200, "[[1.0]]").await;
+    hand.next_request().await.answer(200, "[[1.0]]").await;
     assert_eq!(first.answer().await.status, Some(200));
-    proxy.idle().await;
+    proxy.wait_idle().await;
 }
 
 /// Sends all calls at once and checks the number that is upstream before any is answered.
@@ -30,7 +30,7 @@ async fn call_simultaneously(proxy: &TestProxy, hand: &mut ScriptedServer, most:
     let callers: Vec<PendingCall> = (0..CALLS).map(|_| embed(proxy)).collect();
     let mut turns = Vec::new();
     while turns.len() < most {
-        turns.push(hand.turn().await);
+        turns.push(hand.next_request().await);
     }
     assert_eq!(count(&proxy.stats().in_flight), most as u64);
     for turn in turns {
@@ -39,12 +39,12 @@ async fn call_simultaneously(proxy: &TestProxy, hand: &mut ScriptedServer, most:
     }
     let left: Vec<_> = (most..CALLS).collect();
     for _ in left {
-        hand.turn().await.answer(200, "[[1.0]]").await;
+        hand.next_request().await.answer(200, "[[1.0]]").await;
     }
     for caller in callers {
         assert_eq!(caller.answer().await.status, Some(200));
     }
-    proxy.idle().await;
+    proxy.wait_idle().await;
 }
 
 fn passed(proxy: &TestProxy) -> u64 {
@@ -53,7 +53,7 @@ fn passed(proxy: &TestProxy) -> u64 {
 
 #[tokio::test]
 async fn calls_to_a_server_with_published_batching_are_all_upstream_at_once() {
-    let (proxy, mut hand) = by_hand(learning(&json!({}))).await;
+    let (proxy, mut hand) = start_with_scripted_server(adaptive_spec(&json!({}))).await;
     learn_published_limits(&proxy, &mut hand).await;
     call_simultaneously(&proxy, &mut hand, CALLS).await;
     assert_eq!(passed(&proxy), 1 + CALLS as u64);
@@ -71,7 +71,7 @@ async fn calls_to_a_server_with_published_batching_are_all_upstream_at_once() {
 
 #[tokio::test]
 async fn standing_aside_ends_at_its_own_wall() {
-    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"standAsideMax": 4}}))).await;
+    let (proxy, mut hand) = start_with_scripted_server(adaptive_spec(&json!({"limits": {"standAsideMax": 4}}))).await;
     learn_published_limits(&proxy, &mut hand).await;
     call_simultaneously(&proxy, &mut hand, 4).await;
     assert_eq!(passed(&proxy), 1 + CALLS as u64);
@@ -80,15 +80,16 @@ async fn standing_aside_ends_at_its_own_wall() {
 #[tokio::test]
 async fn explicit_protocol_disables_pass_through() {
     let routes = json!([{"path": "/own/embed", "protocol": "TEI"}, {"path": "/embed"}]);
-    let (proxy, mut hand) = by_hand(learning(&json!({"routes": routes, "limits": {"slotsMax": 1}}))).await;
+    let (proxy, mut hand) =
+        start_with_scripted_server(adaptive_spec(&json!({"routes": routes, "limits": {"slotsMax": 1}}))).await;
     learn_published_limits(&proxy, &mut hand).await;
     assert_eq!((passed(&proxy), proxy.metric("groupage_standing_aside")), (1, 0));
     let own = |text: &str| proxy.post("/own/embed", &[], &format!(r#"{{"inputs": "{text}"}}"#));
     let first = proxy.call(own("a"));
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     let others = proxy.queue([own("b"), own("c")]).await;
     turn.answer(200, "[[1.0]]").await;
-    let shared = hand.turn().await;
+    let shared = hand.next_request().await;
     assert_eq!(shared.request.body, br#"{"inputs": ["b","c"]}"#);
     shared.answer(200, "[[2.0],[3.0]]").await;
     for caller in others.into_iter().chain([first]) {

@@ -17,8 +17,8 @@ use tokio::net::TcpListener;
 use super::batches::predicts;
 use super::h2::{H2Client, H2ScriptedServer, full};
 use super::scripted_server::PendingRequest;
-use super::scripted_setup::by_hand;
-use super::setup::{PREDICT, TestProxy, assert_answer, instances, predictions, within};
+use super::scripted_setup::start_with_scripted_server;
+use super::setup::{PREDICT, TestProxy, assert_answer, instances, predictions, within_timeout};
 
 fn echo_h2(body: &[u8]) -> String {
     let body: Value = serde_json::from_slice(body).unwrap();
@@ -30,7 +30,7 @@ async fn a_server_on_a_unix_socket_is_served_like_any_other() {
     let folder = tempfile::tempdir().unwrap();
     let target = ServerAddr::Unix(folder.path().join("model.sock"));
     let server = Server::start(ServerConfig { listen: target, ..ServerConfig::default() }).await.unwrap();
-    let proxy = TestProxy::before(&server.url(), json!({}));
+    let proxy = TestProxy::start_in_front_of(&server.url(), json!({}));
     let path = Route::Predict.path();
     let callers: Vec<_> = (0..20).map(|item| proxy.call(proxy.post(path, &[], &instances(&[item])))).collect();
     let mut bodies = Vec::new();
@@ -53,7 +53,7 @@ async fn a_server_on_a_unix_socket_is_served_like_any_other() {
 #[tokio::test]
 async fn a_server_that_is_known_to_speak_http_2_gets_every_batch_as_a_stream_of_one_connection() {
     let mut hand = H2ScriptedServer::start().await;
-    let proxy = TestProxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
+    let proxy = TestProxy::start_in_front_of(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
     let mut connections = Vec::new();
     for _ in 0..2 {
         let first = proxy.call(proxy.predict(0));
@@ -107,7 +107,7 @@ async fn recording_server() -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
 #[tokio::test]
 async fn a_server_sees_no_preface_until_a_client_speaks_http_2_and_then_one() {
     let (url, begun) = recording_server().await;
-    let proxy = TestProxy::before(&url, json!({"proxy": {"connection": {"http2": "Auto"}}}));
+    let proxy = TestProxy::start_in_front_of(&url, json!({"proxy": {"connection": {"http2": "Auto"}}}));
     let prefaces = || begun.lock().unwrap().iter().filter(|first| first.starts_with(b"PRI")).count();
     for item in 0..20 {
         assert_answer(&proxy.ask(&proxy.predict(item)).await, 200, &predictions(&[item]));
@@ -125,14 +125,14 @@ async fn a_server_sees_no_preface_until_a_client_speaks_http_2_and_then_one() {
 #[tokio::test]
 async fn one_probe_finds_out_that_a_server_speaks_http_2() {
     let mut hand = H2ScriptedServer::start().await;
-    let proxy = TestProxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Auto"}}}));
+    let proxy = TestProxy::start_in_front_of(&hand.url(), json!({"proxy": {"connection": {"http2": "Auto"}}}));
     let client = H2Client::connect(proxy.address).await;
     // The first call that passes through waits for the probe.
     let asked = client.ask(Request::get("http://model.example/x").body(full("")).unwrap());
     let turn = hand.turn().await;
     assert_eq!(turn.head.version, Version::HTTP_2);
     turn.answer(Response::new(full("{}")));
-    assert_eq!(within(asked).await.unwrap().0.status, 200);
+    assert_eq!(within_timeout(asked).await.unwrap().0.status, 200);
     // From now on batches use HTTP/2, and calls that pass through keep the version of their client.
     let (first, turn) = {
         let caller = proxy.call(proxy.predict(0));
@@ -158,7 +158,7 @@ async fn one_probe_finds_out_that_a_server_speaks_http_2() {
 async fn a_batch_has_a_connection_of_its_own_unless_the_operator_lets_it_be_kept() {
     // The two unbatched calls use the connections of their clients.
     for (reuse, expected) in [("Never", 4), ("Always", 3)] {
-        let (proxy, mut hand) = by_hand(json!({"proxy": {"connection": {"reuse": reuse}}})).await;
+        let (proxy, mut hand) = start_with_scripted_server(json!({"proxy": {"connection": {"reuse": reuse}}})).await;
         let mut used = std::collections::BTreeSet::new();
         for _ in 0..2 {
             let (first, turn) = proxy.occupy_slot(&mut hand).await;
@@ -166,13 +166,13 @@ async fn a_batch_has_a_connection_of_its_own_unless_the_operator_lets_it_be_kept
             let callers = proxy.queue(predicts(&proxy, 1..=2)).await;
             turn.echo().await;
             first.answer().await;
-            let turn = hand.turn().await;
+            let turn = hand.next_request().await;
             used.insert(turn.connection);
             turn.echo().await;
             for caller in callers {
                 assert_eq!(caller.answer().await.status, Some(200));
             }
-            proxy.idle().await;
+            proxy.wait_idle().await;
         }
         assert_eq!(used.len(), expected, "reuse: {reuse}");
     }
@@ -180,7 +180,7 @@ async fn a_batch_has_a_connection_of_its_own_unless_the_operator_lets_it_be_kept
 
 #[tokio::test]
 async fn unsolicited_second_response_is_discarded() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let twice = |turn: &PendingRequest| {
         let mut text = super::scripted_server::echo(&turn.request);
         let stray: Vec<u64> = turn.instances().iter().map(|_| 666).collect();
@@ -191,11 +191,11 @@ async fn unsolicited_second_response_is_discarded() {
         let (first, turn) = proxy.occupy_slot(&mut hand).await;
         let callers = proxy.queue(predicts(&proxy, round..=round + 1)).await;
         let text = twice(&turn);
-        turn.raw(&text).await;
+        turn.send_raw(&text).await;
         assert_answer(&first.answer().await, 200, &predictions(&[0]));
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         let text = twice(&turn);
-        turn.raw(&text).await;
+        turn.send_raw(&text).await;
         for (item, caller) in (round..).zip(callers) {
             assert_answer(&caller.answer().await, 200, &predictions(&[item]));
         }

@@ -40,7 +40,7 @@ pub(super) struct PendingCall(pub(super) JoinHandle<Answer>);
 
 /// Waits for an effect that the test caused, for at most [`HANG`].
 #[track_caller]
-pub(super) fn within<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
+pub(super) fn within_timeout<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
     let place = std::panic::Location::caller();
     async move {
         match tokio::time::timeout(HANG, work).await {
@@ -60,7 +60,7 @@ pub(super) fn policy_text(spec: &Value) -> String {
         "proxy": {"listen": [any], "admin": {"metrics": any, "local": any}, "connection": connection},
         "scheduling": {"policy": "WorkConserving"},
     });
-    lay_over(&mut all, spec);
+    merge_json(&mut all, spec);
     all.to_string()
 }
 
@@ -72,11 +72,11 @@ fn policy(flags: &Overrides, spec: &Value) -> Policy {
 }
 
 /// Merges the keys of `over` into `under`.
-pub(super) fn lay_over(under: &mut Value, over: &Value) {
+pub(super) fn merge_json(under: &mut Value, over: &Value) {
     match (under, over) {
         (Value::Object(under), Value::Object(over)) => {
             for (key, value) in over {
-                lay_over(under.entry(key.clone()).or_insert(Value::Null), value);
+                merge_json(under.entry(key.clone()).or_insert(Value::Null), value);
             }
         }
         (under, over) => *under = over.clone(),
@@ -84,16 +84,16 @@ pub(super) fn lay_over(under: &mut Value, over: &Value) {
 }
 
 /// Returns the policy of a test that uses the adaptive policy.
-pub(super) fn learning(spec: &Value) -> Value {
+pub(super) fn adaptive_spec(spec: &Value) -> Value {
     let mut all = json!({"scheduling": {"policy": "Adaptive"}});
-    lay_over(&mut all, spec);
+    merge_json(&mut all, spec);
     all
 }
 
 // === impl TestProxy ===
 
 impl TestProxy {
-    pub(super) fn before(upstream: &str, spec: Value) -> Self {
+    pub(super) fn start_in_front_of(upstream: &str, spec: Value) -> Self {
         let started = Self::start(upstream, &spec);
         drop(spec);
         started.unwrap()
@@ -105,7 +105,7 @@ impl TestProxy {
     }
 
     /// Starts a proxy as a sidecar that captures these ports of its pod.
-    pub(super) fn captured(captures: &[String], pod_ips: &str, spec: &Value) -> Self {
+    pub(super) fn start_captured(captures: &[String], pod_ips: &str, spec: &Value) -> Self {
         let capture = Some(Sourced::flag("--capture", captures.to_vec()));
         let pod_ips = Some(Sourced::flag("GROUPAGE_POD_IPS", pod_ips.to_owned()));
         Self::with(Overrides { capture, pod_ips, ..Overrides::default() }, spec).unwrap()
@@ -114,14 +114,14 @@ impl TestProxy {
     fn with(flags: Overrides, spec: &Value) -> Result<Self, BoxError> {
         let drain_token = Some(TOKEN.to_owned());
         let running =
-            start(AppOptions { policy: policy(&flags, spec), level: LevelHandle::none(), seed: 1, drain_token })?;
+            start(AppOptions { policy: policy(&flags, spec), level: LevelHandle::disabled(), seed: 1, drain_token })?;
         let address = *running.listen.first().unwrap();
         Ok(Self { running, address, flags })
     }
 
     /// Applies other settings.
     pub(super) async fn apply(&self, spec: &Value) -> AppliedSettings {
-        within(self.running.control().apply(policy(&self.flags, spec))).await.unwrap()
+        within_timeout(self.running.control().apply(policy(&self.flags, spec))).await.unwrap()
     }
 
     pub(super) fn stats(&self) -> &LiveCounts {
@@ -130,9 +130,9 @@ impl TestProxy {
 
     /// Waits until the proxy's counters satisfy a condition.
     #[track_caller]
-    pub(super) fn until(&self, holds: impl Fn(&LiveCounts) -> bool) -> impl Future<Output = ()> {
+    pub(super) fn wait_until(&self, holds: impl Fn(&LiveCounts) -> bool) -> impl Future<Output = ()> {
         let metrics = Arc::clone(&self.running.metrics);
-        within(async move {
+        within_timeout(async move {
             while !holds(&metrics.stats) {
                 tokio::task::yield_now().await;
             }
@@ -141,18 +141,18 @@ impl TestProxy {
 
     /// Waits until this many items are queued.
     #[track_caller]
-    pub(super) fn queued(&self, items: u64) -> impl Future<Output = ()> {
-        self.until(move |stats| count(&stats.queue_items) == items)
+    pub(super) fn wait_queued(&self, items: u64) -> impl Future<Output = ()> {
+        self.wait_until(move |stats| count(&stats.queue_items) == items)
     }
 
     /// Waits until nothing is queued or in flight.
     #[track_caller]
-    pub(super) fn idle(&self) -> impl Future<Output = ()> {
-        self.until(|stats| count(&stats.queue_items) == 0 && count(&stats.in_flight) == 0)
+    pub(super) fn wait_idle(&self) -> impl Future<Output = ()> {
+        self.wait_until(|stats| count(&stats.queue_items) == 0 && count(&stats.in_flight) == 0)
     }
 
     pub(super) async fn client(&self) -> Client {
-        within(Client::connect(self.address)).await.unwrap()
+        within_timeout(Client::connect(self.address)).await.unwrap()
     }
 
     /// Returns a request as a client writes it.
@@ -176,7 +176,7 @@ impl TestProxy {
     /// Sends a request on a connection of its own and returns the response.
     pub(super) async fn ask(&self, request: &Outgoing) -> Answer {
         let mut client = self.client().await;
-        within(client.ask(request)).await
+        within_timeout(client.ask(request)).await
     }
 
     /// Sends a request on a connection of its own without waiting for the answer.
@@ -194,7 +194,7 @@ impl TestProxy {
         for request in requests {
             let before = count(&self.stats().items_accepted);
             callers.push(self.call(request));
-            self.until(|stats| count(&stats.items_accepted) > before).await;
+            self.wait_until(|stats| count(&stats.items_accepted) > before).await;
         }
         callers
     }
@@ -212,14 +212,14 @@ impl TestProxy {
 impl PendingCall {
     #[track_caller]
     pub(super) fn answer(self) -> impl Future<Output = Answer> {
-        let done = within(self.0);
+        let done = within_timeout(self.0);
         async { done.await.unwrap() }
     }
 
     /// Disconnects the client: its connection is closed when this returns.
-    pub(super) async fn leave(self) {
+    pub(super) async fn disconnect(self) {
         self.0.abort();
-        assert!(within(self.0).await.is_err(), "it had its answer already");
+        assert!(within_timeout(self.0).await.is_err(), "it had its answer already");
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::binary::Binary;
 use super::scripted_server::{ScriptedServer, instances, reply};
-use super::setup::{PREDICT, policy_text, predictions, within};
+use super::setup::{PREDICT, policy_text, predictions, within_timeout};
 use super::support::client::Client;
 use super::support::upstream::Request;
 
@@ -18,7 +18,7 @@ fn spec(state: &Path) -> Value {
 }
 
 /// Returns a server that sends its name in the `server` header.
-fn named(name: &'static str) -> impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static {
+fn server_with_name(name: &'static str) -> impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static {
     move |request| {
         let text = String::from_utf8(reply(200, &predictions(&instances(request)))).unwrap();
         text.replacen("\r\n", &format!("\r\nserver: {name}\r\n"), 1).into_bytes()
@@ -27,8 +27,8 @@ fn named(name: &'static str) -> impl Fn(&Request) -> Vec<u8> + Send + Sync + 'st
 
 async fn ask(binary: &Binary, items: std::ops::Range<u64>) {
     for item in items {
-        let mut client = within(Client::connect(binary.listen)).await.unwrap();
-        assert_eq!(within(client.ask(&binary.predict(item))).await.status, Some(200));
+        let mut client = within_timeout(Client::connect(binary.listen)).await.unwrap();
+        assert_eq!(within_timeout(client.ask(&binary.predict(item))).await.status, Some(200));
     }
 }
 
@@ -56,7 +56,7 @@ async fn what_was_learned_is_kept_on_drain_and_the_next_process_begins_with_it()
     let state = dir.path().join("state");
     let hand = ScriptedServer::start().await;
     let url = hand.url();
-    let _auto = hand.auto(named("one/1"));
+    let _auto = hand.into_auto_responder(server_with_name("one/1"));
     run_and_drain(&url, &state, 12).await;
     let text = fs::read_to_string(state.join("learned.json")).unwrap();
     let file: Value = serde_json::from_str(&text).unwrap();
@@ -86,7 +86,7 @@ async fn locked_state_dir_is_reported_and_unused() {
     let dir = tempfile::tempdir().unwrap();
     let hand = ScriptedServer::start().await;
     let url = hand.url();
-    let _auto = hand.auto(named("one/1"));
+    let _auto = hand.into_auto_responder(server_with_name("one/1"));
     let first = Binary::start(&url, &spec(dir.path()), &[]).await;
     let second = Binary::start(&url, &spec(dir.path()), &[]).await;
     let said =
@@ -116,7 +116,8 @@ async fn state_of_another_server_and_broken_state_are_ignored_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     let (hand, other) = (ScriptedServer::start().await, ScriptedServer::start().await);
     let (url, foreign) = (hand.url(), other.url());
-    let _auto = (hand.auto(named("one/1")), other.auto(named("one/1")));
+    let _auto =
+        (hand.into_auto_responder(server_with_name("one/1")), other.into_auto_responder(server_with_name("one/1")));
     run_and_drain(&url, dir.path(), 3).await;
     let file = dir.path().join("learned.json");
     let text = fs::read_to_string(&file).unwrap();
@@ -145,7 +146,7 @@ async fn what_was_learned_of_another_version_of_the_server_is_forgotten_at_its_f
     let hand = ScriptedServer::start().await;
     let url = hand.url();
     let (sender, name) = tokio::sync::watch::channel("one/1");
-    let _auto = hand.auto(move |request| named(*name.borrow())(request));
+    let _auto = hand.into_auto_responder(move |request| server_with_name(*name.borrow())(request));
     run_and_drain(&url, dir.path(), 6).await;
     sender.send("one/2").unwrap();
     let binary = Binary::start(&url, &spec(dir.path()), &[]).await;
@@ -153,7 +154,7 @@ async fn what_was_learned_of_another_version_of_the_server_is_forgotten_at_its_f
     ask(&binary, 0..1).await;
     let line = binary.log.until(|line| line["before"] == "one/1").await;
     assert_eq!(line["now"], "one/2");
-    within(async { while scheduler_state(&binary).await["cost_classes"] != json!([]) {} }).await;
+    within_timeout(async { while scheduler_state(&binary).await["cost_classes"] != json!([]) {} }).await;
 }
 
 #[tokio::test]
@@ -162,18 +163,18 @@ async fn learned_state_is_discarded_once_another_revision_of_the_model_is_publis
     let hand = ScriptedServer::start().await;
     let url = hand.url();
     let (sender, revision) = tokio::sync::watch::channel("a1");
-    let _auto = hand.auto(move |request| match request.target.as_str() {
+    let _auto = hand.into_auto_responder(move |request| match request.target.as_str() {
         "/info" => {
             let info = json!({"model_id": "bge", "model_sha": *revision.borrow(), "max_client_batch_size": 32});
             reply(200, &info.to_string())
         }
         "/embed" => reply(200, "[[0.5]]"),
-        _ => named("one/1")(request),
+        _ => server_with_name("one/1")(request),
     });
     let embed = async |binary: &Binary| {
-        let mut client = within(Client::connect(binary.listen)).await.unwrap();
+        let mut client = within_timeout(Client::connect(binary.listen)).await.unwrap();
         let call = binary.post("/embed", r#"{"inputs": "x"}"#);
-        assert_eq!(within(client.ask(&call)).await.status, Some(200));
+        assert_eq!(within_timeout(client.ask(&call)).await.status, Some(200));
     };
     let first = Binary::start(&url, &spec(dir.path()), &[]).await;
     ask(&first, 0..6).await;
@@ -198,7 +199,7 @@ async fn learned_state_is_discarded_once_another_revision_of_the_model_is_publis
                 .any(|class| class["path"] == PREDICT)
         };
         if forgotten {
-            within(async { while known().await {} }).await;
+            within_timeout(async { while known().await {} }).await;
         } else {
             assert!(known().await);
         }
@@ -215,7 +216,8 @@ async fn the_last_good_settings_stand_in_where_the_file_is_wrong_at_the_start() 
     let hand = ScriptedServer::start().await;
     let args = ["--state", state.to_str().unwrap()];
     let binary = Binary::with(&hand.url(), Some(&path), &args).await;
-    within(async { while fs::read_to_string(state.join("settings.yaml")).ok().as_ref() != Some(&good) {} }).await;
+    within_timeout(async { while fs::read_to_string(state.join("settings.yaml")).ok().as_ref() != Some(&good) {} })
+        .await;
     end(binary).await;
     fs::write(&path, "limits: {batchItemsMax: 0}").unwrap();
     let binary = Binary::with(&hand.url(), Some(&path), &args).await;

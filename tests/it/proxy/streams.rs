@@ -7,8 +7,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::scripted_server::ScriptedServer;
-use super::scripted_setup::by_hand;
-use super::setup::{PREDICT, TestProxy, assert_answer, header, instances, within};
+use super::scripted_setup::start_with_scripted_server;
+use super::setup::{PREDICT, TestProxy, assert_answer, header, instances, within_timeout};
 use super::support::client::Client;
 use super::support::wire::Framing;
 
@@ -22,8 +22,8 @@ const PIECE: usize = 64 << 10;
 const PERIOD: usize = 251;
 
 async fn connect(proxy: &TestProxy, text: &str) -> TcpStream {
-    let mut stream = within(TcpStream::connect(proxy.address)).await.unwrap();
-    within(stream.write_all(text.as_bytes())).await.unwrap();
+    let mut stream = within_timeout(TcpStream::connect(proxy.address)).await.unwrap();
+    within_timeout(stream.write_all(text.as_bytes())).await.unwrap();
     stream
 }
 
@@ -31,49 +31,54 @@ async fn connect(proxy: &TestProxy, text: &str) -> TcpStream {
 async fn until(stream: &mut TcpStream, needle: &[u8]) -> Vec<u8> {
     let mut came = Vec::new();
     while !came.windows(needle.len()).any(|window| window == needle) {
-        assert_ne!(within(stream.read_buf(&mut came)).await.unwrap(), 0, "ended before {}", needle.escape_ascii());
+        assert_ne!(
+            within_timeout(stream.read_buf(&mut came)).await.unwrap(),
+            0,
+            "ended before {}",
+            needle.escape_ascii()
+        );
     }
     came
 }
 
 async fn events(proxy: &TestProxy, hand: &mut ScriptedServer, request: &str) {
     let mut stream = connect(proxy, request).await;
-    let mut turn = hand.turn().await;
-    turn.part(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    let mut turn = hand.next_request().await;
+    turn.send_part(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n").await;
     for event in ["data: one\n\n", "data: two\n\n", "data: three\n\n"] {
         turn.chunk(event.as_bytes()).await;
         // The next event is sent only after this one has arrived.
         until(&mut stream, event.as_bytes()).await;
     }
-    turn.part(b"0\r\n\r\n").await;
-    turn.done();
+    turn.send_part(b"0\r\n\r\n").await;
+    turn.finish_response();
     until(&mut stream, b"0\r\n\r\n").await;
 }
 
 #[tokio::test]
 async fn an_event_arrives_before_the_next_one_is_sent() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     events(&proxy, &mut hand, "GET /v1/stream HTTP/1.1\r\nhost: h\r\n\r\n").await;
 }
 
 #[tokio::test]
 async fn events_arrive_one_by_one_on_a_recognised_route_too() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let body = instances(&[1]);
     let (path, length) = (PREDICT, body.len());
     let request = format!(
         "POST {path} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
     );
     events(&proxy, &mut hand, &request).await;
-    proxy.idle().await;
+    proxy.wait_idle().await;
 }
 
 #[tokio::test]
 async fn a_request_is_sent_on_as_it_comes() {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let proxy = TestProxy::before(&format!("http://{}", server.local_addr().unwrap()), json!({}));
+    let proxy = TestProxy::start_in_front_of(&format!("http://{}", server.local_addr().unwrap()), json!({}));
     let mut client = connect(&proxy, "POST /x HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n").await;
-    let mut stream = within(accept(&server)).await;
+    let mut stream = within_timeout(accept(&server)).await;
     for piece in ["first", "second"] {
         client.write_all(format!("{:x}\r\n{piece}\r\n", piece.len()).as_bytes()).await.unwrap();
         until(&mut stream, piece.as_bytes()).await;
@@ -82,14 +87,14 @@ async fn a_request_is_sent_on_as_it_comes() {
 
 #[tokio::test]
 async fn a_switch_of_protocols_carries_bytes_both_ways_until_each_side_has_ended() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let request = "GET /ws HTTP/1.1\r\nhost: h\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: k\r\n\r\n";
     let mut client = connect(&proxy, request).await;
-    let mut turn = hand.turn().await;
+    let mut turn = hand.next_request().await;
     assert_eq!(header(&turn.request.headers, "upgrade"), "websocket");
     assert_eq!(header(&turn.request.headers, "connection").to_ascii_lowercase(), "upgrade");
     assert_eq!(header(&turn.request.headers, "sec-websocket-key"), "k");
-    turn.part(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: a\r\n\r\nearly").await;
+    turn.send_part(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: a\r\n\r\nearly").await;
     let head = until(&mut client, b"early").await;
     let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
     assert!(head.starts_with("http/1.1 101 "), "{head}");
@@ -98,42 +103,42 @@ async fn a_switch_of_protocols_carries_bytes_both_ways_until_each_side_has_ended
     }
     let mut wire = turn.into_wire();
     for word in ["ping", "\0\r\nGET / HTTP/1.1\r\n\r\n"] {
-        within(client.write_all(word.as_bytes())).await.unwrap();
+        within_timeout(client.write_all(word.as_bytes())).await.unwrap();
         let mut came = Vec::new();
-        within(wire.body(Framing::Length(word.len() as u64), &mut came)).await.unwrap();
+        within_timeout(wire.body(Framing::Length(word.len() as u64), &mut came)).await.unwrap();
         assert_eq!(came, word.as_bytes());
-        within(wire.write(b"pong")).await.unwrap();
+        within_timeout(wire.write(b"pong")).await.unwrap();
         until(&mut client, b"pong").await;
     }
-    within(client.shutdown()).await.unwrap();
+    within_timeout(client.shutdown()).await.unwrap();
     let mut rest = Vec::new();
-    within(wire.body(Framing::UntilClose, &mut rest)).await.unwrap();
+    within_timeout(wire.body(Framing::UntilClose, &mut rest)).await.unwrap();
     assert_eq!(rest, b"");
-    within(wire.write(b"the last word")).await.unwrap();
+    within_timeout(wire.write(b"the last word")).await.unwrap();
     drop(wire);
     let mut rest = Vec::new();
-    within(client.read_to_end(&mut rest)).await.unwrap();
+    within_timeout(client.read_to_end(&mut rest)).await.unwrap();
     assert_eq!(rest, b"the last word");
 }
 
 #[tokio::test]
 async fn a_switch_that_the_server_refuses_is_an_answer_and_the_connection_goes_on() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let mut client = proxy.client().await;
     let own = [("connection", "upgrade"), ("upgrade", "websocket")];
     for request in [proxy.request("GET", "/ws", &own, None), proxy.request("GET", "/x", &[], None)] {
-        let served = async { hand.turn().await.answer(400, "{}").await };
-        let (answer, ()) = within(async { tokio::join!(client.ask(&request), served) }).await;
+        let served = async { hand.next_request().await.answer(400, "{}").await };
+        let (answer, ()) = within_timeout(async { tokio::join!(client.ask(&request), served) }).await;
         assert_answer(&answer, 400, "{}");
     }
 }
 
 #[tokio::test]
 async fn an_upgrade_to_http_2_is_not_forwarded() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let own = [("connection", "upgrade, http2-settings"), ("upgrade", "h2c"), ("http2-settings", "AAMAAABk")];
     let caller = proxy.call(proxy.request("GET", "/x", &own, None));
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     let names: Vec<&str> = turn.request.headers.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["host"]);
     turn.answer(200, "{}").await;
@@ -206,7 +211,7 @@ async fn accept(server: &TcpListener) -> TcpStream {
 #[tokio::test]
 async fn an_upload_of_200_mb_flows_and_is_held_nowhere() {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let proxy = TestProxy::before(&format!("http://{}", server.local_addr().unwrap()), json!({}));
+    let proxy = TestProxy::start_in_front_of(&format!("http://{}", server.local_addr().unwrap()), json!({}));
     let (sent, seen) = (AtomicU64::new(0), AtomicU64::new(0));
     // The path is a recognised one: a body that is too large to be read holds no slot and is
     // streamed.
@@ -225,14 +230,14 @@ async fn an_upload_of_200_mb_flows_and_is_held_nowhere() {
         }
         assert!(buffered(&proxy).await < 4 << 20);
     };
-    within(async { tokio::join!(write_large_body(&mut client, &sent, &seen), serve, looks) }).await;
+    within_timeout(async { tokio::join!(write_large_body(&mut client, &sent, &seen), serve, looks) }).await;
     until(&mut client, b"201 Created\r\n").await;
 }
 
 #[tokio::test]
 async fn a_download_of_200_mb_flows_and_is_held_nowhere() {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let proxy = TestProxy::before(&format!("http://{}", server.local_addr().unwrap()), json!({}));
+    let proxy = TestProxy::start_in_front_of(&format!("http://{}", server.local_addr().unwrap()), json!({}));
     let (sent, seen) = (AtomicU64::new(0), AtomicU64::new(0));
     let mut client = connect(&proxy, "GET /x HTTP/1.1\r\nhost: h\r\n\r\n").await;
     let serve = async {
@@ -255,5 +260,5 @@ async fn a_download_of_200_mb_flows_and_is_held_nowhere() {
         }
         assert!(buffered(&proxy).await < 4 << 20);
     };
-    within(async { tokio::join!(serve, read, looks) }).await;
+    within_timeout(async { tokio::join!(serve, read, looks) }).await;
 }

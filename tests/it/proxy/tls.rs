@@ -13,7 +13,7 @@ use http::Request;
 use serde_json::{Value, json};
 
 use super::h2::{Body, full};
-use super::setup::{PREDICT, TestProxy, instances, lay_over, within};
+use super::setup::{PREDICT, TestProxy, instances, merge_json, within_timeout};
 use super::support::client::Outgoing;
 use super::tunnel::{CertAuthority, CertKeyPair, TlsTunnelEnd};
 
@@ -56,9 +56,9 @@ impl CertFolder {
     }
 
     /// Returns the settings of a proxy that presents this certificate.
-    fn shown(&self, over: &Value) -> Value {
+    fn spec_with_certificate(&self, over: &Value) -> Value {
         let mut spec = json!({"proxy": {"tls": self.tls()}});
-        lay_over(&mut spec, over);
+        merge_json(&mut spec, over);
         spec
     }
 }
@@ -79,8 +79,8 @@ impl TlsUpstream {
 
     fn proxy(&self, server: &TlsTunnelEnd, over: &Value) -> TestProxy {
         let mut spec = json!({"proxy": {"upstreamTls": {"caFile": self.ca}}});
-        lay_over(&mut spec, over);
-        TestProxy::before(&server.url(), spec)
+        merge_json(&mut spec, over);
+        TestProxy::start_in_front_of(&server.url(), spec)
     }
 }
 
@@ -101,7 +101,7 @@ fn h2_predict(item: u64) -> Request<Body> {
 }
 
 async fn until_metric(proxy: &TestProxy, series: &str, value: u64) {
-    within(async {
+    within_timeout(async {
         while proxy.metric(series) != value {
             tokio::task::yield_now().await;
         }

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::setup::within;
+use super::setup::within_timeout;
 
 /// A certificate authority.
 pub(super) struct CertAuthority {
@@ -183,7 +183,7 @@ impl TlsTunnelEnd {
     }
 
     /// Changes the certificate and protocols from the next connection on.
-    pub(super) fn speak(&self, other: Arc<ServerConfig>) {
+    pub(super) fn set_config(&self, other: Arc<ServerConfig>) {
         *self.config.as_ref().unwrap().lock().unwrap() = other;
     }
 
@@ -209,8 +209,8 @@ impl TlsTunnelEnd {
     }
 
     /// Waits for the result of the next handshake, or for the error that broke a connection.
-    pub(super) async fn shaken(&mut self) -> Result<Option<String>, String> {
-        within(self.shaken.recv()).await.unwrap()
+    pub(super) async fn next_handshake(&mut self) -> Result<Option<String>, String> {
+        within_timeout(self.shaken.recv()).await.unwrap()
     }
 }
 

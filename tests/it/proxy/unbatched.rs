@@ -7,23 +7,23 @@ use serde_json::json;
 
 use super::batches::predicts;
 use super::pass::by_name;
-use super::scripted_setup::by_hand;
-use super::setup::{PREDICT, assert_answer, count, instances, learning, predictions, within};
+use super::scripted_setup::start_with_scripted_server;
+use super::setup::{PREDICT, adaptive_spec, assert_answer, count, instances, predictions, within_timeout};
 use super::support::client::{Answer, Client};
 use super::support::wire::values;
 
 /// Compared with the same calls without a proxy, under the longest delay that a policy allows.
 #[tokio::test]
 async fn a_lone_call_on_an_idle_server_waits_for_nothing() {
-    let (proxy, hand) = by_hand(learning(&json!({"limits": {"queueDelayMax": "1m"}}))).await;
+    let (proxy, hand) = start_with_scripted_server(adaptive_spec(&json!({"limits": {"queueDelayMax": "1m"}}))).await;
     let direct = hand.address;
-    let _auto = hand.auto(super::scripted_server::echo);
-    let (mut through, mut beside) = (proxy.client().await, within(Client::connect(direct)).await.unwrap());
+    let _auto = hand.into_auto_responder(super::scripted_server::echo);
+    let (mut through, mut beside) = (proxy.client().await, within_timeout(Client::connect(direct)).await.unwrap());
     let request = proxy.predict(1);
     let (mut proxied, mut alone) = (Vec::new(), Vec::new());
     for _ in 0..100 {
         for (client, times) in [(&mut through, &mut proxied), (&mut beside, &mut alone)] {
-            let answer = within(client.ask(&request)).await;
+            let answer = within_timeout(client.ask(&request)).await;
             assert_answer(&answer, 200, &predictions(&[1]));
             times.push(answer.done.unwrap().duration_since(answer.sent.unwrap()));
         }
@@ -38,12 +38,12 @@ async fn a_lone_call_on_an_idle_server_waits_for_nothing() {
 
 #[tokio::test]
 async fn a_call_with_its_whole_head_and_body_is_what_an_idle_server_sees() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let own = [("accept", "*/*"), ("x-request-id", "mine"), ("x-forwarded-for", "10.0.0.1"), ("cookie", "c=1")];
     let request = proxy.post(PREDICT, &own, "{\"instances\":[ 1 ]}\n");
     let sent = by_name(&request.headers);
     let caller = proxy.call(request);
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert_eq!(by_name(&turn.request.headers), sent);
     assert_eq!(turn.request.body, b"{\"instances\":[ 1 ]}\n");
     turn.answer(500, "{\"error\": \"x\"}").await;
@@ -52,7 +52,7 @@ async fn a_call_with_its_whole_head_and_body_is_what_an_idle_server_sees() {
 
 #[tokio::test]
 async fn a_call_that_goes_alone_keeps_every_byte_and_its_trailers() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let mut client = proxy.client().await;
     let body = "\t{ \"instances\" : [ 1.10, -0, 1E5 ] , \"x\":\"\\ud800\"}\n";
     let head = format!(
@@ -61,39 +61,39 @@ async fn a_call_that_goes_alone_keeps_every_byte_and_its_trailers() {
         body.len()
     );
     client.write_raw(head.as_bytes()).await.unwrap();
-    let mut turn = hand.turn().await;
+    let mut turn = hand.next_request().await;
     assert_eq!(turn.request.body, body.as_bytes());
     assert_eq!(values(&turn.request.headers, "x-many"), [b"1", b"2"]);
     assert_eq!(turn.request.trailers, [("x-sum".to_owned(), b"9".to_vec())]);
-    turn.part(
+    turn.send_part(
         b"HTTP/1.1 200 OK\r\nset-cookie: a\r\nset-cookie: b\r\ntrailer: x-end\r\ntransfer-encoding: chunked\r\n\r\n",
     )
     .await;
     turn.chunk(b"{\"predictions\": [1.10,").await;
     turn.chunk(b" 0 , 9]}\n").await;
-    turn.part(b"0\r\nx-end: bye\r\n\r\n").await;
-    turn.done();
+    turn.send_part(b"0\r\nx-end: bye\r\n\r\n").await;
+    turn.finish_response();
     let mut answer = Answer::default();
-    within(client.receive("POST", &mut answer)).await;
+    within_timeout(client.receive("POST", &mut answer)).await;
     assert_answer(&answer, 200, "{\"predictions\": [1.10, 0 , 9]}\n");
     assert_eq!(values(&answer.headers, "set-cookie"), [b"a", b"b"]);
     assert_eq!(answer.trailers, [("x-end".to_owned(), b"bye".to_vec())]);
-    proxy.idle().await;
+    proxy.wait_idle().await;
     assert_eq!(proxy.metric(r#"groupage_calls_passed_total{reason="header"}"#), 1);
 }
 
 #[tokio::test]
 async fn a_call_that_is_too_large_to_be_read_streams_and_holds_no_slot() {
-    let (proxy, mut hand) = by_hand(json!({"limits": {"itemBytesMax": 100}})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({"limits": {"itemBytesMax": 100}})).await;
     let body = format!("{{\"instances\": [1{}]}}", " ".repeat(4000));
     let known = proxy.call(proxy.post(PREDICT, &[], &body));
-    let one = hand.turn().await;
+    let one = hand.next_request().await;
     let chunked = proxy.call(proxy.post(PREDICT, &[("transfer-encoding", "chunked")], &body));
-    let other = hand.turn().await;
+    let other = hand.next_request().await;
     assert_eq!((&one.request.body, &other.request.body), (&body.clone().into_bytes(), &body.into_bytes()));
     assert_eq!(count(&proxy.stats().in_flight), 0);
     let small = proxy.call(proxy.predict(2));
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     assert_answer(&small.answer().await, 200, &predictions(&[2]));
     one.answer(200, "1").await;
     other.answer(200, "2").await;
@@ -104,16 +104,16 @@ async fn a_call_that_is_too_large_to_be_read_streams_and_holds_no_slot() {
 
 #[tokio::test]
 async fn a_call_with_more_items_than_a_batch_may_have_is_unbatched_with_a_reason() {
-    let (proxy, mut hand) = by_hand(json!({"limits": {"batchItemsMax": 4}})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({"limits": {"batchItemsMax": 4}})).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let body = "{\"instances\":[1,2, 3,4,5]}";
     let mut callers = proxy.queue([proxy.predict(9), proxy.post(PREDICT, &[], body), proxy.predict(10)]).await;
     turn.echo().await;
     first.answer().await;
-    let mut turns = vec![hand.turn().await];
+    let mut turns = vec![hand.next_request().await];
     assert_eq!(turns.first().unwrap().instances(), [9, 10]);
     turns.remove(0).echo().await;
-    let large = hand.turn().await;
+    let large = hand.next_request().await;
     assert_eq!(large.request.body, body.as_bytes());
     large.answer(422, "{\"detail\": \"the upstream's own\"}").await;
     assert_answer(&callers.remove(1).answer().await, 422, "{\"detail\": \"the upstream's own\"}");
@@ -125,13 +125,15 @@ async fn a_call_with_more_items_than_a_batch_may_have_is_unbatched_with_a_reason
 
 #[tokio::test]
 async fn a_batch_limit_of_one_is_a_plain_proxy() {
-    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"batchItemsMax": 1, "queueDelayMax": "0ms"}}))).await;
+    let (proxy, mut hand) =
+        start_with_scripted_server(adaptive_spec(&json!({"limits": {"batchItemsMax": 1, "queueDelayMax": "0ms"}})))
+            .await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue(predicts(&proxy, 1..=2)).await;
     turn.echo().await;
     first.answer().await;
     for (item, caller) in (1..).zip(callers) {
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         assert_eq!(turn.request.body, instances(&[item]).as_bytes());
         turn.echo().await;
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
@@ -141,11 +143,11 @@ async fn a_batch_limit_of_one_is_a_plain_proxy() {
 #[tokio::test]
 async fn the_kill_switch_passes_everything_and_holds_no_slot() {
     for spec in [json!({"mode": "Passthrough"}), json!({"routes": [{"path": PREDICT, "mode": "Passthrough"}]})] {
-        let (proxy, mut hand) = by_hand(spec).await;
+        let (proxy, mut hand) = start_with_scripted_server(spec).await;
         let callers: Vec<_> = (0..3).map(|item| proxy.call(proxy.predict(item))).collect();
         for _ in 0..3 {
             // All three are upstream at once.
-            let turn = hand.turn().await;
+            let turn = hand.next_request().await;
             assert_eq!(turn.instances().len(), 1);
             tokio::spawn(turn.echo());
         }

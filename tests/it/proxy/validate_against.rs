@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::{Value, json};
 
 use super::scripted_server::{AutoResponder, ScriptedServer, reply};
-use super::setup::within;
+use super::setup::within_timeout;
 use super::support::upstream::Request;
 
 const PATH: &str = "/g";
@@ -32,7 +32,7 @@ async fn validate(policy: &Value, url: &str, sample: Option<&str>, more: &[&str]
         command.args(["--sample", &file("sample.json", sample)]);
     }
     command.stdin(Stdio::null());
-    within(tokio::task::spawn_blocking(move || {
+    within_timeout(tokio::task::spawn_blocking(move || {
         let output = command.output().unwrap();
         drop(folder);
         output
@@ -49,7 +49,7 @@ fn said(output: &Output) -> String {
 async fn server(one: &'static str, many: fn(usize) -> (u16, String)) -> (String, AutoResponder) {
     let hand = ScriptedServer::start().await;
     let url = hand.url();
-    let auto = hand.auto(move |request: &Request| {
+    let auto = hand.into_auto_responder(move |request: &Request| {
         let body: Value = serde_json::from_slice(&request.body).unwrap();
         match &body["texts"] {
             Value::Array(texts) if texts.len() > 1 => {
@@ -104,7 +104,7 @@ async fn a_route_whose_batches_fail_is_reported_before_any_caller_meets_it() {
 async fn a_server_that_requires_a_credential_is_tested_with_one() {
     let hand = ScriptedServer::start().await;
     let url = hand.url();
-    let _auto = hand.auto(|request: &Request| {
+    let _auto = hand.into_auto_responder(|request: &Request| {
         let body: Value = serde_json::from_slice(&request.body).unwrap();
         let keyed =
             |(name, value): &(String, Vec<u8>)| name.eq_ignore_ascii_case("authorization") && value == b"Bearer k";

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use groupage::batching::{Batch, DispatchCause, InvariantId, Tick, UnbatchedReason};
 
-use super::invariant::{CheckResult, promise};
+use super::invariant::{CheckResult, ensure_invariant};
 use super::key_queue::{DecisionInputs, ExpectedBatch, QueuedCall};
 
 /// Checks that the batch reports the limit that bounded it, or the reason why its queue was due.
-pub(crate) fn named(batch: &Batch, leaving: &ExpectedBatch, due: DispatchCause) -> CheckResult {
+pub(crate) fn check_cause(batch: &Batch, leaving: &ExpectedBatch, due: DispatchCause) -> CheckResult {
     // Batches of a drain report the drain, whatever bounded them.
     let cause = match due {
         DispatchCause::Drain => due,
@@ -23,35 +23,35 @@ pub(crate) fn named(batch: &Batch, leaving: &ExpectedBatch, due: DispatchCause) 
     } else {
         InvariantId::TrueCause
     };
-    promise(broken, batch.members.len() > leaving.calls || said == (cause, leaving.lone), || {
+    ensure_invariant(broken, batch.members.len() > leaving.calls || said == (cause, leaving.lone), || {
         format!("batch {} reports {said:?} and was dispatched for {:?}", batch.id.0, (cause, leaving.lone))
     })
 }
 
 /// Checks that the totals of the batch match its members and that no member is late.
-pub(crate) fn whole(batch: &Batch, members: &[QueuedCall], now: Tick) -> CheckResult {
+pub(crate) fn check_totals(batch: &Batch, members: &[QueuedCall], now: Tick) -> CheckResult {
     let id = batch.id.0;
     let mut next = 0;
     for (member, QueuedCall { call, .. }) in batch.members.iter().zip(members) {
-        promise(InvariantId::OneKey, call.key == batch.key && call.cost_class == batch.cost_class, || {
+        ensure_invariant(InvariantId::OneKey, call.key == batch.key && call.cost_class == batch.cost_class, || {
             format!("call {} of key {} is in batch {id} of key {}", call.id.0, call.key.0, batch.key.0)
         })?;
-        promise(InvariantId::Balanced, member.items == (next..next + call.items), || {
+        ensure_invariant(InvariantId::Balanced, member.items == (next..next + call.items), || {
             format!("call {} has items {:?} of batch {id} and holds {}", call.id.0, member.items, call.items)
         })?;
         next += call.items;
     }
     let weight: u64 = members.iter().map(|waiting| waiting.call.weight.sum).sum();
     let bytes: u64 = members.iter().map(|waiting| waiting.call.bytes).sum();
-    promise(InvariantId::Balanced, (batch.items, batch.weight, batch.bytes) == (next, weight, bytes), || {
+    ensure_invariant(InvariantId::Balanced, (batch.items, batch.weight, batch.bytes) == (next, weight, bytes), || {
         format!("batch {id} counts {} items, its members {next}; or weight {weight}, bytes {bytes}", batch.items)
     })?;
     let late = members.iter().find(|waiting| waiting.deadline().is_some_and(|deadline| deadline <= now));
-    promise(InvariantId::NotLate, late.is_none(), || format!("batch {id} contains {late:?} past its deadline"))
+    ensure_invariant(InvariantId::NotLate, late.is_none(), || format!("batch {id} contains {late:?} past its deadline"))
 }
 
 /// Checks that a batch of several members exceeds no limit. A single call may.
-pub(crate) fn within(
+pub(crate) fn check_limits(
     batch: &Batch,
     members: &[QueuedCall],
     rules: DecisionInputs<'_>,
@@ -61,31 +61,31 @@ pub(crate) fn within(
     let id = batch.id.0;
     let scope = rules.limits.scope(first.call.scope);
     let (cap, walls) = (leaving.walls.items, leaving.walls);
-    promise(InvariantId::WithinLimits, batch.items <= cap, || {
+    ensure_invariant(InvariantId::WithinLimits, batch.items <= cap, || {
         format!("batch {id} has {} items of {cap}", batch.items)
     })?;
     let heaviest = members.iter().map(|waiting| waiting.call.weight.max).max().unwrap_or(0);
     let padded = heaviest * u64::from(batch.items);
-    promise(InvariantId::WithinLimits, batch.weight <= walls.weight && padded <= walls.padded, || {
+    ensure_invariant(InvariantId::WithinLimits, batch.weight <= walls.weight && padded <= walls.padded, || {
         format!("batch {id} weighs {}, padded {padded}, of {walls:?}", batch.weight)
     })?;
     // A learned ceiling may be exceeded by a retest; a configured limit never is.
     let limits = (scope.batch_items_max, scope.batch_weight_max.unwrap_or(u64::MAX));
-    promise(InvariantId::WithinLimits, batch.items <= limits.0 && batch.weight <= limits.1, || {
+    ensure_invariant(InvariantId::WithinLimits, batch.items <= limits.0 && batch.weight <= limits.1, || {
         format!("batch {id} has {} items and weighs {} of {limits:?}", batch.items, batch.weight)
     })?;
-    promise(InvariantId::WithinLimits, batch.bytes <= scope.batch_bytes_max, || {
+    ensure_invariant(InvariantId::WithinLimits, batch.bytes <= scope.batch_bytes_max, || {
         format!("batch {id} has {} bytes of {}", batch.bytes, scope.batch_bytes_max)
     })?;
     let alone = members.iter().any(|waiting| waiting.call.alone);
-    promise(InvariantId::OneKey, !alone, || format!("an unbatchable call shares batch {id}"))?;
+    ensure_invariant(InvariantId::OneKey, !alone, || format!("an unbatchable call shares batch {id}"))?;
     let (most, lone) = rules.merge_limit(&first.call);
-    promise(InvariantId::Quarantined, members.len() <= most, || {
+    ensure_invariant(InvariantId::Quarantined, members.len() <= most, || {
         format!("batch {id} is shared by {}, where {most} may leave together, {lone:?}", members.len())
     })?;
     let mut values = BTreeSet::new();
     let mut all = members.iter().flat_map(|waiting| &waiting.call.exclusive);
-    promise(InvariantId::Exclusive, all.all(|value| values.insert(*value)), || {
+    ensure_invariant(InvariantId::Exclusive, all.all(|value| values.insert(*value)), || {
         format!("a value is twice in batch {id}")
     })
 }

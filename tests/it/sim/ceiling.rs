@@ -50,7 +50,7 @@ impl Ceiling {
         let far = learned.refused > learned.max + learned.max / 8 + 1;
         let up_to = match () {
             // Only half-way, because running out of memory is expensive.
-            () if learned.firm && far => half_way(learned.max, learned.refused),
+            () if learned.firm && far => midpoint(learned.max, learned.refused),
             () if counted => learned.refused,
             () => learned.refused + learned.refused / 8,
         };
@@ -58,19 +58,19 @@ impl Ceiling {
         (up_to > learned.max).then_some((up_to, learned.took))
     }
 
-    pub(crate) fn testing(&mut self, testing: bool) {
+    pub(crate) fn set_testing(&mut self, testing: bool) {
         self.learned.iter_mut().for_each(|learned| learned.testing = testing);
     }
 
     /// Ends a retest. A retest without a result is repeated later.
-    pub(crate) fn over(&mut self, now: Tick) {
+    pub(crate) fn end_retest(&mut self, now: Tick) {
         if let Some(learned) = self.learned.as_mut().filter(|learned| learned.testing) {
             learned.testing = false;
             learned.retest = now.after(learned.wait);
         }
     }
 
-    pub(crate) fn worked(&mut self, now: Tick, size: u64) {
+    pub(crate) fn on_success(&mut self, now: Tick, size: u64) {
         self.worked = self.worked.max(size);
         if self.learned.as_ref().is_some_and(|learned| learned.refused <= size) {
             self.learned = None;
@@ -81,21 +81,21 @@ impl Ceiling {
             learned.wait = if learned.firm { FIRM } else { FOUND };
             learned.retest = now.after(learned.wait);
         }
-        let found = if learned.firm { size } else { half_way(self.worked, learned.refused) };
+        let found = if learned.firm { size } else { midpoint(self.worked, learned.refused) };
         learned.max = learned.max.max(found);
     }
 
-    pub(crate) fn refused(&mut self, now: Tick, size: u64, took: Duration) {
+    pub(crate) fn on_refusal(&mut self, now: Tick, size: u64, took: Duration) {
         self.reset_if_contradicted(size);
         let refused = self.refused_least(size).max(2);
-        let found = half_way(self.worked, refused);
+        let found = midpoint(self.worked, refused);
         let max = self.learned.as_ref().map_or(found, |known| known.max.min(found));
         let firm = self.learned.as_ref().is_some_and(|known| known.firm && known.max == max);
         let same = self.learned.as_ref().is_some_and(|known| known.max < size);
         self.learn(now, (max, refused, firm), same, took);
     }
 
-    pub(crate) fn named(&mut self, now: Tick, limit: u64, took: Duration) {
+    pub(crate) fn on_named_limit(&mut self, now: Tick, limit: u64, took: Duration) {
         self.worked = self.worked.min(limit);
         match self.learned.clone().filter(|known| known.max <= limit) {
             // A lower ceiling stays.
@@ -107,7 +107,7 @@ impl Ceiling {
         }
     }
 
-    pub(crate) fn out_of_memory(&mut self, now: Tick, size: u64, took: Duration) {
+    pub(crate) fn on_out_of_memory(&mut self, now: Tick, size: u64, took: Duration) {
         self.reset_if_contradicted(size);
         let refused = self.refused_least(size);
         let known = self.learned.as_ref().map(|known| known.max).filter(|max| *max < size);
@@ -141,7 +141,7 @@ impl Ceiling {
 }
 
 /// Returns the size half-way between one that worked and one that was refused, below the latter.
-fn half_way(worked: u64, refused: u64) -> u64 {
+fn midpoint(worked: u64, refused: u64) -> u64 {
     let worked = worked.min(refused);
     (worked + (refused - worked) / 2).min(refused - 1).max(1)
 }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use groupage::batching::InvariantId;
 
-use super::invariant::{CheckResult, Coverage, Violation, promise};
+use super::invariant::{CheckResult, Coverage, Violation, ensure_invariant};
 use super::simulation::Simulation;
 use super::trace::Trace;
 
@@ -17,7 +17,7 @@ pub(crate) struct SimulationRun {
 }
 
 /// Runs the simulation of a seed once.
-pub(crate) fn tell(seed: u64) -> SimulationRun {
+pub(crate) fn simulate(seed: u64) -> SimulationRun {
     let mut world = Simulation::new(seed);
     // A panic of the core counts as a violated invariant, and the trace up to it is kept.
     let end = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|panic| {
@@ -36,14 +36,14 @@ pub(crate) fn tell(seed: u64) -> SimulationRun {
 ///
 /// # Errors
 /// Returns the violated invariant and the seed.
-pub(crate) fn check(seed: u64) -> Result<SimulationRun, String> {
-    let story = tell(seed);
+pub(crate) fn check_seed(seed: u64) -> Result<SimulationRun, String> {
+    let story = simulate(seed);
     let held = story.end.clone().and_then(|()| {
-        let again = tell(seed);
-        promise(InvariantId::Deterministic, story.trace.text() == again.trace.text(), || {
+        let again = simulate(seed);
+        ensure_invariant(InvariantId::Deterministic, story.trace.text() == again.trace.text(), || {
             "the second run differs".to_owned()
         })?;
-        promise(InvariantId::Deterministic, story.trace.replay() == story.trace.said, || {
+        ensure_invariant(InvariantId::Deterministic, story.trace.replay() == story.trace.said, || {
             "its replay differs".to_owned()
         })
     });

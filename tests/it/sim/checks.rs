@@ -44,7 +44,7 @@ fn seeds_hold_invariants_and_cover_situations() {
     let mut touched = Coverage::new();
     let mut broken = Vec::new();
     for seed in 0..SEEDS {
-        match check_seed::check(seed) {
+        match check_seed::check_seed(seed) {
             Ok(story) => story.tally.into_iter().for_each(|(what, times)| *touched.entry(what).or_default() += times),
             Err(how) => broken.push(how),
         }
@@ -60,12 +60,12 @@ fn recorded_seeds_hold_invariants() {
         let seed = line.split('#').next().unwrap_or_default().trim();
         if !seed.is_empty() {
             let seed = seed.parse().expect("a seed is a number");
-            check_seed::check(seed).unwrap_or_else(|how| panic!("{how}, again: {line}"));
+            check_seed::check_seed(seed).unwrap_or_else(|how| panic!("{how}, again: {line}"));
         }
     }
 }
 
 #[test]
 fn traces_of_two_seeds_differ() {
-    assert_ne!(check_seed::tell(1).trace.text(), check_seed::tell(2).trace.text());
+    assert_ne!(check_seed::simulate(1).trace.text(), check_seed::simulate(2).trace.text());
 }

@@ -15,7 +15,7 @@ pub(crate) struct Violation {
 pub(crate) type CheckResult = Result<(), Violation>;
 
 /// Checks an invariant; `how` describes the violation.
-pub(crate) fn promise(promise: InvariantId, held: bool, how: impl FnOnce() -> String) -> CheckResult {
+pub(crate) fn ensure_invariant(promise: InvariantId, held: bool, how: impl FnOnce() -> String) -> CheckResult {
     if held { Ok(()) } else { Err(Violation { promise, how: how() }) }
 }
 

@@ -82,7 +82,7 @@ pub(crate) struct ExpectedBatch {
 impl QueuedCall {
     /// Returns the instant after which the call must not be dispatched.
     pub(crate) fn deadline(&self) -> Option<Tick> {
-        let counts = if self.forgiven { self.call.later } else { self.call.deadline };
+        let counts = if self.forgiven { self.call.fallback_deadline } else { self.call.deadline };
         counts.map(|deadline| deadline.at)
     }
 }
@@ -97,7 +97,7 @@ impl DecisionInputs<'_> {
     }
 
     /// Returns the smallest of the limits and learned ceilings.
-    pub(crate) fn walls(&self, scope: &ScopeLimits) -> BatchCaps {
+    pub(crate) fn caps(&self, scope: &ScopeLimits) -> BatchCaps {
         let known = |bounded| self.learned.and_then(|learned| learned.max(bounded)).unwrap_or(u64::MAX);
         BatchCaps {
             items: self.cap(scope),
@@ -118,7 +118,7 @@ impl DecisionInputs<'_> {
     /// Returns the expected execution time: the last one plus a quarter of it, or plus 4 ms if that
     /// is more.
     fn expected(&self) -> Option<Duration> {
-        let last = self.learned.and_then(CostClassState::last)?;
+        let last = self.learned.and_then(CostClassState::last_duration)?;
         Some(last + (last / 4).max(Duration::from_millis(4)))
     }
 
@@ -137,7 +137,7 @@ impl KeyQueue<'_> {
     }
 
     /// Returns the instant at which this queue must be dispatched.
-    pub(crate) fn due(&self, rules: DecisionInputs<'_>) -> DispatchTime {
+    pub(crate) fn dispatch_time(&self, rules: DecisionInputs<'_>) -> DispatchTime {
         if rules.draining {
             return DispatchTime::Now(DispatchCause::Drain);
         }
@@ -157,7 +157,7 @@ impl KeyQueue<'_> {
         if head.call.alone || most <= self.calls.len().min(2) {
             return DispatchTime::Now(DispatchCause::Idle);
         }
-        let walls = rules.walls(scope);
+        let walls = rules.caps(scope);
         let fill = rules.fill(walls.items);
         let sum = |of: fn(&Call) -> u64| self.calls.iter().map(|waiting| of(&waiting.call)).sum::<u64>();
         let items = sum(|call| u64::from(call.items));
@@ -192,15 +192,15 @@ impl KeyQueue<'_> {
 
     /// Returns the calls that must be dispatched together: as many from the front as the limits
     /// allow, and at least one; or more, to retest a ceiling.
-    pub(crate) fn leaving(&self, rules: DecisionInputs<'_>) -> ExpectedBatch {
+    pub(crate) fn expected_batch(&self, rules: DecisionInputs<'_>) -> ExpectedBatch {
         let scope = rules.limits.scope(self.head().call.scope);
-        let cut = self.up_to(rules, rules.walls(scope));
-        self.asking(rules, &cut).unwrap_or(cut)
+        let cut = self.fill_batch(rules, rules.caps(scope));
+        self.retest_batch(rules, &cut).unwrap_or(cut)
     }
 
     /// Returns the larger batch in place of this one, if the ceiling that cuts it is due for a
     /// retest and no call would be late for it.
-    fn asking(&self, rules: DecisionInputs<'_>, cut: &ExpectedBatch) -> Option<ExpectedBatch> {
+    fn retest_batch(&self, rules: DecisionInputs<'_>, cut: &ExpectedBatch) -> Option<ExpectedBatch> {
         let (bounded, up_to, took) = rules.learned?.retest(rules.now)?;
         let by = if bounded == SizeMeasure::Items { DispatchCause::Full } else { DispatchCause::Weight };
         if rules.draining || cut.lone.is_some() || self.head().call.alone || cut.bound != Some(by) {
@@ -217,7 +217,7 @@ impl KeyQueue<'_> {
             }
             SizeMeasure::PaddedWeight => BatchCaps { padded: up_to, ..cut.walls },
         };
-        let larger = self.up_to(rules, walls);
+        let larger = self.fill_batch(rules, walls);
         let members = &self.calls[..larger.calls];
         let items: u32 = members.iter().map(|waiting| waiting.call.items).sum();
         let size = match bounded {
@@ -232,7 +232,7 @@ impl KeyQueue<'_> {
         // If the retest is refused, its halves are sent one after the other.
         let on_time = members.iter().enumerate().all(|(at, waiting)| {
             let parts = if at < members.len() / 2 { 1 } else { 2 };
-            let counts = if waiting.forgiven { waiting.call.later } else { waiting.call.deadline };
+            let counts = if waiting.forgiven { waiting.call.fallback_deadline } else { waiting.call.deadline };
             let useful = counts.filter(|deadline| deadline.source != DeadlineSource::Timeout);
             useful.is_none_or(|deadline| deadline.at.since(rules.now) >= took + one * parts)
         });
@@ -242,7 +242,7 @@ impl KeyQueue<'_> {
 
     /// Returns as many calls from the front as these limits and the byte limit allow, and at least
     /// one.
-    fn up_to(&self, rules: DecisionInputs<'_>, walls: BatchCaps) -> ExpectedBatch {
+    fn fill_batch(&self, rules: DecisionInputs<'_>, walls: BatchCaps) -> ExpectedBatch {
         let head = &self.head().call;
         let scope = rules.limits.scope(head.scope);
         let alone =

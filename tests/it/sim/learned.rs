@@ -50,7 +50,7 @@ impl CostClassState {
 
     /// Returns the ceiling by one measure, overload excluded.
     pub(crate) fn max(&self, bounded: SizeMeasure) -> Option<u64> {
-        self.by(bounded).max()
+        self.ceiling_by(bounded).max()
     }
 
     /// Returns the ceiling that may be retested now, the size up to which it may be tested, and the
@@ -60,15 +60,17 @@ impl CostClassState {
             return None;
         }
         SizeMeasure::ALL.into_iter().find_map(|bounded| {
-            self.by(bounded).retest(now, bounded == SizeMeasure::Items).map(|(up_to, took)| (bounded, up_to, took))
+            self.ceiling_by(bounded)
+                .retest(now, bounded == SizeMeasure::Items)
+                .map(|(up_to, took)| (bounded, up_to, took))
         })
     }
 
     pub(crate) fn testing(&mut self, bounded: SizeMeasure) {
-        self.by_mut(bounded).testing(true);
+        self.by_mut(bounded).set_testing(true);
     }
 
-    fn by(&self, bounded: SizeMeasure) -> &Ceiling {
+    fn ceiling_by(&self, bounded: SizeMeasure) -> &Ceiling {
         match bounded {
             SizeMeasure::Items => &self.items,
             SizeMeasure::Weight => &self.weight,
@@ -84,7 +86,7 @@ impl CostClassState {
         }
     }
 
-    pub(crate) fn last(&self) -> Option<Duration> {
+    pub(crate) fn last_duration(&self) -> Option<Duration> {
         self.times.last().copied()
     }
 
@@ -106,7 +108,7 @@ impl CostClassState {
                 self.times.push(observed.duration);
                 self.refusing = false;
                 for (bounded, size) in SizeMeasure::ALL.into_iter().zip(sizes) {
-                    self.by_mut(bounded).worked(now, size);
+                    self.by_mut(bounded).on_success(now, size);
                 }
                 if size.full && self.overload.is_some() {
                     self.good += 1;
@@ -121,7 +123,7 @@ impl CostClassState {
             }
             // A named limit that the refused batch did not exceed is no limit.
             BatchOutcome::TooLarge { limit: Some(limit) } if limit > 0 && limit < size.items => {
-                self.items.named(now, limit.into(), took);
+                self.items.on_named_limit(now, limit.into(), took);
             }
             // The refusal of a call that is not shared is no evidence about the size of batches.
             BatchOutcome::TooLarge { .. } if size.shared => {
@@ -135,13 +137,13 @@ impl CostClassState {
                 let bounded = size.retest.unwrap_or(blamed);
                 let size =
                     SizeMeasure::ALL.into_iter().zip(sizes).find(|(of, _)| *of == bounded).map_or(0, |(_, size)| size);
-                self.by_mut(bounded).refused(now, size, took);
+                self.by_mut(bounded).on_refusal(now, size, took);
             }
             BatchOutcome::OutOfMemory if size.shared => {
                 // If the items have no weight, the number of items is blamed.
                 let (ceiling, size) =
                     if sizes[2] > 0 { (&mut self.padded, sizes[2]) } else { (&mut self.items, sizes[0]) };
-                ceiling.out_of_memory(now, size, took);
+                ceiling.on_out_of_memory(now, size, took);
             }
             // The upstream refuses any size at the moment, so the size is not the reason.
             BatchOutcome::Overloaded { retry_after: Some(_) } if size.shared && self.refusing => {}
@@ -163,7 +165,7 @@ impl CostClassState {
         }
         // The retest is over, whatever its outcome.
         if let Some(bounded) = size.retest {
-            self.by_mut(bounded).over(now);
+            self.by_mut(bounded).end_retest(now);
         }
     }
 }

@@ -11,7 +11,7 @@ use groupage::batching::{
 };
 
 use super::batch;
-use super::invariant::{CheckResult, Coverage, Violation, promise};
+use super::invariant::{CheckResult, Coverage, Violation, ensure_invariant};
 use super::key_queue::{DecisionInputs, DispatchTime, ExpectedBatch, KeyQueue, QueuedCall};
 use super::learned::{CompletedBatch, CostClassState};
 use super::trace::{CoreResponse, Event};
@@ -89,12 +89,12 @@ impl Model {
 
     /// Checks the core's response to an event, and its state after it, against the invariants.
     pub(crate) fn step(&mut self, event: &Event, said: &CoreResponse, core: &Batcher) -> CheckResult {
-        let held = self.judge(event, said, core);
+        let held = self.check_event(event, said, core);
         self.before = Some(core.clone());
         held
     }
 
-    fn judge(&mut self, event: &Event, said: &CoreResponse, core: &Batcher) -> CheckResult {
+    fn check_event(&mut self, event: &Event, said: &CoreResponse, core: &Batcher) -> CheckResult {
         if let Event::Offer(now, _)
         | Event::Cancel(now, _)
         | Event::Complete(now, ..)
@@ -105,19 +105,19 @@ impl Model {
         {
             let now = self.now.max(*now);
             // The time since the last event counts as waiting beside a free slot.
-            if self.slot_is_free() {
+            if self.has_free_slot() {
                 let gone = now.since(self.now);
                 self.queue.iter_mut().for_each(|waiting| waiting.beside_slot += gone);
             }
             self.now = now;
         }
         match (event, said) {
-            (Event::Offer(_, call), CoreResponse::Offered(result)) => self.offered(call, result)?,
-            (Event::Cancel(_, id), CoreResponse::Cancelled(left)) => self.cancelled(*id, *left)?,
+            (Event::Offer(_, call), CoreResponse::Offered(result)) => self.on_offer(call, result)?,
+            (Event::Cancel(_, id), CoreResponse::Cancelled(left)) => self.on_cancel(*id, *left)?,
             (Event::Answered(id), CoreResponse::Nothing) => {
                 self.flights.values_mut().for_each(|flight| _ = flight.waiting.remove(id));
             }
-            (Event::Complete(_, batch, observed), CoreResponse::Nothing) => self.completed(*batch, observed),
+            (Event::Complete(_, batch, observed), CoreResponse::Nothing) => self.on_completion(*batch, observed),
             (Event::SetLimits(limits), CoreResponse::Nothing) => {
                 self.limits = limits.clone();
             }
@@ -129,20 +129,20 @@ impl Model {
             }
             (Event::Drain(_), CoreResponse::Nothing) => self.draining = true,
             (Event::Poll(_), CoreResponse::Decided(decision)) => {
-                self.forgive();
+                self.ignore_hopeless_slos();
                 match decision {
-                    Decision::Dispatch(batch) => self.dispatched(batch)?,
-                    Decision::Expire { id, .. } => self.expired(*id)?,
-                    Decision::Abort(batch) => self.aborted(*batch)?,
+                    Decision::Dispatch(batch) => self.on_dispatch(batch)?,
+                    Decision::Expire { id, .. } => self.on_expiry(*id)?,
+                    Decision::Abort(batch) => self.on_abort(*batch)?,
                 }
             }
             (Event::Poll(_), CoreResponse::Idle(wakeup)) => {
-                self.forgive();
-                self.idle(*wakeup)?;
+                self.ignore_hopeless_slos();
+                self.on_idle(*wakeup)?;
             }
             _ => unreachable!("{said:?} is not a response to {event:?}"),
         }
-        self.compare(core)
+        self.check_counters(core)
     }
 
     /// Returns an upper bound on the number of decisions at one instant.
@@ -151,25 +151,25 @@ impl Model {
     }
 
     /// Checks the final state, when no event is left.
-    pub(crate) fn ended(&self) -> CheckResult {
+    pub(crate) fn check_end(&self) -> CheckResult {
         let stuck: Vec<_> = self.fates.iter().filter(|(_, fate)| fate.is_none()).map(|(id, _)| id.0).collect();
-        promise(InvariantId::LeavesOnce, stuck.is_empty(), || {
+        ensure_invariant(InvariantId::LeavesOnce, stuck.is_empty(), || {
             format!("calls {stuck:?} were accepted and never ended")
         })?;
-        promise(InvariantId::Balanced, self.flights.is_empty(), || {
+        ensure_invariant(InvariantId::Balanced, self.flights.is_empty(), || {
             format!("{} batches never ended", self.flights.len())
         })
     }
 
-    fn saw(&mut self, what: &'static str) {
+    fn record_situation(&mut self, what: &'static str) {
         *self.tally.entry(what).or_default() += 1;
     }
 
-    fn slot_is_free(&self) -> bool {
+    fn has_free_slot(&self) -> bool {
         self.flights.len() < self.limits.slots as usize
     }
 
-    fn scope_is_free(&self, scope: ScopeId) -> bool {
+    fn has_free_scope_slot(&self, scope: ScopeId) -> bool {
         let in_flight = self.flights.values().filter(|flight| flight.scope == scope).count();
         in_flight < self.limits.scope(scope).slots_max as usize
     }
@@ -180,7 +180,7 @@ impl Model {
             limits: &self.limits,
             learned: self.learned.get(&class),
             draining: self.draining,
-            replays: self.before.as_ref().map_or(u64::MAX, |core| core.replay_room(self.now)),
+            replays: self.before.as_ref().map_or(u64::MAX, |core| core.replays_left(self.now)),
             core: self.before.as_ref(),
         }
     }
@@ -203,17 +203,17 @@ impl Model {
     }
 
     fn due(&self, line: &KeyQueue<'_>) -> DispatchTime {
-        line.due(self.rules(line.head().call.cost_class))
+        line.dispatch_time(self.rules(line.head().call.cost_class))
     }
 
-    fn held(&self, of: impl Fn(&Call) -> bool) -> (u64, u64) {
+    fn queued_totals(&self, of: impl Fn(&Call) -> bool) -> (u64, u64) {
         let calls = self.queue.iter().map(|waiting| &waiting.call).filter(|call| of(call));
         calls.fold((0, 0), |(items, bytes), call| (items + u64::from(call.items), bytes + call.bytes))
     }
 
     /// Marks the calls with an SLO that expires now but could not be met by any execution. Such an
     /// SLO expires nothing.
-    fn forgive(&mut self) {
+    fn ignore_hopeless_slos(&mut self) {
         self.forgave = false;
         for waiting in &mut self.queue {
             let Some(deadline) = waiting.call.deadline else { continue };
@@ -226,13 +226,13 @@ impl Model {
             }
         }
         if self.forgave {
-            self.saw("slo forgiven");
+            self.record_situation("slo forgiven");
         }
     }
 
-    fn leave(&mut self, id: CallId, fate: &'static str) -> Result<QueuedCall, Violation> {
+    fn remove_call(&mut self, id: CallId, fate: &'static str) -> Result<QueuedCall, Violation> {
         let known = self.fates.insert(id, Some(fate));
-        promise(InvariantId::LeavesOnce, known == Some(None), || {
+        ensure_invariant(InvariantId::LeavesOnce, known == Some(None), || {
             format!("call {} is {fate} after it was {known:?}", id.0)
         })?;
         let at = self.queue.iter().position(|waiting| waiting.call.id == id);
@@ -243,14 +243,14 @@ impl Model {
     }
 
     /// Returns the rejection that the limits require.
-    fn refusal(&self, call: &Call) -> Option<RejectionReason> {
+    fn expected_rejection(&self, call: &Call) -> Option<RejectionReason> {
         if self.queue.is_empty() {
             return None;
         }
         let scope = self.limits.scope(call.scope);
-        let (items, bytes) = self.held(|_| true);
-        let (scope_items, scope_bytes) = self.held(|other| other.scope == call.scope);
-        let (own, _) = self.held(|other| other.tenant == call.tenant);
+        let (items, bytes) = self.queued_totals(|_| true);
+        let (scope_items, scope_bytes) = self.queued_totals(|other| other.scope == call.scope);
+        let (own, _) = self.queued_totals(|other| other.tenant == call.tenant);
         let (more, items_max) = (u64::from(call.items), u64::from(self.limits.queue_items_max));
         let scope_over = |over: bool| scope_items > 0 && over;
         if items + more > items_max || scope_over(scope_items + more > u64::from(scope.queue_items_max)) {
@@ -268,15 +268,15 @@ impl Model {
         }
     }
 
-    fn offered(&mut self, call: &Call, result: &Result<(), Rejection>) -> CheckResult {
-        let expected = self.refusal(call);
+    fn on_offer(&mut self, call: &Call, result: &Result<(), Rejection>) -> CheckResult {
+        let expected = self.expected_rejection(call);
         let reason = result.err().map(|rejection| rejection.reason);
-        promise(InvariantId::QueueBound, reason == expected, || {
+        ensure_invariant(InvariantId::QueueBound, reason == expected, || {
             format!("call {}: {reason:?} where the limits require {expected:?}", call.id.0)
         })?;
         match result {
             Ok(()) => {
-                self.saw("accepted");
+                self.record_situation("accepted");
                 self.fates.insert(call.id, None);
                 self.queue.push(QueuedCall {
                     call: call.clone(),
@@ -284,24 +284,24 @@ impl Model {
                     beside_slot: Duration::ZERO,
                     forgiven: false,
                 });
-                let (items, bytes) = self.held(|_| true);
+                let (items, bytes) = self.queued_totals(|_| true);
                 let within = items <= u64::from(self.limits.queue_items_max) && bytes <= self.limits.queue_bytes_max;
-                promise(InvariantId::QueueBound, within || self.queue.len() == 1, || {
+                ensure_invariant(InvariantId::QueueBound, within || self.queue.len() == 1, || {
                     format!("{items} items and {bytes} bytes are queued after call {}", call.id.0)
                 })
             }
             Err(Rejection { reason, retry_after }) => {
-                self.saw(match reason {
+                self.record_situation(match reason {
                     RejectionReason::QueueFull => "refused: queue full",
                     RejectionReason::BytesFull => "refused: bytes full",
                     RejectionReason::TenantShare => "refused: tenant share",
                 });
                 let (low, high) = self.drain_seconds();
                 let seconds = retry_after.as_secs();
-                promise(InvariantId::RetryLater, seconds >= 1 && retry_after.subsec_nanos() == 0, || {
+                ensure_invariant(InvariantId::RetryLater, seconds >= 1 && retry_after.subsec_nanos() == 0, || {
                     format!("call {} is to be retried after {retry_after:?}", call.id.0)
                 })?;
-                promise(InvariantId::RetryLater, (low..=high).contains(&seconds), || {
+                ensure_invariant(InvariantId::RetryLater, (low..=high).contains(&seconds), || {
                     format!(
                         "call {} is to be retried after {seconds} s: the queue drains in {low} to {high} s",
                         call.id.0
@@ -315,7 +315,7 @@ impl Model {
     /// and the jitter factor between 1 and 1.5.
     fn drain_seconds(&self) -> (u64, u64) {
         let Some((least, most)) = self.pace else { return (1, 1) };
-        let (items, _) = self.held(|_| true);
+        let (items, _) = self.queued_totals(|_| true);
         let nanos = |pace: ExecutionSample, items_each: u32| {
             pace.duration.as_nanos() * u128::from(items.div_ceil(u64::from(items_each))) / u128::from(self.limits.slots)
         };
@@ -326,11 +326,11 @@ impl Model {
         (whole(low).clamp(1, 3600), whole(high).clamp(1, 3600))
     }
 
-    fn cancelled(&mut self, id: CallId, left: bool) -> CheckResult {
+    fn on_cancel(&mut self, id: CallId, left: bool) -> CheckResult {
         let queued = self.queue.iter().any(|waiting| waiting.call.id == id);
         let flight = self.flights.values_mut().find(|flight| flight.waiting.contains(&id));
         let known = queued || flight.is_some();
-        promise(InvariantId::LeavesOnce, left == known, || {
+        ensure_invariant(InvariantId::LeavesOnce, left == known, || {
             format!("cancel of call {} returns {left}, and it was {}", id.0, if known { "there" } else { "not there" })
         })?;
         if let Some(flight) = flight {
@@ -340,17 +340,17 @@ impl Model {
             }
         }
         if queued {
-            self.leave(id, "cancelled")?;
-            self.saw("cancelled: queued");
+            self.remove_call(id, "cancelled")?;
+            self.record_situation("cancelled: queued");
         } else if known {
-            self.saw("cancelled: in flight");
+            self.record_situation("cancelled: in flight");
         } else {
-            self.saw("cancelled: unknown");
+            self.record_situation("cancelled: unknown");
         }
         Ok(())
     }
 
-    fn completed(&mut self, batch: BatchId, observed: &Observation) {
+    fn on_completion(&mut self, batch: BatchId, observed: &Observation) {
         let Some(InFlightBatch { key, class, size, .. }) = self.flights.remove(&batch) else { return };
         if let BatchOutcome::Overloaded { retry_after } = observed.outcome {
             // A pause lasts at most 100 ms.
@@ -358,7 +358,7 @@ impl Model {
             if let (Some(key), Some(until)) = (key, until) {
                 let known = self.paused.entry(key).or_default();
                 *known = until.max(*known);
-                self.saw("paused");
+                self.record_situation("paused");
             }
         }
         let learned = self.learned.entry(class).or_default();
@@ -370,12 +370,12 @@ impl Model {
         learned.observe(self.now, most, size, observed);
         let after = learned.ceiling();
         if weights(learned) != weight {
-            self.saw("weight ceiling moved");
+            self.record_situation("weight ceiling moved");
         }
         if after < before || before.is_none() && after.is_some() {
-            self.saw("ceiling lowered");
+            self.record_situation("ceiling lowered");
         } else if after > before {
-            self.saw("ceiling raised");
+            self.record_situation("ceiling raised");
         }
         if observed.outcome == BatchOutcome::Ok {
             let this = ExecutionSample { duration: observed.duration, items: size.items };
@@ -387,50 +387,54 @@ impl Model {
         }
     }
 
-    fn aborted(&mut self, batch: BatchId) -> CheckResult {
+    fn on_abort(&mut self, batch: BatchId) -> CheckResult {
         let abort = self.flights.get_mut(&batch).map(|flight| &mut flight.abort);
         let due = abort.as_deref() == Some(&AbortState::Due);
         if let Some(abort) = abort {
             *abort = AbortState::Told;
         }
-        self.saw("aborted");
-        promise(InvariantId::Aborts, due, || format!("batch {} is aborted and was not abandoned just now", batch.0))
+        self.record_situation("aborted");
+        ensure_invariant(InvariantId::Aborts, due, || {
+            format!("batch {} is aborted and was not abandoned just now", batch.0)
+        })
     }
 
-    fn expired(&mut self, id: CallId) -> CheckResult {
-        let deadline = self.leave(id, "expired")?.deadline();
-        self.saw("expired");
-        promise(InvariantId::OnTime, deadline.is_some_and(|deadline| deadline <= self.now), || {
+    fn on_expiry(&mut self, id: CallId) -> CheckResult {
+        let deadline = self.remove_call(id, "expired")?.deadline();
+        self.record_situation("expired");
+        ensure_invariant(InvariantId::OnTime, deadline.is_some_and(|deadline| deadline <= self.now), || {
             format!("call {} expires before its deadline, {deadline:?}", id.0)
         })
     }
 
-    fn dispatched(&mut self, batch: &Batch) -> CheckResult {
+    fn on_dispatch(&mut self, batch: &Batch) -> CheckResult {
         let id = batch.id.0;
-        promise(InvariantId::WithinSlots, self.slot_is_free(), || {
+        ensure_invariant(InvariantId::WithinSlots, self.has_free_slot(), || {
             format!("batch {id} is dispatched without a free slot")
         })?;
-        promise(InvariantId::LeavesOnce, id == self.batches, || format!("batch {id} is the {}th", self.batches))?;
+        ensure_invariant(InvariantId::LeavesOnce, id == self.batches, || {
+            format!("batch {id} is the {}th", self.batches)
+        })?;
         self.batches += 1;
         let Some(first) = batch.members.first().map(|member| member.id) else {
-            return promise(InvariantId::Balanced, false, || format!("batch {id} is empty"));
+            return ensure_invariant(InvariantId::Balanced, false, || format!("batch {id} is empty"));
         };
         let scope = self.queue.iter().find(|waiting| waiting.call.id == first).map(|waiting| waiting.call.scope);
         let Some(scope) = scope else {
-            return promise(InvariantId::LeavesOnce, false, || format!("call {} was not queued", first.0));
+            return ensure_invariant(InvariantId::LeavesOnce, false, || format!("call {} was not queued", first.0));
         };
-        promise(InvariantId::WithinSlots, self.scope_is_free(scope), || {
+        ensure_invariant(InvariantId::WithinSlots, self.has_free_scope_slot(scope), || {
             format!("batch {id} is dispatched without a free slot of its route")
         })?;
-        let (leaving, due, full) = self.in_order(batch)?;
-        batch::named(batch, &leaving, due)?;
+        let (leaving, due, full) = self.check_order(batch)?;
+        batch::check_cause(batch, &leaving, due)?;
         let mut members = Vec::new();
         for member in &batch.members {
-            members.push(self.leave(member.id, "dispatched")?);
+            members.push(self.remove_call(member.id, "dispatched")?);
         }
-        batch::whole(batch, &members, self.now)?;
-        batch::within(batch, &members, self.rules(batch.cost_class), &leaving)?;
-        promise(InvariantId::WithinLimits, members.len() <= leaving.calls, || {
+        batch::check_totals(batch, &members, self.now)?;
+        batch::check_limits(batch, &members, self.rules(batch.cost_class), &leaving)?;
+        ensure_invariant(InvariantId::WithinLimits, members.len() <= leaving.calls, || {
             format!("batch {id} holds {} calls where {} may share it", members.len(), leaving.calls)
         })?;
         let size = CompletedBatch {
@@ -443,7 +447,7 @@ impl Model {
         };
         if let Some(bounded) = leaving.retest {
             self.learned.entry(batch.cost_class).or_default().testing(bounded);
-            self.saw(if bounded == SizeMeasure::Items { "retest: items" } else { "retest: weight" });
+            self.record_situation(if bounded == SizeMeasure::Items { "retest: items" } else { "retest: weight" });
         }
         self.flights.insert(
             batch.id,
@@ -456,7 +460,7 @@ impl Model {
                 abort: AbortState::No,
             },
         );
-        self.saw(match batch.cause {
+        self.record_situation(match batch.cause {
             DispatchCause::Full => "cause: full",
             DispatchCause::Weight => "cause: weight",
             DispatchCause::Bytes => "cause: bytes",
@@ -468,16 +472,16 @@ impl Model {
             DispatchCause::Lead => "cause: lead, which only the adaptive policy has",
         });
         if members.len() > 1 {
-            self.saw("shared");
+            self.record_situation("shared");
         }
         if leaving.exclusive {
-            self.saw("cut: exclusive");
+            self.record_situation("cut: exclusive");
         }
         match batch.lone {
-            Some(UnbatchedReason::ClientBatchFull) => self.saw("alone: client batch full"),
-            Some(UnbatchedReason::Quarantined) => self.saw("alone: quarantined"),
-            Some(UnbatchedReason::Refused) => self.saw("alone: refused"),
-            Some(UnbatchedReason::BudgetEmpty) => self.saw("alone: budget empty"),
+            Some(UnbatchedReason::ClientBatchFull) => self.record_situation("alone: client batch full"),
+            Some(UnbatchedReason::Quarantined) => self.record_situation("alone: quarantined"),
+            Some(UnbatchedReason::Refused) => self.record_situation("alone: refused"),
+            Some(UnbatchedReason::BudgetEmpty) => self.record_situation("alone: budget empty"),
             Some(UnbatchedReason::NoGain) | None => {}
         }
         Ok(())
@@ -485,12 +489,12 @@ impl Model {
 
     /// Checks that the first key queue that is due is dispatched, from its front, with as many
     /// calls as the limits allow. Also returns `true` if the batch is as large as its class allows.
-    fn in_order(&self, batch: &Batch) -> Result<(ExpectedBatch, DispatchCause, bool), Violation> {
+    fn check_order(&self, batch: &Batch) -> Result<(ExpectedBatch, DispatchCause, bool), Violation> {
         let id = batch.id.0;
         let lines = self.lines();
         let first = lines
             .iter()
-            .filter(|line| self.scope_is_free(line.head().call.scope) && self.paused(line.key).is_none())
+            .filter(|line| self.has_free_scope_slot(line.head().call.scope) && self.paused(line.key).is_none())
             .find_map(|line| if let DispatchTime::Now(cause) = self.due(line) { Some((line, cause)) } else { None });
         let Some((line, due)) = first else {
             return Err(Violation {
@@ -498,41 +502,42 @@ impl Model {
                 how: format!("batch {id} is dispatched while every line is held"),
             });
         };
-        promise(InvariantId::InOrder, line.key == batch.key, || {
+        ensure_invariant(InvariantId::InOrder, line.key == batch.key, || {
             format!("batch {id} is of key {}, and key {} has waited longer", batch.key.0, line.key.0)
         })?;
         let rules = self.rules(line.head().call.cost_class);
-        let leaving = line.leaving(rules);
+        let leaving = line.expected_batch(rules);
         let front: Vec<_> = line.calls.iter().take(batch.members.len()).map(|waiting| waiting.call.id).collect();
         let members: Vec<_> = batch.members.iter().map(|member| member.id).collect();
-        promise(InvariantId::InOrder, front == members, || {
+        ensure_invariant(InvariantId::InOrder, front == members, || {
             format!("batch {id} holds {members:?} and the front of its line is {front:?}")
         })?;
         // A batch that holds more than the limits allow is reported by the checks that follow,
         // which name the limit.
-        promise(InvariantId::NoIdleWait, members.len() >= leaving.calls, || {
+        ensure_invariant(InvariantId::NoIdleWait, members.len() >= leaving.calls, || {
             format!("batch {id} is dispatched with {} calls where {} may share it", members.len(), leaving.calls)
         })?;
         let full = batch.items >= rules.cap(self.limits.scope(line.head().call.scope));
         Ok((leaving, due, full))
     }
 
-    fn idle(&mut self, wakeup: Option<Tick>) -> CheckResult {
+    fn on_idle(&mut self, wakeup: Option<Tick>) -> CheckResult {
         let owed = self.flights.iter().find(|(_, flight)| flight.abort == AbortState::Due);
-        promise(InvariantId::Aborts, owed.is_none(), || {
+        ensure_invariant(InvariantId::Aborts, owed.is_none(), || {
             format!("every member of {owed:?} was cancelled, and it is not aborted")
         })?;
         let late = self.queue.iter().find(|waiting| waiting.deadline().is_some_and(|deadline| deadline <= self.now));
-        promise(InvariantId::OnTime, late.is_none(), || format!("{late:?} stays queued past its deadline"))?;
+        ensure_invariant(InvariantId::OnTime, late.is_none(), || format!("{late:?} stays queued past its deadline"))?;
         let mut wakes: Vec<Tick> = self.queue.iter().filter_map(QueuedCall::deadline).collect();
         let mut held = false;
-        for line in self.lines().iter().filter(|line| self.slot_is_free() && self.scope_is_free(line.head().call.scope))
+        for line in
+            self.lines().iter().filter(|line| self.has_free_slot() && self.has_free_scope_slot(line.head().call.scope))
         {
             match (self.due(line), self.paused(line.key)) {
                 (DispatchTime::At(at), Some(until)) => wakes.push(at.max(until)),
                 (DispatchTime::Now(_), Some(until)) => wakes.push(until),
                 (DispatchTime::Now(cause), None) => {
-                    return promise(InvariantId::NoIdleWait, false, || {
+                    return ensure_invariant(InvariantId::NoIdleWait, false, || {
                         format!("key {} waits beside a free slot and is due: {cause:?}", line.key.0)
                     });
                 }
@@ -543,20 +548,20 @@ impl Model {
             }
         }
         if held {
-            self.saw("held");
+            self.record_situation("held");
         }
-        promise(InvariantId::WakesLater, wakeup.is_none_or(|at| at > self.now), || {
+        ensure_invariant(InvariantId::WakesLater, wakeup.is_none_or(|at| at > self.now), || {
             format!("requests a wake-up at {wakeup:?}, which is not later")
         })?;
         let expected = wakes.into_iter().min();
-        promise(InvariantId::WakesLater, wakeup == expected, || {
+        ensure_invariant(InvariantId::WakesLater, wakeup == expected, || {
             format!("requests a wake-up at {wakeup:?} where the next event is due at {expected:?}")
         })
     }
 
     /// Checks that the core's counters and ceilings match the model.
-    fn compare(&self, core: &Batcher) -> CheckResult {
-        let (items, bytes) = self.held(|_| true);
+    fn check_counters(&self, core: &Batcher) -> CheckResult {
+        let (items, bytes) = self.queued_totals(|_| true);
         let expected = QueueGauges {
             queue_calls: self.queue.len(),
             queue_items: items,
@@ -566,10 +571,12 @@ impl Model {
             slots: self.limits.slots,
         };
         let counts = core.counts();
-        promise(InvariantId::Balanced, counts == expected, || format!("{counts:?} where {expected:?} is held"))?;
+        ensure_invariant(InvariantId::Balanced, counts == expected, || {
+            format!("{counts:?} where {expected:?} is held")
+        })?;
         for (class, learned) in &self.learned {
             let (said, known) = (core.ceiling(*class), learned.ceiling());
-            promise(InvariantId::WithinLimits, said == known, || {
+            ensure_invariant(InvariantId::WithinLimits, said == known, || {
                 format!("the ceiling of class {} is reported as {said:?} where {known:?} was learned", class.0)
             })?;
         }

@@ -16,7 +16,7 @@ impl RandomSource {
     }
 
     pub(crate) const fn next(&mut self) -> u64 {
-        self.0.bits()
+        self.0.next_u64()
     }
 
     /// Returns a number from `low` to `high`, both inclusive.

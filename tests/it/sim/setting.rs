@@ -182,7 +182,7 @@ impl RunParameters {
             alone,
             replayable: true,
             deadline,
-            later,
+            fallback_deadline: later,
             items,
             weight: Weight { sum: max * u64::from(items), max },
             bytes: draw.between(0, 80),

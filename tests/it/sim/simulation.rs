@@ -6,11 +6,11 @@ use groupage::batching::{
     Batch, BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, InvariantId, Observation, Tick,
 };
 
-use super::invariant::{CheckResult, Violation, promise};
+use super::invariant::{CheckResult, Violation, ensure_invariant};
 use super::model::Model;
 use super::random::RandomSource;
 use super::setting::RunParameters;
-use super::trace::{CoreResponse, Event, Trace, tell};
+use super::trace::{CoreResponse, Event, Trace, apply_event};
 
 /// A scheduled event.
 #[derive(Debug, Clone, Copy)]
@@ -58,9 +58,9 @@ impl Simulation {
 
     /// Runs the simulation to its end, or to the first invariant violation.
     pub(crate) fn run(&mut self) -> CheckResult {
-        self.plan(Tick::from_millis(1), ScheduledEvent::Burst);
+        self.schedule(Tick::from_millis(1), ScheduledEvent::Burst);
         if let Some(at) = self.setting.drain {
-            self.plan(Tick::from_millis(at), ScheduledEvent::Drain);
+            self.schedule(Tick::from_millis(at), ScheduledEvent::Drain);
         }
         // Each call arrives, is cancelled, is answered and ends its execution at most once, and
         // causes at most three wake-ups of its own.
@@ -78,26 +78,26 @@ impl Simulation {
                 let at = wakeup.unwrap_or(self.now).after(late);
                 self.now = next.map_or(at, |next| at.min(next));
             } else {
-                self.happen()?;
+                self.apply_next_event()?;
             }
-            wakeup = self.decide(woken)?;
+            wakeup = self.poll_until_idle(woken)?;
         }
-        promise(InvariantId::Ends, false, || format!("not at its end after {steps_max} steps"))
+        ensure_invariant(InvariantId::Ends, false, || format!("not at its end after {steps_max} steps"))
     }
 
     fn end(&mut self) -> CheckResult {
-        self.model.ended()
+        self.model.check_end()
     }
 
-    fn plan(&mut self, at: Tick, what: ScheduledEvent) {
+    fn schedule(&mut self, at: Tick, what: ScheduledEvent) {
         self.planned.insert((at, self.plans), what);
         self.plans += 1;
     }
 
-    fn tell(&mut self, event: Event) -> Result<CoreResponse, Violation> {
+    fn apply(&mut self, event: Event) -> Result<CoreResponse, Violation> {
         self.trace.events.push(event);
         let event = &self.trace.events[self.trace.events.len() - 1];
-        let said = tell(&mut self.core, event);
+        let said = apply_event(&mut self.core, event);
         self.trace.said.push(said.clone());
         self.model.step(event, &said, &self.core)?;
         Ok(said)
@@ -105,15 +105,15 @@ impl Simulation {
 
     /// Applies the next scheduled event, and sometimes the others of the same instant before the
     /// next poll.
-    fn happen(&mut self) -> CheckResult {
+    fn apply_next_event(&mut self) -> CheckResult {
         while let Some(((at, _), planned)) = self.planned.pop_first() {
             self.now = self.now.max(at);
             match planned {
                 ScheduledEvent::Burst => self.burst()?,
-                ScheduledEvent::Cancel(id) => _ = self.tell(Event::Cancel(self.now, id))?,
-                ScheduledEvent::Answer(id) => _ = self.tell(Event::Answered(id))?,
-                ScheduledEvent::End(batch, observed) => _ = self.tell(Event::Complete(self.now, batch, observed))?,
-                ScheduledEvent::Drain => _ = self.tell(Event::Drain(self.now))?,
+                ScheduledEvent::Cancel(id) => _ = self.apply(Event::Cancel(self.now, id))?,
+                ScheduledEvent::Answer(id) => _ = self.apply(Event::Answered(id))?,
+                ScheduledEvent::End(batch, observed) => _ = self.apply(Event::Complete(self.now, batch, observed))?,
+                ScheduledEvent::Drain => _ = self.apply(Event::Drain(self.now))?,
             }
             let more = self.planned.first_key_value().is_some_and(|((next, _), _)| *next == at);
             if !more || self.draw.chance(300) {
@@ -130,27 +130,27 @@ impl Simulation {
             let call = self.setting.call(&mut self.draw, self.now, id);
             if self.draw.chance(self.setting.cancels) {
                 let at = self.now.after(self.draw.span(self.setting.coarse, 40));
-                self.plan(at, ScheduledEvent::Cancel(id));
+                self.schedule(at, ScheduledEvent::Cancel(id));
             }
             // The shell may read the clock before another event is applied.
             let seen = if self.draw.chance(30) { self.now.before(self.draw.span(true, 5)) } else { self.now };
-            self.tell(Event::Offer(seen, call))?;
+            self.apply(Event::Offer(seen, call))?;
         }
         if self.draw.chance(self.setting.turns) {
-            self.turn()?;
+            self.apply_rare_event()?;
         }
         if self.calls < self.setting.calls {
             let at = self.now.after(self.draw.span(self.setting.coarse, self.setting.gap));
-            self.plan(at, ScheduledEvent::Burst);
+            self.schedule(at, ScheduledEvent::Burst);
         } else if self.setting.drain.is_none() {
             let at = self.now.after(self.draw.span(self.setting.coarse, 40));
-            self.plan(at, ScheduledEvent::Drain);
+            self.schedule(at, ScheduledEvent::Drain);
         }
         Ok(())
     }
 
     /// Applies a rare event or one without effect.
-    fn turn(&mut self) -> CheckResult {
+    fn apply_rare_event(&mut self) -> CheckResult {
         let unknown = 1_000_000;
         let event = match self.draw.between(0, 7) {
             0..=2 => Event::SetLimits(self.setting.limits(&mut self.draw)),
@@ -160,19 +160,19 @@ impl Simulation {
             5 => Event::Answered(CallId(unknown + self.calls)),
             _ => Event::Complete(self.now, BatchId(unknown), self.setting.execution(&mut self.draw, 3, 9)),
         };
-        self.tell(event).map(|_| ())
+        self.apply(event).map(|_| ())
     }
 
     /// Polls until there is no decision. Returns the next wake-up.
-    fn decide(&mut self, woken: bool) -> Result<Option<Tick>, Violation> {
+    fn poll_until_idle(&mut self, woken: bool) -> Result<Option<Tick>, Violation> {
         for asked in 0..=self.model.decisions_max() {
-            match self.tell(Event::Poll(self.now))? {
+            match self.apply(Event::Poll(self.now))? {
                 CoreResponse::Decided(Decision::Dispatch(batch)) => self.execute(&batch),
                 CoreResponse::Decided(Decision::Abort(batch)) => self.abort(batch),
                 CoreResponse::Decided(Decision::Expire { .. }) => {}
                 CoreResponse::Idle(wakeup) => {
                     let moved = asked > 0 || self.model.forgave;
-                    promise(InvariantId::WakesLater, !woken || moved, || {
+                    ensure_invariant(InvariantId::WakesLater, !woken || moved, || {
                         format!("woken at {:?} without a reason", self.now)
                     })?;
                     return Ok(wakeup);
@@ -186,7 +186,7 @@ impl Simulation {
     fn execute(&mut self, batch: &Batch) {
         let observed = self.setting.execution(&mut self.draw, batch.items, batch.weight);
         let end = self.now.after(observed.duration);
-        self.plan(end, ScheduledEvent::End(batch.id, observed));
+        self.schedule(end, ScheduledEvent::End(batch.id, observed));
         // Isolation answers members one by one before the end of the execution, and so does an
         // upstream that answers early.
         let early = observed.outcome != BatchOutcome::Ok || self.draw.chance(100);
@@ -196,7 +196,7 @@ impl Simulation {
                     let at = self
                         .now
                         .after(self.draw.span(true, 1 + u64::try_from(observed.duration.as_millis()).unwrap_or(0)));
-                    self.plan(at.min(end), ScheduledEvent::Answer(member.id));
+                    self.schedule(at.min(end), ScheduledEvent::Answer(member.id));
                 }
             }
         }
@@ -212,6 +212,6 @@ impl Simulation {
         self.planned.remove(&at);
         let cancelled = Observation { outcome: BatchOutcome::Cancelled, ..observed };
         let end = self.now.after(self.draw.span(true, 2)).min(at.0);
-        self.plan(end, ScheduledEvent::End(batch, cancelled));
+        self.schedule(end, ScheduledEvent::End(batch, cancelled));
     }
 }

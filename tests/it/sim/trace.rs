@@ -42,18 +42,18 @@ pub(crate) struct Trace {
 }
 
 /// Applies an event to the core.
-pub(crate) fn tell(core: &mut Batcher, event: &Event) -> CoreResponse {
+pub(crate) fn apply_event(core: &mut Batcher, event: &Event) -> CoreResponse {
     match event.clone() {
-        Event::Offer(now, call) => return CoreResponse::Offered(core.offer(now, call)),
+        Event::Offer(now, call) => return CoreResponse::Offered(core.enqueue(now, call)),
         Event::Cancel(now, id) => return CoreResponse::Cancelled(core.cancel(now, id)),
         Event::Poll(now) => {
             return core.poll(now).map_or_else(|| CoreResponse::Idle(core.next_wakeup()), CoreResponse::Decided);
         }
-        Event::Answered(id) => core.answered(id),
+        Event::Answered(id) => core.on_member_answered(id),
         Event::Complete(now, batch, observed) => core.complete(now, batch, observed),
         Event::SetLimits(limits) => core.set_limits(limits),
-        Event::Publish(now, class, items_max) => core.publish(now, class, items_max),
-        Event::PublishWeight(now, class, weight_max) => core.publish_weight(now, class, weight_max),
+        Event::Publish(now, class, items_max) => core.set_published_items_max(now, class, items_max),
+        Event::PublishWeight(now, class, weight_max) => core.set_published_weight_max(now, class, weight_max),
         Event::Drain(now) => core.drain(now),
     }
     CoreResponse::Nothing
@@ -65,7 +65,7 @@ impl Trace {
     /// Applies the same events to a new core and returns its responses.
     pub(crate) fn replay(&self) -> Vec<CoreResponse> {
         let mut core = Batcher::new(self.limits.clone(), self.seed);
-        self.events.iter().map(|event| tell(&mut core, event)).collect()
+        self.events.iter().map(|event| apply_event(&mut core, event)).collect()
     }
 
     /// Returns the run as text, one line per event.
@@ -103,7 +103,7 @@ impl fmt::Display for Event {
                     weight,
                     bytes,
                     exclusive,
-                    later,
+                    fallback_deadline: later,
                     slo: _,
                     replayable: _,
                 } = call;

@@ -21,7 +21,7 @@ fn the_error_page_is_the_table_in_the_code() {
     let mut own =
         String::from("| code | `x-groupage-reason` | status | message | responsible |\n|---|---|---|---|---|\n");
     for kind in FailureKind::VARIANTS {
-        let fault = kind.fault().whose();
+        let fault = kind.fault().as_str();
         writeln!(own, "| `{}` | `{}` | {} | {} | {fault} |", kind.code(), kind.reason(), kind.status(), kind.message())
             .unwrap();
     }
@@ -40,7 +40,7 @@ fn the_error_page_is_the_table_in_the_code() {
     let own = FailureKind::VARIANTS.iter().map(|kind| (kind.code(), kind.why(), kind.advice()));
     let config = ConfigCode::VARIANTS.iter().map(|code| (code.as_str(), code.why(), code.advice()));
     let injection =
-        injector::InjectionErrorCode::VARIANTS.iter().map(|code| (code.as_str(), code.why(), code.advice()));
+        injector::InjectionErrorCode::VARIANTS.iter().map(|code| (code.as_str(), code.rationale(), code.advice()));
     for (code, why, advice) in own.chain(config).chain(injection) {
         writeln!(more, "| `{code}` | {why} | {advice} |").unwrap();
     }

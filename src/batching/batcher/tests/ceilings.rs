@@ -22,7 +22,7 @@ fn found(policy: DispatchPolicy) -> Batcher {
     let mut batcher = Batcher::new(limits(|l| l.policy = policy), 0);
     for (batch, items) in [(0, 4), (1, 5)] {
         for id in 0..items {
-            batcher.offer(ms(batch), call(batch * 10 + id)).unwrap();
+            batcher.enqueue(ms(batch), call(batch * 10 + id)).unwrap();
         }
         let sent = dispatched(&mut batcher, ms(batch));
         assert_eq!(u64::from(sent.items), items);
@@ -36,7 +36,7 @@ fn found(policy: DispatchPolicy) -> Batcher {
 fn ceiling_is_retested_if_no_member_is_late() {
     let mut batcher = found(DispatchPolicy::WorkConserving);
     for id in 100..120 {
-        batcher.offer(ms(500), call(id)).unwrap();
+        batcher.enqueue(ms(500), call(id)).unwrap();
     }
     let early = dispatched(&mut batcher, ms(500));
     assert_eq!((early.items, early.cause), (4, DispatchCause::Full), "a second has not gone");
@@ -58,7 +58,7 @@ fn a_ceiling_is_not_retested_if_a_member_would_be_late() {
     let mut batcher = found(DispatchPolicy::WorkConserving);
     for id in 100..110 {
         let deadline = Some(Deadline { at: ms(2010), source: DeadlineSource::Caller });
-        batcher.offer(ms(2000), Call { deadline, ..call(id) }).unwrap();
+        batcher.enqueue(ms(2000), Call { deadline, ..call(id) }).unwrap();
     }
     // Two halves of 1 ms and the margin take longer than 10 ms.
     let batch = dispatched(&mut batcher, ms(2000));
@@ -69,7 +69,7 @@ fn a_ceiling_is_not_retested_if_a_member_would_be_late() {
 fn no_ceiling_is_retested_during_a_drain() {
     let mut batcher = found(DispatchPolicy::WorkConserving);
     for id in 100..110 {
-        batcher.offer(ms(2000), call(id)).unwrap();
+        batcher.enqueue(ms(2000), call(id)).unwrap();
     }
     batcher.drain(ms(2000));
     assert_eq!(dispatched(&mut batcher, ms(2000)).items, 4);
@@ -79,11 +79,11 @@ fn no_ceiling_is_retested_during_a_drain() {
 fn after_out_of_memory_a_batch_holds_half_of_the_padded_weight() {
     for policy in [DispatchPolicy::WorkConserving, DispatchPolicy::Adaptive { hold_permille: 0 }] {
         let mut batcher = serial(Batcher::new(limits(|l| l.policy = policy), 0));
-        (0..2).for_each(|id| batcher.offer(ms(0), heavy(id, 100)).unwrap());
+        (0..2).for_each(|id| batcher.enqueue(ms(0), heavy(id, 100)).unwrap());
         let batch = dispatched(&mut batcher, ms(0));
         batcher.complete(ms(1), batch.id, ended(BatchOutcome::OutOfMemory));
         for (id, weight) in [(10, 40), (11, 50), (12, 10)] {
-            batcher.offer(ms(2), heavy(id, weight)).unwrap();
+            batcher.enqueue(ms(2), heavy(id, weight)).unwrap();
         }
         let batch = dispatched(&mut batcher, ms(2));
         assert_eq!(ids(&batch), [10, 11], "3 × 50 is more than 100");
@@ -104,9 +104,9 @@ fn of_policy_published_and_learned_the_smallest_weight_wins() {
     ] {
         let mut batcher = Batcher::new(limits(|l| l.scopes[0].batch_weight_max = policy), 0);
         if let Some(published) = published {
-            batcher.publish_weight(ms(0), CostClassId(0), published);
+            batcher.set_published_weight_max(ms(0), CostClassId(0), published);
         }
-        (0..8).for_each(|id| batcher.offer(ms(0), heavy(id, 10)).unwrap());
+        (0..8).for_each(|id| batcher.enqueue(ms(0), heavy(id, 10)).unwrap());
         let batch = dispatched(&mut batcher, ms(0));
         assert_eq!((batch.items, batch.cause), (expected, DispatchCause::Weight));
         let shown = batcher.report().ceilings;
@@ -122,7 +122,7 @@ fn a_batch_that_is_cut_by_weight_has_the_cause_weight() {
     let weight = |id: u64| 1 + id * 7 % 40;
     let (mut now, mut id) = (0, 0);
     while !batcher.report().classes.first().is_some_and(|(_, cost)| cost.weights_matter) {
-        (id..id + 4).for_each(|id| batcher.offer(ms(now), heavy(id, weight(id))).unwrap());
+        (id..id + 4).for_each(|id| batcher.enqueue(ms(now), heavy(id, weight(id))).unwrap());
         id += 4;
         while let Some(Decision::Dispatch(batch)) = batcher.poll(ms(now)) {
             // Every item of a batch costs as much as the heaviest one.
@@ -135,7 +135,7 @@ fn a_batch_that_is_cut_by_weight_has_the_cause_weight() {
     }
     let scopes = vec![ScopeLimits { batch_weight_max: Some(30), ..adaptive.scopes[0].clone() }];
     batcher.set_limits(Limits { scopes, ..adaptive });
-    (0..8).for_each(|more| batcher.offer(ms(now), heavy(id + more, 10)).unwrap());
+    (0..8).for_each(|more| batcher.enqueue(ms(now), heavy(id + more, 10)).unwrap());
     let batch = dispatched(&mut batcher, ms(now));
     assert_eq!((batch.items, batch.cause), (3, DispatchCause::Weight));
 }
@@ -145,14 +145,14 @@ fn a_retry_after_pauses_only_the_key_that_received_it() {
     for policy in [DispatchPolicy::WorkConserving, DispatchPolicy::Adaptive { hold_permille: 0 }] {
         for (asked, until) in [(30, 31), (30_000, 101)] {
             let mut batcher = Batcher::new(limits(|l| l.policy = policy), 0);
-            batcher.offer(ms(0), on_key(1, 1)).unwrap();
+            batcher.enqueue(ms(0), on_key(1, 1)).unwrap();
             let first = dispatched(&mut batcher, ms(0));
             let retry_after = Some(Duration::from_millis(asked));
             batcher.complete(ms(1), first.id, ended(BatchOutcome::Overloaded { retry_after }));
-            batcher.offer(ms(2), on_key(2, 1)).unwrap();
+            batcher.enqueue(ms(2), on_key(2, 1)).unwrap();
             assert_eq!((batcher.poll(ms(2)), batcher.next_wakeup()), (None, Some(ms(until))));
             assert_eq!(batcher.report().paused, [(CostClassId(0), ms(until))]);
-            batcher.offer(ms(3), on_key(3, 2)).unwrap();
+            batcher.enqueue(ms(3), on_key(3, 2)).unwrap();
             let other = dispatched(&mut batcher, ms(3));
             assert_eq!(ids(&other), [3]);
             batcher.complete(ms(4), other.id, ok(MS));
@@ -165,11 +165,11 @@ fn a_retry_after_pauses_only_the_key_that_received_it() {
 #[test]
 fn the_drain_waits_for_no_pause() {
     let mut batcher = Batcher::new(adaptive(), 0);
-    batcher.offer(ms(0), call(1)).unwrap();
+    batcher.enqueue(ms(0), call(1)).unwrap();
     let first = dispatched(&mut batcher, ms(0));
     let retry_after = Some(Duration::from_secs(1));
     batcher.complete(ms(1), first.id, ended(BatchOutcome::Overloaded { retry_after }));
-    batcher.offer(ms(2), call(2)).unwrap();
+    batcher.enqueue(ms(2), call(2)).unwrap();
     batcher.drain(ms(3));
     assert_eq!(ids(&dispatched(&mut batcher, ms(3))), [2]);
 }
@@ -179,9 +179,9 @@ fn an_slo_below_a_lone_calls_time_is_served_late_and_reported() {
     let mut batcher = Batcher::new(adaptive(), 0);
     let slo = |now, id| Call { deadline: Some(Deadline { at: ms(now + 20), source: DeadlineSource::Slo }), ..call(id) };
     for id in 0..2 {
-        batcher.offer(ms(100 * id), slo(100 * id, id)).unwrap();
+        batcher.enqueue(ms(100 * id), slo(100 * id, id)).unwrap();
         let batch = dispatched(&mut batcher, ms(100 * id));
-        batcher.offer(ms(100 * id + 1), slo(100 * id + 1, 10 + id)).unwrap();
+        batcher.enqueue(ms(100 * id + 1), slo(100 * id + 1, 10 + id)).unwrap();
         batcher.complete(ms(100 * id + 50), batch.id, ok(50 * MS));
         let late = dispatched(&mut batcher, ms(100 * id + 50));
         assert_eq!(ids(&late), [10 + id], "late rather than never");
@@ -199,26 +199,26 @@ fn an_slo_is_shown_as_the_policy_has_it_though_the_call_was_read_meanwhile() {
     let slo = Some(20 * MS);
     for id in 0..2 {
         let deadline = Some(Deadline { at: ms(100 * id + 19), source: DeadlineSource::Slo });
-        batcher.offer(ms(100 * id), Call { deadline, slo, ..call(id) }).unwrap();
+        batcher.enqueue(ms(100 * id), Call { deadline, slo, ..call(id) }).unwrap();
         let batch = dispatched(&mut batcher, ms(100 * id));
         batcher.complete(ms(100 * id + 50), batch.id, ok(50 * MS));
     }
     assert_eq!(batcher.report().infeasible[0].slo_nanos, 20_000_000);
-    assert_eq!(batcher.why(ms(200)).classes[0].tally.slo, slo);
+    assert_eq!(batcher.decision_stats(ms(200)).classes[0].tally.slo, slo);
 }
 
 #[test]
 fn an_slo_that_a_lone_call_meets_still_ends_calls_however_slow_large_batches_are() {
     let mut batcher = Batcher::new(adaptive(), 0);
     for id in 0..8 {
-        batcher.offer(ms(100 * id), call(id)).unwrap();
+        batcher.enqueue(ms(100 * id), call(id)).unwrap();
         let batch = dispatched(&mut batcher, ms(100 * id));
         batcher.complete(ms(100 * id + 5), batch.id, ok(5 * MS));
     }
-    batcher.offer(ms(1000), call(50)).unwrap();
+    batcher.enqueue(ms(1000), call(50)).unwrap();
     let slow = dispatched(&mut batcher, ms(1000));
     let deadline = Some(Deadline { at: ms(1020), source: DeadlineSource::Slo });
-    batcher.offer(ms(1000), Call { deadline, ..call(51) }).unwrap();
+    batcher.enqueue(ms(1000), Call { deadline, ..call(51) }).unwrap();
     assert!(matches!(batcher.poll(ms(1020)), Some(Decision::Expire { id: CallId(51), .. })));
     batcher.complete(ms(1040), slow.id, ok(40 * MS));
     assert!(batcher.report().infeasible.is_empty());
@@ -244,19 +244,23 @@ fn an_slo_is_infeasible_by_calls_that_had_the_server_for_themselves_alone() {
     // A server that shares its processor: two calls at once take 110 ms, a lone call takes 40 ms.
     for round in 0..3 {
         let begun = 1000 * round;
-        batcher.offer(ms(begun), slo(begun, 2 * round)).unwrap();
+        batcher.enqueue(ms(begun), slo(begun, 2 * round)).unwrap();
         let first = dispatched(&mut batcher, ms(begun));
-        batcher.offer(ms(begun + 1), slo(begun + 1, 2 * round + 1)).unwrap();
+        batcher.enqueue(ms(begun + 1), slo(begun + 1, 2 * round + 1)).unwrap();
         let second = dispatched(&mut batcher, ms(begun + 1));
         batcher.complete(ms(begun + 110), first.id, ok(110 * MS));
         batcher.complete(ms(begun + 111), second.id, ok(110 * MS));
     }
     assert_eq!(batcher.report().infeasible, [], "each overlapped another");
-    assert_eq!(batcher.why(ms(10_000)).classes[0].point.unwrap().lone_late_nanos, 0, "nothing is known of a lone call");
+    assert_eq!(
+        batcher.decision_stats(ms(10_000)).classes[0].point.unwrap().lone_late_nanos,
+        0,
+        "nothing is known of a lone call"
+    );
     let alone = |batcher: &mut Batcher, from: u64, took: u64| {
         for round in 0..10 {
             let begun = from + 1000 * round;
-            batcher.offer(ms(begun), slo(begun, from + round)).unwrap();
+            batcher.enqueue(ms(begun), slo(begun, from + round)).unwrap();
             let batch = dispatched(batcher, ms(begun));
             batcher.complete(ms(begun + took), batch.id, ok(Duration::from_millis(took)));
         }

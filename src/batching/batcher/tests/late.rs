@@ -26,7 +26,7 @@ fn until(id: u64, at: u64) -> Call {
 /// Returns a core with call 1 in flight since 0 ms.
 fn busy(limits: Limits) -> (Batcher, Batch) {
     let mut batcher = serial(Batcher::new(limits, 0));
-    batcher.offer(ms(0), call(1)).unwrap();
+    batcher.enqueue(ms(0), call(1)).unwrap();
     let first = dispatched(&mut batcher, ms(0));
     (batcher, first)
 }
@@ -35,8 +35,8 @@ fn busy(limits: Limits) -> (Batcher, Batch) {
 fn a_call_past_its_slo_is_served_behind_those_in_time() {
     for policy in [DispatchPolicy::WorkConserving, DispatchPolicy::Adaptive { hold_permille: 0 }] {
         let (mut batcher, first) = busy(serving(|l| l.policy = policy));
-        batcher.offer(ms(1), until(2, 10)).unwrap();
-        batcher.offer(ms(2), Call { key: KeyId(7), ..until(3, 60) }).unwrap();
+        batcher.enqueue(ms(1), until(2, 10)).unwrap();
+        batcher.enqueue(ms(2), Call { key: KeyId(7), ..until(3, 60) }).unwrap();
         assert_eq!(batcher.poll(ms(12)), None, "it ends nothing");
         assert_eq!((batcher.counts().queue_calls, batcher.counts().oldest), (2, Some(ms(1))));
         batcher.complete(ms(13), first.id, ok(13 * MS));
@@ -52,11 +52,11 @@ fn a_call_past_its_slo_is_served_behind_those_in_time() {
 fn what_would_be_late_is_moved_and_not_refused() {
     let (mut batcher, first) = busy(serving(adaptive));
     batcher.complete(ms(10), first.id, ok(10 * MS));
-    batcher.offer(ms(10), call(2)).unwrap();
+    batcher.enqueue(ms(10), call(2)).unwrap();
     let second = dispatched(&mut batcher, ms(10));
     // Call 3 would need 10 ms from 20 ms on. Call 4 has enough time.
-    batcher.offer(ms(11), until(3, 28)).unwrap();
-    batcher.offer(ms(11), Call { key: KeyId(7), ..until(4, 60) }).unwrap();
+    batcher.enqueue(ms(11), until(3, 28)).unwrap();
+    batcher.enqueue(ms(11), Call { key: KeyId(7), ..until(4, 60) }).unwrap();
     batcher.complete(ms(20), second.id, ok(10 * MS));
     let third = dispatched(&mut batcher, ms(20));
     assert_eq!(ids(&third), [4]);
@@ -68,7 +68,7 @@ fn what_would_be_late_is_moved_and_not_refused() {
 fn a_late_call_still_ends_by_its_callers_deadline() {
     let (mut batcher, _) = busy(serving(adaptive));
     let later = Some(Deadline { at: ms(90), source: DeadlineSource::Caller });
-    batcher.offer(ms(1), Call { later, ..until(2, 10) }).unwrap();
+    batcher.enqueue(ms(1), Call { fallback_deadline: later, ..until(2, 10) }).unwrap();
     assert_eq!(batcher.poll(ms(11)), None);
     assert_eq!(batcher.next_wakeup(), Some(ms(90)));
     assert_eq!(batcher.poll(ms(90)), Some(Decision::Expire { id: CallId(2), reason: ExpiryReason::Deadline }));
@@ -78,7 +78,7 @@ fn a_late_call_still_ends_by_its_callers_deadline() {
 #[test]
 fn a_late_call_can_leave() {
     let (mut batcher, first) = busy(serving(adaptive));
-    batcher.offer(ms(1), until(2, 10)).unwrap();
+    batcher.enqueue(ms(1), until(2, 10)).unwrap();
     assert_eq!(batcher.poll(ms(11)), None);
     assert!(batcher.cancel(ms(12), CallId(2)) && !batcher.cancel(ms(12), CallId(2)));
     batcher.complete(ms(13), first.id, ok(13 * MS));
@@ -88,13 +88,13 @@ fn a_late_call_can_leave() {
 #[test]
 fn one_batch_in_ten_is_of_late_calls_while_calls_in_time_keep_coming() {
     let (mut batcher, first) = busy(serving(|l| l.scopes[0].batch_items_max = 1));
-    (2..5).for_each(|id| batcher.offer(ms(1), until(id, 5)).unwrap());
+    (2..5).for_each(|id| batcher.enqueue(ms(1), until(id, 5)).unwrap());
     assert_eq!(batcher.poll(ms(6)), None);
     batcher.complete(ms(6), first.id, ok(6 * MS));
     let mut late = Vec::new();
     for turn in 0..30 {
         let now = ms(6 + turn);
-        batcher.offer(now, until(100 + turn, 1000)).unwrap();
+        batcher.enqueue(now, until(100 + turn, 1000)).unwrap();
         let batch = dispatched(&mut batcher, now);
         if ids(&batch)[0] < 100 {
             late.push((turn, ids(&batch)[0]));
@@ -107,15 +107,15 @@ fn one_batch_in_ten_is_of_late_calls_while_calls_in_time_keep_coming() {
 #[test]
 fn in_a_full_queue_the_last_late_call_makes_room_for_one_that_can_be_in_time() {
     let (mut batcher, _) = busy(serving(|l| l.queue_items_max = 3));
-    (2..5).for_each(|id| batcher.offer(ms(1), until(id, 5)).unwrap());
+    (2..5).for_each(|id| batcher.enqueue(ms(1), until(id, 5)).unwrap());
     assert_eq!(batcher.poll(ms(6)), None);
-    batcher.offer(ms(7), until(5, 50)).unwrap();
+    batcher.enqueue(ms(7), until(5, 50)).unwrap();
     assert_eq!(batcher.next_wakeup(), Some(ms(7)));
     assert_eq!(batcher.poll(ms(7)), Some(Decision::Expire { id: CallId(4), reason: ExpiryReason::QueueFull }));
     assert_eq!((batcher.poll(ms(7)), batcher.counts().queue_items), (None, 3));
-    batcher.offer(ms(8), until(6, 50)).unwrap();
-    batcher.offer(ms(8), until(7, 50)).unwrap();
-    let full = batcher.offer(ms(8), until(8, 50)).unwrap_err();
+    batcher.enqueue(ms(8), until(6, 50)).unwrap();
+    batcher.enqueue(ms(8), until(7, 50)).unwrap();
+    let full = batcher.enqueue(ms(8), until(8, 50)).unwrap_err();
     assert_eq!(full.reason, RejectionReason::QueueFull, "none of those in time makes room");
     assert!(batcher.cancel(ms(9), CallId(3)), "one that made room and was not reported yet can leave");
     assert_eq!(batcher.poll(ms(9)), Some(Decision::Expire { id: CallId(2), reason: ExpiryReason::QueueFull }));
@@ -125,18 +125,18 @@ fn in_a_full_queue_the_last_late_call_makes_room_for_one_that_can_be_in_time() {
 #[test]
 fn late_calls_make_no_room_for_what_finds_none_all_the_same() {
     let (mut batcher, _) = busy(serving(|l| l.queue_items_max = 3));
-    batcher.offer(ms(1), until(2, 5)).unwrap();
-    batcher.offer(ms(1), until(3, 90)).unwrap();
+    batcher.enqueue(ms(1), until(2, 5)).unwrap();
+    batcher.enqueue(ms(1), until(3, 90)).unwrap();
     assert_eq!(batcher.poll(ms(6)), None);
     let large = Call { items: 3, ..until(4, 90) };
-    assert_eq!(batcher.offer(ms(7), large).unwrap_err().reason, RejectionReason::QueueFull);
+    assert_eq!(batcher.enqueue(ms(7), large).unwrap_err().reason, RejectionReason::QueueFull);
     assert_eq!((batcher.poll(ms(7)), batcher.counts().queue_items), (None, 2));
 }
 
 #[test]
 fn draining_serves_late_calls_too() {
     let (mut batcher, first) = busy(serving(adaptive));
-    batcher.offer(ms(1), until(2, 10)).unwrap();
+    batcher.enqueue(ms(1), until(2, 10)).unwrap();
     assert_eq!(batcher.poll(ms(11)), None);
     batcher.drain(ms(12));
     batcher.complete(ms(13), first.id, ok(13 * MS));
@@ -187,7 +187,7 @@ impl PropertyState {
                     prop_assert!(self.predicts || !mixed, "{members:?}: with one in time");
                     // The same poll may have moved it there. A batch of calls in time beside late
                     // ones is always counted.
-                    if was_late || waited(batcher) && batcher.late.passed_by == 0 {
+                    if was_late || waited(batcher) && batcher.late.batches_since_late == 0 {
                         let turn = self.passed_by >= 9;
                         prop_assert!(turn || batcher.queue.is_empty(), "{members:?} goes before one in time");
                         self.passed_by = 0;
@@ -241,7 +241,7 @@ proptest! {
                 0..=2 => {
                     let call = Call { key: KeyId(key), ..until(id, now + number) };
                     watch.deadlines.insert(id, ms(now + number));
-                    if batcher.offer(ms(now), call).is_ok() {
+                    if batcher.enqueue(ms(now), call).is_ok() {
                         watch.queued.insert(id);
                     }
                 }

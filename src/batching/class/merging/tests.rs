@@ -38,7 +38,7 @@ impl MergeBench {
         assert!(!matches!(bound, MergeLimit::Alone(_)), "{bound:?}");
         self.batches += 1;
         let now = Tick::from_millis(second * 1000);
-        self.classes.sent(now, ID, BatchId(self.batches), 2, bound == MergeLimit::Trial);
+        self.classes.on_dispatch(now, ID, BatchId(self.batches), 2, bound == MergeLimit::Trial);
         self.batches
     }
 
@@ -62,7 +62,7 @@ impl MergeBench {
     }
 
     fn changes(&mut self) -> Vec<(bool, bool)> {
-        let change = |change: MergingChange| (change.suspension.is_some(), change.again);
+        let change = |change: MergingChange| (change.suspension.is_some(), change.is_retest_failure);
         self.classes.take_changes().into_iter().map(change).collect()
     }
 }
@@ -231,9 +231,9 @@ fn another_server_is_tried_at_once() {
     let mut bench = MergeBench::careful();
     bench.batch(0, 1, REFUSED);
     bench.batch(0, 1, REFUSED);
-    assert_eq!(bench.classes.suspended(), 1);
+    assert_eq!(bench.classes.suspended_count(), 1);
     bench.classes.forget();
-    assert_eq!((bench.bound(1, 1), bench.classes.suspended()), (MergeLimit::Trial, 0));
+    assert_eq!((bench.bound(1, 1), bench.classes.suspended_count()), (MergeLimit::Trial, 0));
     assert_eq!(bench.changes(), [(true, false), (false, false)]);
 }
 
@@ -243,7 +243,7 @@ fn an_empty_budget_bounds_attempts_to_merge() {
     let mut sent = 0;
     while bench.bound(0, 1) == MergeLimit::Free {
         bench.batch(0, 1, BatchOutcome::Failed);
-        bench.classes.replayed(Tick::default(), 2);
+        bench.classes.record_replays(Tick::default(), 2);
         sent += 1;
     }
     assert_eq!((sent, bench.bound(0, 1)), (30, MergeLimit::Alone(Some(UnbatchedReason::BudgetEmpty))));

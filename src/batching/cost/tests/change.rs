@@ -129,10 +129,10 @@ fn a_restart_goes_on_where_the_last_one_ended() {
         let snapshot = bench.cost.snapshot();
         let restored = CostModel::restore(&snapshot);
         assert_eq!(restored.snapshot(), snapshot, "{name}");
-        assert!((8..=3 * 96).contains(&restored.samples()) && restored.seen(8) == 3);
+        assert!((8..=3 * 96).contains(&restored.samples()) && restored.sample_count(8) == 3);
         assert_eq!(restored.largest(), 64);
         for items in MIXED {
-            let (old, new) = (float(bench.cost.time(items)), float(restored.time(items)));
+            let (old, new) = (to_f64(bench.cost.time(items)), to_f64(restored.time(items)));
             assert!((new / old - 1.0).abs() < 0.06, "{name}, {items} items: {old} {new}");
         }
     }
@@ -182,7 +182,7 @@ fn an_empty_or_broken_snapshot_does_no_harm() {
         heaviest_milli: vec![0, u64::MAX, 1],
         padding_permille: u64::MAX,
     });
-    assert!(cost.samples() <= 768 && cost.seen(9) <= 3);
+    assert!(cost.samples() <= 768 && cost.sample_count(9) <= 3);
     sound(&cost, 1);
     cost.observe(sample(1, 1));
     sound(&cost, 1);

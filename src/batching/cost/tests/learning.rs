@@ -7,17 +7,17 @@ fn feed_weighted(bench: &mut CurveBench, batches: u32, millis: impl Fn(f64, Weig
     for _ in 0..batches {
         let items = bench.random.pick(&MIXED);
         let weight = bench.random.weights(items);
-        let nanos = whole(millis(f64::from(items), weight) * 1e6 * bench.random.noise(0.04));
+        let nanos = round_to_u64(millis(f64::from(items), weight) * 1e6 * bench.random.noise(0.04));
         bench.cost.observe(CostSample { items, weight, nanos });
     }
 }
 
 fn padded(items: f64, weight: Weight) -> f64 {
-    4.0 + 0.05 * items + 0.002 * items * float(weight.max)
+    4.0 + 0.05 * items + 0.002 * items * to_f64(weight.max)
 }
 
 fn ragged(items: f64, weight: Weight) -> f64 {
-    4.0 + 0.05 * items + 0.004 * float(weight.sum)
+    4.0 + 0.05 * items + 0.004 * to_f64(weight.sum)
 }
 
 /// Returns the mean error over new batches, each with its own weights.
@@ -25,7 +25,7 @@ fn error_by_weight(bench: &mut CurveBench, millis: impl Fn(f64, Weight) -> f64) 
     let mut error = || {
         let items = bench.random.pick(&MIXED);
         let weight = bench.random.weights(items);
-        (float(bench.cost.predict_weighted(items, weight)) / (millis(f64::from(items), weight) * 1e6) - 1.0).abs()
+        (to_f64(bench.cost.predict_weighted(items, weight)) / (millis(f64::from(items), weight) * 1e6) - 1.0).abs()
     };
     let errors: Vec<f64> = (0..200).map(|_| error()).collect();
     mean(&errors)
@@ -35,7 +35,7 @@ fn error_by_weight(bench: &mut CurveBench, millis: impl Fn(f64, Weight) -> f64) 
 fn before_the_first_sample_a_batch_takes_a_millisecond() {
     let cost = CostModel::default();
     assert_eq!([cost.time(0), cost.time(1), cost.time(9999), cost.predict_weighted(7, same(7))], [1_000_000; 4]);
-    assert_eq!((cost.samples(), cost.largest(), cost.seen(1)), (0, 0, 0));
+    assert_eq!((cost.samples(), cost.largest(), cost.sample_count(1)), (0, 0, 0));
 }
 
 #[test]
@@ -87,7 +87,10 @@ fn a_rare_large_batch_is_not_forgotten_among_small_ones() {
     bench.feed(3, &[64], affine);
     bench.feed(2000, &[1, 2], affine);
     assert!(bench.worst([64], affine) < 0.1);
-    assert_eq!((bench.cost.largest(), bench.cost.seen(64), bench.cost.seen(1), bench.cost.seen(3)), (64, 3, 16, 0));
+    assert_eq!(
+        (bench.cost.largest(), bench.cost.sample_count(64), bench.cost.sample_count(1), bench.cost.sample_count(3)),
+        (64, 3, 16, 0)
+    );
 }
 
 #[test]
@@ -104,7 +107,7 @@ fn sizes_without_a_price_of_their_own_go_by_the_line() {
     let mut bench = CurveBench::new(4);
     bench.feed(200, &[1, 10, 100, 1000, 3000], affine);
     assert!(bench.worst([1, 100, 512, 1000, 2000, 3000], affine) < 0.06);
-    assert_eq!((bench.cost.largest(), bench.cost.seen(3000)), (3000, 16), "one bucket for all of them");
+    assert_eq!((bench.cost.largest(), bench.cost.sample_count(3000)), (3000, 16), "one bucket for all of them");
 }
 
 #[test]
@@ -136,7 +139,7 @@ fn the_unit_of_weights_does_not_matter() {
         for _ in 0..200 {
             let items = bench.random.pick(&MIXED);
             let Weight { sum, max } = bench.random.weights(items);
-            let nanos = whole(padded(f64::from(items), Weight { sum, max }) * 1e6);
+            let nanos = round_to_u64(padded(f64::from(items), Weight { sum, max }) * 1e6);
             bench.cost.observe(CostSample { items, weight: Weight { sum: sum * unit, max: max * unit }, nanos });
         }
         bench.cost
@@ -166,7 +169,7 @@ fn one_huge_item_does_not_make_all_batches_dear() {
     feed_weighted(&mut bench, 300, padded);
     let before = bench.cost.time(16);
     let weight = Weight { sum: 1_000_000, max: 1_000_000 };
-    bench.cost.observe(CostSample { items: 1, weight, nanos: whole(padded(1.0, weight) * 1e6) });
+    bench.cost.observe(CostSample { items: 1, weight, nanos: round_to_u64(padded(1.0, weight) * 1e6) });
     assert!(bench.cost.time(16) < before * 3 / 2, "{before} {}", bench.cost.time(16));
 }
 
@@ -190,7 +193,7 @@ fn the_tail_ratio_follows_the_noise_within_its_bounds() {
 #[test]
 fn late_is_the_tail_ratio_times_the_time() {
     let cost = CostModel::default();
-    assert_eq!([cost.late(0), cost.late(1000), cost.late(u64::MAX)], [0, 1250, u64::MAX]);
+    assert_eq!([cost.tail_time(0), cost.tail_time(1000), cost.tail_time(u64::MAX)], [0, 1250, u64::MAX]);
 }
 
 #[test]
@@ -199,8 +202,8 @@ fn the_98th_of_a_hundred_batches_is_about_as_late_as_foreseen() {
     let (mut late, batches) = (0, 5000);
     for _ in 0..batches {
         let items = bench.random.pick(&MIXED);
-        let nanos = whole(affine(items) * 1e6 * bench.random.noise(0.04));
-        late += u32::from(nanos > bench.cost.late(bench.cost.time(items)));
+        let nanos = round_to_u64(affine(items) * 1e6 * bench.random.noise(0.04));
+        late += u32::from(nanos > bench.cost.tail_time(bench.cost.time(items)));
         bench.cost.observe(CostSample { items, weight: same(items), nanos });
     }
     assert!((batches / 100..batches / 25).contains(&late), "{late} of {batches}");

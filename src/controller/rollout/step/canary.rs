@@ -14,7 +14,7 @@ const CANARY_LOOKS: u32 = 3;
 // === impl Rollout ===
 
 impl Rollout<'_> {
-    pub(super) fn begin(&mut self, current: &str, wanted: &str, steps: &[CanaryStep]) {
+    pub(super) fn begin_canary(&mut self, current: &str, wanted: &str, steps: &[CanaryStep]) {
         let percent = steps.first().map_or(100, |step| step.percent);
         let message = format!("{percent}% of the pods get {wanted}, the others keep {current}");
         self.state = RolloutState {
@@ -29,21 +29,21 @@ impl Rollout<'_> {
             message: message.clone(),
             arms: [current, wanted].map(ArmState::of).into(),
         };
-        self.tell(false, "RolloutStarted", message);
+        self.emit_event(false, "RolloutStarted", message);
     }
 
-    pub(super) fn canary(&mut self, current: &str, wanted: &str, steps: &[CanaryStep]) -> Vec<Assignment> {
-        let turns = self.turns(&self.weights(steps), false);
-        self.count(turns.then_some(CanaryStep::PERIOD));
+    pub(super) fn evaluate_canary(&mut self, current: &str, wanted: &str, steps: &[CanaryStep]) -> Vec<Assignment> {
+        let turns = self.is_switchback(&self.weights(steps), false);
+        self.add_counts(turns.then_some(CanaryStep::PERIOD));
         if self.state.phase == Phase::Progressing {
-            if let Some((_, ComparisonResult::Worse { word, why })) = self.look(turns).into_iter().next() {
-                return self.failed(current, word.as_str(), &why, steps);
+            if let Some((_, ComparisonResult::Worse { word, why })) = self.compare_arms(turns).into_iter().next() {
+                return self.on_regression(current, word.as_str(), &why, steps);
             }
-            if let Some(told) = self.forward(wanted, steps, turns) {
+            if let Some(told) = self.advance_step(wanted, steps, turns) {
                 return told;
             }
         }
-        self.places(&self.weights(steps), CanaryStep::PERIOD, false)
+        self.assign_to_arms(&self.weights(steps), CanaryStep::PERIOD, false)
     }
 
     /// Returns the shares of the arms at the current step.
@@ -54,38 +54,38 @@ impl Rollout<'_> {
     }
 
     /// Advances to the next step if the hold of this one is over and enough was measured.
-    fn forward(&mut self, wanted: &str, steps: &[CanaryStep], turns: bool) -> Option<Vec<Assignment>> {
+    fn advance_step(&mut self, wanted: &str, steps: &[CanaryStep], turns: bool) -> Option<Vec<Assignment>> {
         let hold = steps.get(self.state.step).map_or(0, |step| step.hold);
         if self.now.since(self.state.since) < hold {
             return None;
         }
         // A step without a control arm has no comparison to wait for, so only its hold applies.
         let alone = self.weights(steps).first() == Some(&0);
-        if !alone && self.waits(turns) {
+        if !alone && self.must_wait(turns) {
             return None;
         }
         self.state.step += 1;
         self.state.since = self.now;
         let Some(next) = steps.get(self.state.step).filter(|_| self.state.step < steps.len()) else {
-            let summary = self.compared();
+            let summary = self.describe_arms();
             let arm = self.state.arms.get(1).cloned().unwrap_or_default();
             if arm.comparison.looks() > 0 {
-                self.verdict(&arm, ComparisonOutcome::Same, "Promoted", format!("not worse: {summary}"));
+                self.record_verdict(&arm, ComparisonOutcome::Same, "Promoted", format!("not worse: {summary}"));
             } else {
-                self.verdict(&arm, ComparisonOutcome::Undecided, "Promoted", format!("not compared: {summary}"));
+                self.record_verdict(&arm, ComparisonOutcome::Undecided, "Promoted", format!("not compared: {summary}"));
             }
             self.promote(wanted, "Promoted", format!("{wanted} is in force: {summary}"));
-            return Some(self.all(wanted));
+            return Some(self.assign_all(wanted));
         };
         "Progressing".clone_into(&mut self.state.reason);
-        self.state.message = format!("{}% of the pods get {wanted}: {}", next.percent, self.compared());
+        self.state.message = format!("{}% of the pods get {wanted}: {}", next.percent, self.describe_arms());
         let message = self.state.message.clone();
-        self.tell(false, "RolloutStep", message);
+        self.emit_event(false, "RolloutStep", message);
         None
     }
 
     /// Returns `true` if there are too few measurements for the next step, and records the reason.
-    fn waits(&mut self, turns: bool) -> bool {
+    fn must_wait(&mut self, turns: bool) -> bool {
         let fewest = self.state.arms.iter().map(|arm| arm.samples).min().unwrap_or(0);
         if fewest < CANARY_SAMPLES {
             "WaitingForCalls".clone_into(&mut self.state.reason);
@@ -114,17 +114,17 @@ impl Rollout<'_> {
         false
     }
 
-    fn failed(&mut self, current: &str, word: &'static str, why: &str, steps: &[CanaryStep]) -> Vec<Assignment> {
+    fn on_regression(&mut self, current: &str, word: &'static str, why: &str, steps: &[CanaryStep]) -> Vec<Assignment> {
         let arm = self.state.arms.get(1).cloned().unwrap_or_default();
-        self.verdict(&arm, ComparisonOutcome::Worse, word, why.to_owned());
+        self.record_verdict(&arm, ComparisonOutcome::Worse, word, why.to_owned());
         match self.plan.on_failure {
             OnFailure::Rollback => {
                 self.roll_back(why, word);
-                self.all(current)
+                self.assign_all(current)
             }
             OnFailure::Pause => {
                 self.pause(why, word);
-                self.places(&self.weights(steps), CanaryStep::PERIOD, false)
+                self.assign_to_arms(&self.weights(steps), CanaryStep::PERIOD, false)
             }
         }
     }

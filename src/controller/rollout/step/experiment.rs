@@ -17,44 +17,44 @@ const INCONCLUSIVE: &str = "Inconclusive";
 // === impl Rollout ===
 
 impl Rollout<'_> {
-    pub(super) fn experiment(&mut self, experiment: &ExperimentPlan) -> Vec<Assignment> {
+    pub(super) fn evaluate_experiment(&mut self, experiment: &ExperimentPlan) -> Vec<Assignment> {
         let same = self.state.arms.iter().map(|arm| &arm.profile).eq(experiment.arms.iter().map(|arm| &arm.profile));
         let over = [WON, KEPT, INCONCLUSIVE].contains(&self.state.reason.as_str());
         let control = experiment.arms.first().map(|arm| arm.profile.clone()).unwrap_or_default();
         match self.state.phase {
             Phase::Promoted | Phase::RolledBack if same && over => {
                 let current = self.state.current.clone().unwrap_or(control);
-                return self.all(&current);
+                return self.assign_all(&current);
             }
             Phase::Progressing | Phase::Paused if same && self.state.candidate.is_none() => {}
             _ => self.begin_experiment(experiment, &control),
         }
-        let turns = self.turns(&self.live(experiment), experiment.switchback);
-        self.count(turns.then_some(experiment.period));
+        let turns = self.is_switchback(&self.live_weights(experiment), experiment.switchback);
+        self.add_counts(turns.then_some(experiment.period));
         if self.state.phase == Phase::Paused && self.plan.on_failure == OnFailure::Rollback {
             self.state.phase = Phase::Progressing;
         }
         if self.state.phase == Phase::Progressing {
-            for (at, finding) in self.look(turns) {
+            for (at, finding) in self.compare_arms(turns) {
                 // A regression found before may have paused the experiment, which then has no
                 // winner.
                 if self.state.phase != Phase::Progressing {
                     break;
                 }
-                if let Some(winner) = self.found(at, finding, experiment) {
-                    return self.all(&winner);
+                if let Some(winner) = self.on_finding(at, finding, experiment) {
+                    return self.assign_all(&winner);
                 }
             }
-            if let Some(kept) = self.decided(experiment, &control) {
-                return self.all(&kept);
+            if let Some(kept) = self.conclude(experiment, &control) {
+                return self.assign_all(&kept);
             }
-            self.so_far(experiment, &control, turns);
+            self.report_progress(experiment, &control, turns);
         }
-        self.places(&self.live(experiment), experiment.period, experiment.switchback)
+        self.assign_to_arms(&self.live_weights(experiment), experiment.period, experiment.switchback)
     }
 
     /// Returns the weights of the arms; 0 for stopped ones.
-    fn live(&self, experiment: &ExperimentPlan) -> Vec<u32> {
+    fn live_weights(&self, experiment: &ExperimentPlan) -> Vec<u32> {
         let weight = |(arm, plan): (&ArmState, &ArmPlan)| if arm.stopped { 0 } else { plan.weight };
         self.state.arms.iter().zip(&experiment.arms).map(weight).collect()
     }
@@ -75,11 +75,11 @@ impl Rollout<'_> {
             message: message.clone(),
             arms: experiment.arms.iter().map(|arm| ArmState::of(&arm.profile)).collect(),
         };
-        self.tell(false, "ExperimentStarted", message);
+        self.emit_event(false, "ExperimentStarted", message);
     }
 
     /// Records the progress of the experiment, and the condition that it waits for.
-    fn so_far(&mut self, experiment: &ExperimentPlan, control: &str, turns: bool) {
+    fn report_progress(&mut self, experiment: &ExperimentPlan, control: &str, turns: bool) {
         let live = self.state.arms.iter().filter(|arm| !arm.stopped);
         let Some(fewest) = live.min_by_key(|arm| arm.samples).filter(|_| self.state.phase == Phase::Progressing) else {
             return;
@@ -100,19 +100,19 @@ impl Rollout<'_> {
             let (profile, calls, least) = (&fewest.profile, fewest.samples, experiment.samples_min);
             ("WaitingForCalls", format!("{profile} received {calls} calls, {least} are needed for a winner"))
         } else {
-            ("Progressing", format!("compared with {control}: {}", self.compared()))
+            ("Progressing", format!("compared with {control}: {}", self.describe_arms()))
         };
         reason.clone_into(&mut self.state.reason);
         self.state.message = message;
     }
 
     /// Handles a finding about an arm. Returns the profile that has won, if any.
-    fn found(&mut self, at: usize, finding: ComparisonResult, experiment: &ExperimentPlan) -> Option<String> {
+    fn on_finding(&mut self, at: usize, finding: ComparisonResult, experiment: &ExperimentPlan) -> Option<String> {
         let arm = self.state.arms.get(at)?.clone();
         match finding {
             ComparisonResult::Nothing => None,
             ComparisonResult::Worse { word, why } => {
-                self.verdict(&arm, ComparisonOutcome::Worse, word.as_str(), why.clone());
+                self.record_verdict(&arm, ComparisonOutcome::Worse, word.as_str(), why.clone());
                 if self.plan.on_failure == OnFailure::Pause {
                     self.pause(&format!("{}: {why}", arm.profile), word.as_str());
                     return None;
@@ -120,7 +120,7 @@ impl Rollout<'_> {
                 if let Some(arm) = self.state.arms.get_mut(at) {
                     arm.stopped = true;
                 }
-                self.tell(true, "ArmStopped", format!("{} gets no more pods: {why}", arm.profile));
+                self.emit_event(true, "ArmStopped", format!("{} gets no more pods: {why}", arm.profile));
                 None
             }
             ComparisonResult::Better { why } => {
@@ -128,7 +128,7 @@ impl Rollout<'_> {
                 if arm.samples.min(control.samples) < experiment.samples_min {
                     return None;
                 }
-                self.verdict(&arm, ComparisonOutcome::Better, WON, why.clone());
+                self.record_verdict(&arm, ComparisonOutcome::Better, WON, why.clone());
                 let message = format!("{0} has won: {why}; set profileRef to {0} to keep it", arm.profile);
                 self.promote(&arm.profile, WON, message);
                 Some(arm.profile)
@@ -137,7 +137,7 @@ impl Rollout<'_> {
     }
 
     /// Returns the profile to keep if the experiment is over without a winner.
-    fn decided(&mut self, experiment: &ExperimentPlan, control: &str) -> Option<String> {
+    fn conclude(&mut self, experiment: &ExperimentPlan, control: &str) -> Option<String> {
         let most = experiment.samples_min.saturating_mul(SAMPLES_TIMES_MAX);
         let live: Vec<ArmState> = self.state.arms.iter().skip(1).filter(|arm| !arm.stopped).cloned().collect();
         let enough = self.state.arms.iter().filter(|arm| !arm.stopped).all(|arm| arm.samples >= most)
@@ -153,10 +153,10 @@ impl Rollout<'_> {
             return None;
         };
         for arm in &live {
-            self.verdict(arm, ComparisonOutcome::Undecided, INCONCLUSIVE, self.compared());
+            self.record_verdict(arm, ComparisonOutcome::Undecided, INCONCLUSIVE, self.describe_arms());
         }
-        self.tell(false, "ExperimentEnded", message.clone());
-        self.end(control.to_owned(), Phase::Promoted, reason, message, false);
+        self.emit_event(false, "ExperimentEnded", message.clone());
+        self.finish(control.to_owned(), Phase::Promoted, reason, message, false);
         Some(control.to_owned())
     }
 }

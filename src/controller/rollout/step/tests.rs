@@ -98,7 +98,7 @@ impl RolloutSimulation {
                 profile.as_ref().and_then(|profile| self.ways.get(profile)).copied().unwrap_or((1.0, 0.0));
             let called = profile.is_some() && profile.as_deref() != self.shunned;
             for _ in 0..if called { self.calls } else { 0 } {
-                if self.draw.chance(failing) {
+                if self.draw.bernoulli(failing) {
                     counts.errors += 1;
                 } else {
                     counts.latency.add((60_000.0 * times * (0.35 * self.draw.normal()).exp()) as u64);
@@ -114,7 +114,7 @@ impl RolloutSimulation {
                 counts,
             });
         }
-        let next = step(std::mem::take(&mut self.state), &self.plan, &seen, self.now);
+        let next = evaluate(std::mem::take(&mut self.state), &self.plan, &seen, self.now);
         for (uid, profile, since) in &mut self.pods {
             let to = next.profiles.get(uid).cloned();
             if *profile != to {
@@ -124,9 +124,9 @@ impl RolloutSimulation {
         self.state = next.state.clone();
         if self.restarts {
             let mut object = BatchPolicyStatus::default();
-            status::write(&self.state, &self.plan, &mut object);
+            status::write_state(&self.state, &self.plan, &mut object);
             let text = serde_json::to_string(&object).unwrap();
-            self.state = status::read(&serde_json::from_str(&text).unwrap());
+            self.state = status::state_from_status(&serde_json::from_str(&text).unwrap());
         }
         self.told.extend(next.told.iter().map(|told| told.reason));
         self.verdicts.extend(next.verdicts.iter().cloned());

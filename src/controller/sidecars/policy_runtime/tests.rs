@@ -29,7 +29,7 @@ impl Scene {
         let mut book = SidecarRegistry::default();
         let pods: Vec<Pod> = pods.iter().map(|name| a_pod("a", name, &[])).collect();
         for pod in &pods {
-            book.opened(&identity(pod), &hello());
+            book.on_open(&identity(pod), &hello());
         }
         Self { policy, pods, book, course: PolicyRuntime::default(), now: 1000 }
     }
@@ -53,12 +53,12 @@ impl Scene {
                 Some(serde_json::from_value(profile).unwrap())
             },
             pods: self.pods.iter().map(|pod| (pod, "l4")).collect(),
-            otherwise: Mode::Batch,
-            slow: Some(Duration::from_secs(10)),
+            default_mode: Mode::Batch,
+            tuning_interval: Some(Duration::from_secs(10)),
             now: Tick::from_millis(self.now * 1000),
             wall: UnixSeconds(self.now),
         };
-        let seen = self.course.look(&view, &mut self.book);
+        let seen = self.course.run_round(&view, &mut self.book);
         self.now += 1;
         for pod in &self.pods {
             let Some((told, _)) = seen.told.get(&pod.meta.uid) else { continue };
@@ -74,13 +74,13 @@ impl Scene {
                 source: config.source.clone(),
                 generation: config.generation,
                 hash: told.hash.clone(),
-                settings: config.settings.in_force(),
+                settings: config.settings.without_start(),
                 profile,
                 ..AppliedConfig::default()
             };
             let upstreams = vec![UpstreamReport { routes: vec![route], ..UpstreamReport::default() }];
             let report = SidecarReport { over_ms: 5000, config: Some(in_force), upstreams, ..SidecarReport::default() };
-            self.book.report(&identity(pod), report, UnixSeconds(self.now));
+            self.book.on_report(&identity(pod), report, UnixSeconds(self.now));
         }
         seen
     }
@@ -120,14 +120,14 @@ fn the_first_settings_of_a_pod_are_within_the_bounds_of_the_policy() {
     let mut spec = slo();
     spec["tuning"] = json!({"bounds": {"slotsMax": {"max": 4}, "batchWeightMax": {"max": 2000}}});
     let mut scene = Scene::new(spec.clone(), &["p"]);
-    let mut told = |wanted| settings(&scene.look(Some(wanted), |_, _| 40_000).told["uid-p"].0.config().settings);
+    let mut told = |wanted| from_wire(&scene.look(Some(wanted), |_, _| 40_000).told["uid-p"].0.config().settings);
     // The profile sets `slotsMax` to the length of its name.
     let bounded = TunedSettings { slots_max: Some(4), batch_weight_max: Some(2000), ..TunedSettings::default() };
     assert_eq!([told("emb-one"), told("emb-one"), told("emb-one")], [bounded; 3]);
     spec["tuning"]["mode"] = json!("Manual");
     let mut scene = Scene::new(spec, &["p"]);
     let seen = scene.look(Some("emb-one"), |_, _| 40_000);
-    assert_eq!(settings(&seen.told["uid-p"].0.config().settings), TunedSettings::default(), "nothing is tuned");
+    assert_eq!(from_wire(&seen.told["uid-p"].0.config().settings), TunedSettings::default(), "nothing is tuned");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_missed_slo_changes_the_settings_of_every_pod_and_the_status_has_the_reason(
             assert_eq!((tuning.pod.as_str(), tuning.reason.is_some(), tuning.since.is_some()), ("p", true, true));
             let said = seen.live.slo.unwrap();
             assert!(said.message.contains("tuner:"), "{said:?}");
-            told = settings(&seen.told["uid-p"].0.config().settings);
+            told = from_wire(&seen.told["uid-p"].0.config().settings);
             break;
         }
     }
@@ -148,7 +148,7 @@ fn a_missed_slo_changes_the_settings_of_every_pod_and_the_status_has_the_reason(
     // A successor continues with the settings of the sidecar.
     scene.course = PolicyRuntime::resume("uid-emb", &BatchPolicyStatus::default());
     let seen = scene.look(Some("emb-1"), |_, _| 180_000);
-    let kept = settings(&seen.told["uid-p"].0.config().settings);
+    let kept = from_wire(&seen.told["uid-p"].0.config().settings);
     assert_eq!(kept.shift_permille, told.shift_permille);
 }
 
@@ -174,7 +174,7 @@ fn a_canary_that_is_slower_is_taken_back_and_another_controller_knows_it() {
     let mut last = Outputs::default();
     for _ in 0..60 {
         last = scene.look(Some("emb-2"), slow);
-        arms = arms.max(last.told.values().filter(|(told, _)| told.kept_up).count());
+        arms = arms.max(last.told.values().filter(|(told, _)| told.needs_renewal).count());
         if last.live.healthy.as_ref().is_some_and(|said| said.holds == ConditionStatus::False) {
             break;
         }
@@ -192,7 +192,7 @@ fn a_canary_that_is_slower_is_taken_back_and_another_controller_knows_it() {
     };
     scene.course = PolicyRuntime::resume("uid-emb", &status);
     let seen = scene.look(Some("emb-2"), slow);
-    assert!(seen.told.values().all(|(told, _)| told.config().profile == "emb-1" && !told.kept_up));
+    assert!(seen.told.values().all(|(told, _)| told.config().profile == "emb-1" && !told.needs_renewal));
 }
 
 /// Runs a canary on two of four pods: `emb-1` is in force, and `tried` is the candidate.
@@ -214,10 +214,13 @@ fn canary(tried: &str) -> (Scene, Outputs) {
 fn while_another_profile_is_tried_each_pod_is_tuned_within_the_limits_of_its_own() {
     // The profile sets `slotsMax` to the length of its name.
     let (_, seen) = canary("e-2");
-    assert!(seen.told.values().any(|(told, _)| told.kept_up) && seen.told.values().any(|(told, _)| !told.kept_up));
+    assert!(
+        seen.told.values().any(|(told, _)| told.needs_renewal)
+            && seen.told.values().any(|(told, _)| !told.needs_renewal)
+    );
     for (told, _) in seen.told.values() {
         assert_eq!(
-            settings(&told.config().settings),
+            from_wire(&told.config().settings),
             TunedSettings::default(),
             "nothing to bound: 5 and 3 are the limits"
         );
@@ -228,11 +231,11 @@ fn while_another_profile_is_tried_each_pod_is_tuned_within_the_limits_of_its_own
 fn a_canary_whose_profile_has_gone_ends() {
     let (mut scene, _) = canary("emb-2");
     let seen = scene.look(None, |_, _| 40_000);
-    assert!(seen.told.values().all(|(told, _)| told.config().profile == "emb-1" && !told.kept_up));
+    assert!(seen.told.values().all(|(told, _)| told.config().profile == "emb-1" && !told.needs_renewal));
     assert_eq!((seen.live.current.as_deref(), seen.live.candidate), (Some("emb-1"), None));
     // The profile exists again and is rolled out like any change.
     let seen = scene.look(Some("emb-2"), |_, _| 40_000);
-    assert!(seen.told.values().any(|(told, _)| told.kept_up));
+    assert!(seen.told.values().any(|(told, _)| told.needs_renewal));
 }
 
 #[test]
@@ -248,24 +251,24 @@ fn an_experiment_waits_for_a_missing_arm_and_reports_it() {
     let said = seen.live.healthy.unwrap();
     assert_eq!((said.holds, said.reason.as_str()), (ConditionStatus::False, "ProfileNotFound"));
     assert!(said.message.contains("BatchProfile gone-2, one of its arms, does not exist"), "{}", said.message);
-    assert!(seen.told.values().all(|(told, _)| !told.kept_up), "all pods run the profile of the policy");
+    assert!(seen.told.values().all(|(told, _)| !told.needs_renewal), "all pods run the profile of the policy");
     scene.policy.spec = Ok(serde_json::from_value(arms("emb-2")).unwrap());
     scene.look(Some("emb-1"), |_, _| 40_000);
     let seen = scene.look(Some("emb-1"), |_, _| 40_000);
     assert_eq!(seen.live.healthy.unwrap().reason, "Progressing");
-    assert!(seen.told.values().any(|(told, _)| told.kept_up));
+    assert!(seen.told.values().any(|(told, _)| told.needs_renewal));
 }
 
 #[test]
 fn a_sidecar_without_support_for_arms_gets_its_arm_as_the_profile_of_the_policy() {
     let (mut scene, _) = canary("emb-2");
     for pod in &scene.pods {
-        scene.book.opened(&identity(pod), &Hello::default());
+        scene.book.on_open(&identity(pod), &Hello::default());
     }
     let seen = scene.look(Some("emb-2"), |_, _| 40_000);
     let of = |profile: &str| seen.told.values().filter(|(told, _)| told.config().profile == profile).count();
     assert_eq!(of("emb-1") + of("emb-2"), 4);
-    assert!(of("emb-2") > 0 && seen.told.values().all(|(told, _)| !told.kept_up));
+    assert!(of("emb-2") > 0 && seen.told.values().all(|(told, _)| !told.needs_renewal));
 }
 
 #[test]
@@ -274,7 +277,7 @@ fn a_new_pod_gets_shared_settings_and_a_refusing_one_blocks_no_other() {
     spec["tuning"] = json!({"granularity": "Workload"});
     let mut scene = Scene::new(spec, &["p", "q"]);
     let slow = |_: &Pod, _: &str| 180_000;
-    let shift = |seen: &Outputs, uid: &str| settings(&seen.told[uid].0.config().settings).shift_permille;
+    let shift = |seen: &Outputs, uid: &str| from_wire(&seen.told[uid].0.config().settings).shift_permille;
     let mut last = Outputs::default();
     for _ in 0..40 {
         last = scene.look(Some("emb-1"), slow);
@@ -283,12 +286,12 @@ fn a_new_pod_gets_shared_settings_and_a_refusing_one_blocks_no_other() {
         }
         // Simulates `give` and the response of the sidecar.
         let hash = last.told["uid-q"].0.hash.clone();
-        scene.book.get_mut("uid-q").unwrap().given = Some((hash.clone(), Tick::default()));
-        scene.book.refused(&identity(&scene.pods[1]), &hash, "it cannot");
+        scene.book.get_mut("uid-q").unwrap().last_pushed = Some((hash.clone(), Tick::default()));
+        scene.book.on_rejected(&identity(&scene.pods[1]), &hash, "it cannot");
     }
     assert!(shift(&last, "uid-p") > 0, "p is tuned, whatever q says: {:?}", last.live.pod_tunings);
     let new = a_pod("a", "r", &[]);
-    scene.book.opened(&identity(&new), &hello());
+    scene.book.on_open(&identity(&new), &hello());
     scene.pods.push(new);
     let seen = scene.look(Some("emb-1"), slow);
     assert_eq!(shift(&seen, "uid-r"), shift(&seen, "uid-p"));

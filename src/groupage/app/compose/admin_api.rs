@@ -33,7 +33,7 @@ impl AdminParts<'_> {
         let Self { resources, ports, control, drainer } = self;
         let ready = {
             let (drainer, control) = (drainer.clone(), control.clone());
-            Arc::new(move || drainer.wants_calls() && control.is_ready())
+            Arc::new(move || drainer.is_ready() && control.is_ready())
         };
         AdminState {
             metrics: resources.metrics.clone(),
@@ -74,7 +74,7 @@ fn connect_test(ports: &[PortHandle]) -> ConnectTest {
     let ports: BTreeMap<u16, Upstream> = captured.collect();
     Arc::new(move |number| {
         let upstream = ports.get(&number).cloned();
-        async move { Some(upstream?.accepts().await) }.boxed()
+        async move { Some(upstream?.can_connect().await) }.boxed()
     })
 }
 

@@ -61,7 +61,7 @@ impl TlsCertificates {
         let callers = self.callers.clone().map(|callers| callers as Arc<dyn ReloadableCertificate>);
         let servers = self.servers.clone().map(|servers| servers as Arc<dyn ReloadableCertificate>);
         let kept = callers.into_iter().chain(servers);
-        kept.map(|kept| CertificateWatcher { kept, metrics: metrics.clone(), said: None }.run().boxed()).collect()
+        kept.map(|kept| CertificateWatcher { kept, metrics: metrics.clone(), last_error: None }.run().boxed()).collect()
     }
 }
 
@@ -70,14 +70,14 @@ struct CertificateWatcher {
     kept: Arc<dyn ReloadableCertificate>,
     metrics: Arc<Metrics>,
     /// Error of the last read. Each error is logged once, not at every read.
-    said: Option<CertificateFileError>,
+    last_error: Option<CertificateFileError>,
 }
 
 // === impl CertificateWatcher ===
 
 impl CertificateWatcher {
     async fn run(mut self) {
-        self.expires();
+        self.publish_expiry();
         let files = self.kept.files();
         if files.is_empty() {
             return;
@@ -94,7 +94,7 @@ impl CertificateWatcher {
         let mut hup = signal(SignalKind::hangup()).ok();
         loop {
             // The first read finds changes made between the start and the watch.
-            self.look().await;
+            self.reload().await;
             tokio::select! {
                 () = changed(&mut watches) => tokio::time::sleep(SETTLE).await,
                 () = recv_hangup(hup.as_mut()) => {}
@@ -109,7 +109,7 @@ impl CertificateWatcher {
         }
     }
 
-    async fn look(&mut self) {
+    async fn reload(&mut self) {
         let kept = self.kept.clone();
         let Ok(found) = tokio::task::spawn_blocking(move || kept.look()).await else {
             tracing::error!("checking certificates panicked");
@@ -117,23 +117,23 @@ impl CertificateWatcher {
         };
         let side = self.kept.side();
         match found {
-            Ok(ReloadOutcome::Same) => self.said = None,
+            Ok(ReloadOutcome::Same) => self.last_error = None,
             Ok(ReloadOutcome::Changed) => {
-                self.said = None;
+                self.last_error = None;
                 self.metrics.certificates_reloaded(side, ReloadResult::Applied);
-                self.expires();
+                self.publish_expiry();
                 tracing::info!(side, expires = self.kept.expires(), "certificates changed and are in use");
             }
-            Err(error) if self.said.as_ref() == Some(&error) => {}
+            Err(error) if self.last_error.as_ref() == Some(&error) => {}
             Err(error) => {
                 self.metrics.certificates_reloaded(side, ReloadResult::Refused);
                 tracing::error!(side, %error, "certificates refused; the previous ones stay in use");
-                self.said = Some(error);
+                self.last_error = Some(error);
             }
         }
     }
 
-    fn expires(&self) {
+    fn publish_expiry(&self) {
         if let Some(at) = self.kept.expires() {
             self.metrics.certificate_expires(self.kept.side(), at);
         }

@@ -90,9 +90,9 @@ impl SettingsHandle {
     pub async fn apply(&self, policy: Policy) -> Result<AppliedSettings, String> {
         let mut turn = self.inner.turn.lock().await;
         if turn.wanted.is_none() {
-            return self.put(&mut turn.scopes, policy).await;
+            return self.put_in_force(&mut turn.scopes, policy).await;
         }
-        let applied = self.put(&mut turn.scopes, policy.clone().into_passthrough(CRASH_GUARD_SOURCE)).await?;
+        let applied = self.put_in_force(&mut turn.scopes, policy.clone().into_passthrough(CRASH_GUARD_SOURCE)).await?;
         turn.wanted = Some(policy);
         Ok(applied)
     }
@@ -102,9 +102,9 @@ impl SettingsHandle {
     pub(super) async fn resume(&self) {
         let mut turn = self.inner.turn.lock().await;
         let Some(policy) = turn.wanted.take() else { return };
-        self.write(|shown| shown.aside = None);
+        self.update_state(|shown| shown.aside = None);
         self.inner.parts.metrics.crash_guard(false);
-        match self.put(&mut turn.scopes, policy).await {
+        match self.put_in_force(&mut turn.scopes, policy).await {
             Ok(_) => {
                 tracing::info!("no crash since the restart: the settings are in force again and calls are batched");
             }
@@ -112,12 +112,12 @@ impl SettingsHandle {
         }
     }
 
-    async fn put(&self, scopes: &mut ScopeRegistry, policy: Policy) -> Result<AppliedSettings, String> {
+    async fn put_in_force(&self, scopes: &mut ScopeRegistry, policy: Policy) -> Result<AppliedSettings, String> {
         let SettingsInner { parts, .. } = &*self.inner;
-        let before = self.shown(|shown| shown.policy.clone());
-        let (policy, pending) = policy.within(&before);
+        let before = self.read_state(|shown| shown.policy.clone());
+        let (policy, pending) = policy.hot_reload_onto(&before);
         let mut next = scopes.clone();
-        let ids = next.take(&policy)?;
+        let ids = next.register(&policy)?;
         // Find every error before anything is changed.
         let tables = parts.ports.iter().map(|port| port.table(&policy, &ids)).collect::<Result<Vec<_>, _>>()?;
         // The cores must know the new scopes before any call can name them.
@@ -137,14 +137,14 @@ impl SettingsHandle {
         parts.metrics.record_reload(ReloadResult::Applied, pending.len());
         let applied = AppliedSettings { changes: policy.changes(&before), pending };
         let at = parts.clock.now();
-        self.write(|shown| shown.on_applied(at, policy, &applied));
+        self.update_state(|shown| shown.on_applied(at, policy, &applied));
         Ok(applied)
     }
 
     /// Records that settings were read and are invalid. Those before stay in force.
-    pub fn refused(&self, error: &SettingsRefusal) {
+    pub fn record_refusal(&self, error: &SettingsRefusal) {
         let at = self.inner.parts.clock.now();
-        let pending = self.write(|shown| {
+        let pending = self.update_state(|shown| {
             shown.on_refused(at, error);
             shown.pending.len()
         });
@@ -153,7 +153,7 @@ impl SettingsHandle {
 
     /// Returns `true` if the servers are ready that the settings in force require.
     pub(super) fn is_ready(&self) -> bool {
-        self.shown(|shown| port::is_ready(&shown.policy, &self.inner.parts.ports))
+        self.read_state(|shown| port::is_ready(&shown.policy, &self.inner.parts.ports))
     }
 
     /// Marks the controller as the source of the settings from now on.
@@ -167,14 +167,14 @@ impl SettingsHandle {
     }
 
     /// Returns the pass-through mode after crashes, if it is on.
-    pub(in crate::app) fn aside(&self) -> Option<CrashPassthrough> {
-        self.shown(|shown| shown.aside)
+    pub(in crate::app) fn crash_passthrough(&self) -> Option<CrashPassthrough> {
+        self.read_state(|shown| shown.aside)
     }
 
     /// Returns the pass-through mode as JSON, for `/api/scheduler`.
     pub(super) fn crash_passthrough_json(&self) -> Value {
         let now = self.inner.parts.clock.now();
-        self.shown(|shown| shown.crash_passthrough_json(now))
+        self.read_state(|shown| shown.crash_passthrough_json(now))
     }
 
     /// Returns the ports that the settings apply to.
@@ -194,26 +194,26 @@ impl SettingsHandle {
 
     /// Returns the number of settings that take effect at the next start.
     pub(in crate::app) fn pending(&self) -> usize {
-        self.shown(|shown| shown.pending.len())
+        self.read_state(|shown| shown.pending.len())
     }
 
     /// Returns every setting in force with its source, as JSON, for `/api/config`.
     pub(super) fn config(&self) -> Value {
-        self.shown(SettingsState::config_json)
+        self.read_state(SettingsState::config_json)
     }
 
     /// Returns the result of the last change, as JSON.
     pub(super) fn reload(&self) -> Value {
         let now = self.inner.parts.clock.now();
-        self.shown(|shown| shown.reload_json(now))
+        self.read_state(|shown| shown.reload_json(now))
     }
 
-    fn shown<T>(&self, look: impl FnOnce(&SettingsState) -> T) -> T {
+    fn read_state<T>(&self, look: impl FnOnce(&SettingsState) -> T) -> T {
         // No code panics while holding this lock, so a poisoned lock is safe to use.
         look(&self.inner.shown.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn write<T>(&self, change: impl FnOnce(&mut SettingsState) -> T) -> T {
+    fn update_state<T>(&self, change: impl FnOnce(&mut SettingsState) -> T) -> T {
         change(&mut self.inner.shown.write().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -10,21 +10,24 @@ use crate::batching::{
     ClassDecisionStats, ClassStats, DispatchCause, DispatchPolicy, ExpiryReason, HoldReason, OperatingPoint, PlanAge,
     RejectionReason, Suspension, Tick,
 };
-use crate::protocol::class_name;
+use crate::protocol::decode_cost_class;
 use crate::proxy::PriorityClasses;
 use crate::scheduler::{ClassDiversity, DecisionReport};
 
 /// Adds the totals to the top level, and the other figures to each cost class.
-pub(super) fn add(learned: &mut Value, why: &DecisionReport) {
+pub(super) fn add_decisions(learned: &mut Value, why: &DecisionReport) {
     let Value::Object(all) = learned else { return };
     let totals = &why.core.totals;
     all.insert("now_seconds".into(), json!(seconds(why.now)));
     all.insert("slots_max".into(), json!(why.slots_max));
     all.insert("policy".into(), json!(policy(why.policy)));
-    all.insert("dispatches".into(), words(DispatchCause::ALL.map(DispatchCause::as_str), totals.causes));
-    all.insert("holds".into(), words(HoldReason::ALL.map(HoldReason::as_str), totals.holds));
-    all.insert("items_rejected".into(), words(RejectionReason::ALL.map(RejectionReason::as_str), totals.rejected));
-    all.insert("items_expired".into(), words(ExpiryReason::ALL.map(ExpiryReason::as_str), totals.expired));
+    all.insert("dispatches".into(), count_by_label(DispatchCause::ALL.map(DispatchCause::as_str), totals.causes));
+    all.insert("holds".into(), count_by_label(HoldReason::ALL.map(HoldReason::as_str), totals.holds));
+    all.insert(
+        "items_rejected".into(),
+        count_by_label(RejectionReason::ALL.map(RejectionReason::as_str), totals.rejected),
+    );
+    all.insert("items_expired".into(), count_by_label(ExpiryReason::ALL.map(ExpiryReason::as_str), totals.expired));
     let changed = why.core.changed.map(seconds);
     all.insert("model_changes".into(), json!({"count": why.core.changes, "last_at_seconds": changed}));
     let Some(Value::Array(classes)) = all.get_mut("cost_classes") else { return };
@@ -40,20 +43,20 @@ pub(super) fn add(learned: &mut Value, why: &DecisionReport) {
     }
     // Classes restored from an earlier process have no decisions yet, but their names are known.
     for class in classes.iter_mut().filter_map(Value::as_object_mut) {
-        name(class, "id", why);
+        add_class_name(class, "id", why);
     }
     if let Some(Value::Array(flows)) = all.get_mut("concurrency") {
         for flow in flows.iter_mut().filter_map(Value::as_object_mut) {
-            name(flow, "class", why);
+            add_class_name(flow, "class", why);
         }
     }
 }
 
 /// Adds path and model of the cost class that this key refers to by number.
-fn name(class: &mut Map<String, Value>, key: &str, why: &DecisionReport) {
+fn add_class_name(class: &mut Map<String, Value>, key: &str, why: &DecisionReport) {
     let id = class.get(key).and_then(Value::as_u64);
     let bytes = why.names.iter().find(|(known, _)| id == Some(known.0.into())).map(|(_, bytes)| bytes);
-    if let Some(name) = bytes.and_then(|bytes| class_name(bytes)) {
+    if let Some(name) = bytes.and_then(|bytes| decode_cost_class(bytes)) {
         class.insert("path".into(), json!(name.path));
         class.insert("model".into(), json!(name.model));
     }
@@ -87,7 +90,7 @@ fn describe_class(class: &mut Map<String, Value>, of: &ClassDecisionStats, why: 
     class.insert("quarantined".into(), json!(of.quarantined));
     class.insert("suspended".into(), of.suspension.map_or(Value::Null, |found| suspended(found, why.now)));
     let kept = why.apart.iter().find(|apart| apart.class == of.id);
-    class.insert("apart".into(), kept.map_or(Value::Null, apart));
+    class.insert("apart".into(), kept.map_or(Value::Null, key_diversity_json));
 }
 
 /// Returns a suspension of merging: its age, the time until the next trial, and the server's
@@ -112,14 +115,14 @@ fn recent(tally: &ClassStats, now: Tick) -> Value {
         "calls": tally.calls,
         "items": tally.items,
         "shared": tally.shared,
-        "beside": tally.beside,
-        "apart": tally.apart,
+        "beside": tally.concurrent,
+        "apart": tally.other_keys_waiting,
         "mean_wait_us": micros(tally.waited_nanos.checked_div(tally.calls).unwrap_or(0)),
-        "causes": words(DispatchCause::ALL.map(DispatchCause::as_str), tally.causes),
+        "causes": count_by_label(DispatchCause::ALL.map(DispatchCause::as_str), tally.causes),
         "alone": tally.alone,
         "passed": tally.passed,
         "items_rejected": tally.rejected,
-        "items_expired": words(ExpiryReason::ALL.map(ExpiryReason::as_str), tally.expired),
+        "items_expired": count_by_label(ExpiryReason::ALL.map(ExpiryReason::as_str), tally.expired),
         "items_max": tally.items_max,
         "slo_us": tally.slo.map(|slo| u64::try_from(slo.as_micros()).unwrap_or(u64::MAX)),
     })
@@ -147,7 +150,7 @@ fn plan(age: &PlanAge, now: Tick) -> Value {
     })
 }
 
-fn apart(apart: &ClassDiversity) -> Value {
+fn key_diversity_json(apart: &ClassDiversity) -> Value {
     let differs: Vec<Value> = apart
         .differs
         .iter()
@@ -163,7 +166,7 @@ fn apart(apart: &ClassDiversity) -> Value {
     json!({"keys": apart.keys, "differs": differs})
 }
 
-fn words<const N: usize>(words: [&'static str; N], counts: [u64; N]) -> Value {
+fn count_by_label<const N: usize>(words: [&'static str; N], counts: [u64; N]) -> Value {
     json!(words.into_iter().zip(counts).collect::<BTreeMap<_, _>>())
 }
 

@@ -90,7 +90,7 @@ impl DrainHandle {
         let (left, leaving) = watch::channel(false);
         let task = DrainTask {
             state: DrainState::new(times),
-            returns: parts.ports.iter().map(|(port, _)| port.upstream.returns()).collect(),
+            returns: parts.ports.iter().map(|(port, _)| port.upstream.recoveries()).collect(),
             parts,
             inbox,
             shown: shown.clone(),
@@ -103,7 +103,7 @@ impl DrainHandle {
     }
 
     /// Returns `false` once the drain makes the process unready.
-    pub(super) fn wants_calls(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         !self.shown.leaving.load(Ordering::Relaxed)
     }
 
@@ -144,7 +144,7 @@ impl DrainTask {
     async fn run(mut self) {
         loop {
             let seen = self.observe();
-            let now = self.state.look(self.parts.clock.now(), seen);
+            let now = self.state.poll(self.parts.clock.now(), seen);
             self.carry_out(now).await;
             let event = self.next_event(now).await;
             if !self.handle(event, now).await {
@@ -155,7 +155,7 @@ impl DrainTask {
 
     fn observe(&self) -> DrainInputs {
         DrainInputs {
-            open: self.parts.connections.open(),
+            open: self.parts.connections.open_count(),
             returns: self.returns.iter().map(|port| *port.borrow()).sum(),
         }
     }
@@ -173,8 +173,8 @@ impl DrainTask {
             self.parts.metrics.draining(now.flushed);
         }
         if before.is_none_or(|before| before.leaving != now.leaving) {
-            let welcome = if now.leaving { ListenerState::Leave } else { ListenerState::Stay };
-            self.parts.ports.iter().for_each(|(_, host)| host.welcome(welcome));
+            let welcome = if now.leaving { ListenerState::Draining } else { ListenerState::Serving };
+            self.parts.ports.iter().for_each(|(_, host)| host.set_state(welcome));
             self.shown.leaving.store(now.leaving, Ordering::Relaxed);
             self.left.send_replace(now.leaving);
         }
@@ -198,7 +198,7 @@ impl DrainTask {
         let back = select_all(returns.iter_mut().map(|port| port.changed().boxed()));
         tokio::select! {
             command = inbox.recv() => command.map_or(DrainEvent::Stopped, DrainEvent::Command),
-            () = parts.connections.none(), if !waiting.is_empty() && now.leaving => DrainEvent::Observed,
+            () = parts.connections.wait_until_closed(), if !waiting.is_empty() && now.leaving => DrainEvent::Observed,
             (back, ..) = back, if now.flushed => {
                 if back.is_ok() { DrainEvent::Observed } else { DrainEvent::Stopped }
             }
@@ -211,17 +211,17 @@ impl DrainTask {
         match event {
             DrainEvent::Command(DrainCommand::Flush(done)) => {
                 let seen = self.observe();
-                self.state.flush(self.parts.clock.now(), seen);
+                self.state.on_flush(self.parts.clock.now(), seen);
                 self.waiting.push(done);
             }
             // The hook's connection may be closed by now.
             DrainEvent::Command(DrainCommand::Drain(reply)) => {
-                _ = reply.send(self.state.drain(self.parts.clock.now()));
+                _ = reply.send(self.state.on_drain(self.parts.clock.now()));
             }
             DrainEvent::Elapsed if now.ask => {
                 // A server that refuses the connection is probed until it accepts again; that
                 // counts as a return.
-                join_all(self.parts.ports.iter().map(|(port, _)| port.upstream.check())).await;
+                join_all(self.parts.ports.iter().map(|(port, _)| port.upstream.check_connection())).await;
             }
             DrainEvent::Observed | DrainEvent::Elapsed => {}
             DrainEvent::Stopped => return false,

@@ -30,7 +30,7 @@ pub(super) fn core_limits(policy: &Policy, scopes: &[ScopeLimits]) -> Limits {
             config::SchedulingPolicy::Static => CorePolicy::Static { items, delay },
         },
         slots: if adaptive { wall } else { slots.min(wall) },
-        stand_aside_max: policy.limits.stand_aside_max.min(scheduler::COMPLETIONS_MAX / 2),
+        stand_aside_max: policy.limits.passthrough_calls_max.min(scheduler::COMPLETIONS_MAX / 2),
         queue_items_max: policy.limits.queue_items_max,
         queue_bytes_max: policy.limits.queue_bytes_max as u64,
         scopes: scopes.to_vec(),
@@ -68,7 +68,7 @@ fn to_core_class(class: &config::PriorityClass, slo: Option<Duration>) -> Priori
         weight: class.weight,
         strict: class.strict,
         filler: class.filler,
-        ages: own.unwrap_or(PriorityClass::AGES_WITHOUT_SLO),
+        aging_interval: own.unwrap_or(PriorityClass::AGES_WITHOUT_SLO),
     }
 }
 
@@ -101,6 +101,6 @@ fn published_limits(policy: &Policy) -> [(&'static str, &'static str, f64); 7] {
         ("slots_max", source("limits.slotsMax"), limits.slots_max.map_or(f64::INFINITY, f64::from)),
         ("batch_weight_max", source("limits.batchWeightMax"), limits.batch_weight_max.map_or(f64::INFINITY, real)),
         ("batch_bytes_max", source("limits.batchBytesMax"), real(limits.batch_bytes_max as u64)),
-        ("stand_aside_max", source("limits.standAsideMax"), f64::from(limits.stand_aside_max)),
+        ("stand_aside_max", source("limits.standAsideMax"), f64::from(limits.passthrough_calls_max)),
     ]
 }

@@ -86,7 +86,7 @@ pub(in crate::app) struct PortHandle {
 
 impl BoundPort {
     /// Builds the port; it serves nothing yet. Must be called inside a tokio runtime.
-    pub(super) fn make(self, inputs: PortInputs<'_>) -> Result<ReadyPort, BoxError> {
+    pub(super) fn build(self, inputs: PortInputs<'_>) -> Result<ReadyPort, BoxError> {
         let Self { capture, target, sockets, metrics, folder } = self;
         let PortInputs { policy, scopes, ids, resources, access_log, seed } = inputs;
         let ProcessResources { buffers, certs, upstream_permits, .. } = resources;
@@ -126,8 +126,8 @@ impl BoundPort {
 
 impl ReadyPort {
     /// Returns the handle that starts and ends the drain of its connections.
-    pub(super) fn host(&self) -> ListenerControl {
-        self.door.host()
+    pub(super) fn listener_control(&self) -> ListenerControl {
+        self.door.control()
     }
 
     /// Starts serving the port.
@@ -155,8 +155,8 @@ impl PortHandle {
     /// Returns what its scheduler has learned and decided as JSON, or `None` if the scheduler does
     /// not answer.
     pub(super) async fn learned(&self) -> Option<Value> {
-        let mut learned = report::json(&self.scheduler.report().await?);
-        decisions::add(&mut learned, &self.scheduler.why().await?);
+        let mut learned = report::scheduler_json(&self.scheduler.report().await?);
+        decisions::add_decisions(&mut learned, &self.scheduler.why().await?);
         if let Some(seen) = self.onlooker.seen().await.filter(|seen| seen.calls > 0 || !seen.left_out.is_empty()) {
             learned["predicted"] = report::predicted(&seen);
         }
@@ -177,7 +177,7 @@ impl PortHandle {
 pub(super) fn is_ready(policy: &Policy, ports: &[PortHandle]) -> bool {
     let named = |port: &&PortHandle| {
         let captured = port.capture.as_ref();
-        policy.routes.iter().any(|route| captured.is_some_and(|capture| capture.is_named(&route.ports)))
+        policy.routes.iter().any(|route| captured.is_some_and(|capture| capture.is_selected_by(&route.ports)))
     };
     let mut wanted = ports.iter().filter(named).peekable();
     if wanted.peek().is_some() {

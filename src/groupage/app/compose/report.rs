@@ -8,11 +8,11 @@ use crate::batching::{
     BatcherReport, CeilingInForce, CostClassId, CostMeasure, CostReport, FlowMode, FlowReport, InfeasibleSlo,
     LoadPoint, OpenReason, PauseStats,
 };
-use crate::protocol::class_name;
+use crate::protocol::decode_cost_class;
 use crate::scheduler::{RecentCounts, ShadowReport};
 
 /// Returns the whole report. Times are in microseconds unless their name contains another unit.
-pub(super) fn json(report: &BatcherReport) -> Value {
+pub(super) fn scheduler_json(report: &BatcherReport) -> Value {
     json!({
         "slots": report.slots,
         "lead_us": micros(report.lead_nanos),
@@ -33,7 +33,7 @@ pub(super) fn predicted(seen: &ShadowReport) -> Value {
     let mean =
         |all: std::time::Duration, of: u64| micros(u64::try_from(all.as_nanos()).unwrap_or(u64::MAX) / of.max(1));
     let class = |(name, lone, items): &(Box<[u8]>, std::time::Duration, u32)| {
-        let name = class_name(name);
+        let name = decode_cost_class(name);
         json!({
             "path": name.as_ref().map(|name| &name.path),
             "model": name.as_ref().map(|name| &name.model),
@@ -96,7 +96,7 @@ fn pauses(pauses: &PauseStats) -> Value {
         "count": pauses.count,
         "last_at_seconds": seconds(pauses.last.0),
         "asked_us": whole(pauses.asked),
-        "held_us": whole(pauses.held),
+        "held_us": whole(pauses.applied),
     })
 }
 

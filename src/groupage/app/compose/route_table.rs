@@ -11,7 +11,7 @@ use crate::proxy::{self, RouteSettings, RoutingTable};
 
 /// Builds the route table of a policy, independently of any port.
 pub(crate) fn build_route_table(policy: &Policy) -> Result<RoutingTable, String> {
-    let ids = ScopeRegistry::default().take(policy)?;
+    let ids = ScopeRegistry::default().register(policy)?;
     build_port_table(policy, &ids, None, None)
 }
 
@@ -24,11 +24,11 @@ pub(super) fn build_port_table(
     earlier: Option<&RoutingTable>,
 ) -> Result<RoutingTable, String> {
     let own: Vec<&config::Route> = policy.routes.iter().filter(|route| route.applies_to(capture)).collect();
-    let rules = own.iter().map(|route| routes::written(policy, route)).collect::<Result<Vec<_>, String>>()?;
+    let rules = own.iter().map(|route| routes::to_rules(policy, route)).collect::<Result<Vec<_>, String>>()?;
     // If all routes of the policy are for other ports, this port has no default route and relays
     // everything.
     let relays = rules.is_empty() && !policy.routes.is_empty();
-    let default = if relays { routes::none(policy) } else { routes::default(policy) };
+    let default = if relays { routes::relay_route(policy) } else { routes::default_route(policy) };
     let common = SharedHeaderRules {
         tenant_header: policy.tenant_header.clone(),
         deadline_headers: policy.deadline.headers.clone(),

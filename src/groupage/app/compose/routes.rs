@@ -7,7 +7,7 @@ use crate::config::{self, Policy};
 use crate::protocol::{PathPattern, RouteProtocol, RouteRules};
 
 /// The default route: every path, with the protocol detected by an adapter.
-pub(super) fn default(policy: &Policy) -> RouteRules {
+pub(super) fn default_route(policy: &Policy) -> RouteRules {
     RouteRules {
         path: PathPattern::parse("/*").expect("a pattern that matches every path is valid"),
         method: Method::POST,
@@ -28,8 +28,8 @@ pub(super) fn default(policy: &Policy) -> RouteRules {
 
 /// A default route that recognizes nothing, for a port of a policy with routes for other ports
 /// only.
-pub(super) fn none(policy: &Policy) -> RouteRules {
-    RouteRules { protocol: RouteProtocol::PassThrough, ..default(policy) }
+pub(super) fn relay_route(policy: &Policy) -> RouteRules {
+    RouteRules { protocol: RouteProtocol::PassThrough, ..default_route(policy) }
 }
 
 fn items(count: u32) -> usize {
@@ -37,7 +37,7 @@ fn items(count: u32) -> usize {
 }
 
 /// Converts a route of the policy.
-pub(super) fn written(policy: &Policy, route: &config::Route) -> Result<RouteRules, String> {
+pub(super) fn to_rules(policy: &Policy, route: &config::Route) -> Result<RouteRules, String> {
     let limits = policy.limits.overridden(&route.limits);
     Ok(RouteRules {
         path: PathPattern::parse(&route.path)?,

@@ -74,7 +74,7 @@ impl RunningApp {
         let last = FINAL_RESPONSES_MAX.min(limit / 4);
         let whole = tokio::time::timeout(limit - last, end).await.is_ok();
         if !whole {
-            self.ports.iter().for_each(|port| port.reach.proxy.cut());
+            self.ports.iter().for_each(|port| port.reach.proxy.cancel_waiting_calls());
             // Connections that have not taken their response by then are closed.
             let stopped = join_all(self.ports.iter().map(|port| port.listening.stop()));
             tokio::time::timeout(last, stopped).await.ok();

@@ -27,7 +27,7 @@ pub(super) struct ScopeRegistry {
 impl ScopeRegistry {
     /// Registers the routes of a policy and returns their numbers in order. The last one is that of
     /// the default route.
-    pub(super) fn take(&mut self, policy: &Policy) -> Result<Vec<ScopeId>, String> {
+    pub(super) fn register(&mut self, policy: &Policy) -> Result<Vec<ScopeId>, String> {
         let mut ids: Vec<ScopeId> = Vec::with_capacity(policy.routes.len() + 1);
         let written = policy.routes.iter().map(|route| {
             let name = (route.method.clone(), route.path.clone(), route.ports.clone());
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_route_keeps_its_number_when_others_come_go_and_move() {
         let mut scopes = ScopeRegistry::default();
-        let of = |scopes: &mut ScopeRegistry, text| numbers(&scopes.take(&policy(text)).unwrap());
+        let of = |scopes: &mut ScopeRegistry, text| numbers(&scopes.register(&policy(text)).unwrap());
         assert_eq!(of(&mut scopes, "routes: [{path: /a, limits: {batchItemsMax: 3}}, {path: /b}]"), [0, 1, 2]);
         assert_eq!(of(&mut scopes, "routes: [{path: /c}, {path: /b}]"), [3, 1, 2]);
         assert_eq!(scopes.limits()[0].batch_items_max, 3, "a call queued from a removed route keeps its limits");
@@ -96,7 +96,7 @@ mod tests {
     fn of_two_routes_that_are_written_alike_the_limits_of_the_first_hold() {
         let mut scopes = ScopeRegistry::default();
         let text = "routes: [{path: /a, limits: {batchItemsMax: 3}}, {path: /a, limits: {batchItemsMax: 5}}]";
-        assert_eq!(numbers(&scopes.take(&policy(text)).unwrap()), [0, 0, 1]);
+        assert_eq!(numbers(&scopes.register(&policy(text)).unwrap()), [0, 0, 1]);
         assert_eq!(scopes.limits()[0].batch_items_max, 3);
     }
 
@@ -104,7 +104,7 @@ mod tests {
     fn routes_for_other_ports_are_others() {
         let mut scopes = ScopeRegistry::default();
         let text = "routes: [{path: /a, ports: [80], limits: {batchItemsMax: 3}}, {path: /a, ports: [81]}]";
-        assert_eq!(numbers(&scopes.take(&policy(text)).unwrap()), [0, 1, 2]);
+        assert_eq!(numbers(&scopes.register(&policy(text)).unwrap()), [0, 1, 2]);
         assert_eq!((scopes.limits()[0].batch_items_max, scopes.limits()[1].batch_items_max), (3, 128));
     }
 
@@ -113,7 +113,7 @@ mod tests {
         let mut scopes = ScopeRegistry::default();
         let refused = (0..17).find_map(|turn| {
             let routes: Vec<String> = (0..256).map(|route| format!("{{path: /{turn}/{route}}}")).collect();
-            scopes.take(&policy(&format!("routes: [{}]", routes.join(", ")))).err()
+            scopes.register(&policy(&format!("routes: [{}]", routes.join(", ")))).err()
         });
         assert!(refused.unwrap().contains("4096"));
     }

@@ -60,7 +60,7 @@ struct LastChange {
 impl SettingsRefusal {
     fn json(&self) -> Value {
         match self {
-            Self::Load(LoadError::Wrong(errors)) => errors.json(),
+            Self::Load(LoadError::Invalid(errors)) => errors.json(),
             Self::Load(error @ LoadError::Unreadable { .. }) => json!([{"message": error.to_string()}]),
             Self::Because(why) => json!([{"message": why}]),
         }

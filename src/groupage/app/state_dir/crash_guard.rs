@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{StateDir, kept};
+use super::{StateDir, read_file};
 use crate::clock::Clock;
 
 /// Number of crashes within [`CRASH_WINDOW`] that trigger the guard.
@@ -59,7 +59,7 @@ pub(in crate::app) struct StartRecord {
     /// Remaining time of the pass-through mode, after repeated crashes.
     pub(in crate::app) aside: Option<Duration>,
     /// Error that keeps the next start from detecting a crash of this process.
-    unnoted: Option<io::Error>,
+    write_error: Option<io::Error>,
 }
 
 // === impl StartRecord ===
@@ -67,7 +67,7 @@ pub(in crate::app) struct StartRecord {
 impl StartRecord {
     /// Logs the result, once the log line with the bound addresses is written.
     pub(in crate::app) fn log(&self) {
-        if let Some(error) = &self.unnoted {
+        if let Some(error) = &self.write_error {
             tracing::warn!(%error, "the start cannot be recorded: a crash of this process will not be detected");
         }
         if let Some(aside) = self.aside {
@@ -114,11 +114,11 @@ impl StateDir {
             return StartRecord::default();
         }
         let boot = std::fs::read_to_string(BOOT).unwrap_or_default().trim().to_owned();
-        let before = kept(&self.path, NAME)
+        let before = read_file(&self.path, NAME)
             .and_then(|bytes| serde_json::from_slice::<RunRecord>(&bytes).ok())
             .filter(|record| record.format == FORMAT);
         let (record, aside) = next_record(before, boot, Clock::boot_millis());
-        StartRecord { aside, unnoted: write(&self.path, &record).err() }
+        StartRecord { aside, write_error: write(&self.path, &record).err() }
     }
 
     /// Registers a deliberate end, or a failed start: an end of the process from now on is no

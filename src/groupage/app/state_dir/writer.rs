@@ -108,7 +108,7 @@ impl StateWriterInner {
         if let Some((now, before)) = now.differs_from(&before) {
             tracing::info!(now, before, "the model server has changed: the learned values are discarded");
             *self.before() = ServerIdentity::default();
-            self.scheduler.forget().await;
+            self.scheduler.reset().await;
         }
     }
 

@@ -42,7 +42,7 @@ impl StreamHandler for ControlLink {
     }
 
     fn config(&self, config: SidecarConfig) -> BoxFuture<'_, ()> {
-        self.take(config).boxed()
+        self.apply_config(config).boxed()
     }
 
     fn bundle(&self, pem: String) -> BoxFuture<'_, ()> {
@@ -56,7 +56,7 @@ impl StreamHandler for ControlLink {
                 self.control.metrics().set_controller_open(true);
                 tracing::info!(address, protocol, "the control stream is open");
             }
-            StreamStatus::Lost { reason, message, again } => {
+            StreamStatus::Lost { reason, message, retry_in: again } => {
                 self.control.metrics().set_controller_open(false);
                 self.control.metrics().record_controller_end(reason.as_str());
                 let routine = matches!(reason, DisconnectReason::Lifetime | DisconnectReason::Goaway);

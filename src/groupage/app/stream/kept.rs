@@ -46,8 +46,8 @@ impl StoredStreamState {
         let Some(folder) = sources.overrides.state.as_ref().map(|given| Path::new(&given.value)) else {
             return Self::default();
         };
-        let bundle = state_dir::kept(folder, BUNDLE).and_then(|bytes| String::from_utf8(bytes).ok());
-        let Some(bytes) = state_dir::kept(folder, SETTINGS) else { return Self { bundle, ..Self::default() } };
+        let bundle = state_dir::read_file(folder, BUNDLE).and_then(|bytes| String::from_utf8(bytes).ok());
+        let Some(bytes) = state_dir::read_file(folder, SETTINGS) else { return Self { bundle, ..Self::default() } };
         match settings(&bytes, sources) {
             Ok(settings) => Self { settings: Some(settings), bundle, ignored: None },
             Err(why) => Self { settings: None, bundle, ignored: Some(why) },
@@ -61,7 +61,7 @@ fn settings(bytes: &[u8], sources: &SettingsSources) -> Result<(SidecarConfig, V
         return Err(format!("they have format {}, but this version reads {FORMAT}", file.format));
     }
     let judged =
-        judge(&file.config, None, Origin::Kept, sources).map_err(|error| format!("they are wrong: {error}"))?;
+        judge(&file.config, None, Origin::State, sources).map_err(|error| format!("they are wrong: {error}"))?;
     Ok((file.config, judged))
 }
 
@@ -70,12 +70,12 @@ pub(super) fn keep_settings(folder: &StateDir, config: &SidecarConfig) -> io::Re
     let mut config = config.clone();
     config.experiment = None;
     config.settings.start = None;
-    folder.keep(SETTINGS, &serde_json::to_vec(&File { format: FORMAT, config })?)
+    folder.store_file(SETTINGS, &serde_json::to_vec(&File { format: FORMAT, config })?)
 }
 
 /// Stores a bundle that is trusted. May block.
 pub(super) fn keep_bundle(folder: &StateDir, pem: &str) -> io::Result<()> {
-    folder.keep(BUNDLE, pem.as_bytes())
+    folder.store_file(BUNDLE, pem.as_bytes())
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ impl ControlLink {
     }
 
     /// Applies a configuration, unless it is in force already.
-    pub(super) async fn take(&self, config: SidecarConfig) {
+    pub(super) async fn apply_config(&self, config: SidecarConfig) {
         let _turn = self.turn.lock().await;
         let before = self.state().config.clone();
         // Refuse an older generation from the same source.
@@ -93,7 +93,7 @@ impl ControlLink {
             return self.refuse(&config, &SettingsRefusal::Because(why));
         }
         let arm = config.experiment.clone().filter(|arm| arm.expires_after_ms > 0);
-        self.begin(&config).await;
+        self.seed_schedulers(&config).await;
         // An unchanged configuration is applied again if its arm is not in force, since the arm may
         // have ended meanwhile.
         let on = self
@@ -199,7 +199,7 @@ impl ControlLink {
     }
 
     /// Seeds the schedulers with what other pods learned, if the configuration contains it.
-    async fn begin(&self, config: &SidecarConfig) {
+    async fn seed_schedulers(&self, config: &SidecarConfig) {
         let Some(start) = &config.settings.start else { return };
         for port in &self.ports {
             port.begin(start).await;
@@ -223,7 +223,7 @@ impl ControlLink {
 
     fn refuse(&self, config: &SidecarConfig, refusal: &SettingsRefusal) {
         let why = match refusal {
-            SettingsRefusal::Load(LoadError::Wrong(errors)) => {
+            SettingsRefusal::Load(LoadError::Invalid(errors)) => {
                 log_findings(errors);
                 errors.findings.first().map_or_else(|| errors.to_string(), |finding| finding.message.clone())
             }
@@ -236,7 +236,7 @@ impl ControlLink {
             why,
             "the controller's settings are refused"
         );
-        self.control.refused(refusal);
+        self.control.record_refusal(refusal);
         self.send_event(
             config,
             "ConfigRefused",
@@ -247,7 +247,7 @@ impl ControlLink {
 
     fn send_event(&self, config: &SidecarConfig, reason: &str, warning: bool, message: String) {
         let (reason, hash) = (reason.to_owned(), config.hash.clone());
-        self.stream.event(SidecarEvent { reason, message, warning, hash, ..SidecarEvent::default() });
+        self.stream.send_event(SidecarEvent { reason, message, warning, hash, ..SidecarEvent::default() });
     }
 
     async fn store(&self, config: &SidecarConfig) {

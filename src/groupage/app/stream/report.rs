@@ -17,7 +17,7 @@ use crate::control::wire::{
     CapturedPort, ClassCostReport, InfeasibleSlo, LearnedReport, LimiterState, LimiterSummary, MergingSuspension,
     PredictedReport, RouteReport, StartValues, UpstreamReport,
 };
-use crate::protocol::class_name;
+use crate::protocol::decode_cost_class;
 use crate::proxy::RoutingTable;
 use crate::scheduler::{DecisionReport, LearnedState, ShadowReport};
 
@@ -55,7 +55,7 @@ impl ReportedPort {
         let PortHandle { capture, proxy, scheduler, onlooker, upstream, metrics } = &self.reach;
         let table = proxy.table();
         let learned = match (scheduler.report().await, scheduler.why().await, scheduler.keep().await) {
-            (Some(core), Some(why), Some(kept)) => Some(learned(&core, &why, &kept, &table)),
+            (Some(core), Some(why), Some(kept)) => Some(learned_report(&core, &why, &kept, &table)),
             _ => None,
         };
         let identity = upstream.identity().borrow().clone();
@@ -81,7 +81,7 @@ impl ReportedPort {
 
     /// Seeds the scheduler with what other pods learned, if it has learned nothing itself.
     pub(super) async fn begin(&self, start: &StartValues) {
-        self.reach.scheduler.begin(to_learned_state(start)).await;
+        self.reach.scheduler.seed(to_learned_state(start)).await;
     }
 }
 
@@ -131,7 +131,7 @@ fn weight_ceiling(core: &Core) -> Option<u64> {
     each?.into_iter().max()
 }
 
-fn learned(core: &Core, why: &DecisionReport, kept: &LearnedState, table: &RoutingTable) -> LearnedReport {
+fn learned_report(core: &Core, why: &DecisionReport, kept: &LearnedState, table: &RoutingTable) -> LearnedReport {
     let route = |scope: ScopeId| {
         table.settings.iter().find(|route| route.scope == scope).map_or_else(String::new, |route| route.name.clone())
     };
@@ -152,7 +152,7 @@ fn learned(core: &Core, why: &DecisionReport, kept: &LearnedState, table: &Routi
         lead_us: core.lead_nanos / 1000,
         mean_us: core.mean_nanos / 1000,
         changes: why.core.changes,
-        concurrency: concurrency(&core.flows, busiest(why)),
+        concurrency: concurrency(&core.flows, busiest_class(why)),
         weight_ceiling: weight_ceiling(core),
         items_ceiling: least(&|found| {
             found.ceiling.bounded == SizeMeasure::Items && found.ceiling.source != LimitSource::Policy
@@ -176,7 +176,7 @@ fn class_report(
     let flow = core.flows.iter().find(|(known, _)| known == id).map(|(_, flow)| flow);
     Some(ClassCostReport {
         class: name.escape_ascii().to_string(),
-        calls: calls(name),
+        calls: class_label(name),
         batch_us: cost.batch_nanos / 1000,
         item_ns: cost.item_nanos,
         samples: cost.samples.into(),
@@ -196,8 +196,8 @@ fn name(id: CostClassId, why: &DecisionReport) -> Option<&[u8]> {
 }
 
 /// Returns a readable name of a class's calls.
-fn calls(name: &[u8]) -> String {
-    match class_name(name) {
+fn class_label(name: &[u8]) -> String {
+    match decode_cost_class(name) {
         Some(found) if found.model.is_empty() => found.path,
         Some(found) => format!("{} of {}", found.path, found.model),
         None => String::new(),
@@ -206,7 +206,7 @@ fn calls(name: &[u8]) -> String {
 
 /// Returns the class that had the most calls lately. A class with a few calls a day is never
 /// learned, and nothing waits for that.
-fn busiest(why: &DecisionReport) -> Option<CostClassId> {
+fn busiest_class(why: &DecisionReport) -> Option<CostClassId> {
     let of_late =
         |tally: &crate::batching::ClassStats| tally.batches.saturating_add(tally.alone).saturating_add(tally.passed);
     why.core.classes.iter().max_by_key(|class| of_late(&class.tally)).map(|class| class.id)

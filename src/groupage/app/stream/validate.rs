@@ -54,7 +54,7 @@ pub(super) fn judge(
     // Remove unknown keys until the rest is valid, or until no key is removable.
     let loaded = loop {
         match config::load(&spec.to_string(), NAME) {
-            Ok(loaded) => break loaded.of_a_pod(origin),
+            Ok(loaded) => break loaded.into_pod_settings(origin),
             Err(errors) if left_out.len() < ROUNDS_MAX * LEFT_OUT_MAX => {
                 let before = left_out.len();
                 leave_out(&mut spec, &errors, &mut left_out);
@@ -65,8 +65,8 @@ pub(super) fn judge(
             Err(errors) => return Err(errors.into()),
         }
     };
-    let tuned = tuned(&config.settings).within(&loaded.spec);
-    let policy = config::build(Some(&loaded), &sources.overrides, &sources.machine)?.tuned(&tuned);
+    let tuned = tuned(&config.settings).clamped_to(&loaded.spec);
+    let policy = config::build(Some(&loaded), &sources.overrides, &sources.machine)?.with_tuned(&tuned);
     let settings = TunedSettings {
         shift_permille: tuned.shift_permille,
         slots_max: tuned.slots_max,

@@ -35,12 +35,12 @@ pub(super) struct CheckResult {
     pub(super) hint: Option<String>,
 }
 
-pub(super) fn worst(findings: &[CheckResult]) -> Severity {
+pub(super) fn worst_level(findings: &[CheckResult]) -> Severity {
     findings.iter().map(|finding| finding.level).max().unwrap_or(Severity::Ok)
 }
 
 /// Evaluates the facts. With `pre`, only the prerequisites of an installation are checked.
-pub(super) fn judge(facts: &ClusterFacts, pre: bool) -> Vec<CheckResult> {
+pub(super) fn evaluate(facts: &ClusterFacts, pre: bool) -> Vec<CheckResult> {
     let mut found = Vec::new();
     let mut say = |category, level, what: String, hint: Option<&str>| {
         found.push(CheckResult { category, level, what, hint: hint.map(str::to_owned) });
@@ -60,8 +60,11 @@ pub(super) fn judge(facts: &ClusterFacts, pre: bool) -> Vec<CheckResult> {
         }
         None => say("kubernetes-api", Severity::Warning, "the API server does not report its version".to_owned(), None),
     }
-    let old: Vec<&String> =
-        facts.kubelets.iter().filter(|version| minor(version).is_some_and(|minor| minor < VERSION_NATIVE)).collect();
+    let old: Vec<&String> = facts
+        .kubelets
+        .iter()
+        .filter(|version| parse_minor_version(version).is_some_and(|minor| minor < VERSION_NATIVE))
+        .collect();
     if !facts.kubelets.is_empty() {
         if old.is_empty() {
             say("kubernetes-api", Severity::Ok, "every kubelet supports native sidecars".to_owned(), None);
@@ -75,11 +78,11 @@ pub(super) fn judge(facts: &ClusterFacts, pre: bool) -> Vec<CheckResult> {
             );
         }
     }
-    for (what, why) in &facts.refused {
+    for (what, why) in &facts.unreadable_parts {
         let hint = Some("checks that depend on it were skipped");
         say("kubernetes-api", Severity::Warning, format!("cannot read {what}: {why}"), hint);
     }
-    for why in &facts.recorded {
+    for why in &facts.unreadable_referrers {
         let hint = Some("bypasses of sidecars are shown as recorded when their pods were created");
         say("kubernetes-api", Severity::Warning, format!("cannot read {why}"), hint);
     }
@@ -87,7 +90,8 @@ pub(super) fn judge(facts: &ClusterFacts, pre: bool) -> Vec<CheckResult> {
         return found;
     }
     let names: Vec<&str> = facts.crds.iter().filter_map(|crd| crd["metadata"]["name"].as_str()).collect();
-    for name in ["batchpolicies.groupage.dev", "batchprofiles.groupage.dev"].into_iter().filter(|_| facts.asked("CRDs"))
+    for name in
+        ["batchpolicies.groupage.dev", "batchprofiles.groupage.dev"].into_iter().filter(|_| facts.is_readable("CRDs"))
     {
         if names.contains(&name) {
             say("crds", Severity::Ok, format!("{name} exists"), None);
@@ -96,12 +100,12 @@ pub(super) fn judge(facts: &ClusterFacts, pre: bool) -> Vec<CheckResult> {
             say("crds", Severity::Error, format!("{name} is missing"), hint);
         }
     }
-    if facts.asked("webhook") {
-        webhook(&facts.webhook, &mut say);
+    if facts.is_readable("webhook") {
+        check_webhook(&facts.webhook, &mut say);
     }
     let ready = facts.controller.pointer("/status/readyReplicas").and_then(Value::as_u64).unwrap_or(0);
     match (facts.controller.is_null(), ready) {
-        _ if !facts.asked("controller") => {}
+        _ if !facts.is_readable("controller") => {}
         (true, _) => {
             let hint = Some(
                 "groupage install | kubectl apply --server-side -f -, or set its namespace with --controller-namespace",
@@ -111,14 +115,15 @@ pub(super) fn judge(facts: &ClusterFacts, pre: bool) -> Vec<CheckResult> {
         (false, 0) => {
             let what = "no replica of the controller is ready";
             let own = |pod: &&Value| {
-                pod["metadata"]["namespace"] == facts.home.as_str() && pod["metadata"]["labels"][COMPONENT].is_string()
+                pod["metadata"]["namespace"] == facts.controller_namespace.as_str()
+                    && pod["metadata"]["labels"][COMPONENT].is_string()
             };
             match facts.pods.iter().filter(own).find_map(|pod| pod["trouble"].as_str()) {
                 Some(trouble) => say("controller", Severity::Error, format!("{what}: {trouble}"), None),
                 // Logs exist only if the container has started. A container that has not started is
                 // reported as trouble.
                 None => {
-                    let hint = format!("kubectl logs -n {} deployment/{CONTROLLER}", facts.home);
+                    let hint = format!("kubectl logs -n {} deployment/{CONTROLLER}", facts.controller_namespace);
                     say("controller", Severity::Error, what.to_owned(), Some(&hint));
                 }
             }
@@ -128,11 +133,11 @@ pub(super) fn judge(facts: &ClusterFacts, pre: bool) -> Vec<CheckResult> {
         }
     }
     check_injection(facts, &mut say);
-    policies(&facts.policies, &mut say);
+    check_policies(&facts.policies, &mut say);
     found
 }
 
-fn webhook(webhook: &Value, say: &mut impl FnMut(&'static str, Severity, String, Option<&str>)) {
+fn check_webhook(webhook: &Value, say: &mut impl FnMut(&'static str, Severity, String, Option<&str>)) {
     let entries = webhook["webhooks"].as_array().map_or(&[][..], Vec::as_slice);
     if entries.is_empty() {
         let hint = Some("groupage install | kubectl apply --server-side -f -");
@@ -175,7 +180,7 @@ fn check_injection(facts: &ClusterFacts, say: &mut impl FnMut(&'static str, Seve
             .next()
             .is_some_and(|word| matches!(word.to_ascii_lowercase().as_str(), "enabled" | "true"))
     };
-    match &facts.tried {
+    match &facts.dry_run {
         None => {}
         Some(Ok(pod)) if has_sidecar(pod) => {
             say("injection", Severity::Ok, "a pod that requests a sidecar gets one".to_owned(), None);
@@ -199,7 +204,7 @@ fn check_injection(facts: &ClusterFacts, say: &mut impl FnMut(&'static str, Seve
     let ended = |pod: &&Value| matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
     let missing: Vec<String> =
         facts.pods.iter().filter(asked).filter(|pod| !has_sidecar(pod) && !ended(pod)).map(pod_name).collect();
-    if !facts.asked("pods") {
+    if !facts.is_readable("pods") {
         return;
     }
     if missing.is_empty() {
@@ -209,7 +214,12 @@ fn check_injection(facts: &ClusterFacts, say: &mut impl FnMut(&'static str, Seve
         let hint = Some(
             "kubectl get events -A shows why a pod was skipped; a pod that was missed gets the sidecar when it is recreated",
         );
-        say("injection", Severity::Warning, format!("pods without the requested sidecar: {}", several(&missing)), hint);
+        say(
+            "injection",
+            Severity::Warning,
+            format!("pods without the requested sidecar: {}", join_names(&missing)),
+            hint,
+        );
     }
     // Pods of one workload share a remedy, so they are reported together.
     let mut around: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
@@ -219,7 +229,7 @@ fn check_injection(facts: &ClusterFacts, say: &mut impl FnMut(&'static str, Seve
         }
     }
     for ((remedy, way), pods) in around {
-        let what = format!("calls bypass the sidecar of {}: {way}", several(&pods));
+        let what = format!("calls bypass the sidecar of {}: {way}", join_names(&pods));
         say("injection", Severity::Warning, what, Some(remedy));
     }
     // The messages for pods of one workload differ only in the pod's name, which is removed to
@@ -233,7 +243,7 @@ fn check_injection(facts: &ClusterFacts, say: &mut impl FnMut(&'static str, Seve
     }
     for (trouble, pods) in broken.into_values() {
         let level = if trouble.starts_with(UNPLACED) { Severity::Warning } else { Severity::Error };
-        say("injection", level, format!("{} does not run: {trouble}", several(&pods)), None);
+        say("injection", level, format!("{} does not run: {trouble}", join_names(&pods)), None);
     }
 }
 
@@ -244,7 +254,7 @@ pub(super) fn has_sidecar(pod: &Value) -> bool {
     })
 }
 
-fn policies(policies: &[Value], say: &mut impl FnMut(&'static str, Severity, String, Option<&str>)) {
+fn check_policies(policies: &[Value], say: &mut impl FnMut(&'static str, Severity, String, Option<&str>)) {
     for policy in policies {
         let word = |key: &str| policy["metadata"][key].as_str().unwrap_or("?");
         let (own, space) = (word("name"), word("namespace"));
@@ -282,7 +292,7 @@ pub(super) fn pod_name(pod: &Value) -> String {
     )
 }
 
-fn several(names: &[String]) -> String {
+fn join_names(names: &[String]) -> String {
     let shown = names.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
     match names.len().saturating_sub(NAMED_MAX) {
         0 => shown,
@@ -291,6 +301,6 @@ fn several(names: &[String]) -> String {
 }
 
 /// Parses the minor version of a version string such as `v1.33.2`.
-pub(super) fn minor(version: &str) -> Option<u32> {
+pub(super) fn parse_minor_version(version: &str) -> Option<u32> {
     version.trim_start_matches('v').split('.').nth(1)?.parse().ok()
 }

@@ -11,8 +11,8 @@ use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::cli::bypasses::{self, BypassObjects};
-use crate::cli::cluster::{self, explain};
-use crate::cli::pod_problem::trouble;
+use crate::cli::cluster::{self, describe_api_error};
+use crate::cli::pod_problem::pod_problem;
 use crate::controller::world;
 use crate::injector::INJECT;
 
@@ -32,34 +32,34 @@ pub(super) struct ClusterFacts {
     pub(super) webhook: Value,
     pub(super) controller: Value,
     /// Namespace in which the controller is looked up.
-    pub(super) home: String,
+    pub(super) controller_namespace: String,
     pub(super) namespaces: Vec<Value>,
     pub(super) pods: Vec<Value>,
     pub(super) policies: Vec<Value>,
     /// Result of the dry run: the pod that the API server would create, or the reason it refuses
     /// it.
-    pub(super) tried: Option<Result<Value, String>>,
+    pub(super) dry_run: Option<Result<Value, String>>,
     /// Parts that could not be read, each with the reason.
-    pub(super) refused: Vec<(&'static str, String)>,
+    pub(super) unreadable_parts: Vec<(&'static str, String)>,
     /// Kinds that route traffic to pods and could not be read. The bypasses recorded at injection
     /// are shown instead.
-    pub(super) recorded: Vec<String>,
+    pub(super) unreadable_referrers: Vec<String>,
 }
 
 // === impl ClusterFacts ===
 
 impl ClusterFacts {
     /// Returns `true` if the part could be read. A part that could not be read is not judged.
-    pub(super) fn asked(&self, what: &str) -> bool {
-        self.refused.iter().all(|(refused, _)| *refused != what)
+    pub(super) fn is_readable(&self, what: &str) -> bool {
+        self.unreadable_parts.iter().all(|(refused, _)| *refused != what)
     }
 }
 
-pub(super) async fn gather(client: &Client, namespace: &str, pre: bool) -> Result<ClusterFacts, String> {
-    let version = client.apiserver_version().await.map_err(|error| explain(&error))?;
+pub(super) async fn collect(client: &Client, namespace: &str, pre: bool) -> Result<ClusterFacts, String> {
+    let version = client.apiserver_version().await.map_err(|error| describe_api_error(&error))?;
     let mut facts = ClusterFacts {
         minor: version.minor.trim_end_matches('+').parse().ok(),
-        home: namespace.to_owned(),
+        controller_namespace: namespace.to_owned(),
         ..ClusterFacts::default()
     };
     let all = ListParams::default();
@@ -68,7 +68,7 @@ pub(super) async fn gather(client: &Client, namespace: &str, pre: bool) -> Resul
         Ok(found) => found,
         Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
         Err(error) => {
-            refused.push((what, explain(&error)));
+            refused.push((what, describe_api_error(&error)));
             Vec::new()
         }
     };
@@ -79,11 +79,11 @@ pub(super) async fn gather(client: &Client, namespace: &str, pre: bool) -> Resul
         .filter_map(|node| node.pointer("/status/nodeInfo/kubeletVersion").and_then(Value::as_str).map(str::to_owned))
         .collect();
     if pre {
-        facts.refused = refused;
+        facts.unreadable_parts = refused;
         return Ok(facts);
     }
     let (ways, recorded) = BypassObjects::read(client, None).await;
-    facts.recorded = recorded;
+    facts.unreadable_referrers = recorded;
     let crds = Api::<CustomResourceDefinition>::all(client.clone());
     for name in ["batchpolicies.groupage.dev", "batchprofiles.groupage.dev"] {
         facts.crds.extend(take("CRDs", crds.get_opt(name).await.map(to_values_opt)));
@@ -93,17 +93,19 @@ pub(super) async fn gather(client: &Client, namespace: &str, pre: bool) -> Resul
     let controller = Api::<Deployment>::namespaced(client.clone(), namespace).get_opt(CONTROLLER).await;
     facts.controller = take("controller", controller.map(to_values_opt)).pop().unwrap_or_default();
     facts.namespaces = take("namespaces", Api::<Namespace>::all(client.clone()).list(&all).await.map(to_values));
-    facts.pods =
-        take("pods", bypasses::pages(&Api::<Pod>::all(client.clone()), &all, |pod| in_short(&pod, &ways)).await);
-    let policies = cluster::ours("BatchPolicy", "batchpolicies");
+    facts.pods = take(
+        "pods",
+        bypasses::list_pages(&Api::<Pod>::all(client.clone()), &all, |pod| summarize_pod(&pod, &ways)).await,
+    );
+    let policies = cluster::groupage_resource("BatchPolicy", "batchpolicies");
     let policies = Api::<DynamicObject>::all_with(client.clone(), &policies).list(&all).await;
     facts.policies = take("policies", policies.map(to_values));
-    facts.refused = refused;
+    facts.unreadable_parts = refused;
     Ok(facts)
 }
 
 /// Reduces a pod to the fields that are judged.
-pub(super) fn in_short(pod: &Pod, ways: &BypassObjects) -> Value {
+pub(super) fn summarize_pod(pod: &Pod, ways: &BypassObjects) -> Value {
     let spec = pod.spec.as_ref();
     let names = |containers: Vec<&Container>| -> Vec<Value> {
         containers.iter().map(|container| json!({"name": container.name})).collect()
@@ -125,13 +127,13 @@ pub(super) fn in_short(pod: &Pod, ways: &BypassObjects) -> Value {
         // These keys are not fields of a Pod.
         "around": ways.around(&world::from_pod(pod).1),
         "remedy": ways.remedy(&world::from_pod(pod).1),
-        "trouble": trouble(pod),
+        "trouble": pod_problem(pod),
     })
 }
 
 /// Creates a pod that requests a sidecar, as a dry run: the API server calls the webhook as it does
 /// for any other pod.
-pub(super) async fn tried(client: &Client, namespace: &str, controller: &Value) -> Result<Value, String> {
+pub(super) async fn dry_run_injection(client: &Client, namespace: &str, controller: &Value) -> Result<Value, String> {
     // Nothing runs, but an admission controller that verifies images must find one that exists,
     // hence the image of the controller.
     let image = controller.pointer("/spec/template/spec/containers/0/image").and_then(Value::as_str);
@@ -151,7 +153,7 @@ pub(super) async fn tried(client: &Client, namespace: &str, controller: &Value) 
     let pod: Pod = serde_json::from_value(pod).map_err(|error| error.to_string())?;
     let only = PostParams { dry_run: true, ..PostParams::default() };
     let made = Api::<Pod>::namespaced(client.clone(), namespace).create(&only, &pod).await;
-    made.map(|pod| json!(pod)).map_err(|error| explain(&error))
+    made.map(|pod| json!(pod)).map_err(|error| describe_api_error(&error))
 }
 
 fn to_values<T: serde::Serialize + Clone>(list: kube::core::ObjectList<T>) -> Vec<Value> {

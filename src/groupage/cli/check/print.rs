@@ -3,9 +3,9 @@
 use serde_json::json;
 
 use super::Output;
-use super::evaluate::{CheckResult, Severity, worst};
+use super::evaluate::{CheckResult, Severity, worst_level};
 
-pub(super) fn shown(findings: &[CheckResult], output: Output) -> String {
+pub(super) fn format_results(findings: &[CheckResult], output: Output) -> String {
     if output == Output::Json {
         return format!("{:#}\n", json!({"checks": findings}));
     }
@@ -26,7 +26,7 @@ pub(super) fn shown(findings: &[CheckResult], output: Output) -> String {
             out.push_str(&format!("    {hint}\n"));
         }
     }
-    let verdict = match worst(findings) {
+    let verdict = match worst_level(findings) {
         Severity::Ok => "√",
         Severity::Warning => "√ with warnings",
         Severity::Error => "×",

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::Output;
-use super::evaluate::{Severity, has_sidecar, judge, pod_name, worst};
-use super::facts::{ClusterFacts, in_short};
-use super::print::shown;
+use super::evaluate::{Severity, evaluate, has_sidecar, pod_name, worst_level};
+use super::facts::{ClusterFacts, summarize_pod};
+use super::print::format_results;
 use crate::cli::bypasses::BypassObjects;
 use crate::injector::{COMPONENT, CONTAINER, INJECT, INJECTED, STATUS};
 
@@ -24,7 +24,7 @@ fn sound() -> ClusterFacts {
 }
 
 fn first(facts: &ClusterFacts) -> (Severity, String) {
-    let findings = judge(facts, false);
+    let findings = evaluate(facts, false);
     let worst = findings.iter().max_by_key(|finding| finding.level).unwrap();
     (worst.level, worst.what.clone())
 }
@@ -54,15 +54,23 @@ fn every_part_that_is_missing_is_named() {
     breaks(
         |facts| {
             facts.controller = json!({"status": {}});
-            facts.home = "g".to_owned();
+            facts.controller_namespace = "g".to_owned();
             let pod = json!({"metadata": {"name": "c", "namespace": "g", "labels": {COMPONENT: "controller"}}, "trouble": "ImagePullBackOff"});
             facts.pods = vec![pod];
         },
         Severity::Error,
         "is ready: ImagePullBackOff",
     );
-    breaks(|facts| facts.refused.push(("pods", "not allowed".to_owned())), Severity::Warning, "cannot read pods: not");
-    breaks(|facts| facts.recorded.push("services: not allowed".to_owned()), Severity::Warning, "cannot read services");
+    breaks(
+        |facts| facts.unreadable_parts.push(("pods", "not allowed".to_owned())),
+        Severity::Warning,
+        "cannot read pods: not",
+    );
+    breaks(
+        |facts| facts.unreadable_referrers.push("services: not allowed".to_owned()),
+        Severity::Warning,
+        "cannot read services",
+    );
     breaks(
         |facts| {
             facts.policies.push(json!({"metadata": {"name": "p", "namespace": "n"}, "status": {"conditions": [{"type": "SLOMet", "status": "False", "reason": "Slow", "message": "m"}]}}));
@@ -76,9 +84,11 @@ fn every_part_that_is_missing_is_named() {
 fn what_may_not_be_read_is_neither_missing_nor_fine() {
     let what = ["CRDs", "webhook", "controller", "pods"];
     let refused = what.map(|what| (what, "not allowed".to_owned())).into();
-    let findings =
-        judge(&ClusterFacts { refused, ..ClusterFacts { minor: Some(33), ..ClusterFacts::default() } }, false);
-    assert_eq!(worst(&findings), Severity::Warning, "{findings:?}");
+    let findings = evaluate(
+        &ClusterFacts { unreadable_parts: refused, ..ClusterFacts { minor: Some(33), ..ClusterFacts::default() } },
+        false,
+    );
+    assert_eq!(worst_level(&findings), Severity::Warning, "{findings:?}");
     assert!(findings.iter().all(|finding| finding.category == "kubernetes-api"), "{findings:?}");
 }
 
@@ -104,7 +114,7 @@ fn a_pod_in_short_has_all_that_is_looked_at() {
         "spec": {"containers": [{"name": "model", "image": "i"}], "initContainers": [{"name": CONTAINER}]},
         "status": {"phase": "Running"},
     });
-    let short = in_short(&serde_json::from_value(pod).unwrap(), &BypassObjects::default());
+    let short = summarize_pod(&serde_json::from_value(pod).unwrap(), &BypassObjects::default());
     assert!(has_sidecar(&short) && pod_name(&short) == "ml/p");
     assert_eq!(short["metadata"]["annotations"], json!({INJECT: "enabled"}));
     let facts = ClusterFacts { pods: vec![short.clone()], ..sound() };
@@ -125,26 +135,28 @@ fn a_pod_in_short_has_all_that_is_looked_at() {
 fn a_pod_that_is_tried_shows_whether_injection_works() {
     let pod = |containers: Value| Some(Ok(json!({"spec": {"initContainers": containers}})));
     let mut facts = sound();
-    facts.tried = pod(json!([{"name": CONTAINER}]));
+    facts.dry_run = pod(json!([{"name": CONTAINER}]));
     assert_eq!(first(&facts).0, Severity::Ok);
-    breaks(|facts| facts.tried = pod(json!([])), Severity::Error, "gets none");
-    breaks(|facts| facts.tried = Some(Err("not allowed".to_owned())), Severity::Error, "not allowed");
+    breaks(|facts| facts.dry_run = pod(json!([])), Severity::Error, "gets none");
+    breaks(|facts| facts.dry_run = Some(Err("not allowed".to_owned())), Severity::Error, "not allowed");
 }
 
 #[test]
 fn before_an_installation_only_the_cluster_is_looked_at() {
     let facts = ClusterFacts { minor: Some(33), ..ClusterFacts::default() };
     assert!(
-        judge(&facts, true).iter().all(|finding| finding.category == "kubernetes-api" && finding.level == Severity::Ok)
+        evaluate(&facts, true)
+            .iter()
+            .all(|finding| finding.category == "kubernetes-api" && finding.level == Severity::Ok)
     );
 }
 
 #[test]
 fn short_output_leaves_out_what_holds() {
-    let text = shown(&judge(&sound(), false), Output::Short);
+    let text = format_results(&evaluate(&sound(), false), Output::Short);
     assert_eq!(text, "\nstatus: √\n");
     assert!(
-        shown(&judge(&ClusterFacts::default(), false), Output::Short)
+        format_results(&evaluate(&ClusterFacts::default(), false), Output::Short)
             .contains("× batchpolicies.groupage.dev is missing")
     );
 }

@@ -92,9 +92,9 @@ pub(super) fn log_level(text: &str) -> Result<String, String> {
 }
 
 fn cpu(text: &str) -> Result<String, String> {
-    CPU.holds(text).then(|| text.to_owned()).ok_or_else(|| format!("must be {}", CPU.allowed()))
+    CPU.contains(text).then(|| text.to_owned()).ok_or_else(|| format!("must be {}", CPU.allowed()))
 }
 
 fn memory(text: &str) -> Result<String, String> {
-    MEMORY.holds(text).then(|| text.to_owned()).ok_or_else(|| format!("must be {}", MEMORY.allowed()))
+    MEMORY.contains(text).then(|| text.to_owned()).ok_or_else(|| format!("must be {}", MEMORY.allowed()))
 }

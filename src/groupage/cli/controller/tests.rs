@@ -41,7 +41,7 @@ fn the_arguments_in_the_manifests_are_parsed() {
 fn names_and_addresses_follow_from_the_namespace() {
     let config = args(&[]).config(&pod()).unwrap();
     assert_eq!(config.stream_address, "https://groupage-stream.gs.svc:9444");
-    assert_eq!(config.stream.as_deref(), Some("[fd00::1]:9444"));
+    assert_eq!(config.replica_stream_address.as_deref(), Some("[fd00::1]:9444"));
     assert!(config.names.contains(&"groupage-webhook.gs.svc".to_owned()) && config.names.len() == 4);
     let own = args(&["--stream-address=https://batching.example:443"]).config(&pod()).unwrap();
     assert!(own.names.contains(&"batching.example".to_owned()));

@@ -8,7 +8,7 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::FIELD_MANAGER;
-use crate::cli::cluster::{self, ClusterClient, WorkloadName, explain};
+use crate::cli::cluster::{self, ClusterClient, WorkloadName, describe_api_error};
 use crate::config::parse_duration;
 
 /// Treatment of calls that can no longer meet their deadline: `slo.late`.
@@ -24,7 +24,7 @@ pub(super) enum LatePolicy {
 ///
 /// # Errors
 /// The latency is not a duration of at least 1 ms.
-pub(super) fn policy(workload: &WorkloadName, slo: &str, late: Option<LatePolicy>) -> Result<Value, String> {
+pub(super) fn build_policy(workload: &WorkloadName, slo: &str, late: Option<LatePolicy>) -> Result<Value, String> {
     if parse_duration(slo).is_none_or(|time| time < Duration::from_millis(1)) {
         return Err(format!("--slo-p99 {slo:?} is not a duration such as 150ms"));
     }
@@ -51,7 +51,7 @@ pub(super) async fn apply(cluster: &ClusterClient, workload: &WorkloadName, poli
     let api: Api<DynamicObject> = Api::namespaced_with(
         cluster.client.clone(),
         &cluster.namespace,
-        &cluster::ours("BatchPolicy", "batchpolicies"),
+        &cluster::groupage_resource("BatchPolicy", "batchpolicies"),
     );
     let name = &workload.name;
     let failed = |error: &kube::Error| {
@@ -62,11 +62,11 @@ pub(super) async fn apply(cluster: &ClusterClient, workload: &WorkloadName, poli
             }
             _ => "",
         };
-        format!("batchpolicy/{name}: {}{hint}", explain(error))
+        format!("batchpolicy/{name}: {}{hint}", describe_api_error(error))
     };
     let there = api.get_opt(name).await.map_err(|error| failed(&error))?;
-    if let Some(targets) = there.and_then(|there| elsewhere(&there.data, workload)) {
-        let (space, shown) = (&cluster.namespace, workload.shown());
+    if let Some(targets) = there.and_then(|there| other_targets(&there.data, workload)) {
+        let (space, shown) = (&cluster.namespace, workload.display_name());
         let hint = if targets.split(", ").any(|target| target == shown) {
             "set its slo.latencyP99, or omit --slo-p99".to_owned()
         } else {
@@ -79,7 +79,7 @@ pub(super) async fn apply(cluster: &ClusterClient, workload: &WorkloadName, poli
 }
 
 /// Returns the targets of a policy as text, or `None` if this workload is its only target.
-fn elsewhere(policy: &Value, workload: &WorkloadName) -> Option<String> {
+fn other_targets(policy: &Value, workload: &WorkloadName) -> Option<String> {
     let targets = policy["spec"]["targetRefs"].as_array().map_or(&[][..], Vec::as_slice);
     if let [one] = targets
         && one["kind"] == workload.kind
@@ -102,20 +102,20 @@ mod tests {
     #[test]
     fn a_generated_policy_has_a_target_and_an_slo_only() {
         let workload = WorkloadName::parse("deploy/web").unwrap();
-        let made = policy(&workload, "150ms", None).unwrap();
+        let made = build_policy(&workload, "150ms", None).unwrap();
         let spec: crate::api::v1alpha1::BatchPolicySpec = serde_json::from_value(made["spec"].clone()).unwrap();
         let slo = spec.slo.unwrap();
         assert_eq!((slo.latency_p99.unwrap().0.as_str(), slo.late), ("150ms", None));
-        let refusing = policy(&workload, "150ms", Some(LatePolicy::Refuse)).unwrap();
+        let refusing = build_policy(&workload, "150ms", Some(LatePolicy::Refuse)).unwrap();
         assert_eq!(refusing["spec"]["slo"], json!({"latencyP99": "150ms", "late": "Refuse"}));
-        assert!(policy(&workload, "fast", None).is_err());
+        assert!(build_policy(&workload, "fast", None).is_err());
     }
 
     #[test]
     fn a_policy_that_is_for_something_else_is_not_taken_over() {
         let workload = WorkloadName::parse("sts/web").unwrap();
         let target = |kind: &str, name: &str| json!({"group": "apps", "kind": kind, "name": name});
-        let of = |targets: &[Value]| elsewhere(&json!({"spec": {"targetRefs": targets}}), &workload);
+        let of = |targets: &[Value]| other_targets(&json!({"spec": {"targetRefs": targets}}), &workload);
         assert_eq!(of(&[target("StatefulSet", "web")]), None);
         assert_eq!(of(&[target("Deployment", "web")]).as_deref(), Some("deployment/web"));
         let both = of(&[target("StatefulSet", "web"), target("StatefulSet", "other")]);

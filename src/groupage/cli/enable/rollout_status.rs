@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use crate::cli::bypasses::BypassObjects;
 use crate::cli::cluster::{ClusterClient, WorkloadName};
-use crate::cli::pod_problem::trouble;
-use crate::cli::pods::pods;
+use crate::cli::pod_problem::pod_problem;
+use crate::cli::pods::list_live_pods;
 use crate::cli::sidecar_metrics::{self, PodMetrics};
 use crate::controller::world;
 use crate::injector::{CONTAINER, STATUS, ServiceFix};
@@ -18,7 +18,7 @@ use crate::injector::{CONTAINER, STATUS, ServiceFix};
 pub(super) struct CaptureReport {
     pods: Vec<PodStatus>,
     /// `true` if all objects that route traffic to the pods could be read.
-    whole: bool,
+    is_complete: bool,
 }
 
 /// A pod that has not ended and is not being deleted.
@@ -39,7 +39,7 @@ struct PodStatus {
 impl CaptureReport {
     /// Reads the pods, the objects that route traffic to them, and the call counts of the sidecars.
     pub(super) async fn read(cluster: &ClusterClient, workload: &DynamicObject) -> Result<Self, String> {
-        let pods = pods(cluster, workload).await?;
+        let pods = list_live_pods(cluster, workload).await?;
         let ways = BypassObjects::read(&cluster.client, Some(&cluster.namespace)).await.0;
         let ports = pods.iter().filter_map(|pod| {
             let (key, pod) = world::from_pod(pod);
@@ -53,12 +53,12 @@ impl CaptureReport {
                 has_sidecar: pod.annotations.contains_key(STATUS),
                 ways: ways.around(&pod),
                 fixes: ways.fixes(&pod),
-                trouble: trouble(object),
+                trouble: pod_problem(object),
                 numbers: numbers.remove(&(key.namespace, key.name.clone())),
                 name: key.name,
             }
         });
-        Ok(Self { pods: pods.collect(), whole: ways.whole() })
+        Ok(Self { pods: pods.collect(), is_complete: ways.is_complete() })
     }
 
     /// Returns `true` if at least one pod has no sidecar.
@@ -67,27 +67,30 @@ impl CaptureReport {
     }
 
     /// Returns `true` if no pod has a sidecar.
-    pub(super) fn is_without(&self) -> bool {
+    pub(super) fn has_no_sidecar(&self) -> bool {
         self.pods.iter().all(|pod| !pod.has_sidecar)
     }
 
     /// Returns `true` if calls bypass a sidecar.
-    pub(super) fn goes_around(&self) -> bool {
+    pub(super) fn bypasses_sidecar(&self) -> bool {
         self.pods.iter().any(|pod| !pod.ways.is_empty())
     }
 
     /// Returns `true` if every pod runs with a sidecar, no bypass of it is known, and every object
     /// that could cause one was read.
     pub(super) fn is_captured(&self) -> bool {
-        self.whole && !self.lacks_sidecar() && !self.goes_around() && self.pods.iter().all(|pod| pod.trouble.is_none())
+        self.is_complete
+            && !self.lacks_sidecar()
+            && !self.bypasses_sidecar()
+            && self.pods.iter().all(|pod| pod.trouble.is_none())
     }
 
     /// Returns the Services that have to refer to a port by its name.
     ///
     /// # Errors
     /// Not all Services, network policies and `InferencePool`s can be read.
-    pub(super) fn fixes(&self) -> Result<Vec<ServiceFix>, String> {
-        if !self.whole {
+    pub(super) fn service_fixes(&self) -> Result<Vec<ServiceFix>, String> {
+        if !self.is_complete {
             return Err("not all Services, network policies and InferencePools of the namespace can be read: request permission to list them".to_owned());
         }
         let mut fixes: Vec<ServiceFix> = self.pods.iter().flat_map(|pod| pod.fixes.clone()).collect();
@@ -97,7 +100,7 @@ impl CaptureReport {
     }
 
     /// Formats the lines about the pods that `groupage enable` prints.
-    pub(super) fn with(&self, workload: &WorkloadName, space: &str) -> String {
+    pub(super) fn format_enabled(&self, workload: &WorkloadName, space: &str) -> String {
         let mut out = String::new();
         for pod in &self.pods {
             out.push_str(&pod.with(workload, space));
@@ -106,7 +109,7 @@ impl CaptureReport {
             out.push_str(
                 "‼ it has no pods, so bypasses of the sidecar cannot be checked: run the command again when it has pods\n",
             );
-        } else if !self.whole {
+        } else if !self.is_complete {
             out.push_str(
                 "× not all Services, network policies and InferencePools can be read, so it is unknown whether calls bypass the sidecar: request permission to list them\n",
             );
@@ -115,7 +118,7 @@ impl CaptureReport {
     }
 
     /// Formats the lines about the pods that `groupage disable` prints.
-    pub(super) fn without(&self) -> String {
+    pub(super) fn describe_without(&self) -> String {
         let line = |pod: &PodStatus| {
             let name = &pod.name;
             if pod.has_sidecar {
@@ -139,7 +142,7 @@ impl PodStatus {
             return format!(
                 "× pod/{name} has no container {CONTAINER}: {}; if it was created while the webhook was unavailable: kubectl rollout restart -n {space} {}\n",
                 events_command(workload, space),
-                workload.shown()
+                workload.display_name()
             );
         }
         let calls = match &self.numbers {
@@ -166,12 +169,12 @@ fn metrics_port(status: &str) -> Option<u64> {
 ///
 /// # Errors
 /// The API server cannot be reached or refuses the request.
-pub(super) async fn troubles(
+pub(super) async fn failing_pods(
     cluster: &ClusterClient,
     workload: &DynamicObject,
 ) -> Result<Vec<(String, String)>, String> {
-    let pods = pods(cluster, workload).await?;
-    let found = pods.iter().filter_map(|pod| Some((pod.metadata.name.clone()?, trouble(pod)?)));
+    let pods = list_live_pods(cluster, workload).await?;
+    let found = pods.iter().filter_map(|pod| Some((pod.metadata.name.clone()?, pod_problem(pod)?)));
     Ok(found.collect())
 }
 
@@ -194,12 +197,12 @@ mod tests {
     fn proof(change: impl FnOnce(&mut PodStatus)) -> CaptureReport {
         let mut pod = PodStatus { name: "web-1".to_owned(), has_sidecar: true, ..PodStatus::default() };
         change(&mut pod);
-        CaptureReport { pods: vec![pod], whole: true }
+        CaptureReport { pods: vec![pod], is_complete: true }
     }
 
     #[test]
     fn a_rollout_is_good_only_where_nothing_goes_around_and_every_pod_runs() {
-        let text = |proof: &CaptureReport| proof.with(&workload(), "ml");
+        let text = |proof: &CaptureReport| proof.format_enabled(&workload(), "ml");
         let good = proof(|pod| pod.numbers = Some(PodMetrics { calls: 7, ..PodMetrics::default() }));
         assert!(
             good.is_captured() && text(&good) == "√ pod/web-1 has the sidecar, 7 calls so far\n",
@@ -207,14 +210,14 @@ mod tests {
             text(&good)
         );
         let around = proof(|pod| pod.ways = vec!["svc/web:80 has the number".to_owned()]);
-        assert!(!around.is_captured() && around.goes_around(), "{around:?}");
+        assert!(!around.is_captured() && around.bypasses_sidecar(), "{around:?}");
         assert!(text(&around).contains("× pod/web-1 has the sidecar\n  × svc/web:80"), "{}", text(&around));
         let broken = proof(|pod| pod.trouble = Some("container model: CrashLoopBackOff".to_owned()));
         assert!(!broken.is_captured() && text(&broken).contains("CrashLoopBackOff"), "{broken:?}");
-        let unknown = CaptureReport { whole: false, ..good };
+        let unknown = CaptureReport { is_complete: false, ..good };
         assert!(!unknown.is_captured() && text(&unknown).contains("it is unknown"), "{}", text(&unknown));
         let missed = proof(|pod| pod.has_sidecar = false);
-        assert!(!missed.is_captured() && missed.lacks_sidecar() && missed.is_without());
+        assert!(!missed.is_captured() && missed.lacks_sidecar() && missed.has_no_sidecar());
         assert!(text(&missed).contains("involvedObject.kind=Deployment,involvedObject.name=web"), "{}", text(&missed));
     }
 }

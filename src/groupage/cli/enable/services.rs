@@ -8,8 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
 
 use super::FIELD_MANAGER;
-use crate::cli::cluster::{ClusterClient, explain};
-use crate::cli::pods::lives;
+use crate::cli::cluster::{ClusterClient, describe_api_error};
+use crate::cli::pods::is_live;
 use crate::injector::ServiceFix;
 
 /// Refuses to change an object that another controller owns, because that controller would revert
@@ -17,7 +17,7 @@ use crate::injector::ServiceFix;
 ///
 /// # Errors
 /// An object has a controller as its owner, or the API server refuses a request.
-pub(super) async fn allowed(
+pub(super) async fn check_ownership(
     cluster: &ClusterClient,
     workload: &DynamicObject,
     fixes: &[ServiceFix],
@@ -34,7 +34,7 @@ pub(super) async fn allowed(
     };
     keeper("the workload".to_owned(), workload.metadata.owner_references.clone())?;
     for name in fixes.iter().map(|fix| fix.service.as_str()).collect::<BTreeSet<_>>() {
-        keeper(format!("svc/{name}"), service(cluster, name).await?.metadata.owner_references)?;
+        keeper(format!("svc/{name}"), get_service(cluster, name).await?.metadata.owner_references)?;
     }
     Ok(())
 }
@@ -44,13 +44,15 @@ pub(super) async fn allowed(
 ///
 /// # Errors
 /// A pod has no port of that name, or the API server refuses a request.
-pub(super) async fn everywhere(cluster: &ClusterClient, fixes: &[ServiceFix]) -> Result<(), String> {
+pub(super) async fn check_port_names(cluster: &ClusterClient, fixes: &[ServiceFix]) -> Result<(), String> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     for fix in fixes {
-        let selector = service(cluster, &fix.service).await?.spec.and_then(|spec| spec.selector).unwrap_or_default();
+        let selector =
+            get_service(cluster, &fix.service).await?.spec.and_then(|spec| spec.selector).unwrap_or_default();
         let labels = selector.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",");
-        let found = pods.list(&ListParams::default().labels(&labels)).await.map_err(|error| explain(&error))?;
-        if let Some(other) = found.items.iter().find(|pod| lives(pod) && !has_port(pod, &fix.name)) {
+        let found =
+            pods.list(&ListParams::default().labels(&labels)).await.map_err(|error| describe_api_error(&error))?;
+        if let Some(other) = found.items.iter().find(|pod| is_live(pod) && !has_port(pod, &fix.name)) {
             return Err(format!(
                 "svc/{} also selects pod/{}, which has no port named {}: name its port first",
                 fix.service,
@@ -68,21 +70,23 @@ fn has_port(pod: &Pod, name: &str) -> bool {
     containers.flat_map(|container| container.ports.iter().flatten()).any(|port| port.name.as_deref() == Some(name))
 }
 
-async fn service(cluster: &ClusterClient, name: &str) -> Result<Service, String> {
+async fn get_service(cluster: &ClusterClient, name: &str) -> Result<Service, String> {
     let api: Api<Service> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    api.get(name).await.map_err(|error| format!("svc/{name}: {}", explain(&error)))
+    api.get(name).await.map_err(|error| format!("svc/{name}: {}", describe_api_error(&error)))
 }
 
 /// Writes the port names into the Services.
 ///
 /// # Errors
 /// The API server refuses a request, or a Service has changed in the meantime.
-pub(super) async fn write(cluster: &ClusterClient, fixes: &[ServiceFix]) -> Result<(), String> {
+pub(super) async fn patch_services(cluster: &ClusterClient, fixes: &[ServiceFix]) -> Result<(), String> {
     let api: Api<Service> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     for fix in fixes {
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let done = api.patch(&fix.service, &params, &Patch::Json::<()>(fix.patch())).await;
-        done.map_err(|error| format!("svc/{}: {}; it still bypasses the sidecar", fix.service, explain(&error)))?;
+        done.map_err(|error| {
+            format!("svc/{}: {}; it still bypasses the sidecar", fix.service, describe_api_error(&error))
+        })?;
         println!(
             "svc/{0}: targetPort of port {1} is now {2}, was {3} (for git: in svc/{0})",
             fix.service, fix.port, fix.name, fix.number

@@ -17,25 +17,25 @@ pub(super) async fn wait_for_rollout(
     let only = watcher::Config::default().fields(&format!("metadata.name={}", workload.name));
     let mut seen = std::pin::pin!(watcher(api.clone(), only).default_backoff().applied_objects());
     while let Some(object) =
-        seen.try_next().await.map_err(|error| format!("cannot watch {}: {error}", workload.shown()))?
+        seen.try_next().await.map_err(|error| format!("cannot watch {}: {error}", workload.display_name()))?
     {
         let object = json!(object);
         if is_rolled_out(workload.kind, &object) {
             return Ok(());
         }
-        if let Some(why) = stuck(workload, space, &object) {
-            return Err(format!("{} cannot roll out: {why}", workload.shown()));
+        if let Some(why) = stuck_reason(workload, space, &object) {
+            return Err(format!("{} cannot roll out: {why}", workload.display_name()));
         }
     }
-    Err(format!("the watch of {} ended", workload.shown()))
+    Err(format!("the watch of {} ended", workload.display_name()))
 }
 
 /// Returns the reason that a rollout cannot finish, with the remedy; `None` while it can still
 /// progress.
-fn stuck(workload: &WorkloadName, space: &str, object: &Value) -> Option<String> {
+fn stuck_reason(workload: &WorkloadName, space: &str, object: &Value) -> Option<String> {
     let number = |path: &str| object.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     if object["spec"]["paused"] == true {
-        return Some(format!("it is paused; kubectl rollout resume -n {space} {}", workload.shown()));
+        return Some(format!("it is paused; kubectl rollout resume -n {space} {}", workload.display_name()));
     }
     if object["spec"]["updateStrategy"]["type"] == "OnDelete" {
         return Some(
@@ -102,7 +102,9 @@ mod tests {
 
     #[test]
     fn a_rollout_that_cannot_end_is_not_waited_for() {
-        let why = |object: Value| stuck(&WorkloadName::parse("deploy/web").unwrap(), "ml", &object).unwrap_or_default();
+        let why = |object: Value| {
+            stuck_reason(&WorkloadName::parse("deploy/web").unwrap(), "ml", &object).unwrap_or_default()
+        };
         assert!(why(json!({"spec": {"paused": true}})).contains("kubectl rollout resume -n ml deployment/web"));
         assert!(why(json!({"spec": {"updateStrategy": {"type": "OnDelete"}}})).contains("delete its pods"));
         assert!(why(json!({"spec": {"updateStrategy": {"rollingUpdate": {"partition": 2}}}})).contains("partition 2"));

@@ -24,7 +24,7 @@ pub(super) struct CodeExplanation {
 ///
 /// # Errors
 /// The code does not exist; the message lists all codes.
-pub(super) fn find(word: &str) -> Result<CodeExplanation, String> {
+pub(super) fn find_code(word: &str) -> Result<CodeExplanation, String> {
     let all = || {
         let calls = FailureKind::VARIANTS.iter().copied().map(CodeExplanation::from);
         let config = ConfigCode::VARIANTS.iter().copied().map(CodeExplanation::from);
@@ -70,7 +70,7 @@ impl From<FailureKind> for CodeExplanation {
             code: kind.code(),
             answer: Some((kind.reason(), kind.status())),
             message: kind.message(),
-            whose: kind.fault().whose(),
+            whose: kind.fault().as_str(),
             why: kind.why(),
             advice: kind.advice(),
         }
@@ -97,7 +97,7 @@ impl From<injector::InjectionErrorCode> for CodeExplanation {
             answer: None,
             message: code.message(),
             whose: "author of the pod",
-            why: code.why(),
+            why: code.rationale(),
             advice: code.advice(),
         }
     }
@@ -109,22 +109,22 @@ mod tests {
 
     #[test]
     fn a_code_is_found_in_any_case_and_by_its_reason_word() {
-        let told = find("GRP3304").unwrap();
-        assert_eq!((find("grp3304"), find("mismatch")), (Ok(told.clone()), Ok(told.clone())));
+        let told = find_code("GRP3304").unwrap();
+        assert_eq!((find_code("grp3304"), find_code("mismatch")), (Ok(told.clone()), Ok(told.clone())));
         assert!(
             told.text().starts_with("GRP3304 (`mismatch`, 502): upstream response cannot be split\n"),
             "{}",
             told.text()
         );
         assert_eq!((&told.json()["status"], &told.json()["reason"]), (&json!(502), &json!("mismatch")));
-        assert!(find("GRP1101").unwrap().text().starts_with("GRP1101: a key that the schema does not have\n"));
-        let told = find("grp2102").unwrap().text();
+        assert!(find_code("GRP1101").unwrap().text().starts_with("GRP1101: a key that the schema does not have\n"));
+        let told = find_code("grp2102").unwrap().text();
         assert!(told.starts_with("GRP2102: an unknown annotation\n  responsible: author of the pod\n"), "{told}");
     }
 
     #[test]
     fn the_error_for_an_unknown_code_lists_all_codes() {
-        let said = find("GRP9\u{1b}").unwrap_err();
+        let said = find_code("GRP9\u{1b}").unwrap_err();
         assert!(said.starts_with("unknown code \"GRP9\\u{1b}\"; the codes are\n"), "{said}");
         assert!(FailureKind::VARIANTS.iter().all(|kind| said.contains(kind.code())));
         assert!(ConfigCode::VARIANTS.iter().all(|code| said.contains(code.as_str())));

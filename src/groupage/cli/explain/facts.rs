@@ -8,7 +8,7 @@ pub(super) type LabelCounts = Vec<(String, u64)>;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct ProxyFacts {
     /// The proxy that the explanation is about, and the period that it covers.
-    pub(super) over: String,
+    pub(super) description: String,
     /// Calls received, merged or not.
     pub(super) calls: u64,
     /// Calls that were not merged, by reason.
@@ -152,9 +152,9 @@ pub(super) struct CallKind {
     /// Items in these batches.
     pub(super) items: u64,
     /// Batches dispatched while others were in flight; `None` if they were not counted.
-    pub(super) beside: Option<u64>,
+    pub(super) overlapping: Option<u64>,
     /// Batches with room left, dispatched while calls of another merge key were queued.
-    pub(super) apart_batches: u64,
+    pub(super) separated_batches: u64,
     /// Calls forwarded unbatched because batching was measured not to pay.
     pub(super) passed: u64,
     /// Mean queueing time of a call.

@@ -13,24 +13,24 @@ use crate::cli::admin_client::get;
 ///
 /// # Errors
 /// The admin port cannot be read; the error is a message for the user.
-pub(super) fn ask(address: &str) -> Result<Vec<ProxyFacts>, String> {
+pub(super) fn read_facts(address: &str) -> Result<Vec<ProxyFacts>, String> {
     let json = |path| {
         let body = get(address, path)?;
         serde_json::from_slice(&body).map_err(|error| format!("{address} answers {path} with invalid JSON: {error}"))
     };
     let (scheduler, stats): (Value, Value) = (json("/api/scheduler")?, json("/api/stats")?);
-    Ok(all(&format!("the proxy at {address}"), &scheduler, &stats))
+    Ok(facts_per_port(&format!("the proxy at {address}"), &scheduler, &stats))
 }
 
 /// Returns the facts of each captured port. Their description contains the name of the proxy.
-pub(super) fn all(whose: &str, scheduler: &Value, stats: &Value) -> Vec<ProxyFacts> {
+pub(super) fn facts_per_port(whose: &str, scheduler: &Value, stats: &Value) -> Vec<ProxyFacts> {
     let Some(ports) = scheduler["ports"].as_array() else { return vec![facts(whose, scheduler, stats)] };
     let of = |port: &Value| {
         let (number, name) = (number(&port["port"]), text(&port["name"]));
         let name = if name.is_empty() { String::new() } else { format!(" ({name})") };
         let facts = facts(whose, port, stats);
         // Passed, failed and rejected calls are counted per process, not per port.
-        ProxyFacts { over: format!("port {number}{name}, of {}", facts.over), ..facts }
+        ProxyFacts { description: format!("port {number}{name}, of {}", facts.description), ..facts }
     };
     ports.iter().map(of).collect()
 }
@@ -44,14 +44,14 @@ fn facts(whose: &str, scheduler: &Value, stats: &Value) -> ProxyFacts {
     let unserved: LabelCounts = rejected.into_iter().chain(label_counts(&scheduler["items_expired"])).collect();
     let adaptive = scheduler["policy"] == "Adaptive";
     ProxyFacts {
-        over: format!("{whose}, up for {uptime:.0} s, {calls} calls"),
+        description: format!("{whose}, up for {uptime:.0} s, {calls} calls"),
         calls,
         passed: label_counts(&stats["passed"]),
         unserved,
         items: number(&stats["items"]["accepted"]).saturating_add(refused),
         slots: Some(SlotFacts {
-            learned: small(&scheduler[if adaptive { "slots" } else { "slots_max" }]),
-            max: small(&scheduler["slots_max"]),
+            learned: to_u32(&scheduler[if adaptive { "slots" } else { "slots_max" }]),
+            max: to_u32(&scheduler["slots_max"]),
             fixed: !adaptive,
         }),
         predicted: predicted(&scheduler["predicted"]),
@@ -87,7 +87,7 @@ fn predicted(told: &Value) -> Option<Prediction> {
         latency_us: number(&recent["mean_latency_us"]),
         passed_us: number(&recent["passed_mean_latency_us"]),
         unserved: number(&recent["unserved"]),
-        measured_items: small(&told["measured_items"]),
+        measured_items: to_u32(&told["measured_items"]),
     })
 }
 
@@ -101,14 +101,14 @@ fn kind(class: &Value, scheduler: &Value) -> CallKind {
         batches: number(&recent["batches"]),
         calls: number(&recent["calls"]),
         items: number(&recent["items"]),
-        beside: recent["beside"].as_u64(),
-        apart_batches: number(&recent["apart"]),
+        overlapping: recent["beside"].as_u64(),
+        separated_batches: number(&recent["apart"]),
         passed: number(&recent["passed"]),
         wait_us: number(&recent["mean_wait_us"]),
         exec_us: None,
         causes: label_counts(&recent["causes"]),
-        items_max: recent["items_max"].as_u64().map(|_| small(&recent["items_max"])),
-        ceiling: class["ceiling_items"].as_u64().map(|_| small(&class["ceiling_items"])),
+        items_max: recent["items_max"].as_u64().map(|_| to_u32(&recent["items_max"])),
+        ceiling: class["ceiling_items"].as_u64().map(|_| to_u32(&class["ceiling_items"])),
         ceiling_from: ceiling_from(&class["id"], scheduler),
         quarantined: class["quarantined"] == true,
         concurrency: concurrency(&class["id"], scheduler),
@@ -117,7 +117,7 @@ fn kind(class: &Value, scheduler: &Value) -> CallKind {
         slo_us: recent["slo_us"].as_u64(),
         rate_milli: recent["items_per_second_milli"].as_u64(),
         point: point.is_object().then(|| OperatingPoint {
-            best_items: small(&point["best_items"]),
+            best_items: to_u32(&point["best_items"]),
             best_us: number(&point["best_us"]),
             double_us: number(&point["double_us"]),
             lone_us: number(&point["lone_us"]),
@@ -144,7 +144,7 @@ fn concurrency(class: &Value, scheduler: &Value) -> Option<ConcurrencyFacts> {
     let most = flow["curve"].as_array().and_then(|curve| curve.last());
     let most = |key: &str| most.map_or(0, |point| number(&point[key]));
     Some(ConcurrencyFacts {
-        limit: flow["limit"].as_u64().map(|_| small(&flow["limit"])),
+        limit: flow["limit"].as_u64().map(|_| to_u32(&flow["limit"])),
         reason: text(&flow["reason"]),
         learning: flow["learning"] == true,
         knee_milli: number(&flow["knee_milli"]),
@@ -195,7 +195,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_default()
 }
 
-fn small(value: &Value) -> u32 {
+fn to_u32(value: &Value) -> u32 {
     u32::try_from(number(value)).unwrap_or(u32::MAX)
 }
 
@@ -229,11 +229,11 @@ mod tests {
     fn each_of_several_ports_has_its_own_facts() {
         let port =
             |number: u64| json!({"port": number, "name": null, "cost_classes": [{"path": format!("/{number}")}]});
-        let told = all("a", &json!({"ports": [port(80), port(81)]}), &json!({}));
+        let told = facts_per_port("a", &json!({"ports": [port(80), port(81)]}), &json!({}));
         assert_eq!(told.len(), 2);
-        assert!(told[1].over.starts_with("port 81, of a"), "{}", told[1].over);
+        assert!(told[1].description.starts_with("port 81, of a"), "{}", told[1].description);
         assert_eq!(told[1].kinds[0].name, "/81");
-        assert_eq!(all("a", &json!({}), &json!({})).len(), 1);
+        assert_eq!(facts_per_port("a", &json!({}), &json!({})).len(), 1);
     }
 
     #[test]

@@ -151,7 +151,7 @@ impl LogCounts {
             over.push_str(&format!("; {} lines are not access log records", self.unreadable));
         }
         ProxyFacts {
-            over,
+            description: over,
             calls: self.calls,
             passed: self.passed.into_iter().collect(),
             unserved: self.unserved.into_iter().collect(),
@@ -177,19 +177,19 @@ impl RouteCounts {
         self.exec_us = self.exec_us.saturating_add(record.exec_us);
         if self.processes.len() < PROCESSES_MAX || self.processes.contains_key(&record.process) {
             let process = self.processes.entry(std::mem::take(&mut record.process)).or_default();
-            self.apart += if process.apart(record) { part } else { 0.0 };
+            self.apart += if process.observe_key_overlap(record) { part } else { 0.0 };
         }
     }
 
     fn kind(self, name: String) -> CallKind {
         let told = self.processes.into_values().max_by_key(|process| process.keys.len()).unwrap_or_default();
-        let causes: LabelCounts = self.causes.into_iter().map(|(cause, part)| (cause, whole(part))).collect();
+        let causes: LabelCounts = self.causes.into_iter().map(|(cause, part)| (cause, round_count(part))).collect();
         CallKind {
             name,
-            batches: whole(self.batches),
+            batches: round_count(self.batches),
             calls: self.calls,
             items: self.items,
-            apart_batches: whole(self.apart),
+            separated_batches: round_count(self.apart),
             passed: self.passed,
             wait_us: self.wait_us.checked_div(self.calls).unwrap_or(0),
             exec_us: self.exec_us.checked_div(self.calls),
@@ -197,7 +197,7 @@ impl RouteCounts {
             keys: to_u64(told.keys.len()),
             differs: told
                 .parts
-                .differs()
+                .differing_parts()
                 .into_iter()
                 .map(|part| KeyDifference {
                     what: part.kind.as_str().to_owned(),
@@ -216,13 +216,13 @@ impl RouteCounts {
 impl ProcessKeys {
     /// Returns `true` if this call was queued at the same time as the previous one and has another
     /// merge key.
-    fn apart(&mut self, record: CallRecord) -> bool {
+    fn observe_key_overlap(&mut self, record: CallRecord) -> bool {
         // Records are written in the order in which calls end, so calls that were queued at the
         // same time are close together.
         let (from, to) = (record.time_us, record.time_us.saturating_add(record.queue_us));
         let before = self.last.replace((record.key.clone(), from, to));
         let whole = parse_digest(&record.key);
-        if !record.parts.is_empty() && !self.parts.has(whole) {
+        if !record.parts.is_empty() && !self.parts.contains(whole) {
             self.parts.push(whole, record.parts.into_iter().filter_map(parse_part));
         }
         let apart = before.is_some_and(|(key, since, until)| key != record.key && from.max(since) < to.min(until));
@@ -259,7 +259,7 @@ fn counter_for<T: Default>(counts: &mut BTreeMap<String, T>, word: String) -> Op
 
 /// Rounds a sum of fractions to the nearest whole number of batches.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a sum of parts of calls, far below 2^53")]
-fn whole(parts: f64) -> u64 {
+fn round_count(parts: f64) -> u64 {
     parts.round() as u64
 }
 
@@ -323,9 +323,9 @@ mod tests {
     #[test]
     fn calls_of_two_keys_that_waited_at_one_time_are_seen() {
         let facts = told(&[record(1, 1, "a"), record(1, 1, "b"), record(1, 1, "a")]);
-        assert_eq!((facts.kinds[0].keys, facts.kinds[0].apart_batches), (2, 2));
+        assert_eq!((facts.kinds[0].keys, facts.kinds[0].separated_batches), (2, 2));
         let later = CallRecord { time_us: 9_000_000, ..record(1, 1, "b") };
-        assert_eq!(told(&[record(1, 1, "a"), later]).kinds[0].apart_batches, 0);
+        assert_eq!(told(&[record(1, 1, "a"), later]).kinds[0].separated_batches, 0);
     }
 
     #[test]
@@ -347,7 +347,7 @@ mod tests {
         let same: Vec<CallRecord> = (0..17).flat_map(|_| [call("one", 1), call("other", 1)]).collect();
         let facts = told(&same);
         assert_eq!(
-            (facts.kinds[0].keys, facts.kinds[0].apart_batches),
+            (facts.kinds[0].keys, facts.kinds[0].separated_batches),
             (1, 0),
             "two pods compute different digests for the same call"
         );
@@ -375,6 +375,6 @@ mod tests {
         lines.extend_from_slice(b"\nnonsense\n\n{\"time_us\": 1}\n");
         let facts = facts("log", &lines[..]).unwrap();
         assert_eq!(facts.calls, 1);
-        assert!(facts.over.contains("2 lines are not access log records"), "{}", facts.over);
+        assert!(facts.description.contains("2 lines are not access log records"), "{}", facts.description);
     }
 }

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::facts::ProxyFacts;
 use super::live;
-use crate::cli::cluster::{ClusterClient, WorkloadName, explain};
+use crate::cli::cluster::{ClusterClient, WorkloadName, describe_api_error};
 use crate::cli::{admin_client, pods};
 use crate::injector::STATUS;
 
@@ -40,12 +40,12 @@ pub(super) async fn read(
 ) -> Result<(Vec<ProxyFacts>, Vec<String>), String> {
     let ClusterClient { client, namespace } = cluster;
     let objects: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &workload.resource());
-    let object = objects.get(&workload.name).await.map_err(|error| explain(&error))?;
-    let found = pods::pods(cluster, &object).await?;
-    let mut ports: Vec<AdminPort> = found.iter().filter_map(AdminPort::of).collect();
+    let object = objects.get(&workload.name).await.map_err(|error| describe_api_error(&error))?;
+    let found = pods::list_live_pods(cluster, &object).await?;
+    let mut ports: Vec<AdminPort> = found.iter().filter_map(AdminPort::from_annotation).collect();
     ports.sort_by(|one, other| one.pod.cmp(&other.pod));
     if ports.is_empty() {
-        let shown = workload.shown();
+        let shown = workload.display_name();
         return Err(format!("no pod of {shown} has a sidecar; add it with groupage enable -n {namespace} {shown}"));
     }
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
@@ -68,7 +68,7 @@ pub(super) async fn read(
 
 impl AdminPort {
     /// Returns the admin port that was recorded at injection.
-    fn of(pod: &Pod) -> Option<Self> {
+    fn from_annotation(pod: &Pod) -> Option<Self> {
         let record: Value = serde_json::from_str(pod.metadata.annotations.as_ref()?.get(STATUS)?).ok()?;
         let port = record["admin"].as_u64().and_then(|port| u16::try_from(port).ok())?;
         Some(Self { pod: pod.metadata.name.clone()?, port })
@@ -77,7 +77,7 @@ impl AdminPort {
     async fn facts(&self, pods: &Api<Pod>) -> Result<Vec<ProxyFacts>, String> {
         let read = async {
             let (scheduler, stats) = (self.get(pods, "/api/scheduler").await?, self.get(pods, "/api/stats").await?);
-            Ok(live::all(&format!("pod/{}", self.pod), &scheduler, &stats))
+            Ok(live::facts_per_port(&format!("pod/{}", self.pod), &scheduler, &stats))
         };
         let answer = tokio::time::timeout(ANSWER, read).await;
         answer.unwrap_or_else(|_| Err(format!("no answer within {ANSWER:?}")))
@@ -85,7 +85,8 @@ impl AdminPort {
 
     /// Reads one page over a forwarded connection of its own.
     async fn get(&self, pods: &Api<Pod>, path: &str) -> Result<Value, String> {
-        let mut forwarded = pods.portforward(&self.pod, &[self.port]).await.map_err(|error| explain(&error))?;
+        let mut forwarded =
+            pods.portforward(&self.pod, &[self.port]).await.map_err(|error| describe_api_error(&error))?;
         let mut stream = forwarded.take_stream(self.port).ok_or("the API server did not forward the port")?;
         let mut answer = Vec::new();
         stream.write_all(admin_client::get_request(path).as_bytes()).await.map_err(|error| error.to_string())?;
@@ -106,7 +107,7 @@ mod tests {
     fn the_admin_port_is_the_one_that_was_recorded() {
         let pod = |record: &str| {
             let pod = json!({"metadata": {"name": "web-1", "annotations": {STATUS: record}}});
-            AdminPort::of(&serde_json::from_value(pod).unwrap())
+            AdminPort::from_annotation(&serde_json::from_value(pod).unwrap())
         };
         assert_eq!(pod(r#"{"admin": 9191}"#), Some(AdminPort { pod: "web-1".to_owned(), port: 9191 }));
         assert_eq!(pod(r#"{"admin": 99999}"#), None);

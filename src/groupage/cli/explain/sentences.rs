@@ -12,7 +12,9 @@ mod format;
 
 use serde_json::{Value, json};
 
-use self::format::{advice, kept_apart, millis, percent, reason, span, times};
+use self::format::{
+    describe_difference, describe_reason, format_factor, format_millis, format_percent, format_period, remedy_for,
+};
 use super::facts::{CallKind, CeilingSource, MergeSuspension, OperatingPoint, ProxyFacts, SlotFacts, ratio};
 
 /// Share of the batches from which a factor is considered binding.
@@ -60,7 +62,7 @@ pub(super) fn explain(facts: &ProxyFacts) -> Vec<Statement> {
     if let Some(left) = facts.crashed_seconds {
         let text = format!(
             "all calls pass through for {} more, because the process crashed 3 times in 60 s: see the log of the previous process for the cause",
-            span(left)
+            format_period(left)
         );
         all("crash_guard", text, json!({"ends_in_seconds": left}));
     }
@@ -72,25 +74,26 @@ pub(super) fn explain(facts: &ProxyFacts) -> Vec<Statement> {
         all("observed", text, numbers);
     }
     if let Some(ago) = facts.changed_seconds.filter(|ago| *ago <= NEWS_SECONDS) {
-        let text = format!("the model server changed {} ago: its latencies are being learned again", span(ago));
+        let text =
+            format!("the model server changed {} ago: its latencies are being learned again", format_period(ago));
         all("model_changed", text, json!({"seconds_ago": ago}));
     }
     if let Some((text, numbers)) = explain_not_merged(facts) {
         all("not_merged", text, numbers);
     }
-    if let Some((text, numbers)) = unserved(facts) {
+    if let Some((text, numbers)) = explain_unserved(facts) {
         all("unserved", text, numbers);
     }
-    if let Some((text, numbers)) = facts.failures.as_ref().and_then(failures::failed) {
+    if let Some((text, numbers)) = facts.failures.as_ref().and_then(failures::explain_failures) {
         all("failed", text, numbers);
     }
-    if let Some((text, numbers)) = failures::priorities(&facts.priorities) {
+    if let Some((text, numbers)) = failures::explain_priorities(&facts.priorities) {
         all("priorities", text, numbers);
     }
     let mut kinds: Vec<&CallKind> = facts.kinds.iter().filter(|kind| kind.calls > 0).collect();
     kinds.sort_by_key(|kind| std::cmp::Reverse(kind.calls));
     for kind in kinds.into_iter().take(KINDS_MAX) {
-        said.extend(about(kind, facts.slots).into_iter().take(ABOUT_MAX));
+        said.extend(sentences_about_kind(kind, facts.slots).into_iter().take(ABOUT_MAX));
     }
     said
 }
@@ -104,24 +107,29 @@ fn explain_not_merged(facts: &ProxyFacts) -> Option<(String, Value)> {
     let said: Vec<String> = reasons
         .iter()
         .take(REASONS_MAX)
-        .map(|(word, calls)| format!("{} `{word}` ({})", percent(ratio(*calls, facts.calls)), reason(word)))
+        .map(|(word, calls)| {
+            format!("{} `{word}` ({})", format_percent(ratio(*calls, facts.calls)), describe_reason(word))
+        })
         .collect();
     let numbers = json!({"calls": calls, "of": facts.calls, "reasons": facts.passed.iter().cloned().collect::<std::collections::BTreeMap<_, _>>()});
-    let share = percent(ratio(calls, facts.calls));
+    let share = format_percent(ratio(calls, facts.calls));
     (!said.is_empty())
         .then(|| (format!("{share} of {} calls could not be merged: {}", facts.calls, said.join(", ")), numbers))
 }
 
-fn unserved(facts: &ProxyFacts) -> Option<(String, Value)> {
+fn explain_unserved(facts: &ProxyFacts) -> Option<(String, Value)> {
     let mut reasons: Vec<_> = facts.unserved.iter().collect();
     reasons.sort_by_key(|(_, items)| std::cmp::Reverse(*items));
     let items = reasons.iter().fold(0_u64, |sum, (_, items)| sum.saturating_add(*items));
     let share = ratio(items, facts.items);
-    let said: Vec<String> =
-        reasons.iter().take(REASONS_MAX).map(|(word, items)| format!("{items} `{word}` ({})", reason(word))).collect();
+    let said: Vec<String> = reasons
+        .iter()
+        .take(REASONS_MAX)
+        .map(|(word, items)| format!("{items} `{word}` ({})", describe_reason(word)))
+        .collect();
     (share >= REASON_MIN).then(|| {
         let numbers = json!({"items": items, "of": facts.items});
-        (format!("{} of the items were refused or ended early: {}", percent(share), said.join(", ")), numbers)
+        (format!("{} of the items were refused or ended early: {}", format_percent(share), said.join(", ")), numbers)
     })
 }
 
@@ -137,7 +145,7 @@ fn explain_refusal(found: &MergeSuspension) -> (String, Value) {
 }
 
 /// Returns the sentences about one kind of calls, the most urgent first.
-fn about(kind: &CallKind, slots: Option<SlotFacts>) -> Vec<Statement> {
+fn sentences_about_kind(kind: &CallKind, slots: Option<SlotFacts>) -> Vec<Statement> {
     let over_seconds = kind.over_seconds;
     let sentence = |what, (text, numbers)| Statement { about: kind.name.clone(), over_seconds, what, text, numbers };
     let mut said = Vec::new();
@@ -152,7 +160,7 @@ fn about(kind: &CallKind, slots: Option<SlotFacts>) -> Vec<Statement> {
     }
     said.extend(concurrency::explain(kind).map(|found| sentence("concurrency", found)));
     said.extend(explain_infeasible_slo(kind).map(|found| sentence("slo_infeasible", found)));
-    said.extend(failures::paused(kind).map(|found| sentence("paused", found)));
+    said.extend(failures::explain_pauses(kind).map(|found| sentence("paused", found)));
     if kind.passed > kind.batches {
         return said;
     }
@@ -162,14 +170,14 @@ fn about(kind: &CallKind, slots: Option<SlotFacts>) -> Vec<Statement> {
         said.push(sentence("too_few", (text, json!({"batches": kind.batches}))));
         return said;
     }
-    let apart = apart(kind);
+    let apart = explain_key_diversity(kind);
     // A limit that is reached is binding even if calls of several merge keys are queued.
-    if apart.is_none() || ratio(kind.apart_batches, kind.batches) < BINDS || kind.share("full") >= BINDS {
+    if apart.is_none() || ratio(kind.separated_batches, kind.batches) < BINDS || kind.share("full") >= BINDS {
         let (what, found) = limiting_factor(kind, slots);
         said.push(sentence(what, found));
     }
     said.extend(apart.map(|found| sentence("kept_apart", found)));
-    said.extend(curve(kind, slots).map(|found| sentence("curve", found)));
+    said.extend(explain_curve(kind, slots).map(|found| sentence("curve", found)));
     said
 }
 
@@ -178,8 +186,8 @@ fn explain_infeasible_slo(kind: &CallKind) -> Option<(String, Value)> {
     (slo < point.lone_late_us).then(|| {
         let text = format!(
             "SLO {} is below the latency of an unbatched call, {} (98th percentile): infeasible, served best effort",
-            millis(slo),
-            millis(point.lone_late_us)
+            format_millis(slo),
+            format_millis(point.lone_late_us)
         );
         (text, json!({"slo_us": slo, "lone_us": point.lone_us, "lone_late_us": point.lone_late_us}))
     })
@@ -198,12 +206,14 @@ fn limiting_factor(kind: &CallKind, slots: Option<SlotFacts>) -> (&'static str, 
     let share = |cause| kind.share(cause);
     // A limit that closes batches comes first: items, then weight and bytes.
     if share("full") >= BINDS {
-        return ("limit_items", (full(kind), numbers));
+        return ("limit_items", (explain_item_limit(kind), numbers));
     }
     for (cause, limit) in [("weight", "limits.batchWeightMax"), ("bytes", "limits.batchBytesMax")] {
         if share(cause) >= BINDS {
-            let text =
-                format!("{} of the batches reach `{limit}`, at {mean:.1} items on average", percent(share(cause)));
+            let text = format!(
+                "{} of the batches reach `{limit}`, at {mean:.1} items on average",
+                format_percent(share(cause))
+            );
             return ("limit_weight", (text, numbers));
         }
     }
@@ -211,7 +221,7 @@ fn limiting_factor(kind: &CallKind, slots: Option<SlotFacts>) -> (&'static str, 
     if share("deadline") >= BINDS {
         let text = format!(
             "{} of the batches were sent below the best size to meet a deadline; batches hold {mean:.1} items on average",
-            percent(share("deadline"))
+            format_percent(share("deadline"))
         );
         return ("deadlines", (text, numbers));
     }
@@ -238,19 +248,19 @@ fn limiting_factor(kind: &CallKind, slots: Option<SlotFacts>) -> (&'static str, 
     let text = if share("delay") >= BINDS {
         format!(
             "batches hold {mean:.1} items on average{by}: as many as arrive while calls are held, {} per call",
-            millis(kind.wait_us)
+            format_millis(kind.wait_us)
         )
     } else {
         format!(
             "batches hold {mean:.1} items on average{by}: as many as arrive while the server is busy; a call waits {} for it",
-            millis(kind.wait_us)
+            format_millis(kind.wait_us)
         )
     };
     ("arrivals", (text, numbers))
 }
 
-fn full(kind: &CallKind) -> String {
-    let share = percent(kind.share("full"));
+fn explain_item_limit(kind: &CallKind) -> String {
+    let share = format_percent(kind.share("full"));
     match (kind.ceiling, kind.items_max) {
         (Some(ceiling), max) if max.is_none_or(|max| ceiling < max) => {
             let from = match kind.ceiling_from {
@@ -266,10 +276,10 @@ fn full(kind: &CallKind) -> String {
             format!("{share} of the batches reach {ceiling} items: the server accepts no more, {from}")
         }
         (_, Some(max)) => {
-            let more = kind.point.filter(|point| point.best_items >= max && cheap(*point)).map(|point| {
+            let more = kind.point.filter(|point| point.best_items >= max && is_doubling_cheap(*point)).map(|point| {
                 format!(
                     "; twice as many would take {} as long, so raising the limit may help",
-                    times(point.double_us, point.best_us)
+                    format_factor(point.double_us, point.best_us)
                 )
             });
             format!(
@@ -284,7 +294,7 @@ fn full(kind: &CallKind) -> String {
 }
 
 /// Returns `true` if twice as many items take well below twice the time.
-fn cheap(point: OperatingPoint) -> bool {
+fn is_doubling_cheap(point: OperatingPoint) -> bool {
     ratio(point.double_us, point.best_us) < 1.8
 }
 
@@ -296,7 +306,7 @@ fn explain_load(kind: &CallKind, slots: Option<SlotFacts>, lone: Option<u64>) ->
     } else {
         format!("{sharing:.1} calls share a batch on average")
     };
-    let beside = kind.beside.map_or(0.0, |beside| ratio(beside, kind.batches));
+    let beside = kind.overlapping.map_or(0.0, |beside| ratio(beside, kind.batches));
     if beside >= 0.5
         && let Some(slots) = slots.filter(|slots| slots.learned > 1)
     {
@@ -307,16 +317,16 @@ fn explain_load(kind: &CallKind, slots: Option<SlotFacts>, lone: Option<u64>) ->
     }
     let because = match (kind.rate_milli, lone) {
         (Some(rate), Some(lone)) => {
-            format!("{:.1} items arrive per second and one takes {}", ratio(rate, 1000), millis(lone))
+            format!("{:.1} items arrive per second and one takes {}", ratio(rate, 1000), format_millis(lone))
         }
-        (None, Some(lone)) => format!("a call waits {} and takes {}", millis(kind.wait_us), millis(lone)),
-        _ => format!("a call waits {}", millis(kind.wait_us)),
+        (None, Some(lone)) => format!("a call waits {} and takes {}", format_millis(kind.wait_us), format_millis(lone)),
+        _ => format!("a call waits {}", format_millis(kind.wait_us)),
     };
     format!("{alone}: the server is mostly idle when a call arrives ({because}), so batching cannot help at this load")
 }
 
-fn apart(kind: &CallKind) -> Option<(String, Value)> {
-    let share = ratio(kind.apart_batches, kind.batches);
+fn explain_key_diversity(kind: &CallKind) -> Option<(String, Value)> {
+    let share = ratio(kind.separated_batches, kind.batches);
     if share < WORTH || kind.keys < 2 {
         return None;
     }
@@ -324,7 +334,7 @@ fn apart(kind: &CallKind) -> Option<(String, Value)> {
         "batches hold {:.1} items on average, and calls of {} merge keys are queued at the same time (during {} of the batches)",
         ratio(kind.items, kind.batches),
         kind.keys,
-        percent(share)
+        format_percent(share)
     );
     let Some(first) = kind.differs.first() else {
         let text = format!(
@@ -332,13 +342,13 @@ fn apart(kind: &CallKind) -> Option<(String, Value)> {
         );
         return Some((text, json!({"keys": kind.keys, "share": share})));
     };
-    let mut text = format!("{head}: {}", kept_apart(first));
+    let mut text = format!("{head}: {}", describe_difference(first));
     if first.keys_without > 1
         && let Some(second) = kind.differs.get(1)
     {
-        text.push_str(&format!(", and {}", kept_apart(second)));
+        text.push_str(&format!(", and {}", describe_difference(second)));
     }
-    text.push_str(&advice(first));
+    text.push_str(&remedy_for(first));
     let differs: Vec<Value> = kind
         .differs
         .iter()
@@ -347,7 +357,7 @@ fn apart(kind: &CallKind) -> Option<(String, Value)> {
     Some((text, json!({"keys": kind.keys, "share": share, "differs": differs})))
 }
 
-fn curve(kind: &CallKind, slots: Option<SlotFacts>) -> Option<(String, Value)> {
+fn explain_curve(kind: &CallKind, slots: Option<SlotFacts>) -> Option<(String, Value)> {
     let point = kind.point?;
     // Calls are forwarded as they arrive, so the number of concurrent batches was not learned.
     if slots.is_some_and(|slots| !slots.fixed && slots.learned == 0) {
@@ -362,10 +372,10 @@ fn curve(kind: &CallKind, slots: Option<SlotFacts>) -> Option<(String, Value)> {
     let text = format!(
         "the server {at_once}{wall}: it answers {} in {}{}; {} would take {} as long",
         plural(point.best_items.into(), "item", "items"),
-        millis(point.best_us),
-        if point.best_items > 1 { format!(", one in {}", millis(point.lone_us)) } else { String::new() },
+        format_millis(point.best_us),
+        if point.best_items > 1 { format!(", one in {}", format_millis(point.lone_us)) } else { String::new() },
         2 * u64::from(point.best_items),
-        times(point.double_us, point.best_us),
+        format_factor(point.double_us, point.best_us),
     );
     let numbers = json!({
         "best_items": point.best_items,

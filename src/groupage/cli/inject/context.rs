@@ -53,17 +53,17 @@ impl ManifestContext {
             sidecar,
             controller,
             own_namespace: own_namespace(&args.controller).to_owned(),
-            unless_disabled: true,
+            inject_by_default: true,
             view: ObjectSource::Files,
             redirect: args.redirect,
-            native: !args.classic,
+            supports_native_sidecars: !args.classic,
             ..InjectionContext::default()
         };
         let mut spaces =
             NamespaceCollector { default_namespace: &args.namespace, found: BTreeMap::new(), everywhere: Vec::new() };
         for source in sources {
             for document in &source.documents {
-                spaces.look(&document.value).map_err(|what| {
+                spaces.collect(&document.value).map_err(|what| {
                     format!(
                         "error[{}]: {}, line {}: {what}",
                         InjectionErrorCode::Unreadable,
@@ -103,7 +103,7 @@ impl ManifestContext {
 // === impl NamespaceCollector ===
 
 impl NamespaceCollector<'_> {
-    fn look(&mut self, object: &Value) -> Result<(), String> {
+    fn collect(&mut self, object: &Value) -> Result<(), String> {
         let text = |path: &str| object.pointer(path).and_then(Value::as_str);
         let name = text("/metadata/name").unwrap_or_default().to_owned();
         let is_ours = text("/apiVersion").is_some_and(|version| version.starts_with("groupage.dev/"));
@@ -133,7 +133,7 @@ impl NamespaceCollector<'_> {
             }
             Some(kind) if kind.ends_with("List") => {
                 for item in object.get("items").and_then(Value::as_array).into_iter().flatten() {
-                    self.look(item)?;
+                    self.collect(item)?;
                 }
             }
             _ => {}

@@ -65,10 +65,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::injector::places;
+    use crate::injector::template_locations;
 
     fn said(object: &Value) -> Vec<String> {
-        misplaced_keys(object, &places(object).unwrap())
+        misplaced_keys(object, &template_locations(object).unwrap())
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::config;
 
 /// Returns the problems of the policies, in the format of `groupage validate`; empty if there are
 /// none.
-pub(super) fn wrong(sources: &[ManifestFile]) -> String {
+pub(super) fn policy_errors(sources: &[ManifestFile]) -> String {
     let mut said = String::new();
     for source in sources {
         for document in &source.documents {

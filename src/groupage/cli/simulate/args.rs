@@ -170,7 +170,7 @@ impl Args {
     ///
     /// # Errors
     /// An argument is invalid, or a file cannot be read.
-    pub(super) fn todo(&self) -> Result<Work, String> {
+    pub(super) fn to_work(&self) -> Result<Work, String> {
         let plain = |jobs| Work { jobs, judged: true, altered: false, recorded: None };
         if self.table {
             return self.table().map(|jobs| Work { altered: self.has_overrides(), ..plain(jobs) });
@@ -225,7 +225,7 @@ impl Args {
         if self.small {
             return Ok(Job::small());
         }
-        let mut jobs = Job::all();
+        let mut jobs = Job::standard();
         jobs.extend(embedded_log_scenario().map(Job::row));
         Ok(jobs)
     }
@@ -234,21 +234,21 @@ impl Args {
     fn rows(&self) -> Result<(Vec<Scenario>, Option<RecordedOutcome>), String> {
         let horizon = self.seconds.map_or(scenario::HORIZON, Duration::from_secs);
         let (rows, recorded) = if let Some(path) = &self.access_log {
-            let (row, recorded) = self.replayed(path)?;
+            let (row, recorded) = self.replay_scenario(path)?;
             (vec![row], Some(recorded))
         } else if let Some(path) = &self.file {
             let rows = scenario_file::parse(&read(path)?).map_err(|error| format!("{}: {error}", path.display()))?;
             let lasting = |row: Scenario| match self.seconds {
-                Some(seconds) => row.lasting(Duration::from_secs(seconds)),
+                Some(seconds) => row.with_horizon(Duration::from_secs(seconds)),
                 None => row,
             };
             (rows.into_iter().map(lasting).collect(), None)
         } else {
             (self.named(horizon)?, None)
         };
-        let rows = rows.into_iter().map(|row| self.alter(row)).collect::<Result<Vec<_>, _>>()?;
+        let rows = rows.into_iter().map(|row| self.apply_overrides(row)).collect::<Result<Vec<_>, _>>()?;
         if let Some(row) =
-            rows.iter().find(|row| row.rate().is_some_and(|rate| rate * row.horizon.as_secs_f64() > CALLS_MAX))
+            rows.iter().find(|row| row.mean_rate().is_some_and(|rate| rate * row.horizon.as_secs_f64() > CALLS_MAX))
         {
             return Err(format!("{:?} would have more than {CALLS_MAX} calls: reduce --seconds or --rate", row.name));
         }
@@ -256,11 +256,11 @@ impl Args {
     }
 
     fn named(&self, horizon: Duration) -> Result<Vec<Scenario>, String> {
-        let mut rows = scenario::design(horizon);
+        let mut rows = scenario::base_rows(horizon);
         if self.scenarios.is_empty() {
             return Ok(rows);
         }
-        rows.extend(scenario::wider(horizon));
+        rows.extend(scenario::extended_rows(horizon));
         rows.extend(embedded_log_scenario());
         let is = |name: &str, row: &Scenario| name == "all" || row.name.eq_ignore_ascii_case(name);
         if let Some(name) = self.scenarios.iter().find(|name| !rows.iter().any(|row| is(name.as_str(), row))) {
@@ -270,7 +270,7 @@ impl Args {
         Ok(rows)
     }
 
-    fn replayed(&self, path: &Path) -> Result<(Scenario, RecordedOutcome), String> {
+    fn replay_scenario(&self, path: &Path) -> Result<(Scenario, RecordedOutcome), String> {
         if self.curve.is_none() && self.profile.is_none() {
             return Err("--access-log needs a model of the upstream: add --profile FILE or --curve CURVE".to_owned());
         }
@@ -280,7 +280,7 @@ impl Args {
         Ok((replay(name, traffic), recorded))
     }
 
-    fn alter(&self, mut row: Scenario) -> Result<Scenario, String> {
+    fn apply_overrides(&self, mut row: Scenario) -> Result<Scenario, String> {
         if let Some(path) = &self.profile {
             let profile::UpstreamProfile { curve, slots } =
                 profile::parse(&read(path)?).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -318,14 +318,14 @@ impl Args {
             None => return Ok(row),
             Some(RateChange::Times(factor)) => factor,
             Some(RateChange::PerSecond(rate)) => {
-                let own = row.rate().ok_or_else(|| {
+                let own = row.mean_rate().ok_or_else(|| {
                     format!("{:?} has closed-loop clients and no fixed rate: use a factor, such as --rate x2", row.name)
                 })?;
                 rate / own
             }
         };
         if RATE_FACTORS.contains(&factor) {
-            Ok(row.times(factor))
+            Ok(row.scale_rate(factor))
         } else {
             Err(format!(
                 "{factor:.4} times the rate of {:?} is outside the allowed factors {:?}",
@@ -336,8 +336,8 @@ impl Args {
 }
 
 /// Returns the scenarios that extend the reference scenarios.
-pub(super) fn beyond() -> Vec<Scenario> {
-    scenario::wider(scenario::HORIZON).into_iter().chain(embedded_log_scenario()).collect()
+pub(super) fn extended_scenarios() -> Vec<Scenario> {
+    scenario::extended_rows(scenario::HORIZON).into_iter().chain(embedded_log_scenario()).collect()
 }
 
 /// Returns the access log embedded in the binary as a scenario. A test verifies that it can be
@@ -421,9 +421,9 @@ mod tests {
     fn the_log_that_is_shipped_is_a_row() {
         let row = embedded_log_scenario().unwrap();
         assert!(row.workload.recorded.len() > 500, "{}", row.workload.recorded.len());
-        let twice = row.clone().times(2.0);
+        let twice = row.clone().scale_rate(2.0);
         assert_eq!(twice.horizon, row.horizon / 2);
-        let (one, two) = (row.rate().unwrap(), twice.rate().unwrap());
+        let (one, two) = (row.mean_rate().unwrap(), twice.mean_rate().unwrap());
         assert!((two / one - 2.0).abs() < 1e-6, "{one} {two}");
         for (before, after) in row.workload.recorded.iter().zip(&twice.workload.recorded) {
             let budget = |arrival: &crate::simulator::Arrival| arrival.deadline().since(arrival.at);

@@ -44,7 +44,7 @@ fn curve(class: &Value) -> Result<CostCurve, String> {
     };
     let points = points(class);
     if flag("shaped") && points.len() > 1 {
-        return Ok(CostCurve::Measured { millis: measured(&points, line).leak() });
+        return Ok(CostCurve::Measured { millis: interpolate(&points, line).leak() });
     }
     if line.millis_of(1) > 0.0 { Ok(line) } else { Err("its curve takes no time at all".to_owned()) }
 }
@@ -65,7 +65,7 @@ fn points(class: &Value) -> Vec<(usize, f64)> {
 
 /// Interpolates linearly between points. Before the first and after the last point, the linear fit
 /// is scaled to meet it.
-fn measured(points: &[(usize, f64)], line: CostCurve) -> Vec<f64> {
+fn interpolate(points: &[(usize, f64)], line: CostCurve) -> Vec<f64> {
     let by_line = |items: usize| line.millis_of(u32::try_from(items).unwrap_or(u32::MAX)).max(1e-6);
     let of = |items: usize| {
         let next = points.partition_point(|(size, _)| *size < items);

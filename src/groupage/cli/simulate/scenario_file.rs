@@ -50,8 +50,8 @@ pub(super) fn parse(text: &str) -> Result<Vec<Scenario>, String> {
 
 impl ScenarioSpec {
     fn scenario(self) -> Result<Scenario, String> {
-        within("seconds", self.seconds, 1, SECONDS_MAX)?;
-        within("batchItemsMax", self.batch_items_max, 1, 512)?;
+        check_range("seconds", self.seconds, 1, SECONDS_MAX)?;
+        check_range("batchItemsMax", self.batch_items_max, 1, 512)?;
         if self.arrivals.is_empty() {
             return Err("`arrivals` is empty".to_owned());
         }
@@ -91,7 +91,7 @@ impl UpstreamSpec {
     }
 
     fn kind(self) -> Result<UpstreamKind, String> {
-        within("slots", self.slots, 1, 64)?;
+        check_range("slots", self.slots, 1, 64)?;
         if self.batches_by_itself {
             return Ok(UpstreamKind::Engine(EngineServer::new(self.curve)));
         }
@@ -99,20 +99,20 @@ impl UpstreamSpec {
         let at = |span: DurationText| Tick::default().after(span.0);
         Ok(UpstreamKind::Server(SlotServer {
             slots: self.slots,
-            slots_from: self.slots_from.iter().map(|from| (at(from.at), from.slots.clamp(1, 64))).collect(),
+            slot_changes: self.slots_from.iter().map(|from| (at(from.at), from.slots.clamp(1, 64))).collect(),
             host_before: self.host_before.0,
             host_after: self.host_after.0,
             round_trip: self.round_trip.map_or(plain.round_trip, |span| span.0),
             jitter: plain.jitter,
-            sigma: number("noise", self.noise.unwrap_or(plain.sigma), 2.0)?,
-            contention: number("contention", self.contention, 10.0)?,
+            sigma: check_number("noise", self.noise.unwrap_or(plain.sigma), 2.0)?,
+            contention: check_number("contention", self.contention, 10.0)?,
             stalls: self.stalls.map(|stalls| StallModel { share: stalls.share.0, mean: stalls.mean.0 }),
             shift: match self.slower {
-                Some(slower) => Some((at(slower.at), number("factor", slower.factor, 1000.0)?)),
+                Some(slower) => Some((at(slower.at), check_number("factor", slower.factor, 1000.0)?)),
                 None => None,
             },
             cold: match self.cold {
-                Some(cold) => Some((cold.executions, number("factor", cold.factor, 1000.0)?)),
+                Some(cold) => Some((cold.executions, check_number("factor", cold.factor, 1000.0)?)),
                 None => None,
             },
             ceilings: ServerLimits {
@@ -164,13 +164,13 @@ impl ArrivalsSpec {
             class: u8::from(self.bulk),
             budget,
             cancels: self.cancels.0,
-            alone: false,
+            unmergeable: false,
         };
         Ok(CallStream { arrivals, mix })
     }
 
     fn arrivals(&self) -> Result<ArrivalProcess, String> {
-        let rate = |rate: f64| number("a rate", rate, RATE_MAX);
+        let rate = |rate: f64| check_number("a rate", rate, RATE_MAX);
         let mut kinds = Vec::new();
         if let Some(poisson) = self.poisson {
             kinds.push(ArrivalProcess::Poisson { rate: rate(poisson)? });
@@ -191,11 +191,11 @@ impl ArrivalsSpec {
             });
         }
         if let Some(of) = &self.fan_out {
-            within("size", of.size, 1, 10_000)?;
+            check_range("size", of.size, 1, 10_000)?;
             kinds.push(ArrivalProcess::Fanout { rate: rate(of.rate)?, size: of.size, spread: of.within.0 });
         }
         if let Some(ClosedLoopSpec { count, think }) = &self.clients {
-            within("count", *count, 1, CLIENTS_MAX)?;
+            check_range("count", *count, 1, CLIENTS_MAX)?;
             kinds.push(ArrivalProcess::Closed { clients: *count, think: ThinkTime::Exponential(think.0) });
         }
         match kinds.len() {
@@ -212,14 +212,14 @@ impl ArrivalsSpec {
 impl SpreadSpec {
     fn spread(&self) -> KeyDistribution {
         match (self.count.filter(|count| *count > 1).map(|count| count.min(100_000)), self.first) {
-            (None, _) => KeyDistribution::Only(self.only.unwrap_or(0)),
+            (None, _) => KeyDistribution::Constant(self.only.unwrap_or(0)),
             (Some(count), Some(first)) => KeyDistribution::Hot { count, share: first.0 },
             (Some(count), None) => KeyDistribution::Zipf { count, exponent: self.zipf.unwrap_or(0.0).clamp(0.0, 10.0) },
         }
     }
 }
 
-fn within<T: PartialOrd + Copy + std::fmt::Display>(name: &str, value: T, low: T, high: T) -> Result<(), String> {
+fn check_range<T: PartialOrd + Copy + std::fmt::Display>(name: &str, value: T, low: T, high: T) -> Result<(), String> {
     if (low.partial_cmp(&value)).is_some_and(std::cmp::Ordering::is_le) && value <= high {
         Ok(())
     } else {
@@ -227,8 +227,8 @@ fn within<T: PartialOrd + Copy + std::fmt::Display>(name: &str, value: T, low: T
     }
 }
 
-fn number(name: &str, value: f64, most: f64) -> Result<f64, String> {
-    within(name, value, 0.0, most).map(|()| value)
+fn check_number(name: &str, value: f64, most: f64) -> Result<f64, String> {
+    check_range(name, value, 0.0, most).map(|()| value)
 }
 
 #[cfg(test)]

@@ -104,8 +104,8 @@ mod tests {
 
     #[test]
     fn every_policy_of_a_row_is_drawn_and_names_are_escaped() {
-        let row =
-            Scenario::new("a < b & c", ArrivalProcess::Poisson { rate: 200.0 }).lasting(Duration::from_millis(200));
+        let row = Scenario::new("a < b & c", ArrivalProcess::Poisson { rate: 200.0 })
+            .with_horizon(Duration::from_millis(200));
         let told = Job::row(row).run(RunSettings { seeds: 1, compare: true, altered: true }).unwrap();
         let entries = panel(&told).unwrap().1.len();
         let svg = plot(&[told]);

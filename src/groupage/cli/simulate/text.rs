@@ -24,7 +24,7 @@ pub(super) fn list(design: &[Scenario], wider: &[Scenario]) -> String {
     text
 }
 
-pub(super) fn told(told: &JobResult, seeds: u64) -> String {
+pub(super) fn format_result(told: &JobResult, seeds: u64) -> String {
     match told {
         JobResult::Row(of) => row(of, seeds),
         JobResult::Gap(of) => gap(of),
@@ -62,7 +62,7 @@ pub(super) fn totals(totals: &HarmTotals) -> String {
 }
 
 /// Lists each missed criterion by name, and counts them.
-pub(super) fn total(met: usize, missed: &[(&str, &CriterionResult)]) -> String {
+pub(super) fn format_criteria(met: usize, missed: &[(&str, &CriterionResult)]) -> String {
     let mut text = String::new();
     for (name, verdict) in missed {
         line(&mut text, format_args!("{name}: {verdict}"));
@@ -73,7 +73,7 @@ pub(super) fn total(met: usize, missed: &[(&str, &CriterionResult)]) -> String {
 
 /// Formats the virtual time of our policy's runs and the elapsed time. The elapsed time also
 /// includes the runs of the baselines.
-pub(super) fn took(all: &[JobResult], seeds: u64, took: Duration) -> String {
+pub(super) fn format_elapsed(all: &[JobResult], seeds: u64, took: Duration) -> String {
     let rows: Duration =
         all.iter().map(|told| if let JobResult::Row(row) = told { row.scenario.horizon } else { Duration::ZERO }).sum();
     let virtual_seconds = rows.as_secs_f64() * seeds as f64;

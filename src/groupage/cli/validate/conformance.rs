@@ -22,7 +22,7 @@ use self::sample::SampleCall;
 pub(super) use self::sample::SampleCalls;
 use crate::app::{build_route_table, build_upstream};
 use crate::body::Body;
-use crate::bounded_body::{ReadLimits, ReadResult, gather};
+use crate::bounded_body::{ReadLimits, ReadResult, read_bounded};
 use crate::clock::Clock;
 use crate::config::{self, LoadedPolicy, MachineLimits, Overrides, Policy, Sourced};
 use crate::error::FailureKind;
@@ -57,7 +57,7 @@ pub(super) struct RouteResult {
 enum RouteVerdict {
     Fits,
     /// The route was not tested, or the test was inconclusive.
-    Untried(String),
+    Inconclusive(String),
     Wrong(String),
 }
 
@@ -97,7 +97,7 @@ pub(super) fn run(
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
     runtime.block_on(async {
         let asker = ConformanceClient::new(&policy, headers.clone())?;
-        if !asker.upstream.accepts().await {
+        if !asker.upstream.can_connect().await {
             return Err(format!("cannot connect to {url}"));
         }
         let mut results = Vec::new();
@@ -129,7 +129,7 @@ impl ConformanceClient {
         let mut result = RouteResult { route, path, bytes: 0, lone: None, merged: None, verdict: RouteVerdict::Fits };
         result.verdict = match body {
             Ok(body) => self.compare(&method, &body, &mut result).await,
-            Err(why) => RouteVerdict::Untried(why),
+            Err(why) => RouteVerdict::Inconclusive(why),
         };
         result
     }
@@ -141,20 +141,26 @@ impl ConformanceClient {
                 UnmergeableReason::OpenInference => "KServe V2 calls are not merged yet and pass through",
                 _ => "no adapter supports this path, so its calls pass through",
             };
-            return RouteVerdict::Untried(why.to_owned());
+            return RouteVerdict::Inconclusive(why.to_owned());
         };
         let Some(call) = self.read(&endpoint, method, &path, body) else {
-            return RouteVerdict::Untried("the path is not a valid request target".to_owned());
+            return RouteVerdict::Inconclusive("the path is not a valid request target".to_owned());
         };
-        if let Some(reason) = call.alone() {
-            return RouteVerdict::Untried(format!("calls like the sample are never merged: `{}`", reason.as_str()));
+        if let Some(reason) = call.unbatched_reason() {
+            return RouteVerdict::Inconclusive(format!(
+                "calls like the sample are never merged: `{}`",
+                reason.as_str()
+            ));
         }
         result.bytes = body.len();
         let lone = self.send(method, &path, call.head.headers.clone(), body.clone()).await;
         let lone = match lone {
             Ok(answer) => answer,
             Err(kind) => {
-                return RouteVerdict::Untried(format!("sent alone, the sample gets no answer: {}", kind.message()));
+                return RouteVerdict::Inconclusive(format!(
+                    "sent alone, the sample gets no answer: {}",
+                    kind.message()
+                ));
             }
         };
         result.lone = Some(lone.status);
@@ -166,14 +172,14 @@ impl ConformanceClient {
                 }
                 _ => format!("give a call that it accepts, --sample {path}=FILE"),
             };
-            return RouteVerdict::Untried(format!("the server answers the sample alone with {status}: {advice}"));
+            return RouteVerdict::Inconclusive(format!("the server answers the sample alone with {status}: {advice}"));
         }
-        self.merge(&endpoint, &call, &lone, result).await
+        self.test_batch(&endpoint, &call, &lone, result).await
     }
 
     /// Sends the items of the sample twice in one call, and compares a caller's part of the answer
     /// with the answer to the call sent alone.
-    async fn merge(
+    async fn test_batch(
         &self,
         endpoint: &Endpoint,
         call: &Call,
@@ -195,7 +201,7 @@ impl ConformanceClient {
         // An overloaded server proves nothing about batches.
         if matches!(answer.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             let status = answer.status.as_u16();
-            return RouteVerdict::Untried(format!(
+            return RouteVerdict::Inconclusive(format!(
                 "the server answers a call with two items with {status}, as an overloaded server does: try again"
             ));
         }
@@ -209,7 +215,7 @@ impl ConformanceClient {
         }
         // A member of the answer that the protocol does not declare must equal that of the lone
         // answer, because it could contain data about other callers.
-        let undeclared = endpoint.undeclared(&members, &answer.body, &lone.body);
+        let undeclared = endpoint.undeclared_members(&members, &answer.body, &lone.body);
         if let Some((name, _)) = undeclared.iter().find(|(_, is_same)| !is_same) {
             return RouteVerdict::Wrong(format!(
                 "the answer to two items has `{name}`, which the protocol does not declare and which differs from the \
@@ -227,7 +233,7 @@ impl ConformanceClient {
             )),
             Ok(replies) => {
                 let part = replies.first().map(|reply| reply.body.clone()).unwrap_or_default();
-                match shape::difference(&lone.body, &part) {
+                match shape::shape_difference(&lone.body, &part) {
                     None => RouteVerdict::Fits,
                     Some(difference) => RouteVerdict::Wrong(format!(
                         "a merged call would get an answer of a different shape: {difference}"
@@ -248,7 +254,7 @@ impl ConformanceClient {
             .ok()?;
         let (mut head, ()) = request.into_parts();
         head.headers.extend(self.headers.clone());
-        Some(endpoint.read(&head, body.clone(), &self.secret))
+        Some(endpoint.parse_call(&head, body.clone(), &self.secret))
     }
 
     async fn send(
@@ -262,12 +268,12 @@ impl ConformanceClient {
             Request::builder().method(method).uri(target).body(Body::full(body)).map_err(|_| FailureKind::Internal)?;
         *request.headers_mut() = headers;
         let until = self.clock.instant(self.clock.now().after(ANSWER_LIMIT));
-        let response = timeout_at(until, self.upstream.forward().alone(request)).await;
+        let response = timeout_at(until, self.upstream.forward().forward_once(request)).await;
         let response = response.map_err(|_| FailureKind::UpstreamTimeout)?.map_err(|failure| failure.kind)?;
         let (head, mut body) = response.into_parts();
         let bounds =
             ReadLimits { max: ANSWER_BYTES_MAX, idle: ANSWER_LIMIT, until: Some(until), floor: None, evictable: false };
-        match gather(&mut body, bounds, self.buffers.empty()).await {
+        match read_bounded(&mut body, bounds, self.buffers.empty()).await {
             ReadResult::Whole { bytes, .. } => {
                 Ok(ServerAnswer { status: head.status, headers: head.headers, body: bytes })
             }
@@ -288,7 +294,7 @@ impl RouteResult {
         let Self { route, path, bytes, lone, merged, verdict } = self;
         let (mark, said) = match verdict {
             RouteVerdict::Fits => ("√", "one item and two items get answers of the same shape"),
-            RouteVerdict::Untried(why) => ("‼", why.as_str()),
+            RouteVerdict::Inconclusive(why) => ("‼", why.as_str()),
             RouteVerdict::Wrong(why) => ("×", why.as_str()),
         };
         let status =
@@ -306,7 +312,7 @@ impl RouteResult {
     pub(super) fn json(&self) -> Value {
         let (verdict, why) = match &self.verdict {
             RouteVerdict::Fits => ("fits", None),
-            RouteVerdict::Untried(why) => ("untried", Some(why)),
+            RouteVerdict::Inconclusive(why) => ("untried", Some(why)),
             RouteVerdict::Wrong(why) => ("wrong", Some(why)),
         };
         json!({

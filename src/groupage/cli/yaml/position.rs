@@ -25,13 +25,13 @@ struct PathSearch<'a> {
 
 /// Returns the line, from 1, of the key or item at `path` in one document, or else of its nearest
 /// ancestor that exists.
-pub(in crate::cli) fn line(text: &str, path: &[String]) -> usize {
+pub(in crate::cli) fn line_of(text: &str, path: &[String]) -> usize {
     let mut search = PathSearch { path, open: Vec::new(), found: 1 };
     for next in Parser::new_from_str(text) {
         // The text was parsed successfully before, so an error can only come after the value that
         // is searched for.
         let Ok((event, span)) = next else { break };
-        search.event(&event, span.start.line());
+        search.on_event(&event, span.start.line());
     }
     search.found
 }
@@ -39,7 +39,7 @@ pub(in crate::cli) fn line(text: &str, path: &[String]) -> usize {
 // === impl PathSearch ===
 
 impl PathSearch<'_> {
-    fn event(&mut self, event: &Event<'_>, line: usize) {
+    fn on_event(&mut self, event: &Event<'_>, line: usize) {
         match event {
             Event::Scalar(text, ..) => {
                 let depth = self.open.len();
@@ -49,18 +49,18 @@ impl PathSearch<'_> {
                     }
                     *key = Some(text.to_string());
                 } else {
-                    let _on_path = self.enter(line);
+                    let _on_path = self.on_value(line);
                 }
             }
             Event::Alias(_) => {
-                let _on_path = self.enter(line);
+                let _on_path = self.on_value(line);
             }
             Event::SequenceStart(..) => {
-                let on_path = self.enter(line);
+                let on_path = self.on_value(line);
                 self.open.push(OpenCollection { kind: CollectionState::List(0), on_path });
             }
             Event::MappingStart(..) => {
-                let on_path = self.enter(line);
+                let on_path = self.on_value(line);
                 self.open.push(OpenCollection { kind: CollectionState::Map(None), on_path });
             }
             Event::SequenceEnd | Event::MappingEnd => drop(self.open.pop()),
@@ -69,7 +69,7 @@ impl PathSearch<'_> {
     }
 
     /// Enters a value. Returns `true` if it is on the path.
-    fn enter(&mut self, line: usize) -> bool {
+    fn on_value(&mut self, line: usize) -> bool {
         let depth = self.open.len();
         let Some(OpenCollection { kind, on_path }) = self.open.last_mut() else { return true };
         let wanted = self.path.get(depth - 1).filter(|_| *on_path);
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn at(text: &str, path: &[&str]) -> usize {
-        line(text, &path.iter().map(|&key| key.to_owned()).collect::<Vec<_>>())
+        line_of(text, &path.iter().map(|&key| key.to_owned()).collect::<Vec<_>>())
     }
 
     #[test]

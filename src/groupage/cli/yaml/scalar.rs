@@ -8,12 +8,12 @@ use serde_json::{Number, Value};
 /// # Errors
 /// The scalar is a number that JSON cannot represent.
 pub(super) fn resolve(text: &str) -> Result<Value, String> {
-    Ok(as_json(interpret(text)?))
+    Ok(to_json(interpret(text)?))
 }
 
 /// Converts a value as `kubectl` does. It converts YAML to JSON, and Go writes a float without a
 /// fraction as an integer: `8e3` is the port 8000.
-fn as_json(value: Value) -> Value {
+fn to_json(value: Value) -> Value {
     let whole = value.as_f64().filter(|float| value.is_f64() && float.fract() == 0.0 && float.abs() < WHOLE_MAX);
     whole.and_then(|float| format!("{float:.0}").parse::<i64>().ok()).map_or(value, Value::from)
 }
@@ -47,14 +47,14 @@ pub(super) fn resolve_tagged(tag: &str, text: &str) -> Result<Value, String> {
         "float" => value.is_number(),
         _ => false,
     };
-    if fits { Ok(as_json(value)) } else { Err(format!("{text} is not a valid {tag}")) }
+    if fits { Ok(to_json(value)) } else { Err(format!("{text} is not a valid {tag}")) }
 }
 
 /// Returns a plain scalar as a key. JSON has only text keys.
 ///
 /// # Errors
 /// The key would be a number with a fraction, or null.
-pub(super) fn key(text: &str) -> Result<String, String> {
+pub(super) fn resolve_key(text: &str) -> Result<String, String> {
     match interpret(text)? {
         Value::String(text) => Ok(text),
         Value::Bool(word) => Ok(word.to_string()),

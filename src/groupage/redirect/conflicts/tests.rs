@@ -47,8 +47,8 @@ impl RuleListing {
     }
 
     /// Returns `None` if no rule redirects the port, otherwise whether the redirect is certain.
-    fn take(&self, port: u16) -> Option<bool> {
-        ForeignRules::read(&self.chains, &self.rules).take(port).map(|taken| taken.sure)
+    fn conflict(&self, port: u16) -> Option<bool> {
+        ForeignRules::read(&self.chains, &self.rules).find_conflict(port).map(|taken| taken.is_certain)
     }
 }
 
@@ -102,27 +102,27 @@ fn multiport(ports: &[u16]) -> AttributeBuilder {
 #[test]
 fn a_redirect_of_that_port_is_sure_and_of_another_is_none() {
     let listed = RuleListing::default().nat(&[&[tcp().as_slice(), &port(EQUAL, 8080), &[redir()]].concat()]);
-    assert_eq!((listed.take(8080), listed.take(8081)), (Some(true), None));
-    let found = ForeignRules::read(&listed.chains, &listed.rules).take(8080).unwrap();
+    assert_eq!((listed.conflict(8080), listed.conflict(8081)), (Some(true), None));
+    let found = ForeignRules::read(&listed.chains, &listed.rules).find_conflict(8080).unwrap();
     assert_eq!(found.by, "port 8080 is already redirected by chain PREROUTING of table ip nat");
     let others = RuleListing::default().nat(&[&[port(UNEQUAL, 8080).as_slice(), &[redir()]].concat()]);
-    assert_eq!((others.take(8080), others.take(8081)), (None, Some(true)));
+    assert_eq!((others.conflict(8080), others.conflict(8081)), (None, Some(true)));
     let udp = RuleListing::default().nat(&[&[udp().as_slice(), &[redir()]].concat()]);
-    assert_eq!(udp.take(8080), None);
+    assert_eq!(udp.conflict(8080), None);
 }
 
 #[test]
 fn our_own_table_and_other_hooks_are_no_conflict() {
     let rule = [redir()];
     let own = RuleListing::default().base(INET, TABLE, "prerouting", PREROUTING).rule(INET, TABLE, "prerouting", &rule);
-    assert_eq!(own.take(8080), None);
+    assert_eq!(own.conflict(8080), None);
     let namesake =
         RuleListing::default().base(IPV6, TABLE, "prerouting", PREROUTING).rule(IPV6, TABLE, "prerouting", &rule);
-    assert_eq!(namesake.take(8080), Some(true));
+    assert_eq!(namesake.conflict(8080), Some(true));
     let output = RuleListing::default().base(IPV4, "nat", "OUTPUT", 3).rule(IPV4, "nat", "OUTPUT", &rule);
-    assert_eq!(output.take(8080), None);
+    assert_eq!(output.conflict(8080), None);
     let device = RuleListing::default().base(5, "x", "ingress", 0).rule(5, "x", "ingress", &rule);
-    assert_eq!(device.take(8080), None);
+    assert_eq!(device.conflict(8080), None);
 }
 
 #[test]
@@ -134,51 +134,51 @@ fn a_mesh_is_followed_through_its_chains() {
     listed = inbound(listed, &[tcp().as_slice(), &port(EQUAL, 15090), &[verdict_of(RETURN, None)]].concat());
     listed = inbound(listed, &[tcp().as_slice(), &[verdict_of(JUMP, Some("ISTIO_IN_REDIRECT"))]].concat());
     listed = listed.rule(IPV4, "nat", "ISTIO_IN_REDIRECT", &[tcp().as_slice(), &[target("REDIRECT")]].concat());
-    assert_eq!((listed.take(8080), listed.take(15090)), (Some(true), None));
+    assert_eq!((listed.conflict(8080), listed.conflict(15090)), (Some(true), None));
     // The rules of linkerd-init.
     let proxy = |listed: RuleListing, rule: &[AttributeBuilder]| listed.rule(IPV4, "nat", "PROXY_INIT", rule);
     let comment = || matches("comment", 0, b"proxy-init");
     let mut listed = RuleListing::default().nat(&[&[comment(), verdict_of(JUMP, Some("PROXY_INIT"))]]);
     listed = proxy(listed, &[tcp().as_slice(), &[multiport(&[4190, 4191]), verdict_of(RETURN, None)]].concat());
     listed = proxy(listed, &[tcp().as_slice(), &[comment(), target("REDIRECT")]].concat());
-    assert_eq!((listed.take(8080), listed.take(4191)), (Some(true), None));
+    assert_eq!((listed.conflict(8080), listed.conflict(4191)), (Some(true), None));
 }
 
 #[test]
 fn unsupported_match_is_an_uncertain_redirect() {
     let perhaps = RuleListing::default().nat(&[&[unknown(), redir()]]);
-    assert_eq!(perhaps.take(8080), Some(false));
-    let found = ForeignRules::read(&perhaps.chains, &perhaps.rules).take(8080).unwrap();
+    assert_eq!(perhaps.conflict(8080), Some(false));
+    let found = ForeignRules::read(&perhaps.chains, &perhaps.rules).find_conflict(8080).unwrap();
     assert_eq!(found.by, "port 8080 may already be redirected by chain PREROUTING of table ip nat");
     // An uncertain accept before a certain redirect.
     let led_off = RuleListing::default().nat(&[&[unknown(), verdict_of(ACCEPT, None)], &[redir()]]);
-    assert_eq!(led_off.take(8080), Some(false));
+    assert_eq!(led_off.conflict(8080), Some(false));
     // An uncertain jump to a chain that returns; the next rule is certain again.
     let jump = RuleListing::default().nat(&[&[unknown(), verdict_of(JUMP, Some("x"))], &[redir()]]);
-    assert_eq!(jump.take(8080), Some(true));
+    assert_eq!(jump.conflict(8080), Some(true));
     let goto = RuleListing::default().nat(&[&[unknown(), verdict_of(GOTO, Some("x"))], &[redir()]]);
-    assert_eq!(goto.take(8080), Some(false));
+    assert_eq!(goto.conflict(8080), Some(false));
     // An uncertain redirect in one chain, a certain one in another.
     let both = perhaps.base(INET, "x", "y", PREROUTING).rule(INET, "x", "y", &[redir()]);
-    assert_eq!(both.take(8080), Some(true));
+    assert_eq!(both.conflict(8080), Some(true));
 }
 
 #[test]
 fn what_ends_a_chain_is_obeyed() {
     let accepted = RuleListing::default()
         .nat(&[&[port(EQUAL, 8080).as_slice(), &[verdict_of(ACCEPT, None)]].concat(), &[redir()]]);
-    assert_eq!((accepted.take(8080), accepted.take(1)), (None, Some(true)));
+    assert_eq!((accepted.conflict(8080), accepted.conflict(1)), (None, Some(true)));
     let goes = RuleListing::default().nat(&[&[verdict_of(GOTO, Some("x"))], &[redir()]]);
-    assert_eq!(goes.take(8080), None);
+    assert_eq!(goes.conflict(8080), None);
     let counts = named("counter", &AttributeBuilder::default());
     let loopback = [named("meta", &meta(DEVICE_TYPE)), named("cmp", &compare(EQUAL, &LOOPBACK.to_ne_bytes()))];
     let local = RuleListing::default().nat(&[&[loopback.as_slice(), &[counts, redir()]].concat()]);
-    assert_eq!(local.take(8080), None, "it comes from outside");
+    assert_eq!(local.conflict(8080), None, "it comes from outside");
     let source = RuleListing::default().nat(&[&[named("nat", &AttributeBuilder::default().number(1, 0))]]);
     let destination = RuleListing::default().nat(&[&[named("nat", &AttributeBuilder::default().number(1, 1))]]);
-    assert_eq!((source.take(8080), destination.take(8080)), (None, Some(true)));
+    assert_eq!((source.conflict(8080), destination.conflict(8080)), (None, Some(true)));
     let marks = RuleListing::default().nat(&[&[target("MARK")]]);
-    assert_eq!(marks.take(8080), None);
+    assert_eq!(marks.conflict(8080), None);
 }
 
 #[test]
@@ -191,10 +191,10 @@ fn ports_of_older_rules_of_iptables_are_read() {
         info.extend([0, 0, 0, inverted]);
         RuleListing::default().nat(&[&[matches("tcp", 0, &info), target("DNAT")]])
     };
-    assert_eq!((range(80, 90, 0).take(85), range(80, 90, 0).take(91)), (Some(true), None));
-    assert_eq!((range(80, 90, 2).take(85), range(80, 90, 2).take(91)), (None, Some(true)));
+    assert_eq!((range(80, 90, 0).conflict(85), range(80, 90, 0).conflict(91)), (Some(true), None));
+    assert_eq!((range(80, 90, 2).conflict(85), range(80, 90, 2).conflict(91)), (None, Some(true)));
     let short = RuleListing::default().nat(&[&[matches("tcp", 0, &[0; 3]), target("DNAT")]]);
-    assert_eq!(short.take(85), Some(false));
+    assert_eq!(short.conflict(85), Some(false));
 }
 
 #[test]
@@ -203,10 +203,10 @@ fn chains_that_lead_to_one_another_end() {
         .nat(&[&[verdict_of(JUMP, Some("a"))]])
         .rule(IPV4, "nat", "a", &[verdict_of(JUMP, Some("b"))])
         .rule(IPV4, "nat", "b", &[verdict_of(JUMP, Some("a"))]);
-    assert_eq!(circle.take(8080), Some(false));
+    assert_eq!(circle.conflict(8080), Some(false));
     let wide: Vec<Vec<AttributeBuilder>> = (0..40).map(|_| vec![verdict_of(JUMP, Some("PREROUTING"))]).collect();
     let wide: Vec<&[AttributeBuilder]> = wide.iter().map(Vec::as_slice).collect();
-    assert_eq!(RuleListing::default().nat(&wide).take(8080), Some(false));
+    assert_eq!(RuleListing::default().nat(&wide).conflict(8080), Some(false));
 }
 
 proptest::proptest! {
@@ -215,7 +215,7 @@ proptest::proptest! {
         let read = expression(&bytes);
         let rule = AttributeBuilder::default().text(is::RULE_TABLE, "t").text(is::RULE_CHAIN, "c").nest(is::RULE_EXPRESSIONS, &AttributeBuilder::default().bytes(is::ELEMENT, &bytes));
         let listed = RuleListing::default().base(IPV4, "t", "c", 0).listed(NEW_RULE, IPV4, rule);
-        let taken = listed.take(8080);
-        proptest::prop_assert!(taken.is_none() || matches!(read, Expression::Takes));
+        let taken = listed.conflict(8080);
+        proptest::prop_assert!(taken.is_none() || matches!(read, Expression::Redirect));
     }
 }

@@ -288,7 +288,7 @@ pub enum LogFormat {
 impl<T: Copy> OpenEnum<T> {
     /// Returns the value if it is known.
     #[must_use]
-    pub const fn known(&self) -> Option<T> {
+    pub const fn as_known(&self) -> Option<T> {
         match self {
             Self::Known(word) => Some(*word),
             Self::Other(_) => None,

@@ -22,13 +22,13 @@ fn any_value_schema() -> Schema {
 }
 
 /// An RFC 3339 timestamp.
-pub(super) fn time(_: &mut SchemaGenerator) -> Schema {
+pub(super) fn time_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "format": "date-time" })
 }
 
 /// The schema of `metav1.Condition`, as declared by the Kubernetes API. The crate that defines the
 /// type provides its schema only behind a feature that doubles the build time.
-pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
+pub(super) fn conditions_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
         "maxItems": CONDITIONS_MAX,

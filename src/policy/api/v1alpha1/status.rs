@@ -21,7 +21,7 @@ pub struct BatchPolicyStatus {
     /// Conditions `Accepted`, `Programmed`, `TrafficCaptured`, `SLOMet`, `Merging`,
     /// `RolloutHealthy` and `Ready`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::conditions")]
+    #[schemars(schema_with = "schema::conditions_schema")]
     pub conditions: Vec<Condition>,
     /// Short form of the target of the policy: `Deployment/embedder`, `Deployment/a +2`,
     /// `app=embedder`, or `*` for the default policy of the namespace.
@@ -129,7 +129,7 @@ pub struct RolloutStatus {
     pub percent: Option<u32>,
     /// Start time of this step or phase.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::time")]
+    #[schemars(schema_with = "schema::time_schema")]
     pub since: Option<Time>,
     /// Name of the profile to which a rollback returns.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -221,7 +221,7 @@ pub struct PodTuning {
     pub message: Option<String>,
     /// Time since which these values apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::time")]
+    #[schemars(schema_with = "schema::time_schema")]
     pub since: Option<Time>,
 }
 
@@ -271,7 +271,7 @@ pub struct LearnedState {
     pub samples: Option<u64>,
     /// Time of the last change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::time")]
+    #[schemars(schema_with = "schema::time_schema")]
     pub updated: Option<Time>,
 }
 
@@ -331,7 +331,7 @@ pub struct ProfileVerdict {
     pub message: Option<String>,
     /// Time of the comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::time")]
+    #[schemars(schema_with = "schema::time_schema")]
     pub since: Option<Time>,
 }
 

@@ -39,8 +39,8 @@ pub(super) fn map(schema: &mut Json, keys: &'static [SchemaKey], path: &str, rul
         describe(property, key);
         match (key.standing, default(key, &at)) {
             (Availability::Later, _) => constrain_planned(property, key),
-            (Availability::Built | Availability::Cluster, Some(default)) => property["default"] = default,
-            (Availability::Built | Availability::Cluster, None) => {}
+            (Availability::Stable | Availability::ClusterOnly, Some(default)) => property["default"] = default,
+            (Availability::Stable | Availability::ClusterOnly, None) => {}
         }
     }
     let required: Vec<&str> = keys.iter().filter(|key| key.required).map(|key| key.name).collect();
@@ -146,7 +146,7 @@ fn size(schema: &mut Json, min: u64, max: u64, path: &str, allowed: &str) {
             .iter()
             .map(|(unit, bytes)| (unit, min.div_ceil(*bytes), max / bytes))
             .filter(|(_, min, max)| min <= max)
-            .map(|(unit, min, max)| format!("{}{unit}", number::pattern(min, max)))
+            .map(|(unit, min, max)| format!("{}{unit}", number::range_pattern(min, max)))
             .collect();
         schema["pattern"] = json!(format!("^0*({})$", ways.join("|")));
         return;
@@ -165,14 +165,14 @@ fn constrain_planned(schema: &mut Json, key: &SchemaKey) {
     match (&key.shape, key.default) {
         (ValueType::Map(_) | ValueType::Names(..), _) => schema["maxProperties"] = json!(0),
         (ValueType::List(..), _) => schema["maxItems"] = json!(0),
-        (_, KeyDefault::Is(default)) => schema["enum"] = json!([default]),
-        (_, KeyDefault::Absent(_) | KeyDefault::Within) => schema["not"] = json!({}),
+        (_, KeyDefault::Value(default)) => schema["enum"] = json!([default]),
+        (_, KeyDefault::Absent(_) | KeyDefault::Nested) => schema["not"] = json!({}),
     }
 }
 
 /// Returns the default, if the schema may contain it.
 fn default(key: &'static SchemaKey, path: &str) -> Option<Json> {
-    let KeyDefault::Is(text) = key.default else { return None };
+    let KeyDefault::Value(text) = key.default else { return None };
     let filled_later = path.split('.').any(|name| FILLED_LATER.contains(&name.trim_end_matches("[]")));
     // An empty list or text is equivalent to an absent one.
     if filled_later || NO_DEFAULT.contains(&path) || matches!(text, "" | "[]" | "{}") {
@@ -207,8 +207,8 @@ fn describe(schema: &mut Json, key: &SchemaKey) {
 fn describe_default(key: &SchemaKey) -> String {
     match (key.standing, key.default) {
         (Availability::Later, _) => "Not supported yet.".to_owned(),
-        (_, KeyDefault::Is("" | "[]" | "{}") | KeyDefault::Absent(_) | KeyDefault::Within) => String::new(),
-        (_, KeyDefault::Is(default)) => format!("Default: {default}."),
+        (_, KeyDefault::Value("" | "[]" | "{}") | KeyDefault::Absent(_) | KeyDefault::Nested) => String::new(),
+        (_, KeyDefault::Value(default)) => format!("Default: {default}."),
     }
 }
 

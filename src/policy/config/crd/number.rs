@@ -2,7 +2,7 @@
 //! a schema cannot constrain otherwise.
 
 /// Returns a group that matches the numbers from `min` to `max`, written without leading zeros.
-pub(super) fn pattern(min: u64, max: u64) -> String {
+pub(super) fn range_pattern(min: u64, max: u64) -> String {
     let mut ways = Vec::new();
     // Minimum and maximum number of digits after the first one, for the lengths of which every
     // number is in the range.
@@ -88,16 +88,16 @@ mod tests {
     use super::*;
 
     fn compiled(min: u64, max: u64) -> Regex {
-        Regex::new(&format!("^{}$", pattern(min, max))).unwrap()
+        Regex::new(&format!("^{}$", range_pattern(min, max))).unwrap()
     }
 
     #[test]
     fn a_range_reads_as_one_would_write_it() {
-        assert_eq!(pattern(0, 9), "([0-9])");
-        assert_eq!(pattern(1, 99), "([1-9][0-9]{0,1})");
-        assert_eq!(pattern(1, 1_024), "([1-9][0-9]{0,2}|10[0-1][0-9]|102[0-4])");
-        assert_eq!(pattern(7, 7), "(7)");
-        assert_eq!(pattern(8, 123), "([8-9]|[1-9][0-9]{1}|1[0-1][0-9]|12[0-3])");
+        assert_eq!(range_pattern(0, 9), "([0-9])");
+        assert_eq!(range_pattern(1, 99), "([1-9][0-9]{0,1})");
+        assert_eq!(range_pattern(1, 1_024), "([1-9][0-9]{0,2}|10[0-1][0-9]|102[0-4])");
+        assert_eq!(range_pattern(7, 7), "(7)");
+        assert_eq!(range_pattern(8, 123), "([8-9]|[1-9][0-9]{1}|1[0-1][0-9]|12[0-3])");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::config::{ConfigCode, format_duration, load};
 mod openapi;
 mod structural;
 
-use openapi::asked;
+use openapi::schema_errors;
 
 /// A definition that is ready to validate objects.
 struct Definition {
@@ -48,7 +48,7 @@ impl Definition {
     /// Returns the problems of an object as an API server reports them: `path: message`. Rules are
     /// evaluated unless the schema finds a problem that would make them fail.
     fn wrong(&self, object: &Json, old: Option<&Json>) -> Vec<String> {
-        let mut wrong = asked(&self.schema, object);
+        let mut wrong = schema_errors(&self.schema, object);
         let blocks = ["Required value", "Unsupported value", "Too long", "Too many", "must be of type"];
         if !wrong.iter().any(|wrong| blocks.iter().any(|block| wrong.contains(block))) {
             wrong.extend(self.broken(object, old, wrong.is_empty()));
@@ -206,7 +206,7 @@ fn a_default_stands_only_where_absence_means_nothing_and_is_that_of_the_table() 
         }
         assert!(!matches!(default.to_string().as_str(), "[]" | "{}" | "\"\"" | "null"), "{path}");
         let (_, key) = all_keys().into_iter().find(|(known, _)| known == path).unwrap();
-        let KeyDefault::Is(text) = key.default else { panic!("{path} has no default in the table") };
+        let KeyDefault::Value(text) = key.default else { panic!("{path} has no default in the table") };
         assert_eq!(yaml_of(text).to_string().replace('"', ""), default.to_string().replace('"', ""), "{path}");
     }
     assert!(found.iter().any(|(path, default)| path == "tuning.mode" && default == "Auto"));
@@ -237,7 +237,7 @@ fn every_policy_that_is_shown_is_taken() {
 fn the_design_is_refused_for_what_the_loader_refuses_of_it_and_for_nothing_else() {
     let design = yaml_of(&examples());
     let kind = Definition::policy();
-    let wrong = [asked(&kind.schema, &design), kind.broken(&design, None, true)].concat();
+    let wrong = [schema_errors(&kind.schema, &design), kind.broken(&design, None, true)].concat();
     let mut found: Vec<&str> = wrong.iter().map(|wrong| wrong.split(": ").next().unwrap()).collect();
     let errors = load(&examples(), "policy.yaml").unwrap_err();
     // For two keys that exclude each other, a rule reports one of them, the loader the later one.
@@ -422,7 +422,7 @@ fn an_unsupported_key_accepts_only_its_empty_or_default_value() {
         let (nothing, something) = match (&key.shape, key.default) {
             (ValueType::Map(keys), _) => ("{}".to_owned(), format!("{{{}: /x}}", keys.first().unwrap().name)),
             (ValueType::List(..), _) => ("[]".to_owned(), "[x]".to_owned()),
-            (_, KeyDefault::Is(default)) => (default.to_owned(), "7%".to_owned()),
+            (_, KeyDefault::Value(default)) => (default.to_owned(), "7%".to_owned()),
             _ => continue,
         };
         assert_eq!(kind.spec(&file_with(&path, &nothing).0), [""; 0], "{path}: {nothing}");
@@ -506,7 +506,7 @@ proptest! {
             constrain::value(&mut schema, shape, path, &[]);
             let schema = json!({ "type": "object", "properties": { "key": schema } });
             let object = json!({ "key": text });
-            let wrong = !asked(&schema, &object).is_empty() || Validator::new().validate(&schema, &object, None).is_err();
+            let wrong = !schema_errors(&schema, &object).is_empty() || Validator::new().validate(&schema, &object, None).is_err();
             let mut check = crate::config::check::Validator::default();
             // A quantity that is a number without quotes is rejected by both; only texts are
             // compared here.

@@ -29,7 +29,11 @@ pub(super) fn apply(check: &mut Validator, spec: &Json) {
             && min > max
         {
             let at = format!("tuning.bounds.{key}.min");
-            check.bad(&at, &format!("`{at}` cannot be {min}: `max` is {max}"), "swap them, or leave one of them out");
+            check.push_bad_value(
+                &at,
+                &format!("`{at}` cannot be {min}: `max` is {max}"),
+                "swap them, or leave one of them out",
+            );
         }
     }
     let rollout = &spec["rollout"];
@@ -41,11 +45,11 @@ pub(super) fn apply(check: &mut Validator, spec: &Json) {
         {
             let at = format!("rollout.canary.steps[{index}].percent");
             let message = format!("`{at}` cannot be {percent}: the previous step has {before}");
-            check.bad(&at, &message, "each step must reach more pods than the previous one");
+            check.push_bad_value(&at, &message, "each step must reach more pods than the previous one");
         }
         before = percent.or(before);
     }
-    arms(check, rollout);
+    check_experiment_arms(check, rollout);
 }
 
 /// Checks that a target has the API group of its kind. With another group it is another kind, and
@@ -67,7 +71,7 @@ fn check_targets(check: &mut Validator, spec: &Json) {
                 format!("`{kind}` belongs to the group `{group}`")
             };
             let help = if group.is_empty() { "leave `group` out".to_owned() } else { format!("set `group: {group}`") };
-            check.bad(&format!("targetRefs[{index}].{key}"), &message, &help);
+            check.push_bad_value(&format!("targetRefs[{index}].{key}"), &message, &help);
         }
     }
 }
@@ -80,7 +84,7 @@ fn check_selector_term(check: &mut Validator, path: &str, term: &Json) {
     }
     let (wanted, there) = (matches!(operator, "In" | "NotIn"), !list(&term["values"]).is_empty());
     if wanted && !there {
-        check.bad(
+        check.push_bad_value(
             &format!("{path}.operator"),
             &format!("`{path}.operator: {operator}` needs `values`"),
             "add values, or use Exists",
@@ -91,11 +95,11 @@ fn check_selector_term(check: &mut Validator, path: &str, term: &Json) {
     }
 }
 
-fn arms(check: &mut Validator, rollout: &Json) {
+fn check_experiment_arms(check: &mut Validator, rollout: &Json) {
     let arms = list(&rollout["experiment"]["arms"]);
     if rollout["strategy"] == "Experiment" && arms.len() < 2 {
         let help = "write arms: [{profileRef: {name: A}}, {profileRef: {name: B}}]";
-        check.bad(
+        check.push_bad_value(
             "rollout.strategy",
             "`rollout.strategy: Experiment` needs two `rollout.experiment.arms` or more",
             help,
@@ -105,7 +109,11 @@ fn arms(check: &mut Validator, rollout: &Json) {
         let Some(name) = arm["profileRef"]["name"].as_str() else { continue };
         if arms.iter().take(index).any(|other| other["profileRef"]["name"] == name) {
             let at = format!("rollout.experiment.arms[{index}].profileRef.name");
-            check.bad(&at, &format!("another arm already has the profile `{name}`"), "compare different profiles");
+            check.push_bad_value(
+                &at,
+                &format!("another arm already has the profile `{name}`"),
+                "compare different profiles",
+            );
         }
     }
 }

@@ -76,11 +76,11 @@ fn documented() -> BTreeMap<String, String> {
 
 fn row(path: &str, key: &SchemaKey, standing: Availability, doc: &str) -> String {
     let default = match key.default {
-        KeyDefault::Is("") => "`\"\"`".to_owned(),
-        KeyDefault::Is(default) => format!("`{default}`"),
+        KeyDefault::Value("") => "`\"\"`".to_owned(),
+        KeyDefault::Value(default) => format!("`{default}`"),
         KeyDefault::Absent("required") => "required".to_owned(),
         KeyDefault::Absent(meaning) => format!("absent: {meaning}"),
-        KeyDefault::Within => String::new(),
+        KeyDefault::Nested => String::new(),
     };
     let mut allowed = match &key.shape {
         ValueType::Map(_) | ValueType::List(ValueType::Map(_), _) => String::new(),
@@ -99,9 +99,9 @@ fn row(path: &str, key: &SchemaKey, standing: Availability, doc: &str) -> String
         ));
     }
     let since = match standing {
-        Availability::Built => "0.1",
+        Availability::Stable => "0.1",
         Availability::Later => "not yet",
-        Availability::Cluster => "cluster",
+        Availability::ClusterOnly => "cluster",
     };
     format!("| `{path}` | {default} | {allowed} | {since} | {} |\n", doc.replace('|', "\\|"))
 }
@@ -130,7 +130,7 @@ fn the_reference_page_matches_the_table() {
         });
         let standing =
             above.iter().find(|(prefix, _)| path.starts_with(prefix)).map_or(key.standing, |(_, standing)| *standing);
-        if key.standing != Availability::Built {
+        if key.standing != Availability::Stable {
             above.push((format!("{path}."), key.standing));
             above.push((format!("{path}[]."), key.standing));
         }

@@ -105,7 +105,7 @@ fn every_default_is_the_designs() {
         }
         let Some(node) = node else { continue };
         match key.default {
-            KeyDefault::Is(default) => {
+            KeyDefault::Value(default) => {
                 let wanted = tree::parse(default).unwrap();
                 assert_eq!(written(node), written(&wanted), "{path}");
                 compared += 1;
@@ -115,7 +115,7 @@ fn every_default_is_the_designs() {
                     ["slo.", "profileRef.", "tuning.bounds"].iter().any(|prefix| path.starts_with(prefix));
                 assert!(example_line(node) || inside_example, "{path} has a default in the example");
             }
-            KeyDefault::Absent(_) | KeyDefault::Within => {}
+            KeyDefault::Absent(_) | KeyDefault::Nested => {}
         }
     }
     assert!(compared >= 90, "only {compared} defaults were compared");
@@ -249,7 +249,7 @@ fn a_misspelt_key_is_reported_with_the_nearest_known_one() {
 #[test]
 fn a_value_is_shown_as_it_would_be_written() {
     for (path, key) in leaves() {
-        let KeyDefault::Is(default) = key.default else { continue };
+        let KeyDefault::Value(default) = key.default else { continue };
         let mut check = check::Validator::default();
         let json =
             check.value(&key.shape, &tree::parse(if default.is_empty() { "\"\"" } else { default }).unwrap(), &path);

@@ -32,7 +32,8 @@ pub enum HoldReason {
     /// The limit on concurrent requests, of the server or of the policy, was reached.
     Limit,
     /// The call waited for other calls to form a batch with.
-    Company,
+    #[strum(serialize = "company")]
+    Batching,
     /// The server had requested a pause with `Retry-After`.
     Pause,
 }

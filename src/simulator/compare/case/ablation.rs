@@ -6,7 +6,7 @@ use crate::batching::Feature;
 use super::super::super::groupage::GroupagePolicy;
 use super::super::super::scenario::{PolicyOverrides, Scenario};
 use super::super::criteria::{Comparison, Metric};
-use super::super::{AverageFigures, CriterionResult, PolicyRuns, judged};
+use super::super::{AverageFigures, CriterionResult, PolicyRuns, judged_scope};
 use super::{CaseReport, named, verdict};
 
 /// Reference values of the prototype with a feature and without it.
@@ -18,7 +18,7 @@ enum ReferenceGain {
     /// No gain: the feature must not cost anything either.
     Nothing,
     /// Shown for comparison and not judged, since it is part of another feature.
-    Shown,
+    Unjudged,
 }
 
 /// A row and the features that are disabled in it, one at a time.
@@ -44,14 +44,14 @@ const ALL: [Ablation; 9] = [
     },
     Ablation { row: "padded lens", gains: &[(Feature::Grouping, ReferenceGain::Mean(12.8, 18.0))] },
     // In this row the limiter finds two batches in flight, which overlap as with a lead.
-    Ablation { row: "host 3ms", gains: &[(Feature::Lead, ReferenceGain::Shown)] },
+    Ablation { row: "host 3ms", gains: &[(Feature::Lead, ReferenceGain::Unjudged)] },
     Ablation {
         row: "thrash",
         gains: &[(Feature::Cost, ReferenceGain::Goodput(1.0, 0.855)), (Feature::Cost, ReferenceGain::Mean(8.8, 37.5))],
     },
     Ablation {
         row: "pow2 shapes",
-        gains: &[(Feature::Cost, ReferenceGain::Mean(17.4, 26.9)), (Feature::Plan, ReferenceGain::Shown)],
+        gains: &[(Feature::Cost, ReferenceGain::Mean(17.4, 26.9)), (Feature::Plan, ReferenceGain::Unjudged)],
     },
     Ablation { row: "closed 32", gains: &[(Feature::Gather, ReferenceGain::Mean(12.5, 16.2))] },
     Ablation { row: "fan-out 32", gains: &[(Feature::Gather, ReferenceGain::Mean(16.2, 18.8))] },
@@ -80,12 +80,13 @@ impl Ablation {
     pub(in super::super) fn run(self, seeds: u64) -> CaseReport {
         let row = named(self.row);
         let figures = |without| {
-            let row = Scenario { tuning: PolicyOverrides { without, ..row.tuning }, ..row.clone() };
-            PolicyRuns::of(&row, seeds, |seed| Box::new(GroupagePolicy::of(&row, seed))).figures(&judged(&row))
+            let row = Scenario { tuning: PolicyOverrides { disabled_feature: without, ..row.tuning }, ..row.clone() };
+            PolicyRuns::run_seeds(&row, seeds, |seed| Box::new(GroupagePolicy::for_scenario(&row, seed)))
+                .figures(&judged_scope(&row))
         };
         let mut case = CaseReport::new(format!("ablation, {}", self.row));
         let whole = figures(None);
-        case.line("ours", whole);
+        case.push_entry("ours", whole);
         let mut last = None;
         for (skill, gain) in self.gains {
             // Two gains of one feature in sequence share its runs.
@@ -93,7 +94,7 @@ impl Ablation {
                 Some((same, figures)) if same == *skill => figures,
                 _ => {
                     let figures = figures(Some(*skill));
-                    case.line(format!("without {}", skill.name()), figures);
+                    case.push_entry(format!("without {}", skill.name()), figures);
                     figures
                 }
             };
@@ -110,7 +111,7 @@ impl ReferenceGain {
     fn judge(self, skill: Feature, with: &AverageFigures, without: &AverageFigures) -> Option<CriterionResult> {
         let name = skill.name();
         let judged = match self {
-            Self::Shown => return None,
+            Self::Unjudged => return None,
             Self::Goodput(high, low) => {
                 let limit = with.goodput - LOSS_SHARE_MIN * (high - low);
                 let of = format!("without {name}: ours {:.3} − half of {:.3}", with.goodput, high - low);

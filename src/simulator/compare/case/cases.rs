@@ -28,7 +28,7 @@ const PRESET_RATES: [(f64, [(f64, f64); 3]); 3] = [
 const BUSY_TOLERANCE: f64 = 0.03;
 const MEAN_FACTOR: f64 = 1.06;
 /// Goodput that counts as nearly everything in time.
-const ALL: f64 = 0.998;
+const NEARLY_ALL: f64 = 0.998;
 /// Tolerance below the prototype's goodput, for other arrivals and other seeds.
 const GOODPUT_TOLERANCE: f64 = 0.02;
 /// Latency that only clients observe, and the maximum error of the shift that is found.
@@ -92,9 +92,10 @@ fn preset(place: usize, seeds: u64) -> CaseReport {
     for ((name, hold_permille), (busy, mean)) in PRESETS.into_iter().zip(measured) {
         let tuning = PolicyOverrides { hold_permille, ..PolicyOverrides::default() };
         let row = Scenario { tuning, ..Scenario::new("preset", ArrivalProcess::Poisson { rate }) };
-        let figures = PolicyRuns::of(&row, seeds, |seed| Box::new(GroupagePolicy::of(&row, seed))).figures(&scope);
-        case.line(format!("ours, {name}"), figures);
-        case.verdicts.push(goodput(figures.goodput, ALL, format!("{name}: nearly all")));
+        let figures = PolicyRuns::run_seeds(&row, seeds, |seed| Box::new(GroupagePolicy::for_scenario(&row, seed)))
+            .figures(&scope);
+        case.push_entry(format!("ours, {name}"), figures);
+        case.verdicts.push(goodput(figures.goodput, NEARLY_ALL, format!("{name}: nearly all")));
         let of = format!("{name}: reference {busy}");
         case.verdicts.push(verdict(Metric::Busy, figures.busy, Comparison::AtMost, busy + BUSY_TOLERANCE, of));
         let of = format!("{name}: {MEAN_FACTOR} × reference {mean} ms");
@@ -106,14 +107,15 @@ fn preset(place: usize, seeds: u64) -> CaseReport {
 fn cap_by_p99(seeds: u64) -> CaseReport {
     let row = named("overload, then mid");
     let mut case = CaseReport::new("30 % overload for 4 s, then 2000/s");
-    let of =
-        |make: &dyn Fn(u64) -> Box<dyn SimPolicy>| PolicyRuns::of(&row, seeds, make).figures(&CallFilter::default());
-    let ours = of(&|seed| Box::new(GroupagePolicy::of(&row, seed)));
-    let steered = of(&|seed| Box::new(GroupagePolicy::of(&row, seed).with_cap_by_p99()));
-    case.line("ours", ours);
-    case.line("ours + p99→cap loop", steered);
-    case.line("greedy", of(&|_| Baseline::greedy(1, row.cap, false).build()));
-    case.line("greedy + p99→cap loop", of(&|_| Baseline::NaiveLoop.build()));
+    let of = |make: &dyn Fn(u64) -> Box<dyn SimPolicy>| {
+        PolicyRuns::run_seeds(&row, seeds, make).figures(&CallFilter::default())
+    };
+    let ours = of(&|seed| Box::new(GroupagePolicy::for_scenario(&row, seed)));
+    let steered = of(&|seed| Box::new(GroupagePolicy::for_scenario(&row, seed).with_cap_by_p99()));
+    case.push_entry("ours", ours);
+    case.push_entry("ours + p99→cap loop", steered);
+    case.push_entry("greedy", of(&|_| Baseline::greedy(1, row.cap, false).build()));
+    case.push_entry("greedy + p99→cap loop", of(&|_| Baseline::NaiveLoop.build()));
     case.verdicts.push(goodput(
         ours.goodput,
         0.917 - GOODPUT_TOLERANCE,
@@ -134,21 +136,23 @@ fn shift(seeds: u64) -> CaseReport {
         }
         run
     };
-    let unaware =
-        PolicyRuns::of(&row, seeds, |seed| Box::new(GroupagePolicy::of(&row, seed))).map(end_to_end).figures(&scope);
+    let unaware = PolicyRuns::run_seeds(&row, seeds, |seed| Box::new(GroupagePolicy::for_scenario(&row, seed)))
+        .map(end_to_end)
+        .figures(&scope);
     let mut found = Vec::new();
     let aware = (0..seeds).map(|seed| {
-        let mut ours = GroupagePolicy::of(&row, seed).with_deadline_shift(row.slo, OUTSIDE);
+        let mut ours = GroupagePolicy::for_scenario(&row, seed).with_deadline_shift(row.slo, OUTSIDE);
         let run = run(&row, &mut ours, seed);
         found.push(ours.deadline_shift().as_secs_f64() * 1e3);
         end_to_end(run)
     });
     let aware = PolicyRuns(aware.collect()).figures(&scope);
-    let cork =
-        PolicyRuns::of(&row, seeds, |_| Baseline::Cork { items: row.cap }.build()).map(end_to_end).figures(&scope);
-    case.line("ours, unaware", unaware);
-    case.line("ours, deadlines shifted", aware);
-    case.line("cork (BentoML), unaware", cork);
+    let cork = PolicyRuns::run_seeds(&row, seeds, |_| Baseline::Cork { items: row.cap }.build())
+        .map(end_to_end)
+        .figures(&scope);
+    case.push_entry("ours, unaware", unaware);
+    case.push_entry("ours, deadlines shifted", aware);
+    case.push_entry("cork (BentoML), unaware", cork);
     case.verdicts.push(goodput(
         aware.goodput,
         0.740 - GOODPUT_TOLERANCE,
@@ -165,12 +169,14 @@ fn warm(seeds: u64) -> CaseReport {
     let scope = CallFilter { until: Some(EARLY), ..CallFilter::default() };
     for (name, least, mean) in [("k=4 slots", 0.995, None), ("thrash", 0.995, None), ("pow2 shapes", 0.99, Some(17.8))]
     {
-        let row = named(name).lasting(Duration::from_secs(3));
-        let lesson = named(name).lasting(HORIZON);
-        let cold = PolicyRuns::of(&row, seeds, |seed| Box::new(GroupagePolicy::of(&row, seed))).figures(&scope);
-        let warm = PolicyRuns::of(&row, seeds, |seed| Box::new(warm_policy(&lesson, &row, seed))).figures(&scope);
-        case.line(format!("{name}, cold"), cold);
-        case.line(format!("{name}, warm"), warm);
+        let row = named(name).with_horizon(Duration::from_secs(3));
+        let lesson = named(name).with_horizon(HORIZON);
+        let cold = PolicyRuns::run_seeds(&row, seeds, |seed| Box::new(GroupagePolicy::for_scenario(&row, seed)))
+            .figures(&scope);
+        let warm =
+            PolicyRuns::run_seeds(&row, seeds, |seed| Box::new(warm_policy(&lesson, &row, seed))).figures(&scope);
+        case.push_entry(format!("{name}, cold"), cold);
+        case.push_entry(format!("{name}, warm"), warm);
         case.verdicts.push(goodput(warm.goodput, least, format!("{name}, warm")));
         case.verdicts.extend(mean.map(|mean| {
             let of = format!("{name}, warm: {MEAN_FACTOR} × reference {mean} ms");
@@ -182,9 +188,9 @@ fn warm(seeds: u64) -> CaseReport {
 
 /// Returns a fresh core that has restored what another one has learned.
 fn warm_policy(lesson: &Scenario, row: &Scenario, seed: u64) -> GroupagePolicy {
-    let mut teacher = GroupagePolicy::of(lesson, seed);
+    let mut teacher = GroupagePolicy::for_scenario(lesson, seed);
     run(lesson, &mut teacher, seed + TRAINING_SEED_OFFSET);
-    let mut ours = GroupagePolicy::of(row, seed);
+    let mut ours = GroupagePolicy::for_scenario(row, seed);
     ours.restore(teacher.batcher());
     ours
 }
@@ -197,12 +203,12 @@ fn near_slo(seeds: u64) -> CaseReport {
     };
     let pair = |case: &mut CaseReport, millis| -> (AverageFigures, AverageFigures) {
         let row: Scenario = at(millis);
-        let ours = PolicyRuns::of(&row, seeds, |seed| Box::new(GroupagePolicy::of(&row, seed)))
+        let ours = PolicyRuns::run_seeds(&row, seeds, |seed| Box::new(GroupagePolicy::for_scenario(&row, seed)))
             .figures(&CallFilter::default());
-        let cork =
-            PolicyRuns::of(&row, seeds, |_| Baseline::Cork { items: row.cap }.build()).figures(&CallFilter::default());
-        case.line(format!("ours, SLO {millis} ms"), ours);
-        case.line(format!("cork, SLO {millis} ms"), cork);
+        let cork = PolicyRuns::run_seeds(&row, seeds, |_| Baseline::Cork { items: row.cap }.build())
+            .figures(&CallFilter::default());
+        case.push_entry(format!("ours, SLO {millis} ms"), ours);
+        case.push_entry(format!("cork, SLO {millis} ms"), cork);
         (ours, cork)
     };
     let (ours, _) = pair(&mut case, 3);
@@ -211,7 +217,7 @@ fn near_slo(seeds: u64) -> CaseReport {
         Metric::Answered,
         answered,
         Comparison::AtLeast,
-        ALL,
+        NEARLY_ALL,
         "SLO 3 ms, which is infeasible: served best effort".to_owned(),
     ));
     for (millis, measured, below) in NEAR_SLOS {

@@ -26,14 +26,15 @@ pub(super) fn run(name: &'static str, seeds: u64) -> CaseReport {
     let row = named(name);
     let figures = |late| {
         let row = Scenario { tuning: PolicyOverrides { late: Some(late), ..row.tuning }, ..row.clone() };
-        PolicyRuns::of(&row, seeds, |seed| Box::new(GroupagePolicy::of(&row, seed))).figures(&CallFilter::default())
+        PolicyRuns::run_seeds(&row, seeds, |seed| Box::new(GroupagePolicy::for_scenario(&row, seed)))
+            .figures(&CallFilter::default())
     };
     let (refuse, serve) = (figures(LateTreatment::Refuse), figures(LateTreatment::Serve));
-    let direct = PolicyRuns::of(&row, seeds, |_| Baseline::Direct.build()).figures(&CallFilter::default());
+    let direct = PolicyRuns::run_seeds(&row, seeds, |_| Baseline::Direct.build()).figures(&CallFilter::default());
     let mut case = CaseReport::new(format!("late calls served, {name}"));
-    case.line("ours, late: Refuse", refuse);
-    case.line("ours, late: Serve", serve);
-    case.line("direct", direct);
+    case.push_entry("ours, late: Refuse", refuse);
+    case.push_entry("ours, late: Serve", serve);
+    case.push_entry("direct", direct);
     let of = format!("{GOODPUT_KEPT_MIN} × {:.3} with late: Refuse", refuse.goodput);
     case.verdicts.push(goodput(serve.goodput, GOODPUT_KEPT_MIN * refuse.goodput, of));
     let answered = |figures: &AverageFigures| 1.0 - figures.expired - figures.refused - figures.unanswered;

@@ -53,7 +53,7 @@ impl ServerChange {
         let window = rows::window(time(1), CALLERS, slowest);
         let at = |phase: usize| Tick::default().after(window * u32::try_from(phase * WINDOWS).unwrap_or(0));
         let server = SlotServer {
-            slots_from: phases.clone().skip(1).map(|phase| (at(phase), self.slots[phase])).collect(),
+            slot_changes: phases.clone().skip(1).map(|phase| (at(phase), self.slots[phase])).collect(),
             shift: (self.slower > 1).then(|| (at(1), f64::from(self.slower))),
             ..servers::workers(self.slots[0], f64::from(self.time))
         };
@@ -70,8 +70,8 @@ impl ServerChange {
             from: phase * WINDOWS,
             service: time(phase) / 1e3,
             sojourn: f64::from(CALLERS) * time(phase) / f64::from(slots(phase)) / 1e3,
-            more: phase > 0 && self.slots[phase] > self.slots[phase - 1],
-            queues: self.slots[phase] < CALLERS,
+            has_more_slots: phase > 0 && self.slots[phase] > self.slots[phase - 1],
+            has_queue: self.slots[phase] < CALLERS,
         });
         HarmTask { name, scenario, window, windows, criteria: HarmCriteria::Change(judged.collect()) }
     }

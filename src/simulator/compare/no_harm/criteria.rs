@@ -48,9 +48,9 @@ pub(super) struct ServerPhase {
     /// Sojourn time of direct callers.
     pub(super) sojourn: f64,
     /// `true` if it executes more calls at once than the phase before.
-    pub(super) more: bool,
+    pub(super) has_more_slots: bool,
     /// `true` if it executes fewer calls at once than there are callers.
-    pub(super) queues: bool,
+    pub(super) has_queue: bool,
 }
 
 /// The totals of all rows.
@@ -88,15 +88,20 @@ fn judge_row(windows: &[WindowRatio], pair: f64, reach: Option<f64>) -> Vec<Crit
     let p99 = judged().max_by(|a, b| (a.1.p99 / p99_max(a.1)).total_cmp(&(b.1.p99 / p99_max(b.1))));
     let at = |place: usize| format!("direct's, window {}", place + 1);
     let mut verdicts = Vec::new();
-    verdicts.extend(rate.map(|(place, ratio)| at_least(Metric::RateOf, ratio.rate, RATE_LEAST, at(place))));
-    verdicts.extend(mean.map(|(place, ratio)| at_most(Metric::MeanOf, ratio.mean, LATENCY_MAX, at(place))));
-    verdicts.extend(p99.map(|(place, ratio)| at_most(Metric::P99Of, ratio.p99, p99_max(ratio), at(place))));
+    verdicts.extend(rate.map(|(place, ratio)| at_least(Metric::RateRatio, ratio.rate, RATE_LEAST, at(place))));
+    verdicts.extend(mean.map(|(place, ratio)| at_most(Metric::MeanRatio, ratio.mean, LATENCY_MAX, at(place))));
+    verdicts.extend(p99.map(|(place, ratio)| at_most(Metric::P99Ratio, ratio.p99, p99_max(ratio), at(place))));
     if let Some(gain) = reach {
         let last = windows.iter().skip(windows.len() / 2);
         let (ours, direct) = last.fold((0.0, 0.0), |(ours, direct), ratio| {
             (ours + ratio.rate * f64::from(ratio.direct), direct + f64::from(ratio.direct))
         });
-        verdicts.push(at_least(Metric::RateOf, ours / f64::max(direct, 1.0), gain, "direct's, last half".to_owned()));
+        verdicts.push(at_least(
+            Metric::RateRatio,
+            ours / f64::max(direct, 1.0),
+            gain,
+            "direct's, last half".to_owned(),
+        ));
     }
     verdicts
 }
@@ -112,7 +117,7 @@ fn judge_change(windows: &[WindowRatio], phases: &[ServerPhase], width: Duration
     let mut verdicts = Vec::new();
     // The first window after a change has a lower limit than the others.
     for (first, limit) in [(true, CHANGED_LEAST), (false, RATE_LEAST)] {
-        verdicts.extend(least(first).map(|(place, ratio)| at_least(Metric::RateOf, ratio.rate, limit, at(place))));
+        verdicts.extend(least(first).map(|(place, ratio)| at_least(Metric::RateRatio, ratio.rate, limit, at(place))));
     }
     let ends = phases.iter().skip(1).map(|phase| phase.from).chain([windows.len()]);
     for (phase, end) in phases.iter().zip(ends).filter(|(phase, _)| phase.from > 0) {
@@ -121,16 +126,16 @@ fn judge_change(windows: &[WindowRatio], phases: &[ServerPhase], width: Duration
             let windows = windows.iter().enumerate().take(end).skip(phase.from);
             windows.filter(move |(place, _)| (*place - phase.from) as f64 * width >= seconds)
         };
-        if phase.more {
+        if phase.has_more_slots {
             let used = from(ROOM_SECONDS.max(ROOM_SERVICES * phase.service));
             let used = used.min_by(|a, b| a.1.rate.total_cmp(&b.1.rate));
             let of = |place| format!("direct's, more room, window {}", place + 1);
-            verdicts.extend(used.map(|(place, ratio)| at_least(Metric::RateOf, ratio.rate, ROOM_RATE, of(place))));
-        } else if phase.queues {
+            verdicts.extend(used.map(|(place, ratio)| at_least(Metric::RateRatio, ratio.rate, ROOM_RATE, of(place))));
+        } else if phase.has_queue {
             let batched = from(BATCHED_SOJOURNS * phase.sojourn).next();
             let of = |place| format!("direct's, less room, window {}", place + 1);
             verdicts
-                .extend(batched.map(|(place, ratio)| at_least(Metric::RateOf, ratio.rate, BATCHED_RATE, of(place))));
+                .extend(batched.map(|(place, ratio)| at_least(Metric::RateRatio, ratio.rate, BATCHED_RATE, of(place))));
         }
     }
     verdicts
@@ -150,7 +155,7 @@ impl HarmTotals {
     /// Returns the totals, or `None` if no row was run.
     pub fn of<'a>(harms: impl Iterator<Item = &'a NoHarmReport>) -> Option<Self> {
         let mut totals = Self { rows: 0, below: Vec::new(), far_below: 0, mean: (0, 0), p99: (0, 0) };
-        for harm in harms.filter(|harm| harm.counted) {
+        for harm in harms.filter(|harm| harm.is_counted) {
             let (rate, mean, p99) = harm.worst();
             totals.rows += 1;
             if rate < RATE {
@@ -189,23 +194,29 @@ mod tests {
     #[test]
     fn a_window_with_a_test_may_have_a_longer_p99() {
         let misses = |pair, windows: &[WindowRatio]| missed(&judge_row(windows, pair, None));
-        assert_eq!(misses(1.06, &[ratio(1.0, 1.2, false)]), [Metric::P99Of]);
+        assert_eq!(misses(1.06, &[ratio(1.0, 1.2, false)]), [Metric::P99Ratio]);
         assert_eq!(misses(1.06, &[ratio(1.0, 1.2, true)]), []);
-        assert_eq!(misses(1.06, &[ratio(1.0, 1.6, true)]), [Metric::P99Of]);
+        assert_eq!(misses(1.06, &[ratio(1.0, 1.6, true)]), [Metric::P99Ratio]);
         assert_eq!(misses(2.0, &[ratio(1.0, 1.6, true)]), []);
-        assert_eq!(misses(2.0, &[ratio(0.89, 1.0, true)]), [Metric::RateOf]);
+        assert_eq!(misses(2.0, &[ratio(0.89, 1.0, true)]), [Metric::RateRatio]);
     }
 
     #[test]
     fn what_has_to_be_reached_is_judged_in_the_last_half() {
         let windows = [ratio(1.0, 1.0, false), ratio(3.0, 1.0, false)];
-        assert_eq!(missed(&judge_row(&windows, 1.0, Some(3.1))), [Metric::RateOf]);
+        assert_eq!(missed(&judge_row(&windows, 1.0, Some(3.1))), [Metric::RateRatio]);
         assert_eq!(missed(&judge_row(&windows, 1.0, Some(2.9))), []);
     }
 
     #[test]
     fn the_first_window_after_a_change_may_lose_more() {
-        let phase = |from, more, queues| ServerPhase { from, service: 0.05, sojourn: 0.05, more, queues };
+        let phase = |from, more, queues| ServerPhase {
+            from,
+            service: 0.05,
+            sojourn: 0.05,
+            has_more_slots: more,
+            has_queue: queues,
+        };
         let phases = [phase(0, false, true), phase(1, true, false)];
         let judged = |rates: &[f64]| {
             let windows: Vec<WindowRatio> = rates.iter().map(|rate| ratio(*rate, 1.0, false)).collect();
@@ -220,7 +231,8 @@ mod tests {
 
     #[test]
     fn less_room_is_batched_for_after_some_sojourns() {
-        let phase = |from, queues| ServerPhase { from, service: 0.05, sojourn: 1.0, more: false, queues };
+        let phase =
+            |from, queues| ServerPhase { from, service: 0.05, sojourn: 1.0, has_more_slots: false, has_queue: queues };
         let phases = [phase(0, false), phase(1, true)];
         let judged = |last: f64| {
             let windows: Vec<WindowRatio> = [1.0, 1.0, 1.0, last].iter().map(|rate| ratio(*rate, 1.0, false)).collect();

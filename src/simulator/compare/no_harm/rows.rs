@@ -146,7 +146,13 @@ fn row(server: &NamedServer, time: u32, load: RowLoad, keys: KeyPattern) -> Harm
             (*name, load, keys, time) == (server.name, RowLoad::Callers(*count), KeyPattern::Shared, REACH_TIME)
         })
         .map(|(.., gain)| *gain);
-    HarmTask { name, scenario, window, windows: WINDOWS, criteria: HarmCriteria::Row { pair: server.pair(), reach } }
+    HarmTask {
+        name,
+        scenario,
+        window,
+        windows: WINDOWS,
+        criteria: HarmCriteria::Row { pair: server.pair_cost(), reach },
+    }
 }
 
 // === impl KeyPattern ===
@@ -158,7 +164,7 @@ impl KeyPattern {
 
     fn callers(self, count: u32) -> Vec<CallStream> {
         let stream = |clients, mix| CallStream { arrivals: callers(clients), mix };
-        let of = |key| CallMix { keys: KeyDistribution::Only(key), ..shared() };
+        let of = |key| CallMix { keys: KeyDistribution::Constant(key), ..shared() };
         match self {
             Self::Shared => vec![stream(count, shared())],
             Self::Four => (0..4).map(|key| stream((count + 3 - key) / 4, of(key))).collect(),
@@ -173,14 +179,14 @@ impl KeyPattern {
         match self {
             Self::Shared => vec![stream(rate, shared())],
             Self::Four => vec![stream(rate, keys(KeyDistribution::Zipf { count: 4, exponent: 0.0 }))],
-            Self::Own => vec![stream(rate, keys(KeyDistribution::Unlike))],
+            Self::Own => vec![stream(rate, keys(KeyDistribution::Distinct))],
             Self::Half => vec![stream(rate / 2.0, shared()), stream(rate / 2.0, unmergeable())],
         }
     }
 }
 
 fn unmergeable() -> CallMix {
-    CallMix { keys: KeyDistribution::Unlike, alone: true, ..shared() }
+    CallMix { keys: KeyDistribution::Distinct, unmergeable: true, ..shared() }
 }
 
 #[cfg(test)]
@@ -205,7 +211,7 @@ mod tests {
     fn a_load_matches_its_name() {
         let k8 = servers::ALL.iter().find(|server| server.name == "k8").unwrap();
         let task = row(k8, 50, RowLoad::Share(80), KeyPattern::Half);
-        assert!((task.scenario.rate().unwrap() - 0.8 * 8.0 / 0.05).abs() < 1e-6);
+        assert!((task.scenario.mean_rate().unwrap() - 0.8 * 8.0 / 0.05).abs() < 1e-6);
         for count in CALLERS {
             for &keys in KeyPattern::VARIANTS {
                 let clients = keys.callers(count).into_iter().map(|stream| match stream.arrivals {

@@ -24,7 +24,7 @@ enum ExecutionModel {
     /// Continuous batching.
     Steps,
     /// One worker that takes everything queued as one batch.
-    Inner,
+    InnerBatching,
 }
 
 /// The cost of a batch of n, in unbatched calls.
@@ -62,7 +62,7 @@ pub(super) const ALL: [NamedServer; 16] = [
     NamedServer { name: "ps8", place: ExecutionModel::Cores(8), cost: BatchCost::Affine(0.17) },
     NamedServer { name: "ps8lin", place: ExecutionModel::Cores(8), cost: BatchCost::Affine(1.0) },
     NamedServer { name: "cont", place: ExecutionModel::Steps, cost: BatchCost::Affine(0.0) },
-    NamedServer { name: "inner", place: ExecutionModel::Inner, cost: BatchCost::Affine(0.06) },
+    NamedServer { name: "inner", place: ExecutionModel::InnerBatching, cost: BatchCost::Affine(0.06) },
 ];
 
 /// Creates a server with this number of workers. A batch costs little more than an unbatched call,
@@ -86,7 +86,7 @@ impl NamedServer {
             ExecutionModel::Workers(count) => UpstreamKind::Server(server(count, curve)),
             ExecutionModel::Cores(count) => shared(Slowdown::Cores(count)),
             ExecutionModel::Steps => shared(Slowdown::Step { item: STEP_ITEM }),
-            ExecutionModel::Inner => UpstreamKind::Engine(EngineServer {
+            ExecutionModel::InnerBatching => UpstreamKind::Engine(EngineServer {
                 front: Duration::ZERO,
                 front_item: Duration::ZERO,
                 round_trip: Duration::ZERO,
@@ -94,7 +94,7 @@ impl NamedServer {
                 weight_max: u64::MAX,
                 sigma: SIGMA,
                 batch_items_max: u32::MAX,
-                inside_max: u32::MAX,
+                items_inside_max: u32::MAX,
                 ..EngineServer::new(curve)
             }),
         }
@@ -107,12 +107,12 @@ impl NamedServer {
             ExecutionModel::Workers(count) => f64::from(count.min(CALLERS)) / t1,
             ExecutionModel::Cores(count) => f64::from(count) / t1,
             ExecutionModel::Steps => callers / (t1 * (1.0 - STEP_ITEM + STEP_ITEM * callers)),
-            ExecutionModel::Inner => f64::from(INNER_ITEMS) / self.cost.curve(t1).millis_of(INNER_ITEMS),
+            ExecutionModel::InnerBatching => f64::from(INNER_ITEMS) / self.cost.curve(t1).millis_of(INNER_ITEMS),
         }
     }
 
     /// Returns the cost of a batch of two, in unbatched calls.
-    pub(super) fn pair(&self) -> f64 {
+    pub(super) fn pair_cost(&self) -> f64 {
         self.cost.curve(1.0).millis_of(2)
     }
 

@@ -27,19 +27,19 @@ pub(super) struct AnswerWindow {
 
 /// Marks the windows in which something was tested, or in which calls of a test shortly before were
 /// answered.
-pub(super) fn tested(tests: &[Vec<Tick>], direct: &[AnswerWindow], width: Duration) -> Vec<bool> {
+pub(super) fn mark_tested_windows(tests: &[Vec<Tick>], direct: &[AnswerWindow], width: Duration) -> Vec<bool> {
     let mut tested = vec![false; direct.len()];
     for at in tests.iter().flatten() {
-        let first = window(*at, width);
+        let first = window_index(*at, width);
         let sojourn =
             direct.get(first).map_or(0.0, |window| (TEST_SOJOURNS * window.p99).min(width.as_secs_f64() * 1e3));
-        let last = window(at.after(Duration::from_secs_f64(sojourn / 1e3)), width);
+        let last = window_index(at.after(Duration::from_secs_f64(sojourn / 1e3)), width);
         tested.iter_mut().take(last + 1).skip(first).for_each(|tested| *tested = true);
     }
     tested
 }
 
-fn window(at: Tick, width: Duration) -> usize {
+fn window_index(at: Tick, width: Duration) -> usize {
     let number = at.since(Tick::default()).as_nanos() / width.as_nanos().max(1);
     usize::try_from(number).unwrap_or(usize::MAX - 1)
 }
@@ -50,14 +50,14 @@ impl AnswerWindow {
     pub(super) fn of(runs: &[RunResult], width: Duration, count: usize) -> Vec<Self> {
         let mut latencies: Vec<Vec<f64>> = vec![Vec::new(); count];
         for ended in runs.iter().flat_map(|run| &run.calls).filter(|ended| ended.outcome == CallOutcome::Answered) {
-            if let Some(latencies) = latencies.get_mut(window(ended.at, width)) {
+            if let Some(latencies) = latencies.get_mut(window_index(ended.at, width)) {
                 latencies.push(ended.latency().as_secs_f64() * 1e3);
             }
         }
-        latencies.into_iter().map(Self::pooled).collect()
+        latencies.into_iter().map(Self::from_latencies).collect()
     }
 
-    fn pooled(mut latencies: Vec<f64>) -> Self {
+    fn from_latencies(mut latencies: Vec<f64>) -> Self {
         let Some(last) = latencies.len().checked_sub(1) else {
             return Self { answers: 0, mean: 0.0, p99: 0.0 };
         };
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     fn window_of(latencies: &[f64]) -> AnswerWindow {
-        AnswerWindow::pooled(latencies.to_vec())
+        AnswerWindow::from_latencies(latencies.to_vec())
     }
 
     #[test]
@@ -124,6 +124,6 @@ mod tests {
     fn calls_that_were_sent_in_a_test_count_for_it_where_they_are_answered() {
         let direct = [window_of(&[300.0]), window_of(&[300.0]), window_of(&[300.0])];
         let tests = [vec![Tick::from_millis(800)]];
-        assert_eq!(tested(&tests, &direct, Duration::from_secs(1)), [true, true, false]);
+        assert_eq!(mark_tested_windows(&tests, &direct, Duration::from_secs(1)), [true, true, false]);
     }
 }

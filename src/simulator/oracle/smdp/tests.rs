@@ -7,7 +7,7 @@ fn curve(cap: usize, time: impl Fn(f64) -> f64) -> Vec<f64> {
 
 /// Returns an exponential number with mean 1. It is finite, because no uniform number is 0.
 fn exponential(draw: &mut SplitMix64) -> f64 {
-    -(((draw.bits() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64).ln()
+    -(((draw.next_u64() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64).ln()
 }
 
 /// Simulates a table over this number of arrivals and returns the mean latency.
@@ -32,7 +32,7 @@ fn simulate(table: &[u32], rate_per_s: f64, times: &[f64], arrivals: usize) -> f
 }
 
 fn assert_mean_is_reached(rate: f64, times: &[f64], tolerance: f64) {
-    let best = smdp(rate, times);
+    let best = solve_smdp(rate, times);
     let seen = simulate(&best.table, rate, times, 3_000_000);
     assert!((seen / best.mean_ms - 1.0).abs() < tolerance, "{seen} seen, {} promised at {rate}/s", best.mean_ms);
 }
@@ -66,7 +66,7 @@ fn one_at_a_time_is_the_known_queue_with_fixed_service() {
     // M/D/1: t + load * t / (2 * (1 - load)).
     for load in [0.1, 0.5, 0.9] {
         let known = 5.0 + load * 5.0 / (2.0 * (1.0 - load));
-        let found = smdp(load * 200.0, &[5.0]).mean_ms;
+        let found = solve_smdp(load * 200.0, &[5.0]).mean_ms;
         assert!((found / known - 1.0).abs() < 1e-3, "{found} found, {known} known at load {load}");
     }
 }
@@ -75,7 +75,7 @@ fn one_at_a_time_is_the_known_queue_with_fixed_service() {
 fn no_fixed_rule_beats_it() {
     let times = curve(32, |n| 2.0 + 4.0 * (n / 8.0).ceil());
     let rate = 1300.0;
-    let best = smdp(rate, &times).mean_ms;
+    let best = solve_smdp(rate, &times).mean_ms;
     let greedy: Vec<u32> = (0..=32).collect();
     let eights: Vec<u32> = (0..=64).map(|n| if n < 8 { n } else { n / 8 * 8 }).map(|n: u32| n.min(32)).collect();
     for table in [greedy, eights] {
@@ -85,8 +85,8 @@ fn no_fixed_rule_beats_it() {
 
 #[test]
 fn a_rate_that_the_server_cannot_do_has_no_mean() {
-    assert!(smdp(3300.0, &curve(64, |n| 4.0 + 0.25 * n)).mean_ms.is_infinite());
-    assert!(smdp(1.0, &[]).mean_ms.is_infinite());
+    assert!(solve_smdp(3300.0, &curve(64, |n| 4.0 + 0.25 * n)).mean_ms.is_infinite());
+    assert!(solve_smdp(1.0, &[]).mean_ms.is_infinite());
 }
 
 /// Computes the mean by relative value iteration over the process in discrete time (Schweitzer's
@@ -143,7 +143,7 @@ fn value_iteration_finds_the_same() {
         (300.0, curve(8, |n| 1.0 + 2.0 * n)),
         (30.0, curve(8, |n| 5.0 + 0.1 * n)),
     ] {
-        let (found, known) = (smdp(rate, &times).mean_ms, by_value_iteration(rate / 1000.0, &times, 80));
+        let (found, known) = (solve_smdp(rate, &times).mean_ms, by_value_iteration(rate / 1000.0, &times, 80));
         assert!((found / known - 1.0).abs() < 1e-4, "{found} found, {known} known at {rate}/s");
     }
 }

@@ -34,15 +34,17 @@ impl FaultExecution<'_> {
         let body = self.call.body();
         let body = body.as_bytes();
         match fault {
-            Fault::SilentHead | Fault::SilentBody | Fault::Drip => {
-                self.silent(fault, &answer("200 OK", mark, body), conn).await
+            Fault::SilentHead | Fault::SilentBody | Fault::SlowBody => {
+                self.send_silence(fault, &answer("200 OK", mark, body), conn).await
             }
             Fault::ResetBefore => {
                 conn.reset();
                 Ok(AfterResponse::Close)
             }
             Fault::EndBefore => Ok(AfterResponse::Close),
-            Fault::ResetInside | Fault::EndInside => self.cut(fault, &answer("200 OK", mark, body), conn).await,
+            Fault::ResetInside | Fault::EndInside => {
+                self.send_truncated(fault, &answer("200 OK", mark, body), conn).await
+            }
             Fault::ShortChunk => {
                 let mut bytes = chunked_head(mark);
                 bytes.extend_from_slice(format!("{:x}\r\n", body.len() + 9).as_bytes());
@@ -121,20 +123,20 @@ impl FaultExecution<'_> {
         }
     }
 
-    async fn silent(mut self, fault: Fault, whole: &[u8], mut conn: HttpConnection) -> io::Result<AfterResponse> {
+    async fn send_silence(mut self, fault: Fault, whole: &[u8], mut conn: HttpConnection) -> io::Result<AfterResponse> {
         let config = &self.shared.config;
         if fault == Fault::SilentBody {
-            let n = self.inside(whole);
+            let n = self.random_position(whole);
             conn.outbox.send(whole.get(..n).unwrap_or_default()).await?;
         }
         let silence = async {
-            if fault == Fault::Drip {
+            if fault == Fault::SlowBody {
                 let head = memchr::memmem::find(whole, b"\r\n\r\n").map_or(0, |at| at + 4);
                 let (head, body) = whole.split_at(head);
                 conn.outbox.send(head).await.ok();
                 for byte in body {
                     conn.outbox.send(&[*byte]).await.ok();
-                    if tokio::time::timeout(config.drip, conn.inbox.drain_until_closed()).await.is_ok() {
+                    if tokio::time::timeout(config.drip_interval, conn.inbox.drain_until_closed()).await.is_ok() {
                         return;
                     }
                 }
@@ -147,8 +149,13 @@ impl FaultExecution<'_> {
         Ok(AfterResponse::Close)
     }
 
-    async fn cut(mut self, fault: Fault, whole: &[u8], mut conn: HttpConnection) -> io::Result<AfterResponse> {
-        let n = self.inside(whole);
+    async fn send_truncated(
+        mut self,
+        fault: Fault,
+        whole: &[u8],
+        mut conn: HttpConnection,
+    ) -> io::Result<AfterResponse> {
+        let n = self.random_position(whole);
         conn.outbox.send(whole.get(..n).unwrap_or_default()).await?;
         if fault == Fault::ResetInside {
             conn.reset();
@@ -173,7 +180,7 @@ impl FaultExecution<'_> {
     }
 
     /// Returns a random position after the first byte and before the end.
-    fn inside(&mut self, whole: &[u8]) -> usize {
+    fn random_position(&mut self, whole: &[u8]) -> usize {
         self.rng.random_range(1..whole.len())
     }
 }
@@ -194,9 +201,9 @@ pub(super) async fn refuse(
             conn.reset();
             Ok(AfterResponse::Close)
         }
-        ListResponse::First => send_and_keep(conn, &answer("200 OK", "", call.first_body().as_bytes())).await,
+        ListResponse::FirstResultOnly => send_and_keep(conn, &answer("200 OK", "", call.first_body().as_bytes())).await,
         ListResponse::NotJson => send_and_keep(conn, &answer("200 OK", "", b"one item a call")).await,
-        ListResponse::Silence => {
+        ListResponse::NoResponse => {
             // If the limit expires, the proxy has waited too long, and its client reports the call
             // as lost.
             tokio::time::timeout(silence_max, conn.inbox.drain_until_closed()).await.ok();

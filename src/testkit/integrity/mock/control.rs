@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::LedgerMock;
 use crate::refusal::ListResponse;
-use crate::time::{now, since};
+use crate::time::{elapsed_since, now};
 
 /// Maximum number of logged arrivals, which is some minutes of what two cores can send. Later
 /// arrivals are not logged.
@@ -61,8 +61,8 @@ impl MockSettings {
         *self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn arrived(&self, items: usize, members: usize, beside: u64, refused: bool) {
-        let arrival = UpstreamArrival { at: since(self.started), items, members, beside, refused };
+    pub(super) fn record_arrival(&self, items: usize, members: usize, beside: u64, refused: bool) {
+        let arrival = UpstreamArrival { at: elapsed_since(self.started), items, members, beside, refused };
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         if arrivals.len() < ARRIVALS_MAX {
             arrivals.push(arrival);
@@ -102,14 +102,14 @@ impl LedgerMock {
     }
 
     /// Signals the clients of the run to make no further calls.
-    pub fn enough(&self) {
+    pub fn stop_clients(&self) {
         self.shared.changes.enough.store(true, Ordering::Relaxed);
     }
 
     /// Returns the current time on the clock of [`LedgerMock::arrivals`].
     #[must_use]
     pub fn clock(&self) -> Duration {
-        since(self.shared.changes.started)
+        elapsed_since(self.shared.changes.started)
     }
 
     /// Returns the calls that arrived within `span`.

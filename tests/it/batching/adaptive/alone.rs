@@ -19,7 +19,12 @@ struct ImmediateDispatchCounts {
 
 /// Simulates independent calls to a server with this many slots, on which a batch takes `base` and
 /// `each` for every item.
-fn lone(seed: u64, slots: usize, (base, each): (Duration, Duration), gap: Duration) -> ImmediateDispatchCounts {
+fn simulate_single_calls(
+    seed: u64,
+    slots: usize,
+    (base, each): (Duration, Duration),
+    gap: Duration,
+) -> ImmediateDispatchCounts {
     let mut draw = RandomSource::new(seed);
     let limits = Limits { policy: DispatchPolicy::Adaptive { hold_permille: 0 }, slots: 16, ..Limits::default() };
     let mut core = Batcher::new(limits, seed);
@@ -38,7 +43,7 @@ fn lone(seed: u64, slots: usize, (base, each): (Duration, Duration), gap: Durati
         } else if next == now {
             let counts = core.counts();
             alone = counts.queue_calls == 0 && counts.in_flight == 0;
-            core.offer(now, Call::new(CallId(calls))).expect("the queue is far from full");
+            core.enqueue(now, Call::new(CallId(calls))).expect("the queue is far from full");
             calls += 1;
             next = now.after(exponential(&mut draw, gap));
         }
@@ -51,7 +56,7 @@ fn lone(seed: u64, slots: usize, (base, each): (Duration, Duration), gap: Durati
             ends.insert((*slot, batch.id), slot.since(now));
             sent = true;
         }
-        if let Some((class, input)) = core.plan_due() {
+        if let Some((class, input)) = core.take_due_plan_input() {
             core.set_plan(now, class, solve(&input));
         }
         wakeup = core.next_wakeup();
@@ -73,7 +78,7 @@ fn a_lone_call_on_an_idle_upstream_leaves_at_once_where_calls_come_by_chance() {
         for slots in [1, 3] {
             for load in [30, 100, 300, 900] {
                 for seed in 0..4 {
-                    let one = lone(seed, slots, (base, each), (base + each) * 100 / load);
+                    let one = simulate_single_calls(seed, slots, (base, each), (base + each) * 100 / load);
                     all = ImmediateDispatchCounts { came: all.came + one.came, left: all.left + one.left };
                     let permille = one.left * 1000 / one.came.max(1);
                     if one.came >= 100 && permille < worst.0 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use groupage::batching::{Batch, Call, DeadlineSource, DispatchCause, InvariantId, KeyId, Limits, Tick};
 
-use crate::sim::invariant::{CheckResult, promise};
+use crate::sim::invariant::{CheckResult, ensure_invariant};
 
 /// A queued call.
 #[derive(Debug, Clone)]
@@ -46,43 +46,43 @@ pub(super) struct CheckInputs<'a> {
 
 impl QueuedCall {
     pub(super) fn deadline(&self) -> Option<Tick> {
-        let counts = if self.forgiven { self.call.later } else { self.call.deadline };
+        let counts = if self.forgiven { self.call.fallback_deadline } else { self.call.deadline };
         counts.map(|deadline| deadline.at)
     }
 }
 
 /// Checks that the totals of the batch match its members and that no member is late.
-pub(super) fn whole(batch: &Batch, members: &[QueuedCall], now: Tick) -> CheckResult {
+pub(super) fn check_totals(batch: &Batch, members: &[QueuedCall], now: Tick) -> CheckResult {
     let id = batch.id.0;
     let mut next = 0;
     for (member, QueuedCall { call, .. }) in batch.members.iter().zip(members) {
-        promise(InvariantId::OneKey, call.key == batch.key && call.cost_class == batch.cost_class, || {
+        ensure_invariant(InvariantId::OneKey, call.key == batch.key && call.cost_class == batch.cost_class, || {
             format!("call {} of key {} is in batch {id} of key {}", call.id.0, call.key.0, batch.key.0)
         })?;
-        promise(InvariantId::Balanced, member.items == (next..next + call.items), || {
+        ensure_invariant(InvariantId::Balanced, member.items == (next..next + call.items), || {
             format!("call {} has items {:?} of batch {id} and holds {}", call.id.0, member.items, call.items)
         })?;
         next += call.items;
     }
     let weight: u64 = members.iter().map(|waiting| waiting.call.weight.sum).sum();
     let bytes: u64 = members.iter().map(|waiting| waiting.call.bytes).sum();
-    promise(InvariantId::Balanced, (batch.items, batch.weight, batch.bytes) == (next, weight, bytes), || {
+    ensure_invariant(InvariantId::Balanced, (batch.items, batch.weight, batch.bytes) == (next, weight, bytes), || {
         format!("batch {id} counts {} items, its members {next}; or weight {weight}, bytes {bytes}", batch.items)
     })?;
     // An SLO that no execution can meet expires nothing, so a call may be dispatched after it. A
     // deadline of the client or of the route is never passed.
     let hard = |waiting: &QueuedCall| {
-        let deadlines = [waiting.call.deadline, waiting.call.later].into_iter().flatten();
+        let deadlines = [waiting.call.deadline, waiting.call.fallback_deadline].into_iter().flatten();
         deadlines.filter(|deadline| deadline.source != DeadlineSource::Slo).map(|deadline| deadline.at).min()
     };
     let late = members
         .iter()
         .find(|waiting| waiting.deadline().is_some_and(|at| at <= now) || hard(waiting).is_some_and(|at| at <= now));
-    promise(InvariantId::NotLate, late.is_none(), || format!("batch {id} contains {late:?} past its deadline"))
+    ensure_invariant(InvariantId::NotLate, late.is_none(), || format!("batch {id} contains {late:?} past its deadline"))
 }
 
 /// Checks that a batch of several members exceeds no limit. A single call may, and reports it.
-pub(super) fn within(batch: &Batch, members: &[QueuedCall], rules: CheckInputs<'_>) -> CheckResult {
+pub(super) fn check_limits(batch: &Batch, members: &[QueuedCall], rules: CheckInputs<'_>) -> CheckResult {
     let id = batch.id.0;
     let scope = rules.limits.scope(members[0].call.scope);
     let known = rules.known;
@@ -94,29 +94,31 @@ pub(super) fn within(batch: &Batch, members: &[QueuedCall], rules: CheckInputs<'
     let cap = if batch.cause == DispatchCause::Probe { firm } else { cap };
     if members.len() == 1 {
         let larger = batch.items > cap && !members[0].call.alone;
-        return promise(InvariantId::TrueCause, !larger || batch.lone.is_some(), || {
+        return ensure_invariant(InvariantId::TrueCause, !larger || batch.lone.is_some(), || {
             format!("batch {id} has {} items of {cap} without a reason", batch.items)
         });
     }
-    promise(InvariantId::WithinLimits, batch.items <= cap, || {
+    ensure_invariant(InvariantId::WithinLimits, batch.items <= cap, || {
         format!("batch {id} has {} items of {cap}", batch.items)
     })?;
-    promise(InvariantId::WithinLimits, scope.batch_weight_max.is_none_or(|max| batch.weight <= max), || {
+    ensure_invariant(InvariantId::WithinLimits, scope.batch_weight_max.is_none_or(|max| batch.weight <= max), || {
         format!("batch {id} weighs {} of {:?}", batch.weight, scope.batch_weight_max)
     })?;
-    promise(InvariantId::WithinLimits, known.weight_published.is_none_or(|max| batch.weight <= max), || {
+    ensure_invariant(InvariantId::WithinLimits, known.weight_published.is_none_or(|max| batch.weight <= max), || {
         format!("batch {id} weighs {} of {:?}, which the server publishes", batch.weight, known.weight_published)
     })?;
-    promise(InvariantId::WithinLimits, batch.bytes <= scope.batch_bytes_max, || {
+    ensure_invariant(InvariantId::WithinLimits, batch.bytes <= scope.batch_bytes_max, || {
         format!("batch {id} has {} bytes of {}", batch.bytes, scope.batch_bytes_max)
     })?;
     let alone = members.iter().any(|waiting| waiting.call.alone) || batch.lone.is_some();
-    promise(InvariantId::OneKey, !alone, || format!("an unbatchable call shares batch {id}"))?;
+    ensure_invariant(InvariantId::OneKey, !alone, || format!("an unbatchable call shares batch {id}"))?;
     let quarantined = known.quarantined.is_some_and(|(key, until)| key == batch.key && rules.now < until);
-    promise(InvariantId::Quarantined, !quarantined, || format!("batch {id} is shared, its key being in quarantine"))?;
+    ensure_invariant(InvariantId::Quarantined, !quarantined, || {
+        format!("batch {id} is shared, its key being in quarantine")
+    })?;
     let mut values = BTreeSet::new();
     let mut all = members.iter().flat_map(|waiting| &waiting.call.exclusive);
-    promise(InvariantId::Exclusive, all.all(|value| values.insert(*value)), || {
+    ensure_invariant(InvariantId::Exclusive, all.all(|value| values.insert(*value)), || {
         format!("a value is twice in batch {id}")
     })
 }

@@ -9,7 +9,7 @@ use groupage::batching::{
 };
 
 use super::batch::{self, CheckInputs, QueuedCall, ReportedLimits};
-use crate::sim::invariant::{CheckResult, Coverage, Violation, promise};
+use crate::sim::invariant::{CheckResult, Coverage, Violation, ensure_invariant};
 use crate::sim::trace::{CoreResponse, Event};
 
 /// The expected state of the core.
@@ -78,7 +78,7 @@ impl InvariantChecker {
         }
     }
 
-    pub(super) fn saw(&mut self, what: &'static str) {
+    pub(super) fn record_situation(&mut self, what: &'static str) {
         *self.tally.entry(what).or_default() += 1;
     }
 
@@ -153,7 +153,7 @@ impl InvariantChecker {
             }
             (Event::Drain(_), _) => self.draining = true,
             (Event::Poll(_), CoreResponse::Decided(Decision::Dispatch(batch))) => {
-                self.forgive()?;
+                self.ignore_hopeless_slos()?;
                 self.dispatched(batch, ceiling(batch.cost_class))?;
             }
             (Event::Poll(_), CoreResponse::Decided(Decision::Expire { id, reason })) => self.expired(*id, *reason)?,
@@ -168,27 +168,29 @@ impl InvariantChecker {
             self.queue.values().map(|waiting| u64::from(waiting.call.items)).sum(),
             self.flights.len(),
         );
-        promise(InvariantId::Balanced, (counts.queue_calls, counts.queue_items, counts.in_flight) == held, || {
-            format!("{counts:?} where {held:?} is held")
-        })
+        ensure_invariant(
+            InvariantId::Balanced,
+            (counts.queue_calls, counts.queue_items, counts.in_flight) == held,
+            || format!("{counts:?} where {held:?} is held"),
+        )
     }
 
     /// Checks the final state, when no event is left.
-    pub(super) fn ended(&self) -> CheckResult {
+    pub(super) fn check_end(&self) -> CheckResult {
         let stuck: Vec<_> = self.fates.iter().filter(|(_, fate)| fate.is_none()).map(|(id, _)| id.0).collect();
-        promise(InvariantId::LeavesOnce, stuck.is_empty(), || {
+        ensure_invariant(InvariantId::LeavesOnce, stuck.is_empty(), || {
             format!("calls {stuck:?} were accepted and never ended")
         })?;
-        promise(InvariantId::Balanced, self.flights.is_empty(), || {
+        ensure_invariant(InvariantId::Balanced, self.flights.is_empty(), || {
             format!("{} batches never ended", self.flights.len())
         })
     }
 
-    fn adapts(&self) -> bool {
+    fn is_adaptive(&self) -> bool {
         matches!(self.limits.policy, DispatchPolicy::Adaptive { .. })
     }
 
-    fn name(&mut self, class: CostClassId, items_max: u32) {
+    fn record_named_limit(&mut self, class: CostClassId, items_max: u32) {
         let known = self.classes.entry(class).or_default();
         known.items_max = Some(known.items_max.map_or(items_max, |known| known.min(items_max)));
         known.refused = Some(known.refused.unwrap_or(u32::MAX).min(items_max.saturating_add(1)));
@@ -199,16 +201,16 @@ impl InvariantChecker {
         self.paused.get(&key).copied().filter(|until| !self.draining && *until > self.now)
     }
 
-    fn leave(&mut self, id: CallId, fate: &'static str) -> Result<QueuedCall, Violation> {
+    fn remove_call(&mut self, id: CallId, fate: &'static str) -> Result<QueuedCall, Violation> {
         let known = self.fates.insert(id, Some(fate));
         let how = || format!("call {} is {fate} after it was {known:?}", id.0);
-        promise(InvariantId::LeavesOnce, known == Some(None), how)?;
+        ensure_invariant(InvariantId::LeavesOnce, known == Some(None), how)?;
         self.queue.remove(&id).ok_or_else(|| Violation { promise: InvariantId::LeavesOnce, how: how() })
     }
 
     fn offered(&mut self, call: &Call, result: Result<(), Rejection>) -> CheckResult {
         let Err(rejection) = result else {
-            self.saw("accepted");
+            self.record_situation("accepted");
             self.fates.insert(call.id, None);
             let waiting =
                 QueuedCall { call: call.clone(), arrived: self.now, beside_idle: Duration::ZERO, forgiven: false };
@@ -216,14 +218,16 @@ impl InvariantChecker {
             let items: u64 = self.queue.values().map(|waiting| u64::from(waiting.call.items)).sum();
             let bytes: u64 = self.queue.values().map(|waiting| waiting.call.bytes).sum();
             let within = items <= u64::from(self.limits.queue_items_max) && bytes <= self.limits.queue_bytes_max;
-            return promise(InvariantId::QueueBound, within || self.queue.len() == 1, || {
+            return ensure_invariant(InvariantId::QueueBound, within || self.queue.len() == 1, || {
                 format!("{items} items and {bytes} bytes are queued after call {}", call.id.0)
             });
         };
-        self.saw("refused");
+        self.record_situation("refused");
         let whole = rejection.retry_after.subsec_nanos() == 0 && rejection.retry_after.as_secs() >= 1;
-        promise(InvariantId::RetryLater, whole, || format!("call {} is to be retried after {rejection:?}", call.id.0))?;
-        promise(InvariantId::QueueBound, !self.queue.is_empty(), || {
+        ensure_invariant(InvariantId::RetryLater, whole, || {
+            format!("call {} is to be retried after {rejection:?}", call.id.0)
+        })?;
+        ensure_invariant(InvariantId::QueueBound, !self.queue.is_empty(), || {
             format!("call {} is refused an empty queue", call.id.0)
         })
     }
@@ -232,7 +236,7 @@ impl InvariantChecker {
         let queued = self.queue.contains_key(&id);
         let flight = self.flights.values_mut().find(|flight| flight.waiting.contains(&id));
         let known = queued || flight.is_some();
-        promise(InvariantId::LeavesOnce, left == known, || {
+        ensure_invariant(InvariantId::LeavesOnce, left == known, || {
             format!("cancel of call {} returns {left}, not {known}", id.0)
         })?;
         if let Some(flight) = flight {
@@ -240,11 +244,11 @@ impl InvariantChecker {
             if flight.waiting.is_empty() {
                 flight.abort = AbortState::Due;
             }
-            self.saw("cancelled: in flight");
+            self.record_situation("cancelled: in flight");
         }
         if queued {
-            self.leave(id, "cancelled")?;
-            self.saw("cancelled: queued");
+            self.remove_call(id, "cancelled")?;
+            self.record_situation("cancelled: queued");
         }
         Ok(())
     }
@@ -261,11 +265,13 @@ impl InvariantChecker {
                     (known.refused, known.items_max) = (None, None);
                 }
             }
-            BatchOutcome::TooLarge { limit: Some(limit) } if (1..items).contains(&limit) => self.name(class, limit),
+            BatchOutcome::TooLarge { limit: Some(limit) } if (1..items).contains(&limit) => {
+                self.record_named_limit(class, limit);
+            }
             BatchOutcome::Overloaded { retry_after: Some(after) } if key.is_some() => {
                 let until = self.paused.entry(key.unwrap_or(KeyId(0))).or_default();
                 *until = self.now.after(after.min(Duration::from_millis(100))).max(*until);
-                self.saw("paused");
+                self.record_situation("paused");
             }
             BatchOutcome::Mismatched => {
                 let known = self.classes.entry(class).or_default();
@@ -274,83 +280,85 @@ impl InvariantChecker {
             BatchOutcome::TooLarge { .. } | BatchOutcome::OutOfMemory if members > 1 => {
                 let known = self.classes.entry(class).or_default();
                 known.refused = Some(known.refused.unwrap_or(u32::MAX).min(items));
-                self.saw("ceiling lowered");
+                self.record_situation("ceiling lowered");
             }
-            BatchOutcome::Overloaded { .. } if members > 1 => self.saw("ceiling lowered"),
+            BatchOutcome::Overloaded { .. } if members > 1 => self.record_situation("ceiling lowered"),
             _ => {}
         }
     }
 
     fn aborted(&mut self, batch: BatchId) -> CheckResult {
         let abort = self.flights.get_mut(&batch).map(|flight| std::mem::replace(&mut flight.abort, AbortState::Told));
-        self.saw("aborted");
-        promise(InvariantId::Aborts, abort == Some(AbortState::Due), || {
+        self.record_situation("aborted");
+        ensure_invariant(InvariantId::Aborts, abort == Some(AbortState::Due), || {
             format!("batch {} is aborted, being {abort:?}", batch.0)
         })
     }
 
     fn expired(&mut self, id: CallId, reason: ExpiryReason) -> CheckResult {
-        let waiting = self.leave(id, "expired")?;
+        let waiting = self.remove_call(id, "expired")?;
         if reason == ExpiryReason::Deadline {
-            self.saw("expired: deadline");
+            self.record_situation("expired: deadline");
             // An SLO that was ignored no longer applies, but this cannot be observed from outside.
             // So either deadline may have passed.
-            let of = [waiting.call.deadline, waiting.call.later].into_iter().flatten();
+            let of = [waiting.call.deadline, waiting.call.fallback_deadline].into_iter().flatten();
             let passed = of.map(|deadline| deadline.at).any(|at| at <= self.now);
-            promise(InvariantId::OnTime, passed, || format!("call {} expires before its deadline", id.0))?;
+            ensure_invariant(InvariantId::OnTime, passed, || format!("call {} expires before its deadline", id.0))?;
             let held = self.punctual
                 && self.flights.is_empty()
                 && !waiting.beside_idle.is_zero()
                 && !self.paused.contains_key(&waiting.call.key);
-            return promise(InvariantId::NoIdleWait, !(held && self.adapts()), || {
+            return ensure_invariant(InvariantId::NoIdleWait, !(held && self.is_adaptive()), || {
                 format!(
                     "call {} was held beside an idle upstream for {:?} until it was late",
                     id.0, waiting.beside_idle
                 )
             });
         }
-        self.saw("expired: late predicted");
+        self.record_situation("expired: late predicted");
         let first = waiting.call.deadline;
         let passed = first.is_some_and(|deadline| deadline.source == DeadlineSource::Slo && deadline.at <= self.now);
-        let counts = if passed { waiting.call.later } else { first };
+        let counts = if passed { waiting.call.fallback_deadline } else { first };
         // The route's `timeout` bounds the wait in the queue: a call that is dispatched within it
         // is not late.
         let useless = counts.filter(|deadline| deadline.source != DeadlineSource::Timeout);
-        promise(InvariantId::OnTime, useless.is_some(), || {
+        ensure_invariant(InvariantId::OnTime, useless.is_some(), || {
             format!("call {} is reported as late and has no deadline: {counts:?}", id.0)
         })?;
         let slo = useless.filter(|deadline| deadline.source == DeadlineSource::Slo);
         let slo = slo.map(|deadline| deadline.at.since(waiting.arrived));
-        promise(InvariantId::OnTime, slo.is_none_or(|slo| slo >= self.hopeless), || {
+        ensure_invariant(InvariantId::OnTime, slo.is_none_or(|slo| slo >= self.hopeless), || {
             format!("call {} is shed for an SLO of {slo:?} that nothing can meet", id.0)
         })?;
-        self.saw("late: slo, caller");
+        self.record_situation("late: slo, caller");
         Ok(())
     }
 
     fn dispatched(&mut self, batch: &Batch, ceiling: Option<u32>) -> CheckResult {
         let id = batch.id.0;
-        promise(InvariantId::LeavesOnce, id == self.batches, || format!("batch {id} is the {}th", self.batches))?;
+        ensure_invariant(InvariantId::LeavesOnce, id == self.batches, || {
+            format!("batch {id} is the {}th", self.batches)
+        })?;
         self.batches += 1;
         let mut members = Vec::new();
         for member in &batch.members {
-            members.push(self.leave(member.id, "dispatched")?);
+            members.push(self.remove_call(member.id, "dispatched")?);
         }
         let Some(first) = members.first() else {
-            return promise(InvariantId::Balanced, false, || format!("batch {id} is empty"));
+            return ensure_invariant(InvariantId::Balanced, false, || format!("batch {id} is empty"));
         };
         let scope = first.call.scope;
         let alone = first.call.alone;
         let shared = members.len() > 1;
-        promise(
+        ensure_invariant(
             InvariantId::HoldsOut,
             self.paused(batch.key).is_none() || batch.cause == DispatchCause::Probe,
             || format!("batch {id} is dispatched before the upstream has room"),
         )?;
         self.within_slots(batch, scope)?;
-        batch::whole(batch, &members, self.now)?;
+        batch::check_totals(batch, &members, self.now)?;
         let known = self.classes.get(&batch.cost_class).copied().unwrap_or_default();
-        batch::within(batch, &members, CheckInputs { now: self.now, limits: &self.limits, known, ceiling })?;
+        batch::check_limits(batch, &members, CheckInputs { now: self.now, limits: &self.limits, known, ceiling })?;
         let waiting = batch.members.iter().map(|member| member.id).collect();
         let flight = InFlightBatch {
             key: (!alone).then_some(batch.key),
@@ -363,7 +371,7 @@ impl InvariantChecker {
             abort: AbortState::No,
         };
         self.flights.insert(batch.id, flight);
-        self.saw(match batch.cause {
+        self.record_situation(match batch.cause {
             DispatchCause::Full => "cause: full",
             DispatchCause::Weight => "cause: weight",
             DispatchCause::Bytes => "cause: bytes",
@@ -375,18 +383,18 @@ impl InvariantChecker {
             DispatchCause::Drain => "cause: drain",
         });
         match batch.lone {
-            Some(UnbatchedReason::ClientBatchFull) => self.saw("alone: client batch full"),
-            Some(UnbatchedReason::Quarantined) => self.saw("alone: quarantined"),
-            Some(UnbatchedReason::NoGain) => self.saw("alone: no gain"),
-            Some(UnbatchedReason::Refused) => self.saw("alone: refused"),
-            Some(UnbatchedReason::BudgetEmpty) => self.saw("alone: budget empty"),
+            Some(UnbatchedReason::ClientBatchFull) => self.record_situation("alone: client batch full"),
+            Some(UnbatchedReason::Quarantined) => self.record_situation("alone: quarantined"),
+            Some(UnbatchedReason::NoGain) => self.record_situation("alone: no gain"),
+            Some(UnbatchedReason::Refused) => self.record_situation("alone: refused"),
+            Some(UnbatchedReason::BudgetEmpty) => self.record_situation("alone: budget empty"),
             None => {}
         }
         if shared {
-            self.saw("shared");
+            self.record_situation("shared");
         }
         if self.flights.len() > 1 {
-            self.saw("two in flight");
+            self.record_situation("two in flight");
         }
         Ok(())
     }
@@ -399,19 +407,19 @@ impl InvariantChecker {
         // core's debug assertions check which single calls are passed through.
         let aside = batch.lone.is_some() || self.tally.contains_key("alone: no gain");
         if aside && batch.members.len() == 1 {
-            return promise(
+            return ensure_invariant(
                 InvariantId::WithinSlots,
                 self.flights.len() < self.limits.stand_aside_max as usize,
                 || format!("batch {id} is passed through beside {} others", self.flights.len()),
             );
         }
         let (others, slots) = (self.flights.len(), self.limits.slots);
-        promise(InvariantId::WithinSlots, others < slots as usize, || {
+        ensure_invariant(InvariantId::WithinSlots, others < slots as usize, || {
             format!("batch {id} is dispatched for {:?} beside {others} others in {slots} slots", batch.cause)
         })?;
         let others = self.flights.values().filter(|flight| flight.scope == scope).count();
         let slots = self.limits.scope(scope).slots_max;
-        promise(InvariantId::WithinSlots, others < slots as usize, || {
+        ensure_invariant(InvariantId::WithinSlots, others < slots as usize, || {
             format!(
                 "batch {id} is dispatched for {:?} beside {others} others in the {slots} slots of its route",
                 batch.cause
@@ -421,56 +429,60 @@ impl InvariantChecker {
 
     fn idle(&mut self, wakeup: Option<Tick>) -> CheckResult {
         let owed = self.flights.iter().find(|(_, flight)| flight.abort == AbortState::Due);
-        promise(InvariantId::Aborts, owed.is_none(), || {
+        ensure_invariant(InvariantId::Aborts, owed.is_none(), || {
             format!("every member of {owed:?} was cancelled, and it is not aborted")
         })?;
-        promise(InvariantId::WakesLater, wakeup.is_none_or(|at| at > self.now), || {
+        ensure_invariant(InvariantId::WakesLater, wakeup.is_none_or(|at| at > self.now), || {
             format!("requests a wake-up at {wakeup:?}, which is not later")
         })?;
-        self.forgive()?;
+        self.ignore_hopeless_slos()?;
         if !self.flights.is_empty() {
             return Ok(());
         }
         if self.queue.is_empty() {
-            return promise(InvariantId::WakesLater, wakeup.is_none(), || {
+            return ensure_invariant(InvariantId::WakesLater, wakeup.is_none(), || {
                 format!("requests a wake-up at {wakeup:?} with nothing queued or in flight")
             });
         }
         let first = self.queue.values().map(|waiting| (waiting.call.id, waiting.arrived)).min();
-        promise(InvariantId::Ends, wakeup.is_some(), || {
+        ensure_invariant(InvariantId::Ends, wakeup.is_some(), || {
             format!("{first:?} is queued, nothing is in flight, and no wake-up is requested")
         })?;
-        self.saw("held beside an idle upstream");
-        promise(InvariantId::NoIdleWait, !self.draining, || format!("{first:?} is held while the process ends"))?;
+        self.record_situation("held beside an idle upstream");
+        ensure_invariant(InvariantId::NoIdleWait, !self.draining, || {
+            format!("{first:?} is held while the process ends")
+        })?;
         let held = |waiting: &&QueuedCall| {
             let max = self.limits.scope(waiting.call.scope).queue_delay_max;
-            waiting.beside_idle >= max && self.adapts() && !self.paused.contains_key(&waiting.call.key)
+            waiting.beside_idle >= max && self.is_adaptive() && !self.paused.contains_key(&waiting.call.key)
         };
         let too_long = self.queue.values().find(held);
-        promise(InvariantId::NoIdleWait, too_long.is_none(), || {
+        ensure_invariant(InvariantId::NoIdleWait, too_long.is_none(), || {
             format!("held beside an idle upstream for longer than the limit: {too_long:?}")
         })
     }
 
     /// Checks that a call queued past its deadline had an SLO that cannot be met. No other call
     /// outlives its deadline.
-    fn forgive(&mut self) -> CheckResult {
+    fn ignore_hopeless_slos(&mut self) -> CheckResult {
         let mut forgave = 0;
         for waiting in self.queue.values_mut() {
             let Some(deadline) = waiting.call.deadline.filter(|deadline| deadline.at <= self.now) else { continue };
-            promise(InvariantId::OnTime, deadline.source == DeadlineSource::Slo, || {
+            ensure_invariant(InvariantId::OnTime, deadline.source == DeadlineSource::Slo, || {
                 format!("call {} stays queued past its deadline", waiting.call.id.0)
             })?;
             let slo = deadline.at.since(waiting.arrived);
             // The core uses the time that a single call exceeds only once in fifty times: at most
             // 1.6 times the mean.
             let hopeless = self.slowest.get(&waiting.call.cost_class).is_some_and(|slowest| *slowest * 16 / 10 > slo);
-            promise(InvariantId::OnTime, hopeless, || {
+            ensure_invariant(InvariantId::OnTime, hopeless, || {
                 format!("call {} stays queued past its SLO, which could be met", waiting.call.id.0)
             })?;
-            promise(InvariantId::OnTime, waiting.call.later.is_none_or(|later| later.at > self.now), || {
-                format!("call {} stays queued past its later deadline", waiting.call.id.0)
-            })?;
+            ensure_invariant(
+                InvariantId::OnTime,
+                waiting.call.fallback_deadline.is_none_or(|later| later.at > self.now),
+                || format!("call {} stays queued past its later deadline", waiting.call.id.0),
+            )?;
             forgave += u64::from(!std::mem::replace(&mut waiting.forgiven, true));
         }
         if forgave > 0 {

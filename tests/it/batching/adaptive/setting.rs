@@ -81,7 +81,7 @@ impl RunParameters {
             true => ServerProperties::batching(draw),
             false => ServerProperties::new(draw),
         };
-        let work = nature.alone(1);
+        let work = nature.unbatched_time(1);
         let gap = work.mul_f64(*draw.pick(&[0.05, 0.3, 1.0, 3.0, 10.0]));
         let crowd = match draw.between(0, 6) {
             // Fewer clients than the largest limit on requests in flight, which would hold calls
@@ -176,7 +176,7 @@ impl RunParameters {
             weight: draw.count(1, 8),
             strict: draw.chance(200),
             filler: draw.chance(200),
-            ages: draw.count(1, 200) * MS,
+            aging_interval: draw.count(1, 200) * MS,
         };
         (0..self.flows.min(3)).map(|_| class(draw)).collect()
     }
@@ -218,7 +218,7 @@ impl RunParameters {
             alone,
             replayable: true,
             deadline,
-            later,
+            fallback_deadline: later,
             slo: None,
             items,
             weight: Weight { sum: max + draw.between(0, max) * u64::from(items - 1), max },

@@ -12,9 +12,9 @@ use groupage::batching::{
 use super::invariants::InvariantChecker;
 use super::setting::{ArrivalProcess, RunParameters};
 use super::upstream::{ServerReaction, Upstream};
-use crate::sim::invariant::{CheckResult, Violation, promise};
+use crate::sim::invariant::{CheckResult, Violation, ensure_invariant};
 use crate::sim::random::RandomSource;
-use crate::sim::trace::{CoreResponse, Event, tell};
+use crate::sim::trace::{CoreResponse, Event, apply_event};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -68,7 +68,7 @@ impl Simulation {
         let limits = setting.limits(&mut draw);
         Self {
             log: Vec::new(),
-            watch: InvariantChecker::new(limits.clone(), setting.nature.alone(1) / 2, setting.late == 0),
+            watch: InvariantChecker::new(limits.clone(), setting.nature.unbatched_time(1) / 2, setting.late == 0),
             core: Batcher::new(limits.clone(), seed),
             limits,
             draw,
@@ -121,18 +121,18 @@ impl Simulation {
                 let at = wakeup.unwrap_or(self.now).after(late);
                 self.now = next.map_or(at, |next| at.min(next)).max(self.now);
             } else {
-                self.happen()?;
+                self.apply_next_event()?;
             }
-            wakeup = self.decide()?;
+            wakeup = self.poll_until_idle()?;
         }
-        promise(InvariantId::Ends, false, || format!("not at its end after {steps_max} steps"))
+        ensure_invariant(InvariantId::Ends, false, || format!("not at its end after {steps_max} steps"))
     }
 
     fn end(&mut self) -> CheckResult {
         if !self.setting.drains {
-            self.watch.saw("left without drain");
+            self.watch.record_situation("left without drain");
         }
-        self.watch.ended()
+        self.watch.check_end()
     }
 
     fn plan(&mut self, at: Tick, what: ScheduledEvent) {
@@ -140,13 +140,13 @@ impl Simulation {
         self.plans += 1;
     }
 
-    fn tell(&mut self, event: Event) -> Result<CoreResponse, Violation> {
+    fn apply(&mut self, event: Event) -> Result<CoreResponse, Violation> {
         let ceilings: Vec<_> = (0..3).map(|class| self.core.ceiling(CostClassId(class))).collect();
         // Logged before it is applied, so that an event at which the core panics is the last of the
         // log.
         self.log.push(LogEntry::Event(event, CoreResponse::Nothing));
         let Some(LogEntry::Event(event, last)) = self.log.last_mut() else { unreachable!("just pushed") };
-        let said = tell(&mut self.core, event);
+        let said = apply_event(&mut self.core, event);
         *last = said.clone();
         let ceiling =
             |class: CostClassId| usize::try_from(class.0).ok().and_then(|class| ceilings.get(class).copied()).flatten();
@@ -156,27 +156,27 @@ impl Simulation {
 
     /// Applies the next scheduled event, and sometimes the others of the same instant before the
     /// next poll.
-    fn happen(&mut self) -> CheckResult {
+    fn apply_next_event(&mut self) -> CheckResult {
         while let Some(((at, _), planned)) = self.planned.pop_first() {
             self.now = self.now.max(at);
             match planned {
                 ScheduledEvent::Arrive { calls, leading } => self.arrive(calls, leading)?,
                 ScheduledEvent::Cancel(id) => {
                     let queued = self.watch.is_queued(id);
-                    self.tell(Event::Cancel(self.now, id))?;
+                    self.apply(Event::Cancel(self.now, id))?;
                     // If a call is cancelled during its execution, its client calls again when the
                     // batch completes.
-                    self.left(usize::from(queued), MS);
+                    self.on_calls_ended(usize::from(queued), MS);
                 }
-                ScheduledEvent::Answer(id) => _ = self.tell(Event::Answered(id))?,
+                ScheduledEvent::Answer(id) => _ = self.apply(Event::Answered(id))?,
                 ScheduledEvent::End(batch, observed) => self.complete(batch, observed)?,
-                ScheduledEvent::Ran => self.ran()?,
+                ScheduledEvent::Ran => self.on_run_end()?,
                 ScheduledEvent::Plan(class, plan) => {
                     self.log.push(LogEntry::Plan(self.now, class));
                     self.core.set_plan(self.now, class, plan);
-                    self.watch.saw("planned");
+                    self.watch.record_situation("planned");
                 }
-                ScheduledEvent::Drain => _ = self.tell(Event::Drain(self.now))?,
+                ScheduledEvent::Drain => _ = self.apply(Event::Drain(self.now))?,
             }
             let more = self.planned.first_key_value().is_some_and(|((next, _), _)| *next == at);
             if !more || self.draw.chance(300) {
@@ -238,14 +238,14 @@ impl Simulation {
             let at = self.now.after(self.draw.span(false, 40));
             self.plan(at, ScheduledEvent::Cancel(id));
         }
-        if let CoreResponse::Offered(Err(_)) = self.tell(Event::Offer(self.now, call))? {
-            self.left(1, 5 * MS);
+        if let CoreResponse::Offered(Err(_)) = self.apply(Event::Offer(self.now, call))? {
+            self.on_calls_ended(1, 5 * MS);
         }
         Ok(())
     }
 
     /// Records that calls have ended, answered or not. In a closed loop their clients call again.
-    fn left(&mut self, callers: usize, pause: Duration) {
+    fn on_calls_ended(&mut self, callers: usize, pause: Duration) {
         if let ArrivalProcess::Loop { .. } = self.setting.crowd {
             for _ in 0..callers {
                 let think = self.draw.span(false, 1) / 5 + MS / 10;
@@ -259,25 +259,25 @@ impl Simulation {
             let class = CostClassId(self.draw.count(0, 2));
             if self.draw.chance(500) {
                 let weight_max = self.draw.between(0, 2000);
-                return self.tell(Event::PublishWeight(self.now, class, weight_max)).map(|_| ());
+                return self.apply(Event::PublishWeight(self.now, class, weight_max)).map(|_| ());
             }
             let items_max = self.draw.count(0, 40);
-            return self.tell(Event::Publish(self.now, class, items_max)).map(|_| ());
+            return self.apply(Event::Publish(self.now, class, items_max)).map(|_| ());
         }
         self.limits = self.setting.limits(&mut self.draw);
-        self.tell(Event::SetLimits(self.limits.clone())).map(|_| ())
+        self.apply(Event::SetLimits(self.limits.clone())).map(|_| ())
     }
 
     /// Polls until there is no decision. Returns the next wake-up.
-    fn decide(&mut self) -> Result<Option<Tick>, Violation> {
+    fn poll_until_idle(&mut self) -> Result<Option<Tick>, Violation> {
         for _ in 0..=self.watch.decisions_max() {
-            match self.tell(Event::Poll(self.now))? {
+            match self.apply(Event::Poll(self.now))? {
                 CoreResponse::Decided(Decision::Dispatch(batch)) => self.execute(&batch),
                 CoreResponse::Decided(Decision::Abort(batch)) => self.abort(batch),
-                CoreResponse::Decided(Decision::Expire { .. }) => self.left(1, MS),
+                CoreResponse::Decided(Decision::Expire { .. }) => self.on_calls_ended(1, MS),
                 CoreResponse::Idle(wakeup) => {
                     if self.setting.plans
-                        && let Some((class, input)) = self.core.plan_due()
+                        && let Some((class, input)) = self.core.take_due_plan_input()
                     {
                         let at = self.now.after(self.draw.span(false, 100));
                         self.plan(at, ScheduledEvent::Plan(class, solve(&input)));
@@ -293,7 +293,7 @@ impl Simulation {
     fn execute(&mut self, batch: &Batch) {
         let heaviest = self.watch.heaviest(batch.id);
         let others = self.watch.in_flight() - 1;
-        match self.upstream.take(&mut self.draw, self.now, batch, heaviest, others) {
+        match self.upstream.handle_batch(&mut self.draw, self.now, batch, heaviest, others) {
             ServerReaction::Ends(at, observed) => {
                 let early = observed.outcome != BatchOutcome::Ok || self.draw.chance(50);
                 if early {
@@ -320,13 +320,13 @@ impl Simulation {
 
     fn complete(&mut self, batch: BatchId, observed: Observation) -> CheckResult {
         let callers = self.watch.members(batch);
-        self.tell(Event::Complete(self.now, batch, observed))?;
-        self.left(callers, Duration::ZERO);
+        self.apply(Event::Complete(self.now, batch, observed))?;
+        self.on_calls_ended(callers, Duration::ZERO);
         Ok(())
     }
 
-    fn ran(&mut self) -> CheckResult {
-        let (answered, next) = self.upstream.ran(&mut self.draw, self.now);
+    fn on_run_end(&mut self) -> CheckResult {
+        let (answered, next) = self.upstream.on_run_end(&mut self.draw, self.now);
         for (batch, sent) in answered {
             let observed = Observation { duration: self.now.since(sent), first_byte: None, outcome: BatchOutcome::Ok };
             self.complete(batch, observed)?;
@@ -339,7 +339,7 @@ impl Simulation {
 
     /// Drops the execution. Its completion is reported at once or shortly afterwards.
     fn abort(&mut self, batch: BatchId) {
-        self.upstream.forget(batch);
+        self.upstream.cancel_batch(batch);
         let end =
             self.planned.iter().find(|(_, planned)| matches!(planned, ScheduledEvent::End(id, _) if *id == batch));
         if let Some(at) = end.map(|(at, _)| *at) {

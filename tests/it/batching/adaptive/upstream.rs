@@ -104,14 +104,14 @@ impl ServerProperties {
     }
 
     /// Returns the execution time of this many items of weight 0.
-    pub(super) fn alone(&self, items: u32) -> Duration {
+    pub(super) fn unbatched_time(&self, items: u32) -> Duration {
         self.base + self.each * if self.steps { items.next_power_of_two() } else { items }
     }
 
-    fn takes(&self, draw: &mut RandomSource, items: u32, heaviest: u64) -> Duration {
+    fn execution_time(&self, draw: &mut RandomSource, items: u32, heaviest: u64) -> Duration {
         let padded = Duration::from_nanos(self.padded * heaviest * u64::from(items));
-        let mut takes =
-            (self.alone(items) + padded) / 1000 * draw.count(1000, 1000 + 10 * u32::try_from(self.noise).unwrap_or(0));
+        let mut takes = (self.unbatched_time(items) + padded) / 1000
+            * draw.count(1000, 1000 + 10 * u32::try_from(self.noise).unwrap_or(0));
         if draw.chance(self.stalls) {
             takes += draw.span(false, 80);
         }
@@ -129,10 +129,10 @@ impl Upstream {
     /// Changes the server. Returns the new execution time of a single item.
     pub(super) fn change(&mut self, draw: &mut RandomSource) -> Duration {
         self.nature.change(draw);
-        self.nature.alone(1)
+        self.nature.unbatched_time(1)
     }
 
-    pub(super) fn take(
+    pub(super) fn handle_batch(
         &mut self,
         draw: &mut RandomSource,
         now: Tick,
@@ -163,7 +163,7 @@ impl Upstream {
             };
         }
         self.free.resize(slots, now);
-        let takes = self.nature.takes(draw, batch.items, heaviest);
+        let takes = self.nature.execution_time(draw, batch.items, heaviest);
         let Some(slot) = self.free.iter_mut().min() else { return ServerReaction::Collects };
         let end = now.max(*slot).after(takes);
         *slot = end;
@@ -186,18 +186,18 @@ impl Upstream {
             self.waiting.remove(0);
             self.running.push((id, sent));
         }
-        (items > 0).then(|| now.after(self.nature.takes(draw, items, 0)))
+        (items > 0).then(|| now.after(self.nature.execution_time(draw, items, 0)))
     }
 
     /// Ends a run. Returns the answered batches and the end of the next run.
-    pub(super) fn ran(&mut self, draw: &mut RandomSource, now: Tick) -> (Vec<(BatchId, Tick)>, Option<Tick>) {
+    pub(super) fn on_run_end(&mut self, draw: &mut RandomSource, now: Tick) -> (Vec<(BatchId, Tick)>, Option<Tick>) {
         let answered = std::mem::take(&mut self.running);
         let next = self.run(draw, now);
         (answered, next)
     }
 
     /// Drops a batch that its clients have cancelled. A run in progress continues.
-    pub(super) fn forget(&mut self, batch: BatchId) {
+    pub(super) fn cancel_batch(&mut self, batch: BatchId) {
         self.waiting.retain(|(id, ..)| *id != batch);
     }
 }

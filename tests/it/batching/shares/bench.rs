@@ -15,7 +15,7 @@ const US: Duration = Duration::from_micros(1);
 pub(super) const HEAVY: u64 = 20;
 
 /// Returns the execution time of a batch of this many items.
-pub(super) fn takes(items: u32) -> Duration {
+pub(super) fn execution_time(items: u32) -> Duration {
     4000 * US + 250 * US * items
 }
 
@@ -58,7 +58,7 @@ pub(super) fn limits(items: u32, priorities: &[PriorityClass]) -> Limits {
 }
 
 /// Returns a class of this weight.
-pub(super) fn weighing(weight: u32) -> PriorityClass {
+pub(super) fn class_with_weight(weight: u32) -> PriorityClass {
     PriorityClass { weight, ..PriorityClass::PLAIN }
 }
 
@@ -77,7 +77,7 @@ impl SingleSlotBench {
     /// Returns a core that knows the server: it has answered calls of every size up to this one.
     pub(super) fn warm(limits: Limits, items: u32) -> Self {
         // Without pass-through, the core treats the server as serial from the start.
-        let mut bench = Self::of(Batcher::new(limits, 7).without(Feature::StandAside));
+        let mut bench = Self::of(Batcher::new(limits, 7).without_feature(Feature::StandAside));
         // A pair of calls shows that the server accepts batches.
         for _ in 0..2 {
             bench.offer(|call| call);
@@ -93,7 +93,7 @@ impl SingleSlotBench {
     /// Returns a core that knows a padding server: it has answered batches of light calls, of heavy
     /// calls and of both.
     pub(super) fn padded(limits: Limits) -> Self {
-        let core = Batcher::new(limits, 7).without(Feature::StandAside);
+        let core = Batcher::new(limits, 7).without_feature(Feature::StandAside);
         let mut bench = Self { padded: true, ..Self::of(core) };
         for round in 0..60 {
             for place in 0..1 + round % 8 {
@@ -115,14 +115,14 @@ impl SingleSlotBench {
         let call = Call { weight: Weight { sum: weight * u64::from(call.items), max: weight }, ..call };
         self.calls += 1;
         let id = call.id;
-        self.core.offer(self.now, call.clone()).expect("the queue is far from full");
+        self.core.enqueue(self.now, call.clone()).expect("the queue is far from full");
         self.queued.insert(id, (call, self.now));
         id
     }
 
     /// Returns the batch that the core dispatches now, or `None`.
     pub(super) fn poll(&mut self) -> Option<DispatchedBatch> {
-        while let Some((class, input)) = self.core.plan_due() {
+        while let Some((class, input)) = self.core.take_due_plan_input() {
             self.core.set_plan(self.now, class, solve(&input));
         }
         loop {
@@ -145,7 +145,7 @@ impl SingleSlotBench {
         let items: u32 = calls.iter().map(|(call, _)| call.items).sum();
         let heaviest = calls.iter().map(|(call, _)| call.weight.max).max().unwrap_or(1);
         let heaviest = u32::try_from(heaviest).unwrap_or(u32::MAX);
-        if self.padded { 4000 * US + 50 * US * items * heaviest } else { takes(items) }
+        if self.padded { 4000 * US + 50 * US * items * heaviest } else { execution_time(items) }
     }
 
     /// Advances the time to the end of the batch in flight, or to the core's next wake-up. Returns

@@ -51,13 +51,13 @@ impl Fault {
     }
 
     /// Restricts the fault to a verb of a resource.
-    pub(in super::super) fn on(mut self, verb: &'static str, resource: &'static str) -> Self {
+    pub(in super::super) fn for_verb_and_resource(mut self, verb: &'static str, resource: &'static str) -> Self {
         (self.verb, self.resource) = (Some(verb), Some(resource));
         self
     }
 
     /// Restricts the fault to a resource, with any verb.
-    pub(in super::super) fn of(mut self, resource: &'static str) -> Self {
+    pub(in super::super) fn for_resource(mut self, resource: &'static str) -> Self {
         self.resource = Some(resource);
         self
     }
@@ -70,7 +70,7 @@ impl Fault {
 }
 
 /// Returns the fault that applies to a request.
-pub(super) fn meet(faults: &mut [Fault], verb: &str, resource: &str) -> Option<FaultKind> {
+pub(super) fn take_fault(faults: &mut [Fault], verb: &str, resource: &str) -> Option<FaultKind> {
     let fault = faults.iter_mut().find(|fault| {
         fault.left > 0
             && fault.verb.is_none_or(|known| known == verb)

@@ -13,7 +13,7 @@ pub(super) struct Selection {
 // === impl Selection ===
 
 impl Selection {
-    pub(super) fn has(&self, object: &Value) -> bool {
+    pub(super) fn matches(&self, object: &Value) -> bool {
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
         let label = |key: &str| object["metadata"]["labels"][key].as_str().map(str::to_owned);
         let field = |path: &str| {
@@ -21,8 +21,8 @@ impl Selection {
             Some(value.as_str().unwrap_or_default().to_owned())
         };
         (self.namespace.is_empty() || self.namespace == namespace)
-            && terms(&self.labels).all(|term| holds(&term, label))
-            && terms(&self.fields).all(|term| holds(&term, field))
+            && terms(&self.labels).all(|term| term_matches(&term, label))
+            && terms(&self.fields).all(|term| term_matches(&term, field))
     }
 }
 
@@ -45,7 +45,7 @@ fn terms(selector: &str) -> impl Iterator<Item = String> {
     terms.into_iter().filter(|term| !term.is_empty())
 }
 
-fn holds(term: &str, value: impl Fn(&str) -> Option<String>) -> bool {
+fn term_matches(term: &str, value: impl Fn(&str) -> Option<String>) -> bool {
     if let Some((key, wanted)) = term.split_once("!=") {
         return value(key).as_deref() != Some(wanted);
     }
@@ -69,10 +69,10 @@ fn holds(term: &str, value: impl Fn(&str) -> Option<String>) -> bool {
 fn selectors_have_the_meaning_of_kubernetes() {
     let pod =
         serde_json::json!({"metadata": {"namespace": "a", "labels": {"app": "x"}}, "status": {"phase": "Running"}});
-    let labels = |text: &str| Selection { labels: text.to_owned(), ..Selection::default() }.has(&pod);
+    let labels = |text: &str| Selection { labels: text.to_owned(), ..Selection::default() }.matches(&pod);
     assert!(labels("") && labels("app=x") && labels("app") && labels("app in (x,y)") && labels("other!=1,app==x"));
     assert!(!labels("app!=x") && !labels("!app") && !labels("app notin (x)") && !labels("other") && labels("!other"));
-    let fields = |text: &str| Selection { fields: text.to_owned(), ..Selection::default() }.has(&pod);
+    let fields = |text: &str| Selection { fields: text.to_owned(), ..Selection::default() }.matches(&pod);
     assert!(fields("status.phase!=Failed,status.phase!=Succeeded") && !fields("status.phase=Failed"));
-    assert!(!Selection { namespace: "b".to_owned(), ..Selection::default() }.has(&pod));
+    assert!(!Selection { namespace: "b".to_owned(), ..Selection::default() }.matches(&pod));
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
-use super::fault::{FaultKind, meet};
+use super::fault::{FaultKind, take_fault};
 use super::select::Selection;
 use super::store::{ApiError, Change, ResourceKind, api_version};
 use super::{FakeApiServer, Inner, RecordedRequest, rules};
@@ -67,7 +67,7 @@ async fn answer(api: FakeApiServer, request: Request<Incoming>) -> ResponseResul
     let query: Vec<(String, String)> = parts.uri.query().unwrap_or_default().split('&').filter_map(pair).collect();
     if path == "/version" {
         record_request(&api, "get", "version", ("", ""), "");
-        let fault = meet(&mut api.0.faults.lock().unwrap_or_else(PoisonError::into_inner), "get", "version");
+        let fault = take_fault(&mut api.0.faults.lock().unwrap_or_else(PoisonError::into_inner), "get", "version");
         if let Some(what) = fault {
             return fault_response(&api, what).await;
         }
@@ -84,7 +84,7 @@ async fn answer(api: FakeApiServer, request: Request<Incoming>) -> ResponseResul
     let Some(target) = target(&api, &path) else {
         let resource = path.split('/').find(|part| ["inferencepools", "inferenceservices"].contains(part));
         record_request(&api, if watching { "watch" } else { "list" }, resource.unwrap_or(&path), ("", ""), "");
-        return Ok(refused(&ApiError {
+        return Ok(error_response(&ApiError {
             code: 404,
             reason: "NotFound",
             message: "the server could not find the requested resource".into(),
@@ -110,9 +110,9 @@ async fn answer(api: FakeApiServer, request: Request<Incoming>) -> ResponseResul
         record_request(&api, verb, &resource, (&target.namespace, name), parts.uri.query().unwrap_or_default());
     if forbidden {
         let message = format!("{verb} of {resource} {:?} is not allowed by any rule", target.name);
-        return Ok(refused(&ApiError { code: 403, reason: "Forbidden", message }));
+        return Ok(error_response(&ApiError { code: 403, reason: "Forbidden", message }));
     }
-    let fault = meet(&mut api.0.faults.lock().unwrap_or_else(PoisonError::into_inner), verb, &resource);
+    let fault = take_fault(&mut api.0.faults.lock().unwrap_or_else(PoisonError::into_inner), verb, &resource);
     let fault = match fault {
         Some(FaultKind::Slow(by)) => {
             tokio::time::sleep(by).await;
@@ -150,7 +150,7 @@ async fn answer(api: FakeApiServer, request: Request<Incoming>) -> ResponseResul
             api.notify_change();
             Ok(match done {
                 Ok((status, object)) => json_response(status, &object),
-                Err(refusal) => refused(&refusal),
+                Err(refusal) => error_response(&refusal),
             })
         }
     }
@@ -285,7 +285,7 @@ fn list(
     let store = api.store();
     let limit: usize = limit.parse().unwrap_or(usize::MAX);
     let from: usize = from.parse().unwrap_or(0);
-    let found: Vec<&Value> = store.all(target.kind.resource).filter(|object| selection.has(object)).collect();
+    let found: Vec<&Value> = store.all(target.kind.resource).filter(|object| selection.matches(object)).collect();
     let page: Vec<Value> = found.iter().skip(from).take(limit).map(|object| item(object, metadata_only)).collect();
     let mut metadata = json!({"resourceVersion": store.version().to_string()});
     if from + page.len() < found.len() {
@@ -330,7 +330,7 @@ fn begin_watch(
 ) -> Response<Body> {
     let mut from: u64 = from.parse().unwrap_or(0);
     if from < api.store().forgotten() {
-        return refused(&gone());
+        return error_response(&gone());
     }
     let (send, body) = stream();
     let mut ends = api.0.end.subscribe();
@@ -390,19 +390,19 @@ fn gone() -> ApiError {
 
 async fn fault_response(api: &FakeApiServer, what: FaultKind) -> ResponseResult {
     match what {
-        FaultKind::Gone => Ok(refused(&gone())),
+        FaultKind::Gone => Ok(error_response(&gone())),
         FaultKind::Conflict => {
-            Ok(refused(&ApiError { code: 409, reason: "Conflict", message: "injected failure".into() }))
+            Ok(error_response(&ApiError { code: 409, reason: "Conflict", message: "injected failure".into() }))
         }
         FaultKind::Forbidden => {
-            Ok(refused(&ApiError { code: 403, reason: "Forbidden", message: "injected failure".into() }))
+            Ok(error_response(&ApiError { code: 403, reason: "Forbidden", message: "injected failure".into() }))
         }
         FaultKind::Status(code) => {
-            Ok(refused(&ApiError { code, reason: "InternalError", message: "injected failure".into() }))
+            Ok(error_response(&ApiError { code, reason: "InternalError", message: "injected failure".into() }))
         }
         FaultKind::TooMany(after) => {
             let mut response =
-                refused(&ApiError { code: 429, reason: "TooManyRequests", message: "injected failure".into() });
+                error_response(&ApiError { code: 429, reason: "TooManyRequests", message: "injected failure".into() });
             response.headers_mut().insert("retry-after", after.into());
             Ok(response)
         }
@@ -477,7 +477,7 @@ fn json_response(status: StatusCode, value: &Value) -> Response<Body> {
     response(status, BodyExt::boxed(body))
 }
 
-fn refused(refusal: &ApiError) -> Response<Body> {
+fn error_response(refusal: &ApiError) -> Response<Body> {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": refusal.message, "reason": refusal.reason, "code": refusal.code,

@@ -302,8 +302,8 @@ impl Store {
     /// Returns the events that a watch on a selection receives after a version.
     pub(super) fn since(&self, version: u64, resource: &str, selection: &Selection) -> Vec<(u64, &'static str, Value)> {
         let told = |logged: &HistoryEntry| {
-            let was = logged.before.as_ref().filter(|object| selection.has(object));
-            let is = logged.after.as_ref().filter(|object| selection.has(object));
+            let was = logged.before.as_ref().filter(|object| selection.matches(object));
+            let is = logged.after.as_ref().filter(|object| selection.matches(object));
             let (word, object) = match (was, is) {
                 (None, None) => return None,
                 (None, Some(is)) => ("ADDED", is.clone()),

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::super::scripted_setup::by_hand;
-use super::super::setup::{PREDICT, TestProxy, assert_answer, learning, predictions};
+use super::super::scripted_setup::start_with_scripted_server;
+use super::super::setup::{PREDICT, TestProxy, adaptive_spec, assert_answer, predictions};
 use super::super::support::client::Outgoing;
 
 /// Returns a call that declares its shape. The server can compute only calls of one shape together.
@@ -15,7 +15,7 @@ fn row(proxy: &TestProxy, shape: &str, item: u64) -> Outgoing {
 /// the first, joins it.
 #[tokio::test]
 async fn different_shapes_whose_sum_is_a_round_size_are_not_merged_and_the_peer_that_comes_later_joins() {
-    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"slotsMax": 1}}))).await;
+    let (proxy, mut hand) = start_with_scripted_server(adaptive_spec(&json!({"limits": {"slotsMax": 1}}))).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let requests = [row(&proxy, "[1, 2]", 1), row(&proxy, "[2, 2]", 2), row(&proxy, "[1, 2]", 3)];
     let callers = proxy.queue(requests).await;
@@ -23,7 +23,7 @@ async fn different_shapes_whose_sum_is_a_round_size_are_not_merged_and_the_peer_
     assert_answer(&first.answer().await, 200, &predictions(&[0]));
     let mut came = Vec::new();
     for _ in 0..2 {
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         came.push(turn.instances());
         turn.echo().await;
     }
@@ -37,7 +37,8 @@ async fn different_shapes_whose_sum_is_a_round_size_are_not_merged_and_the_peer_
 /// If no delay is allowed, nothing is ever held, and everything still works.
 #[tokio::test]
 async fn with_no_delay_allowed_nothing_is_held_and_what_waits_for_the_slot_still_shares() {
-    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueDelayMax": "0ms", "slotsMax": 1}}))).await;
+    let (proxy, mut hand) =
+        start_with_scripted_server(adaptive_spec(&json!({"limits": {"queueDelayMax": "0ms", "slotsMax": 1}}))).await;
     let mut shared = 0;
     for _ in 0..12 {
         let (first, turn) = proxy.occupy_slot(&mut hand).await;
@@ -46,7 +47,7 @@ async fn with_no_delay_allowed_nothing_is_held_and_what_waits_for_the_slot_still
         first.answer().await;
         let mut came = Vec::new();
         while came.len() < 2 {
-            let turn = hand.turn().await;
+            let turn = hand.next_request().await;
             shared += usize::from(turn.instances().len() == 2);
             came.extend(turn.instances());
             turn.echo().await;

@@ -5,9 +5,9 @@ use serde_json::json;
 
 use super::super::h2::{Body, H2Client, full};
 use super::super::scripted_server::echo;
-use super::super::scripted_setup::by_hand;
+use super::super::scripted_setup::start_with_scripted_server;
 use super::super::setup::{
-    PREDICT, TestProxy, assert_answer, assert_failure, count, instances, learning, predictions, within,
+    PREDICT, TestProxy, adaptive_spec, assert_answer, assert_failure, count, instances, predictions, within_timeout,
 };
 use super::super::support::client::{Client, Outgoing};
 
@@ -26,19 +26,19 @@ fn post(proxy: &TestProxy, item: u64) -> Request<Body> {
 #[tokio::test]
 async fn a_stuck_server_and_2000_callers_are_1500_quick_refusals_and_it_recovers_with_the_server() {
     let spec = json!({"limits": {"queueItemsMax": 500, "slotsMax": 1}, "routes": [{"path": PREDICT, "timeout": "1m"}]});
-    let (proxy, mut hand) = by_hand(learning(&spec)).await;
+    let (proxy, mut hand) = start_with_scripted_server(adaptive_spec(&spec)).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut clients = Vec::new();
     for _ in 0..2000 / STREAMS {
         clients.push(H2Client::connect(proxy.address).await);
     }
     let waiting: Vec<_> = (0..500).map(|item| client_of(&clients, item).ask(post(&proxy, item))).collect();
-    proxy.queued(500).await;
+    proxy.wait_queued(500).await;
     let held = proxy.running.metrics.render();
     let held = gauge(&held, "groupage_buffered_bytes");
     let refused: Vec<_> = (500..2000).map(|item| client_of(&clients, item).ask(post(&proxy, item))).collect();
     for refused in refused {
-        let (head, _) = within(refused).await.unwrap();
+        let (head, _) = within_timeout(refused).await.unwrap();
         assert_eq!(head.status, 503);
         assert_eq!(head.headers["x-groupage-reason"], "queue_full");
         let after: u64 = head.headers["retry-after"].to_str().unwrap().parse().unwrap();
@@ -50,14 +50,14 @@ async fn a_stuck_server_and_2000_callers_are_1500_quick_refusals_and_it_recovers
         held,
         "no state of refused calls is kept"
     );
-    let _auto = hand.auto(echo);
+    let _auto = hand.into_auto_responder(echo);
     turn.echo().await;
     assert_answer(&first.answer().await, 200, &predictions(&[0]));
     for (item, caller) in (0..).zip(waiting) {
-        let (head, whole) = within(caller).await.unwrap();
+        let (head, whole) = within_timeout(caller).await.unwrap();
         assert_eq!((head.status.as_u16(), whole.body.as_ref()), (200, predictions(&[item]).as_bytes()));
     }
-    proxy.idle().await;
+    proxy.wait_idle().await;
     assert_answer(&proxy.ask(&proxy.predict(7)).await, 200, &predictions(&[7]));
 }
 
@@ -73,16 +73,17 @@ fn gauge(text: &str, name: &str) -> String {
 /// are served.
 #[tokio::test]
 async fn a_flood_of_commands_on_a_full_queue_ends_nothing() {
-    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueItemsMax": 4, "slotsMax": 1}}))).await;
+    let (proxy, mut hand) =
+        start_with_scripted_server(adaptive_spec(&json!({"limits": {"queueItemsMax": 4, "slotsMax": 1}}))).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut callers = proxy.queue((1..=4).map(|item| proxy.predict(item))).await;
     let admin = proxy.running.admin.local.unwrap();
     let questions = tokio::spawn(async move {
         for path in ["/api/scheduler", "/api/stats", "/metrics"].iter().cycle().take(300) {
-            let mut client = within(Client::connect(admin)).await.unwrap();
+            let mut client = within_timeout(Client::connect(admin)).await.unwrap();
             let own = vec![("host".to_owned(), admin.to_string().into_bytes())];
             let request = Outgoing::new("GET", path, admin, &own, None);
-            assert_eq!(within(client.ask(&request)).await.status, Some(200));
+            assert_eq!(within_timeout(client.ask(&request)).await.status, Some(200));
         }
     });
     for round in 0..40 {
@@ -96,14 +97,14 @@ async fn a_flood_of_commands_on_a_full_queue_ends_nothing() {
             }
         }
     }
-    callers.remove(1).leave().await;
-    within(questions).await.unwrap();
-    let _auto = hand.auto(echo);
+    callers.remove(1).disconnect().await;
+    within_timeout(questions).await.unwrap();
+    let _auto = hand.into_auto_responder(echo);
     turn.echo().await;
     assert_answer(&first.answer().await, 200, &predictions(&[0]));
     for caller in callers {
         assert_eq!(caller.answer().await.status, Some(200));
     }
-    proxy.idle().await;
+    proxy.wait_idle().await;
     assert_answer(&proxy.ask(&proxy.predict(7)).await, 200, &predictions(&[7]));
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use groupage::testkit::load::{ClosedConfig, PreparedCalls, closed};
+use groupage::testkit::load::{ClosedConfig, PreparedCalls, run_closed_loop};
 use groupage::testkit::server::{Server, ServerConfig};
 use groupage::testkit::{Route, ServerAddr};
 use serde_json::{Value, json};
 
 use super::super::binary::Binary;
-use super::super::setup::{learning, within};
+use super::super::setup::{adaptive_spec, within_timeout};
 use super::ms;
 
 /// Duration of the observation.
@@ -20,18 +20,18 @@ const WATCHED: Duration = Duration::from_secs(2);
 #[tokio::test]
 async fn an_idle_process_that_has_learned_is_not_woken_and_uses_no_cpu() {
     let server = Server::start(ServerConfig::default()).await.unwrap();
-    let binary = Binary::start(&server.url(), &learning(&json!({"slo": {"latencyP99": "1s"}})), &[]).await;
+    let binary = Binary::start(&server.url(), &adaptive_spec(&json!({"slo": {"latencyP99": "1s"}})), &[]).await;
     let calls = PreparedCalls::new(Route::Predict, 1, 1);
     let target = ServerAddr::Tcp(binary.listen);
     let load =
         ClosedConfig { target, calls, clients: 16, duration: ms(600), warm_up: ms(0), think: None, fresh: false };
     let mut served = 0;
     while served <= 200 {
-        let report = within(closed(load.clone())).await;
+        let report = within_timeout(run_closed_loop(load.clone())).await;
         assert!(report.served > 0 && report.failed == 0, "{report:?}");
         served += report.served;
     }
-    until_alone(&binary).await;
+    wait_idle(&binary).await;
     // The effects of the last request and a plan that is being solved end first: nothing happens
     // for a quarter of the observation.
     let mut ticks = tokio::time::interval(WATCHED / 4);
@@ -45,7 +45,7 @@ async fn an_idle_process_that_has_learned_is_not_woken_and_uses_no_cpu() {
             }
         }
     };
-    let switches = within(calm).await;
+    let switches = within_timeout(calm).await;
     let cpu_before = cpu(binary.pid());
     for _ in 0..4 {
         ticks.tick().await;
@@ -57,8 +57,8 @@ async fn an_idle_process_that_has_learned_is_not_woken_and_uses_no_cpu() {
     assert!(used < WATCHED / 200, "{used:?} of CPU in {WATCHED:?}");
 }
 
-async fn until_alone(binary: &Binary) {
-    within(async {
+async fn wait_idle(binary: &Binary) {
+    within_timeout(async {
         loop {
             let stats: Value = serde_json::from_slice(&binary.get(binary.admin, "/api/stats").await.body).unwrap();
             if stats["items"]["queued"] == 0 && stats["batches"]["in_flight"] == 0 {

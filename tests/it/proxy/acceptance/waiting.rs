@@ -2,16 +2,18 @@
 
 use serde_json::json;
 
-use super::super::scripted_setup::by_hand;
-use super::super::setup::{HANG, PREDICT, TestProxy, assert_answer, assert_failure, instances, learning, predictions};
+use super::super::scripted_setup::start_with_scripted_server;
+use super::super::setup::{
+    HANG, PREDICT, TestProxy, adaptive_spec, assert_answer, assert_failure, instances, predictions,
+};
 use super::super::support::client::Outgoing;
 use super::super::support::upstream::now;
-use super::{before, ms};
+use super::{ms, start_proxy};
 use groupage::testkit::server::ServerConfig;
 
 const LATE: &str = "x-request-timeout-ms";
 
-fn due(proxy: &TestProxy, millis: u64, item: u64) -> Outgoing {
+fn call_with_deadline(proxy: &TestProxy, millis: u64, item: u64) -> Outgoing {
     proxy.post(PREDICT, &[(LATE, &millis.to_string())], &instances(&[item]))
 }
 
@@ -19,7 +21,8 @@ fn due(proxy: &TestProxy, millis: u64, item: u64) -> Outgoing {
 /// A window that started then would last a minute here.
 #[tokio::test]
 async fn what_came_while_the_server_was_busy_leaves_when_it_is_free_and_no_window_begins_anew() {
-    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueDelayMax": "1m", "slotsMax": 1}}))).await;
+    let (proxy, mut hand) =
+        start_with_scripted_server(adaptive_spec(&json!({"limits": {"queueDelayMax": "1m", "slotsMax": 1}}))).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue([proxy.predict(1)]).await;
     // The deadline of another call serves as the clock.
@@ -27,7 +30,7 @@ async fn what_came_while_the_server_was_busy_leaves_when_it_is_free_and_no_windo
     assert_failure(&proxy.call(busy).answer().await, 504, "GRP3201", "deadline");
     let free = now();
     turn.echo().await;
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [1]);
     let waited = free.elapsed();
     assert!(waited < ms(300), "beside a free slot: {waited:?}");
@@ -43,12 +46,12 @@ async fn what_came_while_the_server_was_busy_leaves_when_it_is_free_and_no_windo
 #[tokio::test]
 async fn a_burst_of_deadlines_that_are_too_short_leaves_the_normal_calls_alone() {
     let config = ServerConfig { base: ms(40), ..ServerConfig::default() };
-    let (proxy, server) = before(config, &json!({})).await;
+    let (proxy, server) = start_proxy(config, &json!({})).await;
     // The proxy learns the cost of a call.
     for item in 0..4 {
         assert_eq!(proxy.ask(&proxy.predict(item)).await.status, Some(200));
     }
-    let hasty: Vec<_> = (0..200).map(|item| proxy.call(due(&proxy, 15, item))).collect();
+    let hasty: Vec<_> = (0..200).map(|item| proxy.call(call_with_deadline(&proxy, 15, item))).collect();
     let normal: Vec<_> = (0..50).map(|item| proxy.call(proxy.predict(item))).collect();
     for caller in hasty {
         let answer = caller.answer().await;
@@ -66,18 +69,18 @@ async fn a_burst_of_deadlines_that_are_too_short_leaves_the_normal_calls_alone()
 /// No slot becomes free, and the call is still answered at its deadline.
 #[tokio::test]
 async fn a_deadline_is_answered_in_time_although_no_slot_ever_frees() {
-    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"slotsMax": 1}}))).await;
+    let (proxy, mut hand) = start_with_scripted_server(adaptive_spec(&json!({"limits": {"slotsMax": 1}}))).await;
     // First without learned state, then with a known cost.
     for _ in 0..2 {
         let (first, turn) = proxy.occupy_slot(&mut hand).await;
-        let answer = proxy.call(due(&proxy, 100, 1)).answer().await;
+        let answer = proxy.call(call_with_deadline(&proxy, 100, 1)).answer().await;
         assert!(matches!(answer.status, Some(503 | 504)), "{:?}", answer.status);
         let waited = answer.done.unwrap().duration_since(answer.sent.unwrap());
         assert!(waited < ms(1000), "{waited:?}");
         turn.echo().await;
         first.answer().await;
-        proxy.idle().await;
-        assert_eq!(hand.waiting(), 0);
+        proxy.wait_idle().await;
+        assert_eq!(hand.pending_requests(), 0);
     }
 }
 
@@ -88,8 +91,8 @@ async fn a_deadline_before_the_end_of_a_wait_sends_the_call_early() {
     let spec = json!({
         "scheduling": {"preset": "throughput"}, "slo": {"latencyP99": "40s"}, "limits": {"queueDelayMax": "1m", "slotsMax": 1},
     });
-    let (proxy, server) = before(ServerConfig::default(), &learning(&spec)).await;
-    let answer = proxy.ask(&due(&proxy, 500, 1)).await;
+    let (proxy, server) = start_proxy(ServerConfig::default(), &adaptive_spec(&spec)).await;
+    let answer = proxy.ask(&call_with_deadline(&proxy, 500, 1)).await;
     assert_eq!((answer.status, server.stats().items), (Some(200), 1), "of 40 s a wait may take 16");
     assert!(answer.done.unwrap().duration_since(answer.sent.unwrap()) < HANG / 4);
 }
@@ -97,13 +100,14 @@ async fn a_deadline_before_the_end_of_a_wait_sends_the_call_early() {
 /// A call that expires affects no other: the others are dispatched together at once.
 #[tokio::test]
 async fn the_first_expires_and_the_next_two_leave_together_at_once() {
-    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueDelayMax": "1m", "slotsMax": 1}}))).await;
+    let (proxy, mut hand) =
+        start_with_scripted_server(adaptive_spec(&json!({"limits": {"queueDelayMax": "1m", "slotsMax": 1}}))).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
-    let mut callers = proxy.queue([due(&proxy, 50, 1), proxy.predict(2), proxy.predict(3)]).await;
+    let mut callers = proxy.queue([call_with_deadline(&proxy, 50, 1), proxy.predict(2), proxy.predict(3)]).await;
     assert_failure(&callers.remove(0).answer().await, 504, "GRP3201", "deadline");
     turn.echo().await;
     first.answer().await;
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [2, 3]);
     turn.echo().await;
     for (item, caller) in (2..).zip(callers) {

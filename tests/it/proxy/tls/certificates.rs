@@ -10,7 +10,7 @@ use serde_json::json;
 use super::super::binary::Binary;
 use super::super::h2::H2Client;
 use super::super::scripted_server::ScriptedServer;
-use super::super::setup::{TestProxy, assert_failure, lay_over, policy_text, predictions, within};
+use super::super::setup::{TestProxy, assert_failure, merge_json, policy_text, predictions, within_timeout};
 use super::super::support::client::Client;
 use super::super::tunnel::{CertAuthority, TlsTunnelEnd};
 use super::{BOTH, CertFolder, HTTP1, TlsUpstream, h2_predict, local_certificate, until_metric};
@@ -37,11 +37,11 @@ async fn certificates_that_change_are_shown_to_the_next_client_and_no_call_is_lo
     publish(dir.path(), "..1", &[("tls.crt", &first.cert), ("tls.key", &first.key)]);
     let tls = json!({"certFile": dir.path().join("tls.crt"), "keyFile": dir.path().join("tls.key")});
     let mut hand = ScriptedServer::start().await;
-    let proxy = TestProxy::before(&hand.url(), json!({"proxy": {"tls": tls}}));
+    let proxy = TestProxy::start_in_front_of(&hand.url(), json!({"proxy": {"tls": tls}}));
     let before = TlsTunnelEnd::start_client_end(proxy.address, "localhost", old.client(BOTH, None)).await;
     let h2 = H2Client::connect(before.address).await;
     let waits = h2.ask(h2_predict(1));
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     let (applied, refused) = (
         r#"groupage_tls_reloads_total{side="callers",result="applied"}"#,
         r#"groupage_tls_reloads_total{side="callers",result="refused"}"#,
@@ -49,17 +49,17 @@ async fn certificates_that_change_are_shown_to_the_next_client_and_no_call_is_lo
     publish(dir.path(), "..2", &[("tls.crt", &second.cert), ("tls.key", &second.key)]);
     until_metric(&proxy, applied, 1).await;
     turn.echo().await;
-    let (head, whole) = within(waits).await.unwrap();
+    let (head, whole) = within_timeout(waits).await.unwrap();
     assert_eq!((head.status.as_u16(), whole.body.as_ref()), (200, predictions(&[1]).as_bytes()));
     // The connection stays open, and a new one gets the new certificate.
     let mut after = TlsTunnelEnd::start_client_end(proxy.address, "localhost", new.client(BOTH, None)).await;
     let next = H2Client::connect(after.address).await;
     for (client, item) in [(&h2, 2), (&next, 3)] {
         let asked = client.ask(h2_predict(item));
-        hand.turn().await.echo().await;
-        assert_eq!(within(asked).await.unwrap().1.body, predictions(&[item]));
+        hand.next_request().await.echo().await;
+        assert_eq!(within_timeout(asked).await.unwrap().1.body, predictions(&[item]));
     }
-    assert!(after.shaken().await.is_ok());
+    assert!(after.next_handshake().await.is_ok());
     // A pair that does not match, a file without a certificate, and one without a key: the previous
     // certificate stays in use, and each failure is counted once.
     for (number, (version, cert, key)) in [
@@ -74,10 +74,10 @@ async fn certificates_that_change_are_shown_to_the_next_client_and_no_call_is_lo
         until_metric(&proxy, refused, 1 + number as u64).await;
         let mut still = TlsTunnelEnd::start_client_end(proxy.address, "localhost", new.client(BOTH, None)).await;
         let client = H2Client::connect(still.address).await;
-        assert!(still.shaken().await.is_ok(), "{version}");
+        assert!(still.next_handshake().await.is_ok(), "{version}");
         let asked = client.ask(h2_predict(4));
-        hand.turn().await.echo().await;
-        assert_eq!(within(asked).await.unwrap().0.status, 200);
+        hand.next_request().await.echo().await;
+        assert_eq!(within_timeout(asked).await.unwrap().0.status, 200);
     }
     publish(dir.path(), "..6", &[("tls.crt", &first.cert), ("tls.key", &first.key)]);
     until_metric(&proxy, applied, 2).await;
@@ -101,7 +101,7 @@ async fn files_that_cannot_be_used_end_the_start_with_what_is_wrong() {
         (json!({"keyFile": other_key}), ["proxy.tls.keyFile", &other_key, "does not match", "one pair"]),
         (json!({"clientCaFile": none}), ["proxy.tls.clientCaFile", &none, "no certificate", "PEM"]),
     ] {
-        let spec = folder.shown(&json!({"proxy": {"tls": keys}}));
+        let spec = folder.spec_with_certificate(&json!({"proxy": {"tls": keys}}));
         let error = TestProxy::start("http://127.0.0.1:1", &spec).unwrap_err().to_string();
         assert!(error.starts_with("GRP1106") && words.iter().all(|word| error.contains(word)), "{error}");
     }
@@ -114,7 +114,7 @@ async fn files_that_cannot_be_used_end_the_start_with_what_is_wrong() {
         ),
     ] {
         let mut spec = json!({"proxy": {"upstreamTls": {"caFile": folder.file("ca", &authority.pem)}}});
-        lay_over(&mut spec, &json!({"proxy": {"upstreamTls": keys}}));
+        merge_json(&mut spec, &json!({"proxy": {"upstreamTls": keys}}));
         let error = TestProxy::start("https://127.0.0.1:1", &spec).unwrap_err().to_string();
         assert!(words.iter().all(|word| error.contains(word)), "{error}");
     }
@@ -128,8 +128,8 @@ async fn a_wrong_upstream_certificate_is_logged_with_its_cause_and_sighup_reload
     let spec = json!({"proxy": {"tls": behind.folder.tls(), "upstreamTls": {"caFile": behind.ca, "serverName": "model.example"}}});
     let binary = Binary::start(&server.url(), &spec, &["--log-access", "100%"]).await;
     let tunnel = TlsTunnelEnd::start_client_end(binary.listen, "localhost", behind.authority.client(HTTP1, None)).await;
-    let mut client = within(Client::connect(tunnel.address)).await.unwrap();
-    let answer = within(client.ask(&binary.predict(1))).await;
+    let mut client = within_timeout(Client::connect(tunnel.address)).await.unwrap();
+    let answer = within_timeout(client.ask(&binary.predict(1))).await;
     assert_failure(&answer, 502, "GRP3307", "upstream_tls");
     let line = binary.access.until(|line| line["status"] == 502).await;
     assert_eq!(line["reason"], "upstream_tls");
@@ -142,7 +142,7 @@ async fn a_wrong_upstream_certificate_is_logged_with_its_cause_and_sighup_reload
     binary.signal(Signal::HUP);
     let line = binary.log.until(|line| line["msg"] == "certificates refused; the previous ones stay in use").await;
     assert!(line["error"].as_str().unwrap().contains("proxy.tls.keyFile"), "{line}");
-    let answer = within(client.ask(&binary.predict(1))).await;
+    let answer = within_timeout(client.ask(&binary.predict(1))).await;
     assert_failure(&answer, 502, "GRP3307", "upstream_tls");
 }
 

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::super::h2::H2Client;
 use super::super::scripted_server::ScriptedServer;
-use super::super::setup::{TestProxy, assert_answer, count, lay_over, predictions, within};
+use super::super::setup::{TestProxy, assert_answer, count, merge_json, predictions, within_timeout};
 use super::super::tunnel::{CertAuthority, TlsTunnelEnd};
 use super::{BOTH, CertFolder, HTTP1, h2_predict, local_certificate, predict, until_metric};
 
@@ -18,12 +18,12 @@ async fn calls_through_tls_share_a_batch_whatever_version_they_speak_and_get_the
     let authority = CertAuthority::new("ca");
     let folder = CertFolder::with(&local_certificate(&authority));
     let mut hand = ScriptedServer::start().await;
-    let mut proxy = TestProxy::before(&hand.url(), folder.shown(&json!({})));
+    let mut proxy = TestProxy::start_in_front_of(&hand.url(), folder.spec_with_certificate(&json!({})));
     let mut one = TlsTunnelEnd::start_client_end(proxy.address, "localhost", authority.client(HTTP1, None)).await;
     let mut two = TlsTunnelEnd::start_client_end(proxy.address, "localhost", authority.client(BOTH, None)).await;
     proxy.address = one.address;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
-    assert_eq!(one.shaken().await.unwrap().as_deref(), Some("http/1.1"));
+    assert_eq!(one.next_handshake().await.unwrap().as_deref(), Some("http/1.1"));
     let h2 = H2Client::connect(two.address).await;
     let mut callers = Vec::new();
     let mut asked = Vec::new();
@@ -31,26 +31,26 @@ async fn calls_through_tls_share_a_batch_whatever_version_they_speak_and_get_the
         callers.extend(proxy.queue([predict(&proxy, item)]).await);
         let before = count(&proxy.stats().items_accepted);
         asked.push(h2.ask(h2_predict(10 + item)));
-        proxy.until(|stats| count(&stats.items_accepted) > before).await;
+        proxy.wait_until(|stats| count(&stats.items_accepted) > before).await;
     }
-    assert_eq!(two.shaken().await.unwrap().as_deref(), Some("h2"), "the better one of both");
+    assert_eq!(two.next_handshake().await.unwrap().as_deref(), Some("h2"), "the better one of both");
     turn.echo().await;
     assert_answer(&first.answer().await, 200, &predictions(&[0]));
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [1, 11, 2, 12]);
     turn.echo().await;
     for (item, caller) in [1, 2].into_iter().zip(callers) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
     for (item, asked) in [11, 12].into_iter().zip(asked) {
-        let (head, whole) = within(asked).await.unwrap();
+        let (head, whole) = within_timeout(asked).await.unwrap();
         assert_eq!((head.status.as_u16(), whole.body.as_ref()), (200, predictions(&[item]).as_bytes()));
     }
     // A call that is not merged passes through unchanged in both directions, even if it is larger
     // than TLS processes at once.
     let large = "x".repeat(300_000);
     let asked = proxy.call(proxy.post("/echo", &[], &large));
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert_eq!(turn.request.body, large.as_bytes());
     turn.answer(200, &large).await;
     assert_answer(&asked.answer().await, 200, &large);
@@ -63,7 +63,10 @@ async fn callers_with_other_certificates_share_no_batch_and_without_one_there_is
     let folder = CertFolder::with(&local_certificate(&authority));
     let ca = folder.file("callers.crt", &callers.pem);
     let mut hand = ScriptedServer::start().await;
-    let mut proxy = TestProxy::before(&hand.url(), folder.shown(&json!({"proxy": {"tls": {"clientCaFile": ca}}})));
+    let mut proxy = TestProxy::start_in_front_of(
+        &hand.url(),
+        folder.spec_with_certificate(&json!({"proxy": {"tls": {"clientCaFile": ca}}})),
+    );
     let port = proxy.address;
     let [ann, ben] = ["ann", "ben"].map(|name| authority.client(HTTP1, Some(&callers.sign(&[name]))));
     let [ann, again, ben] = [
@@ -82,7 +85,7 @@ async fn callers_with_other_certificates_share_no_batch_and_without_one_there_is
     assert_eq!(first.answer().await.status, Some(200));
     let mut seen = Vec::new();
     for _ in 0..2 {
-        let turn = hand.turn().await;
+        let turn = hand.next_request().await;
         seen.push(turn.instances());
         turn.echo().await;
     }
@@ -101,7 +104,7 @@ async fn callers_with_other_certificates_share_no_batch_and_without_one_there_is
         let refused = r#"groupage_tls_handshakes_failed_total{reason="client_certificate"}"#;
         until_metric(&proxy, refused, 1 + number as u64).await;
     }
-    assert_eq!(hand.waiting(), 0);
+    assert_eq!(hand.pending_requests(), 0);
     // After an authority is no longer trusted, sessions that began before are not resumed either.
     folder.file("callers.crt", &authority.pem);
     until_metric(&proxy, r#"groupage_tls_reloads_total{side="callers",result="applied"}"#, 1).await;
@@ -115,26 +118,26 @@ async fn plaintext_client_gets_400_or_goaway() {
     let authority = CertAuthority::new("ca");
     let folder = CertFolder::with(&local_certificate(&authority));
     let hand = ScriptedServer::start().await;
-    let proxy = TestProxy::before(&hand.url(), folder.shown(&json!({})));
+    let proxy = TestProxy::start_in_front_of(&hand.url(), folder.spec_with_certificate(&json!({})));
     let answer = proxy.ask(&predict(&proxy, 1)).await;
     assert_answer(&answer, 400, "this port requires TLS: use https://\n");
     let mut stream = TcpStream::connect(proxy.address).await.unwrap();
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     let mut received = Vec::new();
-    within(stream.read_to_end(&mut received)).await.unwrap();
+    within_timeout(stream.read_to_end(&mut received)).await.unwrap();
     let (settings, goaway) = received.split_at(9);
     assert_eq!((settings[3], goaway[3], goaway[16]), (4, 7, 0x0c), "SETTINGS, and GOAWAY: inadequate security");
     assert!(goaway.ends_with(b"use https://\n"));
     // An HTTP/2 client gets an error instead of silence.
     let h2 = H2Client::connect(proxy.address).await;
-    assert!(within(h2.0.clone().send_request(h2_predict(1))).await.is_err());
+    assert!(within_timeout(h2.0.clone().send_request(h2_predict(1))).await.is_err());
     let mut stream = TcpStream::connect(proxy.address).await.unwrap();
     stream.write_all(b"\0\x01nonsense").await.unwrap();
     let mut received = Vec::new();
-    within(stream.read_to_end(&mut received)).await.ok();
+    within_timeout(stream.read_to_end(&mut received)).await.ok();
     assert_eq!(received, b"");
     until_metric(&proxy, r#"groupage_tls_handshakes_failed_total{reason="not_tls"}"#, 4).await;
-    assert_eq!(hand.waiting(), 0, "nothing of it was forwarded");
+    assert_eq!(hand.pending_requests(), 0, "nothing of it was forwarded");
 }
 
 #[tokio::test]
@@ -143,13 +146,13 @@ async fn a_handshake_that_does_not_begin_or_end_is_over_in_time_and_gives_its_pl
     let folder = CertFolder::with(&local_certificate(&authority));
     let hand = ScriptedServer::start().await;
     let limits = json!({"proxy": {"client": {"headTimeout": "100ms"}, "process": {"connectionsMax": 2}}});
-    let proxy = TestProxy::before(&hand.url(), folder.shown(&limits));
+    let proxy = TestProxy::start_in_front_of(&hand.url(), folder.spec_with_certificate(&limits));
     let mut silent = TcpStream::connect(proxy.address).await.unwrap();
     let mut slow = TcpStream::connect(proxy.address).await.unwrap();
     slow.write_all(b"\x16\x03\x01\x02\0\x01").await.unwrap();
     for stream in [&mut silent, &mut slow] {
         let mut received = Vec::new();
-        within(stream.read_to_end(&mut received)).await.ok();
+        within_timeout(stream.read_to_end(&mut received)).await.ok();
     }
     for reason in ["silent", "slow"] {
         until_metric(&proxy, &format!("groupage_tls_handshakes_failed_total{{reason=\"{reason}\"}}"), 1).await;
@@ -165,13 +168,13 @@ async fn a_captured_port_carries_tls_on_as_it_is_unless_it_has_certificates_of_i
     let app = TlsTunnelEnd::start_server_end(hand.address, local_certificate(&authority).server(HTTP1, None)).await;
     let captures = [format!(":{}@0", app.address.port())];
     let spec = json!({"scheduling": {"policy": "WorkConserving"}, "proxy": {"drain": {"delay": "0s"}}});
-    let proxy = TestProxy::captured(&captures, "", &spec);
+    let proxy = TestProxy::start_captured(&captures, "", &spec);
     let arrive = SocketAddr::from(([127, 0, 0, 1], proxy.address.port()));
     let tunnel = TlsTunnelEnd::start_client_end(arrive, "localhost", authority.client(HTTP1, None)).await;
     let mut through = proxy;
     through.address = tunnel.address;
     let asked = through.call(predict(&through, 1));
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     assert_answer(&asked.answer().await, 200, &predictions(&[1]));
     assert_eq!(through.metric(r#"groupage_connections_relayed_total{reason="not_http"}"#), 1);
 
@@ -179,14 +182,14 @@ async fn a_captured_port_carries_tls_on_as_it_is_unless_it_has_certificates_of_i
     // merged.
     let folder = CertFolder::with(&local_certificate(&authority));
     let mut spec = spec;
-    lay_over(&mut spec, &folder.shown(&json!({})));
+    merge_json(&mut spec, &folder.spec_with_certificate(&json!({})));
     let captures = [format!(":{}@0", hand.address.port())];
-    let mut proxy = TestProxy::captured(&captures, "", &spec);
+    let mut proxy = TestProxy::start_captured(&captures, "", &spec);
     let arrive = SocketAddr::from(([127, 0, 0, 1], proxy.address.port()));
     let tunnel = TlsTunnelEnd::start_client_end(arrive, "localhost", authority.client(HTTP1, None)).await;
     proxy.address = tunnel.address;
     let requests = vec![predict(&proxy, 1), predict(&proxy, 2)];
-    let (callers, turn) = proxy.share(&mut hand, requests).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, requests).await;
     assert_eq!(turn.instances(), [1, 2]);
     turn.echo().await;
     for (item, caller) in (1..).zip(callers) {
@@ -195,23 +198,23 @@ async fn a_captured_port_carries_tls_on_as_it_is_unless_it_has_certificates_of_i
     // Data inside TLS that is not HTTP is relayed to the application, without the TLS.
     let app = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let captures = [format!(":{}@0", app.local_addr().unwrap().port())];
-    let binary = TestProxy::captured(&captures, "", &spec);
+    let binary = TestProxy::start_captured(&captures, "", &spec);
     let arrive_binary = SocketAddr::from(([127, 0, 0, 1], binary.address.port()));
     let tunnel = TlsTunnelEnd::start_client_end(arrive_binary, "localhost", authority.client(HTTP1, None)).await;
     let mut stream = TcpStream::connect(tunnel.address).await.unwrap();
     stream.write_all(b"\0\x01binary").await.unwrap();
     let mut came = [0; 8];
     let mut accepted = loop {
-        let (mut accepted, _) = within(app.accept()).await.unwrap();
+        let (mut accepted, _) = within_timeout(app.accept()).await.unwrap();
         // The probe of the application sends nothing.
-        if within(accepted.read_exact(&mut came)).await.is_ok() {
+        if within_timeout(accepted.read_exact(&mut came)).await.is_ok() {
             break accepted;
         }
     };
     assert_eq!(&came, b"\0\x01binary");
     accepted.write_all(b"answer").await.unwrap();
     let mut came = [0; 6];
-    within(stream.read_exact(&mut came)).await.unwrap();
+    within_timeout(stream.read_exact(&mut came)).await.unwrap();
     assert_eq!(&came, b"answer");
     assert_eq!(binary.metric(r#"groupage_connections_relayed_total{reason="not_http"}"#), 1);
     proxy.address = arrive;

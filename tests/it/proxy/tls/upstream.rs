@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use super::super::h2::{H2Client, H2ScriptedServer, empty};
 use super::super::scripted_server::ScriptedServer;
-use super::super::setup::{assert_answer, assert_failure, predictions, within};
+use super::super::setup::{assert_answer, assert_failure, predictions, within_timeout};
 use super::super::support::wire::Framing;
 use super::super::tunnel::{CertAuthority, TlsTunnelEnd};
 use super::{BOTH, HTTP1, TlsUpstream, h2_predict, local_certificate, until_metric};
@@ -25,7 +25,7 @@ async fn batches_go_to_an_https_upstream_and_so_does_what_passes_through() {
     let callers = proxy.queue([proxy.predict(1), proxy.predict(2)]).await;
     turn.echo().await;
     assert_answer(&first.answer().await, 200, &predictions(&[0]));
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [1, 2]);
     turn.echo().await;
     for (item, caller) in (1..).zip(callers) {
@@ -33,7 +33,7 @@ async fn batches_go_to_an_https_upstream_and_so_does_what_passes_through() {
     }
     let large = "x".repeat(300_000);
     let asked = proxy.call(proxy.post("/echo", &[("host", "model.example")], &large));
-    let turn = hand.turn().await;
+    let turn = hand.next_request().await;
     assert_eq!((turn.request.target.as_str(), turn.request.body.len()), ("/echo", large.len()));
     turn.answer(200, &large).await;
     assert_answer(&asked.answer().await, 200, &large);
@@ -60,29 +60,29 @@ async fn a_switch_of_protocols_and_the_end_of_either_side_go_through_tls_on_both
         .write_all(b"GET /ws HTTP/1.1\r\nhost: h\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
         .await
         .unwrap();
-    let mut turn = hand.turn().await;
-    turn.part(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n").await;
+    let mut turn = hand.next_request().await;
+    turn.send_part(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n").await;
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        head.push(within(client.read_u8()).await.unwrap());
+        head.push(within_timeout(client.read_u8()).await.unwrap());
     }
     let mut wire = turn.into_wire();
     for word in ["ping", "\0\r\nGET / HTTP/1.1\r\n\r\n"] {
         client.write_all(word.as_bytes()).await.unwrap();
         let mut came = Vec::new();
-        within(wire.body(Framing::Length(word.len() as u64), &mut came)).await.unwrap();
+        within_timeout(wire.body(Framing::Length(word.len() as u64), &mut came)).await.unwrap();
         assert_eq!(came, word.as_bytes());
-        within(wire.write(b"pong")).await.unwrap();
+        within_timeout(wire.write(b"pong")).await.unwrap();
         let mut came = [0; 4];
-        within(client.read_exact(&mut came)).await.unwrap();
+        within_timeout(client.read_exact(&mut came)).await.unwrap();
         assert_eq!(&came, b"pong");
     }
     client.shutdown().await.unwrap();
-    within(wire.body(Framing::UntilClose, &mut Vec::new())).await.unwrap();
-    within(wire.write(b"the last word")).await.unwrap();
+    within_timeout(wire.body(Framing::UntilClose, &mut Vec::new())).await.unwrap();
+    within_timeout(wire.write(b"the last word")).await.unwrap();
     drop(wire);
     let mut rest = Vec::new();
-    within(client.read_to_end(&mut rest)).await.unwrap();
+    within_timeout(client.read_to_end(&mut rest)).await.unwrap();
     assert_eq!(rest, b"the last word");
 }
 
@@ -102,10 +102,10 @@ async fn the_server_selects_the_http_version_inside_tls() {
         if http2 == "Auto" {
             // The probe for the server, and the detection of its protocol.
             for _ in 0..2 {
-                assert!(server.shaken().await.is_ok());
+                assert!(server.next_handshake().await.is_ok());
             }
         }
-        within(async {
+        within_timeout(async {
             loop {
                 let first = proxy.call(proxy.predict(0));
                 let turn = hand.turn().await;
@@ -132,13 +132,13 @@ async fn the_server_selects_the_http_version_inside_tls() {
         if http2 == "Auto" && version == Version::HTTP_2 {
             // Another server behind the same address speaks HTTP/1 only. Its choice applies, and
             // the call is forwarded.
-            server.speak(local_certificate(&behind.authority).server(HTTP1, None));
+            server.set_config(local_certificate(&behind.authority).server(HTTP1, None));
             let client = H2Client::connect(proxy.address).await;
             let asked = client.ask(Request::get("http://model.example/elsewhere").body(empty()).unwrap());
             let turn = hand.turn().await;
             assert_eq!(turn.head.version, Version::HTTP_11);
             turn.ok("{}");
-            assert_eq!(within(asked).await.unwrap().0.status, 200);
+            assert_eq!(within_timeout(asked).await.unwrap().0.status, 200);
         }
     }
 }
@@ -155,15 +155,15 @@ async fn a_server_of_another_name_or_authority_gets_no_call_and_the_caller_an_ho
         assert_failure(&proxy.ask(&proxy.predict(1)).await, 502, "GRP3307", "upstream_tls");
         assert_failure(&proxy.ask(&proxy.post("/elsewhere", &[], "{}")).await, 502, "GRP3307", "upstream_tls");
         let h2 = H2Client::connect(proxy.address).await;
-        let (head, _) = within(h2.ask(h2_predict(1))).await.unwrap();
+        let (head, _) = within_timeout(h2.ask(h2_predict(1))).await.unwrap();
         assert_eq!((head.status.as_u16(), head.headers["x-groupage-error"].to_str().unwrap()), (502, "GRP3307"));
     }
-    assert_eq!(hand.waiting(), 0);
+    assert_eq!(hand.pending_requests(), 0);
     // The server's own name, configured separately from the host.
     let mut hand = hand;
     let proxy = behind.proxy(&server, &json!({"proxy": {"upstreamTls": {"serverName": "localhost"}}}));
     let asked = proxy.call(proxy.predict(1));
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     assert_answer(&asked.answer().await, 200, &predictions(&[1]));
 }
 
@@ -193,6 +193,6 @@ async fn an_upstream_that_wants_a_certificate_gets_ours_and_files_that_change_ar
     }
     until_metric(&proxy, applied, 1).await;
     let asked = proxy.call(proxy.predict(1));
-    hand.turn().await.echo().await;
+    hand.next_request().await.echo().await;
     assert_answer(&asked.answer().await, 200, &predictions(&[1]));
 }

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::format::{millis, times};
+use super::format::{format_factor, format_millis};
 use crate::cli::explain::facts::{CallKind, ConcurrencyFacts};
 
 /// Mean number of items in recent batches, in thousandths, below which calls are considered not
@@ -22,7 +22,7 @@ pub(super) fn explain(kind: &CallKind) -> Option<(String, Value)> {
         "limit": flow.limit,
         "reason": flow.reason,
         "knee_milli": flow.knee_milli,
-        "at_once_milli": at_once(flow),
+        "at_once_milli": observed_parallelism_milli(flow),
         "lone_call_us": flow.lone_us,
         "batch_items_milli": flow.batch_items_milli,
         "batch_us": flow.batch_us,
@@ -50,8 +50,8 @@ fn explain_merging(limit: u32, flow: &ConcurrencyFacts) -> String {
     };
     format!(
         "merged because the server runs {limit} at once, and {one} takes {}, while {items} separate calls take {}",
-        millis(flow.batch_us),
-        millis(apart),
+        format_millis(flow.batch_us),
+        format_millis(apart),
     )
 }
 
@@ -60,7 +60,7 @@ fn explain_forwarding(flow: &ConcurrencyFacts) -> Option<String> {
     let text = match flow.reason.as_str() {
         "no_gain" => {
             let cost = flow.item_permille.map_or_else(String::new, |permille| {
-                format!(" (an item in a batch costs {} as much as an unbatched call)", times(permille, 1000))
+                format!(" (an item in a batch costs {} as much as an unbatched call)", format_factor(permille, 1000))
             });
             format!("forwarded because batching was measured to have no benefit{cost}; tried again later")
         }
@@ -70,7 +70,7 @@ fn explain_forwarding(flow: &ConcurrencyFacts) -> Option<String> {
             "forwarded: too few calls have been answered to measure how many the server runs at once".to_owned()
         }
         _ => {
-            let at_once = at_once(flow)?;
+            let at_once = observed_parallelism_milli(flow)?;
             // Within 10 %, all requests in flight ran at once, so the server may be able to run
             // more.
             let all = at_once.saturating_mul(10) >= flow.most_milli.saturating_mul(9);
@@ -81,9 +81,9 @@ fn explain_forwarding(flow: &ConcurrencyFacts) -> Option<String> {
             };
             format!(
                 "forwarded because the server runs {number} at once (a call takes {} with {} in flight, {} alone)",
-                millis(flow.most_us),
+                format_millis(flow.most_us),
                 round_milli(flow.most_milli),
-                millis(flow.lone_us),
+                format_millis(flow.lone_us),
             )
         }
     };
@@ -92,7 +92,7 @@ fn explain_forwarding(flow: &ConcurrencyFacts) -> Option<String> {
 
 /// Returns the number of requests that the server was observed to run at once, in thousandths, by
 /// Little's law: throughput at the highest load times the latency of an unbatched call.
-fn at_once(flow: &ConcurrencyFacts) -> Option<u64> {
+fn observed_parallelism_milli(flow: &ConcurrencyFacts) -> Option<u64> {
     let most = flow.most_milli;
     let worked = u128::from(most) * u128::from(flow.lone_us) / u128::from(flow.most_us.max(1));
     let worked = u64::try_from(worked).unwrap_or(u64::MAX).max(flow.knee_milli).min(most);

@@ -4,19 +4,22 @@
 use serde_json::{Value, json};
 
 use super::super::facts::{BatchFailures, CallKind, LabelCounts, ratio};
-use super::format::{millis, percent, span};
+use super::format::{format_millis, format_percent, format_period};
 use super::{NEWS_SECONDS, REASON_MIN};
 
 /// Reports that the server requested pauses for calls of this kind.
-pub(super) fn paused(kind: &CallKind) -> Option<(String, Value)> {
+pub(super) fn explain_pauses(kind: &CallKind) -> Option<(String, Value)> {
     let pauses = kind.pauses.filter(|pauses| pauses.now || pauses.ago_seconds <= NEWS_SECONDS)?;
-    let when =
-        if pauses.now { "paused now".to_owned() } else { format!("last paused {} ago", span(pauses.ago_seconds)) };
+    let when = if pauses.now {
+        "paused now".to_owned()
+    } else {
+        format!("last paused {} ago", format_period(pauses.ago_seconds))
+    };
     let text = format!(
         "{when}, {} in total: the server answered 429 or 503 with a `Retry-After` of {}, the callers received that answer, and no call of their merge key was sent for {}; lower `limits.slotsMax` if the server refuses concurrent calls, or add replicas",
         super::plural(pauses.count, "time", "times"),
-        millis(pauses.asked_us),
-        millis(pauses.held_us),
+        format_millis(pauses.asked_us),
+        format_millis(pauses.held_us),
     );
     let numbers = json!({
         "now": pauses.now,
@@ -29,7 +32,7 @@ pub(super) fn paused(kind: &CallKind) -> Option<(String, Value)> {
 }
 
 /// Reports failed batches and the treatment of their calls.
-pub(super) fn failed(failures: &BatchFailures) -> Option<(String, Value)> {
+pub(super) fn explain_failures(failures: &BatchFailures) -> Option<(String, Value)> {
     let BatchFailures { batches, failed, mismatched, executions, items } = *failures;
     if mismatched == 0 && (failed == 0 || ratio(failed, batches) < REASON_MIN) {
         return None;
@@ -37,7 +40,7 @@ pub(super) fn failed(failures: &BatchFailures) -> Option<(String, Value)> {
     let mut text = format!(
         "{failed} of {} ({}) failed",
         super::plural(batches, "batch", "batches"),
-        percent(ratio(failed, batches))
+        format_percent(ratio(failed, batches))
     );
     if mismatched > 0 {
         text.push_str(&format!(
@@ -65,7 +68,7 @@ pub(super) fn failed(failures: &BatchFailures) -> Option<(String, Value)> {
 }
 
 /// Reports the outcomes of calls by priority class, if several classes have calls.
-pub(super) fn priorities(classes: &[(String, LabelCounts)]) -> Option<(String, Value)> {
+pub(super) fn explain_priorities(classes: &[(String, LabelCounts)]) -> Option<(String, Value)> {
     let with_calls: Vec<_> = classes.iter().filter(|(_, calls)| !calls.is_empty()).collect();
     if with_calls.len() < 2 {
         return None;
@@ -75,7 +78,7 @@ pub(super) fn priorities(classes: &[(String, LabelCounts)]) -> Option<(String, V
         let parts = [("served", "served"), ("expired", "ended early"), ("rejected", "refused"), ("failed", "failed")];
         let parts = parts.into_iter().filter_map(|(word, said)| {
             let count = calls.iter().find(|(known, _)| known == word)?.1;
-            Some(format!("{count} {said} ({})", percent(ratio(count, all))))
+            Some(format!("{count} {said} ({})", format_percent(ratio(count, all))))
         });
         let parts: Vec<_> = parts.collect();
         let parts = if parts.is_empty() { "all cancelled by their callers".to_owned() } else { parts.join(", ") };
@@ -101,7 +104,8 @@ mod tests {
     #[test]
     fn a_recent_pause_is_reported_with_the_retry_after_of_the_server() {
         let pauses = RetryAfterPauses { count: 37, ago_seconds: 3, asked_us: 2_000_000, held_us: 100_000, now: false };
-        let said = |pauses| paused(&CallKind { pauses: Some(pauses), ..CallKind::default() }).map(|(text, _)| text);
+        let said =
+            |pauses| explain_pauses(&CallKind { pauses: Some(pauses), ..CallKind::default() }).map(|(text, _)| text);
         let text = said(pauses).unwrap();
         assert!(text.starts_with("last paused 3 s ago, 37 times in total: the server answered 429 or 503"), "{text}");
         assert!(text.contains("`Retry-After` of 2.0 s") && text.contains("sent for 100 ms"), "{text}");
@@ -111,12 +115,12 @@ mod tests {
                 .starts_with("paused now, 1 time in total")
         );
         assert_eq!(said(RetryAfterPauses { ago_seconds: NEWS_SECONDS + 1, ..pauses }), None);
-        assert_eq!(paused(&CallKind::default()), None);
+        assert_eq!(explain_pauses(&CallKind::default()), None);
     }
 
     #[test]
     fn failed_batches_are_reported_with_the_result_of_isolation() {
-        let said = |failures| failed(&failures).map(|(text, _)| text);
+        let said = |failures| explain_failures(&failures).map(|(text, _)| text);
         let some = BatchFailures { batches: 340, failed: 12, mismatched: 0, executions: 31, items: 24 };
         let expected = "12 of 340 batches (4 %) failed; 24 items were retried alone or in smaller batches, with 31 more calls to the server";
         assert_eq!(said(some).unwrap(), expected);
@@ -134,10 +138,10 @@ mod tests {
             ("bulk".to_owned(), words(&[("served", 60), ("expired", 30), ("rejected", 10)])),
             ("never".to_owned(), words(&[])),
         ];
-        let (text, numbers) = priorities(&classes).unwrap();
+        let (text, numbers) = explain_priorities(&classes).unwrap();
         let expected = "calls by priority class: `interactive` 900 served (100 %); `bulk` 60 served (60 %), 30 ended early (30 %), 10 refused (10 %)";
         assert_eq!(text, expected);
         assert_eq!(numbers["classes"][1]["calls"]["expired"], 30);
-        assert_eq!(priorities(&classes[..1]), None);
+        assert_eq!(explain_priorities(&classes[..1]), None);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::facts::{KeyDifference, ratio};
 
 /// Formats microseconds, such as `0.85 ms`, `14.3 ms`, `120 ms` or `2.5 s`.
-pub(super) fn millis(us: u64) -> String {
+pub(super) fn format_millis(us: u64) -> String {
     let ms = ratio(us, 1000);
     match us {
         0..1000 => format!("{ms:.2} ms"),
@@ -16,18 +16,18 @@ pub(super) fn millis(us: u64) -> String {
 }
 
 /// Formats a share, such as `37 %`. Below 1 % it has one decimal.
-pub(super) fn percent(share: f64) -> String {
+pub(super) fn format_percent(share: f64) -> String {
     let percent = 100.0 * share;
     if percent > 0.0 && percent < 0.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
 }
 
 /// Formats a quotient, such as `2.1×`.
-pub(super) fn times(one: u64, other: u64) -> String {
+pub(super) fn format_factor(one: u64, other: u64) -> String {
     format!("{:.1}×", ratio(one, other))
 }
 
 /// Formats a period, such as `40 s`, `5 min` or `3 h`.
-pub(super) fn span(seconds: u64) -> String {
+pub(super) fn format_period(seconds: u64) -> String {
     let span = Duration::from_secs(seconds);
     match seconds {
         0..120 => format!("{seconds} s"),
@@ -37,7 +37,7 @@ pub(super) fn span(seconds: u64) -> String {
 }
 
 /// Returns the meaning of a reason label, with the remedy where one exists.
-pub(super) fn reason(word: &str) -> &'static str {
+pub(super) fn describe_reason(word: &str) -> &'static str {
     match word {
         "not_recognised" => {
             "no adapter supports the path; if the body contains a list of items and the answer a list of results, declare a route with `protocol: Generic`"
@@ -70,7 +70,7 @@ pub(super) fn reason(word: &str) -> &'static str {
 }
 
 /// Describes a part of the merge key that separates calls, with the number of its values.
-pub(super) fn kept_apart(part: &KeyDifference) -> String {
+pub(super) fn describe_difference(part: &KeyDifference) -> String {
     let what = match part.what.as_str() {
         "header" => format!("header `{}` differs", part.name),
         "field" => format!("field `{}` differs", part.name),
@@ -89,7 +89,7 @@ pub(super) fn kept_apart(part: &KeyDifference) -> String {
 }
 
 /// Returns the remedy for a part of the merge key that separates calls; empty if none exists.
-pub(super) fn advice(part: &KeyDifference) -> String {
+pub(super) fn remedy_for(part: &KeyDifference) -> String {
     match part.what.as_str() {
         "header" => format!(": add `{}` to the route's mergeOver.headers if it does not change answers", part.name),
         "field" => format!(": add `{}` to the route's mergeOver.fields if it does not change answers", part.name),

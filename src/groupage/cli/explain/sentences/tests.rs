@@ -15,7 +15,7 @@ fn kind() -> CallKind {
         batches: 100,
         calls: 100,
         items: 100,
-        beside: Some(0),
+        overlapping: Some(0),
         wait_us: 40,
         causes: words(&[("idle", 100)]),
         items_max: Some(64),
@@ -56,7 +56,7 @@ fn batching_cannot_help_an_idle_server() {
 #[test]
 fn many_slots_that_are_free_are_another_reason() {
     let slots = Some(SlotFacts { learned: 4, max: 16, fixed: false });
-    let kinds = vec![CallKind { beside: Some(90), ..kind() }];
+    let kinds = vec![CallKind { overlapping: Some(90), ..kind() }];
     let facts = ProxyFacts { calls: 100, items: 100, slots, kinds, ..ProxyFacts::default() };
     let text = &explain(&facts)[0].text;
     assert!(text.contains("runs 4 batches side by side, and a slot is nearly always free"), "{text}");
@@ -100,14 +100,14 @@ fn weight_bytes_and_deadlines_bind_too() {
 #[test]
 fn the_header_that_keeps_calls_apart_is_named_with_what_to_do() {
     let user = KeyDifference { what: "header".into(), name: "x-user".into(), values: 17, keys_without: 1 };
-    let told = said(CallKind { keys: 17, apart_batches: 45, differs: vec![user.clone()], ..kind() });
+    let told = said(CallKind { keys: 17, separated_batches: 45, differs: vec![user.clone()], ..kind() });
     let expected = "batches hold 1.0 items on average, and calls of 17 merge keys are queued at the same time (during 45 % of \
         the batches): header `x-user` differs (17 values): add `x-user` to the route's mergeOver.headers if it does not change answers";
     assert_eq!(told[0], ("kept_apart", expected.to_owned()));
     // Two parts differ independently: the one that joins the most keys when removed comes first.
     let field = KeyDifference { what: "field".into(), name: "/seed".into(), values: 3, keys_without: 17 };
     let both = vec![KeyDifference { keys_without: 3, ..user }, field];
-    let (_, text) = said(CallKind { keys: 51, apart_batches: 45, differs: both, ..kind() }).swap_remove(0);
+    let (_, text) = said(CallKind { keys: 51, separated_batches: 45, differs: both, ..kind() }).swap_remove(0);
     assert!(
         text.contains("`x-user` differs (17 values), and field `/seed` differs (3 values): add `x-user`"),
         "{text}"
@@ -117,28 +117,28 @@ fn the_header_that_keeps_calls_apart_is_named_with_what_to_do() {
 #[test]
 fn a_busy_server_is_not_called_idle_and_what_binds_comes_first() {
     let user = KeyDifference { what: "header".into(), name: "x-user".into(), values: 8, keys_without: 1 };
-    let busy = CallKind { wait_us: 76_200, keys: 8, apart_batches: 100, differs: vec![user], ..kind() };
+    let busy = CallKind { wait_us: 76_200, keys: 8, separated_batches: 100, differs: vec![user], ..kind() };
     let told = said(busy.clone());
     assert_eq!((told[0].0, told[1].0), ("kept_apart", "curve"));
-    let (what, text) = first(CallKind { apart_batches: 0, ..busy });
+    let (what, text) = first(CallKind { separated_batches: 0, ..busy });
     assert!(what == "arrivals" && text.contains("a call waits 76.2 ms"), "{text}");
-    let full = CallKind { keys: 2, apart_batches: 100, causes: words(&[("full", 90)]), ..kind() };
+    let full = CallKind { keys: 2, separated_batches: 100, causes: words(&[("full", 90)]), ..kind() };
     assert_eq!(first(full).0, "limit_items");
 }
 
 #[test]
 fn callers_are_never_to_be_merged_and_keys_that_do_not_meet_are_no_matter() {
     let caller = KeyDifference { what: "caller".into(), name: String::new(), values: 9, keys_without: 1 };
-    let apart = CallKind { keys: 9, apart_batches: 30, differs: vec![caller], ..kind() };
+    let apart = CallKind { keys: 9, separated_batches: 30, differs: vec![caller], ..kind() };
     let (_, text) = first(apart.clone());
     assert!(text.ends_with("the caller differs (9 values): calls of different callers are never merged"), "{text}");
-    let told = said(CallKind { apart_batches: 3, ..apart });
+    let told = said(CallKind { separated_batches: 3, ..apart });
     assert!(told.iter().all(|(what, _)| *what != "kept_apart"), "{told:?}");
 }
 
 #[test]
 fn a_log_with_digests_only_refers_to_the_running_proxy() {
-    let (_, text) = said(CallKind { keys: 2, apart_batches: 50, point: None, ..kind() }).swap_remove(0);
+    let (_, text) = said(CallKind { keys: 2, separated_batches: 50, point: None, ..kind() }).swap_remove(0);
     assert!(text.contains("`groupage explain` against the running proxy"), "{text}");
 }
 
@@ -191,7 +191,7 @@ fn too_few_batches_are_reported_as_such() {
 fn one_kind_gets_three_sentences_at_most() {
     let user = KeyDifference { what: "header".into(), name: "x-user".into(), values: 17, keys_without: 1 };
     let all =
-        CallKind { quarantined: true, slo_us: Some(1), keys: 17, apart_batches: 90, differs: vec![user], ..kind() };
+        CallKind { quarantined: true, slo_us: Some(1), keys: 17, separated_batches: 90, differs: vec![user], ..kind() };
     assert_eq!(said(all).len(), 3);
 }
 
@@ -205,10 +205,10 @@ fn numbers_look_like_numbers() {
         (120_400, "120 ms"),
         (2_500_000, "2.5 s"),
     ] {
-        assert_eq!(millis(us), text);
+        assert_eq!(format_millis(us), text);
     }
     assert_eq!(
-        (percent(0.005), percent(0.374), span(90), span(300)),
+        (format_percent(0.005), format_percent(0.374), format_period(90), format_period(300)),
         ("0.5 %".into(), "37 %".into(), "90 s".into(), "5 min".into())
     );
 }

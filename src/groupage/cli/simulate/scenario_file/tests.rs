@@ -25,7 +25,7 @@ fn a_plain_scenario_can_be_judged_by_oracles() {
     let text = "scenarios:\n- name: x\n  upstream: {curve: 'affine:4ms+0.25ms'}\n  arrivals: [{poisson: 1000}]\n";
     let [row] = parse(text).unwrap().try_into().unwrap();
     let plain =
-        Scenario::new("x", ArrivalProcess::Poisson { rate: 1000.0 }).curve(CostCurve::Affine { a: 4.0, b: 0.25 });
+        Scenario::new("x", ArrivalProcess::Poisson { rate: 1000.0 }).with_curve(CostCurve::Affine { a: 4.0, b: 0.25 });
     assert_eq!(row, plain);
 }
 

@@ -52,7 +52,7 @@ impl SampleCalls {
     /// that is merged.
     pub(super) fn calls(&self, policy: &Policy) -> Vec<SampleCall> {
         let named = self.by_path.iter().map(|(path, body)| {
-            let route = policy.routes.iter().find(|route| matches(route, path));
+            let route = policy.routes.iter().find(|route| is_match(route, path));
             SampleCall {
                 route: route.map_or_else(|| "default".to_owned(), |route| route.path.clone()),
                 method: route.map_or(Method::POST, |route| route.method.clone()),
@@ -60,17 +60,17 @@ impl SampleCalls {
                 body: Ok(body.clone()),
             }
         });
-        let is_named = |route: &Route| self.by_path.iter().any(|(path, _)| matches(route, path));
+        let is_named = |route: &Route| self.by_path.iter().any(|(path, _)| is_match(route, path));
         let is_merged = |route: &Route| {
             route.mode != Mode::Passthrough
                 && !matches!(route.protocol, RouteProtocol::PassThrough | RouteProtocol::LlamaCpp)
         };
         let others = policy.routes.iter().filter(|route| is_merged(route) && !is_named(route));
-        named.chain(others.map(|route| self.declared(route))).collect()
+        named.chain(others.map(|route| self.call_for_route(route))).collect()
     }
 
     /// Returns the call for a route that no sample names.
-    fn declared(&self, route: &Route) -> SampleCall {
+    fn call_for_route(&self, route: &Route) -> SampleCall {
         let path = concrete_path(route);
         let body = match &path {
             None => Err(format!(
@@ -78,7 +78,7 @@ impl SampleCalls {
                  /v1/models/NAME:predict=call.json",
                 route.path
             )),
-            Some(path) => self.any.clone().map_or_else(|| generated(route, path), Ok),
+            Some(path) => self.any.clone().map_or_else(|| generate_body(route, path), Ok),
         };
         let path = path.unwrap_or_else(|| route.path.clone());
         SampleCall { route: route.path.clone(), method: route.method.clone(), path, body }
@@ -86,7 +86,7 @@ impl SampleCalls {
 }
 
 /// Generates a body for a protocol with known items.
-fn generated(route: &Route, path: &str) -> Result<Bytes, String> {
+fn generate_body(route: &Route, path: &str) -> Result<Bytes, String> {
     let value = match &route.generic {
         Some(spec) => match &spec.items[..] {
             [items] if !items.tokens().is_empty() => nest_in(items.tokens()),
@@ -100,7 +100,7 @@ fn generated(route: &Route, path: &str) -> Result<Bytes, String> {
     Ok(Bytes::from(value.to_string()))
 }
 
-fn matches(route: &Route, path: &str) -> bool {
+fn is_match(route: &Route, path: &str) -> bool {
     PathPattern::parse(&route.path).is_ok_and(|pattern| pattern.matches(path))
 }
 
@@ -124,7 +124,7 @@ fn concrete_path(route: &Route) -> Option<String> {
         | RouteProtocol::TfServing
         | RouteProtocol::LlamaCpp => &[],
     };
-    known.iter().find(|path| matches(route, path)).map(|path| (*path).to_owned())
+    known.iter().find(|path| is_match(route, path)).map(|path| (*path).to_owned())
 }
 
 /// Returns a document with one text in the list at the JSON Pointer `tokens`.

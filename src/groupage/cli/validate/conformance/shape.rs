@@ -9,16 +9,16 @@ const DEPTH_MAX: usize = 32;
 
 /// Returns the first difference in shape between an answer to an unbatched call and a merged
 /// caller's part, or `None` if there is none.
-pub(super) fn difference(lone: &[u8], part: &[u8]) -> Option<String> {
+pub(super) fn shape_difference(lone: &[u8], part: &[u8]) -> Option<String> {
     let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
     match (read(lone), read(part)) {
-        (Some(lone), Some(part)) => differ(&lone, &part, "", DEPTH_MAX),
+        (Some(lone), Some(part)) => find_difference(&lone, &part, "", DEPTH_MAX),
         (None, Some(_)) => Some("sent alone, it is not JSON".to_owned()),
         (_, None) => Some("merged, it is not JSON".to_owned()),
     }
 }
 
-fn differ(lone: &Value, part: &Value, at: &str, depth: usize) -> Option<String> {
+fn find_difference(lone: &Value, part: &Value, at: &str, depth: usize) -> Option<String> {
     let place = if at.is_empty() { "the answer".to_owned() } else { format!("`{at}`") };
     match (lone, part) {
         // An optional field may be null in one answer and not in the next.
@@ -31,7 +31,8 @@ fn differ(lone: &Value, part: &Value, at: &str, depth: usize) -> Option<String> 
             if let Some(name) = other.keys().find(|name| !one.contains_key(*name)) {
                 return Some(format!("{place} has `{name}` only when merged"));
             }
-            one.iter().find_map(|(name, value)| differ(value, other.get(name)?, &format!("{at}/{name}"), depth - 1))
+            one.iter()
+                .find_map(|(name, value)| find_difference(value, other.get(name)?, &format!("{at}/{name}"), depth - 1))
         }
         (Value::Array(one), Value::Array(other)) => {
             if one.is_empty() != other.is_empty() {
@@ -39,7 +40,7 @@ fn differ(lone: &Value, part: &Value, at: &str, depth: usize) -> Option<String> 
             }
             let first = one.first()?;
             let inner = format!("{at}/0");
-            other.iter().take(ELEMENTS_MAX).find_map(|value| differ(first, value, &inner, depth - 1))
+            other.iter().take(ELEMENTS_MAX).find_map(|value| find_difference(first, value, &inner, depth - 1))
         }
         _ if kind(lone) == kind(part) => None,
         _ => Some(format!("{place} is {} when sent alone and {} when merged", kind(lone), kind(part))),
@@ -63,7 +64,7 @@ mod tests {
 
     #[test]
     fn values_differ_and_shapes_do_not() {
-        let same = |one: &str, other: &str| difference(one.as_bytes(), other.as_bytes());
+        let same = |one: &str, other: &str| shape_difference(one.as_bytes(), other.as_bytes());
         assert_eq!(same(r#"{"v":[[1,2]],"id":"a"}"#, r#"{"v":[[3,4.5]],"id":"b"}"#), None);
         assert_eq!(same(r#"{"v":null}"#, r#"{"v":[1]}"#), None);
         assert_eq!(

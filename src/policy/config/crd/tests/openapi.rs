@@ -5,7 +5,7 @@ use regex::Regex;
 use serde_json::{Value as Json, json};
 
 /// Returns the problems of an object.
-pub(super) fn asked(schema: &Json, object: &Json) -> Vec<String> {
+pub(super) fn schema_errors(schema: &Json, object: &Json) -> Vec<String> {
     let mut wrong = Vec::new();
     ask(schema, object, "", &mut wrong);
     wrong
@@ -138,7 +138,7 @@ fn the_asker_sees_what_it_should() {
         json!({ "a": 3, "b": "xxx", "c": ["A"], "d": "9", "e": "x", "f": { "k": true }, "kind": "K" }),
         json!({ "a": 2, "c": [], "d": 2, "e": false, "f": {} }),
     ] {
-        assert_eq!(asked(&schema, &right), [""; 0], "{right}");
+        assert_eq!(schema_errors(&schema, &right), [""; 0], "{right}");
     }
     for (path, more) in [
         ("a", json!({ "a": 0 })),
@@ -162,9 +162,9 @@ fn the_asker_sees_what_it_should() {
         for (key, value) in more.as_object().unwrap() {
             object[key] = value.clone();
         }
-        let wrong = asked(&schema, &object);
+        let wrong = schema_errors(&schema, &object);
         assert_eq!(wrong.len(), 1, "{object}: {wrong:?}");
         assert!(wrong[0].starts_with(path), "{wrong:?}");
     }
-    assert_eq!(asked(&schema, &json!({})), ["a: Required value"]);
+    assert_eq!(schema_errors(&schema, &json!({})), ["a: Required value"]);
 }

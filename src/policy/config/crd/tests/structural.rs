@@ -95,7 +95,7 @@ fn faults(schema: &Json, path: &str, out: &mut Vec<String>) {
         fault("a list without an end".to_owned());
     }
     if let Some(default) = schema.get("default") {
-        for wrong in asked(schema, default) {
+        for wrong in schema_errors(schema, default) {
             fault(format!("a default that it refuses: {wrong}"));
         }
     }
