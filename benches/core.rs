@@ -1,6 +1,6 @@
 //! Cost of the batching core: `cargo bench --bench core`, or `just bench-core`.
 //!
-//! 1. Nanoseconds per item for `offer`, `poll`, `next_wakeup` and `complete` together, with a
+//! 1. Nanoseconds per item for `enqueue`, `poll`, `next_wakeup` and `complete` together, with a
 //!    poll after every single event. The figure is the median over stretches of batches.
 //! 2. Allocations per batch, and per additional item of a batch. The latter are zero once the
 //!    core is warm.

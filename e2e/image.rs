@@ -69,7 +69,7 @@ pub(crate) fn pack_product(profile: &str) -> Result<ImageArchive, TestError> {
 }
 
 /// Packs the image of the test kit, a simulated model server and a client, from the binary built by
-/// [`product`].
+/// [`pack_product`].
 pub(crate) fn pack_test_kit() -> Result<ImageArchive, TestError> {
     let archive = image_dir()?.join("stand-in.tar");
     let reference = format!("groupage.test/stand-in:{}", env!("CARGO_PKG_VERSION"));
@@ -79,7 +79,7 @@ pub(crate) fn pack_test_kit() -> Result<ImageArchive, TestError> {
     Ok(ImageArchive { reference, archive })
 }
 
-/// Returns the path of the binary built by [`product`].
+/// Returns the path of the binary built by [`pack_product`].
 pub(crate) fn binary_path() -> Result<PathBuf, TestError> {
     Ok(image_dir()?.join("groupage"))
 }

@@ -55,7 +55,7 @@ pub(super) async fn wait_for_condition(
     wait_for_condition_within(space, name, condition, SAID_MAX).await
 }
 
-/// Like [`until_said`], with another time limit.
+/// Like [`wait_for_condition`], with another time limit.
 pub(super) async fn wait_for_condition_within(
     space: &TestNamespace,
     name: &str,

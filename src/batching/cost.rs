@@ -2,8 +2,8 @@
 //!
 //! Every decision about size, deadline and lead uses this prediction. It needs no configuration: it
 //! is learned from batches that found their slot idle. The curve is a linear model in items and
-//! weights ([`models`]), a shape on top of it where a line does not fit, a ratio for the tail, and a
-//! change detector. Floating-point numbers stay inside this module; its results are whole
+//! weights ([`models`]), a shape on top of it where a line does not fit, a ratio for the tail, and
+//! a change detector. Floating-point numbers stay inside this module; its results are whole
 //! nanoseconds, so decisions compare integers and are reproducible.
 //!
 //! Left out: the selection of clean samples, which is up to the caller, ceilings, slots, and

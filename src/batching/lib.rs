@@ -22,7 +22,7 @@
 //!     let now = Tick::from_millis(millis);
 //!     for (id, (_, key)) in (1..).zip(arrivals).filter(|(_, (at, _))| *at == millis) {
 //!         let call = Call { key: KeyId(key), ..Call::new(CallId(id)) };
-//!         batcher.offer(now, call).expect("the queue has room");
+//!         batcher.enqueue(now, call).expect("the queue has room");
 //!     }
 //!     let duration = Duration::from_millis(10);
 //!     if let Some((batch, _)) = running.take_if(|(_, started)| now.since(*started) == duration) {

@@ -1,8 +1,8 @@
 //! Priority classes: weights of the classes against each other, and strict precedence.
 //!
-//! Classes share the upstream by weight, so that none starves; `adaptive::fair_queueing` charges work by
-//! these weights. In addition a class may be *strict* and precede all others, or *filler* and use
-//! only the room that is left. Waiting raises the rank of a call, one rank at a time.
+//! Classes share the upstream by weight, so that none starves; `adaptive::fair_queueing` charges
+//! work by these weights. In addition a class may be *strict* and precede all others, or *filler*
+//! and use only the room that is left. Waiting raises the rank of a call, one rank at a time.
 //!
 //! Left out: the assignment of a call to a class, and its deadline. Both are part of the call.
 

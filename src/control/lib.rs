@@ -8,8 +8,8 @@
 //! ```
 //! The sidecar opens the connection, so a pod needs neither an open port nor permissions in the
 //! cluster, and it serves calls whether or not the controller responds. `wire` defines the
-//! messages, `frame` the framing, `delivery` exactly-once delivery, `histogram` and `route_counts` the counts:
-//! all of these are pure. `client` and `server` are the two ends.
+//! messages, `frame` the framing, `delivery` exactly-once delivery, `histogram` and `route_counts`
+//! the counts: all of these are pure. `client` and `server` are the two ends.
 //!
 //! The module does not apply a `SidecarConfig` or evaluate a `SidecarReport`: both ends call back
 //! into the trait that their user implements.

@@ -7,7 +7,8 @@
 //! with each other (an experiment). Pods are assigned to arms by a hash of their UID ([`assign`]),
 //! so a pod keeps its arm while a canary grows, and another controller computes the same
 //! assignment. The reports of the arms are compared at every evaluation by a test that stays valid
-//! under repeated evaluation ([`comparison`]), and `step` then advances, reverts, or pauses the rollout.
+//! under repeated evaluation ([`comparison`]), and `step` then advances, reverts, or pauses the
+//! rollout.
 //!
 //! All of it is pure: the objects, the plan, the measurements and the time go in; the profile of
 //! each pod, the events and the next [`RolloutState`] come out. The state fits into

@@ -2,7 +2,7 @@
 //!
 //! A sidecar decides on its own about every batch, within the bounds of its policy. Some problems
 //! only show over many calls: answers are late although every prediction was met, or a server slows
-//! down under as many concurrent batches as its policy allows. [`propose`] inspects a window of
+//! down under as many concurrent batches as its policy allows. [`evaluate()`] inspects a window of
 //! reports, moves one setting by one bounded step, records the reason in a sentence, observes the
 //! effect, and reverts the step if the SLO was met less often after it. It is pure: reports,
 //! bounds, history and the time go in, a [`Proposal`] and the next history come out.
@@ -13,8 +13,8 @@
 //! without a controller keeps the settings that were pushed last.
 //!
 //! [`Tuner`] runs the loop for many pods at once, pooled as the policy requires. [`learned`] holds
-//! the initial state of new pods, [`status_list`] selects the pods of a status. Collecting the reports
-//! and pushing the settings is left to `control`.
+//! the initial state of new pods, [`status_list`] selects the pods of a status. Collecting the
+//! reports and pushing the settings is left to `control`.
 
 mod bounds;
 mod evaluate;

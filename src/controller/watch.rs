@@ -3,8 +3,8 @@
 //!
 //! Kinds share nothing but the cluster state that they write to: a kind that fails, hangs or is
 //! forbidden delays no other, which a common backoff would do. Requests and responses are bounded
-//! (`client_layer`); an interrupted list starts again. The last state of a kind remains until a complete
-//! list replaces it. Optional kinds may appear and disappear and never delay readiness.
+//! (`client_layer`); an interrupted list starts again. The last state of a kind remains until a
+//! complete list replaces it. Optional kinds may appear and disappear and never delay readiness.
 //!
 //! The reactions to a change are in `recompute`.
 

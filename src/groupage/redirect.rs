@@ -7,7 +7,7 @@
 //! redirected. So the sidecar reaches its application, and no rule has to match the sender.
 //!
 //! ```text
-//! outside ──▶ eth0 ──▶ prerouting: tcp, port 8080 ──▶ 15080, the sidecar ──▶ lo ──▶ 8080, the application
+//! outside ──▶ eth0 ──▶ prerouting: tcp, port 8080 ──▶ 15080, the sidecar ──▶ lo ──▶ 8080, the app
 //! ```
 //! The table is replaced in one transaction, because an init container may run again. `message`
 //! encodes and decodes netlink, `ruleset` builds the transaction, `conflicts` finds existing rules

@@ -1,5 +1,5 @@
-//! What the proxy and the controller share: telemetry, TLS, clocks, memory budgets, and the addresses
-//! of a pod. The modules are listed in reading order.
+//! What the proxy and the controller share: telemetry, TLS, clocks, memory budgets, and the
+//! addresses of a pod. The modules are listed in reading order.
 
 pub mod telemetry;
 pub mod access_log;

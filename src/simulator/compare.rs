@@ -3,9 +3,9 @@
 //! Every policy of a row meets the same calls and the same noise, seed by seed, from a cold start.
 //! Two oracles are computed where possible: the optimal table of an SMDP, run on the same arrivals,
 //! and a clairvoyant that knows all arrivals of the first seconds. `criteria` holds the criteria of
-//! each row, `optimality_gap` the distance to the optimum by curve and load, `capacity` the maximum rates,
-//! `case` comparisons between Groupage runs, `table` all of it as one list of jobs, and `no_harm`
-//! Groupage beside direct calls, window by window.
+//! each row, `optimality_gap` the distance to the optimum by curve and load, `capacity` the maximum
+//! rates, `case` comparisons between Groupage runs, `table` all of it as one list of jobs, and
+//! `no_harm` Groupage beside direct calls, window by window.
 //!
 //! Left out: threads and printing. A row is one call, so the caller may run several at once.
 

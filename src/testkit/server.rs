@@ -4,9 +4,9 @@
 //! bounded FIFO queue, and calls above its bound are refused with 503, as model servers do. The
 //! server serves HTTP/1.1 with keep-alive and, if enabled, HTTP/2 with prior knowledge on the same
 //! port. If a client disconnects, its slot is freed immediately, although many real servers
-//! complete the computation. The server can form batches itself (`batching_engine`), and can be changed while
-//! it runs ([`ServerHandle::set_curve`] and similar methods). It has no model, no tokeniser and no
-//! TLS.
+//! complete the computation. The server can form batches itself (`batching_engine`), and can be
+//! changed while it runs ([`ServerHandle::set_curve`] and similar methods). It has no model, no
+//! tokeniser and no TLS.
 
 mod batching_engine;
 mod model;

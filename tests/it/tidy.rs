@@ -45,7 +45,8 @@ impl Source {
         lex::lex(self.without_tests())
     }
 
-    /// Returns the names of the package, of the module's parents, and its own: `["proxy", "merge"]`.
+    /// Returns the names of the package, of the module's parents, and its own: `["proxy",
+    /// "merge"]`.
     fn names(&self) -> Vec<&str> {
         let inside = self.path.strip_prefix("src/").unwrap_or(&self.path);
         inside.strip_suffix(".rs").unwrap_or(inside).split('/').collect()

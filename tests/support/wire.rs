@@ -1,7 +1,7 @@
 //! A connection of a test, for the messages of both sides. The test kit's strict parser
-//! (`testkit::message`) reads them. It never repairs: a bare line feed, two lengths, a length beside
-//! chunked coding or a malformed chunk is an error, so that the proxy is judged by the bytes that it
-//! sends.
+//! (`testkit::message`) reads them. It never repairs: a bare line feed, two lengths, a length
+//! beside chunked coding or a malformed chunk is an error, so that the proxy is judged by the bytes
+//! that it sends.
 
 use std::io;
 

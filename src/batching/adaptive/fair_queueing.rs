@@ -5,7 +5,8 @@
 //! most urgent call. An idle flow earns no credit, and a flow that is alone gets the full capacity.
 //! The decision is made at dispatch, not at arrival, so the calls of a flow stay in deadline order.
 //! See Goyal, Vin and Cheng, "Start-time Fair Queuing", SIGCOMM 1996. Shares of the queue are in
-//! `batcher`, the order of lines is in `service_order`, and grouping by weight is in `weight_group`.
+//! `batcher`, the order of lines is in `service_order`, and grouping by weight is in
+//! `weight_group`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

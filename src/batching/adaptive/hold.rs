@@ -210,9 +210,9 @@ impl HoldComparison<'_> {
         }
     }
 
-    /// Returns the delay that a hold of `hold` nanoseconds saves, in items × milliseconds, or `None`
-    /// if too few arrivals are predicted. `profile` predicts the arrivals that follow an event of
-    /// `items` items, which was `gone` nanoseconds ago.
+    /// Returns the delay that a hold of `hold` nanoseconds saves, in items × milliseconds, or
+    /// `None` if too few arrivals are predicted. `profile` predicts the arrivals that follow an
+    /// event of `items` items, which was `gone` nanoseconds ago.
     fn gain(&self, profile: &ArrivalProfile, gone: i64, items: u32, hold: u64) -> Option<f64> {
         let from = u64::try_from(gone).unwrap_or(0);
         let to = u64::try_from(gone.saturating_add(to_signed(hold))).unwrap_or(0);

@@ -5,8 +5,8 @@
 //! of late calls, so that none starves. Batches of late calls are kept short beside calls in time,
 //! which would be late behind a long one. A late call ends by a deadline of its client, by the
 //! route's timeout, or when the queue is full and a call arrives that can be in time: then the last
-//! late call is displaced. Lateness is determined in `admission` and `adaptive`. Batches are formed in
-//! the same way for both queues.
+//! late call is displaced. Lateness is determined in `admission` and `adaptive`. Batches are formed
+//! in the same way for both queues.
 
 use std::time::Duration;
 

@@ -41,7 +41,7 @@ pub(super) struct CostShape {
     noise: f64,
     /// Points (items, nanoseconds), non-decreasing in both; empty while the line fits.
     curve: Vec<(u32, f64)>,
-    /// Scratch buffer of `pool`: nanoseconds, weight and number of sizes of each pool.
+    /// Scratch buffer of `pool_violators`: nanoseconds, weight and number of sizes of each pool.
     pools: Vec<(f64, f64, usize)>,
 }
 

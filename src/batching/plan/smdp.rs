@@ -178,8 +178,8 @@ fn gauss_hermite_points(mean: f64) -> ArrivalDistribution {
 }
 
 fn split_fraction(x: f64) -> (usize, f64) {
-    // Rounds down: `whole` rounds to the nearest number, and it is the only conversion from a float
-    // here.
+    // Rounds down: `round_to_u64` rounds to the nearest number, and it is the only conversion from
+    // a float here.
     let nearest = round_to_u64(x);
     let floor = if to_f64(nearest) > x { nearest - 1 } else { nearest };
     (usize::try_from(floor).unwrap_or(usize::MAX / 2), x - to_f64(floor))

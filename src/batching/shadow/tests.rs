@@ -45,7 +45,7 @@ fn forward_calls(
     pass_keys(real, every, calls, items, (1, limits()), seed)
 }
 
-/// Like [`pass`], with calls of this many merge keys in turn, within these limits.
+/// Like [`forward_calls`], with calls of this many merge keys in turn, within these limits.
 fn pass_keys(
     mut real: RealServer,
     every: u64,
@@ -273,8 +273,8 @@ fn what_is_remembered_is_bounded() {
     assert!(shadow.calls.len() <= 2048 + 16 * 64, "{}", shadow.calls.len());
 }
 
-/// Batches the calls of [`pass`] in a core before such a server. Returns the mean latency in
-/// nanoseconds and the mean items in a batch in thousandths.
+/// Batches the calls of [`forward_calls`] in a core before such a server. Returns the mean latency
+/// in nanoseconds and the mean items in a batch in thousandths.
 fn batched(real: RealServer, every: u64, calls: u64, items: fn(&mut SplitMix64) -> u32, seed: u64) -> (u64, u64) {
     batched_keys(real, every, calls, items, (1, limits()), seed)
 }

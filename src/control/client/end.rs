@@ -1,4 +1,5 @@
-//! The end of a session: why a stream ended or was not opened, and what applies to the next connect.
+//! The end of a session: why a stream ended or was not opened, and what applies to the next
+//! connect.
 
 use std::time::Duration;
 

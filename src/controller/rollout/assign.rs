@@ -7,10 +7,10 @@
 //! weight that would receive no pod receives the one nearest to it.
 //!
 //! If there are fewer pods than arms, a pod changes arms in periods of equal length (a switchback
-//! experiment, [`turn`]). The periods form blocks that contain every arm according to its weight,
-//! in an order that differs from pod to pod and from block to block, so that periodic load is not
-//! attributed to an arm. The first part of each period (the washout) is still affected by the
-//! previous arm and is not counted.
+//! experiment, [`switchback_period`]). The periods form blocks that contain every arm according to
+//! its weight, in an order that differs from pod to pod and from block to block, so that periodic
+//! load is not attributed to an arm. The first part of each period (the washout) is still affected
+//! by the previous arm and is not counted.
 
 use super::UnixSeconds;
 

@@ -1,7 +1,8 @@
 //! Settings reload: reads the policy file again on SIGHUP and when it changes.
 //!
 //! ```text
-//! SIGHUP, inotify ─▶ settle ─▶ read, validate ─┬─ valid: SettingsHandle::apply, stored as the last good
+//! SIGHUP, inotify ─▶ settle ─▶ read, validate ─┬─ valid: SettingsHandle::apply, stored as
+//!                                              │  the last good policy
 //!                                              └─ invalid: logged as by `groupage validate`;
 //!                                                 the previous settings stay in force
 //! ```

@@ -1,8 +1,8 @@
 //! `groupage explain`: explains in sentences, with figures, what keeps batches from being larger.
 //!
-//! Facts come from a running proxy (`live`) or from its access log (`log`); `sentences` converts them to
-//! sentences and is pure. Figures are interpreted only there, so that both sources give the same
-//! sentences for the same facts.
+//! Facts come from a running proxy (`live`) or from its access log (`log`); `sentences` converts
+//! them to sentences and is pure. Figures are interpreted only there, so that both sources give the
+//! same sentences for the same facts.
 //!
 //! With a workload (`explain deploy/web`) the command reads all its pods (`pods`). With a code
 //! (`explain GRP3304`) it explains the code (`code`) and reads nothing.

@@ -1,9 +1,9 @@
 //! `groupage status`: lists every pod that has a sidecar, with its policy and its figures.
 //!
 //! Pods carry a record of their injection, and policies the controller's knowledge. Each sidecar's
-//! own counters are read through the API server (`sidecar_metrics`), without a port-forward. Facts that may
-//! have changed since the pod was created (its policy, and traffic that bypasses the sidecar) are
-//! recomputed by the controller's rules from the current objects.
+//! own counters are read through the API server (`sidecar_metrics`), without a port-forward. Facts
+//! that may have changed since the pod was created (its policy, and traffic that bypasses the
+//! sidecar) are recomputed by the controller's rules from the current objects.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,8 +1,8 @@
 //! Identity of the model server, so that values learned about one server are not applied to
 //! another.
 //!
-//! The consequences of a change are left to `app::state_dir`. A server that is replaced without a change
-//! of its identity is detected by the execution times of its batches.
+//! The consequences of a change are left to `app::state_dir`. A server that is replaced without a
+//! change of its identity is detected by the execution times of its batches.
 
 use http::HeaderMap;
 use http::header::SERVER;

@@ -1,5 +1,5 @@
-//! The metrics of one proxy instance: its recorder, its registered series, and the ports that record
-//! into them. The methods that record are in the modules of their subjects.
+//! The metrics of one proxy instance: its recorder, its registered series, and the ports that
+//! record into them. The methods that record are in the modules of their subjects.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! Import cycles between the files of a crate. The compiler accepts them, but such files can only be
-//! read and changed together.
+//! Import cycles between the files of a crate. The compiler accepts them, but such files can only
+//! be read and changed together.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
