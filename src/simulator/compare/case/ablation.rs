@@ -33,7 +33,7 @@ const LOSS_SHARE_MIN: f64 = 0.5;
 /// Factor of the mean that a feature may cost where it is not needed, for noise.
 const FREE_FACTOR: f64 = 1.02;
 
-const ALL: [Ablation; 9] = [
+const ALL: [Ablation; 10] = [
     Ablation { row: "bursty MMPP", gains: &[(Feature::Shedding, ReferenceGain::Goodput(0.756, 0.195))] },
     Ablation {
         row: "padded over",
@@ -53,6 +53,7 @@ const ALL: [Ablation; 9] = [
         row: "pow2 shapes",
         gains: &[(Feature::Cost, ReferenceGain::Mean(17.4, 26.9)), (Feature::Plan, ReferenceGain::Unjudged)],
     },
+    Ablation { row: "k=4 slots", gains: &[(Feature::Plan, ReferenceGain::Mean(9.35, 9.93))] },
     Ablation { row: "closed 32", gains: &[(Feature::Gather, ReferenceGain::Mean(12.5, 16.2))] },
     Ablation { row: "fan-out 32", gains: &[(Feature::Gather, ReferenceGain::Mean(16.2, 18.8))] },
     Ablation { row: "engine", gains: &[(Feature::StandAside, ReferenceGain::Mean(13.5, 14.3))] },
