@@ -41,9 +41,9 @@ pub(super) enum Rank {
 impl PriorityClass {
     /// The default class.
     pub const PLAIN: Self = Self { weight: 1, strict: false, filler: false, aging_interval: Self::AGES_WITHOUT_SLO };
-    /// [`PriorityClass::ages`] of a class without an SLO.
+    /// [`PriorityClass::aging_interval`] of a class without an SLO.
     pub const AGES_WITHOUT_SLO: Duration = Duration::from_secs(2);
-    /// [`PriorityClass::ages`] as a multiple of the SLO.
+    /// [`PriorityClass::aging_interval`] as a multiple of the SLO.
     pub const AGES_SLOS: u32 = 4;
 
     /// Returns the rank of a call of this class that has waited this long.

@@ -31,7 +31,7 @@ use super::tick::Tick;
 ///
 /// # Bounds
 /// Calls: those that the limits allow to queue, and those of the batches in the slots. Outcomes
-/// accumulate until [`Shadow::would`] takes them: a few for each call.
+/// accumulate until [`Shadow::take_outcomes`] takes them: a few for each call.
 #[derive(Debug, Clone)]
 pub struct Shadow {
     core: Batcher,

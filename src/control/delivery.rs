@@ -75,7 +75,7 @@ impl ReportOutbox {
     }
 
     /// Numbers a report and puts it in flight. If one is already in flight, `report` is discarded;
-    /// the caller checks [`Self::is_waiting`] first.
+    /// the caller checks [`Self::has_report_in_flight`] first.
     pub fn push_report(&mut self, mut report: SidecarReport) -> &SidecarReport {
         let reports = &mut self.reports;
         let epoch = self.epoch;

@@ -1,7 +1,7 @@
 //! Writes the desired state, statuses and profiles, on the leader only. An object is written only
 //! if it differs, and at a limited rate.
 //!
-//! Statuses use server-side apply under one field manager ([`MANAGER`]), so fields of other
+//! Statuses use server-side apply under one field manager ([`FIELD_MANAGER`]), so fields of other
 //! managers are kept and fields that are no longer applied are removed. Failed writes are retried
 //! with exponential backoff per object, so a rejected object does not delay the others.
 

@@ -21,7 +21,7 @@ use crate::batching::Tick;
 
 /// Duration of a lease after its last observed renewal.
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// Maximum time without a renewal for which a leader leads. It is shorter than [`LEASE`] by the
+/// Maximum time without a renewal for which a leader leads. It is shorter than [`LEASE_DURATION`] by the
 /// tolerated difference of clock rates.
 pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// Interval between two checks of the lease.

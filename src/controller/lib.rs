@@ -3,7 +3,7 @@
 //! ```text
 //! API server ─▶ watch: one reflector per kind ─▶ world::ClusterState
 //!   state ─┬─▶ reconcile: one second after a change, and every five seconds
-//!          │     ├─ attachment::attached   policy of every pod                      (pure)
+//!          │     ├─ attachment   policy of every pod                      (pure)
 //!          │     ├─ ObservationSource      sidecar reports, rollout, tuner
 //!          │     └─ recompute::recompute   statuses, profiles, notices              (pure)
 //!          │           ├─▶ apply (leader): server-side apply of the differences

@@ -2,9 +2,9 @@
 //! them.
 //!
 //! ```text
-//! control::server ─▶ StreamHandler: Hello, Report, Event ─▶ book::SidecarRegistry
-//!   ─▶ course::PolicyRuntime, one per policy: rollout and tuner   (each round of the leader)
-//!   ─▶ telling::PushedConfig ─▶ mailbox of the stream
+//! control::server ─▶ StreamHandler: Hello, Report, Event ─▶ registry::SidecarRegistry
+//!   ─▶ policy_runtime::PolicyRuntime, one per policy: rollout and tuner   (each round of the leader)
+//!   ─▶ PushedConfig ─▶ mailbox of the stream
 //! ```
 //! A replica that does not lead redirects sidecars to the leader. If no leader is known, for
 //! example while the API server is unreachable, streams remain open.

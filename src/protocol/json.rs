@@ -2,7 +2,7 @@
 //!
 //! A batch is spliced from raw bytes, so values are never converted: no number is parsed and
 //! printed again, and a string is decoded only to compare a key or to count its characters.
-//! [`check()`] validates a document in one pass, with a constant stack and no allocation.
+//! [`validate`] validates a document in one pass, with a constant stack and no allocation.
 //! Everything after it traverses validated bytes, and may skip whole values by searching for
 //! brackets and quotes only. The iterators never panic and always terminate, even on bytes that
 //! were not validated, but their results are then meaningless.

@@ -66,7 +66,7 @@ pub struct CostClassName {
     pub model: String,
 }
 
-/// Reader for the encoding of [`super::key::MergeKeyBuilder`].
+/// Reader for the encoding of [`super::merge_key::MergeKeyBuilder`].
 struct KeyReader<'a>(&'a [u8]);
 
 // === impl PartKind ===

@@ -1,7 +1,7 @@
 //! Wire protocol adapters as pure functions on bytes: route recognition, parsing, merge keys,
 //! merging of requests and splitting of responses.
 //!
-//! A call takes four steps. [`Routes::recognise`] finds its [`Endpoint`], [`Endpoint::read`] turns
+//! A call takes four steps. [`Routes::recognise`] finds its [`Endpoint`], [`Endpoint::parse_call`] turns
 //! head and body into a [`Call`], [`Endpoint::write_batch`] writes one [`SharedRequest`] for
 //! several calls with equal merge keys, and [`Endpoint::split_batch`] produces one [`Reply`] for
 //! each of them. A call that cannot be merged is never an error: it is [`MergeEligibility::Alone`],

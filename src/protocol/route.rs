@@ -160,7 +160,7 @@ pub struct Endpoint {
     /// `true` if the members of a failed batch may be retried.
     pub idempotent: bool,
     /// `true` if calls are merged only while `GET /info` does not show that the server batches by
-    /// itself ([`tei::published`]).
+    /// itself ([`tei::parse_info`]).
     pub needs_info: bool,
     /// `true` if a batch with a mismatched response is isolated, `false` if it fails with 502.
     pub on_mismatch_isolates: bool,

@@ -150,7 +150,7 @@ async fn detect_request_line(stream: &mut ClientStream, ahead: &mut Vec<u8>) -> 
     timeout(REQUEST_LINE_TIMEOUT, known).await.unwrap_or(Detected::Bytes(RelayReason::NotHttp, None, Vec::new()))
 }
 
-/// Reads the bytes available, at most up to [`LOOK_MAX`] in total.
+/// Reads the bytes available, at most up to [`DETECT_BYTES_MAX`] in total.
 async fn read_prefix(stream: &mut ClientStream, ahead: &mut Vec<u8>) -> io::Result<()> {
     let room = DETECT_BYTES_MAX.saturating_sub(ahead.len());
     ahead.reserve(room);

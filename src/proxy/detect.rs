@@ -46,7 +46,8 @@ pub(super) fn detect_protocol(bytes: &[u8]) -> DetectedProtocol {
     }
 }
 
-/// The bytes are compatible with HTTP, but give up once [`LOOK_MAX`] bytes have not confirmed it.
+/// The bytes are compatible with HTTP, but give up once [`DETECT_BYTES_MAX`] bytes have not
+/// confirmed it.
 const fn incomplete(bytes: &[u8]) -> DetectedProtocol {
     if bytes.len() >= DETECT_BYTES_MAX { DetectedProtocol::Other } else { DetectedProtocol::More }
 }

@@ -5,7 +5,7 @@
 //! listener ─ accept ─▶ (terminate: TLS) ─▶ connection (hyper, watched) ─▶ route ─┐
 //! ┌──────────────────────────────────────────────────────────────────────────────┘
 //! ├─ pass: a lane pinned to the connection, bytes untouched
-//! └─ merge: collect ▶ read ▶ scheduler ▶ respond | alone | rescue
+//! └─ merge: collect ▶ read ▶ scheduler ▶ response | unbatched | failure
 //! ```
 //! The module depends on no particular upstream: it receives a [`Forwarder`] implementation and a
 //! scheduler handle.

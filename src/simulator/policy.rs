@@ -18,7 +18,7 @@ pub trait SimPolicy {
     /// and the policy decides on them.
     fn done(&mut self, desk: &mut SimProxy, done: &BatchCompletion);
 
-    /// Handles the instant requested with [`SimProxy::wake`].
+    /// Handles the instant requested with [`SimProxy::set_wakeup`].
     fn tick(&mut self, desk: &mut SimProxy);
 
     /// Handles the cancellation of a call by its client. The call has already ended.

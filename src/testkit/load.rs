@@ -1,5 +1,5 @@
-//! Load generators that verify every response: open-loop ([`open()`]) and closed-loop
-//! ([`closed()`]).
+//! Load generators that verify every response: open-loop ([`start_open_loop`]) and closed-loop
+//! ([`run_closed_loop`]).
 //!
 //! Requests are built once and sent over keep-alive connections. A response is correct if it begins
 //! with the bytes that the simulated model produces for these items. Calls are counted by their

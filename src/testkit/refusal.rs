@@ -21,7 +21,7 @@ pub enum ListResponse {
 // === impl ListResponse ===
 
 impl ListResponse {
-    /// All refusals that end with a response or a closed connection. [`Self::Silence`] ends only by
+    /// All refusals that end with a response or a closed connection. [`Self::NoResponse`] ends only by
     /// a timeout.
     pub const TERMINATING: [Self; 9] = [
         Self::Status(400),

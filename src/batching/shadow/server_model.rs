@@ -37,7 +37,7 @@ const BUSY_CALLS: u32 = 16;
 /// clamped.
 const PACE_MIN: u64 = 100;
 /// Probability that an execution takes as long as the slowest ones that were observed
-/// (`CostModel::late`), in thousandths.
+/// (`CostModel::tail_time`), in thousandths.
 const LATE_PERMILLE: u32 = 20;
 /// Minimum number of calls over which the fastest one is kept: a server may become slower.
 const FASTEST_CALLS: u32 = 512;

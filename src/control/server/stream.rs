@@ -108,7 +108,7 @@ impl ServerStream {
         let (shared, pod) = (&self.shared, &self.identity);
         match message {
             SidecarMessage::Hello(hello) if self.acks.is_none() => {
-                let hello = hello.truncated();
+                let hello = hello.bounded();
                 if !is_pod_of_token(&hello, pod) {
                     tracing::warn!(pod = %pod.name, namespace = %pod.namespace, to_claims = %hello.pod.uid, "the pod in Hello does not match the pod of the token");
                     return Err(ProtocolViolation {

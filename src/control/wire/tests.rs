@@ -207,7 +207,7 @@ fn every_message_reads_back_as_it_was_written() {
         upstreams: vec![upstream],
         unknown: UnknownFields(0),
     };
-    assert_eq!((hello.clone().truncated(), report.clone().bounded()), (hello.clone(), report.clone()));
+    assert_eq!((hello.clone().bounded(), report.clone().bounded()), (hello.clone(), report.clone()));
     let event = SidecarEvent {
         epoch: 5,
         seq: 1,
@@ -272,7 +272,7 @@ fn the_fields_of_a_pod_are_truncated() {
         ports: vec![CapturedPort { port: 1, name: long.clone() }; 99],
         ..Hello::default()
     };
-    let hello = hello.truncated();
+    let hello = hello.bounded();
     assert_eq!(
         (hello.version.len(), hello.features.len(), hello.ports.len(), hello.ports[0].name.len()),
         (256, 64, 64, 256)

@@ -15,7 +15,7 @@ const PORTS_MAX: usize = 64;
 const PORTS_FOLDED_MAX: usize = 16;
 /// Maximum number of routes per port in a report; the others are counted together. A route with
 /// traffic takes about 3 KiB. A report that is still too large is folded
-/// ([`SidecarReport::folded`]).
+/// ([`SidecarReport::into_folded`]).
 pub(crate) const ROUTES_MAX: usize = 24;
 /// Name under which routes beyond the maximum are reported.
 pub(crate) const OTHER_ROUTES: &str = "other";
@@ -352,7 +352,7 @@ pub struct SidecarEvent {
 impl Hello {
     /// Truncates all fields to the sizes that a genuine sidecar sends.
     #[must_use]
-    pub fn truncated(mut self) -> Self {
+    pub fn bounded(mut self) -> Self {
         truncate_text(&mut self.version, NAME_BYTES_MAX);
         self.features.truncate(FEATURES_MAX);
         self.features.iter_mut().for_each(|word| truncate_text(word, NAME_BYTES_MAX));

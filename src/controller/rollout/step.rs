@@ -103,7 +103,7 @@ pub struct PodReport {
     pub from: UnixSeconds,
     /// End of that period.
     pub to: UnixSeconds,
-    /// Calls served in that period, since the last call of [`step`].
+    /// Calls served in that period, since the last call of [`evaluate`].
     pub counts: ArmCounts,
 }
 

@@ -147,7 +147,7 @@ impl<'a> Driver<'a> {
             ended,
         };
         if driver.shell.draining {
-            driver.core.drain(driver.cancel());
+            driver.core.drain(driver.now());
         }
         driver.restore(&kept);
         if generation > 0 {
@@ -190,7 +190,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn cancel(&self) -> Tick {
+    fn now(&self) -> Tick {
         self.shell.clock.now()
     }
 
@@ -198,12 +198,12 @@ impl<'a> Driver<'a> {
         match event {
             DriverEvent::Offer(id, submission, reply) => self.enqueue(id, submission, reply),
             DriverEvent::Cancel(id) => {
-                self.core.cancel(self.cancel(), id);
+                self.core.cancel(self.now(), id);
                 self.remove_call(id);
             }
             DriverEvent::Answered(id) => self.core.on_member_answered(id),
             DriverEvent::Plan(generation, class, plan) if generation == self.generation => {
-                self.core.set_plan(self.cancel(), class, plan);
+                self.core.set_plan(self.now(), class, plan);
             }
             // A plan from a previous run: the ids of cost classes differ now.
             DriverEvent::Plan(..) => {}
@@ -219,7 +219,7 @@ impl<'a> Driver<'a> {
             DriverEvent::Keep(reply) => _ = reply.send(self.kept()),
             DriverEvent::Begin(kept) => self.seed(&kept),
             DriverEvent::Forget => {
-                self.core.reset(self.cancel());
+                self.core.reset(self.now());
                 self.log_merging();
                 (self.ceiling.published, self.weight_ceiling.published) = (None, None);
                 // The next call carries the value that the new upstream advertises.
@@ -227,11 +227,11 @@ impl<'a> Driver<'a> {
             }
             DriverEvent::Drain => {
                 self.shell.draining = true;
-                self.core.drain(self.cancel());
+                self.core.drain(self.now());
             }
             DriverEvent::Resume => {
                 self.shell.draining = false;
-                self.core.resume(self.cancel());
+                self.core.resume(self.now());
             }
             #[cfg(test)]
             DriverEvent::Panic => panic!("requested by a test"),
@@ -255,7 +255,7 @@ impl<'a> Driver<'a> {
     }
 
     fn restore(&mut self, kept: &LearnedState) {
-        let now = self.cancel();
+        let now = self.now();
         self.core.restore_upstream(now, kept.upstream);
         for (name, snapshot) in &kept.classes {
             self.core.restore(now, self.numbers.intern_class(name), snapshot);
@@ -273,7 +273,7 @@ impl<'a> Driver<'a> {
         if reply.is_closed() {
             return;
         }
-        let now = self.cancel();
+        let now = self.now();
         if let Some(known) = submission.batches_itself {
             self.set_known_batching(known);
             // Policies other than `Adaptive` have no pass-through detection.
@@ -322,8 +322,8 @@ impl<'a> Driver<'a> {
 
     fn why(&self) -> DecisionReport {
         DecisionReport {
-            core: self.core.decision_stats(self.cancel()),
-            now: self.cancel(),
+            core: self.core.decision_stats(self.now()),
+            now: self.now(),
             names: self.numbers.classes().map(|(id, name)| (id, name.into())).collect(),
             apart: self.apart.report(),
             slots_max: self.shell.config.limits.slots,
@@ -345,7 +345,7 @@ impl<'a> Driver<'a> {
         loop {
             // `poll` may return a cancelled call if its `Cancel` event was lost to a full channel.
             // `dispatch` detects and withdraws it.
-            let now = self.cancel();
+            let now = self.now();
             let Some(decision) = self.core.poll(now) else { break };
             match decision {
                 Decision::Dispatch(batch) => self.dispatch(&batch, now),
@@ -480,7 +480,7 @@ impl<'a> Driver<'a> {
         {
             observer.on_execution(scope, done.observed.duration, done.observed.outcome == BatchOutcome::Ok);
         }
-        self.core.complete(self.cancel(), done.batch, done.observed);
+        self.core.complete(self.now(), done.batch, done.observed);
         self.log_merging();
         if let Some(learned) = &self.shell.config.learned {
             learned.notify_one();
@@ -500,7 +500,7 @@ impl<'a> Driver<'a> {
         if changes.is_empty() {
             return;
         }
-        let now = self.cancel();
+        let now = self.now();
         for MergingChange { class, suspension, is_retest_failure: again } in changes {
             let name = self.numbers.class_name(class).and_then(decode_cost_class);
             let name = name.map_or_else(String::new, |name| format!("{} {}", name.path, name.model));

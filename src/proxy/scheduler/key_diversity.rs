@@ -6,7 +6,7 @@
 //! yet; calls with a known key cost nothing.
 //!
 //! The number of calls that wait side by side because of it is counted in the core
-//! ([`crate::batching::ClassStats::apart`]).
+//! ([`crate::batching::ClassStats::other_keys_waiting`]).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -41,7 +41,7 @@ pub struct DecisionReport {
     pub core: batching::DecisionStats,
     /// Instant of the report.
     pub now: Tick,
-    /// Names of the cost classes, which [`crate::protocol::class_name`] parses.
+    /// Names of the cost classes, which [`crate::protocol::decode_cost_class`] parses.
     pub names: Vec<(CostClassId, Box<[u8]>)>,
     /// Differences between merge keys by cost class.
     pub apart: Vec<ClassDiversity>,

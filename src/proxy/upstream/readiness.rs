@@ -100,7 +100,7 @@ impl Inner {
     /// Opens a connection for calls, which takes a permit.
     ///
     /// # Errors
-    /// Returns [`NoPermit`](super::places::NoPermit) if no permit is free, or the error of
+    /// Returns [`NoPermit`](super::permits::NoPermit) if no permit is free, or the error of
     /// [`Self::connect`].
     pub(super) async fn connect_for(
         self: &std::sync::Arc<Self>,
