@@ -373,7 +373,7 @@ impl Batcher {
     /// Returns the number of cost classes for which merging is suspended because the server refused
     /// their batches.
     #[must_use]
-    pub fn suspended_classes(&self) -> usize {
+    pub fn count_suspended_classes(&self) -> usize {
         self.classes.suspended_count()
     }
 

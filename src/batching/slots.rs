@@ -225,7 +225,7 @@ impl SlotEstimator {
     }
 
     /// Returns the lead in nanoseconds.
-    pub(super) fn decide_lead(&self) -> u64 {
+    pub(super) fn lead(&self) -> u64 {
         round_to_u64(self.lead)
     }
 
@@ -291,7 +291,7 @@ impl SlotEstimator {
         let Some(due) = earliest_due.filter(|_| in_flight > 0) else { return 0 };
         let rest = due.0.saturating_sub(now.0);
         if in_flight >= self.in_use() {
-            return rest.saturating_sub(self.decide_lead());
+            return rest.saturating_sub(self.lead());
         }
         let doubt = self.doubt(in_flight).map_or(0.0, SlotEvidence::expected_share);
         round_to_u64(to_f64(rest) * doubt)
@@ -306,7 +306,7 @@ impl SlotEstimator {
         if flight.first_return().is_some() || flight.others < self.in_use() {
             return due;
         }
-        due.max(Tick(now.0.saturating_add(alone.saturating_sub(self.decide_lead()))))
+        due.max(Tick(now.0.saturating_add(alone.saturating_sub(self.lead()))))
     }
 
     fn drawn(&mut self, backlog: bool, draw: &mut SplitMix64) -> RandomDraws {

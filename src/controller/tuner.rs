@@ -33,7 +33,7 @@ use crate::control::histogram::Histogram;
 
 pub use self::bounds::{TunerMode, TuningBounds, TuningGranularity};
 pub use self::evaluate::evaluate;
-pub use self::format::{format_millis, format_share};
+pub use self::format::{format_rounded, format_share};
 pub use self::group::{GroupKey, PodProposal, Tuner};
 pub use self::history::{Direction, Parameter, TuningState};
 pub use self::window::SampleWindow;

@@ -223,9 +223,9 @@ impl Adaptive {
         }
         let (mut work, mut time) = (0, 0);
         if let Some(ClassModel { cost, .. }) = self.models.get(&call.cost_class) {
-            (work, time) = (fair_queueing::charge(cost, batch, call, share), cost.time(batch.items));
+            (work, time) = (fair_queueing::charged_work(cost, batch, call, share), cost.time(batch.items));
         }
-        self.clocks.work_charge(call.flow(), work, time, alone);
+        self.clocks.charge_flow(call.flow(), work, time, alone);
     }
 
     /// Records a call that was queued. If its flow is one of several, work done for the others

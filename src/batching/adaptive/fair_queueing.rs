@@ -104,7 +104,7 @@ impl VirtualClocks {
 
     /// Charges a flow for work, already divided by its weight, in a batch that takes `batch`
     /// nanoseconds. `alone`: no other flow was queued, so the flow keeps no debt.
-    pub(super) fn work_charge(&mut self, flow: FairFlow, work: u64, batch: u64, alone: bool) {
+    pub(super) fn charge_flow(&mut self, flow: FairFlow, work: u64, batch: u64, alone: bool) {
         let start = self.start_tag(flow);
         self.virtual_time = self.virtual_time.max(start);
         self.largest = batch.max(self.largest - self.largest / LARGEST_PARTS);
@@ -239,7 +239,7 @@ pub(super) fn choose_fair(
             if queued.call.alone || items >= want {
                 break;
             }
-            start = start.saturating_add(charge(cost, size, &queued.call, ctx.limits.fair_weight(&queued.call)));
+            start = start.saturating_add(charged_work(cost, size, &queued.call, ctx.limits.fair_weight(&queued.call)));
         }
         turns.extend(turn.next(ctx, key, start));
     }
@@ -272,7 +272,7 @@ pub(super) fn list_candidates(
         }
         listed.push(queued.call.id);
         count = count.saturating_add(queued.call.items);
-        let work = charge(cost, size, &queued.call, ctx.limits.fair_weight(&queued.call));
+        let work = charged_work(cost, size, &queued.call, ctx.limits.fair_weight(&queued.call));
         turns.extend(turn.next(ctx, key, turn.start.saturating_add(work)));
     }
     room.0 = turns.into_vec();
@@ -305,7 +305,7 @@ impl FlowTurn {
 
 /// Returns the charge for a call in a batch of this size, in nanoseconds: its part of the batch's
 /// time, by weight where weights matter and by items otherwise, divided by the flow's share.
-pub(super) fn charge(cost: &CostModel, batch: BatchWork, call: &Call, share: u64) -> u64 {
+pub(super) fn charged_work(cost: &CostModel, batch: BatchWork, call: &Call, share: u64) -> u64 {
     let time = cost.time(batch.items.max(1));
     let work = if cost.weights_matter() && batch.weight > 0 {
         let part = u128::from(time) * u128::from(call.weight.sum) / u128::from(batch.weight);
@@ -330,10 +330,10 @@ mod tests {
         let mut clocks = VirtualClocks::default();
         let (busy, fresh) = (flow(1), flow(2));
         for _ in 0..10 {
-            clocks.work_charge(busy, 100, 100, false);
+            clocks.charge_flow(busy, 100, 100, false);
         }
         assert_eq!((clocks.start_tag(busy), clocks.start_tag(fresh)), (1000, 900));
-        clocks.work_charge(busy, 100, 100, true);
+        clocks.charge_flow(busy, 100, 100, true);
         assert_eq!((clocks.start_tag(busy), clocks.start_tag(fresh)), (1000, 1000));
     }
 
@@ -343,11 +343,11 @@ mod tests {
         let (served, waits) = (flow(1), flow(2));
         clocks.on_contended(served);
         clocks.on_backlogged(waits);
-        clocks.work_charge(served, 100, 100, false);
-        clocks.work_charge(served, 100, 100, false);
+        clocks.charge_flow(served, 100, 100, false);
+        clocks.charge_flow(served, 100, 100, false);
         assert_eq!((clocks.start_tag(served), clocks.start_tag(waits)), (200, 0));
         for _ in 0..8 {
-            clocks.work_charge(served, 100, 100, false);
+            clocks.charge_flow(served, 100, 100, false);
         }
         assert_eq!((clocks.start_tag(served), clocks.start_tag(waits)), (1000, 700));
     }
@@ -356,7 +356,7 @@ mod tests {
     fn clocks_are_bounded() {
         let mut clocks = VirtualClocks::default();
         for tenant in 0..10_000 {
-            clocks.work_charge(flow(tenant), 1 + tenant % 7, 7, false);
+            clocks.charge_flow(flow(tenant), 1 + tenant % 7, 7, false);
         }
         assert!(clocks.finish_tags.len() <= CLOCKS_MAX);
     }

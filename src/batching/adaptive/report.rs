@@ -131,7 +131,7 @@ impl Adaptive {
 
     /// Returns the lead of the class that was updated last.
     fn lead_nanos(&self) -> u64 {
-        self.last_class.and_then(|id| self.models.get(&id)).map_or(0, |model| model.slots.decide_lead())
+        self.last_class.and_then(|id| self.models.get(&id)).map_or(0, |model| model.slots.lead())
     }
 
     /// Returns the values of the gauges.

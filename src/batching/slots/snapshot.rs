@@ -24,7 +24,7 @@ pub struct UpstreamSnapshot {
 impl SlotEstimator {
     pub(in super::super) fn snapshot(&self, mean_nanos: u64) -> UpstreamSnapshot {
         let explore_permille = u32::try_from(round_to_u64(self.explore * 1000.0)).unwrap_or(1000);
-        UpstreamSnapshot { slots: self.in_use(), lead_nanos: self.decide_lead(), mean_nanos, explore_permille }
+        UpstreamSnapshot { slots: self.in_use(), lead_nanos: self.lead(), mean_nanos, explore_permille }
     }
 
     pub(in super::super) fn restore(&mut self, kept: UpstreamSnapshot) {

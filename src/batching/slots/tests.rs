@@ -166,9 +166,9 @@ fn two_slots_with_host_work_are_two_slots_and_a_lead() {
         assert!(pace >= 190, "200 a second is all the device can do: {pace} with seed {seed}");
         assert_eq!(world.slots.in_use(), 2, "seed {seed}");
         assert!(
-            (2_200_000..3_800_000).contains(&world.slots.decide_lead()),
+            (2_200_000..3_800_000).contains(&world.slots.lead()),
             "{} with seed {seed}",
-            world.slots.decide_lead()
+            world.slots.lead()
         );
     }
 }
@@ -216,7 +216,7 @@ fn a_lead_of_the_hosts_work_is_found() {
     for seed in 0..20 {
         let mut world = SlotBench::new(Server::new(1, 3 * MS, 10 * MS), 16, seed);
         world.run(600);
-        let lead = world.slots.decide_lead();
+        let lead = world.slots.lead();
         assert_eq!(world.slots.in_use(), 1, "seed {seed}");
         assert!((2_400_000..3_600_000).contains(&lead), "{lead} with seed {seed}");
         let pace = world.pace(2000);
@@ -232,7 +232,7 @@ fn a_plain_server_keeps_one_slot_and_no_lead() {
             world.run(30);
             assert_eq!(world.slots.in_use(), 1, "seed {seed}");
         }
-        assert!(world.slots.decide_lead() < 600_000, "{} with seed {seed}", world.slots.decide_lead());
+        assert!(world.slots.lead() < 600_000, "{} with seed {seed}", world.slots.lead());
     }
 }
 
@@ -243,7 +243,7 @@ fn a_lead_that_has_become_too_long_is_cut() {
     world.server.time += world.server.host;
     world.server.host = 0;
     world.run(600);
-    assert!(world.slots.decide_lead() < 800_000, "{}", world.slots.decide_lead());
+    assert!(world.slots.lead() < 800_000, "{}", world.slots.lead());
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn a_change_is_a_fresh_start_within_the_same_wall() {
     world.run(400);
     assert_eq!(world.slots.in_use(), 3);
     world.slots.forget();
-    assert_eq!((world.slots.in_use(), world.slots.decide_lead()), (1, 0));
+    assert_eq!((world.slots.in_use(), world.slots.lead()), (1, 0));
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn the_wait_upstream_is_what_is_left_of_the_first_batch_less_the_lead() {
     assert_eq!(world.slots.expected_wait(1, due, Tick(12 * MS)), 0, "an overdue batch is back any moment");
     world.server.host = 3 * MS;
     world.run(600);
-    let lead = world.slots.decide_lead();
+    let lead = world.slots.lead();
     assert_eq!(world.slots.expected_wait(1, Some(Tick(world.now + 6 * MS)), Tick(world.now)), 6 * MS - lead);
 }
 
@@ -327,7 +327,7 @@ fn the_wait_upstream_is_what_is_left_of_the_first_batch_less_the_lead() {
 fn a_batch_that_left_early_is_due_again_from_the_return_it_waited_for() {
     let mut world = SlotBench::new(Server::new(1, 3 * MS, 10 * MS), 16, 2);
     world.run(600);
-    let lead = world.slots.decide_lead();
+    let lead = world.slots.lead();
     let (early, alone) = (world.slots.on_dispatch(Tick(0), 1), world.slots.on_dispatch(Tick(0), 0));
     let due = |flight, back| world.slots.due_after_return(flight, Tick(13 * MS), Tick(back), 13 * MS);
     assert_eq!(due(&early, 5 * MS), Tick(18 * MS - lead));
@@ -375,7 +375,7 @@ fn the_same_seed_and_events_give_the_same_story() {
     let story = |seed| {
         let mut world = SlotBench::new(Server::new(4, 3 * MS, 10 * MS), 16, seed);
         world.run(1000);
-        (world.now, world.slots.in_use(), world.slots.decide_lead())
+        (world.now, world.slots.in_use(), world.slots.lead())
     };
     assert_eq!(story(6), story(6));
     assert_ne!(story(6), story(7));

@@ -16,7 +16,7 @@
 use super::evidence::{BernoulliCounts, SequentialTest};
 use super::{ArmCounts, RegressionThresholds};
 use crate::control::histogram::Histogram;
-use crate::tuner::{format_millis, format_share};
+use crate::tuner::{format_rounded, format_share};
 use std::time::Duration;
 use strum::IntoStaticStr;
 
@@ -293,7 +293,7 @@ fn mean_batch_calls(control: &ArmCounts, candidate: &ArmCounts) -> Option<f64> {
 }
 
 fn format_micros(micros: u64) -> String {
-    format_millis(Duration::from_micros(micros))
+    format_rounded(Duration::from_micros(micros))
 }
 
 fn percent(share: f64) -> String {

@@ -15,7 +15,7 @@ use super::plan::{RolloutPlan, RolloutStrategy};
 use super::step::{ArmState, ComparisonOutcome, Phase, ProfileVerdict, RolloutState};
 use crate::api::v1alpha1 as api;
 use crate::config::parse_share;
-use crate::tuner::format_millis;
+use crate::tuner::format_rounded;
 
 /// Reads the state of a rollout from a status.
 #[must_use]
@@ -131,7 +131,7 @@ pub fn to_duration_text(time: Duration) -> api::DurationText {
     api::DurationText(if time.as_millis() == 0 {
         format!("{}us", time.as_micros())
     } else {
-        without_decimals(&format_millis(time), time)
+        without_decimals(&format_rounded(time), time)
     })
 }
 

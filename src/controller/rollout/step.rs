@@ -24,7 +24,7 @@ use super::assign::{assign_arms, switchback_period, washout};
 use super::comparison::{Comparison, ComparisonDesign, ComparisonResult};
 use super::plan::{OnFailure, RolloutPlan, RolloutStrategy};
 use super::{ArmCounts, UnixSeconds};
-use crate::tuner::{format_millis, format_share};
+use crate::tuner::{format_rounded, format_share};
 
 /// Time after a change of a pod's profile, in seconds, during which measurements still belong to
 /// the previous one: calls in flight, and a report that spans the change.
@@ -405,7 +405,7 @@ impl Rollout<'_> {
         let told = |arm: &ArmState| {
             let p99 = arm.seen.latency.quantile(990).map_or_else(
                 || "no p99 yet".to_owned(),
-                |p99| format!("p99 {}", format_millis(Duration::from_micros(p99))),
+                |p99| format!("p99 {}", format_rounded(Duration::from_micros(p99))),
             );
             format!("{p99} and error rate {} in {} calls", format_share(arm.errors, arm.samples), arm.samples)
         };

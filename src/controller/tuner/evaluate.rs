@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use super::format::{format_millis, format_share, percent, shift};
+use super::format::{format_rounded, format_share, percent, shift};
 use super::history::{Direction, ObservedStep, Parameter, StepSeries};
 use super::window::{SloVerdict, VerdictRun, WINDOW_MAX};
 use super::{
@@ -122,7 +122,7 @@ impl Evaluation<'_> {
         // A verdict needs a full window; until then reports accumulate.
         self.history.window.add(self.seen);
         if !self.history.window.is_enough() {
-            return self.on_few_samples();
+            return self.decide_few_samples();
         }
         let window = std::mem::take(&mut self.history.window);
         let verdict = window.verdict(self.bounds.slo);
@@ -135,9 +135,9 @@ impl Evaluation<'_> {
             return self.roll_back(step, &window);
         }
         match verdict {
-            SloVerdict::Late => self.on_late(&window),
-            SloVerdict::Near => self.on_near(&window),
-            SloVerdict::Calm => self.on_calm(&window),
+            SloVerdict::Late => self.decide_late(&window),
+            SloVerdict::Near => self.decide_near(&window),
+            SloVerdict::Calm => self.decide_calm(&window),
         }
     }
 
@@ -161,17 +161,17 @@ impl Evaluation<'_> {
         began < changed.after(APPLY_MAX) || told && self.seen.in_force.is_some_and(|own| own != self.history.settings)
     }
 
-    fn on_few_samples(&mut self) -> (TunedSettings, TuningReason) {
+    fn decide_few_samples(&mut self) -> (TunedSettings, TuningReason) {
         let (calls, needed) = self.history.window.sample_progress();
         let over = self.history.window.over;
         if over >= WINDOW_MAX {
             self.history.window = SampleWindow::default();
         }
-        let text = format!("too few samples: {calls} calls answered in {}, {needed} needed", format_millis(over));
+        let text = format!("too few samples: {calls} calls answered in {}, {needed} needed", format_rounded(over));
         self.hold(ReasonCode::FewSamples, text)
     }
 
-    fn on_late(&mut self, window: &SampleWindow) -> (TunedSettings, TuningReason) {
+    fn decide_late(&mut self, window: &SampleWindow) -> (TunedSettings, TuningReason) {
         self.history.calm = VerdictRun::default();
         self.history.met = Duration::ZERO;
         self.history.late.append(window);
@@ -184,7 +184,7 @@ impl Evaluation<'_> {
             && lone > slo
         {
             let text =
-                format!("no setting can meet slo {}: a call alone takes {}", format_millis(slo), format_millis(lone));
+                format!("no setting can meet slo {}: a call alone takes {}", format_rounded(slo), format_rounded(lone));
             return self.hold(ReasonCode::Infeasible, text);
         }
         let climbing = self.history.climb.is_some();
@@ -241,13 +241,13 @@ impl Evaluation<'_> {
         Some(u32::try_from(beyond * GAIN_TENTHS / 10).unwrap_or(u32::MAX))
     }
 
-    fn on_near(&mut self, window: &SampleWindow) -> (TunedSettings, TuningReason) {
+    fn decide_near(&mut self, window: &SampleWindow) -> (TunedSettings, TuningReason) {
         self.on_slo_met(window);
         self.history.calm = VerdictRun::default();
         self.hold(ReasonCode::Held, self.describe_met(window))
     }
 
-    fn on_calm(&mut self, window: &SampleWindow) -> (TunedSettings, TuningReason) {
+    fn decide_calm(&mut self, window: &SampleWindow) -> (TunedSettings, TuningReason) {
         self.on_slo_met(window);
         self.history.calm.append(window);
         let settings = self.history.settings;
@@ -262,7 +262,7 @@ impl Evaluation<'_> {
         if self.history.calm.long < long {
             return self.hold(ReasonCode::Held, met);
         }
-        let spare = format!("{met} for {}", format_millis(self.history.calm.long));
+        let spare = format!("{met} for {}", format_rounded(self.history.calm.long));
         // Slots are loosened before the deadline shift.
         if lowered && self.is_permitted(Parameter::Slots, Direction::Looser) {
             let raised =
@@ -340,7 +340,7 @@ impl Evaluation<'_> {
         let text = format!(
             "{why}: step reverted, {}, not retried for {}",
             self.describe_change(self.history.settings, to),
-            format_millis(long)
+            format_rounded(long)
         );
         self.set(to, ReasonCode::RolledBack, text)
     }
@@ -365,7 +365,7 @@ impl Evaluation<'_> {
             self.history.climb = Some(climb);
             None
         };
-        let until = long.map_or(String::new(), |long| format!(", not retried for {}", format_millis(long)));
+        let until = long.map_or(String::new(), |long| format!(", not retried for {}", format_rounded(long)));
         let change = self.describe_change(self.history.settings, to);
         self.set(
             to,
@@ -419,10 +419,10 @@ impl Evaluation<'_> {
     }
 
     fn describe_late(&self, window: &SampleWindow, long: Duration) -> String {
-        let over = format_millis(long);
+        let over = format_rounded(long);
         match (self.bounds.slo, window.p99()) {
             (Some(slo), Some(p99)) if p99 > slo => {
-                format!("p99 {} over slo {} for {over}", format_millis(p99), format_millis(slo))
+                format!("p99 {} over slo {} for {over}", format_rounded(p99), format_rounded(slo))
             }
             _ => format!("{} of the calls late for {over}", format_share(window.late, window.latency.count())),
         }
@@ -431,7 +431,7 @@ impl Evaluation<'_> {
     fn describe_met(&self, window: &SampleWindow) -> String {
         let met = match (self.bounds.slo, window.p99()) {
             (Some(slo), Some(p99)) if p99 <= slo => {
-                format!("p99 {} within slo {}", format_millis(p99), format_millis(slo))
+                format!("p99 {} within slo {}", format_rounded(p99), format_rounded(slo))
             }
             _ => format!("{} of the calls late", format_share(window.late, window.latency.count())),
         };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Formats a duration with at most three digits: `250us`, `14ms`, `1.5s`, `30s`, `5m`.
 #[must_use]
-pub fn format_millis(time: Duration) -> String {
+pub fn format_rounded(time: Duration) -> String {
     let micros = time.as_micros();
     let tenths = |value: u128, unit: u128| {
         let tenths = (value * 10 + unit / 2) / unit;
@@ -40,7 +40,7 @@ pub(super) fn percent(permille: u32) -> String {
 /// otherwise.
 pub(super) fn shift(permille: u32, slo: Option<Duration>) -> String {
     match slo {
-        Some(slo) => format_millis(slo * permille / 1000),
+        Some(slo) => format_rounded(slo * permille / 1000),
         None => format!("{} of the slo", percent(permille)),
     }
 }
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn times_have_three_digits_at_most() {
-        let of = |micros| format_millis(Duration::from_micros(micros));
+        let of = |micros| format_rounded(Duration::from_micros(micros));
         let told = [0, 250, 1_000, 1_500, 14_400, 212_345, 999_499, 1_500_000, 30_000_000, 300_000_000].map(of);
         assert_eq!(told, ["0ms", "250us", "1ms", "1.5ms", "14ms", "212ms", "999ms", "1.5s", "30s", "5m"]);
     }

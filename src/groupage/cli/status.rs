@@ -23,7 +23,7 @@ use super::sidecar_metrics::{self, MetricsPort, PodMetrics};
 use crate::controller::matching::{PodSubject, choose};
 use crate::controller::world::{self, ClusterState, ObjectKey};
 use crate::injector::{INJECTED, STATUS};
-use crate::tuner::format_millis;
+use crate::tuner::format_rounded;
 
 /// Annotation that sets the mode of a pod's sidecar and overrides its policy.
 pub(super) const MODE: &str = "groupage.dev/mode";
@@ -247,7 +247,7 @@ fn pod_row(object: &Pod, known: &ClusterSnapshot) -> PodRow {
         profile: text(tuned, "/profile").or_else(|| text(&status, "/profile")),
         mode,
         batch: if predicted { all_items } else { own.map_or(all_items, |own| own.batch_items) },
-        latency_p99: own_or(own.and_then(|own| own.latency).map(format_millis), text(summary, "/latencyP99")),
+        latency_p99: own_or(own.and_then(|own| own.latency).map(format_rounded), text(summary, "/latencyP99")),
         slo,
         slo_late: late,
         unmerged: unmerged.and_then(|one| one["message"].as_str()).map(str::to_owned),

@@ -523,7 +523,7 @@ impl<'a> Driver<'a> {
                  sent individually. If the server accepts only one item per call, set `mode: Passthrough`"
             );
         }
-        self.shell.metrics.merging_suspended(self.core.suspended_classes());
+        self.shell.metrics.merging_suspended(self.core.count_suspended_classes());
     }
 
     fn export_caps(&mut self) {

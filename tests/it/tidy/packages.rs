@@ -92,6 +92,23 @@ fn packages_without_io_depend_on_no_crate_for_it() {
     }
 }
 
+/// The calls of the proxy receive a `Forwarder` and a handle of the scheduler, which has no HTTP.
+#[test]
+fn the_calls_of_the_proxy_do_not_use_its_upstream_and_its_scheduler_no_http() {
+    for source in sources("src/proxy") {
+        let inside = source.path.strip_prefix("src/proxy/").unwrap();
+        let tokens = source.code();
+        if !inside.starts_with("upstream") {
+            let uses = tokens.windows(2).any(|pair| pair[0].is("upstream") && pair[1].is("::"));
+            assert!(!uses, "{inside} uses `proxy::upstream`: receive a `Forwarder` or a `Backend` instead");
+        }
+        if inside.starts_with("scheduler") {
+            let http = ["http", "http-body", "hyper"].into_iter().find(|name| names_crate(&tokens, name));
+            assert!(http.is_none(), "{inside} uses {http:?}: the scheduler has no HTTP");
+        }
+    }
+}
+
 #[test]
 fn every_dependency_is_used() {
     let mut wrong = String::new();

@@ -6,6 +6,8 @@ use serde_json::Value;
 
 use super::facts::{CONTROLLER, ClusterFacts, WEBHOOK};
 use crate::cli::pod_problem::UNPLACED;
+use crate::controller::status::join_first;
+use crate::controller::world::parse_minor_version;
 use crate::injector::{COMPONENT, CONTAINER, INJECT, INJECTED};
 
 /// Oldest Kubernetes minor version that the chart supports.
@@ -217,7 +219,7 @@ fn check_injection(facts: &ClusterFacts, say: &mut impl FnMut(&'static str, Seve
         say(
             "injection",
             Severity::Warning,
-            format!("pods without the requested sidecar: {}", join_names(&missing)),
+            format!("pods without the requested sidecar: {}", join_first(&missing, NAMED_MAX)),
             hint,
         );
     }
@@ -229,7 +231,7 @@ fn check_injection(facts: &ClusterFacts, say: &mut impl FnMut(&'static str, Seve
         }
     }
     for ((remedy, way), pods) in around {
-        let what = format!("calls bypass the sidecar of {}: {way}", join_names(&pods));
+        let what = format!("calls bypass the sidecar of {}: {way}", join_first(&pods, NAMED_MAX));
         say("injection", Severity::Warning, what, Some(remedy));
     }
     // The messages for pods of one workload differ only in the pod's name, which is removed to
@@ -243,7 +245,7 @@ fn check_injection(facts: &ClusterFacts, say: &mut impl FnMut(&'static str, Seve
     }
     for (trouble, pods) in broken.into_values() {
         let level = if trouble.starts_with(UNPLACED) { Severity::Warning } else { Severity::Error };
-        say("injection", level, format!("{} does not run: {trouble}", join_names(&pods)), None);
+        say("injection", level, format!("{} does not run: {trouble}", join_first(&pods, NAMED_MAX)), None);
     }
 }
 
@@ -290,17 +292,4 @@ pub(super) fn pod_name(pod: &Value) -> String {
         pod["metadata"]["namespace"].as_str().unwrap_or("?"),
         pod["metadata"]["name"].as_str().unwrap_or("?")
     )
-}
-
-fn join_names(names: &[String]) -> String {
-    let shown = names.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(NAMED_MAX) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
-}
-
-/// Parses the minor version of a version string such as `v1.33.2`.
-pub(super) fn parse_minor_version(version: &str) -> Option<u32> {
-    version.trim_start_matches('v').split('.').nth(1)?.parse().ok()
 }

@@ -13,7 +13,7 @@ mod format;
 use serde_json::{Value, json};
 
 use self::format::{
-    describe_difference, describe_reason, format_factor, format_millis, format_percent, format_period, remedy_for,
+    describe_difference, describe_reason, format_factor, format_micros, format_percent, format_period, remedy_for,
 };
 use super::facts::{CallKind, CeilingSource, MergeSuspension, OperatingPoint, ProxyFacts, SlotFacts, ratio};
 
@@ -186,8 +186,8 @@ fn explain_infeasible_slo(kind: &CallKind) -> Option<(String, Value)> {
     (slo < point.lone_late_us).then(|| {
         let text = format!(
             "SLO {} is below the latency of an unbatched call, {} (98th percentile): infeasible, served best effort",
-            format_millis(slo),
-            format_millis(point.lone_late_us)
+            format_micros(slo),
+            format_micros(point.lone_late_us)
         );
         (text, json!({"slo_us": slo, "lone_us": point.lone_us, "lone_late_us": point.lone_late_us}))
     })
@@ -248,12 +248,12 @@ fn limiting_factor(kind: &CallKind, slots: Option<SlotFacts>) -> (&'static str, 
     let text = if share("delay") >= BINDS {
         format!(
             "batches hold {mean:.1} items on average{by}: as many as arrive while calls are held, {} per call",
-            format_millis(kind.wait_us)
+            format_micros(kind.wait_us)
         )
     } else {
         format!(
             "batches hold {mean:.1} items on average{by}: as many as arrive while the server is busy; a call waits {} for it",
-            format_millis(kind.wait_us)
+            format_micros(kind.wait_us)
         )
     };
     ("arrivals", (text, numbers))
@@ -317,10 +317,10 @@ fn explain_load(kind: &CallKind, slots: Option<SlotFacts>, lone: Option<u64>) ->
     }
     let because = match (kind.rate_milli, lone) {
         (Some(rate), Some(lone)) => {
-            format!("{:.1} items arrive per second and one takes {}", ratio(rate, 1000), format_millis(lone))
+            format!("{:.1} items arrive per second and one takes {}", ratio(rate, 1000), format_micros(lone))
         }
-        (None, Some(lone)) => format!("a call waits {} and takes {}", format_millis(kind.wait_us), format_millis(lone)),
-        _ => format!("a call waits {}", format_millis(kind.wait_us)),
+        (None, Some(lone)) => format!("a call waits {} and takes {}", format_micros(kind.wait_us), format_micros(lone)),
+        _ => format!("a call waits {}", format_micros(kind.wait_us)),
     };
     format!("{alone}: the server is mostly idle when a call arrives ({because}), so batching cannot help at this load")
 }
@@ -372,8 +372,8 @@ fn explain_curve(kind: &CallKind, slots: Option<SlotFacts>) -> Option<(String, V
     let text = format!(
         "the server {at_once}{wall}: it answers {} in {}{}; {} would take {} as long",
         plural(point.best_items.into(), "item", "items"),
-        format_millis(point.best_us),
-        if point.best_items > 1 { format!(", one in {}", format_millis(point.lone_us)) } else { String::new() },
+        format_micros(point.best_us),
+        if point.best_items > 1 { format!(", one in {}", format_micros(point.lone_us)) } else { String::new() },
         2 * u64::from(point.best_items),
         format_factor(point.double_us, point.best_us),
     );

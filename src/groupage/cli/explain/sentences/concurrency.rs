@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::format::{format_factor, format_millis};
+use super::format::{format_factor, format_micros};
 use crate::cli::explain::facts::{CallKind, ConcurrencyFacts};
 
 /// Mean number of items in recent batches, in thousandths, below which calls are considered not
@@ -50,8 +50,8 @@ fn explain_merging(limit: u32, flow: &ConcurrencyFacts) -> String {
     };
     format!(
         "merged because the server runs {limit} at once, and {one} takes {}, while {items} separate calls take {}",
-        format_millis(flow.batch_us),
-        format_millis(apart),
+        format_micros(flow.batch_us),
+        format_micros(apart),
     )
 }
 
@@ -81,9 +81,9 @@ fn explain_forwarding(flow: &ConcurrencyFacts) -> Option<String> {
             };
             format!(
                 "forwarded because the server runs {number} at once (a call takes {} with {} in flight, {} alone)",
-                format_millis(flow.most_us),
+                format_micros(flow.most_us),
                 round_milli(flow.most_milli),
-                format_millis(flow.lone_us),
+                format_micros(flow.lone_us),
             )
         }
     };

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::super::facts::{BatchFailures, CallKind, LabelCounts, ratio};
-use super::format::{format_millis, format_percent, format_period};
+use super::format::{format_micros, format_percent, format_period};
 use super::{NEWS_SECONDS, REASON_MIN};
 
 /// Reports that the server requested pauses for calls of this kind.
@@ -18,8 +18,8 @@ pub(super) fn explain_pauses(kind: &CallKind) -> Option<(String, Value)> {
     let text = format!(
         "{when}, {} in total: the server answered 429 or 503 with a `Retry-After` of {}, the callers received that answer, and no call of their merge key was sent for {}; lower `limits.slotsMax` if the server refuses concurrent calls, or add replicas",
         super::plural(pauses.count, "time", "times"),
-        format_millis(pauses.asked_us),
-        format_millis(pauses.held_us),
+        format_micros(pauses.asked_us),
+        format_micros(pauses.held_us),
     );
     let numbers = json!({
         "now": pauses.now,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::facts::{KeyDifference, ratio};
 
 /// Formats microseconds, such as `0.85 ms`, `14.3 ms`, `120 ms` or `2.5 s`.
-pub(super) fn format_millis(us: u64) -> String {
+pub(super) fn format_micros(us: u64) -> String {
     let ms = ratio(us, 1000);
     match us {
         0..1000 => format!("{ms:.2} ms"),

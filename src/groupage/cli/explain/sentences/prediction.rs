@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::super::facts::{Prediction, ratio};
-use super::format::{format_millis, format_period};
+use super::format::{format_micros, format_period};
 
 /// Returns a sentence about the prediction, with its numbers.
 pub(super) fn explain(told: &Prediction) -> (String, Value) {
@@ -21,8 +21,8 @@ pub(super) fn explain(told: &Prediction) -> (String, Value) {
     let would = format!(
         "batching would have made {executions} upstream calls out of {carried}, with {:.1} items each, and answered in {} on average ({} without batching) in the last {}",
         ratio(items, executions),
-        format_millis(latency_us),
-        format_millis(passed_us),
+        format_micros(latency_us),
+        format_micros(passed_us),
         format_period(over_seconds),
     );
     let mut text = match told.benefit.as_str() {

@@ -205,7 +205,7 @@ fn numbers_look_like_numbers() {
         (120_400, "120 ms"),
         (2_500_000, "2.5 s"),
     ] {
-        assert_eq!(format_millis(us), text);
+        assert_eq!(format_micros(us), text);
     }
     assert_eq!(
         (format_percent(0.005), format_percent(0.374), format_period(90), format_period(300)),
