@@ -165,11 +165,7 @@ fn two_slots_with_host_work_are_two_slots_and_a_lead() {
         let pace = world.pace(1000);
         assert!(pace >= 190, "200 a second is all the device can do: {pace} with seed {seed}");
         assert_eq!(world.slots.in_use(), 2, "seed {seed}");
-        assert!(
-            (2_200_000..3_800_000).contains(&world.slots.lead()),
-            "{} with seed {seed}",
-            world.slots.lead()
-        );
+        assert!((2_200_000..3_800_000).contains(&world.slots.lead()), "{} with seed {seed}", world.slots.lead());
     }
 }
 
