@@ -78,8 +78,7 @@ soak ITEMS="30000000":
 # that are missed.
 # All requirements on the scheduler, in virtual time with 10 seeds per row
 sim-table SEEDS="10" *ARGS="":
-    cargo build --locked --profile sim
-    -target/sim/groupage simulate --table --seeds {{SEEDS}} {{ARGS}}
+    -cargo run --locked --profile sim --package groupage-acceptance -- --seeds {{SEEDS}} {{ARGS}}
 
 # The same with 30 seeds per row, each run twice and replayed; some 20 minutes on two cores
 sim-long SEEDS="30":

@@ -2,8 +2,8 @@
 //! archives.
 //!
 //! `groupage` is the released image: statically linked (`crt-static`, for `FROM scratch`), symbols
-//! split off into a separate file, user 65532. The image of the test kit contains the same binary
-//! with another entrypoint. The binary contains no absolute paths of the build machine.
+//! split off into a separate file, user 65532. The image of the test kit contains `stand-in`. The
+//! binaries contain no absolute paths of the build machine.
 
 mod oci;
 
@@ -18,12 +18,15 @@ use super::tools::{cache_dir, cargo_target, repository_root, run_quietly};
 
 /// Maximum compressed size of the image, which nodes have to download.
 const BYTES_MAX: u64 = 12 * 1024 * 1024;
+/// Names of the binaries: the product, and the simulated model server and client.
+const PRODUCT: &str = "groupage";
+const TEST_KIT: &str = "stand-in";
 /// Cargo profile of the released binary.
 const RELEASE: &str = "dist";
 /// Inputs of the binary: sources, and files that they include.
 const SOURCES: [&str; 7] =
     ["Cargo.toml", "Cargo.lock", ".cargo", "src", "manifests", "docs/configuration.md", "examples/scenarios"];
-/// Maximum number of cached image binaries, about 100 MiB each.
+/// Maximum number of cached builds, about 150 MiB each.
 const KEPT_MAX: usize = 2;
 /// User and group ID without privileges, which own no file of a node.
 const USER: &str = "65532:65532";
@@ -50,7 +53,9 @@ pub(crate) fn reference() -> String {
 
 /// Implements `just image`: builds and packs the image, and prints its size.
 pub(crate) fn pack_product(profile: &str) -> Result<ImageArchive, TestError> {
-    let binary = strip_symbols(&build(profile)?)?;
+    let built = build(profile)?;
+    let binary = strip_symbols(&built.join(PRODUCT))?;
+    strip_symbols(&built.join(TEST_KIT))?;
     let archive = image_dir()?.join("groupage.tar");
     let contents = ImageContents { entrypoint: &["/groupage"], ..image_contents(&binary) };
     let bytes = oci::pack(&archive, &reference(), &contents)?;
@@ -68,20 +73,20 @@ pub(crate) fn pack_product(profile: &str) -> Result<ImageArchive, TestError> {
     Ok(ImageArchive { reference: reference(), archive })
 }
 
-/// Packs the image of the test kit, a simulated model server and a client, from the binary built by
-/// [`pack_product`].
+/// Packs the image of the test kit, a simulated model server and a client, from the binary that
+/// [`pack_product`] has built.
 pub(crate) fn pack_test_kit() -> Result<ImageArchive, TestError> {
     let archive = image_dir()?.join("stand-in.tar");
     let reference = format!("groupage.test/stand-in:{}", env!("CARGO_PKG_VERSION"));
-    let binary = binary_path()?;
-    let contents = ImageContents { entrypoint: &["/groupage", "stand-in"], ..image_contents(&binary) };
+    let binary = image_dir()?.join(TEST_KIT);
+    let contents = ImageContents { entrypoint: &["/stand-in"], ..image_contents(&binary) };
     oci::pack(&archive, &reference, &contents)?;
     Ok(ImageArchive { reference, archive })
 }
 
 /// Returns the path of the binary built by [`pack_product`].
 pub(crate) fn binary_path() -> Result<PathBuf, TestError> {
-    Ok(image_dir()?.join("groupage"))
+    Ok(image_dir()?.join(PRODUCT))
 }
 
 /// Builds and packs the pause image, which keeps a pod's namespaces open.
@@ -112,7 +117,7 @@ fn image_dir() -> Result<PathBuf, TestError> {
     Ok(folder)
 }
 
-/// Builds the statically linked binary.
+/// Builds the statically linked binaries and returns their folder.
 ///
 /// A release build takes minutes, so it is cached beside Kubernetes by a hash of its inputs. A new
 /// checkout finds it there.
@@ -123,20 +128,24 @@ fn build(profile: &str) -> Result<PathBuf, TestError> {
     let folder = cache_dir()?.join("release");
     let kept = folder.join(input_hash(profile)?);
     if !kept.exists() {
-        println!("building the binary of the image, about 8 minutes the first time; it is kept as {}", kept.display());
+        println!("building the binaries of the images, some 15 minutes the first time; kept as {}", kept.display());
         let built = cargo_build(profile, &cache_dir()?.join("target"))?;
         std::fs::create_dir_all(&folder)?;
         prune(&folder)?;
         // Written under another name first, so that an interrupted copy is not mistaken for a
         // complete one.
         let partial = kept.with_extension(std::process::id().to_string());
-        std::fs::copy(built, &partial)?;
+        std::fs::create_dir_all(&partial)?;
+        for name in [PRODUCT, TEST_KIT] {
+            std::fs::copy(built.join(name), partial.join(name))?;
+        }
         std::fs::rename(partial, &kept)?;
     }
     Ok(kept)
 }
 
-/// Builds the binary in this target folder. Cargo skips the build if nothing changed.
+/// Builds the binaries in this target folder and returns the folder that contains them. Cargo skips
+/// the build if nothing changed.
 fn cargo_build(profile: &str, into: &Path) -> Result<PathBuf, TestError> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
@@ -146,23 +155,23 @@ fn cargo_build(profile: &str, into: &Path) -> Result<PathBuf, TestError> {
     let flags =
         ["-Ctarget-feature=+crt-static", &format!("--remap-path-prefix={}=/cargo", home.display())].join("\x1f");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--locked", "--bin", "groupage", "--profile", profile, "--target", &target]);
+    cargo.args(["build", "--locked", "--bin", PRODUCT, "--bin", TEST_KIT, "--profile", profile, "--target", &target]);
     cargo.arg("--target-dir").arg(into);
     cargo.current_dir(repository_root()).env("CARGO_ENCODED_RUSTFLAGS", flags);
     if profile == RELEASE {
-        // The binary is independent of earlier builds.
+        // The binaries are independent of earlier builds.
         cargo.env("CARGO_INCREMENTAL", "0");
     } else {
         cargo.env_remove("CARGO_INCREMENTAL");
     }
     if !cargo.status()?.success() {
-        return Err("the static binary could not be built".into());
+        return Err("the static binaries could not be built".into());
     }
     let profile = if profile == "dev" { "debug" } else { profile };
-    Ok(into.join(target).join(profile).join("groupage"))
+    Ok(into.join(target).join(profile))
 }
 
-/// Returns a file name that is derived from a binary's inputs: sources, lock file and compiler.
+/// Returns a folder name that is derived from the inputs of a build: sources, lock file and compiler.
 fn input_hash(profile: &str) -> Result<String, TestError> {
     let mut made_of = blake3::Hasher::new();
     let compiler = run_quietly(Command::new("rustc").arg("-vV"))?;
@@ -195,7 +204,7 @@ fn list(place: &Path, files: &mut Vec<PathBuf>) -> Result<(), TestError> {
     Ok(())
 }
 
-/// Removes all but the newest cached binaries, to make room for one more.
+/// Removes all but the newest cached builds, to make room for one more.
 fn prune(folder: &Path) -> Result<(), TestError> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -204,16 +213,17 @@ fn prune(folder: &Path) -> Result<(), TestError> {
     }
     all.sort();
     for (_, old) in all.iter().rev().skip(KEPT_MAX - 1) {
-        std::fs::remove_file(old)?;
+        // Before there were two binaries, a build was a file.
+        if old.is_dir() { std::fs::remove_dir_all(old)? } else { std::fs::remove_file(old)? }
     }
     Ok(())
 }
 
-/// Copies the binary without symbols. The symbols are kept in a separate file, which resolves
-/// addresses of a backtrace.
+/// Copies a binary to `target/image` without symbols. The symbols are kept in a separate file, which
+/// resolves addresses of a backtrace.
 fn strip_symbols(binary: &Path) -> Result<PathBuf, TestError> {
-    let (bare, debug) = (image_dir()?.join("groupage"), image_dir()?.join("groupage.debug"));
-    run_quietly(Command::new("objcopy").arg("--only-keep-debug").arg(binary).arg(&debug))?;
+    let bare = image_dir()?.join(binary.file_name().ok_or("a binary without a name")?);
+    run_quietly(Command::new("objcopy").arg("--only-keep-debug").arg(binary).arg(bare.with_extension("debug")))?;
     run_quietly(Command::new("objcopy").arg("--strip-all").arg(binary).arg(&bare))?;
     Ok(bare)
 }

@@ -64,9 +64,9 @@ impl Model {
 impl StandIn {
     pub(crate) fn start(model: &Model) -> Self {
         let micros = |time: Duration| format!("{}us", time.as_micros());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_groupage"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stand-in"));
         command
-            .args(["stand-in", "model", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--items-max", "0"])
+            .args(["model", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--items-max", "0"])
             .args(["--base", &micros(model.base), "--per-item", &micros(model.per_item)])
             .args(["--slots", &model.slots.to_string(), "--queue", QUEUE]);
         if let Some(items) = model.inner {

@@ -20,7 +20,6 @@ mod redirect_init;
 mod refusal;
 mod rollback;
 mod simulate;
-mod stand_in;
 mod status;
 mod pod_problem;
 mod validate;
@@ -83,9 +82,6 @@ enum Command {
     Rollback(rollback::Args),
     /// Run scenarios in virtual time: compare the adaptive policy with others on the same arrivals
     Simulate(simulate::Args),
-    /// Run a simulated model server or a test client, for tests on a cluster
-    #[command(hide = true)]
-    StandIn(stand_in::Args),
 }
 
 /// Parses the command line and runs its subcommand.
@@ -118,7 +114,6 @@ pub fn run() -> ExitCode {
         Command::Disable(args) => enable::disable(&args),
         Command::Rollback(args) => rollback::run(&args),
         Command::Simulate(args) => simulate::run(&args),
-        Command::StandIn(args) => stand_in::run(args),
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! It is a discrete-event simulator with nanosecond resolution, and a run is deterministic for a
 //! seed. It drives the same core as the proxy, and the batching rules of other systems, with the
-//! same arrivals, and measures the goodput and latency of each. `groupage simulate`, the tables of
-//! rows and the tests use it. It is pure: no clock, no tasks, no files.
+//! same arrivals, and measures the goodput and latency of each. `groupage simulate` and the
+//! acceptance tables of the scheduler use it. It is pure: no clock, no tasks, no files.
 //!
 //! Left out: the overhead of the proxy itself, sockets, and faults other than refusals, stalls and
 //! running out of memory. Tests over sockets cover those.
@@ -16,10 +16,10 @@ pub mod curve;
 pub mod random;
 pub mod live_policy;
 pub mod metrics;
-pub mod oracle;
 pub mod groupage;
 pub mod scenario;
 pub mod upstream;
+pub mod workers;
 pub mod workload;
 mod event_queue;
 mod batch;

@@ -15,6 +15,7 @@ use crate::batching::{Feature, LateTreatment, Tick};
 
 use super::call::Arrival;
 use super::curve::CostCurve;
+use super::random::saturating_u32;
 use super::upstream::{SlotServer, UpstreamKind};
 use super::workload::{ArrivalProcess, Workload};
 
@@ -141,6 +142,68 @@ impl Scenario {
     #[must_use]
     pub fn with_horizon(self, horizon: Duration) -> Self {
         Self { horizon, ..self }
+    }
+
+    /// Returns the mean number of calls per second, or `None` if it depends on the answers, as in a
+    /// closed loop, or is zero.
+    #[must_use]
+    pub fn mean_rate(&self) -> Option<f64> {
+        let seconds = self.horizon.as_secs_f64();
+        let recorded = self.workload.recorded.len() as f64 / seconds;
+        let drawn = self.workload.streams.iter().map(|stream| match &stream.arrivals {
+            ArrivalProcess::Poisson { rate } | ArrivalProcess::Fanout { rate, .. } => Some(*rate),
+            ArrivalProcess::Mmpp { rates, stays } => {
+                let [one, other] = stays.map(|stay| stay.as_secs_f64());
+                Some((rates[0] * one + rates[1] * other) / (one + other).max(1e-9))
+            }
+            ArrivalProcess::Ramp { low, high, .. } => Some((low + high) / 2.0),
+            ArrivalProcess::Step { rate, then, from, until } => {
+                let from = from.as_secs_f64().min(seconds);
+                let until = until.map_or(seconds, |until| until.as_secs_f64().clamp(from, seconds));
+                Some((rate * (seconds - (until - from)) + then * (until - from)) / seconds)
+            }
+            ArrivalProcess::Closed { .. } => None,
+        });
+        drawn.sum::<Option<f64>>().map(|drawn| drawn + recorded).filter(|rate| *rate > 0.0)
+    }
+
+    /// Multiplies the rate of calls by a factor; closed loops have this many times the clients.
+    /// Recorded calls arrive at shorter intervals, so the recording is shorter; each keeps its time
+    /// until the deadline and the cancellation.
+    #[must_use]
+    pub fn scale_rate(mut self, factor: f64) -> Self {
+        if !self.workload.recorded.is_empty() {
+            self.horizon = self.horizon.div_f64(factor);
+        }
+        for arrival in &mut self.workload.recorded {
+            let sooner = arrival.at.since(Tick::default()).div_f64(factor);
+            let by = arrival.at.since(Tick::default()).saturating_sub(sooner);
+            let later = sooner.saturating_sub(arrival.at.since(Tick::default()));
+            let moved = |at: Tick| at.before(by).after(later);
+            arrival.at = moved(arrival.at);
+            arrival.cancel_at = arrival.cancel_at.map(moved);
+            if let Some(deadline) = &mut arrival.call.deadline {
+                deadline.at = moved(deadline.at);
+            }
+        }
+        for stream in &mut self.workload.streams {
+            match &mut stream.arrivals {
+                ArrivalProcess::Poisson { rate } | ArrivalProcess::Fanout { rate, .. } => *rate *= factor,
+                ArrivalProcess::Mmpp { rates, .. } => rates.iter_mut().for_each(|rate| *rate *= factor),
+                ArrivalProcess::Ramp { low, high, .. } => {
+                    *low *= factor;
+                    *high *= factor;
+                }
+                ArrivalProcess::Step { rate, then, .. } => {
+                    *rate *= factor;
+                    *then *= factor;
+                }
+                ArrivalProcess::Closed { clients, .. } => {
+                    *clients = saturating_u32((f64::from(*clients) * factor).round()).max(1);
+                }
+            }
+        }
+        self
     }
 
     fn with_slo(self, millis: u64) -> Self {

@@ -12,7 +12,6 @@ mod ledger;
 mod proxy;
 mod redirect;
 mod sim;
-mod simulated;
 mod tidy;
 
 /// Reports the reason why a test is skipped. Writes to stderr directly, because the test harness

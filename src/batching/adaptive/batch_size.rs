@@ -18,7 +18,7 @@ const ROUND: [u32; 14] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]
 /// Minimum number of samples before the curve determines the size. Past a knee each sample is
 /// expensive (thrash at 90 % load: 6 instead of 8 lower the mean by 4 to 5 points), while curves
 /// with steps at powers of two are misread from fewer (at 90 % load: 5 instead of 6 raise it by 3
-/// to 4 points). Measured with `groupage simulate --curves`.
+/// to 4 points). Measured with `just sim-table 3 curves`.
 const SAMPLES_MIN: u32 = 6;
 /// Probability of trying a round size, in thousandths, until it was observed this often.
 const TRY_PERMILLE: u32 = 100;

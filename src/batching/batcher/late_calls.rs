@@ -20,7 +20,7 @@ use super::selected_batch::MemberChoice;
 
 /// One batch in this many is of late calls, while some wait. Each costs the calls in time its share
 /// of the upstream's time. At a third of a mean batch's time for it, goodput in overload stays
-/// above 0.95 of that with late calls refused (`groupage simulate --table`, rows `serve`).
+/// above 0.95 of that with late calls refused (`just sim-table 3 cases`, rows `serve`).
 const TURNS: u32 = 10;
 /// Inverse share of a mean batch's time that a batch of late calls takes beside calls in time.
 const MEAN_PARTS: u64 = 3;

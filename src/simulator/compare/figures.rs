@@ -9,13 +9,13 @@ use super::super::{RunResult, SimPolicy, run};
 
 /// The runs of a policy.
 #[derive(Debug)]
-pub struct PolicyRuns(pub(super) Vec<RunResult>);
+pub struct PolicyRuns(pub Vec<RunResult>);
 
 /// Means over seeds. Times are in milliseconds and infinite if no item was answered.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AverageFigures {
     /// Number of items that arrived, in all seeds together.
-    pub came: u64,
+    pub items: u64,
     /// Share answered in time.
     pub goodput: f64,
     /// Mean latency of the answered items.
@@ -57,7 +57,7 @@ impl PolicyRuns {
         let summaries: Vec<_> = self.0.iter().map(|run| run.summary_of(scope)).collect();
         let average = |of: fn(&super::super::metrics::LatencySummary) -> f64| mean(summaries.iter().map(of));
         AverageFigures {
-            came: summaries.iter().map(|summary| summary.arrived_items).sum(),
+            items: summaries.iter().map(|summary| summary.arrived_items).sum(),
             goodput: average(|summary| summary.goodput),
             mean: average(|summary| summary.mean_ms),
             p50: average(|summary| summary.p50_ms),
@@ -108,7 +108,7 @@ impl GroupagePolicy {
 }
 
 /// Returns the mean of some numbers, or zero if there are none.
-pub(super) fn mean(numbers: impl Iterator<Item = f64>) -> f64 {
+pub fn mean(numbers: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = numbers.fold((0.0, 0_u32), |(sum, count), number| (sum + number, count + 1));
     sum / f64::from(count.max(1))
 }

@@ -10,7 +10,6 @@ use super::traffic::{self, RecordedOutcome};
 use super::{profile, scenario_file};
 use crate::batching::LateTreatment;
 use crate::config::parse_duration;
-use crate::simulator::compare::Job;
 use crate::simulator::curve::CostCurve;
 use crate::simulator::scenario::{self, Scenario};
 use crate::simulator::upstream::{EngineServer, SharedServer, SlotServer, UpstreamKind};
@@ -58,7 +57,6 @@ enum RateChange {
 
 /// Arguments of `groupage simulate`.
 #[derive(Debug, Clone, ClapArgs)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a separate flag")]
 pub(in crate::cli) struct Args {
     /// Scenario by name, or `all`; can be repeated [default: the reference scenarios]
     #[arg(long = "scenario", value_name = "NAME")]
@@ -75,41 +73,13 @@ pub(in crate::cli) struct Args {
     /// List the scenarios and stop
     #[arg(long)]
     pub(super) list: bool,
-    /// Run all baselines and oracles on the same arrivals, and evaluate the criteria
+    /// Run other policies on the same arrivals too
     #[arg(long)]
     pub(super) compare: bool,
-    /// Run the full benchmark: all scenarios compared, latency curves by load, capacities, special
-    /// cases, ablations
-    #[arg(long, conflicts_with_all = ["scenarios", "file", "access_log", "profile", "curves", "capacity", "cases", "ablate"])]
-    table: bool,
-    /// With --table: run only a short part of it
-    #[arg(long, requires = "table")]
-    small: bool,
-    /// With --table: run the no-harm scenarios instead, compared with calls that are forwarded at
-    /// once
-    #[arg(long, requires = "table")]
-    no_harm: bool,
-    /// With --no-harm: only rows that have these words in their names, separated by commas,
-    /// alternatives by |: k8,50ms,48
-    #[arg(long, requires = "no_harm", conflicts_with = "small", value_name = "WORDS")]
-    only: Option<String>,
-    /// Run latency curves by load instead: the mean compared with the optimum
-    #[arg(long, conflicts_with_all = ["scenarios", "compare", "slo", "cap", "rate"])]
-    curves: bool,
-    /// Run capacities instead: the highest rate that is served in time
-    #[arg(long, conflicts_with_all = ["scenarios", "compare", "slo", "cap", "rate", "seconds", "seeds"])]
-    capacity: bool,
-    /// Run special cases instead: presets, slow control loops, a warm start, SLOs near the latency
-    /// of an unbatched call
-    #[arg(long, conflicts_with_all = ["scenarios", "compare", "slo", "cap", "rate", "seconds"])]
-    cases: bool,
-    /// Run ablations of the policy instead, one feature at a time
-    #[arg(long, conflicts_with_all = ["scenarios", "compare", "slo", "cap", "rate", "seconds"])]
-    ablate: bool,
     /// Number of seeds, starting at 0
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(super) seeds: u64,
-    /// Virtual seconds during which calls arrive; a day has 86400 [default: 20; with --curves 30]
+    /// Virtual seconds during which calls arrive; a day has 86400 [default: 20]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: Option<u64>,
     /// Override the SLO: 50 (milliseconds) or 50ms
@@ -154,11 +124,7 @@ pub(in crate::cli) struct Args {
 /// Work selected by the command line.
 #[derive(Debug)]
 pub(super) struct Work {
-    pub(super) jobs: Vec<Job>,
-    /// `true` if the criteria are evaluated.
-    pub(super) judged: bool,
-    /// `true` if rows differ from the reference scenarios.
-    pub(super) altered: bool,
+    pub(super) scenarios: Vec<Scenario>,
     /// Outcomes of the calls according to the access log.
     pub(super) recorded: Option<RecordedOutcome>,
 }
@@ -166,72 +132,11 @@ pub(super) struct Work {
 // === impl Args ===
 
 impl Args {
-    /// Returns the work that the arguments select.
+    /// Returns the selected scenarios, in the order of the list.
     ///
     /// # Errors
     /// An argument is invalid, or a file cannot be read.
     pub(super) fn to_work(&self) -> Result<Work, String> {
-        let plain = |jobs| Work { jobs, judged: true, altered: false, recorded: None };
-        if self.table {
-            return self.table().map(|jobs| Work { altered: self.has_overrides(), ..plain(jobs) });
-        }
-        if self.curves {
-            return Ok(plain(Job::curves(self.seconds.map(Duration::from_secs))));
-        }
-        if self.capacity {
-            return Ok(plain(Job::capacities()));
-        }
-        if self.cases {
-            return Ok(plain(Job::cases()));
-        }
-        if self.ablate {
-            return Ok(plain(Job::parts()));
-        }
-        let (rows, recorded) = self.rows()?;
-        let jobs = rows.into_iter().map(Job::row).collect();
-        Ok(Work { jobs, judged: self.compare, altered: self.has_overrides(), recorded })
-    }
-
-    fn has_overrides(&self) -> bool {
-        self.slo.is_some()
-            || self.cap.is_some()
-            || self.rate.is_some()
-            || self.curve.is_some()
-            || self.profile.is_some()
-            || self.slots.is_some()
-            || self.slots_max.is_some()
-            || self.queue_delay_max.is_some()
-            || self.queue_items_max.is_some()
-            || self.preset.is_some()
-            || self.late.is_some()
-    }
-
-    fn table(&self) -> Result<Vec<Job>, String> {
-        if self.has_overrides() || self.seconds.is_some() {
-            return Err(
-                "--table runs a fixed set of scenarios: it accepts only --seeds, --small, --no-harm, --only, -o and --svg"
-                    .to_owned(),
-            );
-        }
-        if self.no_harm {
-            let words = self.only.as_deref().unwrap_or_default();
-            let jobs = if self.small { Job::no_harm_small() } else { Job::no_harm(words) };
-            return if jobs.is_empty() {
-                Err(format!("no row has a name that contains all of {words:?}"))
-            } else {
-                Ok(jobs)
-            };
-        }
-        if self.small {
-            return Ok(Job::small());
-        }
-        let mut jobs = Job::standard();
-        jobs.extend(embedded_log_scenario().map(Job::row));
-        Ok(jobs)
-    }
-
-    /// Returns the selected scenarios, in the order of the tables.
-    fn rows(&self) -> Result<(Vec<Scenario>, Option<RecordedOutcome>), String> {
         let horizon = self.seconds.map_or(scenario::HORIZON, Duration::from_secs);
         let (rows, recorded) = if let Some(path) = &self.access_log {
             let (row, recorded) = self.replay_scenario(path)?;
@@ -252,7 +157,7 @@ impl Args {
         {
             return Err(format!("{:?} would have more than {CALLS_MAX} calls: reduce --seconds or --rate", row.name));
         }
-        Ok((rows, recorded))
+        Ok(Work { scenarios: rows, recorded })
     }
 
     fn named(&self, horizon: Duration) -> Result<Vec<Scenario>, String> {
@@ -406,6 +311,7 @@ fn rate(text: &str) -> Result<RateChange, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simulator::compare::run_scenario;
 
     #[test]
     fn rates_are_factors_or_calls_a_second() {
@@ -418,7 +324,16 @@ mod tests {
     }
 
     #[test]
-    fn the_log_that_is_shipped_is_a_row() {
+    fn ours_serves_the_embedded_log_as_well_as_every_other_policy() {
+        let report = run_scenario(&embedded_log_scenario().unwrap(), 1, true);
+        let ours = report.entries[0].figures.goodput;
+        for other in &report.entries[1..] {
+            assert!(ours >= other.figures.goodput - 0.002, "{other}: ours {ours}");
+        }
+    }
+
+    #[test]
+    fn the_embedded_log_is_a_scenario() {
         let row = embedded_log_scenario().unwrap();
         assert!(row.workload.recorded.len() > 500, "{}", row.workload.recorded.len());
         let twice = row.clone().scale_rate(2.0);

@@ -1,12 +1,9 @@
-//! Rows as an SVG chart: a panel for each row or case, and a line for each policy with bars for its
-//! goodput and mean latency.
-//!
-//! The chart is plain SVG text without scripts or fonts of its own. Latency curves by load and
-//! capacities are left out, because each is a single number.
+//! Reports as an SVG chart: a panel for each scenario, and a line for each policy with bars for its
+//! goodput and mean latency. The chart is plain SVG text without scripts or fonts of its own.
 
 use std::fmt::Write as _;
 
-use crate::simulator::compare::{JobResult, PolicyFigures};
+use crate::simulator::compare::{PolicyFigures, ScenarioReport};
 
 const WIDTH: u32 = 900;
 const NAMES: f64 = 210.0;
@@ -18,10 +15,9 @@ const HEAD: u32 = 44;
 /// other bar a dot.
 const MEANS: f64 = 4.0;
 
-pub(super) fn plot(all: &[JobResult]) -> String {
-    let panels: Vec<(&str, &[PolicyFigures])> = all.iter().filter_map(panel).collect();
-    let lines: usize = panels.iter().map(|(_, entries)| entries.len()).sum();
-    let height = u32::try_from(lines).unwrap_or(0) * LINE + u32::try_from(panels.len()).unwrap_or(0) * HEAD + HEAD;
+pub(super) fn plot(reports: &[ScenarioReport]) -> String {
+    let lines: usize = reports.iter().map(|report| report.entries.len()).sum();
+    let height = u32::try_from(lines).unwrap_or(0) * LINE + u32::try_from(reports.len()).unwrap_or(0) * HEAD + HEAD;
     let mut svg = String::new();
     line(
         &mut svg,
@@ -31,7 +27,7 @@ pub(super) fn plot(all: &[JobResult]) -> String {
         ),
     );
     let mut top = 0;
-    for (name, entries) in panels {
+    for ScenarioReport { scenario, entries } in reports {
         top += HEAD;
         let y = top - 20;
         let (goodput, mean) = (NAMES + 10.0, NAMES + BAR + 80.0);
@@ -40,7 +36,7 @@ pub(super) fn plot(all: &[JobResult]) -> String {
             format_args!(
                 "<text x=\"10\" y=\"{y}\" font-weight=\"bold\">{}</text>\n<text x=\"{goodput}\" y=\"{y}\">goodput</text>\n\
              <text x=\"{mean}\" y=\"{y}\">mean latency of answered calls, ms</text>",
-                escaped(name)
+                escaped(&scenario.name)
             ),
         );
         let scale = MEANS * entries.first().map_or(1.0, |ours| ours.figures.mean).max(1e-9);
@@ -51,14 +47,6 @@ pub(super) fn plot(all: &[JobResult]) -> String {
     }
     svg.push_str("</svg>\n");
     svg
-}
-
-fn panel(told: &JobResult) -> Option<(&str, &[PolicyFigures])> {
-    match told {
-        JobResult::Row(row) => Some((&row.scenario.name, &row.entries)),
-        JobResult::Case(case) => Some((&case.name, &case.entries)),
-        JobResult::Gap(_) | JobResult::Capacity(_) | JobResult::Harm(_) => None,
-    }
 }
 
 fn policy(svg: &mut String, y: u32, entry: &PolicyFigures, scale: f64, ours: bool) {
@@ -98,7 +86,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::simulator::compare::{Job, RunSettings};
+    use crate::simulator::compare::run_scenario;
     use crate::simulator::scenario::Scenario;
     use crate::simulator::workload::ArrivalProcess;
 
@@ -106,9 +94,9 @@ mod tests {
     fn every_policy_of_a_row_is_drawn_and_names_are_escaped() {
         let row = Scenario::new("a < b & c", ArrivalProcess::Poisson { rate: 200.0 })
             .with_horizon(Duration::from_millis(200));
-        let told = Job::row(row).run(RunSettings { seeds: 1, compare: true, altered: true }).unwrap();
-        let entries = panel(&told).unwrap().1.len();
-        let svg = plot(&[told]);
+        let report = run_scenario(&row, 1, true);
+        let entries = report.entries.len();
+        let svg = plot(&[report]);
         assert!(svg.contains("a &lt; b &amp; c") && svg.ends_with("</svg>\n"));
         assert_eq!(svg.matches("x=\"10\"").count(), entries + 1);
     }

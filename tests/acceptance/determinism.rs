@@ -1,9 +1,10 @@
 //! Determinism: runs each seed twice, and replays the recorded events on a fresh core.
 
-use super::super::groupage::GroupagePolicy;
-use super::super::run;
-use super::super::scenario::Scenario;
-use super::criteria::{Comparison, CriterionResult, Metric};
+use groupage_simulator::groupage::GroupagePolicy;
+use groupage_simulator::run;
+use groupage_simulator::scenario::Scenario;
+
+use crate::criteria::{Comparison, CriterionResult, Metric};
 
 /// Counts the seeds that give equal calls, events and decisions in two runs, and equal decisions
 /// when the events are replayed.
@@ -16,8 +17,7 @@ pub(super) fn check_determinism(scenario: &Scenario, seeds: u64) -> CriterionRes
 
 /// Describes the first difference between two runs of a seed, or between a run and the replay of
 /// its events. Returns `None` if all are equal.
-#[must_use]
-pub fn first_difference(scenario: &Scenario, seed: u64) -> Option<String> {
+pub(crate) fn first_difference(scenario: &Scenario, seed: u64) -> Option<String> {
     let (mut first, mut second) = (
         GroupagePolicy::for_scenario(scenario, seed).with_log(),
         GroupagePolicy::for_scenario(scenario, seed).with_log(),

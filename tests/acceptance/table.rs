@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use super::super::scenario::{self, Scenario};
-use super::case::{Ablation, CaseKind};
-use super::no_harm::{self, HarmTask, NoHarmReport};
-use super::{
-    CapacityReport, CaseReport, CriterionResult, OptimalityGap, RowReport, RunSettings, measure_capacity,
-    optimality_gap, run_row,
-};
+use groupage_simulator::scenario::{self, Scenario};
+
+use crate::capacity::{CapacityReport, capacity_upstreams, measure_capacity};
+use crate::case::{Ablation, CaseKind, CaseReport};
+use crate::criteria::CriterionResult;
+use crate::no_harm::{self, HarmTask, NoHarmReport};
+use crate::optimality_gap::{OptimalityGap, optimality_gap};
+use crate::row::{RowReport, run_row};
 
 /// Rows of the small table, and its number of ablations: those that differ most and are met on
 /// every machine, for a run of a minute or two.
@@ -23,13 +24,13 @@ const SMALL_ROWS: [&str; 9] = [
     "closed 32 think",
     "3% cancels",
 ];
-const SMALL_PARTS: usize = 4;
+const SMALL_ABLATIONS: usize = 4;
 /// Duration of the small rows.
 const SMALL: Duration = Duration::from_secs(20);
 
 /// A job of the table.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Job(JobKind);
+pub(crate) struct Job(JobKind);
 
 #[derive(Debug, Clone, PartialEq)]
 enum JobKind {
@@ -37,13 +38,13 @@ enum JobKind {
     Gap(Scenario),
     Capacity(usize),
     Case(CaseKind),
-    Parts(Ablation),
+    Ablation(Ablation),
     Harm(Box<HarmTask>),
 }
 
 /// The result of a job.
 #[derive(Debug, Clone, PartialEq)]
-pub enum JobResult {
+pub(crate) enum JobResult {
     /// Result of a row.
     Row(Box<RowReport>),
     /// Result of a curve at a load.
@@ -60,71 +61,53 @@ pub enum JobResult {
 
 impl Job {
     /// Returns all jobs except the no-harm table.
-    #[must_use]
-    pub fn standard() -> Vec<Self> {
-        let mut all: Vec<Self> = scenario::all().into_iter().map(Self::row).collect();
-        all.extend(Self::curves(None));
-        all.extend(Self::capacities());
-        all.extend(Self::cases());
-        all.extend(Self::parts());
-        all
+    pub(crate) fn standard() -> Vec<Self> {
+        [Self::rows(), Self::curves(), Self::capacities(), Self::cases(), Self::ablations()].concat()
     }
 
     /// Returns the jobs of the small table.
-    #[must_use]
-    pub fn small() -> Vec<Self> {
+    pub(crate) fn small() -> Vec<Self> {
         let rows = SMALL_ROWS.iter().filter_map(|name| scenario::find(name));
-        let mut some: Vec<Self> = rows.map(|row| Self::row(row.with_horizon(SMALL))).collect();
+        let mut some: Vec<Self> = rows.map(|row| Self(JobKind::Row(row.with_horizon(SMALL)))).collect();
         some.push(Self(JobKind::Case(CaseKind::Shift)));
-        some.extend(Self::parts().into_iter().take(SMALL_PARTS));
+        some.extend(Self::ablations().into_iter().take(SMALL_ABLATIONS));
         some
     }
 
-    /// Creates the job of a row.
-    #[must_use]
-    pub fn row(scenario: Scenario) -> Self {
-        Self(JobKind::Row(scenario))
+    /// Returns the jobs of the named scenarios.
+    pub(crate) fn rows() -> Vec<Self> {
+        scenario::all().into_iter().map(|row| Self(JobKind::Row(row))).collect()
     }
 
-    /// Returns the jobs of every curve at every load, optionally with another duration.
-    #[must_use]
-    pub fn curves(lasting: Option<Duration>) -> Vec<Self> {
-        let lasting = |row: Scenario| match lasting {
-            Some(horizon) => row.with_horizon(horizon),
-            None => row,
-        };
-        scenario::curve_loads().into_iter().map(|row| Self(JobKind::Gap(lasting(row)))).collect()
+    /// Returns the jobs of every curve at every load.
+    pub(crate) fn curves() -> Vec<Self> {
+        scenario::curve_loads().into_iter().map(|row| Self(JobKind::Gap(row))).collect()
     }
 
     /// Returns the jobs that measure the capacity of each upstream.
-    #[must_use]
-    pub fn capacities() -> Vec<Self> {
-        (0..super::capacity_upstreams()).map(|place| Self(JobKind::Capacity(place))).collect()
+    pub(crate) fn capacities() -> Vec<Self> {
+        (0..capacity_upstreams()).map(|place| Self(JobKind::Capacity(place))).collect()
     }
 
     /// Returns the jobs of the cases: presets, slow control loops, a warm start, SLOs near the time
     /// of a call, and late calls.
-    #[must_use]
-    pub fn cases() -> Vec<Self> {
+    pub(crate) fn cases() -> Vec<Self> {
         CaseKind::all().into_iter().map(|kind| Self(JobKind::Case(kind))).collect()
     }
 
     /// Returns the jobs of the ablations.
-    #[must_use]
-    pub fn parts() -> Vec<Self> {
-        Ablation::all().into_iter().map(|parts| Self(JobKind::Parts(parts))).collect()
+    pub(crate) fn ablations() -> Vec<Self> {
+        Ablation::all().into_iter().map(|ablation| Self(JobKind::Ablation(ablation))).collect()
     }
 
     /// Returns the no-harm jobs, rows and changes, with all of these words in their names. Words
     /// are separated by commas, alternatives by `|`.
-    #[must_use]
-    pub fn no_harm(only: &str) -> Vec<Self> {
+    pub(crate) fn no_harm(only: &str) -> Vec<Self> {
         Self::harm(no_harm::find_tasks(only))
     }
 
     /// Returns a sample of the no-harm jobs.
-    #[must_use]
-    pub fn no_harm_small() -> Vec<Self> {
+    pub(crate) fn no_harm_small() -> Vec<Self> {
         Self::harm(no_harm::sample())
     }
 
@@ -133,15 +116,14 @@ impl Job {
     }
 
     /// Runs the job. Returns `None` for a curve that has no optimum.
-    #[must_use]
-    pub fn run(&self, settings: RunSettings) -> Option<JobResult> {
+    pub(crate) fn run(&self, seeds: u64) -> Option<JobResult> {
         match &self.0 {
-            JobKind::Row(scenario) => Some(JobResult::Row(Box::new(run_row(scenario, settings)))),
-            JobKind::Gap(scenario) => optimality_gap(scenario, settings.seeds).map(JobResult::Gap),
+            JobKind::Row(scenario) => Some(JobResult::Row(Box::new(run_row(scenario, seeds)))),
+            JobKind::Gap(scenario) => optimality_gap(scenario, seeds).map(JobResult::Gap),
             JobKind::Capacity(upstream) => measure_capacity(*upstream).map(JobResult::Capacity),
-            JobKind::Case(kind) => Some(JobResult::Case(kind.run(settings.seeds))),
-            JobKind::Parts(parts) => Some(JobResult::Case(parts.run(settings.seeds))),
-            JobKind::Harm(task) => Some(JobResult::Harm(task.run(settings.seeds))),
+            JobKind::Case(kind) => Some(JobResult::Case(kind.run(seeds))),
+            JobKind::Ablation(ablation) => Some(JobResult::Case(ablation.run(seeds))),
+            JobKind::Harm(task) => Some(JobResult::Harm(task.run(seeds))),
         }
     }
 }
@@ -150,8 +132,7 @@ impl Job {
 
 impl JobResult {
     /// Returns the name of the row, curve, upstream or case.
-    #[must_use]
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         match self {
             Self::Row(row) => &row.scenario.name,
             Self::Gap(gap) => &gap.name,
@@ -162,8 +143,7 @@ impl JobResult {
     }
 
     /// Returns the evaluated criteria.
-    #[must_use]
-    pub fn verdicts(&self) -> &[CriterionResult] {
+    pub(crate) fn verdicts(&self) -> &[CriterionResult] {
         match self {
             Self::Row(row) => &row.verdicts,
             Self::Gap(gap) => std::slice::from_ref(&gap.verdict),

@@ -1,5 +1,6 @@
+use groupage_batching::rng::SplitMix64;
+
 use super::*;
-use crate::batching::rng::SplitMix64;
 
 fn curve(cap: usize, time: impl Fn(f64) -> f64) -> Vec<f64> {
     (1..=cap).map(|n| time(n as f64)).collect()

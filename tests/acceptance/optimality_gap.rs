@@ -1,13 +1,14 @@
 //! The optimality gap: the distance of a mean from the optimum, by curve and load.
 
-use crate::batching::Tick;
+use groupage_batching::Tick;
+use groupage_simulator::baseline::Baseline;
+use groupage_simulator::compare::PolicyRuns;
+use groupage_simulator::groupage::GroupagePolicy;
+use groupage_simulator::metrics::CallFilter;
+use groupage_simulator::scenario::Scenario;
 
-use super::super::baseline::Baseline;
-use super::super::groupage::GroupagePolicy;
-use super::super::metrics::CallFilter;
-use super::super::scenario::Scenario;
-use super::criteria::{Comparison, CriterionResult, Metric};
-use super::{PolicyRuns, run_smdp_table};
+use crate::criteria::{Comparison, CriterionResult, Metric};
+use crate::results::run_smdp_table;
 
 /// Instant from which nearly everything is learned.
 const LEARNED: Tick = Tick::from_millis(6000);
@@ -16,24 +17,23 @@ const SMDP: f64 = 1.06;
 
 /// Means relative to the optimum on the same arrivals, where 1 is optimal.
 #[derive(Debug, Clone, PartialEq)]
-pub struct OptimalityGap {
+pub(crate) struct OptimalityGap {
     /// Curve and load.
-    pub name: String,
+    pub(crate) name: String,
     /// Optimal mean, in milliseconds.
-    pub optimum_ms: f64,
+    pub(crate) optimum_ms: f64,
     /// Greedy with one slot.
-    pub greedy: f64,
+    pub(crate) greedy: f64,
     /// Groupage from a cold start.
-    pub cold: f64,
+    pub(crate) cold: f64,
     /// Groupage after it has learned.
-    pub learned: f64,
+    pub(crate) learned: f64,
     /// Criterion b, from a cold start.
-    pub verdict: CriterionResult,
+    pub(crate) verdict: CriterionResult,
 }
 
 /// Runs one curve at one load. Returns `None` if no optimum can be computed.
-#[must_use]
-pub fn optimality_gap(scenario: &Scenario, seeds: u64) -> Option<OptimalityGap> {
+pub(crate) fn optimality_gap(scenario: &Scenario, seeds: u64) -> Option<OptimalityGap> {
     let (whole, late) = (CallFilter::default(), CallFilter { from: LEARNED, ..CallFilter::default() });
     let best = run_smdp_table(scenario, seeds)?;
     let greedy = PolicyRuns::run_seeds(scenario, seeds, |_| Baseline::greedy(1, scenario.cap, false).build());

@@ -1,10 +1,10 @@
 //! Servers that change during a run: more or fewer concurrent calls, or slower ones.
 
-use crate::batching::Tick;
+use groupage_batching::Tick;
+use groupage_simulator::scenario::Scenario;
+use groupage_simulator::upstream::{SlotServer, UpstreamKind};
+use groupage_simulator::workload::{CallStream, Workload};
 
-use super::super::super::scenario::Scenario;
-use super::super::super::upstream::{SlotServer, UpstreamKind};
-use super::super::super::workload::{CallStream, Workload};
 use super::criteria::{HarmCriteria, ServerPhase};
 use super::{HarmTask, rows, servers};
 

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::batching::Tick;
+use groupage_batching::Tick;
+use groupage_simulator::baseline::Baseline;
+use groupage_simulator::groupage::GroupagePolicy;
+use groupage_simulator::metrics::CallFilter;
+use groupage_simulator::scenario::{self, Scenario};
+use groupage_simulator::{SimPolicy, run};
 
-use super::super::baseline::Baseline;
-use super::super::groupage::GroupagePolicy;
-use super::super::metrics::CallFilter;
-use super::super::scenario::{self, Scenario};
-use super::super::{SimPolicy, run};
-use super::criteria::{Comparison, CriterionResult, Metric};
+use crate::criteria::{Comparison, CriterionResult, Metric};
 
 /// Share of the items that has to be in time, and the instant from which it is measured, after the
 /// first seconds.
@@ -24,24 +24,22 @@ const SEED: u64 = 11;
 
 /// The capacity of an upstream under each policy.
 #[derive(Debug, Clone, PartialEq)]
-pub struct CapacityReport {
+pub(crate) struct CapacityReport {
     /// Name of the upstream.
-    pub name: String,
+    pub(crate) name: String,
     /// Maximum rates in items per second, Groupage first.
-    pub rates: Vec<(String, f64)>,
+    pub(crate) rates: Vec<(String, f64)>,
     /// Groupage compared with the best of the others, to one step of the search.
-    pub verdict: CriterionResult,
+    pub(crate) verdict: CriterionResult,
 }
 
 /// Returns the number of upstreams that are measured.
-#[must_use]
-pub fn capacity_upstreams() -> usize {
+pub(crate) fn capacity_upstreams() -> usize {
     scenario::capacity(RATES.0).len()
 }
 
 /// Measures one upstream, by its index in [`scenario::capacity`].
-#[must_use]
-pub fn measure_capacity(upstream: usize) -> Option<CapacityReport> {
+pub(crate) fn measure_capacity(upstream: usize) -> Option<CapacityReport> {
     let Scenario { name, cap, .. } = scenario::capacity(RATES.0).into_iter().nth(upstream)?;
     let window = |millis| Baseline::Window { items: 32, delay: Duration::from_millis(millis) };
     let greedy = |slots| Baseline::greedy(slots, cap, false);

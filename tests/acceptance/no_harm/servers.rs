@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::super::curve::CostCurve;
-use super::super::super::upstream::{EngineServer, SharedServer, SlotServer, Slowdown, UpstreamKind};
+use groupage_simulator::curve::CostCurve;
+use groupage_simulator::upstream::{EngineServer, SharedServer, SlotServer, Slowdown, UpstreamKind};
 
 /// Standard deviation of the logarithm of an execution's time.
 const SIGMA: f64 = 0.07;

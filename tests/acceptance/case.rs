@@ -9,22 +9,23 @@ mod cases;
 mod late;
 mod ablation;
 
-use super::super::scenario::{self, Scenario};
-use super::criteria::{Comparison, Metric};
-use super::{AverageFigures, CriterionResult, PolicyFigures};
+use groupage_simulator::compare::{AverageFigures, PolicyFigures};
+use groupage_simulator::scenario::{self, Scenario};
+
+use crate::criteria::{Comparison, CriterionResult, Metric};
 
 pub(super) use ablation::Ablation;
 pub(super) use cases::CaseKind;
 
 /// A set of runs for comparison, with criteria.
 #[derive(Debug, Clone, PartialEq)]
-pub struct CaseReport {
+pub(crate) struct CaseReport {
     /// Name of the case.
-    pub name: String,
+    pub(crate) name: String,
     /// Figures of each run.
-    pub entries: Vec<PolicyFigures>,
+    pub(crate) entries: Vec<PolicyFigures>,
     /// Evaluated criteria.
-    pub verdicts: Vec<CriterionResult>,
+    pub(crate) verdicts: Vec<CriterionResult>,
 }
 
 // === impl CaseReport ===

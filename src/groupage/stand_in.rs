@@ -1,19 +1,20 @@
-//! Test processes: a simulated model server, and a client that is controlled over HTTP. For tests
-//! on a cluster, where the image of Groupage is available and a model is not. Hidden from the help.
+//! The `stand-in` binary: test processes for a cluster, where a model is not available. It is a
+//! simulated model server, or a client that is controlled over HTTP.
 
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "its output is read by a test or a person")]
+
+use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args as ClapArgs, Subcommand};
+use clap::{Args, Parser};
+use groupage_policy::config::parse_duration;
+use groupage_testkit::remote::{RemoteLoadGenerator, RemoteModel};
+use groupage_testkit::server::{InternalBatching, ServerConfig, TooLargeResponse};
+use groupage_testkit::{ListResponse, ServerAddr};
+use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
-
-use crate::app::{EXIT_INTERNAL, build_runtime};
-use crate::config::parse_duration;
-use crate::error::BoxError;
-use crate::testkit::remote::{RemoteLoadGenerator, RemoteModel};
-use crate::testkit::server::{InternalBatching, ServerConfig, TooLargeResponse};
-use crate::testkit::{ListResponse, ServerAddr};
 
 /// Maximum time to answer calls after SIGTERM. The default grace period of a pod is 30 s.
 const DRAIN_MAX: Duration = Duration::from_secs(25);
@@ -23,14 +24,9 @@ const DRAIN_MAX: Duration = Duration::from_secs(25);
 const FRONT_TIME: Duration = Duration::from_micros(100);
 const FRONT_ITEM_TIME: Duration = Duration::from_micros(20);
 
-/// Selects the role of the process.
-#[derive(Debug, Clone, ClapArgs)]
-pub(super) struct Args {
-    #[command(subcommand)]
-    role: TestRole,
-}
-
-#[derive(Debug, Clone, Subcommand)]
+/// The role of the process.
+#[derive(Debug, Clone, Parser)]
+#[command(version, max_term_width = 120)]
 enum TestRole {
     /// Simulate a model server: t(n) = a + b·n, with answers that depend on the items alone
     Model(ModelArgs),
@@ -38,7 +34,7 @@ enum TestRole {
     Caller(CallerArgs),
 }
 
-#[derive(Debug, Clone, ClapArgs)]
+#[derive(Debug, Clone, Args)]
 struct ModelArgs {
     /// Address to serve calls on
     #[arg(long, value_name = "ADDR", default_value = "[::]:8080")]
@@ -86,7 +82,7 @@ struct ModelArgs {
     closed: bool,
 }
 
-#[derive(Debug, Clone, ClapArgs)]
+#[derive(Debug, Clone, Args)]
 struct CallerArgs {
     /// Address of the control API
     #[arg(long, value_name = "ADDR", default_value = "[::]:8099")]
@@ -105,18 +101,20 @@ fn slow(text: &str) -> Result<(String, Duration), String> {
     Ok((mark.to_owned(), duration(time)?))
 }
 
-pub(super) fn run(args: Args) -> ExitCode {
-    let done = build_runtime(1).map_err(Into::into).and_then(|runtime| runtime.block_on(run_role(args.role)));
-    match done {
+fn main() -> ExitCode {
+    let role = TestRole::parse();
+    // One worker thread, as the tests share two cores with the proxy.
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    match runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(run_role(role))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("the stand-in cannot run: {error}");
-            ExitCode::from(EXIT_INTERNAL)
+            ExitCode::FAILURE
         }
     }
 }
 
-async fn run_role(role: TestRole) -> Result<(), BoxError> {
+async fn run_role(role: TestRole) -> Result<(), Box<dyn Error + Send + Sync>> {
     // PID 1 of a container ignores every signal for which it has no handler.
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;

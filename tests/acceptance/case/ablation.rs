@@ -1,13 +1,13 @@
 //! Ablations: rows with one feature disabled. Without a feature at least half of its gain in the
 //! prototype has to be lost, and no feature may cost anything where it is not needed.
 
-use crate::batching::Feature;
+use groupage_batching::Feature;
+use groupage_simulator::compare::{AverageFigures, PolicyRuns, shown_calls};
+use groupage_simulator::groupage::GroupagePolicy;
+use groupage_simulator::scenario::{PolicyOverrides, Scenario};
 
-use super::super::super::groupage::GroupagePolicy;
-use super::super::super::scenario::{PolicyOverrides, Scenario};
-use super::super::criteria::{Comparison, Metric};
-use super::super::{AverageFigures, CriterionResult, PolicyRuns, judged_scope};
 use super::{CaseReport, named, verdict};
+use crate::criteria::{Comparison, CriterionResult, Metric};
 
 /// Reference values with a feature and without it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -23,7 +23,7 @@ enum ReferenceGain {
 
 /// A row and the features that are disabled in it, one at a time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in super::super) struct Ablation {
+pub(crate) struct Ablation {
     row: &'static str,
     gains: &'static [(Feature, ReferenceGain)],
 }
@@ -75,16 +75,16 @@ const FREE_ROW: Ablation = Ablation {
 // === impl Ablation ===
 
 impl Ablation {
-    pub(in super::super) fn all() -> Vec<Self> {
+    pub(crate) fn all() -> Vec<Self> {
         ALL.into_iter().chain([FREE_ROW]).collect()
     }
 
-    pub(in super::super) fn run(self, seeds: u64) -> CaseReport {
+    pub(crate) fn run(self, seeds: u64) -> CaseReport {
         let row = named(self.row);
         let figures = |without| {
             let row = Scenario { tuning: PolicyOverrides { disabled_feature: without, ..row.tuning }, ..row.clone() };
             PolicyRuns::run_seeds(&row, seeds, |seed| Box::new(GroupagePolicy::for_scenario(&row, seed)))
-                .figures(&judged_scope(&row))
+                .figures(&shown_calls(&row))
         };
         let mut case = CaseReport::new(format!("ablation, {}", self.row));
         let whole = figures(None);

@@ -1,15 +1,15 @@
 //! The cost of serving late calls for those that can be in time: rows in which calls are late, with
 //! `late: Refuse` and with `late: Serve`.
 
-use crate::batching::LateTreatment;
+use groupage_batching::LateTreatment;
+use groupage_simulator::baseline::Baseline;
+use groupage_simulator::compare::{AverageFigures, PolicyRuns};
+use groupage_simulator::groupage::GroupagePolicy;
+use groupage_simulator::metrics::CallFilter;
+use groupage_simulator::scenario::{PolicyOverrides, Scenario};
 
-use super::super::super::baseline::Baseline;
-use super::super::super::groupage::GroupagePolicy;
-use super::super::super::metrics::CallFilter;
-use super::super::super::scenario::{PolicyOverrides, Scenario};
-use super::super::criteria::{Comparison, Metric};
-use super::super::{AverageFigures, PolicyRuns};
 use super::{CaseReport, goodput, named, verdict};
+use crate::criteria::{Comparison, Metric};
 
 /// Rows in which not all calls can be in time, so goodput is judged.
 const ROWS: [&str; 6] = ["overload 1.5x", "bursty MMPP", "on-off", "ramp", "tight SLO", "padded over"];

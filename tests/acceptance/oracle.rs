@@ -3,5 +3,5 @@
 mod clairvoyant;
 mod smdp;
 
-pub use clairvoyant::clairvoyant;
-pub use smdp::{SmdpSolution, solve_smdp};
+pub(crate) use clairvoyant::clairvoyant;
+pub(crate) use smdp::solve_smdp;

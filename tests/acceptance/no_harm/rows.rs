@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use strum::{IntoStaticStr, VariantArray};
-
-use super::super::super::scenario::Scenario;
-use super::super::super::workload::{
+use groupage_simulator::scenario::Scenario;
+use groupage_simulator::workload::{
     ArrivalProcess, CallMix, CallStream, DeadlineRule, KeyDistribution, ThinkTime, Workload,
 };
+use strum::{IntoStaticStr, VariantArray};
+
 use super::HarmTask;
 use super::criteria::HarmCriteria;
 use super::servers::{self, NamedServer};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::batching::Tick;
+use groupage_batching::Tick;
+use groupage_simulator::{CallOutcome, RunResult};
 
-use super::super::super::{CallOutcome, RunResult};
 use super::WindowRatio;
 
 /// Minimum number of direct answers for a window to be judged.
@@ -87,8 +87,7 @@ impl AnswerWindow {
 
 impl WindowRatio {
     /// Returns `true` if the window has enough answers of direct calls.
-    #[must_use]
-    pub fn is_judged(&self) -> bool {
+    pub(crate) fn is_judged(&self) -> bool {
         self.direct >= ANSWERS_MIN
     }
 }

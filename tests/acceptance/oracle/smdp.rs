@@ -34,18 +34,17 @@ const IMPROVEMENT_MIN: f64 = 1e-11;
 
 /// The optimal policy and its mean latency.
 #[derive(Debug, Clone)]
-pub struct SmdpSolution {
+pub(crate) struct SmdpSolution {
     /// Number of items to send at each queue length, where 0 waits for the next arrival. The last
     /// entry applies to longer queues.
-    pub table: Vec<u32>,
+    pub(crate) table: Vec<u32>,
     /// Mean latency of an item. Infinite if the rate reaches the capacity of the server.
-    pub mean_ms: f64,
+    pub(crate) mean_ms: f64,
 }
 
 /// Computes the optimum at this rate for a server that takes `times[n - 1]` ms for n items. The
 /// times must be positive.
-#[must_use]
-pub fn solve_smdp(rate_per_s: f64, times: &[f64]) -> SmdpSolution {
+pub(crate) fn solve_smdp(rate_per_s: f64, times: &[f64]) -> SmdpSolution {
     let rate = rate_per_s / 1000.0;
     let best = most_efficient(times);
     if times.is_empty() || rate >= throughput(times, best) {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::criteria::{Comparison, CriterionResult, Metric};
 use super::{NoHarmReport, WindowRatio};
+use crate::criteria::{Comparison, CriterionResult, Metric};
 
 /// Limits of the rate relative to direct calls: no row is below `RATE_LEAST` in any window, and at
 /// most `ROWS_BELOW_MAX` rows are below `RATE`.
@@ -55,17 +55,17 @@ pub(super) struct ServerPhase {
 
 /// The totals of all rows.
 #[derive(Debug, Clone, PartialEq)]
-pub struct HarmTotals {
+pub(crate) struct HarmTotals {
     /// Number of rows.
-    pub rows: u32,
+    pub(crate) rows: u32,
     /// Rows with a window below 0.97 of direct's rate, with that rate.
-    pub below: Vec<(String, f64)>,
+    pub(crate) below: Vec<(String, f64)>,
     /// Number of rows with a window below 0.9 of direct's rate.
-    pub far_below: u32,
+    pub(crate) far_below: u32,
     /// Number of rows with a mean above 1.05 of direct's in a window, and above 1.2.
-    pub mean: (u32, u32),
+    pub(crate) mean: (u32, u32),
     /// The same for the p99.
-    pub p99: (u32, u32),
+    pub(crate) p99: (u32, u32),
 }
 
 // === impl HarmCriteria ===
@@ -153,7 +153,7 @@ fn at_most(quantity: Metric, found: f64, limit: f64, of: String) -> CriterionRes
 
 impl HarmTotals {
     /// Returns the totals, or `None` if no row was run.
-    pub fn of<'a>(harms: impl Iterator<Item = &'a NoHarmReport>) -> Option<Self> {
+    pub(crate) fn of<'a>(harms: impl Iterator<Item = &'a NoHarmReport>) -> Option<Self> {
         let mut totals = Self { rows: 0, below: Vec::new(), far_below: 0, mean: (0, 0), p99: (0, 0) };
         for harm in harms.filter(|harm| harm.is_counted) {
             let (rate, mean, p99) = harm.worst();
@@ -172,8 +172,7 @@ impl HarmTotals {
     }
 
     /// Evaluates the number of rows below the required rate.
-    #[must_use]
-    pub fn verdict(&self) -> CriterionResult {
+    pub(crate) fn verdict(&self) -> CriterionResult {
         let (found, limit) = (self.below.len() as f64, f64::from(ROWS_BELOW_MAX));
         at_most(Metric::Rows, found, limit, format!("below {RATE} of direct's rate in a window, of {}", self.rows))
     }

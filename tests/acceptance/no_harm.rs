@@ -17,16 +17,17 @@ mod windows;
 
 use std::time::Duration;
 
-use super::super::baseline::Baseline;
-use super::super::groupage::GroupagePolicy;
-use super::super::scenario::Scenario;
-use super::super::{RunResult, run};
-use super::CriterionResult;
 use change::ServerChange;
 use criteria::HarmCriteria;
+use groupage_simulator::baseline::Baseline;
+use groupage_simulator::groupage::GroupagePolicy;
+use groupage_simulator::scenario::Scenario;
+use groupage_simulator::{RunResult, run};
 use windows::AnswerWindow;
 
-pub use criteria::HarmTotals;
+use crate::criteria::CriterionResult;
+
+pub(crate) use criteria::HarmTotals;
 
 /// A run with its scenario and criteria.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,31 +41,31 @@ pub(super) struct HarmTask {
 
 /// The result of a row or change.
 #[derive(Debug, Clone, PartialEq)]
-pub struct NoHarmReport {
+pub(crate) struct NoHarmReport {
     /// Server, time of an unbatched call, load and merge keys.
-    pub name: String,
+    pub(crate) name: String,
     /// Groupage relative to direct calls, by window.
-    pub windows: Vec<WindowRatio>,
+    pub(crate) windows: Vec<WindowRatio>,
     /// Evaluated criteria.
-    pub verdicts: Vec<CriterionResult>,
+    pub(crate) verdicts: Vec<CriterionResult>,
     /// `true` for the rows that are counted in the totals, `false` for changes.
-    pub is_counted: bool,
+    pub(crate) is_counted: bool,
 }
 
 /// A window of Groupage divided by the same window of direct calls. The times are reduced by the
 /// allowed overhead of a proxy.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct WindowRatio {
+pub(crate) struct WindowRatio {
     /// Number of answers of direct calls, in all seeds together.
-    pub direct: u32,
+    pub(crate) direct: u32,
     /// Ratio of the answers.
-    pub rate: f64,
+    pub(crate) rate: f64,
     /// Ratio of the mean latencies.
-    pub mean: f64,
+    pub(crate) mean: f64,
     /// Ratio of the 99th percentiles of the latency.
-    pub p99: f64,
+    pub(crate) p99: f64,
     /// `true` if something was tested in the window.
-    pub tested: bool,
+    pub(crate) tested: bool,
 }
 
 /// Returns the rows and changes with all of these words in their names. Words are separated by
@@ -119,13 +120,12 @@ impl HarmTask {
 
 impl NoHarmReport {
     /// Returns the windows that have enough answers to be judged.
-    pub fn judged(&self) -> impl Iterator<Item = &WindowRatio> {
+    pub(crate) fn judged(&self) -> impl Iterator<Item = &WindowRatio> {
         self.windows.iter().filter(|ratio| ratio.is_judged())
     }
 
     /// Returns the lowest rate of a window, and the highest mean and p99.
-    #[must_use]
-    pub fn worst(&self) -> (f64, f64, f64) {
+    pub(crate) fn worst(&self) -> (f64, f64, f64) {
         let start = (f64::INFINITY, 0.0, 0.0);
         self.judged().fold(start, |(rate, mean, p99): (f64, f64, f64), ratio| {
             (rate.min(ratio.rate), mean.max(ratio.mean), p99.max(ratio.p99))

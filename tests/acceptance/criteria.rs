@@ -6,11 +6,12 @@
 
 use std::fmt;
 
-use crate::batching::TenantId;
+use groupage_batching::TenantId;
+use groupage_simulator::baseline::Baseline;
+use groupage_simulator::compare::{AverageFigures, shown_calls};
+use groupage_simulator::metrics::CallFilter;
 
-use super::super::baseline::Baseline;
-use super::super::metrics::CallFilter;
-use super::{AverageFigures, RowResults, judged_scope};
+use crate::results::{ClairvoyantBound, RowResults};
 
 /// Allowance for the first seconds, which the clairvoyant bound covers: every call is forwarded
 /// until a queue is measured.
@@ -96,7 +97,7 @@ const EXTENDED_ROWS: [(&str, &[Criterion]); 3] = [
 
 /// The figure that a criterion compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Metric {
+pub(crate) enum Metric {
     /// Goodput, as a share of items.
     Goodput,
     /// Mean latency in milliseconds.
@@ -125,7 +126,7 @@ pub enum Metric {
 
 /// The side of the limit on which a figure has to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Comparison {
+pub(crate) enum Comparison {
     /// Not below the limit.
     AtLeast,
     /// Not above the limit.
@@ -134,46 +135,44 @@ pub enum Comparison {
 
 /// An evaluated criterion.
 #[derive(Debug, Clone, PartialEq)]
-pub struct CriterionResult {
+pub(crate) struct CriterionResult {
     /// Label: the letter of the criterion, `row` for a criterion of a single row, `new` for those
     /// of the wider rows, or the kind of job.
-    pub bar: &'static str,
+    pub(crate) bar: &'static str,
     /// Compared figure.
-    pub quantity: Metric,
+    pub(crate) quantity: Metric,
     /// Measured value.
-    pub found: f64,
+    pub(crate) found: f64,
     /// Side of the limit on which the value has to be.
-    pub sense: Comparison,
+    pub(crate) sense: Comparison,
     /// Limit.
-    pub limit: f64,
+    pub(crate) limit: f64,
     /// Description of the origin of the limit.
-    pub of: String,
+    pub(crate) of: String,
 }
 
 /// Returns the rows that have criteria of their own.
 #[cfg(test)]
-pub(super) fn rows() -> impl Iterator<Item = &'static str> {
+pub(crate) fn rows() -> impl Iterator<Item = &'static str> {
     BASE_ROWS.iter().chain(&EXTENDED_ROWS).map(|(row, _)| *row)
 }
 
-/// Evaluates the criteria of the row. In an altered row those with absolute limits do not apply.
-pub(super) fn judge(table: &RowResults<'_>, altered: bool) -> Vec<CriterionResult> {
+/// Evaluates the criteria of the row.
+pub(crate) fn judge(table: &RowResults<'_>) -> Vec<CriterionResult> {
     let name = table.scenario.name.as_str();
     let listed = BASE_ROWS.iter().chain(&EXTENDED_ROWS).find(|(row, _)| *row == name);
     let bars = listed.map_or(&[Criterion::New] as &[Criterion], |(_, bars)| *bars);
-    let holds =
-        |bar: &&Criterion| !altered || !matches!(bar, Criterion::Goodput(_) | Criterion::Light(_) | Criterion::Classes);
-    bars.iter().filter(holds).flat_map(|bar| bar.judge(table)).collect()
+    bars.iter().flat_map(|bar| bar.judge(table)).collect()
 }
 
 // === impl Criterion ===
 
 impl Criterion {
     fn judge(self, table: &RowResults<'_>) -> Vec<CriterionResult> {
-        let ours = table.ours.figures(&judged_scope(table.scenario));
+        let ours = table.ours.figures(&shown_calls(table.scenario));
         match self {
             Self::Clairvoyant(share) => {
-                let judged = |bound: &super::ClairvoyantBound| {
+                let judged = |bound: &ClairvoyantBound| {
                     let of = format!(
                         "{share} × clairvoyant's {:.3} in the first {:?}, less {COLD_START}",
                         bound.goodput, bound.window
@@ -263,15 +262,15 @@ fn as_good_as_all(table: &RowResults<'_>, ours: &AverageFigures) -> Vec<Criterio
 }
 
 fn light_tenants(table: &RowResults<'_>, ours: &AverageFigures, flooding: TenantId) -> CriterionResult {
-    let flood = table.ours.figures(&CallFilter { tenant: Some(flooding), ..judged_scope(table.scenario) });
-    let good = |figures: &AverageFigures| figures.goodput * figures.came as f64;
-    let others = ours.came.saturating_sub(flood.came).max(1);
+    let flood = table.ours.figures(&CallFilter { tenant: Some(flooding), ..shown_calls(table.scenario) });
+    let good = |figures: &AverageFigures| figures.goodput * figures.items as f64;
+    let others = ours.items.saturating_sub(flood.items).max(1);
     let goodput = (good(ours) - good(&flood)) / others as f64;
     CriterionResult::goodput("new", goodput, LIGHT_GOODPUT, "the tenants other than the flooding one".to_owned())
 }
 
 fn classes(table: &RowResults<'_>) -> Vec<CriterionResult> {
-    let of = |class| table.ours.figures(&CallFilter { class: Some(class), ..judged_scope(table.scenario) });
+    let of = |class| table.ours.figures(&CallFilter { class: Some(class), ..shown_calls(table.scenario) });
     let (interactive, bulk) = (of(0), of(1));
     let slo = table.scenario.slo.as_secs_f64() * 1e3;
     vec![
@@ -297,8 +296,7 @@ impl CriterionResult {
     }
 
     /// Returns `true` if the value is on the required side of the limit. NaN never is.
-    #[must_use]
-    pub fn is_met(&self) -> bool {
+    pub(crate) fn is_met(&self) -> bool {
         match self.sense {
             Comparison::AtLeast => self.found >= self.limit,
             Comparison::AtMost => self.found <= self.limit,

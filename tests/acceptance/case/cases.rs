@@ -2,18 +2,17 @@
 
 use std::time::Duration;
 
-use crate::batching::Tick;
+use groupage_batching::Tick;
+use groupage_simulator::baseline::Baseline;
+use groupage_simulator::compare::{AverageFigures, PolicyRuns};
+use groupage_simulator::groupage::GroupagePolicy;
+use groupage_simulator::metrics::CallFilter;
+use groupage_simulator::scenario::{HORIZON, PolicyOverrides, Scenario};
+use groupage_simulator::workload::ArrivalProcess;
+use groupage_simulator::{CallOutcome, RunResult, SimPolicy, run};
 
-use super::super::super::baseline::Baseline;
-use super::super::super::call::CallOutcome;
-use super::super::super::groupage::GroupagePolicy;
-use super::super::super::metrics::CallFilter;
-use super::super::super::scenario::{HORIZON, PolicyOverrides, Scenario};
-use super::super::super::workload::ArrivalProcess;
-use super::super::super::{RunResult, SimPolicy, run};
-use super::super::criteria::{Comparison, Metric};
-use super::super::{AverageFigures, PolicyRuns};
 use super::{CaseReport, goodput, late, named, verdict};
+use crate::criteria::{Comparison, Metric};
 
 /// Presets and the share of the SLO that they may hold a call, in thousandths.
 const PRESETS: [(&str, u32); 3] = [("latency", 0), ("balanced", 100), ("throughput", 400)];
@@ -49,7 +48,7 @@ const NEAR_SLOS: [(u64, f64, f64); 4] =
 
 /// The kind of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum CaseKind {
+pub(crate) enum CaseKind {
     /// Presets, at the rate with this index.
     Preset(usize),
     /// 30 % overload for 4 s, with and without a control loop from the p99 to the cap.
@@ -67,13 +66,13 @@ pub(in super::super) enum CaseKind {
 // === impl CaseKind ===
 
 impl CaseKind {
-    pub(in super::super) fn all() -> Vec<Self> {
+    pub(crate) fn all() -> Vec<Self> {
         let presets = (0..PRESET_RATES.len()).map(Self::Preset);
         let others = [Self::CapByP99, Self::Shift, Self::Warm, Self::NearSlo];
         presets.chain(others).chain(late::rows().map(Self::Late)).collect()
     }
 
-    pub(in super::super) fn run(self, seeds: u64) -> CaseReport {
+    pub(crate) fn run(self, seeds: u64) -> CaseReport {
         match self {
             Self::Preset(rate) => preset(rate, seeds),
             Self::CapByP99 => cap_by_p99(seeds),

@@ -17,8 +17,7 @@
 /// for n items can answer within `slo_ms`.
 ///
 /// The times must not decrease with size. The caller subtracts the network time from the SLO.
-#[must_use]
-pub fn clairvoyant(arrivals_ms: &[f64], slo_ms: f64, times: &[f64]) -> f64 {
+pub(crate) fn clairvoyant(arrivals_ms: &[f64], slo_ms: f64, times: &[f64]) -> f64 {
     debug_assert!(arrivals_ms.is_sorted() && times.is_sorted(), "in order, and no larger batch is quicker");
     if arrivals_ms.is_empty() {
         return 1.0;
@@ -105,7 +104,7 @@ fn fewest_given_up(arrivals: &[f64], slo: f64, times: &[f64]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use crate::batching::rng::SplitMix64;
+    use groupage_batching::rng::SplitMix64;
 
     use super::*;
 
