@@ -236,100 +236,87 @@ pub async fn watch_all(
     stop: watch::Receiver<bool>,
 ) {
     let all = KindWatcher { client, shared, timing, metrics, stop };
-    let dynamic = |group: &str, version: &str, kind: &str, plural: &str| {
-        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
-    };
-    let ours = |kind, plural| dynamic(crate::api::GROUP, "v1alpha1", kind, plural);
-    let core = |kind, plural| dynamic("", "v1", kind, plural);
-    let networks = dynamic("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies");
-    let pools = dynamic("inference.networking.k8s.io", "v1", "InferencePool", "inferencepools");
-    let inference = dynamic("serving.kserve.io", "v1beta1", "InferenceService", "inferenceservices");
-    // Terminated pods are excluded: they neither serve nor lack a sidecar.
-    let alive = "status.phase!=Succeeded,status.phase!=Failed";
+    tokio::join!(watch_configuration(&all), watch_workloads(&all), all.poll_server_version());
+}
+
+/// Returns the API of a kind that has no Rust type.
+fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+}
+
+/// Watches policies, profiles, and the objects that refer to pods.
+async fn watch_configuration(all: &KindWatcher) {
+    let ours = |kind, plural| resource(crate::api::GROUP, "v1alpha1", kind, plural);
+    let networks = resource("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies");
+    let pools = resource("inference.networking.k8s.io", "v1", "InferencePool", "inferencepools");
     tokio::join!(
         all.watch_dynamic(
             ours("BatchPolicy", "batchpolicies"),
             WatchedKind::Policies,
-            TableAccess {
-                table: |world| &mut world.policies,
-                read: |object: DynamicObject| world::from_policy(&object),
-                absent: None,
-            }
+            TableAccess::new(|world| &mut world.policies, |object: DynamicObject| world::from_policy(&object))
         ),
         all.watch_dynamic(
             ours("BatchProfile", "batchprofiles"),
             WatchedKind::Profiles,
-            TableAccess {
-                table: |world| &mut world.profiles,
-                read: |object: DynamicObject| world::from_profile(&object),
-                absent: None,
-            }
+            TableAccess::new(|world| &mut world.profiles, |object: DynamicObject| world::from_profile(&object))
         ),
         all.watch_dynamic(
-            core("Service", "services"),
+            resource("", "v1", "Service", "services"),
             WatchedKind::Services,
-            TableAccess {
-                table: |world| &mut world.services,
-                read: |object| world::from_referrer("v1", "Service", object),
-                absent: None,
-            }
+            TableAccess::new(|world| &mut world.services, |object| world::from_referrer("v1", "Service", object))
         ),
         all.watch_dynamic(
             networks,
             WatchedKind::Networks,
-            TableAccess {
-                table: |world| &mut world.network_policies,
-                read: |object| world::from_referrer("networking.k8s.io/v1", "NetworkPolicy", object),
-                absent: None,
-            }
+            TableAccess::new(
+                |world| &mut world.network_policies,
+                |object| world::from_referrer("networking.k8s.io/v1", "NetworkPolicy", object)
+            )
         ),
         all.watch_dynamic(
             pools,
             WatchedKind::Pools,
-            TableAccess {
-                table: |world| world.pools.get_or_insert_default(),
-                read: |object| world::from_referrer("inference.networking.k8s.io/v1", "InferencePool", object),
-                absent: Some(|world| world.pools = None),
-            }
+            TableAccess::optional(
+                |world| world.pools.get_or_insert_default(),
+                |object| world::from_referrer("inference.networking.k8s.io/v1", "InferencePool", object),
+                |world| world.pools = None
+            )
         ),
+    );
+}
+
+/// Watches pods, their owners, namespaces and nodes.
+async fn watch_workloads(all: &KindWatcher) {
+    let inference = resource("serving.kserve.io", "v1beta1", "InferenceService", "inferenceservices");
+    // Terminated pods are excluded: they neither serve nor lack a sidecar.
+    let alive = "status.phase!=Succeeded,status.phase!=Failed";
+    tokio::join!(
         all.watch_dynamic_metadata(
             inference,
             WatchedKind::InferenceServices,
-            TableAccess {
-                table: |world| world.inference_services.get_or_insert_default(),
-                read: |object: PartialObjectMeta<DynamicObject>| world::from_owner(&object.metadata),
-                absent: Some(|world| world.inference_services = None),
-            }
+            TableAccess::optional(
+                |world| world.inference_services.get_or_insert_default(),
+                |object: PartialObjectMeta<DynamicObject>| world::from_owner(&object.metadata),
+                |world| world.inference_services = None
+            )
         ),
         all.watch_typed::<PartialObjectMeta<core::Namespace>, _>(
             WatchedKind::Namespaces,
             "",
             "",
-            TableAccess {
-                table: |world| &mut world.namespaces,
-                read: |object: PartialObjectMeta<core::Namespace>| world::from_namespace(object.metadata),
-                absent: None,
-            }
+            TableAccess::new(|world| &mut world.namespaces, |object| world::from_namespace(object.metadata))
         ),
         all.watch_typed::<core::Pod, _>(
             WatchedKind::Pods,
             "groupage.dev/injected=true",
             alive,
-            TableAccess {
-                table: |world| &mut world.pods,
-                read: |object: core::Pod| world::from_pod(&object),
-                absent: None
-            }
+            TableAccess::new(|world| &mut world.pods, |object| world::from_pod(&object))
         ),
         all.watch_typed::<PartialObjectMeta<core::Pod>, _>(
             WatchedKind::Bare,
             "groupage.dev/injected!=true",
             alive,
-            TableAccess {
-                table: |world| &mut world.uninjected_pods,
-                read: |object: PartialObjectMeta<core::Pod>| world::from_pod_metadata(&object.metadata),
-                absent: None,
-            }
+            TableAccess::new(|world| &mut world.uninjected_pods, |object| world::from_pod_metadata(&object.metadata))
         ),
         all.watch_owners::<Deployment>(WatchedKind::Deployments, |world| &mut world.deployments),
         all.watch_owners::<StatefulSet>(WatchedKind::StatefulSets, |world| &mut world.stateful_sets),
@@ -339,12 +326,7 @@ pub async fn watch_all(
             WatchedKind::Nodes,
             "",
             "",
-            TableAccess {
-                table: |world| &mut world.nodes,
-                read: |object: core::Node| world::from_node(&object),
-                absent: None,
-            }
+            TableAccess::new(|world| &mut world.nodes, |object| world::from_node(&object))
         ),
-        all.poll_server_version(),
     );
 }

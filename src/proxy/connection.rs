@@ -13,7 +13,7 @@ use hyper_util::server::conn::auto::Builder;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
-use super::activity::TimeoutAction;
+use super::activity::{ConnectionActivity, TimeoutAction};
 use super::connections::{ConnectionGuard, ConnectionPermit};
 use super::memory_accounting::ConnectionMemory;
 use super::poll_sides::{PollResult, TaskSides};
@@ -100,24 +100,7 @@ pub(super) async fn run(
         }
         activity.register_task(cx.waker());
         loop {
-            let due = match (ending, leaving, activity.next_timeout(&proxy.config.client)) {
-                // An HTTP/2 client can be notified at once (GOAWAY) without losing a call. Its
-                // first call may be on its way.
-                (None, Some(since), _) if activity.is_http2() => {
-                    TimeoutAction::End(if activity.calls() == 0 { since.after(FIRST_CALL_TIMEOUT) } else { since })
-                }
-                // An HTTP/1 client is notified by the response to a call. A connection without a
-                // call stays open for a moment, because a call may be on its way.
-                (None, Some(since), TimeoutAction::End(_)) => {
-                    TimeoutAction::End(since.max(activity.idle_since()).after(GOODBYE))
-                }
-                (None, _, TimeoutAction::Nothing) => TimeoutAction::End(old),
-                // The shutdown was sent and the connection is idle: the peer has a moment to react.
-                (Some(since), _, TimeoutAction::End(_)) => {
-                    TimeoutAction::Close(since.max(activity.idle_since()).after(GOODBYE))
-                }
-                (_, _, due) => due,
-            };
+            let due = next_action((ending, leaving), &activity, &proxy.config.client, old);
             let (TimeoutAction::Close(at) | TimeoutAction::End(at)) = due else { return Poll::Pending };
             if !timer.poll_due(cx, at, turn) {
                 return Poll::Pending;
@@ -135,6 +118,34 @@ pub(super) async fn run(
         }
     })
     .await;
+}
+
+/// Returns the next action on a connection: `ending` is the instant of its graceful shutdown,
+/// `leaving` that of the listener's, and `old` the end of its maximum age.
+fn next_action(
+    (ending, leaving): (Option<Tick>, Option<Tick>),
+    activity: &ConnectionActivity,
+    limits: &ClientLimits,
+    old: Tick,
+) -> TimeoutAction {
+    match (ending, leaving, activity.next_timeout(limits)) {
+        // An HTTP/2 client can be notified at once (GOAWAY) without losing a call. Its first call
+        // may be on its way.
+        (None, Some(since), _) if activity.is_http2() => {
+            TimeoutAction::End(if activity.calls() == 0 { since.after(FIRST_CALL_TIMEOUT) } else { since })
+        }
+        // An HTTP/1 client is notified by the response to a call. A connection without a call stays
+        // open for a moment, because a call may be on its way.
+        (None, Some(since), TimeoutAction::End(_)) => {
+            TimeoutAction::End(since.max(activity.idle_since()).after(GOODBYE))
+        }
+        (None, _, TimeoutAction::Nothing) => TimeoutAction::End(old),
+        // The shutdown was sent and the connection is idle: the peer has a moment to react.
+        (Some(since), _, TimeoutAction::End(_)) => {
+            TimeoutAction::Close(since.max(activity.idle_since()).after(GOODBYE))
+        }
+        (_, _, due) => due,
+    }
 }
 
 fn builder(limits: &ClientLimits, place: &ConnectionPermit) -> Builder<TokioExecutor> {

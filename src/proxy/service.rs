@@ -23,7 +23,7 @@ use crate::backend::Lane;
 use crate::batching::{PriorityId, Tick, UnbatchedReason};
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
-use crate::protocol::{Dialect, Endpoint, MergeEligibility, ProtocolLabel, UnmergeableReason};
+use crate::protocol::{Call, Dialect, Endpoint, MergeEligibility, ProtocolLabel, UnmergeableReason};
 use crate::scheduler::{Submission, SubmitOutcome};
 use crate::telemetry::names::{Outcome as CallOutcome, OverheadStage};
 
@@ -37,6 +37,18 @@ pub(super) struct CallRequirements {
     /// The deadlines passed to the batching core. That of an SLO is earlier by the part of the
     /// latency that the core cannot measure.
     pub(super) core_deadlines: CallDeadlines,
+}
+
+/// A parsed call, ready for the scheduler.
+struct PreparedCall {
+    call: Arc<Call>,
+    submission: Submission,
+    /// The deadlines passed to the batching core.
+    times: CallDeadlines,
+    /// The reason why the call cannot be merged.
+    reason: Option<UnmergeableReason>,
+    /// `true` if the upstream published that it batches by itself, `false` if that it does not.
+    batches_itself: Option<bool>,
 }
 
 /// Routing decision for a call.
@@ -183,11 +195,65 @@ impl Proxy {
         (arrived, mut ending): (Tick, CallRecorder),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
-        // Parse the call and derive its priority and deadlines.
+        let prepared = self.prepare_call(table, endpoint, &lonely, arrived, &mut ending).await;
+        let PreparedCall { call, submission, times, reason, batches_itself } = prepared;
+        let dialect = endpoint.dialect;
+        let ended_by = |kind, sent| times.limit_name(kind, (self.clock.now(), sent), route, &table.deadline_headers);
+        // Wait for the batch's result, for a permit to execute unbatched, or for a failure,
+        // whichever the scheduler reports.
+        let submitted = {
+            let submitting = pin!(self.scheduler.submit(submission));
+            self.await_until(times.caller, submitting).await
+        };
+        let (result, ticket) = match submitted {
+            Err(kind) => {
+                return self.respond_with_failure(kind.into(), ending, dialect, ended_by(kind, None).as_deref());
+            }
+            Ok(SubmitOutcome::Failed(failure, ticket)) => (Err(failure), ticket),
+            Ok(SubmitOutcome::Reply(reply, ticket)) => {
+                let began = self.clock.now();
+                let response = self.respond(*reply);
+                self.metrics.overhead(OverheadStage::Write, self.clock.now().since(began));
+                (Ok(response), ticket)
+            }
+            Ok(SubmitOutcome::Streamed(response, ticket)) => (Ok(*response), ticket),
+            Ok(SubmitOutcome::Alone(grant)) => {
+                if let Some(reason) = reason.or_else(|| unbatched_reason(grant.ticket.lone, batches_itself)) {
+                    ending.on_passthrough(reason);
+                }
+                let ticket = grant.ticket;
+                let alone = pin!(self.forward_unbatched(lane, lonely, grant, (endpoint, &call), route.timeout));
+                let answered = self.await_until(times.caller, alone).await;
+                (answered.flatten().map_err(Failure::from), ticket)
+            }
+        };
+        ending.on_execution(&ticket);
+        match result {
+            Ok(mut response) => {
+                ending.end(CallOutcome::Served, &mut response);
+                response
+            }
+            Err(failure) => {
+                let limit = ended_by(failure.kind, ticket.sent);
+                self.respond_with_failure(failure, ending, dialect, limit.as_deref())
+            }
+        }
+    }
+
+    /// Parses a call, derives its priority and deadlines, and finds out whether it may be merged.
+    async fn prepare_call(
+        &self,
+        table: &RoutingTable,
+        endpoint: &Arc<Endpoint>,
+        lonely: &BufferedRequest,
+        arrived: Tick,
+        ending: &mut CallRecorder,
+    ) -> PreparedCall {
+        let route = table.route(endpoint.route);
+        let headers = &lonely.head.headers;
         let began = self.clock.now();
         let call = Arc::new(endpoint.parse_call(&lonely.head, lonely.bytes.clone(), &self.secret));
         self.metrics.overhead(OverheadStage::Read, self.clock.now().since(began));
-        let headers = &lonely.head.headers;
         let CallRequirements { priority, slo, requested_deadlines: plain, core_deadlines: times } =
             self.resolve_requirements(table, route, headers, arrived);
         ending.set_slo(slo);
@@ -200,25 +266,13 @@ impl Proxy {
             None
         };
         let batches_itself = published.filter(|_| endpoint.needs_info).map(|known| known.batches_itself);
-        let mut reason = match &call.merge {
-            MergeEligibility::Alone(reason) => Some(*reason),
-            MergeEligibility::With(_) if lonely.trailers.is_some() => Some(UnmergeableReason::Header),
-            // In front of a server that batches by itself, calls are merged only where a route
-            // names its protocol. That property is recorded for the upstream as a whole and cannot
-            // hold for some routes only, so next to such a route these calls are executed unbatched
-            // on slots.
-            MergeEligibility::With(_) if batches_itself == Some(true) && table.names_protocol => {
-                Some(UnmergeableReason::NoGain)
-            }
-            MergeEligibility::With(_) if self.backend.is_merging_unsafe(&call) => Some(UnmergeableReason::AnswerVaries),
-            MergeEligibility::With(_) => None,
-        };
+        let reason = self.unmergeable_reason(table, &call, lonely.trailers.is_some(), batches_itself);
         let submission = Submission {
             call: call.clone(),
             endpoint: endpoint.clone(),
             scope: route.scope,
             priority,
-            tenant_weight: table.tenant_weights.of(&lonely.head.headers),
+            tenant_weight: table.tenant_weights.of(headers),
             alone: reason.is_some(),
             batches_itself: batches_itself.map(|known| known && !table.names_protocol),
             deadline: times.first,
@@ -229,71 +283,29 @@ impl Proxy {
             published_items_max: published.and_then(|known| known.items_max),
             published_weight_max: published.and_then(|known| known.weight_max),
         };
-        let ended_by = |kind, sent| times.limit_name(kind, (self.clock.now(), sent), route, &table.deadline_headers);
-        // Wait for the batch's result, for a permit to execute unbatched, or for a failure,
-        // whichever the scheduler reports.
-        let submitted = {
-            let submitting = pin!(self.scheduler.submit(submission));
-            self.await_until(times.caller, submitting).await
-        };
-        match submitted {
-            Err(kind) => {
-                self.respond_with_failure(kind.into(), ending, endpoint.dialect, ended_by(kind, None).as_deref())
+        PreparedCall { call, submission, times, reason, batches_itself }
+    }
+
+    /// Returns the reason why a call cannot be merged, if there is one.
+    fn unmergeable_reason(
+        &self,
+        table: &RoutingTable,
+        call: &Call,
+        has_trailers: bool,
+        batches_itself: Option<bool>,
+    ) -> Option<UnmergeableReason> {
+        match &call.merge {
+            MergeEligibility::Alone(reason) => Some(*reason),
+            MergeEligibility::With(_) if has_trailers => Some(UnmergeableReason::Header),
+            // In front of a server that batches by itself, calls are merged only where a route
+            // names its protocol. That property is recorded for the upstream as a whole and cannot
+            // hold for some routes only, so next to such a route these calls are executed unbatched
+            // on slots.
+            MergeEligibility::With(_) if batches_itself == Some(true) && table.names_protocol => {
+                Some(UnmergeableReason::NoGain)
             }
-            Ok(SubmitOutcome::Failed(failure, ticket)) => {
-                ending.on_execution(&ticket);
-                self.respond_with_failure(
-                    failure,
-                    ending,
-                    endpoint.dialect,
-                    ended_by(failure.kind, ticket.sent).as_deref(),
-                )
-            }
-            Ok(SubmitOutcome::Reply(reply, ticket)) => {
-                let began = self.clock.now();
-                let mut response = self.respond(*reply);
-                self.metrics.overhead(OverheadStage::Write, self.clock.now().since(began));
-                ending.on_execution(&ticket);
-                ending.end(CallOutcome::Served, &mut response);
-                response
-            }
-            Ok(SubmitOutcome::Streamed(response, ticket)) => {
-                let mut response = *response;
-                ending.on_execution(&ticket);
-                ending.end(CallOutcome::Served, &mut response);
-                response
-            }
-            Ok(SubmitOutcome::Alone(grant)) => {
-                reason = reason.or(match grant.ticket.lone {
-                    Some(UnbatchedReason::ClientBatchFull) => Some(UnmergeableReason::ClientBatchFull),
-                    Some(UnbatchedReason::Quarantined) => Some(UnmergeableReason::Quarantined),
-                    Some(UnbatchedReason::Refused | UnbatchedReason::BudgetEmpty) => {
-                        Some(UnmergeableReason::MergeRefused)
-                    }
-                    Some(UnbatchedReason::NoGain) => Some(UnmergeableReason::NoGain),
-                    // The policy has no pass-through detection.
-                    None => batches_itself.filter(|known| *known).map(|_| UnmergeableReason::NoGain),
-                });
-                if let Some(reason) = reason {
-                    ending.on_passthrough(reason);
-                }
-                let ticket = grant.ticket;
-                let alone = pin!(self.forward_unbatched(lane, lonely, grant, (endpoint, &call), route.timeout));
-                let answered = self.await_until(times.caller, alone).await;
-                ending.on_execution(&ticket);
-                match answered.flatten() {
-                    Ok(mut response) => {
-                        ending.end(CallOutcome::Served, &mut response);
-                        response
-                    }
-                    Err(kind) => self.respond_with_failure(
-                        kind.into(),
-                        ending,
-                        endpoint.dialect,
-                        ended_by(kind, ticket.sent).as_deref(),
-                    ),
-                }
-            }
+            MergeEligibility::With(_) if self.backend.is_merging_unsafe(call) => Some(UnmergeableReason::AnswerVaries),
+            MergeEligibility::With(_) => None,
         }
     }
 
@@ -365,6 +377,18 @@ async fn await_unless_cancelled<T>(token: &CancellationToken, work: impl Future<
         biased;
         value = work => Some(value),
         () = token.cancelled() => None,
+    }
+}
+
+/// Returns the reason why the scheduler had a mergeable call executed unbatched.
+fn unbatched_reason(lone: Option<UnbatchedReason>, batches_itself: Option<bool>) -> Option<UnmergeableReason> {
+    match lone {
+        Some(UnbatchedReason::ClientBatchFull) => Some(UnmergeableReason::ClientBatchFull),
+        Some(UnbatchedReason::Quarantined) => Some(UnmergeableReason::Quarantined),
+        Some(UnbatchedReason::Refused | UnbatchedReason::BudgetEmpty) => Some(UnmergeableReason::MergeRefused),
+        Some(UnbatchedReason::NoGain) => Some(UnmergeableReason::NoGain),
+        // The policy has no pass-through detection.
+        None => batches_itself.filter(|known| *known).map(|_| UnmergeableReason::NoGain),
     }
 }
 

@@ -19,6 +19,7 @@ mod http1;
 mod identity;
 mod lane;
 mod permits;
+mod part_result;
 mod published;
 mod pinned;
 

@@ -36,15 +36,33 @@ pub(super) struct KindWatcher {
 /// Mapping of a kind to the cluster state.
 pub(super) struct TableAccess<K, T> {
     /// Returns its table, and creates the table of an optional kind.
-    pub(super) table: fn(&mut ClusterState) -> &mut ObjectTable<T>,
+    table: fn(&mut ClusterState) -> &mut ObjectTable<T>,
     /// Extracts the stored value of an object.
-    pub(super) read: fn(K) -> (ObjectKey, T),
+    read: fn(K) -> (ObjectKey, T),
     /// Removes the table of a kind that is not installed.
-    pub(super) absent: Option<fn(&mut ClusterState)>,
+    absent: Option<fn(&mut ClusterState)>,
 }
 
 /// The objects of an incomplete list.
 type PartialList<T> = BTreeMap<ObjectKey, Arc<T>>;
+
+// === impl TableAccess ===
+
+impl<K, T> TableAccess<K, T> {
+    /// Creates the mapping of a kind that is always installed.
+    pub(super) fn new(table: fn(&mut ClusterState) -> &mut ObjectTable<T>, read: fn(K) -> (ObjectKey, T)) -> Self {
+        Self { table, read, absent: None }
+    }
+
+    /// Creates the mapping of a kind that may not be installed.
+    pub(super) fn optional(
+        table: fn(&mut ClusterState) -> &mut ObjectTable<T>,
+        read: fn(K) -> (ObjectKey, T),
+        absent: fn(&mut ClusterState),
+    ) -> Self {
+        Self { table, read, absent: Some(absent) }
+    }
+}
 
 // === impl KindWatcher ===
 
@@ -91,7 +109,7 @@ impl KindWatcher {
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         let read = |object: PartialObjectMeta<K>| world::from_owner(&object.metadata);
-        self.watch_typed(kind, "", "", TableAccess { table, read, absent: None }).await;
+        self.watch_typed(kind, "", "", TableAccess::new(table, read)).await;
     }
 
     /// Determines the API server's support for native sidecars. It is checked periodically, since

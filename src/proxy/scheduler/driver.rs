@@ -17,8 +17,8 @@ use super::key_diversity::{DecisionReport, KeyDiversity};
 use super::{COMPLETIONS_MAX, DriverEvent, ExecutionDetails, LearnedState, SchedulerConfig, Submission, SubmitOutcome};
 use crate::backend::{Backend, BatchRequest};
 use crate::batching::{
-    Batch, BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, DispatchPolicy, ExpiryReason, LimitSource,
-    MergingChange, PlanInput, Rejection, RejectionReason, ScopeId, Tick, solve,
+    Batch, BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, DispatchCause, DispatchPolicy, ExpiryReason,
+    LimitSource, MergingChange, PlanInput, Rejection, RejectionReason, ScopeId, Tick, solve,
 };
 use crate::clock::{Alarm, Clock};
 use crate::error::{Failure, FailureKind};
@@ -372,42 +372,44 @@ impl<'a> Driver<'a> {
         self.shell.metrics.held(&counts, self.shell.config.limits.queue_items_max);
     }
 
-    fn dispatch(&mut self, batch: &Batch, now: Tick) {
+    /// Removes the members of a batch from the queue. A cancelled call is not sent, even if its
+    /// `Cancel` event still waits behind others.
+    fn take_members(&mut self, batch: &Batch, now: Tick) -> Vec<(CallId, QueuedCall)> {
         let mut members: Vec<(CallId, QueuedCall)> = Vec::with_capacity(batch.members.len());
         for member in &batch.members {
-            if let Some(queued) = self.remove_call(member.id) {
+            let Some(queued) = self.remove_call(member.id) else { continue };
+            if queued.reply.is_closed() {
+                self.core.withdraw(now, member.id);
+            } else {
                 members.push((member.id, queued));
             }
         }
-        // A cancelled call is not sent, even if its `Cancel` event still waits behind others.
-        let (here, gone): (Vec<_>, Vec<_>) = members.into_iter().partition(|(_, queued)| !queued.reply.is_closed());
-        for (id, _) in gone {
-            self.core.withdraw(now, id);
-        }
-        let mut sent = DispatchSample {
-            cause: batch.cause,
-            members: here.len(),
-            items: 0,
-            items_max: 0,
-            weight: 0,
-            weight_max: 0,
-        };
-        for (_, QueuedCall { submission, .. }) in &here {
+        members
+    }
+
+    /// Records the members of a batch and their time in the queue.
+    fn record_dispatch(&self, cause: DispatchCause, here: &[(CallId, QueuedCall)], now: Tick) -> DispatchSample {
+        let mut sent = DispatchSample { cause, members: here.len(), items: 0, items_max: 0, weight: 0, weight_max: 0 };
+        for (_, QueuedCall { submission, .. }) in here {
             sent.items += submission.call.items;
             sent.weight = sent.weight.saturating_add(submission.call.weight.sum);
             sent.weight_max = sent.weight_max.max(submission.call.weight.max);
             sent.items_max = self.shell.config.limits.scope(submission.scope).batch_items_max;
         }
-        if sent.members > 0 {
-            let delays = here.iter().map(|(_, queued)| now.since(queued.arrived));
-            self.shell.metrics.dispatched(&sent, delays);
+        if let Some((_, first)) = here.first() {
+            let delays = || here.iter().map(|(_, queued)| now.since(queued.arrived));
+            self.shell.metrics.dispatched(&sent, delays());
+            if let Some(observer) = self.shell.metrics.observer() {
+                observer.on_dispatch(first.submission.scope, sent.items, &mut delays());
+            }
         }
+        sent
+    }
+
+    fn dispatch(&mut self, batch: &Batch, now: Tick) {
+        let here = self.take_members(batch, now);
+        let sent = self.record_dispatch(batch.cause, &here, now);
         let scope = here.first().map_or(ScopeId(u16::MAX), |(_, queued)| queued.submission.scope);
-        if sent.members > 0
-            && let Some(observer) = self.shell.metrics.observer()
-        {
-            observer.on_dispatch(scope, sent.items, &mut here.iter().map(|(_, queued)| now.since(queued.arrived)));
-        }
         let holds = self.hold_reasons(batch);
         holds.count(&self.shell.metrics, now, here.iter().map(|(_, queued)| queued.arrived));
         let mode = self.core.flow_mode(batch.cost_class);
@@ -436,19 +438,7 @@ impl<'a> Driver<'a> {
             }
             return;
         }
-        let Some(first) = here.first() else { return };
-        // The merged request carries the latest of the callers' deadlines, and none if any caller
-        // set none.
-        let deadlines: Option<Vec<Tick>> = here.iter().map(|queued| queued.submission.caller_deadline).collect();
-        let request = BatchRequest {
-            id: batch.id,
-            endpoint: first.submission.endpoint.clone(),
-            timeout: first.submission.timeout,
-            members: here.iter().map(|queued| queued.submission.call.clone()).collect(),
-            deadline_ms: deadlines
-                .and_then(|deadlines| deadlines.into_iter().max())
-                .map(|latest| u64::try_from(latest.since(now).as_millis()).unwrap_or(u64::MAX)),
-        };
+        let Some(request) = build_request(batch.id, &here, now) else { return };
         let tickets = here.iter().map(ticket).collect();
         let waiting = WaitingMembers {
             ids,
@@ -561,6 +551,22 @@ impl ExportedCap {
 /// releases its slot.
 fn send(reply: oneshot::Sender<SubmitOutcome>, outcome: SubmitOutcome) {
     reply.send(outcome).ok();
+}
+
+/// Builds the request of a batch. It carries the latest of the callers' deadlines, and none if any
+/// caller set none.
+fn build_request(id: BatchId, members: &[QueuedCall], now: Tick) -> Option<BatchRequest> {
+    let first = &members.first()?.submission;
+    let deadlines: Option<Vec<Tick>> = members.iter().map(|queued| queued.submission.caller_deadline).collect();
+    Some(BatchRequest {
+        id,
+        endpoint: first.endpoint.clone(),
+        timeout: first.timeout,
+        members: members.iter().map(|queued| queued.submission.call.clone()).collect(),
+        deadline_ms: deadlines
+            .and_then(|deadlines| deadlines.into_iter().max())
+            .map(|latest| u64::try_from(latest.since(now).as_millis()).unwrap_or(u64::MAX)),
+    })
 }
 
 fn rejection_failure(rejection: Rejection) -> Failure {

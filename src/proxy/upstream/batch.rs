@@ -17,9 +17,10 @@ use http::{HeaderMap, Request, StatusCode, Version};
 use super::Inner;
 use super::exchange::{UnbatchedResponse, UpstreamResponse};
 use super::head::prepare_upstream_head;
+use super::part_result::{PartResult, judge_error_status, judge_failure, judge_mismatch};
 use super::published::published_limits;
 use crate::backend::{Backend, BatchOutputs, BatchRequest};
-use crate::batching::{BatchOutcome, BatchRefusal, IsolationPlan, MemberRange, Observation, PartOutcome};
+use crate::batching::{BatchOutcome, IsolationPlan, MemberRange, Observation, PartOutcome};
 use crate::body::Body;
 use crate::bounded_body::MinRate;
 use crate::error::FailureKind;
@@ -33,23 +34,6 @@ use crate::telemetry::names::OverheadStage;
 /// abandoned and the members are sent alone. The rate is 1 KiB/s, measured over windows that allow
 /// for pauses in which the server computes.
 const SHARED_FLOOR: MinRate = MinRate { bytes: 10 << 10, window: Duration::from_secs(10) };
-
-/// Result of one upstream call for a part of the batch.
-enum PartResult {
-    /// The response was split into one reply for each member.
-    Split(Vec<Reply>, BufferGuard),
-    /// Every member of the part has been answered.
-    Answered(BatchOutcome),
-    /// The part may be retried in smaller parts. If that is not allowed, its members fail with
-    /// `or`.
-    Retry {
-        verdict: PartOutcome,
-        or: FailureKind,
-        observed: BatchOutcome,
-        refusal: Option<BatchRefusal>,
-        allowed: bool,
-    },
-}
 
 /// Observations about the server during isolation.
 #[derive(Debug, Default)]
@@ -215,25 +199,7 @@ async fn try_part(
     };
     let answer = match inner.exchange(http, left, Some(SHARED_FLOOR)).await {
         Ok(answer) => answer,
-        Err(kind) => {
-            // A refused connection carried no data, and a single call would be refused as well. A
-            // call that timed out is never retried. Responses that are too large together may fit
-            // one by one.
-            let parts_may_succeed =
-                matches!(kind, FailureKind::UpstreamBroken | FailureKind::AnswerTooLarge | FailureKind::BytesFull);
-            return PartResult::Retry {
-                verdict: PartOutcome::Failed,
-                or: kind,
-                observed: match kind {
-                    // The responses fit individually, so the next batch has to be smaller.
-                    FailureKind::AnswerTooLarge => BatchOutcome::TooLarge { limit: None },
-                    FailureKind::UpstreamTimeout => BatchOutcome::TimedOut,
-                    _ => BatchOutcome::Failed,
-                },
-                refusal: (kind == FailureKind::UpstreamBroken).then_some(BatchRefusal::Reset),
-                allowed: parts_may_succeed && endpoint.idempotent,
-            };
-        }
+        Err(kind) => return judge_failure(endpoint, kind),
     };
     *first_byte = Some(answer.first_byte);
     let UpstreamResponse { status, headers, body, .. } = &answer;
@@ -245,66 +211,31 @@ async fn try_part(
         return PartResult::Answered(BatchOutcome::Overloaded { retry_after: headers::parse_retry_after(headers) });
     }
     if !status.is_success() {
-        if let Some(too_large) = endpoint.detect_too_large(*status, body) {
-            // The call was rejected as a whole because of its size, so none of it was executed, and
-            // its parts are not replays.
-            let limit = too_large.limit;
-            return PartResult::Retry {
-                verdict: PartOutcome::TooLarge { limit },
-                or: FailureKind::BatchFailed,
-                observed: BatchOutcome::TooLarge { limit },
-                // A limit that the server names is observed from now on, so it is not a refusal.
-                refusal: limit.is_none().then_some(BatchRefusal::TooLarge(status.as_u16())),
-                allowed: true,
-            };
-        }
-        // All members have the same credential and method, so parts would get the same response.
-        let is_keyed = matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::METHOD_NOT_ALLOWED);
-        return PartResult::Retry {
-            verdict: if is_keyed { PartOutcome::Inseparable } else { PartOutcome::Failed },
-            or: FailureKind::BatchFailed,
-            observed: if out_of_memory { BatchOutcome::OutOfMemory } else { BatchOutcome::Failed },
-            refusal: (!out_of_memory).then_some(BatchRefusal::Status(status.as_u16())),
-            allowed: endpoint.idempotent,
-        };
+        return judge_error_status(endpoint, *status, body, out_of_memory);
     }
     let began = clock.now();
     let split = endpoint.split_batch(&members, &sent, shared, Some((clock.now(), &inner.evidence)));
     inner.metrics.overhead(OverheadStage::Split, clock.now().since(began));
     match split {
         Ok(replies) => PartResult::Split(replies, answer.held),
-        Err(ResponseMismatch { what: MismatchKind::Undeclared, member }) => {
-            if let Some(member) = member {
-                tracing::warn!(
-                    member,
-                    path = request.members.first().map(|call| call.head.uri.path()),
-                    "responses differ in a member outside the results: such calls are sent alone for a while; if every \
-                     caller may see the member, add it to respondWith.fields"
-                );
-            }
-            inner.metrics.mismatch(MismatchKind::Undeclared.as_str());
-            PartResult::Retry {
-                // Parts would get the same response, while unbatched responses show which parts are
-                // constant.
-                verdict: PartOutcome::Inseparable,
-                or: FailureKind::Mismatch,
-                observed: BatchOutcome::Failed,
-                refusal: None,
-                allowed: endpoint.idempotent,
-            }
-        }
         Err(mismatch) => {
-            tracing::warn!(batch = request.id.0, members = members.len(), %mismatch, "the response to a batch cannot be split");
+            log_mismatch(request, &mismatch, members.len());
             inner.metrics.mismatch(mismatch.what.as_str());
-            PartResult::Retry {
-                verdict: PartOutcome::Failed,
-                or: FailureKind::Mismatch,
-                observed: if mismatch.is_quarantining() { BatchOutcome::Mismatched } else { BatchOutcome::Failed },
-                // A quarantine needs no additional evidence.
-                refusal: (!mismatch.is_quarantining()).then_some(BatchRefusal::Mismatch),
-                allowed: endpoint.idempotent && endpoint.on_mismatch_isolates,
-            }
+            judge_mismatch(endpoint, &mismatch)
         }
+    }
+}
+
+fn log_mismatch(request: &BatchRequest, mismatch: &ResponseMismatch, members: usize) {
+    if mismatch.what != MismatchKind::Undeclared {
+        tracing::warn!(batch = request.id.0, members, %mismatch, "the response to a batch cannot be split");
+    } else if let Some(member) = mismatch.member {
+        tracing::warn!(
+            member,
+            path = request.members.first().map(|call| call.head.uri.path()),
+            "responses differ in a member outside the results: such calls are sent alone for a while; if every caller \
+             may see the member, add it to respondWith.fields"
+        );
     }
 }
 

@@ -1,0 +1,102 @@
+//! The result of an upstream call for a part of a batch, and the rules by which a failed call is
+//! judged: what is observed about the server, and whether the part may be retried in smaller parts.
+
+use bytes::Bytes;
+use http::StatusCode;
+
+use crate::batching::{BatchOutcome, BatchRefusal, PartOutcome};
+use crate::error::FailureKind;
+use crate::memory::BufferGuard;
+use crate::protocol::{Endpoint, MismatchKind, Reply, ResponseMismatch};
+
+/// Result of one upstream call for a part of the batch.
+pub(super) enum PartResult {
+    /// The response was split into one reply for each member.
+    Split(Vec<Reply>, BufferGuard),
+    /// Every member of the part has been answered.
+    Answered(BatchOutcome),
+    /// The part may be retried in smaller parts. If that is not allowed, its members fail with
+    /// `or`.
+    Retry {
+        verdict: PartOutcome,
+        or: FailureKind,
+        observed: BatchOutcome,
+        refusal: Option<BatchRefusal>,
+        allowed: bool,
+    },
+}
+
+/// Judges a batch that got no response.
+pub(super) fn judge_failure(endpoint: &Endpoint, kind: FailureKind) -> PartResult {
+    // A refused connection carried no data, and a single call would be refused as well. A call that
+    // timed out is never retried. Responses that are too large together may fit one by one.
+    let parts_may_succeed =
+        matches!(kind, FailureKind::UpstreamBroken | FailureKind::AnswerTooLarge | FailureKind::BytesFull);
+    PartResult::Retry {
+        verdict: PartOutcome::Failed,
+        or: kind,
+        observed: match kind {
+            // The responses fit individually, so the next batch has to be smaller.
+            FailureKind::AnswerTooLarge => BatchOutcome::TooLarge { limit: None },
+            FailureKind::UpstreamTimeout => BatchOutcome::TimedOut,
+            _ => BatchOutcome::Failed,
+        },
+        refusal: (kind == FailureKind::UpstreamBroken).then_some(BatchRefusal::Reset),
+        allowed: parts_may_succeed && endpoint.idempotent,
+    }
+}
+
+/// Judges a batch whose response has a status of an error, other than overload.
+pub(super) fn judge_error_status(
+    endpoint: &Endpoint,
+    status: StatusCode,
+    body: &Bytes,
+    out_of_memory: bool,
+) -> PartResult {
+    if let Some(too_large) = endpoint.detect_too_large(status, body) {
+        // The call was rejected as a whole because of its size, so none of it was executed, and its
+        // parts are not replays.
+        let limit = too_large.limit;
+        return PartResult::Retry {
+            verdict: PartOutcome::TooLarge { limit },
+            or: FailureKind::BatchFailed,
+            observed: BatchOutcome::TooLarge { limit },
+            // A limit that the server names is observed from now on, so it is not a refusal.
+            refusal: limit.is_none().then_some(BatchRefusal::TooLarge(status.as_u16())),
+            allowed: true,
+        };
+    }
+    // All members have the same credential and method, so parts would get the same response.
+    let is_keyed = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::METHOD_NOT_ALLOWED);
+    PartResult::Retry {
+        verdict: if is_keyed { PartOutcome::Inseparable } else { PartOutcome::Failed },
+        or: FailureKind::BatchFailed,
+        observed: if out_of_memory { BatchOutcome::OutOfMemory } else { BatchOutcome::Failed },
+        refusal: (!out_of_memory).then_some(BatchRefusal::Status(status.as_u16())),
+        allowed: endpoint.idempotent,
+    }
+}
+
+/// Judges a batch whose response cannot be split.
+pub(super) fn judge_mismatch(endpoint: &Endpoint, mismatch: &ResponseMismatch) -> PartResult {
+    if mismatch.what == MismatchKind::Undeclared {
+        return PartResult::Retry {
+            // Parts would get the same response, while unbatched responses show which parts are
+            // constant.
+            verdict: PartOutcome::Inseparable,
+            or: FailureKind::Mismatch,
+            observed: BatchOutcome::Failed,
+            refusal: None,
+            allowed: endpoint.idempotent,
+        };
+    }
+    let is_quarantining = mismatch.is_quarantining();
+    PartResult::Retry {
+        verdict: PartOutcome::Failed,
+        or: FailureKind::Mismatch,
+        observed: if is_quarantining { BatchOutcome::Mismatched } else { BatchOutcome::Failed },
+        // A quarantine needs no additional evidence.
+        refusal: (!is_quarantining).then_some(BatchRefusal::Mismatch),
+        allowed: endpoint.idempotent && endpoint.on_mismatch_isolates,
+    }
+}
