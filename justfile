@@ -74,8 +74,8 @@ ledger ITEMS="300000":
 soak ITEMS="30000000":
     GROUPAGE_LEDGER_ITEMS={{ITEMS}} cargo test --locked --profile sim --test it ledger -- --nocapture
 
-# With 3 seeds, rows with bursts or near saturation depend on chance. The last lines list the bars
-# that are missed.
+# With 3 seeds, rows with bursts or near saturation depend on chance. The last lines list the
+# criteria that are missed.
 # All requirements on the scheduler, in virtual time with 10 seeds per row
 sim-table SEEDS="10" *ARGS="":
     -cargo run --locked --profile sim --package groupage-acceptance -- --seeds {{SEEDS}} {{ARGS}}

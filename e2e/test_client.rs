@@ -48,7 +48,7 @@ pub(crate) struct TestClient {
     pod: String,
 }
 
-/// A running load. [`RunningLoad::end`] stops it and returns its report.
+/// A running load. [`RunningLoad::stop`] stops it and returns its report.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct RunningLoad<'a>(&'a TestClient);

@@ -84,7 +84,7 @@ impl IsolationPlan {
         self.todo.is_empty()
     }
 
-    /// Returns the parts that have not been tried. Called when the replay budget is used up.
+    /// Returns the parts that have not been tried, and tries no more.
     pub fn take_untried(&mut self) -> Vec<MemberRange> {
         let mut rest = std::mem::take(&mut self.todo);
         rest.reverse();

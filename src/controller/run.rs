@@ -368,7 +368,7 @@ impl RunningController {
         let linger = drain / LINGER_DIVISOR;
         if let Some(elector) = elector {
             // The elector releases the lease, so another replica can lead at once. A panic was
-            // reported by `failed` already.
+            // reported by `wait_for_failure` already.
             tokio::time::timeout(linger, elector).await.ok();
         }
         // The API server may not have observed yet that this replica is no endpoint any more.

@@ -99,7 +99,7 @@ struct State {
     configs: HashMap<String, (Arc<PushedConfig>, Option<InitialState>)>,
     /// Injected pods, by UID.
     pods: HashMap<String, ObjectKey>,
-    /// Leadership term in which `courses` were created.
+    /// Leadership term in which `runtimes` were created.
     reign: Option<LeadershipTerm>,
     /// Limits full scans of the pods for a UID that no round has seen yet.
     searches: Option<TokenBucket>,

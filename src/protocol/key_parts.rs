@@ -135,7 +135,7 @@ impl Endpoint {
 #[must_use]
 pub fn decode_cost_class(class: &[u8]) -> Option<CostClassName> {
     let mut class = KeyReader(class);
-    // `Endpoint::read` writes the method and the route first.
+    // `Endpoint::parse_call` writes the method and the route first.
     class.field()?;
     class.field()?;
     let path = printable_name(String::from_utf8_lossy(class.field()?)).into_owned();

@@ -294,7 +294,7 @@ impl MessageReader {
                 break;
             }
         }
-        // Only a complete message is taken, so that `rest` shows all of an incomplete one.
+        // Only a complete message is taken, so that `unread` shows all of an incomplete one.
         self.taken = end;
         Ok(Message { head: &self.buf[..head.length], body: &self.body, status: head.status, close: head.close })
     }

@@ -1,7 +1,7 @@
 //! A randomized simulator of the batching core, reproducible from a seed.
 //!
 //! A seed draws small limits, a few keys and tenants, and the behaviour of clients and upstream.
-//! The [`world`] sends calls and runs a fake upstream; time jumps from event to event and to
+//! The [`simulation`] sends calls and runs a fake upstream; time jumps from event to event and to
 //! `next_wakeup`, so it lands exactly on deadlines and on the ends of holds. A simple [`model`]
 //! counts beside the core and checks every step against the invariants of `InvariantId`. The events
 //! and the responses of the core are recorded as a [`trace`], which can be printed and replayed.

@@ -305,7 +305,7 @@ pub struct ClassCostReport {
 #[serde(rename_all = "camelCase", default)]
 pub struct MergingSuspension {
     /// Response to the last batch, as one word: `status`, `too_large`, `mismatch`, `reset`,
-    /// `silence`; `one_item` if the server's limit is one item.
+    /// `silence`, `overload`; `one_item` if the server's limit is one item.
     pub answer: String,
     /// Status code of that response, if it was an error.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,6 +1,6 @@
 //! `groupage check`: verifies that a cluster can run Groupage and that an installation works.
 //!
-//! The command gathers facts (`facts`), judges them (`judge`) and prints the findings (`print`).
+//! The command gathers facts (`facts`), judges them (`evaluate`) and prints the findings (`print`).
 //! Symbols and exit codes are those of `linkerd check`: √ passes, ‼ is a warning, × is an error and
 //! makes the command fail.
 

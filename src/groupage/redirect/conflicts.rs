@@ -6,8 +6,8 @@
 //! other match (sets, marks, addresses, all but two iptables extensions) may be true or false. A
 //! certain redirect is a reason to refuse, a possible one is reported.
 //!
-//! Rules of legacy iptables, which `nf_tables` does not list (`kernel::unseen`), rules of devices
-//! (`netdev`) and eBPF programs are excluded.
+//! Rules of legacy iptables, which `nf_tables` does not list (`kernel::legacy_iptables_warning`),
+//! rules of devices (`netdev`) and eBPF programs are excluded.
 
 use std::collections::BTreeMap;
 

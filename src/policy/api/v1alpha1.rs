@@ -441,11 +441,12 @@ pub struct FailureSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolate_above: Option<u32>,
     /// Number of upstream calls that may exceed the number of client calls, as a share of the
-    /// client calls over 10 s. In addition, 3 calls per second are always allowed.
+    /// client calls over 10 s. In addition, 3 calls per second are always allowed. If it is used
+    /// up, calls are not merged. The retry of a single call of a failed batch is never refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replay_budget: Option<ShareText>,
-    /// Time for which merging is suspended in a cost class after a response that could not be
-    /// split. It doubles with each failure, up to 1h.
+    /// Time for which calls are not merged after failed batches: those of one merge key, or all of
+    /// a route and model. It doubles with each failure, up to 1h.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quarantine: Option<DurationText>,
 }

@@ -38,16 +38,16 @@ impl FailureKind {
                 "the model server refused the connection, or did not accept it within `proxy.connection.connectTimeout`; nothing was sent"
             }
             Self::UpstreamBroken => {
-                "the connection broke after the call was sent, so the call may have run. It was not retried because the route is not idempotent, the call was sent alone, or the replay budget is used up"
+                "the connection broke after the call was sent, so the call may have run. It was not sent again because the route is not idempotent, or because it had been sent alone; the calls of a broken batch are sent alone if the route is idempotent"
             }
             Self::UpstreamTimeout => {
                 "the response did not arrive within the route's `timeout` (of a stream: its first byte), or stalled for `proxy.connection.bodyIdleTimeout`; a call that passes through was idle for `proxy.client.passThroughIdleTimeout`. The message names which"
             }
             Self::Mismatch => {
-                "the number, order or shape of the results does not match the items of the batch, so no call received any part of the response. The calls were not retried because the route forbids it or the replay budget is used up"
+                "the number, order or shape of the results does not match the items of the batch, so no call received any part of the response. The calls were not retried because the route is not idempotent or has `generic.onMismatch: Fail`"
             }
             Self::BatchFailed => {
-                "the model server rejected a batch. Its calls were not retried because the route is not idempotent or the replay budget is used up"
+                "the model server rejected a batch. Its calls were not retried because the route is not idempotent"
             }
             Self::AnswerTooLarge => {
                 "the response is larger than `proxy.connection.answerBytesMax`, or the response to a batch on a route that is not idempotent is larger than half of `proxy.process.bufferedBytesMax`"
@@ -92,16 +92,16 @@ impl FailureKind {
                 "check that the model server runs and listens at `proxy.upstream`, and that it is ready before calls arrive"
             }
             Self::UpstreamBroken => {
-                "check the model server's log at that time; if calls may run twice, set `idempotent: Always` so that the calls of a failed batch are retried"
+                "check the model server's log at that time; if calls may run twice, set `idempotent: Always` so that each call of a failed batch is retried"
             }
             Self::UpstreamTimeout => {
                 "check the model server's log at that time; raise or remove the route's `timeout` if responses take that long"
             }
             Self::Mismatch => {
-                "check the log for the mismatch; check that the route's `protocol` is the server's, or set `mode: Passthrough` for the route; with `idempotent: Always` and `generic.onMismatch: Isolate`, the calls are retried one by one"
+                "check the log for the mismatch; check that the route's `protocol` is the server's, or set `mode: Passthrough` for the route; with `idempotent: Always` and `generic.onMismatch: Isolate`, each call is retried"
             }
             Self::BatchFailed => {
-                "check the model server's log for the reason; with `idempotent: Always` and a larger `failure.replayBudget`, the calls are retried one by one"
+                "check the model server's log for the reason; if calls may run twice, set `idempotent: Always` so that each call of a failed batch is retried"
             }
             Self::AnswerTooLarge => "raise the limit, or lower `limits.batchItemsMax` for the route",
             Self::UpstreamTls => "check the log for the reason and for the key of `proxy.upstreamTls` to change",

@@ -335,7 +335,7 @@ impl MockState {
         if rng.random_bool(self.config.fault_share.clamp(0.0, 1.0)) {
             let fault = self.deck.fault_at(self.faults.fetch_add(1, Ordering::Relaxed));
             // Behind a proxy, an unsolicited response to a call that arrived alone proves nothing,
-            // see `stray_alone`. It is replaced by a harmless response.
+            // see `MockConfig::unsolicited_unbatched`. It is replaced by a harmless response.
             let harmless =
                 fault.unsolicited_delay().is_some() && call.members < 2 && !self.config.unsolicited_unbatched;
             let fault = if harmless { Fault::IndexShuffled } else { fault };

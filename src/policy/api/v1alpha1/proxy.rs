@@ -205,8 +205,7 @@ pub struct AdminSpec {
     /// Address of `/metrics`, `/livez` and `/readyz`, or `off`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<String>,
-    /// Address of the dashboard, `/api` and administrative changes, or `off`. Only a loopback
-    /// address is allowed.
+    /// Address of `/api` and administrative changes, or `off`. Only a loopback address is allowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local: Option<String>,
 }
