@@ -80,7 +80,7 @@ soak ITEMS="30000000":
 sim-table SEEDS="10" *ARGS="":
     -cargo run --locked --profile sim --package groupage-acceptance -- --seeds {{SEEDS}} {{ARGS}}
 
-# The same with 30 seeds per row, each run twice and replayed; some 20 minutes on two cores
+# The same with 30 seeds per row, each run twice and replayed
 sim-long SEEDS="30":
     just sim-table {{SEEDS}}
 

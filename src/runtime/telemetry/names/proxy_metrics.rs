@@ -82,7 +82,8 @@ metric_table! {
         PlanSolve: Seconds, "groupage_plan_solve_seconds", "",
             "Time to compute the batch size for each load, on a separate thread." => plan_solve;
         StandingAside: Gauge, "groupage_standing_aside", "",
-            "1 while calls are sent one by one because the upstream batches better by itself." => standing_aside;
+            "1 while calls are sent one by one because merging does not pay, or because the upstream batches by itself."
+            => standing_aside;
         MergingSuspended: Gauge, "groupage_merging_suspended", "",
             "Kinds of calls that are not merged because the server rejected their batches and accepted their members alone."
             => merging_suspended;
