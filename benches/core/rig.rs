@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
+use groupage::batching::rng::SplitMix64;
 use groupage::batching::{
     Batch, BatchId, BatchOutcome, Batcher, Call, CallId, Deadline, DeadlineSource, Decision, DispatchPolicy, KeyId,
     Limits, Observation, ScopeLimits, TenantId, Tick, Weight, solve,
@@ -59,7 +60,7 @@ pub(crate) struct Rig {
     free_at: Tick,
     /// Executions in flight: time of completion, time of dispatch, batch and number of items.
     out: VecDeque<(Tick, Tick, BatchId, u32)>,
-    random: u64,
+    random: SplitMix64,
     seen: Seen,
     time_decisions: bool,
 }
@@ -123,7 +124,7 @@ impl Rig {
             thinking: std::iter::repeat_n(Reverse(Tick::default()), load.clients).collect(),
             free_at: Tick::default(),
             out: VecDeque::new(),
-            random: 1,
+            random: SplitMix64::new(1),
             seen: Seen::default(),
             time_decisions: false,
         }
@@ -263,12 +264,11 @@ impl Rig {
 
     /// Returns the weight of a call, which depends on its ID alone.
     fn weight(&self, id: u64) -> u64 {
-        if self.load.weights { 8 + spread(id) % 504 } else { 1 }
+        if self.load.weights { 8 + SplitMix64::new(id).next_u64() % 504 } else { 1 }
     }
 
     fn draw(&mut self) -> u64 {
-        self.random += 1;
-        spread(self.random)
+        self.random.next_u64()
     }
 }
 
@@ -282,14 +282,6 @@ impl Rig {
 fn exponential(random: u64, rate: u64) -> u64 {
     let unit = ((random >> 11) + 1) as f64 / (1u64 << 53) as f64;
     (-unit.ln() * 1e9 / rate as f64) as u64
-}
-
-/// Returns the output of `SplitMix64` for a counter.
-fn spread(word: u64) -> u64 {
-    let word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
 }
 
 #[expect(clippy::disallowed_methods, reason = "a bench measures from outside")]

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use groupage_batching::rng::SplitMix64;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -160,12 +161,9 @@ pub(crate) fn hash64(bytes: &[u8]) -> u64 {
     mark
 }
 
-/// The `SplitMix64` finaliser: every input bit affects every output bit.
+/// Mixes a word, so that every input bit affects every output bit.
 pub(crate) const fn splitmix64(word: u64) -> u64 {
-    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
+    SplitMix64::new(word).next_u64()
 }
 
 fn write_embedding(mut mark: u64, out: &mut String) {
