@@ -12,10 +12,10 @@ use super::installation::{LABEL, NAMESPACE};
 
 /// Cases that deliberately cause failures of the controller, its certificates or its API server.
 pub(crate) const FAULT_CASES: [&str; 4] = [
-    "faults.calls_go_on_while_the_control_plane_is_away",
+    "faults.calls_are_served_while_the_control_plane_is_unreachable",
     "faults.control_streams_stay_while_the_api_server_is_away",
     "certificates.lost_and_expired_certificates_are_replaced",
-    "webhook.pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_after",
+    "webhook.pods_created_without_the_webhook_start_without_a_sidecar_and_are_reported",
 ];
 /// Errors about a namespace that is being deleted, which are no defects.
 const NAMESPACE_DELETION_ERRORS: [&str; 2] = ["because it is being terminated", "not found"];

@@ -21,13 +21,13 @@ const RATE: f64 = 100.0;
 const SAID_MAX: Duration = Duration::from_secs(30);
 
 pub(super) const CASES: &[TestCase] = &[
-    case!("by_hand", manifests_are_injected_serve_through_batches_and_are_as_before_after),
+    case!("by_hand", injected_manifests_serve_through_batches_and_can_be_restored),
     case!("by_hand", enable_adds_the_sidecar_and_disable_removes_it),
-    case!("by_hand", enable_ends_with_the_command_that_captures),
-    case!("by_hand", a_redirect_captures_what_names_the_number),
+    case!("by_hand", enable_reports_a_bypass_with_the_command_that_fixes_it),
+    case!("by_hand", a_redirect_captures_calls_to_the_port_number),
 ];
 
-async fn manifests_are_injected_serve_through_batches_and_are_as_before_after(space: &TestNamespace) -> CaseResult {
+async fn injected_manifests_serve_through_batches_and_can_be_restored(space: &TestNamespace) -> CaseResult {
     let model = ModelManifest { annotations: "", args: ", --items-max, '0', --base, 20ms", ..ModelManifest::default() };
     let manifest = space.fill_placeholders(&model.yaml());
     space.apply(&manifest).await?;
@@ -107,7 +107,7 @@ async fn enable_adds_the_sidecar_and_disable_removes_it(space: &TestNamespace) -
 /// A Service as created by `kubectl expose`, under Pod Security `restricted`: traffic bypasses the
 /// sidecar, which is reported as an error with the same corrective command in every place. That
 /// command must not lose calls.
-async fn enable_ends_with_the_command_that_captures(space: &TestNamespace) -> CaseResult {
+async fn enable_reports_a_bypass_with_the_command_that_fixes_it(space: &TestNamespace) -> CaseResult {
     ensure_installed(space).await?;
     space.enforce_restricted().await?;
     let model = ModelManifest {
@@ -163,7 +163,7 @@ async fn enable_ends_with_the_command_that_captures(space: &TestNamespace) -> Ca
 
 /// The kernel redirects inbound connections to the sidecar: for a port number, at every address,
 /// and without changes to application or Service.
-async fn a_redirect_captures_what_names_the_number(space: &TestNamespace) -> CaseResult {
+async fn a_redirect_captures_calls_to_the_port_number(space: &TestNamespace) -> CaseResult {
     let annotations = "groupage.dev/capture: Redirect";
     let model = ModelManifest { annotations, args: ", --base, 20ms", target: "8080", ..ModelManifest::default() };
     let injected = inject_manifest(space, &space.fill_placeholders(&model.yaml()), &["--redirect=WhenNeeded"]).await?;

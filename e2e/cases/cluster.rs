@@ -20,8 +20,8 @@ use crate::{CaseResult, TestError};
 pub(super) const CASES: &[TestCase] = &[
     case!("cluster", nodes_are_ready_and_report_their_versions),
     case!("cluster", pods_and_services_answer_over_both_families_and_by_name),
-    case!("cluster", pod_security_refuses_what_is_not_restricted),
-    case!("cluster", a_token_may_do_what_its_account_was_given_and_no_more),
+    case!("cluster", pod_security_refuses_pods_that_are_not_restricted),
+    case!("cluster", a_token_has_only_the_rights_and_the_audience_of_its_account),
     case!("cluster", a_pods_token_names_the_pod_and_ends_with_it),
     case!("cluster", the_real_helm_reaches_the_cluster, Helm),
 ];
@@ -79,7 +79,7 @@ async fn pods_and_services_answer_over_both_families_and_by_name(space: &TestNam
     Ok(format!("{v4} addresses of version 4, {v6} of version 6, {} names; an unknown name: {why}", names.len()))
 }
 
-async fn pod_security_refuses_what_is_not_restricted(space: &TestNamespace) -> CaseResult {
+async fn pod_security_refuses_pods_that_are_not_restricted(space: &TestNamespace) -> CaseResult {
     space.enforce_restricted().await?;
     let bare = "
 apiVersion: v1
@@ -95,7 +95,7 @@ spec:
     Ok("refused without a security context".to_owned())
 }
 
-async fn a_token_may_do_what_its_account_was_given_and_no_more(space: &TestNamespace) -> CaseResult {
+async fn a_token_has_only_the_rights_and_the_audience_of_its_account(space: &TestNamespace) -> CaseResult {
     let rights = "
 apiVersion: v1
 kind: ServiceAccount

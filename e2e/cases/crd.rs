@@ -8,12 +8,12 @@ use crate::test_namespace::TestNamespace;
 use crate::tools::repository_root;
 use crate::{CaseResult, TestError};
 
-pub(super) const CASES: &[TestCase] = &[case!("crd", definitions_accept_and_refuse_what_they_should)];
+pub(super) const CASES: &[TestCase] = &[case!("crd", definitions_accept_valid_objects_and_refuse_invalid_ones)];
 
 /// Prefix of a comment in a manifest that contains part of the expected error message.
 const REFUSED: &str = "# refused:";
 
-async fn definitions_accept_and_refuse_what_they_should(space: &TestNamespace) -> CaseResult {
+async fn definitions_accept_valid_objects_and_refuse_invalid_ones(space: &TestNamespace) -> CaseResult {
     let definitions = std::fs::read_to_string(repository_root().join("manifests/crds.yaml"))?;
     space.apply(&definitions).await?;
     space.kubectl(&["wait", "crd", "--selector=", "--all", "--for=condition=Established", "--timeout=30s"]).await?;

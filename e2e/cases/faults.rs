@@ -18,9 +18,9 @@ use crate::tools::now;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[
-    case!("faults", a_sidecar_that_is_killed_is_back_and_the_pod_serves_again, Node),
+    case!("faults", a_killed_sidecar_restarts_and_the_pod_serves_again, Node),
     case!("faults", a_model_that_hangs_makes_no_sidecar_restart, Node),
-    case!("faults", calls_go_on_while_the_control_plane_is_away, Node),
+    case!("faults", calls_are_served_while_the_control_plane_is_unreachable, Node),
     case!("faults", control_streams_stay_while_the_api_server_is_away, Node),
 ];
 
@@ -31,7 +31,7 @@ const AWAY: Duration = Duration::from_secs(20);
 /// Timeout for the API server, which restarts within three seconds on an idle machine.
 const BACK_MAX: Duration = Duration::from_secs(60);
 
-async fn a_sidecar_that_is_killed_is_back_and_the_pod_serves_again(space: &TestNamespace) -> CaseResult {
+async fn a_killed_sidecar_restarts_and_the_pod_serves_again(space: &TestNamespace) -> CaseResult {
     space.apply(&batched(1, "", "", "")).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
     let caller = TestClient::start(space).await?;
@@ -72,7 +72,7 @@ async fn a_model_that_hangs_makes_no_sidecar_restart(space: &TestNamespace) -> C
     Ok(format!("{queued} items waited, then {} of {} calls were served, none wrong", report.served, report.offered))
 }
 
-async fn calls_go_on_while_the_control_plane_is_away(space: &TestNamespace) -> CaseResult {
+async fn calls_are_served_while_the_control_plane_is_unreachable(space: &TestNamespace) -> CaseResult {
     space.apply(&batched(2, "", "", "")).await?;
     space.deployment_ready("model").await?;
     let caller = TestClient::start(space).await?;

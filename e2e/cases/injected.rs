@@ -14,7 +14,7 @@ use crate::test_namespace::TestNamespace;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[
-    case!("injected", an_annotation_makes_answers_come_through_batches_and_changes_none),
+    case!("injected", an_annotation_enables_batches_and_changes_no_answer),
     case!("injected", a_plain_container_serves_where_a_native_one_is_not_wanted),
     case!("injected", both_families_lead_through_the_sidecar),
     case!("injected", a_namespace_label_enables_injection_and_a_pod_annotation_disables_it),
@@ -28,7 +28,7 @@ const REDIRECT: &str = "groupage-redirect";
 /// The patch given in the notes of the chart.
 const ANNOTATE: &str = r#"{"spec":{"template":{"metadata":{"annotations":{"groupage.dev/inject":"enabled"}}}}}"#;
 
-async fn an_annotation_makes_answers_come_through_batches_and_changes_none(space: &TestNamespace) -> CaseResult {
+async fn an_annotation_enables_batches_and_changes_no_answer(space: &TestNamespace) -> CaseResult {
     ensure_installed(space).await?;
     space.apply(MERGING_POLICY).await?;
     space.enforce_restricted().await?;

@@ -12,13 +12,13 @@ use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[
     case!("install", replicas_are_ready_under_their_own_account_and_inject),
-    case!("install", the_manifest_is_what_the_chart_renders_and_the_api_server_takes_it, Helm),
+    case!("install", the_manifest_equals_the_rendered_chart_and_is_accepted_by_the_api_server, Helm),
     case!("install", the_charts_own_test_passes, Helm),
-    case!("install", an_upgrade_leaves_what_the_controller_wrote, Helm),
+    case!("install", an_upgrade_keeps_the_certificates_of_the_webhook, Helm),
 ];
 
 /// Run after the other cases, to verify the logs of all their requests.
-pub(super) const CASES_AT_LAST: &[TestCase] = &[case!("install", its_rights_were_enough_and_nothing_failed)];
+pub(super) const CASES_AT_LAST: &[TestCase] = &[case!("install", the_controller_logged_no_error_and_never_restarted)];
 
 /// Service account created by the chart.
 const ACCOUNT: &str = "groupage-controller";
@@ -44,7 +44,7 @@ async fn replicas_are_ready_under_their_own_account_and_inject(space: &TestNames
     Ok(format!("{} replicas, {held} leads, groupage check finds nothing wrong", pods.len()))
 }
 
-async fn the_manifest_is_what_the_chart_renders_and_the_api_server_takes_it(space: &TestNamespace) -> CaseResult {
+async fn the_manifest_equals_the_rendered_chart_and_is_accepted_by_the_api_server(space: &TestNamespace) -> CaseResult {
     ensure_installed(space).await?;
     let chart = repository_root().join("charts/groupage").to_string_lossy().into_owned();
     space.cluster.helm(&["lint", "--strict", &chart]).await?;
@@ -89,7 +89,7 @@ async fn the_charts_own_test_passes(space: &TestNamespace) -> CaseResult {
     Ok("helm test succeeded".to_owned())
 }
 
-async fn an_upgrade_leaves_what_the_controller_wrote(space: &TestNamespace) -> CaseResult {
+async fn an_upgrade_keeps_the_certificates_of_the_webhook(space: &TestNamespace) -> CaseResult {
     let installation = ensure_installed(space).await?;
     let before = installation.ca_bundles().await?;
     let chart = repository_root().join("charts/groupage").to_string_lossy().into_owned();
@@ -107,7 +107,7 @@ async fn an_upgrade_leaves_what_the_controller_wrote(space: &TestNamespace) -> C
     Ok(format!("revision {}, {} entries trust the same certificate", revision["version"], after.len()))
 }
 
-async fn its_rights_were_enough_and_nothing_failed(space: &TestNamespace) -> CaseResult {
+async fn the_controller_logged_no_error_and_never_restarted(space: &TestNamespace) -> CaseResult {
     let installation = ensure_installed(space).await?;
     let logs = installation.logs().await?;
     verify_log(&logs)?;

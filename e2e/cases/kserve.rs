@@ -16,12 +16,8 @@ use crate::test_namespace::{TestNamespace, is_ready};
 use crate::tools::{output_or_error, repository_root, run_quietly};
 use crate::{CaseResult, TestError};
 
-pub(super) const CASES: &[TestCase] = &[case!(
-    "kserve",
-    an_annotated_python_server_is_ready_with_its_model_and_gives_through_batches_what_it_gives_alone,
-    Node,
-    Python
-)];
+pub(super) const CASES: &[TestCase] =
+    &[case!("kserve", an_annotated_python_server_is_ready_with_its_model_and_batches_change_no_answer, Node, Python)];
 
 const PREDICT: &str = "/v1/models/digits:predict";
 /// Number of concurrent clients.
@@ -59,7 +55,7 @@ spec:
   ports: [{name: http, port: 80, targetPort: http}]
 ";
 
-async fn an_annotated_python_server_is_ready_with_its_model_and_gives_through_batches_what_it_gives_alone(
+async fn an_annotated_python_server_is_ready_with_its_model_and_batches_change_no_answer(
     space: &TestNamespace,
 ) -> CaseResult {
     ensure_installed(space).await?;

@@ -17,7 +17,7 @@ use crate::test_namespace::TestNamespace;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[
-    case!("policies", the_status_of_a_policy_counts_its_pods_and_names_what_is_wrong),
+    case!("policies", the_status_of_a_policy_counts_its_pods_and_names_problems),
     case!("policies", a_numeric_target_port_is_reported_and_loopback_captures_it),
 ];
 
@@ -92,7 +92,7 @@ pub(super) async fn wait_for_pod_counts(
     .await
 }
 
-async fn the_status_of_a_policy_counts_its_pods_and_names_what_is_wrong(space: &TestNamespace) -> CaseResult {
+async fn the_status_of_a_policy_counts_its_pods_and_names_problems(space: &TestNamespace) -> CaseResult {
     ensure_installed(space).await?;
     space.apply(POLICY).await?;
     wait_for_condition(space, "model", "Accepted=False/TargetNotFound").await?;

@@ -16,7 +16,7 @@ use crate::test_namespace::{TestNamespace, has_condition, is_ready};
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[
-    case!("sidecar", callers_get_through_batches_what_they_get_alone),
+    case!("sidecar", batched_answers_equal_those_to_lone_calls),
     case!("sidecar", a_pod_is_ready_only_when_model_and_sidecar_are),
     case!("sidecar", a_model_that_becomes_slower_is_learned_anew),
 ];
@@ -39,7 +39,7 @@ pub(super) fn predictions() -> Vec<HttpCall> {
     (0..CALLERS).map(|at| HttpCall::post("/v1/models/stand-in:predict", body(at))).collect()
 }
 
-async fn callers_get_through_batches_what_they_get_alone(space: &TestNamespace) -> CaseResult {
+async fn batched_answers_equal_those_to_lone_calls(space: &TestNamespace) -> CaseResult {
     space.enforce_restricted().await?;
     space.apply(&merged(&batched(1, ", --items-max, '0', --base, 20ms", "", ""))).await?;
     let pods = space.deployment_ready("model").await?;

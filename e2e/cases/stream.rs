@@ -21,7 +21,7 @@ use crate::{CaseResult, TestError};
 pub(super) const CASES: &[TestCase] = &[
     case!("stream", sidecars_connect_and_an_edit_is_in_force_within_two_seconds),
     case!("stream", an_invalid_or_foreign_token_opens_no_stream),
-    case!("stream", calls_go_on_while_the_controller_is_killed_and_streams_come_back),
+    case!("stream", calls_are_served_while_the_controller_is_killed_and_streams_reconnect),
 ];
 
 /// Maximum time until an edit takes effect.
@@ -242,7 +242,7 @@ spec:
     )
 }
 
-async fn calls_go_on_while_the_controller_is_killed_and_streams_come_back(space: &TestNamespace) -> CaseResult {
+async fn calls_are_served_while_the_controller_is_killed_and_streams_reconnect(space: &TestNamespace) -> CaseResult {
     let installation = ensure_installed(space).await?;
     space.apply(POLICY).await?;
     space.apply(&ModelManifest { replicas: 2, ..ModelManifest::default() }.yaml()).await?;

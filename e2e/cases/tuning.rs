@@ -19,10 +19,10 @@ use crate::tools::now;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[
-    case!("tuning", a_canary_with_a_bad_profile_goes_back_by_itself),
+    case!("tuning", a_canary_with_a_bad_profile_is_rolled_back_automatically),
     case!("tuning", of_two_arms_the_worse_is_found_and_gets_no_more_pods),
     case!("tuning", a_missed_slo_is_reported_and_tuned_until_it_is_met),
-    case!("tuning", a_new_pod_begins_with_what_others_on_its_kind_of_machine_learned),
+    case!("tuning", a_new_pod_starts_with_the_values_learned_by_others_of_its_node_class),
 ];
 
 /// The controller evaluates every five seconds, acts after half a minute of late answers, and
@@ -50,7 +50,7 @@ spec:
 const BAD: &str =
     r#"{"spec":{"scheduling":{"policy":"Static","items":128,"delay":"300ms"},"limits":{"queueDelayMax":"300ms"}}}"#;
 
-async fn a_canary_with_a_bad_profile_goes_back_by_itself(space: &TestNamespace) -> CaseResult {
+async fn a_canary_with_a_bad_profile_is_rolled_back_automatically(space: &TestNamespace) -> CaseResult {
     ensure_installed(space).await?;
     space.apply(CANARY).await?;
     space.apply(&ModelManifest { replicas: 2, args: ", --base, 5ms", ..ModelManifest::default() }.yaml()).await?;
@@ -277,7 +277,7 @@ spec:
 ";
 const BEGINS: &str = "starting with values that other pods learned";
 
-async fn a_new_pod_begins_with_what_others_on_its_kind_of_machine_learned(space: &TestNamespace) -> CaseResult {
+async fn a_new_pod_starts_with_the_values_learned_by_others_of_its_node_class(space: &TestNamespace) -> CaseResult {
     ensure_installed(space).await?;
     space.apply(LEARNING).await?;
     let model = ModelManifest { args: ", --base, 10ms, --per-item, 1ms", ..ModelManifest::default() };

@@ -12,13 +12,13 @@ use crate::test_client::TestClient;
 use crate::test_namespace::TestNamespace;
 
 pub(super) const CASES: &[TestCase] =
-    &[case!("webhook", pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_after)];
+    &[case!("webhook", pods_created_without_the_webhook_start_without_a_sidecar_and_are_reported)];
 
 /// Timeout for the report: the old leader lease expires, and the new leader lists the cluster,
 /// inspects its pods and writes the status.
 const REPORTED_MAX: Duration = Duration::from_secs(60);
 
-async fn pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_after(
+async fn pods_created_without_the_webhook_start_without_a_sidecar_and_are_reported(
     space: &TestNamespace,
 ) -> CaseResult {
     let installation = ensure_installed(space).await?;

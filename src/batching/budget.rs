@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_costs_no_room_once_its_second_has_half_left_the_window() {
+    fn a_burst_leaves_the_reserve_once_its_second_has_half_left_the_window() {
         let mut budget = ReplayBudget::new(100);
         for _ in 0..200 {
             (0..32).for_each(|_| budget.record_client_call(Tick::from_millis(500)));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_is_forgotten_once_its_second_has_left_the_window() {
+    fn replays_do_not_count_once_their_second_has_left_the_window() {
         let mut budget = ReplayBudget::new(100);
         while budget.try_take_replay(Tick::from_millis(999)) {}
         assert!(!budget.try_take_replay(Tick::from_millis(10_000)), "nine seconds later the window still holds them");

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn it_moves_in_bounded_steps_within_its_bounds() {
+    fn the_shift_moves_in_bounded_steps_within_its_bounds() {
         let mut shift = DeadlineShift::new(SLO);
         for at in 0..3 {
             second(&mut shift, at, 1000, Duration::from_secs(5));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_server_is_no_reason_to_shift_beyond_what_went_unseen() {
+    fn the_shift_does_not_exceed_the_unseen_latency_of_a_late_server() {
         let mut shift = DeadlineShift::new(SLO);
         for at in 0..10_000_u64 {
             let unseen = Duration::from_millis(if at % 50 == 0 { 3 } else { 1 });
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_answers_move_nothing() {
+    fn few_answers_do_not_change_the_shift() {
         let mut shift = DeadlineShift::new(SLO);
         for at in 0..20 {
             second(&mut shift, at, 5, Duration::from_secs(1));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn no_slo_is_never_shifted() {
+    fn without_an_slo_the_shift_is_zero() {
         let mut shift = DeadlineShift::new(Duration::ZERO);
         for at in 0..5 {
             second(&mut shift, at, 1000, Duration::from_secs(1));

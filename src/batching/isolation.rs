@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_an_inseparable_batch_are_tried_alone_whatever_their_number() {
+    fn members_of_an_inseparable_batch_of_any_size_are_tried_alone() {
         let mut plan = IsolationPlan::new(vec![1; 9], 4, PartOutcome::Inseparable);
         let parts: Vec<MemberRange> = std::iter::from_fn(|| plan.next_part()).collect();
         assert_eq!(parts, (0..9).map(|member| member..member + 1).collect::<Vec<_>>());
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_was_kept_already_halves_so_that_isolation_ends() {
+    fn a_named_limit_above_the_size_of_the_batch_halves_the_batch() {
         let mut plan = IsolationPlan::new(vec![1, 1], 4, PartOutcome::TooLarge { limit: Some(9) });
         assert_eq!(plan.next_part(), Some(0..1));
         assert_eq!(plan.next_part(), Some(1..2));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn every_member_is_settled_exactly_once_whatever_fails() {
+    fn every_member_is_settled_exactly_once_for_any_failures() {
         for n in 2..20 {
             for bad in 0..n {
                 let tried = run(n, 4, &[bad, (bad * 7) % n]);

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_calls_leave_nothing_behind() {
+    fn removed_calls_leave_no_state_in_the_queue() {
         let mut queue = Queue::default();
         for id in 0..100 {
             queue.push(Tick(id), Duration::ZERO, Tick(0), call(id, id % 3));

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peak_leaves_no_room_behind() {
+    fn capacity_is_released_after_a_peak() {
         let mut order = SortedDeque::default();
         (0..100_000_u64).for_each(|key| order.insert(key, ()));
         assert!((0..100_000).all(|key| order.remove(key).is_some()));

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_starts_again_is_heard_from_the_beginning() {
+    fn reports_of_a_new_epoch_are_accepted_from_the_first() {
         let mut inbox = DuplicateFilter::default();
         assert!(
             inbox.accept_report(1, 1)
@@ -249,7 +249,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_lost_on_the_way_everything_is_counted_once(
+        fn amounts_are_counted_once_despite_lost_and_repeated_messages(
             steps in prop::collection::vec((1..100_u64, 0..4_u8), 1..60),
         ) {
             let (mut out, mut inbox, mut counted, mut happened, mut since) = (ReportOutbox::new(3), DuplicateFilter::default(), 0, 0, 0);

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_frame_is_none_and_no_room_is_kept_after_a_whole_one() {
+    fn half_a_frame_is_not_returned_and_the_buffer_is_released_after_a_whole_one() {
         let mut decoder = FrameDecoder::default();
         let frame = encode(&[b'x'; 1000]).unwrap();
         decoder.feed(&frame[..500]);
@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_come_out_as_they_went_in_however_they_are_cut(
+        fn frames_decode_to_their_contents_for_any_split_of_the_stream(
             frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..200), 0..12),
             cuts in prop::collection::vec(1..64_usize, 1..80),
         ) {

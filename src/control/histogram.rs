@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back_and_nonsense_does_not() {
+    fn a_histogram_round_trips_and_invalid_text_is_rejected() {
         let sketch = of(&[3, 3, 40, 150_000]);
         let text = serde_json::to_string(&sketch).unwrap();
         assert_eq!(text, r#"{"counts":[[3,2],[36,1],[226,1]],"sum":150046}"#);
@@ -295,7 +295,7 @@ mod tests {
         }
 
         #[test]
-        fn what_lies_above_a_quantile_is_about_what_it_leaves(values in prop::collection::vec(0..1_000_000_u64, 1..200)) {
+        fn the_count_above_the_median_is_exact_within_one_bucket(values in prop::collection::vec(0..1_000_000_u64, 1..200)) {
             let sketch = of(&values);
             let median = sketch.quantile(500).unwrap();
             let true_above = values.iter().filter(|value| **value > median).count() as u64;

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_meter_gives_what_it_holds_and_then_what_comes() {
+    fn a_full_bucket_grants_its_burst_and_then_the_refill_rate() {
         let mut meter = TokenBucket::new(Tick(0), 2, 5);
         assert!((0..5).all(|_| meter.try_take(Tick(0), 1)));
         assert!(!meter.try_take(Tick(0), 1));
@@ -78,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_more_is_taken_than_was_given(steps in prop::collection::vec((0..2_000_u64, 1..20_u64), 1..100)) {
+        fn the_amount_taken_never_exceeds_the_burst_plus_the_refill(steps in prop::collection::vec((0..2_000_u64, 1..20_u64), 1..100)) {
             let (mut now, mut taken) = (0, 0);
             let mut meter = TokenBucket::new(Tick(0), 10, 30);
             for (millis, amount) in steps {

@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_or_was_written_is_not_written_again() {
+    fn a_known_or_written_status_is_not_written_again() {
         let (a, b) = (status("A", 1), status("A", 2));
         assert_eq!(write_interval(&a, None, &a), None);
         assert_eq!(write_interval(&a, Some(&b), &b), None, "it was written and is not seen yet");
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_of_others_and_their_order_are_no_difference() {
+    fn foreign_conditions_and_the_order_of_conditions_cause_no_write() {
         let wanted = status("A", 1);
         let mut known = wanted.clone();
         let mut theirs = known.conditions[0].clone();

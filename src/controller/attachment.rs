@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_younger_of_two_for_the_same_is_conflicted_also_without_a_pod() {
+    fn the_younger_of_two_policies_with_one_selector_is_conflicted_without_pods() {
         let mut world = ClusterState::default();
         policy(&mut world, "a", "young", 5, app("x"));
         policy(&mut world, "a", "old", 1, app("x"));
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_loses_all_its_pods_is_conflicted_and_one_that_loses_some_has_a_note() {
+    fn a_policy_without_remaining_pods_is_conflicted_and_one_with_some_has_a_note() {
         let mut world = ClusterState::default();
         policy(&mut world, "a", "old", 1, app("x"));
         policy(
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn the_namespaces_own_policy_loses_nothing_to_those_that_select() {
+    fn a_policy_of_the_whole_namespace_is_accepted_beside_one_with_a_selector() {
         let mut world = ClusterState::default();
         policy(&mut world, "a", "old", 1, app("x"));
         policy(&mut world, "a", "all", 2, json!({}));
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_that_are_not_there_are_named_and_one_that_is_suffices() {
+    fn missing_targets_are_named_and_one_existing_target_suffices() {
         let mut world = ClusterState::default();
         let two =
             json!({"targetRefs": [{"kind": "Deployment", "name": "emb"}, {"kind": "InferencePool", "name": "pool"}]});
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_an_edit_broke_keeps_its_pods_and_is_not_obeyed() {
+    fn a_policy_broken_by_an_edit_keeps_its_pods_and_is_not_applied() {
         let mut world = ClusterState::default();
         policy(&mut world, "a", "p", 1, app("x"));
         policy(&mut world, "a", "all", 0, json!({}));

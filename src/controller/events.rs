@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_cut_to_what_the_api_server_takes() {
+    fn a_note_is_truncated_to_1024_bytes() {
         let (event, _) = event(&notice("a", &"é".repeat(2000)));
         assert_eq!(event.note.unwrap().len(), 1024);
     }

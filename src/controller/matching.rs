@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_that_selects_a_pod_wins_over_a_younger_one_and_over_the_namespaces() {
+    fn the_oldest_policy_that_selects_a_pod_takes_precedence() {
         let app = json!({"selector": {"matchLabels": {"app": "x"}}});
         let mut world = with(&[("everyone", 0, json!({})), ("young", 9, app.clone()), ("old", 3, app)]);
         let x = pod("a", "p", &[("app", "x")]);
@@ -340,14 +340,14 @@ mod tests {
     }
 
     #[test]
-    fn of_two_of_one_second_the_first_by_name_wins() {
+    fn of_two_policies_of_equal_age_the_first_by_name_takes_precedence() {
         let app = json!({"selector": {"matchLabels": {"app": "x"}}});
         let world = with(&[("b", 1, app.clone()), ("a", 1, app)]);
         assert_eq!(chosen(&world, &pod("a", "p", &[("app", "x")])).as_deref(), Some("a"));
     }
 
     #[test]
-    fn a_pod_that_names_a_policy_follows_that_or_none() {
+    fn a_pod_that_names_a_policy_follows_no_other() {
         let world = with(&[
             ("old", 0, json!({"selector": {"matchLabels": {"app": "x"}}})),
             ("named", 5, json!({"selector": {"matchLabels": {"app": "z"}}})),
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reference_names_is_found_missing_unknown_or_not_installed() {
+    fn a_target_reference_is_found_missing_unknown_or_not_installed() {
         let mut world = ClusterState::default();
         insert(&mut world.deployments, ObjectKey::new("a", "emb"), OwnerObject::default());
         let find = |world: &ClusterState, group: Option<&str>, kind: &str, name: &str| {
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_word_about_injection_counts_and_a_strange_one_is_no() {
+    fn the_most_specific_injection_setting_counts_and_an_unknown_value_disables() {
         let yes = labels(&[("groupage.dev/inject", "enabled")]);
         let mut pod = pod("a", "p", &[]);
         assert!(

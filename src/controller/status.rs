@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_that_is_as_it_was_keeps_its_time_also_with_other_words() {
+    fn a_condition_keeps_its_transition_time_if_only_its_reason_changes() {
         let first = to_conditions(&[], &[found(ConditionType::Accepted, ConditionStatus::True, "Accepted")], 1, at(10));
         assert_eq!(first[0].last_transition_time.0.as_nanosecond(), 10_000_000_000, "whole seconds");
         let same = to_conditions(&first, &[found(ConditionType::Accepted, ConditionStatus::True, "Other")], 2, at(20));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_is_what_the_worst_of_the_others_is() {
+    fn ready_has_the_status_of_the_worst_other_condition() {
         let all = |holds: [ConditionStatus; 3]| {
             let kinds = [ConditionType::Accepted, ConditionType::TrafficCaptured, ConditionType::SloMet];
             let findings: Vec<_> = kinds.into_iter().zip(holds).map(|(kind, holds)| found(kind, holds, "R")).collect();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_and_types_are_words_as_kubernetes_wants_them() {
+    fn condition_types_are_alphanumeric_and_long_lists_are_shortened() {
         for kind in ConditionType::VARIANTS {
             assert!(kind.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric()));
         }

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_looked_at_once_and_again_when_it_changed_or_after_a_while() {
+    fn a_pod_is_checked_once_and_again_after_a_change_or_ten_minutes() {
         let mut world = ClusterState::default();
         bare(&mut world, pod("a", "p", &[]));
         let looked = InjectionGaps::default();

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_a_range_of_its_table() {
+    fn a_namespace_lookup_excludes_namespaces_with_the_same_prefix() {
         let mut table = ObjectTable::default();
         for (namespace, name) in [("a", "x"), ("a-b", "x"), ("aa", "x"), ("a", "y")] {
             insert(&mut table, ObjectKey::new(namespace, name), 1);

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_injector_writes_is_read() {
+    fn a_redirect_is_parsed_from_two_different_port_numbers() {
         assert_eq!("8080=15080".parse(), Ok(Redirect { port: 8080, listen: 15080 }));
         for wrong in ["", "8080", "8080:15080", "0=1", "1=0", "8080=", "=15080", "8080=65536", " 8080=1", "8080=8080"] {
             assert!(wrong.parse::<Redirect>().is_err(), "{wrong}");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_replaced_whole_and_what_others_redirect_is_left_to_them() {
+    fn our_table_is_replaced_completely_and_foreign_redirects_are_kept() {
         in_own_network(|| {
             let [web, grpc] = [Redirect { port: 8080, listen: 15080 }, Redirect { port: 9000, listen: 15081 }];
             let counted = || {

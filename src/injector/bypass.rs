@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_came_after_the_pod_is_seen_and_one_that_was_mended_is_not_held_against_it() {
+    fn bypasses_follow_the_current_services_and_not_the_record() {
         let (number, name) = (service(&json!(8080)), service(&json!("http")));
         let way = "svc/web:80 has the number 8080 as targetPort, bypassing the sidecar: use the port name http";
         assert_eq!(found(&status("Named", &[]), &[&number]), [way]);
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bypass_without_an_object_is_kept_from_admission() {
+    fn a_recorded_bypass_without_an_object_is_kept() {
         let host = "hostPort 8080 leads directly to the application";
         assert_eq!(found(&status("Named", &[host]), &[&service(&json!("http"))]), [host]);
         assert_eq!(current_bypasses("no status", &BTreeMap::new(), &[]), None);

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wanted_as_before_stays_as_others_have_made_it() {
+    fn fields_with_unchanged_values_keep_foreign_changes() {
         let wanted = json!({"image": "a", "env": [{"name": "GROUPAGE_X", "value": "1"}], "ports": [1]});
         let before = field_hashes(&wanted);
         let there = json!({"image": "mirror/a", "env": [{"name": "GROUPAGE_X", "value": "1"}, {"name": "P"}], "ports": [1], "tty": false});
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_otherwise_is_written_and_what_others_added_stays() {
+    fn changed_fields_are_written_and_foreign_additions_are_kept() {
         let before =
             field_hashes(&json!({"image": "a", "env": [{"name": "GROUPAGE_X", "value": "1"}], "ports": [1], "old": 1}));
         let there = json!({"image": "mirror/a", "env": [{"name": "P"}, {"name": "GROUPAGE_X", "value": "1"}], "ports": [1], "old": 1, "tty": false});
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_with_defaults_filled_in_stays_and_another_does_not() {
+    fn a_volume_with_server_defaults_is_kept_and_a_different_one_is_replaced() {
         let wanted = json!({"name": "v", "projected": {"sources": [{"a": 1}]}});
         let filled = json!({"name": "v", "projected": {"defaultMode": 420, "sources": [{"a": 1, "b": 2}]}});
         assert_eq!(existing_or(Some(&filled), wanted.clone()), filled);

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_container_that_declares_the_port_of_the_value_is_meant() {
+    fn the_container_that_declares_the_port_of_the_value_is_selected() {
         let two = json!([{"name": "exporter", "ports": [{"containerPort": 9100}]}, {"name": "ollama", "ports": [{"containerPort": 11434}]}]);
         for knob in ["env:A=127.0.0.1:11434", "arg:--listen=http://[::1]:11434/", "arg:--port 11434"] {
             assert_eq!(chosen(&two, knob), one("ollama"), "{knob}");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn otherwise_the_only_container_with_a_port_is_chosen_unless_a_service_refers_to_an_undeclared_port() {
+    fn the_only_container_with_a_port_is_selected_unless_a_service_uses_another_port() {
         let two = json!([{"name": "a"}, {"name": "b", "ports": [{"containerPort": 2}]}, {"name": "daprd", "ports": [{"containerPort": 3}]}]);
         assert_eq!(chosen(&two, "env:HOST=127.0.0.1"), one("b"));
         assert_eq!(chosen(&two, "env:HOST=127.0.0.1:9999"), one("b"));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_a_port_has_none() {
+    fn the_port_of_an_address_is_parsed_or_absent() {
         for (value, port) in [
             ("::1", None),
             ("[::1]:80", Some(80)),

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_probes_and_hooks_dial_in_their_own_container_is_found_once() {
+    fn ports_of_probes_and_hooks_in_their_own_container_are_found_once() {
         let container = json!({
             "startupProbe": {"tcpSocket": {"port": 8083}},
             "livenessProbe": {"grpc": {"port": 8082}},
@@ -55,14 +55,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_scraped_stands_in_annotations() {
+    fn scraped_ports_are_read_from_annotations() {
         let pod =
             json!({"metadata": {"annotations": {"prometheus.io/port": "8002", "prometheus.kserve.io/port": "x"}}});
         assert_eq!(scraped_ports(&pod).collect::<Vec<_>>(), [8002]);
     }
 
     #[test]
-    fn names_other_hosts_and_the_sidecar_are_not_meant() {
+    fn named_ports_other_hosts_and_hooks_of_the_sidecar_are_ignored() {
         let container = json!({
             "startupProbe": {"tcpSocket": {"port": 8083, "host": "elsewhere"}},
             "livenessProbe": {"httpGet": {"path": "/connect/8080", "port": 9190}},

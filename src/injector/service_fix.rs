@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_to_the_sidecar_or_cannot_name_a_port_is_left_alone() {
+    fn services_that_reach_the_sidecar_or_cannot_use_a_port_name_are_not_fixed() {
         let by_number = service(&json!([{"port": 80, "targetPort": 8000}]));
         assert_eq!(service_fixes(&status(None, "Loopback"), &[&by_number]), []);
         assert_eq!(service_fixes(&status(Some("api"), "None"), &[&by_number]), []);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_policy_lets_calls_to_the_number_alone_through_no_service_leaves_it() {
+    fn a_service_is_not_fixed_if_a_network_policy_allows_only_the_port_number() {
         let by_number = service(&json!([{"port": 80, "targetPort": 8000}]));
         let policy = |port: u16| {
             json!({
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_changed_only_as_it_was_seen() {
+    fn a_patch_fails_if_the_service_has_changed_since() {
         let mut seen = service(&json!([{"port": 443, "targetPort": "tls"}, {"port": 80, "targetPort": 8000}]));
         let patch = service_fixes(&status(None, "None"), &[&seen])[0].patch();
         let mut changed = service(&json!([{"port": 443, "targetPort": "tls"}, {"port": 80, "targetPort": 9000}]));

@@ -74,7 +74,7 @@ fn the_namespace_is_the_requests_and_not_the_objects() {
 }
 
 #[test]
-fn a_pod_of_a_job_needs_the_native_form_whatever_its_restart_policy() {
+fn a_pod_of_a_job_is_skipped_without_native_sidecars() {
     let classic = InjectionContext { supports_native_sidecars: false, ..context() };
     let mut owned = pod();
     owned["metadata"]["ownerReferences"] = json!([{"kind": "Job", "name": "j"}]);
@@ -92,7 +92,7 @@ fn a_disabled_pod_keeps_the_sidecar_of_its_template() {
 }
 
 #[test]
-fn the_token_is_kept_on_later_passes_and_nothing_else_becomes_one() {
+fn the_token_is_kept_on_later_passes_and_a_forged_one_is_not_used() {
     let first = injected(&pod(), &context());
     let another = InjectionContext { token: Some("ffffffffffffffffffffffffffffffff".to_owned()), ..context() };
     assert_eq!(injected(&first, &another), first);

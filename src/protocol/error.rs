@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_and_every_reason_word_stands_once() {
+    fn error_codes_and_reasons_are_unique() {
         for (i, a) in FailureKind::VARIANTS.iter().enumerate() {
             for b in FailureKind::VARIANTS.iter().skip(i + 1) {
                 assert_ne!(a.code(), b.code());
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn overload_is_nobodys_fault_and_a_mismatch_is_the_upstreams() {
+    fn overload_is_attributed_to_load_and_a_mismatch_to_the_upstream() {
         assert_eq!(FailureKind::QueueFull.fault(), FailureCause::Load);
         assert_eq!(FailureKind::Mismatch.fault(), FailureCause::Upstream);
     }

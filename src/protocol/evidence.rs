@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_is_what_several_lone_answers_have() {
+    fn a_fact_is_constant_once_several_unbatched_answers_agree() {
         assert_eq!(standing(&[]), Constancy::Unknown);
         assert_eq!(standing(&[7]), Constancy::Unknown);
         assert_eq!(standing(&[7, 7]), Constancy::Constant);
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_one_input_show_nothing() {
+    fn answers_to_a_single_input_are_no_evidence() {
         let mut facts = KeyFacts::default();
         (0..9).for_each(|_| facts.observe(1, 7, || 3));
         assert_eq!(facts.standing(1, 7), Constancy::Unknown);

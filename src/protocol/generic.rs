@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_do_not_go_together_are_refused() {
+    fn conflicting_keys_are_reported() {
         assert_eq!(spec().clashes(), []);
         assert!(!GenericOptions { items: vec![pointer("")], ..spec() }.clashes().is_empty());
         assert!(!GenericOptions { items: vec![pointer("/a"), pointer("/a/b")], ..spec() }.clashes().is_empty());

@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn nominated_headers_go_but_never_framing_host_or_identity() {
+    fn nominated_headers_are_removed_except_framing_host_and_identity() {
         let mut headers = map(&[
             ("connection", "x-hop, content-length, host, Authorization, keep-alive"),
             ("x-hop", "1"),
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beside_a_coding_is_a_lie_and_goes() {
+    fn a_content_length_beside_a_transfer_encoding_is_removed() {
         let mut headers = map(&[("content-length", "5"), ("transfer-encoding", "chunked")]);
         strip_hop_by_hop(&mut headers);
         assert!(headers.is_empty());
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn the_earliest_deadline_counts_and_nonsense_does_not() {
+    fn the_earliest_timeout_applies_and_invalid_ones_are_ignored() {
         let own = [HeaderName::from_static("x-request-timeout-ms")];
         let left = |headers: &[(&'static str, &'static str)]| parse_timeout(&map(headers), &own).map(|(left, _)| left);
         let ms = Duration::from_millis;

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_does_not_print_itself() {
+    fn the_debug_output_of_a_key_hides_its_bytes() {
         assert_eq!(format!("{:?}", DigestKey::from_bytes([7; 32])), "Secret(..)");
     }
 }

@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_of_a_canonical_text_are_found_whatever_is_in_them() {
+    fn members_of_a_canonical_text_are_found_despite_special_characters() {
         let text = br#"{"a":1,"b\",:{":{"c":[1,2,],"d":"},",},"e":"x\\",}"#;
         let found: Vec<_> = members(text).into_iter().map(|(name, _)| name).collect();
         assert_eq!(found, [&b"a"[..], br#"b\",:{"#, b"e"]);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_is_cut_and_no_control_gets_through() {
+    fn a_long_name_is_truncated_and_control_characters_are_removed() {
         let name = format!("a\u{1b}[31m{}", "b".repeat(200));
         let shown = printable_name(Cow::Owned(name));
         assert_eq!(shown.chars().count(), NAME_MAX + 1);

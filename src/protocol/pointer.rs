@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pointer_is_refused() {
+    fn an_invalid_pointer_is_refused() {
         for text in ["a", "a/b", "/~", "/~2", "#/a"] {
             assert!(Pointer::parse(text).is_err(), "{text}");
         }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn siblings_hang_on_one_object() {
+    fn pointers_into_one_object_are_siblings() {
         let [a, b, c] = ["/x/a", "/x/b", "/a"].map(|text| Pointer::parse(text).unwrap());
         assert!(a.is_sibling(&b));
         assert!(!a.is_sibling(&c));

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_tei_publishes_is_read() {
+    fn limits_in_the_info_of_tei_are_parsed() {
         let info = br#"{"model_id":"m","max_concurrent_requests":512,"max_batch_tokens":16384,"max_batch_requests":null,"max_client_batch_size":32}"#;
         let expected = PublishedLimits { items_max: Some(32), weight_max: Some(16384), batches_itself: true };
         assert_eq!(parse_info(info), Some(expected));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_info_publishes_nothing() {
+    fn an_invalid_info_publishes_no_limits() {
         for body in [
             "",
             "not found",

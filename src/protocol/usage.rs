@@ -314,7 +314,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_lost_or_made(total in 0_u64..1_000_000_000_000, weights in prop::collection::vec(0_u64..1_000_000, 1..40)) {
+        fn the_parts_add_up_to_the_total(total in 0_u64..1_000_000_000_000, weights in prop::collection::vec(0_u64..1_000_000, 1..40)) {
             let parts = largest_remainder(u128::from(total), &weights);
             prop_assert_eq!(parts.iter().sum::<u128>(), u128::from(total));
             if u128::from(total) >= weights.len() as u128 {

@@ -421,7 +421,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_has_to_make_room_is_closed_at_once_also_inside_a_tunnel() {
+    fn an_evicted_relay_is_closed_at_once() {
         let activity = ConnectionActivity::new(Clock::start());
         let reader = futures_util::task::noop_waker();
         activity.eviction_waker().wake();

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_fit_is_given_back_whole() {
+    async fn a_body_over_the_limit_is_returned_with_the_bytes_read_so_far() {
         let budget = budget(100);
         let ReadResult::Stopped { why, read, .. } = read(&["abc", "def", "ghi"], 5, &budget).await else {
             panic!("too large")
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_window_in_which_enough_came_is_followed_by_another() {
+    async fn a_window_with_enough_bytes_is_followed_by_another_window() {
         let mut window = RateWindow::new(MinRate { bytes: 2, window: Duration::from_millis(1) });
         window.missed(4).await;
         assert_eq!(window.before, 4, "the first window had its bytes, the second none");

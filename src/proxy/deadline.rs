@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_repeated_header_the_earliest_counts_and_nonsense_does_not() {
+    fn the_earliest_repeated_header_applies_and_invalid_ones_are_ignored() {
         let name = "x-request-timeout-ms";
         assert_eq!(read(&[(name, "300"), (name, "soon"), (name, "200")], None).caller, Some(Tick::from_millis(1200)));
         assert_eq!(read(&[(name, "soon")], None).caller, None);

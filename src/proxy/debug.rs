@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_question_is_taken_off_and_the_upstreams_own_timing_stays() {
+    fn the_debug_header_is_removed_and_the_upstream_server_timing_is_kept() {
         let mut headers = HeaderMap::new();
         assert!(!take_debug_header(&mut headers));
         headers.append(DEBUG, HeaderValue::from_static("1"));

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_decided_within_the_look() {
+    fn the_protocol_is_decided_within_the_detection_limit() {
         assert_eq!(detect_protocol(b""), DetectedProtocol::More);
         let long = |text: &str| {
             detect_protocol(
@@ -124,7 +124,7 @@ mod tests {
         /// The first definite result is the result for the whole text, however the text is split
         /// into reads.
         #[test]
-        fn a_verdict_stays(text in prop_oneof![
+        fn the_first_definite_protocol_is_final(text in prop_oneof![
             prop::collection::vec(any::<u8>(), 0..64),
             "(GET|POST|x) ?[/a-z]{0,9} ?(HTTP/1.1\r\n.{0,9})?".prop_map(String::into_bytes),
             Just(PREFACE.to_vec()),

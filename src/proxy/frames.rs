@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_are_found_however_the_stream_is_cut() {
+    fn heads_are_found_for_any_split_of_the_stream() {
         let kinds = [(4, 0), (1, 30), (0, 70_000), (8, 4), (6, 8), (0xba, 3), (0, 0)];
         let stream: Vec<u8> = kinds.iter().flat_map(|(kind, payload)| frame(*kind, *payload)).collect();
         for step in [1, 2, 7, 9, 10, 1000, stream.len()] {

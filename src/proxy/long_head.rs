@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_is_whole_with_its_empty_line_however_it_is_cut() {
+    fn a_head_is_complete_with_its_empty_line_for_any_split() {
         for head in [&b"a: b\r\nc: d\r\n\r\n"[..], b"a: b\nc: d\n\n", b"a: b\r\n\n"] {
             for cut in 1..head.len() {
                 let mut rest = LongHeadBuffer::default();
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_began_in_what_hyper_has_is_found() {
+    fn the_end_of_a_head_is_found_if_its_first_bytes_were_passed_on_before() {
         for rest in [&b"\n"[..], b"\r\n", b"\n\r\n", b"\r\n\r\n"] {
             assert!(LongHeadBuffer::default().push(rest), "{rest:?}");
             let mut apart = LongHeadBuffer::default();
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_go_on_are_no_end() {
+    fn header_lines_without_an_empty_line_do_not_end_the_head() {
         let mut rest = LongHeadBuffer::default();
         for _ in 0..100 {
             assert!(!rest.push(b"x: y\r\n"));

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_charged_in_steps_and_given_back() {
+    fn held_bytes_are_charged_in_steps_and_released() {
         let (flow, budget, _) = flow(1 << 20);
         flow.on_passed_to_hyper(100);
         assert_eq!(budget.held(), 0);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_budget_is_full_the_connection_that_holds_most_ends() {
+    fn the_connection_that_holds_most_is_closed_if_the_budget_is_full() {
         let (large, budget, ending) = flow(100 << 10);
         large.on_passed_to_hyper(90_000);
         let activity = ConnectionActivity::new(Clock::start());

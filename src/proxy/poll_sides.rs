@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_that_always_has_more_lets_others_run() {
+    fn a_side_that_is_always_ready_yields_after_a_bounded_number_of_turns() {
         let count = Arc::new(WakeCount::default());
         let task = Waker::from(count.clone());
         let sides = TaskSides::<1>::new();

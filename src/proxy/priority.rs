@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_is_not_there_is_the_first_one() {
+    fn an_unknown_class_resolves_to_the_first_one() {
         let class = |name: &str| PriorityClass { name: name.to_owned(), slo: None, ended: OutcomeCounters::default() };
         let header = Some(HeaderName::from_static("x-priority"));
         let known = PriorityClasses { header, classes: vec![class("interactive"), class("bulk")] };
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_stays_keeps_its_counts() {
+    fn a_class_of_the_same_name_keeps_its_counts() {
         let class = |name: &str| PriorityClass { name: name.to_owned(), slo: None, ended: OutcomeCounters::default() };
         let before = PriorityClasses { header: None, classes: vec![class("a"), class("b")] };
         before.classes[1].ended.count(Outcome::Served);

@@ -427,7 +427,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connection_cannot_take_the_tenant_away() {
+    fn the_connection_header_cannot_nominate_the_tenant_header() {
         let mut headers = HeaderMap::new();
         headers.append(CONNECTION, HeaderValue::from_static("x-hop, X-Acme,keep-alive"));
         headers.append(CONNECTION, HeaderValue::from_static("x-acme"));
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waits_end_at_once_and_work_that_is_done_does_not() {
+    async fn cancellation_ends_waits_and_keeps_completed_results() {
         let cut = CancellationToken::new();
         let waiting = await_unless_cancelled(&cut, std::future::pending::<()>());
         let (waited, ()) = tokio::join!(waiting, async { cut.cancel() });

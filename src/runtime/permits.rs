@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_makes_room_for_those_that_hold_less() {
+    async fn the_address_that_holds_most_permits_loses_one_to_a_new_address() {
         let places = places(6, 4);
         let many: Vec<ConnectionPermit> = (0..4).map(|_| places.take(peer(1)).unwrap()).collect();
         let few: Vec<ConnectionPermit> = (0..2).map(|_| places.take(peer(2)).unwrap()).collect();

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_address_means_those_of_both_families() {
+    fn a_bind_to_all_addresses_accepts_both_families() {
         let listener = bind("[::]:0".parse().unwrap()).unwrap();
         let port = listener.local_addr().unwrap().port();
         TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_is_bound_alone_and_a_taken_one_is_not() {
+    fn a_bind_to_one_address_excludes_others_and_fails_if_it_is_taken() {
         let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
         assert!(bind(address).is_err());
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_other_family_the_one_that_is_there_will_do() {
+    fn errors_of_a_missing_ipv6_are_recognised() {
         let gone = |errno: rustix::io::Errno| io::Error::from(errno);
         assert!(has_no_v6(&gone(rustix::io::Errno::AFNOSUPPORT)) && has_no_v6(&gone(rustix::io::Errno::ADDRNOTAVAIL)));
         assert!(!has_no_v6(&gone(rustix::io::Errno::ADDRINUSE)));

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_rate_lies_before_the_knee_where_it_thrashes() {
+    fn the_maximum_rate_of_a_thrashing_server_is_at_its_knee() {
         let thrash = CostCurve::Knee { a: 5.0, b: 0.02, knee: 16, beyond: 0.6 };
         assert!((thrash.rate_max(64) - 16.0 / thrash.millis_of(16) * 1000.0).abs() < 1e-9);
     }

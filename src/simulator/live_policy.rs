@@ -116,7 +116,7 @@ mod tests {
     use crate::baseline::Baseline;
 
     #[test]
-    fn the_rule_of_a_blocking_window_holds_outside_of_the_simulator() {
+    fn a_blocking_window_policy_runs_outside_the_simulator() {
         let delay = Duration::from_millis(10);
         let mut live = LivePolicy::new(Baseline::KServe { items: 2, delay }.build(), delay, 1);
         let call = || Call::new(CallId(0));

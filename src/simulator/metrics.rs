@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn items_count_and_not_calls() {
+    fn metrics_count_items_and_not_calls() {
         let run = run(vec![
             ended(9, 10, CallOutcome::Answered),
             ended(1, 60, CallOutcome::Answered),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_answered_has_no_finite_mean() {
+    fn without_an_answer_the_mean_is_infinite() {
         let summary = run(vec![ended(1, 5, CallOutcome::Expired)]).summary();
         assert!(summary.mean_ms.is_infinite() && summary.p99_ms.is_infinite());
     }

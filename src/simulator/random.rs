@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_draws_have_the_moments_that_they_promise() {
+    fn draws_have_the_mean_and_deviation_of_their_distribution() {
         let mut draw = RandomStream::new(1, 2);
         let (mean, deviation) = mean_and_deviation(|| draw.normal());
         assert!(mean.abs() < 0.01 && (deviation - 1.0).abs() < 0.01, "normal: {mean} {deviation}");

@@ -74,7 +74,7 @@ fn a_policy_changes_no_arrival() {
 }
 
 #[test]
-fn one_by_one_the_wait_is_that_of_an_m_d_1_queue() {
+fn direct_calls_wait_as_in_an_m_d_1_queue() {
     for load in [0.3, 0.6, 0.8] {
         let row = exact(load * 200.0, 5.0);
         let run = run_baseline(&row, &Baseline::Direct, 1);
@@ -117,7 +117,7 @@ fn jitter_adds_little_latency() {
 }
 
 #[test]
-fn busy_counts_the_slots_that_there_were() {
+fn utilisation_counts_the_slots_that_existed_at_the_time() {
     let slots_from = vec![(Tick::from_millis(50_000), 1)];
     let server = SlotServer {
         slots: 4,
@@ -131,7 +131,7 @@ fn busy_counts_the_slots_that_there_were() {
 }
 
 #[test]
-fn every_call_that_came_ends_exactly_once() {
+fn every_call_ends_once_unless_its_policy_may_hold_it_forever() {
     for row in scenario::all() {
         let row = row.with_horizon(Duration::from_secs(1));
         let mut policies: Vec<Box<dyn SimPolicy>> =
@@ -327,7 +327,7 @@ fn summaries_by_tenant_and_class() {
 }
 
 #[test]
-fn an_access_log_is_played_as_it_was() {
+fn a_replayed_log_gives_the_same_summary() {
     let source = run_baseline(&short("mid", 2), &Baseline::Direct, 1);
     let calls: Vec<Arrival> = source.calls.iter().rev().map(|ended| ended.arrival.clone()).collect();
     let log = Scenario::recorded(

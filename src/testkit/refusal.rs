@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_read_back_from_its_word_and_a_success_is_none() {
+    fn every_refusal_round_trips_and_a_success_is_not_parsed() {
         for refusal in ListResponse::TERMINATING.into_iter().chain([ListResponse::NoResponse]) {
             assert_eq!(refusal.as_arg().parse(), Ok(refusal));
         }

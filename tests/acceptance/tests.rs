@@ -76,7 +76,7 @@ fn a_verdict_is_met_at_its_limit_and_missed_beyond_it_or_without_a_number() {
 }
 
 #[test]
-fn the_clairvoyant_is_never_below_ours() {
+fn the_clairvoyant_bound_is_never_below_our_goodput() {
     for name in ["overload 1.5x", "bursty MMPP", "on-off", "tight SLO"] {
         let bound = run_row(&short(name, 2), 1).bound.unwrap();
         // Noise may help by chance: the bound is that of the mean curve.
@@ -119,7 +119,7 @@ fn recorded_scenario_seeds_are_deterministic() {
 }
 
 #[test]
-fn rows_that_once_went_wrong_for_a_seed_go_well() {
+fn recorded_row_seeds_drain_their_backlog() {
     // The seed list records findings. This test checks for one of them: a queue that never drains
     // although the upstream can serve it.
     for line in include_str!("../data/row_seeds").lines().filter(|line| line.contains("never drains")) {
@@ -136,7 +136,7 @@ fn rows_that_once_went_wrong_for_a_seed_go_well() {
 }
 
 #[test]
-fn the_small_table_is_met() {
+fn every_criterion_of_the_small_table_is_met() {
     let results: Vec<JobResult> = Job::small().iter().filter_map(|job| job.run(1)).collect();
     let missed: Vec<String> = results
         .iter()

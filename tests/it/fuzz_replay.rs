@@ -18,7 +18,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_corpora_break_no_promise() {
+fn no_input_of_a_corpus_fails_its_target() {
     for (name, target) in targets::ALL {
         let corpus = fuzz().join("corpus").join(name);
         let files = names(&corpus);

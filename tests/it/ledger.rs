@@ -24,7 +24,7 @@ fn items() -> u64 {
 }
 
 #[test]
-fn no_item_is_misdelivered_lost_or_doubled_whatever_goes_wrong() {
+fn no_item_is_misdelivered_lost_or_doubled_under_faults() {
     run_ledger(&[integrity::POLICY.to_owned()]);
 }
 

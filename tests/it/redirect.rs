@@ -195,7 +195,7 @@ fn missing_net_admin_is_reported_and_changes_nothing() {
 }
 
 #[test]
-fn flags_that_make_no_sense_are_refused() {
+fn invalid_flags_are_refused() {
     let refused = |args: &[&str]| {
         let out = Command::new(env!("CARGO_BIN_EXE_groupage")).arg("redirect-init").args(args).output().unwrap();
         (out.status.code(), String::from_utf8(out.stderr).unwrap())

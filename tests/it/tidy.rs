@@ -169,7 +169,7 @@ fn assert_only_in(paths: &[&[&str]], may: &[&str], rule: &str) {
 }
 
 #[test]
-fn only_the_clock_reads_the_clock() {
+fn only_the_clock_module_reads_the_time() {
     let reads: [&[&str]; 4] =
         [&["Instant", "now"], &["SystemTime", "now"], &["UNIX_EPOCH", "elapsed"], &["Timespec", "now"]];
     assert_only_in(&reads, &["src/runtime/clock.rs", "src/testkit/time.rs"], "time is an argument");
@@ -205,7 +205,7 @@ const ESTIMATES: [&str; 9] =
     ["adaptive/", "arrivals", "cost", "limiter", "math", "plan", "rng", "shadow/light", "slots"];
 
 #[test]
-fn the_core_has_no_random_order_no_clock_and_no_floats_but_where_it_estimates() {
+fn the_core_has_no_random_order_no_clock_and_floats_only_in_estimators() {
     let banned = ["HashMap", "HashSet", "Instant", "SystemTime", "f32", "async", "await", "std_rand", "tracing", "log"];
     // Functions of the platform's mathematics library.
     let libm = [
@@ -226,7 +226,7 @@ fn the_core_has_no_random_order_no_clock_and_no_floats_but_where_it_estimates() 
 }
 
 #[test]
-fn a_module_is_a_file_and_opens_with_what_it_is() {
+fn every_module_is_a_file_and_opens_with_a_doc_comment() {
     for path in files() {
         assert!(!path.ends_with("/mod.rs"), "{path}: a module `foo` is `foo.rs` with `foo/` beside it");
     }
@@ -265,7 +265,7 @@ fn no_file_is_too_long() {
 }
 
 #[test]
-fn nothing_names_the_machine_it_was_made_on() {
+fn no_file_contains_a_path_of_the_build_machine() {
     // Split in two, so that this file does not contain the names either.
     let names = [["/wo", "rk/"], ["/ro", "ot/"], ["/ho", "me/"], ["/Us", "ers/"], ["shared/", "design"]]
         .map(|parts| parts.concat());

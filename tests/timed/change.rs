@@ -211,7 +211,7 @@ async fn slots_that_vanish_and_come_back_are_used_as_far_as_they_go() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_limit_that_falls_under_load_is_found_without_a_caller_noticing() {
+async fn a_limit_that_falls_under_load_is_found_without_refused_calls() {
     let _quiet = quiet().await;
     let mock = MockConfig { base: ms(8), per_item: us(250), slots: 1, ..MockConfig::default() };
     let live = Live::start(mock, &json!({"limits": {"batchItemsMax": 64}}), 64).await;

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn one_call_in_eight_may_be_late_for_it_at_most() {
+    fn cohort_merges_make_at_most_one_call_in_eight_late() {
         let mut rejoin = CohortMerge::default();
         let (mut late, mut sent) = (0_u64, 0_u64);
         for _ in 0..100_000 {

@@ -134,7 +134,7 @@ fn the_rate_fades_when_nothing_comes() {
 }
 
 #[test]
-fn longer_executions_look_further_back() {
+fn longer_executions_lengthen_the_window_of_the_rate() {
     let mut arrivals = ArrivalEstimator::default();
     arrivals.on_arrival(Tick(0), 100, false, TIME);
     assert!(arrivals.rate(Tick(300 * MS), 50 * MS) > arrivals.rate(Tick(300 * MS), TIME));
@@ -157,7 +157,7 @@ fn a_closed_loops_returns_are_expected_after_a_completion() {
 }
 
 #[test]
-fn a_poisson_stream_promises_nothing_beyond_its_rate() {
+fn predicted_returns_of_poisson_arrivals_stay_near_their_rate() {
     let (arrivals, now) = poisson();
     let rate = arrivals.rate(now, TIME);
     for edge in EDGES.iter().skip(1).take_while(|edge| **edge <= TIME) {
@@ -167,7 +167,7 @@ fn a_poisson_stream_promises_nothing_beyond_its_rate() {
 }
 
 #[test]
-fn expected_arrivals_follow_the_rate_of_a_poisson_stream_and_are_none_once_a_closed_loop_has_returned() {
+fn expected_arrivals_follow_a_poisson_rate_and_end_with_the_returns_of_a_loop() {
     let (arrivals, now) = poisson();
     let found = arrivals.returns().expected_arrivals(arrivals.rate(now, TIME), 0, 5 * MS);
     let usual = arrivals.rate(now, TIME).items_within(5 * MS);
@@ -202,7 +202,7 @@ fn lone_calls_predict_no_further_arrival() {
 }
 
 #[test]
-fn what_is_no_longer_true_is_forgotten() {
+fn predicted_returns_decay_after_clients_disconnect() {
     let (mut arrivals, mut now) = closed_loop();
     for _ in 0..150 {
         now = Tick(now.0 + TIME);

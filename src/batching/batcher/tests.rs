@@ -183,7 +183,7 @@ fn a_client_batch_over_the_limit_goes_alone() {
 }
 
 #[test]
-fn an_exclusive_value_stands_once_in_a_batch() {
+fn calls_with_equal_exclusive_values_never_share_a_batch() {
     let mut batcher = Batcher::new(Limits::default(), 0);
     for (id, value) in [(1, 7), (2, 8), (3, 7)] {
         batcher.enqueue(ms(0), Call { exclusive: vec![value], ..call(id) }).unwrap();
@@ -211,7 +211,7 @@ fn a_cancelled_call_never_leaves_and_an_abandoned_batch_is_aborted() {
 }
 
 #[test]
-fn a_batch_of_which_one_call_remains_shows_nothing_about_merging() {
+fn a_batch_with_one_remaining_call_is_no_evidence_about_merging() {
     for remains in [1, 2] {
         let policy = DispatchPolicy::Adaptive { hold_permille: 0 };
         let mut batcher = serial(Batcher::new(limits(|limits| (limits.policy, limits.slots) = (policy, 1)), 0));
@@ -242,7 +242,7 @@ fn a_call_past_its_deadline_expires_and_is_never_sent() {
 }
 
 #[test]
-fn an_slo_that_cannot_be_met_at_all_ends_nothing() {
+fn a_call_with_an_slo_that_cannot_be_met_does_not_expire() {
     let mut batcher = Batcher::new(Limits::default(), 0);
     batcher.enqueue(ms(0), call(1)).unwrap();
     let first = dispatched(&mut batcher, ms(0));
@@ -351,7 +351,7 @@ fn a_named_limit_cuts_the_next_batches() {
 }
 
 #[test]
-fn slots_are_a_wall_for_the_upstream_and_for_a_route() {
+fn a_route_uses_no_more_slots_than_its_own_limit() {
     let mut batcher = Batcher::new(limits(|l| (l.slots, l.scopes[0].slots_max) = (3, 2)), 0);
     for id in 0..4 {
         batcher.enqueue(ms(0), on_key(id, id)).unwrap();
@@ -362,7 +362,7 @@ fn slots_are_a_wall_for_the_upstream_and_for_a_route() {
 }
 
 #[test]
-fn draining_waits_for_nothing() {
+fn a_drain_dispatches_held_calls_at_once() {
     let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 20)), 0);
     batcher.enqueue(ms(0), call(1)).unwrap();
     assert_eq!(batcher.poll(ms(0)), None);
@@ -385,7 +385,7 @@ fn a_call_after_a_cancelled_drain_is_held_again() {
 }
 
 #[test]
-fn a_call_that_goes_alone_shares_nothing_whatever_its_key() {
+fn a_call_marked_alone_shares_no_batch_with_calls_of_its_key() {
     let mut batcher = Batcher::new(limits(|l| l.slots = 3), 0);
     batcher.enqueue(ms(0), call(1)).unwrap();
     batcher.enqueue(ms(0), Call { alone: true, ..call(2) }).unwrap();
@@ -460,7 +460,7 @@ fn smaller_batch_limit_applies_to_queued_calls_only() {
 }
 
 #[test]
-fn what_an_earlier_process_knew_of_the_upstream_is_used_and_bounded() {
+fn a_restored_upstream_snapshot_is_used_and_bounded() {
     let adaptive = limits(|l| (l.policy, l.slots) = (DispatchPolicy::Adaptive { hold_permille: 0 }, 16));
     let mut batcher = Batcher::new(adaptive, 0);
     let known = UpstreamSnapshot { slots: 4, lead_nanos: 500_000, mean_nanos: 2_000_000, explore_permille: 250 };
@@ -508,7 +508,7 @@ fn the_cause_of_every_batch_during_a_drain_is_drain() {
 }
 
 #[test]
-fn a_windows_wait_beside_a_free_slot_adds_up_whatever_other_keys_do_between() {
+fn the_waits_of_a_window_beside_a_free_slot_add_up_despite_other_keys() {
     let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 20)), 0);
     batcher.enqueue(ms(0), on_key(1, 1)).unwrap();
     batcher.enqueue(ms(15), on_key(2, 2)).unwrap();

@@ -40,7 +40,7 @@ fn a_ceiling_without_a_name_is_found_by_bisection() {
 }
 
 #[test]
-fn a_server_that_takes_less_than_before_is_searched_anew() {
+fn a_ceiling_below_an_earlier_success_is_found_again() {
     let mut ceilings = Ceilings::default();
     ceilings.on_success(at(0), extent(64, 1));
     find(&mut ceilings, at(1), 16);
@@ -48,7 +48,7 @@ fn a_server_that_takes_less_than_before_is_searched_anew() {
 }
 
 #[test]
-fn what_grew_most_beyond_what_had_worked_is_blamed() {
+fn the_measure_that_exceeds_the_last_success_most_gets_the_ceiling() {
     let mut ceilings = Ceilings::default();
     ceilings.on_success(at(0), BatchExtent { items: 10, sum: 700, heaviest: 90 });
     ceilings.on_too_large(at(1), BatchExtent { items: 11, sum: 1100, heaviest: 200 }, None, TOOK);
@@ -58,7 +58,7 @@ fn what_grew_most_beyond_what_had_worked_is_blamed() {
 }
 
 #[test]
-fn more_items_than_ever_at_a_weight_that_worked_is_a_ceiling_of_items() {
+fn a_refusal_of_more_items_at_an_accepted_weight_sets_a_ceiling_of_items() {
     let mut ceilings = Ceilings::default();
     ceilings.on_success(at(0), BatchExtent { items: 16, sum: 3000, heaviest: 900 });
     ceilings.on_too_large(at(1), BatchExtent { items: 17, sum: 1500, heaviest: 90 }, None, TOOK);
@@ -124,7 +124,7 @@ fn published_ceilings_are_never_retested_and_the_smallest_applies() {
 }
 
 #[test]
-fn a_published_weight_holds_by_the_measure_that_costs_go_by_now() {
+fn a_published_weight_applies_to_the_current_cost_measure() {
     let mut ceilings = Ceilings::default();
     ceilings.set_published_weight(at(0), SizeMeasure::Weight, 4096);
     ceilings.set_published_weight(at(1), SizeMeasure::PaddedWeight, 8192);

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_grows_has_one() {
+    fn a_growing_queue_has_a_knee_near_the_number_of_workers() {
         let knee = growing(|sent, _| (sent / 4.0).max(1.0)).knee(true).expect("a queue behind four workers");
         assert!((3.0..=6.0).contains(&knee.at), "{}", knee.at);
     }
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_of_calls_that_are_computed_together_show_none() {
+    fn rounds_of_calls_that_are_computed_together_have_no_knee() {
         let mut curve = LoadCurve::default();
         for _ in 0..3 {
             (1..=4).for_each(|place| assert_eq!(curve.observe((place, 4 - place), 20.0), None));
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_that_is_off_leaves_the_curve_unsettled_until_it_is_explained() {
+    fn an_unusual_latency_unsettles_the_curve_until_a_server_change_is_detected() {
         let mut curve = LoadCurve::default();
         (0..8).for_each(|_| assert_eq!(curve.observe((48, 47), 20.0), None));
         assert!(!curve.is_unsettled());

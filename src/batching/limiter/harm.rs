@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_under_which_callers_wait_longer_at_the_same_load_harms() {
+    fn a_limit_with_longer_sojourns_at_the_same_load_fails_the_harm_test() {
         assert!(test(10e6, 20e6, 1));
         assert!(!test(10e6, 11e6, 1), "noise");
         assert!(test(10e6, 20e6, 2), "fewer are answered");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_compared_with_a_server_that_is_gone() {
+    fn open_times_that_differ_from_the_base_of_the_limit_are_not_compared() {
         let mut test = HarmTest::default();
         (1..=300).for_each(|at| test.observe_open(Tick::from_millis(at), 10e6, 1));
         test.on_limit(Tick::from_millis(300), 80e6);

@@ -123,7 +123,7 @@ impl ClosedLoop {
 const SERIAL: ServerModel = ServerModel { workers: 1, lone: 20 * MS, per_item: 0.05 };
 
 #[test]
-fn a_serial_server_is_limited_to_one_and_merged_for() {
+fn calls_to_a_serial_server_are_merged_under_a_limit_of_one() {
     let mut callers = ClosedLoop::new(SERIAL, 48, true);
     callers.run(2000);
     assert_eq!(callers.flow.mode(), FlowMode::Limited(1));
@@ -150,7 +150,7 @@ fn four_workers_are_found() {
 }
 
 #[test]
-fn a_queue_is_seen_in_the_first_two_waves_whatever_their_order() {
+fn a_queue_is_detected_in_the_first_waves_in_mixed_order() {
     for (workers, limit) in [(1, 1), (4, 4), (8, 9)] {
         let mut callers = ClosedLoop::new(ServerModel { workers, ..SERIAL }, 48, true);
         callers.mixed = 48;
@@ -173,7 +173,7 @@ fn calls_that_cannot_be_merged_are_never_held() {
 }
 
 #[test]
-fn where_a_batch_costs_as_much_as_its_calls_they_are_forwarded() {
+fn calls_are_forwarded_if_a_batch_costs_as_much_as_its_calls() {
     let mut callers = ClosedLoop::new(ServerModel { workers: 1, lone: 20 * MS, per_item: 1.0 }, 48, true);
     callers.run(8000);
     let FlowMode::Open(OpenReason::NoGain { permille }) = callers.flow.mode() else {
@@ -193,7 +193,7 @@ fn more_workers_are_noticed_within_seconds() {
 }
 
 #[test]
-fn fewer_workers_are_noticed_too() {
+fn a_loss_of_workers_is_detected_with_many_callers() {
     let mut callers = ClosedLoop::new(ServerModel { workers: 64, ..SERIAL }, 48, true);
     callers.run(2000);
     callers.world.workers = 1;
@@ -202,7 +202,7 @@ fn fewer_workers_are_noticed_too() {
 }
 
 #[test]
-fn few_callers_notice_fewer_workers_too() {
+fn a_loss_of_workers_is_detected_with_few_callers() {
     let mut callers = ClosedLoop::new(ServerModel { workers: 64, ..SERIAL }, 8, true);
     callers.run(2000);
     callers.world.workers = 1;
@@ -248,7 +248,7 @@ fn a_server_that_batches_by_itself_stays_open() {
 }
 
 #[test]
-fn a_limit_from_before_is_left_where_the_server_has_room() {
+fn a_restored_limit_is_given_up_if_the_server_has_room() {
     let mut callers = ClosedLoop::new(ServerModel { workers: 64, ..SERIAL }, 48, true);
     callers.flow = ConcurrencyLimiter::limited(1, 20 * MS);
     callers.run(4000);
@@ -256,7 +256,7 @@ fn a_limit_from_before_is_left_where_the_server_has_room() {
 }
 
 #[test]
-fn calls_that_a_limit_of_the_policy_holds_are_merged_and_it_is_kept() {
+fn calls_held_by_a_limit_of_the_policy_are_merged_and_the_limit_is_kept() {
     let mut callers = ClosedLoop::new(ServerModel { workers: 64, ..SERIAL }, 48, true);
     callers.flow.on_policy_limit(Tick(0), 2);
     callers.run(3000);
@@ -265,7 +265,7 @@ fn calls_that_a_limit_of_the_policy_holds_are_merged_and_it_is_kept() {
 }
 
 #[test]
-fn requests_are_counted_once_however_they_end() {
+fn requests_in_flight_return_to_zero_after_success_and_failure() {
     let mut flow = ConcurrencyLimiter::new();
     let departure = Departure { items: 3, calls: 2, alone: false, permit: Permit::Share(3), queued: 0, expected: 0 };
     let marks: Vec<_> = (0..5).map(|at| flow.on_dispatch(Tick(at), &departure)).collect();

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_gains_nothing_by_calls_that_stay_away() {
+    fn a_trial_with_proportionally_fewer_calls_in_the_system_is_not_kept() {
         assert!(kept(20));
         assert!(!kept(16), "four fifths of the calls wait four fifths of the time");
     }

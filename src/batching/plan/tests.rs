@@ -29,7 +29,7 @@ fn rate(items: u64) -> ArrivalRate {
 }
 
 #[test]
-fn on_a_line_what_is_queued_leaves_at_once_at_low_load() {
+fn on_a_linear_curve_the_whole_queue_is_sent_at_once_at_low_load() {
     let plan = planned(affine(64));
     for queued in 1..=20 {
         assert_eq!(plan.at(rate(200), queued), PlanDecision::Send(queued), "{queued}");
@@ -38,7 +38,7 @@ fn on_a_line_what_is_queued_leaves_at_once_at_low_load() {
 }
 
 #[test]
-fn on_a_line_only_a_handful_waits_and_all_of_the_rest_leaves_at_high_load() {
+fn on_a_linear_curve_at_most_six_queue_lengths_wait_at_high_load() {
     let plan = planned(affine(64));
     for queued in 8..=48 {
         assert_eq!(plan.at(rate(2500), queued), PlanDecision::Send(queued), "{queued}");
@@ -57,7 +57,7 @@ fn far_below_the_lowest_load_no_call_is_held() {
 }
 
 #[test]
-fn a_rare_long_queue_is_cut_where_the_first_would_wait_for_the_last() {
+fn a_long_queue_at_low_load_is_sent_in_two_batches() {
     let plan = planned(affine(64));
     assert_eq!(
         plan.at(rate(200), 63),
@@ -67,7 +67,7 @@ fn a_rare_long_queue_is_cut_where_the_first_would_wait_for_the_last() {
 }
 
 #[test]
-fn powers_of_two_are_preferred_where_only_they_are_paid_for() {
+fn powers_of_two_are_preferred_if_the_time_steps_at_powers_of_two() {
     let plan = planned(pow2(64));
     for queued in [9, 17, 18, 33, 34, 35] {
         let size = plan.at(rate(1600), queued);
@@ -76,7 +76,7 @@ fn powers_of_two_are_preferred_where_only_they_are_paid_for() {
 }
 
 #[test]
-fn just_below_a_power_of_two_the_plan_waits_where_that_pays() {
+fn the_plan_waits_just_below_a_power_of_two() {
     let plan = planned(pow2(64));
     let waits =
         (1..=64).filter(|queued| matches!(plan.at(rate(1600), *queued), PlanDecision::Wait { .. })).collect::<Vec<_>>();
@@ -120,7 +120,7 @@ fn every_answer_is_within_the_queue_and_the_sizes() {
 }
 
 #[test]
-fn times_that_fall_count_as_level() {
+fn decreasing_times_are_treated_as_constant() {
     let mut falling = affine(32);
     falling[31] = 1;
     assert!(planned(falling).most_efficient_size() == 32);

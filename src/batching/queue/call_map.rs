@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_holds_what_a_map_holds() {
+    fn contents_match_btree_map() {
         let (mut shelf, mut map, mut random) = (CallMap::default(), BTreeMap::new(), 1_u64);
         for turn in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peak_leaves_no_room_behind() {
+    fn capacity_is_released_after_a_peak() {
         let mut shelf = CallMap::default();
         (0..10_000).for_each(|id| shelf.insert(CallId(id), ()));
         assert!((0..10_000).all(|id| shelf.remove(CallId(id)).is_some()));

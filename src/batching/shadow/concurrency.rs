@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_are_not_slowed_beside_others_run_at_once() {
+    fn calls_as_fast_beside_others_as_alone_count_as_concurrent() {
         let free = AnsweredCall { takes: 200, took: 205, busy: 25, beside: 9 };
         let free = load(same(128, free));
         assert_eq!((free.measured_concurrency(), free.concurrency_limit()), (9, usize::MAX));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_replaces_what_was_known_and_room_seen_later_adds_to_it() {
+    fn a_queue_lowers_the_measured_concurrency_and_free_capacity_raises_it() {
         let (free, queued) = (
             AnsweredCall { takes: 200, took: 200, busy: 5, beside: 40 },
             AnsweredCall { takes: 200, took: 1200, busy: 25, beside: 48 },
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_times_change_nothing() {
+    fn idle_times_do_not_change_the_measured_concurrency() {
         let free = AnsweredCall { takes: 200, took: 200, busy: 5, beside: 40 };
         let lone = AnsweredCall { takes: 200, took: 200, busy: 200, beside: 1 };
         assert_eq!(load(same(64, free).chain(same(2000, lone))).measured_concurrency(), 40);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slower_pace_under_load_shows() {
+    fn a_slower_pace_under_load_lowers_the_last_concurrency() {
         let slow = AnsweredCall { takes: 5, took: 20, busy: 10, beside: 2 };
         let load = load(same(64, slow));
         assert_eq!((load.measured_concurrency(), load.last_concurrency()), (1, 500));

@@ -171,7 +171,7 @@ fn batches_of_clients_show_the_cost_of_batches() {
 }
 
 #[test]
-fn calls_that_run_side_by_side_are_seen_to() {
+fn the_number_of_calls_that_run_side_by_side_is_measured() {
     // First rarely enough to find the server idle, then three at a time.
     let mut draw = SplitMix64::new(6);
     let mut shadow = Shadow::new(limits(), 6);
@@ -196,7 +196,7 @@ fn calls_that_run_side_by_side_are_seen_to() {
 }
 
 #[test]
-fn a_server_that_is_slower_under_load_is_predicted_to_be() {
+fn the_predicted_time_follows_a_server_that_is_slower_under_load() {
     let mut shadow = Shadow::new(limits(), 7);
     let call = |id| Call { key: KeyId(1), ..Call::new(CallId(id)) };
     let mut at = 0;
@@ -257,7 +257,7 @@ fn a_cancelled_call_leaves_the_shadow_too() {
 }
 
 #[test]
-fn what_is_remembered_is_bounded() {
+fn the_state_of_a_shadow_is_bounded() {
     let mut shadow = Shadow::new(limits(), 10);
     for id in 0..30_000 {
         let at = Tick::from_millis(id);
@@ -335,7 +335,7 @@ fn batched_keys(
 }
 
 #[test]
-fn what_is_predicted_is_about_what_batching_then_does() {
+fn predictions_are_within_a_fifth_of_the_results_of_batching() {
     // 4 ms, and half a millisecond per item: some 200 calls per second one by one, many more in
     // batches.
     let takes = |items: u32| 4000 * US + 500 * US * u64::from(items);
@@ -359,7 +359,7 @@ fn open() -> Limits {
 }
 
 #[test]
-fn the_prediction_is_what_the_core_then_does_before_servers_of_each_kind() {
+fn predictions_match_the_core_for_servers_of_each_kind() {
     struct Case {
         name: &'static str,
         places: usize,

@@ -158,7 +158,7 @@ fn a_dozen_slots_are_found_although_every_wait_is_then_short() {
 }
 
 #[test]
-fn two_slots_with_host_work_are_two_slots_and_a_lead() {
+fn two_slots_and_a_lead_are_found_on_a_server_with_host_work() {
     for seed in 0..10 {
         let mut world = SlotBench::new(Server::new(2, 3 * MS, 10 * MS), 16, seed);
         world.run(300);
@@ -183,7 +183,7 @@ fn slots_that_vanish_are_given_up() {
 }
 
 #[test]
-fn many_slots_that_vanish_at_once_are_given_up_although_every_batch_then_looks_stalled() {
+fn many_slots_that_vanish_at_once_are_given_up() {
     for seed in 0..5 {
         let mut world = SlotBench::new(Server::new(12, 200_000, 8 * MS), 16, seed);
         world.run(500);
@@ -195,7 +195,7 @@ fn many_slots_that_vanish_at_once_are_given_up_although_every_batch_then_looks_s
 }
 
 #[test]
-fn now_and_then_a_stall_costs_no_slot() {
+fn occasional_stalls_cost_no_slot() {
     for seed in 0..5 {
         let mut world = SlotBench::new(Server::new(4, 200_000, 8 * MS), 16, seed);
         world.server.stall_permille = 10;
@@ -243,7 +243,7 @@ fn a_lead_that_has_become_too_long_is_cut() {
 }
 
 #[test]
-fn the_wall_is_never_passed() {
+fn the_slot_limit_is_never_exceeded() {
     for (slots, wall) in [(8, 3), (8, 1), (2, 2), (100, 64)] {
         let mut world = SlotBench::new(Server::new(slots, 200_000, 8 * MS), wall, 5);
         world.run(3000);
@@ -253,7 +253,7 @@ fn the_wall_is_never_passed() {
 }
 
 #[test]
-fn a_wall_that_is_lowered_holds_at_once() {
+fn a_lowered_slot_limit_holds_at_once() {
     let mut world = SlotBench::new(Server::new(8, 200_000, 8 * MS), 16, 5);
     world.run(1500);
     world.slots_max = 2;
@@ -299,7 +299,7 @@ fn without_a_known_curve_there_is_no_lead() {
 }
 
 #[test]
-fn a_change_is_a_fresh_start_within_the_same_wall() {
+fn forgetting_resets_slots_and_lead() {
     let mut world = SlotBench::new(Server::new(4, 200_000, 8 * MS), 3, 1);
     world.run(400);
     assert_eq!(world.slots.in_use(), 3);
@@ -308,7 +308,7 @@ fn a_change_is_a_fresh_start_within_the_same_wall() {
 }
 
 #[test]
-fn the_wait_upstream_is_what_is_left_of_the_first_batch_less_the_lead() {
+fn the_expected_wait_is_the_rest_of_the_first_batch_minus_the_lead() {
     let mut world = SlotBench::new(Server::new(1, 0, 8 * MS), 16, 2);
     let due = Some(Tick(10 * MS));
     assert_eq!(world.slots.expected_wait(1, due, Tick(4 * MS)), 6 * MS);
@@ -335,7 +335,7 @@ fn a_batch_that_left_early_is_due_again_from_the_return_it_waited_for() {
 }
 
 #[test]
-fn beside_a_slot_that_proved_real_no_wait_is_expected() {
+fn no_wait_is_expected_beside_a_confirmed_slot() {
     let mut world = SlotBench::new(Server::new(4, 200_000, 8 * MS), 16, 1);
     world.run(1000);
     let wait = world.slots.expected_wait(3, Some(Tick(world.now + 8 * MS)), Tick(world.now));
@@ -343,7 +343,7 @@ fn beside_a_slot_that_proved_real_no_wait_is_expected() {
 }
 
 #[test]
-fn what_a_slot_in_doubt_takes_is_no_sample_until_it_has_proved_real() {
+fn batches_of_a_doubtful_slot_are_no_samples_until_it_is_confirmed() {
     let mut world = SlotBench::new(Server::new(2, 0, 8 * MS), 16, 1);
     world.run(1000);
     assert_eq!(world.slots.in_use(), 2);
@@ -367,7 +367,7 @@ fn what_a_slot_in_doubt_takes_is_no_sample_until_it_has_proved_real() {
 }
 
 #[test]
-fn the_same_seed_and_events_give_the_same_story() {
+fn the_same_seed_gives_the_same_run() {
     let story = |seed| {
         let mut world = SlotBench::new(Server::new(4, 3 * MS, 10 * MS), 16, seed);
         world.run(1000);

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_lived_makes_the_next_wait_a_first_one() {
+    fn a_stable_stream_resets_the_backoff() {
         let mut pace = Backoff::default();
         waits(pace, 0);
         (0..6).for_each(|_| {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_to_a_named_controller_is_fast_and_one_to_any_waits() {
+    fn a_redirect_to_a_named_controller_is_fast_and_one_to_any_is_delayed() {
         let mut pace = Backoff::default();
         let away = SessionEnd {
             named: Some(ControllerAddress { host: "b".into(), port: 1 }),

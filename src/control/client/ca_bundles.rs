@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_came_last_is_tried_first_and_what_was_given_when_it_fails() {
+    async fn the_received_bundle_is_tried_first_and_the_configured_one_after_a_failure() {
         let mut trust = CaBundles::from_pem(&ca()).unwrap();
         let given = trust.client_config().await.unwrap();
         trust.switch_bundle();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_bundle_changes_nothing() {
+    async fn an_invalid_bundle_is_rejected_and_the_configured_one_stays_in_use() {
         let mut trust = CaBundles::from_pem(&ca()).unwrap();
         let given = trust.client_config().await.unwrap();
         let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";

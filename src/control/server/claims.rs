@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_are_read_of_what_looks_like_a_token_and_of_nothing_else() {
+    fn claims_are_parsed_from_a_json_web_token_and_from_nothing_else() {
         // {"aud":["groupage.dev"],"exp":1700000000,"iss":"x"} and {"aud":"one"}
         let many = "h.eyJhdWQiOlsiZ3JvdXBhZ2UuZGV2Il0sImV4cCI6MTcwMDAwMDAwMCwiaXNzIjoieCJ9.s";
         let expected = Claims { aud: vec!["groupage.dev".to_owned()], ..Claims::with_expiry(Some(1_700_000_000)) };

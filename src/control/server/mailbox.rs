@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_many_get_is_the_same_bytes() {
+    fn a_frame_for_several_streams_is_not_copied() {
         let push = config(1);
         let boxes: Vec<Mailbox> = (0..3).map(|_| Mailbox::default()).collect();
         boxes.iter().for_each(|mailbox| mailbox.push(Tick(0), &push));

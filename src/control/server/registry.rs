@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_connections_than_the_bound() {
+    fn connections_beyond_the_bound_are_refused() {
         let (streams, _) = streams(ServerLimits { streams_max: 2, ..ServerLimits::default() });
         let first = streams.0.add_connection().unwrap();
         let _second = streams.0.add_connection().unwrap();
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrived_is_remembered_beyond_a_break_and_forgotten_after_it() {
+    fn acknowledgements_survive_a_disconnect_and_expire_after_the_time_to_live() {
         let (streams, _) = streams(ServerLimits::default());
         assert!(streams.0.with_inbox("a", |inbox| inbox.accept_report(5, 1)));
         streams.0.sweep(streams.0.clock.now().after(INBOX_TTL / 2));

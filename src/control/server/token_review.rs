@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_its_pods_and_a_token_of_no_pod_is_nobodys() {
+    fn a_reviewed_token_identifies_one_pod_and_any_other_is_refused() {
         let expected = PodIdentity { uid: "u-7".into(), name: "embedder-7".into(), namespace: "prod".into() };
         assert_eq!(identity_from_status(status(|_, _| ())), Ok(expected));
         let refused =
@@ -299,13 +299,13 @@ mod tests {
     }
 
     #[test]
-    fn a_review_is_believed_until_the_token_ends_and_five_minutes_at_most() {
+    fn a_review_is_cached_until_the_token_expires_and_for_five_minutes_at_most() {
         let kept = |exp| cache_ttl(&Claims::with_expiry(exp), 1000).as_secs();
         assert_eq!([kept(Some(1060)), kept(Some(999)), kept(Some(9000)), kept(None)], [60, 0, 300, 300]);
     }
 
     #[test]
-    fn kept_reviews_cost_nothing_and_others_no_more_than_the_budget() {
+    fn cached_reviews_are_not_charged_and_others_are_limited_by_the_budget() {
         let someone = PodIdentity { uid: "u".into(), name: "n".into(), namespace: "ns".into() };
         let mut known = ReviewCache::new(Tick(0));
         known.insert(Tick(0), [0; 32], &someone, Duration::from_secs(60));

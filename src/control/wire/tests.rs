@@ -313,7 +313,7 @@ fn the_fields_of_a_pod_are_truncated() {
 }
 
 #[test]
-fn a_folded_report_fits_into_a_frame_whatever_was_counted() {
+fn a_folded_report_with_any_counts_fits_into_a_frame() {
     let mut full = Histogram::default();
     (0..36).for_each(|octave| {
         (0..16).for_each(|part| full.record_n((1 << octave) + ((part << octave) >> 4), u64::from(u32::MAX)));

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_read_again_with_its_times_signer_and_names() {
+    fn generated_certificates_are_read_back_with_times_signer_and_names() {
         let held = SecretContents::read(&made(NOW), &names());
         let begin = NOW - 3600;
         assert_eq!(held.authorities.len(), 1);
@@ -241,13 +241,13 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_for_other_names_is_not_what_is_wanted() {
+    fn a_leaf_for_other_names_does_not_cover_the_wanted_names() {
         let held = SecretContents::read(&made(NOW), &["elsewhere.svc".to_owned()]);
         assert!(!held.leaf.unwrap().covers_names);
     }
 
     #[test]
-    fn a_torn_pair_and_a_leaf_of_a_stranger_are_no_leaf() {
+    fn a_mismatched_pair_and_a_leaf_of_another_ca_are_ignored() {
         let mut torn = made(NOW);
         torn.insert(KEY.to_owned(), made(NOW)[KEY].clone());
         assert_eq!(SecretContents::read(&torn, &names()).leaf, None);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_is_nothing() {
+    fn invalid_certificates_are_read_as_absent() {
         let mut data = SecretData::new();
         for key in [CA_CERT, CA_KEY, CERT, KEY] {
             data.insert(key.to_owned(), b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_vec());
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_ca_stands_before_the_old_one_and_the_leaf_still_belongs_to_that() {
+    fn a_new_ca_is_listed_first_and_signs_the_leaf_from_the_next_renewal() {
         let mut data = made(NOW);
         let later = NOW + 250 * DAY;
         introduce(&mut data, later).unwrap();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn text_written_here_is_what_others_write() {
+    fn written_pem_equals_the_pem_of_rcgen() {
         let data = made(NOW);
         let der = parse_certificates(&data[CA_CERT]);
         let ours = to_pem(der.iter().map(AsRef::as_ref));

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_begins_with_both() {
+    fn an_absent_or_expired_ca_is_replaced_together_with_the_leaf() {
         assert_eq!(plan(DAY, &held(&[], None)), RotationStep::Begin);
         assert_eq!(plan(500 * DAY, &held(&[from(0, 365)], Some((from(0, 30), 0)))), RotationStep::Begin);
     }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ca_whose_key_is_lost_is_followed_by_another_and_what_it_signed_holds_on() {
+    fn a_ca_with_a_lost_key_is_followed_by_a_new_one_beside_its_valid_leaf() {
         let mut lost = held(&[from(0, 365)], Some((from(0, 30), 0)));
         lost.has_ca_key = false;
         assert_eq!(plan(DAY, &lost), RotationStep::Introduce);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_about_to_end_is_exchanged_before_its_successor_is_believed_everywhere() {
+    fn an_expiring_leaf_is_renewed_before_the_new_ca_is_trusted_everywhere() {
         let both = [from(100 * DAY, 365), from(0, 365)];
         let leaf = from(71 * DAY, 30);
         assert_eq!(

@@ -38,7 +38,7 @@ fn our_own_lease_is_renewed() {
 }
 
 #[test]
-fn a_lease_seen_for_the_first_time_is_respected_whatever_its_age() {
+fn an_old_lease_is_respected_when_first_observed() {
     let old = held("other", 0);
     assert_eq!(evaluate(Some(&old), ME, seconds(100), None), LeaseAction::Yield(seconds(115)));
 }
@@ -88,7 +88,7 @@ fn a_term_counts_from_before_the_request() {
 }
 
 #[test]
-fn an_error_does_not_end_leading_at_once_but_a_lease_in_other_hands_does() {
+fn an_error_does_not_end_leadership_at_once_but_another_holder_does() {
     let mut me = Candidate::new(ME, None);
     me.next_request(seconds(1), 0);
     me.on_response(seconds(1), LeaseResponse::Read(Some(held(ME, 1))));
@@ -117,7 +117,7 @@ fn a_release_clears_the_holder_and_applies_to_our_own_lease_only() {
 }
 
 #[test]
-fn renewals_on_a_clock_that_stands_still_differ_and_a_change_of_hands_is_counted() {
+fn renewals_on_a_stopped_clock_differ_and_a_change_of_holder_is_counted() {
     let mut me = Candidate::new(ME, None);
     me.on_response(seconds(0), LeaseResponse::Read(Some(held(ME, 50))));
     let LeaseRequest::Write(renewed) = me.next_request(seconds(1), 50) else { panic!("ours is renewed") };
@@ -359,7 +359,7 @@ proptest! {
     }
 
     #[test]
-    fn when_the_leader_is_gone_another_leads_within_the_lease_and_a_look(skews in prop::collection::vec(skew(), 2..5)) {
+    fn after_the_loss_of_the_leader_another_leads_within_a_lease_and_a_round(skews in prop::collection::vec(skew(), 2..5)) {
         let quick = RequestFate { there: 5, back: 5, lost: 0, pause: 0 };
         let mut world = world(&skews, vec![quick]);
         world.run(30_000);

@@ -129,7 +129,7 @@ fn a_policy_is_programmed_once_all_its_sidecars_run_it() {
 }
 
 #[test]
-fn what_goes_around_a_sidecar_is_named_once_for_all_pods() {
+fn a_bypass_is_named_once_for_all_pods() {
     let mut scene = Scene::with(app());
     scene.injected("p", &["service/x:80 dials port 8080"]);
     scene.injected("q", &["service/x:80 dials port 8080"]);
@@ -180,7 +180,7 @@ fn a_pod_that_the_webhook_missed_is_counted_and_reported_on_its_workload() {
 }
 
 #[test]
-fn a_policy_that_is_not_obeyed_keeps_what_was_in_force_and_makes_no_profile() {
+fn an_invalid_policy_keeps_its_profile_in_force_and_creates_none() {
     let mut scene = Scene::with(app());
     scene.write();
     let was = scene.written[&emb()].current_profile.clone();
@@ -234,7 +234,7 @@ fn a_recipe_that_fails_is_an_event_on_the_workload_and_on_the_policy() {
 }
 
 #[test]
-fn calls_that_go_around_are_an_event_on_the_workload_and_on_the_policy_with_one_command() {
+fn a_bypass_is_an_event_on_the_workload_and_on_the_policy_with_one_command() {
     let mut scene = Scene::with(app());
     scene.injected("p", &[]);
     let owned = Pod { owner: Some(deployment("web")), ..(**scene.world.pods.values().next().unwrap()).clone() };
@@ -256,7 +256,7 @@ fn calls_that_go_around_are_an_event_on_the_workload_and_on_the_policy_with_one_
 }
 
 #[test]
-fn a_promise_that_is_missed_and_met_again_is_an_event_each() {
+fn an_slo_that_is_missed_and_met_again_causes_one_event_each() {
     let mut scene = Scene::with(json!({"selector": {"matchLabels": {"app": "x"}}, "slo": {"latencyP99": "150ms"}}));
     scene.injected("p", &[]);
     let mut events = |holds, reason: &str| {
@@ -342,7 +342,7 @@ fn only_the_oldest_unused_profiles_of_a_policy_are_deleted() {
 }
 
 #[test]
-fn a_promise_is_met_missed_or_not_known() {
+fn the_slo_condition_is_unknown_without_reports_and_false_if_missed() {
     let mut scene = Scene::with(json!({"selector": {"matchLabels": {"app": "x"}}, "slo": {"latencyP99": "100ms"}}));
     assert_eq!(words(scene.condition(ConditionType::SloMet)), "Unknown/NoPods");
     scene.injected("p", &[]);
@@ -353,7 +353,7 @@ fn a_promise_is_met_missed_or_not_known() {
 }
 
 #[test]
-fn the_same_world_gives_the_same_answer_at_any_time() {
+fn the_result_depends_on_the_cluster_state_and_not_on_the_time() {
     let mut scene = Scene::with(app());
     scene.injected("p", &["service/x:80"]);
     scene.write();

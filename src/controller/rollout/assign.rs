@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_serves_every_arm_by_its_weight_and_what_follows_a_turn_does_not_count() {
+    fn a_switchback_serves_arms_by_weight_and_excludes_the_start_of_each_period() {
         let arms = [("a", 2), ("b", 1)];
         let mut seen = [0; 2];
         for at in 0..3 * 40 {
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_of_weights_that_fit_no_block_are_drawn() {
+    fn switchback_periods_of_uneven_weights_are_drawn_at_random() {
         let arms = [("a", 97), ("b", 3)];
         let of = |at: u64| switchback_period("u", "s", &arms, (UnixSeconds(0), UnixSeconds(at * 60)), 60).arm;
         let few = (0..2000).filter(|at| of(*at) == 1).count();

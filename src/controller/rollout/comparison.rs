@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_difference_one_rollout_of_twenty_at_most_is_stopped() {
+    fn without_a_difference_at_most_one_rollout_in_twenty_is_stopped() {
         // Ten minutes of a canary at 10 %, one hour of an experiment, and calls in batches.
         for (looks, sizes, cluster) in [(20, (2700, 300), 1), (120, (600, 600), 1), (60, (1600, 320), 16)] {
             let runs = 300;
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn where_calls_are_few_there_is_a_line_all_the_same_and_it_stays() {
+    fn a_latency_threshold_is_found_with_few_calls_and_follows_the_control_arm() {
         let mut draw = RandomStream::new(7, 3);
         let mut comparison = Comparison::default();
         let mut drawn = Vec::new();
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_arms_are_rarely_called_better() {
+    fn equal_arms_are_rarely_judged_better() {
         let better = (0..300)
             .filter(|seed| {
                 matches!(first(*seed, 60, (600, 600), 1, (1.0, 0.002)), Some((_, ComparisonResult::Better { .. })))
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn twice_the_latency_is_found_within_a_few_looks() {
+    fn a_doubled_latency_is_found_within_16_evaluations() {
         for (sizes, cluster, most) in [((2700, 300), 1, 5), ((600, 600), 1, 5), ((1600, 320), 16, 16)] {
             for seed in 0..100 {
                 let (look, found) = first(seed, 40, sizes, cluster, (2.0, 0.002)).expect("it is found");
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn more_errors_are_found_slowly_where_they_are_few_and_at_once_where_they_are_many() {
+    fn few_more_errors_are_found_within_sixty_evaluations_and_many_at_the_first() {
         let found = |failing| {
             (0..50)
                 .map(|seed| match first(seed, 200, (600, 600), 1, (1.0, failing)) {
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn half_the_latency_is_called_better() {
+    fn a_halved_latency_is_judged_better() {
         for seed in 0..50 {
             let found = first(seed, 60, (600, 600), 1, (0.5, 0.002));
             assert!(matches!(found, Some((_, ComparisonResult::Better { .. }))), "seed {seed}: {found:?}");
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_controller_goes_on_with_the_evidence_of_the_old_one() {
+    fn a_comparison_round_trips_and_invalid_text_starts_a_new_one() {
         let mut draw = RandomStream::new(1, 3);
         let mut comparison = Comparison::default();
         for _ in 0..10 {

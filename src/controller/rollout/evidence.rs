@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_difference_it_is_wrong_in_one_run_of_twenty_at_most_however_often_one_looks() {
+    fn false_alarms_stay_below_alpha_under_repeated_evaluation() {
         let same = |share: f64| move |_: &mut RandomStream, _: usize| (share, share);
         for (calls, share) in [((300, 300), 0.01), ((900, 100), 0.01), ((300, 300), 0.2), ((50, 50), 0.001)] {
             let wrong = alarms(1000, 200, (calls, 1), Some(1.0), 0.0, same(share));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_goes_on_where_it_was_and_nonsense_begins_anew() {
+    fn a_sequential_test_round_trips_and_invalid_text_starts_a_new_one() {
         let mut evidence = SequentialTest::default();
         for look in 1..20 {
             evidence.add_counts(

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_holds_until_the_next_edit() {
+    fn a_rollback_round_trips_and_applies_only_instead_of_its_named_profile() {
         let pin = ManualRollback { to: "a-1".to_owned(), instead_of: "a-2".to_owned() };
         assert_eq!(ManualRollback::read(&pin.write()), Some(pin.clone()));
         assert!(pin.holds("a-2") && !pin.holds("a-3"));

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_the_same_is_one_profile_and_what_differs_is_another() {
+    fn equivalent_specs_have_equal_hashes_and_others_have_different_ones() {
         let base = hash_of(r#"{"queueDelayMax": "1s", "batchBytesMax": "1Ki"}"#, "{}");
         assert_eq!(base.len(), 10);
         assert!(base.chars().all(|digit| digit.is_ascii_hexdigit()));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_is_cut_to_what_a_label_holds_and_stays_its_own() {
+    fn a_long_profile_name_is_cut_to_63_characters_and_stays_unique() {
         let (one, other) = ("a".repeat(80), format!("{}b", "a".repeat(79)));
         let names = [profile_name(&one, None, None), profile_name(&other, None, None)];
         assert!(names.iter().all(|name| name.len() <= 63), "{names:?}");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_unused_are_kept_and_a_users_own_always() {
+    fn pruning_keeps_the_newest_unused_profiles_and_those_of_users() {
         let profile = |name: &str, created, generated| ExistingProfile {
             name: name.to_owned(),
             created: UnixSeconds(created),

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_and_shares_are_of_the_schema() {
+    fn durations_and_shares_are_written_as_the_schema_requires() {
         let of = |micros| to_duration_text(Duration::from_micros(micros)).0;
         assert_eq!([of(250), of(14_400), of(1500), of(2_000_000)], ["250us", "14ms", "1500us", "2s"]);
         for text in [of(250), of(14_400), of(1500), of(2_000_000)] {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instant_comes_back() {
+    fn an_instant_round_trips_through_a_status_time() {
         assert_eq!(from_time(&to_time(UnixSeconds(1_795_000_000)).unwrap()), UnixSeconds(1_795_000_000));
         assert_eq!(to_time(UnixSeconds(u64::MAX)), None);
     }

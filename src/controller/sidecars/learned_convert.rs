@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_status_keeps_comes_back() {
+    fn a_learned_profile_round_trips_through_the_status() {
         let learned = LearnedProfile {
             profile: "emb-1".to_owned(),
             node_class: "l4".to_owned(),

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_profile_stands_in_place_of_the_policys_own_and_annotations_over_it() {
+    fn a_profile_replaces_the_limits_of_the_policy_and_annotations_override_both() {
         let meta = ObjectMetadata { generation: 7, ..meta("a", "emb") };
         let spec: BatchPolicySpec = serde_json::from_str(
             r#"{"limits": {"slotsMax": 4}, "mode": "Batch", "selector": {"matchLabels": {"a": "b"}}, "tuning": {"mode": "Auto"}}"#,

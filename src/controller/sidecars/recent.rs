@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_is_of_the_last_minute_and_stays_for_small_moves() {
+    fn a_summary_covers_the_last_minute_and_ignores_small_changes() {
         let mut recent = SummaryWindow::default();
         for at in 0..20 {
             recent.add(Tick::from_millis(at * 5000), counts(500, 10_000, 0));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slo_is_missed_for_some_late_calls_and_met_again_for_few() {
+    fn the_slo_is_missed_by_many_late_calls_and_met_again_after_a_delay() {
         let mut recent = SummaryWindow::default();
         let slo = Some(Duration::from_millis(150));
         recent.add(Tick::from_millis(0), counts(100, 10_000, 0));

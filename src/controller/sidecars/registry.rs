@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_answers_with_an_error_is_an_error() {
+    fn error_answers_of_the_server_count_as_errors() {
         let mut fresh = CountWindow::default();
         fresh.counts.calls = OutcomeCounts { served: 7, passed: 3, ..OutcomeCounts::default() };
         fresh.counts.server_errors = 4;
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_in_which_the_profile_changed_is_nobodys() {
+    fn a_report_that_spans_a_profile_change_is_not_counted() {
         let mut book = SidecarRegistry::default();
         book.on_open(&pod(), &Hello::default());
         for (at, profile) in [(100, "p"), (105, "p"), (110, "q"), (115, "q")] {

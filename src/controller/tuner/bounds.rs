@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn words_and_shares_that_are_not_known_count_as_the_default() {
+    fn unknown_words_and_shares_are_replaced_by_the_default() {
         let found =
             bounds(r#"{"mode": "Later", "granularity": "Zone", "bounds": {"deadlineShift": {"max": "x"}}}"#, "{}");
         assert_eq!(

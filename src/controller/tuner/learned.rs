@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_pod_begins_with_what_its_profile_learned_on_its_kind_of_machine() {
+    fn a_new_pod_starts_with_the_values_learned_by_its_profile_and_node_class() {
         let learned = [entry("a", "l4", 1), entry("b", "l4", 2), entry("a", "h100", 3)];
         let same = initial_state(&learned, "a", "l4").unwrap();
         assert_eq!((same.same_profile, same.settings.shift_permille, same.upstream.slots), (true, 80, 2));
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_stays_while_its_pod_tries_another_and_goes_once_that_is_concluded() {
+    fn a_learned_limit_stays_during_a_trial_and_is_replaced_by_its_conclusion() {
         let limited = Some(LimiterConclusion { base_micros: 4000, no_gain_permille: None });
         let old = vec![LearnedProfile { limiter: limited, ..entry("a", "l4", 1) }];
         let trying = LearnedProfile { slots: 0, limiter: None, ..entry("a", "l4", 1) };

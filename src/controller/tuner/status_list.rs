@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_are_shown_those_in_trouble_first_and_the_rest_stay() {
+    fn a_hundred_pods_are_listed_with_late_and_tuned_ones_first() {
         let mut pods: Vec<PodTuning> = (0..300).map(pod).collect();
         let first = select_pods(Tick::default(), &[], None, &pods).unwrap();
         assert_eq!(
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_written_for_a_tenth_and_not_more_often_than_every_fifteen_seconds() {
+    fn the_list_is_written_for_a_change_of_a_tenth_every_fifteen_seconds_at_most() {
         let (shown, now) = (vec![pod(1)], Tick::from_millis(100_000));
         let with = |micros: u64| vec![PodTuning { latency_p99: Some(Duration::from_micros(micros)), ..pod(1) }];
         assert_eq!(select_pods(now, &shown, None, &with(109_000)), None);

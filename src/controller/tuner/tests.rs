@@ -136,7 +136,7 @@ fn a_step_after_which_the_slo_is_met_less_often_is_taken_back_and_not_tried_soon
 }
 
 #[test]
-fn a_step_back_after_which_answers_are_late_is_undone_and_the_next_try_comes_later_each_time() {
+fn a_lowering_that_makes_answers_late_is_undone_and_retried_at_growing_intervals() {
     let mut world = SimulatedGroup::new(bounds());
     // 12 % of the SLO is spent outside the sidecar: from that shift on answers are in time, below
     // it they are late.
@@ -165,7 +165,7 @@ fn an_early_deadline_that_costs_calls_goes_back_sooner_than_one_that_costs_nothi
 }
 
 #[test]
-fn slots_come_back_before_deadlines_do() {
+fn slots_are_restored_before_the_deadline_shift_is_lowered() {
     let mut world = SimulatedGroup::new(bounds());
     world.history =
         TuningState::resume(TunedSettings { shift_permille: 40, slots_max: Some(3), batch_weight_max: None });
@@ -189,7 +189,7 @@ fn steps_without_effect_are_reverted_until_the_tuner_is_exhausted() {
 }
 
 #[test]
-fn an_slo_below_a_lone_call_moves_nothing() {
+fn an_slo_below_the_time_of_a_lone_call_changes_no_setting() {
     let mut world = SimulatedGroup::new(bounds());
     let late = GroupReport { lone_late: Some(Duration::from_millis(140)), ..seen(1000, 900, 0) };
     let held = world.looks(50, &late);
@@ -198,7 +198,7 @@ fn an_slo_below_a_lone_call_moves_nothing() {
 }
 
 #[test]
-fn while_the_servers_concurrency_is_learned_nothing_moves_however_late_calls_are() {
+fn late_calls_change_no_setting_while_the_concurrency_of_the_server_is_learned() {
     let mut world = SimulatedGroup::new(bounds());
     let late = GroupReport { learning: true, ..seen(1000, 900, 0) };
     let held = world.looks(50, &late);
@@ -221,7 +221,7 @@ fn without_a_wall_of_the_policy_slots_are_never_set() {
 }
 
 #[test]
-fn few_calls_move_nothing_however_late_they_are() {
+fn few_late_calls_change_no_setting_until_reports_are_merged() {
     let mut world = SimulatedGroup::new(bounds());
     let held = world.looks(100, &seen(3, 3, 0));
     assert_eq!((held.reason.word, SimulatedGroup::changes(&world.told)), (ReasonCode::FewSamples, 0));
@@ -252,7 +252,7 @@ fn mode_manual_reverts_pushed_settings_and_a_frozen_arm_keeps_them() {
 }
 
 #[test]
-fn another_server_is_learned_afresh_under_the_settings_at_hand() {
+fn a_server_change_restarts_settling_under_the_current_settings() {
     let mut world = SimulatedGroup::new(bounds());
     world.looks(3, &seen(1000, 50, 0));
     let before = world.in_force();
@@ -316,7 +316,7 @@ fn a_policy_without_an_slo_is_not_tuned_and_the_reason_is_reported() {
 }
 
 #[test]
-fn what_is_recommended_stands_until_the_slo_is_met_without() {
+fn a_recommendation_is_kept_until_the_slo_is_met_without_it() {
     let mut world =
         SimulatedGroup::new(TuningBounds { mode: TunerMode::Recommend, weight: Some((1, 8000)), ..bounds() });
     world.looks(30, &GroupReport { weight_ceiling: Some(4000), ..seen(100, 20, 0) });
@@ -378,7 +378,7 @@ fn a_group_settles_only_when_every_pod_has_applied_the_step() {
 }
 
 #[test]
-fn another_leader_carries_on_and_a_new_pod_begins_with_what_is_known() {
+fn a_new_leader_keeps_the_settings_and_a_new_pod_starts_with_learned_ones() {
     let told = TunedSettings { shift_permille: 120, ..TunedSettings::default() };
     let mut tuner = Tuner::default();
     let pod = |in_force| GroupReport { profile: "p".to_owned(), node_class: "l4".to_owned(), in_force, ..calm(0) };
@@ -399,7 +399,7 @@ fn another_leader_carries_on_and_a_new_pod_begins_with_what_is_known() {
 /// and then reverted. Reverting must not cross the step down, since that would raise the shift by
 /// more than one step.
 #[test]
-fn a_way_back_ends_where_the_settings_were_loosened_in_between() {
+fn a_reverted_step_stops_at_settings_that_were_loosened_meanwhile() {
     let late = |over: u64| GroupReport { over: Duration::from_secs(over), ..seen(1000, 300, 0) };
     let lost = |over: u64| GroupReport { over: Duration::from_secs(over), ..seen(1000, 0, 50) };
     let few = seen(1000, 10, 0);
@@ -457,7 +457,7 @@ fn any_seen() -> impl Strategy<Value = GroupReport> {
 
 proptest! {
     #[test]
-    fn whatever_is_reported_settings_stay_within_bounds_and_move_in_bounded_steps(
+    fn settings_stay_within_bounds_and_move_in_bounded_steps_for_any_reports(
         reports in prop::collection::vec((any_seen(), 1..12_usize), 1..60),
     ) {
         let mut world = SimulatedGroup::new(TuningBounds { weight: Some((500, 8000)), weight_limit: Some(8000), ..bounds() });
@@ -482,7 +482,7 @@ proptest! {
     }
 
     #[test]
-    fn bounds_inside_the_limits_hold_from_the_first_look_on(
+    fn bounds_inside_the_limits_hold_from_the_first_evaluation(
         reports in prop::collection::vec((any_seen(), 1..12_usize), 1..60),
         weight_own in prop::option::of(2001..9000_u64),
         frozen in any::<bool>(),
@@ -504,7 +504,7 @@ proptest! {
     }
 
     #[test]
-    fn under_steady_reports_it_comes_to_rest(report in any_seen()) {
+    fn the_tuner_settles_under_steady_reports(report in any_seen()) {
         let mut world = SimulatedGroup::new(bounds());
         let report = GroupReport { over: INTERVAL, ..report };
         world.looks(2 * 8640, &report);
@@ -516,7 +516,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_around_the_slo_does_not_make_it_swing(seed in any::<u64>(), level in 0..30_u64) {
+    fn noise_around_the_slo_causes_few_changes_of_direction(seed in any::<u64>(), level in 0..30_u64) {
         let mut world = SimulatedGroup::new(bounds());
         let mut draw = groupage_simulator::random::RandomStream::new(seed, 1);
         for _ in 0..4000 {

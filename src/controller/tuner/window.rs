@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_late_only_where_chance_would_not_make_it_so() {
+    fn a_window_is_late_only_beyond_chance() {
         assert_eq!(window(1000, 10, 0).verdict(SLO), SloVerdict::Near, "as many as are allowed");
         assert_eq!(window(1000, 14, 0).verdict(SLO), SloVerdict::Near, "that may be chance");
         assert_eq!(window(1000, 18, 0).verdict(SLO), SloVerdict::Late);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn worse_is_by_a_margin_and_beyond_chance_and_under_the_same_load() {
+    fn a_window_is_worse_only_beyond_margin_and_chance_at_the_same_load() {
         let before = window(1000, 0, 20);
         assert!(window(1000, 0, 80).is_worse_than(&before));
         assert!(!window(1000, 0, 30).is_worse_than(&before), "a thousandth");

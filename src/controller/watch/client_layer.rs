@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn watches_that_end_at_once_come_ever_more_slowly_and_one_that_lasts_is_forgiven() {
+    fn short_watches_are_delayed_exponentially_and_a_long_one_resets_the_delay() {
         let mut gate = RequestPacing { not_before: Tick(0), began: None, wait: Duration::from_secs(1) };
         assert_eq!(gate.next(true, at(0), &timing()), Duration::ZERO);
         let mut now = at(0);
@@ -208,14 +208,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_waits_for_the_server_only() {
+    fn a_list_is_delayed_only_until_the_time_given_by_the_server() {
         let mut gate = RequestPacing { not_before: at(5), began: Some(at(4)), wait: Duration::from_secs(8) };
         assert_eq!(gate.next(false, at(4), &timing()), Duration::from_secs(1));
         assert_eq!(gate.next(false, at(6), &timing()), Duration::ZERO);
     }
 
     #[test]
-    fn waits_grow_to_the_longest_and_begin_anew_after_a_quiet_time() {
+    fn waits_grow_to_the_maximum_and_restart_after_a_quiet_time() {
         let mut backoff = Backoff::new(timing().backoff);
         let waits: Vec<u128> = (0..7).map(|_| backoff.after_error(at(1), 1.0).as_millis()).collect();
         assert_eq!(waits, [500, 1000, 2000, 4000, 8000, 8000, 8000]);

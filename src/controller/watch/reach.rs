@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_return_is_seen_by_all_that_wait_and_only_after_a_loss() {
+    async fn a_waiter_is_woken_by_an_answer_only_after_a_failure() {
         let reach = ApiReach::new();
         let mut waiting = std::pin::pin!(reach.wait_for_return());
         reach.on_answer();

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_takes_its_share_and_gives_it_back() {
+    fn an_address_is_limited_to_its_share_and_releases_it() {
         let budget = BodyBudget::new(BodyBounds { total: 10, per_peer: 6 });
         let share = |number: u8| BodyShare { budget: &budget, peer: IpAddr::from([10, 0, 0, number]), bytes: 0 };
         let (mut one, mut more, mut other) = (share(1), share(1), share(2));

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_than_a_pod_that_is_made_is_not_ours() {
+    fn only_the_creation_of_a_pod_is_recognised_as_such() {
         let base = json!({"uid": "u", "resource": {"group": "", "version": "v1", "resource": "pods"}, "operation": "CREATE", "object": {}});
         assert!(question(base.clone()).unwrap().makes_pod);
         for (key, value) in [
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_review_is_refused_with_a_reason() {
+    fn an_invalid_review_is_refused_with_a_reason() {
         assert!(matches!(decode(b""), Err(ReviewError::NoReview(_))));
         assert!(matches!(decode(b"{}"), Err(ReviewError::NoReview(_))));
         assert!(matches!(question(json!({"uid": ""})), Err(ReviewError::NoUid)));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_gives_the_uid_back_and_lets_the_pod_through() {
+    fn an_answer_contains_the_uid_and_allows_the_pod() {
         let patch: json_patch::Patch =
             serde_json::from_value(json!([{"op": "add", "path": "/a", "value": 1}])).unwrap();
         let bytes =
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_sentence_is_cut_at_words_and_loses_none_up_to_three_pieces() {
+    fn a_long_warning_is_split_at_words_and_a_longer_one_is_truncated() {
         let sentence = "word ".repeat(40);
         let pieces = to_warnings(std::slice::from_ref(&sentence));
         assert_eq!(pieces.len(), 2);
@@ -279,7 +279,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn warnings_fit_whatever_their_text(said in prop::collection::vec("\\PC{0,400}|[a-z\\n\\r\\t]{0,400}", 0..60)) {
+        fn warnings_of_any_text_fit_the_limits(said in prop::collection::vec("\\PC{0,400}|[a-z\\n\\r\\t]{0,400}", 0..60)) {
             let told = to_warnings(&said);
             prop_assert!(told.iter().all(|warning| warning.chars().count() <= WARNING_CHARS_MAX), "{told:?}");
             prop_assert!(told.iter().all(|warning| !warning.chars().any(char::is_control)));
@@ -288,7 +288,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn random_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(decode(&bytes).is_err(), "two hundred bytes at random are no review");
         }
     }

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_pod_our_annotations_its_controller_and_its_readiness_are_kept() {
+    fn a_converted_pod_keeps_own_annotations_controller_and_readiness() {
         let pod: core::Pod = serde_json::from_value(json!({
             "metadata": {"name": "p", "namespace": "n", "labels": {"app": "x"},
                 "annotations": {"groupage.dev/inject": "enabled", "other": "x"},
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_service_kind_names_and_spec_are_kept() {
+    fn a_converted_service_keeps_kind_names_and_spec() {
         let (key, service) = from_referrer(
             "v1",
             "Service",

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_starts_runs_or_was_not_moved_has_none() {
+    fn a_container_that_starts_runs_or_was_not_moved_has_no_recipe_failure() {
         assert_eq!(failure(&["uvicorn"], false, 0), None);
         assert_eq!(failure(&["uvicorn"], true, 3), None);
         assert_eq!(failure(&[], false, 3), None);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_had_run_for_long_has_come_up_there() {
+    fn a_container_that_ran_for_a_day_has_no_recipe_failure() {
         for (finished, fails) in [("2026-01-01T00:00:09Z", true), ("2026-01-02T00:00:00Z", false)] {
             let mut pod = pod(&["uvicorn"], false, 1);
             pod["status"]["containerStatuses"][1]["lastState"] = json!({

@@ -181,7 +181,7 @@ mod tests {
     /// Longer than the kernel ever takes.
     const HANG: Duration = Duration::from_secs(20);
 
-    async fn told(watch: &mut FileWatch) {
+    async fn follow_next_change(watch: &mut FileWatch) {
         tokio::time::timeout(HANG, watch.changed()).await.unwrap().unwrap();
         watch.follow().unwrap();
     }
@@ -201,16 +201,16 @@ mod tests {
         fs::write(dir.path().join("other.yaml"), "x").unwrap();
         assert!(quiet(&watch));
         fs::write(&path, "b").unwrap();
-        told(&mut watch).await;
+        follow_next_change(&mut watch).await;
         for text in ["c", "d"] {
             let beside = dir.path().join(".policy.yaml.swp");
             fs::write(&beside, text).unwrap();
             fs::rename(&beside, &path).unwrap();
-            told(&mut watch).await;
+            follow_next_change(&mut watch).await;
         }
         fs::remove_file(&path).unwrap();
         fs::write(&path, "e").unwrap();
-        told(&mut watch).await;
+        follow_next_change(&mut watch).await;
         assert!(quiet(&watch));
     }
 
@@ -243,7 +243,7 @@ mod tests {
         let mut watch = FileWatch::new(&at("policy.yaml")).unwrap();
         for (version, gone) in [("..2", "..1"), ("..3", "..2"), ("..4", "..3")] {
             publish(version);
-            told(&mut watch).await;
+            follow_next_change(&mut watch).await;
             fs::remove_dir_all(at(gone)).unwrap();
         }
         assert!(watch.watched.len() <= 3, "what is gone is not watched: {:?}", watch.watched);
@@ -257,13 +257,13 @@ mod tests {
         symlink(&target, &path).unwrap();
         let mut watch = FileWatch::new(&path).unwrap();
         fs::write(&target, "b").unwrap();
-        told(&mut watch).await;
+        follow_next_change(&mut watch).await;
         let second = other.path().join("second.yaml");
         fs::write(&second, "c").unwrap();
         fs::remove_file(&path).unwrap();
         symlink(&second, &path).unwrap();
-        told(&mut watch).await;
+        follow_next_change(&mut watch).await;
         fs::write(&second, "d").unwrap();
-        told(&mut watch).await;
+        follow_next_change(&mut watch).await;
     }
 }

@@ -172,7 +172,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn services_of_now_count_and_the_record_where_they_cannot_be_read() {
+    fn bypasses_are_those_of_current_services_or_else_of_the_record() {
         let capture = json!([{"container": "c", "name": "http", "port": 8080, "mode": "Named", "listen": 15080,
             "bypass": ["hostPort 80 leads directly to the application"]}]);
         let record = json!({"version": "0.1.0", "form": "native", "metrics": 9190, "admin": 9191, "hash": "h", "capture": capture});

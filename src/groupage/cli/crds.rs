@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back_the_same() {
+    fn written_definitions_read_back_unchanged() {
         let objects = config::crds();
         let written = documents(&objects).unwrap();
         let read: Vec<Json> = serde_saphyr::from_multiple(&written).unwrap();

@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mode_of_an_earlier_command_that_merges_nothing_is_named() {
+    fn a_leftover_mode_that_merges_nothing_is_reported() {
         let workload = |mode| json!({"spec": {"template": {"metadata": {"annotations": {MODE: mode}}}}});
         let silent = json!({INJECT: "enabled"});
         let line = leftover_mode_warning(&silent, &workload("Observe")).unwrap();

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_was_read_steers_a_terminal() {
+    fn control_characters_are_removed_from_the_output() {
         let evil = || "a\u{1b}[2J\u{9b}31m\r\nb".to_owned();
         let kind = CallKind { name: evil(), calls: 90, batches: 90, causes: vec![(evil(), 9)], ..CallKind::default() };
         let facts = ProxyFacts {

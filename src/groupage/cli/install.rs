@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_is_somebodys_is_not_taken_over() {
+    fn a_namespace_other_than_the_default_is_created_only_on_request() {
         let printed = |namespace: &str, create_namespace: bool| {
             let text = text(&Args { create_namespace, ..args(namespace, IMAGE) }).unwrap();
             let found = crate::cli::yaml::documents(&text).unwrap();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn namespace_and_image_stand_where_the_manifest_has_its_own() {
+    fn namespace_and_image_replace_those_of_the_manifest() {
         let args = Args { redirect: RedirectUse::Never, ..args("ml", "reg.example/groupage@sha256:0") };
         let text = text(&args).unwrap();
         assert!(!text.contains(NAMESPACE) && !text.contains(IMAGE));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_would_make_other_yaml_is_refused() {
+    fn invalid_namespaces_and_images_are_refused() {
         for (namespace, image) in [("a b", IMAGE), ("", IMAGE), ("A", IMAGE), ("a", "x\ny"), ("a", "x y"), ("a", "")] {
             assert!(text(&args(namespace, image)).is_err(), "{namespace:?} {image:?}");
         }

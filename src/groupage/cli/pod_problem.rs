@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_a_container_from_running_is_named_with_what_to_do() {
+    fn the_cause_of_a_waiting_container_is_reported_with_advice() {
         let pull = waiting("initContainerStatuses", "ImagePullBackOff").unwrap();
         assert!(pull.contains("reg/groupage:1") && pull.contains("not found"), "{pull}");
         let crash = waiting("containerStatuses", "CrashLoopBackOff").unwrap();

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_goes_back_to_what_is_named_else_what_is_in_force_else_what_was_before() {
+    fn the_rollback_target_is_the_named_the_current_or_the_previous_profile() {
         let read = |status: Value| {
             PolicyState::new("emb", &json!({"spec": {"profileRef": {"name": "new"}}, "status": status})).unwrap()
         };

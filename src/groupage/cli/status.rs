@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_that_ends_late_calls_and_merging_that_ended_are_shown() {
+    fn a_late_setting_of_refuse_and_suspended_merging_are_shown() {
         let refused = json!([
             {"type": "SLOMet", "status": "False", "message": "late"},
             {"type": "Merging", "status": "False", "reason": "MergeRefused", "message": "the server refuses batches"},
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_is_the_pods_own_word_before_its_policys() {
+    fn the_mode_annotation_of_a_pod_takes_precedence_over_its_policy() {
         let known = known(&[policy("ml", &json!({"mode": "Passthrough"}), &json!({}))], &[]);
         assert_eq!(pod_row(&pod(&early()), &known).mode, "Passthrough");
         let mut own = early();
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_batching_would_have_done_is_marked_as_such() {
+    fn predicted_values_are_marked_with_a_tilde() {
         let predicted = json!({"batchItems": {"p50": 11}, "latencyP99": "88ms", "saved": "91%"});
         let status = json!({"summary": {"latencyP99": "70ms"}, "predicted": predicted});
         let told = pod_row(&pod(&early()), &known(&[policy("ml", &json!({"mode": "Observe"}), &status)], &[]));
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_around_is_as_services_are_now() {
+    fn bypasses_are_those_of_the_current_services() {
         let service = |port: Value| {
             json!({
                 "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "ml"},

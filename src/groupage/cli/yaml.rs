@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_scalars_mean_what_they_mean_to_kubectl() {
+    fn plain_scalars_have_the_same_values_as_in_kubectl() {
         let text = "a: yes\nb: \"yes\"\nc: 0755\nd: 0o17\ne: 1_000\nf: on\ng: ~\nh:\ni: 1e3\nj: 08\nk: 2001-01-01\nl: 12:30:45\nm: -0x1f\nf5: .5\no: y\n";
         assert_eq!(
             values(text),
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_merge_key_holds_over_what_stands_before_it_as_for_kubectl() {
+    fn a_merge_key_overrides_earlier_keys_as_in_kubectl() {
         let text = "b: &b {x: 1, v: 2}\nl: {v: 3, <<: *b, x: 4}\nm:\n  x: 9\n  <<: [*b, {v: 5, w: 6}]\n";
         assert_eq!(
             values(text),
@@ -347,13 +347,13 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_kubectl_would_not_see_is_not_lost_in_silence() {
+    fn a_document_that_kubectl_would_ignore_is_an_error() {
         refused("a: 1\n...\nb: 2\n", "line 3: a document begins after ... without ---");
         assert_eq!(values("a: 1\n...\n---\nb: 2\n...\n"), [json!({"a": 1}), json!({"b": 2})]);
     }
 
     #[test]
-    fn a_small_text_cannot_blow_itself_up() {
+    fn alias_expansion_and_nesting_are_bounded() {
         let mut text = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
         for level in 1..9 {
             let refs = vec![format!("*a{}", level - 1); 10].join(",");
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_before_the_first_marker_is_the_first_documents() {
+    fn text_before_the_first_marker_belongs_to_the_first_document() {
         let text = "# whose\n%YAML 1.1\n---\na: 1\n---\nb: 2\n";
         let found = documents(text).unwrap();
         let texts: Vec<&str> = found.iter().map(|document| text.get(document.text.clone()).unwrap()).collect();
@@ -386,14 +386,14 @@ mod tests {
     }
 
     #[test]
-    fn json_is_read_too_also_several_objects() {
+    fn one_or_several_json_objects_are_read() {
         assert_eq!(values("{\"a\": 1}\n{\"b\": 2}\n"), [json!({"a": 1}), json!({"b": 2})]);
         assert_eq!(values("{\n\t\"a\": 1\n}"), [json!({"a": 1})]);
         assert_eq!(values(""), [] as [Value; 0]);
     }
 
     #[test]
-    fn what_json_has_no_word_for_is_refused() {
+    fn values_without_a_json_equivalent_are_refused() {
         refused("a: .inf\n", "line 1");
         refused("a: !mine x\n", "tag");
     }
@@ -433,7 +433,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again_as_it_was(value in any_json()) {
+        fn any_written_value_reads_back_unchanged(value in any_json()) {
             let text = write(&value).unwrap();
             prop_assert_eq!(values(&text), vec![value], "{}", text);
         }

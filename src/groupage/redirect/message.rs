@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn a_message_is_what_the_kernel_reads() {
+    fn a_message_has_the_byte_layout_of_netlink() {
         let inner = AttributeBuilder::default().number(2, 0xff9c);
         let attributes = AttributeBuilder::default().text(1, "ab").nest(4, &inner);
         let message = NetlinkMessage::new(0xa00, REQUEST | ACK, 7, (1, 10)).with(attributes).finish();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_is_taken_apart_again() {
+    fn an_encoded_message_decodes_to_its_attributes() {
         let inner = AttributeBuilder::default().number(1, 5).bytes(2, &[1, 2, 3]);
         let message = NetlinkMessage::new(0xa03, 0, 1, (2, 0))
             .with(AttributeBuilder::default().text(3, "name").nest(4, &inner))
@@ -234,7 +234,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_of_any_kind_end_and_panic_nowhere(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn random_bytes_decode_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let items = replies(&bytes).count();
             prop_assert!(items <= bytes.len() / HEAD);
             for (_, value) in attributes(&bytes) {

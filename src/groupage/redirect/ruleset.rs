@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_what_nft_writes_for_it() {
+    fn an_encoded_rule_equals_that_of_nft() {
         let rule = hex(rule(REDIRECTS[0]).as_bytes());
         // Names of the table and the chain, then a list of 340 bytes.
         let names = "0d00010067726f7570616765000000000f000200707265726f7574696e670000";
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chain_is_what_nft_writes_for_it() {
+    fn the_encoded_chain_equals_that_of_nft() {
         let names = "0d00010067726f7570616765000000000f000300707265726f7574696e670000";
         let (nat, accept) = ("080007006e617400", "0800050000000001");
         assert_eq!(hex(chain().as_bytes()), format!("{names}{nat}{accept}{HOOK_OF_NFT}"));
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_ports_as_there_can_be_are_one_send() {
+    fn a_transaction_with_64_ports_fits_one_send() {
         let many: Vec<Redirect> = (1..=64).map(|port| Redirect { port, listen: port + 15080 }).collect();
         // The default send buffer of a socket is 208 KiB.
         assert!(build_transaction(&many).bytes().len() < 64 << 10);

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_shell_can_read_is_not_read() {
+    fn scripts_that_only_a_shell_can_parse_yield_no_commands() {
         for script in ["uvicorn `a`", "uvicorn $(date)", "cat <<X\nX", "uvicorn 'a", "uvicorn \"a\\\"b\""] {
             assert_eq!(commands(&json!({"command": ["sh", "-c", script]})), [] as [Vec<CommandWord>; 0], "{script}");
         }

@@ -50,7 +50,7 @@ fn append(words: &[&str]) -> ContainerEdit {
 }
 
 #[test]
-fn a_host_flag_is_set_where_it_stands_and_added_where_it_does_not() {
+fn an_existing_host_flag_is_replaced_and_a_missing_one_is_added() {
     let there = json!({"command": ["uvicorn", "app:app", "--host", "0.0.0.0", "--port=8080"]});
     assert_eq!(moved(&there), Some(("uvicorn", vec![8080], vec![item("command", 3, "127.0.0.1")])));
     let inline = json!({"command": ["python", "-u", "-m", "uvicorn"], "args": ["a:b", "--host=::"]});
@@ -64,7 +64,7 @@ fn a_host_flag_is_set_where_it_stands_and_added_where_it_does_not() {
 }
 
 #[test]
-fn a_bind_flag_keeps_its_port_and_may_stand_several_times() {
+fn every_bind_flag_keeps_its_port() {
     let several = json!({"args": ["/opt/venv/bin/gunicorn", "-b", "0.0.0.0:8000", "--bind=[::]:$(PORT)", "app"],
         "env": [{"name": "PORT", "value": "9000"}]});
     let edits = [item("args", 2, "127.0.0.1:8000"), item("args", 3, "--bind=127.0.0.1:$(PORT)")];
@@ -128,7 +128,7 @@ fn variables_are_set_where_the_server_has_them() {
 }
 
 #[test]
-fn only_captured_listeners_move_and_what_shares_their_setting() {
+fn captured_listeners_move_with_those_that_share_their_setting() {
     let edits = |container: &Value, captured: &[u16]| {
         let pod = pod(container);
         let found = find_matches(&pod, None).into_iter().next().unwrap();
@@ -157,7 +157,7 @@ fn a_variable_takes_the_place_of_a_flag_where_arguments_are_the_images() {
 }
 
 #[test]
-fn a_setting_that_would_not_count_is_not_made() {
+fn no_recipe_applies_if_its_setting_would_have_no_effect() {
     let torchserve = |env: &Value| json!({"image": "pytorch/torchserve", "env": env});
     assert_eq!(moved(&torchserve(&json!([]))), None);
     assert!(moved(&torchserve(&json!([{"name": "TS_INFERENCE_ADDRESS", "value": "http://0.0.0.0:8080"}]))).is_some());
@@ -169,7 +169,7 @@ fn a_setting_that_would_not_count_is_not_made() {
 }
 
 #[test]
-fn what_is_on_loopback_as_it_is_is_known() {
+fn listeners_already_on_loopback_are_recognised() {
     let local = |container: &Value, number: u16| {
         let pod = pod(container);
         find_matches(&pod, None).first().unwrap().is_local(number, &pod["spec"]["containers"][0])
@@ -185,7 +185,7 @@ fn what_is_on_loopback_as_it_is_is_known() {
 }
 
 #[test]
-fn what_is_not_sure_has_no_recipe() {
+fn ambiguous_containers_have_no_recipe() {
     for container in [
         json!({"command": ["sh", "-c", "OLLAMA_HOST=0.0.0.0 ollama serve"]}),
         json!({"command": ["sh", "-c", "export MLSERVER_HOST=0.0.0.0; mlserver start ."]}),
@@ -222,7 +222,7 @@ fn every_recipe_has_a_source_and_a_way_to_be_recognised() {
 }
 
 #[test]
-fn a_server_in_a_branch_of_one_line_is_one_of_several() {
+fn a_server_in_a_branch_loop_or_function_of_a_script_has_no_recipe() {
     let shell = |text: &str| json!({"command": ["sh", "-c", text]});
     let server = "uvicorn a:b --host 0.0.0.0 --port 8000";
     for text in [

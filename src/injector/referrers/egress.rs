@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_of_callers_that_names_the_number_counts_where_it_chooses_the_pod() {
+    fn an_egress_policy_with_a_port_number_counts_if_it_selects_the_pod() {
         let labels = json!({"app": "m"});
         let ours = json!({"podSelector": {"matchLabels": {"app": "m"}}});
         let theirs = json!({"podSelector": {"matchLabels": {"app": "x"}}});

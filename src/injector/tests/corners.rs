@@ -20,7 +20,7 @@ fn captures(pod: &Value) -> Vec<&str> {
     args.iter().filter_map(|arg| arg.as_str()?.strip_prefix("--capture=")).collect()
 }
 
-fn told(knob: &str) -> Value {
+fn pod_with_app_listen(knob: &str) -> Value {
     let mut listen_container = pod();
     listen_container["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
     listen_container["metadata"]["annotations"]["groupage.dev/app-listen"] = json!(knob);
@@ -53,8 +53,8 @@ fn an_empty_protocol_is_tcp() {
 }
 
 #[test]
-fn a_port_that_only_probes_know_goes_to_loopback_with_the_declared_ones() {
-    let mut plain = told("env:HOST=127.0.0.1");
+fn a_port_used_only_by_probes_moves_to_loopback_with_the_declared_ones() {
+    let mut plain = pod_with_app_listen("env:HOST=127.0.0.1");
     let app = &mut plain["spec"]["containers"][0];
     app["startupProbe"] = json!({"tcpSocket": {"port": 8083}});
     app["livenessProbe"] = json!({"grpc": {"port": 9190}});
@@ -76,7 +76,8 @@ fn a_port_that_only_probes_know_goes_to_loopback_with_the_declared_ones() {
 
 #[test]
 fn several_knobs_apply_to_one_server() {
-    let mut plain = told("app/arg:--http-address=127.0.0.1, arg:--origins=a,b,env:GRPC=127.0.0.1:1,arg:--grpc ::1");
+    let mut plain =
+        pod_with_app_listen("app/arg:--http-address=127.0.0.1, arg:--origins=a,b,env:GRPC=127.0.0.1:1,arg:--grpc ::1");
     plain["spec"]["containers"][0]["args"] = json!(["serve", "--grpc", "0.0.0.0"]);
     let whole = injected(&plain, &context());
     let app = &whole["spec"]["containers"][0];
@@ -89,13 +90,15 @@ fn several_knobs_apply_to_one_server() {
 #[test]
 fn two_flags_in_one_argument_and_knobs_of_two_containers_are_refused() {
     for knob in ["arg:--http=127.0.0.1 --grpc=127.0.0.1", "app/env:A=1,other/env:B=2", "env:A=1,arg:", "arg:-a,env:B"] {
-        let InjectionOutcome::Refused(problems) = inject(&told(knob), &context()) else { panic!("{knob}") };
+        let InjectionOutcome::Refused(problems) = inject(&pod_with_app_listen(knob), &context()) else {
+            panic!("{knob}")
+        };
         assert!(problems[0].message.contains("several separated by commas"), "{}", problems[0].message);
     }
 }
 
 #[test]
-fn a_shell_is_known_by_its_flags_too() {
+fn a_shell_is_recognised_by_its_flags() {
     for (command, says) in [
         (json!(["/bin/bash", "-lc"]), true),
         (json!(["sh", "-e", "-xc"]), true),
@@ -105,7 +108,7 @@ fn a_shell_is_known_by_its_flags_too() {
         (json!(["gunicorn", "-c", "conf.py"]), false),
         (json!(["bash", "--rc"]), false),
     ] {
-        let mut plain = told("arg:--host=127.0.0.1");
+        let mut plain = pod_with_app_listen("arg:--host=127.0.0.1");
         plain["spec"]["containers"][0]["command"] = command.clone();
         plain["spec"]["containers"][0]["args"] = json!(["serve x"]);
         let warned = report(&plain).warnings.iter().any(|warning| warning.contains("runs a shell"));
@@ -114,7 +117,7 @@ fn a_shell_is_known_by_its_flags_too() {
 }
 
 #[test]
-fn a_new_name_stands_nowhere_else_in_the_pod() {
+fn a_new_port_name_is_unique_in_the_pod() {
     let mut plain = pod();
     let other = json!({"name": "other", "image": "x", "ports": [{"name": "gpg-8080", "containerPort": 7000}]});
     plain["spec"]["containers"].as_array_mut().unwrap().push(other);
@@ -141,7 +144,7 @@ fn a_number_that_was_edited_in_an_injected_manifest_keeps_its_name_and_its_probe
 }
 
 #[test]
-fn a_name_does_not_move_to_a_native_sidecar_of_a_cluster_where_services_would_not_find_it() {
+fn a_port_name_stays_on_the_application_before_kubernetes_1_33() {
     let old = InjectionContext { supports_native_sidecars: false, ..context() };
     let mut forced = pod();
     forced["metadata"]["annotations"]["groupage.dev/native-sidecar"] = json!("Always");
@@ -175,7 +178,7 @@ fn only_a_native_sidecar_before_ours_keeps_a_name_from_moving() {
 }
 
 #[test]
-fn a_number_in_quotes_is_one_in_a_policy_too() {
+fn a_quoted_port_number_in_a_policy_is_a_number() {
     let spec = serde_json::from_value(json!({"injection": {"ports": ["8080", "0", "9000"]}})).unwrap();
     let policies = std::sync::Arc::from([NamedPolicy { name: "p".to_owned(), spec, ..NamedPolicy::default() }]);
     let context = InjectionContext { policies, ..context() };

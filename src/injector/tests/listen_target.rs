@@ -53,7 +53,7 @@ fn only_the_container_that_declares_the_port_is_changed() {
 }
 
 #[test]
-fn where_several_could_be_meant_the_pod_is_refused_and_a_policys_knob_is_left_out() {
+fn an_ambiguous_annotation_refuses_the_pod_and_an_ambiguous_policy_is_ignored() {
     let (mut plain, mut context) = ollama("env:OLLAMA_HOST=127.0.0.1");
     let said = refused(&plain, &context);
     assert!(said.starts_with("GRP2101") && said.contains("CONTAINER/ in front"), "{said}");
@@ -84,7 +84,7 @@ fn a_container_added_between_two_passes_does_not_change_the_selection() {
 }
 
 #[test]
-fn another_proxys_container_is_none_of_the_application() {
+fn the_container_of_another_proxy_does_not_belong_to_the_application() {
     let (plain, context) = ollama("daprd/env:A=127.0.0.1");
     let said = refused(&plain, &context);
     assert!(said.contains("a container of the application: exporter and ollama"), "{said}");

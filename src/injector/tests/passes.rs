@@ -11,7 +11,7 @@ fn sidecar(pod: &mut Value) -> &mut Value {
 }
 
 #[test]
-fn what_the_api_server_fills_in_stays_and_needs_no_patch() {
+fn defaults_of_the_api_server_are_kept_and_need_no_patch() {
     let mut filled = injected(&pod(), &context());
     let container = sidecar(&mut filled);
     container["terminationMessagePath"] = json!("/dev/termination-log");
@@ -46,7 +46,7 @@ fn a_probe_of_the_sidecar_keeps_the_defaults_of_the_api_server_and_is_restored()
 }
 
 #[test]
-fn what_others_did_to_the_sidecar_stays_while_we_want_the_same_of_it() {
+fn foreign_changes_to_the_sidecar_are_kept_while_its_settings_are_unchanged() {
     let mut changed = injected(&pod(), &context());
     let container = sidecar(&mut changed);
     container["image"] = json!("mirror.local/groupage");
@@ -63,7 +63,7 @@ fn what_others_did_to_the_sidecar_stays_while_we_want_the_same_of_it() {
 }
 
 #[test]
-fn a_second_pass_takes_in_what_has_come_and_keeps_what_others_added() {
+fn a_second_pass_captures_new_containers_and_keeps_foreign_additions() {
     let mut changed = injected(&pod(), &context());
     sidecar(&mut changed)["image"] = json!("mirror.local/groupage");
     sidecar(&mut changed)["env"].as_array_mut().unwrap().insert(0, json!({"name": "P", "value": "1"}));
@@ -126,7 +126,7 @@ fn a_value_set_after_the_injection_is_kept() {
 }
 
 #[test]
-fn an_argument_is_put_back_where_it_stood_also_when_its_text_stands_twice() {
+fn an_argument_is_restored_at_its_position_even_if_its_text_repeats() {
     let mut before = pod();
     before["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
     before["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("arg:--host=127.0.0.1");
@@ -151,7 +151,7 @@ fn an_argument_is_put_back_where_it_stood_also_when_its_text_stands_twice() {
 }
 
 #[test]
-fn a_container_of_our_name_in_the_other_list_is_the_users() {
+fn a_container_of_the_same_name_in_the_other_list_is_kept() {
     let mut copied = injected(&pod(), &context());
     copied["spec"]["initContainers"] = json!([]);
     copied["spec"]["containers"].as_array_mut().unwrap().push(json!({"name": "groupage", "image": "own"}));

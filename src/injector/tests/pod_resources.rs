@@ -53,7 +53,7 @@ fn a_limit_that_was_raised_in_an_injected_manifest_raises_the_request_with_it() 
 }
 
 #[test]
-fn that_a_pod_is_best_effort_no_more_is_a_warning() {
+fn the_loss_of_the_best_effort_class_is_a_warning() {
     let InjectionOutcome::Injected(done) = inject(&pod(), &context()) else { panic!("it is injected") };
     assert!(done.report.warnings.iter().any(|said| said.contains("was BestEffort")), "{:?}", done.report);
     let asking = with(&json!(null), &json!({"requests": {"cpu": "1"}}));

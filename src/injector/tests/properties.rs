@@ -148,7 +148,7 @@ proptest! {
     }
 
     #[test]
-    fn no_number_of_a_known_server_is_the_sidecars(pod in pod(), context in context()) {
+    fn the_sidecar_uses_no_port_of_a_known_server(pod in pod(), context in context()) {
         let InjectionOutcome::Injected(done) = inject(&pod, &context) else { return Ok(()) };
         let record = done.pod["metadata"]["annotations"][STATUS].as_str().unwrap_or_default();
         let record: Value = serde_json::from_str(record).unwrap();
@@ -160,7 +160,7 @@ proptest! {
     }
 
     #[test]
-    fn only_what_may_change_changes(pod in pod(), context in context()) {
+    fn only_fields_that_may_change_are_changed(pod in pod(), context in context()) {
         if let InjectionOutcome::Injected(whole) = inject(&pod, &context) {
             let mut before = Vec::new();
             leaves(&pod, "", &mut before);
@@ -171,7 +171,7 @@ proptest! {
     }
 
     #[test]
-    fn what_others_added_stays(pod in pod(), context in context(), foreign in foreign()) {
+    fn foreign_additions_are_kept(pod in pod(), context in context(), foreign in foreign()) {
         if let InjectionOutcome::Injected(whole) = inject(&pod, &context) {
             let (mut plain, mut changed) = (pod.clone(), whole.pod);
             for (index, foreign) in foreign.iter().enumerate() {
@@ -188,7 +188,7 @@ proptest! {
     }
 
     #[test]
-    fn without_its_record_it_is_injected_again_and_no_name_of_ours_moves(pod in pod(), context in context()) {
+    fn a_pod_without_its_record_is_injected_again_with_valid_properties(pod in pod(), context in context()) {
         if let InjectionOutcome::Injected(whole) = inject(&pod, &context) {
             let mut bare = whole.pod;
             bare["metadata"]["annotations"].as_object_mut().unwrap().remove(STATUS);
@@ -203,7 +203,7 @@ proptest! {
     }
 
     #[test]
-    fn a_container_that_was_renamed_comes_back_whole_or_is_named(pod in pod(), context in context()) {
+    fn a_renamed_container_is_restored_or_reported(pod in pod(), context in context()) {
         let rename = |pod: &Value| {
             let mut renamed = pod.clone();
             let all = renamed["spec"]["containers"].as_array_mut().unwrap();
@@ -217,7 +217,7 @@ proptest! {
     }
 
     #[test]
-    fn no_json_makes_it_panic(pod in pod(), context in context(), at in any::<prop::sample::Index>(), odd in any_json()) {
+    fn an_arbitrary_json_value_in_a_pod_causes_no_panic(pod in pod(), context in context(), at in any::<prop::sample::Index>(), odd in any_json()) {
         let mut found = Vec::new();
         pointers(&pod, String::new(), &mut found);
         let mut broken = pod;
@@ -229,7 +229,7 @@ proptest! {
     }
 
     #[test]
-    fn no_json_at_all_makes_it_panic(any in any_json(), context in context()) {
+    fn arbitrary_json_is_not_injected_and_causes_no_panic(any in any_json(), context in context()) {
         prop_assert!(inject(&any, &context).injected().is_none());
         prop_assert_eq!(uninject(&any), None);
         let _places = template_locations(&any);

@@ -47,7 +47,7 @@ fn without_a_record_a_probe_of_the_sidecar_is_restored_to_a_direct_one() {
 }
 
 #[test]
-fn a_container_that_was_renamed_in_an_injected_manifest_is_known_by_what_was_changed_in_it() {
+fn a_container_renamed_after_injection_is_recognised_by_its_changes() {
     let mut plain = with_probe();
     plain["spec"]["containers"][0]["livenessProbe"] = json!({"httpGet": {"path": "/", "port": "grpc"}});
     plain["spec"]["containers"].as_array_mut().unwrap().push(json!({"name": "second", "image": "x"}));

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_sets_addresses_and_ports_and_nothing_else() {
+    fn app_listen_accepts_only_addresses_and_ports() {
         for good in [
             "env:OLLAMA_HOST=127.0.0.1:11434",
             "env:HOST=::1",

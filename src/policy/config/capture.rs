@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_pod_the_end_comes_before_the_pods_and_probes_come_from_outside() {
+    fn in_a_pod_the_drain_fits_the_grace_period_and_metrics_bind_all_addresses() {
         let mut overrides = given(&["http:8080@15080", ":9000@15081"]);
         let plain = policy(&overrides, "");
         assert_eq!(plain.proxy.captures.len(), 2);

@@ -81,7 +81,7 @@ mod tests {
         build(Some(&load(text, "test.yaml").unwrap()), &Overrides::default(), &MachineLimits::default()).unwrap()
     }
 
-    fn told(changes: &[SettingChange]) -> Vec<(&str, Option<&str>, Option<&str>)> {
+    fn to_tuples(changes: &[SettingChange]) -> Vec<(&str, Option<&str>, Option<&str>)> {
         changes.iter().map(|change| (change.path.as_str(), change.from.as_deref(), change.to.as_deref())).collect()
     }
 
@@ -90,8 +90,8 @@ mod tests {
         let started = policy("limits: {batchItemsMax: 4}\nproxy: {log: {level: info}, listen: [127.0.0.1:1]}");
         let wanted = policy("limits: {batchItemsMax: 16}\nproxy: {log: {level: debug}, listen: [127.0.0.1:1]}");
         let (now, pending) = wanted.hot_reload_onto(&started);
-        assert_eq!(told(&pending), [("proxy.log.level", Some("info"), Some("debug"))]);
-        assert_eq!(told(&now.changes(&started)), [("limits.batchItemsMax", Some("4"), Some("16"))]);
+        assert_eq!(to_tuples(&pending), [("proxy.log.level", Some("info"), Some("debug"))]);
+        assert_eq!(to_tuples(&now.changes(&started)), [("limits.batchItemsMax", Some("4"), Some("16"))]);
         assert_eq!((&now.proxy, now.limits.batch_items_max), (&started.proxy, 16));
         assert_eq!(now.effective().len(), started.effective().len());
         let order = |policy: &Policy| policy.effective().iter().map(|setting| setting.path.clone()).collect::<Vec<_>>();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_moved_is_no_change_and_a_route_that_went_is_one() {
+    fn a_moved_line_is_no_change_and_a_removed_route_is_one() {
         let before = policy("routes: [{path: /a}, {path: /b}]");
         let moved = policy("\n\nroutes: [{path: /a}, {path: /b}]");
         assert_eq!(moved.changes(&before), []);

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_stands_once_and_leads_to_a_key_that_there_is() {
+    fn foreign_names_are_unique_and_map_to_existing_keys() {
         let paths = paths();
         let mut names: Vec<String> =
             PEERS.iter().flat_map(|peer| peer.names).map(|name| normalize_name(name)).collect();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn spelling_is_looked_through() {
+    fn foreign_names_are_recognised_in_any_spelling() {
         for name in ["maxBatchSize", "max_batch_size", "max-batch-size", "MAX_BATCH_SIZE"] {
             assert!(hint(name, "").unwrap().contains("`limits.batchItemsMax`"), "{name}");
         }

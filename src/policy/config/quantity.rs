@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_amount_has_two_ends() {
+    fn a_quantity_range_is_bounded_at_both_ends() {
         let held =
             |amount: &QuantityRange, texts: &[&str]| texts.iter().map(|text| amount.contains(text)).collect::<Vec<_>>();
         assert_eq!(held(&CPU, &["0", "1m", "0.5", "64", "64001m", "500M"]), [false, true, true, true, false, false]);
@@ -160,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_none() {
+    fn an_invalid_quantity_is_rejected() {
         for text in ["", "m", "1x", "1 Mi", "0x10", "1mi", "--1", "1.2.3", "e3", "9999999999999999999", "1e99", "½"] {
             assert_eq!(parse(text), None, "{text}");
         }
     }
 
     #[test]
-    fn what_is_larger_than_kubernetes_counts_is_cut_and_does_not_overflow() {
+    fn a_quantity_beyond_the_range_of_kubernetes_saturates() {
         let most = VALUE_MAX;
         for text in ["999999999999999999Ei", "999999999999999999e18", "999999999999999999.999999999999999999E"] {
             assert_eq!(parse(text), Some(most), "{text}");
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_are_written_short() {
+    fn quantities_are_formatted_in_their_shortest_form() {
         let rewritten = |text: &str, write: fn(Milli) -> String| write(parse(text).unwrap());
         assert_eq!(rewritten("0.05", format_cpu), "50m");
         assert_eq!(rewritten("2000m", format_cpu), "2");

@@ -48,7 +48,7 @@ fn setting<'a>(policy: &'a Policy, path: &str) -> (&'a str, String) {
 }
 
 #[test]
-fn the_errors_of_a_file_read_as_they_always_did() {
+fn the_errors_of_invalid_files_match_the_golden_files() {
     let files = yaml_files("tests/data/config/bad");
     assert!(files.len() >= 8, "the bad files are gone");
     for path in files {
@@ -184,7 +184,7 @@ fn certificates_are_named_with_their_keys_and_for_an_upstream_that_has_tls() {
 }
 
 #[test]
-fn the_machine_bounds_connections_and_buffers() {
+fn memory_and_file_limits_of_the_machine_bound_connections_and_buffers() {
     let machine = MachineLimits { memory_bytes_max: Some(128 << 20), files_max: Some(1_000), terminal: true };
     let policy = build(None, &Overrides::default(), &machine).unwrap();
     assert_eq!(policy.proxy.process, ProcessLimits { connections_max: 348, buffered_bytes_max: 32 << 20 });
@@ -215,7 +215,7 @@ fn late_calls_are_served_unless_the_policy_or_the_route_refuses_them() {
 }
 
 #[test]
-fn a_bare_latency_is_answered_with_what_was_meant() {
+fn a_bare_latency_is_an_error_that_suggests_latency_p99() {
     for (text, meant) in [("slo: 150ms", "150ms"), ("slo: 150", "150ms"), ("routes: [{path: /a, slo: 2s}]", "2s")] {
         let errors = load(text, "p").unwrap_err();
         let help = errors.findings[0].help.clone().unwrap_or_default();
@@ -225,7 +225,7 @@ fn a_bare_latency_is_answered_with_what_was_meant() {
 }
 
 #[test]
-fn a_route_is_filled_and_its_limits_lie_over_the_policys() {
+fn a_route_inherits_unset_values_and_its_limits_override_the_policy() {
     let policy = built(
         "slo: {latencyP99: 1s}\nlimits: {batchItemsMax: 8}\nroutes:\n- path: /a\n- path: /b/*\n  method: PUT\n  protocol: Generic\n  slo: {latencyP99: 50ms}\n  limits: {batchItemsMax: 4}\n  generic:\n    items: [/x, /t]\n    results: \"\"\n    weight: /n\n    perItemError: {field: /error}\n    tooLarge: [400, {status: 422, bodyContains: too long}]\n",
     );
@@ -256,7 +256,7 @@ fn the_kill_switch_overrides_the_routes() {
 }
 
 #[test]
-fn what_concerns_a_cluster_is_noticed_and_what_never_matches_too() {
+fn keys_for_a_cluster_and_routes_that_never_match_are_noticed() {
     let loaded = load(
         "selector: {matchLabels: {app: x}}\ninjection: {cpuRequest: 10m}\nscheduling: {slots: 32}\nroutes: [{path: /v1/embeddings}, {path: /v1/embeddings}, {path: /v2/models/m/infer}]\nlimits: {slotsMax: 16}\n",
         "p",

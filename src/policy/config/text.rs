@@ -429,7 +429,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(3_000))]
 
         #[test]
-        fn the_pattern_of_a_rule_takes_what_the_rule_takes(text in nearly_a_text()) {
+        fn patterns_match_the_texts_that_their_rules_accept(text in nearly_a_text()) {
             for rule in EXACT_RULES {
                 prop_assert_eq!(matches(rule, &text), rule.validate(&text).is_ok(), "{}: {:?}", rule.allowed, text);
             }

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_tuned_stays_within_the_bounds_of_its_policy() {
+    fn tuned_values_are_clamped_to_the_bounds_of_the_policy() {
         let within = |text: &str| {
             let TunedValues { shift_permille, slots_max, batch_weight_max, .. } = tuned().clamped_to(&spec(text));
             (shift_permille, slots_max, batch_weight_max)
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_tuned_is_a_change_like_any_other() {
+    fn tuned_values_are_reported_as_changes() {
         let before = policy("limits: {slotsMax: 8}");
         let after = before.clone().with_tuned(&tuned());
         let (now, pending) = after.hot_reload_onto(&before);

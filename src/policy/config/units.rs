@@ -176,7 +176,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back_the_same(n in 0..=u64::MAX / 1000, ppm in 0..=1_000_000_u32) {
+        fn durations_sizes_and_shares_round_trip(n in 0..=u64::MAX / 1000, ppm in 0..=1_000_000_u32) {
             let duration = Duration::from_micros(n / 1000);
             prop_assert_eq!(parse_duration(&format_duration(duration)), Some(duration));
             prop_assert_eq!(parse_size(&format_size(n)), Some(n));

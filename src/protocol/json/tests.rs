@@ -24,7 +24,7 @@ fn class_of(text: &str) -> String {
 }
 
 #[test]
-fn what_the_grammar_allows_is_taken() {
+fn valid_json_is_accepted() {
     let nested = format!("{}{}", "[".repeat(64), "]".repeat(64));
     let long = "9".repeat(308);
     for text in [
@@ -53,7 +53,7 @@ fn what_the_grammar_allows_is_taken() {
 }
 
 #[test]
-fn what_the_grammar_forbids_is_not() {
+fn invalid_json_is_rejected() {
     for text in [
         "",
         " ",
@@ -144,7 +144,7 @@ fn code_points_are_counted_as_python_would() {
 }
 
 #[test]
-fn keys_compare_unescaped_and_twins_are_seen() {
+fn keys_compare_unescaped_and_case_variants_are_detected() {
     assert_eq!(*unescape(br"\u006dodel"), *b"model");
     assert_eq!(*unescape(br"\ud83d\ude00"), *"😀".as_bytes());
     assert!(is_case_variant(b"Model", b"model"));
@@ -166,7 +166,7 @@ fn one_spelling_sorts_keys_at_every_level_and_keeps_numbers_as_written() {
 }
 
 #[test]
-fn ambiguous_objects_are_refused_wherever_they_are_looked_into() {
+fn objects_with_duplicate_or_case_variant_keys_are_refused() {
     for text in [
         r#"{"a":1,"a":1}"#,
         r#"{"a":1,"\u0061":2}"#,
@@ -194,7 +194,7 @@ fn classes_differ_by_type_and_shape() {
 }
 
 #[test]
-fn a_pointer_finds_through_objects_and_arrays() {
+fn a_pointer_resolves_through_objects_and_arrays() {
     let doc = br#" {"a":[{"b":"x\"]"},{"b":{"c":7}}],"":0} "#;
     let at = |text: &str| find(doc, root(doc), &pointer(text)).unwrap().map(|found| found.value.of(doc).to_vec());
     assert_eq!(at("/a/1/b/c"), Some(b"7".to_vec()));
@@ -226,7 +226,7 @@ fn spelled() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn every_spelling_is_taken_and_walked_to_its_end(text in spelled()) {
+    fn valid_json_in_any_spelling_is_accepted_and_traversed_completely(text in spelled()) {
         let doc = text.as_bytes();
         prop_assert_eq!(validate(doc, STRICT), Ok(()));
         prop_assert_eq!(root(doc).end, doc.len());
@@ -264,7 +264,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_walkers_panic_or_run_on(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+    fn random_bytes_cause_no_panic_and_a_bounded_number_of_steps(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
         let _checked = validate(&bytes, ANSWER);
         let span = root(&bytes);
         prop_assert!(Members::new(&bytes, span).count() <= bytes.len());
@@ -276,7 +276,7 @@ proptest! {
     }
 
     #[test]
-    fn a_text_is_as_long_as_it_is_unescaped(text in r#"([a-zé汉😀]|\\[nrtbf"/\\]|\\u[0-9a-f]{4}|\\ud83d\\ude00){0,20}"#) {
+    fn the_unescaped_length_matches_the_unescaped_text(text in r#"([a-zé汉😀]|\\[nrtbf"/\\]|\\u[0-9a-f]{4}|\\ud83d\\ude00){0,20}"#) {
         prop_assert_eq!(unescaped_len(text.as_bytes()), unescape(text.as_bytes()).len(), "{}", text);
     }
 }

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_times_and_fixed_words_quote_nothing() {
+    fn numbers_times_and_fixed_words_are_not_free_text() {
         for value in [
             "149984",
             "6m0s",

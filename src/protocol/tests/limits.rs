@@ -52,7 +52,7 @@ fn a_callers_echoed_input_cannot_name_a_limit() {
 }
 
 #[test]
-fn a_route_may_declare_what_too_large_looks_like() {
+fn declared_signs_of_a_too_large_batch_are_recognised() {
     let mut declared = GenericOptions::new(vec![pointer("/texts")], vec![pointer("/vectors")]);
     declared.too_large = vec![
         TooLargeSign { status: 500, body_contains: Some("CUDA out of memory".to_owned()) },

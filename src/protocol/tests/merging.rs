@@ -411,7 +411,7 @@ fn the_policy_moves_headers_and_fields_in_and_out_of_the_key() {
 }
 
 #[test]
-fn a_shared_call_has_fresh_ids_and_nobodys_own_headers() {
+fn a_shared_call_has_fresh_ids_and_no_headers_of_single_callers() {
     let traced = |id: &'static str, flags: &str| {
         let parent = format!("00-11111111111111111111111111111111-2222222222222222-{flags}");
         embed(&[
@@ -440,7 +440,7 @@ fn a_shared_call_has_fresh_ids_and_nobodys_own_headers() {
 }
 
 #[test]
-fn a_deadline_goes_on_in_the_form_in_which_it_came() {
+fn a_deadline_is_forwarded_in_the_format_in_which_it_arrived() {
     let endpoint = endpoint_once();
     let sent = |headers: &[(&str, &str)], ms| {
         let (a, b) = (embed(&[]), embed(headers));
@@ -453,7 +453,7 @@ fn a_deadline_goes_on_in_the_form_in_which_it_came() {
 }
 
 #[test]
-fn classes_may_share_and_their_header_is_not_sent_on() {
+fn priority_classes_share_a_batch_and_their_header_is_not_forwarded() {
     let named = SharedHeaderRules { priority_header: Some(HeaderName::from_static("x-vllm-priority")), ..common() };
     let own = Routes::new(Vec::new(), rules("/*", RouteProtocol::Auto), named).recognise(&Method::POST, PATH).unwrap();
     let of = |class| read_with(&own, PATH, &[("x-vllm-priority", class)], r#"{"input":"a"}"#);
@@ -479,7 +479,7 @@ fn tenants_are_digests_of_the_credentials() {
 }
 
 #[test]
-fn a_credential_stands_nowhere_in_the_key() {
+fn a_credential_is_not_part_of_the_merge_key() {
     let call = embed(&[("authorization", "Bearer hunter2")]);
     let MergeEligibility::With(key) = &call.merge else { panic!("alone") };
     assert!(!key.windows(7).any(|window| window == b"hunter2"));

@@ -81,7 +81,7 @@ fn head(headers: &[(&str, &str)]) -> HeaderMap {
 }
 
 #[test]
-fn a_member_that_nothing_declares_is_given_to_no_caller() {
+fn an_undeclared_member_is_given_to_no_caller_without_evidence() {
     let places = [
         r#""warning":"private-0""#,
         r#""inputs":["private-0","private-1"]"#,
@@ -124,7 +124,7 @@ fn a_member_that_nothing_declares_is_given_to_no_caller() {
 }
 
 #[test]
-fn what_comes_before_an_echoed_id_is_kept_only_where_it_is_a_prefix() {
+fn text_before_an_echoed_id_is_kept_only_if_it_is_a_known_prefix() {
     let server = Server::new(EMBEDDINGS, RouteProtocol::Vllm);
     let calls = ["a", "b"].map(|text| server.call(text));
     let members: Vec<&Call> = calls.iter().collect();
@@ -218,7 +218,7 @@ fn an_overload_is_answered_with_a_body_of_ours_in_the_callers_form() {
 }
 
 #[test]
-fn the_servers_own_words_on_overload_are_given_on_once_lone_answers_had_the_same() {
+fn an_overload_body_is_forwarded_once_unbatched_answers_had_the_same() {
     let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     let busy = r#"{"error":"busy"}"#;
     server.lone("a", 503, &[], busy);
@@ -231,7 +231,7 @@ fn the_servers_own_words_on_overload_are_given_on_once_lone_answers_had_the_same
 }
 
 #[test]
-fn a_header_of_free_text_is_given_on_once_lone_answers_had_the_same() {
+fn a_free_text_header_is_forwarded_once_unbatched_answers_had_the_same() {
     let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     let headers = [("server", "uvicorn"), ("openai-version", "private"), ("x-ratelimit-limit-requests", "60")];
     let shared = || server.shared(["a", "b"], 200, &headers, r#"{"predictions":[1,2]}"#).unwrap();

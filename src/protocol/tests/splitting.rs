@@ -62,7 +62,7 @@ fn usage_of_a_server_that_counts_the_first_item_alone_is_not_shared() {
 }
 
 #[test]
-fn an_answer_that_is_not_exactly_one_for_these_items_is_nobodys() {
+fn an_answer_that_does_not_fit_its_items_is_a_mismatch() {
     for (indexes, what) in [
         (&["0", "1"][..], MismatchKind::Count),
         (&["0", "1", "2", "3"], MismatchKind::Count),
@@ -140,7 +140,7 @@ fn bytes_that_are_no_utf8_pass_through_strings_of_an_answer() {
 }
 
 #[test]
-fn ids_are_each_callers_own() {
+fn ids_in_split_answers_are_specific_to_each_caller() {
     let check = |protocol: RouteProtocol, id: &str, own: Option<&str>, expected: &str| {
         let endpoint = endpoint(PATH, protocol);
         let headers: Vec<(&str, &str)> = own.iter().map(|own| ("x-request-id", *own)).collect();
@@ -306,7 +306,7 @@ fn a_map_of_results_is_cut_by_its_keys() {
 }
 
 #[test]
-fn declared_ids_and_counters_are_each_callers_own() {
+fn declared_ids_and_counters_are_specific_to_each_caller() {
     let cost = |share, weights| CounterSpec { totals: vec![pointer("/m/t"), pointer("/none")], weights, share };
     let calls = [r#"{"texts":["abc"]}"#, r#"{"texts":["de"]}"#];
     let answer = r#"{"id":1234567890,"vectors":[{"n":2},{"n":7}],"m":{"t":9}}"#;

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_whole_token_is_the_token() {
+    fn only_the_complete_token_matches() {
         assert!(tokens_equal("s3cret", "s3cret"));
         for wrong in ["", "s3cre", "s3crets", "S3cret"] {
             assert!(!tokens_equal("s3cret", wrong), "{wrong}");

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn batching_is_worth_it_where_calls_share_and_are_no_later() {
+    fn batching_is_beneficial_if_calls_share_batches_and_are_no_later() {
         assert_eq!(recent(100, 20, 60).benefit(), Benefit::Beneficial);
         assert_eq!(recent(100, 61, 60).benefit(), Benefit::Beneficial, "as late, with fewer calls");
         assert_eq!(recent(100, 70, 60).benefit(), Benefit::Slower);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_ago_does_not_count() {
+    fn calls_older_than_two_minutes_do_not_count() {
         let mut windows = CountWindows::new(Tick(0));
         let second = |at: u64| Tick::from_millis(1000 * at);
         for at in 0..200 {

@@ -168,7 +168,7 @@ mod tests {
         apart.span.0.after(SPAN)
     }
 
-    fn told(apart: &KeyDiversity) -> Vec<(PartKind, String, usize, usize)> {
+    fn reported_parts(apart: &KeyDiversity) -> Vec<(PartKind, String, usize, usize)> {
         let report = apart.report();
         let differs = report.into_iter().find(|apart| apart.class == CLASS).map(|apart| apart.differs);
         differs.into_iter().flatten().map(|d| (d.kind, d.name, d.values, d.keys_without)).collect()
@@ -184,7 +184,7 @@ mod tests {
             let user = format!("u{user}");
             came(&mut apart, &endpoint, EMBED, &[("x-user", &user), ("x-version", "3"), ("user-agent", &user)], BODY);
         }
-        assert_eq!(told(&apart), [(PartKind::Header, "x-user".to_owned(), 17, 1)]);
+        assert_eq!(reported_parts(&apart), [(PartKind::Header, "x-user".to_owned(), 17, 1)]);
         assert!(!format!("{apart:?}{:?}", apart.report()).contains("u3"), "no value is stored");
     }
 
@@ -195,7 +195,7 @@ mod tests {
             for (target, headers, body) in [first, second] {
                 came(&mut apart, &endpoint, target, headers, body);
             }
-            told(&apart)
+            reported_parts(&apart)
         };
         let one = |kind, name: &str| vec![(kind, name.to_owned(), 2, 1)];
         let plain: (&str, &[(&str, &str)], &str) = (EMBED, &[], BODY);
@@ -217,13 +217,13 @@ mod tests {
             let (user, version) = (format!("u{n}"), format!("v{}", n % 2));
             came(&mut apart, &endpoint, EMBED, &[("x-user", &user), ("x-version", &version)], BODY);
         }
-        let told = told(&apart);
+        let told = reported_parts(&apart);
         assert_eq!(told[0], (PartKind::Header, "x-user".to_owned(), 12, 2));
         assert_eq!(told[1], (PartKind::Header, "x-version".to_owned(), 2, 12));
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn the_number_of_kept_keys_and_classes_is_bounded() {
         let (mut apart, endpoint) = (KeyDiversity::default(), endpoint());
         for n in 0..200 {
             let user = format!("u{n}");
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn many_keys_at_once_and_long_ones_are_not_looked_at() {
+    fn keys_beyond_a_burst_and_long_keys_are_skipped() {
         let (mut apart, endpoint) = (KeyDiversity::default(), endpoint());
         let now = Tick::from_millis(5000);
         for class in 0..=KEYS_AT_ONCE {

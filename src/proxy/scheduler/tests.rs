@@ -244,7 +244,7 @@ async fn a_panic_of_the_driver_fails_its_calls_and_serves_the_next() {
 }
 
 #[tokio::test]
-async fn three_panics_within_a_minute_are_the_end() {
+async fn three_panics_within_a_minute_fail_the_scheduler() {
     let world = world(ScriptedBackend::default());
     for life in 0..3 {
         world.scheduler.handle.panic().await;
@@ -279,7 +279,7 @@ async fn new_limits_hold_at_once_and_also_after_a_panic() {
 }
 
 #[tokio::test]
-async fn what_one_scheduler_learned_another_begins_with() {
+async fn a_scheduler_starts_with_the_learned_state_of_another() {
     let learned = Arc::new(Notify::new());
     let first = world_with(ScriptedBackend::default(), LearnedState::default(), Some(learned.clone()));
     for _ in 0..3 {
@@ -338,7 +338,7 @@ async fn passed(calls: u32, answered_first: bool) -> ShadowReport {
 }
 
 #[tokio::test]
-async fn calls_that_pass_teach_also_when_they_are_read_long_after() {
+async fn passed_calls_are_learned_from_even_if_they_are_parsed_late() {
     // Nothing runs in between: the task parses the first call after the last one has been answered.
     // The first eight calls are learned from. If the machine pauses in one of them, that call is an
     // outlier and is excluded.
@@ -347,6 +347,6 @@ async fn calls_that_pass_teach_also_when_they_are_read_long_after() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_answered_before_it_has_come_whole_teaches_nothing() {
+async fn a_call_answered_before_its_body_is_complete_is_not_learned_from() {
     assert_eq!(passed(12, true).await.calls, 0);
 }

@@ -327,7 +327,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_application_is_found_on_either_loopback_address_and_where_it_was_last_is_tried_first() {
+    async fn either_loopback_address_is_tried_beginning_with_the_last_that_worked() {
         let Ok(listener) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await else {
             // Without IPv6, only one address is available.
             return;

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_heard_once_and_cut_where_it_is_long() {
+    fn a_repeated_model_name_is_not_a_change_and_a_long_one_is_truncated() {
         let heard = IdentityWatch::default();
         let mut waits = heard.subscribe();
         heard.on_published_model("m");

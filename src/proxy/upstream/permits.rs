@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn no_kind_takes_the_places_of_another_and_no_client_those_of_others() {
+    fn every_purpose_and_every_http2_client_has_permits_of_its_own() {
         let places = places(256);
         let take = |purpose: &ConnectionPurpose| std::iter::from_fn(|| places.try_acquire(purpose)).collect::<Vec<_>>();
         let clients = take(&ConnectionPurpose::Client);

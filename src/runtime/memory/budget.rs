@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_evicted_counts_until_its_owner_drops_it() {
+    fn evicted_memory_counts_until_its_owner_drops_it() {
         const LARGE: usize = 4 * SMALL;
         let budget = budget(8 * LARGE);
         let mut uploads: Vec<BufferGuard> = (0..7).map(|_| budget.empty()).collect();
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn beginnings_of_large_bodies_leave_the_part_of_small_ones() {
+    fn beginnings_of_large_bodies_leave_the_reserve_for_small_ones() {
         let budget = budget(8 * SMALL);
         let mut beginnings: Vec<BufferGuard> = (0..8).map(|_| budget.empty()).collect();
         let begun = beginnings.iter_mut().filter_map(|beginning| {
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_never_passes_the_limit_and_comes_back() {
+    fn held_bytes_never_exceed_the_limit_and_are_released() {
         let budget = budget(100);
         let mut a = budget.empty();
         let mut b = budget.empty();
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_unfinished_upload_makes_room_and_what_is_worked_on_stays() {
+    fn the_largest_unfinished_upload_is_evicted_and_work_in_progress_is_kept() {
         let budget = budget(100);
         let [mut small, mut large, mut worked_on, mut newcomer] = std::array::from_fn(|_| budget.empty());
         for (held, bytes) in [(&mut small, 10), (&mut large, 30), (&mut worked_on, 60)] {
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn under_pressure_uploads_go_even_where_they_are_not_enough() {
+    fn under_pressure_uploads_are_evicted_even_if_they_do_not_suffice() {
         let budget = budget(800);
         let [mut upload, mut worked_on] = std::array::from_fn(|_| budget.empty());
         worked_on.grow(700).unwrap();

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_limit_up_the_tree_counts_and_the_usage_of_the_group_itself() {
+    fn the_limit_is_the_smallest_of_the_tree_and_the_usage_that_of_the_group() {
         let root = root(&[
             ("proc/self/cgroup", "0::/kube/pod/box\n"),
             ("sys/fs/cgroup/kube/pod/box/memory.max", "max\n"),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_is_read_too_and_its_huge_number_is_no_limit() {
+    fn version_1_is_supported_and_its_maximum_number_is_no_limit() {
         let limited = root(&[
             ("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/abc\n0::/\n"),
             ("sys/fs/cgroup/memory/memory.limit_in_bytes", "67108864\n"),

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_of_ours_that_is_not_taken_is_known_by_its_kind_and_by_its_text() {
+    fn a_refused_client_certificate_is_recognised_by_error_kind_and_text() {
         let alert = Error::AlertReceived(AlertDescription::CertificateRequired);
         let as_it_is = io::Error::new(io::ErrorKind::InvalidData, alert.clone());
         let as_text = io::Error::new(io::ErrorKind::InvalidData, alert.to_string());

@@ -14,7 +14,7 @@ fn close(what: &str, x: f64, y: f64, error: f64) {
 }
 
 #[test]
-fn every_process_comes_at_its_rate_and_in_order() {
+fn every_arrival_process_has_its_rate_and_is_in_order() {
     let ms = Duration::from_millis;
     let cases = [
         (ArrivalProcess::Poisson { rate: 1000.0 }, 1000.0, 0.03),

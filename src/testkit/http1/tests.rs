@@ -32,7 +32,7 @@ async fn answers_are_framed_by_length_chunks_or_close_and_informational_ones_are
 }
 
 #[tokio::test]
-async fn a_cut_answer_is_an_error_and_what_came_of_it_can_be_seen() {
+async fn a_truncated_answer_is_an_error_and_its_bytes_stay_readable() {
     let (mut conn, mut peer) = pair();
     peer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc").await.unwrap();
     drop(peer);

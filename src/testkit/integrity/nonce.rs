@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_nonce_is_none() {
+    fn a_damaged_nonce_is_rejected() {
         let text = ITEM.nonce(9).to_string();
         for at in 0..text.len() {
             let mut damaged = text.clone().into_bytes();

@@ -210,12 +210,12 @@ mod tests {
     }
 
     #[test]
-    fn bisection_of_32_explains_six_times() {
+    fn a_member_of_a_batch_of_32_may_be_sent_six_times() {
         assert_eq!([1, 2, 3, 4, 5, 32].map(sends_allowed), [2, 2, 3, 3, 4, 6]);
     }
 
     #[test]
-    fn what_arrives_after_the_answer_is_a_violation_and_after_a_cancellation_is_late() {
+    fn an_arrival_after_the_answer_is_a_violation_and_after_a_cancellation_late() {
         let books = ItemRecords::new(1);
         books.on_call_start(0, 0, 1);
         books.on_call_end(0, 0, true);

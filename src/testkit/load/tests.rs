@@ -32,7 +32,7 @@ fn closed_config(target: &ServerAddr, route: Route, items: usize) -> ClosedConfi
 }
 
 #[tokio::test]
-async fn a_closed_load_is_answered_rightly_on_every_route() {
+async fn a_closed_load_is_answered_correctly_on_every_route() {
     let running = server(free()).await;
     for route in [Route::Embeddings, Route::Predict, Route::Embed, Route::Ledger] {
         let report = run_closed_loop(closed_config(running.target(), route, 2)).await;
@@ -81,7 +81,7 @@ async fn unreachable_server_fails_without_hanging() {
 }
 
 #[tokio::test]
-async fn an_open_load_offers_its_rate_whatever_the_server_does() {
+async fn an_open_load_offers_its_rate_and_its_seed_repeats_the_schedule() {
     let running = server(free()).await;
     let config = OpenConfig::new(running.target().clone(), PreparedCalls::new(Route::Embed, 1, 1), 2000.0, MOMENT * 2);
     let report = start_open_loop(config.clone()).finish().await.unwrap();
@@ -152,7 +152,7 @@ async fn refused_and_unanswered_calls_are_counted_separately() {
 }
 
 #[tokio::test]
-async fn a_snapshot_counts_on_and_its_quantiles_begin_anew() {
+async fn snapshots_have_cumulative_counts_and_quantiles_since_the_last_one() {
     let running = server(free()).await;
     let config = OpenConfig::new(running.target().clone(), PreparedCalls::new(Route::Embed, 1, 1), 2000.0, MOMENT);
     let load = start_open_loop(config);
@@ -184,7 +184,7 @@ async fn an_open_load_keeps_to_the_times_it_is_given() {
 }
 
 #[tokio::test]
-async fn a_client_that_thinks_calls_no_sooner() {
+async fn a_client_waits_for_its_think_time_between_calls() {
     let running = server(free()).await;
     let think = Some((MOMENT * 10, MOMENT * 10));
     let report = run_closed_loop(ClosedConfig { think, ..closed_config(running.target(), Route::Embed, 1) }).await;

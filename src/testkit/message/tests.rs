@@ -22,7 +22,7 @@ fn declared(headers: &[(&str, &str)]) -> std::io::Result<Framing> {
 }
 
 #[test]
-fn a_head_keeps_case_and_order_of_its_headers_and_leaves_what_follows() {
+fn a_head_keeps_case_and_order_of_its_headers_and_leaves_the_following_bytes() {
     let bytes = b"POST /a?b=%20 HTTP/1.1\r\nX-One: \t caf\xe9 \r\nhost:h\r\nx-one:\r\n\r\nGET /next";
     let head = RequestHead::parse(bytes).unwrap().unwrap();
     assert_eq!((head.method, head.target), ("POST", "/a?b=%20"));

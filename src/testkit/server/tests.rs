@@ -37,7 +37,7 @@ async fn call(conn: &mut HttpConnection, path: &str, body: &str) -> (u16, String
 }
 
 #[tokio::test]
-async fn a_call_costs_a_plus_b_n() {
+async fn a_call_takes_at_least_the_base_plus_the_time_of_its_items() {
     let config = ServerConfig { base: QUICK, per_item: QUICK, ..ServerConfig::default() };
     let (_running, mut conn) = start(config).await;
     let begun = now();
@@ -102,7 +102,7 @@ async fn calls_that_wait_for_a_server_that_batches_are_computed_together() {
 }
 
 #[tokio::test]
-async fn slots_can_be_taken_and_given_while_it_runs() {
+async fn slots_and_curve_can_be_changed_while_the_model_runs() {
     let model = Arc::new(SimulatedModel::new(SLOW, Duration::ZERO, 3, 64));
     let run = |calls: u32| {
         let calls: Vec<_> = (0..calls)
@@ -185,7 +185,7 @@ async fn a_full_queue_is_a_503_with_retry_after() {
 }
 
 #[tokio::test]
-async fn too_many_items_are_refused_with_teis_message() {
+async fn too_many_items_are_refused_with_the_message_of_tei() {
     let config =
         ServerConfig { base: Duration::ZERO, per_item: Duration::ZERO, items_max: Some(1), ..ServerConfig::default() };
     let (running, mut conn) = start(config.clone()).await;

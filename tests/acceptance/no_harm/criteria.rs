@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_to_be_reached_is_judged_in_the_last_half() {
+    fn the_target_rate_is_judged_in_the_last_half() {
         let windows = [ratio(1.0, 1.0, false), ratio(3.0, 1.0, false)];
         assert_eq!(missed(&judge_row(&windows, 1.0, Some(3.1))), [Metric::RateRatio]);
         assert_eq!(missed(&judge_row(&windows, 1.0, Some(2.9))), []);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn less_room_is_batched_for_after_some_sojourns() {
+    fn a_queue_after_a_change_must_raise_the_rate_after_some_sojourns() {
         let phase =
             |from, queues| ServerPhase { from, service: 0.05, sojourn: 1.0, has_more_slots: false, has_queue: queues };
         let phases = [phase(0, false), phase(1, true)];

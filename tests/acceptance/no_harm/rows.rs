@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_combinations_are_there_once() {
+    fn all_1788_combinations_have_unique_names() {
         let mut names: Vec<String> = all().into_iter().map(|task| task.name).collect();
         assert_eq!(names.len(), 1788);
         names.sort();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sample_names_rows() {
+    fn every_name_of_the_sample_is_a_row() {
         assert_eq!(super::super::sample().len(), SAMPLE.len());
     }
 

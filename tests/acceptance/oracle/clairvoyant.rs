@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_given_up_that_a_lone_item_could_keep() {
+    fn items_that_can_be_served_alone_in_time_are_never_given_up() {
         let times: Vec<f64> = (1..=64).map(|n| 4.0 + 0.25 * f64::from(n)).collect();
         let arrivals: Vec<f64> = (0..100).map(|i| f64::from(i) * 20.0).collect();
         assert!((clairvoyant(&arrivals, 5.0, &times) - 1.0).abs() < 1e-12);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn at_half_as_much_again_as_the_server_can_do_about_two_thirds_are_on_time() {
+    fn at_one_and_a_half_times_the_capacity_about_two_thirds_are_on_time() {
         let times: Vec<f64> = (1..=64).map(|n| 4.0 + 0.25 * f64::from(n)).collect();
         let (mut draw, mut now) = (SplitMix64::new(5), 0.0);
         let mut arrivals = Vec::new();

@@ -104,7 +104,7 @@ fn seeds() -> Range<u64> {
 }
 
 #[test]
-fn whatever_the_upstream_and_its_callers_do_no_promise_breaks() {
+fn no_seed_breaks_an_invariant_and_every_situation_is_covered() {
     let (mut touched, mut broken, mut first) = (Coverage::new(), Vec::new(), String::new());
     for seed in seeds() {
         match check(seed) {
@@ -123,7 +123,7 @@ fn whatever_the_upstream_and_its_callers_do_no_promise_breaks() {
 }
 
 #[test]
-fn seeds_that_failed_once_hold_now() {
+fn recorded_seeds_hold_invariants() {
     for seed in FAILED {
         check(seed).unwrap_or_else(|how| panic!("{how}, again"));
     }

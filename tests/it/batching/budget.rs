@@ -44,7 +44,7 @@ proptest! {
     #![proptest_config(config(256))]
 
     #[test]
-    fn a_replay_is_given_only_within_the_promise_over_the_last_ten_seconds(
+    fn replays_stay_within_the_budget_over_the_last_ten_seconds(
         permille in prop_oneof![Just(0_u32), Just(100), 0..1000_u32],
         ops in prop::collection::vec(op(), 1..60),
     ) {

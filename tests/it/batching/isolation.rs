@@ -80,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn it_ends_even_if_nothing_ever_works((items, _) in members(), limits in prop::collection::vec(prop::option::of(0..60_u32), 140)) {
+    fn isolation_ends_even_if_every_part_fails((items, _) in members(), limits in prop::collection::vec(prop::option::of(0..60_u32), 140)) {
         let members = items.len();
         let verdict = |at: usize| limits[at].map_or(PartOutcome::Failed, |limit| PartOutcome::TooLarge { limit: Some(limit) });
         let mut plan = IsolationPlan::new(items, 4, verdict(0));

@@ -118,7 +118,7 @@ fn backlogged_flows_get_shares_within_one_batch() {
 }
 
 #[test]
-fn a_call_of_a_higher_class_joins_the_first_batch_and_what_is_left_waits() {
+fn a_call_of_a_higher_class_joins_the_first_batch_and_the_rest_waits() {
     for urgent in [class_with_weight(8), PriorityClass { strict: true, ..class_with_weight(8) }] {
         let mut bench = SingleSlotBench::warm(limits(4, &[class_with_weight(1), urgent]), 4);
         let blocker = bench.offer(|call| call);
@@ -314,7 +314,7 @@ fn a_tenant_that_floods_a_hundred_to_one_does_not_slow_another() {
 }
 
 #[test]
-fn a_tenant_that_is_alone_gets_everything_and_owes_nothing_for_it() {
+fn a_tenant_alone_gets_the_whole_server_and_no_debt() {
     let mut bench = SingleSlotBench::warm(limits(16, &[PriorityClass::PLAIN]), 16);
     let tenant = |tenant| move |call| Call { tenant: TenantId(tenant), key: KeyId(tenant), ..call };
     for _ in 0..160 {

@@ -135,7 +135,7 @@ async fn ca_bundle_is_the_only_change_to_webhook_configuration() {
 }
 
 #[tokio::test]
-async fn a_configuration_that_is_made_anew_is_believed_within_seconds() {
+async fn a_recreated_webhook_configuration_gets_its_bundle_within_seconds() {
     let api = FakeApiServer::start().await;
     let key = ("mutatingwebhookconfigurations", "", "groupage-injector");
     let believes = |found: &Value| found["webhooks"][1]["clientConfig"].get("caBundle").is_some();
@@ -170,7 +170,7 @@ async fn a_leaf_that_expired_while_no_controller_ran_is_replaced_and_the_ca_stay
 }
 
 #[tokio::test]
-async fn a_secret_that_is_deleted_is_made_anew_with_another_ca_and_the_old_one_holds_on() {
+async fn a_deleted_secret_is_recreated_with_a_new_ca_and_the_old_bundle_stays_valid() {
     let api = FakeApiServer::start().await;
     let leader = start_keeper(&api, true);
     let bundle = leader.served_bundle().await;
@@ -187,7 +187,7 @@ async fn a_secret_that_is_deleted_is_made_anew_with_another_ca_and_the_old_one_h
 }
 
 #[tokio::test]
-async fn another_replica_being_quicker_is_no_error() {
+async fn a_conflict_while_the_secret_is_created_is_no_error() {
     let api = FakeApiServer::start().await;
     api.fault(Fault::always(FaultKind::Conflict).for_verb_and_resource("create", "secrets").times(1));
     let leader = start_keeper(&api, true);
@@ -197,7 +197,7 @@ async fn another_replica_being_quicker_is_no_error() {
 }
 
 #[tokio::test]
-async fn what_is_shown_is_shown_on_while_the_api_server_is_away() {
+async fn the_certificate_stays_served_while_the_api_server_is_unreachable() {
     let api = FakeApiServer::start().await;
     let leader = start_keeper(&api, true);
     let bundle = leader.served_bundle().await;

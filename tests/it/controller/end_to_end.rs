@@ -144,7 +144,7 @@ pub(super) fn has_condition(object: &Value, kind: &str, words: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_policy_gets_a_status_and_a_profile_and_an_edit_another() {
+async fn a_policy_gets_a_status_and_a_profile_and_an_edit_creates_another_profile() {
     let api = FakeApiServer::start().await;
     api.put(policy());
     let running = controller(&api).await;
@@ -206,7 +206,7 @@ async fn a_pod_that_is_made_gets_the_sidecar_over_tls() {
 }
 
 #[tokio::test]
-async fn what_is_no_question_is_refused_and_counted() {
+async fn invalid_webhook_requests_are_refused_and_counted() {
     let api = FakeApiServer::start().await;
     let running = controller(&api).await;
     assert!(call_webhook(&running, POST, "{}").await.starts_with("HTTP/1.1 400"));
@@ -219,7 +219,7 @@ async fn what_is_no_question_is_refused_and_counted() {
 }
 
 #[tokio::test]
-async fn writes_that_are_refused_are_tried_again_and_hold_up_no_other() {
+async fn refused_writes_are_retried_and_delay_no_others() {
     let api = FakeApiServer::start().await;
     api.put(policy());
     for (resource, what) in [("batchpolicies/status", FaultKind::Conflict), ("batchprofiles", FaultKind::Status(500))] {

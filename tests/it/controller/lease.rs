@@ -47,7 +47,7 @@ fn held_by(name: &'static str) -> impl FnMut(&serde_json::Value) -> bool {
 }
 
 #[tokio::test]
-async fn the_first_replica_leads_and_the_second_knows_where_the_leader_is() {
+async fn the_first_replica_leads_and_the_second_has_its_address() {
     let api = FakeApiServer::start().await;
     let mut first = replica(&api, "one");
     first.until(true).await;
@@ -102,7 +102,7 @@ async fn lost_lease_renewal_ends_leadership() {
 }
 
 #[tokio::test]
-async fn of_two_that_write_at_once_the_api_server_lets_one_lead() {
+async fn after_a_conflict_on_the_lease_exactly_one_replica_leads() {
     let api = FakeApiServer::start().await;
     api.fault(Fault::always(FaultKind::Conflict).for_verb_and_resource("create", "leases").times(1));
     let mut first = replica(&api, "one");
@@ -119,7 +119,7 @@ async fn of_two_that_write_at_once_the_api_server_lets_one_lead() {
 }
 
 #[tokio::test]
-async fn errors_of_every_kind_are_survived_without_a_storm() {
+async fn errors_of_every_kind_are_retried_without_a_request_storm() {
     for what in
         [FaultKind::Status(500), FaultKind::TooMany(1), FaultKind::Reset, FaultKind::Forbidden, FaultKind::Status(503)]
     {

@@ -204,7 +204,7 @@ async fn policy_and_edits_are_pushed_to_sidecar() {
 }
 
 #[tokio::test]
-async fn streams_outlast_an_api_server_outage_longer_than_a_lease_and_are_updated_after_it() {
+async fn streams_survive_an_api_server_outage_longer_than_a_lease_and_are_updated_later() {
     let api = FakeApiServer::start().await;
     api.put(policy());
     api.put(injected_pod("emb-0"));

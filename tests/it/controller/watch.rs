@@ -89,7 +89,7 @@ fn key(name: &str) -> ObjectKey {
 }
 
 #[tokio::test]
-async fn what_is_there_is_listed_and_what_changes_is_followed() {
+async fn existing_objects_are_listed_and_changes_are_followed() {
     let api = FakeApiServer::start().await;
     api.put(policy("p", "x"));
     api.put(pod("with", true, "Running"));
@@ -125,7 +125,7 @@ async fn a_list_of_many_comes_in_pages() {
 }
 
 #[tokio::test]
-async fn a_watch_that_fails_in_whatever_way_holds_up_no_other_kind_does_not_spin_and_recovers() {
+async fn a_failing_watch_recovers_without_spinning_or_delaying_other_kinds() {
     let ways = [
         FaultKind::Status(500),
         FaultKind::TooMany(1),
@@ -179,7 +179,7 @@ async fn a_watch_that_hangs_is_given_up_and_begun_anew() {
 }
 
 #[tokio::test]
-async fn a_kind_that_cannot_be_listed_is_named_and_all_others_are_known() {
+async fn a_kind_that_cannot_be_listed_is_reported_and_the_others_are_listed() {
     for what in [FaultKind::Status(503), FaultKind::Forbidden, FaultKind::Silence] {
         let api = FakeApiServer::start().await;
         api.put(policy("p", "x"));
@@ -227,7 +227,7 @@ async fn objects_deleted_during_outage_disappear_after_relist() {
 }
 
 #[tokio::test]
-async fn kinds_that_a_cluster_may_lack_come_and_go_and_hold_up_nothing() {
+async fn optional_kinds_may_be_installed_and_removed_without_a_loss_of_sync() {
     let api = FakeApiServer::start().await;
     let all = start_following(&api, short_timing());
     all.until(|world| world.is_synced).await;
@@ -244,7 +244,7 @@ async fn kinds_that_a_cluster_may_lack_come_and_go_and_hold_up_nothing() {
 }
 
 #[tokio::test]
-async fn an_object_that_cannot_be_read_does_not_take_its_kind_with_it() {
+async fn an_unreadable_object_does_not_affect_others_of_its_kind() {
     let api = FakeApiServer::start().await;
     let mut odd = policy("odd", "x");
     odd["spec"]["limits"] = json!("many");

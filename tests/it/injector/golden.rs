@@ -80,7 +80,7 @@ fn golden(name: &str, found: Option<&str>) {
 }
 
 #[test]
-fn every_case_comes_out_as_it_is_written() {
+fn the_output_of_every_case_matches_its_golden_file() {
     for case in GoldenCase::all() {
         let ran = case.inject(&["--verbose"], &case.text);
         golden(&format!("{}.report.txt", case.name), Some(&ran.report));
@@ -95,7 +95,7 @@ fn every_case_comes_out_as_it_is_written() {
 }
 
 #[test]
-fn a_second_time_changes_nothing_and_it_can_be_taken_out_again() {
+fn a_second_injection_changes_nothing_and_removal_restores_the_input() {
     for case in GoldenCase::all() {
         let first = case.inject(&[], &case.text);
         if first.exit == FINDINGS {
@@ -112,7 +112,7 @@ fn a_second_time_changes_nothing_and_it_can_be_taken_out_again() {
 }
 
 #[test]
-fn the_patch_makes_the_output_of_the_input() {
+fn the_patch_turns_the_input_into_the_output() {
     let mut patched = 0;
     for case in GoldenCase::all() {
         let wanted = case.inject(&["-o", "json"], &case.text);

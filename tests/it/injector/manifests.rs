@@ -77,7 +77,7 @@ fn port_without_service_is_reported() {
 }
 
 #[test]
-fn what_cannot_work_in_any_cluster_is_refused_before_anything_is_read() {
+fn flag_values_that_work_in_no_cluster_are_refused() {
     for flags in [["--image", ""], ["--image", "a b"], ["--controller", "ftp://x"], ["--controller", "https://"]] {
         let ran = inject(&flags, POD);
         assert_eq!((ran.exit, ran.out.as_str()), (USAGE, ""), "{flags:?}: {}", ran.report);

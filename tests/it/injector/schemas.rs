@@ -32,7 +32,7 @@ fn python() -> Option<PathBuf> {
 }
 
 #[test]
-fn every_version_of_kubernetes_takes_what_comes_out() {
+fn the_output_is_valid_in_every_supported_version_of_kubernetes() {
     let Some(python) = python() else {
         crate::report_skipped("no kubernetes-validate in the environment of tests/servers (just servers-setup)");
         return;

@@ -129,7 +129,7 @@ async fn every_metric_is_there_with_its_kind_and_its_labels() {
 }
 
 #[tokio::test]
-async fn whatever_clients_make_up_the_number_of_series_stays_small() {
+async fn the_number_of_series_is_bounded_for_arbitrary_client_input() {
     let (proxy, hand) = start_with_scripted_server(json!({})).await;
     let _auto = hand.into_auto_responder(|_| reply(200, "{}"));
     let mut client = proxy.client().await;
@@ -153,7 +153,7 @@ async fn whatever_clients_make_up_the_number_of_series_stays_small() {
 }
 
 #[tokio::test]
-async fn live_is_live_and_ready_follows_the_server_there_and_back() {
+async fn liveness_is_constant_and_readiness_follows_the_server() {
     let port = ReservedPort::reserve();
     let hand = port.listen();
     let proxy = TestProxy::start_in_front_of(&port.url(), json!({}));
@@ -271,7 +271,7 @@ async fn paths_of_the_admin_ports_are_like_any_other_on_the_data_port() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_off_is_not_there() {
+async fn an_admin_port_that_is_off_is_not_opened() {
     let (proxy, hand) =
         start_with_scripted_server(json!({"proxy": {"admin": {"metrics": "off", "local": "off"}}})).await;
     assert_eq!((proxy.running.admin.metrics, proxy.running.admin.local), (None, None));

@@ -78,7 +78,7 @@ async fn items_of_one_call_stay_together_and_in_order() {
 }
 
 #[tokio::test]
-async fn only_what_is_equal_in_every_respect_shares_a_call() {
+async fn only_calls_that_are_equal_in_every_respect_share_a_batch() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let other = |own: &[(&str, &str)], query: &str, body: &str| proxy.post(&format!("{PREDICT}{query}"), own, body);
     let a = [("authorization", "Bearer a")];
@@ -122,7 +122,7 @@ async fn only_what_is_equal_in_every_respect_shares_a_call() {
 }
 
 #[tokio::test]
-async fn the_shared_call_has_an_id_of_its_own_and_each_answer_its_callers() {
+async fn the_shared_call_has_its_own_id_and_each_answer_that_of_its_caller() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let named = |id| proxy.post(PREDICT, &[("x-request-id", id)], &instances(&[1]));
     // Two callers with the same id are still two callers.
@@ -310,7 +310,7 @@ async fn a_limit_that_the_server_publishes_is_never_passed() {
 }
 
 #[tokio::test]
-async fn an_item_that_the_server_marks_as_failed_is_its_callers_own_failure() {
+async fn an_item_that_the_server_marks_as_failed_fails_only_its_caller() {
     let declared = json!({"perItemError": {"field": "/error", "status": 422}});
     let (proxy, mut hand) = start_with_scripted_server(generic(&json!({}), &declared)).await;
     let (callers, turn) = proxy.form_batch(&mut hand, vec![texts(&proxy, &["a"]), texts(&proxy, &["b"])]).await;
@@ -366,7 +366,7 @@ fn names(headers: &Headers) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_shared_call_carries_what_is_every_members_and_nothing_of_one() {
+async fn a_shared_call_has_only_the_headers_common_to_all_members() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let own = |id: &str| {
         let own = [

@@ -51,7 +51,7 @@ async fn all_queued_calls_cancelled_sends_nothing() {
 }
 
 #[tokio::test]
-async fn a_client_that_ends_its_side_has_left() {
+async fn a_client_that_half_closes_its_connection_counts_as_disconnected() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut stream = tokio::net::TcpStream::connect(proxy.address).await.unwrap();
@@ -71,7 +71,7 @@ async fn a_client_that_ends_its_side_has_left() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_reset_in_the_queue_is_never_sent_and_the_connection_goes_on() {
+async fn a_stream_reset_in_the_queue_is_never_sent_and_the_connection_stays_usable() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let client = H2Client::connect(proxy.address).await;
@@ -116,7 +116,7 @@ async fn a_member_that_leaves_in_flight_harms_no_other() {
 }
 
 #[tokio::test]
-async fn when_all_members_have_left_the_call_is_ended_and_the_slot_is_free() {
+async fn a_batch_whose_members_all_left_is_aborted_and_its_slot_is_freed() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     proxy.grow_batch_size(&mut hand, 3).await;
     let (callers, mut turn) = proxy.form_batch(&mut hand, predicts(&proxy, 1..=3)).await;
@@ -131,7 +131,7 @@ async fn when_all_members_have_left_the_call_is_ended_and_the_slot_is_free() {
 }
 
 #[tokio::test]
-async fn when_all_members_have_left_an_http_2_server_gets_a_reset_of_that_stream_only() {
+async fn a_batch_whose_members_all_left_resets_only_its_own_http_2_stream() {
     let mut hand = H2ScriptedServer::start().await;
     let proxy = TestProxy::start_in_front_of(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
     let first = proxy.call(proxy.predict(0));
@@ -178,7 +178,7 @@ async fn a_call_alone_whose_caller_left_is_ended_upstream_and_its_slot_is_free()
 }
 
 #[tokio::test]
-async fn what_passes_is_ended_upstream_when_its_client_leaves() {
+async fn a_passed_call_is_ended_upstream_when_its_client_disconnects() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let caller = proxy.call(proxy.request("GET", "/slow", &[], None));
     let mut turn = hand.next_request().await;
@@ -187,7 +187,7 @@ async fn what_passes_is_ended_upstream_when_its_client_leaves() {
 }
 
 #[tokio::test]
-async fn random_leaving_leaves_no_trace() {
+async fn random_disconnects_leave_no_open_calls() {
     let (proxy, hand) = start_with_scripted_server(json!({"limits": {"batchItemsMax": 8}})).await;
     let _auto = hand.into_auto_responder(super::scripted_server::echo);
     let mut kept = Vec::new();

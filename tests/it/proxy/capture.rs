@@ -71,7 +71,7 @@ async fn read_exactly(stream: &mut TcpStream, expected: &[u8]) {
 }
 
 #[tokio::test]
-async fn ports_share_no_batch_and_no_slot_and_one_registry() {
+async fn ports_have_separate_batches_and_slots_and_a_common_registry() {
     let (mut one, mut two) = (ScriptedServer::start().await, ScriptedServer::start().await);
     let captures = [capture_arg("a", one.address), capture_arg("", two.address)];
     let proxy = TestProxy::start_captured(&captures, "", &one_slot(&json!({})));
@@ -135,7 +135,7 @@ async fn a_route_holds_for_the_ports_that_it_names_and_a_port_without_one_carrie
 }
 
 #[tokio::test]
-async fn a_kubelet_learns_whether_the_application_accepts_connections_and_nothing_of_other_ports() {
+async fn the_connect_probe_reports_captured_ports_and_refuses_others() {
     // Bound, so that no other process gets its number, but not listening yet.
     let loading = TcpSocket::new_v4().unwrap();
     loading.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
@@ -240,7 +240,7 @@ async fn http_2_reaches_a_server_that_speaks_nothing_else_from_the_first_call_on
 }
 
 #[tokio::test]
-async fn an_application_on_loopback_keeps_its_number_and_callers_arrive_at_the_pods_addresses() {
+async fn an_application_on_loopback_is_served_on_its_port_at_the_pod_addresses() {
     let mut hand = ScriptedServer::start().await;
     let capture = format!("http:{}@pod", hand.address.port());
     let proxy = TestProxy::start_captured(&[capture], "127.0.0.2,127.0.0.3", &one_slot(&json!({})));
@@ -328,7 +328,7 @@ async fn terminate(mut binary: Binary) {
 }
 
 #[tokio::test]
-async fn a_sidecar_begins_with_the_last_good_settings_else_with_the_snapshot_else_as_a_plain_proxy() {
+async fn a_sidecar_starts_with_the_last_good_settings_or_the_snapshot_or_passes_through() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().to_str().unwrap();
     let hand = ScriptedServer::start().await;
@@ -364,7 +364,7 @@ async fn a_sidecar_begins_with_the_last_good_settings_else_with_the_snapshot_els
 }
 
 #[tokio::test]
-async fn what_is_learned_is_kept_for_each_port() {
+async fn learned_state_is_kept_for_each_port() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().to_str().unwrap();
     let (one, two) = (ScriptedServer::start().await, ScriptedServer::start().await);

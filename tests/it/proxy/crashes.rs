@@ -83,7 +83,7 @@ async fn after_three_kills_all_calls_pass_through_and_all_reports_show_it() {
 }
 
 #[tokio::test]
-async fn settings_that_come_meanwhile_wait_and_are_in_force_when_it_is_over() {
+async fn settings_written_during_the_crash_guard_apply_when_it_ends() {
     let dir = tempfile::tempdir().unwrap();
     let hand = ScriptedServer::start().await;
     let url = hand.url();

@@ -144,7 +144,7 @@ async fn a_routes_timeout_ends_a_silent_call_without_sending_it_again() {
 }
 
 #[tokio::test]
-async fn a_routes_timeout_is_the_longest_wait_in_the_queue_and_a_longer_deadline_does_not_help() {
+async fn the_timeout_of_a_route_bounds_the_wait_in_the_queue_despite_a_longer_deadline() {
     let short = "/v1/models/short:predict";
     let spec = json!({"routes": [{"path": PREDICT}, {"path": short, "timeout": "60ms"}]});
     let (proxy, mut hand) = start_with_scripted_server(spec).await;
@@ -180,7 +180,7 @@ async fn many_deadlines_in_the_past_leave_the_normal_calls_alone() {
 }
 
 #[tokio::test]
-async fn what_passes_has_one_idle_time_over_both_directions_and_no_timeout() {
+async fn passed_calls_have_one_idle_time_for_both_directions_and_no_timeout() {
     let idle = |idle: &str| json!({"proxy": {"client": {"passThroughIdleTimeout": idle}}});
     let (proxy, mut hand) = start_with_scripted_server(idle("100ms")).await;
     let silent = proxy.call(proxy.request("GET", "/silent", &[], None));

@@ -232,7 +232,7 @@ async fn start_sidecar(snapshot: &Value) -> (Binary, SocketAddr, super::scripted
 }
 
 #[tokio::test]
-async fn a_term_while_the_hook_waits_ends_nothing_before_the_hook_is_answered() {
+async fn a_sigterm_during_the_drain_hook_ends_nothing_before_the_hook_is_answered() {
     let mut hand = ScriptedServer::start().await;
     let captures = [format!(":{}@0", hand.address.port())];
     let policy = json!({

@@ -119,7 +119,7 @@ async fn calls_that_are_unbatched_passed_or_refused_get_the_reason() {
 }
 
 #[tokio::test]
-async fn what_ends_early_is_counted_by_reason_and_against_the_slo() {
+async fn calls_that_end_early_are_counted_by_reason_and_against_the_slo() {
     let mut spec = work_conserving_spec();
     spec["slo"] = json!({"latencyP99": "50ms", "late": "Refuse"});
     let (proxy, mut hand) = start_with_scripted_server(spec).await;
@@ -140,7 +140,7 @@ async fn what_ends_early_is_counted_by_reason_and_against_the_slo() {
 }
 
 #[tokio::test]
-async fn the_scheduler_shows_where_it_works_why_and_what_keeps_calls_apart() {
+async fn the_scheduler_api_shows_dispatches_and_the_header_that_separates_calls() {
     let (proxy, mut hand) = start_with_scripted_server(work_conserving_spec()).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let user = |n: u64| proxy.post(PREDICT, &[("x-user", &format!("secret-{n}"))], &instances(&[n]));

@@ -17,7 +17,7 @@ async fn ready(proxy: &TestProxy) -> Option<u16> {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_a_503_at_once_and_served_as_soon_as_it_is() {
+async fn calls_to_an_absent_server_get_a_503_at_once_and_are_served_once_it_listens() {
     let port = ReservedPort::reserve();
     let proxy = TestProxy::start_in_front_of(&port.url(), adaptive_spec(&json!({})));
     assert_eq!(ready(&proxy).await, Some(503));
@@ -95,7 +95,7 @@ async fn a_call_alone_whose_answer_breaks_off_is_an_honest_502() {
 }
 
 #[tokio::test]
-async fn what_passes_breaks_off_where_its_answer_does() {
+async fn a_passed_answer_breaks_off_where_the_server_does() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let caller = proxy.call(proxy.request("GET", "/x", &[], None));
     drop(hand.next_request().await);
@@ -221,7 +221,7 @@ async fn an_answer_that_goes_silent_in_its_body_is_a_504_and_is_not_sent_again()
 }
 
 #[tokio::test]
-async fn a_server_that_answers_before_it_has_read_the_body_is_heard() {
+async fn an_answer_before_the_request_body_was_read_is_forwarded() {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxy = TestProxy::start_in_front_of(&format!("http://{}", server.local_addr().unwrap()), json!({}));
     let caller = proxy.call(proxy.request("POST", "/x", &[("transfer-encoding", "chunked")], Some(&[b'x'; 4000])));

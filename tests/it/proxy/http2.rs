@@ -90,7 +90,7 @@ async fn a_call_becomes_http_1_1_with_host_whole_cookie_and_trailers() {
 }
 
 #[tokio::test]
-async fn a_call_before_an_http_2_server_stays_one_on_a_connection_of_its_clients_own() {
+async fn a_call_to_an_http_2_server_uses_a_connection_of_its_client_alone() {
     let mut hand = H2ScriptedServer::start().await;
     let proxy = TestProxy::start_in_front_of(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
     let clients = [H2Client::connect(proxy.address).await, H2Client::connect(proxy.address).await];
@@ -175,7 +175,7 @@ async fn a_head_answer_keeps_its_length_and_an_empty_answer_is_empty() {
 }
 
 #[tokio::test]
-async fn a_head_of_too_many_lines_is_refused_and_pieces_of_a_cookie_are_one() {
+async fn a_head_with_too_many_lines_is_refused_and_cookie_pieces_count_as_one() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let client = H2Client::connect(proxy.address).await;
     let lines = |name: &'static str, count: usize| {

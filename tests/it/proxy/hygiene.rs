@@ -43,14 +43,14 @@ async fn a_head_that_does_not_end_is_closed_at_the_head_timeout() {
 }
 
 #[tokio::test]
-async fn a_silent_connection_is_closed_too() {
+async fn a_silent_connection_is_closed() {
     let limits = json!({"headTimeout": "50ms", "keepAliveTimeout": "50ms"});
     let (proxy, _hand) = start_with_scripted_server(client_limits(&limits)).await;
     assert_eq!(read_until_closed(&mut connect(&proxy).await).await, b"");
 }
 
 #[tokio::test]
-async fn a_head_that_drips_is_closed_all_the_same() {
+async fn a_connection_with_a_slowly_sent_head_is_closed() {
     let (proxy, _hand) = start_with_scripted_server(client_limits(&json!({"headTimeout": "80ms"}))).await;
     let mut stream = connect(&proxy).await;
     stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
@@ -349,7 +349,7 @@ async fn answers_that_an_http_2_client_never_lets_in_end_its_connection() {
 }
 
 #[tokio::test]
-async fn an_http_2_client_that_stops_in_the_middle_of_a_body_is_ended_too() {
+async fn an_http_2_client_that_stops_reading_a_body_is_disconnected() {
     let (proxy, mut hand) =
         start_with_scripted_server(client_limits(&json!({"writeTimeout": "100ms", "keepAliveTimeout": "1m"}))).await;
     // The default window of 64 KiB takes the beginning, and no update follows.

@@ -145,7 +145,7 @@ async fn the_mode_changes_while_it_runs_and_holds_route_by_route() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_looked_at_passes_all_the_same_and_is_counted() {
+async fn calls_that_cannot_be_examined_pass_and_are_counted() {
     let limits = json!({"limits": {"itemBytesMax": "1Ki"}, "proxy": {"process": {"bufferedBytesMax": "4Ki"}}});
     let (proxy, mut hand) = start_with_scripted_server(observe_spec(&limits)).await;
     let long = format!(r#"{{"instances": ["{}"]}}"#, "x".repeat(20_000));
@@ -163,7 +163,7 @@ async fn what_cannot_be_looked_at_passes_all_the_same_and_is_counted() {
 }
 
 #[tokio::test]
-async fn callers_that_leave_and_servers_that_fail_teach_nothing() {
+async fn disconnected_callers_and_failing_servers_are_not_learned_from() {
     let (proxy, mut hand) = start_with_scripted_server(observe_spec(&json!({}))).await;
     for item in 0..2 * LEARNED {
         let caller = proxy.call(proxy.predict(item));

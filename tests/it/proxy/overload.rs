@@ -47,7 +47,7 @@ async fn a_full_queue_refuses_at_once_and_takes_calls_again_when_it_has_room() {
 }
 
 #[tokio::test]
-async fn what_passes_is_not_refused_by_a_full_queue() {
+async fn passed_calls_are_not_refused_by_a_full_queue() {
     let (proxy, mut hand) = start_with_scripted_server(json!({"limits": {"queueItemsMax": 1}})).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue([proxy.predict(1)]).await;
@@ -63,7 +63,7 @@ async fn what_passes_is_not_refused_by_a_full_queue() {
 }
 
 #[tokio::test]
-async fn a_queue_is_full_of_bytes_too() {
+async fn a_queue_is_full_at_its_byte_limit() {
     let (proxy, mut hand) = start_with_scripted_server(json!({"limits": {"queueBytesMax": 60}})).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     // Each body has 18 bytes.
@@ -79,7 +79,7 @@ async fn a_queue_is_full_of_bytes_too() {
 }
 
 #[tokio::test]
-async fn a_body_that_cannot_be_held_is_refused_and_so_is_nothing_else() {
+async fn a_body_beyond_the_buffer_limit_is_refused_and_a_small_one_is_served() {
     let spec = json!({"proxy": {"process": {"bufferedBytesMax": "64Ki"}}, "limits": {"itemBytesMax": "60Ki"}});
     let (proxy, mut hand) = start_with_scripted_server(spec).await;
     let body = format!("{{\"instances\": [1{}]}}", " ".repeat(50 << 10));
@@ -154,7 +154,7 @@ async fn a_slow_body_holds_no_batch_open() {
 }
 
 #[tokio::test]
-async fn a_body_that_breaks_off_goes_nowhere() {
+async fn an_incomplete_body_is_never_sent() {
     let (proxy, hand) = start_with_scripted_server(json!({})).await;
     for sent in [
         "content-length: 100\r\n\r\n{\"instances\": [1]}",
@@ -171,7 +171,7 @@ async fn a_body_that_breaks_off_goes_nowhere() {
 }
 
 #[tokio::test]
-async fn a_dialect_of_its_own_for_every_caller() {
+async fn errors_have_the_dialect_of_their_route() {
     // No server listens here, so the proxy itself answers every call.
     let folder = tempfile::tempdir().unwrap();
     let url = format!("unix:{}", folder.path().join("nobody").display());

@@ -52,7 +52,7 @@ async fn any_method_and_any_path_arrive_as_they_were_written() {
 }
 
 #[tokio::test]
-async fn an_asterisk_target_stays_one() {
+async fn an_asterisk_target_is_forwarded_unchanged() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let caller = proxy.call(proxy.request("OPTIONS", "*", &[], None));
     let turn = hand.next_request().await;
@@ -104,7 +104,7 @@ async fn headers_keep_their_number_their_order_and_every_byte_and_none_is_added(
 }
 
 #[tokio::test]
-async fn what_belongs_to_a_connection_stays_on_it() {
+async fn hop_by_hop_headers_are_not_forwarded() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let own = [
         ("connection", "keep-alive, x-hop"),
@@ -184,7 +184,7 @@ async fn a_head_answer_keeps_the_length_of_the_body_it_does_not_have() {
 }
 
 #[tokio::test]
-async fn answers_without_a_body_have_none_and_the_connection_goes_on() {
+async fn answers_without_a_body_have_no_framing_and_the_connection_stays_usable() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let mut client = proxy.client().await;
     for head in ["HTTP/1.1 204 No Content\r\nx-a: 1\r\n\r\n", "HTTP/1.1 304 Not Modified\r\netag: \"e\"\r\n\r\n"] {
@@ -198,7 +198,7 @@ async fn answers_without_a_body_have_none_and_the_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn expect_is_answered_here_and_not_forwarded() {
+async fn an_expectation_is_answered_by_the_proxy_and_not_forwarded() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let caller = proxy.call(proxy.request("PUT", "/x", &[("expect", "100-continue")], Some(b"body")));
     let turn = hand.next_request().await;

@@ -25,7 +25,7 @@ fn of(proxy: &TestProxy, class: &str, item: u64) -> Outgoing {
 }
 
 #[tokio::test]
-async fn an_interactive_call_joins_the_first_batch_and_what_is_left_of_bulk_waits() {
+async fn an_interactive_call_joins_the_first_batch_and_the_rest_of_bulk_waits() {
     let (proxy, mut hand) = start_with_scripted_server(adaptive(2, json!({}))).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue([of(&proxy, "bulk", 1), of(&proxy, "bulk", 2), of(&proxy, "interactive", 3)]).await;

@@ -77,7 +77,7 @@ async fn second_sigterm_exits_at_once() {
 }
 
 #[tokio::test]
-async fn it_ends_within_the_drain_limit_whatever_is_left() {
+async fn the_process_ends_within_the_drain_limit_despite_an_open_call() {
     let mut hand = ScriptedServer::start().await;
     let mut binary = Binary::start(&hand.url(), &json!({"proxy": {"drain": {"limit": "150ms"}}}), &[]).await;
     let caller = ask(&binary, binary.predict(1));
@@ -92,7 +92,7 @@ async fn it_ends_within_the_drain_limit_whatever_is_left() {
 }
 
 #[tokio::test]
-async fn for_the_drain_delay_it_is_ready_and_takes_calls_without_holding_them() {
+async fn during_the_drain_delay_the_process_is_ready_and_serves_calls_without_holding() {
     let mut hand = ScriptedServer::start().await;
     let mut spec = holding_spec();
     spec["proxy"] = json!({"drain": {"delay": "700ms"}});
@@ -220,7 +220,7 @@ fn leaky_response(request: &super::support::upstream::Request) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn nothing_of_a_caller_or_of_the_server_is_in_any_log_metric_or_statistic() {
+async fn logs_metrics_and_statistics_contain_no_data_of_callers_or_servers() {
     let hand = ScriptedServer::start().await;
     let spec = json!({
         "proxy": {"client": {"bodyIdleTimeout": "100ms"}},

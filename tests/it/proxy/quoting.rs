@@ -129,7 +129,7 @@ fn check(answer: &Answer, own: &str, all: &[String], seen: &str) {
 }
 
 #[tokio::test]
-async fn no_caller_gets_a_byte_of_anothers_input() {
+async fn no_caller_receives_input_of_another() {
     let errors = [401, 403, 404, 405, 413, 422, 429, 500, 503];
     for policy in ["WorkConserving", "Static", "Adaptive"] {
         for adapter in ADAPTERS {

@@ -197,7 +197,7 @@ async fn a_list_that_is_never_answered_costs_two_batches() {
 }
 
 #[tokio::test]
-async fn the_end_of_merging_is_a_gauge_and_a_reason() {
+async fn a_suspension_of_merging_is_shown_as_a_gauge_and_a_reason() {
     let (proxy, hand) = start_with_scripted_server(spec()).await;
     let (_, serving) = serve(hand, KSERVE, ListRefusal::Status(422));
     call_in_rounds(&proxy, KSERVE).await;

@@ -20,7 +20,7 @@ fn spec(limits: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn batches_follow_a_limit_that_is_edited_under_load_and_those_in_flight_are_untouched() {
+async fn an_edited_limit_applies_to_the_next_batches_and_not_to_those_in_flight() {
     let (proxy, mut hand) = start_with_scripted_server(spec(&json!({"batchItemsMax": 4}))).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue((1..=40).map(|item| proxy.predict(item))).await;
@@ -161,7 +161,7 @@ async fn the_kill_switch_works_while_calls_wait() {
 }
 
 #[tokio::test]
-async fn how_failed_batches_are_taken_apart_can_be_edited_too() {
+async fn the_isolation_threshold_can_be_reloaded() {
     let with = |above: u32| {
         let mut spec = spec(&json!({}));
         spec["failure"] = json!({"isolateAbove": above});
@@ -248,7 +248,7 @@ fn replace(path: &Path, text: &str) {
 }
 
 #[tokio::test]
-async fn a_file_that_is_written_or_replaced_is_in_force_and_an_invalid_one_is_refused_with_its_place() {
+async fn a_changed_file_is_applied_and_an_invalid_one_is_refused_with_line_and_key() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("policy.yaml");
     fs::write(&path, limits(4)).unwrap();
@@ -319,7 +319,7 @@ async fn sighup_reloads_file_below_flags() {
 }
 
 #[tokio::test]
-async fn without_a_file_sighup_changes_nothing_and_ends_nothing() {
+async fn without_a_file_sighup_is_logged_and_the_process_continues() {
     let hand = ScriptedServer::start().await;
     let any = "127.0.0.1:0";
     let args = ["--listen", any, "--metrics", any, "--admin", any];

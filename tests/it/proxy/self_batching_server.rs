@@ -70,7 +70,7 @@ async fn calls_to_a_server_with_published_batching_are_all_upstream_at_once() {
 }
 
 #[tokio::test]
-async fn standing_aside_ends_at_its_own_wall() {
+async fn calls_to_a_batching_server_are_limited_by_stand_aside_max() {
     let (proxy, mut hand) = start_with_scripted_server(adaptive_spec(&json!({"limits": {"standAsideMax": 4}}))).await;
     learn_published_limits(&proxy, &mut hand).await;
     call_simultaneously(&proxy, &mut hand, 4).await;

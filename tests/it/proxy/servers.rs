@@ -51,7 +51,7 @@ async fn a_server_on_a_unix_socket_is_served_like_any_other() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_known_to_speak_http_2_gets_every_batch_as_a_stream_of_one_connection() {
+async fn batches_to_a_known_http_2_server_are_streams_of_one_connection() {
     let mut hand = H2ScriptedServer::start().await;
     let proxy = TestProxy::start_in_front_of(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
     let mut connections = Vec::new();

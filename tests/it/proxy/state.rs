@@ -51,7 +51,7 @@ async fn run_and_drain(url: &str, state: &Path, calls: u64) {
 }
 
 #[tokio::test]
-async fn what_was_learned_is_kept_on_drain_and_the_next_process_begins_with_it() {
+async fn learned_state_is_saved_on_drain_and_used_by_the_next_process() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     let hand = ScriptedServer::start().await;
@@ -141,7 +141,7 @@ async fn state_of_another_server_and_broken_state_are_ignored_with_a_reason() {
 }
 
 #[tokio::test]
-async fn what_was_learned_of_another_version_of_the_server_is_forgotten_at_its_first_answer() {
+async fn learned_state_is_discarded_at_the_first_answer_of_another_server_version() {
     let dir = tempfile::tempdir().unwrap();
     let hand = ScriptedServer::start().await;
     let url = hand.url();
@@ -208,7 +208,7 @@ async fn learned_state_is_discarded_once_another_revision_of_the_model_is_publis
 }
 
 #[tokio::test]
-async fn the_last_good_settings_stand_in_where_the_file_is_wrong_at_the_start() {
+async fn the_last_good_settings_are_used_if_the_file_is_invalid_at_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let (path, state) = (dir.path().join("policy.yaml"), dir.path().join("state"));
     let good = policy_text(&json!({"limits": {"batchItemsMax": 16}}));

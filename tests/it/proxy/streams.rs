@@ -122,7 +122,7 @@ async fn a_switch_of_protocols_carries_bytes_both_ways_until_each_side_has_ended
 }
 
 #[tokio::test]
-async fn a_switch_that_the_server_refuses_is_an_answer_and_the_connection_goes_on() {
+async fn a_refused_protocol_switch_is_an_answer_and_the_connection_stays_usable() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let mut client = proxy.client().await;
     let own = [("connection", "upgrade"), ("upgrade", "websocket")];

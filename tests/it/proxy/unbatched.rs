@@ -37,7 +37,7 @@ async fn a_lone_call_on_an_idle_server_waits_for_nothing() {
 }
 
 #[tokio::test]
-async fn a_call_with_its_whole_head_and_body_is_what_an_idle_server_sees() {
+async fn an_idle_server_receives_a_call_with_its_complete_head_and_body() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let own = [("accept", "*/*"), ("x-request-id", "mine"), ("x-forwarded-for", "10.0.0.1"), ("cookie", "c=1")];
     let request = proxy.post(PREDICT, &own, "{\"instances\":[ 1 ]}\n");
@@ -124,7 +124,7 @@ async fn a_call_with_more_items_than_a_batch_may_have_is_unbatched_with_a_reason
 }
 
 #[tokio::test]
-async fn a_batch_limit_of_one_is_a_plain_proxy() {
+async fn under_a_batch_limit_of_one_calls_are_forwarded_one_by_one() {
     let (proxy, mut hand) =
         start_with_scripted_server(adaptive_spec(&json!({"limits": {"batchItemsMax": 1, "queueDelayMax": "0ms"}})))
             .await;

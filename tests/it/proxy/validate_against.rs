@@ -41,7 +41,7 @@ async fn validate(policy: &Value, url: &str, sample: Option<&str>, more: &[&str]
     .unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
@@ -70,7 +70,7 @@ fn vectors(count: usize) -> (u16, String) {
 async fn a_valid_route_is_reported_with_the_requests_that_were_sent() {
     let (url, auto) = server(r#"{"vectors":[[3,4]]}"#, vectors).await;
     let output = validate(&policy(&json!({})), &url, None, &[]).await;
-    let text = said(&output);
+    let text = output_text(&output);
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(
         text.contains(
@@ -88,7 +88,7 @@ async fn a_valid_route_is_reported_with_the_requests_that_were_sent() {
 async fn a_route_whose_batches_fail_is_reported_before_any_caller_meets_it() {
     let (url, _auto) = server(r#"{"vectors":[[3,4]]}"#, |_| (400, "one item a call".to_owned())).await;
     let output = validate(&policy(&json!({})), &url, None, &[]).await;
-    let text = said(&output);
+    let text = output_text(&output);
     assert_eq!(output.status.code(), Some(79), "{text}");
     assert!(
         text.contains("× /g (/g): the server answers a call with two items with 400")
@@ -97,7 +97,7 @@ async fn a_route_whose_batches_fail_is_reported_before_any_caller_meets_it() {
     );
     let (url, _auto) = server(r#"{"vectors":[[3,4]]}"#, |_| vectors(1)).await;
     let output = validate(&policy(&json!({})), &url, None, &[]).await;
-    assert!(said(&output).contains("cannot be split (`count`)"), "{}", said(&output));
+    assert!(output_text(&output).contains("cannot be split (`count`)"), "{}", output_text(&output));
 }
 
 #[tokio::test]
@@ -114,20 +114,24 @@ async fn a_server_that_requires_a_credential_is_tested_with_one() {
         reply(200, &vectors(body["texts"].as_array().unwrap().len()).1)
     });
     let without = validate(&policy(&json!({})), &url, None, &[]).await;
-    assert_eq!(without.status.code(), Some(0), "{}", said(&without));
-    assert!(said(&without).contains("alone with 401: give a credential, --header"), "{}", said(&without));
+    assert_eq!(without.status.code(), Some(0), "{}", output_text(&without));
+    assert!(output_text(&without).contains("alone with 401: give a credential, --header"), "{}", output_text(&without));
     let with = validate(&policy(&json!({})), &url, None, &["-H", "Authorization: Bearer k"]).await;
-    assert!(said(&with).contains("√ /g (/g): one item and two items get answers of the same shape"), "{}", said(&with));
+    assert!(
+        output_text(&with).contains("√ /g (/g): one item and two items get answers of the same shape"),
+        "{}",
+        output_text(&with)
+    );
     let wrong = validate(&policy(&json!({})), &url, None, &["--header", "Authorization"]).await;
-    assert!(said(&wrong).contains("must be NAME: VALUE"), "{}", said(&wrong));
+    assert!(output_text(&wrong).contains("must be NAME: VALUE"), "{}", output_text(&wrong));
 }
 
 #[tokio::test]
 async fn an_overload_of_the_second_call_is_no_finding() {
     let (url, _auto) = server(r#"{"vectors":[[3,4]]}"#, |_| (503, "busy".to_owned())).await;
     let output = validate(&policy(&json!({})), &url, None, &[]).await;
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    assert!(said(&output).contains("with 503, as an overloaded server does"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", output_text(&output));
+    assert!(output_text(&output).contains("with 503, as an overloaded server does"), "{}", output_text(&output));
 }
 
 #[tokio::test]
@@ -135,7 +139,7 @@ async fn an_answer_of_another_shape_than_alone_is_reported() {
     let wrapped = policy(&json!({"single": {"wrapScalar": true}, "resultWrap": "None"}));
     let (url, _auto) = server(r#"{"vectors":[[3,4]]}"#, vectors).await;
     let output = validate(&wrapped, &url, Some(r#"{"texts": "a"}"#), &[]).await;
-    let text = said(&output);
+    let text = output_text(&output);
     assert_eq!(output.status.code(), Some(79), "{text}");
     assert!(
         text.contains("of a different shape: `/vectors/0` is a list when sent alone and a number when merged"),
@@ -143,19 +147,19 @@ async fn an_answer_of_another_shape_than_alone_is_reported() {
     );
     let right = policy(&json!({"single": {"wrapScalar": true}, "resultWrap": "List"}));
     let output = validate(&right, &url, Some(r#"{"texts": "a"}"#), &[]).await;
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", output_text(&output));
 }
 
 #[tokio::test]
-async fn what_cannot_be_tried_is_no_finding_and_names_the_reason() {
+async fn routes_that_cannot_be_tested_are_no_finding_and_the_reason_is_named() {
     let (url, _auto) = server("{}", vectors).await;
     let routes = json!({"routes": [{"path": "/v2/models/m/infer"}, {"path": "/v1/models/*"}]});
     let output = validate(&routes, &url, Some("{}"), &[]).await;
-    let text = said(&output);
+    let text = output_text(&output);
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(text.contains("KServe V2 calls are not merged yet") && text.contains("--sample PATH=FILE"), "{text}");
     let nobody = super::scripted_server::ReservedPort::reserve();
     let output = validate(&policy(&json!({})), &nobody.url(), None, &[]).await;
-    assert_eq!(output.status.code(), Some(66), "{}", said(&output));
-    assert!(said(&output).contains("cannot connect"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(66), "{}", output_text(&output));
+    assert!(output_text(&output).contains("cannot connect"), "{}", output_text(&output));
 }

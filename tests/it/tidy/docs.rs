@@ -17,7 +17,7 @@ use strum::VariantArray as _;
 use super::{files, golden_section, read, sources};
 
 #[test]
-fn the_error_page_is_the_table_in_the_code() {
+fn the_error_page_matches_the_tables_in_the_code() {
     let mut own =
         String::from("| code | `x-groupage-reason` | status | message | responsible |\n|---|---|---|---|---|\n");
     for kind in FailureKind::VARIANTS {
@@ -57,7 +57,7 @@ fn the_page_of_injection_names_every_reason_to_leave_a_pod_alone() {
 }
 
 #[test]
-fn the_metrics_page_is_the_list_in_the_code() {
+fn the_metrics_page_matches_the_list_in_the_code() {
     let mut names = String::from("| metric | type | labels | what it counts |\n|---|---|---|---|\n");
     for metric in Metric::ALL {
         let labels: Vec<_> =
@@ -124,7 +124,7 @@ fn the_metrics_page_is_the_list_in_the_code() {
 }
 
 #[test]
-fn metric_names_follow_the_conventions_and_stand_in_one_place() {
+fn metric_names_follow_the_conventions_and_are_defined_in_one_place() {
     let proxy = Metric::ALL.map(|metric| (metric.name(), metric.kind(), metric.help()));
     let controller = ControllerMetric::ALL.map(|metric| (metric.name(), metric.kind(), metric.help()));
     for (name, kind, help) in proxy.into_iter().chain(controller) {
@@ -152,7 +152,7 @@ fn metric_names_follow_the_conventions_and_stand_in_one_place() {
 }
 
 #[test]
-fn label_words_are_lower_case_and_none_stands_twice() {
+fn label_words_are_lower_case_and_unique() {
     let lists: [Vec<&str>; 12] = [
         HoldReason::VARIANTS.iter().map(|word| word.as_str()).collect(),
         AdmissionResult::VARIANTS.iter().map(|word| word.as_str()).collect(),
@@ -208,7 +208,7 @@ fn the_map_fits_on_200_lines_and_lists_every_decision() {
 const SEVERAL: [&str; 3] = ["groupage", "policy", "runtime"];
 
 #[test]
-fn the_map_names_every_package_and_no_module_that_is_not_there() {
+fn the_map_names_every_package_and_only_existing_modules() {
     let map = read("docs/architecture.md");
     let there: Vec<String> = sources("src").iter().map(|source| source.module_path()).collect();
     for path in there.iter().map(|module| module.split("::").collect::<Vec<_>>()) {
@@ -232,7 +232,7 @@ fn the_map_names_every_package_and_no_module_that_is_not_there() {
 }
 
 #[test]
-fn files_that_the_pages_point_to_are_there() {
+fn links_of_the_pages_lead_to_existing_files() {
     let there = files();
     let pages = there.iter().filter(|path| path.ends_with(".md") && *path != "docs/configuration.md");
     for page in pages {

@@ -88,7 +88,7 @@ fn comments() -> Vec<(String, String)> {
 }
 
 #[test]
-fn comments_have_no_habit_that_hides_their_subject() {
+fn discouraged_words_are_rare_in_comments() {
     assert_rare(&comments(), &COMMENTS);
 }
 
@@ -124,7 +124,7 @@ fn type_names_have_two_words_and_one_meaning() {
 }
 
 #[test]
-fn documents_are_plain_and_table_cells_short() {
+fn discouraged_words_are_rare_in_documents_and_table_cells_are_short() {
     let mut prose = Vec::new();
     for path in files().into_iter().filter(|path| path.ends_with(".md") && !path.contains("/tests/")) {
         let mut is_fenced = false;

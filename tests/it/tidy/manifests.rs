@@ -11,7 +11,7 @@ fn groupage(args: &[&str]) -> String {
 }
 
 #[test]
-fn the_definitions_in_the_tree_are_those_that_are_printed() {
+fn the_committed_definitions_equal_the_printed_ones() {
     let printed = groupage(&["crds"]);
     golden_file("manifests/crds.yaml", &printed);
     // The chart has its own copy, because helm reads no file outside the chart.
@@ -59,7 +59,7 @@ fn the_charts_page_names_every_value_and_no_other() {
 /// KEDA divides the value of a prometheus trigger by the threshold to get the number of replicas. A
 /// mean over pods would scale down under load.
 #[test]
-fn the_sample_scaler_hands_over_the_sum_of_what_waits() {
+fn the_sample_scaler_uses_the_sum_of_queued_items() {
     let sample = super::read("examples/kubernetes/autoscale.yaml");
     let query = sample.lines().find_map(|line| line.trim().strip_prefix("query: ")).unwrap();
     assert!(query.starts_with("sum(groupage_queue_items{") && !query.contains('/'), "{query}");

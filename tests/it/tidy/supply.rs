@@ -198,7 +198,7 @@ fn every_licence_in_the_build_is_one_that_we_accept() {
 }
 
 #[test]
-fn nothing_comes_from_elsewhere_than_crates_io() {
+fn every_dependency_comes_from_crates_io_with_a_checksum() {
     for package in lock().iter().filter(|package| !package.name.starts_with("groupage")) {
         let source = package.source.as_deref();
         assert_eq!(source, Some("registry+https://github.com/rust-lang/crates.io-index"), "{}", package.name);
@@ -217,7 +217,7 @@ fn banned_crates_are_absent_and_there_is_one_provider_of_cryptography_at_most() 
 }
 
 #[test]
-fn no_crate_is_older_than_the_fix_of_a_hole() {
+fn no_crate_is_older_than_the_fix_of_its_vulnerability() {
     for package in lock() {
         let Some((_, floor, why)) = FLOORS.iter().find(|(name, ..)| *name == package.name) else { continue };
         let mut parts = package.version.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0));

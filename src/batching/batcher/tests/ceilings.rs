@@ -194,7 +194,7 @@ fn an_slo_below_a_lone_calls_time_is_served_late_and_reported() {
 }
 
 #[test]
-fn an_slo_is_shown_as_the_policy_has_it_though_the_call_was_read_meanwhile() {
+fn the_reported_slo_is_the_configured_one_and_not_the_remaining_time() {
     let mut batcher = Batcher::new(adaptive(), 0);
     let slo = Some(20 * MS);
     for id in 0..2 {
@@ -237,7 +237,7 @@ fn ceilings_are_kept_beside_the_curve() {
 }
 
 #[test]
-fn an_slo_is_infeasible_by_calls_that_had_the_server_for_themselves_alone() {
+fn only_calls_that_overlap_no_other_make_an_slo_infeasible() {
     let mut batcher = Batcher::new(Limits { slots: 8, ..adaptive() }, 0);
     let slo =
         |now, id| Call { deadline: Some(Deadline { at: ms(now + 100), source: DeadlineSource::Slo }), ..call(id) };
@@ -274,7 +274,7 @@ fn an_slo_is_infeasible_by_calls_that_had_the_server_for_themselves_alone() {
 }
 
 #[test]
-fn each_class_begins_with_the_limiter_that_was_kept_of_it() {
+fn each_class_starts_with_the_limiter_of_its_snapshot() {
     use crate::{ClassSnapshot, FlowMode, FlowSnapshot, OpenReason, UpstreamSnapshot};
     let learned = found(DispatchPolicy::WorkConserving).snapshot().remove(0).1;
     let with = |flow| ClassSnapshot { flow, ..learned.clone() };

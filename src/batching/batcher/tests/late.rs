@@ -49,7 +49,7 @@ fn a_call_past_its_slo_is_served_behind_those_in_time() {
 }
 
 #[test]
-fn what_would_be_late_is_moved_and_not_refused() {
+fn a_call_that_would_miss_its_slo_is_served_later_and_not_refused() {
     let (mut batcher, first) = busy(serving(adaptive));
     batcher.complete(ms(10), first.id, ok(10 * MS));
     batcher.enqueue(ms(10), call(2)).unwrap();
@@ -123,7 +123,7 @@ fn in_a_full_queue_the_last_late_call_makes_room_for_one_that_can_be_in_time() {
 }
 
 #[test]
-fn late_calls_make_no_room_for_what_finds_none_all_the_same() {
+fn late_calls_are_not_evicted_for_a_call_that_still_does_not_fit() {
     let (mut batcher, _) = busy(serving(|l| l.queue_items_max = 3));
     batcher.enqueue(ms(1), until(2, 5)).unwrap();
     batcher.enqueue(ms(1), until(3, 90)).unwrap();

@@ -81,7 +81,7 @@ fn two_refused_batches_in_a_row_end_merging_and_a_whole_one_between_them_does_no
 }
 
 #[test]
-fn one_batch_of_two_retests_it_and_every_failure_doubles_the_wait_up_to_an_hour() {
+fn one_batch_retests_a_suspension_and_failures_double_the_wait_up_to_an_hour() {
     let mut bench = MergeBench::eager();
     bench.batch(0, 1, REFUSED);
     bench.batch(0, 1, REFUSED);
@@ -134,7 +134,7 @@ fn a_class_without_a_whole_batch_tries_one_of_two_at_a_time() {
 }
 
 #[test]
-fn where_nothing_may_be_sent_again_the_first_failure_ends_merging() {
+fn without_replay_the_first_failure_suspends_merging() {
     let mut bench = MergeBench::careful();
     let batch = bench.send(0, 1);
     bench.end(0, (batch, 2, 1), false, BatchOutcome::Failed);
@@ -142,7 +142,7 @@ fn where_nothing_may_be_sent_again_the_first_failure_ends_merging() {
 }
 
 #[test]
-fn a_server_that_took_batches_and_restarts_keeps_them_where_nothing_may_be_sent_again() {
+fn without_replay_a_proven_server_is_suspended_only_if_lone_calls_succeed() {
     let mut bench = MergeBench::careful();
     bench.batch(0, 1, BatchOutcome::Ok);
     for _ in 0..3 {
@@ -215,7 +215,7 @@ fn a_key_whose_batches_are_refused_goes_alone_while_those_of_others_are_answered
 }
 
 #[test]
-fn the_quarantine_of_a_key_doubles_and_starts_small_again_after_a_hundred_whole_batches() {
+fn the_quarantine_of_a_key_doubles_and_resets_after_a_hundred_whole_batches() {
     let mut bench = MergeBench::eager();
     bench.batch(0, 1, BatchOutcome::Ok);
     bench.batch(0, 2, BatchOutcome::Mismatched);
@@ -227,7 +227,7 @@ fn the_quarantine_of_a_key_doubles_and_starts_small_again_after_a_hundred_whole_
 }
 
 #[test]
-fn another_server_is_tried_at_once() {
+fn a_suspension_ends_with_a_change_of_the_server() {
     let mut bench = MergeBench::careful();
     bench.batch(0, 1, REFUSED);
     bench.batch(0, 1, REFUSED);

@@ -8,7 +8,7 @@ fn noticed(bench: &mut CurveBench, curve: impl Fn(u32) -> f64) -> Option<u32> {
 }
 
 #[test]
-fn one_stall_changes_nothing() {
+fn one_stall_does_not_change_the_cost_model() {
     let mut bench = CurveBench::learned(1, 100, affine);
     let before = bench.cost.snapshot();
     assert!(!bench.exactly(8, 10.0 * affine(8)));
@@ -47,7 +47,7 @@ fn another_server_is_noticed_within_six_batches() {
 }
 
 #[test]
-fn a_cold_start_is_not_believed_for_long() {
+fn a_curve_learned_during_a_cold_start_is_replaced_within_three_batches() {
     for seed in 0..20 {
         let mut bench = CurveBench::learned(seed, 6, |items| 25.0 * affine(items));
         assert_eq!(noticed(&mut bench, affine), Some(3), "seed {seed}");
@@ -55,7 +55,7 @@ fn a_cold_start_is_not_believed_for_long() {
 }
 
 #[test]
-fn past_a_knee_the_server_is_the_same() {
+fn sizes_past_a_knee_are_not_taken_for_a_server_change() {
     let knee = |items: u32| if items > 16 { 5.32 + 0.6 * f64::from(items - 16) } else { 5.0 + 0.02 * f64::from(items) };
     for seed in 0..20 {
         let mut bench = CurveBench::learned(seed, 0, knee);
@@ -123,7 +123,7 @@ fn an_unchanged_server_is_never_judged_changed() {
 }
 
 #[test]
-fn a_restart_goes_on_where_the_last_one_ended() {
+fn a_restored_cost_model_predicts_like_the_original() {
     for (name, curve) in [("affine", affine as fn(u32) -> f64), ("pow2", pow2), ("tile", tile)] {
         let bench = CurveBench::learned(5, 400, curve);
         let snapshot = bench.cost.snapshot();
@@ -164,7 +164,7 @@ fn a_wrong_snapshot_is_corrected_by_the_first_batches() {
 }
 
 #[test]
-fn an_empty_or_broken_snapshot_does_no_harm() {
+fn an_empty_or_broken_snapshot_restores_a_sound_model() {
     assert_eq!(CostModel::restore(&CostSnapshot::default()).samples(), 0);
     assert_eq!(CostModel::restore(&CostModel::default().snapshot()).time(1), 1_000_000);
     let sample = |items, nanos| CostSample { items, nanos, weight: Weight { sum: 3, max: u64::MAX } };

@@ -51,7 +51,7 @@ fn a_line_is_learned_within_three_percent_from_forty_noisy_samples() {
 }
 
 #[test]
-fn two_sizes_are_enough_to_foresee_a_third() {
+fn two_sizes_suffice_to_predict_a_third() {
     let mut bench = CurveBench::new(1);
     bench.feed(20, &[1, 8], affine);
     assert!(bench.worst([4, 16, 32], affine) < 0.2, "{:?}", bench.errors([4, 16, 32], affine));
@@ -103,7 +103,7 @@ fn more_items_never_take_less() {
 }
 
 #[test]
-fn sizes_without_a_price_of_their_own_go_by_the_line() {
+fn large_sizes_share_one_bucket_and_follow_the_line() {
     let mut bench = CurveBench::new(4);
     bench.feed(200, &[1, 10, 100, 1000, 3000], affine);
     assert!(bench.worst([1, 100, 512, 1000, 2000, 3000], affine) < 0.06);
@@ -164,7 +164,7 @@ fn equal_weights_and_weights_that_cost_nothing_do_not_matter() {
 }
 
 #[test]
-fn one_huge_item_does_not_make_all_batches_dear() {
+fn one_heavy_item_raises_predicted_times_by_less_than_half() {
     let mut bench = CurveBench::new(6);
     feed_weighted(&mut bench, 300, padded);
     let before = bench.cost.time(16);
@@ -191,13 +191,13 @@ fn the_tail_ratio_follows_the_noise_within_its_bounds() {
 }
 
 #[test]
-fn late_is_the_tail_ratio_times_the_time() {
+fn the_tail_time_is_the_time_times_the_tail_ratio() {
     let cost = CostModel::default();
     assert_eq!([cost.tail_time(0), cost.tail_time(1000), cost.tail_time(u64::MAX)], [0, 1250, u64::MAX]);
 }
 
 #[test]
-fn the_98th_of_a_hundred_batches_is_about_as_late_as_foreseen() {
+fn one_to_four_percent_of_batches_exceed_the_predicted_tail_time() {
     let mut bench = CurveBench::learned(8, 400, affine);
     let (mut late, batches) = (0, 5000);
     for _ in 0..batches {

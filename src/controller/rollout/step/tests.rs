@@ -157,7 +157,7 @@ fn the_first_profile_is_in_force_at_once_and_a_plain_change_too() {
 }
 
 #[test]
-fn a_good_canary_goes_step_by_step_and_is_promoted() {
+fn a_good_canary_is_promoted_step_by_step() {
     let mut world = RolloutSimulation::new(20, &[("a", 1.0, 0.002), ("b", 1.0, 0.002)]).wanting("b", canary());
     world.look();
     let few = world.on("b");
@@ -176,7 +176,7 @@ fn a_good_canary_goes_step_by_step_and_is_promoted() {
 }
 
 #[test]
-fn a_bad_canary_is_taken_back_by_itself_and_not_tried_again() {
+fn a_bad_canary_is_rolled_back_automatically_and_not_retried() {
     let mut world = RolloutSimulation::new(20, &[("b", 2.0, 0.0)]).wanting("b", canary());
     world.looks(12);
     assert_eq!((world.state.phase, world.on("a")), (Phase::RolledBack, 20), "{:?}", world.state.message);
@@ -191,7 +191,7 @@ fn a_bad_canary_is_taken_back_by_itself_and_not_tried_again() {
 }
 
 #[test]
-fn a_better_canary_goes_on_though_every_round_looks() {
+fn a_better_canary_is_promoted_although_every_round_is_evaluated() {
     let mut world = RolloutSimulation::new(20, &[("b", 0.5, 0.0)]).wanting("b", canary());
     world.plan.analysis.interval = LOOK;
     world.looks(70);
@@ -199,7 +199,7 @@ fn a_better_canary_goes_on_though_every_round_looks() {
 }
 
 #[test]
-fn a_slow_canary_with_few_calls_is_found_out_before_its_step_is_over() {
+fn a_slow_canary_with_few_calls_is_rolled_back() {
     let mut world = RolloutSimulation::new(20, &[("b", 10.0, 0.0)]).wanting("b", canary());
     world.calls = 1;
     world.looks(800);
@@ -219,7 +219,7 @@ fn without_calls_enough_to_compare_latencies_no_step_is_taken() {
 }
 
 #[test]
-fn a_controller_whose_clock_is_behind_looks_on_at_once() {
+fn a_controller_with_a_clock_that_is_behind_continues_the_evaluation() {
     let mut world = RolloutSimulation::new(20, &[("b", 2.0, 0.0)]).wanting("b", canary());
     world.look();
     world.now = UnixSeconds(world.now.0 - 3600);
@@ -257,7 +257,7 @@ fn a_paused_rollout_is_unchanged_until_its_plan_changes() {
 }
 
 #[test]
-fn another_controller_after_every_look_comes_to_the_same_end() {
+fn a_controller_restart_after_every_evaluation_does_not_change_the_result() {
     for (times, end) in [(1.0, Phase::Promoted), (2.0, Phase::RolledBack)] {
         let mut world = RolloutSimulation::new(20, &[("b", times, 0.002)]).wanting("b", canary());
         world.restarts = true;
@@ -278,7 +278,7 @@ fn a_canary_without_calls_waits_for_calls() {
 }
 
 #[test]
-fn a_step_that_leaves_no_yardstick_is_only_its_hold() {
+fn a_step_without_a_control_arm_lasts_only_for_its_hold() {
     let all = || RolloutStrategy::Canary(vec![CanaryStep { percent: 100, hold: 300 }]);
     let mut world = RolloutSimulation::new(4, &[]).wanting("b", all());
     world.looks(30);
@@ -307,7 +307,7 @@ fn a_policy_that_takes_its_change_back_ends_the_canary() {
 }
 
 #[test]
-fn a_pin_holds_at_once_until_the_policy_wants_something_else() {
+fn a_manual_rollback_applies_at_once_until_the_policy_requests_another_profile() {
     let mut world = RolloutSimulation::new(4, &[]).wanting("b", RolloutStrategy::Immediate);
     world.look();
     world.plan.pin = Some(ManualRollback { to: "a".to_owned(), instead_of: "b".to_owned() });
@@ -399,7 +399,7 @@ fn the_message_of_an_experiment_contains_its_progress() {
 }
 
 #[test]
-fn an_arm_that_is_better_hides_none_that_is_worse() {
+fn a_better_arm_does_not_hide_a_worse_one() {
     let mut world = RolloutSimulation::new(12, &[("b", 0.5, 0.0), ("c", 1.5, 0.0)]);
     let arm = |profile: &str| ArmPlan { profile: profile.to_owned(), weight: 1 };
     let arms = vec![arm("a"), arm("b"), arm("c")];
@@ -413,7 +413,7 @@ fn an_arm_that_is_better_hides_none_that_is_worse() {
 }
 
 #[test]
-fn what_a_pod_served_before_it_changed_is_nobodys() {
+fn calls_before_a_pod_changed_its_profile_count_for_no_arm() {
     let mut world = RolloutSimulation::new(2, &[]).wanting("b", canary());
     world.look();
     let samples = |world: &RolloutSimulation| world.state.arms.iter().map(|arm| arm.samples).collect::<Vec<_>>();

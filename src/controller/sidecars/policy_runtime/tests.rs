@@ -153,7 +153,7 @@ fn a_missed_slo_changes_the_settings_of_every_pod_and_the_status_has_the_reason(
 }
 
 #[test]
-fn slots_that_were_set_by_hand_go_down_from_there_and_not_from_what_a_sidecar_would_have_found() {
+fn a_manual_slot_limit_is_lowered_from_its_own_value() {
     let mut spec = slo();
     spec["tuning"] = json!({"bounds": {"deadlineShift": {"max": "0%"}}});
     let mut scene = Scene::new(spec, &["p"]);
@@ -162,7 +162,7 @@ fn slots_that_were_set_by_hand_go_down_from_there_and_not_from_what_a_sidecar_wo
 }
 
 #[test]
-fn a_canary_that_is_slower_is_taken_back_and_another_controller_knows_it() {
+fn a_slower_canary_is_rolled_back_and_stays_so_under_another_controller() {
     let mut spec = slo();
     spec["rollout"] = json!({"strategy": "Canary", "canary": {"steps": [{"percent": 50, "hold": "30s"}]}});
     let mut scene = Scene::new(spec, &["p", "q", "r", "s"]);
@@ -228,7 +228,7 @@ fn while_another_profile_is_tried_each_pod_is_tuned_within_the_limits_of_its_own
 }
 
 #[test]
-fn a_canary_whose_profile_has_gone_ends() {
+fn a_canary_ends_when_its_profile_is_deleted() {
     let (mut scene, _) = canary("emb-2");
     let seen = scene.look(None, |_, _| 40_000);
     assert!(seen.told.values().all(|(told, _)| told.config().profile == "emb-1" && !told.needs_renewal));

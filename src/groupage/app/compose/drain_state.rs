@@ -221,7 +221,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_never_unready_early_never_over_without_reason_and_a_drain_is_for_good(events in prop::collection::vec(event(), 0..40)) {
+        fn a_drain_is_permanent_and_neither_leaves_nor_ends_early(events in prop::collection::vec(event(), 0..40)) {
             let mut life = DrainState::new(TIMES);
             let (mut now, mut here) = (Tick(0), seen(0, 0));
             let (mut told, mut drained): (Option<Tick>, bool) = (None, false);

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_keeps_its_number_when_others_come_go_and_move() {
+    fn a_route_keeps_its_number_when_others_are_added_removed_and_moved() {
         let mut scopes = ScopeRegistry::default();
         let of = |scopes: &mut ScopeRegistry, text| numbers(&scopes.register(&policy(text)).unwrap());
         assert_eq!(of(&mut scopes, "routes: [{path: /a, limits: {batchItemsMax: 3}}, {path: /b}]"), [0, 1, 2]);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_routes_that_are_written_alike_the_limits_of_the_first_hold() {
+    fn equal_routes_share_a_number_and_the_limits_of_the_first() {
         let mut scopes = ScopeRegistry::default();
         let text = "routes: [{path: /a, limits: {batchItemsMax: 3}}, {path: /a, limits: {batchItemsMax: 5}}]";
         assert_eq!(numbers(&scopes.register(&policy(text)).unwrap()), [0, 0, 1]);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_for_other_ports_are_others() {
+    fn equal_routes_for_different_ports_have_different_numbers() {
         let mut scopes = ScopeRegistry::default();
         let text = "routes: [{path: /a, ports: [80], limits: {batchItemsMax: 3}}, {path: /a, ports: [81]}]";
         assert_eq!(numbers(&scopes.register(&policy(text)).unwrap()), [0, 1, 2]);

@@ -165,14 +165,14 @@ mod tests {
     }
 
     #[test]
-    fn the_third_crash_in_a_minute_puts_the_next_start_aside_for_a_while() {
+    fn a_start_after_three_crashes_within_a_minute_passes_through_for_a_while() {
         assert_eq!(starts(&[100, 105, 115, 165]), [None, None, None, Some(600)]);
         assert_eq!(starts(&[100, 105, 115, 166]), [None; 4], "61 s from the first crash to the third");
         assert_eq!(starts(&[100, 200, 300, 400, 500]), [None; 5]);
     }
 
     #[test]
-    fn a_crash_while_it_stands_aside_ends_that_no_sooner_and_three_more_begin_it_anew() {
+    fn a_crash_does_not_end_pass_through_mode_and_three_more_restart_it() {
         assert_eq!(starts(&[0, 10, 20, 30, 300, 629, 630]), [None, None, None, Some(600), Some(330), Some(1), None]);
         assert_eq!(starts(&[0, 10, 20, 30, 40]).last(), Some(&Some(600)));
     }
@@ -193,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_record_stays_small_and_the_time_bounded(gaps in prop::collection::vec(0..120_000_u64, 1..30)) {
+        fn the_crash_record_and_the_pass_through_time_are_bounded(gaps in prop::collection::vec(0..120_000_u64, 1..30)) {
             let (mut now, mut before) = (0, None);
             for gap in gaps {
                 now += gap;
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_found_again_and_what_is_no_record_is_nothing() {
+    fn a_crash_record_is_read_back_and_an_invalid_one_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let folder = || StateDir::new(dir.path().to_owned(), "http://m".to_owned());
         let path = dir.path().join(NAME);

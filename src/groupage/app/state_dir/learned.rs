@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn learned_state_round_trips_with_the_server_identity() {
         let identity = ServerIdentity { server: Some("uvicorn".to_owned()), model: Some("bge a1".to_owned()) };
         let bytes = write(&kept(), "http://m", identity.clone(), usize::MAX).unwrap();
         let (read, said) = read(&bytes, "http://m").unwrap();

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_one_keepers_until_he_is_gone() {
+    fn a_folder_is_locked_by_one_holder_until_it_is_dropped() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("made");
         let first = Hold::take(&folder);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_locked_is_used_as_it_was() {
+    fn a_folder_that_cannot_be_locked_may_be_written() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         File::create(&path).unwrap();

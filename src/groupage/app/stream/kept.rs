@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_in_force_is_found_again_without_what_holds_for_a_while_only() {
+    fn stored_settings_are_restored_without_experiment_and_start_values() {
         let dir = tempfile::tempdir().unwrap();
         let folder = StateDir::new(dir.path().to_owned(), "http://m".to_owned());
         let config = SidecarConfig {

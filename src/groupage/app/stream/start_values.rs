@@ -69,7 +69,7 @@ mod tests {
     use crate::control::wire::LimiterState;
 
     #[test]
-    fn a_start_is_taken_up_as_a_core_would_have_kept_it() {
+    fn pushed_start_values_become_the_learned_state_of_a_core() {
         let curve = PushedCurve {
             class: "POST /a\\x00m".into(),
             points: vec![(1, 900), (0, 5), (8, 2000)],

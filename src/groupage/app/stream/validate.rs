@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_is_read_as_a_file_would_be() {
+    fn a_pushed_config_is_validated_like_a_file() {
         let judged = of(json!({"limits": {"batchItemsMax": 7}, "profileRef": {"name": "p"}, "selector": {"matchLabels": {"a": "b"}}})).unwrap();
         assert_eq!((judged.policy.limits.batch_items_max, judged.left_out.len()), (7, 0));
         assert_eq!(of(Value::Null).unwrap().policy.limits.batch_items_max, 128);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_word_is_no_newer_key() {
+    fn an_unknown_word_is_refused_although_unknown_keys_are_not() {
         assert_eq!(of(json!({"mode": "Observe"})).unwrap().policy.mode, Mode::Observe);
         assert!(of(json!({"mode": "Dream"})).is_err());
     }
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arm_stands_in_place_of_limits_and_scheduling() {
+    fn an_experiment_arm_replaces_limits_and_scheduling() {
         let policy = json!({"limits": {"batchItemsMax": 7, "slotsMax": 3}, "scheduling": {"policy": "WorkConserving"}});
         let arm = ExperimentArm { spec: json!({"limits": {"batchItemsMax": 9}}), ..ExperimentArm::default() };
         let config = SidecarConfig { policy, ..SidecarConfig::default() };
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_tuned_is_held_to_the_policy() {
+    fn tuned_settings_are_clamped_to_the_bounds_of_the_policy() {
         let settings = TunedSettings {
             slots_max: Some(9),
             shift_permille: 900,

@@ -81,7 +81,7 @@ fn every_part_that_is_missing_is_named() {
 }
 
 #[test]
-fn what_may_not_be_read_is_neither_missing_nor_fine() {
+fn unreadable_parts_are_warnings_and_not_reported_as_missing() {
     let what = ["CRDs", "webhook", "controller", "pods"];
     let refused = what.map(|what| (what, "not allowed".to_owned())).into();
     let findings = evaluate(
@@ -106,7 +106,7 @@ fn an_enabled_pod_without_a_sidecar_is_named() {
 }
 
 #[test]
-fn a_pod_in_short_has_all_that_is_looked_at() {
+fn a_pod_summary_keeps_all_fields_that_the_checks_examine() {
     let record =
         json!({"capture": [{"port": 80, "bypass": ["hostPort 80 leads directly to the application"]}]}).to_string();
     let pod = json!({
@@ -132,7 +132,7 @@ fn a_pod_in_short_has_all_that_is_looked_at() {
 }
 
 #[test]
-fn a_pod_that_is_tried_shows_whether_injection_works() {
+fn a_dry_run_pod_shows_whether_injection_works() {
     let pod = |containers: Value| Some(Ok(json!({"spec": {"initContainers": containers}})));
     let mut facts = sound();
     facts.dry_run = pod(json!([{"name": CONTAINER}]));
@@ -142,7 +142,7 @@ fn a_pod_that_is_tried_shows_whether_injection_works() {
 }
 
 #[test]
-fn before_an_installation_only_the_cluster_is_looked_at() {
+fn before_an_installation_only_the_cluster_is_checked() {
     let facts = ClusterFacts { minor: Some(33), ..ClusterFacts::default() };
     assert!(
         evaluate(&facts, true)
@@ -152,7 +152,7 @@ fn before_an_installation_only_the_cluster_is_looked_at() {
 }
 
 #[test]
-fn short_output_leaves_out_what_holds() {
+fn short_output_omits_passed_checks() {
     let text = format_results(&evaluate(&sound(), false), Output::Short);
     assert_eq!(text, "\nstatus: √\n");
     assert!(

@@ -63,7 +63,7 @@ fn the_namespace_is_required_and_a_single_replica_needs_no_name() {
 }
 
 #[test]
-fn words_are_read_in_any_case_and_others_refused() {
+fn words_are_parsed_in_any_case_and_unknown_ones_are_refused() {
     let config = args(&["--certificate=certmanager", "--sidecar-mode=observe", "--sidecar-native=NEVER"])
         .config(&pod())
         .unwrap();
@@ -75,7 +75,7 @@ fn words_are_read_in_any_case_and_others_refused() {
 }
 
 #[test]
-fn what_no_sidecar_could_start_with_keeps_the_controller_from_starting() {
+fn flag_values_with_which_no_sidecar_could_start_are_refused() {
     for wrong in [
         "--sidecar-log-level=inof",
         "--log-level=inof",
@@ -104,7 +104,7 @@ fn patterns() -> impl Fn(&str, &str) -> bool {
 }
 
 #[test]
-fn the_charts_schema_refuses_what_the_controller_does_and_takes_what_it_takes() {
+fn the_schema_of_the_chart_and_the_controller_accept_the_same_values() {
     let takes = patterns();
     let check = |path: &str, flag: &str, right: &[&str], wrong: &[&str]| {
         for (values, expected) in [(right, true), (wrong, false)] {

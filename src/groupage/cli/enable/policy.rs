@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_is_for_something_else_is_not_taken_over() {
+    fn other_targets_of_a_policy_are_found() {
         let workload = WorkloadName::parse("sts/web").unwrap();
         let target = |kind: &str, name: &str| json!({"group": "apps", "kind": kind, "name": name});
         let of = |targets: &[Value]| other_targets(&json!({"spec": {"targetRefs": targets}}), &workload);

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_is_good_only_where_nothing_goes_around_and_every_pod_runs() {
+    fn a_capture_is_complete_only_without_bypasses_and_with_all_pods_running() {
         let text = |proof: &CaptureReport| proof.format_enabled(&workload(), "ml");
         let good = proof(|pod| pod.numbers = Some(PodMetrics { calls: 7, ..PodMetrics::default() }));
         assert!(

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_that_lacks_the_name_is_seen_in_all_its_containers() {
+    fn a_named_port_is_found_in_any_container() {
         let pod = |ports| {
             serde_json::from_value::<Pod>(
                 json!({"spec": {"containers": [{"name": "m"}, {"name": "n", "ports": ports}]}}),

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_numbers_harm_nothing() {
+    fn the_largest_numbers_do_not_overflow() {
         let most = json!({"a": u64::MAX, "b": u64::MAX});
         let scheduler =
             json!({"items_rejected": most, "items_expired": most, "cost_classes": [{"recent": {"calls": 1}}]});
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_another_version_is_read_as_far_as_it_goes() {
+    fn missing_fields_of_another_version_are_tolerated() {
         let facts = facts("a", &json!({"cost_classes": [{"path": "/p"}]}), &json!({"calls": 7}));
         assert_eq!(facts.kinds.len(), 1);
         assert_eq!(facts.kinds[0].name, "/p");

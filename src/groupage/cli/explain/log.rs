@@ -284,7 +284,7 @@ mod tests {
         }
     }
 
-    fn told(records: &[CallRecord]) -> ProxyFacts {
+    fn facts_of(records: &[CallRecord]) -> ProxyFacts {
         let lines: Vec<u8> =
             records.iter().flat_map(|record| [serde_json::to_vec(record).unwrap(), b"\n".to_vec()].concat()).collect();
         facts("log", &lines[..]).unwrap()
@@ -293,14 +293,14 @@ mod tests {
     #[test]
     fn a_sample_of_the_calls_gives_the_same_means_as_all_of_them() {
         let all: Vec<CallRecord> = (0..400).map(|_| record(2, 8, "a")).collect();
-        let (whole, part) = (told(&all), told(&all[..40]));
+        let (whole, part) = (facts_of(&all), facts_of(&all[..40]));
         assert_eq!((whole.kinds[0].batches, whole.kinds[0].items), (100, 800));
         assert_eq!((part.kinds[0].batches, part.kinds[0].items), (10, 80));
     }
 
     #[test]
-    fn what_went_alone_passed_or_was_refused_is_counted_by_reason() {
-        let facts = told(&[
+    fn unbatched_passed_and_refused_calls_are_counted_by_reason() {
+        let facts = facts_of(&[
             record(1, 1, "a"),
             CallRecord { reason: "item_form".into(), key: String::new(), ..record(1, 1, "") },
             CallRecord { reason: "no_gain".into(), ..record(1, 1, "a") },
@@ -321,11 +321,11 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_two_keys_that_waited_at_one_time_are_seen() {
-        let facts = told(&[record(1, 1, "a"), record(1, 1, "b"), record(1, 1, "a")]);
+    fn batches_during_which_another_key_waited_are_counted() {
+        let facts = facts_of(&[record(1, 1, "a"), record(1, 1, "b"), record(1, 1, "a")]);
         assert_eq!((facts.kinds[0].keys, facts.kinds[0].separated_batches), (2, 2));
         let later = CallRecord { time_us: 9_000_000, ..record(1, 1, "b") };
-        assert_eq!(told(&[record(1, 1, "a"), later]).kinds[0].separated_batches, 0);
+        assert_eq!(facts_of(&[record(1, 1, "a"), later]).kinds[0].separated_batches, 0);
     }
 
     #[test]
@@ -341,11 +341,11 @@ mod tests {
             }
         };
         let calls: Vec<CallRecord> = (0..17).flat_map(|user| [call("one", user), call("other", user)]).collect();
-        let facts = told(&calls);
+        let facts = facts_of(&calls);
         let differs = KeyDifference { what: "header".into(), name: "x-user".into(), values: 17, keys_without: 1 };
         assert_eq!((facts.kinds[0].keys, &facts.kinds[0].differs), (17, &vec![differs]));
         let same: Vec<CallRecord> = (0..17).flat_map(|_| [call("one", 1), call("other", 1)]).collect();
-        let facts = told(&same);
+        let facts = facts_of(&same);
         assert_eq!(
             (facts.kinds[0].keys, facts.kinds[0].separated_batches),
             (1, 0),
@@ -363,14 +363,14 @@ mod tests {
             ..record(u32::MAX, u32::MAX, "a")
         };
         let refused = |n: usize| CallRecord { outcome: "rejected".into(), reason: format!("r{n}"), ..odd(n) };
-        let facts = told(&(0..2 * WORDS_MAX).flat_map(|n| [odd(n), refused(n)]).collect::<Vec<_>>());
+        let facts = facts_of(&(0..2 * WORDS_MAX).flat_map(|n| [odd(n), refused(n)]).collect::<Vec<_>>());
         assert_eq!((facts.kinds[0].causes.len(), facts.unserved.len()), (WORDS_MAX, WORDS_MAX));
         assert!(facts.kinds[0].causes.iter().all(|(cause, _)| cause.len() <= WORD_BYTES_MAX));
         assert_eq!(facts.kinds[0].wait_us, u64::MAX / facts.kinds[0].calls);
     }
 
     #[test]
-    fn lines_that_are_no_records_are_counted_and_harm_nothing() {
+    fn invalid_lines_are_counted_and_skipped() {
         let mut lines = serde_json::to_vec(&record(1, 1, "a")).unwrap();
         lines.extend_from_slice(b"\nnonsense\n\n{\"time_us\": 1}\n");
         let facts = facts("log", &lines[..]).unwrap();

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use crate::injector::template_locations;
 
-    fn said(object: &Value) -> Vec<String> {
+    fn misplaced_keys_of(object: &Value) -> Vec<String> {
         misplaced_keys(object, &template_locations(object).unwrap())
     }
 
@@ -80,19 +80,19 @@ mod tests {
             "metadata": {"name": "m", "labels": {"groupage.dev/inject": "disabled", "app": "m"}, "annotations": {"groupage.dev/mode": "Observe"}},
             "spec": {"template": template(&json!({"groupage.dev/inject": "enabled", "groupage.dev/capture": "Redirect"}))},
         });
-        let found = said(&deployment);
+        let found = misplaced_keys_of(&deployment);
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found[0].starts_with("annotation groupage.dev/mode has no effect on the object"), "{found:?}");
         assert!(found[1].starts_with("label groupage.dev/inject has no effect on the object"), "{found:?}");
         assert!(found[2].starts_with("label groupage.dev/capture has no effect"), "{found:?}");
         let namespace = json!({"kind": "Namespace", "metadata": {"labels": {"groupage.dev/inject": "enabled"}, "annotations": {"groupage.dev/inject": "disabled"}}});
-        assert_eq!(said(&namespace).len(), 1);
+        assert_eq!(misplaced_keys_of(&namespace).len(), 1);
         let pod = json!({"kind": "Pod", "metadata": {"annotations": {"groupage.dev/mode": "Batch"}}, "spec": {"containers": [{"name": "m"}]}});
-        assert_eq!(said(&pod), [] as [&str; 0]);
+        assert_eq!(misplaced_keys_of(&pod), [] as [&str; 0]);
     }
 
     #[test]
-    fn pods_are_seen_at_any_depth_and_schemas_are_none() {
+    fn pods_are_found_at_any_depth_and_schemas_are_not_taken_for_pods() {
         let containers = json!({"spec": {"containers": [{"name": "m", "image": "m"}]}});
         assert!(has_pods(&json!({"spec": {"groups": [{"template": containers}]}})));
         assert!(!has_pods(&json!({"properties": {"spec": {"properties": {"containers": {"type": "array"}}}}})));

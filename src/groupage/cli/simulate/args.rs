@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_embedded_log_is_a_scenario() {
+    fn the_embedded_log_is_a_scenario_with_a_scalable_rate() {
         let row = embedded_log_scenario().unwrap();
         assert!(row.workload.recorded.len() > 500, "{}", row.workload.recorded.len());
         let twice = row.clone().scale_rate(2.0);

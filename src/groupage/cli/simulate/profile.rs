@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_read_as_a_line_and_a_shape_as_its_points() {
+    fn an_unshaped_curve_is_read_as_a_line_and_a_shaped_one_by_its_points() {
         let line = r#"{"slots": 4, "cost_classes": [
             {"id": 0, "base": "size_only", "batch_us": 4000, "item_us": 250, "samples": 9, "shaped": false, "points": []},
             {"id": 1, "base": "size_only", "batch_us": 1, "item_us": 1, "samples": 2}]}"#;

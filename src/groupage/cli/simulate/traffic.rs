@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_numbers_harm_nothing() {
+    fn the_largest_numbers_do_not_overflow() {
         let most = CallRecord {
             time_us: u64::MAX,
             deadline_us: u64::MAX,

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_found_where_it_stands_and_not_where_its_name_does() {
+    fn a_key_is_found_by_its_path_and_not_by_its_name() {
         let text = "---\n# b: here not\nx: {b: 1}\na:\n  - b: 1\n  - c: [b]\n    b: 2\n";
         assert_eq!(at(text, &["a", "1", "b"]), 7);
         assert_eq!(at(text, &["a", "0", "b"]), 5);

@@ -100,7 +100,7 @@ fn multiport(ports: &[u16]) -> AttributeBuilder {
 }
 
 #[test]
-fn a_redirect_of_that_port_is_sure_and_of_another_is_none() {
+fn a_redirect_of_the_port_is_a_certain_conflict_and_of_another_port_is_none() {
     let listed = RuleListing::default().nat(&[&[tcp().as_slice(), &port(EQUAL, 8080), &[redir()]].concat()]);
     assert_eq!((listed.conflict(8080), listed.conflict(8081)), (Some(true), None));
     let found = ForeignRules::read(&listed.chains, &listed.rules).find_conflict(8080).unwrap();
@@ -164,7 +164,7 @@ fn unsupported_match_is_an_uncertain_redirect() {
 }
 
 #[test]
-fn what_ends_a_chain_is_obeyed() {
+fn unreachable_redirects_and_rules_that_do_not_redirect_are_no_conflict() {
     let accepted = RuleListing::default()
         .nat(&[&[port(EQUAL, 8080).as_slice(), &[verdict_of(ACCEPT, None)]].concat(), &[redir()]]);
     assert_eq!((accepted.conflict(8080), accepted.conflict(1)), (None, Some(true)));
@@ -198,7 +198,7 @@ fn ports_of_older_rules_of_iptables_are_read() {
 }
 
 #[test]
-fn chains_that_lead_to_one_another_end() {
+fn cyclic_and_wide_jumps_terminate_as_uncertain() {
     let circle = RuleListing::default()
         .nat(&[&[verdict_of(JUMP, Some("a"))]])
         .rule(IPV4, "nat", "a", &[verdict_of(JUMP, Some("b"))])
@@ -211,7 +211,7 @@ fn chains_that_lead_to_one_another_end() {
 
 proptest::proptest! {
     #[test]
-    fn a_list_of_any_bytes_is_read(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..120)) {
+    fn random_bytes_conflict_only_if_they_decode_to_a_redirect(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..120)) {
         let read = expression(&bytes);
         let rule = AttributeBuilder::default().text(is::RULE_TABLE, "t").text(is::RULE_CHAIN, "c").nest(is::RULE_EXPRESSIONS, &AttributeBuilder::default().bytes(is::ELEMENT, &bytes));
         let listed = RuleListing::default().base(IPV4, "t", "c", 0).listed(NEW_RULE, IPV4, rule);

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_reads_as_one_would_write_it() {
+    fn range_patterns_have_their_shortest_form() {
         assert_eq!(range_pattern(0, 9), "([0-9])");
         assert_eq!(range_pattern(1, 99), "([1-9][0-9]{0,1})");
         assert_eq!(range_pattern(1, 1_024), "([1-9][0-9]{0,2}|10[0-1][0-9]|102[0-4])");

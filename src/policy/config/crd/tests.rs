@@ -106,7 +106,7 @@ fn last_document(text: &str) -> &str {
 }
 
 #[test]
-fn both_kinds_have_the_names_columns_and_status_that_are_promised() {
+fn both_kinds_have_the_documented_names_columns_and_subresources() {
     let crds = crds();
     let of = |index: usize, path: &str| crds[index].pointer(path).cloned().unwrap_or_default();
     for (index, (kind, plural, short)) in
@@ -142,7 +142,7 @@ fn both_kinds_have_the_names_columns_and_status_that_are_promised() {
 }
 
 #[test]
-fn every_column_shows_a_place_that_the_schema_has() {
+fn every_column_refers_to_a_field_of_the_schema() {
     for crd in crds() {
         let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
         for column in crd["spec"]["versions"][0]["additionalPrinterColumns"].as_array().unwrap() {
@@ -184,7 +184,7 @@ fn the_schema_has_the_keys_of_the_table_and_no_other() {
 }
 
 #[test]
-fn a_default_stands_only_where_absence_means_nothing_and_is_that_of_the_table() {
+fn schema_defaults_equal_the_table_and_exist_only_where_absence_means_nothing() {
     fn defaults(schema: &Json, prefix: &str, out: &mut Vec<(String, Json)>) {
         for (name, property) in schema["properties"].as_object().into_iter().flatten() {
             let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
@@ -222,7 +222,7 @@ fn all_keys() -> Vec<(String, &'static SchemaKey)> {
 }
 
 #[test]
-fn every_policy_that_is_shown_is_taken() {
+fn every_example_policy_is_accepted_by_the_schema() {
     let kind = Definition::policy();
     let shown = files("examples/policies");
     assert!(shown.len() >= 3);
@@ -234,7 +234,7 @@ fn every_policy_that_is_shown_is_taken() {
 }
 
 #[test]
-fn the_design_is_refused_for_what_the_loader_refuses_of_it_and_for_nothing_else() {
+fn the_schema_and_the_loader_refuse_the_same_keys_of_the_reference_policy() {
     let design = yaml_of(&examples());
     let kind = Definition::policy();
     let wrong = [schema_errors(&kind.schema, &design), kind.broken(&design, None, true)].concat();
@@ -252,7 +252,7 @@ fn the_design_is_refused_for_what_the_loader_refuses_of_it_and_for_nothing_else(
 }
 
 #[test]
-fn objects_that_are_right_are_taken_by_schema_rules_and_loader() {
+fn valid_objects_are_accepted_by_schema_rules_and_loader() {
     let kinds = Definition::all();
     let accepted = files("tests/data/crd/accepted");
     assert!(accepted.len() >= 8, "the objects are gone");
@@ -269,7 +269,7 @@ fn objects_that_are_right_are_taken_by_schema_rules_and_loader() {
 }
 
 #[test]
-fn what_an_api_server_makes_of_an_object_the_types_and_the_loader_still_take() {
+fn objects_with_server_defaults_are_accepted_by_types_and_loader() {
     use crate::api::v1alpha1::{BatchPolicy, BatchProfile};
     let kinds = Definition::all();
     for (name, text) in files("tests/data/crd/accepted") {
@@ -301,7 +301,7 @@ fn what_an_api_server_makes_of_an_object_the_types_and_the_loader_still_take() {
 }
 
 #[test]
-fn objects_that_are_wrong_are_refused_by_schema_or_rules_and_by_the_loader() {
+fn invalid_objects_are_refused_by_schema_or_rules_and_by_the_loader() {
     let kinds = Definition::all();
     let refused = files("tests/data/crd/refused");
     for (name, text) in &refused {
@@ -336,7 +336,7 @@ fn objects_that_are_wrong_are_refused_by_schema_or_rules_and_by_the_loader() {
 }
 
 #[test]
-fn what_the_loader_calls_a_bad_value_the_schema_refuses() {
+fn bad_values_of_the_loader_are_refused_by_the_schema() {
     let kind = Definition::policy();
     for (path, key) in leaves() {
         let odd: &[&str] = match &key.shape {
@@ -397,7 +397,7 @@ fn every_range_ends_where_that_of_the_loader_ends() {
 }
 
 #[test]
-fn words_are_those_of_the_table_and_those_of_later_are_refused() {
+fn words_of_the_table_are_accepted_and_planned_words_refused() {
     let kind = Definition::policy();
     for (path, key) in leaves() {
         let ValueType::Word(words, later) = &key.shape else { continue };
@@ -452,7 +452,7 @@ fn a_missing_required_key_is_an_error() {
 }
 
 #[test]
-fn a_status_is_what_the_types_write() {
+fn a_status_round_trips_through_the_types_and_its_lists_are_bounded() {
     use crate::api::v1alpha1::{BatchPolicyStatus, BatchProfileStatus};
     let kinds = Definition::all();
     for (name, text) in files("tests/data/crd/accepted") {

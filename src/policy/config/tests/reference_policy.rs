@@ -25,7 +25,7 @@ pub(in crate::config) fn leaves() -> Vec<(String, &'static SchemaKey)> {
 }
 
 #[test]
-fn every_key_of_the_design_is_known_and_every_value_of_it_is_taken() {
+fn every_key_and_value_of_the_reference_policy_is_accepted() {
     let errors = load(&examples(), "policy.yaml").unwrap_err();
     let found: Vec<_> = errors.findings.iter().map(|finding| (finding.code.as_str(), finding.path.as_str())).collect();
     // The file shows keys that exclude each other. It has no unknown key and no bad value.
@@ -49,7 +49,7 @@ fn paths_of(node: &YamlNode, prefix: &str, out: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn the_table_has_no_key_that_the_design_has_not() {
+fn the_table_has_no_key_outside_the_reference_policy() {
     let document = tree::parse(&examples()).unwrap();
     let mut design = BTreeSet::new();
     paths_of(document.get("spec").unwrap(), "", &mut design);
@@ -80,7 +80,7 @@ fn the_table_has_no_key_that_the_design_has_not() {
 }
 
 #[test]
-fn every_default_is_the_designs() {
+fn every_default_matches_the_reference_policy() {
     let source = std::fs::read_to_string(root().join("tests/data/config/policy.yaml")).unwrap();
     let document = tree::parse(&examples()).unwrap();
     let spec = document.get("spec").unwrap();

@@ -39,31 +39,31 @@ fn assert_mean_is_reached(rate: f64, times: &[f64], tolerance: f64) {
 }
 
 #[test]
-fn on_a_straight_line_the_promised_mean_is_the_one_seen() {
+fn on_a_linear_curve_the_computed_mean_is_reached() {
     let times = curve(64, |n| 4.0 + 0.25 * n);
     assert_mean_is_reached(1000.0, &times, 0.002);
     assert_mean_is_reached(2500.0, &times, 0.004);
 }
 
 #[test]
-fn on_steps_and_past_a_knee_the_promised_mean_is_the_one_seen() {
+fn on_steps_and_past_a_knee_the_computed_mean_is_reached() {
     assert_mean_is_reached(1600.0, &curve(64, |n| 3.0 + 0.4 * 2_f64.powf(n.log2().ceil())), 0.004);
     assert_mean_is_reached(2300.0, &curve(64, |n| 5.0 + 0.02 * n.min(16.0) + 0.6 * (n - 16.0).max(0.0)), 0.004);
 }
 
 #[test]
-fn waves_that_rarely_leave_an_empty_queue_are_solved_too() {
+fn in_waves_that_rarely_empty_the_queue_the_computed_mean_is_reached() {
     let waves = curve(64, |n| 2.0 + 6.4 * (n / 32.0).ceil());
     assert_mean_is_reached(0.9 * 64_000.0 / 14.8, &waves, 0.004);
 }
 
 #[test]
-fn near_saturation_the_queue_looked_at_grows_until_it_is_long_enough() {
+fn near_saturation_the_computed_mean_is_reached() {
     assert_mean_is_reached(0.9 * 32_000.0 / 98.0, &curve(32, |n| 2.0 + 3.0 * n), 0.02);
 }
 
 #[test]
-fn one_at_a_time_is_the_known_queue_with_fixed_service() {
+fn a_batch_limit_of_one_gives_the_mean_of_an_m_d_1_queue() {
     // M/D/1: t + load * t / (2 * (1 - load)).
     for load in [0.1, 0.5, 0.9] {
         let known = 5.0 + load * 5.0 / (2.0 * (1.0 - load));
@@ -73,7 +73,7 @@ fn one_at_a_time_is_the_known_queue_with_fixed_service() {
 }
 
 #[test]
-fn no_fixed_rule_beats_it() {
+fn fixed_rules_are_no_better_than_the_solution() {
     let times = curve(32, |n| 2.0 + 4.0 * (n / 8.0).ceil());
     let rate = 1300.0;
     let best = solve_smdp(rate, &times).mean_ms;
@@ -85,7 +85,7 @@ fn no_fixed_rule_beats_it() {
 }
 
 #[test]
-fn a_rate_that_the_server_cannot_do_has_no_mean() {
+fn a_rate_above_the_capacity_has_an_infinite_mean() {
     assert!(solve_smdp(3300.0, &curve(64, |n| 4.0 + 0.25 * n)).mean_ms.is_infinite());
     assert!(solve_smdp(1.0, &[]).mean_ms.is_infinite());
 }
@@ -137,7 +137,7 @@ fn by_value_iteration(rate: f64, times: &[f64], length: usize) -> f64 {
 }
 
 #[test]
-fn value_iteration_finds_the_same() {
+fn value_iteration_gives_the_same_mean() {
     for (rate, times) in [
         (900.0, curve(8, |n| 3.0 + 0.4 * 2_f64.powf(n.log2().ceil()))),
         (700.0, curve(8, |n| 2.0 + 4.0 * (n / 4.0).ceil())),

@@ -71,7 +71,7 @@ fn simulate_single_calls(
 }
 
 #[test]
-fn a_lone_call_on_an_idle_upstream_leaves_at_once_where_calls_come_by_chance() {
+fn a_lone_call_on_an_idle_upstream_leaves_at_once_under_random_arrivals() {
     let us = Duration::from_micros;
     let (mut all, mut worst) = (ImmediateDispatchCounts::default(), (1000, String::new()));
     for (base, each) in [(us(4000), us(250)), (us(2000), us(3000)), (us(20_000), us(10))] {

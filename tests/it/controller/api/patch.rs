@@ -85,7 +85,7 @@ fn merge_applied(object: &mut Value, now: &Value, field: &str) {
 }
 
 #[test]
-fn what_a_manager_applies_no_more_goes_and_what_is_anothers_stays() {
+fn fields_dropped_by_their_manager_are_removed_and_foreign_fields_are_kept() {
     use serde_json::json;
     let mut object =
         json!({"spec": {"theirs": 1}, "webhooks": [{"name": "a", "rules": [1], "clientConfig": {"service": 1}}]});
@@ -105,7 +105,7 @@ fn what_a_manager_applies_no_more_goes_and_what_is_anothers_stays() {
 }
 
 #[test]
-fn an_element_of_a_list_with_keys_goes_with_its_manager() {
+fn a_keyed_list_element_dropped_by_its_manager_is_removed() {
     use serde_json::json;
     let mut status = json!({"conditions": [{"type": "Theirs", "status": "True"}]});
     let first = json!({"conditions": [{"type": "Ours", "status": "True"}, {"type": "Gone", "status": "True"}]});

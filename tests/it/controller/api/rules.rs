@@ -50,7 +50,7 @@ pub(super) fn allow(verb: &str, resource: &str, name: &str) -> bool {
 }
 
 #[test]
-fn the_controller_may_do_what_it_needs_and_write_nothing_else() {
+fn the_role_allows_the_needed_requests_and_no_other_writes() {
     for (verb, resource, name) in [
         ("patch", "batchpolicies/status", "p"),
         ("get", "leases", CONTROLLER),

@@ -14,7 +14,7 @@ fn row(proxy: &TestProxy, shape: &str, item: u64) -> Outgoing {
 /// 2 + 2 is a round size, but only calls of one shape are merged: the third call, of the shape of
 /// the first, joins it.
 #[tokio::test]
-async fn different_shapes_whose_sum_is_a_round_size_are_not_merged_and_the_peer_that_comes_later_joins() {
+async fn different_shapes_are_not_merged_and_a_later_call_of_equal_shape_joins() {
     let (proxy, mut hand) = start_with_scripted_server(adaptive_spec(&json!({"limits": {"slotsMax": 1}}))).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let requests = [row(&proxy, "[1, 2]", 1), row(&proxy, "[2, 2]", 2), row(&proxy, "[1, 2]", 3)];
@@ -36,7 +36,7 @@ async fn different_shapes_whose_sum_is_a_round_size_are_not_merged_and_the_peer_
 
 /// If no delay is allowed, nothing is ever held, and everything still works.
 #[tokio::test]
-async fn with_no_delay_allowed_nothing_is_held_and_what_waits_for_the_slot_still_shares() {
+async fn with_no_delay_allowed_nothing_is_held_and_calls_waiting_for_the_slot_share() {
     let (proxy, mut hand) =
         start_with_scripted_server(adaptive_spec(&json!({"limits": {"queueDelayMax": "0ms", "slotsMax": 1}}))).await;
     let mut shared = 0;

@@ -24,7 +24,7 @@ fn post(proxy: &TestProxy, item: u64) -> Request<Body> {
 /// The server hangs. 500 of 2000 calls wait, the others are rejected at once, no buffer grows, and
 /// every waiting call is served once the server recovers.
 #[tokio::test]
-async fn a_stuck_server_and_2000_callers_are_1500_quick_refusals_and_it_recovers_with_the_server() {
+async fn a_stuck_server_with_2000_callers_causes_1500_quick_refusals_and_recovers() {
     let spec = json!({"limits": {"queueItemsMax": 500, "slotsMax": 1}, "routes": [{"path": PREDICT, "timeout": "1m"}]});
     let (proxy, mut hand) = start_with_scripted_server(adaptive_spec(&spec)).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;

@@ -20,7 +20,7 @@ fn call_with_deadline(proxy: &TestProxy, millis: u64, item: u64) -> Outgoing {
 /// The server is busy for 600 ms. Calls that arrive meanwhile are dispatched as soon as it is free.
 /// A window that started then would last a minute here.
 #[tokio::test]
-async fn what_came_while_the_server_was_busy_leaves_when_it_is_free_and_no_window_begins_anew() {
+async fn calls_that_arrive_while_the_server_is_busy_leave_without_a_new_window() {
     let (proxy, mut hand) =
         start_with_scripted_server(adaptive_spec(&json!({"limits": {"queueDelayMax": "1m", "slotsMax": 1}}))).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
@@ -99,7 +99,7 @@ async fn a_deadline_before_the_end_of_a_wait_sends_the_call_early() {
 
 /// A call that expires affects no other: the others are dispatched together at once.
 #[tokio::test]
-async fn the_first_expires_and_the_next_two_leave_together_at_once() {
+async fn an_expired_call_does_not_delay_the_next_two_which_leave_together() {
     let (proxy, mut hand) =
         start_with_scripted_server(adaptive_spec(&json!({"limits": {"queueDelayMax": "1m", "slotsMax": 1}}))).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;

@@ -85,7 +85,7 @@ async fn certificates_that_change_are_shown_to_the_next_client_and_no_call_is_lo
 }
 
 #[tokio::test]
-async fn files_that_cannot_be_used_end_the_start_with_what_is_wrong() {
+async fn unusable_certificate_files_fail_the_start_with_their_cause() {
     let authority = CertAuthority::new("ca");
     let (pair, other) = (local_certificate(&authority), local_certificate(&authority));
     let folder = CertFolder::with(&pair);
@@ -147,7 +147,7 @@ async fn a_wrong_upstream_certificate_is_logged_with_its_cause_and_sighup_reload
 }
 
 #[tokio::test]
-async fn a_start_without_its_certificate_ends_with_the_code_for_settings() {
+async fn a_start_without_its_certificate_exits_with_the_configuration_status() {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(
         file.path(),

@@ -14,7 +14,7 @@ use super::super::tunnel::{CertAuthority, TlsTunnelEnd};
 use super::{BOTH, CertFolder, HTTP1, h2_predict, local_certificate, predict, until_metric};
 
 #[tokio::test]
-async fn calls_through_tls_share_a_batch_whatever_version_they_speak_and_get_their_own_bytes() {
+async fn calls_through_tls_share_a_batch_across_http_versions_and_get_their_own_answers() {
     let authority = CertAuthority::new("ca");
     let folder = CertFolder::with(&local_certificate(&authority));
     let mut hand = ScriptedServer::start().await;
@@ -161,7 +161,7 @@ async fn a_handshake_that_does_not_begin_or_end_is_over_in_time_and_gives_its_pl
 }
 
 #[tokio::test]
-async fn a_captured_port_carries_tls_on_as_it_is_unless_it_has_certificates_of_its_own() {
+async fn a_captured_port_relays_tls_unless_it_has_certificates_of_its_own() {
     let authority = CertAuthority::new("ca");
     let mut hand = ScriptedServer::start().await;
     // The application speaks TLS itself.

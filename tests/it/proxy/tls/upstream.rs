@@ -16,7 +16,7 @@ use super::super::tunnel::{CertAuthority, TlsTunnelEnd};
 use super::{BOTH, HTTP1, TlsUpstream, h2_predict, local_certificate, until_metric};
 
 #[tokio::test]
-async fn batches_go_to_an_https_upstream_and_so_does_what_passes_through() {
+async fn batches_and_passed_calls_go_to_an_https_upstream() {
     let behind = TlsUpstream::new();
     let mut hand = ScriptedServer::start().await;
     let mut server = behind.server(hand.address, BOTH, None).await;
@@ -144,7 +144,7 @@ async fn the_server_selects_the_http_version_inside_tls() {
 }
 
 #[tokio::test]
-async fn a_server_of_another_name_or_authority_gets_no_call_and_the_caller_an_honest_answer() {
+async fn a_server_with_another_name_or_authority_gets_no_call_and_the_caller_a_502() {
     let behind = TlsUpstream::new();
     let stranger = CertAuthority::new("stranger");
     let other = behind.folder.file("other.crt", &stranger.pem);

@@ -107,7 +107,7 @@ const fn round_milli(milli: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn said(concurrency: ConcurrencyFacts) -> Option<String> {
+    fn sentence_of(concurrency: ConcurrencyFacts) -> Option<String> {
         explain(&CallKind { concurrency: Some(concurrency), ..CallKind::default() }).map(|(text, _)| text)
     }
 
@@ -122,25 +122,25 @@ mod tests {
     }
 
     #[test]
-    fn forwarded_calls_name_how_many_the_server_runs_at_once() {
+    fn the_sentence_about_forwarded_calls_names_the_concurrency_of_the_server() {
         let expected = "forwarded because the server runs at least 48 at once (a call takes 200 ms with 48 in flight, 200 ms alone)";
-        assert_eq!(said(open(48, 200_000)).unwrap(), expected);
-        assert!(said(open(48, 210_000)).unwrap().contains("at least 48 at once"), "that is noise");
-        let queued = said(open(48, 1_200_000)).unwrap();
+        assert_eq!(sentence_of(open(48, 200_000)).unwrap(), expected);
+        assert!(sentence_of(open(48, 210_000)).unwrap().contains("at least 48 at once"), "that is noise");
+        let queued = sentence_of(open(48, 1_200_000)).unwrap();
         assert!(
             queued.starts_with("forwarded because the server runs about 8 at once (a call takes 1.2 s"),
             "{queued}"
         );
-        assert_eq!(said(open(1, 200_000)), None, "one call at a time shows nothing");
-        let learning = said(ConcurrencyFacts { learning: true, ..open(48, 200_000) }).unwrap();
+        assert_eq!(sentence_of(open(1, 200_000)), None, "one call at a time shows nothing");
+        let learning = sentence_of(ConcurrencyFacts { learning: true, ..open(48, 200_000) }).unwrap();
         assert!(learning.starts_with("forwarded: too few calls"), "{learning}");
         let no_gain = ConcurrencyFacts { reason: "no_gain".to_owned(), item_permille: Some(1010), ..open(2, 1) };
         let expected = "forwarded because batching was measured to have no benefit (an item in a batch costs 1.0× as much as an unbatched call); tried again later";
-        assert_eq!(said(no_gain).unwrap(), expected);
+        assert_eq!(sentence_of(no_gain).unwrap(), expected);
     }
 
     #[test]
-    fn merged_calls_name_what_a_batch_takes_and_what_its_calls_would() {
+    fn the_sentence_about_merged_calls_compares_a_batch_with_separate_calls() {
         let limited = |limit| ConcurrencyFacts {
             limit: Some(limit),
             lone_us: 10_000,
@@ -149,10 +149,10 @@ mod tests {
             ..ConcurrencyFacts::default()
         };
         let expected = "merged because the server runs 1 at once, and one batch of 16 takes 25 ms, while 16 separate calls take 160 ms";
-        assert_eq!(said(limited(1)).unwrap(), expected);
+        assert_eq!(sentence_of(limited(1)).unwrap(), expected);
         let expected = "merged because the server runs 4 at once, and one of 4 concurrent batches of 16 takes 25 ms, while 16 separate calls take 40 ms";
-        assert_eq!(said(limited(4)).unwrap(), expected);
-        let growing = said(ConcurrencyFacts { batch_items_milli: 1000, ..limited(2) }).unwrap();
+        assert_eq!(sentence_of(limited(4)).unwrap(), expected);
+        let growing = sentence_of(ConcurrencyFacts { batch_items_milli: 1000, ..limited(2) }).unwrap();
         assert!(growing.starts_with("calls beyond 2 at once are held"), "{growing}");
     }
 }

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prediction_names_its_window_and_what_it_rests_on() {
+    fn a_prediction_names_its_window_and_its_measured_sizes() {
         let expected = "mode Observe: batching would have made 50 upstream calls out of 400, with 8.0 items each, and answered in 22 ms on average (60 ms without batching) in the last 90 s; the latency of up to 8 items was measured";
         assert_eq!(explain(&predicted("worth")).0, expected);
         assert!(explain(&Prediction { measured_items: 1, ..predicted("worth") }).0.contains("is an estimate"));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn where_batching_is_not_worth_it_that_comes_first() {
+    fn a_prediction_without_benefit_begins_with_that_statement() {
         let (text, numbers) = explain(&predicted("nothing_to_merge"));
         let expected = "mode Observe: batching is not worth it here: nearly every call would be forwarded as it is now, since the server runs at least 64 at once; batching would";
         assert!(text.starts_with(expected) && !text.contains("estimate"), "{text}");

@@ -27,7 +27,7 @@ fn kind() -> CallKind {
 }
 
 /// Explains a kind of calls on an upstream with one slot. No other kind has calls.
-fn said(kind: CallKind) -> Vec<(&'static str, String)> {
+fn explain_kind(kind: CallKind) -> Vec<(&'static str, String)> {
     let slots = Some(SlotFacts { learned: 1, max: 16, fixed: false });
     let facts = ProxyFacts { calls: kind.calls, items: kind.items, slots, kinds: vec![kind], ..ProxyFacts::default() };
     explain(&facts).into_iter().map(|sentence| (sentence.what, sentence.text)).collect()
@@ -35,7 +35,7 @@ fn said(kind: CallKind) -> Vec<(&'static str, String)> {
 
 #[track_caller]
 fn first(kind: CallKind) -> (&'static str, String) {
-    said(kind).swap_remove(0)
+    explain_kind(kind).swap_remove(0)
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn batching_cannot_help_an_idle_server() {
 }
 
 #[test]
-fn many_slots_that_are_free_are_another_reason() {
+fn free_slots_are_reported_as_a_reason_for_small_batches() {
     let slots = Some(SlotFacts { learned: 4, max: 16, fixed: false });
     let kinds = vec![CallKind { overlapping: Some(90), ..kind() }];
     let facts = ProxyFacts { calls: 100, items: 100, slots, kinds, ..ProxyFacts::default() };
@@ -63,8 +63,8 @@ fn many_slots_that_are_free_are_another_reason() {
 }
 
 #[test]
-fn under_load_batches_are_what_comes_while_the_server_is_busy() {
-    let told = said(CallKind { calls: 1170, items: 1170, wait_us: 6100, ..kind() });
+fn under_load_the_batch_size_is_explained_by_arrivals_during_an_execution() {
+    let told = explain_kind(CallKind { calls: 1170, items: 1170, wait_us: 6100, ..kind() });
     let arrivals =
         "batches hold 11.7 items on average: as many as arrive while the server is busy; a call waits 6.1 ms for it";
     let curve =
@@ -73,7 +73,7 @@ fn under_load_batches_are_what_comes_while_the_server_is_busy() {
 }
 
 #[test]
-fn a_limit_that_binds_is_named_with_whose_it_is() {
+fn a_binding_limit_is_reported_with_its_source() {
     let full = CallKind { items: 1600, calls: 1600, causes: words(&[("full", 80), ("idle", 20)]), ..kind() };
     let (what, text) = first(CallKind { ceiling: Some(16), ..full.clone() });
     assert_eq!(what, "limit_items");
@@ -89,7 +89,7 @@ fn a_limit_that_binds_is_named_with_whose_it_is() {
 }
 
 #[test]
-fn weight_bytes_and_deadlines_bind_too() {
+fn weight_bytes_and_deadlines_are_reported_as_binding() {
     for (cause, word) in [("weight", "batchWeightMax"), ("bytes", "batchBytesMax"), ("deadline", "to meet a deadline")]
     {
         let (_, text) = first(CallKind { causes: words(&[(cause, 40), ("idle", 60)]), ..kind() });
@@ -98,16 +98,16 @@ fn weight_bytes_and_deadlines_bind_too() {
 }
 
 #[test]
-fn the_header_that_keeps_calls_apart_is_named_with_what_to_do() {
+fn the_header_that_separates_calls_is_named_with_advice() {
     let user = KeyDifference { what: "header".into(), name: "x-user".into(), values: 17, keys_without: 1 };
-    let told = said(CallKind { keys: 17, separated_batches: 45, differs: vec![user.clone()], ..kind() });
+    let told = explain_kind(CallKind { keys: 17, separated_batches: 45, differs: vec![user.clone()], ..kind() });
     let expected = "batches hold 1.0 items on average, and calls of 17 merge keys are queued at the same time (during 45 % of \
         the batches): header `x-user` differs (17 values): add `x-user` to the route's mergeOver.headers if it does not change answers";
     assert_eq!(told[0], ("kept_apart", expected.to_owned()));
     // Two parts differ independently: the one that joins the most keys when removed comes first.
     let field = KeyDifference { what: "field".into(), name: "/seed".into(), values: 3, keys_without: 17 };
     let both = vec![KeyDifference { keys_without: 3, ..user }, field];
-    let (_, text) = said(CallKind { keys: 51, separated_batches: 45, differs: both, ..kind() }).swap_remove(0);
+    let (_, text) = explain_kind(CallKind { keys: 51, separated_batches: 45, differs: both, ..kind() }).swap_remove(0);
     assert!(
         text.contains("`x-user` differs (17 values), and field `/seed` differs (3 values): add `x-user`"),
         "{text}"
@@ -115,10 +115,10 @@ fn the_header_that_keeps_calls_apart_is_named_with_what_to_do() {
 }
 
 #[test]
-fn a_busy_server_is_not_called_idle_and_what_binds_comes_first() {
+fn a_busy_server_is_not_called_idle_and_the_binding_cause_comes_first() {
     let user = KeyDifference { what: "header".into(), name: "x-user".into(), values: 8, keys_without: 1 };
     let busy = CallKind { wait_us: 76_200, keys: 8, separated_batches: 100, differs: vec![user], ..kind() };
-    let told = said(busy.clone());
+    let told = explain_kind(busy.clone());
     assert_eq!((told[0].0, told[1].0), ("kept_apart", "curve"));
     let (what, text) = first(CallKind { separated_batches: 0, ..busy });
     assert!(what == "arrivals" && text.contains("a call waits 76.2 ms"), "{text}");
@@ -127,18 +127,18 @@ fn a_busy_server_is_not_called_idle_and_what_binds_comes_first() {
 }
 
 #[test]
-fn callers_are_never_to_be_merged_and_keys_that_do_not_meet_are_no_matter() {
+fn different_callers_get_no_advice_to_merge_and_rarely_queued_keys_no_sentence() {
     let caller = KeyDifference { what: "caller".into(), name: String::new(), values: 9, keys_without: 1 };
     let apart = CallKind { keys: 9, separated_batches: 30, differs: vec![caller], ..kind() };
     let (_, text) = first(apart.clone());
     assert!(text.ends_with("the caller differs (9 values): calls of different callers are never merged"), "{text}");
-    let told = said(CallKind { separated_batches: 3, ..apart });
+    let told = explain_kind(CallKind { separated_batches: 3, ..apart });
     assert!(told.iter().all(|(what, _)| *what != "kept_apart"), "{told:?}");
 }
 
 #[test]
 fn a_log_with_digests_only_refers_to_the_running_proxy() {
-    let (_, text) = said(CallKind { keys: 2, separated_batches: 50, point: None, ..kind() }).swap_remove(0);
+    let (_, text) = explain_kind(CallKind { keys: 2, separated_batches: 50, point: None, ..kind() }).swap_remove(0);
     assert!(text.contains("`groupage explain` against the running proxy"), "{text}");
 }
 
@@ -182,21 +182,21 @@ fn refusals_are_reported_from_one_percent_on() {
 fn too_few_batches_are_reported_as_such() {
     assert_eq!(explain(&ProxyFacts::default())[0].what, "no_calls");
     assert_eq!(
-        said(CallKind { batches: 2, calls: 2, ..kind() }),
+        explain_kind(CallKind { batches: 2, calls: 2, ..kind() }),
         [("too_few", "only 2 batches so far: too few to tell what limits batching".to_owned())]
     );
 }
 
 #[test]
-fn one_kind_gets_three_sentences_at_most() {
+fn a_kind_of_calls_gets_three_sentences_at_most() {
     let user = KeyDifference { what: "header".into(), name: "x-user".into(), values: 17, keys_without: 1 };
     let all =
         CallKind { quarantined: true, slo_us: Some(1), keys: 17, separated_batches: 90, differs: vec![user], ..kind() };
-    assert_eq!(said(all).len(), 3);
+    assert_eq!(explain_kind(all).len(), 3);
 }
 
 #[test]
-fn numbers_look_like_numbers() {
+fn times_and_percentages_are_formatted_with_units() {
     for (us, text) in [
         (40, "0.04 ms"),
         (850, "0.85 ms"),

@@ -120,7 +120,7 @@ fn always(name: &str) -> bool {
 }
 
 #[test]
-fn the_asker_sees_what_it_should() {
+fn the_schema_checker_finds_every_violation() {
     let schema = json!({
         "type": "object",
         "required": ["a"],

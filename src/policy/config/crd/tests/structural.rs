@@ -142,7 +142,7 @@ fn rules(schema: &Json, path: &str, times: u64, out: &mut Vec<(String, u64, Json
 }
 
 #[test]
-fn both_schemas_are_structural_and_give_no_cause_for_a_warning() {
+fn both_schemas_are_structural_without_unsupported_keywords() {
     for kind in Definition::all() {
         let mut found = Vec::new();
         faults(&kind.schema, &kind.name, &mut found);
@@ -158,7 +158,7 @@ fn both_schemas_are_structural_and_give_no_cause_for_a_warning() {
 }
 
 #[test]
-fn the_checker_of_structural_schemas_finds_what_is_not() {
+fn the_structural_checker_finds_every_fault() {
     for (schema, what) in [
         (json!({ "properties": {} }), "type None"),
         (json!({ "type": "object", "properties": { "a": {} } }), "type None"),
@@ -189,7 +189,7 @@ fn the_checker_of_structural_schemas_finds_what_is_not() {
 }
 
 #[test]
-fn every_rule_has_a_message_with_what_to_do_and_can_be_paid_for() {
+fn every_rule_has_a_plain_message_and_a_bounded_cost() {
     let mut all = Vec::new();
     for kind in Definition::all() {
         rules(&kind.schema, &kind.name, 1, &mut all);
