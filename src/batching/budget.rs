@@ -21,7 +21,7 @@ const FLOOR_PER_SECOND: u64 = 3;
 /// A sliding-window counter of client calls, first sends and replays.
 #[derive(Debug, Clone)]
 pub struct ReplayBudget {
-    share_permille: u64,
+    share_ppm: u64,
     buckets: [Bucket; BUCKETS],
 }
 
@@ -37,16 +37,16 @@ struct Bucket {
 // === impl ReplayBudget ===
 
 impl ReplayBudget {
-    /// Creates a budget that allows replays for this share of the client calls, in thousandths, in
+    /// Creates a budget that allows replays for this share of the client calls, in millionths, in
     /// addition to the floor.
     #[must_use]
-    pub fn new(share_permille: u32) -> Self {
-        Self { share_permille: u64::from(share_permille), buckets: [Bucket::default(); BUCKETS] }
+    pub fn new(share_ppm: u32) -> Self {
+        Self { share_ppm: u64::from(share_ppm), buckets: [Bucket::default(); BUCKETS] }
     }
 
     /// Changes the share. The counts are kept.
-    pub fn set_share(&mut self, share_permille: u32) {
-        self.share_permille = u64::from(share_permille);
+    pub fn set_share(&mut self, share_ppm: u32) {
+        self.share_ppm = u64::from(share_ppm);
     }
 
     /// Records a client call.
@@ -90,7 +90,7 @@ impl ReplayBudget {
                 sent += bucket.replays;
             }
         }
-        let allowed = client + client * self.share_permille / 1000 + FLOOR_PER_SECOND * WINDOW_SECONDS;
+        let allowed = client + client * self.share_ppm / 1_000_000 + FLOOR_PER_SECOND * WINDOW_SECONDS;
         allowed.saturating_sub(sent)
     }
 
@@ -111,14 +111,14 @@ mod tests {
 
     #[test]
     fn a_fresh_process_has_a_reserve_of_thirty() {
-        let mut budget = ReplayBudget::new(100);
+        let mut budget = ReplayBudget::new(100_000);
         let taken = (0..100).filter(|_| budget.try_take_replay(Tick::from_millis(5))).count();
         assert_eq!(taken, 30);
     }
 
     #[test]
     fn batching_leaves_room_for_replays() {
-        let mut budget = ReplayBudget::new(100);
+        let mut budget = ReplayBudget::new(100_000);
         for _ in 0..100 {
             budget.record_client_call(Tick::from_millis(0));
         }
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_burst_leaves_the_reserve_once_its_second_has_half_left_the_window() {
-        let mut budget = ReplayBudget::new(100);
+        let mut budget = ReplayBudget::new(100_000);
         for _ in 0..200 {
             (0..32).for_each(|_| budget.record_client_call(Tick::from_millis(500)));
             budget.record_first_send(Tick::from_millis(500));
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn replays_do_not_count_once_their_second_has_left_the_window() {
-        let mut budget = ReplayBudget::new(100);
+        let mut budget = ReplayBudget::new(100_000);
         while budget.try_take_replay(Tick::from_millis(999)) {}
         assert!(!budget.try_take_replay(Tick::from_millis(10_000)), "nine seconds later the window still holds them");
         assert!(!budget.try_take_replay(Tick::from_millis(10_999)));

@@ -26,13 +26,16 @@ pub enum HeaderClass {
     Alone,
 }
 
-/// A set of header names, as exact names and prefixes.
-struct HeaderNames {
+/// A set of header names in lower case, as exact names and prefixes.
+#[derive(Debug)]
+pub struct HeaderNames {
     exact: &'static [&'static str],
     prefixes: &'static [&'static str],
 }
 
-const IDENTITY: HeaderNames = HeaderNames {
+/// Headers that identify the client. A more exact name of another class takes precedence over a
+/// prefix.
+pub static IDENTITY: HeaderNames = HeaderNames {
     exact: &[
         "authorization",
         "proxy-authorization",
@@ -53,7 +56,7 @@ const IDENTITY: HeaderNames = HeaderNames {
     prefixes: &["x-amz-", "x-auth-request-"],
 };
 
-const IGNORED: HeaderNames = HeaderNames {
+static IGNORED: HeaderNames = HeaderNames {
     exact: &[
         "traceparent",
         "tracestate",
@@ -88,12 +91,12 @@ const IGNORED: HeaderNames = HeaderNames {
     prefixes: &["x-b3-", "x-datadog-", "x-groupage-", "x-stainless-", "x-envoy-"],
 };
 
-const HOP_BY_HOP: HeaderNames = HeaderNames {
+static HOP_BY_HOP: HeaderNames = HeaderNames {
     exact: &["connection", "proxy-connection", "keep-alive", "te", "trailer", "transfer-encoding", "http2-settings"],
     prefixes: &[],
 };
 
-const ALONE: HeaderNames = HeaderNames {
+static ALONE: HeaderNames = HeaderNames {
     exact: &[
         "idempotency-key",
         "range",
@@ -316,7 +319,15 @@ fn accepts_trailers(headers: &HeaderMap) -> bool {
 // === impl HeaderNames ===
 
 impl HeaderNames {
-    fn contains(&self, name: &str) -> bool {
+    /// Returns the names as patterns, in which `*` ends a prefix.
+    pub fn patterns(&self) -> impl Iterator<Item = String> {
+        let prefixes = self.prefixes.iter().map(|prefix| format!("{prefix}*"));
+        self.exact.iter().map(|name| (*name).to_owned()).chain(prefixes)
+    }
+
+    /// Returns `true` if the name, in lower case, is in the set.
+    #[must_use]
+    pub fn contains(&self, name: &str) -> bool {
         self.exact.contains(&name) || self.matches_prefix(name)
     }
 

@@ -75,8 +75,8 @@ pub struct UpstreamConfig {
     pub reuse: bool,
     /// Maximum number of members of a failed batch that are replayed one by one.
     pub isolate_above: u32,
-    /// Maximum number of replays, in thousandths of the number of client calls.
-    pub replay_permille: u32,
+    /// Maximum number of replays, in millionths of the number of client calls.
+    pub replay_ppm: u32,
 }
 
 /// The upstream of a proxy.
@@ -115,7 +115,7 @@ impl Upstream {
     ) -> Self {
         let connector = Connector::new(config.target.clone(), config.tls.clone(), config.connect_timeout);
         let health = Reachability::new(clock);
-        let budget = Mutex::new(ReplayBudget::new(config.replay_permille));
+        let budget = Mutex::new(ReplayBudget::new(config.replay_ppm));
         let shared = client::SharedConnections::new(config.http2);
         let published = published::LimitsCache::default();
         let isolate_above = AtomicU32::new(config.isolate_above);
@@ -139,12 +139,12 @@ impl Upstream {
         }
     }
 
-    /// Updates [`UpstreamConfig::isolate_above`] and [`UpstreamConfig::replay_permille`] for
+    /// Updates [`UpstreamConfig::isolate_above`] and [`UpstreamConfig::replay_ppm`] for
     /// subsequent failures.
-    pub fn set_failure(&self, isolate_above: u32, replay_permille: u32) {
+    pub fn set_failure(&self, isolate_above: u32, replay_ppm: u32) {
         self.inner.isolate_above.store(isolate_above, Ordering::Relaxed);
         if let Ok(mut budget) = self.inner.budget.lock() {
-            budget.set_share(replay_permille);
+            budget.set_share(replay_ppm);
         }
     }
 

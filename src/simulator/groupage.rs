@@ -23,9 +23,9 @@ use control_loop::ControlLoop;
 /// Maximum number of members of a failed batch that are replayed one by one; a larger batch is
 /// bisected (`failure.isolateAbove`).
 const ISOLATE_ABOVE: u32 = 4;
-/// Replays allowed in addition to the client calls, in thousandths of them
+/// Replays allowed in addition to the client calls, in millionths of them
 /// (`failure.replayBudget`).
-const REPLAY_PERMILLE: u32 = 100;
+const REPLAY_PPM: u32 = 100_000;
 
 /// A policy that drives a core under some limits.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl GroupagePolicy {
             name: name.into(),
             core: CoreRecorder::new(batcher),
             steering: None,
-            budget: ReplayBudget::new(REPLAY_PERMILLE),
+            budget: ReplayBudget::new(REPLAY_PPM),
             in_flight: BTreeMap::new(),
             tests: None,
         }

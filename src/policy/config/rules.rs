@@ -16,29 +16,9 @@ use super::units::parse_duration;
 use super::values::to_route_protocol;
 use crate::protocol::RouteProtocol;
 use crate::protocol::generic::GenericOptions;
+use crate::protocol::headers::IDENTITY;
 
-/// Headers that carry an identity. They always separate batches, so no policy may merge over them.
-/// `*` ends a prefix.
-pub(super) const IDENTITY: [&str; 16] = [
-    "authorization",
-    "proxy-authorization",
-    "cookie",
-    "x-api-key",
-    "api-key",
-    "x-goog-api-key",
-    "x-amz-*",
-    "x-forwarded-user",
-    "x-forwarded-groups",
-    "x-forwarded-email",
-    "x-auth-request-*",
-    "x-forwarded-client-cert",
-    "x-tenant-id",
-    "x-scope-orgid",
-    "openai-organization",
-    "openai-project",
-];
-
-/// A header that matches a prefix of `IDENTITY` but carries no identity.
+/// A header that matches a prefix of [`IDENTITY`] but carries no identity.
 pub(super) const IDENTITY_EXCEPTION: &str = "x-amz-cf-id";
 
 /// Identity headers with a secret value. `*` begins a suffix: a token is a secret whatever its full
@@ -341,10 +321,7 @@ fn check_generic(check: &mut Validator, path: &str, route: &Json) {
 }
 
 fn is_identity(name: &str) -> bool {
-    name != IDENTITY_EXCEPTION
-        && IDENTITY
-            .iter()
-            .any(|known| known.strip_suffix('*').map_or(*known == name, |prefix| name.starts_with(prefix)))
+    name != IDENTITY_EXCEPTION && IDENTITY.contains(name)
 }
 
 fn is_credential(name: &str) -> bool {

@@ -36,8 +36,8 @@ fn count_within(instants: &[Tick], now: Tick, seconds: u64) -> u64 {
     u64::try_from(recent.count()).unwrap_or(u64::MAX)
 }
 
-fn allowed(clients: u64, permille: u64) -> u64 {
-    clients + clients * permille / 1000 + 30
+fn allowed(clients: u64, ppm: u64) -> u64 {
+    clients + clients * ppm / 1_000_000 + 30
 }
 
 proptest! {
@@ -45,11 +45,11 @@ proptest! {
 
     #[test]
     fn replays_stay_within_the_budget_over_the_last_ten_seconds(
-        permille in prop_oneof![Just(0_u32), Just(100), 0..1000_u32],
+        ppm in prop_oneof![Just(0_u32), Just(100_000), 0..1_000_000_u32],
         ops in prop::collection::vec(op(), 1..60),
     ) {
-        let mut budget = ReplayBudget::new(permille);
-        let permille = u64::from(permille);
+        let mut budget = ReplayBudget::new(ppm);
+        let ppm = u64::from(ppm);
         let (mut now, mut clients, mut upstream) = (Tick::default(), Vec::new(), Vec::new());
         for op in ops {
             match op {
@@ -74,12 +74,12 @@ proptest! {
                     if budget.try_take_replay(now) {
                         upstream.push(now);
                         let (sent, came) = (count_within(&upstream, now, 10), count_within(&clients, now, 10));
-                        prop_assert!(sent <= allowed(came, permille), "{sent} upstream calls for {came} client calls at {now:?}");
+                        prop_assert!(sent <= allowed(came, ppm), "{sent} upstream calls for {came} client calls at {now:?}");
                     } else {
                         // The budget counts in whole seconds, so it may refuse a little early, but
                         // not more.
                         let (sent, came) = (count_within(&upstream, now, 11), count_within(&clients, now, 9));
-                        prop_assert!(sent >= allowed(came, permille), "refused: {sent} upstream calls for {came} client calls at {now:?}");
+                        prop_assert!(sent >= allowed(came, ppm), "refused: {sent} upstream calls for {came} client calls at {now:?}");
                     }
                 },
             }

@@ -128,9 +128,9 @@ impl SettingsHandle {
             port.onlooker.set_limits(core_limits(&policy, next.limits())).await;
         }
         *scopes = next;
-        let replay_permille = policy.failure.replay_budget.ppm() / 1000;
+        let replay_ppm = policy.failure.replay_budget.ppm();
         for (port, table) in parts.ports.iter().zip(tables) {
-            port.upstream.set_failure(policy.failure.isolate_above, replay_permille);
+            port.upstream.set_failure(policy.failure.isolate_above, replay_ppm);
             port.proxy.set_table(table);
         }
         publish_limits(&parts.metrics, Some(&before), &policy);

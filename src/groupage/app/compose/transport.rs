@@ -57,7 +57,7 @@ pub(super) fn upstream_config(
         },
         reuse: reuse == api::ConnectionReuse::Always,
         isolate_above: policy.failure.isolate_above,
-        replay_permille: policy.failure.replay_budget.ppm() / 1000,
+        replay_ppm: policy.failure.replay_budget.ppm(),
     }
 }
 

@@ -13,8 +13,9 @@
 use serde_json::{Value as Json, json};
 
 use crate::config::rules::cluster::GROUPS;
-use crate::config::rules::{CREDENTIALS, HOP_HEADERS, IDENTITY, IDENTITY_EXCEPTION};
+use crate::config::rules::{CREDENTIALS, HOP_HEADERS, IDENTITY_EXCEPTION};
 use crate::config::schema::{self, ValueType};
+use crate::protocol::headers::IDENTITY;
 
 /// A CEL rule.
 pub(super) struct CelRule {
@@ -138,6 +139,8 @@ pub(super) fn policy_rules() -> Vec<CelRule> {
 }
 
 fn route_rules() -> Vec<CelRule> {
+    let identity: Vec<String> = IDENTITY.patterns().collect();
+    let identity: Vec<&str> = identity.iter().map(String::as_str).collect();
     let identity = format!("h.lowerAscii() != '{IDENTITY_EXCEPTION}' && ({})", header_condition("h", &IDENTITY));
     vec![
         requirement_rule(
