@@ -58,11 +58,11 @@ impl Feature {
 // === impl DisabledFeatures ===
 
 impl DisabledFeatures {
-    pub(super) const fn with(self, skill: Feature) -> Self {
-        Self(self.0 | skill.bit())
+    pub(super) const fn with(self, feature: Feature) -> Self {
+        Self(self.0 | feature.bit())
     }
 
-    pub(super) const fn contains(self, skill: Feature) -> bool {
-        self.0 & skill.bit() != 0
+    pub(super) const fn contains(self, feature: Feature) -> bool {
+        self.0 & feature.bit() != 0
     }
 }

@@ -108,7 +108,7 @@ struct Bin {
     /// in part.
     watched: f64,
     /// Arrivals, with the same decay.
-    came: f64,
+    arrived: f64,
     /// Arrivals expected at the mean rate, with the same decay.
     usual: f64,
     /// Items of the events that covered the bin.
@@ -247,7 +247,7 @@ impl ArrivalProfile {
     /// Returns the probability that an item that has not returned `from` nanoseconds after its
     /// answer returns by `to`.
     pub(super) fn return_probability(&self, from: u64, to: u64) -> f64 {
-        let share = |from, to| self.sum(from, to, |bin, part, _| part * bin.came / bin.items);
+        let share = |from, to| self.sum(from, to, |bin, part, _| part * bin.arrived / bin.items);
         (share(from, to) / (1.0 - share(0, from)).max(AWAY_MIN)).min(1.0)
     }
 
@@ -256,7 +256,7 @@ impl ArrivalProfile {
     fn max_excess_arrivals(&self, within: u64) -> f64 {
         let ended = self.bins.iter().zip(spans()).take_while(|(_, (start, width))| start + width <= within);
         let each =
-            ended.filter(|(bin, _)| bin.watched > COVERAGE_MIN).map(|(bin, _)| (bin.came - bin.usual) / bin.items);
+            ended.filter(|(bin, _)| bin.watched > COVERAGE_MIN).map(|(bin, _)| (bin.arrived - bin.usual) / bin.items);
         let so_far = each.scan(0.0, |sum, caused| {
             *sum += caused;
             Some(*sum)
@@ -292,9 +292,9 @@ impl ArrivalProfile {
             }
             let part = (to_f64(elapsed - start) / to_f64(width)).min(1.0);
             let usual = per_nano(event.rate) * part * to_f64(width);
-            let came = to_f64(bin.present);
-            bin.caused = DECAY * bin.caused + (came - usual) / f64::from(event.items);
-            bin.came = DECAY * bin.came + came;
+            let arrived = to_f64(bin.present);
+            bin.caused = DECAY * bin.caused + (arrived - usual) / f64::from(event.items);
+            bin.arrived = DECAY * bin.arrived + arrived;
             bin.usual = DECAY * bin.usual + usual;
             bin.items = DECAY * bin.items + part * f64::from(event.items);
             bin.watched = DECAY * bin.watched + part;
@@ -319,7 +319,7 @@ impl ArrivalProfile {
 
 impl Bin {
     fn relative(&self) -> f64 {
-        if self.usual > 0.0 { (self.came / self.usual).min(RATIO_MAX) } else { 1.0 }
+        if self.usual > 0.0 { (self.arrived / self.usual).min(RATIO_MAX) } else { 1.0 }
     }
 }
 

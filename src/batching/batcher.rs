@@ -64,7 +64,7 @@ pub struct Batcher {
     adaptive: Adaptive,
     missing: DisabledFeatures,
     paused: PausedKeys,
-    asked: RequestedSlos,
+    requested_slos: RequestedSlos,
     tallies: DispatchStats,
 }
 
@@ -128,7 +128,7 @@ impl Batcher {
             draw: SplitMix64::new(seed),
             missing: DisabledFeatures::default(),
             paused: PausedKeys::default(),
-            asked: RequestedSlos::default(),
+            requested_slos: RequestedSlos::default(),
             tallies: DispatchStats::default(),
         }
     }
@@ -137,8 +137,8 @@ impl Batcher {
     /// the simulator only.
     #[doc(hidden)]
     #[must_use]
-    pub fn without_feature(mut self, skill: Feature) -> Self {
-        self.missing = self.missing.with(skill);
+    pub fn without_feature(mut self, feature: Feature) -> Self {
+        self.missing = self.missing.with(feature);
         self
     }
 
@@ -163,7 +163,7 @@ impl Batcher {
             self.late.queue.reorder(by_deadline(&limits));
         }
         self.limits = limits;
-        self.asked.limits_since = self.now;
+        self.requested_slos.limits_since = self.now;
         self.free.set_free(self.now, self.has_free_slot());
     }
 
@@ -194,17 +194,17 @@ impl Batcher {
             self.tallies.on_rejection(call.cost_class, reason, call.items);
             return Err(Rejection { reason, retry_after: self.retry_after() });
         }
-        self.asked.on_arrival(now, &call);
+        self.requested_slos.on_arrival(now, &call);
         let adaptive = matches!(self.limits.policy, DispatchPolicy::Adaptive { .. });
         let mut order = Tick(0);
         if adaptive {
             let queued = self.queue.load_of_key(call.key).items;
             self.adaptive.came(now, &call, self.queue.is_empty() && self.in_flight.is_empty(), queued);
             order = call.deadline.map_or(Tick(u64::MAX), |deadline| deadline.at);
-            let wall = self.limits.slots.min(self.limits.scope(call.scope).slots_max);
+            let limit = self.limits.slots.min(self.limits.scope(call.scope).slots_max);
             let held = self.in_flight.len() >= self.limits.slots as usize || !self.has_free_scope_slot(call.scope);
             if held && !call.alone {
-                self.adaptive.on_policy_hold(now, call.cost_class, wall);
+                self.adaptive.on_policy_hold(now, call.cost_class, limit);
             }
         }
         let id = call.id;

@@ -140,14 +140,14 @@ impl BatchExtent {
 impl Ceilings {
     /// Returns the ceiling in one measure, or `u64::MAX` if none is known.
     pub(super) fn max(&self, bounded: SizeMeasure) -> u64 {
-        self.wall(bounded).max()
+        self.cap(bounded).max()
     }
 
     /// Applies a published ceiling. The smallest published value is kept.
     pub(super) fn set_published(&mut self, now: Tick, bounded: SizeMeasure, max: u64) {
-        let wall = self.wall_mut(bounded);
-        if wall.published.is_none_or(|(known, _)| max < known) {
-            wall.published = Some((max.max(1), now));
+        let cap = self.cap_mut(bounded);
+        if cap.published.is_none_or(|(known, _)| max < known) {
+            cap.published = Some((max.max(1), now));
         }
     }
 
@@ -155,7 +155,7 @@ impl Ceilings {
     /// that currently determines the cost; that measure can change as costs are learned.
     pub(super) fn set_published_weight(&mut self, now: Tick, bounded: SizeMeasure, max: u64) {
         let other = if bounded == SizeMeasure::Weight { SizeMeasure::PaddedWeight } else { SizeMeasure::Weight };
-        if let Some((known, since)) = self.wall_mut(other).published.take() {
+        if let Some((known, since)) = self.cap_mut(other).published.take() {
             self.set_published(since, bounded, known);
         }
         self.set_published(now, bounded, max);
@@ -164,7 +164,7 @@ impl Ceilings {
     /// Records a successful batch.
     pub(super) fn on_success(&mut self, now: Tick, extent: BatchExtent) {
         for bounded in SizeMeasure::ALL {
-            self.wall_mut(bounded).worked(now, extent.in_measure(bounded));
+            self.cap_mut(bounded).worked(now, extent.in_measure(bounded));
         }
     }
 
@@ -172,7 +172,7 @@ impl Ceilings {
     /// to retest.
     pub(super) fn on_too_large(&mut self, now: Tick, extent: BatchExtent, retest: Option<SizeMeasure>, took: Duration) {
         let bounded = retest.unwrap_or_else(|| self.attribute_refusal(extent));
-        self.wall_mut(bounded).refused(now, extent.in_measure(bounded), took);
+        self.cap_mut(bounded).refused(now, extent.in_measure(bounded), took);
     }
 
     /// Records a batch with too many items for which the server named its limit.
@@ -185,12 +185,12 @@ impl Ceilings {
     pub(super) fn on_out_of_memory(&mut self, now: Tick, extent: BatchExtent, bounded: SizeMeasure, took: Duration) {
         // Without weights the number of items is bounded instead.
         let bounded = if extent.in_measure(bounded) == 0 { SizeMeasure::Items } else { bounded };
-        self.wall_mut(bounded).out_of_memory(now, extent.in_measure(bounded), took);
+        self.cap_mut(bounded).out_of_memory(now, extent.in_measure(bounded), took);
     }
 
     /// Ends a retest. If its outcome was inconclusive, the retest is scheduled again.
     pub(super) fn end_retest(&mut self, now: Tick, bounded: SizeMeasure) {
-        if let Some(learned) = self.wall_mut(bounded).learned.as_mut().filter(|learned| learned.testing) {
+        if let Some(learned) = self.cap_mut(bounded).learned.as_mut().filter(|learned| learned.testing) {
             learned.testing = false;
             learned.retest = now.after(learned.wait);
         }
@@ -200,16 +200,16 @@ impl Ceilings {
     /// retesting batch, and the duration of the last refusal.
     pub(super) fn due_retest(&self, now: Tick) -> Option<(SizeMeasure, u64, Duration)> {
         SizeMeasure::ALL.into_iter().find_map(|bounded| {
-            let wall = self.wall(bounded);
-            let learned = wall.learned.filter(|learned| !learned.testing && learned.retest <= now)?;
-            let target = learned.retest_size(bounded).min(wall.published.map_or(u64::MAX, |(max, _)| max));
+            let cap = self.cap(bounded);
+            let learned = cap.learned.filter(|learned| !learned.testing && learned.retest <= now)?;
+            let target = learned.retest_size(bounded).min(cap.published.map_or(u64::MAX, |(max, _)| max));
             (target > learned.max).then_some((bounded, target, learned.took))
         })
     }
 
     /// Records that a retest was dispatched.
     pub(super) fn begin_retest(&mut self, bounded: SizeMeasure) {
-        if let Some(learned) = &mut self.wall_mut(bounded).learned {
+        if let Some(learned) = &mut self.cap_mut(bounded).learned {
             learned.testing = true;
         }
     }
@@ -217,7 +217,7 @@ impl Ceilings {
     /// Schedules a retest of all learned ceilings at once, because the server has changed.
     pub(super) fn on_server_change(&mut self, now: Tick) {
         for bounded in SizeMeasure::ALL {
-            if let Some(learned) = &mut self.wall_mut(bounded).learned {
+            if let Some(learned) = &mut self.cap_mut(bounded).learned {
                 learned.retest = now;
                 learned.wait = RETEST_FOUND;
                 learned.testing = false;
@@ -227,13 +227,13 @@ impl Ceilings {
 
     /// Iterates over the ceilings in force.
     pub(super) fn report(&self) -> impl Iterator<Item = CeilingReport> {
-        SizeMeasure::ALL.into_iter().filter_map(|bounded| self.wall(bounded).report(bounded))
+        SizeMeasure::ALL.into_iter().filter_map(|bounded| self.cap(bounded).report(bounded))
     }
 
     /// Iterates over the learned ceilings, for persistence.
     pub(super) fn snapshot(&self) -> impl Iterator<Item = CeilingSnapshot> {
         SizeMeasure::ALL.into_iter().filter_map(|bounded| {
-            let Cap { worked, learned, .. } = *self.wall(bounded);
+            let Cap { worked, learned, .. } = *self.cap(bounded);
             learned.map(|learned| CeilingSnapshot {
                 bounded,
                 max: learned.max,
@@ -247,15 +247,15 @@ impl Ceilings {
 
     /// Restores a ceiling learned by an earlier process; invalid values are clamped. It is retested
     /// early, because the server may have changed.
-    pub(super) fn restore(&mut self, now: Tick, kept: &CeilingSnapshot) {
-        let wait = Duration::from_nanos(kept.retest_nanos).clamp(RETEST_FOUND, RETEST_MAX);
-        let max = kept.max.max(1);
-        let wall = self.wall_mut(kept.bounded);
-        wall.worked = wall.worked.max(kept.worked.min(max));
-        wall.learned = Some(LearnedCap {
+    pub(super) fn restore(&mut self, now: Tick, snapshot: &CeilingSnapshot) {
+        let wait = Duration::from_nanos(snapshot.retest_nanos).clamp(RETEST_FOUND, RETEST_MAX);
+        let max = snapshot.max.max(1);
+        let cap = self.cap_mut(snapshot.bounded);
+        cap.worked = cap.worked.max(snapshot.worked.min(max));
+        cap.learned = Some(LearnedCap {
             max,
-            refused: kept.refused.max(max.saturating_add(1)),
-            firm: kept.firm,
+            refused: snapshot.refused.max(max.saturating_add(1)),
+            firm: snapshot.firm,
             since: now,
             retest: now.after(wait.min(RETEST_FIRM)),
             wait,
@@ -275,7 +275,7 @@ impl Ceilings {
         if sum <= sum_worked || items > items_worked && grew { SizeMeasure::Items } else { SizeMeasure::Weight }
     }
 
-    fn wall(&self, bounded: SizeMeasure) -> &Cap {
+    fn cap(&self, bounded: SizeMeasure) -> &Cap {
         match bounded {
             SizeMeasure::Items => &self.items,
             SizeMeasure::Weight => &self.sum,
@@ -283,7 +283,7 @@ impl Ceilings {
         }
     }
 
-    fn wall_mut(&mut self, bounded: SizeMeasure) -> &mut Cap {
+    fn cap_mut(&mut self, bounded: SizeMeasure) -> &mut Cap {
         match bounded {
             SizeMeasure::Items => &mut self.items,
             SizeMeasure::Weight => &mut self.sum,

@@ -322,9 +322,9 @@ impl ClassTable {
     }
 
     /// Restores the ceilings that an earlier process learned.
-    pub(super) fn restore(&mut self, now: Tick, id: CostClassId, kept: &[CeilingSnapshot]) {
+    pub(super) fn restore(&mut self, now: Tick, id: CostClassId, snapshots: &[CeilingSnapshot]) {
         let class = self.entry(now, id);
-        kept.iter().for_each(|kept| class.ceilings.restore(now, kept));
+        snapshots.iter().for_each(|snapshot| class.ceilings.restore(now, snapshot));
     }
 
     /// Returns the smallest ceiling in one measure, or `u64::MAX` if there is none.

@@ -266,13 +266,13 @@ impl ConcurrencyLimiter {
 
     /// Records that calls are held by a configured limit. They wait anyway, so they are merged
     /// meanwhile.
-    pub(super) fn on_policy_limit(&mut self, now: Tick, wall: u32) {
+    pub(super) fn on_policy_limit(&mut self, now: Tick, policy_limit: u32) {
         if !self.is_open() || self.pinned || self.gate.is_some() || now < self.schedule.jump {
             return;
         }
-        self.set_limit(f64::from(wall.max(1)));
-        self.policy_limit = Some(wall.max(1));
-        self.refine_from = f64::from(wall.max(1));
+        self.set_limit(f64::from(policy_limit.max(1)));
+        self.policy_limit = Some(policy_limit.max(1));
+        self.refine_from = f64::from(policy_limit.max(1));
         self.growth = BatchCap::uncapped();
         self.level.reset_batches();
         self.level.lone = 0.0;
@@ -282,7 +282,7 @@ impl ConcurrencyLimiter {
 
     /// Returns `true` if the limit is below the configured one, or if none is configured.
     fn is_below_policy_limit(&self) -> bool {
-        self.policy_limit.is_none_or(|wall| self.limit.is_some_and(|limit| limit < f64::from(wall)))
+        self.policy_limit.is_none_or(|policy_limit| self.limit.is_some_and(|limit| limit < f64::from(policy_limit)))
     }
 
     /// Applies a limit refined by `slots`, unless a limit is being tested.
@@ -310,13 +310,13 @@ impl ConcurrencyLimiter {
 
     /// Records the dispatch of a request.
     pub(super) fn on_dispatch(&mut self, now: Tick, leaving: &Departure) -> FlightRecord {
-        let Departure { items, calls, alone, permit, queued, expected } = *leaving;
+        let Departure { items, calls, unbatched, permit, queued, expected } = *leaving;
         let clean = self.batches == 0;
         self.batches += u32::from(calls > 1);
         self.now = self.now.max(now);
         self.flights += 1;
-        let newest = !alone && self.growth.is_newest(items);
-        if !alone {
+        let newest = !unbatched && self.growth.is_newest(items);
+        if !unbatched {
             self.merged_flights += 1;
             self.merged_items += u64::from(items);
             self.last_sent = now;
@@ -338,7 +338,7 @@ impl ConcurrencyLimiter {
             sent: now,
             wave,
             in_flight: self.flights,
-            alone,
+            unbatched,
             newest,
             permit,
             probe: self.probe.id,

@@ -96,8 +96,8 @@ fn low_i32(bits: u64) -> i32 {
 mod tests {
     use super::*;
 
-    fn relative(found: f64, wanted: f64) -> f64 {
-        if wanted.abs() < 1e-300 { found.abs() } else { ((found - wanted) / wanted).abs() }
+    fn relative(found: f64, expected: f64) -> f64 {
+        if expected.abs() < 1e-300 { found.abs() } else { ((found - expected) / expected).abs() }
     }
 
     #[test]

@@ -107,8 +107,8 @@ pub fn solve(input: &PlanInput) -> Plan {
         Plan { rows: Vec::new(), sizes: to_u32(times.len()), best: to_u32(best), values: StateValues(Vec::new()) };
     for (index, load) in LOADS.into_iter().enumerate() {
         // Warm start: the values of the same load in the earlier plan, else of the previous load.
-        if let Some(kept) = input.start.as_ref().and_then(|start| start.0.get(index)) {
-            values = resize_values(kept, queue + 1);
+        if let Some(previous) = input.start.as_ref().and_then(|start| start.0.get(index)) {
+            values = resize_values(previous, queue + 1);
         }
         let rate = to_f64(load) / 1000.0 * throughput;
         let sizes = LoadProcess::new(&times, rate, &MENU).solve(&mut values);
@@ -256,8 +256,8 @@ fn most_efficient(times: &[f64]) -> (usize, f64) {
 
 /// Adapts values to another queue length: truncated, or extrapolated with the last slope. They are
 /// only an initial guess, so any extrapolation is allowed.
-fn resize_values(kept: &[f64], len: usize) -> Vec<f64> {
-    let mut values: Vec<f64> = kept.iter().take(len).copied().collect();
+fn resize_values(previous: &[f64], len: usize) -> Vec<f64> {
+    let mut values: Vec<f64> = previous.iter().take(len).copied().collect();
     let slope = match values.as_slice() {
         [.., before, last] => last - before,
         _ => 0.0,

@@ -64,7 +64,7 @@ struct BatchRoom {
     fill: u32,
     calls_max: usize,
     bytes_max: u64,
-    walls: BatchCaps,
+    caps: BatchCaps,
     /// The limit that `fill` is, if it is one.
     bound: Option<DispatchCause>,
 }
@@ -106,10 +106,10 @@ pub(super) fn ready(
         return Readiness::Now(DispatchCause::Idle);
     }
     let scope = view.limits.scope(head.call.scope);
-    let walls = BatchCaps::new(scope, class, false);
-    let cap = walls.items.min(threshold);
+    let caps = BatchCaps::new(scope, class, false);
+    let cap = caps.items.min(threshold);
     // A batch that is cut by a limit does not grow by waiting.
-    if let Some(cause) = reached_limit(queue.load_of_key(key), cap, walls, scope) {
+    if let Some(cause) = reached_limit(queue.load_of_key(key), cap, caps, scope) {
         return Readiness::Now(cause);
     }
     // `queue_delay_max` bounds deliberate holding beside a free slot, whatever the policy's own
@@ -129,10 +129,10 @@ pub(super) fn ready(
 
 /// Returns the limit at which a batch of all queued calls ends, if there is one. `cap`: the number
 /// of items that fill a batch.
-fn reached_limit(line: Load, cap: u32, walls: BatchCaps, scope: &ScopeLimits) -> Option<DispatchCause> {
+fn reached_limit(line: Load, cap: u32, caps: BatchCaps, scope: &ScopeLimits) -> Option<DispatchCause> {
     match () {
         () if line.items >= u64::from(cap) => Some(DispatchCause::Full),
-        () if line.weight > walls.sum => Some(DispatchCause::Weight),
+        () if line.weight > caps.sum => Some(DispatchCause::Weight),
         () if line.bytes > scope.batch_bytes_max => Some(DispatchCause::Bytes),
         () => None,
     }
@@ -194,11 +194,11 @@ pub(super) fn select_members<'a>(
     view: DecisionView<'_>,
     mut line: impl Iterator<Item = &'a QueuedCall>,
     together: MergeLimit,
-    walls: BatchCaps,
+    caps: BatchCaps,
     want: Option<u32>,
 ) -> Option<Selection> {
     let first = &line.next()?.call;
-    let cap = walls.items;
+    let cap = caps.items;
     let full = match view.limits.policy {
         DispatchPolicy::WorkConserving | DispatchPolicy::Adaptive { .. } => cap,
         DispatchPolicy::Window { items, .. } | DispatchPolicy::Static { items, .. } => cap.min(items.max(1)),
@@ -221,7 +221,7 @@ pub(super) fn select_members<'a>(
         fill,
         calls_max: if together == MergeLimit::Trial { 2 } else { usize::MAX },
         bytes_max: view.limits.scope(first.scope).batch_bytes_max,
-        walls,
+        caps,
         // The desired size is not a limit, so reaching it is not reported as `Full`.
         bound: (fill == full).then_some(DispatchCause::Full),
     };
@@ -269,7 +269,7 @@ impl Selection {
             }
             let weight = self.weight.saturating_add(call.weight.sum);
             let heaviest = self.heaviest.max(call.weight.max);
-            if !room.walls.admits_weight(weight, self.items + call.items, heaviest) {
+            if !room.caps.admits_weight(weight, self.items + call.items, heaviest) {
                 self.bound = Some(DispatchCause::Weight);
                 break;
             }

@@ -161,13 +161,13 @@ impl Shadow {
     pub fn on_arrival(&mut self, now: Tick, began: Tick, call: Call) -> bool {
         self.advance(now);
         let now = self.now;
-        let (id, class, alone) = (call.id, call.cost_class, call.alone);
-        let work = (!alone).then_some((class, call.items, call.weight));
+        let (id, class, unbatched) = (call.id, call.cost_class, call.alone);
+        let work = (!unbatched).then_some((class, call.items, call.weight));
         self.server.on_dispatch(now, id, work);
         if !self.server.can_predict(class) {
             return false;
         }
-        let asked = SimulatedCall {
+        let simulated = SimulatedCall {
             began,
             arrived: now,
             scope: call.scope,
@@ -175,7 +175,7 @@ impl Shadow {
             weight: call.weight,
             slo: call.slo,
         };
-        self.calls.insert(id, asked);
+        self.calls.insert(id, simulated);
         if self.core.enqueue(now, call).is_err() {
             self.end(now, id, ShadowEnd::Rejected);
         }
@@ -263,10 +263,10 @@ impl Shadow {
     }
 
     fn dispatch(&mut self, batch: &Batch) {
-        let asked = |id| self.calls.get(&id).map(|asked| (id, *asked));
+        let find_call = |id| self.calls.get(&id).map(|simulated| (id, *simulated));
         let members: Vec<(CallId, SimulatedCall)> =
-            batch.members.iter().filter_map(|member| asked(member.id)).collect();
-        let max = members.iter().map(|(_, asked)| asked.weight.max).max().unwrap_or_default();
+            batch.members.iter().filter_map(|member| find_call(member.id)).collect();
+        let max = members.iter().map(|(_, simulated)| simulated.weight.max).max().unwrap_or_default();
         let takes = self.server.predict_time(batch.cost_class, batch.items, Weight { sum: batch.weight, max });
         // The execution starts at once if the server has a free place, else when enough of the
         // running ones have ended.
@@ -278,8 +278,8 @@ impl Shadow {
         let ids = members.iter().map(|(id, _)| *id).collect();
         self.running.insert((ends, batch.id), SimulatedExecution { sent: self.now, members: ids });
         self.would.push(ShadowOutcome::Leave {
-            scope: members.first().map_or(ScopeId(u16::MAX), |(_, asked)| asked.scope),
-            members: members.into_iter().map(|(id, asked)| (id, self.now.since(asked.arrived))).collect(),
+            scope: members.first().map_or(ScopeId(u16::MAX), |(_, simulated)| simulated.scope),
+            members: members.into_iter().map(|(id, simulated)| (id, self.now.since(simulated.arrived))).collect(),
             items: batch.items,
         });
     }

@@ -264,24 +264,24 @@ impl SlotEstimator {
         SlotFlight { sent: now, others, explores, returns: [None; observation::RETURNS] }
     }
 
-    /// Records a successful batch that would take `alone` nanoseconds alone, and returns its use as
+    /// Records a successful batch that would take `expected` nanoseconds alone, and returns its use as
     /// a sample. Not to be called for batches that were sent regardless of these decisions (probes,
     /// forwarded calls, isolation).
-    pub(super) fn on_completion(&mut self, now: Tick, flight: &SlotFlight, alone: u64) -> SampleUse {
+    pub(super) fn on_completion(&mut self, now: Tick, flight: &SlotFlight, expected: u64) -> SampleUse {
         self.drawn = None;
         if flight.others == 0 {
             return SampleUse::Alone;
         }
-        let seen = Observation::new(now, flight, alone);
+        let observation = Observation::new(now, flight, expected);
         if flight.others < self.in_use() {
-            self.judge_slot(flight.others, seen);
+            self.judge_slot(flight.others, observation);
             let doubted = self.doubt(flight.others).is_some_and(|doubt| doubt.wait > DOUBT_SAMPLED);
-            return if doubted || seen.is_late() { SampleUse::No } else { SampleUse::Beside };
+            return if doubted || observation.is_late() { SampleUse::No } else { SampleUse::Beside };
         }
         if flight.explores {
-            self.learn_from_exploration(seen);
+            self.learn_from_exploration(observation);
         } else {
-            self.judge_lead(seen);
+            self.judge_lead(observation);
         }
         SampleUse::No
     }
@@ -302,11 +302,11 @@ impl SlotEstimator {
     /// late too. Without this correction, each lead would be planned from the one before, and the
     /// queue upstream would grow to a full wait. To be called before
     /// [`SlotFlight::on_other_return`].
-    pub(super) fn due_after_return(&self, flight: &SlotFlight, due: Tick, now: Tick, alone: u64) -> Tick {
+    pub(super) fn due_after_return(&self, flight: &SlotFlight, due: Tick, now: Tick, expected: u64) -> Tick {
         if flight.first_return().is_some() || flight.others < self.in_use() {
             return due;
         }
-        due.max(Tick(now.0.saturating_add(alone.saturating_sub(self.lead()))))
+        due.max(Tick(now.0.saturating_add(expected.saturating_sub(self.lead()))))
     }
 
     fn drawn(&mut self, backlog: bool, draw: &mut SplitMix64) -> RandomDraws {
@@ -332,17 +332,17 @@ impl SlotEstimator {
     }
 
     /// Updates the evidence about the slot beside `others`, and drops slots that have vanished.
-    fn judge_slot(&mut self, others: u32, seen: Observation) {
-        if seen.wait <= (JUDGED_WAIT * seen.alone).min(JUDGED_WAIT_TURN * seen.mean_interval) {
+    fn judge_slot(&mut self, others: u32, observation: Observation) {
+        if observation.wait <= (JUDGED_WAIT * observation.expected).min(JUDGED_WAIT_TURN * observation.mean_interval) {
             return;
         }
         if self.count > JUDGED_COUNT_MAX {
             return;
         }
         let Some(doubt) = self.doubt_mut(others) else { return };
-        doubt.wait += DOUBT_WEIGHT * (seen.waited_fraction(-WAITED_MAX) - doubt.wait);
+        doubt.wait += DOUBT_WEIGHT * (observation.waited_fraction(-WAITED_MAX) - doubt.wait);
         let before = if doubt.count == 0 { f64::from(others) + 1.0 } else { doubt.beside };
-        doubt.beside = before + BESIDE_WEIGHT * (seen.concurrency - before);
+        doubt.beside = before + BESIDE_WEIGHT * (observation.concurrency - before);
         doubt.count = doubt.count.saturating_add(1);
         // If more batches were in flight than completions are remembered, slots are removed one by
         // one.
@@ -350,7 +350,7 @@ impl SlotEstimator {
         let left = if few { round_to_u64(doubt.beside + BESIDE_UP) } else { u64::from(others) };
         if doubt.count > DOUBT_COUNT && doubt.wait > DOUBT_MAX {
             self.count = u32::try_from(left).unwrap_or(1).clamp(1, others.max(1));
-            self.lead = LEAD_AFTER_VANISH * seen.alone / f64::from(self.count);
+            self.lead = LEAD_AFTER_VANISH * observation.expected / f64::from(self.count);
             self.doubts = [SlotEvidence::NONE; COUNT_LEN];
             self.hits = 0;
         }
@@ -358,36 +358,36 @@ impl SlotEstimator {
 
     /// Learns from a batch that was sent earlier than the lead allows: corrects the lead by the
     /// observed overlap, and adds a slot if there is evidence for one.
-    fn learn_from_exploration(&mut self, seen: Observation) {
+    fn learn_from_exploration(&mut self, observation: Observation) {
         self.tries = self.tries.saturating_add(1);
-        let hit = seen.extra < HIT * seen.wait;
+        let hit = observation.extra < HIT * observation.wait;
         self.hits = if hit { self.hits.saturating_add(1) } else { 0 };
         if self.hits >= HITS
-            && seen.wait > (HIT_BESIDE * seen.alone).min(HIT_BESIDE_TURN * seen.mean_interval)
-            && self.try_add_slot(seen)
+            && observation.wait > (HIT_BESIDE * observation.expected).min(HIT_BESIDE_TURN * observation.mean_interval)
+            && self.try_add_slot(observation)
         {
             return;
         }
         let moved = if hit { self.explore * EXPLORE_HIT.0 + EXPLORE_HIT.1 } else { self.explore * EXPLORE_MISS };
         self.explore = moved.clamp(EXPLORE_MIN, 1.0);
-        if seen.is_stalled() {
+        if observation.is_stalled() {
             return;
         }
         let gain = if self.explore > GAIN_EXPLORE { GAIN } else { (1.0 / f64::from(self.tries)).max(GAIN_MIN) };
-        let limit = STEP_MAX * seen.alone;
-        let step = (seen.wait - seen.extra - self.lead).clamp(-limit, limit);
-        self.lead = (self.lead + gain * step).clamp(LEAD_FLOOR * seen.alone, seen.alone);
-        if self.lead > LEAD_IS_SLOT * seen.mean_interval {
-            self.try_add_slot(seen);
+        let limit = STEP_MAX * observation.expected;
+        let step = (observation.wait - observation.extra - self.lead).clamp(-limit, limit);
+        self.lead = (self.lead + gain * step).clamp(LEAD_FLOOR * observation.expected, observation.expected);
+        if self.lead > LEAD_IS_SLOT * observation.mean_interval {
+            self.try_add_slot(observation);
         }
     }
 
     /// Learns from a batch within the lead: a steady extra time means that the lead is too long.
-    fn judge_lead(&mut self, seen: Observation) {
-        if seen.wait <= EXCESS_WAIT * seen.alone {
+    fn judge_lead(&mut self, observation: Observation) {
+        if observation.wait <= EXCESS_WAIT * observation.expected {
             return;
         }
-        self.excess += EXCESS_WEIGHT * (seen.waited_fraction(-1.0) - self.excess);
+        self.excess += EXCESS_WEIGHT * (observation.waited_fraction(-1.0) - self.excess);
         if self.excess > EXCESS_MAX {
             self.lead *= EXCESS_CUT;
             self.excess = 0.0;
@@ -395,12 +395,12 @@ impl SlotEstimator {
     }
 
     /// Adds a slot if the limits allow it. Returns `true` if one was added.
-    fn try_add_slot(&mut self, seen: Observation) -> bool {
+    fn try_add_slot(&mut self, observation: Observation) -> bool {
         if self.in_use() >= self.slots_max.min(COUNT_MAX) {
             return false;
         }
         self.count = self.in_use() + 1;
-        self.lead = LEAD_AFTER_FOUND * seen.mean_interval;
+        self.lead = LEAD_AFTER_FOUND * observation.mean_interval;
         self.hits = 0;
         true
     }

@@ -100,7 +100,7 @@ pub(super) struct DispatchEvent {
     pub(super) cause: DispatchCause,
     pub(super) lone: Option<UnbatchedReason>,
     /// Set if its only call must not be merged.
-    pub(super) alone: bool,
+    pub(super) unbatched: bool,
     pub(super) calls: usize,
     pub(super) items: u32,
     pub(super) items_max: u32,
@@ -189,7 +189,7 @@ impl DispatchStats {
         }
         tally.items_max = sent.items_max;
         tally.slo = sent.slo.or(tally.slo);
-        if sent.alone {
+        if sent.unbatched {
             tally.alone += 1;
         } else if sent.lone == Some(UnbatchedReason::NoGain) {
             tally.passed += 1;
@@ -254,7 +254,7 @@ mod tests {
             class: CLASS,
             cause: DispatchCause::Idle,
             lone: None,
-            alone: false,
+            unbatched: false,
             calls,
             items,
             items_max: 64,
@@ -306,7 +306,7 @@ mod tests {
     fn unmergeable_calls_do_not_count_as_batches() {
         let mut tallies = DispatchStats::default();
         tallies.on_dispatch(batch(4, 8));
-        tallies.on_dispatch(DispatchEvent { alone: true, ..batch(1, 1) });
+        tallies.on_dispatch(DispatchEvent { unbatched: true, ..batch(1, 1) });
         tallies.on_dispatch(DispatchEvent { lone: Some(UnbatchedReason::NoGain), ..batch(1, 1) });
         let tally = of(&tallies);
         assert_eq!((tally.batches, tally.calls, tally.items, tally.alone, tally.passed), (1, 4, 8, 1, 1));

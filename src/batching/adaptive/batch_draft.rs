@@ -104,8 +104,8 @@ impl BatchDraft<'_> {
 
 /// Returns the number of items from the front of a queue that fit into one batch: `cap`, or less
 /// where the weight limits end the batch earlier.
-pub(super) fn fitting_items<'a>(walls: BatchCaps, line: impl Iterator<Item = &'a QueuedCall>, cap: u32) -> u32 {
-    if !walls.has_weight_cap() {
+pub(super) fn fitting_items<'a>(caps: BatchCaps, line: impl Iterator<Item = &'a QueuedCall>, cap: u32) -> u32 {
+    if !caps.has_weight_cap() {
         return cap;
     }
     let (mut items, mut sum, mut heaviest) = (0_u32, 0_u64, 0_u64);
@@ -117,7 +117,7 @@ pub(super) fn fitting_items<'a>(walls: BatchCaps, line: impl Iterator<Item = &'a
         if more > cap {
             return cap;
         }
-        if !walls.admits_weight(sum, more, heaviest) {
+        if !caps.admits_weight(sum, more, heaviest) {
             return items.max(1);
         }
         items = more;

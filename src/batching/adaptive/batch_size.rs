@@ -141,17 +141,17 @@ fn draw_trial(
 /// Returns `size`, or past a knee a smaller observed size. The price per item is never much higher
 /// than at that size.
 fn best_seen(cost: &CostModel, size: u32) -> u32 {
-    let seen = ROUND.iter().copied().filter(|round| *round < size && cost.sample_count(*round) > 0);
-    let better = seen.reduce(|best, round| if is_cheaper(cost, round, best) { round } else { best });
+    let measured = ROUND.iter().copied().filter(|round| *round < size && cost.sample_count(*round) > 0);
+    let better = measured.reduce(|best, round| if is_cheaper(cost, round, best) { round } else { best });
     better.filter(|round| time_times(cost, size, *round) > 11 * time_times(cost, *round, size) / 10).unwrap_or(size)
 }
 
 /// Returns the size up to `most` with the highest throughput, with a slight preference for larger
 /// ones.
 pub(super) fn most_efficient_size(cost: &CostModel, most: u32) -> u32 {
-    let worth = |items: u32| u128::from(items) * u128::from(2000 + items);
+    let score = |items: u32| u128::from(items) * u128::from(2000 + items);
     let better =
-        |one: u32, other: u32| worth(one) * u128::from(cost.time(other)) > worth(other) * u128::from(cost.time(one));
+        |one: u32, other: u32| score(one) * u128::from(cost.time(other)) > score(other) * u128::from(cost.time(one));
     (1..=most).reduce(|best, items| if better(items, best) { items } else { best }).unwrap_or(most)
 }
 

@@ -65,8 +65,8 @@ impl Adaptive {
             return Some(KeyDecision::NoSlot(None));
         }
         let now = line.ctx.now;
-        let gone = watched.arrivals.returns().current_event(now).map_or(0, |(gone, _)| gone);
-        let until = Tick(now.0.saturating_sub(gone).saturating_add(open.return_nanos));
+        let elapsed = watched.arrivals.returns().current_event(now).map_or(0, |(elapsed, _)| elapsed);
+        let until = Tick(now.0.saturating_sub(elapsed).saturating_add(open.return_nanos));
         if items < open.most.min(line.cap)
             && let Some(held) = hold(until)
         {
@@ -114,19 +114,19 @@ impl Adaptive {
         }
         // Without a merge: the items that fit now, then the items of the rest that fit after them.
         let first = max_items_within(cost, line.slack(line.head).saturating_sub(line.wait), line.items);
-        let alone = cost.time(first.max(1));
-        let second = max_items_within(cost, slo.saturating_sub(alone), all.saturating_sub(first));
+        let first_time = cost.time(first.max(1));
+        let second = max_items_within(cost, slo.saturating_sub(first_time), all.saturating_sub(first));
         let lost = (line.items - first) + all.saturating_sub(first + second);
-        let worth = u64::from(lost) * PRICE >= u64::from(line.items);
+        let worthwhile = u64::from(lost) * PRICE >= u64::from(line.items);
         let rate = |items: u32, nanos: u64| f64::from(items) / to_f64(nanos.max(1));
-        let in_turns = rate(first + second, alone.saturating_add(cost.time(second.max(1))));
+        let in_turns = rate(first + second, first_time.saturating_add(cost.time(second.max(1))));
         let faster = rate(all, together.saturating_add(span)) > FASTER * in_turns;
         let own =
             |queued: &QueuedCall| queued.call.deadline.is_some_and(|deadline| deadline.source != DeadlineSource::Slo);
         if line.ctx.queue.line(line.key).any(own) {
             return None;
         }
-        (worth && faster).then_some(PendingMerge { return_nanos: span, paid: line.items, items: all, most })
+        (worthwhile && faster).then_some(PendingMerge { return_nanos: span, paid: line.items, items: all, most })
     }
 
     /// Returns the instant at which the other cohort is answered, and its items. In a lead the
@@ -138,7 +138,7 @@ impl Adaptive {
             return Some((ahead.due, ahead.batch.items));
         }
         let now = line.ctx.now;
-        let (gone, items) = self.keys.get(&line.key)?.arrivals.returns().current_event(now)?;
-        Some((Tick(now.0.saturating_sub(gone)), items))
+        let (elapsed, items) = self.keys.get(&line.key)?.arrivals.returns().current_event(now)?;
+        Some((Tick(now.0.saturating_sub(elapsed)), items))
     }
 }

@@ -51,11 +51,11 @@ impl Adaptive {
         }
     }
 
-    /// Records an arrival that is held by a limit of the policy. `wall`: the requests it allows.
-    pub(in super::super) fn on_policy_hold(&mut self, now: Tick, class: CostClassId, wall: u32) {
+    /// Records an arrival that is held by a limit of the policy. `limit`: the requests it allows.
+    pub(in super::super) fn on_policy_hold(&mut self, now: Tick, class: CostClassId, limit: u32) {
         self.ensure_model(class);
         if let Some(model) = self.models.get_mut(&class) {
-            model.flow.on_policy_limit(now, wall);
+            model.flow.on_policy_limit(now, limit);
         }
     }
 
@@ -78,9 +78,9 @@ impl Adaptive {
             }
             _ => 0,
         };
-        let alone = model.cost.predict_weighted(batch.items, batch.weight);
+        let predicted = model.cost.predict_weighted(batch.items, batch.weight);
         let known = model.cost.samples() > 0;
-        let due = Tick(now.0.saturating_add(wait).saturating_add(alone));
+        let due = Tick(now.0.saturating_add(wait).saturating_add(predicted));
         let flight = model.slots.on_dispatch(now, others);
         let permit = match batch.kind {
             DispatchKind::Batch | DispatchKind::Plain => Permit::Share(batch.items),
@@ -88,10 +88,10 @@ impl Adaptive {
             DispatchKind::Pair if batch.calls > 1 => Permit::Pair,
             DispatchKind::Pair | DispatchKind::Forward => Permit::Forward,
         };
-        let lonely = batch.alone || batch.calls < 2 && !partner;
-        let expected = if model.cost.samples() >= EXPECTED_SAMPLES { alone } else { 0 };
+        let unbatched = batch.unbatched || batch.calls < 2 && !partner;
+        let expected = if model.cost.samples() >= EXPECTED_SAMPLES { predicted } else { 0 };
         let departure =
-            Departure { items: batch.items, calls: batch.calls, alone: lonely, permit, queued: batch.queued, expected };
+            Departure { items: batch.items, calls: batch.calls, unbatched, permit, queued: batch.queued, expected };
         let mark = model.flow.on_dispatch(now, &departure);
         model.backlog = batch.left >= u64::from(batch.items.max(1)) && others + 1 >= model.slots.in_use();
         let trial = std::mem::take(&mut self.trial) && batch.kind == DispatchKind::Batch;
@@ -99,7 +99,8 @@ impl Adaptive {
         let born = model.born;
         self.sends += 1;
         let first_of = self.flights.is_empty().then_some(self.sends);
-        self.flights.insert(id, InFlight { flight, born, mark, due, alone, sent_when_alone: first_of, batch, trial });
+        self.flights
+            .insert(id, InFlight { flight, born, mark, due, predicted, sent_when_alone: first_of, batch, trial });
         known.then_some(due.0.saturating_sub(now.0))
     }
 
@@ -150,7 +151,7 @@ impl Adaptive {
         }
         // A call that cannot be merged may stream its response for an unbounded time, so only the
         // time to its first byte counts.
-        let took = observed.first_byte.filter(|_| batch.alone).unwrap_or(observed.duration);
+        let took = observed.first_byte.filter(|_| batch.unbatched).unwrap_or(observed.duration);
         observed.outcome == BatchOutcome::Ok
             && self.learn(now, (&flight, had_server), &batch, nanos(took), before.map(|_| queued))
     }
@@ -171,10 +172,10 @@ impl Adaptive {
         model.batches += 1;
         self.last_class = Some(batch.class);
         model.worked = model.worked.max(batch.items);
-        let alone = model.cost.predict_weighted(batch.items, batch.weight);
+        let predicted = model.cost.predict_weighted(batch.items, batch.weight);
         let sample = match batch.kind {
             DispatchKind::Batch | DispatchKind::Forward if limited.is_some() => {
-                model.slots.on_completion(now, flight, alone)
+                model.slots.on_completion(now, flight, predicted)
             }
             _ if flight.is_alone() => SampleUse::Alone,
             _ => SampleUse::No,
@@ -185,7 +186,7 @@ impl Adaptive {
         if had_server {
             // Before the first sample the curve predicts nothing, so the measured time is also the
             // expected one.
-            let expected = if model.cost.samples() > 0 { alone } else { took };
+            let expected = if model.cost.samples() > 0 { predicted } else { took };
             model.lone.observe(took, expected);
         }
         if sample != SampleUse::No {
@@ -216,16 +217,16 @@ impl Adaptive {
     }
 
     /// Charges a dispatched call to the virtual clock of its flow. `batch` is the size of its batch
-    /// and `share` the weight of its flow; `alone` is `true` if no other flow is queued.
-    pub(in super::super) fn charge(&mut self, call: &Call, batch: BatchWork, share: u64, alone: bool) {
-        if alone && self.clocks.is_empty() {
+    /// and `share` the weight of its flow; `sole_flow` is `true` if no other flow is queued.
+    pub(in super::super) fn charge(&mut self, call: &Call, batch: BatchWork, share: u64, sole_flow: bool) {
+        if sole_flow && self.clocks.is_empty() {
             return;
         }
         let (mut work, mut time) = (0, 0);
         if let Some(ClassModel { cost, .. }) = self.models.get(&call.cost_class) {
             (work, time) = (fair_queueing::charged_work(cost, batch, call, share), cost.time(batch.items));
         }
-        self.clocks.charge_flow(call.flow(), work, time, alone);
+        self.clocks.charge_flow(call.flow(), work, time, sole_flow);
     }
 
     /// Records a call that was queued. If its flow is one of several, work done for the others

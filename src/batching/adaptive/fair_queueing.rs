@@ -80,7 +80,7 @@ impl VirtualClocks {
     /// Returns the start tag of a flow's next call, in virtual time.
     pub(super) fn start_tag(&self, flow: FairFlow) -> u64 {
         let behind = self.virtual_time.saturating_sub(BEHIND_MAX * self.largest);
-        self.finish_tags.get(&flow).map_or(self.virtual_time, |shown| (*shown).max(behind))
+        self.finish_tags.get(&flow).map_or(self.virtual_time, |tag| (*tag).max(behind))
     }
 
     pub(super) fn largest(&self) -> u64 {
@@ -103,12 +103,12 @@ impl VirtualClocks {
     }
 
     /// Charges a flow for work, already divided by its weight, in a batch that takes `batch`
-    /// nanoseconds. `alone`: no other flow was queued, so the flow keeps no debt.
-    pub(super) fn charge_flow(&mut self, flow: FairFlow, work: u64, batch: u64, alone: bool) {
+    /// nanoseconds. `sole_flow`: no other flow was queued, so the flow keeps no debt.
+    pub(super) fn charge_flow(&mut self, flow: FairFlow, work: u64, batch: u64, sole_flow: bool) {
         let start = self.start_tag(flow);
         self.virtual_time = self.virtual_time.max(start);
         self.largest = batch.max(self.largest - self.largest / LARGEST_PARTS);
-        if alone {
+        if sole_flow {
             self.finish_tags.remove(&flow);
         } else {
             self.set_clock(flow, start.saturating_add(work));
@@ -119,9 +119,9 @@ impl VirtualClocks {
         self.finish_tags.insert(flow, at);
         if self.finish_tags.len() > CLOCKS_MAX {
             let now = self.virtual_time;
-            self.finish_tags.retain(|_, shown| *shown > now);
+            self.finish_tags.retain(|_, tag| *tag > now);
             if self.finish_tags.len() > CLOCKS_MAX
-                && let Some(earliest) = self.finish_tags.iter().min_by_key(|(_, shown)| **shown).map(|(flow, _)| *flow)
+                && let Some(earliest) = self.finish_tags.iter().min_by_key(|(_, tag)| **tag).map(|(flow, _)| *flow)
             {
                 self.finish_tags.remove(&earliest);
             }

@@ -48,7 +48,7 @@ struct HoldComparison<'a> {
     /// Maximum number of items in a batch now.
     cap: u32,
     /// Execution time of the queued items, in nanoseconds.
-    alone: u64,
+    execution: u64,
     /// Nanoseconds until the head's deadline.
     slack: u64,
     /// Nanoseconds from the head's arrival to its deadline.
@@ -72,12 +72,13 @@ impl Adaptive {
             return 0;
         }
         let now = line.ctx.now;
-        let alone = cost.time(queued);
+        let execution = cost.time(queued);
         let slack = line.slack(line.head);
         // A hold is no longer than the execution, a quarter of the budget, and what the head's
         // slack leaves.
-        let room =
-            alone.min(line.time_budget().unwrap_or(u64::MAX) / 4).min(slack.saturating_sub(cost.tail_time(alone)));
+        let room = execution
+            .min(line.time_budget().unwrap_or(u64::MAX) / 4)
+            .min(slack.saturating_sub(cost.tail_time(execution)));
         if room <= ROOM_MIN {
             return 0;
         }
@@ -92,7 +93,7 @@ impl Adaptive {
             price: to_f64(rate.items_within(self.mean_time)) / 1000.0,
             queued,
             cap,
-            alone,
+            execution,
             slack,
             budget: line.time_budget(),
         };
@@ -117,23 +118,26 @@ impl Adaptive {
         let sources = match ahead {
             Some(sent) => [Some((arrivals.returns(), -nanos_until(sent.due.0, now.0), sent.batch.items)), None],
             None => [
-                arrivals.returns().current_event(now).map(|(gone, items)| (arrivals.returns(), to_signed(gone), items)),
+                arrivals
+                    .returns()
+                    .current_event(now)
+                    .map(|(elapsed, items)| (arrivals.returns(), to_signed(elapsed), items)),
                 arrivals
                     .fan_outs()
                     .current_event(now)
-                    .map(|(gone, items)| (arrivals.fan_outs(), to_signed(gone), items)),
+                    .map(|(elapsed, items)| (arrivals.fan_outs(), to_signed(elapsed), items)),
             ],
         };
-        for (profile, gone, items) in sources.into_iter().flatten() {
+        for (profile, elapsed, items) in sources.into_iter().flatten() {
             for edge in EDGES.iter().skip(1) {
-                let Ok(hold) = u64::try_from(to_signed(*edge) - gone) else { continue };
+                let Ok(hold) = u64::try_from(to_signed(*edge) - elapsed) else { continue };
                 if hold > room {
                     break;
                 }
                 if hold <= SOON {
                     continue;
                 }
-                let Some(gain) = comparison.gain(profile, gone, items, hold) else { continue };
+                let Some(gain) = comparison.gain(profile, elapsed, items, hold) else { continue };
                 if gain > best.0 {
                     best = (gain, hold);
                 }
@@ -157,7 +161,7 @@ impl Adaptive {
             return None;
         }
         let away = to_f64(away);
-        let (gone, _) = arrivals.returns().current_event(now)?;
+        let (elapsed, _) = arrivals.returns().current_event(now)?;
         // Nanoseconds until the batch in flight ends, and the items it brings back.
         let own = self.flights.values().filter(|sent| leading && sent.batch.key == line.key);
         let ahead = own.min_by_key(|sent| sent.due);
@@ -166,7 +170,7 @@ impl Adaptive {
         // A cycle begins with the end of the previous batch: a part of it has passed, or it is
         // still to come.
         let answered = |hold: u64, items: f64| {
-            let turn = ahead.map_or(gone.saturating_add(hold), |(ahead, _)| hold.saturating_sub(ahead));
+            let turn = ahead.map_or(elapsed.saturating_add(hold), |(ahead, _)| hold.saturating_sub(ahead));
             let items = items.min(f64::from(max_items_within(cost, slack.saturating_sub(hold), line.cap)));
             items / to_f64(turn.saturating_add(cost.time(round_to_u64(items).try_into().unwrap_or(line.cap))))
         };
@@ -175,10 +179,10 @@ impl Adaptive {
         // Holds end where a bin of the profile ends.
         let ends = EDGES.iter().filter_map(|edge| match ahead {
             Some((ahead, _)) => Some(ahead.saturating_add(*edge)),
-            None => edge.checked_sub(gone),
+            None => edge.checked_sub(elapsed),
         });
         for hold in ends.filter(|hold| (SOON + 1..=room).contains(hold)) {
-            let stragglers = away * returns.return_probability(gone, gone.saturating_add(hold));
+            let stragglers = away * returns.return_probability(elapsed, elapsed.saturating_add(hold));
             let next =
                 ahead.map_or(0.0, |(ahead, items)| items * returns.return_probability(0, hold.saturating_sub(ahead)));
             if stragglers + next < PROMISED_MIN {
@@ -198,7 +202,7 @@ impl Adaptive {
 impl HoldComparison<'_> {
     /// Returns the gain that a hold has to exceed.
     fn least_gain(&self) -> f64 {
-        GAIN_MIN * f64::from(self.queued) * ms(self.alone)
+        GAIN_MIN * f64::from(self.queued) * ms(self.execution)
     }
 
     /// Returns the milliseconds of a batch of this many items.
@@ -212,10 +216,10 @@ impl HoldComparison<'_> {
 
     /// Returns the delay that a hold of `hold` nanoseconds saves, in items × milliseconds, or
     /// `None` if too few arrivals are predicted. `profile` predicts the arrivals that follow an
-    /// event of `items` items, which was `gone` nanoseconds ago.
-    fn gain(&self, profile: &ArrivalProfile, gone: i64, items: u32, hold: u64) -> Option<f64> {
-        let from = u64::try_from(gone).unwrap_or(0);
-        let to = u64::try_from(gone.saturating_add(to_signed(hold))).unwrap_or(0);
+    /// event of `items` items, which was `elapsed` nanoseconds ago.
+    fn gain(&self, profile: &ArrivalProfile, elapsed: i64, items: u32, hold: u64) -> Option<f64> {
+        let from = u64::try_from(elapsed).unwrap_or(0);
+        let to = u64::try_from(elapsed.saturating_add(to_signed(hold))).unwrap_or(0);
         let caused = to_f64(profile.caused_arrivals(items, from, to)) / 1000.0;
         let usual = to_f64(self.rate.items_within(hold)) / 1000.0;
         if caused < PROMISED_MIN.max(2.0 * usual) {
@@ -227,21 +231,21 @@ impl HoldComparison<'_> {
         if company < PROMISED_MIN {
             return None;
         }
-        let (count, alone_ms) = (f64::from(self.queued), ms(self.alone));
+        let (count, execution_ms) = (f64::from(self.queued), ms(self.execution));
         let together = self.time(count + company);
         let during =
             to_f64(profile.expected_arrivals(self.rate, to, to.saturating_add(round_to_u64(together * 1e6)))) / 1000.0;
         let (split, later) = (self.time(company + during), self.time(during));
-        let apart = self.alone.saturating_add(self.cost.tail_time(round_to_u64(split * 1e6)));
+        let apart = self.execution.saturating_add(self.cost.tail_time(round_to_u64(split * 1e6)));
         let lost = self.budget.filter(|budget| apart > *budget).map_or(0.0, |budget| LOST * company * ms(budget));
         let hold_ms = ms(hold);
         // Delay if the queued items leave now and the others in a batch of their own, less the
         // delay if all leave together after the hold. `during` are the arrivals while the batch
         // runs, and `price` values the upstream time that is saved.
-        let gain = lost + count * alone_ms + (company + during) * (alone_ms + split)
+        let gain = lost + count * execution_ms + (company + during) * (execution_ms + split)
             - (count + company) * (hold_ms + together)
             - during * (hold_ms + together + later)
-            + self.price * (alone_ms + split - hold_ms - together - later);
+            + self.price * (execution_ms + split - hold_ms - together - later);
         Some(gain)
     }
 }

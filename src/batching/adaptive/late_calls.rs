@@ -59,12 +59,12 @@ impl Adaptive {
         let calls = || self.chosen.iter().filter_map(|id| queue.get(*id)).map(|queued| &queued.call);
         let items = self.items_within(calls(), most, lone_halves);
         let mut left = items;
-        let kept = calls().take_while(|call| {
+        let retained = calls().take_while(|call| {
             let fits = call.items <= left;
             left = left.saturating_sub(call.items);
             fits
         });
-        let kept = kept.count().max(1);
-        self.chosen.truncate(kept);
+        let retained = retained.count().max(1);
+        self.chosen.truncate(retained);
     }
 }

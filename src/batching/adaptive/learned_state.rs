@@ -39,9 +39,9 @@ impl Adaptive {
     pub(in super::super) fn late(&self, class: CostClassId, extent: BatchExtent) -> Option<u64> {
         let cost = &self.models.get(&class).filter(|model| model.cost.samples() > 0)?.cost;
         let weight = Weight { sum: extent.sum, max: extent.heaviest };
-        let alone =
+        let predicted =
             if cost.weights_matter() { cost.predict_weighted(extent.items, weight) } else { cost.time(extent.items) };
-        Some(cost.tail_time(alone))
+        Some(cost.tail_time(predicted))
     }
 
     /// Returns the 98th percentile of the time of a lone item with nothing else in flight, or
@@ -119,13 +119,13 @@ impl Adaptive {
         if !model.flow.is_open() || self.known_batching {
             return;
         }
-        let mut kept = flow.unwrap_or(FlowSnapshot { limit: self.begin.slots, ..FlowSnapshot::default() });
-        if kept.base_nanos == 0 && model.cost.samples() > 0 {
-            kept.base_nanos = model.cost.time(1);
+        let mut flow_snapshot = flow.unwrap_or(FlowSnapshot { limit: self.begin.slots, ..FlowSnapshot::default() });
+        if flow_snapshot.base_nanos == 0 && model.cost.samples() > 0 {
+            flow_snapshot.base_nanos = model.cost.time(1);
         }
-        model.flow = ConcurrencyLimiter::restored(now, kept);
-        if kept.limit > 0 && self.begin.slots > 0 {
-            model.slots.restore(UpstreamSnapshot { slots: kept.limit, ..self.begin });
+        model.flow = ConcurrencyLimiter::restored(now, flow_snapshot);
+        if flow_snapshot.limit > 0 && self.begin.slots > 0 {
+            model.slots.restore(UpstreamSnapshot { slots: flow_snapshot.limit, ..self.begin });
         }
     }
 

@@ -34,8 +34,8 @@ impl LoneTime {
     /// latency supports a value. Never exceeds the prediction.
     pub(super) fn nanos(self, expected: u64, base: u64) -> Option<u64> {
         if self.count > 0 {
-            let alone = super::super::math::round_to_u64(to_f64(expected) * self.ratio);
-            return Some(alone.min(expected));
+            let scaled = super::super::math::round_to_u64(to_f64(expected) * self.ratio);
+            return Some(scaled.min(expected));
         }
         (base > 0).then(|| base.min(expected))
     }

@@ -68,7 +68,7 @@ pub(super) struct InFlight {
     pub(super) born: u64,
     pub(super) mark: FlightRecord,
     pub(super) due: Tick,
-    pub(super) alone: u64,
+    pub(super) predicted: u64,
     /// Number of requests sent by then, this one included, if nothing else was in flight at
     /// dispatch.
     pub(super) sent_when_alone: Option<u64>,
@@ -91,7 +91,7 @@ pub(in super::super) struct Dispatch {
     pub(in super::super) first: Tick,
     pub(in super::super) last: Tick,
     /// `true` if the call may share no batch.
-    pub(in super::super) alone: bool,
+    pub(in super::super) unbatched: bool,
     /// Items of its cost class that stay queued.
     pub(in super::super) queued: u64,
     /// Items of its merge key that stay queued.
@@ -148,7 +148,7 @@ impl ClassModel {
             return;
         }
         for other in others {
-            other.due = self.slots.due_after_return(&other.flight, other.due, now, other.alone);
+            other.due = self.slots.due_after_return(&other.flight, other.due, now, other.predicted);
             other.flight.on_other_return(now);
         }
     }

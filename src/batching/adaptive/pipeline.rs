@@ -158,21 +158,21 @@ impl Adaptive {
         share: u32,
     ) -> ControlFlow<KeyDecision, BatchDraft<'a>> {
         let KeyContext { ctx, key, head, is_mixed, .. } = *line;
-        let SlotPermit { subject, in_flight, walls, .. } = *slot;
+        let SlotPermit { subject, in_flight, caps, .. } = *slot;
         let model = model_of(&self.models, line.class_id())?;
         let slots = model.slots.in_use();
         // Where several requests may be in flight, each takes an equal share of the items present.
         let shared = if slots > 1 || subject != TestSubject::Nothing { share } else { u32::MAX };
-        let most = walls.items.min(model.worked.saturating_mul(2).max(2)).min(shared).max(1);
+        let most = caps.items.min(model.worked.saturating_mul(2).max(2)).min(shared).max(1);
         // If the weight limit ends a batch before its item limit does, only sizes up to that point
         // are available. Grouping by weight selects its own members instead.
         let weights_matter = model.cost.weights_matter();
-        let cap = if weights_matter { most } else { fitting_items(walls, ctx.queue.line(key), most) };
+        let cap = if weights_matter { most } else { fitting_items(caps, ctx.queue.line(key), most) };
         let items = fair_queueing::sizing_items(ctx, key);
         let earliest_due = model.earliest_due(in_flight_of(&self.flights, line.class_id()));
         let wait = model.slots.expected_wait(in_flight, earliest_due, ctx.now);
         ControlFlow::Continue(BatchDraft {
-            view: QueueView { ctx, key, head, items, cap, wait, walls },
+            view: QueueView { ctx, key, head, items, cap, wait, caps },
             kind: slot.kind(),
             subject,
             in_flight,

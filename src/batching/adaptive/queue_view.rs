@@ -39,7 +39,7 @@ pub(super) struct QueueView<'a> {
     pub(super) cap: u32,
     /// Nanoseconds that a batch sent now is expected to wait upstream.
     pub(super) wait: u64,
-    pub(super) walls: BatchCaps,
+    pub(super) caps: BatchCaps,
 }
 
 // === impl KeyContext ===
@@ -52,13 +52,13 @@ impl<'a> KeyContext<'a> {
 
     /// Returns `true` if the head shares no batch: it may not be merged, or its merge key or its
     /// cost class is in quarantine.
-    pub(super) const fn is_lonely(&self) -> bool {
+    pub(super) const fn is_unbatched(&self) -> bool {
         self.head.call.alone || matches!(self.merge, MergeLimit::Alone(_))
     }
 
     /// Returns the view for a batch of a single call.
-    pub(super) const fn single_call(&self, walls: BatchCaps) -> QueueView<'a> {
-        QueueView { ctx: self.ctx, key: self.key, head: self.head, items: 1, cap: 1, wait: 0, walls }
+    pub(super) const fn single_call(&self, caps: BatchCaps) -> QueueView<'a> {
+        QueueView { ctx: self.ctx, key: self.key, head: self.head, items: 1, cap: 1, wait: 0, caps }
     }
 }
 
@@ -100,9 +100,9 @@ impl QueueView<'_> {
             return None;
         }
         let call = &self.head.call;
-        let alone =
+        let predicted =
             if cost.weights_matter() { cost.predict_weighted(call.items, call.weight) } else { cost.time(call.items) };
-        (self.slack(self.head) < self.wait.saturating_add(alone)).then_some(call.id)
+        (self.slack(self.head) < self.wait.saturating_add(predicted)).then_some(call.id)
     }
 
     /// Returns the head if the deadline of its client is nearer than the time of a call that has

@@ -24,7 +24,7 @@ struct BatchEstimate {
     /// Execution time of the batch, tail included.
     takes: u64,
     /// Execution time of its first call alone, tail included.
-    alone: u64,
+    first_call: u64,
     /// Maximum virtual time by which the flow may be ahead of its share.
     ahead: u64,
 }
@@ -86,7 +86,7 @@ impl Adaptive {
             let slack = deadline.at.0.saturating_sub(ctx.now.0);
             // Late behind the first line's batch, in time alone, and near its share.
             slack < takes.saturating_add(would.takes)
-                && slack >= would.alone
+                && slack >= would.first_call
                 && turn.start <= first.start.saturating_add(would.ahead)
         };
         let others = order.iter().enumerate().skip(1).filter(|(_, other)| late(other));
@@ -101,7 +101,7 @@ impl Adaptive {
         let cost = &model.cost;
         Some(BatchEstimate {
             takes: cost.tail_time(cost.time(items)),
-            alone: cost.tail_time(cost.time(call.items)),
+            first_call: cost.tail_time(cost.time(call.items)),
             ahead: self.clocks.largest().div_ceil(ctx.limits.fair_weight(call)),
         })
     }

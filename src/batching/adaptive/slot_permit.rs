@@ -30,7 +30,7 @@ pub(super) struct SlotPermit {
     /// Requests of the class in flight.
     pub(super) in_flight: u32,
     /// Limits of a batch of the line.
-    pub(super) walls: BatchCaps,
+    pub(super) caps: BatchCaps,
 }
 
 // === impl SlotPermit ===
@@ -49,11 +49,11 @@ impl Adaptive {
     /// sent, and how many items. At its limit, overdue requests may still leave room.
     pub(super) fn obtain_permit(&mut self, line: &KeyContext<'_>) -> ControlFlow<KeyDecision, SlotPermit> {
         let KeyContext { ctx, head, merge, .. } = *line;
-        let (class_id, alone) = (line.class_id(), line.is_lonely());
+        let (class_id, unbatched) = (line.class_id(), line.is_unbatched());
         self.ensure_model(class_id);
-        let has_second = !alone && ctx.queue.load_of_key(line.key).items > u64::from(head.call.items);
+        let has_second = !unbatched && ctx.queue.load_of_key(line.key).items > u64::from(head.call.items);
         let queued = ctx.queue.held_by_class(class_id);
-        let request = PermitRequest { now: ctx.now, alone, arrived: head.arrived, has_second, queued };
+        let request = PermitRequest { now: ctx.now, unbatched, arrived: head.arrived, has_second, queued };
         let Some(model) = self.models.get_mut(&class_id) else { return ControlFlow::Break(KeyDecision::Skip) };
         // Ablation only: start at a limit of one instead of passing calls through.
         if ctx.missing.contains(Feature::StandAside) && model.flow.is_open() {
@@ -82,9 +82,9 @@ impl Adaptive {
             () => TestSubject::Nothing,
         };
         let is_padded = model.cost.base_kind() == CostMeasure::Padded;
-        let walls = BatchCaps::new(ctx.limits.scope(head.call.scope), line.class, is_padded);
+        let caps = BatchCaps::new(ctx.limits.scope(head.call.scope), line.class, is_padded);
         let in_flight = model.flow.in_flight();
-        ControlFlow::Continue(SlotPermit { permit, spare, subject, queued, in_flight, walls })
+        ControlFlow::Continue(SlotPermit { permit, spare, subject, queued, in_flight, caps })
     }
 
     /// Returns the share of a permit, the upper bound on the items of the batch. Permits that fix
@@ -92,7 +92,7 @@ impl Adaptive {
     pub(super) fn apply_permit(&mut self, line: &KeyContext<'_>, slot: &SlotPermit) -> ControlFlow<KeyDecision, u32> {
         let key = line.key;
         match slot.permit {
-            Permit::Forward => ControlFlow::Break(self.forward_call(line, slot.walls)),
+            Permit::Forward => ControlFlow::Break(self.forward_call(line, slot.caps)),
             Permit::Pair => ControlFlow::Break(KeyDecision::Do(Action::Send {
                 key,
                 items: 2,
@@ -113,18 +113,18 @@ impl Adaptive {
     /// Dispatches a call that shares no batch. If several flows are queued, the call whose turn it
     /// is leaves instead.
     pub(super) fn send_lone_call(&mut self, line: &KeyContext<'_>, slot: &SlotPermit) -> ControlFlow<KeyDecision> {
-        if line.is_lonely() {
-            return ControlFlow::Break(self.send_single(line, slot.walls, slot.kind()));
+        if line.is_unbatched() {
+            return ControlFlow::Break(self.send_single(line, slot.caps, slot.kind()));
         }
         ControlFlow::Continue(())
     }
 
     /// Forwards a call, unless its answer would be useless to its client.
-    fn forward_call(&mut self, line: &KeyContext<'_>, walls: BatchCaps) -> KeyDecision {
+    fn forward_call(&mut self, line: &KeyContext<'_>, caps: BatchCaps) -> KeyDecision {
         let lone = self.models.get(&line.class_id()).and_then(ClassModel::lone_nanos);
-        match line.single_call(walls).head_late_for_client(lone) {
+        match line.single_call(caps).head_late_for_client(lone) {
             Some(late) => KeyDecision::expire_late(late),
-            None => self.send_single(line, walls, DispatchKind::Forward),
+            None => self.send_single(line, caps, DispatchKind::Forward),
         }
     }
 
@@ -134,7 +134,7 @@ impl Adaptive {
         let (ctx, class_id) = (line.ctx, line.class_id());
         let overdue = match slot.spare {
             SpareRoom::OneCall => {
-                return ControlFlow::Break(self.send_single(line, slot.walls, DispatchKind::Batch));
+                return ControlFlow::Break(self.send_single(line, slot.caps, DispatchKind::Batch));
             }
             SpareRoom::None(next) => next,
             SpareRoom::Lost => None,
@@ -166,13 +166,13 @@ impl Adaptive {
 
     /// Dispatches a single call: the head, or the first call in fair order if several flows are
     /// queued.
-    fn send_single(&mut self, line: &KeyContext<'_>, walls: BatchCaps, kind: DispatchKind) -> KeyDecision {
+    fn send_single(&mut self, line: &KeyContext<'_>, caps: BatchCaps, kind: DispatchKind) -> KeyDecision {
         let (key, cause) = (line.key, DispatchCause::Idle);
         let in_turn = line.is_mixed && !line.head.call.alone;
         let Some(model) = self.models.get(&line.class_id()).filter(|_| in_turn) else {
             return KeyDecision::Do(Action::Send { key, items: 1, cause, kind });
         };
-        let single = line.single_call(walls);
+        let single = line.single_call(caps);
         fair_queueing::choose_fair(&single, &model.cost, &self.clocks, 1, &mut self.room, &mut self.chosen);
         KeyDecision::Do(Action::Chosen { key, cause, kind })
     }

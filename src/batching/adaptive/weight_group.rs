@@ -66,7 +66,7 @@ struct GroupBounds {
     /// Items that arrive while one batch runs: the price of upstream time.
     price: f64,
     cap: u32,
-    walls: BatchCaps,
+    caps: BatchCaps,
     /// `true` if calls that would be late are shed.
     shed: bool,
 }
@@ -83,10 +83,10 @@ pub(super) fn choose_group(
 ) -> Vec<CallId> {
     let calls = candidates(line, in_turn);
     let bounds = GroupBounds {
-        second_slack: calls.get(1).map_or(u64::MAX, |seen| seen.slack),
+        second_slack: calls.get(1).map_or(u64::MAX, |second| second.slack),
         price: to_f64(rate.items_within(mean_time)) / 1000.0,
         cap: line.cap,
-        walls: line.walls,
+        caps: line.caps,
         shed: !line.is_infeasible(cost),
     };
     let mut by_weight: Vec<usize> = (0..calls.len()).collect();
@@ -138,15 +138,15 @@ fn most_valuable(runs: &[(WeightRun, usize)]) -> Option<(WeightRun, usize)> {
 /// Returns the calls to choose from: those in fair order, or the line by deadline.
 fn candidates(line: &QueueView<'_>, in_turn: &[CallId]) -> Vec<Candidate> {
     let queue = line.ctx.queue;
-    let seen = |(place, queued): (usize, &QueuedCall)| {
+    let to_candidate = |(place, queued): (usize, &QueuedCall)| {
         let slack = line.slack(queued).saturating_sub(line.wait);
         let (id, items, weight) = (queued.call.id, queued.call.items, queued.call.weight);
         Candidate { id, place, items, weight, class: quarter_octave(weight.max), slack }
     };
     if in_turn.is_empty() {
-        queue.line(line.key).take(LOOK_MAX).enumerate().map(seen).collect()
+        queue.line(line.key).take(LOOK_MAX).enumerate().map(to_candidate).collect()
     } else {
-        in_turn.iter().filter_map(|id| queue.get(*id)).take(LOOK_MAX).enumerate().map(seen).collect()
+        in_turn.iter().filter_map(|id| queue.get(*id)).take(LOOK_MAX).enumerate().map(to_candidate).collect()
     }
 }
 
@@ -155,8 +155,8 @@ fn prefix_sums(calls: &[Candidate], by_weight: &[usize], out: &mut Vec<(u32, u64
     let mut sum = (0_u32, 0_u64);
     out.clear();
     out.push(sum);
-    for seen in by_weight.iter().map(|place| &calls[*place]) {
-        sum = (sum.0.saturating_add(seen.items), sum.1.saturating_add(seen.weight.sum));
+    for call in by_weight.iter().map(|place| &calls[*place]) {
+        sum = (sum.0.saturating_add(call.items), sum.1.saturating_add(call.weight.sum));
         out.push(sum);
     }
 }
@@ -208,7 +208,7 @@ impl CandidateSet<'_> {
             let heaviest = self.call_at(last).weight.max;
             let within = |from: usize| {
                 let (items, weight) = (self.sums[to].0 - self.sums[from].0, self.sums[to].1 - self.sums[from].1);
-                self.bounds.walls.admits_weight(weight, items, heaviest)
+                self.bounds.caps.admits_weight(weight, items, heaviest)
             };
             while from < last && !within(from) {
                 from += 1;

@@ -91,16 +91,16 @@ fn poisson_arrivals_are_not_a_closed_loop() {
         let (mut arrivals, mut draw) = (ArrivalEstimator::default(), SplitMix64::new(4));
         let mut next = gap(&mut draw, rate);
         for batch in 1..4000u64 {
-            let mut came = 0;
+            let mut arrived = 0;
             while next < batch * TIME {
                 let items = 1 + u32::try_from(draw.next_u64() % most).unwrap();
                 arrivals.on_arrival(Tick(next), items, false, TIME);
-                came += items;
+                arrived += items;
                 next += gap(&mut draw, rate);
             }
             arrivals.record_present(10);
-            if came > 0 {
-                arrivals.on_completion(Tick(batch * TIME), came, TIME);
+            if arrived > 0 {
+                arrivals.on_completion(Tick(batch * TIME), arrived, TIME);
             }
             assert_eq!(arrivals.absent_items(3, TIME), None, "{rate}/s of up to {most}, batch {batch}");
         }

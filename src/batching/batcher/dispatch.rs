@@ -71,12 +71,12 @@ impl Batcher {
         let (cost_class, scope, shareable) = (head.cost_class, head.scope, !head.alone);
         let (replayable, together) = (head.replayable, self.merge_bound(head));
         let members = self.shorten_late_batch(key, members);
-        let walls = self.caps(cost_class, scope);
+        let caps = self.caps(cost_class, scope);
         let cut = match members {
-            MemberChoice::Front(want) => select_members(self.view(), self.queue.line(key), together, walls, want)?,
+            MemberChoice::Front(want) => select_members(self.view(), self.queue.line(key), together, caps, want)?,
             MemberChoice::Chosen => {
                 let chosen = self.adaptive.chosen().iter().filter_map(|id| self.queue.get(*id));
-                select_members(self.view(), chosen, together, walls, None)?
+                select_members(self.view(), chosen, together, caps, None)?
             }
         };
         let larger = self.retest_batch(now, key, members, kind, &cut).filter(|_| together == MergeLimit::Free);
@@ -96,7 +96,7 @@ impl Batcher {
             shareable,
             replayable,
             together,
-            walls,
+            caps,
             choice,
             retest,
         })
@@ -107,7 +107,7 @@ impl Batcher {
         let Selection { ids, items, weight, .. } = &batch.choice;
         let work = BatchWork { items: *items, weight: *weight };
         let adaptive = self.is_adaptive();
-        let alone = self.queue.flows() <= 1 && self.late.queue.flows() <= 1;
+        let sole_flow = self.queue.flows() <= 1 && self.late.queue.flows() <= 1;
         let mut taken = TakenCalls::new(now, ids.len());
         for &call in ids {
             let Some(queued) = self.queue.remove(call) else { continue };
@@ -116,7 +116,7 @@ impl Batcher {
             check_invariant!(InvariantId::NotLate, !late || self.missing.contains(Feature::Shedding));
             if adaptive {
                 let share = self.limits.fair_weight(&queued.call);
-                self.adaptive.charge(&queued.call, work, share, alone);
+                self.adaptive.charge(&queued.call, work, share, sole_flow);
             }
             self.members.insert(call, id);
             taken.add(now, &queued);
@@ -147,7 +147,7 @@ impl Batcher {
         let size = ClassSample {
             extent: BatchExtent { items: choice.items, sum: choice.weight, heaviest: choice.heaviest },
             shared: calls > 1,
-            full: choice.items >= batch.walls.items,
+            full: choice.items >= batch.caps.items,
             memory,
             retest,
         };
@@ -176,7 +176,7 @@ impl Batcher {
             calls: u32::try_from(taken.members.len()).unwrap_or(u32::MAX),
             first: taken.first,
             last: taken.last,
-            alone: !batch.shareable || batch.choice.lone.is_some_and(|lone| lone != UnbatchedReason::NoGain),
+            unbatched: !batch.shareable || batch.choice.lone.is_some_and(|lone| lone != UnbatchedReason::NoGain),
             queued: self.held_by_class(batch.cost_class),
             left: self.queue.load_of_key(batch.key).items,
             deadlines: taken.deadlines,
@@ -204,14 +204,14 @@ impl Batcher {
     /// Returns `true` if calls remain in the line and weight kept each of them out of a batch like
     /// this one. Among chosen calls no single one marks the end of the batch, so all are checked.
     fn is_cut_by_weight(&self, batch: &SelectedBatch) -> bool {
-        let (own, walls) = (batch.weight(), batch.walls);
+        let (own, caps) = (batch.weight(), batch.caps);
         let left = || self.queue.line(batch.key).take(LEFT_MAX).map(|queued| &queued.call);
         let joins = |call: &Call| {
             let more = batch.choice.items.saturating_add(call.items);
             let sum = own.sum.saturating_add(call.weight.sum);
-            more > walls.items || walls.admits_weight(sum, more, own.max.max(call.weight.max))
+            more > caps.items || caps.admits_weight(sum, more, own.max.max(call.weight.max))
         };
-        walls.has_weight_cap() && left().next().is_some() && !left().any(joins)
+        caps.has_weight_cap() && left().next().is_some() && !left().any(joins)
     }
 
     /// Counts a batch in the statistics.
@@ -225,12 +225,12 @@ impl Batcher {
             class: batch.cost_class,
             cause,
             lone: batch.choice.lone,
-            alone: !batch.shareable,
+            unbatched: !batch.shareable,
             calls: taken.members.len(),
             items,
             items_max: self.limits.scope(batch.scope).batch_items_max,
             beside: self.in_flight.len() > 1,
-            apart: items < batch.walls.items && self.queue.lines().take(BESIDE_MAX).any(other),
+            apart: items < batch.caps.items && self.queue.lines().take(BESIDE_MAX).any(other),
             waited: taken.waited,
             slo: taken.slo,
         });

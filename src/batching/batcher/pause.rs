@@ -31,7 +31,7 @@ pub struct PauseStats {
     /// Start of the last pause.
     pub last: Tick,
     /// Delay that the upstream requested in the last pause.
-    pub asked: Duration,
+    pub requested: Duration,
     /// Time for which no call of the key was sent in the last pause, counted from the answer.
     pub applied: Duration,
 }
@@ -50,7 +50,7 @@ impl PausedKeys {
     pub(super) fn pause(&mut self, now: Tick, key: KeyId, class: CostClassId, after: Duration) {
         self.keys.retain(|_, (until, _)| *until > now);
         let held = after.min(PAUSE_MAX);
-        self.count(PauseStats { class, count: 1, last: now, asked: after, applied: held });
+        self.count(PauseStats { class, count: 1, last: now, requested: after, applied: held });
         let until = now.after(held);
         let known = self.keys.get(&key).map_or(until, |(known, _)| until.max(*known));
         self.keys.insert(key, (known, class));
@@ -103,7 +103,7 @@ mod tests {
         paused.pause(Tick::from_millis(1), KeyId(1), CostClassId(7), long);
         paused.pause(Tick::from_millis(2), KeyId(2), CostClassId(7), short);
         let last = Tick::from_millis(2);
-        let expected = PauseStats { class: CostClassId(7), count: 2, last, asked: short, applied: short };
+        let expected = PauseStats { class: CostClassId(7), count: 2, last, requested: short, applied: short };
         assert_eq!(paused.classes().collect::<Vec<_>>(), [expected]);
         for class in 100..300 {
             paused.pause(Tick::from_millis(class.into()), KeyId(1), CostClassId(class), long);

@@ -108,10 +108,10 @@ impl Batcher {
     /// Returns the learned state that can be kept across a restart.
     #[must_use]
     pub fn snapshot(&self) -> Vec<(CostClassId, ClassSnapshot)> {
-        let kept = |(class, cost, flow)| {
+        let with_ceilings = |(class, cost, flow)| {
             (class, ClassSnapshot { cost, ceilings: self.classes.snapshot(class), flow: Some(flow) })
         };
-        self.adaptive.snapshot().into_iter().map(kept).collect()
+        self.adaptive.snapshot().into_iter().map(with_ceilings).collect()
     }
 
     /// Restores the learned state of a cost class. It gets so little weight that a wrong one is
@@ -163,7 +163,7 @@ impl Batcher {
     }
 
     fn infeasible(&self) -> impl Iterator<Item = InfeasibleSlo> {
-        self.asked.slos.iter().filter_map(|(&(class, scope), slo)| {
+        self.requested_slos.slos.iter().filter_map(|(&(class, scope), slo)| {
             let (slo, lone) = ((*slo)?, self.adaptive.lone(class)?);
             let whole = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             (slo < lone).then(|| InfeasibleSlo { class, scope, slo_nanos: whole(slo), lone_nanos: whole(lone) })
@@ -172,13 +172,13 @@ impl Batcher {
 
     fn ceilings(&self) -> Vec<CeilingInForce> {
         let mut all = Vec::new();
-        for &(class, scope) in self.asked.slos.keys() {
+        for &(class, scope) in self.requested_slos.slos.keys() {
             let limits = self.limits.scope(scope);
             let policy = |bounded, max| CeilingReport {
                 bounded,
                 max,
                 source: LimitSource::Policy,
-                since: self.asked.limits_since,
+                since: self.requested_slos.limits_since,
                 retest: None,
             };
             let weighed = if self.is_padded(class) { SizeMeasure::PaddedWeight } else { SizeMeasure::Weight };

@@ -51,19 +51,19 @@ impl Batcher {
             return None;
         }
         let padded = self.is_padded(class_id);
-        let walls = self.caps(class_id, scope).raised(self.limits.scope(scope), padded, bounded, target);
+        let caps = self.caps(class_id, scope).raised(self.limits.scope(scope), padded, bounded, target);
         // A ceiling on weight ends the batch by weight, whatever number of items was requested.
-        let want = |most: Option<u32>| most.filter(|_| bounded == SizeMeasure::Items).map(|_| walls.items);
+        let want = |most: Option<u32>| most.filter(|_| bounded == SizeMeasure::Items).map(|_| caps.items);
         let larger = match members {
             MemberChoice::Front(most) => {
-                select_members(self.view(), self.queue.line(key), MergeLimit::Free, walls, want(most))
+                select_members(self.view(), self.queue.line(key), MergeLimit::Free, caps, want(most))
             }
             MemberChoice::Chosen => {
                 // The chosen calls are followed by the others of the line.
                 let chosen = self.adaptive.chosen();
                 let first = chosen.iter().filter_map(|id| self.queue.get(*id));
                 let others = self.queue.line(key).filter(|queued| !chosen.contains(&queued.call.id));
-                select_members(self.view(), first.chain(others), MergeLimit::Free, walls, None)
+                select_members(self.view(), first.chain(others), MergeLimit::Free, caps, None)
             }
         }?;
         let extent = BatchExtent { items: larger.items, sum: larger.weight, heaviest: larger.heaviest };

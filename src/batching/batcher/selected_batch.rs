@@ -32,7 +32,7 @@ pub(super) struct SelectedBatch {
     pub(super) shareable: bool,
     pub(super) replayable: bool,
     pub(super) together: MergeLimit,
-    pub(super) walls: BatchCaps,
+    pub(super) caps: BatchCaps,
     pub(super) choice: Selection,
     /// The ceiling that the batch retests.
     pub(super) retest: Option<SizeMeasure>,

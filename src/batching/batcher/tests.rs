@@ -329,9 +329,9 @@ fn after_a_mismatch_its_cost_class_goes_alone_for_a_while() {
         batcher.enqueue(ms(0), call(id)).unwrap();
     }
     batcher.complete(ms(1), batch.id, Observation { outcome: BatchOutcome::Mismatched, ..ok(MS) });
-    let alone = dispatched(&mut batcher, ms(1));
-    assert_eq!((ids(&alone), alone.lone), (vec![2], Some(UnbatchedReason::Quarantined)));
-    batcher.complete(ms(12), alone.id, ok(MS));
+    let unbatched = dispatched(&mut batcher, ms(1));
+    assert_eq!((ids(&unbatched), unbatched.lone), (vec![2], Some(UnbatchedReason::Quarantined)));
+    batcher.complete(ms(12), unbatched.id, ok(MS));
     assert_eq!(ids(&dispatched(&mut batcher, ms(12))), [3, 4, 5], "merging resumes when it is over");
 }
 

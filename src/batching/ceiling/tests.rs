@@ -119,8 +119,8 @@ fn published_ceilings_are_never_retested_and_the_smallest_applies() {
     assert_eq!((ceilings.max(SizeMeasure::Items), ceilings.due_retest(at(u64::MAX / 1_000_000))), (16, None));
     ceilings.on_named_limit(at(0), 20, TOOK);
     assert_eq!((ceilings.max(SizeMeasure::Items), ceilings.due_retest(at(u64::MAX / 1_000_000))), (16, None));
-    let shown: Vec<_> = ceilings.report().map(|ceiling| (ceiling.max, ceiling.source, ceiling.retest)).collect();
-    assert_eq!(shown, [(16, LimitSource::Published, None)]);
+    let reported: Vec<_> = ceilings.report().map(|ceiling| (ceiling.max, ceiling.source, ceiling.retest)).collect();
+    assert_eq!(reported, [(16, LimitSource::Published, None)]);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn restored_ceilings_apply_and_are_retested() {
     ceilings.on_too_large(at(0), extent(17, 3), None, TOOK);
     ceilings.on_out_of_memory(at(0), extent(100, 9), SizeMeasure::PaddedWeight, TOOK);
     let mut other = Ceilings::default();
-    ceilings.snapshot().for_each(|kept| other.restore(at(5), &kept));
+    ceilings.snapshot().for_each(|snapshot| other.restore(at(5), &snapshot));
     for bounded in SizeMeasure::ALL {
         assert_eq!(other.max(bounded), ceilings.max(bounded));
     }

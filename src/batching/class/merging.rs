@@ -126,13 +126,13 @@ impl MergeState {
     /// Returns the number of calls that may leave together. `eager`: batches are sent as configured
     /// before the first one was answered.
     pub(super) fn merge_limit(&self, now: Tick, eager: bool) -> MergeLimit {
-        let alone = match self.suspension {
+        let reason = match self.suspension {
             Some(suspension) if now < suspension.retest => return MergeLimit::Alone(Some(UnbatchedReason::Refused)),
             Some(_) => Some(UnbatchedReason::Refused),
             None if self.validated || eager => return MergeLimit::Free,
             None => None,
         };
-        if self.trial.is_some() { MergeLimit::Alone(alone) } else { MergeLimit::Trial }
+        if self.trial.is_some() { MergeLimit::Alone(reason) } else { MergeLimit::Trial }
     }
 
     pub(super) const fn suspension(&self) -> Option<Suspension> {

@@ -102,8 +102,13 @@ impl TypicalLoad {
     /// was observed, else in the nearest larger one.
     fn max(&self, bucket: usize) -> f64 {
         let (smaller, larger) = self.max.split_at(bucket + 1);
-        let seen = |average: &&RunningMean| average.count > 0;
-        smaller.iter().rev().find(seen).or_else(|| larger.iter().find(seen)).map_or(self.mean.value, |max| max.value)
+        let has_samples = |average: &&RunningMean| average.count > 0;
+        smaller
+            .iter()
+            .rev()
+            .find(has_samples)
+            .or_else(|| larger.iter().find(has_samples))
+            .map_or(self.mean.value, |max| max.value)
     }
 
     /// Returns mean and heaviest items in thousandths and the padding, for a snapshot; 0 for a size

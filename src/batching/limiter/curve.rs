@@ -266,10 +266,10 @@ impl LoadCurve {
         let meets = if near.clone().nth(1).is_some() { intercept(near, sent) } else { intercept(loaded.clone(), sent) };
         // While the number in flight grows, a call on a server without a queue is also slowed by
         // later calls, so the number at its dispatch is too small.
-        let seen = loaded.filter(|cell| cell.mean_in_flight <= SEEN_KNEES * knee.at);
+        let observed = loaded.filter(|cell| cell.mean_in_flight <= SEEN_KNEES * knee.at);
         // Rounds of calls that are all sent at once see the same number, which shows nothing.
-        let seen = intercept(seen, |cell| cell.mean_in_flight).unwrap_or(0.0);
-        if meets.is_none_or(|meets| meets > most * least) || seen > INTERCEPT_SEEN * least {
+        let observed = intercept(observed, |cell| cell.mean_in_flight).unwrap_or(0.0);
+        if meets.is_none_or(|meets| meets > most * least) || observed > INTERCEPT_SEEN * least {
             return None;
         }
         let queued =

@@ -45,7 +45,7 @@ impl ConcurrencyLimiter {
         self.answered_calls += u64::from(done.calls);
         // A stream may last for an unbounded time. The time to its first byte shows the load of the
         // server.
-        let latency = done.first_byte.filter(|_| mark.alone).unwrap_or_else(|| nanos_between(mark.sent, now));
+        let latency = done.first_byte.filter(|_| mark.unbatched).unwrap_or_else(|| nanos_between(mark.sent, now));
         let limited = self.limit.is_some();
         self.observe_load(now, mark, latency, done.calls);
         let settled = !limited || self.trial.is_some() || self.track_drain(now);
@@ -57,7 +57,7 @@ impl ConcurrencyLimiter {
             self.back_off_jumps(now);
             return self.release(now, OpenReason::NoQueue);
         }
-        if mark.alone {
+        if mark.unbatched {
             return self.learn_unmergeable(now, mark, latency, &done, settled);
         }
         (self.last_merged, self.unmerged) = (now, 0);
@@ -79,7 +79,7 @@ impl ConcurrencyLimiter {
     fn end_flight(&mut self, mark: &FlightRecord, done: &Completion) {
         self.batches = self.batches.saturating_sub(u32::from(done.calls > 1));
         self.flights = self.flights.saturating_sub(1);
-        if !mark.alone {
+        if !mark.unbatched {
             self.merged_flights = self.merged_flights.saturating_sub(1);
             self.merged_items = self.merged_items.saturating_sub(u64::from(mark.items));
             self.newest = self.newest.saturating_sub(u32::from(mark.newest));
@@ -91,7 +91,7 @@ impl ConcurrencyLimiter {
     /// Records the latency of a lone call, and the rate of answers while there is no limit.
     fn observe_load(&mut self, now: Tick, mark: &FlightRecord, latency: f64, calls: u32) {
         let limited = self.limit.is_some();
-        if calls == 1 && mark.clean && (!limited || mark.alone) && self.trial.is_none() {
+        if calls == 1 && mark.clean && (!limited || mark.unbatched) && self.trial.is_none() {
             self.observe_lone(now, mark, latency);
         } else if calls == 1 && !limited && self.trial.is_none() {
             // A lone call beside a pair, which is compared with the calls around it.
@@ -224,12 +224,12 @@ impl ConcurrencyLimiter {
     /// the jump.
     fn is_rate_lower(&self, limit: f64, latency: f64) -> bool {
         let before = self.knee.map_or(0.0, |knee| knee.rate);
-        let kept = match self.narrowing {
+        let fraction = match self.narrowing {
             // A lower rate ends the search for the knee below the first limit.
             Some(narrowing) if narrowing.is_begun() => return false,
             Some(_) => RATE_KEPT_BOUND,
             None => RATE_KEPT,
         };
-        limit >= RATE_LIMIT_MIN && limit / latency < kept * before
+        limit >= RATE_LIMIT_MIN && limit / latency < fraction * before
     }
 }

@@ -54,7 +54,7 @@ impl ConcurrencyLimiter {
             && self.pairs.count < 2
             && self.merged_flights >= OPEN_MIN
             && ask.now >= self.schedule.trial;
-        if !due || ask.alone {
+        if !due || ask.unbatched {
             return Permit::Forward;
         }
         if ask.has_second {

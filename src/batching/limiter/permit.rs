@@ -9,7 +9,7 @@ use super::{ConcurrencyLimiter, count};
 pub(in super::super) struct PermitRequest {
     pub(in super::super) now: Tick,
     /// `true` if the first call may not be merged.
-    pub(in super::super) alone: bool,
+    pub(in super::super) unbatched: bool,
     /// Arrival of the line's first call.
     pub(in super::super) arrived: Tick,
     /// `true` if a second call of the line may join the first.
@@ -53,13 +53,13 @@ impl ConcurrencyLimiter {
             return Permit::Share(self.equal_share(2.0, ask.queued));
         }
         if f64::from(self.flights) < in_force.floor().max(1.0) {
-            return if ask.alone { Permit::Forward } else { Permit::Share(self.equal_share(in_force, ask.queued)) };
+            return if ask.unbatched { Permit::Forward } else { Permit::Share(self.equal_share(in_force, ask.queued)) };
         }
         // A trial that lowers an open limit holds each call for a bounded time only.
         if let Some(trial) = &self.trial {
             return match trial.held_until(ask.arrived) {
                 Some(until) if ask.now >= until => {
-                    if ask.alone {
+                    if ask.unbatched {
                         Permit::Forward
                     } else {
                         Permit::Share(2)
@@ -69,7 +69,7 @@ impl ConcurrencyLimiter {
                 None => Permit::Full,
             };
         }
-        if !ask.alone && self.try_probe(ask) {
+        if !ask.unbatched && self.try_probe(ask) {
             return Permit::Probe(self.equal_share(in_force, ask.queued));
         }
         Permit::Full

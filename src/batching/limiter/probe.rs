@@ -65,7 +65,7 @@ impl ConcurrencyLimiter {
         if !serial
             || !known
             || early
-            || ask.alone
+            || ask.unbatched
             || self.flights > 0
             || ask.queued < SPLIT_ITEMS
             || ask.now < self.probe.split

@@ -116,14 +116,14 @@ impl ConcurrencyLimiter {
 
     /// Creates a limiter from a snapshot, with low confidence: a limit is probed at once, and
     /// merging that did not pay is tried again after the shortest rest.
-    pub(in super::super) fn restored(now: Tick, kept: FlowSnapshot) -> Self {
-        if kept.limit > 0 {
-            return Self::limited(kept.limit, kept.base_nanos);
+    pub(in super::super) fn restored(now: Tick, snapshot: FlowSnapshot) -> Self {
+        if snapshot.limit > 0 {
+            return Self::limited(snapshot.limit, snapshot.base_nanos);
         }
         let mut flow = Self::new();
-        if kept.no_gain_permille > 0 {
-            flow.level.lone = to_f64(kept.base_nanos);
-            flow.reason = OpenReason::NoGain { permille: kept.no_gain_permille };
+        if snapshot.no_gain_permille > 0 {
+            flow.level.lone = to_f64(snapshot.base_nanos);
+            flow.reason = OpenReason::NoGain { permille: snapshot.no_gain_permille };
             flow.back_off_jumps(now);
         }
         flow

@@ -12,7 +12,7 @@ use super::permit::Permit;
 pub(in super::super) struct FlightRecord {
     pub(super) sent: Tick,
     pub(super) in_flight: u32,
-    pub(super) alone: bool,
+    pub(super) unbatched: bool,
     pub(super) newest: bool,
     pub(super) permit: Permit,
     pub(super) probe: u32,
@@ -31,7 +31,7 @@ pub(in super::super) struct Departure {
     pub(in super::super) items: u32,
     pub(in super::super) calls: u32,
     /// `true` if it cannot share a batch.
-    pub(in super::super) alone: bool,
+    pub(in super::super) unbatched: bool,
     pub(in super::super) permit: Permit,
     /// Items of the class that stay queued.
     pub(in super::super) queued: u64,

@@ -42,13 +42,13 @@ impl ConcurrencyLimiter {
     }
 
     fn end_trial(&mut self, now: Tick, ended: &TrialResult) {
-        let TrialResult { trial, mean, kept, steep } = *ended;
+        let TrialResult { trial, mean, accepted, steep } = *ended;
         (self.trial, self.trial_limit) = (None, None);
         self.slower = false;
         self.schedule.steep = steep;
         self.schedule.since = now;
         self.sojourns.clear();
-        if !kept {
+        if !accepted {
             let rest = (self.schedule.trial_gap * 2.0).max((TRIAL_REST_MIN.0 * trial.base).max(TRIAL_REST_MIN.1));
             self.schedule.trial_gap = rest.min((TRIAL_REST_MAX.0 * trial.base).max(TRIAL_REST_MAX.1));
             self.schedule.trial = after_nanos(now, self.schedule.trial_gap);

@@ -60,7 +60,7 @@ impl ClosedLoop {
         while let Some(first) = self.queue.first().copied() {
             let ask = PermitRequest {
                 now: Tick(self.now),
-                alone: !self.mergeable,
+                unbatched: !self.mergeable,
                 arrived: Tick(first),
                 has_second: self.mergeable && self.queue.len() > 1,
                 queued: self.queue.len() as u64,
@@ -78,7 +78,7 @@ impl ClosedLoop {
             let departure = Departure {
                 items: calls,
                 calls,
-                alone: !self.mergeable,
+                unbatched: !self.mergeable,
                 permit,
                 queued: self.queue.len() as u64,
                 expected: 0,
@@ -225,7 +225,8 @@ fn a_limit_outlives_a_pause_and_ends_where_nothing_is_merged() {
     let mut flow = ConcurrencyLimiter::limited(1, 20 * MS);
     let mut now = 10_000 * MS;
     let mut answer_lone = |flow: &mut ConcurrencyLimiter, queued: u64| {
-        let departure = Departure { items: 1, calls: 1, alone: true, permit: Permit::Share(1), queued, expected: 0 };
+        let departure =
+            Departure { items: 1, calls: 1, unbatched: true, permit: Permit::Share(1), queued, expected: 0 };
         let mark = flow.on_dispatch(Tick(now), &departure);
         let arrived = Tick(now);
         now += 20 * MS;
@@ -267,7 +268,8 @@ fn calls_held_by_a_limit_of_the_policy_are_merged_and_the_limit_is_kept() {
 #[test]
 fn requests_in_flight_return_to_zero_after_success_and_failure() {
     let mut flow = ConcurrencyLimiter::new();
-    let departure = Departure { items: 3, calls: 2, alone: false, permit: Permit::Share(3), queued: 0, expected: 0 };
+    let departure =
+        Departure { items: 3, calls: 2, unbatched: false, permit: Permit::Share(3), queued: 0, expected: 0 };
     let marks: Vec<_> = (0..5).map(|at| flow.on_dispatch(Tick(at), &departure)).collect();
     assert_eq!(flow.in_flight(), 5);
     for (at, mark) in (10..).zip(&marks) {

@@ -57,7 +57,7 @@ pub(super) struct LimitTrial {
 pub(super) struct TrialResult {
     pub(super) trial: LimitTrial,
     pub(super) mean: f64,
-    pub(super) kept: bool,
+    pub(super) accepted: bool,
     pub(super) steep: bool,
 }
 
@@ -136,13 +136,13 @@ impl LimitTrial {
         let here = self.sum_here / to_f64(self.count.max(1));
         let mean = if here > 0.0 { mean.max(mean * self.items_before / here) } else { mean };
         // A limit that did not bind was not tested.
-        let kept = mean < ACCEPT * self.base && bound;
+        let accepted = mean < ACCEPT * self.base && bound;
         let proportion = match self.previous {
             Some(previous) if self.is_upward() => previous / self.target,
             Some(previous) => self.target / previous,
             None => self.target / self.flights.max(1.0),
         };
-        Some(TrialResult { trial: *self, mean, kept, steep: mean < self.base * proportion * STEEP })
+        Some(TrialResult { trial: *self, mean, accepted, steep: mean < self.base * proportion * STEEP })
     }
 }
 
@@ -152,7 +152,7 @@ mod tests {
 
     /// Returns `true` if a lower limit is kept under which each call took 8 of 10 ms, with this
     /// many items in the system.
-    fn kept(here: u64) -> bool {
+    fn is_accepted(here: u64) -> bool {
         let before = SojournBase { mean: 10e6, here: 20.0 };
         let mut trial = LimitTrial::new(Tick(0), Some(20.0), 20.0, 14.0, before, 24);
         let answer = |at: u64| {
@@ -161,12 +161,12 @@ mod tests {
         };
         assert!(trial.observe(Tick(1), 14.0, 14, &answer(1)).is_none());
         let mut answers = (1..).map(|number| 8_000_000 + number * 100_000);
-        answers.find_map(|at| trial.observe(Tick(at), 14.0, 14, &answer(at))).is_some_and(|ended| ended.kept)
+        answers.find_map(|at| trial.observe(Tick(at), 14.0, 14, &answer(at))).is_some_and(|ended| ended.accepted)
     }
 
     #[test]
     fn a_trial_with_proportionally_fewer_calls_in_the_system_is_not_kept() {
-        assert!(kept(20));
-        assert!(!kept(16), "four fifths of the calls wait four fifths of the time");
+        assert!(is_accepted(20));
+        assert!(!is_accepted(16), "four fifths of the calls wait four fifths of the time");
     }
 }

@@ -81,42 +81,42 @@ impl ConcurrencyEstimator {
         if look.calls < LOOK_CALLS || more {
             return;
         }
-        let seen = look.seen();
+        let measurement = look.measurement();
         self.look = LoadWindow::default();
         if self.looks.len() >= LOOKS {
             self.looks.pop_front();
         }
-        self.looks.push_back(seen);
+        self.looks.push_back(measurement);
     }
 
     /// Returns the number of calls that may run at once. It is unbounded as long as no queue inside
     /// the server was observed: without evidence calls proceed as without a proxy.
     pub(super) fn concurrency_limit(&self) -> usize {
-        if self.looks.iter().any(|seen| seen.saturated) { self.measured_concurrency() } else { usize::MAX }
+        if self.looks.iter().any(|look| look.saturated) { self.measured_concurrency() } else { usize::MAX }
     }
 
     /// Returns the number of calls that were observed to run at once, at least 1.
     pub(super) fn measured_concurrency(&self) -> usize {
-        let queues = || self.looks.iter().rev().filter(|seen| seen.saturated).take(SATURATED);
+        let queues = || self.looks.iter().rev().filter(|look| look.saturated).take(SATURATED);
         let count = u64::try_from(queues().count()).unwrap_or(0);
-        let measured = queues().map(|seen| seen.milli).fold(0, u64::saturating_add).checked_div(count).unwrap_or(0);
+        let measured = queues().map(|look| look.milli).fold(0, u64::saturating_add).checked_div(count).unwrap_or(0);
         // The calls that ran at once since then show that there is room for this many.
-        let since = self.looks.iter().rev().take_while(|seen| !seen.saturated);
-        let most = since.map(|seen| seen.milli).fold(measured, u64::max).max(1000);
+        let since = self.looks.iter().rev().take_while(|look| !look.saturated);
+        let most = since.map(|look| look.milli).fold(measured, u64::max).max(1000);
         usize::try_from(most.saturating_add(500) / 1000).unwrap_or(usize::MAX)
     }
 
     /// Returns the number of calls that ran at once in the last measurement, in thousandths. Below
     /// 1000 it is the pace of a busy server in relation to that of lone calls.
     pub(super) fn last_concurrency(&self) -> u64 {
-        self.looks.back().map_or(1000, |seen| seen.milli)
+        self.looks.back().map_or(1000, |look| look.milli)
     }
 }
 
 // === impl LoadWindow ===
 
 impl LoadWindow {
-    fn seen(&self) -> LoadMeasurement {
+    fn measurement(&self) -> LoadMeasurement {
         let per_mille =
             |one: u64, other: u64| u64::try_from(u128::from(one) * 1000 / u128::from(other.max(1))).unwrap_or(u64::MAX);
         let ran = per_mille(self.work, self.time);

@@ -29,7 +29,7 @@ struct ForwardedRun {
     shadow: Shadow,
     would: Vec<ShadowOutcome>,
     /// Number of calls, and number of predicted calls.
-    came: (u64, u64),
+    counts: (u64, u64),
     /// Sum of the times that the forwarded calls took.
     passed: u64,
     calls: u64,
@@ -81,7 +81,7 @@ fn pass_keys(
     }
     shadow.advance(Tick(at + 60_000_000_000));
     would.extend(shadow.take_outcomes());
-    ForwardedRun { shadow, would, came: (calls, predicted), passed, calls }
+    ForwardedRun { shadow, would, counts: (calls, predicted), passed, calls }
 }
 
 /// Returns the mean latency in nanoseconds, the mean items in a batch in thousandths, and the calls
@@ -116,11 +116,11 @@ fn no_prediction_before_eight_lone_calls() {
     let at = Tick::from_millis(2000);
     assert!(shadow.on_arrival(at, at, Call::new(CallId(8))));
     shadow.advance(Tick::from_millis(3000));
-    let told = shadow.take_outcomes();
+    let outcomes = shadow.take_outcomes();
     let [ShadowOutcome::Leave { items: 1, .. }, ShadowOutcome::End { latency, how: ShadowEnd::Answered, .. }] =
-        &told[..]
+        &outcomes[..]
     else {
-        panic!("{told:?}")
+        panic!("{outcomes:?}")
     };
     assert!(latency.as_millis().abs_diff(5) <= 1, "{latency:?}");
     assert_eq!(shadow.knowledge(), ShadowKnowledge { side_by_side: 1, classes: vec![(CostClassId(0), 5_000_000, 1)] });
@@ -133,7 +133,7 @@ fn a_server_that_is_too_slow_for_single_calls_would_be_fed_in_batches() {
     let run = forward_calls(real, 5_500 * US, 4000, |_| 1, 3);
     let (latency, items, answered) = summarize(&run);
     let passed = run.passed / run.calls;
-    assert!(run.came.1 > 3850 && answered == run.came.1, "{:?} {answered}", run.came);
+    assert!(run.counts.1 > 3850 && answered == run.counts.1, "{:?} {answered}", run.counts);
     assert!(items > 1100 && latency < passed * 8 / 10, "{items} items, {latency} beside {passed}");
     assert_eq!(run.shadow.knowledge().side_by_side, 1);
 }
@@ -249,9 +249,12 @@ fn a_cancelled_call_leaves_the_shadow_too() {
     let ends = |would: Vec<ShadowOutcome>| {
         would.into_iter().filter(|one| matches!(one, ShadowOutcome::End { .. })).collect::<Vec<_>>()
     };
-    let told = ends(shadow.take_outcomes());
-    assert_eq!(told.len(), 4, "{told:?}");
-    assert!(told.iter().all(|one| matches!(one, ShadowOutcome::End { how: ShadowEnd::Cancelled, .. })), "{told:?}");
+    let outcomes = ends(shadow.take_outcomes());
+    assert_eq!(outcomes.len(), 4, "{outcomes:?}");
+    assert!(
+        outcomes.iter().all(|one| matches!(one, ShadowOutcome::End { how: ShadowEnd::Cancelled, .. })),
+        "{outcomes:?}"
+    );
     shadow.advance(Tick::from_millis(9000));
     assert!(ends(shadow.take_outcomes()).is_empty() && shadow.calls.is_empty() && shadow.running.is_empty());
 }
@@ -289,7 +292,7 @@ fn batched_keys(
 ) -> (u64, u64) {
     let mut draw = SplitMix64::new(seed);
     let mut core = Batcher::new(limits, seed);
-    let (mut at, mut running, mut came) = (0_u64, BTreeMap::new(), BTreeMap::new());
+    let (mut at, mut running, mut arrived_at) = (0_u64, BTreeMap::new(), BTreeMap::new());
     let (mut latency, mut sent, mut batches) = (0, 0_u64, 0);
     let mut arrivals = (0..calls).map(|id| {
         at += draw.next_u64() % (2 * every).max(1);
@@ -314,7 +317,7 @@ fn batched_keys(
         if let Some(entry) = running.first_entry().filter(|entry| entry.key().0 <= now) {
             let ((_, batch), (left, members)) = entry.remove_entry();
             for member in members {
-                latency += nanos(now.since(came.remove(&member.id).unwrap()));
+                latency += nanos(now.since(arrived_at.remove(&member.id).unwrap()));
             }
             let took = now.since(left);
             core.complete(
@@ -326,7 +329,7 @@ fn batched_keys(
         while let Some((at, id, items)) = next.filter(|(at, ..)| Tick(*at) <= now) {
             let weight = Weight { sum: items.into(), max: 1 };
             let call = Call { key: KeyId(1 + id % keys), items, weight, ..Call::new(CallId(id)) };
-            came.insert(CallId(id), Tick(at));
+            arrived_at.insert(CallId(id), Tick(at));
             core.enqueue(now, call).unwrap();
             next = arrivals.next();
         }

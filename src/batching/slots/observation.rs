@@ -48,7 +48,7 @@ pub(in super::super) enum SampleUse {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Observation {
     /// Expected time of such a batch alone.
-    pub(super) alone: f64,
+    pub(super) expected: f64,
     /// Time that it took beyond that.
     pub(super) extra: f64,
     /// Time until the first of the others returned: its wait if every slot was taken.
@@ -92,25 +92,25 @@ impl SlotFlight {
 // === impl Observation ===
 
 impl Observation {
-    pub(super) fn new(now: Tick, flight: &SlotFlight, alone: u64) -> Self {
+    pub(super) fn new(now: Tick, flight: &SlotFlight, expected: u64) -> Self {
         let took = to_f64(now.0.saturating_sub(flight.sent.0));
-        let alone = to_f64(alone.max(1));
+        let expected = to_f64(expected.max(1));
         let after = |at: Tick| to_f64(at.0.saturating_sub(flight.sent.0));
-        let (extra, wait) = (took - alone, after(flight.first_return().unwrap_or(now)));
-        let before = |at: &&Tick| after(**at) <= extra + STARTED * alone;
+        let (extra, wait) = (took - expected, after(flight.first_return().unwrap_or(now)));
+        let before = |at: &&Tick| after(**at) <= extra + STARTED * expected;
         let returns = flight.returns.iter().flatten().take_while(before).map(|_| 1.0).sum::<f64>();
         let beside = (f64::from(flight.others) + 1.0 - returns).max(1.0);
-        Self { alone, extra, wait, mean_interval: alone / f64::from(flight.others.max(1)), concurrency: beside }
+        Self { expected, extra, wait, mean_interval: expected / f64::from(flight.others.max(1)), concurrency: beside }
     }
 
     pub(super) fn is_stalled(self) -> bool {
-        self.alone + self.extra > STALL_TIMES * self.alone + self.wait
+        self.expected + self.extra > STALL_TIMES * self.expected + self.wait
     }
 
     /// Returns `true` if the batch took long enough to show that it waited upstream or stalled. It
     /// is no sample then, because the curve would learn the wait for a slot that has vanished.
     pub(super) fn is_late(self) -> bool {
-        self.is_stalled() || self.extra > LATE_EXTRA * self.alone
+        self.is_stalled() || self.extra > LATE_EXTRA * self.expected
     }
 
     /// Returns the extra time as a part of the possible wait, clamped because a single batch proves

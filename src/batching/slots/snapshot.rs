@@ -27,16 +27,16 @@ impl SlotEstimator {
         UpstreamSnapshot { slots: self.in_use(), lead_nanos: self.lead(), mean_nanos, explore_permille }
     }
 
-    pub(in super::super) fn restore(&mut self, kept: UpstreamSnapshot) {
-        if kept.slots == 0 {
+    pub(in super::super) fn restore(&mut self, snapshot: UpstreamSnapshot) {
+        if snapshot.slots == 0 {
             return;
         }
         *self = Self {
             slots_max: self.slots_max,
-            count: kept.slots.min(COUNT_MAX),
+            count: snapshot.slots.min(COUNT_MAX),
             // A snapshot from another source is clamped to values that could have been learned.
-            lead: to_f64(kept.lead_nanos.min(kept.mean_nanos)),
-            explore: (f64::from(kept.explore_permille) / 1000.0).clamp(EXPLORE_MIN, EXPLORE_START),
+            lead: to_f64(snapshot.lead_nanos.min(snapshot.mean_nanos)),
+            explore: (f64::from(snapshot.explore_permille) / 1000.0).clamp(EXPLORE_MIN, EXPLORE_START),
             ..Self::new()
         };
     }

@@ -97,9 +97,9 @@ impl SlotBench {
         let first = (0..self.out.len()).min_by_key(|i| self.out[*i].2).expect("something is out");
         let (flight, _, back) = self.out.remove(first);
         self.now = back;
-        let alone = self.server.alone();
+        let execution = self.server.alone();
         for (other, due, _) in &mut self.out {
-            *due = self.slots.due_after_return(other, Tick(*due), Tick(back), alone).0;
+            *due = self.slots.due_after_return(other, Tick(*due), Tick(back), execution).0;
             other.on_other_return(Tick(back));
         }
         self.answered += 1;
@@ -244,11 +244,11 @@ fn a_lead_that_has_become_too_long_is_cut() {
 
 #[test]
 fn the_slot_limit_is_never_exceeded() {
-    for (slots, wall) in [(8, 3), (8, 1), (2, 2), (100, 64)] {
-        let mut world = SlotBench::new(Server::new(slots, 200_000, 8 * MS), wall, 5);
+    for (slots, slots_max) in [(8, 3), (8, 1), (2, 2), (100, 64)] {
+        let mut world = SlotBench::new(Server::new(slots, 200_000, 8 * MS), slots_max, 5);
         world.run(3000);
-        assert!(world.most_out <= wall, "{} of {wall}", world.most_out);
-        assert!(world.slots.in_use() <= wall);
+        assert!(world.most_out <= slots_max, "{} of {slots_max}", world.most_out);
+        assert!(world.slots.in_use() <= slots_max);
     }
 }
 

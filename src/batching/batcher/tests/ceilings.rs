@@ -109,9 +109,9 @@ fn of_policy_published_and_learned_the_smallest_weight_wins() {
         (0..8).for_each(|id| batcher.enqueue(ms(0), heavy(id, 10)).unwrap());
         let batch = dispatched(&mut batcher, ms(0));
         assert_eq!((batch.items, batch.cause), (expected, DispatchCause::Weight));
-        let shown = batcher.report().ceilings;
-        let shown: Vec<_> = shown.iter().map(|found| (found.ceiling.bounded, found.ceiling.source)).collect();
-        assert_eq!(shown, [(SizeMeasure::Items, LimitSource::Policy), (SizeMeasure::Weight, source)]);
+        let reported = batcher.report().ceilings;
+        let reported: Vec<_> = reported.iter().map(|found| (found.ceiling.bounded, found.ceiling.source)).collect();
+        assert_eq!(reported, [(SizeMeasure::Items, LimitSource::Policy), (SizeMeasure::Weight, source)]);
     }
 }
 
@@ -143,11 +143,11 @@ fn a_batch_that_is_cut_by_weight_has_the_cause_weight() {
 #[test]
 fn a_retry_after_pauses_only_the_key_that_received_it() {
     for policy in [DispatchPolicy::WorkConserving, DispatchPolicy::Adaptive { hold_permille: 0 }] {
-        for (asked, until) in [(30, 31), (30_000, 101)] {
+        for (requested, until) in [(30, 31), (30_000, 101)] {
             let mut batcher = Batcher::new(limits(|l| l.policy = policy), 0);
             batcher.enqueue(ms(0), on_key(1, 1)).unwrap();
             let first = dispatched(&mut batcher, ms(0));
-            let retry_after = Some(Duration::from_millis(asked));
+            let retry_after = Some(Duration::from_millis(requested));
             batcher.complete(ms(1), first.id, ended(BatchOutcome::Overloaded { retry_after }));
             batcher.enqueue(ms(2), on_key(2, 1)).unwrap();
             assert_eq!((batcher.poll(ms(2)), batcher.next_wakeup()), (None, Some(ms(until))));
@@ -227,9 +227,9 @@ fn an_slo_that_a_lone_call_meets_still_ends_calls_however_slow_large_batches_are
 #[test]
 fn ceilings_are_kept_beside_the_curve() {
     let batcher = found(DispatchPolicy::WorkConserving);
-    let kept = batcher.snapshot();
+    let snapshots = batcher.snapshot();
     let mut other = Batcher::new(adaptive(), 1);
-    for (class, snapshot) in &kept {
+    for (class, snapshot) in &snapshots {
         assert_eq!(snapshot.ceilings.len(), 1);
         other.restore(ms(0), *class, snapshot);
     }
@@ -257,7 +257,7 @@ fn only_calls_that_overlap_no_other_make_an_slo_infeasible() {
         0,
         "nothing is known of a lone call"
     );
-    let alone = |batcher: &mut Batcher, from: u64, took: u64| {
+    let run_unbatched = |batcher: &mut Batcher, from: u64, took: u64| {
         for round in 0..10 {
             let begun = from + 1000 * round;
             batcher.enqueue(ms(begun), slo(begun, from + round)).unwrap();
@@ -265,9 +265,9 @@ fn only_calls_that_overlap_no_other_make_an_slo_infeasible() {
             batcher.complete(ms(begun + took), batch.id, ok(Duration::from_millis(took)));
         }
     };
-    alone(&mut batcher, 20_000, 40);
+    run_unbatched(&mut batcher, 20_000, 40);
     assert_eq!(batcher.report().infeasible, []);
-    alone(&mut batcher, 40_000, 150);
+    run_unbatched(&mut batcher, 40_000, 150);
     let found = batcher.report().infeasible;
     assert_eq!(found.len(), 1, "150 ms alone, and the SLO is 100 ms");
     assert!((140_000_000..=240_000_000).contains(&found[0].lone_nanos), "{found:?}");
@@ -278,12 +278,12 @@ fn each_class_starts_with_the_limiter_of_its_snapshot() {
     use crate::{ClassSnapshot, FlowMode, FlowSnapshot, OpenReason, UpstreamSnapshot};
     let learned = found(DispatchPolicy::WorkConserving).snapshot().remove(0).1;
     let with = |flow| ClassSnapshot { flow, ..learned.clone() };
-    let kept = |limit, no_gain_permille| Some(FlowSnapshot { limit, no_gain_permille, base_nanos: 5_000_000 });
+    let snapshot = |limit, no_gain_permille| Some(FlowSnapshot { limit, no_gain_permille, base_nanos: 5_000_000 });
     let mut batcher = Batcher::new(adaptive(), 0);
     batcher
         .restore_upstream(ms(0), UpstreamSnapshot { slots: 7, mean_nanos: 5_000_000, ..UpstreamSnapshot::default() });
     // The last class has no limiter in its snapshot, as snapshots with one limit for all classes.
-    for (class, flow) in [(0, kept(2, 0)), (1, kept(0, 970)), (2, kept(0, 0)), (3, None)] {
+    for (class, flow) in [(0, snapshot(2, 0)), (1, snapshot(0, 970)), (2, snapshot(0, 0)), (3, None)] {
         batcher.restore(ms(0), CostClassId(class), &with(flow));
     }
     let modes: Vec<FlowMode> = batcher.report().flows.iter().map(|(_, flow)| flow.mode).collect();
