@@ -99,7 +99,7 @@ trait BaselineRule {
     fn queue(&mut self) -> &mut BaselineQueue;
 
     /// Dispatches what is due and requests the next wakeup.
-    fn step(&mut self, desk: &mut SimProxy);
+    fn step(&mut self, proxy: &mut SimProxy);
 
     /// Learns from a completed batch, before the queue handles it.
     fn on_completion(&mut self, _desk: &mut SimProxy, _done: &BatchCompletion) {}
@@ -210,24 +210,24 @@ impl<R: BaselineRule> SimPolicy for RulePolicy<R> {
         self.name.clone()
     }
 
-    fn arrival(&mut self, desk: &mut SimProxy, id: CallId) {
-        self.rule.queue().push(desk, id);
-        self.rule.step(desk);
+    fn arrival(&mut self, proxy: &mut SimProxy, id: CallId) {
+        self.rule.queue().push(proxy, id);
+        self.rule.step(proxy);
     }
 
-    fn done(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
-        self.rule.on_completion(desk, done);
-        self.rule.queue().on_completion(desk, done);
-        self.rule.step(desk);
+    fn done(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
+        self.rule.on_completion(proxy, done);
+        self.rule.queue().on_completion(proxy, done);
+        self.rule.step(proxy);
     }
 
-    fn tick(&mut self, desk: &mut SimProxy) {
-        self.rule.step(desk);
+    fn tick(&mut self, proxy: &mut SimProxy) {
+        self.rule.step(proxy);
     }
 
-    fn cancel(&mut self, desk: &mut SimProxy, id: CallId) {
-        let key: KeyId = desk.arrival(id).call.key;
-        self.rule.queue().remove(desk, key, id);
-        self.rule.step(desk);
+    fn cancel(&mut self, proxy: &mut SimProxy, id: CallId) {
+        let key: KeyId = proxy.arrival(id).call.key;
+        self.rule.queue().remove(proxy, key, id);
+        self.rule.step(proxy);
     }
 }

@@ -82,9 +82,9 @@ impl EventLog {
                 CoreEvent::Poll(now, _) => drop(again.poll(*now)),
                 CoreEvent::Wakeup(_) => drop(again.next_wakeup()),
             }
-            let said = again.log.as_mut().and_then(|log| log.0.pop());
-            if let Some(said) = said.filter(|said| said != event) {
-                return Err(Box::new((place, said)));
+            let replayed = again.log.as_mut().and_then(|log| log.0.pop());
+            if let Some(replayed) = replayed.filter(|replayed| replayed != event) {
+                return Err(Box::new((place, replayed)));
             }
         }
         Ok(())
@@ -107,17 +107,17 @@ impl CoreRecorder {
     }
 
     pub(super) fn offer(&mut self, now: Tick, call: Call) -> Result<(), Rejection> {
-        let kept = self.log.is_some().then(|| call.clone());
-        let said = self.batcher.enqueue(now, call);
-        if let (Some(log), Some(call)) = (&mut self.log, kept) {
-            log.0.push(CoreEvent::Offer(now, call, said));
+        let offered = self.log.is_some().then(|| call.clone());
+        let result = self.batcher.enqueue(now, call);
+        if let (Some(log), Some(call)) = (&mut self.log, offered) {
+            log.0.push(CoreEvent::Offer(now, call, result));
         }
-        said
+        result
     }
 
     pub(super) fn cancel(&mut self, now: Tick, id: CallId) {
-        let said = self.batcher.cancel(now, id);
-        self.push_event(|| CoreEvent::Cancel(now, id, said));
+        let result = self.batcher.cancel(now, id);
+        self.push_event(|| CoreEvent::Cancel(now, id, result));
     }
 
     pub(super) fn on_member_answered(&mut self, id: CallId) {
@@ -146,17 +146,17 @@ impl CoreRecorder {
     }
 
     pub(super) fn poll(&mut self, now: Tick) -> Option<Decision> {
-        let said = self.batcher.poll(now);
+        let decision = self.batcher.poll(now);
         if let Some(log) = &mut self.log {
-            log.0.push(CoreEvent::Poll(now, said.clone()));
+            log.0.push(CoreEvent::Poll(now, decision.clone()));
         }
-        said
+        decision
     }
 
     pub(super) fn next_wakeup(&mut self) -> Option<Tick> {
-        let said = self.batcher.next_wakeup();
-        self.push_event(|| CoreEvent::Wakeup(said));
-        said
+        let wakeup = self.batcher.next_wakeup();
+        self.push_event(|| CoreEvent::Wakeup(wakeup));
+        wakeup
     }
 
     fn push_event(&mut self, event: impl FnOnce() -> CoreEvent) {

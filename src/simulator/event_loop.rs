@@ -54,17 +54,22 @@ pub fn run(scenario: &Scenario, policy: &mut dyn SimPolicy, seed: u64) -> RunRes
     let mut draw = RandomStream::new(seed, PURPOSE_WORKLOAD);
     let source = DrawnWorkload::new(&scenario.workload, scenario.slo, scenario.horizon, &mut draw);
     let upstream = UpstreamState::new(scenario.upstream.clone(), RandomStream::new(seed, PURPOSE_UPSTREAM));
-    let mut desk = SimProxy::new(scenario.slo, upstream, RandomStream::new(seed, PURPOSE_POLICY));
-    desk.upstream.start(&mut desk.agenda);
-    let mut engine = EventLoop { desk, clients: source.clients, horizon };
+    let mut proxy = SimProxy::new(scenario.slo, upstream, RandomStream::new(seed, PURPOSE_POLICY));
+    proxy.upstream.start(&mut proxy.agenda);
+    let mut engine = EventLoop { proxy, clients: source.clients, horizon };
     engine.start_clients();
     engine.run_until_end(source.open, policy);
-    let EventLoop { desk, .. } = engine;
-    RunResult { counts: desk.counts, busy: desk.upstream.busy_share(desk.now), calls: desk.into_outcomes(), horizon }
+    let EventLoop { proxy, .. } = engine;
+    RunResult {
+        counts: proxy.counts,
+        busy: proxy.upstream.busy_share(proxy.now),
+        calls: proxy.into_outcomes(),
+        horizon,
+    }
 }
 
 struct EventLoop {
-    desk: SimProxy,
+    proxy: SimProxy,
     clients: Vec<ClosedLoopClient>,
     horizon: Tick,
 }
@@ -94,7 +99,7 @@ fn drain_in_chunks(mut open: Vec<Arrival>) -> impl Iterator<Item = Arrival> {
 impl EventLoop {
     fn start_clients(&mut self) {
         for (i, client) in (0_u32..).zip(&mut self.clients) {
-            self.desk.agenda.schedule(Tick::default().after(client.first_delay()), SimEvent::Client(i));
+            self.proxy.agenda.schedule(Tick::default().after(client.first_delay()), SimEvent::Client(i));
         }
     }
 
@@ -104,28 +109,28 @@ impl EventLoop {
         loop {
             let due = [
                 (open.peek().map(|arrival| arrival.at), EventSource::Arrival),
-                (self.desk.agenda.next_at(), EventSource::Event),
-                (self.desk.wake, EventSource::Wake),
+                (self.proxy.agenda.next_at(), EventSource::Event),
+                (self.proxy.wake, EventSource::Wake),
             ];
             let next = due.into_iter().filter_map(|(at, what)| at.map(|at| (at, what))).min();
             let Some((at, what)) = next.filter(|(at, _)| *at <= end) else { return };
             // A policy may request an instant that has passed: it is called at the present one.
-            self.desk.now = self.desk.now.max(at);
+            self.proxy.now = self.proxy.now.max(at);
             match what {
                 EventSource::Arrival => {
                     if let Some(arrival) = open.next() {
-                        let id = self.desk.admit(arrival, None);
-                        policy.arrival(&mut self.desk, id);
+                        let id = self.proxy.admit(arrival, None);
+                        policy.arrival(&mut self.proxy, id);
                     }
                 }
                 EventSource::Event => {
-                    if let Some(event) = self.desk.agenda.pop() {
+                    if let Some(event) = self.proxy.agenda.pop() {
                         self.handle(event, policy);
                     }
                 }
                 EventSource::Wake => {
-                    self.desk.wake = None;
-                    policy.tick(&mut self.desk);
+                    self.proxy.wake = None;
+                    policy.tick(&mut self.proxy);
                 }
             }
             self.schedule_freed_clients();
@@ -135,26 +140,26 @@ impl EventLoop {
     fn handle(&mut self, event: SimEvent, policy: &mut dyn SimPolicy) {
         match event {
             SimEvent::Client(client) => {
-                let now = self.desk.now;
+                let now = self.proxy.now;
                 if now > self.horizon {
                     return;
                 }
                 let arrival = self.clients[client as usize].sample_call(now);
-                let id = self.desk.admit(arrival, Some(client));
-                policy.arrival(&mut self.desk, id);
+                let id = self.proxy.admit(arrival, Some(client));
+                policy.arrival(&mut self.proxy, id);
             }
             SimEvent::Cancel(id) => {
-                if self.desk.on_cancel(id) {
-                    policy.cancel(&mut self.desk, id);
+                if self.proxy.on_cancel(id) {
+                    policy.cancel(&mut self.proxy, id);
                 }
             }
             SimEvent::Upstream(step) => {
-                let SimProxy { upstream, agenda, now, .. } = &mut self.desk;
+                let SimProxy { upstream, agenda, now, .. } = &mut self.proxy;
                 upstream.step(*now, step, agenda);
             }
             SimEvent::Answer(id, status) => {
-                if let Some(done) = self.desk.on_response(id, status) {
-                    policy.done(&mut self.desk, &done);
+                if let Some(done) = self.proxy.on_response(id, status) {
+                    policy.done(&mut self.proxy, &done);
                 }
             }
         }
@@ -163,9 +168,9 @@ impl EventLoop {
     /// Draws the think time of the clients of calls that have ended, and schedules their next
     /// calls.
     fn schedule_freed_clients(&mut self) {
-        while let Some(client) = self.desk.freed_clients.pop() {
+        while let Some(client) = self.proxy.freed_clients.pop() {
             let think = self.clients[client as usize].think();
-            self.desk.agenda.schedule(self.desk.now.after(think), SimEvent::Client(client));
+            self.proxy.agenda.schedule(self.proxy.now.after(think), SimEvent::Client(client));
         }
     }
 }

@@ -112,59 +112,59 @@ impl GroupagePolicy {
         &self.core.batcher
     }
 
-    fn apply_decisions(&mut self, desk: &mut SimProxy) {
-        self.core.solve_due_plans(desk.now());
+    fn apply_decisions(&mut self, proxy: &mut SimProxy) {
+        self.core.solve_due_plans(proxy.now());
         let mut tested = self.tests.is_some() && self.core.batcher.is_testing();
-        while let Some(decision) = self.core.poll(desk.now()) {
+        while let Some(decision) = self.core.poll(proxy.now()) {
             match decision {
                 Decision::Dispatch(batch) => {
                     tested |= batch.cause == DispatchCause::Probe;
                     let members: Vec<CallId> = batch.members.iter().map(|member| member.id).collect();
-                    members.iter().for_each(|_| self.budget.record_client_call(desk.now()));
-                    self.budget.record_first_send(desk.now());
-                    let sent = desk.send(members.clone());
+                    members.iter().for_each(|_| self.budget.record_client_call(proxy.now()));
+                    self.budget.record_first_send(proxy.now());
+                    let sent = proxy.send(members.clone());
                     let execution = BatchExecution {
                         batch: batch.id,
-                        started: desk.now(),
+                        started: proxy.now(),
                         members,
                         answered: None,
                         isolation: None,
                     };
                     self.in_flight.insert(sent, execution);
                 }
-                Decision::Expire { id, .. } => desk.expire(id),
-                Decision::Abort(batch) => self.abort(desk, batch),
+                Decision::Expire { id, .. } => proxy.expire(id),
+                Decision::Abort(batch) => self.abort(proxy, batch),
             }
         }
         if let Some(tests) = self.tests.as_mut().filter(|_| tested) {
-            tests.push(desk.now());
+            tests.push(proxy.now());
         }
-        desk.set_wakeup(self.core.next_wakeup());
+        proxy.set_wakeup(self.core.next_wakeup());
     }
 
-    fn abort(&mut self, desk: &mut SimProxy, batch: BatchId) {
+    fn abort(&mut self, proxy: &mut SimProxy, batch: BatchId) {
         let sent = self.in_flight.iter().find(|(_, execution)| execution.batch == batch).map(|(sent, _)| *sent);
         if let Some((sent, execution)) = sent.and_then(|sent| self.in_flight.remove_entry(&sent)) {
-            desk.abort(sent);
-            self.complete(desk, &execution, BatchOutcome::Cancelled);
+            proxy.abort(sent);
+            self.complete(proxy, &execution, BatchOutcome::Cancelled);
         }
     }
 
-    fn complete(&mut self, desk: &SimProxy, execution: &BatchExecution, outcome: BatchOutcome) {
-        let now = desk.now();
+    fn complete(&mut self, proxy: &SimProxy, execution: &BatchExecution, outcome: BatchOutcome) {
+        let now = proxy.now();
         let first_byte = execution.answered.map(|at| at.since(execution.started));
         let observed = Observation { duration: now.since(execution.started), first_byte, outcome };
         self.core.complete(now, execution.batch, observed);
     }
 
-    fn on_response(&mut self, desk: &mut SimProxy, mut execution: BatchExecution, done: &BatchCompletion) {
+    fn on_response(&mut self, proxy: &mut SimProxy, mut execution: BatchExecution, done: &BatchCompletion) {
         let verdict = match done.status {
             ResponseStatus::Ok => None,
             ResponseStatus::TooLarge { limit } => Some(PartOutcome::TooLarge { limit }),
             ResponseStatus::OutOfMemory => Some(PartOutcome::Failed),
             // An overload concerns all members alike: each receives the response.
             ResponseStatus::Overloaded => {
-                self.refuse(desk, &done.members);
+                self.refuse(proxy, &done.members);
                 None
             }
         };
@@ -172,18 +172,18 @@ impl GroupagePolicy {
         match (&mut execution.isolation, verdict) {
             (None, None) => {
                 let outcome = observed_outcome(done.status);
-                return self.complete(desk, &execution, outcome);
+                return self.complete(proxy, &execution, outcome);
             }
             // An unbatched call receives its own response.
             (None, Some(_)) if whole.len() < 2 => {
-                self.refuse(desk, &done.members);
-                return self.complete(desk, &execution, observed_outcome(done.status));
+                self.refuse(proxy, &done.members);
+                return self.complete(proxy, &execution, observed_outcome(done.status));
             }
             // The whole batch failed: isolate its members.
             (None, Some(verdict)) => {
-                let items = execution.members.iter().map(|id| desk.arrival(*id).call.items).collect();
+                let items = execution.members.iter().map(|id| proxy.arrival(*id).call.items).collect();
                 let plan = IsolationPlan::new(items, ISOLATE_ABOVE, verdict);
-                execution.answered = Some(desk.now());
+                execution.answered = Some(proxy.now());
                 execution.isolation =
                     Some(IsolationState { plan, part: whole, outcome: observed_outcome(done.status) });
             }
@@ -192,47 +192,47 @@ impl GroupagePolicy {
                 let part = isolating.part.clone();
                 match verdict {
                     Some(verdict) if part.len() > 1 => isolating.plan.record_outcome(part, verdict),
-                    Some(_) => self.refuse(desk, &done.members),
+                    Some(_) => self.refuse(proxy, &done.members),
                     None => execution.members[part].iter().for_each(|id| self.core.on_member_answered(*id)),
                 }
             }
         }
-        self.isolate(desk, execution);
+        self.isolate(proxy, execution);
     }
 
     /// Sends the next part of which a member still waits, or reports the completion of the batch to
     /// the core.
-    fn isolate(&mut self, desk: &mut SimProxy, mut execution: BatchExecution) {
+    fn isolate(&mut self, proxy: &mut SimProxy, mut execution: BatchExecution) {
         let Some(isolating) = &mut execution.isolation else { return };
         let outcome = isolating.outcome;
         while let Some(part) = isolating.plan.next_part() {
-            let waiting = |part: &std::ops::Range<usize>, desk: &SimProxy| -> Vec<CallId> {
-                execution.members[part.clone()].iter().copied().filter(|id| desk.is_queued(*id)).collect()
+            let waiting = |part: &std::ops::Range<usize>, proxy: &SimProxy| -> Vec<CallId> {
+                execution.members[part.clone()].iter().copied().filter(|id| proxy.is_queued(*id)).collect()
             };
-            let members = waiting(&part, desk);
+            let members = waiting(&part, proxy);
             if members.is_empty() {
                 continue;
             }
             if part.len() == 1 {
                 // The replay of a single member is always allowed; it only counts against the
                 // budget.
-                self.budget.record_replay(desk.now());
-            } else if !self.budget.try_take_replay(desk.now()) {
+                self.budget.record_replay(proxy.now());
+            } else if !self.budget.try_take_replay(proxy.now()) {
                 // The budget is empty: fall back to members one by one.
                 isolating.plan.split(part);
                 continue;
             }
             isolating.part = part;
-            let sent = desk.send(members);
+            let sent = proxy.send(members);
             self.in_flight.insert(sent, execution);
             return;
         }
-        self.complete(desk, &execution, outcome);
+        self.complete(proxy, &execution, outcome);
     }
 
-    fn refuse(&mut self, desk: &mut SimProxy, members: &[CallId]) {
+    fn refuse(&mut self, proxy: &mut SimProxy, members: &[CallId]) {
         for id in members {
-            desk.refuse(*id);
+            proxy.refuse(*id);
             self.core.on_member_answered(*id);
         }
     }
@@ -243,34 +243,34 @@ impl SimPolicy for GroupagePolicy {
         self.name.clone()
     }
 
-    fn arrival(&mut self, desk: &mut SimProxy, id: CallId) {
-        let now = desk.now();
-        let call = self.shift_deadline(desk.arrival(id).call.clone());
+    fn arrival(&mut self, proxy: &mut SimProxy, id: CallId) {
+        let now = proxy.now();
+        let call = self.shift_deadline(proxy.arrival(id).call.clone());
         if self.core.offer(now, call).is_err() {
-            desk.reject(id);
+            proxy.reject(id);
         }
-        self.apply_decisions(desk);
+        self.apply_decisions(proxy);
     }
 
-    fn done(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
+    fn done(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
         if self.steering.is_some() && done.status == ResponseStatus::Ok {
-            let now = desk.now();
-            let answered = done.members.iter().map(|id| now.since(desk.arrival(*id).at));
-            self.observe_latencies(now, desk.slo(), answered);
+            let now = proxy.now();
+            let answered = done.members.iter().map(|id| now.since(proxy.arrival(*id).at));
+            self.observe_latencies(now, proxy.slo(), answered);
         }
         if let Some(execution) = self.in_flight.remove(&done.id) {
-            self.on_response(desk, execution, done);
+            self.on_response(proxy, execution, done);
         }
-        self.apply_decisions(desk);
+        self.apply_decisions(proxy);
     }
 
-    fn tick(&mut self, desk: &mut SimProxy) {
-        self.apply_decisions(desk);
+    fn tick(&mut self, proxy: &mut SimProxy) {
+        self.apply_decisions(proxy);
     }
 
-    fn cancel(&mut self, desk: &mut SimProxy, id: CallId) {
-        self.core.cancel(desk.now(), id);
-        self.apply_decisions(desk);
+    fn cancel(&mut self, proxy: &mut SimProxy, id: CallId) {
+        self.core.cancel(proxy.now(), id);
+        self.apply_decisions(proxy);
     }
 }
 

@@ -31,7 +31,7 @@ pub enum LiveAction {
 
 /// A policy with its simulated proxy.
 pub struct LivePolicy {
-    desk: SimProxy,
+    proxy: SimProxy,
     policy: Box<dyn SimPolicy>,
     arrivals: u32,
 }
@@ -43,25 +43,25 @@ impl LivePolicy {
     #[must_use]
     pub fn new(policy: Box<dyn SimPolicy>, slo: Duration, seed: u64) -> Self {
         let upstream = UpstreamState::External(Vec::new());
-        Self { desk: SimProxy::new(slo, upstream, RandomStream::new(seed, 0)), policy, arrivals: 0 }
+        Self { proxy: SimProxy::new(slo, upstream, RandomStream::new(seed, 0)), policy, arrivals: 0 }
     }
 
     /// Handles the arrival of a call. Its id is the number of calls before it.
     pub fn on_arrival(&mut self, now: Tick, call: Call) -> (CallId, Vec<LiveAction>) {
         self.advance(now);
-        let arrival = Arrival { at: self.desk.now, call, class: 0, cancel_at: None };
+        let arrival = Arrival { at: self.proxy.now, call, class: 0, cancel_at: None };
         // Each call is its own client, so that the proxy reports the calls that have ended.
-        let id = self.desk.admit(arrival, Some(self.arrivals));
+        let id = self.proxy.admit(arrival, Some(self.arrivals));
         self.arrivals = self.arrivals.saturating_add(1);
-        self.policy.arrival(&mut self.desk, id);
+        self.policy.arrival(&mut self.proxy, id);
         (id, self.actions())
     }
 
     /// Handles the response to a batch.
     pub fn on_response(&mut self, now: Tick, id: SimBatchId, status: ResponseStatus) -> Vec<LiveAction> {
         self.advance(now);
-        if let Some(done) = self.desk.on_response(id, status) {
-            self.policy.done(&mut self.desk, &done);
+        if let Some(done) = self.proxy.on_response(id, status) {
+            self.policy.done(&mut self.proxy, &done);
         }
         self.actions()
     }
@@ -69,32 +69,32 @@ impl LivePolicy {
     /// Handles the instant returned by [`LivePolicy::wakeup`].
     pub fn on_wakeup(&mut self, now: Tick) -> Vec<LiveAction> {
         self.advance(now);
-        self.desk.wake = None;
-        self.policy.tick(&mut self.desk);
+        self.proxy.wake = None;
+        self.policy.tick(&mut self.proxy);
         self.actions()
     }
 
     /// Returns the instant at which the policy requests its next tick.
     #[must_use]
     pub fn wakeup(&self) -> Option<Tick> {
-        self.desk.wake
+        self.proxy.wake
     }
 
     fn advance(&mut self, now: Tick) {
-        self.desk.now = self.desk.now.max(now);
+        self.proxy.now = self.proxy.now.max(now);
         // No event is due in virtual time.
-        self.desk.agenda = EventQueue::default();
+        self.proxy.agenda = EventQueue::default();
     }
 
     fn actions(&mut self) -> Vec<LiveAction> {
         let mut actions = Vec::new();
-        if let UpstreamState::External(sent) = &mut self.desk.upstream {
+        if let UpstreamState::External(sent) = &mut self.proxy.upstream {
             let sent = std::mem::take(sent);
-            actions.extend(sent.into_iter().map(|id| LiveAction::Send(id, self.desk.members(id).to_vec())));
+            actions.extend(sent.into_iter().map(|id| LiveAction::Send(id, self.proxy.members(id).to_vec())));
         }
-        for client in std::mem::take(&mut self.desk.freed_clients) {
+        for client in std::mem::take(&mut self.proxy.freed_clients) {
             let id = CallId(u64::from(client));
-            let ended = self.desk.outcome(id).filter(|outcome| *outcome != CallOutcome::Answered);
+            let ended = self.proxy.outcome(id).filter(|outcome| *outcome != CallOutcome::Answered);
             actions.extend(ended.map(|outcome| LiveAction::Fail(id, outcome)));
         }
         actions

@@ -103,11 +103,11 @@ impl RunResult {
 impl LatencySummary {
     fn of<'a>(calls: impl Iterator<Item = &'a CompletedCall>) -> Self {
         let mut latencies: Vec<(u64, u32)> = Vec::new();
-        let (mut came, mut good) = (0_u64, 0_u64);
+        let (mut arrived, mut good) = (0_u64, 0_u64);
         let mut ends: BTreeMap<CallOutcome, u64> = BTreeMap::new();
         for ended in calls.filter(|ended| ended.arrival.cancel_at.is_none()) {
             let items = ended.arrival.call.items;
-            came += u64::from(items);
+            arrived += u64::from(items);
             good += u64::from(ended.is_in_time()) * u64::from(items);
             *ends.entry(ended.outcome).or_default() += u64::from(items);
             if ended.outcome == CallOutcome::Answered {
@@ -117,11 +117,11 @@ impl LatencySummary {
         latencies.sort_unstable();
         let answered: u64 = latencies.iter().map(|(_, items)| u64::from(*items)).sum();
         let sum: f64 = latencies.iter().map(|(latency, items)| *latency as f64 / 1e6 * f64::from(*items)).sum();
-        let share = |items: u64| items as f64 / came.max(1) as f64;
+        let share = |items: u64| items as f64 / arrived.max(1) as f64;
         let ended = |outcome: CallOutcome| share(ends.get(&outcome).copied().unwrap_or(0));
         let quantile = |permille| quantile(&latencies, answered, permille);
         Self {
-            arrived_items: came,
+            arrived_items: arrived,
             goodput: share(good),
             expired: ended(CallOutcome::Expired),
             rejected: ended(CallOutcome::Rejected),

@@ -26,7 +26,7 @@ pub struct SimProxy {
     pub(super) counts: DispatchCounts,
     slo: Duration,
     draw: RandomStream,
-    book: Vec<CallEntry>,
+    entries: Vec<CallEntry>,
     sent: Vec<SentBatch>,
     outstanding: u32,
 }
@@ -79,7 +79,7 @@ impl SimProxy {
             counts: DispatchCounts::default(),
             slo,
             draw,
-            book: Vec::new(),
+            entries: Vec::new(),
             sent: Vec::new(),
             outstanding: 0,
         }
@@ -166,13 +166,13 @@ impl SimProxy {
     }
 
     pub(super) fn admit(&mut self, mut arrival: Arrival, client: Option<u32>) -> CallId {
-        let id = CallId(self.book.len() as u64);
+        let id = CallId(self.entries.len() as u64);
         arrival.call.id = id;
         if let Some(at) = arrival.cancel_at {
             self.agenda.schedule(at, SimEvent::Cancel(id));
         }
         let ended = CompletedCall { arrival, outcome: CallOutcome::Unanswered, at: self.now };
-        self.book.push(CallEntry { ended, phase: CallPhase::Queued, client });
+        self.entries.push(CallEntry { ended, phase: CallPhase::Queued, client });
         self.outstanding += 1;
         self.counts.outstanding_max = self.counts.outstanding_max.max(self.outstanding);
         id
@@ -228,7 +228,7 @@ impl SimProxy {
             }
             entry.ended
         };
-        self.book.into_iter().map(end).collect()
+        self.entries.into_iter().map(end).collect()
     }
 
     fn record_outcome(&mut self, id: CallId, outcome: CallOutcome) {
@@ -244,11 +244,11 @@ impl SimProxy {
     }
 
     fn entry(&self, id: CallId) -> &CallEntry {
-        &self.book[index(id.0)]
+        &self.entries[index(id.0)]
     }
 
     fn entry_mut(&mut self, id: CallId) -> &mut CallEntry {
-        &mut self.book[index(id.0)]
+        &mut self.entries[index(id.0)]
     }
 }
 

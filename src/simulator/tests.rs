@@ -166,9 +166,9 @@ fn a_closed_loop_never_has_more_calls_out_than_clients() {
 #[test]
 fn an_engine_batches_internally() {
     let row = short("engine", 5);
-    let alone = run_baseline(&row, &Baseline::Direct, 1);
-    close("2000 items a second pass one by one", alone.summary().goodput, 1.0, 0.01);
-    close("though each call holds one", alone.items_per_batch(), 1.0, 0.0);
+    let unbatched = run_baseline(&row, &Baseline::Direct, 1);
+    close("2000 items a second pass one by one", unbatched.summary().goodput, 1.0, 0.01);
+    close("though each call holds one", unbatched.items_per_batch(), 1.0, 0.0);
     let server = run_baseline(&row.with_server(SlotServer::new(scenario::AFFINE)), &Baseline::Direct, 1);
     assert!(server.summary().goodput < 0.05, "a plain server of the same curve cannot: {}", server.summary());
 }
@@ -271,19 +271,19 @@ fn keys_never_share_a_batch() {
         fn name(&self) -> String {
             self.0.name()
         }
-        fn arrival(&mut self, desk: &mut SimProxy, id: CallId) {
-            self.0.arrival(desk, id);
+        fn arrival(&mut self, proxy: &mut SimProxy, id: CallId) {
+            self.0.arrival(proxy, id);
         }
-        fn done(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
-            let key = |id: &CallId| desk.arrival(*id).call.key;
+        fn done(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
+            let key = |id: &CallId| proxy.arrival(*id).call.key;
             assert!(done.members.iter().all(|id| key(id) == key(&done.members[0])));
-            self.0.done(desk, done);
+            self.0.done(proxy, done);
         }
-        fn tick(&mut self, desk: &mut SimProxy) {
-            self.0.tick(desk);
+        fn tick(&mut self, proxy: &mut SimProxy) {
+            self.0.tick(proxy);
         }
-        fn cancel(&mut self, desk: &mut SimProxy, id: CallId) {
-            self.0.cancel(desk, id);
+        fn cancel(&mut self, proxy: &mut SimProxy, id: CallId) {
+            self.0.cancel(proxy, id);
         }
     }
     for baseline in Baseline::all(64, None) {
@@ -304,8 +304,8 @@ fn cancelled_call_ends_cancelled_unless_answered() {
 fn out_of_memory_falls_on_heavy_batches_only() {
     let run = run_baseline(&short("out of memory", 5), &Baseline::greedy(1, 64, false), 1);
     assert!(run.counts.refusals > 0);
-    let alone = run_baseline(&short("out of memory", 5), &Baseline::Direct, 1);
-    assert_eq!(alone.counts.refusals, 0, "one item is at most 512");
+    let unbatched = run_baseline(&short("out of memory", 5), &Baseline::Direct, 1);
+    assert_eq!(unbatched.counts.refusals, 0, "one item is at most 512");
 }
 
 #[test]

@@ -65,16 +65,16 @@ impl BaselineRule for Aimd {
         &mut self.queue
     }
 
-    fn on_completion(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
-        if done.status != ResponseStatus::Ok || desk.now().since(done.sent) > desk.slo() {
+    fn on_completion(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
+        if done.status != ResponseStatus::Ok || proxy.now().since(done.sent) > proxy.slo() {
             self.cap = (self.cap * AIMD_DOWN).max(1.0);
         } else if done.items >= saturating_u32(self.cap) {
             self.cap += 1.0;
         }
     }
 
-    fn step(&mut self, desk: &mut SimProxy) {
-        send_one(&mut self.queue, desk, saturating_u32(self.cap));
+    fn step(&mut self, proxy: &mut SimProxy) {
+        send_one(&mut self.queue, proxy, saturating_u32(self.cap));
     }
 }
 
@@ -96,10 +96,10 @@ impl BaselineRule for CapByP99 {
         &mut self.queue
     }
 
-    fn on_completion(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
-        let now = desk.now();
+    fn on_completion(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
+        let now = proxy.now();
         if done.status == ResponseStatus::Ok {
-            self.latencies.extend(done.members.iter().map(|id| now.since(desk.arrival(*id).at)));
+            self.latencies.extend(done.members.iter().map(|id| now.since(proxy.arrival(*id).at)));
         }
         if now < self.next {
             return;
@@ -107,25 +107,25 @@ impl BaselineRule for CapByP99 {
         self.next = now.after(LOOP_PERIOD);
         self.latencies.sort_unstable();
         if let Some(p99) = self.latencies.get(self.latencies.len() * 99 / 100) {
-            if *p99 > desk.slo() {
+            if *p99 > proxy.slo() {
                 self.cap = (self.cap * 0.8).max(1.0);
-            } else if *p99 < desk.slo().mul_f64(0.8) {
+            } else if *p99 < proxy.slo().mul_f64(0.8) {
                 self.cap += 1.0;
             }
             self.latencies.clear();
         }
     }
 
-    fn step(&mut self, desk: &mut SimProxy) {
-        send_one(&mut self.queue, desk, saturating_u32(self.cap));
+    fn step(&mut self, proxy: &mut SimProxy) {
+        send_one(&mut self.queue, proxy, saturating_u32(self.cap));
     }
 }
 
-fn send_one(queue: &mut BaselineQueue, desk: &mut SimProxy, items: u32) {
+fn send_one(queue: &mut BaselineQueue, proxy: &mut SimProxy, items: u32) {
     if queue.in_flight == 0
         && let Some(key) = queue.oldest_key()
     {
-        queue.send(desk, key, items);
+        queue.send(proxy, key, items);
     }
 }
 
@@ -168,23 +168,23 @@ impl BaselineRule for AdaptiveSharedBatch {
         &mut self.queue
     }
 
-    fn on_completion(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
+    fn on_completion(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
         let Some(first) = done.members.first() else { return };
         self.batches += 1;
-        self.sum += desk.now().since(desk.arrival(*first).at).as_secs_f64();
+        self.sum += proxy.now().since(proxy.arrival(*first).at).as_secs_f64();
         if self.batches >= ASBS_BATCHES {
             self.adjust_limit();
         }
     }
 
     /// Dispatches while the limit has room. A fractional slot is used with that probability.
-    fn step(&mut self, desk: &mut SimProxy) {
+    fn step(&mut self, proxy: &mut SimProxy) {
         while let Some(key) = self.queue.oldest_key() {
             let room = self.limit - f64::from(self.queue.in_flight);
-            if room <= 0.0 || (room < 1.0 && desk.rng().next_f64() > room) {
+            if room <= 0.0 || (room < 1.0 && proxy.rng().next_f64() > room) {
                 return;
             }
-            self.queue.send(desk, key, self.items);
+            self.queue.send(proxy, key, self.items);
         }
     }
 }

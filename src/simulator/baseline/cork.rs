@@ -79,11 +79,11 @@ impl Cork {
         }
     }
 
-    fn decide(&self, desk: &SimProxy, key: KeyId) -> Option<(CorkAction, f64)> {
-        let waited = |id| millis(desk.now().since(desk.arrival(id).at));
+    fn decide(&self, proxy: &SimProxy, key: KeyId) -> Option<(CorkAction, f64)> {
+        let waited = |id| millis(proxy.now().since(proxy.arrival(id).at));
         let head = waited(self.queue.head(key)?);
         let newest = waited(self.queue.newest(key)?);
-        let (n, slo, out) = (self.queue.items(key), millis(desk.slo()), self.queue.in_flight > 0);
+        let (n, slo, out) = (self.queue.items(key), millis(proxy.slo()), self.queue.in_flight > 0);
         let line = self.line.unwrap_or_else(|| LinearFit::guess(slo));
         // During training, batches of fixed sizes are sent.
         let items = f64::from(n);
@@ -129,10 +129,10 @@ impl Cork {
         self.line = Some(LinearFit { per_item: per_item.max(1e-3), per_batch: per_batch.max(0.0), wait });
     }
 
-    fn schedule_tick(&mut self, desk: &mut SimProxy) {
-        if self.wakes <= desk.now() {
-            self.wakes = desk.now().after(TICK);
-            desk.set_wakeup(Some(self.wakes));
+    fn schedule_tick(&mut self, proxy: &mut SimProxy) {
+        if self.wakes <= proxy.now() {
+            self.wakes = proxy.now().after(TICK);
+            proxy.set_wakeup(Some(self.wakes));
         }
     }
 }
@@ -142,7 +142,7 @@ impl BaselineRule for Cork {
         &mut self.queue
     }
 
-    fn on_completion(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
+    fn on_completion(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
         if done.status != ResponseStatus::Ok {
             return;
         }
@@ -151,27 +151,27 @@ impl BaselineRule for Cork {
         if self.answered <= 2 {
             return;
         }
-        let time = millis(desk.now().since(done.sent));
+        let time = millis(proxy.now().since(done.sent));
         if self.samples.len() == SAMPLES {
             self.samples.pop_front();
         }
         self.samples.push_back(Sample { items: f64::from(done.items), time, waited: self.head_waited });
-        if desk.now() >= self.next_fit || matches!(self.answered, 9..=11) {
-            self.next_fit = desk.now().after(FIT_PERIOD);
+        if proxy.now() >= self.next_fit || matches!(self.answered, 9..=11) {
+            self.next_fit = proxy.now().after(FIT_PERIOD);
             self.fit();
         }
     }
 
-    fn step(&mut self, desk: &mut SimProxy) {
+    fn step(&mut self, proxy: &mut SimProxy) {
         while let Some(key) = self.queue.oldest_key() {
-            let Some((step, waited)) = self.decide(desk, key) else { return };
+            let Some((step, waited)) = self.decide(proxy, key) else { return };
             match step {
-                CorkAction::Expire => self.queue.expire_head(desk, key),
-                CorkAction::Later => return self.schedule_tick(desk),
+                CorkAction::Expire => self.queue.expire_head(proxy, key),
+                CorkAction::Later => return self.schedule_tick(proxy),
                 CorkAction::Send(items) => {
                     self.trained += usize::from(self.trained < TRAINING.len());
                     self.head_waited = waited;
-                    self.queue.send(desk, key, items);
+                    self.queue.send(proxy, key, items);
                 }
             }
         }

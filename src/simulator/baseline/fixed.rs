@@ -68,9 +68,9 @@ impl BaselineRule for DirectForwarding {
         &mut self.queue
     }
 
-    fn step(&mut self, desk: &mut SimProxy) {
+    fn step(&mut self, proxy: &mut SimProxy) {
         while let Some(key) = self.queue.oldest_key() {
-            self.queue.send(desk, key, 1);
+            self.queue.send(proxy, key, 1);
         }
     }
 }
@@ -83,13 +83,13 @@ impl FixedWindow {
     }
 
     /// Sends the due batches of a key. Returns the instant at which the rest is due.
-    fn flush(&mut self, desk: &mut SimProxy, key: KeyId) -> Option<Tick> {
+    fn flush(&mut self, proxy: &mut SimProxy, key: KeyId) -> Option<Tick> {
         while let Some(head) = self.queue.head(key) {
-            let due = desk.arrival(head).at.after(self.delay);
-            if self.queue.items(key) < self.items && due > desk.now() {
+            let due = proxy.arrival(head).at.after(self.delay);
+            if self.queue.items(key) < self.items && due > proxy.now() {
                 return Some(due);
             }
-            self.queue.send(desk, key, self.items);
+            self.queue.send(proxy, key, self.items);
         }
         None
     }
@@ -100,9 +100,9 @@ impl BaselineRule for FixedWindow {
         &mut self.queue
     }
 
-    fn step(&mut self, desk: &mut SimProxy) {
-        let wake = self.queue.keys().into_iter().filter_map(|key| self.flush(desk, key)).min();
-        desk.set_wakeup(wake);
+    fn step(&mut self, proxy: &mut SimProxy) {
+        let wake = self.queue.keys().into_iter().filter_map(|key| self.flush(proxy, key)).min();
+        proxy.set_wakeup(wake);
     }
 }
 
@@ -119,10 +119,10 @@ impl BaselineRule for FixedSize {
         &mut self.queue
     }
 
-    fn step(&mut self, desk: &mut SimProxy) {
+    fn step(&mut self, proxy: &mut SimProxy) {
         for key in self.queue.keys() {
             while self.queue.items(key) >= self.items {
-                self.queue.send(desk, key, self.items);
+                self.queue.send(proxy, key, self.items);
             }
         }
     }
@@ -141,15 +141,15 @@ impl BaselineRule for KServe {
         &mut self.queue
     }
 
-    fn step(&mut self, desk: &mut SimProxy) {
+    fn step(&mut self, proxy: &mut SimProxy) {
         let Some(key) = self.queue.oldest_key().filter(|_| self.queue.in_flight == 0) else { return };
-        let read = *self.read.get_or_insert(desk.now());
+        let read = *self.read.get_or_insert(proxy.now());
         let due = read.after(self.delay);
-        if self.queue.items(key) >= self.items || desk.now() >= due {
+        if self.queue.items(key) >= self.items || proxy.now() >= due {
             self.read = None;
-            self.queue.send(desk, key, self.items);
+            self.queue.send(proxy, key, self.items);
         } else {
-            desk.set_wakeup(Some(due));
+            proxy.set_wakeup(Some(due));
         }
     }
 }
@@ -162,10 +162,10 @@ impl Greedy {
     }
 
     /// Expires late heads. The original does not look at the calls behind them.
-    fn expire_heads(&mut self, desk: &mut SimProxy) {
+    fn expire_heads(&mut self, proxy: &mut SimProxy) {
         for key in self.queue.keys() {
-            while self.queue.head(key).is_some_and(|head| desk.arrival(head).deadline() <= desk.now()) {
-                self.queue.expire_head(desk, key);
+            while self.queue.head(key).is_some_and(|head| proxy.arrival(head).deadline() <= proxy.now()) {
+                self.queue.expire_head(proxy, key);
             }
         }
     }
@@ -176,18 +176,18 @@ impl BaselineRule for Greedy {
         &mut self.queue
     }
 
-    fn step(&mut self, desk: &mut SimProxy) {
+    fn step(&mut self, proxy: &mut SimProxy) {
         if self.expire {
-            self.expire_heads(desk);
+            self.expire_heads(proxy);
         }
         while self.queue.in_flight < self.slots {
             let Some(key) = self.queue.oldest_key() else { return };
-            let due = self.queue.head(key).map_or(desk.now(), |head| desk.arrival(head).at.after(self.delay));
-            if !self.delay.is_zero() && self.queue.items(key) < self.items && desk.now() < due {
-                desk.set_wakeup(Some(due));
+            let due = self.queue.head(key).map_or(proxy.now(), |head| proxy.arrival(head).at.after(self.delay));
+            if !self.delay.is_zero() && self.queue.items(key) < self.items && proxy.now() < due {
+                proxy.set_wakeup(Some(due));
                 return;
             }
-            self.queue.send(desk, key, self.items);
+            self.queue.send(proxy, key, self.items);
         }
     }
 }
@@ -209,15 +209,15 @@ impl BaselineRule for DeferredBatching {
         &mut self.queue
     }
 
-    fn step(&mut self, desk: &mut SimProxy) {
+    fn step(&mut self, proxy: &mut SimProxy) {
         while self.queue.in_flight == 0 {
             let Some((key, head)) = self.queue.oldest_key().and_then(|key| Some((key, self.queue.head(key)?))) else {
                 return;
             };
-            let last = desk.arrival(head).deadline().before(DEFERRED_SPARE);
-            let slack = last.since(desk.now());
+            let last = proxy.arrival(head).deadline().before(DEFERRED_SPARE);
+            let slack = last.since(proxy.now());
             if slack < self.time(1) {
-                self.queue.expire_head(desk, key);
+                self.queue.expire_head(proxy, key);
                 continue;
             }
             // The largest batch that still meets the deadline of the head.
@@ -226,11 +226,11 @@ impl BaselineRule for DeferredBatching {
             // If it holds the whole queue, wait for one more call as long as the larger batch would
             // still be in time.
             let with_one_more = last.before(self.time((fitting + 1).min(self.items)));
-            if fitting == self.queue.items(key) && fitting < self.items && desk.now() < with_one_more {
-                desk.set_wakeup(Some(with_one_more));
+            if fitting == self.queue.items(key) && fitting < self.items && proxy.now() < with_one_more {
+                proxy.set_wakeup(Some(with_one_more));
                 return;
             }
-            self.queue.send(desk, key, fitting);
+            self.queue.send(proxy, key, fitting);
         }
     }
 }
@@ -248,13 +248,13 @@ impl BaselineRule for SizeTable {
         &mut self.queue
     }
 
-    fn step(&mut self, desk: &mut SimProxy) {
+    fn step(&mut self, proxy: &mut SimProxy) {
         let Some(key) = self.queue.oldest_key().filter(|_| self.queue.in_flight == 0) else { return };
         let place =
             usize::try_from(self.queue.items(key)).unwrap_or(usize::MAX).min(self.sizes.len().saturating_sub(1));
         let size = self.sizes.get(place).copied().unwrap_or(0);
         if size > 0 {
-            self.queue.send(desk, key, size);
+            self.queue.send(proxy, key, size);
         }
     }
 }

@@ -23,19 +23,19 @@ struct KeyQueue {
 // === impl BaselineQueue ===
 
 impl BaselineQueue {
-    pub(super) fn push(&mut self, desk: &SimProxy, id: CallId) {
-        let call = &desk.arrival(id).call;
+    pub(super) fn push(&mut self, proxy: &SimProxy, id: CallId) {
+        let call = &proxy.arrival(id).call;
         let line = self.lines.entry(call.key).or_default();
         line.calls.push_back(id);
         line.items += call.items;
     }
 
-    pub(super) fn remove(&mut self, desk: &SimProxy, key: KeyId, id: CallId) {
+    pub(super) fn remove(&mut self, proxy: &SimProxy, key: KeyId, id: CallId) {
         if let Some(line) = self.lines.get_mut(&key)
             && let Some(place) = line.calls.iter().position(|queued| *queued == id)
         {
             line.calls.remove(place);
-            line.items -= desk.arrival(id).call.items;
+            line.items -= proxy.arrival(id).call.items;
         }
     }
 
@@ -62,59 +62,59 @@ impl BaselineQueue {
     }
 
     /// Expires the head of a queue.
-    pub(super) fn expire_head(&mut self, desk: &mut SimProxy, key: KeyId) {
-        if let Some(id) = self.pop(desk, key) {
-            desk.expire(id);
+    pub(super) fn expire_head(&mut self, proxy: &mut SimProxy, key: KeyId) {
+        if let Some(id) = self.pop(proxy, key) {
+            proxy.expire(id);
         }
     }
 
     /// Sends calls from the head of a queue with up to this number of items together, and at least
     /// one call, however large it is.
-    pub(super) fn send(&mut self, desk: &mut SimProxy, key: KeyId, items_max: u32) {
+    pub(super) fn send(&mut self, proxy: &mut SimProxy, key: KeyId, items_max: u32) {
         let mut members = Vec::new();
         let mut items = 0;
         while let Some(head) = self.head(key) {
-            items += desk.arrival(head).call.items;
+            items += proxy.arrival(head).call.items;
             if items > items_max && !members.is_empty() {
                 break;
             }
-            members.extend(self.pop(desk, key));
+            members.extend(self.pop(proxy, key));
         }
         if !members.is_empty() {
             self.in_flight += 1;
-            desk.send(members);
+            proxy.send(members);
         }
     }
 
     /// Handles the completion of a batch. A batch refused for its size is sent again in halves; the
     /// members of a batch refused for overload are queued again in front.
-    pub(super) fn on_completion(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
+    pub(super) fn on_completion(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
         self.in_flight -= 1;
         match (done.status, done.members.as_slice()) {
             (ResponseStatus::Ok, _) | (_, []) => {}
             (ResponseStatus::Overloaded, members) => {
                 for &id in members.iter().rev() {
-                    let call = &desk.arrival(id).call;
+                    let call = &proxy.arrival(id).call;
                     let line = self.lines.entry(call.key).or_default();
                     line.calls.push_front(id);
                     line.items += call.items;
                 }
             }
-            (ResponseStatus::TooLarge { .. } | ResponseStatus::OutOfMemory, [id]) => desk.refuse(*id),
+            (ResponseStatus::TooLarge { .. } | ResponseStatus::OutOfMemory, [id]) => proxy.refuse(*id),
             (ResponseStatus::TooLarge { .. } | ResponseStatus::OutOfMemory, members) => {
                 let (first, second) = members.split_at(members.len() / 2);
                 for half in [first, second] {
                     self.in_flight += 1;
-                    desk.send(half.to_vec());
+                    proxy.send(half.to_vec());
                 }
             }
         }
     }
 
-    fn pop(&mut self, desk: &SimProxy, key: KeyId) -> Option<CallId> {
+    fn pop(&mut self, proxy: &SimProxy, key: KeyId) -> Option<CallId> {
         let line = self.lines.get_mut(&key)?;
         let id = line.calls.pop_front()?;
-        line.items -= desk.arrival(id).call.items;
+        line.items -= proxy.arrival(id).call.items;
         if line.calls.is_empty() {
             self.lines.remove(&key);
         }

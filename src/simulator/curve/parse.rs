@@ -86,8 +86,8 @@ mod tests {
             "affine:-1+1",
             "affine:1e9+1",
         ] {
-            let told = text.parse::<CostCurve>().unwrap_err();
-            assert!(told.contains("is not a") || told.contains("time"), "{text}: {told}");
+            let error = text.parse::<CostCurve>().unwrap_err();
+            assert!(error.contains("is not a") || error.contains("time"), "{text}: {error}");
         }
     }
 }

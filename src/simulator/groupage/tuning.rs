@@ -26,8 +26,8 @@ impl GroupagePolicy {
     /// Applies a tuning.
     #[must_use]
     pub fn with_overrides(mut self, tuning: &PolicyOverrides) -> Self {
-        if let Some(skill) = tuning.disabled_feature {
-            self.core.batcher = self.core.batcher.without_feature(skill);
+        if let Some(feature) = tuning.disabled_feature {
+            self.core.batcher = self.core.batcher.without_feature(feature);
         }
         let mut limits = self.core.batcher.limits().clone();
         if tuning.hold_permille > 0 {
