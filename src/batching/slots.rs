@@ -264,9 +264,9 @@ impl SlotEstimator {
         SlotFlight { sent: now, others, explores, returns: [None; observation::RETURNS] }
     }
 
-    /// Records a successful batch that would take `expected` nanoseconds alone, and returns its use as
-    /// a sample. Not to be called for batches that were sent regardless of these decisions (probes,
-    /// forwarded calls, isolation).
+    /// Records a successful batch that would take `expected` nanoseconds alone, and returns its use
+    /// as a sample. Not to be called for batches that were sent regardless of these decisions
+    /// (probes, forwarded calls, isolation).
     pub(super) fn on_completion(&mut self, now: Tick, flight: &SlotFlight, expected: u64) -> SampleUse {
         self.drawn = None;
         if flight.others == 0 {

@@ -204,22 +204,21 @@ impl StatusWriter {
             }
         }
         let written = self.written.lock();
-        for (key, wanted) in &desired.policies {
+        for (key, next) in &desired.policies {
             let Some(policy) = round.world.policies.get(key) else { continue };
             let last = written.get(key).filter(|(_, at)| now.since(*at) < UNOBSERVED_TIMEOUT).map(|(status, _)| status);
             // A status differs from the observed one, or from the last written one if the watch has
             // not delivered that yet.
-            if let Some(wait) = write_interval(&own_conditions(&policy.status), last, wanted)
+            if let Some(wait) = write_interval(&own_conditions(&policy.status), last, next)
                 && self.is_due(WriteKind::Policy, key, wait, now)
             {
-                writes.push(PendingWrite::Policy(key.clone(), Box::new(wanted.clone())));
+                writes.push(PendingWrite::Policy(key.clone(), Box::new(next.clone())));
             }
         }
-        for (key, wanted) in &desired.profiles {
+        for (key, next) in &desired.profiles {
             let known = round.world.profiles.get(key).map(|profile| &profile.status);
-            if known.is_some_and(|known| known != wanted) && self.is_due(WriteKind::Profile, key, GRADUAL_INTERVAL, now)
-            {
-                writes.push(PendingWrite::Profile(key.clone(), Box::new(wanted.clone())));
+            if known.is_some_and(|known| known != next) && self.is_due(WriteKind::Profile, key, GRADUAL_INTERVAL, now) {
+                writes.push(PendingWrite::Profile(key.clone(), Box::new(next.clone())));
             }
         }
         for (key, uid) in &desired.remove {
@@ -257,23 +256,23 @@ impl PendingWrite {
 fn write_interval(
     known: &BatchPolicyStatus,
     last: Option<&BatchPolicyStatus>,
-    wanted: &BatchPolicyStatus,
+    next: &BatchPolicyStatus,
 ) -> Option<Duration> {
-    if known == wanted || last == Some(wanted) {
+    if known == next || last == Some(next) {
         return None;
     }
     let base = last.unwrap_or(known);
     let words = |status: &BatchPolicyStatus| {
-        let said = |one: &Condition| (one.type_.clone(), one.status.clone(), one.reason.clone());
-        status.conditions.iter().map(said).collect::<Vec<_>>()
+        let summary = |one: &Condition| (one.type_.clone(), one.status.clone(), one.reason.clone());
+        status.conditions.iter().map(summary).collect::<Vec<_>>()
     };
     let phase =
         |status: &BatchPolicyStatus| status.rollout.as_ref().map(|rollout| (rollout.phase.clone(), rollout.step));
-    let urgent = base.observed_generation != wanted.observed_generation
-        || base.current_profile != wanted.current_profile
-        || base.candidate_profile != wanted.candidate_profile
-        || words(base) != words(wanted)
-        || phase(base) != phase(wanted);
+    let urgent = base.observed_generation != next.observed_generation
+        || base.current_profile != next.current_profile
+        || base.candidate_profile != next.candidate_profile
+        || words(base) != words(next)
+        || phase(base) != phase(next);
     Some(if urgent { DISCRETE_INTERVAL } else { GRADUAL_INTERVAL })
 }
 
@@ -407,11 +406,11 @@ mod tests {
 
     #[test]
     fn foreign_conditions_and_the_order_of_conditions_cause_no_write() {
-        let wanted = status("A", 1);
-        let mut known = wanted.clone();
+        let next = status("A", 1);
+        let mut known = next.clone();
         let mut theirs = known.conditions[0].clone();
         theirs.type_ = "Theirs".into();
         known.conditions.insert(0, theirs);
-        assert_eq!(write_interval(&own_conditions(&known), None, &wanted), None);
+        assert_eq!(write_interval(&own_conditions(&known), None, &next), None);
     }
 }

@@ -36,7 +36,7 @@ pub struct Attachment {
     /// Pods without a sidecar that request one and would follow it.
     pub bare: Vec<ObjectKey>,
     /// The profile that the policy requests.
-    pub wanted: RequestedProfile,
+    pub requested: RequestedProfile,
 }
 
 /// Acceptance of a policy: the reasons of its condition `Accepted`.
@@ -107,10 +107,10 @@ impl RequestedProfile {
 pub fn attach_all(world: &ClusterState, unless_disabled: bool, excluded: &BTreeSet<String>) -> AttachmentMap {
     let mut all = AttachmentMap::default();
     for (key, policy) in world.policies.iter() {
-        let wanted = requested_profile(world, policy);
+        let requested = requested_profile(world, policy);
         let accepted = Acceptance::Accepted(None);
         let attachment =
-            Attachment { uid: policy.meta.uid.clone(), accepted, pods: Vec::new(), bare: Vec::new(), wanted };
+            Attachment { uid: policy.meta.uid.clone(), accepted, pods: Vec::new(), bare: Vec::new(), requested };
         all.policies.insert(key.clone(), attachment);
     }
     let mut claims = PodClaims::default();
@@ -193,8 +193,8 @@ fn requested_profile(world: &ClusterState, policy: &Policy) -> RequestedProfile 
 
 /// Determines the acceptance of a policy.
 fn evaluate_acceptance(world: &ClusterState, policy: &Arc<Policy>, followed: bool, claims: &PodClaims) -> Acceptance {
-    if let Some(why) = &policy.invalid {
-        return Acceptance::Invalid(why.clone());
+    if let Some(reason) = &policy.invalid {
+        return Acceptance::Invalid(reason.clone());
     }
     let Some(reach) = policy.spec.as_ref().ok().and_then(target_of) else {
         return Acceptance::Invalid("targetRefs and selector are mutually exclusive: remove one of them".to_owned());
@@ -222,12 +222,12 @@ fn evaluate_acceptance(world: &ClusterState, policy: &Arc<Policy>, followed: boo
     };
     let mut notes = Vec::new();
     if let Some(older) = &rival {
-        let why = format!("the older BatchPolicy {older} selects the same pods");
+        let reason = format!("the older BatchPolicy {older} selects the same pods");
         // Pods that name this policy follow it nevertheless, so it must be applied.
         if !claims.named.contains(&policy.meta.key) {
-            return Acceptance::Conflicted(why);
+            return Acceptance::Conflicted(reason);
         }
-        notes.push(format!("{why}: this policy applies only to pods that name it"));
+        notes.push(format!("{reason}: this policy applies only to pods that name it"));
     }
     // The older policies that pods follow instead of this one.
     let winners: Vec<String> =
@@ -301,7 +301,7 @@ mod tests {
             ["Conflicted", "Accepted", "Conflicted", "Accepted"]
         );
         assert!(
-            matches!(&all.policies[&ObjectKey::new("a", "young")].accepted, Acceptance::Conflicted(why) if why.contains("old"))
+            matches!(&all.policies[&ObjectKey::new("a", "young")].accepted, Acceptance::Conflicted(message) if message.contains("old"))
         );
     }
 
@@ -376,7 +376,7 @@ mod tests {
         policy(&mut world, "a", "p", 1, two);
         let all = look(&world);
         assert!(matches!(&all.policies[&ObjectKey::new("a", "p")].accepted,
-            Acceptance::TargetNotFound(why) if why.contains("Deployment/emb not found") && why.contains("not installed")));
+            Acceptance::TargetNotFound(reason) if reason.contains("Deployment/emb not found") && reason.contains("not installed")));
         insert(&mut world.deployments, ObjectKey::new("a", "emb"), OwnerObject::default());
         assert!(matches!(&look(&world).policies[&ObjectKey::new("a", "p")].accepted, Acceptance::Accepted(Some(_))));
     }
@@ -403,7 +403,7 @@ mod tests {
         );
         assert_eq!(reason(&look(&world), "p"), "Invalid");
         policy(&mut world, "a", "p", 1, json!({"limits": 5}));
-        assert_eq!(look(&world).policies[&key].wanted, RequestedProfile::Unknown);
+        assert_eq!(look(&world).policies[&key].requested, RequestedProfile::Unknown);
     }
 
     #[test]
@@ -424,14 +424,17 @@ mod tests {
             json!({"selector": {"matchLabels": {"app": "2"}}, "limits": {"slotsMax": 2}}),
         );
         let all = look(&world);
-        assert_eq!(all.policies[&ObjectKey::new("a", "named")].wanted, RequestedProfile::Named("fast".into(), false));
-        let RequestedProfile::Own(name, spec) = &all.policies[&ObjectKey::new("a", "own")].wanted else {
+        assert_eq!(
+            all.policies[&ObjectKey::new("a", "named")].requested,
+            RequestedProfile::Named("fast".into(), false)
+        );
+        let RequestedProfile::Own(name, spec) = &all.policies[&ObjectKey::new("a", "own")].requested else {
             panic!("it has its own")
         };
         assert!(name.starts_with("own-") && spec.limits.as_ref().unwrap().slots_max == Some(2));
         profile(&mut world, "a", "fast", json!({}));
         assert_eq!(
-            look(&world).policies[&ObjectKey::new("a", "named")].wanted,
+            look(&world).policies[&ObjectKey::new("a", "named")].requested,
             RequestedProfile::Named("fast".into(), true)
         );
     }

@@ -24,7 +24,7 @@ pub struct DesiredState {
     /// Injectable pods without a sidecar.
     pub missing: Vec<ObjectKey>,
     /// Notices to publish.
-    pub told: Vec<EventNotice>,
+    pub notices: Vec<EventNotice>,
 }
 
 /// A profile to create.

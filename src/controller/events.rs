@@ -114,7 +114,7 @@ impl EventNotice {
 /// Deduplicates notices and limits their rate with a token bucket.
 #[derive(Debug, Default)]
 struct EventRateLimiter {
-    told: BTreeMap<(EventTarget, &'static str), (Tick, String)>,
+    published: BTreeMap<(EventTarget, &'static str), (Tick, String)>,
     /// Tokens taken from the bucket, and the instant of its last refill.
     tokens_taken: u32,
     since: Tick,
@@ -128,7 +128,7 @@ impl EventRateLimiter {
     /// [`REPEAT_INTERVAL`] or with another note.
     fn decide(&mut self, notice: &EventNotice, now: Tick) -> Option<bool> {
         let key = (notice.about.clone(), notice.reason);
-        if self.told.get(&key).is_some_and(|(at, note)| now.since(*at) < REPEAT_INTERVAL && *note == notice.note) {
+        if self.published.get(&key).is_some_and(|(at, note)| now.since(*at) < REPEAT_INTERVAL && *note == notice.note) {
             return None;
         }
         let back = u32::try_from(now.since(self.since).as_millis() / REFILL_INTERVAL.as_millis()).unwrap_or(u32::MAX);
@@ -141,11 +141,11 @@ impl EventRateLimiter {
             return Some(false);
         }
         self.tokens_taken += 1;
-        if self.told.len() >= REMEMBERED_MAX {
-            let oldest = self.told.iter().min_by_key(|(_, (at, _))| *at).map(|(key, _)| key.clone());
-            oldest.and_then(|key| self.told.remove(&key));
+        if self.published.len() >= REMEMBERED_MAX {
+            let oldest = self.published.iter().min_by_key(|(_, (at, _))| *at).map(|(key, _)| key.clone());
+            oldest.and_then(|key| self.published.remove(&key));
         }
-        self.told.insert(key, (now, notice.note.clone()));
+        self.published.insert(key, (now, notice.note.clone()));
         Some(true)
     }
 }
@@ -176,7 +176,7 @@ pub async fn publish(
             Some(true) => {}
         }
         let (event, about) = event(&notice);
-        let told = match tokio::time::timeout(CALL_TIMEOUT, recorder.publish(&event, &about)).await {
+        let result = match tokio::time::timeout(CALL_TIMEOUT, recorder.publish(&event, &about)).await {
             Ok(Ok(())) => EventResult::Sent,
             Ok(Err(error)) => {
                 tracing::debug!(%error, reason = notice.reason, "the API server rejected an Event");
@@ -184,7 +184,7 @@ pub async fn publish(
             }
             Err(_) => EventResult::Failed,
         };
-        metrics.record_event(told);
+        metrics.record_event(result);
     }
 }
 
@@ -239,15 +239,15 @@ mod tests {
     #[test]
     fn a_flood_is_cut_to_a_burst_and_one_a_second() {
         let mut filter = EventRateLimiter::default();
-        let told = |filter: &mut EventRateLimiter, from: usize, second| {
+        let published = |filter: &mut EventRateLimiter, from: usize, second| {
             let all = (from..from + 100)
                 .filter(|name| filter.decide(&notice(&name.to_string(), ""), at(second)) == Some(true));
             all.count()
         };
-        assert_eq!(told(&mut filter, 0, 100), 20);
-        assert_eq!(told(&mut filter, 1000, 105), 5);
-        assert_eq!(told(&mut filter, 2000, 1000), 20);
-        assert!(filter.told.len() <= REMEMBERED_MAX);
+        assert_eq!(published(&mut filter, 0, 100), 20);
+        assert_eq!(published(&mut filter, 1000, 105), 5);
+        assert_eq!(published(&mut filter, 2000, 1000), 20);
+        assert!(filter.published.len() <= REMEMBERED_MAX);
     }
 
     #[test]

@@ -46,15 +46,15 @@ impl HealthServer {
     /// Returns the reasons for which the process is not ready; empty if it is ready.
     #[must_use]
     pub fn unready_reasons(&self) -> Vec<String> {
-        let mut why: Vec<String> =
+        let mut reasons: Vec<String> =
             self.shared.unlisted_kinds().map(|kind| format!("{} are not listed yet", kind.as_str())).collect();
         if !self.served.is_loaded() {
-            why.push("no certificate is loaded yet".to_owned());
+            reasons.push("no certificate is loaded yet".to_owned());
         }
         if self.is_draining.load(Ordering::Relaxed) {
-            why.push("the process is shutting down".to_owned());
+            reasons.push("the process is shutting down".to_owned());
         }
-        why
+        reasons
     }
 
     /// Updates the sampled gauges and renders all metrics.
@@ -125,9 +125,9 @@ async fn alive(State(health): State<HealthServer>) -> Response {
 }
 
 async fn ready(State(health): State<HealthServer>) -> Response {
-    let why = health.unready_reasons();
-    if why.is_empty() {
+    let reasons = health.unready_reasons();
+    if reasons.is_empty() {
         return "ready\n".into_response();
     }
-    (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", why.join("; "))).into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", reasons.join("; "))).into_response()
 }

@@ -118,7 +118,7 @@ pub fn evaluate(lease: Option<&LeaseRecord>, me: &str, now: Tick, observed: Opti
         Some(holder) if holder == me => LeaseAction::Renew,
         Some(_) => {
             // The duration of a record that was never observed before starts now.
-            let at = observed.filter(|seen| seen.is_same_renewal(record)).map_or(now, |seen| seen.at);
+            let at = observed.filter(|last| last.is_same_renewal(record)).map_or(now, |last| last.at);
             let until = at.after(record.duration.min(LEASE_MAX));
             if now >= until { LeaseAction::Acquire } else { LeaseAction::Yield(until) }
         }
@@ -226,7 +226,7 @@ impl Candidate {
     /// Returns the last observed record with a holder.
     #[must_use]
     pub fn holder(&self) -> Option<&LeaseRecord> {
-        self.observed.as_ref().map(|seen| &seen.record).filter(|record| record.holder.is_some())
+        self.observed.as_ref().map(|last| &last.record).filter(|record| record.holder.is_some())
     }
 
     /// Gives up the leadership, and returns the record that lets another replica acquire the lease

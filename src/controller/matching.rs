@@ -186,7 +186,7 @@ fn target_kind(target: &TargetRef) -> Option<TargetKind> {
         "InferenceService" => (TargetKind::InferenceService, "serving.kserve.io"),
         _ => return None,
     };
-    target.group.as_deref().is_none_or(|said| said == group || said.is_empty()).then_some(kind)
+    target.group.as_deref().is_none_or(|named| named == group || named.is_empty()).then_some(kind)
 }
 
 /// Resolves a reference of a policy in a namespace.
@@ -234,10 +234,10 @@ pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> b
 #[must_use]
 pub fn selected_by(object: &Value, labels: &BTreeMap<String, String>) -> bool {
     let at = |path: &str| object.pointer(path);
-    let wants = |wanted: Option<&Value>| {
-        wanted.and_then(Value::as_object).is_some_and(|wanted| {
-            !wanted.is_empty()
-                && wanted.iter().all(|(key, value)| labels.get(key).map(String::as_str) == value.as_str())
+    let wants = |required: Option<&Value>| {
+        required.and_then(Value::as_object).is_some_and(|required| {
+            !required.is_empty()
+                && required.iter().all(|(key, value)| labels.get(key).map(String::as_str) == value.as_str())
         })
     };
     match at("/kind").and_then(Value::as_str) {
@@ -260,11 +260,11 @@ pub fn selected_by(object: &Value, labels: &BTreeMap<String, String>) -> bool {
 #[must_use]
 pub fn requests_injection(pod: &Pod, namespace: Option<&BTreeMap<String, String>>, unless_disabled: bool) -> bool {
     let key = crate::injector::INJECT;
-    let yes = |said: &str| matches!(said, "enabled" | "true");
+    let yes = |value: &str| matches!(value, "enabled" | "true");
     if let Some(own) = pod.annotations.get(key).or_else(|| pod.labels.get(key)) {
         return yes(own.trim().to_ascii_lowercase().as_str());
     }
-    namespace.and_then(|labels| labels.get(key)).map_or(unless_disabled, |said| yes(said))
+    namespace.and_then(|labels| labels.get(key)).map_or(unless_disabled, |value| yes(value))
 }
 
 /// Describes the target of a policy briefly: `Deployment/embedder`, `Deployment/a +2`,

@@ -21,7 +21,7 @@ pub struct Observed {
     /// Policies with a running state; any other has its requested profile in force.
     pub policies: BTreeMap<ObjectKey, PolicyObserved>,
     /// Notices to publish once.
-    pub told: Vec<EventNotice>,
+    pub notices: Vec<EventNotice>,
 }
 
 /// State of a connected sidecar.

@@ -40,16 +40,16 @@ pub struct RecomputeInput<'a> {
 /// Computes the desired state.
 #[must_use]
 pub fn recompute(input: RecomputeInput<'_>, now: Timestamp) -> DesiredState {
-    let mut desired = DesiredState { told: input.live.told.clone(), ..DesiredState::default() };
+    let mut desired = DesiredState { notices: input.live.notices.clone(), ..DesiredState::default() };
     desired.missing = missed_pods(&input);
-    desired.told.extend(missed_notices(&input, &desired.missing));
+    desired.notices.extend(missed_notices(&input, &desired.missing));
     let ways = findings::find_bypasses(input.world);
-    desired.told.extend(bypass_notices(input.world, &ways));
+    desired.notices.extend(bypass_notices(input.world, &ways));
     for (key, policy) in input.world.policies.iter() {
         let Some(attachment) = input.attached.policies.get(key) else { continue };
         let before = input.written.get(key).unwrap_or(&policy.status);
         let status = status((&input, &ways), policy, attachment, before, now);
-        desired.told.extend(change_notices(policy, before, &status));
+        desired.notices.extend(change_notices(policy, before, &status));
         desired.policies.insert(key.clone(), status);
     }
     profiles::profiles(&input, &mut desired);
@@ -76,10 +76,10 @@ fn status(
     let mut findings = findings::findings((input, ways), policy, attachment, live);
     let ready = summarize_ready(&findings);
     findings.push(ready);
-    let wanted = attachment.wanted.name().filter(|_| attachment.accepted.is_applied()).map(str::to_owned);
+    let requested = attachment.requested.name().filter(|_| attachment.accepted.is_applied()).map(str::to_owned);
     // The requested profile of a policy that is not obeyed was never pushed to a pod, so it is not
     // in force. The previous one remains in force while an edit is invalid.
-    let current = live.current.clone().or(wanted).or_else(|| before.current_profile.clone());
+    let current = live.current.clone().or(requested).or_else(|| before.current_profile.clone());
     BatchPolicyStatus {
         observed_generation: Some(policy.meta.generation),
         conditions: to_conditions(&before.conditions, &findings, policy.meta.generation, now),
@@ -99,7 +99,7 @@ fn status(
 /// Returns notices about changes of a policy since its last written status.
 fn change_notices(policy: &Policy, before: &BatchPolicyStatus, after: &BatchPolicyStatus) -> Vec<EventNotice> {
     let about = EventTarget::policy(&policy.meta);
-    let mut told = Vec::new();
+    let mut notices = Vec::new();
     let of = |status: &BatchPolicyStatus, kind: ConditionType| {
         let found = status.conditions.iter().find(|condition| condition.type_ == kind.as_str());
         found.map(|condition| (condition.reason.clone(), condition.message.clone()))
@@ -114,17 +114,17 @@ fn change_notices(policy: &Policy, before: &BatchPolicyStatus, after: &BatchPoli
             "TargetNotFound" => Some("TargetNotFound"),
             _ => None,
         };
-        told.extend(word.map(|word| EventNotice::warning(about.clone(), word, message)));
+        notices.extend(word.map(|word| EventNotice::warning(about.clone(), word, message)));
     }
     if let Some((reason, message)) = of(after, ConditionType::Merging)
         && of(before, ConditionType::Merging).is_none_or(|(was, _)| was != reason)
     {
-        let told_of = |make: fn(EventTarget, &'static str, String) -> EventNotice, word| {
+        let notice_of = |make: fn(EventTarget, &'static str, String) -> EventNotice, word| {
             make(about.clone(), word, message.clone())
         };
         match reason.as_str() {
-            MERGE_REFUSED => told.push(told_of(EventNotice::warning, MERGE_REFUSED)),
-            NO_GAIN => told.push(told_of(EventNotice::normal, NO_GAIN)),
+            MERGE_REFUSED => notices.push(notice_of(EventNotice::warning, MERGE_REFUSED)),
+            NO_GAIN => notices.push(notice_of(EventNotice::normal, NO_GAIN)),
             _ => {}
         }
     }
@@ -136,14 +136,14 @@ fn change_notices(policy: &Policy, before: &BatchPolicyStatus, after: &BatchPoli
             findings::RECIPE_FAILED => Some(findings::RECIPE_FAILED),
             _ => None,
         };
-        told.extend(word.map(|word| EventNotice::warning(about.clone(), word, message)));
+        notices.extend(word.map(|word| EventNotice::warning(about.clone(), word, message)));
     }
     if let Some((reason, message)) = of(after, ConditionType::SloMet) {
         let was = of(before, ConditionType::SloMet).map(|(was, _)| was);
         match (was.as_deref(), reason.as_str()) {
-            (Some("Missed"), "Met") => told.push(EventNotice::normal(about.clone(), "SLOMet", message)),
+            (Some("Missed"), "Met") => notices.push(EventNotice::normal(about.clone(), "SLOMet", message)),
             (was, "Missed") if was != Some("Missed") => {
-                told.push(EventNotice::warning(about.clone(), "SLOMissed", message));
+                notices.push(EventNotice::warning(about.clone(), "SLOMissed", message));
             }
             _ => {}
         }
@@ -151,9 +151,13 @@ fn change_notices(policy: &Policy, before: &BatchPolicyStatus, after: &BatchPoli
     if let (Some(was), Some(is)) = (&before.current_profile, &after.current_profile)
         && was != is
     {
-        told.push(EventNotice::normal(about, "ProfileUpdated", format!("profile {is} is in force, replacing {was}")));
+        notices.push(EventNotice::normal(
+            about,
+            "ProfileUpdated",
+            format!("profile {is} is in force, replacing {was}"),
+        ));
     }
-    told
+    notices
 }
 
 /// Returns the classified pods that should have a sidecar.
@@ -168,25 +172,25 @@ fn missed_pods(input: &RecomputeInput<'_>) -> Vec<ObjectKey> {
 /// Returns one notice for each workload with missed pods.
 fn missed_notices(input: &RecomputeInput<'_>, missing: &[ObjectKey]) -> Vec<EventNotice> {
     let mut workloads: BTreeMap<(String, super::world::OwnerRef), Vec<String>> = BTreeMap::new();
-    let mut told = Vec::new();
+    let mut notices = Vec::new();
     for key in missing {
         let Some(pod) = input.world.uninjected_pods.get(key) else { continue };
         match input.world.workload(&key.namespace, pod.owner.as_ref(), &pod.labels) {
             Some(workload) => workloads.entry((key.namespace.clone(), workload)).or_default().push(key.name.clone()),
-            None => told.push(EventNotice::warning(EventTarget::pod(&pod.meta), "SidecarMissing", MISSED_REMEDY)),
+            None => notices.push(EventNotice::warning(EventTarget::pod(&pod.meta), "SidecarMissing", MISSED_REMEDY)),
         }
     }
-    told.extend(workloads.into_iter().map(|((namespace, workload), pods)| {
+    notices.extend(workloads.into_iter().map(|((namespace, workload), pods)| {
         let note = format!("{}: {MISSED_REMEDY}", join_first(&pods, 3));
         EventNotice::warning(EventTarget::workload(&namespace, &workload), "SidecarMissing", note)
     }));
-    told
+    notices
 }
 
 /// Returns one notice for each workload with pods that are reachable around their sidecars, or that
 /// do not start after a recipe has moved their application.
 fn bypass_notices(world: &ClusterState, ways: &findings::BypassMap<'_>) -> Vec<EventNotice> {
-    let mut told: BTreeMap<EventTarget, EventNotice> = BTreeMap::new();
+    let mut notices: BTreeMap<EventTarget, EventNotice> = BTreeMap::new();
     for found in ways.values() {
         let pod = found.pod;
         let around = found.ways.iter().flatten().next();
@@ -203,9 +207,9 @@ fn bypass_notices(world: &ClusterState, ways: &findings::BypassMap<'_>) -> Vec<E
             || EventTarget::pod(&pod.meta),
             |workload| EventTarget::workload(&pod.meta.key.namespace, &workload),
         );
-        told.entry(about.clone()).or_insert_with(|| EventNotice::warning(about, word, note));
+        notices.entry(about.clone()).or_insert_with(|| EventNotice::warning(about, word, note));
     }
-    told.into_values().collect()
+    notices.into_values().collect()
 }
 
 /// Remedy for a missed pod.

@@ -107,7 +107,7 @@ impl Reconciler {
             self.metrics.set_policies(reason, count);
         }
         if leads {
-            for notice in &desired.told {
+            for notice in &desired.notices {
                 if self.notices.try_send(notice.clone()).is_err() {
                     self.metrics.record_event(EventResult::Dropped);
                 }

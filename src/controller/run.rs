@@ -244,7 +244,7 @@ pub fn start(client: kube::Client, config: ControllerConfig, clock: Clock) -> Re
         is_draining: ending.clone(),
     };
     tasks.spawn(health::serve(health, probes, closed));
-    let asked = webhook::WebhookConfig {
+    let webhook_config = webhook::WebhookConfig {
         shared,
         base,
         own_namespace: config.namespace.clone(),
@@ -253,7 +253,7 @@ pub fn start(client: kube::Client, config: ControllerConfig, clock: Clock) -> Re
         news: notices,
         native: config.native,
     };
-    let listening = webhook::serve(webhook, tls, asked);
+    let listening = webhook::serve(webhook, tls, webhook_config);
     let drain = config.drain;
     let (webhook, health) = addresses;
     Ok(RunningController { webhook, health, streams, parts, listening, ending, stop, close, elector, tasks, drain })

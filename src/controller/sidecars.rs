@@ -93,7 +93,7 @@ pub struct SidecarController {
 
 #[derive(Default)]
 struct State {
-    book: SidecarRegistry,
+    registry: SidecarRegistry,
     runtimes: BTreeMap<ObjectKey, PolicyRuntime>,
     /// Configuration to push to each pod, by UID, as computed by the last round.
     configs: HashMap<String, (Arc<PushedConfig>, Option<InitialState>)>,
@@ -215,26 +215,26 @@ impl SidecarController {
     ) -> Observed {
         let mut live = Observed::default();
         let wall = UnixSeconds(u64::try_from(now.as_second()).unwrap_or(0));
-        let mut told: HashMap<String, (Arc<PushedConfig>, Option<InitialState>)> = HashMap::new();
+        let mut configs: HashMap<String, (Arc<PushedConfig>, Option<InitialState>)> = HashMap::new();
         for (key, attachment) in attached.policies.iter().filter(|(_, found)| found.accepted.is_applied()) {
             let Some((policy, spec)) =
                 world.policies.get(key).and_then(|policy| Some((policy, policy.spec.as_ref().ok()?)))
             else {
                 continue;
             };
-            let profile = |name: &str| match &attachment.wanted {
+            let profile = |name: &str| match &attachment.requested {
                 RequestedProfile::Own(own, spec) if own == name => Some((**spec).clone()),
                 _ => world.profiles.get(&ObjectKey::new(&key.namespace, name))?.spec.clone().ok(),
             };
-            let wanted = match &attachment.wanted {
+            let requested = match &attachment.requested {
                 RequestedProfile::Named(_, false) => None,
-                wanted => wanted.name(),
+                requested => requested.name(),
             };
             let pods = attachment.pods.iter().filter_map(|key| world.pods.get(key));
             let view = Inputs {
                 policy,
                 spec,
-                wanted,
+                requested,
                 profile: &profile,
                 pods: pods.map(|pod| (&**pod, world.machine(pod).unwrap_or_default())).collect(),
                 default_mode: self.needs.mode,
@@ -249,18 +249,18 @@ impl SidecarController {
                 // apply.
                 *course = resume();
             }
-            let seen = course.run_round(&view, &mut state.book);
-            seen.moved.iter().for_each(|word| self.needs.metrics.record_tuner_change(word.as_str()));
-            live.told.extend(seen.notices);
-            told.extend(seen.told);
-            live.policies.insert(key.clone(), seen.live);
+            let outputs = course.run_round(&view, &mut state.registry);
+            outputs.moved.iter().for_each(|word| self.needs.metrics.record_tuner_change(word.as_str()));
+            live.notices.extend(outputs.notices);
+            configs.extend(outputs.configs);
+            live.policies.insert(key.clone(), outputs.live);
         }
-        self.reset_detached_pods(state, world, attached, &mut told);
+        self.reset_detached_pods(state, world, attached, &mut configs);
         // A policy that is not obeyed at present keeps its state and its pushed configuration.
         // Experiment arms are dropped: without a round for the policy they are not renewed and
         // expire.
-        for (uid, before) in state.configs.drain().filter(|(_, (told, _))| !told.needs_renewal) {
-            told.entry(uid).or_insert(before);
+        for (uid, before) in state.configs.drain().filter(|(_, (pushed, _))| !pushed.needs_renewal) {
+            configs.entry(uid).or_insert(before);
         }
         let current = |uid: &str| {
             let key = state.pods.get(uid)?;
@@ -268,18 +268,18 @@ impl SidecarController {
         };
         // The state of each connected sidecar is relative to the configurations computed above.
         let pods: BTreeMap<String, PodObserved> = state
-            .book
+            .registry
             .connected()
             .map(|(uid, sidecar)| {
                 let in_force = sidecar.in_force.as_ref();
-                let wanted = told.get(uid).map(|(told, _)| told.hash.as_str());
-                let refused = sidecar.refused.as_ref().filter(|(hash, _)| Some(hash.as_str()) == wanted);
+                let pushed_hash = configs.get(uid).map(|(pushed, _)| pushed.hash.as_str());
+                let refused = sidecar.refused.as_ref().filter(|(hash, _)| Some(hash.as_str()) == pushed_hash);
                 let pending = in_force.map_or(0, |now| now.pending);
                 let pod = PodObserved {
                     current: in_force.map(|now| now.profile.clone()) == current(uid),
                     programmed: in_force
-                        .is_some_and(|now| told.get(uid).is_some_and(|(told, _)| told.is_in_force(now))),
-                    refused: refused.map(|(_, why)| why.clone()),
+                        .is_some_and(|now| configs.get(uid).is_some_and(|(pushed, _)| pushed.is_in_force(now))),
+                    refused: refused.map(|(_, reason)| reason.clone()),
                     pending: match pending {
                         0 => Vec::new(),
                         1 => vec!["1 setting".to_owned()],
@@ -290,9 +290,9 @@ impl SidecarController {
             })
             .collect();
         live.pods = pods;
-        told.retain(|uid, _| state.pods.contains_key(uid));
+        configs.retain(|uid, _| state.pods.contains_key(uid));
         state.runtimes.retain(|key, _| attached.policies.contains_key(key));
-        state.configs = told;
+        state.configs = configs;
         live
     }
 
@@ -303,20 +303,20 @@ impl SidecarController {
         state: &mut State,
         world: &ClusterState,
         attached: &AttachmentMap,
-        told: &mut HashMap<String, (Arc<PushedConfig>, Option<InitialState>)>,
+        configs: &mut HashMap<String, (Arc<PushedConfig>, Option<InitialState>)>,
     ) {
         let (spec, profile) = (BatchPolicySpec::default(), BatchProfileSpec::default());
-        let mut teller = ConfigBuilder::new(None, &spec, self.needs.mode);
+        let mut builder = ConfigBuilder::new(None, &spec, self.needs.mode);
         let followed: BTreeSet<&ObjectKey> = attached.followed.keys().collect();
         for (key, pod) in world.pods.iter().filter(|(key, _)| !followed.contains(key)) {
-            let Some(sidecar) = state.book.get_mut(&pod.meta.uid) else { continue };
+            let Some(sidecar) = state.registry.get_mut(&pod.meta.uid) else { continue };
             sidecar.take_fresh();
             let had = sidecar.in_force.as_ref().is_some_and(|now| !now.source.is_empty())
                 || state.configs.contains_key(&pod.meta.uid);
             let given = AssignedProfiles { base: ("", &profile), arm: None };
-            if had && let Ok(found) = teller.build(&pod.annotations, given, tuner::TunedSettings::default()) {
+            if had && let Ok(found) = builder.build(&pod.annotations, given, tuner::TunedSettings::default()) {
                 tracing::debug!(pod = %key, "the pod has no policy any more; pushing the defaults");
-                told.insert(pod.meta.uid.clone(), (found, None));
+                configs.insert(pod.meta.uid.clone(), (found, None));
             }
         }
     }
@@ -324,9 +324,9 @@ impl SidecarController {
     /// Pushes configurations that sidecars do not have yet, and renews those that expire.
     fn push_pending(&self, state: &mut State) {
         let Some(streams) = self.streams.get() else { return };
-        let State { book, configs: told, .. } = state;
-        for (uid, told) in told.iter() {
-            give(streams, book, uid, told, self.needs.clock.now());
+        let State { registry, configs, .. } = state;
+        for (uid, pushed) in configs.iter() {
+            give(streams, registry, uid, pushed, self.needs.clock.now());
         }
     }
 
@@ -342,28 +342,28 @@ impl SidecarController {
 /// Pushes its configuration to a sidecar unless it has it already.
 fn give(
     streams: &StreamRegistry,
-    book: &mut SidecarRegistry,
+    registry: &mut SidecarRegistry,
     uid: &str,
-    (told, start): &(Arc<PushedConfig>, Option<InitialState>),
+    (pushed, start): &(Arc<PushedConfig>, Option<InitialState>),
     now: Tick,
 ) {
-    let Some(sidecar) = book.get_mut(uid).filter(|sidecar| sidecar.is_connected) else { return };
+    let Some(sidecar) = registry.get_mut(uid).filter(|sidecar| sidecar.is_connected) else { return };
     let due = match &sidecar.last_pushed {
-        Some((hash, at)) if *hash == told.hash => told.needs_renewal && now.since(*at) >= ARM_RENEWAL_INTERVAL,
+        Some((hash, at)) if *hash == pushed.hash => pushed.needs_renewal && now.since(*at) >= ARM_RENEWAL_INTERVAL,
         Some(_) => true,
         // The sidecar may have reported this configuration in its `Hello`.
-        None => told.needs_renewal || sidecar.in_force.as_ref().is_none_or(|now| now.hash != told.hash),
+        None => pushed.needs_renewal || sidecar.in_force.as_ref().is_none_or(|now| now.hash != pushed.hash),
     };
     if !due {
         return;
     }
     let knows_nothing = sidecar.last_pushed.is_none() && sidecar.in_force.is_none() && sidecar.takes_starts;
     let push = match start.as_ref().filter(|_| knows_nothing) {
-        Some(start) => told.with_start(start),
-        None => told.push.clone(),
+        Some(start) => pushed.with_start(start),
+        None => pushed.push.clone(),
     };
     if streams.push(uid, &push) {
-        sidecar.last_pushed = Some((told.hash.clone(), now));
+        sidecar.last_pushed = Some((pushed.hash.clone(), now));
     }
 }
 
@@ -380,7 +380,7 @@ impl ObservationSource for SidecarController {
                 state.configs.clear();
                 state.reign = None;
             }
-            state.book.remove_disconnected();
+            state.registry.remove_disconnected();
             drop(state);
             if let (Some(streams), Some(push)) = (self.streams.get(), self.goaway()) {
                 streams.push_all(&push);
@@ -396,7 +396,7 @@ impl ObservationSource for SidecarController {
         }
         let live = self.run_leader_round(&mut state, world, attached, now);
         self.push_pending(&mut state);
-        state.book.remove_disconnected();
+        state.registry.remove_disconnected();
         live
     }
 }
@@ -433,14 +433,14 @@ impl StreamHandler for SidecarController {
             let _there = streams.push(&pod.uid, &push);
         }
         self.streams.get_or_init(|| streams.clone());
-        self.state().book.on_open(pod, hello);
+        self.state().registry.on_open(pod, hello);
         // The next round, within a second, computes the configuration. It depends on the one in
         // force.
         self.needs.shared.update(|_| true);
     }
 
     fn report(&self, pod: &Arc<PodIdentity>, report: SidecarReport) {
-        let changed = self.state().book.on_report(pod, report, UnixSeconds(Clock::wall_micros() / 1_000_000));
+        let changed = self.state().registry.on_report(pod, report, UnixSeconds(Clock::wall_micros() / 1_000_000));
         if changed {
             // The condition `Programmed` depends on the configuration in force.
             self.needs.shared.update(|_| true);
@@ -449,7 +449,7 @@ impl StreamHandler for SidecarController {
 
     fn event(&self, pod: &Arc<PodIdentity>, event: SidecarEvent) {
         if event.reason == "ConfigRefused" {
-            self.state().book.on_rejected(pod, &event.hash, &event.message);
+            self.state().registry.on_rejected(pod, &event.hash, &event.message);
         }
         let reason = WARNINGS.iter().find(|(word, _)| *word == event.reason).map(|(_, reason)| *reason);
         let reason = if event.warning { reason.or(Some("SidecarWarning")) } else { None };
@@ -464,7 +464,7 @@ impl StreamHandler for SidecarController {
     }
 
     fn closed(&self, pod: &Arc<PodIdentity>) {
-        self.state().book.on_close(pod);
+        self.state().registry.on_close(pod);
         self.needs.shared.update(|_| true);
     }
 }

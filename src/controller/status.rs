@@ -162,15 +162,15 @@ fn truncate(message: &str) -> String {
     if message.chars().count() <= MESSAGE_CHARS_MAX {
         return message.to_owned();
     }
-    let kept: String = message.chars().take(MESSAGE_CHARS_MAX - 4).collect();
-    format!("{kept} ...")
+    let prefix: String = message.chars().take(MESSAGE_CHARS_MAX - 4).collect();
+    format!("{prefix} ...")
 }
 
-/// Joins the first `shown` elements of a list for a sentence, followed by the number of the others.
+/// Joins the first `count` elements of a list for a sentence, followed by the number of the others.
 #[must_use]
-pub fn join_first(all: &[String], shown: usize) -> String {
-    let first = all.iter().take(shown).cloned().collect::<Vec<_>>().join(", ");
-    let more = all.len().saturating_sub(shown);
+pub fn join_first(all: &[String], count: usize) -> String {
+    let first = all.iter().take(count).cloned().collect::<Vec<_>>().join(", ");
+    let more = all.len().saturating_sub(count);
     if more == 0 { first } else { format!("{first} and {more} more") }
 }
 

@@ -102,7 +102,7 @@ pub struct Proposal {
     /// Settings found to be right. Under [`TunerMode::Recommend`] they are only published.
     pub settings: TunedSettings,
     /// Settings to push to the sidecars: the same under [`TunerMode::Auto`], the default otherwise.
-    pub told: TunedSettings,
+    pub pushed: TunedSettings,
     /// Reason for the settings.
     pub reason: TuningReason,
 }

@@ -217,7 +217,7 @@ mod tests {
         let pod = |host: bool| json!({"metadata": {"name": "p"}, "spec": {"hostNetwork": host, "containers": [{"name": "c", "ports": [{"containerPort": 80}]}]}, "status": {"phase": "Running"}});
         assert_eq!(judge(&ObjectKey::new("a", "p"), pod(false), known), Some(InjectionGap::Missed));
         assert!(
-            matches!(judge(&ObjectKey::new("a", "p"), pod(true), known), Some(InjectionGap::Cannot(why)) if why.starts_with("HostNetwork"))
+            matches!(judge(&ObjectKey::new("a", "p"), pod(true), known), Some(InjectionGap::Cannot(reason)) if reason.starts_with("HostNetwork"))
         );
         let none = InjectionContext::default();
         let with = |native, own: &str| InstallationValues {
@@ -233,7 +233,7 @@ mod tests {
             |installed: InstallationValues| installed.judge(&ObjectKey::new("a", "p"), job.clone(), &cluster);
         assert_eq!(judge_job(with(None, "g")), Some(InjectionGap::Missed));
         assert!(
-            matches!(judge_job(with(Some(false), "g")), Some(InjectionGap::Cannot(why)) if why.starts_with("JobNeedsNativeSidecar")),
+            matches!(judge_job(with(Some(false), "g")), Some(InjectionGap::Cannot(reason)) if reason.starts_with("JobNeedsNativeSidecar")),
             "the installation disables the native form"
         );
         assert_eq!(judge_job(with(None, "a")), None, "the controller's own namespace");

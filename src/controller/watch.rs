@@ -109,7 +109,7 @@ pub struct SharedState {
 #[derive(Debug, Default)]
 struct KindLiveness {
     /// Instant of the last response or error.
-    heard: AtomicU64,
+    responded_at: AtomicU64,
     /// 0 until the kind was listed, then 1.
     listed: AtomicU64,
 }
@@ -151,8 +151,11 @@ impl SharedState {
     /// Creates an empty state.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
-        let heard = clock.now().0;
-        let beats = std::array::from_fn(|_| KindLiveness { heard: AtomicU64::new(heard), listed: AtomicU64::new(0) });
+        let started_at = clock.now().0;
+        let beats = std::array::from_fn(|_| KindLiveness {
+            responded_at: AtomicU64::new(started_at),
+            listed: AtomicU64::new(0),
+        });
         Self {
             world: Arc::default(),
             changed: watch::channel(0).0,
@@ -189,7 +192,7 @@ impl SharedState {
 
     /// Records a response or an error of a kind.
     fn on_response(&self, kind: WatchedKind) {
-        self.beats[kind as usize].heard.store(self.clock.now().0, Ordering::Relaxed);
+        self.beats[kind as usize].responded_at.store(self.clock.now().0, Ordering::Relaxed);
     }
 
     /// Records that a kind was listed completely, or is not installed.
@@ -212,7 +215,7 @@ impl SharedState {
     /// Returns the time since the last response or error of a kind.
     #[must_use]
     pub fn time_since_response(&self, kind: WatchedKind) -> Duration {
-        self.clock.now().since(Tick(self.beats[kind as usize].heard.load(Ordering::Relaxed)))
+        self.clock.now().since(Tick(self.beats[kind as usize].responded_at.load(Ordering::Relaxed)))
     }
 
     /// Returns the kinds without any response or error for longer than [`STUCK`].

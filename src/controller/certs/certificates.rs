@@ -165,9 +165,9 @@ pub(super) fn retire(data: &mut SecretData, now: UnixSeconds, names: &[String]) 
     let held = SecretContents::read(data, names);
     let used = held.leaf.as_ref().map_or(0, |leaf| leaf.authority);
     let keep = |at: usize, ca: &CaCertificate| at == 0 || at == used || (used != 0 && ca.validity.contains(now));
-    let kept: Vec<_> =
+    let retained: Vec<_> =
         held.authorities.iter().enumerate().filter(|(at, ca)| keep(*at, ca)).map(|(_, ca)| &ca.der).collect();
-    data.insert(CA_CERT.to_owned(), to_pem(kept.into_iter().map(Vec::as_slice)).into_bytes());
+    data.insert(CA_CERT.to_owned(), to_pem(retained.into_iter().map(Vec::as_slice)).into_bytes());
 }
 
 /// Returns the parameters of a CA certificate. Its name is derived from its key, so the key alone

@@ -19,7 +19,7 @@ struct CertDir {
     path: PathBuf,
     served: ServingCertificate,
     /// Contents of the files in use.
-    shown: Option<[Vec<u8>; 3]>,
+    loaded: Option<[Vec<u8>; 3]>,
     /// The last error logged; a repeated one is not logged again.
     last_error: String,
 }
@@ -27,7 +27,7 @@ struct CertDir {
 /// Loads the files of a directory now and after each change, until shutdown is signalled. Invalid
 /// or inconsistent files are logged and ignored: the previous certificate stays in use.
 pub async fn watch_files(path: PathBuf, served: ServingCertificate, mut stop: watch::Receiver<bool>) {
-    let mut folder = CertDir { path, served, shown: None, last_error: String::new() };
+    let mut folder = CertDir { path, served, loaded: None, last_error: String::new() };
     loop {
         folder.reload();
         tokio::select! {
@@ -42,22 +42,22 @@ pub async fn watch_files(path: PathBuf, served: ServingCertificate, mut stop: wa
 
 impl CertDir {
     fn reload(&mut self) {
-        let shown = read(&self.path).and_then(|files| {
-            if self.shown.as_ref() != Some(&files) {
+        let loaded = read(&self.path).and_then(|files| {
+            if self.loaded.as_ref() != Some(&files) {
                 let [cert, key, bundle] = &files;
                 // The three files are not read atomically. If they do not match, the next check
                 // finds them complete.
                 self.served.replace(cert, key, bundle)?;
                 tracing::info!(folder = %self.path.display(), "certificates loaded");
-                self.shown = Some(files);
+                self.loaded = Some(files);
             }
             Ok(())
         });
-        let said = shown.err().map(|error| error.to_string()).unwrap_or_default();
-        if !said.is_empty() && said != self.last_error {
-            tracing::warn!(folder = %self.path.display(), error = said, "cannot load the certificates; the previous ones stay in use");
+        let text = loaded.err().map(|error| error.to_string()).unwrap_or_default();
+        if !text.is_empty() && text != self.last_error {
+            tracing::warn!(folder = %self.path.display(), error = text, "cannot load the certificates; the previous ones stay in use");
         }
-        self.last_error = said;
+        self.last_error = text;
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
         let path = temporary.path();
         let served = ServingCertificate::none();
         let mut folder =
-            CertDir { path: path.to_owned(), served: served.clone(), shown: None, last_error: String::new() };
+            CertDir { path: path.to_owned(), served: served.clone(), loaded: None, last_error: String::new() };
         folder.reload();
         assert!(
             !served.is_loaded() && folder.last_error.contains("tls.crt"),

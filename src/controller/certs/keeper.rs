@@ -53,7 +53,7 @@ struct CertRotator {
     /// Resource version and data of the Secret when it was last read.
     version: String,
     data: SecretData,
-    said: String,
+    last_error: String,
 }
 
 /// Loads the certificates of the Secret, and rotates them while this replica leads, until shutdown
@@ -73,12 +73,12 @@ pub async fn rotate_certificates(
         served,
         version: String::new(),
         data: SecretData::new(),
-        said: String::new(),
+        last_error: String::new(),
     };
     let mut leadership = leadership;
     loop {
         match keeper.round().await {
-            Ok(()) => keeper.said.clear(),
+            Ok(()) => keeper.last_error.clear(),
             Err(error) => keeper.log_once(&error),
         }
         let every = if keeper.served.is_loaded() { EVERY } else { EVERY_AT_FIRST };
@@ -207,9 +207,9 @@ impl CertRotator {
     /// Logs an error unless it repeats the last one.
     fn log_once(&mut self, error: &BoxError) {
         let text = error.to_string();
-        if self.said != text {
+        if self.last_error != text {
             tracing::warn!(error = text, "cannot maintain the certificates");
-            self.said = text;
+            self.last_error = text;
         }
     }
 }

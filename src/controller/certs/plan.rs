@@ -193,7 +193,7 @@ mod tests {
             let mut now = 10_000 * DAY;
             let mut held = held(&[], None);
             // Trusted CAs at each time.
-            let mut told: Vec<(u64, Vec<u64>)> = Vec::new();
+            let mut trusted: Vec<(u64, Vec<u64>)> = Vec::new();
             for pause in pauses {
                 let mut steps = 0;
                 loop {
@@ -211,10 +211,10 @@ mod tests {
                 prop_assert!(leaf.validity.contains(now + 3 * DAY), "{leaf:?} at {now}");
                 let signer = held.authorities[leaf.authority].validity;
                 prop_assert!(signer.contains(leaf.validity.end), "a CA outlives what it signed");
-                for (_, believed) in told.iter().filter(|(at, _)| *at + 3 * DAY >= now) {
+                for (_, believed) in trusted.iter().filter(|(at, _)| *at + 3 * DAY >= now) {
                     prop_assert!(believed.contains(&signer.begin), "clients do not trust the CA of the leaf yet");
                 }
-                told.push((now, held.authorities.iter().map(|ca| ca.validity.begin).collect()));
+                trusted.push((now, held.authorities.iter().map(|ca| ca.validity.begin).collect()));
                 now += pause;
             }
         }

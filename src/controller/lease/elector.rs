@@ -37,7 +37,7 @@ pub struct ElectionSettings {
 pub struct Leadership {
     clock: Clock,
     until: Arc<AtomicU64>,
-    seen: watch::Receiver<LeadershipState>,
+    state: watch::Receiver<LeadershipState>,
 }
 
 /// The published state.
@@ -75,8 +75,8 @@ pub fn elect(
     stop: watch::Receiver<bool>,
 ) -> (Leadership, impl Future<Output = ()> + Send) {
     let until = Arc::new(AtomicU64::new(0));
-    let (tell, seen) = watch::channel(LeadershipState::default());
-    let leadership = Leadership { clock, until: until.clone(), seen };
+    let (tell, state) = watch::channel(LeadershipState::default());
+    let leadership = Leadership { clock, until: until.clone(), state };
     let elector = Elector {
         leases: Api::namespaced(client, &settings.namespace),
         candidate: Candidate::new(settings.me.clone(), settings.address.clone()),
@@ -112,21 +112,21 @@ impl Leadership {
     /// circle.
     #[must_use]
     pub fn leader(&self) -> Option<LeaderReplica> {
-        let seen = self.seen.borrow();
-        seen.leader.clone().filter(|_| seen.reign.is_none() || self.is_leader())
+        let state = self.state.borrow();
+        state.leader.clone().filter(|_| state.reign.is_none() || self.is_leader())
     }
 
     /// Returns the term of this replica while no later leader was observed: state of that term is
     /// still valid.
     #[must_use]
     pub fn reign(&self) -> Option<LeadershipTerm> {
-        self.seen.borrow().reign
+        self.state.borrow().reign
     }
 
     /// Resolves if this replica starts or stops leading, or if the leader changes. It stays pending
     /// after the end of the election.
     pub async fn changed(&mut self) {
-        if self.seen.changed().await.is_err() {
+        if self.state.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
@@ -134,16 +134,16 @@ impl Leadership {
     /// Creates a state that always leads, for a single replica without election.
     #[must_use]
     pub fn always(clock: Clock) -> Self {
-        let (_, seen) =
+        let (_, state) =
             watch::channel(LeadershipState { leads: true, leader: None, reign: Some(LeadershipTerm::default()) });
-        Self { clock, until: Arc::new(AtomicU64::new(u64::MAX)), seen }
+        Self { clock, until: Arc::new(AtomicU64::new(u64::MAX)), state }
     }
 
     /// Creates a state that never leads, for a replica that only observes.
     #[must_use]
     pub fn never(clock: Clock) -> Self {
-        let (_, seen) = watch::channel(LeadershipState::default());
-        Self { clock, until: Arc::default(), seen }
+        let (_, state) = watch::channel(LeadershipState::default());
+        Self { clock, until: Arc::default(), state }
     }
 }
 
@@ -223,15 +223,15 @@ impl Elector {
             .and_then(|record| Some(LeaderReplica { name: record.holder.clone()?, address: record.address.clone() }));
         let ours = holder.filter(|record| record.holder.as_ref() == Some(&self.settings.me));
         let reign = ours.map(|record| LeadershipTerm { transitions: record.transitions, acquired: record.acquired });
-        let seen = LeadershipState { leads: self.candidate.is_leader(now), leader, reign };
+        let state = LeadershipState { leads: self.candidate.is_leader(now), leader, reign };
         self.publisher.send_if_modified(|before| {
-            if *before == seen {
+            if *before == state {
                 return false;
             }
-            if before.leads != seen.leads {
-                tracing::info!(leads = seen.leads, me = self.settings.me, "leadership changed");
+            if before.leads != state.leads {
+                tracing::info!(leads = state.leads, me = self.settings.me, "leadership changed");
             }
-            *before = seen;
+            *before = state;
             true
         });
     }
@@ -240,16 +240,16 @@ impl Elector {
         Ok(LeaseResponse::Read(self.leases.get_opt(&self.settings.name).await?.map(|lease| record(&lease))))
     }
 
-    async fn create(&self, wanted: LeaseRecord) -> kube::Result<LeaseResponse> {
-        let lease = self.leases.create(&PostParams::default(), &lease(&self.settings, &wanted)).await?;
+    async fn create(&self, desired: LeaseRecord) -> kube::Result<LeaseResponse> {
+        let lease = self.leases.create(&PostParams::default(), &lease(&self.settings, &desired)).await?;
         Ok(LeaseResponse::Wrote(record(&lease)))
     }
 
     /// Writes a merge patch with the version that was read. `update` would be an additional RBAC
     /// verb without another use.
-    async fn write(&self, wanted: LeaseRecord) -> kube::Result<LeaseResponse> {
-        let mut patch = serde_json::to_value(lease(&self.settings, &wanted)).map_err(kube::Error::SerdeError)?;
-        if wanted.holder.is_none() {
+    async fn write(&self, desired: LeaseRecord) -> kube::Result<LeaseResponse> {
+        let mut patch = serde_json::to_value(lease(&self.settings, &desired)).map_err(kube::Error::SerdeError)?;
+        if desired.holder.is_none() {
             // In a merge patch, null removes a field. Without a holder the lease can be acquired at
             // once.
             patch["spec"]["holderIdentity"] = serde_json::Value::Null;
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn a_record_written_to_a_lease_is_read_back() {
         let settings = ElectionSettings { namespace: "a".into(), name: "b".into(), me: "c".into(), address: None };
-        let wanted = LeaseRecord {
+        let expected = LeaseRecord {
             holder: Some("c".into()),
             address: Some("10.0.0.1:9444".into()),
             duration: LEASE_DURATION,
@@ -328,7 +328,7 @@ mod tests {
             transitions: 3,
             version: "7".into(),
         };
-        assert_eq!(record(&lease(&settings, &wanted)), wanted);
+        assert_eq!(record(&lease(&settings, &expected)), expected);
     }
 
     #[test]
@@ -344,9 +344,9 @@ mod tests {
     fn a_replica_with_an_expired_lease_names_no_leader_and_keeps_its_term() {
         let leader = |name: &str| Some(LeaderReplica { name: name.to_owned(), address: Some(format!("{name}:9444")) });
         let reign = Some(LeadershipTerm { transitions: 3, acquired: 7 });
-        let (tell, seen) = watch::channel(LeadershipState { leads: true, leader: leader("me"), reign });
+        let (tell, state) = watch::channel(LeadershipState { leads: true, leader: leader("me"), reign });
         let until = Arc::new(AtomicU64::new(u64::MAX));
-        let own = Leadership { clock: Clock::start(), until: until.clone(), seen };
+        let own = Leadership { clock: Clock::start(), until: until.clone(), state };
         assert_eq!(own.leader(), leader("me"));
         until.store(0, Ordering::Release);
         assert_eq!((own.leader(), own.reign()), (None, reign));

@@ -46,34 +46,34 @@ fn an_old_lease_is_respected_when_first_observed() {
 #[test]
 fn a_lease_not_renewed_for_its_duration_is_taken_and_not_a_moment_earlier() {
     let record = held("other", 5);
-    let seen = observe(None, &record, seconds(100));
+    let observed = observe(None, &record, seconds(100));
     let before = Tick(seconds(115).0 - 1);
-    assert_eq!(evaluate(Some(&record), ME, before, Some(&seen)), LeaseAction::Yield(seconds(115)));
-    assert_eq!(evaluate(Some(&record), ME, seconds(115), Some(&seen)), LeaseAction::Acquire);
+    assert_eq!(evaluate(Some(&record), ME, before, Some(&observed)), LeaseAction::Yield(seconds(115)));
+    assert_eq!(evaluate(Some(&record), ME, seconds(115), Some(&observed)), LeaseAction::Acquire);
 }
 
 #[test]
 fn a_renewal_counts_from_its_observation_and_not_from_its_time() {
-    let seen = observe(None, &held("other", 500), seconds(100));
+    let observed = observe(None, &held("other", 500), seconds(100));
     let renewed = held("other", 3);
-    let seen = observe(Some(seen), &renewed, seconds(110));
-    assert_eq!(evaluate(Some(&renewed), ME, seconds(116), Some(&seen)), LeaseAction::Yield(seconds(125)));
+    let observed = observe(Some(observed), &renewed, seconds(110));
+    assert_eq!(evaluate(Some(&renewed), ME, seconds(116), Some(&observed)), LeaseAction::Yield(seconds(125)));
 }
 
 #[test]
 fn another_version_of_the_same_record_is_no_renewal() {
     let record = held("other", 5);
-    let seen = observe(None, &record, seconds(100));
+    let observed = observe(None, &record, seconds(100));
     let labelled = LeaseRecord { version: "2".into(), ..record };
-    let seen = observe(Some(seen), &labelled, seconds(114));
-    assert_eq!(evaluate(Some(&labelled), ME, seconds(115), Some(&seen)), LeaseAction::Acquire);
+    let observed = observe(Some(observed), &labelled, seconds(114));
+    assert_eq!(evaluate(Some(&labelled), ME, seconds(115), Some(&observed)), LeaseAction::Acquire);
 }
 
 #[test]
 fn a_lease_with_an_unlimited_duration_expires() {
     let record = LeaseRecord { duration: Duration::from_secs(1 << 30), ..held("other", 5) };
-    let seen = observe(None, &record, seconds(0));
-    assert_eq!(evaluate(Some(&record), ME, seconds(300), Some(&seen)), LeaseAction::Acquire);
+    let observed = observe(None, &record, seconds(0));
+    assert_eq!(evaluate(Some(&record), ME, seconds(300), Some(&observed)), LeaseAction::Acquire);
 }
 
 #[test]
@@ -181,7 +181,7 @@ struct ElectionSim {
     writes: u64,
     candidates: Vec<(Candidate, ClockSkew)>,
     /// All requests ever sent by each candidate. A request arrives even if its sender has given up.
-    asked: Vec<Vec<LeaseRequest>>,
+    requests: Vec<Vec<LeaseRequest>>,
     /// The request that each candidate waits for.
     waits: Vec<Option<usize>>,
     /// Leadership intervals in true milliseconds, the end excluded.
@@ -225,8 +225,8 @@ impl ElectionSim {
         if ask == LeaseRequest::Nothing {
             return self.at(now + 2000 + luck.pause, ScheduledEvent::Round(who));
         }
-        self.asked[who].push(ask);
-        let number = self.asked[who].len() - 1;
+        self.requests[who].push(ask);
+        let number = self.requests[who].len() - 1;
         self.waits[who] = Some(number);
         if luck.lost != 1 {
             self.at(
@@ -239,7 +239,7 @@ impl ElectionSim {
     }
 
     fn arrives(&mut self, who: usize, number: usize, now: u64, back: u64) {
-        let answer = match self.asked[who][number].clone() {
+        let answer = match self.requests[who][number].clone() {
             LeaseRequest::Read => SimulatedResponse::Read,
             LeaseRequest::Create(_) if self.lease.is_some() => SimulatedResponse::Conflict,
             LeaseRequest::Write(record) if self.lease.as_ref().is_none_or(|lease| lease.version != record.version) => {
@@ -316,7 +316,7 @@ fn world(skews: &[ClockSkew], luck: Vec<RequestFate>) -> ElectionSim {
         lease: None,
         writes: 0,
         candidates,
-        asked: vec![Vec::new(); count],
+        requests: vec![Vec::new(); count],
         waits: vec![None; count],
         reigns: Vec::new(),
         agenda: BinaryHeap::new(),

@@ -121,8 +121,8 @@ pub(super) fn findings(
 fn accepted(accepted: &Acceptance) -> ConditionFinding {
     let (holds, message) = match accepted {
         Acceptance::Accepted(note) => (ConditionStatus::True, note.as_deref().unwrap_or("the policy is accepted")),
-        Acceptance::Conflicted(why) | Acceptance::Invalid(why) | Acceptance::TargetNotFound(why) => {
-            (ConditionStatus::False, why.as_str())
+        Acceptance::Conflicted(reason) | Acceptance::Invalid(reason) | Acceptance::TargetNotFound(reason) => {
+            (ConditionStatus::False, reason.as_str())
         }
     };
     ConditionFinding::new(ConditionType::Accepted, holds, accepted.reason(), message)
@@ -135,7 +135,7 @@ fn programmed(input: &RecomputeInput<'_>, attachment: &Attachment) -> ConditionF
         let message = "sidecars keep their previous configuration".to_owned();
         return say(ConditionStatus::False, attachment.accepted.reason(), message);
     }
-    if let RequestedProfile::Named(name, false) = &attachment.wanted {
+    if let RequestedProfile::Named(name, false) = &attachment.requested {
         let message = format!("BatchProfile {name} is missing or invalid; sidecars keep their previous configuration");
         return say(ConditionStatus::False, "ProfileNotFound", message);
     }
@@ -198,7 +198,7 @@ fn captured(input: &RecomputeInput<'_>, all: &BypassMap<'_>, attachment: &Attach
         let found = input.world.uninjected_pods.get(key).and_then(|pod| input.bare.get(&pod.meta.uid));
         match found {
             Some(InjectionGap::Missed) => missed.push(key.name.clone()),
-            Some(InjectionGap::Cannot(why)) => cannot.push(format!("{}: {why}", key.name)),
+            Some(InjectionGap::Cannot(cause)) => cannot.push(format!("{}: {cause}", key.name)),
             None => {}
         }
     }
@@ -262,7 +262,7 @@ fn slo(policy: &Policy, attachment: &Attachment, live: &PolicyObserved) -> Condi
         );
     }
     match &live.slo {
-        Some(said) => finding(ConditionType::SloMet, said),
+        Some(state) => finding(ConditionType::SloMet, state),
         None if attachment.pods.is_empty() => ConditionFinding::new(
             ConditionType::SloMet,
             ConditionStatus::Unknown,
@@ -280,7 +280,7 @@ fn slo(policy: &Policy, attachment: &Attachment, live: &PolicyObserved) -> Condi
 
 fn merging(attachment: &Attachment, live: &PolicyObserved) -> ConditionFinding {
     match &live.merging {
-        Some(said) => finding(ConditionType::Merging, said),
+        Some(state) => finding(ConditionType::Merging, state),
         None if attachment.pods.is_empty() => ConditionFinding::new(
             ConditionType::Merging,
             ConditionStatus::Unknown,
@@ -298,7 +298,7 @@ fn merging(attachment: &Attachment, live: &PolicyObserved) -> ConditionFinding {
 
 fn rollout(live: &PolicyObserved) -> ConditionFinding {
     match &live.healthy {
-        Some(said) => finding(ConditionType::RolloutHealthy, said),
+        Some(state) => finding(ConditionType::RolloutHealthy, state),
         None => ConditionFinding::new(
             ConditionType::RolloutHealthy,
             ConditionStatus::True,
@@ -308,6 +308,6 @@ fn rollout(live: &PolicyObserved) -> ConditionFinding {
     }
 }
 
-fn finding(kind: ConditionType, said: &ConditionState) -> ConditionFinding {
-    ConditionFinding::new(kind, said.holds, &said.reason, said.message.clone())
+fn finding(kind: ConditionType, state: &ConditionState) -> ConditionFinding {
+    ConditionFinding::new(kind, state.holds, &state.reason, state.message.clone())
 }

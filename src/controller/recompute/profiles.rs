@@ -29,9 +29,9 @@ pub(super) fn profiles(input: &RecomputeInput<'_>, desired: &mut DesiredState) {
     for (key, profile) in input.world.profiles.iter().filter(|(_, profile)| !profile.is_deleting) {
         let users = used_by.remove(key).unwrap_or_default();
         let live = input.live.policies.iter().filter(|(policy, _)| policy.namespace == key.namespace);
-        let told = live.filter_map(|(_, live)| live.verdicts.get(&key.name)).next();
+        let reported = live.filter_map(|(_, live)| live.verdicts.get(&key.name)).next();
         // Without new results the last reported ones are kept.
-        let (samples, verdict) = match told {
+        let (samples, verdict) = match reported {
             Some((samples, verdict)) => (Some(*samples), verdict.clone().or_else(|| profile.status.verdict.clone())),
             None => (profile.status.samples, profile.status.verdict.clone()),
         };
@@ -44,7 +44,7 @@ pub(super) fn profiles(input: &RecomputeInput<'_>, desired: &mut DesiredState) {
 
 /// Returns the profile that is generated from a policy if it does not exist.
 fn profile_to_create(input: &RecomputeInput<'_>, policy: &Policy, attachment: &Attachment) -> Option<NewProfile> {
-    let RequestedProfile::Own(name, spec) = &attachment.wanted else { return None };
+    let RequestedProfile::Own(name, spec) = &attachment.requested else { return None };
     let key = ObjectKey::new(&policy.meta.key.namespace, name);
     let needed = attachment.accepted.is_applied() && !input.world.profiles.contains_key(&key);
     let owner = (policy.meta.key.name.clone(), policy.meta.uid.clone());
@@ -58,7 +58,7 @@ fn used_profiles(
     attachment: &Attachment,
     desired: &DesiredState,
 ) -> BTreeSet<String> {
-    let mut used: BTreeSet<String> = attachment.wanted.name().map(str::to_owned).into_iter().collect();
+    let mut used: BTreeSet<String> = attachment.requested.name().map(str::to_owned).into_iter().collect();
     if let Some(status) = desired.policies.get(key) {
         used.extend(status.current_profile.clone());
         used.extend(status.candidate_profile.clone());
@@ -96,11 +96,11 @@ fn profiles_to_delete(
     let referred = in_namespace(&input.world.policies, namespace);
     let referred = referred.filter_map(|(_, other)| other.spec.as_ref().ok()?.profile_ref.as_ref()?.name.as_deref());
     let used: BTreeSet<&str> = used.iter().map(String::as_str).chain(referred).collect();
-    let gone = prune(&existing, &used, usize::try_from(limit).unwrap_or(usize::MAX));
+    let pruned = prune(&existing, &used, usize::try_from(limit).unwrap_or(usize::MAX));
     let uid = |name: &String| {
         own.iter().find(|profile| profile.meta.key.name == *name).map(|profile| profile.meta.uid.clone())
     };
-    gone.into_iter().filter_map(|name| Some((ObjectKey::new(namespace, &name), uid(&name)?))).collect()
+    pruned.into_iter().filter_map(|name| Some((ObjectKey::new(namespace, &name), uid(&name)?))).collect()
 }
 
 fn created(profile: &Profile) -> UnixSeconds {

@@ -90,9 +90,9 @@ fn all_seven_conditions_have_the_generation_and_are_unknown_without_evidence() {
     let all = ["Accepted", "Programmed", "TrafficCaptured", "SLOMet", "Merging", "RolloutHealthy", "Ready"];
     assert_eq!(types, all);
     assert!(status.conditions.iter().all(|condition| condition.observed_generation == Some(1)));
-    let said: Vec<String> = status.conditions.iter().map(|one| format!("{}/{}", one.status, one.reason)).collect();
+    let summaries: Vec<String> = status.conditions.iter().map(|one| format!("{}/{}", one.status, one.reason)).collect();
     assert_eq!(
-        said,
+        summaries,
         [
             "True/Accepted",
             "Unknown/NoPods",
@@ -158,17 +158,17 @@ fn a_pod_that_the_webhook_missed_is_counted_and_reported_on_its_workload() {
         let owner = OwnerRef { kind: "ReplicaSet".into(), name: "emb-1".into(), ..OwnerRef::default() };
         bare(&mut scene.world, Pod { owner: Some(owner), ..pod("a", name, &[("app", "x")]) });
     }
-    let seen = scene.look(1);
-    assert!(seen.missing.is_empty() && seen.told.is_empty(), "not classified yet");
+    let desired = scene.look(1);
+    assert!(desired.missing.is_empty() && desired.notices.is_empty(), "not classified yet");
     assert_eq!(words(scene.condition(ConditionType::TrafficCaptured)), "Unknown/NoPods");
     for name in ["p", "q"] {
         scene.bare.insert(format!("uid-{name}"), InjectionGap::Missed);
     }
-    let seen = scene.look(1);
-    assert_eq!(seen.missing, [ObjectKey::new("a", "p"), ObjectKey::new("a", "q")]);
-    assert_eq!(seen.told.len(), 1);
+    let desired = scene.look(1);
+    assert_eq!(desired.missing, [ObjectKey::new("a", "p"), ObjectKey::new("a", "q")]);
+    assert_eq!(desired.notices.len(), 1);
     assert_eq!(
-        (seen.told[0].about.kind.as_str(), seen.told[0].about.name.as_str(), seen.told[0].reason),
+        (desired.notices[0].about.kind.as_str(), desired.notices[0].about.name.as_str(), desired.notices[0].reason),
         ("Deployment", "emb", "SidecarMissing")
     );
     assert_eq!(words(scene.condition(ConditionType::TrafficCaptured)), "False/SidecarMissing");
@@ -188,13 +188,13 @@ fn an_invalid_policy_keeps_its_profile_in_force_and_creates_none() {
     let mut broken = (*scene.world.policies[&emb()]).clone();
     broken.invalid = Some("GRP1103 wrong".into());
     insert(&mut scene.world.policies, emb(), broken);
-    let seen = scene.look(2000);
-    assert_eq!(seen.policies[&emb()].current_profile, was);
-    assert!(seen.make.is_empty());
-    assert_eq!(seen.told.iter().map(|told| told.reason).collect::<Vec<_>>(), ["PolicyInvalid"]);
+    let desired = scene.look(2000);
+    assert_eq!(desired.policies[&emb()].current_profile, was);
+    assert!(desired.make.is_empty());
+    assert_eq!(desired.notices.iter().map(|notice| notice.reason).collect::<Vec<_>>(), ["PolicyInvalid"]);
     assert_eq!(words(scene.condition(ConditionType::Programmed)), "False/Invalid");
     scene.write();
-    assert!(scene.look(3000).told.is_empty(), "once");
+    assert!(scene.look(3000).notices.is_empty(), "once");
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn a_profile_is_created_for_every_edit_and_the_change_is_reported_once() {
     let second = scene.look(2);
     assert_ne!(second.make[0].key, first[0].key);
     assert_eq!(second.make[0].spec.limits.as_ref().unwrap().slots_max, Some(3));
-    assert_eq!(second.told.iter().map(|told| told.reason).collect::<Vec<_>>(), ["ProfileUpdated"]);
+    assert_eq!(second.notices.iter().map(|notice| notice.reason).collect::<Vec<_>>(), ["ProfileUpdated"]);
 }
 
 #[test]
@@ -227,10 +227,10 @@ fn a_recipe_that_fails_is_an_event_on_the_workload_and_on_the_policy() {
     let recipe_failure = Some("container web does not start".to_owned());
     scene.write();
     injected(&mut scene.world, Pod { owner: Some(deployment("web")), recipe_failure, ..whole });
-    let told = scene.look(1).told;
-    let about: Vec<_> = told.iter().map(|told| (told.about.kind.as_str(), told.reason)).collect();
+    let notices = scene.look(1).notices;
+    let about: Vec<_> = notices.iter().map(|notice| (notice.about.kind.as_str(), notice.reason)).collect();
     assert_eq!(about, [("Deployment", "RecipeFailed"), ("BatchPolicy", "RecipeFailed")]);
-    assert!(told.iter().all(|told| told.warning && told.note.contains("container web")), "{told:?}");
+    assert!(notices.iter().all(|notice| notice.warning && notice.note.contains("container web")), "{notices:?}");
 }
 
 #[test]
@@ -242,17 +242,23 @@ fn a_bypass_is_an_event_on_the_workload_and_on_the_policy_with_one_command() {
     scene.write();
     let service = json!({"kind": "Service", "metadata": {"name": "late"}, "spec": {"selector": {"app": "x"}, "ports": [{"port": 80, "targetPort": 8080}]}});
     insert(&mut scene.world.services, ObjectKey::new("a", "late"), service);
-    let told = scene.look(1).told;
-    let about: Vec<_> = told.iter().map(|told| (told.about.kind.as_str(), told.reason)).collect();
+    let notices = scene.look(1).notices;
+    let about: Vec<_> = notices.iter().map(|notice| (notice.about.kind.as_str(), notice.reason)).collect();
     assert_eq!(about, [("Deployment", "TrafficBypassed"), ("BatchPolicy", "TrafficBypassed")]);
     let command = "groupage enable -n a deployment/web --fix-services";
     assert!(
-        told.iter().all(|told| told.warning && told.note.contains("svc/late:80") && told.note.ends_with(command)),
-        "{told:?}"
+        notices
+            .iter()
+            .all(|notice| notice.warning && notice.note.contains("svc/late:80") && notice.note.ends_with(command)),
+        "{notices:?}"
     );
     assert!(scene.condition(ConditionType::TrafficCaptured).2.ends_with(command));
     scene.write();
-    assert_eq!(scene.look(2).told.len(), 1, "one for the policy; the one for the workload is filtered by the sender");
+    assert_eq!(
+        scene.look(2).notices.len(),
+        1,
+        "one for the policy; the one for the workload is filtered by the sender"
+    );
 }
 
 #[test]
@@ -260,11 +266,11 @@ fn an_slo_that_is_missed_and_met_again_causes_one_event_each() {
     let mut scene = Scene::with(json!({"selector": {"matchLabels": {"app": "x"}}, "slo": {"latencyP99": "150ms"}}));
     scene.injected("p", &[]);
     let mut events = |holds, reason: &str| {
-        let said = ConditionState { holds, reason: reason.to_owned(), message: "p99 170ms".to_owned() };
-        scene.live.policies.insert(emb(), PolicyObserved { slo: Some(said), ..PolicyObserved::default() });
-        let told: Vec<_> = scene.look(1).told.iter().map(|told| told.reason).collect();
+        let state = ConditionState { holds, reason: reason.to_owned(), message: "p99 170ms".to_owned() };
+        scene.live.policies.insert(emb(), PolicyObserved { slo: Some(state), ..PolicyObserved::default() });
+        let notices: Vec<_> = scene.look(1).notices.iter().map(|notice| notice.reason).collect();
         scene.write();
-        told
+        notices
     };
     assert_eq!(events(ConditionStatus::Unknown, "FewCalls"), [] as [&str; 0]);
     assert_eq!(events(ConditionStatus::False, "Missed"), ["SLOMissed"]);
@@ -367,13 +373,13 @@ fn merging_that_ended_is_a_condition_and_one_event_and_leaves_the_policy_ready()
     scene.injected("p", &[]);
     scene.connect("p", current());
     assert_eq!(words(scene.condition(ConditionType::Merging)), "Unknown/NoReports");
-    let said = |holds, reason: &str| Some(ConditionState { holds, reason: reason.into(), message: "m".into() });
+    let state = |holds, reason: &str| Some(ConditionState { holds, reason: reason.into(), message: "m".into() });
     let events = |scene: &mut Scene, holds, reason| {
-        let live = PolicyObserved { merging: said(holds, reason), ..PolicyObserved::default() };
+        let live = PolicyObserved { merging: state(holds, reason), ..PolicyObserved::default() };
         scene.live.policies.insert(emb(), live);
-        let told: Vec<_> = scene.look(1000).told.iter().map(|told| (told.reason, told.warning)).collect();
+        let notices: Vec<_> = scene.look(1000).notices.iter().map(|notice| (notice.reason, notice.warning)).collect();
         scene.write();
-        told
+        notices
     };
     assert_eq!(events(&mut scene, ConditionStatus::True, "Merging"), []);
     assert_eq!(events(&mut scene, ConditionStatus::False, "MergeRefused"), [("MergeRefused", true)]);

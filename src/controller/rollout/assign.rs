@@ -205,8 +205,8 @@ mod tests {
     #[test]
     fn the_logarithm_is_right_to_nine_digits_and_the_same_everywhere() {
         for bits in [0, 1, 5, 1 << 20, u64::MAX / 3, u64::MAX / 2, u64::MAX - 1, u64::MAX] {
-            let wanted = 64.0 - ((bits as f64) + 1.0).log2();
-            assert!((minus_log2(bits) - wanted.max(1e-9)).abs() < 1e-8, "{bits}: {} {wanted}", minus_log2(bits));
+            let expected = 64.0 - ((bits as f64) + 1.0).log2();
+            assert!((minus_log2(bits) - expected.max(1e-9)).abs() < 1e-8, "{bits}: {} {expected}", minus_log2(bits));
         }
         assert_eq!(minus_log2(0xDEAD_BEEF_0BAD_F00D).to_bits(), 4_596_416_303_736_029_184);
     }
@@ -215,9 +215,9 @@ mod tests {
     fn shares_are_near_their_weights() {
         let pods = uids(4000);
         let given = given(&pods, &[50, 30, 20]);
-        for (arm, wanted) in [0.5, 0.3, 0.2].into_iter().enumerate() {
+        for (arm, expected) in [0.5, 0.3, 0.2].into_iter().enumerate() {
             let share = given.iter().filter(|other| **other == arm).count() as f64 / 4000.0;
-            assert!((share - wanted).abs() < 0.03, "{arm}: {share}");
+            assert!((share - expected).abs() < 0.03, "{arm}: {share}");
         }
     }
 
@@ -233,17 +233,17 @@ mod tests {
     #[test]
     fn a_switchback_serves_arms_by_weight_and_excludes_the_start_of_each_period() {
         let arms = [("a", 2), ("b", 1)];
-        let mut seen = [0; 2];
+        let mut counts = [0; 2];
         for at in 0..3 * 40 {
             let now = UnixSeconds(1000 + at * 60 + 30);
             let turn = switchback_period("u", "s", &arms, (UnixSeconds(1000), now), 60);
-            seen[turn.arm] += 1;
+            counts[turn.arm] += 1;
             assert_eq!((turn.counts_from, turn.ends), (UnixSeconds(1000 + at * 60 + 12), UnixSeconds(1060 + at * 60)));
             assert!(
                 turn.holds(UnixSeconds(1000 + at * 60 + 12), now) && !turn.holds(UnixSeconds(1000 + at * 60 + 11), now)
             );
         }
-        assert_eq!(seen, [80, 40]);
+        assert_eq!(counts, [80, 40]);
         let order = |uid: &str| -> Vec<usize> {
             (0..60)
                 .map(|at| switchback_period(uid, "s", &arms, (UnixSeconds(0), UnixSeconds(at * 60)), 60).arm)

@@ -56,7 +56,7 @@ pub struct Comparison {
 struct LatencyThreshold {
     /// The previous threshold, or the one that another controller stored in the status. It is used
     /// until enough calls were measured since.
-    kept: Option<u64>,
+    previous: Option<u64>,
     latency: Histogram,
     looks: u32,
     /// Calls of the last evaluation, with which the next threshold starts once this one is
@@ -85,12 +85,12 @@ pub enum ComparisonResult {
         /// Category.
         word: Regression,
         /// One-sentence explanation.
-        why: String,
+        detail: String,
     },
     /// The candidate is better.
     Better {
         /// One-sentence explanation.
-        why: String,
+        detail: String,
     },
 }
 
@@ -177,35 +177,35 @@ impl Comparison {
         let alpha = ALPHA / 2.0 / f64::from(u32::try_from(candidates.max(1)).unwrap_or(u32::MAX));
         if self.errors.exceeds(alpha) {
             let (control, candidate) = self.errors.shares();
-            let why = format!(
+            let detail = format!(
                 "error rate {}, control {}: worse by more than {} (e-value {})",
                 percent(candidate),
                 percent(control),
                 percent(f64::from(analysis.errors_ppm) / 1e6),
                 e_value(&self.errors)
             );
-            return ComparisonResult::Worse { word: Regression::ErrorRate, why };
+            return ComparisonResult::Worse { word: Regression::ErrorRate, detail };
         }
         let line = line.map_or(String::new(), format_micros);
         if self.latency.exceeds(alpha) {
             let (_, candidate) = self.latency.shares();
-            let why = format!(
+            let detail = format!(
                 "{} of the calls are slower than the control's p99 of {line} plus {}, where 1% is expected (e-value {})",
                 percent(candidate),
                 format_share(u64::from(analysis.p99_permille), 1000),
                 e_value(&self.latency)
             );
-            return ComparisonResult::Worse { word: Regression::LatencyP99, why };
+            return ComparisonResult::Worse { word: Regression::LatencyP99, detail };
         }
         if self.better.exceeds(alpha) {
             let (candidate, control) = self.better.shares();
-            let why = format!(
+            let detail = format!(
                 "{} of the calls are slower than {line}, {} in the control (e-value {})",
                 percent(candidate),
                 percent(control),
                 e_value(&self.better)
             );
-            return ComparisonResult::Better { why };
+            return ComparisonResult::Better { detail };
         }
         ComparisonResult::Nothing
     }
@@ -223,8 +223,8 @@ impl Comparison {
         let mut parts = text.split(';');
         let mut next = || parts.next().map(SequentialTest::read).unwrap_or_default();
         let (errors, latency, better) = (next(), next(), next());
-        let kept = parts.next().and_then(|line| line.trim().parse().ok());
-        Self { errors, latency, better, line: LatencyThreshold { kept, ..LatencyThreshold::default() } }
+        let previous = parts.next().and_then(|line| line.trim().parse().ok());
+        Self { errors, latency, better, line: LatencyThreshold { previous, ..LatencyThreshold::default() } }
     }
 }
 
@@ -233,14 +233,14 @@ impl Comparison {
 impl LatencyThreshold {
     /// Returns the 99th percentile in microseconds, or `None` until enough calls were measured.
     fn p99(&self) -> Option<u64> {
-        (self.latency.count() >= THRESHOLD_CALLS_MIN).then(|| self.latency.quantile(990)).flatten().or(self.kept)
+        (self.latency.count() >= THRESHOLD_CALLS_MIN).then(|| self.latency.quantile(990)).flatten().or(self.previous)
     }
 
     fn add(&mut self, latency: &Histogram) {
         // If calls are few, the threshold is computed from more evaluations, and the previous one
         // applies until the next has enough calls.
         if self.looks >= THRESHOLD_EVALUATIONS && self.latency.count() >= THRESHOLD_CALLS_MIN {
-            self.kept = self.p99();
+            self.previous = self.p99();
             self.latency = std::mem::take(&mut self.last);
             self.looks = 1;
         }
@@ -264,18 +264,18 @@ fn detect_jump(control: &ArmCounts, candidate: &ArmCounts, line: Option<u64>) ->
         (now - before >= JUMP_SHARE && now - before > JUMP_Z * deviation).then_some((before, now))
     };
     if let Some((before, now)) = jumped(error_counts(control), error_counts(candidate)) {
-        let why = format!("error rate {}, control {}", percent(now), percent(before));
-        return Some(ComparisonResult::Worse { word: Regression::ErrorsJumped, why });
+        let detail = format!("error rate {}, control {}", percent(now), percent(before));
+        return Some(ComparisonResult::Worse { word: Regression::ErrorsJumped, detail });
     }
     let line = line?.saturating_mul(JUMP_FACTOR);
     let (before, now) = jumped(slow_counts(control, line), slow_counts(candidate, line))?;
-    let why = format!(
+    let detail = format!(
         "{} of the calls are slower than {}, {} in the control",
         percent(now),
         format_micros(line),
         percent(before)
     );
-    Some(ComparisonResult::Worse { word: Regression::LatencyJumped, why })
+    Some(ComparisonResult::Worse { word: Regression::LatencyJumped, detail })
 }
 
 fn error_counts(counts: &ArmCounts) -> BernoulliCounts {
@@ -426,12 +426,12 @@ mod tests {
         for (sizes, cluster, most) in [((2700, 300), 1, 5), ((600, 600), 1, 5), ((1600, 320), 16, 16)] {
             for seed in 0..100 {
                 let (look, found) = first(seed, 40, sizes, cluster, (2.0, 0.002)).expect("it is found");
-                let ComparisonResult::Worse { word, why } = found else { panic!("{found:?}") };
+                let ComparisonResult::Worse { word, detail } = found else { panic!("{found:?}") };
                 assert!(matches!(word, Regression::LatencyP99 | Regression::LatencyJumped), "{word:?}");
                 // A threshold takes a thousand calls of the control arm, which are one or two
                 // evaluations. In batches of 16 the verdict takes up to 320 batches of the
                 // candidate.
-                assert!(look <= most, "seed {seed}, {sizes:?}: after {look} looks: {why}");
+                assert!(look <= most, "seed {seed}, {sizes:?}: after {look} looks: {detail}");
             }
         }
     }
@@ -497,7 +497,7 @@ mod tests {
             },
         );
         let found = Comparison::default().evaluate(&control, &candidate, &RegressionThresholds::default(), SIDE);
-        let why = "error rate 40.0%, control 0.1%".to_owned();
-        assert_eq!(found, ComparisonResult::Worse { word: Regression::ErrorsJumped, why });
+        let detail = "error rate 40.0%, control 0.1%".to_owned();
+        assert_eq!(found, ComparisonResult::Worse { word: Regression::ErrorsJumped, detail });
     }
 }

@@ -19,7 +19,7 @@ pub struct ManualRollback {
 // === impl ManualRollback ===
 
 impl ManualRollback {
-    /// Parses the value of the annotation, `<to> instead of <wanted>`. Returns `None` if it has
+    /// Parses the value of the annotation, `<to> instead of <desired>`. Returns `None` if it has
     /// another format.
     #[must_use]
     pub fn read(value: &str) -> Option<Self> {
@@ -39,8 +39,8 @@ impl ManualRollback {
 
     /// Returns `true` if the pin applies to a policy that specifies this profile.
     #[must_use]
-    pub fn holds(&self, wanted: &str) -> bool {
-        self.instead_of == wanted && self.to != wanted
+    pub fn holds(&self, desired: &str) -> bool {
+        self.instead_of == desired && self.to != desired
     }
 }
 

@@ -26,7 +26,7 @@ const HISTORY: usize = 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RolloutPlan {
     /// Profile that the policy specifies.
-    pub wanted: String,
+    pub desired: String,
     /// Strategy of the rollout.
     pub strategy: RolloutStrategy,
     /// Thresholds of a regression.
@@ -107,7 +107,7 @@ impl RolloutPlan {
     /// Creates the plan of a policy. Enum values of a later version, and values that cannot be
     /// parsed, count as the default.
     #[must_use]
-    pub fn new(wanted: String, spec: Option<&api::RolloutSpec>, pin: Option<super::pin::ManualRollback>) -> Self {
+    pub fn new(desired: String, spec: Option<&api::RolloutSpec>, pin: Option<super::pin::ManualRollback>) -> Self {
         let strategy = spec.and_then(|spec| spec.strategy.as_ref()).and_then(api::OpenEnum::as_known);
         let on_failure = spec.and_then(|spec| spec.on_failure.as_ref()).and_then(api::OpenEnum::as_known);
         let strategy = match strategy {
@@ -124,7 +124,7 @@ impl RolloutPlan {
             }
         };
         Self {
-            wanted,
+            desired,
             strategy,
             analysis: RegressionThresholds::new(spec.and_then(|spec| spec.analysis.as_ref())),
             on_failure: match on_failure {
@@ -227,8 +227,8 @@ mod tests {
     fn steps_are_taken_in_order_and_an_experiment_needs_two_arms() {
         let found =
             plan(r#"{"strategy": "Canary", "canary": {"steps": [{"percent": 50, "hold": "1m"}, {"percent": 5}]}}"#);
-        let wanted = vec![CanaryStep { percent: 5, hold: 300 }, CanaryStep { percent: 50, hold: 60 }];
-        assert_eq!(found.strategy, RolloutStrategy::Canary(wanted));
+        let expected = vec![CanaryStep { percent: 5, hold: 300 }, CanaryStep { percent: 50, hold: 60 }];
+        assert_eq!(found.strategy, RolloutStrategy::Canary(expected));
         let one = r#"{"strategy": "Experiment", "experiment": {"arms": [{"profileRef": {"name": "a"}}, {"profileRef": {"name": "a"}}]}}"#;
         assert_eq!(plan(one).strategy, RolloutStrategy::Immediate);
         assert_eq!(plan(r#"{"analysis": {"interval": "500ms"}}"#).analysis.interval, 5);

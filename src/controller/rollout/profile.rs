@@ -42,8 +42,8 @@ pub fn profile_name(policy: &str, limits: Option<&LimitsSpec>, scheduling: Optio
     if policy.len() + 1 + HASH_DIGITS <= NAME_MAX {
         return format!("{policy}-{}", hash_digits(&text, None));
     }
-    let kept: String = policy.chars().take(NAME_MAX - 1 - HASH_DIGITS).collect();
-    format!("{}-{}", kept.trim_end_matches(['-', '.']), hash_digits(&text, Some(policy)))
+    let prefix: String = policy.chars().take(NAME_MAX - 1 - HASH_DIGITS).collect();
+    format!("{}-{}", prefix.trim_end_matches(['-', '.']), hash_digits(&text, Some(policy)))
 }
 
 /// Serializes the content of a profile as canonical JSON: keys are sorted, absent values omitted,

@@ -68,19 +68,19 @@ pub fn write_state(state: &RolloutState, plan: &RolloutPlan, status: &mut api::B
 
 /// Converts a verdict to the form kept in a profile's status.
 #[must_use]
-pub fn verdict(told: &ProfileVerdict, now: UnixSeconds) -> api::ProfileVerdict {
+pub fn verdict(verdict: &ProfileVerdict, now: UnixSeconds) -> api::ProfileVerdict {
     api::ProfileVerdict {
-        outcome: Some(api::OpenEnum::Known(match told.outcome {
+        outcome: Some(api::OpenEnum::Known(match verdict.outcome {
             ComparisonOutcome::Better => api::VerdictOutcome::Better,
             ComparisonOutcome::Same => api::VerdictOutcome::Same,
             ComparisonOutcome::Worse => api::VerdictOutcome::Worse,
             ComparisonOutcome::Undecided => api::VerdictOutcome::Undecided,
         })),
-        against: Some(told.against.clone()),
-        latency_p99: told.p99.map(to_duration_text),
-        error_rate: to_share_text(told.calls.1, told.calls.0),
-        reason: Some(told.reason.clone()),
-        message: Some(told.message.clone()),
+        against: Some(verdict.against.clone()),
+        latency_p99: verdict.p99.map(to_duration_text),
+        error_rate: to_share_text(verdict.calls.1, verdict.calls.0),
+        reason: Some(verdict.reason.clone()),
+        message: Some(verdict.message.clone()),
         since: to_time(now),
     }
 }
@@ -117,7 +117,7 @@ fn arm_to_status(arm: &ArmState) -> api::ArmStatus {
         profile: arm.profile.clone(),
         pods: arm.pods,
         samples: arm.samples,
-        latency_p99: arm.seen.latency.quantile(990).map(|p99| to_duration_text(Duration::from_micros(p99))),
+        latency_p99: arm.counts.latency.quantile(990).map(|p99| to_duration_text(Duration::from_micros(p99))),
         error_rate: to_share_text(arm.errors, arm.samples),
         stopped: arm.stopped.then_some(true),
         evidence: (!fresh).then(|| arm.comparison.write()),
@@ -137,8 +137,8 @@ pub fn to_duration_text(time: Duration) -> api::DurationText {
 
 /// Returns the text if it has no decimals, which the schema's durations exclude, otherwise the
 /// duration in microseconds.
-fn without_decimals(told: &str, time: Duration) -> String {
-    if told.contains('.') { format!("{}us", time.as_micros()) } else { told.to_owned() }
+fn without_decimals(text: &str, time: Duration) -> String {
+    if text.contains('.') { format!("{}us", time.as_micros()) } else { text.to_owned() }
 }
 
 /// Formats a part of a whole in percent, to four decimals. Returns `None` if the whole is 0.

@@ -1,8 +1,8 @@
 //! One evaluation of one policy's rollout: the profile of each pod, and the events to emit. Pure.
 //!
 //! ```text
-//! wanted = current ─▶ nothing to do
-//! wanted is new ─▶ Progressing: step 0 ─┬─▶ hold is over, enough calls, no regression ─▶ step 1 …
+//! the current profile ─▶ nothing to do
+//! a new profile ─▶ Progressing: step 0 ─┬─▶ hold is over, enough calls, no regression ─▶ step 1 …
 //!                                       │     ─▶ Promoted
 //!                                       └─▶ regression ─▶ RolledBack, and not retried until the
 //!                                             policy specifies another profile; or Paused
@@ -85,7 +85,7 @@ pub struct ArmState {
     /// `true` if the arm was found worse and receives no pods.
     pub stopped: bool,
     /// Counts since the start; not kept in a status.
-    pub seen: ArmCounts,
+    pub counts: ArmCounts,
     /// Counts since the last evaluation; not kept in a status.
     pub since_look: ArmCounts,
 }
@@ -118,7 +118,7 @@ pub struct RolloutDecision {
     /// with them.
     pub frozen: BTreeSet<String>,
     /// Events to emit.
-    pub told: Vec<RolloutEvent>,
+    pub events: Vec<RolloutEvent>,
     /// Verdicts to record with their profiles.
     pub verdicts: Vec<ProfileVerdict>,
 }
@@ -173,10 +173,10 @@ pub fn evaluate(state: RolloutState, plan: &RolloutPlan, pods: &[PodReport], now
     // The times may have been written by another controller with a clock ahead of this one. They
     // are clamped, or nothing would be counted or evaluated until this clock has caught up.
     let state = RolloutState { since: state.since.min(now), looked: state.looked.min(now), ..state };
-    let mut rollout = Rollout { state, plan, pods, now, told: Vec::new(), verdicts: Vec::new() };
-    let places = rollout.go();
-    let Rollout { state, told, verdicts, .. } = rollout;
-    let mut next = RolloutDecision { profiles: BTreeMap::new(), frozen: BTreeSet::new(), told, verdicts, state };
+    let mut rollout = Rollout { state, plan, pods, now, events: Vec::new(), verdicts: Vec::new() };
+    let places = rollout.advance();
+    let Rollout { state, events, verdicts, .. } = rollout;
+    let mut next = RolloutDecision { profiles: BTreeMap::new(), frozen: BTreeSet::new(), events, verdicts, state };
     for (pod, place) in pods.iter().zip(places) {
         next.profiles.insert(pod.uid.clone(), place.profile);
         if place.frozen {
@@ -191,7 +191,7 @@ struct Rollout<'a> {
     plan: &'a RolloutPlan,
     pods: &'a [PodReport],
     now: UnixSeconds,
-    told: Vec<RolloutEvent>,
+    events: Vec<RolloutEvent>,
     verdicts: Vec<ProfileVerdict>,
 }
 
@@ -204,10 +204,10 @@ struct Assignment {
 // === impl Rollout ===
 
 impl Rollout<'_> {
-    fn go(&mut self) -> Vec<Assignment> {
-        let wanted = self.plan.wanted.clone();
+    fn advance(&mut self) -> Vec<Assignment> {
+        let desired = self.plan.desired.clone();
         // A manual rollback overrides every strategy.
-        if let Some(pin) = self.plan.pin.as_ref().filter(|pin| pin.holds(&wanted)) {
+        if let Some(pin) = self.plan.pin.as_ref().filter(|pin| pin.holds(&desired)) {
             return self.apply_pin(&pin.to.clone());
         }
         if let RolloutStrategy::Experiment(experiment) = &self.plan.strategy {
@@ -215,30 +215,30 @@ impl Rollout<'_> {
         }
         let Some(current) = self.state.current.clone() else {
             self.finish(
-                wanted.clone(),
+                desired.clone(),
                 Phase::Promoted,
                 "FirstProfile",
-                format!("{wanted} is the first profile"),
+                format!("{desired} is the first profile"),
                 false,
             );
-            return self.assign_all(&wanted);
+            return self.assign_all(&desired);
         };
         // The spec may have been edited back to the profile in force while another one was tried.
-        if wanted == current {
+        if desired == current {
             if self.state.phase != Phase::Promoted {
                 let message = format!("the policy specifies {current} again");
                 self.finish(current.clone(), Phase::Promoted, "Reverted", message, false);
             }
             return self.assign_all(&current);
         }
-        let same = self.state.candidate.as_deref() == Some(wanted.as_str());
+        let same = self.state.candidate.as_deref() == Some(desired.as_str());
         let steps = match &self.plan.strategy {
             RolloutStrategy::Canary(steps) => steps,
             RolloutStrategy::Immediate | RolloutStrategy::Experiment(_) => {
                 // This also applies to a profile that was rolled back before: the strategy demands
                 // no comparison.
-                self.promote(&wanted, "Immediate", format!("{wanted} is in force, without a comparison"));
-                return self.assign_all(&wanted);
+                self.promote(&desired, "Immediate", format!("{desired} is in force, without a comparison"));
+                return self.assign_all(&desired);
             }
         };
         // The specified profile is not in force. Depending on the phase it has failed already, is
@@ -247,14 +247,14 @@ impl Rollout<'_> {
             Phase::RolledBack if same => return self.assign_all(&current),
             Phase::Paused if same && self.plan.on_failure == OnFailure::Pause => {}
             Phase::Paused if same => {
-                let why = self.state.message.clone();
-                self.roll_back(&why, "PolicyChanged");
+                let detail = self.state.message.clone();
+                self.roll_back(&detail, "PolicyChanged");
                 return self.assign_all(&current);
             }
             Phase::Progressing if same => {}
-            _ => self.begin_canary(&current, &wanted, steps),
+            _ => self.begin_canary(&current, &desired, steps),
         }
-        self.evaluate_canary(&current, &wanted, steps)
+        self.evaluate_canary(&current, &desired, steps)
     }
 
     /// Puts the pinned profile in force.
@@ -263,7 +263,7 @@ impl Rollout<'_> {
             && self.state.current.as_deref() == Some(to)
             && self.state.reason == "ManualRollback";
         if !pinned {
-            let message = format!("{to} is in force instead of {} after a manual rollback", self.plan.wanted);
+            let message = format!("{to} is in force instead of {} after a manual rollback", self.plan.desired);
             self.finish(to.to_owned(), Phase::RolledBack, "ManualRollback", message, true);
             // After the pin is removed, the specified profile is tried like any other change.
             self.state.candidate = None;
@@ -271,22 +271,22 @@ impl Rollout<'_> {
         self.assign_all(to)
     }
 
-    fn pause(&mut self, why: &str, word: &'static str) {
+    fn pause(&mut self, detail: &str, word: &'static str) {
         self.state.phase = Phase::Paused;
         self.state.since = self.now;
         word.clone_into(&mut self.state.reason);
-        self.state.message = format!("{why}: rollout paused, all pods keep their profile");
+        self.state.message = format!("{detail}: rollout paused, all pods keep their profile");
         let message = self.state.message.clone();
         self.emit_event(true, "RolloutPaused", message);
     }
 
-    fn roll_back(&mut self, why: &str, word: &str) {
+    fn roll_back(&mut self, detail: &str, word: &str) {
         let candidate = self.state.candidate.clone().unwrap_or_default();
         let current = self.state.current.clone().unwrap_or_default();
         self.state.phase = Phase::RolledBack;
         self.state.since = self.now;
         word.clone_into(&mut self.state.reason);
-        self.state.message = format!("{candidate} was rolled back, all pods get {current}: {why}");
+        self.state.message = format!("{candidate} was rolled back, all pods get {current}: {detail}");
         let message = self.state.message.clone();
         self.emit_event(true, "RolledBack", message);
     }
@@ -318,8 +318,8 @@ impl Rollout<'_> {
 
     /// Returns `true` if every pod serves all arms in alternating periods: the plan requires it, or
     /// there are fewer pods than arms.
-    fn is_switchback(&self, weights: &[u32], asked: bool) -> bool {
-        asked || self.pods.len() < weights.iter().filter(|weight| **weight > 0).count()
+    fn is_switchback(&self, weights: &[u32], requested: bool) -> bool {
+        requested || self.pods.len() < weights.iter().filter(|weight| **weight > 0).count()
     }
 
     /// Adds the counts of each pod to the arm that it served, unless the counts may include calls
@@ -333,7 +333,7 @@ impl Rollout<'_> {
             if let Some(arm) = self.state.arms.iter_mut().find(of).filter(|_| clear) {
                 arm.samples = arm.samples.saturating_add(pod.counts.calls());
                 arm.errors = arm.errors.saturating_add(pod.counts.errors);
-                arm.seen.add(&pod.counts);
+                arm.counts.add(&pod.counts);
                 arm.since_look.add(&pod.counts);
             }
         }
@@ -402,16 +402,16 @@ impl Rollout<'_> {
 
     /// Returns the measurements of all arms in one sentence.
     fn describe_arms(&self) -> String {
-        let told = |arm: &ArmState| {
-            let p99 = arm.seen.latency.quantile(990).map_or_else(
+        let describe = |arm: &ArmState| {
+            let p99 = arm.counts.latency.quantile(990).map_or_else(
                 || "no p99 yet".to_owned(),
                 |p99| format!("p99 {}", format_rounded(Duration::from_micros(p99))),
             );
             format!("{p99} and error rate {} in {} calls", format_share(arm.errors, arm.samples), arm.samples)
         };
         match self.state.arms.as_slice() {
-            [control, candidate] => format!("{}; control: {}", told(candidate), told(control)),
-            arms => arms.iter().map(|arm| format!("{}: {}", arm.profile, told(arm))).collect::<Vec<_>>().join("; "),
+            [control, candidate] => format!("{}; control: {}", describe(candidate), describe(control)),
+            arms => arms.iter().map(|arm| format!("{}: {}", arm.profile, describe(arm))).collect::<Vec<_>>().join("; "),
         }
     }
 
@@ -423,13 +423,13 @@ impl Rollout<'_> {
             outcome,
             reason: reason.to_owned(),
             message,
-            p99: arm.seen.latency.quantile(990).map(Duration::from_micros),
+            p99: arm.counts.latency.quantile(990).map(Duration::from_micros),
             calls: (arm.samples, arm.errors),
         });
     }
 
     fn emit_event(&mut self, warning: bool, reason: &'static str, message: String) {
-        self.told.push(RolloutEvent { warning, reason, message });
+        self.events.push(RolloutEvent { warning, reason, message });
     }
 }
 

@@ -69,37 +69,38 @@ pub(super) fn to_status(learned: &LearnedProfile) -> LearnedState {
 }
 
 /// Converts to the form of the tuner. Values that cannot be parsed count as absent.
-pub(super) fn from_status(kept: &LearnedState) -> LearnedProfile {
+pub(super) fn from_status(state: &LearnedState) -> LearnedProfile {
     let micros = |text: Option<&DurationText>| {
         let time = text.and_then(|text| parse_duration(&text.0)).unwrap_or_default();
         u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
     };
     let permille = |text: &ShareText| parse_share(&text.0).map(|share| share.ppm() / 1000);
-    let points: Vec<(u32, u64)> = kept.curve.iter().map(|point| (point.items, micros(Some(&point.duration)))).collect();
-    let curve = kept.class.clone().filter(|_| !points.is_empty()).map(|class| LearnedCurve {
+    let points: Vec<(u32, u64)> =
+        state.curve.iter().map(|point| (point.items, micros(Some(&point.duration)))).collect();
+    let curve = state.class.clone().filter(|_| !points.is_empty()).map(|class| LearnedCurve {
         class,
         points,
-        tail_permille: kept.tail_permille.unwrap_or_default(),
+        tail_permille: state.tail_permille.unwrap_or_default(),
         weight_milli: 1000,
     });
     LearnedProfile {
-        profile: kept.profile.clone(),
-        node_class: kept.accelerator.clone(),
-        slots: kept.slots.unwrap_or_default(),
-        limiter: (kept.base.is_some() || kept.no_gain_permille.is_some()).then(|| LimiterConclusion {
-            base_micros: micros(kept.base.as_ref()),
-            no_gain_permille: kept.no_gain_permille,
+        profile: state.profile.clone(),
+        node_class: state.accelerator.clone(),
+        slots: state.slots.unwrap_or_default(),
+        limiter: (state.base.is_some() || state.no_gain_permille.is_some()).then(|| LimiterConclusion {
+            base_micros: micros(state.base.as_ref()),
+            no_gain_permille: state.no_gain_permille,
         }),
-        lead_micros: micros(kept.lead.as_ref()),
-        mean_micros: micros(kept.execution.as_ref()),
+        lead_micros: micros(state.lead.as_ref()),
+        mean_micros: micros(state.execution.as_ref()),
         curve,
         settings: TunedSettings {
-            shift_permille: kept.deadline_shift.as_ref().and_then(permille).unwrap_or_default(),
-            slots_max: kept.slots_max,
+            shift_permille: state.deadline_shift.as_ref().and_then(permille).unwrap_or_default(),
+            slots_max: state.slots_max,
             batch_weight_max: None,
         },
-        batches: kept.samples.unwrap_or_default(),
-        at: kept.updated.as_ref().map(|time: &Time| from_time(time)).unwrap_or_default().0,
+        batches: state.samples.unwrap_or_default(),
+        at: state.updated.as_ref().map(|time: &Time| from_time(time)).unwrap_or_default().0,
     }
     .truncate_to_bounds()
 }
@@ -132,14 +133,14 @@ mod tests {
             batches: 400,
             at: 1_795_000_000,
         };
-        let kept = to_status(&learned);
-        let text = serde_json::to_string(&kept).unwrap();
+        let status = to_status(&learned);
+        let text = serde_json::to_string(&status).unwrap();
         assert_eq!(from_status(&serde_json::from_str(&text).unwrap()), learned, "{text}");
         let no_gain = Some(LimiterConclusion { base_micros: 3900, no_gain_permille: Some(970) });
         let open = LearnedProfile { slots: 0, limiter: no_gain, ..learned };
         let text = serde_json::to_string(&to_status(&open)).unwrap();
         assert_eq!(from_status(&serde_json::from_str(&text).unwrap()), open, "{text}");
-        for point in &kept.curve {
+        for point in &status.curve {
             assert!(parse_duration(&point.duration.0).is_some(), "{text}");
         }
     }

@@ -20,10 +20,10 @@ pub(super) fn merging_state<'a>(
     mode: Mode,
     sidecars: impl Iterator<Item = &'a SidecarState>,
 ) -> Option<ConditionState> {
-    let said =
+    let state =
         |holds, reason: &str, message: String| Some(ConditionState { holds, reason: reason.to_owned(), message });
     if mode != Mode::Batch {
-        return said(
+        return state(
             ConditionStatus::Unknown,
             "NotMerging",
             format!("the mode is {mode:?}: calls are forwarded unmodified"),
@@ -48,7 +48,7 @@ pub(super) fn merging_state<'a>(
         let message = format!(
             "the server rejects batches of calls that it answers individually: {named}. These calls are sent individually; a batch of two is retried from time to time"
         );
-        return said(ConditionStatus::False, MERGE_REFUSED, message);
+        return state(ConditionStatus::False, MERGE_REFUSED, message);
     }
     // It suffices that merging pays for one kind of calls.
     if concluded > 0 && without_gain.len() == concluded {
@@ -56,10 +56,10 @@ pub(super) fn merging_state<'a>(
         let named = join_first(&named.into_iter().collect::<Vec<_>>(), NAMED_MAX);
         let message =
             format!("a batch takes as long as its calls sent concurrently: {named}. Calls are forwarded on arrival");
-        return said(ConditionStatus::False, NO_GAIN, message);
+        return state(ConditionStatus::False, NO_GAIN, message);
     }
     reported.then_some(())?;
-    said(
+    state(
         ConditionStatus::True,
         "Merging",
         "calls that wait for the server are merged where a batch is faster".to_owned(),
@@ -90,8 +90,8 @@ mod tests {
     }
 
     fn words(all: &[SidecarState]) -> String {
-        let said = merging_state(Mode::Batch, all.iter()).unwrap();
-        format!("{}/{}: {}", said.holds.as_str(), said.reason, said.message)
+        let state = merging_state(Mode::Batch, all.iter()).unwrap();
+        format!("{}/{}: {}", state.holds.as_str(), state.reason, state.message)
     }
 
     #[test]
@@ -122,8 +122,8 @@ mod tests {
     fn without_reports_there_is_no_condition_and_in_mode_observe_it_is_unknown() {
         assert_eq!(merging_state(Mode::Batch, [].iter()), None);
         assert_eq!(merging_state(Mode::Batch, [SidecarState::default()].iter()), None);
-        let said = merging_state(Mode::Observe, [sidecar(&[class("/a", "no_gain")])].iter()).unwrap();
-        assert_eq!((said.holds, said.reason.as_str()), (ConditionStatus::Unknown, "NotMerging"));
-        assert_eq!(said.message, "the mode is Observe: calls are forwarded unmodified");
+        let state = merging_state(Mode::Observe, [sidecar(&[class("/a", "no_gain")])].iter()).unwrap();
+        assert_eq!((state.holds, state.reason.as_str()), (ConditionStatus::Unknown, "NotMerging"));
+        assert_eq!(state.message, "the mode is Observe: calls are forwarded unmodified");
     }
 }

@@ -55,8 +55,8 @@ pub(super) struct PolicyRuntime {
     verdicts: BTreeMap<String, (u64, Option<ProfileVerdict>)>,
     /// The first experiment arm without a profile.
     missing: Option<String>,
-    shown: Vec<status_list::PodTuning>,
-    shown_at: Option<Tick>,
+    listed: Vec<status_list::PodTuning>,
+    listed_at: Option<Tick>,
 }
 
 /// Inputs of a round.
@@ -64,7 +64,7 @@ pub(super) struct Inputs<'a> {
     pub(super) policy: &'a Policy,
     pub(super) spec: &'a BatchPolicySpec,
     /// The profile that the policy requests, if it is known.
-    pub(super) wanted: Option<&'a str>,
+    pub(super) requested: Option<&'a str>,
     /// Looks up the spec of a profile.
     pub(super) profile: &'a dyn Fn(&str) -> Option<BatchProfileSpec>,
     /// The policy's injected pods, with their machine types.
@@ -82,7 +82,7 @@ pub(super) struct Inputs<'a> {
 pub(super) struct Outputs {
     pub(super) live: PolicyObserved,
     /// Configuration to push to each pod, by UID, and its starting values.
-    pub(super) told: BTreeMap<String, (Arc<PushedConfig>, Option<InitialState>)>,
+    pub(super) configs: BTreeMap<String, (Arc<PushedConfig>, Option<InitialState>)>,
     pub(super) notices: Vec<EventNotice>,
     /// Reasons of changed settings, one for each pod concerned.
     pub(super) moved: Vec<tuner::ReasonCode>,
@@ -104,19 +104,19 @@ impl PolicyRuntime {
     }
 
     /// Runs one round.
-    pub(super) fn run_round(&mut self, view: &Inputs<'_>, book: &mut SidecarRegistry) -> Outputs {
-        let mut seen = Outputs::default();
-        let places = self.advance_rollout(view, book, &mut seen);
+    pub(super) fn run_round(&mut self, view: &Inputs<'_>, registry: &mut SidecarRegistry) -> Outputs {
+        let mut outputs = Outputs::default();
+        let places = self.advance_rollout(view, registry, &mut outputs);
         if view.tuning_interval.is_some_and(|every| self.tuned.is_none_or(|at| view.now.since(at) >= every)) {
             self.tuned = Some(view.now);
-            self.tune(view, book, &mut seen);
+            self.tune(view, registry, &mut outputs);
         }
         if view.tuning_interval.is_none() {
             self.proposals.clear();
         }
-        self.build_configs(view, book, &places, &mut seen);
-        self.fill_observed(view, book, &mut seen);
-        seen
+        self.build_configs(view, registry, &places, &mut outputs);
+        self.fill_observed(view, registry, &mut outputs);
+        outputs
     }
 
     /// Advances the rollout and returns the profile of each pod, by UID. Returns no pod while the
@@ -124,8 +124,8 @@ impl PolicyRuntime {
     fn advance_rollout(
         &mut self,
         view: &Inputs<'_>,
-        book: &mut SidecarRegistry,
-        seen: &mut Outputs,
+        registry: &mut SidecarRegistry,
+        outputs: &mut Outputs,
     ) -> BTreeMap<String, String> {
         let mut all = RouteReport::default();
         let mut predicted: Option<(RouteReport, u32)> = None;
@@ -134,7 +134,7 @@ impl PolicyRuntime {
             .iter()
             .map(|(pod, _)| {
                 let uid = pod.meta.uid.clone();
-                let Some(sidecar) = book.get_mut(&uid) else { return PodReport { uid, ..PodReport::default() } };
+                let Some(sidecar) = registry.get_mut(&uid) else { return PodReport { uid, ..PodReport::default() } };
                 let fresh = sidecar.take_fresh();
                 if let Some((counts, items)) = sidecar.predicted.take() {
                     let (all, most) = predicted.get_or_insert_default();
@@ -158,11 +158,11 @@ impl PolicyRuntime {
         self.measured_items = if items > 0 { items } else { self.measured_items };
         // If the requested profile was deleted, the profile in force takes its place, which ends a
         // rollout.
-        let Some(wanted) = view.wanted.or(self.rollout.current.as_deref()).map(str::to_owned) else {
+        let Some(requested) = view.requested.or(self.rollout.current.as_deref()).map(str::to_owned) else {
             return BTreeMap::new();
         };
         let pin = view.policy.annotations.get(ANNOTATION).and_then(|text| ManualRollback::read(text));
-        let mut plan = RolloutPlan::new(wanted, view.spec.rollout.as_ref(), pin);
+        let mut plan = RolloutPlan::new(requested, view.spec.rollout.as_ref(), pin);
         self.missing = None;
         if let RolloutStrategy::Experiment(experiment) = &plan.strategy {
             let mut arms = experiment.arms.iter().map(|arm| &arm.profile);
@@ -176,46 +176,46 @@ impl PolicyRuntime {
         let next = evaluate(std::mem::take(&mut self.rollout), &plan, &pods, view.wall);
         self.frozen = next.frozen;
         let about = EventTarget::policy(&view.policy.meta);
-        seen.notices.extend(next.told.into_iter().map(|told| EventNotice {
+        outputs.notices.extend(next.events.into_iter().map(|event| EventNotice {
             about: about.clone(),
-            warning: told.warning,
-            reason: told.reason,
-            note: told.message,
+            warning: event.warning,
+            reason: event.reason,
+            note: event.message,
         }));
-        for told in &next.verdicts {
-            let kept = (told.calls.0, Some(verdict(told, view.wall)));
-            self.verdicts.insert(told.profile.clone(), kept);
+        for result in &next.verdicts {
+            let reported = (result.calls.0, Some(verdict(result, view.wall)));
+            self.verdicts.insert(result.profile.clone(), reported);
         }
         let mut status = BatchPolicyStatus::default();
         write_state(&next.state, &plan, &mut status);
-        seen.live.rollout = status.rollout;
+        outputs.live.rollout = status.rollout;
         self.rollout = next.state;
         next.profiles
     }
 
     /// Runs the slow loop, within the policy's bounds for the profile that each pod runs.
-    fn tune(&mut self, view: &Inputs<'_>, book: &mut SidecarRegistry, seen: &mut Outputs) {
-        let wanted = view.wanted.and_then(|wanted| (view.profile)(wanted)).unwrap_or_default();
-        let Some(wanted) = TuningLimits::of(view, wanted) else { return };
+    fn tune(&mut self, view: &Inputs<'_>, registry: &mut SidecarRegistry, outputs: &mut Outputs) {
+        let requested = view.requested.and_then(|requested| (view.profile)(requested)).unwrap_or_default();
+        let Some(requested) = TuningLimits::of(view, requested) else { return };
         let mut profiles: BTreeMap<String, TuningLimits> = BTreeMap::new();
         let mut known = Vec::new();
         let mut observations = Vec::new();
         for (pod, machine) in &view.pods {
             let uid = pod.meta.uid.as_str();
-            let Some(sidecar) = book.get_mut(uid).filter(|sidecar| sidecar.is_following()) else { continue };
+            let Some(sidecar) = registry.get_mut(uid).filter(|sidecar| sidecar.is_following()) else { continue };
             let counted = sidecar.take_observation(uid, machine, self.frozen.contains(uid));
             // Each pod is observed under the profile that it runs. A profile that cannot be
             // resolved is replaced by the requested one.
             let under = profiles.entry(counted.profile.clone()).or_insert_with_key(|name| {
                 (view.profile)(name)
                     .and_then(|profile| TuningLimits::of(view, profile))
-                    .unwrap_or_else(|| wanted.clone())
+                    .unwrap_or_else(|| requested.clone())
             });
             observations.push(GroupReport { slots: under.slots_by_hand.unwrap_or(counted.slots), ..counted });
             known.extend(learned_convert::from_sidecar(sidecar, machine));
         }
         let before = std::mem::take(&mut self.proposals);
-        let bounds = |profile: &str| profiles.get(profile).unwrap_or(&wanted).bounds.clone();
+        let bounds = |profile: &str| profiles.get(profile).unwrap_or(&requested).bounds.clone();
         let proposals = self.tuner.evaluate(view.now, bounds, &observations, &self.learned);
         // Changed settings become an Event on the policy.
         for proposal in proposals {
@@ -223,11 +223,11 @@ impl PolicyRuntime {
             let was = before.get(&uid).map(|before| before.proposal.settings).unwrap_or_default();
             let reason = &proposal.proposal.reason;
             if reason.word.is_change() && was != proposal.proposal.settings {
-                seen.moved.push(reason.word);
+                outputs.moved.push(reason.word);
                 if let Some((pod, _)) = view.pods.iter().find(|(pod, _)| pod.meta.uid == uid) {
                     let about = EventTarget::policy(&view.policy.meta);
                     let note = format!("pod {}: {}", pod.meta.key.name, reason.text);
-                    seen.notices.push(EventNotice::normal(about, reason.word.as_str(), note));
+                    outputs.notices.push(EventNotice::normal(about, reason.word.as_str(), note));
                 }
             }
             let settings = proposal.proposal.settings;
@@ -244,18 +244,18 @@ impl PolicyRuntime {
         if let Some(next) = update_entries(&self.learned, &known, &keep, view.wall.0) {
             self.learned = next;
         }
-        self.select_tunings(view, book);
+        self.select_tunings(view, registry);
     }
 
     /// Selects the proposals to publish in the status.
-    fn select_tunings(&mut self, view: &Inputs<'_>, book: &SidecarRegistry) {
+    fn select_tunings(&mut self, view: &Inputs<'_>, registry: &SidecarRegistry) {
         let slo = slo(view.spec);
-        let wanted: Vec<status_list::PodTuning> = view
+        let candidates: Vec<status_list::PodTuning> = view
             .pods
             .iter()
             .filter_map(|(pod, _)| {
                 let proposal = self.proposals.get(&pod.meta.uid)?;
-                let sidecar = book.get(&pod.meta.uid)?;
+                let sidecar = registry.get(&pod.meta.uid)?;
                 let reason = &proposal.proposal.reason;
                 // Manual tuning, or a policy without an SLO, has no reason to report.
                 if matches!(reason.word, tuner::ReasonCode::Manual | tuner::ReasonCode::NoSlo) {
@@ -274,9 +274,9 @@ impl PolicyRuntime {
                 })
             })
             .collect();
-        if let Some(next) = select_pods(view.now, &self.shown, self.shown_at, &wanted) {
-            self.shown = next;
-            self.shown_at = Some(view.now);
+        if let Some(next) = select_pods(view.now, &self.listed, self.listed_at, &candidates) {
+            self.listed = next;
+            self.listed_at = Some(view.now);
         }
     }
 
@@ -284,11 +284,11 @@ impl PolicyRuntime {
     fn build_configs(
         &self,
         view: &Inputs<'_>,
-        book: &SidecarRegistry,
+        registry: &SidecarRegistry,
         places: &BTreeMap<String, String>,
-        seen: &mut Outputs,
+        outputs: &mut Outputs,
     ) {
-        let mut teller = ConfigBuilder::new(Some(&view.policy.meta), view.spec, view.default_mode);
+        let mut builder = ConfigBuilder::new(Some(&view.policy.meta), view.spec, view.default_mode);
         let mut specs: BTreeMap<&str, Option<BatchProfileSpec>> = BTreeMap::new();
         let tried = matches!(self.rollout.phase, Phase::Progressing | Phase::Paused);
         let current = self.rollout.current.clone();
@@ -305,7 +305,7 @@ impl PolicyRuntime {
             let base = current.as_deref().and_then(|name| Some((name, found(name)?)));
             // If its profile was deleted, a pod keeps the one in force.
             let Some(own) = found(place).map(|spec| (place.as_str(), spec)).or(base) else { continue };
-            let sidecar = book.get(uid);
+            let sidecar = registry.get(uid);
             // A sidecar without support for arms gets the arm's profile as if it were the policy's
             // own.
             let takes_arms = sidecar.is_none_or(|sidecar| sidecar.takes_arms);
@@ -323,9 +323,9 @@ impl PolicyRuntime {
                 bounds.as_ref().map_or_else(TunedSettings::default, |bounds| bounds.initial_settings(settings))
             };
             let settings = match self.proposals.get(uid) {
-                Some(found) if found.group.profile == own.0 => found.proposal.told,
+                Some(found) if found.group.profile == own.0 => found.proposal.pushed,
                 // The proposal still refers to the profile that the pod runs at present.
-                Some(found) => first(found.proposal.told),
+                Some(found) => first(found.proposal.pushed),
                 None if view.tuning_interval.is_none() => TunedSettings::default(),
                 // The slow loop has not evaluated this pod yet. Settings pushed by the previous
                 // controller are kept; otherwise the pod starts with those of its group, or with
@@ -338,23 +338,23 @@ impl PolicyRuntime {
                     first(own_settings.or_else(of_group).or_else(ended).unwrap_or_default())
                 }
             };
-            match teller.build(&pod.annotations, given, settings) {
-                Ok(told) => drop(seen.told.insert(uid.to_owned(), (told, start))),
+            match builder.build(&pod.annotations, given, settings) {
+                Ok(pushed) => drop(outputs.configs.insert(uid.to_owned(), (pushed, start))),
                 Err(error) => large = Some(error.to_string()),
             }
         }
-        if let Some(why) = large {
-            let note = format!("cannot push the policy to sidecars: {why}");
-            seen.notices.push(EventNotice::warning(EventTarget::policy(&view.policy.meta), "PolicyTooLarge", note));
+        if let Some(reason) = large {
+            let note = format!("cannot push the policy to sidecars: {reason}");
+            outputs.notices.push(EventNotice::warning(EventTarget::policy(&view.policy.meta), "PolicyTooLarge", note));
         }
     }
 
     /// Fills in the results that the status reports.
-    fn fill_observed(&mut self, view: &Inputs<'_>, book: &SidecarRegistry, seen: &mut Outputs) {
-        let live = &mut seen.live;
+    fn fill_observed(&mut self, view: &Inputs<'_>, registry: &SidecarRegistry, outputs: &mut Outputs) {
+        let live = &mut outputs.live;
         live.current.clone_from(&self.rollout.current);
         live.candidate.clone_from(&self.rollout.candidate);
-        let in_force = view.pods.iter().filter_map(|(pod, _)| book.get(&pod.meta.uid)?.in_force.as_ref());
+        let in_force = view.pods.iter().filter_map(|(pod, _)| registry.get(&pod.meta.uid)?.in_force.as_ref());
         let used: BTreeSet<String> =
             in_force.map(|now| now.profile.clone()).filter(|profile| !profile.is_empty()).collect();
         live.used = used.into_iter().collect();
@@ -365,38 +365,39 @@ impl PolicyRuntime {
             .predicted
             .summary()
             .map(|summary| BatchingSummary { measured_items: Some(self.measured_items), ..summary });
-        let here = view.pods.iter().any(|(pod, _)| book.get(&pod.meta.uid).is_some_and(|sidecar| sidecar.is_connected));
+        let here =
+            view.pods.iter().any(|(pod, _)| registry.get(&pod.meta.uid).is_some_and(|sidecar| sidecar.is_connected));
         let worst = self.proposals.values().map(|proposal| &proposal.proposal.reason);
         let worst = worst
             .filter(|reason| reason.word != tuner::ReasonCode::Held && reason.word != tuner::ReasonCode::FewSamples);
-        let why = worst.map(|reason| reason.text.as_str()).next();
-        live.slo = here.then(|| self.recent.evaluate_slo(slo(view.spec), why));
+        let explanation = worst.map(|reason| reason.text.as_str()).next();
+        live.slo = here.then(|| self.recent.evaluate_slo(slo(view.spec), explanation));
         let mode = view.spec.mode.as_ref().and_then(OpenEnum::as_known).unwrap_or(view.default_mode);
         let connected =
-            view.pods.iter().filter_map(|(pod, _)| book.get(&pod.meta.uid)).filter(|sidecar| sidecar.is_connected);
+            view.pods.iter().filter_map(|(pod, _)| registry.get(&pod.meta.uid)).filter(|sidecar| sidecar.is_connected);
         live.merging = merging_state(mode, connected);
-        live.pod_tunings = self.shown.iter().map(|shown| self.tuning(view, shown)).collect();
+        live.pod_tunings = self.listed.iter().map(|listed| self.tuning(view, listed)).collect();
         live.learned = self.learned.iter().map(learned_convert::to_status).collect();
         live.verdicts.clone_from(&self.verdicts);
     }
 
-    fn tuning(&self, view: &Inputs<'_>, shown: &status_list::PodTuning) -> PodTuning {
-        let pod = view.pods.iter().find(|(pod, _)| pod.meta.key.name == shown.pod);
+    fn tuning(&self, view: &Inputs<'_>, listed: &status_list::PodTuning) -> PodTuning {
+        let pod = view.pods.iter().find(|(pod, _)| pod.meta.key.name == listed.pod);
         let uid = pod.map(|(pod, _)| pod.meta.uid.clone());
         let since = uid.as_ref().and_then(|uid| self.since.get(uid)).and_then(|(_, since)| to_time(*since));
         let mode = view.spec.tuning.as_ref().and_then(|tuning| tuning.mode.clone());
-        let TunedSettings { shift_permille, slots_max, batch_weight_max } = shown.settings;
+        let TunedSettings { shift_permille, slots_max, batch_weight_max } = listed.settings;
         PodTuning {
-            pod: shown.pod.clone(),
+            pod: listed.pod.clone(),
             uid,
-            profile: Some(shown.profile.clone()).filter(|profile| !profile.is_empty()),
+            profile: Some(listed.profile.clone()).filter(|profile| !profile.is_empty()),
             accelerator: pod.map(|(_, machine)| (*machine).to_owned()).filter(|machine| !machine.is_empty()),
             mode: mode.or(Some(OpenEnum::Known(TuningMode::Auto))),
             slots_max,
             batch_weight_max,
             deadline_shift: to_share_text(shift_permille.into(), 1000).filter(|_| shift_permille > 0),
-            reason: Some(shown.word.as_str().to_owned()),
-            message: Some(shown.reason.clone()),
+            reason: Some(listed.word.as_str().to_owned()),
+            message: Some(listed.reason.clone()),
             since,
         }
     }
@@ -404,15 +405,17 @@ impl PolicyRuntime {
 
 /// Returns the health of the rollout.
 fn rollout_health(state: &RolloutState) -> Option<ConditionState> {
-    let said =
+    let with_message =
         |holds, reason: &str| ConditionState { holds, reason: reason.to_owned(), message: state.message.clone() };
     match state.phase {
         Phase::Promoted => None,
-        Phase::Progressing => Some(said(ConditionStatus::True, "Progressing")),
-        Phase::Paused => Some(said(ConditionStatus::False, "Paused")),
+        Phase::Progressing => Some(with_message(ConditionStatus::True, "Progressing")),
+        Phase::Paused => Some(with_message(ConditionStatus::False, "Paused")),
         // A manual rollback is no detected harm.
-        Phase::RolledBack if state.reason == "ManualRollback" => Some(said(ConditionStatus::True, "ManualRollback")),
-        Phase::RolledBack => Some(said(ConditionStatus::False, "RolledBack")),
+        Phase::RolledBack if state.reason == "ManualRollback" => {
+            Some(with_message(ConditionStatus::True, "ManualRollback"))
+        }
+        Phase::RolledBack => Some(with_message(ConditionStatus::False, "RolledBack")),
     }
 }
 

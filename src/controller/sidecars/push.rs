@@ -93,12 +93,12 @@ impl<'a> ConfigBuilder<'a> {
             settings,
             annotations: OVERRIDE_ANNOTATIONS.iter().filter_map(laid).collect(),
         };
-        if let Some(told) = self.known.get(&key) {
-            return Ok(told.clone());
+        if let Some(pushed) = self.known.get(&key) {
+            return Ok(pushed.clone());
         }
-        let told = Arc::new(PushedConfig::new(self.config(&key.annotations, given, settings))?);
-        self.known.insert(key, told.clone());
-        Ok(told)
+        let pushed = Arc::new(PushedConfig::new(self.config(&key.annotations, given, settings))?);
+        self.known.insert(key, pushed.clone());
+        Ok(pushed)
     }
 
     fn config(
@@ -142,8 +142,8 @@ impl<'a> ConfigBuilder<'a> {
 
 impl PushedConfig {
     fn new(mut config: SidecarConfig) -> Result<Self, EncodeError> {
-        let said = serde_json::to_value(&config).map_or_else(|_| Value::Null.to_string(), |value| value.to_string());
-        config.hash = blake3::hash(said.as_bytes()).to_hex().chars().take(HASH_DIGITS).collect();
+        let json = serde_json::to_value(&config).map_or_else(|_| Value::Null.to_string(), |value| value.to_string());
+        config.hash = blake3::hash(json.as_bytes()).to_hex().chars().take(HASH_DIGITS).collect();
         let push = EncodedPush::config(config.clone())?;
         Ok(Self { hash: config.hash.clone(), push, needs_renewal: config.experiment.is_some(), config })
     }
@@ -206,24 +206,24 @@ mod tests {
         )
         .unwrap();
         let (old, new) = (profile(r#"{"limits": {"slotsMax": 2}}"#), profile(r#"{"limits": {"slotsMax": 9}}"#));
-        let mut teller = ConfigBuilder::new(Some(&meta), &spec, Mode::Batch);
+        let mut builder = ConfigBuilder::new(Some(&meta), &spec, Mode::Batch);
         let none = BTreeMap::new();
         let base = AssignedProfiles { base: ("old", &old), arm: None };
-        let told = teller.build(&none, base, tuner::TunedSettings::default()).unwrap();
-        let config = &told.config;
+        let pushed = builder.build(&none, base, tuner::TunedSettings::default()).unwrap();
+        let config = &pushed.config;
         assert_eq!((config.source.as_str(), config.generation, config.profile.as_str()), ("uid-emb", 7, "old"));
         assert_eq!(config.policy, json!({"limits": {"slotsMax": 2}, "mode": "Batch", "tuning": {"mode": "Auto"}}));
-        assert!(!told.needs_renewal && told.hash.len() == 16);
+        assert!(!pushed.needs_renewal && pushed.hash.len() == 16);
         let arm = AssignedProfiles { arm: Some(("new", &new)), ..base };
-        let tried = teller.build(&none, arm, tuner::TunedSettings::default()).unwrap();
+        let tried = builder.build(&none, arm, tuner::TunedSettings::default()).unwrap();
         assert_eq!(tried.config.experiment.as_ref().unwrap().spec, json!({"limits": {"slotsMax": 9}}));
-        assert!(tried.needs_renewal && tried.hash != told.hash);
+        assert!(tried.needs_renewal && tried.hash != pushed.hash);
         let off = BTreeMap::from([("groupage.dev/mode".to_owned(), "passthrough".to_owned())]);
-        let over = teller.build(&off, base, tuner::TunedSettings::default()).unwrap();
+        let over = builder.build(&off, base, tuner::TunedSettings::default()).unwrap();
         assert_eq!(over.config.policy["mode"], "Passthrough");
         assert_eq!(
-            teller.build(&none, base, tuner::TunedSettings::default()).unwrap().hash,
-            told.hash,
+            builder.build(&none, base, tuner::TunedSettings::default()).unwrap().hash,
+            pushed.hash,
             "it is the same"
         );
         let now = AppliedConfig {
@@ -232,6 +232,6 @@ mod tests {
             profile: "new".into(),
             ..AppliedConfig::default()
         };
-        assert!(tried.is_in_force(&now) && !told.is_in_force(&now));
+        assert!(tried.is_in_force(&now) && !pushed.is_in_force(&now));
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct SummaryWindow {
     parts: VecDeque<(Tick, RouteReport)>,
     summary: Option<(SummaryNumbers, BatchingSummary)>,
     /// The last statement about the SLO, with its p99 in microseconds and the tuner's explanation.
-    said: Option<(ConditionState, u64, String)>,
+    last_state: Option<(ConditionState, u64, String)>,
 }
 
 /// The numbers of a summary for comparison: p10, p50 and p90 of items per batch, p99 of the queue
@@ -89,7 +89,7 @@ impl SummaryWindow {
         };
         let moved = |old: &SummaryNumbers| old.iter().zip(&numbers).any(|(old, new)| has_changed(*old, *new));
         match &self.summary {
-            Some((old, shown)) if !moved(old) => Some(shown.clone()),
+            Some((old, reported)) if !moved(old) => Some(reported.clone()),
             _ => {
                 self.summary = Some((numbers, fresh.clone()));
                 Some(fresh)
@@ -97,15 +97,15 @@ impl SummaryWindow {
         }
     }
 
-    /// Evaluates the SLO. `slo` is the policy's SLO for all routes, if it has one; `why` is the
-    /// tuner's explanation, if it has one. The statement is unchanged until the result, the
-    /// explanation or, noticeably, the p99 changes.
-    pub(super) fn evaluate_slo(&mut self, slo: Option<Duration>, why: Option<&str>) -> ConditionState {
+    /// Evaluates the SLO. `slo` is the policy's SLO for all routes, if it has one; `explanation` is
+    /// the tuner's, if it has one. The statement is unchanged until the result, the explanation or,
+    /// noticeably, the p99 changes.
+    pub(super) fn evaluate_slo(&mut self, slo: Option<Duration>, explanation: Option<&str>) -> ConditionState {
         let all = self.all();
         let calls = all.slo_latency.count().saturating_add(all.lost);
         let bad = all.late.saturating_add(all.lost);
         let micros = all.slo_latency.quantile(990).unwrap_or(0);
-        let was_missed = self.said.as_ref().is_some_and(|(said, ..)| said.holds == ConditionStatus::False);
+        let was_missed = self.last_state.as_ref().is_some_and(|(state, ..)| state.holds == ConditionStatus::False);
         let bound = if was_missed { MET_PERMILLE } else { MISSED_PERMILLE };
         let (holds, reason) = if calls < CALLS_MIN {
             (ConditionStatus::Unknown, "FewCalls")
@@ -114,25 +114,25 @@ impl SummaryWindow {
         } else {
             (ConditionStatus::True, "Met")
         };
-        let why = why.filter(|_| holds == ConditionStatus::False).unwrap_or_default();
-        if let Some((said, before, because)) = &self.said
-            && said.reason == reason
-            && because == why
+        let explanation = explanation.filter(|_| holds == ConditionStatus::False).unwrap_or_default();
+        if let Some((state, before, because)) = &self.last_state
+            && state.reason == reason
+            && because == explanation
             && (holds == ConditionStatus::Unknown || !has_changed(*before, micros))
         {
-            return said.clone();
+            return state.clone();
         }
         let message = if holds == ConditionStatus::Unknown {
             format!("too few calls to evaluate the SLO: fewer than {CALLS_MIN} calls with an SLO in the last minute")
         } else {
             let promised = slo.map_or_else(String::new, |slo| format!(" (slo {})", format_rounded(slo)));
-            let why = if why.is_empty() { String::new() } else { format!("; tuner: {why}") };
+            let explanation = if explanation.is_empty() { String::new() } else { format!("; tuner: {explanation}") };
             let (p99, part) = (format_rounded(Duration::from_micros(micros)), told_share(bad, calls));
-            format!("p99 {p99}{promised}, {part} of the calls late or unanswered{why}")
+            format!("p99 {p99}{promised}, {part} of the calls late or unanswered{explanation}")
         };
-        let said = ConditionState { holds, reason: reason.to_owned(), message };
-        self.said = Some((said.clone(), micros, why.to_owned()));
-        said
+        let state = ConditionState { holds, reason: reason.to_owned(), message };
+        self.last_state = Some((state.clone(), micros, explanation.to_owned()));
+        state
     }
 
     fn all(&self) -> RouteReport {
@@ -201,9 +201,9 @@ mod tests {
         recent.add(Tick::from_millis(5000), counts(1000, 10_000, 13));
         assert_eq!(recent.evaluate_slo(slo, None).reason, "Met", "a little more than one in a hundred may be chance");
         recent.add(Tick::from_millis(10_000), counts(1000, 200_000, 900));
-        let said = recent.evaluate_slo(slo, Some("the deadline shift goes up"));
-        assert_eq!((said.holds, said.reason.as_str()), (ConditionStatus::False, "Missed"));
-        assert!(said.message.contains("slo 150ms") && said.message.ends_with("tuner: the deadline shift goes up"));
+        let state = recent.evaluate_slo(slo, Some("the deadline shift goes up"));
+        assert_eq!((state.holds, state.reason.as_str()), (ConditionStatus::False, "Missed"));
+        assert!(state.message.contains("slo 150ms") && state.message.ends_with("tuner: the deadline shift goes up"));
         recent.add(Tick::from_millis(66_000), counts(1000, 10_000, 13));
         recent.add(Tick::from_millis(71_000), counts(10, 10_000, 0));
         assert_eq!(recent.evaluate_slo(slo, None).reason, "Missed", "not at once");

@@ -90,9 +90,9 @@ impl SidecarRegistry {
     }
 
     /// Records that a sidecar rejected its configuration.
-    pub(super) fn on_rejected(&mut self, pod: &PodIdentity, hash: &str, why: &str) {
+    pub(super) fn on_rejected(&mut self, pod: &PodIdentity, hash: &str, reason: &str) {
         if let Some(sidecar) = self.0.get_mut(&pod.uid) {
-            sidecar.refused = Some((hash.to_owned(), why.to_owned()));
+            sidecar.refused = Some((hash.to_owned(), reason.to_owned()));
         }
     }
 
@@ -146,19 +146,19 @@ impl SidecarState {
             }
             self.shift_permille = self.shift_permille.max(upstream.shift_permille);
         }
-        let kept = &mut self.fresh;
-        if kept.profile != profile {
+        let window = &mut self.fresh;
+        if window.profile != profile {
             // The profile changed within the interval of this report, so its counts belong to
             // neither profile.
-            *kept = CountWindow { profile, since: at, from: at, to: at, ..CountWindow::default() };
+            *window = CountWindow { profile, since: at, from: at, to: at, ..CountWindow::default() };
             return;
         }
-        if kept.over.is_zero() {
-            kept.from = UnixSeconds(at.0.saturating_sub(over.as_secs()));
+        if window.over.is_zero() {
+            window.from = UnixSeconds(at.0.saturating_sub(over.as_secs()));
         }
-        kept.to = at;
-        kept.over += over;
-        kept.counts.merge(&counts);
+        window.to = at;
+        window.over += over;
+        window.counts.merge(&counts);
     }
 
     /// Takes the counts since the last round, and adds them to the window of the slow loop.
@@ -246,11 +246,11 @@ impl CountWindow {
 }
 
 /// Converts the wire settings to those of the tuner.
-pub(super) fn from_wire(said: &wire::TunedSettings) -> TunedSettings {
+pub(super) fn from_wire(settings: &wire::TunedSettings) -> TunedSettings {
     TunedSettings {
-        shift_permille: said.shift_permille,
-        slots_max: said.slots_max,
-        batch_weight_max: said.batch_weight_max,
+        shift_permille: settings.shift_permille,
+        slots_max: settings.slots_max,
+        batch_weight_max: settings.batch_weight_max,
     }
 }
 
@@ -280,19 +280,22 @@ mod tests {
 
     #[test]
     fn counts_are_summed_separately_for_each_consumer_until_taken() {
-        let mut book = SidecarRegistry::default();
-        book.on_open(&pod(), &Hello { config: report("p", 0).config, ..Hello::default() });
+        let mut registry = SidecarRegistry::default();
+        registry.on_open(&pod(), &Hello { config: report("p", 0).config, ..Hello::default() });
         // The first report fixes the time since which the profile is known to be in force.
         for at in [100, 105, 110] {
-            book.on_report(&pod(), report("p", 10), UnixSeconds(at));
+            registry.on_report(&pod(), report("p", 10), UnixSeconds(at));
         }
-        let sidecar = book.get_mut("u").unwrap();
+        let sidecar = registry.get_mut("u").unwrap();
         let fresh = sidecar.take_fresh();
         assert_eq!((fresh.since, fresh.from, fresh.to), (UnixSeconds(100), UnixSeconds(100), UnixSeconds(110)));
         assert_eq!((fresh.to_rollout_counts().calls(), fresh.to_rollout_counts().errors), (44, 4));
         assert_eq!(sidecar.take_fresh().to_rollout_counts().calls(), 0);
-        let seen = sidecar.take_observation("u", "l4", false);
-        assert_eq!((seen.latency.count(), seen.over, seen.profile.as_str()), (40, Duration::from_secs(10), "p"));
+        let observation = sidecar.take_observation("u", "l4", false);
+        assert_eq!(
+            (observation.latency.count(), observation.over, observation.profile.as_str()),
+            (40, Duration::from_secs(10), "p")
+        );
     }
 
     #[test]
@@ -307,27 +310,27 @@ mod tests {
 
     #[test]
     fn calls_that_pass_through_are_compared_like_others() {
-        let mut book = SidecarRegistry::default();
-        book.on_open(&pod(), &Hello { config: report("p", 0).config, ..Hello::default() });
+        let mut registry = SidecarRegistry::default();
+        registry.on_open(&pod(), &Hello { config: report("p", 0).config, ..Hello::default() });
         let mut passing = report("p", 10);
         for route in &mut passing.upstreams[0].routes {
             (route.executions, route.calls.passed) = (2, 30);
             route.passed_latency.record_n(5000, 30);
         }
-        book.on_report(&pod(), report("p", 0), UnixSeconds(100));
-        book.on_report(&pod(), passing, UnixSeconds(105));
-        let counts = book.get_mut("u").unwrap().take_fresh().to_rollout_counts();
+        registry.on_report(&pod(), report("p", 0), UnixSeconds(100));
+        registry.on_report(&pod(), passing, UnixSeconds(105));
+        let counts = registry.get_mut("u").unwrap().take_fresh().to_rollout_counts();
         assert_eq!((counts.latency.count(), counts.errors, counts.batches), (2 * 40, 2, 2 * 32));
     }
 
     #[test]
     fn a_report_that_spans_a_profile_change_is_not_counted() {
-        let mut book = SidecarRegistry::default();
-        book.on_open(&pod(), &Hello::default());
+        let mut registry = SidecarRegistry::default();
+        registry.on_open(&pod(), &Hello::default());
         for (at, profile) in [(100, "p"), (105, "p"), (110, "q"), (115, "q")] {
-            book.on_report(&pod(), report(profile, 10), UnixSeconds(at));
+            registry.on_report(&pod(), report(profile, 10), UnixSeconds(at));
         }
-        let fresh = book.get_mut("u").unwrap().take_fresh();
+        let fresh = registry.get_mut("u").unwrap().take_fresh();
         assert_eq!(
             (fresh.profile.as_deref(), fresh.since, fresh.to_rollout_counts().calls()),
             (Some("q"), UnixSeconds(110), 22)
@@ -336,11 +339,11 @@ mod tests {
 
     #[test]
     fn a_disconnected_sidecar_is_removed_after_it_was_processed() {
-        let mut book = SidecarRegistry::default();
-        book.on_open(&pod(), &Hello::default());
-        book.on_close(&pod());
-        assert!(book.get("u").is_some() && book.connected().next().is_none());
-        book.remove_disconnected();
-        assert!(book.get("u").is_none());
+        let mut registry = SidecarRegistry::default();
+        registry.on_open(&pod(), &Hello::default());
+        registry.on_close(&pod());
+        assert!(registry.get("u").is_some() && registry.connected().next().is_none());
+        registry.remove_disconnected();
+        assert!(registry.get("u").is_none());
     }
 }

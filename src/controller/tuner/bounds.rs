@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn an_empty_policy_is_tuned_by_the_defaults_of_the_schema() {
         let found = bounds("{}", "{}");
-        let wanted = TuningBounds {
+        let expected = TuningBounds {
             mode: TunerMode::Auto,
             granularity: TuningGranularity::Pod,
             slo: Some(Duration::from_millis(150)),
@@ -198,7 +198,7 @@ mod tests {
             weight_limit: None,
             shift_permille_max: 600,
         };
-        assert_eq!(found, wanted);
+        assert_eq!(found, expected);
     }
 
     #[test]

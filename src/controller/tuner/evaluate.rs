@@ -55,23 +55,28 @@ const EFFECT_PERMILLE: u64 = 800;
 /// Evaluates the merged reports of a group and decides which settings are in force until the next
 /// evaluation.
 ///
-/// `seen` is the observation of the group as a whole. The function is deterministic.
+/// `report` is the report of the group as a whole. The function is deterministic.
 #[must_use]
-pub fn evaluate(now: Tick, seen: &GroupReport, bounds: &TuningBounds, history: TuningState) -> (Proposal, TuningState) {
-    let mut look = Evaluation { now, seen, bounds, history };
+pub fn evaluate(
+    now: Tick,
+    report: &GroupReport,
+    bounds: &TuningBounds,
+    history: TuningState,
+) -> (Proposal, TuningState) {
+    let mut look = Evaluation { now, report, bounds, history };
     let (settings, reason) = look.decide();
     let settings = look.published_settings(settings);
-    let told = match bounds.mode {
+    let pushed = match bounds.mode {
         TunerMode::Auto => settings,
         // Settings that were pushed under another mode are withdrawn.
         TunerMode::Recommend | TunerMode::Manual => TunedSettings::default(),
     };
-    (Proposal { settings, told, reason }, look.history)
+    (Proposal { settings, pushed, reason }, look.history)
 }
 
 struct Evaluation<'a> {
     now: Tick,
-    seen: &'a GroupReport,
+    report: &'a GroupReport,
     bounds: &'a TuningBounds,
     history: TuningState,
 }
@@ -93,13 +98,13 @@ impl Evaluation<'_> {
             self.history = TuningState::resume(self.history.settings);
             return self.set(within, ReasonCode::Bounded, text);
         }
-        if self.seen.frozen {
+        if self.report.frozen {
             let settings = self.history.settings;
             self.history = TuningState::resume(settings);
             return self
                 .hold(ReasonCode::Frozen, "unchanged while a rollout compares other pods with this one".to_owned());
         }
-        if self.history.upstream.replace(self.seen.changes).is_some_and(|before| before != self.seen.changes) {
+        if self.history.upstream.replace(self.report.changes).is_some_and(|before| before != self.report.changes) {
             self.history.reset(self.now);
             return self
                 .hold(ReasonCode::Settling, "the model server was replaced: waiting for new measurements".to_owned());
@@ -113,14 +118,14 @@ impl Evaluation<'_> {
         if self.is_settling() {
             return self.hold(ReasonCode::Settling, "waiting for the effect of the last step".to_owned());
         }
-        if self.seen.learning {
+        if self.report.learning {
             // Late answers during learning predict nothing about the time after it.
             self.history.window = SampleWindow::default();
             let text = "the server's concurrency is still being learned: settings do not change until then".to_owned();
             return self.hold(ReasonCode::Learning, text);
         }
         // A verdict needs a full window; until then reports accumulate.
-        self.history.window.add(self.seen);
+        self.history.window.add(self.report);
         if !self.history.window.is_enough() {
             return self.decide_few_samples();
         }
@@ -156,9 +161,10 @@ impl Evaluation<'_> {
     /// sidecar has not applied it yet.
     fn is_settling(&self) -> bool {
         let Some(changed) = self.history.changed else { return false };
-        let began = self.now.before(self.seen.over);
-        let told = self.bounds.mode == TunerMode::Auto;
-        began < changed.after(APPLY_MAX) || told && self.seen.in_force.is_some_and(|own| own != self.history.settings)
+        let began = self.now.before(self.report.over);
+        let is_auto = self.bounds.mode == TunerMode::Auto;
+        began < changed.after(APPLY_MAX)
+            || is_auto && self.report.in_force.is_some_and(|own| own != self.history.settings)
     }
 
     fn decide_few_samples(&mut self) -> (TunedSettings, TuningReason) {
@@ -180,7 +186,7 @@ impl Evaluation<'_> {
             return self.revert_series();
         }
         // A lone call that exceeds the SLO makes every setting futile.
-        if let (Some(slo), Some(lone)) = (self.bounds.slo, self.seen.lone_late)
+        if let (Some(slo), Some(lone)) = (self.bounds.slo, self.report.lone_late)
             && lone > slo
         {
             let text =
@@ -208,10 +214,10 @@ impl Evaluation<'_> {
         if self.is_permitted(Parameter::Shift, Direction::Tighter) {
             // The shift that the sidecar measured itself is in force already: a smaller one would
             // have no effect.
-            let base = settings.shift_permille.max(self.seen.shift_permille).min(self.bounds.shift_permille_max);
+            let base = settings.shift_permille.max(self.report.shift_permille).min(self.bounds.shift_permille_max);
             let most = (base * STEP_PERMILLE / 1000).max(SHIFT_STEP_PERMILLE);
-            let wanted = self.shift_error().unwrap_or(most / 2).clamp(SHIFT_STEP_MIN, most);
-            let next = (base + wanted).min(self.bounds.shift_permille_max);
+            let raise = self.shift_error().unwrap_or(most / 2).clamp(SHIFT_STEP_MIN, most);
+            let next = (base + raise).min(self.bounds.shift_permille_max);
             if next > settings.shift_permille && next > base {
                 let to = TunedSettings { shift_permille: next, ..settings };
                 return self.apply_step(Parameter::Shift, Direction::Tighter, to, ReasonCode::ShiftRaised, late);
@@ -219,7 +225,7 @@ impl Evaluation<'_> {
         }
         // A limit above the number in use has no effect. If the policy sets none, the sidecar's own
         // limiter is the only limit.
-        let in_use = self.bounds.effective_slots_max(settings).min(self.seen.slots.max(1));
+        let in_use = self.bounds.effective_slots_max(settings).min(self.report.slots.max(1));
         if self.bounds.has_slots_max()
             && self.is_permitted(Parameter::Slots, Direction::Tighter)
             && in_use > self.bounds.slots.0
@@ -289,20 +295,20 @@ impl Evaluation<'_> {
             return;
         }
         if let Some(climb) = self.history.climb.take().filter(|climb| !climb.retreat) {
-            self.history.unblock(climb.knob, Direction::Tighter);
+            self.history.unblock(climb.parameter, Direction::Tighter);
         }
     }
 
     fn apply_step(
         &mut self,
-        knob: Parameter,
+        parameter: Parameter,
         way: Direction,
         to: TunedSettings,
         word: ReasonCode,
-        why: &str,
+        reason: &str,
     ) -> (TunedSettings, TuningReason) {
         let from = self.history.settings;
-        let text = format!("{why}: {}", self.describe_change(from, to));
+        let text = format!("{reason}: {}", self.describe_change(from, to));
         if self.bounds.mode == TunerMode::Recommend {
             // The recommendation is not applied, so it has no effect to observe.
             self.history.recommended = Some(to);
@@ -311,9 +317,13 @@ impl Evaluation<'_> {
         let late = way == Direction::Tighter;
         let before = if late { &self.history.late } else { &self.history.calm }.window.clone();
         if late {
-            let climb = self.history.climb.take().filter(|climb| climb.knob == knob);
-            let mut climb =
-                climb.unwrap_or_else(|| StepSeries { knob, from: Vec::new(), before: before.clone(), retreat: false });
+            let climb = self.history.climb.take().filter(|climb| climb.parameter == parameter);
+            let mut climb = climb.unwrap_or_else(|| StepSeries {
+                parameter,
+                from: Vec::new(),
+                before: before.clone(),
+                retreat: false,
+            });
             climb.from.push(from);
             self.history.climb = Some(climb);
         } else {
@@ -321,24 +331,24 @@ impl Evaluation<'_> {
             // the climb from there would be a jump.
             self.history.climb = None;
         }
-        self.history.step = Some(ObservedStep { from, knob, way, before });
+        self.history.step = Some(ObservedStep { from, parameter, way, before });
         self.set(to, word, text)
     }
 
     /// Reverts the last step and blocks its direction.
     #[expect(clippy::needless_pass_by_value, reason = "the step is consumed")]
     fn roll_back(&mut self, step: ObservedStep, window: &SampleWindow) -> (TunedSettings, TuningReason) {
-        let long = self.history.block(self.now, step.knob, step.way);
+        let long = self.history.block(self.now, step.parameter, step.way);
         let to = self.previous_settings(step.from);
         self.history.climb = None;
-        let why = if step.way == Direction::Looser {
+        let reason = if step.way == Direction::Looser {
             self.describe_late(window, window.over)
         } else {
             let met = |window: &SampleWindow| format_share(window.in_time(), window.calls());
             format!("slo met for {} of the calls, {} before", met(window), met(&step.before))
         };
         let text = format!(
-            "{why}: step reverted, {}, not retried for {}",
+            "{reason}: step reverted, {}, not retried for {}",
             self.describe_change(self.history.settings, to),
             format_rounded(long)
         );
@@ -354,13 +364,13 @@ impl Evaluation<'_> {
     /// Reverts the last of the steps that had no effect. Each evaluation reverts one more.
     fn revert_series(&mut self) -> (TunedSettings, TuningReason) {
         let Some(mut climb) = self.history.climb.take() else { return self.hold(ReasonCode::Held, String::new()) };
-        let (knob, steps) = (climb.knob, climb.from.len());
+        let (parameter, steps) = (climb.parameter, climb.from.len());
         let Some(to) = climb.from.pop() else {
             return self.hold(ReasonCode::Exhausted, "no setting within the bounds helped".to_owned());
         };
         let to = self.previous_settings(to);
         let long = if climb.from.is_empty() {
-            Some(self.history.block(self.now, knob, Direction::Tighter))
+            Some(self.history.block(self.now, parameter, Direction::Tighter))
         } else {
             self.history.climb = Some(climb);
             None
@@ -382,7 +392,7 @@ impl Evaluation<'_> {
         let current = settings.batch_weight_max.unwrap_or(most);
         let goal = self.weight_goal(least, most);
         let step = max_weight_step(current).max(1);
-        let (next, word, why) = if goal < current {
+        let (next, word, reason) = if goal < current {
             (current.saturating_sub(step).max(goal), ReasonCode::WeightLowered, "batches are refused or fail above")
         } else {
             (current.saturating_add(step).min(goal), ReasonCode::WeightRaised, "batches succeed again up to")
@@ -391,8 +401,8 @@ impl Evaluation<'_> {
             return None;
         }
         let to = TunedSettings { batch_weight_max: self.bounds.weight_setting(next), ..settings };
-        let of = self.seen.weight_ceiling.unwrap_or(goal);
-        let text = format!("{why} weight {of}: {}", self.describe_change(settings, to));
+        let of = self.report.weight_ceiling.unwrap_or(goal);
+        let text = format!("{reason} weight {of}: {}", self.describe_change(settings, to));
         // The weight cap is independent of latency: runs of late and calm windows continue.
         (self.history.settings, self.history.changed) = (to, Some(self.now));
         Some((to, TuningReason { word, text }))
@@ -402,11 +412,11 @@ impl Evaluation<'_> {
     /// that are larger by an eighth.
     fn weight_goal(&self, least: u64, most: u64) -> u64 {
         let above = |ceiling: u64| ceiling.saturating_add(max_weight_step(ceiling).max(1));
-        self.seen.weight_ceiling.map_or(most, above).clamp(least, most)
+        self.report.weight_ceiling.map_or(most, above).clamp(least, most)
     }
 
-    fn is_permitted(&self, knob: Parameter, way: Direction) -> bool {
-        self.history.blocked_until(self.now, knob, way).is_none()
+    fn is_permitted(&self, parameter: Parameter, way: Direction) -> bool {
+        self.history.blocked_until(self.now, parameter, way).is_none()
     }
 
     fn set(&mut self, to: TunedSettings, word: ReasonCode, text: String) -> (TunedSettings, TuningReason) {
@@ -443,25 +453,29 @@ impl Evaluation<'_> {
     }
 
     fn describe_change(&self, from: TunedSettings, to: TunedSettings) -> String {
-        let mut told = Vec::new();
+        let mut changes = Vec::new();
         if from.shift_permille != to.shift_permille {
             let show = |permille| shift(permille, self.bounds.slo);
-            told.push(format!("deadline shift {} → {}", show(from.shift_permille), show(to.shift_permille)));
+            changes.push(format!("deadline shift {} → {}", show(from.shift_permille), show(to.shift_permille)));
         }
         let slots = |settings: TunedSettings| {
             settings.slots_max.or(self.bounds.slots_own).map_or_else(|| "none".to_owned(), |slots| slots.to_string())
         };
         if from.slots_max != to.slots_max {
-            told.push(format!("slotsMax {} → {}", slots(from), slots(to)));
+            changes.push(format!("slotsMax {} → {}", slots(from), slots(to)));
         }
         if from.batch_weight_max != to.batch_weight_max {
             let weight = |settings: TunedSettings| {
                 let own = settings.batch_weight_max.or(self.bounds.weight_limit);
                 own.map_or_else(|| "none".to_owned(), |weight| weight.to_string())
             };
-            told.push(format!("batchWeightMax {} → {}", weight(from), weight(to)));
+            changes.push(format!("batchWeightMax {} → {}", weight(from), weight(to)));
         }
-        if told.is_empty() { format!("deadline shift stays {}", percent(to.shift_permille)) } else { told.join(", ") }
+        if changes.is_empty() {
+            format!("deadline shift stays {}", percent(to.shift_permille))
+        } else {
+            changes.join(", ")
+        }
     }
 }
 

@@ -52,8 +52,8 @@ mod tests {
     #[test]
     fn times_have_three_digits_at_most() {
         let of = |micros| format_rounded(Duration::from_micros(micros));
-        let told = [0, 250, 1_000, 1_500, 14_400, 212_345, 999_499, 1_500_000, 30_000_000, 300_000_000].map(of);
-        assert_eq!(told, ["0ms", "250us", "1ms", "1.5ms", "14ms", "212ms", "999ms", "1.5s", "30s", "5m"]);
+        let formatted = [0, 250, 1_000, 1_500, 14_400, 212_345, 999_499, 1_500_000, 30_000_000, 300_000_000].map(of);
+        assert_eq!(formatted, ["0ms", "250us", "1ms", "1.5ms", "14ms", "212ms", "999ms", "1.5s", "30s", "5m"]);
     }
 
     #[test]

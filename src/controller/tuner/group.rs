@@ -48,7 +48,7 @@ pub struct Tuner {
 #[derive(Debug, Clone)]
 struct GroupState {
     history: TuningState,
-    seen: Tick,
+    last_report: Tick,
     /// Sum of the upstream replacements seen by its pods. The sum is kept here because pods come
     /// and go.
     changes: u64,
@@ -78,16 +78,16 @@ impl Tuner {
         for (key, pods) in pooled {
             let known = self.count_upstream_changes(&pods);
             let bounds = bounds(&key.profile);
-            let kept = self.groups.entry(key.clone()).or_insert_with(|| GroupState {
+            let group = self.groups.entry(key.clone()).or_insert_with(|| GroupState {
                 history: TuningState::resume(bounds.clamp(initial_settings(&pods, learned))),
-                seen: now,
+                last_report: now,
                 changes: 0,
             });
-            kept.seen = now;
-            kept.changes += known;
-            let seen = GroupReport { changes: kept.changes, ..merge_observations(&pods, kept.history.settings()) };
-            let (proposal, history) = evaluate(now, &seen, &bounds, std::mem::take(&mut kept.history));
-            kept.history = history;
+            group.last_report = now;
+            group.changes += known;
+            let report = GroupReport { changes: group.changes, ..merge_observations(&pods, group.history.settings()) };
+            let (proposal, history) = evaluate(now, &report, &bounds, std::mem::take(&mut group.history));
+            group.history = history;
             let one = |pod: &&GroupReport| PodProposal {
                 pod: pod.pod.clone(),
                 group: key.clone(),
@@ -95,7 +95,7 @@ impl Tuner {
             };
             proposals.extend(pods.iter().map(one));
         }
-        self.groups.retain(|_, kept| now.since(kept.seen) < ABSENT_MAX);
+        self.groups.retain(|_, group| now.since(group.last_report) < ABSENT_MAX);
         let here: BTreeSet<&str> = observations.iter().map(|observation| observation.pod.as_str()).collect();
         self.changes.retain(|pod, _| here.contains(pod.as_str()));
         proposals
@@ -105,7 +105,7 @@ impl Tuner {
     /// have not reported yet start with them.
     #[must_use]
     pub fn settings(&self, key: &GroupKey) -> Option<TunedSettings> {
-        self.groups.get(key).map(|kept| kept.history.settings())
+        self.groups.get(key).map(|group| group.history.settings())
     }
 
     /// Returns the number of pods with an upstream replaced since the last call. A pod seen for the
@@ -143,18 +143,18 @@ impl GroupKey {
 /// new leader continues where the previous one ended. If none are reported, or only the default,
 /// those that were learned before.
 fn initial_settings(pods: &[&GroupReport], learned: &[LearnedProfile]) -> TunedSettings {
-    let told: Vec<TunedSettings> = pods.iter().filter_map(|pod| pod.in_force).collect();
-    let count = |settings: &TunedSettings| told.iter().filter(|other| *other == settings).count();
-    let common = told.iter().max_by_key(|settings| count(settings)).copied();
+    let in_force: Vec<TunedSettings> = pods.iter().filter_map(|pod| pod.in_force).collect();
+    let count = |settings: &TunedSettings| in_force.iter().filter(|other| *other == settings).count();
+    let common = in_force.iter().max_by_key(|settings| count(settings)).copied();
     let known = || {
         pods.first().and_then(|pod| initial_state(learned, &pod.profile, &pod.node_class)).map(|start| start.settings)
     };
     common.filter(|settings| *settings != TunedSettings::default()).or_else(known).or(common).unwrap_or_default()
 }
 
-/// Merges the reports of several pods into one. `wanted` are the settings that each should have
+/// Merges the reports of several pods into one. `expected` are the settings that each should have
 /// applied.
-fn merge_observations(pods: &[&GroupReport], wanted: TunedSettings) -> GroupReport {
+fn merge_observations(pods: &[&GroupReport], expected: TunedSettings) -> GroupReport {
     let mut all = GroupReport::default();
     let mut learning = 0;
     for pod in pods {
@@ -175,6 +175,6 @@ fn merge_observations(pods: &[&GroupReport], wanted: TunedSettings) -> GroupRepo
     all.learning = learning * 2 > pods.len();
     // A single pod that has not applied the settings keeps the group unsettled.
     let reported = || pods.iter().filter_map(|pod| pod.in_force);
-    all.in_force = reported().find(|own| *own != wanted).or_else(|| reported().next());
+    all.in_force = reported().find(|own| *own != expected).or_else(|| reported().next());
     all
 }

@@ -38,7 +38,7 @@ pub enum Direction {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ObservedStep {
     pub(super) from: TunedSettings,
-    pub(super) knob: Parameter,
+    pub(super) parameter: Parameter,
     pub(super) way: Direction,
     /// Measurements before the step.
     pub(super) before: SampleWindow,
@@ -47,7 +47,7 @@ pub(super) struct ObservedStep {
 /// Consecutive steps towards the SLO since it was first missed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StepSeries {
-    pub(super) knob: Parameter,
+    pub(super) parameter: Parameter,
     /// Settings before each step.
     pub(super) from: Vec<TunedSettings>,
     /// Measurements before the first step.
@@ -58,7 +58,7 @@ pub(super) struct StepSeries {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct DirectionBlock {
-    knob: Parameter,
+    parameter: Parameter,
     way: Direction,
     until: Tick,
     times: u32,
@@ -122,22 +122,22 @@ impl TuningState {
     }
 
     /// Returns the instant until which this direction is blocked, or `None` if it is not.
-    pub(super) fn blocked_until(&self, now: Tick, knob: Parameter, way: Direction) -> Option<Tick> {
-        let of = |block: &&DirectionBlock| (block.knob, block.way) == (knob, way);
+    pub(super) fn blocked_until(&self, now: Tick, parameter: Parameter, way: Direction) -> Option<Tick> {
+        let of = |block: &&DirectionBlock| (block.parameter, block.way) == (parameter, way);
         self.blocks.iter().find(of).map(|block| block.until).filter(|until| now < *until)
     }
 
     /// Blocks a direction that failed. Returns for how long.
-    pub(super) fn block(&mut self, now: Tick, knob: Parameter, way: Direction) -> Duration {
-        let at = self.blocks.iter().position(|block| (block.knob, block.way) == (knob, way));
+    pub(super) fn block(&mut self, now: Tick, parameter: Parameter, way: Direction) -> Duration {
+        let at = self.blocks.iter().position(|block| (block.parameter, block.way) == (parameter, way));
         let times = at.map_or(0, |at| self.blocks.swap_remove(at).times);
         let long = BLOCK_FIRST.saturating_mul(1 << times.min(16)).min(BLOCK_MAX);
-        self.blocks.push(DirectionBlock { knob, way, until: now.after(long), times: times + 1 });
+        self.blocks.push(DirectionBlock { parameter, way, until: now.after(long), times: times + 1 });
         long
     }
 
     /// Lifts the block of a direction that succeeded.
-    pub(super) fn unblock(&mut self, knob: Parameter, way: Direction) {
-        self.blocks.retain(|block| (block.knob, block.way) != (knob, way));
+    pub(super) fn unblock(&mut self, parameter: Parameter, way: Direction) {
+        self.blocks.retain(|block| (block.parameter, block.way) != (parameter, way));
     }
 }

@@ -40,21 +40,21 @@ pub struct PodTuning {
 
 /// Returns the list of pods to write, or `None` to leave the status as it is.
 ///
-/// `shown` is the current list of the status and `written` the time of the last write. Pods that
+/// `listed` is the current list of the status and `written` the time of the last write. Pods that
 /// miss their SLO come first, then pods with settings of their own. Among equal pods those already
 /// shown come first, so that a list of many equal pods stays the same.
 #[must_use]
 pub fn select_pods(
     now: Tick,
-    shown: &[PodTuning],
+    listed: &[PodTuning],
     written: Option<Tick>,
-    wanted: &[PodTuning],
+    candidates: &[PodTuning],
 ) -> Option<Vec<PodTuning>> {
     if written.is_some_and(|written| now.since(written) < WRITE_INTERVAL_MIN) {
         return None;
     }
-    let known: BTreeMap<&str, &PodTuning> = shown.iter().map(|pod| (pod.pod.as_str(), pod)).collect();
-    let mut order: Vec<&PodTuning> = wanted.iter().collect();
+    let known: BTreeMap<&str, &PodTuning> = listed.iter().map(|pod| (pod.pod.as_str(), pod)).collect();
+    let mut order: Vec<&PodTuning> = candidates.iter().collect();
     order.sort_by_key(|pod| {
         let missed = pod.slo_met == Some(false);
         let tuned = pod.settings != TunedSettings::default();
@@ -141,18 +141,18 @@ mod tests {
 
     #[test]
     fn the_list_is_written_for_a_change_of_a_tenth_every_fifteen_seconds_at_most() {
-        let (shown, now) = (vec![pod(1)], Tick::from_millis(100_000));
+        let (listed, now) = (vec![pod(1)], Tick::from_millis(100_000));
         let with = |micros: u64| vec![PodTuning { latency_p99: Some(Duration::from_micros(micros)), ..pod(1) }];
-        assert_eq!(select_pods(now, &shown, None, &with(109_000)), None);
-        assert!(select_pods(now, &shown, None, &with(110_000)).is_some());
-        assert_eq!(select_pods(now, &shown, Some(Tick::from_millis(85_001)), &with(500_000)), None, "too soon");
-        assert!(select_pods(now, &shown, Some(Tick::from_millis(85_000)), &with(500_000)).is_some());
-        let said = vec![PodTuning { reason: "p99 101ms within slo 150ms".to_owned(), ..pod(1) }];
-        assert_eq!(select_pods(now, &shown, None, &said), None, "a new sentence alone is not written");
-        assert!(select_pods(now, &shown, None, &[]).is_some(), "the pod is gone");
+        assert_eq!(select_pods(now, &listed, None, &with(109_000)), None);
+        assert!(select_pods(now, &listed, None, &with(110_000)).is_some());
+        assert_eq!(select_pods(now, &listed, Some(Tick::from_millis(85_001)), &with(500_000)), None, "too soon");
+        assert!(select_pods(now, &listed, Some(Tick::from_millis(85_000)), &with(500_000)).is_some());
+        let sentence = vec![PodTuning { reason: "p99 101ms within slo 150ms".to_owned(), ..pod(1) }];
+        assert_eq!(select_pods(now, &listed, None, &sentence), None, "a new sentence alone is not written");
+        assert!(select_pods(now, &listed, None, &[]).is_some(), "the pod is gone");
         let few = vec![PodTuning { word: ReasonCode::FewSamples, ..pod(1) }];
-        assert_eq!(select_pods(now, &shown, None, &few), None, "neither is an equivalent word");
+        assert_eq!(select_pods(now, &listed, None, &few), None, "neither is an equivalent word");
         let word = vec![PodTuning { word: ReasonCode::ShiftRaised, ..pod(1) }];
-        assert!(select_pods(now, &shown, None, &word).is_some());
+        assert!(select_pods(now, &listed, None, &word).is_some());
     }
 }

@@ -26,18 +26,19 @@ fn bounds() -> TuningBounds {
 
 /// Returns ten seconds of calls: the number answered, the late ones among them, and the number
 /// lost.
-fn seen(answered: u64, late: u64, lost: u64) -> GroupReport {
-    let mut seen = GroupReport { pod: "u".to_owned(), over: INTERVAL, late, lost, slots: 16, ..GroupReport::default() };
-    seen.latency.record_n(80_000, answered - late);
-    seen.latency.record_n(130_000, late);
-    seen
+fn report_of(answered: u64, late: u64, lost: u64) -> GroupReport {
+    let mut report =
+        GroupReport { pod: "u".to_owned(), over: INTERVAL, late, lost, slots: 16, ..GroupReport::default() };
+    report.latency.record_n(80_000, answered - late);
+    report.latency.record_n(130_000, late);
+    report
 }
 
 fn calm(lost: u64) -> GroupReport {
-    let mut seen = seen(1000, 0, lost);
-    seen.latency = Histogram::default();
-    seen.latency.record_n(40_000, 1000);
-    seen
+    let mut report = report_of(1000, 0, lost);
+    report.latency = Histogram::default();
+    report.latency.record_n(40_000, 1000);
+    report
 }
 
 /// A simulated group.
@@ -46,44 +47,44 @@ struct SimulatedGroup {
     history: TuningState,
     bounds: TuningBounds,
     /// Settings pushed at each evaluation.
-    told: Vec<TunedSettings>,
+    pushed: Vec<TunedSettings>,
     words: Vec<ReasonCode>,
 }
 
 impl SimulatedGroup {
     fn new(bounds: TuningBounds) -> Self {
-        Self { now: Tick::default(), history: TuningState::default(), bounds, told: Vec::new(), words: Vec::new() }
+        Self { now: Tick::default(), history: TuningState::default(), bounds, pushed: Vec::new(), words: Vec::new() }
     }
 
     fn in_force(&self) -> TunedSettings {
-        self.told.last().copied().unwrap_or_default()
+        self.pushed.last().copied().unwrap_or_default()
     }
 
     /// Evaluates a report of a sidecar that has applied the settings pushed last.
-    fn look(&mut self, mut seen: GroupReport) -> Proposal {
+    fn look(&mut self, mut report: GroupReport) -> Proposal {
         self.now = self.now.after(INTERVAL);
-        seen.in_force = Some(self.in_force());
-        seen.shift_permille = self.in_force().shift_permille;
-        seen.slots = seen.slots.min(self.in_force().slots_max.or(self.bounds.slots_own).unwrap_or(u32::MAX));
-        let (proposal, history) = evaluate(self.now, &seen, &self.bounds, std::mem::take(&mut self.history));
+        report.in_force = Some(self.in_force());
+        report.shift_permille = self.in_force().shift_permille;
+        report.slots = report.slots.min(self.in_force().slots_max.or(self.bounds.slots_own).unwrap_or(u32::MAX));
+        let (proposal, history) = evaluate(self.now, &report, &self.bounds, std::mem::take(&mut self.history));
         self.history = history;
-        self.told.push(proposal.told);
+        self.pushed.push(proposal.pushed);
         self.words.push(proposal.reason.word);
         proposal
     }
 
-    fn looks(&mut self, times: usize, seen: &GroupReport) -> Proposal {
-        (0..times).map(|_| self.look(seen.clone())).last().unwrap()
+    fn looks(&mut self, times: usize, report: &GroupReport) -> Proposal {
+        (0..times).map(|_| self.look(report.clone())).last().unwrap()
     }
 
-    fn changes(told: &[TunedSettings]) -> usize {
-        told.windows(2).filter(|pair| pair[0] != pair[1]).count()
+    fn changes(pushed: &[TunedSettings]) -> usize {
+        pushed.windows(2).filter(|pair| pair[0] != pair[1]).count()
     }
 
     /// Number of times that the shift changed its direction.
     fn turns(&self) -> usize {
         let moves: Vec<bool> = self
-            .told
+            .pushed
             .windows(2)
             .filter(|pair| pair[0].shift_permille != pair[1].shift_permille)
             .map(|pair| pair[1].shift_permille > pair[0].shift_permille)
@@ -104,34 +105,34 @@ fn bounded(from: TunedSettings, to: TunedSettings) -> bool {
 #[test]
 fn a_breach_of_half_a_minute_raises_the_shift_with_its_reason() {
     let mut world = SimulatedGroup::new(bounds());
-    for held in [world.look(seen(1000, 50, 0)), world.look(seen(1000, 50, 0))] {
+    for held in [world.look(report_of(1000, 50, 0)), world.look(report_of(1000, 50, 0))] {
         assert_eq!((held.reason.word, held.settings), (ReasonCode::Held, TunedSettings::default()));
     }
-    let raised = world.look(seen(1000, 50, 0));
+    let raised = world.look(report_of(1000, 50, 0));
     assert_eq!(raised.reason.word, ReasonCode::ShiftRaised);
     assert_eq!(raised.settings, TunedSettings { shift_permille: 50, ..TunedSettings::default() });
-    assert_eq!(raised.told, raised.settings);
+    assert_eq!(raised.pushed, raised.settings);
     assert_eq!(raised.reason.text, "p99 130ms over slo 100ms for 30s: deadline shift 0ms → 5ms");
-    let settling = world.look(seen(1000, 50, 0));
+    let settling = world.look(report_of(1000, 50, 0));
     assert_eq!(settling.reason.word, ReasonCode::Settling, "counts that began before the step do not measure it");
-    assert_eq!(world.look(seen(1000, 8, 0)).reason.word, ReasonCode::Held);
+    assert_eq!(world.look(report_of(1000, 8, 0)).reason.word, ReasonCode::Held);
 }
 
 #[test]
 fn a_step_after_which_the_slo_is_met_less_often_is_taken_back_and_not_tried_soon() {
     let mut world = SimulatedGroup::new(bounds());
-    world.looks(3, &seen(1000, 50, 0));
+    world.looks(3, &report_of(1000, 50, 0));
     assert_eq!(world.in_force().shift_permille, 50);
-    world.look(seen(1000, 50, 0));
-    let back = world.look(seen(850, 40, 150));
+    world.look(report_of(1000, 50, 0));
+    let back = world.look(report_of(850, 40, 150));
     assert_eq!((back.reason.word, back.settings), (ReasonCode::RolledBack, TunedSettings::default()));
     assert_eq!(
         back.reason.text,
         "slo met for 81% of the calls, 95% before: step reverted, deadline shift 5ms → 0ms, not retried for 5m"
     );
     // Fewer slots are the remaining option; the shift does not move until its block ends.
-    world.looks(20, &seen(1000, 50, 0));
-    assert!(world.told.iter().skip(6).all(|told| told.shift_permille == 0), "{:?}", world.told);
+    world.looks(20, &report_of(1000, 50, 0));
+    assert!(world.pushed.iter().skip(6).all(|settings| settings.shift_permille == 0), "{:?}", world.pushed);
     assert!(world.words.contains(&ReasonCode::SlotsLowered));
 }
 
@@ -140,10 +141,10 @@ fn a_lowering_that_makes_answers_late_is_undone_and_retried_at_growing_intervals
     let mut world = SimulatedGroup::new(bounds());
     // 12 % of the SLO is spent outside the sidecar: from that shift on answers are in time, below
     // it they are late.
-    let plant = |told: TunedSettings| if told.shift_permille >= 120 { calm(0) } else { seen(1000, 60, 0) };
+    let plant = |settings: TunedSettings| if settings.shift_permille >= 120 { calm(0) } else { report_of(1000, 60, 0) };
     for _ in 0..6 * 60 * 24 {
-        let told = world.in_force();
-        world.look(plant(told));
+        let settings = world.in_force();
+        world.look(plant(settings));
     }
     let undone = world.words.iter().filter(|word| **word == ReasonCode::RolledBack).count();
     assert!((3..=9).contains(&undone), "{undone} in a day: 5, 10, 20 … minutes apart");
@@ -156,7 +157,7 @@ fn an_early_deadline_that_costs_calls_goes_back_sooner_than_one_that_costs_nothi
     let begin = |lost| {
         let mut world = SimulatedGroup::new(bounds());
         world.history = TuningState::resume(TunedSettings { shift_permille: 200, ..TunedSettings::default() });
-        world.told.push(world.history.settings());
+        world.pushed.push(world.history.settings());
         let looks = (0..60).position(|_| world.look(calm(lost)).reason.word == ReasonCode::ShiftLowered);
         (looks.unwrap() + 1, world.in_force().shift_permille)
     };
@@ -169,7 +170,7 @@ fn slots_are_restored_before_the_deadline_shift_is_lowered() {
     let mut world = SimulatedGroup::new(bounds());
     world.history =
         TuningState::resume(TunedSettings { shift_permille: 40, slots_max: Some(3), batch_weight_max: None });
-    world.told.push(world.history.settings());
+    world.pushed.push(world.history.settings());
     world.looks(1000, &calm(100));
     let moved: Vec<ReasonCode> = world.words.iter().copied().filter(|word| word.is_change()).collect();
     let first_shift = moved.iter().position(|word| *word == ReasonCode::ShiftLowered).unwrap();
@@ -180,31 +181,31 @@ fn slots_are_restored_before_the_deadline_shift_is_lowered() {
 #[test]
 fn steps_without_effect_are_reverted_until_the_tuner_is_exhausted() {
     let mut world = SimulatedGroup::new(bounds());
-    let last = world.looks(200, &seen(1000, 50, 0));
+    let last = world.looks(200, &report_of(1000, 50, 0));
     let count = |word| world.words.iter().filter(|other| **other == word).count();
     assert!(count(ReasonCode::NoEffect) >= 8, "four steps of the shift and four of the slots: {:?}", world.words);
     assert_eq!(last.settings, TunedSettings::default());
-    let said = world.words.iter().rposition(|word| *word == ReasonCode::Exhausted);
-    assert!(said.is_some(), "{:?}", world.words);
+    let exhausted = world.words.iter().rposition(|word| *word == ReasonCode::Exhausted);
+    assert!(exhausted.is_some(), "{:?}", world.words);
 }
 
 #[test]
 fn an_slo_below_the_time_of_a_lone_call_changes_no_setting() {
     let mut world = SimulatedGroup::new(bounds());
-    let late = GroupReport { lone_late: Some(Duration::from_millis(140)), ..seen(1000, 900, 0) };
+    let late = GroupReport { lone_late: Some(Duration::from_millis(140)), ..report_of(1000, 900, 0) };
     let held = world.looks(50, &late);
-    assert_eq!((held.reason.word, SimulatedGroup::changes(&world.told)), (ReasonCode::Infeasible, 0));
+    assert_eq!((held.reason.word, SimulatedGroup::changes(&world.pushed)), (ReasonCode::Infeasible, 0));
     assert_eq!(held.reason.text, "no setting can meet slo 100ms: a call alone takes 140ms");
 }
 
 #[test]
 fn late_calls_change_no_setting_while_the_concurrency_of_the_server_is_learned() {
     let mut world = SimulatedGroup::new(bounds());
-    let late = GroupReport { learning: true, ..seen(1000, 900, 0) };
+    let late = GroupReport { learning: true, ..report_of(1000, 900, 0) };
     let held = world.looks(50, &late);
-    assert_eq!((held.reason.word, SimulatedGroup::changes(&world.told)), (ReasonCode::Learning, 0));
+    assert_eq!((held.reason.word, SimulatedGroup::changes(&world.pushed)), (ReasonCode::Learning, 0));
     // Late answers during learning do not count: the SLO must be missed for 30 s after it.
-    let words: Vec<ReasonCode> = (0..3).map(|_| world.look(seen(1000, 50, 0)).reason.word).collect();
+    let words: Vec<ReasonCode> = (0..3).map(|_| world.look(report_of(1000, 50, 0)).reason.word).collect();
     assert_eq!(words, [ReasonCode::Held, ReasonCode::Held, ReasonCode::ShiftRaised]);
 }
 
@@ -212,31 +213,31 @@ fn late_calls_change_no_setting_while_the_concurrency_of_the_server_is_learned()
 fn without_a_wall_of_the_policy_slots_are_never_set() {
     let mut world = SimulatedGroup::new(TuningBounds { slots: (1, u32::MAX), slots_own: None, ..bounds() });
     world.history = TuningState::resume(TunedSettings { slots_max: Some(3), ..TunedSettings::default() });
-    let bounded = world.look(seen(1000, 50, 0));
+    let bounded = world.look(report_of(1000, 50, 0));
     assert_eq!((bounded.reason.word, bounded.settings.slots_max), (ReasonCode::Bounded, None));
     assert_eq!(bounded.reason.text, "moved into the bounds of the policy: slotsMax 3 → none");
-    world.looks(200, &seen(1000, 50, 0));
-    assert!(world.told.iter().all(|told| told.slots_max.is_none()), "{:?}", world.words);
+    world.looks(200, &report_of(1000, 50, 0));
+    assert!(world.pushed.iter().all(|settings| settings.slots_max.is_none()), "{:?}", world.words);
     assert!(world.words.contains(&ReasonCode::Exhausted), "{:?}", world.words);
 }
 
 #[test]
 fn few_late_calls_change_no_setting_until_reports_are_merged() {
     let mut world = SimulatedGroup::new(bounds());
-    let held = world.looks(100, &seen(3, 3, 0));
-    assert_eq!((held.reason.word, SimulatedGroup::changes(&world.told)), (ReasonCode::FewSamples, 0));
+    let held = world.looks(100, &report_of(3, 3, 0));
+    assert_eq!((held.reason.word, SimulatedGroup::changes(&world.pushed)), (ReasonCode::FewSamples, 0));
     // Ten calls per report are enough when reports are merged.
-    world.looks(100, &seen(10, 5, 0));
-    assert!(SimulatedGroup::changes(&world.told) > 0);
+    world.looks(100, &report_of(10, 5, 0));
+    assert!(SimulatedGroup::changes(&world.pushed) > 0);
 }
 
 #[test]
 fn mode_recommend_publishes_settings_and_pushes_none() {
     let mut world = SimulatedGroup::new(TuningBounds { mode: TunerMode::Recommend, ..bounds() });
-    let proposal = world.looks(30, &seen(1000, 50, 0));
+    let proposal = world.looks(30, &report_of(1000, 50, 0));
     assert_eq!((proposal.reason.word, proposal.settings.shift_permille), (ReasonCode::ShiftRaised, 50));
     assert!(proposal.reason.text.ends_with("(recommended)"), "{}", proposal.reason.text);
-    assert!(world.told.iter().all(|told| *told == TunedSettings::default()));
+    assert!(world.pushed.iter().all(|settings| *settings == TunedSettings::default()));
 }
 
 #[test]
@@ -244,19 +245,19 @@ fn mode_manual_reverts_pushed_settings_and_a_frozen_arm_keeps_them() {
     let tuned = TunedSettings { shift_permille: 100, slots_max: Some(2), batch_weight_max: None };
     let mut world = SimulatedGroup::new(TuningBounds { mode: TunerMode::Manual, ..bounds() });
     world.history = TuningState::resume(tuned);
-    assert_eq!(world.look(seen(1000, 50, 0)).told, TunedSettings::default());
+    assert_eq!(world.look(report_of(1000, 50, 0)).pushed, TunedSettings::default());
     let mut world = SimulatedGroup::new(bounds());
     world.history = TuningState::resume(tuned);
-    let frozen = world.looks(50, &GroupReport { frozen: true, ..seen(1000, 500, 0) });
-    assert_eq!((frozen.reason.word, frozen.told), (ReasonCode::Frozen, tuned));
+    let frozen = world.looks(50, &GroupReport { frozen: true, ..report_of(1000, 500, 0) });
+    assert_eq!((frozen.reason.word, frozen.pushed), (ReasonCode::Frozen, tuned));
 }
 
 #[test]
 fn a_server_change_restarts_settling_under_the_current_settings() {
     let mut world = SimulatedGroup::new(bounds());
-    world.looks(3, &seen(1000, 50, 0));
+    world.looks(3, &report_of(1000, 50, 0));
     let before = world.in_force();
-    let settling = world.look(GroupReport { changes: 1, ..seen(1000, 900, 500) });
+    let settling = world.look(GroupReport { changes: 1, ..report_of(1000, 900, 500) });
     assert_eq!(
         (settling.reason.word, settling.settings),
         (ReasonCode::Settling, before),
@@ -282,12 +283,12 @@ fn narrower_bounds_hold_at_once() {
 fn the_weight_cap_follows_learned_ceilings_and_never_latency() {
     let mut world =
         SimulatedGroup::new(TuningBounds { weight: Some((1000, 8000)), weight_limit: Some(8000), ..bounds() });
-    world.looks(40, &seen(1000, 900, 50));
-    assert!(world.told.iter().all(|told| told.batch_weight_max.is_none()));
+    world.looks(40, &report_of(1000, 900, 50));
+    assert!(world.pushed.iter().all(|settings| settings.batch_weight_max.is_none()));
     world.looks(40, &GroupReport { weight_ceiling: Some(5000), ..calm(0) });
     assert_eq!(world.in_force().batch_weight_max, Some(6250), "so that the sidecar can probe beyond 5000");
-    assert!(world.told.windows(2).all(|pair| {
-        let of = |told: TunedSettings| told.batch_weight_max.unwrap_or(8000);
+    assert!(world.pushed.windows(2).all(|pair| {
+        let of = |settings: TunedSettings| settings.batch_weight_max.unwrap_or(8000);
         of(pair[0]).abs_diff(of(pair[1])) <= of(pair[0]).max(of(pair[1])) / 4
     }));
     world.looks(40, &calm(0));
@@ -297,12 +298,12 @@ fn the_weight_cap_follows_learned_ceilings_and_never_latency() {
 #[test]
 fn a_small_weight_cap_moves_by_quarters_and_late_answers_are_seen_meanwhile() {
     let mut world = SimulatedGroup::new(TuningBounds { weight: Some((1, 512)), ..bounds() });
-    let refused = |late| GroupReport { weight_ceiling: Some(100), ..seen(1000, late, 0) };
+    let refused = |late| GroupReport { weight_ceiling: Some(100), ..report_of(1000, late, 0) };
     let looks = (0..40).position(|_| {
         world.look(refused(0));
         world.in_force().batch_weight_max == Some(125)
     });
-    assert!(looks.is_some_and(|looks| looks < 16), "{:?}", world.told);
+    assert!(looks.is_some_and(|looks| looks < 16), "{:?}", world.pushed);
     let mut world = SimulatedGroup::new(TuningBounds { weight: Some((1, 512)), ..bounds() });
     world.looks(16, &refused(50));
     assert!(world.words.contains(&ReasonCode::ShiftRaised), "{:?}", world.words);
@@ -311,7 +312,7 @@ fn a_small_weight_cap_moves_by_quarters_and_late_answers_are_seen_meanwhile() {
 #[test]
 fn a_policy_without_an_slo_is_not_tuned_and_the_reason_is_reported() {
     let mut world = SimulatedGroup::new(TuningBounds { promised: false, slo: None, ..bounds() });
-    let held = world.looks(10, &GroupReport { latency: Histogram::default(), late: 0, ..seen(0, 0, 0) });
+    let held = world.looks(10, &GroupReport { latency: Histogram::default(), late: 0, ..report_of(0, 0, 0) });
     assert_eq!((held.reason.word, held.settings), (ReasonCode::NoSlo, TunedSettings::default()));
 }
 
@@ -319,12 +320,16 @@ fn a_policy_without_an_slo_is_not_tuned_and_the_reason_is_reported() {
 fn a_recommendation_is_kept_until_the_slo_is_met_without_it() {
     let mut world =
         SimulatedGroup::new(TuningBounds { mode: TunerMode::Recommend, weight: Some((1, 8000)), ..bounds() });
-    world.looks(30, &GroupReport { weight_ceiling: Some(4000), ..seen(100, 20, 0) });
-    let said: Vec<TunedSettings> =
-        (0..6).map(|_| world.look(GroupReport { weight_ceiling: Some(4000), ..seen(100, 20, 0) }).settings).collect();
-    let wanted =
-        TunedSettings { shift_permille: said[0].shift_permille, slots_max: None, batch_weight_max: Some(5000) };
-    assert!(wanted.shift_permille > 0 && said.iter().all(|said| *said == wanted), "{said:?}");
+    world.looks(30, &GroupReport { weight_ceiling: Some(4000), ..report_of(100, 20, 0) });
+    let recommended: Vec<TunedSettings> = (0..6)
+        .map(|_| world.look(GroupReport { weight_ceiling: Some(4000), ..report_of(100, 20, 0) }).settings)
+        .collect();
+    let expected =
+        TunedSettings { shift_permille: recommended[0].shift_permille, slots_max: None, batch_weight_max: Some(5000) };
+    assert!(
+        expected.shift_permille > 0 && recommended.iter().all(|recommended| *recommended == expected),
+        "{recommended:?}"
+    );
     let met = TunedSettings { batch_weight_max: Some(8000), ..TunedSettings::default() };
     assert_eq!(world.looks(3, &calm(0)).settings, met, "by the bound alone");
 }
@@ -336,19 +341,19 @@ fn pods_are_pooled_by_granularity_and_never_across_profiles() {
         node_class: node_class.to_owned(),
         profile: profile.to_owned(),
         in_force: Some(TunedSettings::default()),
-        ..seen(30, 10, 0)
+        ..report_of(30, 10, 0)
     };
     let pods =
         [pod("1", "l4", "a"), pod("2", "l4", "a"), pod("3", "l4", "a"), pod("4", "h100", "a"), pod("5", "l4", "b")];
     let shifts = |granularity| {
         let mut tuner = Tuner::default();
         let bounds = TuningBounds { granularity, ..bounds() };
-        let mut told = Vec::new();
+        let mut proposals = Vec::new();
         for look in 1..=6_u64 {
-            told = tuner.evaluate(Tick(look * 10_000_000_000), |_: &str| bounds.clone(), &pods, &[]);
+            proposals = tuner.evaluate(Tick(look * 10_000_000_000), |_: &str| bounds.clone(), &pods, &[]);
         }
-        told.sort_by(|one, other| one.pod.cmp(&other.pod));
-        told.iter().map(|pod| pod.proposal.told.shift_permille).collect::<Vec<_>>()
+        proposals.sort_by(|one, other| one.pod.cmp(&other.pod));
+        proposals.iter().map(|pod| pod.proposal.pushed.shift_permille).collect::<Vec<_>>()
     };
     assert_eq!(shifts(TuningGranularity::Pod), [0; 5], "90 calls are too few");
     assert_eq!(shifts(TuningGranularity::NodeClass), [50, 50, 50, 0, 0], "270 are enough");
@@ -363,13 +368,13 @@ fn a_group_settles_only_when_every_pod_has_applied_the_step() {
         let pods: Vec<GroupReport> = in_force
             .iter()
             .zip(["1", "2", "3"])
-            .map(|(own, pod)| GroupReport { pod: pod.to_owned(), in_force: Some(*own), ..seen(1000, 50, 0) })
+            .map(|(own, pod)| GroupReport { pod: pod.to_owned(), in_force: Some(*own), ..report_of(1000, 50, 0) })
             .collect();
         let now = Tick::default().after(INTERVAL * u32::try_from(number).unwrap());
         tuner.evaluate(now, |_: &str| bounds.clone(), &pods, &[]).remove(0).proposal
     };
     let before = TunedSettings::default();
-    let after = (1..=3).map(|number| look(number, [before; 3]).told).last().unwrap();
+    let after = (1..=3).map(|number| look(number, [before; 3]).pushed).last().unwrap();
     assert_ne!(after, before, "a step");
     for number in 4..=8 {
         assert_eq!(look(number, [before, before, after]).reason.word, ReasonCode::Settling, "two of three lag");
@@ -379,20 +384,20 @@ fn a_group_settles_only_when_every_pod_has_applied_the_step() {
 
 #[test]
 fn a_new_leader_keeps_the_settings_and_a_new_pod_starts_with_learned_ones() {
-    let told = TunedSettings { shift_permille: 120, ..TunedSettings::default() };
+    let settings = TunedSettings { shift_permille: 120, ..TunedSettings::default() };
     let mut tuner = Tuner::default();
     let pod = |in_force| GroupReport { profile: "p".to_owned(), node_class: "l4".to_owned(), in_force, ..calm(0) };
-    let proposals = tuner.evaluate(Tick(1), |_: &str| bounds(), &[pod(Some(told))], &[]);
-    assert_eq!(proposals[0].proposal.told, told);
+    let proposals = tuner.evaluate(Tick(1), |_: &str| bounds(), &[pod(Some(settings))], &[]);
+    assert_eq!(proposals[0].proposal.pushed, settings);
     let learned = learned::LearnedProfile {
         profile: "p".to_owned(),
         node_class: "l4".to_owned(),
-        settings: told,
+        settings,
         ..learned::LearnedProfile::default()
     };
     let proposals =
         Tuner::default().evaluate(Tick(1), |_: &str| bounds(), &[pod(Some(TunedSettings::default()))], &[learned]);
-    assert_eq!(proposals[0].proposal.told, told);
+    assert_eq!(proposals[0].proposal.pushed, settings);
 }
 
 /// Regression test. The shift is raised for long, lowered by a step, raised again without effect,
@@ -400,9 +405,9 @@ fn a_new_leader_keeps_the_settings_and_a_new_pod_starts_with_learned_ones() {
 /// more than one step.
 #[test]
 fn a_reverted_step_stops_at_settings_that_were_loosened_meanwhile() {
-    let late = |over: u64| GroupReport { over: Duration::from_secs(over), ..seen(1000, 300, 0) };
-    let lost = |over: u64| GroupReport { over: Duration::from_secs(over), ..seen(1000, 0, 50) };
-    let few = seen(1000, 10, 0);
+    let late = |over: u64| GroupReport { over: Duration::from_secs(over), ..report_of(1000, 300, 0) };
+    let lost = |over: u64| GroupReport { over: Duration::from_secs(over), ..report_of(1000, 0, 50) };
+    let few = report_of(1000, 10, 0);
     let reports = [
         (1, late(44)),
         (2, late(10)),
@@ -428,7 +433,7 @@ fn a_reverted_step_stops_at_settings_that_were_loosened_meanwhile() {
     for (times, report) in reports {
         world.looks(times, &report);
     }
-    for pair in world.told.windows(2) {
+    for pair in world.pushed.windows(2) {
         assert!(bounded(pair[0], pair[1]), "{:?} to {:?}", pair[0], pair[1]);
     }
 }
@@ -451,7 +456,7 @@ fn any_seen() -> impl Strategy<Value = GroupReport> {
             weight_ceiling,
             changes: u64::from(changes == 2),
             over: Duration::from_secs(over),
-            ..seen(answered, late * answered / 1000, lost)
+            ..report_of(answered, late * answered / 1000, lost)
         })
 }
 
@@ -467,16 +472,16 @@ proptest! {
             let report = GroupReport { slots: 16, ..report };
             world.looks(times, &report);
         }
-        for told in &world.told {
-            prop_assert!(told.shift_permille <= 600);
-            prop_assert!(told.slots_max.is_none_or(|slots| (1..=16).contains(&slots)));
-            prop_assert!(told.batch_weight_max.is_none_or(|weight| (500..=8000).contains(&weight)));
+        for settings in &world.pushed {
+            prop_assert!(settings.shift_permille <= 600);
+            prop_assert!(settings.slots_max.is_none_or(|slots| (1..=16).contains(&slots)));
+            prop_assert!(settings.batch_weight_max.is_none_or(|weight| (500..=8000).contains(&weight)));
         }
-        for pair in world.told.windows(2) {
-            let [from, to] = [pair[0], pair[1]].map(|told| told.batch_weight_max.unwrap_or(8000));
+        for pair in world.pushed.windows(2) {
+            let [from, to] = [pair[0], pair[1]].map(|settings| settings.batch_weight_max.unwrap_or(8000));
             prop_assert!(from.abs_diff(to) <= from.max(to) / 4 + 1, "weight {from} to {to}");
         }
-        for pair in world.told.windows(2) {
+        for pair in world.pushed.windows(2) {
             prop_assert!(bounded(pair[0], pair[1]), "{:?} to {:?}", pair[0], pair[1]);
         }
     }
@@ -494,11 +499,11 @@ proptest! {
             // pushed.
             world.looks(times, &GroupReport { slots: 16, frozen, ..report });
         }
-        for told in &world.told {
-            prop_assert!(told.slots_max.is_some_and(|slots| (1..=4).contains(&slots)), "{told:?}");
-            prop_assert!(told.batch_weight_max.is_some_and(|weight| (500..=2000).contains(&weight)), "{told:?}");
+        for settings in &world.pushed {
+            prop_assert!(settings.slots_max.is_some_and(|slots| (1..=4).contains(&slots)), "{settings:?}");
+            prop_assert!(settings.batch_weight_max.is_some_and(|own| (500..=2000).contains(&own)), "{settings:?}");
         }
-        for pair in world.told.windows(2) {
+        for pair in world.pushed.windows(2) {
             prop_assert!(bounded(pair[0], pair[1]), "{:?} to {:?}", pair[0], pair[1]);
         }
     }
@@ -510,9 +515,9 @@ proptest! {
         world.looks(2 * 8640, &report);
         // Two days of reports. A failed step is retried after each doubling of five minutes, hence
         // at most twice on the second day: four steps of two parameters, there and back.
-        let later = &world.told[8640..];
+        let later = &world.pushed[8640..];
         prop_assert!(SimulatedGroup::changes(later) <= 32, "{} changes on the second day", SimulatedGroup::changes(later));
-        prop_assert!(SimulatedGroup::changes(&world.told) <= 250, "{} in all", SimulatedGroup::changes(&world.told));
+        prop_assert!(SimulatedGroup::changes(&world.pushed) <= 250, "{} in all", SimulatedGroup::changes(&world.pushed));
     }
 
     #[test]
@@ -522,7 +527,7 @@ proptest! {
         for _ in 0..4000 {
             // A random number of late answers, at an expected rate of `level` in a thousand.
             let late = (0..1000).filter(|_| draw.next_f64() * 1000.0 < level as f64).count() as u64;
-            world.look(seen(1000, late, 0));
+            world.look(report_of(1000, late, 0));
         }
         // At most one change of direction in a hundred evaluations, which is one in about 17
         // minutes.

@@ -66,11 +66,11 @@ pub(super) enum SloVerdict {
 
 impl SampleWindow {
     /// Adds an observation.
-    pub fn add(&mut self, seen: &GroupReport) {
-        self.over += seen.over;
-        self.latency.merge(&seen.latency);
-        self.late = self.late.saturating_add(seen.late);
-        self.lost = self.lost.saturating_add(seen.lost);
+    pub fn add(&mut self, report: &GroupReport) {
+        self.over += report.over;
+        self.latency.merge(&report.latency);
+        self.late = self.late.saturating_add(report.late);
+        self.lost = self.lost.saturating_add(report.lost);
     }
 
     /// Number of completed calls with an SLO.

@@ -119,9 +119,9 @@ impl KindWatcher {
         let mut backoff = Backoff::new(self.timing.backoff);
         let work = async {
             loop {
-                let asked = tokio::time::timeout(self.timing.answer, self.client.apiserver_version()).await;
+                let result = tokio::time::timeout(self.timing.answer, self.client.apiserver_version()).await;
                 let reach = self.shared.reach();
-                let wait = match asked {
+                let wait = match result {
                     Ok(Ok(version)) => {
                         reach.on_answer();
                         let native = world::parse_minor_version(&version.git_version)
@@ -169,7 +169,7 @@ impl KindWatcher {
         config.label_selector = (!labels.is_empty()).then(|| labels.to_owned());
         config.field_selector = (!fields.is_empty()).then(|| fields.to_owned());
         let mut backoff = Backoff::new(self.timing.backoff);
-        let mut said = String::new();
+        let mut last_error = String::new();
         let work = async {
             let mut events = pin!(watcher(api.clone(), config.clone()));
             let mut partial = PartialList::new();
@@ -190,7 +190,7 @@ impl KindWatcher {
                 } else {
                     self.metrics.record_watch_error(kind.as_str());
                     if !is_unanswered(&error) {
-                        log_once(&mut said, kind, &error);
+                        log_once(&mut last_error, kind, &error);
                     }
                     backoff.after_error(self.shared.clock.now(), rand::random())
                 };
@@ -310,9 +310,9 @@ fn is_unanswered(error: &watcher::Error) -> bool {
 }
 
 /// Logs an error unless it repeats the last one.
-fn log_once(said: &mut String, kind: WatchedKind, error: &watcher::Error) {
+fn log_once(last_error: &mut String, kind: WatchedKind, error: &watcher::Error) {
     let text = error.to_string();
-    if *said == text {
+    if *last_error == text {
         return;
     }
     let hint = match error {
@@ -325,5 +325,5 @@ fn log_once(said: &mut String, kind: WatchedKind, error: &watcher::Error) {
         _ => "retrying",
     };
     tracing::warn!(kind = kind.as_str(), error = text, hint, "the watch failed");
-    *said = text;
+    *last_error = text;
 }

@@ -53,10 +53,10 @@ pub struct ReviewResponse {
 struct ReviewDecision {
     admission: AdmissionResult,
     patch: Option<json_patch::Patch>,
-    said: Vec<String>,
+    warnings: Vec<String>,
     skipped: Option<&'static str>,
     /// Explanation for the audit log and for the Event.
-    why: String,
+    reason: String,
     news: bool,
 }
 
@@ -70,8 +70,8 @@ pub fn answer(question: &AdmissionRequest, known: ReviewContext<'_>) -> Result<R
     let mut audit: BTreeMap<&'static str, String> = BTreeMap::new();
     if verdict.admission != AdmissionResult::Ignored {
         audit.insert("outcome", verdict.admission.as_str().to_owned());
-        if !verdict.why.is_empty() {
-            audit.insert("reason", verdict.why.chars().take(AUDIT_CHARS_MAX).collect());
+        if !verdict.reason.is_empty() {
+            audit.insert("reason", verdict.reason.chars().take(AUDIT_CHARS_MAX).collect());
         }
     }
     let news = verdict.news && !question.dry_run;
@@ -79,10 +79,10 @@ pub fn answer(question: &AdmissionRequest, known: ReviewContext<'_>) -> Result<R
         EventNotice::warning(
             EventTarget::workload(&question.namespace, &workload),
             "InjectionSkipped",
-            verdict.why.clone(),
+            verdict.reason.clone(),
         )
     });
-    let body = review::encode(&question.uid, verdict.patch, &verdict.said, audit)?;
+    let body = review::encode(&question.uid, verdict.patch, &verdict.warnings, audit)?;
     Ok(ReviewResponse { body, admission: verdict.admission, skipped: verdict.skipped, event: news })
 }
 
@@ -94,18 +94,20 @@ pub fn explain_gap(question: &AdmissionRequest, known: ReviewContext<'_>) -> Opt
     let verdict = decide(question, known, workload.as_ref());
     match verdict.admission {
         AdmissionResult::Injected => Some(InjectionGap::Missed),
-        AdmissionResult::Skipped | AdmissionResult::Refused if verdict.news => Some(InjectionGap::Cannot(verdict.why)),
+        AdmissionResult::Skipped | AdmissionResult::Refused if verdict.news => {
+            Some(InjectionGap::Cannot(verdict.reason))
+        }
         _ => None,
     }
 }
 
 fn decide(question: &AdmissionRequest, known: ReviewContext<'_>, workload: Option<&OwnerRef>) -> ReviewDecision {
-    let as_it_came = |admission, why: &str| ReviewDecision {
+    let as_it_came = |admission, reason: &str| ReviewDecision {
         admission,
         patch: None,
-        said: Vec::new(),
+        warnings: Vec::new(),
         skipped: None,
-        why: why.to_owned(),
+        reason: reason.to_owned(),
         news: false,
     };
     if !question.makes_pod {
@@ -118,36 +120,36 @@ fn decide(question: &AdmissionRequest, known: ReviewContext<'_>, workload: Optio
         };
     }
     if !known.world.is_synced {
-        let why = "the controller has just started and has not read the cluster state yet; a pod without its sidecar is reported afterwards";
-        return ReviewDecision { said: vec![why.to_owned()], ..as_it_came(AdmissionResult::Unsynced, why) };
+        let reason = "the controller has just started and has not read the cluster state yet; a pod without its sidecar is reported afterwards";
+        return ReviewDecision { warnings: vec![reason.to_owned()], ..as_it_came(AdmissionResult::Unsynced, reason) };
     }
-    let (context, mut said) = build_context(question, known, workload);
+    let (context, mut warnings) = build_context(question, known, workload);
     match inject(&question.pod, &context) {
         InjectionOutcome::Injected(injected) => {
-            said.extend(injected.report.warnings);
+            warnings.extend(injected.report.warnings);
             let patch = patch(&question.pod, &injected.pod);
             // Repeated injection of an up-to-date pod needs no patch.
             let patch = (!patch.0.is_empty()).then_some(patch);
-            ReviewDecision { patch, said, ..as_it_came(AdmissionResult::Injected, "") }
+            ReviewDecision { patch, warnings, ..as_it_came(AdmissionResult::Injected, "") }
         }
         InjectionOutcome::Skipped(skipped) => {
             let news = skipped.reason.is_unexpected();
-            let why = format!("{}: {}", skipped.reason.as_str(), skipped.detail);
+            let reason = format!("{}: {}", skipped.reason.as_str(), skipped.detail);
             // A pod that did not request injection gets no warning.
-            let said = if news { vec![format!("not injected: {why}")] } else { Vec::new() };
+            let warnings = if news { vec![format!("not injected: {reason}")] } else { Vec::new() };
             ReviewDecision {
-                said,
+                warnings,
                 news,
                 skipped: Some(skipped.reason.as_str()),
-                ..as_it_came(AdmissionResult::Skipped, &why)
+                ..as_it_came(AdmissionResult::Skipped, &reason)
             }
         }
         InjectionOutcome::Refused(problems) => {
             let texts: Vec<String> =
                 problems.iter().map(|problem| format!("{} {}", problem.code, problem.message)).collect();
-            let why = texts.join("; ");
-            let said = texts.into_iter().map(|text| format!("not injected: {text}")).collect();
-            ReviewDecision { said, news: true, ..as_it_came(AdmissionResult::Refused, &why) }
+            let reason = texts.join("; ");
+            let warnings = texts.into_iter().map(|text| format!("not injected: {text}")).collect();
+            ReviewDecision { warnings, news: true, ..as_it_came(AdmissionResult::Refused, &reason) }
         }
     }
 }
@@ -163,11 +165,11 @@ fn build_context(
     let labels = string_map(&question.pod, "/metadata/labels");
     let annotations = string_map(&question.pod, "/metadata/annotations");
     let subject = PodSubject { namespace, labels: &labels, annotations: &annotations, workload };
-    let mut said = Vec::new();
+    let mut warnings = Vec::new();
     let choice = choose(world, subject);
     let policy = choice.policy();
     let named: Vec<NamedPolicy> =
-        policy.map(|policy| to_named_policy(policy, world, choice, &mut said)).into_iter().collect();
+        policy.map(|policy| to_named_policy(policy, world, choice, &mut warnings)).into_iter().collect();
     let profile = named
         .first()
         .and_then(|policy| policy.spec.profile_ref.as_ref()?.name.as_deref())
@@ -195,7 +197,7 @@ fn build_context(
         token: Some(known.token.to_owned()),
         ..known.base.clone()
     };
-    (context, said)
+    (context, warnings)
 }
 
 /// Converts the policy for the injector. The policy of a pod is selected here, for the whole
@@ -204,14 +206,14 @@ fn to_named_policy(
     policy: &Policy,
     world: &ClusterState,
     choice: PolicyChoice<'_>,
-    said: &mut Vec<String>,
+    warnings: &mut Vec<String>,
 ) -> NamedPolicy {
     let name = policy.meta.key.name.clone();
     let mut spec = match (&policy.spec, &policy.invalid) {
         (Ok(spec), None) => spec.clone(),
         (spec, invalid) => {
-            let why = invalid.as_ref().or(spec.as_ref().err()).map(String::as_str).unwrap_or_default();
-            said.push(format!("BatchPolicy {name} is invalid, so the defaults apply: {why}"));
+            let reason = invalid.as_ref().or(spec.as_ref().err()).map(String::as_str).unwrap_or_default();
+            warnings.push(format!("BatchPolicy {name} is invalid, so the defaults apply: {reason}"));
             // A sidecar with a configuration that it cannot parse does not start. The injection
             // settings are kept: they are parsed field by field.
             let injection = spec.as_ref().ok().and_then(|spec| spec.injection.clone());
@@ -219,7 +221,7 @@ fn to_named_policy(
         }
     };
     if let Some(OpenEnum::Other(word)) = &spec.mode {
-        said.push(format!(
+        warnings.push(format!(
             "BatchPolicy {name} has mode {word}, which this version does not support; the default applies"
         ));
         spec.mode = None;
@@ -347,7 +349,7 @@ mod tests {
         policy(&mut world, "a", "emb", 1, json!({"targetRefs": [target], "limits": {"batchItemsMax": 77}}));
         profile(&mut world, "a", "good", json!({"limits": {"batchItemsMax": 33}}));
         let key = ObjectKey::new("a", "emb");
-        for (phase, wanted, other) in
+        for (phase, expected, other) in
             [("RolledBack", "33", "77"), ("Progressing", "33", "77"), ("Promoted", "77", "33")]
         {
             let mut one = (**world.policies.get(&key).unwrap()).clone();
@@ -358,7 +360,7 @@ mod tests {
             let (_, response) = review_of(&world, &question);
             let injected = patched(&question, &response).to_string();
             let has = |items: &str| injected.contains(&format!("batchItemsMax\\\":{items}"));
-            assert!(has(wanted) && !has(other), "{phase}: {injected}");
+            assert!(has(expected) && !has(other), "{phase}: {injected}");
         }
     }
 

@@ -120,7 +120,7 @@ pub fn decode(bytes: &[u8]) -> Result<AdmissionRequest, ReviewError> {
 pub(super) fn encode(
     uid: &str,
     patch: Option<json_patch::Patch>,
-    said: &[String],
+    warnings: &[String],
     audit: BTreeMap<&'static str, String>,
 ) -> Result<Vec<u8>, BoxError> {
     // `AdmissionResponse` has no constructor without a typed request, which would lose unknown
@@ -130,8 +130,8 @@ pub(super) fn encode(
     response.result = Status::success();
     uid.clone_into(&mut response.uid);
     response.audit_annotations = audit.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    let said = to_warnings(said);
-    response.warnings = (!said.is_empty()).then_some(said);
+    let warnings = to_warnings(warnings);
+    response.warnings = (!warnings.is_empty()).then_some(warnings);
     if let Some(patch) = patch {
         response = response.with_patch(patch)?;
     }
@@ -141,14 +141,14 @@ pub(super) fn encode(
 /// Converts sentences to warnings that pass the API server uncut: without control characters, split
 /// at words, and within this webhook's part of the total size.
 #[must_use]
-pub fn to_warnings(said: &[String]) -> Vec<String> {
+pub fn to_warnings(sentences: &[String]) -> Vec<String> {
     let mut warnings: Vec<String> = Vec::new();
     let mut left = WARNINGS_BYTES_MAX;
-    for (at, sentence) in said.iter().enumerate() {
+    for (at, sentence) in sentences.iter().enumerate() {
         for piece in split_sentence(sentence) {
             if piece.len() > left {
                 let more =
-                    format!("groupage: {} more warnings are in the pod's annotation and events", said.len() - at);
+                    format!("groupage: {} more warnings are in the pod's annotation and events", sentences.len() - at);
                 // Space for this line is reserved below.
                 warnings.push(more);
                 return warnings;
@@ -182,8 +182,8 @@ fn split_sentence(sentence: &str) -> Vec<String> {
     if pieces.len() > PIECES_MAX {
         pieces.truncate(PIECES_MAX);
         let last = pieces.last_mut().expect("the list is never empty");
-        let kept: String = last.chars().take(WARNING_CHARS_MAX - 4).collect();
-        *last = format!("{kept} ...");
+        let prefix: String = last.chars().take(WARNING_CHARS_MAX - 4).collect();
+        *last = format!("{prefix} ...");
     }
     pieces
 }
@@ -279,12 +279,12 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn warnings_of_any_text_fit_the_limits(said in prop::collection::vec("\\PC{0,400}|[a-z\\n\\r\\t]{0,400}", 0..60)) {
-            let told = to_warnings(&said);
-            prop_assert!(told.iter().all(|warning| warning.chars().count() <= WARNING_CHARS_MAX), "{told:?}");
-            prop_assert!(told.iter().all(|warning| !warning.chars().any(char::is_control)));
-            prop_assert!(told.iter().map(String::len).sum::<usize>() <= WARNINGS_BYTES_MAX + WARNING_CHARS_MAX);
-            prop_assert_eq!(told.is_empty(), said.is_empty());
+        fn warnings_of_any_text_fit_the_limits(sentences in prop::collection::vec("\\PC{0,400}|[a-z\\n\\r\\t]{0,400}", 0..60)) {
+            let warnings = to_warnings(&sentences);
+            prop_assert!(warnings.iter().all(|warning| warning.chars().count() <= WARNING_CHARS_MAX), "{warnings:?}");
+            prop_assert!(warnings.iter().all(|warning| !warning.chars().any(char::is_control)));
+            prop_assert!(warnings.iter().map(String::len).sum::<usize>() <= WARNINGS_BYTES_MAX + WARNING_CHARS_MAX);
+            prop_assert_eq!(warnings.is_empty(), sentences.is_empty());
         }
 
         #[test]

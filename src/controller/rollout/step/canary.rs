@@ -14,12 +14,12 @@ const CANARY_LOOKS: u32 = 3;
 // === impl Rollout ===
 
 impl Rollout<'_> {
-    pub(super) fn begin_canary(&mut self, current: &str, wanted: &str, steps: &[CanaryStep]) {
+    pub(super) fn begin_canary(&mut self, current: &str, desired: &str, steps: &[CanaryStep]) {
         let percent = steps.first().map_or(100, |step| step.percent);
-        let message = format!("{percent}% of the pods get {wanted}, the others keep {current}");
+        let message = format!("{percent}% of the pods get {desired}, the others keep {current}");
         self.state = RolloutState {
             current: Some(current.to_owned()),
-            candidate: Some(wanted.to_owned()),
+            candidate: Some(desired.to_owned()),
             previous: self.state.previous.take(),
             phase: Phase::Progressing,
             step: 0,
@@ -27,20 +27,20 @@ impl Rollout<'_> {
             looked: self.now,
             reason: "Started".to_owned(),
             message: message.clone(),
-            arms: [current, wanted].map(ArmState::of).into(),
+            arms: [current, desired].map(ArmState::of).into(),
         };
         self.emit_event(false, "RolloutStarted", message);
     }
 
-    pub(super) fn evaluate_canary(&mut self, current: &str, wanted: &str, steps: &[CanaryStep]) -> Vec<Assignment> {
+    pub(super) fn evaluate_canary(&mut self, current: &str, desired: &str, steps: &[CanaryStep]) -> Vec<Assignment> {
         let turns = self.is_switchback(&self.weights(steps), false);
         self.add_counts(turns.then_some(CanaryStep::PERIOD));
         if self.state.phase == Phase::Progressing {
-            if let Some((_, ComparisonResult::Worse { word, why })) = self.compare_arms(turns).into_iter().next() {
-                return self.on_regression(current, word.as_str(), &why, steps);
+            if let Some((_, ComparisonResult::Worse { word, detail })) = self.compare_arms(turns).into_iter().next() {
+                return self.on_regression(current, word.as_str(), &detail, steps);
             }
-            if let Some(told) = self.advance_step(wanted, steps, turns) {
-                return told;
+            if let Some(assignments) = self.advance_step(desired, steps, turns) {
+                return assignments;
             }
         }
         self.assign_to_arms(&self.weights(steps), CanaryStep::PERIOD, false)
@@ -54,14 +54,14 @@ impl Rollout<'_> {
     }
 
     /// Advances to the next step if the hold of this one is over and enough was measured.
-    fn advance_step(&mut self, wanted: &str, steps: &[CanaryStep], turns: bool) -> Option<Vec<Assignment>> {
+    fn advance_step(&mut self, desired: &str, steps: &[CanaryStep], turns: bool) -> Option<Vec<Assignment>> {
         let hold = steps.get(self.state.step).map_or(0, |step| step.hold);
         if self.now.since(self.state.since) < hold {
             return None;
         }
         // A step without a control arm has no comparison to wait for, so only its hold applies.
-        let alone = self.weights(steps).first() == Some(&0);
-        if !alone && self.must_wait(turns) {
+        let without_control = self.weights(steps).first() == Some(&0);
+        if !without_control && self.must_wait(turns) {
             return None;
         }
         self.state.step += 1;
@@ -74,11 +74,11 @@ impl Rollout<'_> {
             } else {
                 self.record_verdict(&arm, ComparisonOutcome::Undecided, "Promoted", format!("not compared: {summary}"));
             }
-            self.promote(wanted, "Promoted", format!("{wanted} is in force: {summary}"));
-            return Some(self.assign_all(wanted));
+            self.promote(desired, "Promoted", format!("{desired} is in force: {summary}"));
+            return Some(self.assign_all(desired));
         };
         "Progressing".clone_into(&mut self.state.reason);
-        self.state.message = format!("{}% of the pods get {wanted}: {}", next.percent, self.describe_arms());
+        self.state.message = format!("{}% of the pods get {desired}: {}", next.percent, self.describe_arms());
         let message = self.state.message.clone();
         self.emit_event(false, "RolloutStep", message);
         None
@@ -114,16 +114,22 @@ impl Rollout<'_> {
         false
     }
 
-    fn on_regression(&mut self, current: &str, word: &'static str, why: &str, steps: &[CanaryStep]) -> Vec<Assignment> {
+    fn on_regression(
+        &mut self,
+        current: &str,
+        word: &'static str,
+        detail: &str,
+        steps: &[CanaryStep],
+    ) -> Vec<Assignment> {
         let arm = self.state.arms.get(1).cloned().unwrap_or_default();
-        self.record_verdict(&arm, ComparisonOutcome::Worse, word, why.to_owned());
+        self.record_verdict(&arm, ComparisonOutcome::Worse, word, detail.to_owned());
         match self.plan.on_failure {
             OnFailure::Rollback => {
-                self.roll_back(why, word);
+                self.roll_back(detail, word);
                 self.assign_all(current)
             }
             OnFailure::Pause => {
-                self.pause(why, word);
+                self.pause(detail, word);
                 self.assign_to_arms(&self.weights(steps), CanaryStep::PERIOD, false)
             }
         }

@@ -45,8 +45,8 @@ impl Rollout<'_> {
                     return self.assign_all(&winner);
                 }
             }
-            if let Some(kept) = self.conclude(experiment, &control) {
-                return self.assign_all(&kept);
+            if let Some(profile) = self.conclude(experiment, &control) {
+                return self.assign_all(&profile);
             }
             self.report_progress(experiment, &control, turns);
         }
@@ -111,25 +111,25 @@ impl Rollout<'_> {
         let arm = self.state.arms.get(at)?.clone();
         match finding {
             ComparisonResult::Nothing => None,
-            ComparisonResult::Worse { word, why } => {
-                self.record_verdict(&arm, ComparisonOutcome::Worse, word.as_str(), why.clone());
+            ComparisonResult::Worse { word, detail } => {
+                self.record_verdict(&arm, ComparisonOutcome::Worse, word.as_str(), detail.clone());
                 if self.plan.on_failure == OnFailure::Pause {
-                    self.pause(&format!("{}: {why}", arm.profile), word.as_str());
+                    self.pause(&format!("{}: {detail}", arm.profile), word.as_str());
                     return None;
                 }
                 if let Some(arm) = self.state.arms.get_mut(at) {
                     arm.stopped = true;
                 }
-                self.emit_event(true, "ArmStopped", format!("{} gets no more pods: {why}", arm.profile));
+                self.emit_event(true, "ArmStopped", format!("{} gets no more pods: {detail}", arm.profile));
                 None
             }
-            ComparisonResult::Better { why } => {
+            ComparisonResult::Better { detail } => {
                 let control = self.state.arms.first()?;
                 if arm.samples.min(control.samples) < experiment.samples_min {
                     return None;
                 }
-                self.record_verdict(&arm, ComparisonOutcome::Better, WON, why.clone());
-                let message = format!("{0} has won: {why}; set profileRef to {0} to keep it", arm.profile);
+                self.record_verdict(&arm, ComparisonOutcome::Better, WON, detail.clone());
+                let message = format!("{0} has won: {detail}; set profileRef to {0} to keep it", arm.profile);
                 self.promote(&arm.profile, WON, message);
                 Some(arm.profile)
             }

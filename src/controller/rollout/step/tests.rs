@@ -32,14 +32,14 @@ struct RolloutSimulation {
     shunned: Option<&'static str>,
     /// Replaces the controller after every evaluation.
     restarts: bool,
-    told: Vec<&'static str>,
+    events: Vec<&'static str>,
     verdicts: Vec<ProfileVerdict>,
     last: Option<RolloutDecision>,
 }
 
-fn plan(wanted: &str, strategy: RolloutStrategy) -> RolloutPlan {
+fn plan(desired: &str, strategy: RolloutStrategy) -> RolloutPlan {
     RolloutPlan {
-        wanted: wanted.to_owned(),
+        desired: desired.to_owned(),
         strategy,
         analysis: RegressionThresholds::default(),
         on_failure: OnFailure::Rollback,
@@ -74,24 +74,24 @@ impl RolloutSimulation {
             calls: 300,
             shunned: None,
             restarts: false,
-            told: Vec::new(),
+            events: Vec::new(),
             verdicts: Vec::new(),
             last: None,
         }
     }
 
-    /// Starts with profile `a` on all pods, then changes the policy to `wanted`.
-    fn wanting(mut self, wanted: &str, strategy: RolloutStrategy) -> Self {
+    /// Starts with profile `a` on all pods, then changes the policy to `desired`.
+    fn wanting(mut self, desired: &str, strategy: RolloutStrategy) -> Self {
         self.look();
         self.look();
-        self.plan = plan(wanted, strategy);
+        self.plan = plan(desired, strategy);
         self
     }
 
     fn look(&mut self) {
         let from = self.now;
         self.now = UnixSeconds(self.now.0 + LOOK);
-        let mut seen = Vec::new();
+        let mut reports = Vec::new();
         for (uid, profile, since) in &self.pods {
             let mut counts = ArmCounts::default();
             let (times, failing) =
@@ -105,7 +105,7 @@ impl RolloutSimulation {
                 }
             }
             counts.batches = counts.calls();
-            seen.push(PodReport {
+            reports.push(PodReport {
                 uid: uid.clone(),
                 profile: profile.clone(),
                 in_force_since: *since,
@@ -114,7 +114,7 @@ impl RolloutSimulation {
                 counts,
             });
         }
-        let next = evaluate(std::mem::take(&mut self.state), &self.plan, &seen, self.now);
+        let next = evaluate(std::mem::take(&mut self.state), &self.plan, &reports, self.now);
         for (uid, profile, since) in &mut self.pods {
             let to = next.profiles.get(uid).cloned();
             if *profile != to {
@@ -128,7 +128,7 @@ impl RolloutSimulation {
             let text = serde_json::to_string(&object).unwrap();
             self.state = status::state_from_status(&serde_json::from_str(&text).unwrap());
         }
-        self.told.extend(next.told.iter().map(|told| told.reason));
+        self.events.extend(next.events.iter().map(|event| event.reason));
         self.verdicts.extend(next.verdicts.iter().cloned());
         self.last = Some(next);
     }
@@ -151,9 +151,9 @@ fn the_first_profile_is_in_force_at_once_and_a_plain_change_too() {
         (world.on("b"), world.state.current.as_deref(), world.state.previous.as_deref()),
         (4, Some("b"), Some("a"))
     );
-    assert_eq!(world.told, ["Promoted"]);
+    assert_eq!(world.events, ["Promoted"]);
     world.looks(5);
-    assert_eq!(world.told.len(), 1, "reported once");
+    assert_eq!(world.events.len(), 1, "reported once");
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_good_canary_is_promoted_step_by_step() {
     assert!((6..=14).contains(&half), "{half} of 20 at 50 %");
     world.looks(31);
     assert_eq!((world.state.phase, world.on("b")), (Phase::Promoted, 20));
-    assert_eq!(world.told, ["RolloutStarted", "RolloutStep", "Promoted"]);
+    assert_eq!(world.events, ["RolloutStarted", "RolloutStep", "Promoted"]);
     assert_eq!((world.verdicts.len(), world.verdicts[0].outcome), (1, ComparisonOutcome::Same));
     assert!(world.state.message.starts_with("b is in force: p99 "), "{}", world.state.message);
     assert!(world.last.unwrap().frozen.is_empty());
@@ -181,11 +181,11 @@ fn a_bad_canary_is_rolled_back_automatically_and_not_retried() {
     world.looks(12);
     assert_eq!((world.state.phase, world.on("a")), (Phase::RolledBack, 20), "{:?}", world.state.message);
     assert!(world.state.reason.starts_with("Latency"), "{}", world.state.reason);
-    assert_eq!(world.told, ["RolloutStarted", "RolledBack"]);
+    assert_eq!(world.events, ["RolloutStarted", "RolledBack"]);
     assert_eq!((world.verdicts[0].profile.as_str(), world.verdicts[0].outcome), ("b", ComparisonOutcome::Worse));
     world.looks(200);
-    assert_eq!((world.on("a"), world.told.len()), (20, 2));
-    world.plan.wanted = "c".to_owned();
+    assert_eq!((world.on("a"), world.events.len()), (20, 2));
+    world.plan.desired = "c".to_owned();
     world.look();
     assert_eq!((world.state.phase, world.state.candidate.as_deref()), (Phase::Progressing, Some("c")));
 }
@@ -244,9 +244,9 @@ fn a_paused_rollout_is_unchanged_until_its_plan_changes() {
     let few = world.on("b");
     assert!((1..=5).contains(&few) && world.state.phase == Phase::Paused);
     world.looks(100);
-    assert_eq!((world.on("b"), world.told.as_slice()), (few, &["RolloutStarted", "RolloutPaused"][..]));
+    assert_eq!((world.on("b"), world.events.as_slice()), (few, &["RolloutStarted", "RolloutPaused"][..]));
     let mut back =
-        RolloutSimulation { told: Vec::new(), draw: RandomStream::new(1, 1), ..RolloutSimulation::new(0, &[]) };
+        RolloutSimulation { events: Vec::new(), draw: RandomStream::new(1, 1), ..RolloutSimulation::new(0, &[]) };
     (back.state, back.pods, back.now) = (world.state.clone(), world.pods.clone(), world.now);
     back.plan = RolloutPlan { on_failure: OnFailure::Rollback, ..world.plan.clone() };
     back.look();
@@ -300,10 +300,10 @@ fn a_step_without_a_control_arm_lasts_only_for_its_hold() {
 fn a_policy_that_takes_its_change_back_ends_the_canary() {
     let mut world = RolloutSimulation::new(20, &[]).wanting("b", canary());
     world.looks(5);
-    world.plan.wanted = "a".to_owned();
+    world.plan.desired = "a".to_owned();
     world.look();
     assert_eq!((world.state.phase, world.on("a"), world.state.candidate.as_deref()), (Phase::Promoted, 20, None));
-    assert_eq!(world.told, ["RolloutStarted", "RolloutReverted"]);
+    assert_eq!(world.events, ["RolloutStarted", "RolloutReverted"]);
 }
 
 #[test]
@@ -313,17 +313,17 @@ fn a_manual_rollback_applies_at_once_until_the_policy_requests_another_profile()
     world.plan.pin = Some(ManualRollback { to: "a".to_owned(), instead_of: "b".to_owned() });
     world.looks(3);
     assert_eq!((world.on("a"), world.state.reason.as_str()), (4, "ManualRollback"));
-    assert_eq!(world.told, ["Promoted", "RolledBack"]);
-    world.plan.wanted = "c".to_owned();
+    assert_eq!(world.events, ["Promoted", "RolledBack"]);
+    world.plan.desired = "c".to_owned();
     world.look();
     assert_eq!((world.on("c"), world.state.phase), (4, Phase::Promoted));
-    let mut gone = RolloutSimulation::new(4, &[]).wanting("b", canary());
-    gone.plan.pin = Some(ManualRollback { to: "a".to_owned(), instead_of: "b".to_owned() });
-    gone.look();
-    assert_eq!(gone.on("a"), 4);
-    gone.plan.pin = None;
-    gone.look();
-    assert_eq!(gone.state.phase, Phase::Progressing, "the specified profile is tried like any change");
+    let mut pinned = RolloutSimulation::new(4, &[]).wanting("b", canary());
+    pinned.plan.pin = Some(ManualRollback { to: "a".to_owned(), instead_of: "b".to_owned() });
+    pinned.look();
+    assert_eq!(pinned.on("a"), 4);
+    pinned.plan.pin = None;
+    pinned.look();
+    assert_eq!(pinned.state.phase, Phase::Progressing, "the specified profile is tried like any change");
 }
 
 #[test]
@@ -359,9 +359,9 @@ fn an_experiment_finds_the_better_arm_and_ends() {
         );
         assert_eq!((world.on("b"), world.state.current.as_deref()), (pods, Some("b")));
         assert_eq!(world.verdicts[0].outcome, ComparisonOutcome::Better);
-        assert_eq!(world.told, ["ExperimentStarted", "Promoted"]);
+        assert_eq!(world.events, ["ExperimentStarted", "Promoted"]);
         world.looks(50);
-        assert_eq!((world.on("b"), world.told.len()), (pods, 2), "it is over");
+        assert_eq!((world.on("b"), world.events.len()), (pods, 2), "it is over");
     }
 }
 
@@ -370,7 +370,7 @@ fn an_experiment_whose_other_arms_are_worse_or_alike_keeps_the_first() {
     let mut world = RolloutSimulation::new(10, &[("b", 2.0, 0.0)]).wanting("x", experiment(false));
     world.looks(40);
     assert_eq!((world.state.reason.as_str(), world.on("a")), ("ExperimentKept", 10), "{}", world.state.message);
-    assert_eq!(world.told, ["ExperimentStarted", "ArmStopped", "ExperimentEnded"]);
+    assert_eq!(world.events, ["ExperimentStarted", "ArmStopped", "ExperimentEnded"]);
     let mut world = RolloutSimulation::new(10, &[]).wanting("x", experiment(false));
     world.looks(150);
     assert_eq!((world.state.reason.as_str(), world.on("a")), ("Inconclusive", 10), "{}", world.state.message);
@@ -381,19 +381,19 @@ fn an_experiment_whose_other_arms_are_worse_or_alike_keeps_the_first() {
 fn the_message_of_an_experiment_contains_its_progress() {
     let mut world = RolloutSimulation::new(2, &[]).wanting("x", experiment(false));
     world.shunned = Some("b");
-    let said = |world: &RolloutSimulation| (world.state.reason.clone(), world.state.message.clone());
+    let status = |world: &RolloutSimulation| (world.state.reason.clone(), world.state.message.clone());
     world.looks(5);
     assert_eq!(
-        said(&world),
+        status(&world),
         ("WaitingForCalls".to_owned(), "b received 0 calls, 2000 are needed for a winner".to_owned())
     );
     world.looks(10);
-    let (reason, message) = said(&world);
+    let (reason, message) = status(&world);
     assert_eq!(reason, "WaitingForCalls");
     assert!(message.starts_with("b received no calls and cannot be compared: "), "{message}");
     world.shunned = None;
     world.looks(10);
-    let (reason, message) = said(&world);
+    let (reason, message) = status(&world);
     assert_eq!(reason, "Progressing");
     assert!(message.starts_with("compared with a: p99 ") && message.contains("; control: "), "{message}");
 }
