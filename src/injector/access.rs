@@ -75,8 +75,8 @@ pub(super) fn number(value: &Value) -> Option<u16> {
 }
 
 /// Returns `true` if `labels` (a map or null) satisfy a map of required labels.
-pub(super) fn matches_labels(labels: &Value, wanted: &Value) -> bool {
-    wanted.as_object().is_some_and(|wanted| wanted.iter().all(|(key, value)| labels.get(key) == Some(value)))
+pub(super) fn matches_labels(labels: &Value, required: &Value) -> bool {
+    required.as_object().is_some_and(|required| required.iter().all(|(key, value)| labels.get(key) == Some(value)))
 }
 
 /// Returns `true` if `labels` satisfy a label selector (`matchLabels`, `matchExpressions`). An
@@ -84,7 +84,7 @@ pub(super) fn matches_labels(labels: &Value, wanted: &Value) -> bool {
 pub(super) fn matches_selector(labels: &Value, selector: &Value) -> bool {
     let all = at(selector, &["matchLabels"])
         .as_object()
-        .is_none_or(|wanted| wanted.iter().all(|(key, value)| labels.get(key) == Some(value)));
+        .is_none_or(|required| required.iter().all(|(key, value)| labels.get(key) == Some(value)));
     all && list(selector, &["matchExpressions"]).iter().all(|term| {
         let found = text(term, &["key"]).and_then(|key| labels.get(key));
         let among = || found.is_some_and(|found| list(term, &["values"]).contains(found));

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::access::at;
 use super::app_listen::{APP_LISTEN, AppListen};
-use super::message::{quoting_hint, shown};
+use super::message::{describe_value, quoting_hint};
 use super::ports::CAPTURED_MAX;
 use super::recipe::RecipeChoice;
 use super::{AnnotationError, InjectionErrorCode, KeyLocation};
@@ -112,7 +112,7 @@ impl<'a> AnnotationReader<'a> {
     pub(super) fn record_invalid(&mut self, key: &str, allowed: &str) {
         let key = format!("{PREFIX}{key}");
         let value = self.annotations.get(&key).unwrap_or(&Value::Null);
-        let message = format!("{key} is {}; expected {allowed}{}", shown(value), quoting_hint(value));
+        let message = format!("{key} is {}; expected {allowed}{}", describe_value(value), quoting_hint(value));
         self.problems.push(AnnotationError {
             code: InjectionErrorCode::BadValue,
             key,
@@ -165,8 +165,8 @@ impl<'a> AnnotationReader<'a> {
 /// Returns the settings of a running pod's annotations that a policy can also set: the mode and the
 /// drain timeout.
 pub(super) fn runtime_settings(annotations: &BTreeMap<String, String>) -> (Option<Mode>, Option<Duration>) {
-    let said = |key: &str| annotations.get(&format!("{PREFIX}{key}")).map(|text| text.trim());
-    (said("mode").and_then(word::<Mode>), said("drain-timeout").and_then(drain))
+    let setting = |key: &str| annotations.get(&format!("{PREFIX}{key}")).map(|text| text.trim());
+    (setting("mode").and_then(word::<Mode>), setting("drain-timeout").and_then(drain))
 }
 
 /// Parses an enumeration value, ignoring case.

@@ -14,7 +14,7 @@ pub(super) struct AppListen {
     /// The container; `None` until it is selected.
     pub(super) container: Option<String>,
     /// The settings, at least one. A server with a listener for each protocol has a flag for each.
-    pub(super) knobs: Vec<ListenOverride>,
+    pub(super) overrides: Vec<ListenOverride>,
 }
 
 /// A single setting of an `app-listen` override.
@@ -32,9 +32,9 @@ pub(super) enum ListenOverride {
 impl AppListen {
     /// Parses the override of a policy, which may set addresses and ports only.
     pub(super) fn parse_policy(text: &str) -> Option<Self> {
-        let knob = Self::parse(text)?;
-        let (_, rest) = knob.container.as_ref().and_then(|_| text.split_once('/')).unwrap_or(("", text));
-        config::split_overrides(rest).iter().all(|one| config::is_listen_override(one)).then_some(knob)
+        let parsed = Self::parse(text)?;
+        let (_, rest) = parsed.container.as_ref().and_then(|_| text.split_once('/')).unwrap_or(("", text));
+        config::split_overrides(rest).iter().all(|one| config::is_listen_override(one)).then_some(parsed)
     }
 
     /// Parses an override; `None` if it is invalid.
@@ -49,15 +49,15 @@ impl AppListen {
         // All settings apply to one container. A container name in a later part would otherwise
         // become part of the preceding value.
         let another = |part: &str| {
-            let (name, knob) = part.trim().split_once('/').unwrap_or_default();
-            is_dns_label(name) && (knob.starts_with("env:") || knob.starts_with("arg:"))
+            let (name, setting) = part.trim().split_once('/').unwrap_or_default();
+            is_dns_label(name) && (setting.starts_with("env:") || setting.starts_with("arg:"))
         };
         if rest.split(',').any(another) {
             return None;
         }
-        let knobs: Option<Vec<ListenOverride>> =
+        let overrides: Option<Vec<ListenOverride>> =
             config::split_overrides(rest).iter().map(|one| ListenOverride::parse(one)).collect();
-        Some(Self { container, knobs: knobs? })
+        Some(Self { container, overrides: overrides? })
     }
 }
 

@@ -52,9 +52,14 @@ pub(super) fn apply(
     overrides: &InjectionSettings,
 ) -> Result<InjectedPod, SkippedPod> {
     let mut draft = PodDraft { pod: original.clone(), undo: UndoRecord::default(), report: InjectionReport::default() };
-    let teller = overrides.app_listen.as_ref().and_then(|knob| knob.container.as_deref());
-    let candidates =
-        candidates::choose(original, &context.referrers, &overrides.ports, teller, &mut draft.report.warnings)?;
+    let listen_container = overrides.app_listen.as_ref().and_then(|app_listen| app_listen.container.as_deref());
+    let candidates = candidates::choose(
+        original,
+        &context.referrers,
+        &overrides.ports,
+        listen_container,
+        &mut draft.report.warnings,
+    )?;
     let native = overrides.is_native(context);
     if !native && is_job(original, context) {
         return Err(SkipReason::JobNeedsNativeSidecar.with_detail(
@@ -184,11 +189,11 @@ impl PodDraft {
             self.rename(&container, &moved, taken.clone());
             // If a name occurs twice in a container, which the API server rejects, the first port
             // resolves it.
-            let mut seen: Vec<&str> = Vec::new();
+            let mut renamed_from: Vec<&str> = Vec::new();
             let renamed = self.undo.names.get(from..).unwrap_or_default().to_vec();
             for PortRename { port, was, .. } in &renamed {
-                if !seen.contains(&was.as_str()) {
-                    seen.push(was);
+                if !renamed_from.contains(&was.as_str()) {
+                    renamed_from.push(was);
                     self.replace_references(&container, was, *port);
                 }
             }
@@ -255,7 +260,10 @@ impl PodDraft {
             let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);
             let own = containers.and_then(|all| all.iter_mut().find(|own| text(own, &["name"]) == Some(&name)));
             if let Some(own) = own {
-                app_listen.knobs.iter().for_each(|knob| argument_edit::apply_override(own, &name, knob, undo, report));
+                app_listen
+                    .overrides
+                    .iter()
+                    .for_each(|setting| argument_edit::apply_override(own, &name, setting, undo, report));
             }
         }
         let lowest = on_loopback.iter().map(|planned| planned.port.number).min();
@@ -315,10 +323,10 @@ impl PodDraft {
                 let Some(number) = connects_to(own, probe).filter(|number| ours.contains(number)) else { continue };
                 let there = find_named(list(incoming, &["spec", "containers"]), &container);
                 let there = there.map(|there| at(there, &[probe, "httpGet"]));
-                let wanted = json!({"path": format!("{CONNECT_PATH}{number}"), "port": metrics});
+                let desired = json!({"path": format!("{CONNECT_PATH}{number}"), "port": metrics});
                 let own = map_mut(own, &[probe]);
                 let was = own.remove("tcpSocket").unwrap_or_default();
-                let null = own.insert("httpGet".to_owned(), converge::existing_or(there, wanted)).is_some();
+                let null = own.insert("httpGet".to_owned(), converge::existing_or(there, desired)).is_some();
                 self.undo.probes.push(ProbeChange { container: container.clone(), at: probe.to_owned(), was, null });
                 self.report.facts.push(format!(
                     "{probe} of container {container}: the sidecar probes port {number}, because connections from outside reach only the sidecar"
@@ -341,9 +349,9 @@ impl PodDraft {
                 ));
                 continue;
             }
-            let wanted = json!({"httpGet": {"path": format!("{DRAIN_PATH}{token}?wait"), "port": metrics}});
+            let desired = json!({"httpGet": {"path": format!("{DRAIN_PATH}{token}?wait"), "port": metrics}});
             let there = find_named(list(incoming, &["spec", "containers"]), &container);
-            let hook = converge::existing_or(there.map(|there| at(there, &["lifecycle", "preStop"])), wanted);
+            let hook = converge::existing_or(there.map(|there| at(there, &["lifecycle", "preStop"])), desired);
             let null = map_mut(own, &["lifecycle"]).insert("preStop".to_owned(), hook).is_some();
             self.undo.hooks.push(AddedHook { container, null });
         }
@@ -358,20 +366,20 @@ impl PodDraft {
         parts: &ManifestInputs<'_>,
     ) -> (String, BTreeMap<String, BTreeMap<String, String>>) {
         let mut fields = BTreeMap::new();
-        let mut put = |pod: &mut Value, key: &str, name: &str, wanted: Value| {
-            fields.insert(name.to_owned(), converge::field_hashes(&wanted));
+        let mut put = |pod: &mut Value, key: &str, name: &str, desired: Value| {
+            fields.insert(name.to_owned(), converge::field_hashes(&desired));
             let there = find_named(list(incoming, &["spec", key]), name);
             let before = known.and_then(|known| known.fields.get(name));
-            list_mut(pod, &["spec", key]).push(converge::merge_container(there, wanted, before));
+            list_mut(pod, &["spec", key]).push(converge::merge_container(there, desired, before));
         };
-        let wanted = parts.sidecar_container();
-        let hash = blake3::hash(wanted.to_string().as_bytes()).to_hex().chars().take(10).collect();
+        let desired = parts.sidecar_container();
+        let hash = blake3::hash(desired.to_string().as_bytes()).to_hex().chars().take(10).collect();
         if let Some(redirect) = parts.redirect_container() {
             put(&mut self.pod, "initContainers", REDIRECT, redirect);
         }
         // The sidecar is last: init containers that load a model run before it, and it is the first
         // of the native sidecars to be terminated.
-        put(&mut self.pod, if parts.native { "initContainers" } else { "containers" }, CONTAINER, wanted);
+        put(&mut self.pod, if parts.native { "initContainers" } else { "containers" }, CONTAINER, desired);
         for volume in sidecar::volumes() {
             let there =
                 text(&volume, &["name"]).and_then(|name| find_named(list(incoming, &["spec", "volumes"]), name));

@@ -13,11 +13,11 @@ use super::status::{ArgumentChange, UndoRecord, VariableChange};
 pub(super) fn apply_override(
     own: &mut Value,
     container: &str,
-    knob: &ListenOverride,
+    setting: &ListenOverride,
     undo: &mut UndoRecord,
     report: &mut InjectionReport,
 ) {
-    match knob {
+    match setting {
         ListenOverride::Env(name, value) => set_variable(own, container, (name, value), undo, report),
         ListenOverride::Arg(words) => set_argument(own, container, words, undo, report),
     }
@@ -62,8 +62,8 @@ fn append(own: &mut Value, container: &str, words: &[String], undo: &mut UndoRec
 }
 
 /// Returns `true` if the container already has the variable or flag of the setting.
-pub(super) fn has_setting(own: &Value, knob: &ListenOverride) -> bool {
-    match knob {
+pub(super) fn has_setting(own: &Value, setting: &ListenOverride) -> bool {
+    match setting {
         ListenOverride::Env(name, _) => list(own, &["env"]).iter().any(|entry| text(entry, &["name"]) == Some(name)),
         ListenOverride::Arg(words) => split_flag(words).is_some_and(|(flag, value)| {
             ["command", "args"].iter().any(|key| flag_positions(list(own, &[key]), flag, value).next().is_some())
@@ -80,13 +80,13 @@ fn write_variable(
     (name, value): (&str, &str),
     undo: &mut UndoRecord,
 ) -> Option<Option<Value>> {
-    let wanted = json!({"name": name, "value": value});
+    let desired = json!({"name": name, "value": value});
     let env = list_mut(own, &["env"]);
     let was = match env.iter_mut().rfind(|entry| text(entry, &["name"]) == Some(name)) {
-        Some(entry) if *entry == wanted => return None,
-        Some(entry) => Some(std::mem::replace(entry, wanted)),
+        Some(entry) if *entry == desired => return None,
+        Some(entry) => Some(std::mem::replace(entry, desired)),
         None => {
-            env.push(wanted);
+            env.push(desired);
             None
         }
     };
@@ -126,16 +126,16 @@ fn set_argument(
     let mut stands = false;
     for key in ["command", "args"] {
         let places: Vec<(usize, String)> = flag_positions(list(own, &[key]), flag, value).collect();
-        for (index, wanted) in places {
+        for (index, desired) in places {
             stands = true;
-            let Some(item) = own.get_mut(key).and_then(|list| list.get_mut(index)).filter(|item| **item != wanted)
+            let Some(item) = own.get_mut(key).and_then(|list| list.get_mut(index)).filter(|item| **item != desired)
             else {
                 continue;
             };
-            let was = std::mem::replace(item, json!(wanted));
-            report.warnings.push(format!("container {container}: changed argument {was} to {wanted:?}"));
+            let was = std::mem::replace(item, json!(desired));
+            report.warnings.push(format!("container {container}: changed argument {was} to {desired:?}"));
             let (container, list) = (container.to_owned(), key.to_owned());
-            undo.args.push(ArgumentChange { container, list, index, set: wanted, was: Some(was) });
+            undo.args.push(ArgumentChange { container, list, index, set: desired, was: Some(was) });
         }
     }
     if !stands {

@@ -10,27 +10,28 @@ use super::{SkipReason, SkippedPod, referrers};
 use crate::api::v1alpha1::PortRef;
 
 /// Returns the ports that may be captured: those that the user lists, otherwise all that are
-/// declared or that a Service leads to. A port that no container declares is attributed to the
-/// container `teller`, the one of the `app-listen` override, otherwise to the first container.
+/// declared or that a Service leads to. A port that no container declares is attributed to
+/// `listen_container`, the container of the `app-listen` override, otherwise to the first container.
 ///
 /// # Errors
 /// The pod has no port to capture, or too many.
 pub(super) fn choose(
     pod: &Value,
     objects: &[Value],
-    wanted: &[PortRef],
-    teller: Option<&str>,
+    requested: &[PortRef],
+    listen_container: Option<&str>,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<PortCandidate>, SkippedPod> {
     let declared: Vec<PortCandidate> = application_containers(pod).flat_map(container_ports).collect();
-    let first = teller.or_else(|| application_containers(pod).find_map(|container| text(container, &["name"])));
+    let first =
+        listen_container.or_else(|| application_containers(pod).find_map(|container| text(container, &["name"])));
     let theirs: BTreeSet<u16> =
         uncapturable_containers(pod).flat_map(container_ports).map(|port| port.number).collect();
     let undeclared = |number: u16| {
         let container = first.filter(|_| !theirs.contains(&number))?;
         Some(PortCandidate { container: container.to_owned(), name: None, number, host_port: None })
     };
-    let mut chosen = if wanted.is_empty() {
+    let mut chosen = if requested.is_empty() {
         let mut all = declared.clone();
         for number in referrers::numbers(pod, objects, all.is_empty()) {
             if !all.iter().any(|port| port.number == number) {
@@ -42,7 +43,7 @@ pub(super) fn choose(
         }
         all
     } else {
-        let chosen = select_listed(&declared, wanted, undeclared, warnings);
+        let chosen = select_listed(&declared, requested, undeclared, warnings);
         if chosen.is_empty() {
             return Err(SkipReason::NoTcpPort.with_detail("none of the requested ports exists"));
         }
@@ -63,12 +64,12 @@ pub(super) fn choose(
 
 fn select_listed(
     declared: &[PortCandidate],
-    wanted: &[PortRef],
+    requested: &[PortRef],
     undeclared: impl Fn(u16) -> Option<PortCandidate>,
     warnings: &mut Vec<String>,
 ) -> Vec<PortCandidate> {
     let mut chosen: Vec<PortCandidate> = Vec::new();
-    for port in wanted {
+    for port in requested {
         let mut found: Vec<PortCandidate> =
             declared.iter().filter(|candidate| matches_port(candidate, port)).cloned().collect();
         match port {
@@ -99,8 +100,8 @@ fn matches_port(candidate: &PortCandidate, port: &PortRef) -> bool {
 }
 
 /// Returns `true` if the user lists this port, or lists none at all.
-pub(super) fn is_wanted(candidate: &PortCandidate, wanted: &[PortRef]) -> bool {
-    wanted.is_empty() || wanted.iter().any(|port| matches_port(candidate, port))
+pub(super) fn is_wanted(candidate: &PortCandidate, requested: &[PortRef]) -> bool {
+    requested.is_empty() || requested.iter().any(|port| matches_port(candidate, port))
 }
 
 fn no_port_skip(pod: &Value) -> SkippedPod {

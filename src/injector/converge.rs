@@ -18,19 +18,19 @@ pub(super) fn field_hashes(container: &Value) -> BTreeMap<String, String> {
     container.as_object().into_iter().flatten().map(|(key, value)| (key.clone(), hash(value))).collect()
 }
 
-/// Merges the existing container `there` with the desired container `wanted`. `before` are the
+/// Merges the existing container `there` with the desired container `desired`. `before` are the
 /// field hashes of the container that the earlier pass wrote.
 pub(super) fn merge_container(
     there: Option<&Value>,
-    wanted: Value,
+    desired: Value,
     before: Option<&BTreeMap<String, String>>,
 ) -> Value {
-    let (Some(Value::Object(there)), Some(before)) = (there, before) else { return wanted };
-    let hashes = field_hashes(&wanted);
-    let Value::Object(wanted) = wanted else { return wanted };
+    let (Some(Value::Object(there)), Some(before)) = (there, before) else { return desired };
+    let hashes = field_hashes(&desired);
+    let Value::Object(desired) = desired else { return desired };
     let mut merged: Map<String, Value> = there.clone();
-    merged.retain(|key, _| wanted.contains_key(key) || !before.contains_key(key));
-    for (key, value) in wanted {
+    merged.retain(|key, _| desired.contains_key(key) || !before.contains_key(key));
+    for (key, value) in desired {
         if merged.contains_key(&key) && before.get(&key) == hashes.get(&key) {
             continue;
         }
@@ -49,8 +49,8 @@ pub(super) fn merge_container(
 }
 
 /// Returns the existing volume or hook if it covers the desired one, otherwise the desired one.
-pub(super) fn existing_or(there: Option<&Value>, wanted: Value) -> Value {
-    there.filter(|there| covers(there, &wanted)).cloned().unwrap_or(wanted)
+pub(super) fn existing_or(there: Option<&Value>, desired: Value) -> Value {
+    there.filter(|there| covers(there, &desired)).cloned().unwrap_or(desired)
 }
 
 /// Returns the injector's entries, followed by the foreign entries of a list.
@@ -62,15 +62,15 @@ fn append_foreign(ours: Value, now: &[Value], is_ours: impl Fn(&str) -> bool) ->
 }
 
 /// Returns `true` if a value contains everything that another contains.
-fn covers(there: &Value, wanted: &Value) -> bool {
-    match (there, wanted) {
-        (Value::Object(there), Value::Object(wanted)) => {
-            wanted.iter().all(|(key, wanted)| there.get(key).is_some_and(|there| covers(there, wanted)))
+fn covers(there: &Value, desired: &Value) -> bool {
+    match (there, desired) {
+        (Value::Object(there), Value::Object(desired)) => {
+            desired.iter().all(|(key, desired)| there.get(key).is_some_and(|there| covers(there, desired)))
         }
-        (Value::Array(there), Value::Array(wanted)) => {
-            there.len() == wanted.len() && there.iter().zip(wanted).all(|(there, wanted)| covers(there, wanted))
+        (Value::Array(there), Value::Array(desired)) => {
+            there.len() == desired.len() && there.iter().zip(desired).all(|(there, desired)| covers(there, desired))
         }
-        (there, wanted) => there == wanted,
+        (there, desired) => there == desired,
     }
 }
 
@@ -82,12 +82,12 @@ mod tests {
 
     #[test]
     fn fields_with_unchanged_values_keep_foreign_changes() {
-        let wanted = json!({"image": "a", "env": [{"name": "GROUPAGE_X", "value": "1"}], "ports": [1]});
-        let before = field_hashes(&wanted);
+        let desired = json!({"image": "a", "env": [{"name": "GROUPAGE_X", "value": "1"}], "ports": [1]});
+        let before = field_hashes(&desired);
         let there = json!({"image": "mirror/a", "env": [{"name": "GROUPAGE_X", "value": "1"}, {"name": "P"}], "ports": [1], "tty": false});
-        assert_eq!(merge_container(Some(&there), wanted.clone(), Some(&before)), there);
-        assert_eq!(merge_container(Some(&there), wanted.clone(), None), wanted);
-        assert_eq!(merge_container(None, wanted.clone(), Some(&before)), wanted);
+        assert_eq!(merge_container(Some(&there), desired.clone(), Some(&before)), there);
+        assert_eq!(merge_container(Some(&there), desired.clone(), None), desired);
+        assert_eq!(merge_container(None, desired.clone(), Some(&before)), desired);
     }
 
     #[test]
@@ -95,19 +95,19 @@ mod tests {
         let before =
             field_hashes(&json!({"image": "a", "env": [{"name": "GROUPAGE_X", "value": "1"}], "ports": [1], "old": 1}));
         let there = json!({"image": "mirror/a", "env": [{"name": "P"}, {"name": "GROUPAGE_X", "value": "1"}], "ports": [1], "old": 1, "tty": false});
-        let wanted = json!({"image": "a", "env": [{"name": "GROUPAGE_Y", "value": "2"}], "ports": [1, 2]});
+        let desired = json!({"image": "a", "env": [{"name": "GROUPAGE_Y", "value": "2"}], "ports": [1, 2]});
         assert_eq!(
-            merge_container(Some(&there), wanted, Some(&before)),
+            merge_container(Some(&there), desired, Some(&before)),
             json!({"image": "mirror/a", "env": [{"name": "GROUPAGE_Y", "value": "2"}, {"name": "P"}], "ports": [1, 2], "tty": false})
         );
     }
 
     #[test]
     fn a_volume_with_server_defaults_is_kept_and_a_different_one_is_replaced() {
-        let wanted = json!({"name": "v", "projected": {"sources": [{"a": 1}]}});
+        let desired = json!({"name": "v", "projected": {"sources": [{"a": 1}]}});
         let filled = json!({"name": "v", "projected": {"defaultMode": 420, "sources": [{"a": 1, "b": 2}]}});
-        assert_eq!(existing_or(Some(&filled), wanted.clone()), filled);
+        assert_eq!(existing_or(Some(&filled), desired.clone()), filled);
         let more = json!({"name": "v", "projected": {"sources": [{"a": 1}, {"secret": "x"}]}});
-        assert_eq!(existing_or(Some(&more), wanted.clone()), wanted);
+        assert_eq!(existing_or(Some(&more), desired.clone()), desired);
     }
 }

@@ -29,13 +29,13 @@ pub(super) fn select_container(
     known: Option<&InjectionStatus>,
     objects: &[Value],
     app_listen: &AppListen,
-    wanted: &[PortRef],
+    requested: &[PortRef],
 ) -> Result<Option<String>, Vec<String>> {
     let mut left: Vec<&Value> = ports::application_containers(pod).collect();
     let declares =
         |own: &Value, numbers: &[u16]| ports::container_ports(own).any(|port| numbers.contains(&port.number));
-    let stands = |own: &Value| app_listen.knobs.iter().any(|one| argument_edit::has_setting(own, one));
-    let captured = |own: &Value| ports::container_ports(own).any(|port| is_wanted(&port, wanted));
+    let stands = |own: &Value| app_listen.overrides.iter().any(|one| argument_edit::has_setting(own, one));
+    let captured = |own: &Value| ports::container_ports(own).any(|port| is_wanted(&port, requested));
     let (dialled, bare) = (address_ports(app_listen), bare_numbers(app_listen));
     retain_if_any(&mut left, |own| declares(own, &dialled));
     retain_if_any(&mut left, |own| declares(own, &bare));
@@ -50,7 +50,7 @@ pub(super) fn select_container(
     retain_if_any(&mut left, |own| text(own, &["name"]).is_some_and(set));
     // A port that is referred to but declared by no container may belong to any of them, including
     // one that declares no port. Containers with ports are then not preferred.
-    let led_to = || wanted_numbers(wanted).chain(referrers::numbers(pod, objects, true)).collect::<Vec<u16>>();
+    let led_to = || requested_numbers(requested).chain(referrers::numbers(pod, objects, true)).collect::<Vec<u16>>();
     let declared = ports::application_containers(pod).any(|own| declares(own, &dialled));
     if declared || !dialled.iter().any(|number| led_to().contains(number)) {
         retain_if_any(&mut left, captured);
@@ -74,7 +74,7 @@ pub(super) fn unused_app_listen(
     let loopback: Vec<u16> =
         own().filter(|planned| planned.mode == PortCapture::Loopback).map(|planned| planned.port.number).collect();
     if loopback.is_empty() {
-        let why = match requested {
+        let cause = match requested {
             CaptureMode::Named => "capture is Named: remove one of the two settings",
             CaptureMode::Redirect => "capture is Redirect: remove one of the two settings",
             _ if own().next().is_none() => {
@@ -83,7 +83,7 @@ pub(super) fn unused_app_listen(
             // All callers reach the sidecar through the port's name, so the override is not needed.
             CaptureMode::Auto | CaptureMode::Loopback => return Vec::new(),
         };
-        return vec![format!("app-listen for container {container} is not used: {why}")];
+        return vec![format!("app-listen for container {container} is not used: {cause}")];
     }
     let numbers: Vec<String> = loopback.iter().map(u16::to_string).collect();
     let elsewhere = address_ports(app_listen).into_iter().filter(|number| !loopback.contains(number));
@@ -104,8 +104,8 @@ fn retain_if_any(left: &mut Vec<&Value>, is: impl Fn(&Value) -> bool) {
     }
 }
 
-fn wanted_numbers(wanted: &[PortRef]) -> impl Iterator<Item = u16> + '_ {
-    wanted.iter().filter_map(|port| match port {
+fn requested_numbers(requested: &[PortRef]) -> impl Iterator<Item = u16> + '_ {
+    requested.iter().filter_map(|port| match port {
         PortRef::Number(number) => Some(*number),
         PortRef::Name(_) => None,
     })
@@ -124,7 +124,7 @@ fn bare_numbers(app_listen: &AppListen) -> Vec<u16> {
 }
 
 fn values(app_listen: &AppListen) -> impl Iterator<Item = &str> {
-    app_listen.knobs.iter().filter_map(|one| match one {
+    app_listen.overrides.iter().filter_map(|one| match one {
         ListenOverride::Env(_, value) => Some(value.as_str()),
         ListenOverride::Arg(words) => {
             let last = words.last()?;
@@ -173,8 +173,8 @@ mod tests {
     #[test]
     fn the_container_that_declares_the_port_of_the_value_is_selected() {
         let two = json!([{"name": "exporter", "ports": [{"containerPort": 9100}]}, {"name": "ollama", "ports": [{"containerPort": 11434}]}]);
-        for knob in ["env:A=127.0.0.1:11434", "arg:--listen=http://[::1]:11434/", "arg:--port 11434"] {
-            assert_eq!(chosen(&two, knob), one("ollama"), "{knob}");
+        for setting in ["env:A=127.0.0.1:11434", "arg:--listen=http://[::1]:11434/", "arg:--port 11434"] {
+            assert_eq!(chosen(&two, setting), one("ollama"), "{setting}");
         }
         assert_eq!(chosen(&two, "env:A=127.0.0.1:9100"), one("exporter"));
         assert_eq!(chosen(&two, "env:A=127.0.0.1"), Err(vec!["exporter".to_owned(), "ollama".to_owned()]));

@@ -6,7 +6,7 @@ use serde_json::Value;
 const SHOWN_MAX: usize = 80;
 
 /// Formats a value for a message, truncated if it is long.
-pub(super) fn shown(value: &Value) -> String {
+pub(super) fn describe_value(value: &Value) -> String {
     let whole = value.to_string();
     let mut cut: String = whole.chars().take(SHOWN_MAX).collect();
     if cut.len() < whole.len() {

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::access::at;
-use super::message::{quoting_hint, shown};
+use super::message::{describe_value, quoting_hint};
 use super::{AnnotationError, INJECT, InjectionContext, InjectionErrorCode, KeyLocation, SkipReason, SkippedPod};
 
 /// Returns `true` for a value that enables injection in an annotation or label of a pod.
@@ -20,12 +20,12 @@ pub(super) fn is_enabled_value(word: &str) -> bool {
 pub(super) fn decide(pod: &Value, context: &InjectionContext) -> Result<Option<SkippedPod>, AnnotationError> {
     let own = |holder, map| Some((holder, at(pod, &["metadata", map, INJECT]).clone()));
     let namespaces = context.namespace.labels.get(INJECT).map(|word| Value::from(word.as_str()));
-    let said = [
+    let sources = [
         own(KeyLocation::Annotation, "annotations"),
         own(KeyLocation::Label, "labels"),
         namespaces.map(|word| (KeyLocation::Namespace, word)),
     ];
-    let Some((holder, value)) = said.into_iter().flatten().find(|(_, value)| !value.is_null()) else {
+    let Some((holder, value)) = sources.into_iter().flatten().find(|(_, value)| !value.is_null()) else {
         let nobody = || {
             SkipReason::NotEnabled
                 .with_detail(format!("injection is not enabled: annotate the pod template with {INJECT}: enabled"))
@@ -51,7 +51,7 @@ pub(super) fn decide(pod: &Value, context: &InjectionContext) -> Result<Option<S
             holder,
             message: format!(
                 "the {whose} {INJECT} is {}; expected enabled or disabled (or true and false){}",
-                shown(&value),
+                describe_value(&value),
                 quoting_hint(&value)
             ),
         }),

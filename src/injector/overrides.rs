@@ -101,7 +101,7 @@ fn with_container(
     ports: &[PortRef],
 ) -> Result<AppListen, String> {
     let container = match &app_listen.container {
-        Some(wanted) if listen_target::is_application(pod, wanted) => Some(wanted.clone()),
+        Some(name) if listen_target::is_application(pod, name) => Some(name.clone()),
         Some(_) => return Err(format!("a container of the application: {}", listen_target::applications(pod))),
         None => listen_target::select_container(pod, known, objects, &app_listen, ports).map_err(|left| {
             format!("CONTAINER/ in front: it could apply to each of the containers {}", message::listed(&left))

@@ -38,8 +38,8 @@ pub(super) fn select_policy<'a>(
         }
         return found;
     }
-    let oldest = |wanted: &dyn Fn(&NamedPolicy) -> bool| {
-        let found = context.policies.iter().filter(|policy| wanted(policy));
+    let oldest = |applies: &dyn Fn(&NamedPolicy) -> bool| {
+        let found = context.policies.iter().filter(|policy| applies(policy));
         found.min_by_key(|policy| (policy.created.as_str(), policy.name.as_str()))
     };
     oldest(&|policy| is_targeted(pod, context, &policy.spec)).or_else(|| oldest(&|policy| is_default(&policy.spec)))
@@ -60,7 +60,7 @@ fn is_targeted(pod: &Value, context: &InjectionContext, spec: &BatchPolicySpec) 
     spec.target_refs.iter().flatten().any(|target| {
         let (Some(kind), Some(name)) = (target.kind.as_deref(), target.name.as_deref()) else { return false };
         // Without a group, the reference matches any group that has the kind.
-        let in_group = |group: &str| target.group.as_deref().is_none_or(|wanted| wanted == group);
+        let in_group = |group: &str| target.group.as_deref().is_none_or(|own| own == group);
         let made = &context.workload;
         if made.kind == kind && made.name == name && in_group(&made.group) {
             return true;
@@ -92,14 +92,14 @@ pub(super) fn initial_config_json(
     context: &InjectionContext,
     warnings: &mut Vec<String>,
 ) -> String {
-    let told = initial_config(overrides, context).to_string();
-    if told.len() <= SNAPSHOT_BYTES_MAX {
-        return told;
+    let json = initial_config(overrides, context).to_string();
+    if json.len() <= SNAPSHOT_BYTES_MAX {
+        return json;
     }
     let name = overrides.policy.as_ref().map_or("", |policy| policy.name.as_str());
     warnings.push(format!(
         "policy {name} has {} bytes and does not fit into an environment variable: calls pass through until the controller pushes it",
-        told.len()
+        json.len()
     ));
     json!({"mode": "Passthrough"}).to_string()
 }

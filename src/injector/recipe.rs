@@ -30,11 +30,11 @@ use super::ports;
 /// Python options that take no value.
 const PYTHON_OPTIONS: [&str; 5] = ["-u", "-O", "-B", "-I", "-E"];
 
-/// Returns the recipes that match the application's containers. `wanted` restricts the result to
+/// Returns the recipes that match the application's containers. `name` restricts the result to
 /// the recipe of this name.
-pub(super) fn find_matches(pod: &Value, wanted: Option<&str>) -> Vec<RecipeMatch> {
+pub(super) fn find_matches(pod: &Value, name: Option<&str>) -> Vec<RecipeMatch> {
     let is_alone = list(pod, &["spec", "containers"]).len() == 1;
-    let found = ports::application_containers(pod).filter_map(|container| match_container(container, wanted));
+    let found = ports::application_containers(pod).filter_map(|container| match_container(container, name));
     found.map(|found| RecipeMatch { is_alone, ..found }).collect()
 }
 
@@ -62,8 +62,8 @@ pub(super) fn named_server(container: &Value) -> Option<&'static str> {
     names.next()
 }
 
-fn match_container(container: &Value, wanted: Option<&str>) -> Option<RecipeMatch> {
-    let recipes = || RECIPES.iter().filter(|recipe| wanted.is_none_or(|name| recipe.name == name));
+fn match_container(container: &Value, requested: Option<&str>) -> Option<RecipeMatch> {
+    let recipes = || RECIPES.iter().filter(|recipe| requested.is_none_or(|name| recipe.name == name));
     let commands = command::commands(container);
     // A server that runs only under a condition is ambiguous: another one may own the port.
     let is_server = |words| RECIPES.iter().any(|recipe| recipe.program_words(command::strip_wrappers(words)).is_some());

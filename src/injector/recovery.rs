@@ -80,21 +80,21 @@ fn remove_drain_hook(own: &mut Value, metrics: u16) {
 
 /// Turns a probe of the sidecar's connect endpoint back into a TCP probe of the application.
 fn restore_tcp_probe(own: &mut Value, probe: &str, metrics: u16) {
-    let asked = at(own, &[probe]);
-    if !is_sidecar_handler(asked, CONNECT_PATH, metrics) || !at(asked, &["tcpSocket"]).is_null() {
+    let probed = at(own, &[probe]);
+    if !is_sidecar_handler(probed, CONNECT_PATH, metrics) || !at(probed, &["tcpSocket"]).is_null() {
         return;
     }
     let number =
-        text(asked, &["httpGet", "path"]).and_then(|path| path.strip_prefix(CONNECT_PATH)?.parse::<u16>().ok());
+        text(probed, &["httpGet", "path"]).and_then(|path| path.strip_prefix(CONNECT_PATH)?.parse::<u16>().ok());
     let Some(number) = number else { return };
-    let asked = map_mut(own, &[probe]);
-    asked.remove("httpGet");
-    asked.insert("tcpSocket".to_owned(), json!({"port": number}));
+    let probed = map_mut(own, &[probe]);
+    probed.remove("httpGet");
+    probed.insert("tcpSocket".to_owned(), json!({"port": number}));
 }
 
 /// Returns `true` if a probe or hook is directed at this endpoint of the sidecar.
 fn is_sidecar_handler(handler: &Value, path: &str, metrics: u16) -> bool {
-    text(handler, &["httpGet", "path"]).is_some_and(|asked| asked.starts_with(path))
+    text(handler, &["httpGet", "path"]).is_some_and(|requested| requested.starts_with(path))
         && number(at(handler, &["httpGet", "port"])) == Some(metrics)
 }
 

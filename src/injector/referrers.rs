@@ -70,10 +70,10 @@ const ADDED_LATER: [&str; 4] = [
 /// with these labels.
 fn selects_labels(labels: &Value, selector: &Value) -> bool {
     let is_added = |key: &str| ADDED_LATER.contains(&key) && labels.get(key).is_none();
-    selector.as_object().is_some_and(|wanted| {
+    selector.as_object().is_some_and(|required| {
         let stands = |(key, value): (&String, &Value)| labels.get(key) == Some(value);
         // A selector of added labels alone could match pods of any workload.
-        wanted.iter().all(|each| is_added(each.0) || stands(each)) && wanted.iter().any(stands)
+        required.iter().all(|each| is_added(each.0) || stands(each)) && required.iter().any(stands)
     })
 }
 
@@ -89,8 +89,9 @@ pub(super) fn selects(object: &Value, labels: &Value) -> bool {
         Some("InferencePool") => {
             let selector = at(object, &["spec", "selector"]);
             // v1 has `matchLabels`; in v1alpha2 the selector is the map of labels.
-            let labels_wanted = selector.get("matchLabels").filter(|wanted| wanted.is_object()).unwrap_or(selector);
-            labels_wanted.as_object().is_some_and(|wanted| !wanted.is_empty()) && matches_labels(labels, labels_wanted)
+            let labels_wanted = selector.get("matchLabels").filter(|required| required.is_object()).unwrap_or(selector);
+            labels_wanted.as_object().is_some_and(|required| !required.is_empty())
+                && matches_labels(labels, labels_wanted)
         }
         Some("NetworkPolicy") => {
             let types = list(object, &["spec", "policyTypes"]);
@@ -168,10 +169,10 @@ pub(super) fn find<'a>(
 
 /// Returns `true` if a cluster-wide policy applies to the pods of another namespace only.
 fn is_for_other_namespace(object: &Value, namespace: &Namespace) -> bool {
-    let wanted = at(object, &["spec", "endpointSelector", "matchLabels"]).as_object();
-    let mut wanted =
-        wanted.into_iter().flatten().filter(|(key, _)| egress::strip_source_prefix(key) == CILIUMS_NAMESPACE);
-    !namespace.name.is_empty() && wanted.any(|(_, name)| *name != namespace.name)
+    let required = at(object, &["spec", "endpointSelector", "matchLabels"]).as_object();
+    let mut required =
+        required.into_iter().flatten().filter(|(key, _)| egress::strip_source_prefix(key) == CILIUMS_NAMESPACE);
+    !namespace.name.is_empty() && required.any(|(_, name)| *name != namespace.name)
 }
 
 /// Returns the TCP port numbers that Services and pools refer to. Headless Services count only if
@@ -194,32 +195,32 @@ pub(super) fn numbers(pod: &Value, objects: &[Value], headless: bool) -> Vec<u16
 
 /// Returns the ports of a Service that refer to this target number, as index and Service port. A
 /// headless Service has none, because its clients connect to the pods directly.
-pub(super) fn by_number(object: &Value, wanted: u16) -> Vec<(usize, u16)> {
+pub(super) fn by_number(object: &Value, port: u16) -> Vec<(usize, u16)> {
     if is_headless(object) {
         return Vec::new();
     }
     let entries = list(object, &["spec", "ports"]).iter().enumerate();
     entries
-        .filter(|(_, entry)| is_tcp(entry) && number(target_port(entry)) == Some(wanted))
+        .filter(|(_, entry)| is_tcp(entry) && number(target_port(entry)) == Some(port))
         .filter_map(|(index, entry)| Some((index, number(at(entry, &["port"]))?)))
         .collect()
 }
 
 fn add_service_references(object: &Value, name: &str, port: &PortCandidate, found: &mut Referrers) {
     for entry in service_ports(object) {
-        let shown = number(at(entry, &["port"])).map_or_else(|| "?".to_owned(), |port| port.to_string());
+        let port_text = number(at(entry, &["port"])).map_or_else(|| "?".to_owned(), |port| port.to_string());
         if is_headless(object) {
             // Clients of a headless Service resolve the pod's address and connect to a port of
             // their own choice.
             if number(at(entry, &["port"])) == Some(port.number) || number(target_port(entry)) == Some(port.number) {
-                let text = format!("clients of the headless svc/{name}:{shown} connect to port {}", port.number);
+                let text = format!("clients of the headless svc/{name}:{port_text} connect to port {}", port.number);
                 found.by_number.push(NumericReference { text, may_name: false });
             }
         } else if number(target_port(entry)) == Some(port.number) {
-            let text = format!("svc/{name}:{shown} has the number {} as targetPort", port.number);
+            let text = format!("svc/{name}:{port_text} has the number {} as targetPort", port.number);
             found.by_number.push(NumericReference { text, may_name: true });
         } else if target_port(entry).as_str().is_some() && target_port(entry).as_str() == port.name.as_deref() {
-            found.by_name.push(format!("svc/{name}:{shown}"));
+            found.by_name.push(format!("svc/{name}:{port_text}"));
         }
     }
 }

@@ -43,8 +43,8 @@ pub(super) fn describe(
             Some(name) if is_assigned_name(name) => "restore its original name, or set",
             Some(_) => "set",
         };
-        report.warnings.extend(uncaptured.iter().map(|why| {
-            format!("{why}: not captured; {what} groupage.dev/app-listen (port {listen} leads through the sidecar)")
+        report.warnings.extend(uncaptured.iter().map(|cause| {
+            format!("{cause}: not captured; {what} groupage.dev/app-listen (port {listen} leads through the sidecar)")
         }));
     }
     report.warnings.extend(short_grace_warning(overrides, grace));

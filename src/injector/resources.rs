@@ -47,13 +47,13 @@ pub(super) fn plan(
     let default_cpu = if guaranteed { GUARANTEED_CPU } else { &defaults.cpu_request };
     let mut cpu = read(overrides.cpu_request.as_deref().unwrap_or(default_cpu));
     let mut limit = read(overrides.memory_limit.as_deref().unwrap_or(&defaults.memory_limit));
-    let asked = overrides.memory_request.as_deref().map(read);
+    let requested = overrides.memory_request.as_deref().map(read);
     if overrides.memory_limit.is_none() {
         // A memory request without a limit raises the limit to the request.
-        limit = limit.max(asked.unwrap_or_default());
+        limit = limit.max(requested.unwrap_or_default());
     }
-    let mut memory = asked.unwrap_or_else(|| read(&defaults.memory_request)).min(limit);
-    if asked.is_some_and(|asked| asked > memory) {
+    let mut memory = requested.unwrap_or_else(|| read(&defaults.memory_request)).min(limit);
+    if requested.is_some_and(|requested| requested > memory) {
         notes.push("memory-request is above memory-limit: the limit is used for both".to_owned());
     }
     if whole {
@@ -202,9 +202,9 @@ fn remaining_request(pod: &Value, resource: &str) -> Option<Milli> {
         let is_init = list(pod, &["spec", "initContainers"]).contains(container);
         !is_init || text(container, &["restartPolicy"]) == Some("Always")
     };
-    let asked = containers(pod).filter(lasting).filter_map(|container| {
+    let requested = containers(pod).filter(lasting).filter_map(|container| {
         amount(container, &["resources", "requests", resource])
             .or_else(|| amount(container, &["resources", "limits", resource]))
     });
-    Some(whole - asked.sum::<Milli>())
+    Some(whole - requested.sum::<Milli>())
 }

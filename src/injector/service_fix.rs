@@ -205,11 +205,11 @@ mod tests {
 
     #[test]
     fn a_patch_fails_if_the_service_has_changed_since() {
-        let mut seen = service(&json!([{"port": 443, "targetPort": "tls"}, {"port": 80, "targetPort": 8000}]));
-        let patch = service_fixes(&status(None, "None"), &[&seen])[0].patch();
+        let mut observed = service(&json!([{"port": 443, "targetPort": "tls"}, {"port": 80, "targetPort": 8000}]));
+        let patch = service_fixes(&status(None, "None"), &[&observed])[0].patch();
         let mut changed = service(&json!([{"port": 443, "targetPort": "tls"}, {"port": 80, "targetPort": 9000}]));
-        json_patch::patch(&mut seen, &patch).unwrap();
-        assert_eq!(seen["spec"]["ports"][1]["targetPort"], "http-8000");
+        json_patch::patch(&mut observed, &patch).unwrap();
+        assert_eq!(observed["spec"]["ports"][1]["targetPort"], "http-8000");
         assert!(json_patch::patch(&mut changed, &patch).is_err());
     }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::access::{at, list, number};
-use super::message::shown;
+use super::message::describe_value;
 use super::{SkipReason, SkippedPod};
 
 /// Maximum number of containers of a pod, of every kind. The API server has no limit; real pods
@@ -73,7 +73,7 @@ pub(super) fn check(pod: &Value) -> Option<SkippedPod> {
             Value::String(name) if is_dns_label(name) => name.as_str(),
             Value::Null => return malformed(format!("container {} has no name", index + 1)),
             name => {
-                let found = shown(name);
+                let found = describe_value(name);
                 return malformed(format!(
                     "the name of container {} is {found}: allowed are a-z, 0-9 and -, {QUOTES}",
                     index + 1
@@ -131,11 +131,13 @@ fn check_ports(container: &Value) -> Option<String> {
     let mut ports = list(container, &["ports"]).iter().enumerate();
     ports.find_map(|(index, port)| {
         if !port.is_object() {
-            return Some(format!("ports[{index}] is {}, expected a map", shown(port)));
+            return Some(format!("ports[{index}] is {}, expected a map", describe_value(port)));
         }
         let found = at(port, &["containerPort"]);
         let wrong = number(found).is_none();
-        wrong.then(|| format!("ports[{index}].containerPort is {}, expected a number from 1 to 65535", shown(found)))
+        wrong.then(|| {
+            format!("ports[{index}].containerPort is {}, expected a number from 1 to 65535", describe_value(found))
+        })
     })
 }
 

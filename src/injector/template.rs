@@ -66,7 +66,7 @@ pub fn template_locations(object: &Value) -> Result<Vec<TemplateLocation>, &'sta
     let left = UNSUPPORTED_KINDS.iter().find(|(suffix, ..)| belongs(suffix));
     match left {
         Some(_) if kind == "InferenceService" && is_annotated(object) => Err(ALREADY_ANNOTATED_MESSAGE),
-        Some((_, kinds, why)) if !found.is_empty() || kinds.contains(&kind) => Err(why),
+        Some((_, kinds, reason)) if !found.is_empty() || kinds.contains(&kind) => Err(reason),
         Some(_) => Ok(Vec::new()),
         None => Ok(found),
     }
@@ -76,8 +76,8 @@ pub fn template_locations(object: &Value) -> Result<Vec<TemplateLocation>, &'sta
 fn is_annotated(object: &Value) -> bool {
     let components =
         ["predictor", "transformer", "explainer"].map(|component| at(object, &["spec", component, "annotations"]));
-    let said = components.into_iter().chain([at(object, &["metadata", "annotations"])]);
-    said.filter_map(|annotations| text(annotations, &[INJECT])).any(opt_in::is_enabled_value)
+    let maps = components.into_iter().chain([at(object, &["metadata", "annotations"])]);
+    maps.filter_map(|annotations| text(annotations, &[INJECT])).any(opt_in::is_enabled_value)
 }
 
 // === impl TemplateLocation ===
@@ -122,13 +122,16 @@ mod tests {
                 "spec": {"predictor": {"annotations": predictor, "model": {}}},
             })
         };
-        let said = |object: &Value| template_locations(object).unwrap_err();
-        assert!(said(&service(json!(null), json!(null))).contains("annotate the InferenceService"));
+        let refusal = |object: &Value| template_locations(object).unwrap_err();
+        assert!(refusal(&service(json!(null), json!(null))).contains("annotate the InferenceService"));
         assert!(
-            said(&service(json!({"groupage.dev/inject": "disabled"}), json!({})))
+            refusal(&service(json!({"groupage.dev/inject": "disabled"}), json!({})))
                 .contains("annotate the InferenceService")
         );
-        assert_eq!(said(&service(json!({"groupage.dev/inject": "enabled"}), json!(null))), ALREADY_ANNOTATED_MESSAGE);
-        assert_eq!(said(&service(json!({}), json!({"groupage.dev/inject": "True"}))), ALREADY_ANNOTATED_MESSAGE);
+        assert_eq!(
+            refusal(&service(json!({"groupage.dev/inject": "enabled"}), json!(null))),
+            ALREADY_ANNOTATED_MESSAGE
+        );
+        assert_eq!(refusal(&service(json!({}), json!({"groupage.dev/inject": "True"}))), ALREADY_ANNOTATED_MESSAGE);
     }
 }

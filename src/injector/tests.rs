@@ -51,14 +51,14 @@ fn pod_without_opt_in_is_not_injected_in_a_cluster() {
     let mut quiet = pod();
     quiet["metadata"]["annotations"] = json!({});
     assert_eq!(skipped(&quiet, &context()), SkipReason::NotEnabled);
-    let mut asked = context();
-    asked.namespace.labels.insert("groupage.dev/inject".to_owned(), "enabled".to_owned());
-    let _whole = injected(&quiet, &asked);
-    asked.namespace.labels.insert("groupage.dev/inject".to_owned(), "Enabled".to_owned());
-    let InjectionOutcome::Refused(problems) = inject(&quiet, &asked) else { panic!("no selector takes this label") };
+    let mut opted_in = context();
+    opted_in.namespace.labels.insert("groupage.dev/inject".to_owned(), "enabled".to_owned());
+    let _whole = injected(&quiet, &opted_in);
+    opted_in.namespace.labels.insert("groupage.dev/inject".to_owned(), "Enabled".to_owned());
+    let InjectionOutcome::Refused(problems) = inject(&quiet, &opted_in) else { panic!("no selector takes this label") };
     assert!(problems[0].message.starts_with("the label of the namespace"), "{}", problems[0].message);
     quiet["metadata"]["annotations"]["groupage.dev/inject"] = json!("disabled");
-    assert_eq!(skipped(&quiet, &asked), SkipReason::Disabled);
+    assert_eq!(skipped(&quiet, &opted_in), SkipReason::Disabled);
 }
 
 #[test]

@@ -236,9 +236,9 @@ fn remove_created(pod: &mut Value, undo: &UndoRecord) {
     }
 }
 
-fn remove_named(pod: &mut Value, path: &[&str], gone: impl Fn(&str) -> bool) {
+fn remove_named(pod: &mut Value, path: &[&str], is_removed: impl Fn(&str) -> bool) {
     if let Some(items) = at_mut(pod, path).and_then(Value::as_array_mut) {
-        items.retain(|item| !text(item, &["name"]).is_some_and(&gone));
+        items.retain(|item| !text(item, &["name"]).is_some_and(&is_removed));
     }
 }
 

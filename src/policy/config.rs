@@ -93,9 +93,9 @@ impl Policy {
         &self.settings
     }
 
-    /// Returns this policy in mode `Passthrough`. `why` becomes the source of every mode setting.
+    /// Returns this policy in mode `Passthrough`. `reason` becomes the source of every mode.
     #[must_use]
-    pub fn into_passthrough(mut self, why: &'static str) -> Self {
+    pub fn into_passthrough(mut self, reason: &'static str) -> Self {
         self.mode = Mode::Passthrough;
         for route in &mut self.routes {
             route.mode = Mode::Passthrough;
@@ -103,7 +103,7 @@ impl Policy {
         let modes = |setting: &&mut Setting| setting.path == "mode" || setting.path.ends_with("].mode");
         for mode in self.settings.iter_mut().filter(modes) {
             "Passthrough".clone_into(&mut mode.value);
-            mode.source = SettingSource::Passthrough(why);
+            mode.source = SettingSource::Passthrough(reason);
         }
         self
     }

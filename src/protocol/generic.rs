@@ -189,7 +189,7 @@ pub struct SpecConflict {
     /// Path of the key under `generic`.
     pub key: &'static str,
     /// Requirement that the key violates.
-    pub why: &'static str,
+    pub reason: &'static str,
 }
 
 // === impl GenericOptions ===
@@ -222,8 +222,8 @@ impl GenericOptions {
     #[must_use]
     pub fn clashes(&self) -> Vec<SpecConflict> {
         let mut clashes = Vec::new();
-        let mut no = |key, why| clashes.push(SpecConflict { key, why });
-        let alone = |single: &Option<Pointer>, lists: &[Pointer]| match (single, lists) {
+        let mut no = |key, reason| clashes.push(SpecConflict { key, reason });
+        let is_valid = |single: &Option<Pointer>, lists: &[Pointer]| match (single, lists) {
             (None, _) => true,
             (Some(single), [list]) => single.is_sibling(list) && single != list,
             (Some(_), _) => false,
@@ -243,10 +243,10 @@ impl GenericOptions {
         if is_nested(&self.results) {
             no("results", "a parallel list must not contain another one");
         }
-        if !alone(&self.single.items, &self.items) {
+        if !is_valid(&self.single.items, &self.items) {
             no("single.items", "must be a different member next to the only list of items");
         }
-        if !alone(&self.single.results, &self.results) {
+        if !is_valid(&self.single.results, &self.results) {
             no("single.results", "must be a different member next to the only list of results");
         }
         let single = self.single.items.is_some() || self.single.results.is_some() || self.single.wrap_scalar;

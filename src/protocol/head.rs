@@ -34,7 +34,7 @@ pub(crate) fn check(head: &Parts, common: &SharedHeaderRules) -> Option<Unmergea
     }
     for name in headers.keys() {
         let again = || headers.get_all(name).iter().nth(1).is_some();
-        let alone = match headers::classify(name) {
+        let unbatched = match headers::classify(name) {
             HeaderClass::Alone => true,
             _ if common.is_identity(name) => {
                 // HTTP/2 allows a client to split its cookies into several fields (RFC 9113,
@@ -45,7 +45,7 @@ pub(crate) fn check(head: &Parts, common: &SharedHeaderRules) -> Option<Unmergea
             HeaderClass::Behaviour => *name == header::HOST && again(),
             HeaderClass::Identity | HeaderClass::HopByHop => false,
         };
-        if alone {
+        if unbatched {
             return Some(UnmergeableReason::Header);
         }
     }

@@ -56,7 +56,7 @@ impl RecentKeys {
     /// Returns `true` if a key with this digest is recorded.
     #[must_use]
     pub fn contains(&self, whole: u64) -> bool {
-        self.0.iter().any(|seen| seen.whole == whole)
+        self.0.iter().any(|known| known.whole == whole)
     }
 
     /// Records a key that is not yet present. The oldest key is evicted if the record is full.
@@ -84,7 +84,7 @@ impl RecentKeys {
     #[must_use]
     pub fn differing_parts(&self) -> Vec<DifferingPart> {
         let mut parts: Vec<(PartKind, &str)> =
-            self.0.iter().flat_map(|seen| seen.parts.iter().map(|(kind, name, _)| (*kind, &**name))).collect();
+            self.0.iter().flat_map(|known| known.parts.iter().map(|(kind, name, _)| (*kind, &**name))).collect();
         parts.sort_unstable();
         parts.dedup();
         let mut found: Vec<DifferingPart> =
@@ -95,15 +95,15 @@ impl RecentKeys {
     }
 
     fn compare_part(&self, kind: PartKind, name: &str) -> Option<DifferingPart> {
-        let own = |seen: &KeyDigests| {
-            let own = seen.parts.iter().filter(|part| part.0 == kind && *part.1 == *name);
+        let own = |key: &KeyDigests| {
+            let own = key.parts.iter().filter(|part| part.0 == kind && *part.1 == *name);
             // Each digest covers kind and name as well as the value, so the wrapping sum identifies
             // the set.
             own.fold(0, |sum: u64, part| sum.wrapping_add(part.2))
         };
-        let all = |seen: &KeyDigests| seen.parts.iter().fold(0, |sum: u64, part| sum.wrapping_add(part.2));
+        let all = |key: &KeyDigests| key.parts.iter().fold(0, |sum: u64, part| sum.wrapping_add(part.2));
         let values: HashSet<u64> = self.0.iter().map(own).collect();
-        let without: HashSet<u64> = self.0.iter().map(|seen| all(seen).wrapping_sub(own(seen))).collect();
+        let without: HashSet<u64> = self.0.iter().map(|key| all(key).wrapping_sub(own(key))).collect();
         (values.len() > 1).then(|| DifferingPart {
             kind,
             name: name.to_owned(),

@@ -233,8 +233,8 @@ mod tests {
     #[test]
     fn a_long_name_is_truncated_and_control_characters_are_removed() {
         let name = format!("a\u{1b}[31m{}", "b".repeat(200));
-        let shown = printable_name(Cow::Owned(name));
-        assert_eq!(shown.chars().count(), NAME_MAX + 1);
-        assert!(!shown.contains(char::is_control));
+        let printed = printable_name(Cow::Owned(name));
+        assert_eq!(printed.chars().count(), NAME_MAX + 1);
+        assert!(!printed.contains(char::is_control));
     }
 }

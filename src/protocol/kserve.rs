@@ -67,7 +67,7 @@ pub(crate) fn shape(verb: V1Verb, flavour: V1Variant) -> ProtocolShape {
         class: Class::Strict(scalars),
         weight: Measure::Items,
         known: &KNOWN,
-        alone: &ALONE,
+        unbatched_fields: &ALONE,
         lenient: flavour == V1Variant::TfServing,
         ..plain
     }

@@ -80,8 +80,8 @@ impl Endpoint {
         // Messages are read only for the statuses with which servers reject a request, or those
         // that the route declares.
         let spoken = matches!(status.as_u16(), 400 | 413 | 422) || declared;
-        let said = if spoken { messages(body).iter().find_map(|message| parse_limit(message)) } else { None };
-        match said {
+        let parsed = if spoken { messages(body).iter().find_map(|message| parse_limit(message)) } else { None };
+        match parsed {
             Some(limit) => Some(BatchTooLarge { limit }),
             None if declared || status == StatusCode::PAYLOAD_TOO_LARGE => Some(BatchTooLarge { limit: None }),
             None => None,

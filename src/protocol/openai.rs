@@ -65,7 +65,7 @@ pub(crate) fn embeddings(vllm: bool) -> ProtocolShape {
         share_by: Measure::Text,
         weight: Measure::Tokens,
         known: &KNOWN,
-        alone: &ALONE,
+        unbatched_fields: &ALONE,
         model: Some(Pointer::from_static("/model")),
         envelope: &["object", "model", "created"],
         ..ProtocolShape::plain("/input", "/data")

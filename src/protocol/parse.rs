@@ -195,8 +195,10 @@ fn unbatched_field(doc: &[u8], root: Span, shape: &ProtocolShape) -> Option<Unme
         if *key == *b"stream" && asks {
             return Some(UnmergeableReason::Streaming);
         }
-        let Some((_, when)) = shape.alone.iter().find(|(name, _)| *name.as_bytes() == *key) else { continue };
-        let alone = match when {
+        let Some((_, when)) = shape.unbatched_fields.iter().find(|(name, _)| *name.as_bytes() == *key) else {
+            continue;
+        };
+        let applies = match when {
             UnbatchedIf::Present => true,
             UnbatchedIf::Set => value != b"null",
             UnbatchedIf::NotFalse => value != b"false",
@@ -204,7 +206,7 @@ fn unbatched_field(doc: &[u8], root: Span, shape: &ProtocolShape) -> Option<Unme
                 words.iter().any(|word| *word.as_bytes() == *unescape(member.value.inner_bytes(doc)))
             }
         };
-        if alone {
+        if applies {
             return Some(UnmergeableReason::ItemForm);
         }
     }

@@ -240,8 +240,8 @@ impl Routes {
         let rules = if any_path { vec![default] } else { rules };
         let route = |(index, rules): (usize, RouteRules)| {
             // Equivalent rules keep their generation, and with it their merge keys.
-            let kept = earlier.and_then(|earlier| earlier.generation((index, any_path), &rules, &common));
-            let generation = kept.unwrap_or_else(rand::random);
+            let unchanged = earlier.and_then(|earlier| earlier.generation((index, any_path), &rules, &common));
+            let generation = unchanged.unwrap_or_else(rand::random);
             let rules = Arc::new(rules);
             let endpoint = |adapter| Endpoint::new(index, adapter, &rules, &common, generation);
             let endpoints =

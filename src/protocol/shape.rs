@@ -43,7 +43,7 @@ pub(crate) struct ProtocolShape {
     /// Fields that the protocol defines. A key that differs only in case is ambiguous.
     pub(crate) known: &'static [&'static str],
     /// Fields that prevent merging.
-    pub(crate) alone: &'static [(&'static str, UnbatchedIf)],
+    pub(crate) unbatched_fields: &'static [(&'static str, UnbatchedIf)],
     /// The field that names the model.
     pub(crate) model: Option<Pointer>,
     /// Accepts `NaN` and `Infinity` as numbers in a request.
@@ -193,7 +193,7 @@ impl ProtocolShape {
             share_by: Measure::Items,
             weight: Measure::Items,
             known: &[],
-            alone: &[],
+            unbatched_fields: &[],
             model: None,
             lenient: false,
             envelope: &[],

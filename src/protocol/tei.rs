@@ -36,7 +36,7 @@ pub(crate) fn embed() -> ProtocolShape {
         share_by: Measure::Text,
         weight: Measure::Tokens,
         known: &KNOWN,
-        alone: &ALONE,
+        unbatched_fields: &ALONE,
         ..ProtocolShape::plain("/inputs", "")
     }
 }

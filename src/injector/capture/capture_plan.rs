@@ -65,10 +65,11 @@ impl CapturePlan {
     /// Warns about ports without a known Service. A Service that refers to the number would bypass
     /// the sidecar.
     pub(super) fn warn_unseen_services(&mut self, decided: &[PortDecision]) {
-        let alone = |each: &&PortDecision| {
+        let unreferenced = |each: &&PortDecision| {
             each.mode == PortCapture::Named && each.named.by_name.is_empty() && each.named.by_number.is_empty()
         };
-        let mut numbers: Vec<String> = decided.iter().filter(alone).map(|each| each.port.number.to_string()).collect();
+        let mut numbers: Vec<String> =
+            decided.iter().filter(unreferenced).map(|each| each.port.number.to_string()).collect();
         numbers.dedup();
         if numbers.is_empty() {
             return;
@@ -122,14 +123,14 @@ impl CapturePlan {
         if options.requested == CaptureMode::Loopback {
             self.warn_unconfigured_containers(options);
         }
-        let is_recipe_sought = options.knob.is_none()
+        let is_recipe_sought = options.app_listen.is_none()
             && options.requested == CaptureMode::Auto
             && options.recipe_choice == RecipeChoice::Auto;
         if is_recipe_sought {
             self.warn_unmatched_servers(options);
         }
-        if let (Some(knob), Some(target)) = (options.knob, options.listen_container()) {
-            self.warnings.extend(listen_target::unused_app_listen(knob, target, options.requested, &self.ports));
+        if let (Some(app_listen), Some(target)) = (options.app_listen, options.listen_container()) {
+            self.warnings.extend(listen_target::unused_app_listen(app_listen, target, options.requested, &self.ports));
         }
     }
 

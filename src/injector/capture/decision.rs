@@ -28,7 +28,7 @@ pub(super) struct CaptureOptions<'a> {
     pub(super) requested: CaptureMode,
     /// Use of a redirect if no annotation requests one.
     redirect: RedirectUse,
-    pub(super) knob: Option<&'a AppListen>,
+    pub(super) app_listen: Option<&'a AppListen>,
     pub(super) recipe_choice: RecipeChoice,
     /// The recipes that may be applied.
     pub(super) recipes: &'a [RecipeMatch],
@@ -52,7 +52,7 @@ impl<'a> CaptureOptions<'a> {
             context,
             requested: settings.capture,
             redirect,
-            knob: settings.app_listen.as_ref(),
+            app_listen: settings.app_listen.as_ref(),
             recipe_choice: settings.recipe,
             recipes,
             native: settings.is_native(context),
@@ -61,7 +61,7 @@ impl<'a> CaptureOptions<'a> {
 
     /// Returns the container that the `app-listen` override applies to.
     pub(super) fn listen_container(&self) -> Option<&'a str> {
-        self.knob.and_then(|knob| knob.container.as_deref())
+        self.app_listen.and_then(|app_listen| app_listen.container.as_deref())
     }
 
     /// Decides the mode of a port by itself, without regard to other ports of its container.
@@ -115,7 +115,7 @@ impl<'a> CaptureOptions<'a> {
         match (self.requested, moved) {
             // Without an override the application is expected to listen on loopback by its own
             // configuration. With one, only the container that it applies to is.
-            (CaptureMode::Loopback, _) if is_target || self.knob.is_none() => PortCapture::Loopback,
+            (CaptureMode::Loopback, _) if is_target || self.app_listen.is_none() => PortCapture::Loopback,
             (CaptureMode::Redirect, _) => PortCapture::Redirect,
             (CaptureMode::Auto, _) if self.redirect == RedirectUse::Always => PortCapture::Redirect,
             // In a file the Services may be missing, so it is unknown whether moving the name

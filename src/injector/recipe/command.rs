@@ -237,9 +237,9 @@ mod tests {
     fn a_text_is_split_into_simple_commands() {
         let script = "set -e; # before\npip install x && exec uvicorn 'app:app' \\\n  --port $(PORT) > /dev/null";
         let container = json!({"command": ["/bin/sh", "-ec"], "args": [script], "env": [{"name": "PORT"}]});
-        let wanted: [&[&str]; 4] =
+        let expected: [&[&str]; 4] =
             [&["set", "-e"], &["pip", "install", "x"], &["uvicorn", "app:app", "--port", "$(PORT)"], &["/dev/null"]];
-        assert_eq!(texts(&container), wanted);
+        assert_eq!(texts(&container), expected);
     }
 
     #[test]

@@ -100,9 +100,9 @@ impl EditDraft<'_> {
     /// Sets each occurrence of a flag.
     fn replace_flag(&mut self, flags: &[&str], mut set: impl FnMut(&str) -> String) {
         for (index, before, value) in self.matched.flag_values(flags) {
-            let wanted = set(value);
-            if let Some(word) = self.matched.words.get(index).filter(|_| wanted != value) {
-                self.items.push((word.place.clone(), format!("{before}{wanted}")));
+            let replacement = set(value);
+            if let Some(word) = self.matched.words.get(index).filter(|_| replacement != value) {
+                self.items.push((word.place.clone(), format!("{before}{replacement}")));
             }
         }
     }

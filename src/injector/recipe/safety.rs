@@ -100,7 +100,7 @@ impl RecipeMatch {
     pub(super) fn has_required_setting(&self, container: &Value) -> bool {
         match self.recipe.needs {
             RecipeNeed::Nothing => true,
-            RecipeNeed::Flag(flag, wanted) => self.flag_values(&[flag]).any(|(_, _, value)| value == wanted),
+            RecipeNeed::Flag(flag, required) => self.flag_values(&[flag]).any(|(_, _, value)| value == required),
             RecipeNeed::Variable(names) => list(container, &["env"])
                 .iter()
                 .any(|entry| text(entry, &["name"]).is_some_and(|name| names.contains(&name))),

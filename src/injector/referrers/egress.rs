@@ -48,10 +48,10 @@ fn leads_to(rule: &Value, labels: &Value) -> bool {
 /// with the source of the label.
 pub(super) fn selects_endpoint(peer: &Value, labels: &Value) -> bool {
     let mut plain = peer.clone();
-    if let Some(wanted) = plain.get_mut("matchLabels").and_then(Value::as_object_mut) {
-        let named = std::mem::take(wanted).into_iter();
+    if let Some(required) = plain.get_mut("matchLabels").and_then(Value::as_object_mut) {
+        let named = std::mem::take(required).into_iter();
         let own = |key: &String| !key.contains("io.kubernetes.pod.namespace");
-        wanted.extend(
+        required.extend(
             named.filter(|(key, _)| own(key)).map(|(key, value)| (strip_source_prefix(&key).to_owned(), value)),
         );
     }

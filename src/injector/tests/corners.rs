@@ -20,10 +20,10 @@ fn captures(pod: &Value) -> Vec<&str> {
     args.iter().filter_map(|arg| arg.as_str()?.strip_prefix("--capture=")).collect()
 }
 
-fn pod_with_app_listen(knob: &str) -> Value {
+fn pod_with_app_listen(app_listen: &str) -> Value {
     let mut listen_container = pod();
     listen_container["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
-    listen_container["metadata"]["annotations"]["groupage.dev/app-listen"] = json!(knob);
+    listen_container["metadata"]["annotations"]["groupage.dev/app-listen"] = json!(app_listen);
     listen_container
 }
 
@@ -54,7 +54,7 @@ fn an_empty_protocol_is_tcp() {
 
 #[test]
 fn a_port_used_only_by_probes_moves_to_loopback_with_the_declared_ones() {
-    let mut plain = pod_with_app_listen("env:HOST=127.0.0.1");
+    let mut plain = with_app_listen("env:HOST=127.0.0.1");
     let app = &mut plain["spec"]["containers"][0];
     app["startupProbe"] = json!({"tcpSocket": {"port": 8083}});
     app["livenessProbe"] = json!({"grpc": {"port": 9190}});
@@ -89,9 +89,11 @@ fn several_knobs_apply_to_one_server() {
 
 #[test]
 fn two_flags_in_one_argument_and_knobs_of_two_containers_are_refused() {
-    for knob in ["arg:--http=127.0.0.1 --grpc=127.0.0.1", "app/env:A=1,other/env:B=2", "env:A=1,arg:", "arg:-a,env:B"] {
-        let InjectionOutcome::Refused(problems) = inject(&pod_with_app_listen(knob), &context()) else {
-            panic!("{knob}")
+    for app_listen in
+        ["arg:--http=127.0.0.1 --grpc=127.0.0.1", "app/env:A=1,other/env:B=2", "env:A=1,arg:", "arg:-a,env:B"]
+    {
+        let InjectionOutcome::Refused(problems) = inject(&pod_with_app_listen(app_listen), &context()) else {
+            panic!("{app_listen}")
         };
         assert!(problems[0].message.contains("several separated by commas"), "{}", problems[0].message);
     }
@@ -150,8 +152,8 @@ fn a_port_name_stays_on_the_application_before_kubernetes_1_33() {
     forced["metadata"]["annotations"]["groupage.dev/native-sidecar"] = json!("Always");
     let InjectionOutcome::Injected(done) = inject(&forced, &old) else { panic!("it is injected") };
     assert_eq!(done.pod["spec"]["containers"][0], forced["spec"]["containers"][0], "no name and no hook");
-    let said = &done.report.warnings;
-    assert!(said.iter().any(|said| said.contains("before Kubernetes 1.33")), "{said:?}");
+    let warnings = &done.report.warnings;
+    assert!(warnings.iter().any(|warning| warning.contains("before Kubernetes 1.33")), "{warnings:?}");
     assert!(!done.report.captured);
     forced["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("env:HOST=127.0.0.1");
     assert_eq!(captures(&injected(&forced, &old)), ["http:8080@pod"]);
@@ -199,19 +201,19 @@ fn the_opaque_ports_of_a_namespace_apply_to_pods_without_their_own() {
     let mut meshed = context();
     meshed.namespace.annotations.insert("config.linkerd.io/opaque-ports".to_owned(), "25,8000-8080".to_owned());
     meshed.namespace.annotations.insert("traffic.kuma.io/exclude-inbound-ports".to_owned(), "8080".to_owned());
-    let said = |pod: &Value| match inject(pod, &meshed) {
+    let warning = |pod: &Value| match inject(pod, &meshed) {
         InjectionOutcome::Injected(done) => {
-            done.report.warnings.into_iter().find(|said| said.starts_with("annotation "))
+            done.report.warnings.into_iter().find(|warning| warning.starts_with("annotation "))
         }
         other => panic!("{other:?}"),
     };
-    let found = said(&pod()).unwrap();
+    let found = warning(&pod()).unwrap();
     assert!(found.starts_with("annotation config.linkerd.io/opaque-ports of the namespace lists port 8080"), "{found}");
     let mut own = pod();
     own["metadata"]["annotations"]["config.linkerd.io/opaque-ports"] = json!("25");
-    assert_eq!(said(&own), None);
+    assert_eq!(warning(&own), None);
     own["metadata"]["annotations"]["traffic.kuma.io/exclude-inbound-ports"] = json!("8080");
-    assert!(said(&own).unwrap().starts_with("annotation traffic.kuma.io/exclude-inbound-ports lists port 8080"));
+    assert!(warning(&own).unwrap().starts_with("annotation traffic.kuma.io/exclude-inbound-ports lists port 8080"));
 }
 
 #[test]
@@ -231,11 +233,11 @@ fn a_policy_of_cilium_for_the_whole_cluster_counts_but_for_another_namespaces() 
         let mut context = InjectionContext { referrers: std::sync::Arc::from([policy(selector.clone())]), ..context() };
         context.namespace.name = "here".to_owned();
         let InjectionOutcome::Injected(done) = inject(&pod(), &context) else { panic!("it is injected") };
-        let said = done
+        let warned = done
             .report
             .warnings
             .iter()
-            .any(|said| said.starts_with("ciliumclusterwidenetworkpolicy/c lists port 8080"));
-        assert_eq!(said, counts, "{selector}");
+            .any(|warned| warned.starts_with("ciliumclusterwidenetworkpolicy/c lists port 8080"));
+        assert_eq!(warned, counts, "{selector}");
     }
 }

@@ -9,9 +9,9 @@ use super::super::{InjectionContext, InjectionOutcome, NamedPolicy, inject, unin
 use super::{context, injected};
 
 /// Two application containers. A Service refers to the port number of the second.
-fn ollama(knob: &str) -> (Value, InjectionContext) {
+fn ollama(app_listen: &str) -> (Value, InjectionContext) {
     let pod = json!({
-        "metadata": {"name": "p", "labels": {"app": "p"}, "annotations": {"groupage.dev/inject": "enabled", "groupage.dev/app-listen": knob}},
+        "metadata": {"name": "p", "labels": {"app": "p"}, "annotations": {"groupage.dev/inject": "enabled", "groupage.dev/app-listen": app_listen}},
         "spec": {"containers": [
             {"name": "exporter", "image": "e", "ports": [{"name": "metrics", "containerPort": 9100}]},
             {"name": "ollama", "image": "o", "ports": [{"name": "http", "containerPort": 11434}]},
@@ -25,10 +25,10 @@ fn ollama(knob: &str) -> (Value, InjectionContext) {
 fn warnings(pod: &Value, context: &InjectionContext) -> Vec<String> {
     match inject(pod, context) {
         InjectionOutcome::Injected(injected) => {
-            let mut said = injected.report.warnings;
+            let mut warnings = injected.report.warnings;
             // Ignores the warning about resources, which these pods do not have.
-            said.retain(|said| !said.contains("BestEffort"));
-            said
+            warnings.retain(|warning| !warning.contains("BestEffort"));
+            warnings
         }
         other => panic!("{other:?}"),
     }
@@ -55,17 +55,17 @@ fn only_the_container_that_declares_the_port_is_changed() {
 #[test]
 fn an_ambiguous_annotation_refuses_the_pod_and_an_ambiguous_policy_is_ignored() {
     let (mut plain, mut context) = ollama("env:OLLAMA_HOST=127.0.0.1");
-    let said = refused(&plain, &context);
-    assert!(said.starts_with("GRP2101") && said.contains("CONTAINER/ in front"), "{said}");
-    assert!(said.contains("exporter and ollama"), "{said}");
+    let found = refused(&plain, &context);
+    assert!(found.starts_with("GRP2101") && found.contains("CONTAINER/ in front"), "{found}");
+    assert!(found.contains("exporter and ollama"), "{found}");
     plain["metadata"]["annotations"].as_object_mut().unwrap().remove("groupage.dev/app-listen");
-    for (knob, why) in
+    for (app_listen, reason) in
         [("env:OLLAMA_HOST=127.0.0.1", "CONTAINER/ in front"), ("gone/env:HOST=127.0.0.1", "exporter and ollama")]
     {
-        let spec = serde_json::from_value(json!({"injection": {"appListen": knob}})).unwrap();
+        let spec = serde_json::from_value(json!({"injection": {"appListen": app_listen}})).unwrap();
         context.policies = Arc::from([NamedPolicy { name: "p".to_owned(), spec, ..NamedPolicy::default() }]);
-        let said = warnings(&plain, &context);
-        assert!(said[0].starts_with("appListen of policy p is not used") && said[0].contains(why), "{said:?}");
+        let found = warnings(&plain, &context);
+        assert!(found[0].starts_with("appListen of policy p is not used") && found[0].contains(reason), "{found:?}");
     }
 }
 
@@ -86,27 +86,27 @@ fn a_container_added_between_two_passes_does_not_change_the_selection() {
 #[test]
 fn the_container_of_another_proxy_does_not_belong_to_the_application() {
     let (plain, context) = ollama("daprd/env:A=127.0.0.1");
-    let said = refused(&plain, &context);
-    assert!(said.contains("a container of the application: exporter and ollama"), "{said}");
+    let refusal = refused(&plain, &context);
+    assert!(refusal.contains("a container of the application: exporter and ollama"), "{refusal}");
 }
 
 #[test]
 fn an_unused_knob_is_reported() {
     let (mut plain, context) = ollama("env:OLLAMA_HOST=127.0.0.1:11434");
     plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Named");
-    let said = warnings(&plain, &context);
+    let found = warnings(&plain, &context);
     assert!(
-        said.contains(
+        found.contains(
             &"app-listen for container ollama is not used: capture is Named: remove one of the two settings".to_owned()
         ),
-        "{said:?}"
+        "{found:?}"
     );
     plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Auto");
     plain["metadata"]["annotations"]["groupage.dev/ports"] = json!("metrics");
-    let said = warnings(&plain, &context);
+    let found = warnings(&plain, &context);
     assert!(
-        said[0].starts_with("app-listen for container ollama is not used: the container has no captured port"),
-        "{said:?}"
+        found[0].starts_with("app-listen for container ollama is not used: the container has no captured port"),
+        "{found:?}"
     );
     // All callers use the port's name, so they reach the sidecar without the override.
     let (plain, _) = ollama("env:OLLAMA_HOST=127.0.0.1:11434");
@@ -118,9 +118,9 @@ fn a_value_with_another_port_than_the_captured_one_is_reported() {
     let mut plain = super::pod();
     plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
     plain["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("env:HOST=127.0.0.1:11434");
-    let said = warnings(&plain, &context());
+    let found = warnings(&plain, &context());
     assert_eq!(
-        said,
+        found,
         [
             "app-listen sets container app to port 11434, but the sidecar connects to 8080: set that port, or declare 11434"
         ]
@@ -133,7 +133,7 @@ fn ports_other_than_tcp_on_loopback_are_reported() {
     plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
     let udp = json!({"containerPort": 5353, "protocol": "UDP"});
     plain["spec"]["containers"][0]["ports"].as_array_mut().unwrap().push(udp);
-    let about = |pod: &Value| warnings(pod, &context()).iter().any(|said| said.contains("5353 (UDP)"));
+    let about = |pod: &Value| warnings(pod, &context()).iter().any(|warning| warning.contains("5353 (UDP)"));
     assert!(!about(&plain), "the container has no override");
     plain["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("env:HOST=127.0.0.1");
     assert!(about(&plain));

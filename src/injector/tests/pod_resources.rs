@@ -55,7 +55,7 @@ fn a_limit_that_was_raised_in_an_injected_manifest_raises_the_request_with_it() 
 #[test]
 fn the_loss_of_the_best_effort_class_is_a_warning() {
     let InjectionOutcome::Injected(done) = inject(&pod(), &context()) else { panic!("it is injected") };
-    assert!(done.report.warnings.iter().any(|said| said.contains("was BestEffort")), "{:?}", done.report);
+    assert!(done.report.warnings.iter().any(|warning| warning.contains("was BestEffort")), "{:?}", done.report);
     let asking = with(&json!(null), &json!({"requests": {"cpu": "1"}}));
     let InjectionOutcome::Injected(done) = inject(&asking, &context()) else { panic!("it is injected") };
     assert_eq!(done.report.warnings, [] as [&str; 0]);

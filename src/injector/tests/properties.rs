@@ -55,7 +55,7 @@ fn leaves(value: &Value, at: &str, found: &mut Vec<(String, Value)>) {
 fn may_change(pointer: &str) -> bool {
     MAY_CHANGE.iter().any(|pattern| {
         let mut keys = pointer.split('/');
-        pattern.split('/').all(|wanted| keys.next().is_some_and(|key| wanted == "*" || wanted == key))
+        pattern.split('/').all(|part| keys.next().is_some_and(|key| part == "*" || part == key))
     })
 }
 

@@ -73,8 +73,8 @@ fn a_name_that_an_injection_gave_is_never_moved() {
     plain["spec"]["containers"][0]["ports"] = json!([{"name": "gpg-8080", "containerPort": 8080}]);
     let InjectionOutcome::Injected(done) = inject(&plain, &context()) else { panic!("it is injected") };
     assert_eq!(done.pod["spec"]["containers"], plain["spec"]["containers"]);
-    let said = &done.report.warnings[0];
-    assert!(said.contains("named gpg-8080") && said.contains("restore its original name"), "{said}");
+    let warning = &done.report.warnings[0];
+    assert!(warning.contains("named gpg-8080") && warning.contains("restore its original name"), "{warning}");
     plain["spec"]["containers"][0]["ports"][0]["name"] = json!("gpg-metrics");
     let whole = injected(&plain, &context());
     assert_eq!(whole["spec"]["containers"][0]["ports"][0]["name"], "gpg-8080");

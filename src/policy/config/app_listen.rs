@@ -72,14 +72,14 @@ pub(super) fn is_app_listen(text: &str) -> bool {
     };
     let another =
         |part: &str| part.trim().split_once('/').is_some_and(|(name, way)| within(name, container) && is_override(way));
-    !way.split(',').any(another) && split_overrides(way).iter().all(|knob| is_listen_override(knob))
+    !way.split(',').any(another) && split_overrides(way).iter().all(|one| is_listen_override(one))
 }
 
 /// Returns `true` for a variable or an argument that sets a loopback address or a port to listen
 /// on.
 #[must_use]
-pub fn is_listen_override(knob: &str) -> bool {
-    let parts = match (knob.strip_prefix("env:"), knob.strip_prefix("arg:")) {
+pub fn is_listen_override(text: &str) -> bool {
+    let parts = match (text.strip_prefix("env:"), text.strip_prefix("arg:")) {
         (Some(variable), _) => variable.split_once('='),
         (None, Some(argument)) => argument.strip_prefix('-').and_then(|flag| flag.split_once(['=', ' '])),
         (None, None) => None,

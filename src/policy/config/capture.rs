@@ -115,9 +115,9 @@ impl fmt::Display for Capture {
 pub(super) fn parse_captures(overrides: &Overrides) -> Result<Vec<Capture>, Vec<Finding>> {
     let Some(Sourced { value: texts, .. }) = &overrides.capture else { return Ok(Vec::new()) };
     let mut findings = Vec::new();
-    let mut bad = |at: &str, value: &str, why: &str| {
+    let mut bad = |at: &str, value: &str, advice: &str| {
         let finding = Finding::new(ConfigCode::BadValue, at, Span::default(), &format!("`{at}` cannot be `{value}`"));
-        findings.push(finding.value(value).help(why));
+        findings.push(finding.value(value).help(advice));
     };
     let ips = overrides.pod_ips.as_ref().map_or("", |given| given.value.as_str());
     let ips = ips.split(',').map(str::trim).filter(|ip| !ip.is_empty());
@@ -140,7 +140,7 @@ pub(super) fn parse_captures(overrides: &Overrides) -> Result<Vec<Capture>, Vec<
                 }
                 captures.push(capture);
             }
-            Err(why) => bad("--capture", text, why),
+            Err(advice) => bad("--capture", text, advice),
         }
     }
     if texts.len() > CAPTURES_MAX {
@@ -170,11 +170,11 @@ pub(super) fn apply_pod_defaults(
     };
     // The drain limit is at most the grace period less the margin, also if it was set explicitly.
     let most = grace.saturating_sub(GRACE_MARGIN).max(LIMIT_MIN);
-    let wanted = |json: &Json, path: &str| text(json, path).as_str().and_then(parse_duration);
+    let duration = |json: &Json, path: &str| text(json, path).as_str().and_then(parse_duration);
     if !sources.contains_key("proxy.admin.metrics") {
         put(json, sources, "proxy.admin.metrics", METRICS.to_owned(), SettingSource::Flag("--capture"));
     }
-    let lowered = wanted(json, "proxy.drain.limit").is_none_or(|limit| limit > most);
+    let lowered = duration(json, "proxy.drain.limit").is_none_or(|limit| limit > most);
     match sources.contains_key("proxy.drain.limit") {
         true if lowered => {
             put(
@@ -189,7 +189,7 @@ pub(super) fn apply_pod_defaults(
         false => put(json, sources, "proxy.drain.limit", format_duration(most), SettingSource::Env("GROUPAGE_GRACE")),
     }
     if !sources.contains_key("proxy.drain.delay") {
-        let limit = wanted(json, "proxy.drain.limit").unwrap_or(most);
+        let limit = duration(json, "proxy.drain.limit").unwrap_or(most);
         // With a short grace period, some of it must remain for the calls that arrived last.
         put(
             json,
@@ -298,11 +298,11 @@ mod tests {
         overrides.pod_ips = env("GROUPAGE_POD_IPS", "10.0.0.1, x");
         overrides.grace = env("GROUPAGE_GRACE", "soon");
         let errors = build(None, &overrides, &MachineLimits::default()).unwrap_err();
-        let told: Vec<_> = errors.findings.iter().map(|finding| finding.message.as_str()).collect();
+        let messages: Vec<_> = errors.findings.iter().map(|finding| finding.message.as_str()).collect();
         let expected =
             ["GROUPAGE_POD_IPS` cannot be `x", "b:80@2", "c:81@1", "nonsense", "GROUPAGE_GRACE` cannot be `soon"];
-        assert_eq!(told.len(), expected.len(), "{told:?}");
-        assert!(told.iter().zip(expected).all(|(told, expected)| told.contains(expected)), "{told:?}");
+        assert_eq!(messages.len(), expected.len(), "{messages:?}");
+        assert!(messages.iter().zip(expected).all(|(message, expected)| message.contains(expected)), "{messages:?}");
         let many: Vec<String> = (1..=65).map(|port| format!(":{port}@0")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         assert!(build(None, &given(&many), &MachineLimits::default()).is_err());
@@ -332,9 +332,9 @@ mod tests {
             assert_eq!((drain.delay.as_millis(), drain.limit.as_millis()), (delay_ms, limit_ms), "{grace}");
         }
         overrides.grace = env("GROUPAGE_GRACE", "20s");
-        let said = policy(&overrides, "proxy: {drain: {delay: 1s, limit: 40s}, admin: {metrics: off}}");
-        assert_eq!(setting(&said, "proxy.drain.limit"), "15s (lowered to the pod's grace period less 5s)");
-        assert_eq!((said.proxy.drain.delay, said.proxy.metrics), (Duration::from_secs(1), None));
+        let parsed = policy(&overrides, "proxy: {drain: {delay: 1s, limit: 40s}, admin: {metrics: off}}");
+        assert_eq!(setting(&parsed, "proxy.drain.limit"), "15s (lowered to the pod's grace period less 5s)");
+        assert_eq!((parsed.proxy.drain.delay, parsed.proxy.metrics), (Duration::from_secs(1), None));
         let shorter = policy(&overrides, "proxy: {drain: {limit: 3s}}");
         assert_eq!(setting(&shorter, "proxy.drain.limit"), "3s (file:1)");
     }

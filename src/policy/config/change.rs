@@ -66,9 +66,9 @@ fn differences<'a>(
             out.push(SettingChange { path: setting.path.clone(), from, to });
         }
     }
-    let gone =
+    let removed =
         |(path, value): (&str, &str)| SettingChange { path: path.to_owned(), from: Some(value.to_owned()), to: None };
-    out.extend(before.into_iter().map(gone));
+    out.extend(before.into_iter().map(removed));
     out
 }
 
@@ -88,8 +88,8 @@ mod tests {
     #[test]
     fn settings_under_proxy_are_unchanged_and_reported_as_pending() {
         let started = policy("limits: {batchItemsMax: 4}\nproxy: {log: {level: info}, listen: [127.0.0.1:1]}");
-        let wanted = policy("limits: {batchItemsMax: 16}\nproxy: {log: {level: debug}, listen: [127.0.0.1:1]}");
-        let (now, pending) = wanted.hot_reload_onto(&started);
+        let target = policy("limits: {batchItemsMax: 16}\nproxy: {log: {level: debug}, listen: [127.0.0.1:1]}");
+        let (now, pending) = target.hot_reload_onto(&started);
         assert_eq!(to_tuples(&pending), [("proxy.log.level", Some("info"), Some("debug"))]);
         assert_eq!(to_tuples(&now.changes(&started)), [("limits.batchItemsMax", Some("4"), Some("16"))]);
         assert_eq!((&now.proxy, now.limits.batch_items_max), (&started.proxy, 16));

@@ -46,10 +46,10 @@ impl Validator {
         }
         self.envelope(root, "apiVersion", API_VERSION);
         self.envelope(root, "kind", "BatchPolicy");
-        let mut seen = BTreeMap::new();
+        let mut lines = BTreeMap::new();
         for (key, _) in root.entries() {
             let name = key.text().unwrap_or_default();
-            if self.repeated(&mut seen, key, name, "") {
+            if self.repeated(&mut lines, key, name, "") {
                 continue;
             }
             if !["apiVersion", "kind", "metadata", "spec", "status"].contains(&name) {
@@ -124,12 +124,12 @@ impl Validator {
             }
         };
         let mut out = Object::new();
-        let mut seen = BTreeMap::new();
+        let mut lines = BTreeMap::new();
         let mut meant = Vec::new();
         for (key_node, value) in entries {
             let name = key_node.text().unwrap_or_default();
             let at = join(path, name);
-            if self.repeated(&mut seen, key_node, name, path) {
+            if self.repeated(&mut lines, key_node, name, path) {
                 continue;
             }
             let Some(key) = keys.iter().find(|key| key.name == name) else {
@@ -143,7 +143,7 @@ impl Validator {
             }
         }
         for key in keys.iter().filter(|key| key.required) {
-            if !seen.contains_key(key.name) && !meant.iter().any(|name| name == key.name) {
+            if !lines.contains_key(key.name) && !meant.iter().any(|name| name == key.name) {
                 let name = if path.is_empty() { "a policy" } else { &format!("`{path}`") };
                 let message = format!("{name} needs `{}`", key.name);
                 let finding = Finding::new(ConfigCode::BadValue, &join(path, key.name), start(node.at), &message);
@@ -175,13 +175,19 @@ impl Validator {
         json
     }
 
-    fn repeated<'a>(&mut self, seen: &mut BTreeMap<&'a str, usize>, key: &YamlNode, name: &'a str, path: &str) -> bool {
-        if let Some(line) = seen.get(name) {
+    fn repeated<'a>(
+        &mut self,
+        lines: &mut BTreeMap<&'a str, usize>,
+        key: &YamlNode,
+        name: &'a str,
+        path: &str,
+    ) -> bool {
+        if let Some(line) = lines.get(name) {
             let message = format!("`{name}` is set twice, first on line {line}");
             self.findings.push(Finding::new(ConfigCode::BadValue, &join(path, name), key.at, &message).value(name));
             return true;
         }
-        seen.insert(name, key.at.line);
+        lines.insert(name, key.at.line);
         false
     }
 
@@ -224,11 +230,11 @@ impl Validator {
             YamlValue::Scalar { .. } | YamlValue::List(_) => return self.push_rejection(shape, node, path, kind(node)),
         };
         let mut out = Object::new();
-        let mut seen = BTreeMap::new();
+        let mut lines = BTreeMap::new();
         for (key, value) in entries {
             let name = key.text().unwrap_or_default();
             let at = join(path, name);
-            if self.repeated(&mut seen, key, name, path) {
+            if self.repeated(&mut lines, key, name, path) {
                 continue;
             }
             self.places.insert(at.clone(), KeyPosition { key: key.at, value: value.at });
@@ -251,11 +257,11 @@ impl Validator {
             YamlValue::List(items) => items,
             YamlValue::Null => return Some(Json::Array(Vec::new())),
             YamlValue::Scalar { .. } => {
-                let shown = node.text().unwrap_or_default();
+                let written = node.text().unwrap_or_default();
                 let message = format!("`{path}` cannot be a single value");
                 let finding =
-                    Finding::new(ConfigCode::BadValue, path, node.at, &message).value(shown).allowed(shape.allowed());
-                self.findings.push(finding.help(format!("write a list: [{:?}]", hints::list_element_for(of, shown))));
+                    Finding::new(ConfigCode::BadValue, path, node.at, &message).value(written).allowed(shape.allowed());
+                self.findings.push(finding.help(format!("write a list: [{:?}]", hints::list_element_for(of, written))));
                 return None;
             }
             YamlValue::Map(_) => return self.push_rejection(shape, node, path, kind(node)),
@@ -309,10 +315,10 @@ impl Validator {
             }
             ValueType::Text(rule) => match rule.validate(text) {
                 Ok(()) => Some(Json::from(text.as_str())),
-                Err(RejectReason(why)) if !why.is_empty() => {
+                Err(RejectReason(reason)) if !reason.is_empty() => {
                     let message = format!("`{path}` cannot be `{text}`");
                     let finding = Finding::new(ConfigCode::BadValue, path, node.at, &message).value(text);
-                    self.findings.push(finding.allowed(shape.allowed()).help(why));
+                    self.findings.push(finding.allowed(shape.allowed()).help(reason));
                     return None;
                 }
                 Err(RejectReason(_)) => None,
@@ -339,8 +345,8 @@ impl Validator {
         text: &str,
         plain: bool,
     ) -> Option<Json> {
-        let shown: String = text.chars().take(80).collect();
-        let message = format!("`{path}` cannot be `{shown}`");
+        let prefix: String = text.chars().take(80).collect();
+        let message = format!("`{path}` cannot be `{prefix}`");
         let mut finding =
             Finding::new(ConfigCode::BadValue, path, node.at, &message).value(text).allowed(shape.allowed());
         let zero = matches!(text, "0" | "0s" | "0ms" | "0Ki" | "0Mi");
@@ -357,10 +363,10 @@ impl Validator {
                 finding = finding.help("0 never means unlimited");
             }
             ValueType::Time(..) if text.bytes().all(|b| b.is_ascii_digit()) => {
-                finding = finding.help(format!("a duration needs a unit, such as {shown}ms"));
+                finding = finding.help(format!("a duration needs a unit, such as {prefix}ms"));
             }
             ValueType::Quantity(_) if is_number(text, plain) => {
-                finding = finding.help(format!("write it in quotes: \"{shown}\""));
+                finding = finding.help(format!("write it in quotes: \"{prefix}\""));
             }
             ValueType::Share if !text.ends_with('%') => {
                 finding = finding.help("a share is written with %, such as 10%");

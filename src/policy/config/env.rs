@@ -249,7 +249,7 @@ impl fmt::Display for SettingSource {
             Self::File(line) => write!(f, "file:{line}"),
             Self::Snapshot => f.write_str("snapshot"),
             Self::Kept => f.write_str("last good"),
-            Self::Passthrough(why) => f.write_str(why),
+            Self::Passthrough(reason) => f.write_str(reason),
             Self::Flag(name) => write!(f, "flag {name}"),
             Self::Env(name) => write!(f, "env {name}"),
             Self::Lowered(by) => write!(f, "lowered to {by}"),

@@ -331,9 +331,9 @@ impl Diagnostic for FindingReport<'_> {
 
 /// Shortens a text for repetition in a message, and replaces control characters.
 pub(super) fn truncate(text: &str, chars_max: usize) -> String {
-    let mut shown: String = text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut truncated: String = text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().nth(chars_max).is_some() {
-        shown.push('…');
+        truncated.push('…');
     }
-    shown
+    truncated
 }

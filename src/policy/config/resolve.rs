@@ -154,15 +154,15 @@ const FILES_RESERVE: u64 = 128;
 fn apply_machine_limits(json: &mut Json, sources: &mut BTreeMap<String, SettingSource>, machine: &MachineLimits) {
     let mut lower = |name: &str, most: u64, by, is_size: bool| {
         let path = format!("proxy.process.{name}");
-        let wanted = match &json["proxy"]["process"][name] {
+        let configured = match &json["proxy"]["process"][name] {
             Json::String(text) => parse_size(text),
             other => other.as_u64(),
         };
-        if wanted.is_some_and(|wanted| wanted > most) {
+        if configured.is_some_and(|configured| configured > most) {
             put(json, &path, if is_size { Json::from(format_size(most)) } else { Json::from(most) });
             sources.insert(path, SettingSource::Lowered(by));
         }
-        wanted.map_or(most, |wanted| wanted.min(most))
+        configured.map_or(most, |configured| configured.min(most))
     };
     if let Some(files) = machine.files_max {
         // A client connection may need an upstream connection. Batches and parallel HTTP/2 calls

@@ -303,7 +303,7 @@ fn check_generic(check: &mut Validator, path: &str, route: &Json) {
             ConfigCode::BadValue
         };
         let path = at(clash.key);
-        check.push_finding(code, &path, &format!("`{path}` conflicts with the rest of its `generic`"), clash.why);
+        check.push_finding(code, &path, &format!("`{path}` conflicts with the rest of its `generic`"), clash.reason);
     }
     let items: Vec<&Json> = match &generic["items"] {
         Json::Array(items) => items.iter().collect(),
@@ -362,7 +362,7 @@ impl Validator {
 
     /// Adds a finding, unless the key already has one, which has to be corrected first.
     fn push_once(&mut self, finding: Finding) {
-        if !self.findings.iter().any(|told| told.path == finding.path) {
+        if !self.findings.iter().any(|other| other.path == finding.path) {
             self.findings.push(finding);
         }
     }

@@ -143,9 +143,9 @@ fn a_wrong_flag_is_reported_by_its_name() {
         ..Overrides::default()
     };
     let errors = build(None, &flags, &MachineLimits::default()).unwrap_err();
-    let told: Vec<_> = errors.findings.iter().map(|finding| (finding.code, finding.message.as_str())).collect();
+    let findings: Vec<_> = errors.findings.iter().map(|finding| (finding.code, finding.message.as_str())).collect();
     assert_eq!(
-        told,
+        findings,
         [
             (ConfigCode::BadValue, "`--listen[1]` cannot be `nowhere`"),
             (ConfigCode::BadValue, "`--upstream` cannot be `ftp://model`"),
@@ -306,9 +306,9 @@ fn a_long_line_and_a_long_list_of_errors_stay_short() {
     let text = format!("{{{}}}", (0..1_000).map(|i| format!("zz{i}: 1")).collect::<Vec<_>>().join(", "));
     let errors = load(&text, "p.yaml").unwrap_err();
     assert_eq!(errors.findings.len(), 1_000);
-    let shown = errors.render(false);
-    assert!(shown.ends_with("and 950 more\n") && shown.len() < 64_000, "{} bytes", shown.len());
-    assert!(shown.starts_with("p.yaml:1:2: error[GRP1101]: `zz0`"), "{shown}");
+    let rendered = errors.render(false);
+    assert!(rendered.ends_with("and 950 more\n") && rendered.len() < 64_000, "{} bytes", rendered.len());
+    assert!(rendered.starts_with("p.yaml:1:2: error[GRP1101]: `zz0`"), "{rendered}");
 }
 
 #[test]

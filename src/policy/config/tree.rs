@@ -119,8 +119,8 @@ fn node(source: &str, raw: Spanned<RawValue>) -> YamlNode {
     let written = source.get(defined.offset..defined.offset + defined.len).unwrap_or_default();
     let value = match raw.value {
         RawValue::Null => YamlValue::Null,
-        RawValue::Resolved(shown) => {
-            let text = if written.is_empty() { shown } else { written.trim().to_owned() };
+        RawValue::Resolved(resolved) => {
+            let text = if written.is_empty() { resolved } else { written.trim().to_owned() };
             YamlValue::Scalar { text, plain: true }
         }
         RawValue::Text(text) => YamlValue::Scalar { plain: !written.starts_with(['"', '\'', '|', '>']), text },

@@ -52,9 +52,9 @@ impl TunedValues {
             shift_permille: self.shift_permille.min(shift.map_or(SHIFT_PERMILLE_MAX, |share| share.ppm() / 1000)),
             slots_max: self
                 .slots_max
-                .map(|wanted| u32::try_from(clamp(wanted.into(), slots.min, slots.max)).unwrap_or(u32::MAX)),
+                .map(|tuned| u32::try_from(clamp(tuned.into(), slots.min, slots.max)).unwrap_or(u32::MAX)),
             batch_weight_max: weight
-                .and_then(|bounds| self.batch_weight_max.map(|wanted| clamp(wanted, bounds.min, bounds.max))),
+                .and_then(|bounds| self.batch_weight_max.map(|tuned| clamp(tuned, bounds.min, bounds.max))),
             tenant_weights: self.tenant_weights,
         }
     }

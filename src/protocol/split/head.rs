@@ -125,7 +125,7 @@ impl SharedHead {
         evidence: Option<&UnbatchedEvidence>,
     ) -> Self {
         let nominated = headers::nominated(headers);
-        let shown = |name: &&HeaderName| {
+        let is_visible = |name: &&HeaderName| {
             if !headers::is_end_to_end(name) || NEVER.contains(name) || nominated.contains(name) {
                 return false;
             }
@@ -136,7 +136,7 @@ impl SharedHead {
                         || evidence.is_some_and(|known| known.is_constant(call, AnswerPart::Header(name, headers))))
         };
         let mut listed = HeaderMap::with_capacity(headers.len());
-        for name in headers.keys().filter(shown) {
+        for name in headers.keys().filter(is_visible) {
             headers.get_all(name).iter().for_each(|value| {
                 listed.append(name.clone(), value.clone());
             });

@@ -152,10 +152,10 @@ impl<'a> SplitPlan<'a> {
         if let Measure::At(pointer) = &shape.share_by {
             let values = self.results.lists.first().map(|list| list.values.as_slice()).unwrap_or_default();
             for (value, item) in values.iter().zip(&self.results.item_at) {
-                if let (Some(weight), Some(told)) =
+                if let (Some(weight), Some(number)) =
                     (weights.get_mut(*item), items::number_at(self.doc, *value, pointer))
                 {
-                    *weight = told;
+                    *weight = number;
                 }
             }
         }

@@ -186,12 +186,13 @@ fn by_index(
         return Ok(in_order());
     }
     // Each index must be within range and occur exactly once.
-    let mut seen = vec![false; total];
+    let mut assigned = vec![false; total];
     let mut item_at = Vec::with_capacity(total);
     for span in &found {
         let text = span.map(|span| span.of(doc)).filter(|text| json::is_integer(text));
         let item = text.and_then(|text| std::str::from_utf8(text).ok()?.parse::<usize>().ok());
-        let place = item.and_then(|item| seen.get_mut(item)).filter(|seen| !**seen).ok_or(MismatchKind::Index)?;
+        let place =
+            item.and_then(|item| assigned.get_mut(item)).filter(|assigned| !**assigned).ok_or(MismatchKind::Index)?;
         *place = true;
         item_at.extend(item);
     }

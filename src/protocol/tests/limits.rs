@@ -5,8 +5,8 @@ use super::*;
 
 fn check(status: u16, body: &str, expected: Option<Option<u32>>) {
     let endpoint = endpoint("/v1/embeddings", RouteProtocol::OpenAi);
-    let told = endpoint.detect_too_large(StatusCode::from_u16(status).unwrap(), body.as_bytes());
-    assert_eq!(told.map(|told| told.limit), expected, "{body}");
+    let found = endpoint.detect_too_large(StatusCode::from_u16(status).unwrap(), body.as_bytes());
+    assert_eq!(found.map(|found| found.limit), expected, "{body}");
 }
 
 #[test]
@@ -59,11 +59,11 @@ fn declared_signs_of_a_too_large_batch_are_recognised() {
         TooLargeSign { status: 507, body_contains: None },
     ];
     let endpoint = endpoint_of(RouteRules { generic: Some(declared), ..rules("/e", RouteProtocol::Generic) }, "/e");
-    let told =
+    let detected =
         |status: u16, body: &str| endpoint.detect_too_large(StatusCode::from_u16(status).unwrap(), body.as_bytes());
-    assert_eq!(told(500, "RuntimeError: CUDA out of memory. Tried"), Some(BatchTooLarge { limit: None }));
-    assert_eq!(told(500, "else"), None);
-    assert_eq!(told(507, ""), Some(BatchTooLarge { limit: None }));
+    assert_eq!(detected(500, "RuntimeError: CUDA out of memory. Tried"), Some(BatchTooLarge { limit: None }));
+    assert_eq!(detected(500, "else"), None);
+    assert_eq!(detected(507, ""), Some(BatchTooLarge { limit: None }));
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn same(a: &Call, b: &Call) -> bool {
     matches!((&a.merge, &b.merge), (MergeEligibility::With(a), MergeEligibility::With(b)) if a == b)
 }
 
-fn alone(endpoint: &Endpoint, body: &str) -> Option<UnmergeableReason> {
+fn unmergeable(endpoint: &Endpoint, body: &str) -> Option<UnmergeableReason> {
     read(endpoint, PATH, body).unbatched_reason()
 }
 
@@ -220,10 +220,10 @@ fn bodies_that_servers_read_differently_go_alone() {
         r#"{"input":"a","x":1e400}"#,
         r#"{"input":"a","o":{"k":1,"k":2}}"#,
     ] {
-        assert_eq!(alone(&endpoint, body), Some(UnmergeableReason::AmbiguousJson), "{body}");
+        assert_eq!(unmergeable(&endpoint, body), Some(UnmergeableReason::AmbiguousJson), "{body}");
     }
     let deep = format!(r#"{{"input":"a","x":{}{}}}"#, "[".repeat(64), "]".repeat(64));
-    assert_eq!(alone(&endpoint, &deep), Some(UnmergeableReason::AmbiguousJson));
+    assert_eq!(unmergeable(&endpoint, &deep), Some(UnmergeableReason::AmbiguousJson));
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn embeddings_are_merged_within_one_form() {
         r#"{"input":[true]}"#,
         r#"{"input":["a",["b"]]}"#,
     ] {
-        assert_eq!(alone(&endpoint, body), Some(UnmergeableReason::ItemForm), "{body}");
+        assert_eq!(unmergeable(&endpoint, body), Some(UnmergeableReason::ItemForm), "{body}");
     }
     for body in [
         r#"{"input":[""]}"#,
@@ -260,7 +260,7 @@ fn embeddings_are_merged_within_one_form() {
         r#"{"input":[{"text":"a"}]}"#,
         r#"{"input":[7,8]}"#,
     ] {
-        assert_eq!(alone(&endpoint, body), None, "{body}");
+        assert_eq!(unmergeable(&endpoint, body), None, "{body}");
     }
     let call = |body: &str| read(&endpoint, PATH, body);
     assert!(same(&call(r#"{"input":"a","model":"m"}"#), &call(r#"{ "model" : "m", "input":["b","c"] }"#)));

@@ -129,13 +129,13 @@ fn text_before_an_echoed_id_is_kept_only_if_it_is_a_known_prefix() {
     let calls = ["a", "b"].map(|text| server.call(text));
     let members: Vec<&Call> = calls.iter().collect();
     let sent = server.endpoint.write_batch(&members, None);
-    for (before, kept) in [("embd-", "embd-"), ("4111111111111111-", ""), ("embd-secret1.", "embd-")] {
+    for (before, expected) in [("embd-", "embd-"), ("4111111111111111-", ""), ("embd-secret1.", "embd-")] {
         let body = format!(r#"{{"id":"{before}{}","data":[{{}},{{}}]}}"#, sent.request_id);
         for reply in
             split_sent(&server.endpoint, &members, &sent, StatusCode::OK, &HeaderMap::new(), &body.into()).unwrap()
         {
             let body = String::from_utf8(reply.body.to_vec()).unwrap();
-            assert!(body.starts_with(&format!(r#"{{"id":"{kept}"#)), "{body}");
+            assert!(body.starts_with(&format!(r#"{{"id":"{expected}"#)), "{body}");
             assert!(!body.contains("4111111111111111") && !body.contains("secret"), "{body}");
         }
     }
@@ -189,7 +189,7 @@ fn members_that_are_named_after_inputs_end_merging_for_a_while() {
 
 #[test]
 fn an_overload_is_answered_with_a_body_of_ours_in_the_callers_form() {
-    let told = r#"{"error":"overloaded while reading private-0, private-1"}"#;
+    let overload = r#"{"error":"overloaded while reading private-0, private-1"}"#;
     let headers = [
         ("retry-after", "7"),
         ("server", "private-0"),
@@ -206,7 +206,7 @@ fn an_overload_is_answered_with_a_body_of_ours_in_the_callers_form() {
         ("/embed", RouteProtocol::Tei, r#"{"error":"upstream overloaded","error_type":"Overloaded"}"#),
     ] {
         let server = Server::new(target, protocol);
-        let replies = server.shared(["private-0", "private-1"], 429, &headers, told).unwrap();
+        let replies = server.shared(["private-0", "private-1"], 429, &headers, overload).unwrap();
         for reply in &replies {
             assert_eq!((reply.status.as_u16(), &reply.body[..]), (429, expected.as_bytes()));
             assert_eq!(reply.headers["retry-after"], "7");

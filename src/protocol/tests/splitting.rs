@@ -320,10 +320,10 @@ fn declared_ids_and_counters_are_specific_to_each_caller() {
         split[0].ends_with(r#","vectors":[{"n":2}],"m":{"t":5}}"#) && !split[0].contains("1234567890"),
         "{split:?}"
     );
-    let told = generic(GenericOptions { cost: cost(CostShare::Exact, CostWeights::At(pointer("/n"))), ..texts() });
-    let split = answers(&told, "/e", &calls, answer).unwrap();
+    let server = generic(GenericOptions { cost: cost(CostShare::Exact, CostWeights::At(pointer("/n"))), ..texts() });
+    let split = answers(&server, "/e", &calls, answer).unwrap();
     assert!(split[0].ends_with(r#""m":{"t":2}}"#) && split[1].ends_with(r#""m":{"t":7}}"#), "{split:?}");
-    assert_eq!(answers(&told, "/e", &calls, &answer.replace('9', "8")), Err(MismatchKind::Shape));
+    assert_eq!(answers(&server, "/e", &calls, &answer.replace('9', "8")), Err(MismatchKind::Shape));
     let dropped = generic(GenericOptions { cost: cost(CostShare::Drop, CostWeights::Bytes), ..texts() });
     let split = answers(&dropped, "/e", &calls, answer).unwrap();
     assert!(split[0].ends_with(r#""vectors":[{"n":2}],"m":{}}"#), "{split:?}");

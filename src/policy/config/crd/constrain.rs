@@ -67,8 +67,8 @@ pub(super) fn value(schema: &mut Json, shape: &'static ValueType, path: &str, ru
             let mut item = json!({ "type": "string" });
             value(&mut item, of, &format!("{path}[]"), rules);
             // Constraints of texts apply to texts only, so they can be used here too.
-            for said in ["pattern", "maxLength"] {
-                schema[said] = item[said].clone();
+            for keyword in ["pattern", "maxLength"] {
+                schema[keyword] = item[keyword].clone();
             }
             insert_all(schema, json!({ "items": item, "minItems": 1, "maxItems": max }));
             insert_all(schema, json!({ "minimum": 1, "maximum": 0, "minProperties": 1, "maxProperties": 0 }));
@@ -185,23 +185,23 @@ fn default(key: &'static SchemaKey, path: &str) -> Option<Json> {
 /// Extends the doc comment of the field by the allowed values and the default, so that `kubectl
 /// explain` shows everything.
 fn describe(schema: &mut Json, key: &SchemaKey) {
-    let mut said = schema["description"].as_str().unwrap_or_default().to_owned();
-    let told = match &key.shape {
+    let mut description = schema["description"].as_str().unwrap_or_default().to_owned();
+    let allowed = match &key.shape {
         ValueType::Map(_) | ValueType::Switch | ValueType::Word(..) | ValueType::List(ValueType::Map(_), _) => {
             String::new()
         }
         shape => shape.allowed(),
     };
-    let told = if told.is_empty() { told } else { format!("Allowed: {told}.") };
-    for sentence in [told, describe_default(key)] {
+    let allowed = if allowed.is_empty() { allowed } else { format!("Allowed: {allowed}.") };
+    for sentence in [allowed, describe_default(key)] {
         if !sentence.is_empty() {
-            if !said.is_empty() {
-                said.push(' ');
+            if !description.is_empty() {
+                description.push(' ');
             }
-            said.push_str(&sentence);
+            description.push_str(&sentence);
         }
     }
-    schema["description"] = json!(said);
+    schema["description"] = json!(description);
 }
 
 fn describe_default(key: &SchemaKey) -> String {

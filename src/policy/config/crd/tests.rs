@@ -61,8 +61,8 @@ impl Definition {
         let Err(errors) = Validator::new().validate_compiled(&self.rules, object, old) else { return Vec::new() };
         for error in errors.iter() {
             // A text that is not a duration, which its pattern has already reported.
-            let told = error.kind == ErrorKind::EvaluationError && !right;
-            assert!(error.kind == ErrorKind::ValidationFailure || told, "{error:?}");
+            let untyped = error.kind == ErrorKind::EvaluationError && !right;
+            assert!(error.kind == ErrorKind::ValidationFailure || untyped, "{error:?}");
         }
         errors.iter().filter(|error| error.kind == ErrorKind::ValidationFailure).map(ToString::to_string).collect()
     }
@@ -224,9 +224,9 @@ fn all_keys() -> Vec<(String, &'static SchemaKey)> {
 #[test]
 fn every_example_policy_is_accepted_by_the_schema() {
     let kind = Definition::policy();
-    let shown = files("examples/policies");
-    assert!(shown.len() >= 3);
-    for (name, text) in shown {
+    let examples = files("examples/policies");
+    assert!(examples.len() >= 3);
+    for (name, text) in examples {
         let written = yaml_of(&text);
         let object = if written.get("kind").is_some() { written } else { policy(&written) };
         assert_eq!(kind.wrong(&object, None), [""; 0], "{name}");
@@ -241,14 +241,14 @@ fn the_schema_and_the_loader_refuse_the_same_keys_of_the_reference_policy() {
     let mut found: Vec<&str> = wrong.iter().map(|wrong| wrong.split(": ").next().unwrap()).collect();
     let errors = load(&examples(), "policy.yaml").unwrap_err();
     // For two keys that exclude each other, a rule reports one of them, the loader the later one.
-    let mut told: Vec<String> = errors.findings.iter().map(|finding| format!("spec.{}", finding.path)).collect();
-    assert_eq!(told.iter().filter(|path| *path == "spec.profileRef").count(), 1);
-    told.push("spec.profileRef".to_owned());
+    let mut expected: Vec<String> = errors.findings.iter().map(|finding| format!("spec.{}", finding.path)).collect();
+    assert_eq!(expected.iter().filter(|path| *path == "spec.profileRef").count(), 1);
+    expected.push("spec.profileRef".to_owned());
     // The loader reports nothing more about a declaration that should not be present.
-    told.push("spec.routes[0].generic.resultKey".to_owned());
+    expected.push("spec.routes[0].generic.resultKey".to_owned());
     found.sort_unstable();
-    told.sort_unstable();
-    assert_eq!(found, told, "{wrong:#?}");
+    expected.sort_unstable();
+    assert_eq!(found, expected, "{wrong:#?}");
 }
 
 #[test]
@@ -275,15 +275,15 @@ fn objects_with_server_defaults_are_accepted_by_types_and_loader() {
     for (name, text) in files("tests/data/crd/accepted") {
         for object in objects(&text) {
             let kind = kinds.iter().find(|kind| object["kind"] == kind.name.as_str()).unwrap();
-            let kept = kube_cel::apply_defaults(&kind.schema, &object);
+            let stored = kube_cel::apply_defaults(&kind.schema, &object);
             if kind.name == "BatchProfile" {
-                let profile: BatchProfile = serde_json::from_value(kept.clone()).unwrap();
-                assert_eq!(serde_json::to_value(&profile.spec).unwrap(), kept["spec"], "{name}");
+                let profile: BatchProfile = serde_json::from_value(stored.clone()).unwrap();
+                assert_eq!(serde_json::to_value(&profile.spec).unwrap(), stored["spec"], "{name}");
                 continue;
             }
-            let policy: BatchPolicy = serde_json::from_value(kept.clone()).unwrap();
+            let policy: BatchPolicy = serde_json::from_value(stored.clone()).unwrap();
             let spec = serde_json::to_value(&policy.spec).unwrap();
-            assert_eq!(spec, kept["spec"], "{name}");
+            assert_eq!(spec, stored["spec"], "{name}");
             let loaded = load(&spec.to_string(), &name);
             assert!(loaded.is_ok(), "{name}: {}", loaded.unwrap_err().render(false));
         }
@@ -305,7 +305,7 @@ fn invalid_objects_are_refused_by_schema_or_rules_and_by_the_loader() {
     let kinds = Definition::all();
     let refused = files("tests/data/crd/refused");
     for (name, text) in &refused {
-        let why =
+        let reason =
             text.lines().find_map(|line| line.strip_prefix("# refused: ")).unwrap_or_else(|| panic!("{name}: why?"));
         let objects = objects(text);
         let (last, before) = objects.split_last().unwrap();
@@ -314,7 +314,7 @@ fn invalid_objects_are_refused_by_schema_or_rules_and_by_the_loader() {
             assert_eq!(kind.wrong(object, None), [""; 0], "{name}: as it was before");
         }
         let wrong = kind.wrong(last, before.last());
-        assert!(!wrong.is_empty() && wrong.iter().any(|wrong| wrong.contains(why)), "{name}: {wrong:#?}");
+        assert!(!wrong.is_empty() && wrong.iter().any(|wrong| wrong.contains(reason)), "{name}: {wrong:#?}");
         assert_eq!(wrong.len(), 1, "{name} is wrong in one way only: {wrong:#?}");
         if kind.name == "BatchPolicy" {
             assert!(load(last_document(text), name).is_err(), "{name}: the loader takes it");
@@ -328,10 +328,12 @@ fn invalid_objects_are_refused_by_schema_or_rules_and_by_the_loader() {
         .collect();
     for message in all {
         let message = message.trim_matches('"');
-        let told = refused.iter().any(|(_, text)| {
-            text.lines().find_map(|line| line.strip_prefix("# refused: ")).is_some_and(|why| message.contains(why))
+        let is_refused = refused.iter().any(|(_, text)| {
+            text.lines()
+                .find_map(|line| line.strip_prefix("# refused: "))
+                .is_some_and(|reason| message.contains(reason))
         });
-        assert!(told, "no object is refused with: {message}");
+        assert!(is_refused, "no object is refused with: {message}");
     }
 }
 

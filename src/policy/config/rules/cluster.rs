@@ -58,7 +58,7 @@ fn check_targets(check: &mut Validator, spec: &Json) {
     for (index, target) in list(&spec["targetRefs"]).iter().enumerate() {
         let Some(kind) = target["kind"].as_str() else { continue };
         // Problems of the target itself have to be corrected first.
-        if check.findings.iter().any(|told| told.path.starts_with(&format!("targetRefs[{index}]"))) {
+        if check.findings.iter().any(|other| other.path.starts_with(&format!("targetRefs[{index}]"))) {
             continue;
         }
         let groups = || GROUPS.iter().filter(|(known, _)| *known == kind).map(|(_, group)| *group);
@@ -79,18 +79,18 @@ fn check_targets(check: &mut Validator, spec: &Json) {
 fn check_selector_term(check: &mut Validator, path: &str, term: &Json) {
     let Some(operator) = term["operator"].as_str() else { return };
     // Problems of the term itself have to be corrected first.
-    if check.findings.iter().any(|told| told.path.starts_with(path)) {
+    if check.findings.iter().any(|other| other.path.starts_with(path)) {
         return;
     }
-    let (wanted, there) = (matches!(operator, "In" | "NotIn"), !list(&term["values"]).is_empty());
-    if wanted && !there {
+    let (has_values, there) = (matches!(operator, "In" | "NotIn"), !list(&term["values"]).is_empty());
+    if has_values && !there {
         check.push_bad_value(
             &format!("{path}.operator"),
             &format!("`{path}.operator: {operator}` needs `values`"),
             "add values, or use Exists",
         );
     }
-    if there && !wanted {
+    if there && !has_values {
         check.excluded(&format!("{path}.values"), &format!("`{path}.operator: {operator}` takes no `values`"));
     }
 }

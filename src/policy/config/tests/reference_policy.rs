@@ -106,8 +106,8 @@ fn every_default_matches_the_reference_policy() {
         let Some(node) = node else { continue };
         match key.default {
             KeyDefault::Value(default) => {
-                let wanted = tree::parse(default).unwrap();
-                assert_eq!(written(node), written(&wanted), "{path}");
+                let expected = tree::parse(default).unwrap();
+                assert_eq!(written(node), written(&expected), "{path}");
                 compared += 1;
             }
             KeyDefault::Absent(_) if !key.required => {
@@ -200,8 +200,8 @@ fn a_bad_value_of_any_key_is_reported_once_on_its_line() {
                 continue;
             }
             let errors = load(&text, "one.yaml").map(|_| ()).expect_err(&text);
-            let told: Vec<_> = errors.findings.iter().map(|f| (f.code, f.line().unwrap())).collect();
-            assert_eq!(told, [(ConfigCode::BadValue, line)], "{path}: {value}\n{text}\n{}", errors.render(false));
+            let findings: Vec<_> = errors.findings.iter().map(|f| (f.code, f.line().unwrap())).collect();
+            assert_eq!(findings, [(ConfigCode::BadValue, line)], "{path}: {value}\n{text}\n{}", errors.render(false));
         }
     }
 }
@@ -241,8 +241,8 @@ fn a_misspelt_key_is_reported_with_the_nearest_known_one() {
         let last = lines.last_mut().unwrap();
         *last = last.replace(key.name, &wrong);
         let errors = load(&lines.join("\n"), "typo.yaml").unwrap_err();
-        let told = errors.findings.iter().find(|finding| finding.code == ConfigCode::UnknownKey).unwrap();
-        assert_eq!((told.line(), told.nearest.as_deref()), (Some(line), Some(key.name)), "{path} as {wrong}");
+        let unknown = errors.findings.iter().find(|finding| finding.code == ConfigCode::UnknownKey).unwrap();
+        assert_eq!((unknown.line(), unknown.nearest.as_deref()), (Some(line), Some(key.name)), "{path} as {wrong}");
     }
 }
 
@@ -253,8 +253,8 @@ fn a_value_is_shown_as_it_would_be_written() {
         let mut check = check::Validator::default();
         let json =
             check.value(&key.shape, &tree::parse(if default.is_empty() { "\"\"" } else { default }).unwrap(), &path);
-        let shown = text(&json.unwrap());
-        let again = check.value(&key.shape, &tree::parse(&shown).unwrap(), &path).unwrap();
-        assert!(check.findings.is_empty() && text(&again) == shown, "{path}: {shown}");
+        let written = text(&json.unwrap());
+        let again = check.value(&key.shape, &tree::parse(&written).unwrap(), &path).unwrap();
+        assert!(check.findings.is_empty() && text(&again) == written, "{path}: {written}");
     }
 }

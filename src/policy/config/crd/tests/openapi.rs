@@ -29,10 +29,10 @@ fn ask(schema: &Json, value: &Json, path: &str, wrong: &mut Vec<String>) {
         tell(format!("Invalid value: {value}: must be of type integer or string: {kind}"));
         return;
     }
-    if let Some(wanted) = schema.get("type").and_then(Json::as_str)
-        && wanted != kind
+    if let Some(required) = schema.get("type").and_then(Json::as_str)
+        && required != kind
     {
-        tell(format!("Invalid value: {value}: must be of type {wanted}: {kind}"));
+        tell(format!("Invalid value: {value}: must be of type {required}: {kind}"));
         return;
     }
     if let Some(words) = schema.get("enum").and_then(Json::as_array)
