@@ -91,8 +91,8 @@ impl ReportOutbox {
         self.events += 1;
         (event.epoch, event.seq) = (self.epoch, self.events);
         if self.waiting.len() >= EVENTS_MAX {
-            let gone = self.waiting.pop_front().map_or(0, |gone| gone.dropped);
-            self.dropped += 1 + gone;
+            let lost = self.waiting.pop_front().map_or(0, |lost| lost.dropped);
+            self.dropped += 1 + lost;
         }
         event.dropped = std::mem::take(&mut self.dropped);
         self.waiting.push_back(event);
@@ -215,12 +215,12 @@ mod tests {
         let mut out = ReportOutbox::new(1);
         (0..EVENTS_MAX + 5).for_each(|at| out.push_event(event(&at.to_string())));
         let mut dropped = 0;
-        let mut kept = Vec::new();
+        let mut retained = Vec::new();
         while let Some(event) = out.next_event() {
             dropped += event.dropped;
-            kept.push(event.message.clone());
+            retained.push(event.message.clone());
         }
-        assert_eq!((kept.len(), kept[0].as_str(), dropped), (EVENTS_MAX, "5", 5));
+        assert_eq!((retained.len(), retained[0].as_str(), dropped), (EVENTS_MAX, "5", 5));
     }
 
     #[test]

@@ -132,7 +132,7 @@ impl Default for ServerLimits {
 impl fmt::Display for AuthError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Invalid(why) | Self::Forbidden(why) | Self::Unavailable(why) => f.write_str(why),
+            Self::Invalid(reason) | Self::Forbidden(reason) | Self::Unavailable(reason) => f.write_str(reason),
             Self::Busy(_) => f.write_str("too many token reviews: retry later"),
         }
     }

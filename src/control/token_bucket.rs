@@ -34,10 +34,10 @@ impl TokenBucket {
     /// Takes `amount` tokens if they are available. Otherwise it takes none and returns `false`.
     pub fn try_take(&mut self, now: Tick, amount: u64) -> bool {
         self.fill(now);
-        let wanted = u128::from(amount) * BILLION;
-        let enough = wanted <= self.left;
+        let required = u128::from(amount) * BILLION;
+        let enough = required <= self.left;
         if enough {
-            self.left -= wanted;
+            self.left -= required;
         }
         enough
     }
@@ -53,8 +53,8 @@ impl TokenBucket {
     }
 
     fn fill(&mut self, now: Tick) {
-        let came = now.since(self.refilled_at).as_nanos() * u128::from(self.per_second);
-        self.left = (self.left + came).min(u128::from(self.capacity) * BILLION);
+        let refill = now.since(self.refilled_at).as_nanos() * u128::from(self.per_second);
+        self.left = (self.left + refill).min(u128::from(self.capacity) * BILLION);
         self.refilled_at = self.refilled_at.max(now);
     }
 }

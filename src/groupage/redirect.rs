@@ -134,18 +134,18 @@ pub fn install(redirects: &[Redirect]) -> Result<WriteReport, RedirectError> {
 }
 
 fn check(redirects: &[Redirect]) -> Result<(), RedirectError> {
-    let asked = |why: String| Err(RedirectError::InvalidArgument(why));
+    let invalid = |reason: String| Err(RedirectError::InvalidArgument(reason));
     if redirects.is_empty() {
-        return asked("no port given: use --redirect PORT=LISTEN".to_owned());
+        return invalid("no port given: use --redirect PORT=LISTEN".to_owned());
     }
     if redirects.len() > REDIRECTS_MAX {
-        return asked(format!("{} ports given, and a sidecar captures at most {REDIRECTS_MAX}", redirects.len()));
+        return invalid(format!("{} ports given, and a sidecar captures at most {REDIRECTS_MAX}", redirects.len()));
     }
     let twice = redirects
         .iter()
         .enumerate()
         .find(|(at, redirect)| redirects.iter().take(*at).any(|before| before.port == redirect.port));
-    twice.map_or(Ok(()), |(_, redirect)| asked(format!("port {} is given twice", redirect.port)))
+    twice.map_or(Ok(()), |(_, redirect)| invalid(format!("port {} is given twice", redirect.port)))
 }
 
 #[cfg(test)]
@@ -170,18 +170,18 @@ mod tests {
         let many: Vec<Redirect> = (1..=65).map(|port| Redirect { port, listen: 15080 }).collect();
         let twice =
             [Redirect { port: 80, listen: 1 }, Redirect { port: 81, listen: 2 }, Redirect { port: 80, listen: 3 }];
-        for (redirects, why) in [(&[][..], "no port"), (&many, "65 ports"), (&twice, "port 80 is given twice")] {
+        for (redirects, reason) in [(&[][..], "no port"), (&many, "65 ports"), (&twice, "port 80 is given twice")] {
             let error = install(redirects).unwrap_err();
-            assert!(matches!(&error, RedirectError::InvalidArgument(text) if text.contains(why)), "{error}");
+            assert!(matches!(&error, RedirectError::InvalidArgument(text) if text.contains(reason)), "{error}");
         }
         assert!(check(&many[..64]).is_ok());
     }
 
     /// Reports a skipped test on stderr directly, because the harness captures the output of
     /// passing tests.
-    fn skipped(why: &str) {
+    fn skipped(reason: &str) {
         use std::io::Write as _;
-        let _said = writeln!(std::io::stderr(), "SKIPPED: {why}");
+        let _said = writeln!(std::io::stderr(), "SKIPPED: {reason}");
     }
 
     /// Runs a test in its own network namespace, or reports why it cannot.
@@ -246,8 +246,8 @@ mod tests {
             NfTablesSocket::open().unwrap().commit(&theirs).unwrap();
             assert_eq!(counted(), (2, 2));
             let error = install(&[grpc, web]).unwrap_err().to_string();
-            let told = "port 8080 is already redirected by chain prerouting of table inet somebody: ";
-            assert!(error.starts_with(told), "{error}");
+            let message = "port 8080 is already redirected by chain prerouting of table inet somebody: ";
+            assert!(error.starts_with(message), "{error}");
             assert_eq!(counted(), (2, 2), "nothing was changed");
             assert_eq!(install(&[grpc]).unwrap(), WriteReport::default());
         });

@@ -67,7 +67,7 @@ pub enum ReadResult {
     /// A limit was exceeded, or the sender broke off.
     Stopped {
         /// The limit that was exceeded.
-        why: StopReason,
+        reason: StopReason,
         /// The bytes read, including the frame that exceeded the limit.
         read: Bytes,
         /// Memory charge of these bytes, as far as the budget allowed.
@@ -116,13 +116,13 @@ where
         held.announce(announced);
     }
     if announced.is_some_and(|announced| announced > bounds.max) {
-        return ReadResult::Stopped { why: StopReason::TooLarge, read: Bytes::new(), held };
+        return ReadResult::Stopped { reason: StopReason::TooLarge, read: Bytes::new(), held };
     }
     let mut pieces = FrameBuffer { announced, at_once: !bounds.evictable, ..FrameBuffer::default() };
     let mut trailers = None;
     let (mut size, mut taken) = (0_usize, 0_usize);
     let mut window = None;
-    let why = loop {
+    let reason = loop {
         if size > 0 && window.is_none() {
             window = bounds.floor.map(RateWindow::new);
         }
@@ -151,9 +151,9 @@ where
                 held.on_move();
                 // The whole response is charged with its first frame: if many responses were
                 // charged step by step, they could exhaust the budget with none of them complete.
-                let wanted = pieces.announced.filter(|_| pieces.at_once).unwrap_or_default().max(size);
-                let fits = wanted == taken || held.grow(wanted - taken).is_ok();
-                taken = wanted;
+                let needed = pieces.announced.filter(|_| pieces.at_once).unwrap_or_default().max(size);
+                let fits = needed == taken || held.grow(needed - taken).is_ok();
+                taken = needed;
                 pieces.push(data);
                 if size > bounds.max {
                     break StopReason::TooLarge;
@@ -165,7 +165,7 @@ where
             Err(frame) => trailers = frame.into_trailers().ok(),
         }
     };
-    ReadResult::Stopped { why, read: pieces.join(), held }
+    ReadResult::Stopped { reason, read: pieces.join(), held }
 }
 
 /// Resolves at the end of a window in which too few bytes arrived; pending forever without a
@@ -317,10 +317,10 @@ mod tests {
     #[tokio::test]
     async fn a_body_over_the_limit_is_returned_with_the_bytes_read_so_far() {
         let budget = budget(100);
-        let ReadResult::Stopped { why, read, .. } = read(&["abc", "def", "ghi"], 5, &budget).await else {
+        let ReadResult::Stopped { reason, read, .. } = read(&["abc", "def", "ghi"], 5, &budget).await else {
             panic!("too large")
         };
-        assert_eq!((why, &read[..]), (StopReason::TooLarge, &b"abcdef"[..]));
+        assert_eq!((reason, &read[..]), (StopReason::TooLarge, &b"abcdef"[..]));
     }
 
     #[tokio::test]
@@ -330,7 +330,7 @@ mod tests {
         for parts in [&["a"][..], &["ab", "c"]] {
             let stalled = futures_util::stream::iter(frames(parts)).chain(futures_util::stream::pending());
             let gathered = read_bounded(&mut StreamBody::new(stalled), bounds, budget(100).empty()).await;
-            assert!(matches!(gathered, ReadResult::Stopped { why: StopReason::BelowFloor, .. }));
+            assert!(matches!(gathered, ReadResult::Stopped { reason: StopReason::BelowFloor, .. }));
         }
     }
 
@@ -344,7 +344,7 @@ mod tests {
     #[tokio::test]
     async fn a_full_process_stops_reading() {
         let budget = budget(4);
-        let ReadResult::Stopped { why, .. } = read(&["abc", "def"], 100, &budget).await else { panic!("full") };
-        assert_eq!(why, StopReason::BuffersFull);
+        let ReadResult::Stopped { reason, .. } = read(&["abc", "def"], 100, &budget).await else { panic!("full") };
+        assert_eq!(reason, StopReason::BuffersFull);
     }
 }

@@ -55,20 +55,20 @@ enum Detected {
 pub(super) async fn run(
     proxy: Arc<Proxy>,
     (mut stream, peer): (ClientStream, Option<PeerIdentity>),
-    told: watch::Receiver<ListenerState>,
+    state: watch::Receiver<ListenerState>,
     guard: ConnectionGuard,
 ) {
     let mut ahead = Vec::new();
     let begun = if proxy.table().relays {
         Detected::Bytes(RelayReason::NoRoute, None, Vec::new())
     } else {
-        begin(&proxy, &mut stream, &mut ahead, told.clone()).await
+        begin(&proxy, &mut stream, &mut ahead, state.clone()).await
     };
     match begun {
         Detected::Over => {}
-        Detected::Http => connection::run(proxy, (stream, peer), Bytes::from(ahead), told, guard).await,
-        Detected::Bytes(why, upstream, answer) => {
-            proxy.metrics.relayed(why);
+        Detected::Http => connection::run(proxy, (stream, peer), Bytes::from(ahead), state, guard).await,
+        Detected::Bytes(reason, upstream, answer) => {
+            proxy.metrics.relayed(reason);
             guard.place.activity().set_relayed();
             // A relayed connection drops the state of a served one: the tunnel needs only its two
             // ends, and parses no heads.
@@ -85,7 +85,7 @@ async fn begin(
     proxy: &Proxy,
     stream: &mut ClientStream,
     ahead: &mut Vec<u8>,
-    mut told: watch::Receiver<ListenerState>,
+    mut state: watch::Receiver<ListenerState>,
 ) -> Detected {
     if let Ok(first) = timeout(CLIENT_FIRST_TIMEOUT, read_prefix(stream, ahead)).await {
         return if first.is_err() { Detected::Over } else { detect_request_line(stream, ahead).await };
@@ -94,7 +94,7 @@ async fn begin(
     let limit = proxy.config.client.pass_through_idle_timeout;
     let leave = async {
         // An error means that the sender was dropped because the process ends: treated the same.
-        told.wait_for(|welcome| *welcome != ListenerState::Serving).await.ok();
+        state.wait_for(|state| *state != ListenerState::Serving).await.ok();
         tokio::time::sleep(DRAIN_GRACE).await;
     };
     let speaks = async {

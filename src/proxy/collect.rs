@@ -45,7 +45,7 @@ pub(super) async fn collect(
             held.set_phase(HoldPhase::Server);
             CollectResult::Whole { bytes, trailers, held }
         }
-        ReadResult::Stopped { why, read, held } => match why {
+        ReadResult::Stopped { reason, read, held } => match reason {
             StopReason::TooLarge => {
                 // The body is forwarded, and stays charged until then.
                 held.set_phase(HoldPhase::Server);

@@ -45,7 +45,7 @@ pub(super) async fn run(
     proxy: Arc<Proxy>,
     (stream, peer): (ClientStream, Option<PeerIdentity>),
     ahead: Bytes,
-    mut told: watch::Receiver<ListenerState>,
+    mut state: watch::Receiver<ListenerState>,
     guard: ConnectionGuard,
 ) {
     let clock = proxy.clock;
@@ -66,9 +66,9 @@ pub(super) async fn run(
     let age = proxy.config.client.http2.age_max;
     let old = clock.now().after(age.mul_f64(1.0 + 0.1 * rand::random::<f64>()));
     let mut timer = LazyTimer::new(clock);
-    let mut told = pin!(async {
+    let mut state = pin!(async {
         // An error means that the sender was dropped because the process ends: treated the same.
-        told.wait_for(|welcome| *welcome != ListenerState::Serving).await.ok();
+        state.wait_for(|state| *state != ListenerState::Serving).await.ok();
     });
     let mut over = pin!(proxy.cut.cancelled());
     let (mut leaving, mut ending): (Option<Tick>, Option<Tick>) = (None, None);
@@ -84,7 +84,7 @@ pub(super) async fn run(
             // hyper has sent a response where one is possible.
             CLIENT => connection.as_mut().poll(cx).map(drop),
             _ => {
-                if leaving.is_none() && told.as_mut().poll(cx).is_ready() {
+                if leaving.is_none() && state.as_mut().poll(cx).is_ready() {
                     leaving = Some(clock.now());
                     activity.start_draining();
                 }

@@ -80,7 +80,7 @@ impl ServerTiming {
         words.extend(held.map(|held| format!("held={}", held.as_str())));
         words.extend(cause.map(|cause| format!("cause={}", cause.as_str())));
         words.extend(mode.map(|mode| match mode {
-            FlowMode::Open(why) => format!("mode=open why={}", why.as_str()),
+            FlowMode::Open(open_reason) => format!("mode=open why={}", open_reason.as_str()),
             FlowMode::Limited(limit) => format!("mode=limited limit={limit}"),
         }));
         words.extend(predicted.map(|predicted| format!("predicted={}ms", millis(predicted))));
@@ -130,31 +130,34 @@ mod tests {
 
     #[test]
     fn server_timing_of_a_batch_member() {
-        let told = ServerTiming { ticket: ticket(), ..ServerTiming::default() };
+        let timing = ServerTiming { ticket: ticket(), ..ServerTiming::default() };
         let label = format!("{:08x}", batch_label(BatchId(123)));
         assert_ne!(batch_label(BatchId(124)), batch_label(BatchId(123)).wrapping_add(1), "it is not a counter");
         let expected = format!(
             "queue;dur=5.412, upstream;dur=12.000, groupage;desc=\"way=merged batch={label} items=17 held=limit \
              cause=idle mode=limited limit=4 predicted=11.900ms\""
         );
-        assert_eq!(told.text(BEGAN, NOW), expected);
+        assert_eq!(timing.text(BEGAN, NOW), expected);
         let mode = Some(FlowMode::Open(OpenReason::Learning));
         let ticket = ExecutionDetails { predicted: None, calls: 1, held: None, mode, ..ticket() };
-        let told = ServerTiming { ticket, reason: Some("item_form"), forwarded: false };
+        let timing = ServerTiming { ticket, reason: Some("item_form"), forwarded: false };
         let expected =
             format!("desc=\"way=forwarded batch={label} items=17 cause=idle mode=open why=learning reason=item_form\"");
-        assert!(told.text(BEGAN, NOW).ends_with(&expected), "{}", told.text(BEGAN, NOW));
+        assert!(timing.text(BEGAN, NOW).ends_with(&expected), "{}", timing.text(BEGAN, NOW));
     }
 
     #[test]
     fn server_timing_without_execution_names_the_reason() {
-        let told = ServerTiming { reason: Some("not_recognised"), forwarded: true, ..ServerTiming::default() };
-        assert_eq!(told.text(BEGAN, NOW), "upstream;dur=20.000, groupage;desc=\"way=forwarded reason=not_recognised\"");
+        let timing = ServerTiming { reason: Some("not_recognised"), forwarded: true, ..ServerTiming::default() };
+        assert_eq!(
+            timing.text(BEGAN, NOW),
+            "upstream;dur=20.000, groupage;desc=\"way=forwarded reason=not_recognised\""
+        );
         let ticket = ExecutionDetails { queue_delay: Duration::from_millis(7), ..ExecutionDetails::default() };
-        let told = ServerTiming { ticket, reason: Some("deadline"), forwarded: false };
-        assert_eq!(told.text(BEGAN, NOW), "queue;dur=7.000, groupage;desc=\"reason=deadline\"");
-        let told = ServerTiming { reason: Some("queue_full"), ..ServerTiming::default() };
-        assert_eq!(told.text(BEGAN, NOW), "groupage;desc=\"reason=queue_full\"");
+        let timing = ServerTiming { ticket, reason: Some("deadline"), forwarded: false };
+        assert_eq!(timing.text(BEGAN, NOW), "queue;dur=7.000, groupage;desc=\"reason=deadline\"");
+        let timing = ServerTiming { reason: Some("queue_full"), ..ServerTiming::default() };
+        assert_eq!(timing.text(BEGAN, NOW), "groupage;desc=\"reason=queue_full\"");
     }
 
     #[test]

@@ -208,7 +208,7 @@ pub struct Proxy {
     table: RwLock<Arc<RoutingTable>>,
     clock: Clock,
     scheduler: SchedulerHandle,
-    onlooker: ShadowRecorder,
+    shadow: ShadowRecorder,
     backend: Arc<dyn Backend>,
     forward: Arc<dyn Forwarder>,
     buffers: BufferBudget,
@@ -233,7 +233,7 @@ pub struct ProxyComponents {
     /// Submits calls to the scheduler.
     pub scheduler: SchedulerHandle,
     /// Reports the calls that pass through in mode `Observe` to the shadow simulation.
-    pub onlooker: ShadowRecorder,
+    pub shadow: ShadowRecorder,
     /// Executes batches, and provides the limits that its server publishes.
     pub backend: Arc<dyn Backend>,
     /// Forwards everything that is not batched.
@@ -252,7 +252,7 @@ impl Proxy {
     /// Creates a data port from its components.
     #[must_use]
     pub fn new(config: ProxyConfig, table: RoutingTable, parts: ProxyComponents) -> Self {
-        let ProxyComponents { clock, scheduler, onlooker, backend, forward, buffers, metrics, access_log } = parts;
+        let ProxyComponents { clock, scheduler, shadow, backend, forward, buffers, metrics, access_log } = parts;
         let shifts = DeadlineShifts::default();
         shifts.set_slos(table.slos());
         let labels = || protocol::ProtocolLabel::VARIANTS.iter().map(|label| label.as_str()).chain(["none"]);
@@ -265,7 +265,7 @@ impl Proxy {
             table: RwLock::new(Arc::new(table)),
             clock,
             scheduler,
-            onlooker,
+            shadow,
             backend,
             forward,
             buffers,

@@ -22,7 +22,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// A running listener of the data port.
 #[derive(Debug)]
 pub struct ListenerHandle {
-    welcome: ListenerControl,
+    control: ListenerControl,
     /// Counts the accept loops and the open connections.
     alive: TaskTracker,
 }
@@ -33,15 +33,15 @@ pub struct ListenerHandle {
 pub fn serve(
     proxy: &Arc<Proxy>,
     ports: Vec<TcpListener>,
-    ListenerChannel { welcome, told }: ListenerChannel,
+    ListenerChannel { control, state }: ListenerChannel,
     connections: &Arc<Connections>,
 ) -> ListenerHandle {
     let alive = TaskTracker::new();
     for port in ports {
-        let (proxy, told, tracker, connections) = (proxy.clone(), told.clone(), alive.clone(), connections.clone());
-        alive.spawn(async move { accept_all(&proxy, &port, told, &tracker, &connections).await });
+        let (proxy, state, tracker, connections) = (proxy.clone(), state.clone(), alive.clone(), connections.clone());
+        alive.spawn(async move { accept_all(&proxy, &port, state, &tracker, &connections).await });
     }
-    ListenerHandle { welcome, alive }
+    ListenerHandle { control, alive }
 }
 
 // === impl ListenerHandle ===
@@ -50,7 +50,7 @@ impl ListenerHandle {
     /// Stops accepting, lets every call in progress end, and closes idle connections. Resolves when
     /// all connections have ended.
     pub async fn stop(&self) {
-        self.welcome.set_state(ListenerState::Closed);
+        self.control.set_state(ListenerState::Closed);
         self.alive.close();
         self.alive.wait().await;
     }
@@ -59,7 +59,7 @@ impl ListenerHandle {
 async fn accept_all(
     proxy: &Arc<Proxy>,
     port: &TcpListener,
-    mut told: watch::Receiver<ListenerState>,
+    mut state: watch::Receiver<ListenerState>,
     alive: &TaskTracker,
     connections: &Arc<Connections>,
 ) {
@@ -69,7 +69,7 @@ async fn accept_all(
             accepted = port.accept() => accepted,
             // An error means that the sender was dropped because the process ends: treated the
             // same.
-            _ = told.wait_for(|welcome| *welcome == ListenerState::Closed) => match port.accept().now_or_never() {
+            _ = state.wait_for(|state| *state == ListenerState::Closed) => match port.accept().now_or_never() {
                 // Connections already in the kernel's accept queue are served, since one may
                 // contain a whole call.
                 Some(accepted) => accepted,
@@ -92,17 +92,17 @@ async fn accept_all(
             drop(stream);
             continue;
         };
-        spawn(proxy, stream, told.clone(), ConnectionGuard::new(place, alive.token()));
+        spawn(proxy, stream, state.clone(), ConnectionGuard::new(place, alive.token()));
         tokio::select! {
             () = connections.wait_for_capacity() => {}
             // On shutdown the loop continues, to serve the kernel's accept queue even under memory
             // pressure.
-            _ = told.wait_for(|welcome| *welcome == ListenerState::Closed) => {}
+            _ = state.wait_for(|state| *state == ListenerState::Closed) => {}
         }
     }
 }
 
-fn spawn(proxy: &Arc<Proxy>, stream: TcpStream, told: watch::Receiver<ListenerState>, guard: ConnectionGuard) {
+fn spawn(proxy: &Arc<Proxy>, stream: TcpStream, state: watch::Receiver<ListenerState>, guard: ConnectionGuard) {
     // With Nagle's algorithm an HTTP/2 call over loopback takes 40 ms. The option fails only on a
     // socket that is already closed.
     stream.set_nodelay(true).ok();
@@ -111,17 +111,17 @@ fn spawn(proxy: &Arc<Proxy>, stream: TcpStream, told: watch::Receiver<ListenerSt
     let task = if let Some(tls) = proxy.config.tls.clone() {
         tokio::spawn(async move {
             // Boxed, because the handshake future is large and short-lived.
-            let Some(client) = Box::pin(terminate::run(&proxy, &tls, stream, told.clone())).await else { return };
+            let Some(client) = Box::pin(terminate::run(&proxy, &tls, stream, state.clone())).await else { return };
             if proxy.config.captured {
-                Box::pin(captured::run(proxy, client, told, guard)).await;
+                Box::pin(captured::run(proxy, client, state, guard)).await;
             } else {
-                Box::pin(connection::run(proxy, client, bytes::Bytes::new(), told, guard)).await;
+                Box::pin(connection::run(proxy, client, bytes::Bytes::new(), state, guard)).await;
             }
         })
     } else if proxy.config.captured {
-        tokio::spawn(captured::run(proxy, (ClientStream::Plain(stream), None), told, guard))
+        tokio::spawn(captured::run(proxy, (ClientStream::Plain(stream), None), state, guard))
     } else {
-        tokio::spawn(connection::run(proxy, (ClientStream::Plain(stream), None), bytes::Bytes::new(), told, guard))
+        tokio::spawn(connection::run(proxy, (ClientStream::Plain(stream), None), bytes::Bytes::new(), state, guard))
     };
     evictee.set_task(&task.abort_handle());
 }

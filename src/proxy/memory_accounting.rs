@@ -86,16 +86,16 @@ impl ConnectionMemory {
         }
         let mut charge = self.charge.lock().unwrap_or_else(PoisonError::into_inner);
         // HTTP/2 streams run in tasks of their own, so the value may have changed in the meantime.
-        let wanted = self.target_charge();
-        self.charged.store(wanted, Ordering::Relaxed);
-        if wanted == 0 {
+        let target = self.target_charge();
+        self.charged.store(target, Ordering::Relaxed);
+        if target == 0 {
             *charge = None;
             return;
         }
         let held = charge.get_or_insert_with(|| self.budget.empty());
         held.register_waker(&self.evictor);
         held.on_move();
-        held.set_bytes(wanted);
+        held.set_bytes(target);
     }
 
     /// Returns the number of bytes to charge.

@@ -67,7 +67,7 @@ impl Proxy {
             slo,
             names_protocol: table.names_protocol,
         };
-        let (coming, awaited) = self.onlooker.register_call();
+        let (coming, awaited) = self.shadow.register_call();
         let copy = RequestTap {
             coming: Some((coming, Box::new(passing))),
             head: Some(copy_head(&head)),
@@ -101,9 +101,9 @@ fn copy_head(head: &Parts) -> Parts {
 // === impl RequestTap ===
 
 impl RequestTap {
-    fn skip(&mut self, why: UnpredictedReason) {
+    fn skip(&mut self, reason: UnpredictedReason) {
         if let Some((coming, _)) = self.coming.take() {
-            coming.skip(why);
+            coming.skip(reason);
         }
         (self.pieces, self.held) = (FrameBuffer::default(), None);
     }

@@ -31,13 +31,13 @@ impl Future for PassthroughFuture {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response<Body>> {
         let this = &mut *self;
-        let came = match this.sending.as_mut().poll(cx) {
-            Poll::Ready(came) => came,
+        let result = match this.sending.as_mut().poll(cx) {
+            Poll::Ready(result) => result,
             Poll::Pending if this.proxy.cut.is_cancelled() => Err(FailureKind::Draining.into()),
             Poll::Pending => return Poll::Pending,
         };
         let ending = this.ending.take();
-        Poll::Ready(match came {
+        Poll::Ready(match result {
             Ok(mut response) => {
                 if let Some(ending) = ending {
                     ending.end(Outcome::Passed, &mut response);

@@ -150,15 +150,15 @@ mod tests {
         let task = Waker::from(count.clone());
         let mut cx = Context::from_waker(&task);
         let sides = TaskSides::<2>::new();
-        let mut kept = None;
+        let mut waker = None;
         let mut poll = |side: usize, cx: &mut Context<'_>| {
             if side == 1 {
-                kept = Some(cx.waker().clone());
+                waker = Some(cx.waker().clone());
             }
             Poll::Pending
         };
         assert_eq!(sides.poll(&mut cx, &mut poll), PollResult::Busy);
-        kept.unwrap().wake();
+        waker.unwrap().wake();
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
         let mut polled = Vec::new();
         let turn = sides.poll(&mut cx, |side, _| {

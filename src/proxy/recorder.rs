@@ -124,8 +124,8 @@ impl CallRecorder {
     /// Records that the call is not merged.
     pub(super) fn on_passthrough(&mut self, reason: UnmergeableReason) {
         self.proxy.count_passed(reason);
-        if let Some(told) = &mut self.server_timing {
-            told.reason = Some(reason.as_str());
+        if let Some(timing) = &mut self.server_timing {
+            timing.reason = Some(reason.as_str());
         }
         if let Some(record) = &mut self.record {
             reason.as_str().clone_into(&mut record.reason);
@@ -136,8 +136,8 @@ impl CallRecorder {
     pub(super) fn on_execution(&mut self, ticket: &ExecutionDetails) {
         let began = self.began;
         self.answered = ticket.answered;
-        if let Some(told) = &mut self.server_timing {
-            told.ticket = *ticket;
+        if let Some(timing) = &mut self.server_timing {
+            timing.ticket = *ticket;
         }
         if let Some(record) = &mut self.record {
             record.queue_us = micros(ticket.queue_delay);
@@ -156,8 +156,8 @@ impl CallRecorder {
         if let Some(record) = &mut self.record {
             record.status = status.as_u16();
         }
-        if let Some(told) = &mut self.server_timing {
-            told.forwarded = outcome == Outcome::Passed;
+        if let Some(timing) = &mut self.server_timing {
+            timing.forwarded = outcome == Outcome::Passed;
         }
         self.write_debug_header(response);
     }
@@ -178,16 +178,16 @@ impl CallRecorder {
         if self.items > 0 {
             self.proxy.metrics.items_unserved(self.outcome, failure.kind, self.items);
         }
-        if let Some(told) = &mut self.server_timing {
-            told.reason = Some(failure.kind.reason());
+        if let Some(timing) = &mut self.server_timing {
+            timing.reason = Some(failure.kind.reason());
         }
         self.write_debug_header(response);
     }
 
     /// Writes the `Server-Timing` header if the client requested it.
     fn write_debug_header(&self, response: &mut Response<Body>) {
-        if let Some(told) = &self.server_timing {
-            told.write(self.began, self.proxy.clock.now(), response.headers_mut());
+        if let Some(timing) = &self.server_timing {
+            timing.write(self.began, self.proxy.clock.now(), response.headers_mut());
         }
     }
 }

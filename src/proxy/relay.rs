@@ -116,14 +116,14 @@ mod tests {
         let relayed = tokio::spawn(relay(ours, theirs, Duration::from_secs(20)));
         client.write_all(b"question").await.unwrap();
         client.shutdown().await.unwrap();
-        let mut asked = String::new();
-        server.read_to_string(&mut asked).await.unwrap();
+        let mut request = String::new();
+        server.read_to_string(&mut request).await.unwrap();
         server.write_all(b"answer").await.unwrap();
         drop(server);
         let mut answer = String::new();
         client.read_to_string(&mut answer).await.unwrap();
         relayed.await.unwrap();
-        assert_eq!((asked.as_str(), answer.as_str()), ("question", "answer"));
+        assert_eq!((request.as_str(), answer.as_str()), ("question", "answer"));
     }
 
     #[tokio::test]
@@ -137,9 +137,9 @@ mod tests {
                 std::future::poll_fn(|cx| poll_write_joined(Pin::new(&mut stream), cx, &pieces)).await.unwrap();
             assert_eq!(written, 2 * length, "an empty socket takes so little at once");
             drop(stream);
-            let mut came = Vec::new();
-            port.accept().await.unwrap().0.read_to_end(&mut came).await.unwrap();
-            assert_eq!(came, [head, body].concat());
+            let mut received = Vec::new();
+            port.accept().await.unwrap().0.read_to_end(&mut received).await.unwrap();
+            assert_eq!(received, [head, body].concat());
         }
     }
 

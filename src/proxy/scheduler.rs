@@ -54,7 +54,7 @@ pub struct SchedulerConfig {
     /// Seed of the generator that adds jitter to `Retry-After`.
     pub seed: u64,
     /// State learned by an earlier process.
-    pub kept: LearnedState,
+    pub learned_state: LearnedState,
     /// Notified after every execution, since its observation may change the learned state.
     pub learned: Option<Arc<Notify>>,
 }
@@ -244,9 +244,9 @@ impl SchedulerHandle {
     /// Returns the current decisions and their reasons; `None` if the driver does not respond
     /// within a second.
     pub async fn why(&self) -> Option<DecisionReport> {
-        let (reply, why) = oneshot::channel();
+        let (reply, report) = oneshot::channel();
         self.events.try_send(DriverEvent::Why(reply)).ok()?;
-        tokio::time::timeout(Duration::from_secs(1), why).await.ok()?.ok()
+        tokio::time::timeout(Duration::from_secs(1), report).await.ok()?.ok()
     }
 
     /// Replaces the limits. Returns `false` if the driver has stopped.
@@ -260,16 +260,16 @@ impl SchedulerHandle {
 
     /// Returns a snapshot of the learned state; `None` if the driver has stopped.
     pub async fn keep(&self) -> Option<LearnedState> {
-        let (reply, kept) = oneshot::channel();
+        let (reply, state) = oneshot::channel();
         self.events.send(DriverEvent::Keep(reply)).await.ok()?;
-        kept.await.ok()
+        state.await.ok()
     }
 
     /// Seeds the learned state with a snapshot from elsewhere, unless something was already learned
     /// here.
-    pub async fn seed(&self, kept: LearnedState) {
+    pub async fn seed(&self, state: LearnedState) {
         // Ignored if the driver has stopped.
-        self.events.send(DriverEvent::Begin(Box::new(kept))).await.ok();
+        self.events.send(DriverEvent::Begin(Box::new(state))).await.ok();
     }
 
     /// Resets the learned state, because the upstream was replaced by another.

@@ -165,10 +165,10 @@ impl Proxy {
         };
         match collected.unwrap_or(CollectResult::Refused(FailureKind::Draining)) {
             CollectResult::Whole { bytes, trailers, held } => {
-                let lonely = BufferedRequest { head, bytes, trailers };
+                let buffered = BufferedRequest { head, bytes, trailers };
                 // Boxed, like the other branches: a slow upload does not reserve the memory of
                 // these futures.
-                let response = Box::pin(self.submit_call(table, endpoint, lane, lonely, (arrived, ending))).await;
+                let response = Box::pin(self.submit_call(table, endpoint, lane, buffered, (arrived, ending))).await;
                 drop(held);
                 response
             }
@@ -191,11 +191,11 @@ impl Proxy {
         table: &RoutingTable,
         endpoint: &Arc<Endpoint>,
         lane: Arc<dyn Lane>,
-        lonely: BufferedRequest,
+        buffered: BufferedRequest,
         (arrived, mut ending): (Tick, CallRecorder),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
-        let prepared = self.prepare_call(table, endpoint, &lonely, arrived, &mut ending).await;
+        let prepared = self.prepare_call(table, endpoint, &buffered, arrived, &mut ending).await;
         let PreparedCall { call, submission, times, reason, batches_itself } = prepared;
         let dialect = endpoint.dialect;
         let ended_by = |kind, sent| times.limit_name(kind, (self.clock.now(), sent), route, &table.deadline_headers);
@@ -222,7 +222,7 @@ impl Proxy {
                     ending.on_passthrough(reason);
                 }
                 let ticket = grant.ticket;
-                let alone = pin!(self.forward_unbatched(lane, lonely, grant, (endpoint, &call), route.timeout));
+                let alone = pin!(self.forward_unbatched(lane, buffered, grant, (endpoint, &call), route.timeout));
                 let answered = self.await_until(times.caller, alone).await;
                 (answered.flatten().map_err(Failure::from), ticket)
             }
@@ -245,14 +245,14 @@ impl Proxy {
         &self,
         table: &RoutingTable,
         endpoint: &Arc<Endpoint>,
-        lonely: &BufferedRequest,
+        buffered: &BufferedRequest,
         arrived: Tick,
         ending: &mut CallRecorder,
     ) -> PreparedCall {
         let route = table.route(endpoint.route);
-        let headers = &lonely.head.headers;
+        let headers = &buffered.head.headers;
         let began = self.clock.now();
-        let call = Arc::new(endpoint.parse_call(&lonely.head, lonely.bytes.clone(), &self.secret));
+        let call = Arc::new(endpoint.parse_call(&buffered.head, buffered.bytes.clone(), &self.secret));
         self.metrics.overhead(OverheadStage::Read, self.clock.now().since(began));
         let CallRequirements { priority, slo, requested_deadlines: plain, core_deadlines: times } =
             self.resolve_requirements(table, route, headers, arrived);
@@ -266,7 +266,7 @@ impl Proxy {
             None
         };
         let batches_itself = published.filter(|_| endpoint.needs_info).map(|known| known.batches_itself);
-        let reason = self.unmergeable_reason(table, &call, lonely.trailers.is_some(), batches_itself);
+        let reason = self.unmergeable_reason(table, &call, buffered.trailers.is_some(), batches_itself);
         let submission = Submission {
             call: call.clone(),
             endpoint: endpoint.clone(),
@@ -403,9 +403,10 @@ fn protect_tenant_header(headers: &mut HeaderMap, tenant: &HeaderName) {
     }
     headers.remove(CONNECTION);
     for value in values {
-        let kept: Vec<&[u8]> = value.as_bytes().split(|byte| *byte == b',').filter(|token| !is_tenant(token)).collect();
-        if let Ok(kept) = HeaderValue::from_bytes(&kept.join(&b","[..])) {
-            headers.append(CONNECTION, kept);
+        let retained: Vec<&[u8]> =
+            value.as_bytes().split(|byte| *byte == b',').filter(|token| !is_tenant(token)).collect();
+        if let Ok(retained) = HeaderValue::from_bytes(&retained.join(&b","[..])) {
+            headers.append(CONNECTION, retained);
         }
     }
 }

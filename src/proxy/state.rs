@@ -16,8 +16,8 @@ pub enum ListenerState {
 /// Broadcasts the state of a listener to its connections.
 #[derive(Debug)]
 pub struct ListenerChannel {
-    pub(super) welcome: ListenerControl,
-    pub(super) told: watch::Receiver<ListenerState>,
+    pub(super) control: ListenerControl,
+    pub(super) state: watch::Receiver<ListenerState>,
 }
 
 /// Sets the state of a listener.
@@ -30,14 +30,14 @@ impl ListenerChannel {
     /// Creates a listener state that serves connections.
     #[must_use]
     pub fn new() -> Self {
-        let (welcome, told) = watch::channel(ListenerState::Serving);
-        Self { welcome: ListenerControl(welcome), told }
+        let (control, state) = watch::channel(ListenerState::Serving);
+        Self { control: ListenerControl(control), state }
     }
 
     /// Returns the handle that sets the state.
     #[must_use]
     pub fn control(&self) -> ListenerControl {
-        self.welcome.clone()
+        self.control.clone()
     }
 }
 
@@ -51,11 +51,11 @@ impl Default for ListenerChannel {
 
 impl ListenerControl {
     /// Sets the state. `Closed` is final.
-    pub fn set_state(&self, welcome: ListenerState) {
+    pub fn set_state(&self, state: ListenerState) {
         self.0.send_if_modified(|now| {
-            let changes = *now != welcome && *now != ListenerState::Closed;
+            let changes = *now != state && *now != ListenerState::Closed;
             if changes {
-                *now = welcome;
+                *now = state;
             }
             changes
         });
@@ -68,16 +68,16 @@ mod tests {
 
     #[test]
     fn closed_state_is_final() {
-        let door = ListenerChannel::new();
-        let (host, told) = (door.control(), door.told);
+        let channel = ListenerChannel::new();
+        let (control, state) = (channel.control(), channel.state);
         for (next, now) in [
             (ListenerState::Draining, ListenerState::Draining),
             (ListenerState::Serving, ListenerState::Serving),
             (ListenerState::Closed, ListenerState::Closed),
             (ListenerState::Serving, ListenerState::Closed),
         ] {
-            host.set_state(next);
-            assert_eq!(*told.borrow(), now);
+            control.set_state(next);
+            assert_eq!(*state.borrow(), now);
         }
     }
 }

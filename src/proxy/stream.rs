@@ -180,11 +180,11 @@ impl MonitoredStream {
             return;
         }
         if let HttpVersionState::Preface(matched) = self.spoken {
-            let wanted = PREFACE.get(matched..).unwrap_or_default();
-            let count = wanted.iter().zip(fresh).take_while(|(wanted, byte)| wanted == byte).count();
-            if count < wanted.len().min(fresh.len()) {
+            let expected = PREFACE.get(matched..).unwrap_or_default();
+            let count = expected.iter().zip(fresh).take_while(|(expected, byte)| expected == byte).count();
+            if count < expected.len().min(fresh.len()) {
                 self.spoken = HttpVersionState::Http1;
-            } else if count < wanted.len() {
+            } else if count < expected.len() {
                 self.spoken = HttpVersionState::Preface(matched + count);
             } else {
                 self.spoken = HttpVersionState::Http2(Box::new(FrameScanners::new(self.activity.clock())));

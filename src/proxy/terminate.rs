@@ -71,11 +71,11 @@ pub(super) async fn run(
     proxy: &Proxy,
     tls: &TlsTermination,
     stream: TcpStream,
-    mut told: watch::Receiver<ListenerState>,
+    mut state: watch::Receiver<ListenerState>,
 ) -> Option<(ClientStream, Option<PeerIdentity>)> {
     let leave = async {
         // An error means that the sender was dropped because the process ends: treated the same.
-        told.wait_for(|welcome| *welcome == ListenerState::Closed).await.ok();
+        state.wait_for(|state| *state == ListenerState::Closed).await.ok();
         tokio::time::sleep(GOODBYE).await;
     };
     let mut slow = HandshakeResult::Silent;
@@ -86,9 +86,9 @@ pub(super) async fn run(
     };
     match shaken.unwrap_or(Err(slow)) {
         Ok(client) => Some(client),
-        Err(why) => {
-            tracing::debug!(reason = why.as_str(), "TLS handshake failed");
-            proxy.metrics.handshake_failed(why);
+        Err(reason) => {
+            tracing::debug!(reason = reason.as_str(), "TLS handshake failed");
+            proxy.metrics.handshake_failed(reason);
             None
         }
     }
@@ -114,26 +114,26 @@ async fn shake(
     // The semaphore is never closed, so a permit is granted eventually.
     let _turn = tls.permits.acquire().await.map_err(|_| HandshakeResult::Busy)?;
     *slow = HandshakeResult::Slow;
-    let (stream, shown) = tls.callers.accept(stream).await.map_err(|error| match classify(&error) {
+    let (stream, certificate) = tls.callers.accept(stream).await.map_err(|error| match classify(&error) {
         HandshakeFailure::Certificate => HandshakeResult::ClientCertificate,
         HandshakeFailure::Refused => HandshakeResult::Refused,
         HandshakeFailure::Left => HandshakeResult::Left,
         HandshakeFailure::Protocol => HandshakeResult::Protocol,
     })?;
-    Ok((ClientStream::Tls(Box::new(stream)), shown.as_deref().map(PeerIdentity::from_certificate)))
+    Ok((ClientStream::Tls(Box::new(stream)), certificate.as_deref().map(PeerIdentity::from_certificate)))
 }
 
 /// Answers a client that sent plain HTTP with an error in its own HTTP version. I/O errors are
 /// ignored: the client has disconnected.
 async fn reject_plaintext(mut stream: TcpStream) {
-    let mut said = Vec::with_capacity(DETECT_BYTES_MAX);
-    let read = (&mut stream).take(DETECT_BYTES_MAX as u64).read_buf(&mut said).await;
+    let mut received = Vec::with_capacity(DETECT_BYTES_MAX);
+    let read = (&mut stream).take(DETECT_BYTES_MAX as u64).read_buf(&mut received).await;
     let answer = match read {
-        Ok(1..) if said.starts_with(PREFACE) => {
+        Ok(1..) if received.starts_with(PREFACE) => {
             let length = u8::try_from(8 + PLAINTEXT_ERROR.len()).unwrap_or(u8::MAX);
             [&SETTINGS[..], &[0, 0, length], &GOAWAY, PLAINTEXT_ERROR.as_bytes()].concat()
         }
-        Ok(1..) if detect_protocol(&said) != DetectedProtocol::Other => format!(
+        Ok(1..) if detect_protocol(&received) != DetectedProtocol::Other => format!(
             "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{PLAINTEXT_ERROR}",
             PLAINTEXT_ERROR.len()
         )

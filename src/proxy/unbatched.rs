@@ -50,7 +50,7 @@ impl Proxy {
     pub(super) async fn forward_unbatched(
         self: &Arc<Self>,
         lane: Arc<dyn Lane>,
-        lonely: BufferedRequest,
+        buffered: BufferedRequest,
         mut grant: UnbatchedPermit,
         (endpoint, call): (&Endpoint, &Call),
         limit: Option<Duration>,
@@ -58,7 +58,7 @@ impl Proxy {
         let until = limit.map(|limit| self.clock.instant(self.clock.now().after(limit)));
         // Pinned here, so that the future is stored once and not again inside each branch that
         // awaits it.
-        let send = pin!(send(&*self.forward, lane, lonely, endpoint.idempotent));
+        let send = pin!(send(&*self.forward, lane, buffered, endpoint.idempotent));
         let response = match until {
             Some(until) => timeout_at(until, send).await,
             None => Ok(send.await),
@@ -105,10 +105,10 @@ impl Proxy {
             }
             // Too large to buffer: the bytes already read are sent first, the rest is streamed
             // after them, and the slot becomes free.
-            ReadResult::Stopped { why: StopReason::TooLarge | StopReason::BuffersFull, read, held } => {
+            ReadResult::Stopped { reason: StopReason::TooLarge | StopReason::BuffersFull, read, held } => {
                 Ok(BufferedResponse::TooLarge(body.with_prefix(read, held).with_idle_timeout(idle, None)))
             }
-            ReadResult::Stopped { why, .. } => Err(why.response_failure()),
+            ReadResult::Stopped { reason, .. } => Err(reason.response_failure()),
         }
     }
 }
@@ -119,17 +119,17 @@ impl Proxy {
 async fn send(
     forward: &dyn Forwarder,
     lane: Arc<dyn Lane>,
-    lonely: BufferedRequest,
+    buffered: BufferedRequest,
     idempotent: bool,
 ) -> Result<Response<Body>, FailureKind> {
     if !idempotent {
-        return forward.forward_once(lonely.into_request()).await.map_err(|failure| failure.kind);
+        return forward.forward_once(buffered.into_request()).await.map_err(|failure| failure.kind);
     }
-    let again = lonely.clone();
+    let again = buffered.clone();
     // Calls of HTTP/2 clients run concurrently, each over any connection of the lane, so
     // `was_reused` does not identify the connection of this call.
-    let beside = lonely.head.version == Version::HTTP_2;
-    match lane.clone().send(lonely.into_request()).await {
+    let beside = buffered.head.version == Version::HTTP_2;
+    match lane.clone().send(buffered.into_request()).await {
         Err(failure) if failure.kind == FailureKind::UpstreamBroken && (beside || lane.was_reused()) => {
             forward.forward_once(again.into_request()).await.map_err(|failure| failure.kind)
         }

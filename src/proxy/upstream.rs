@@ -95,7 +95,7 @@ struct Inner {
     published: published::LimitsCache,
     budget: Mutex<ReplayBudget>,
     isolate_above: AtomicU32,
-    heard: IdentityWatch,
+    identity: IdentityWatch,
     evidence: UnbatchedEvidence,
     buffers: BufferBudget,
     places: UpstreamPermits,
@@ -119,7 +119,7 @@ impl Upstream {
         let shared = client::SharedConnections::new(config.http2);
         let published = published::LimitsCache::default();
         let isolate_above = AtomicU32::new(config.isolate_above);
-        let heard = IdentityWatch::default();
+        let identity = IdentityWatch::default();
         Self {
             inner: Arc::new(Inner {
                 config,
@@ -130,7 +130,7 @@ impl Upstream {
                 published,
                 budget,
                 isolate_above,
-                heard,
+                identity,
                 evidence: UnbatchedEvidence::default(),
                 buffers,
                 places,
@@ -152,7 +152,7 @@ impl Upstream {
     /// the limits that it publishes.
     #[must_use]
     pub fn identity(&self) -> watch::Receiver<ServerIdentity> {
-        self.inner.heard.subscribe()
+        self.inner.identity.subscribe()
     }
 
     /// Returns `true` if the server accepts a connection now. The result does not affect readiness.

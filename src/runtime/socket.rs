@@ -78,9 +78,11 @@ mod tests {
 
     #[test]
     fn errors_of_a_missing_ipv6_are_recognised() {
-        let gone = |errno: rustix::io::Errno| io::Error::from(errno);
-        assert!(has_no_v6(&gone(rustix::io::Errno::AFNOSUPPORT)) && has_no_v6(&gone(rustix::io::Errno::ADDRNOTAVAIL)));
-        assert!(!has_no_v6(&gone(rustix::io::Errno::ADDRINUSE)));
+        let error = |errno: rustix::io::Errno| io::Error::from(errno);
+        assert!(
+            has_no_v6(&error(rustix::io::Errno::AFNOSUPPORT)) && has_no_v6(&error(rustix::io::Errno::ADDRNOTAVAIL))
+        );
+        assert!(!has_no_v6(&error(rustix::io::Errno::ADDRINUSE)));
         assert!(!is_every_v6("[::1]:0".parse().unwrap()) && !is_every_v6("0.0.0.0:0".parse().unwrap()));
     }
 }

@@ -33,11 +33,11 @@ pub use self::upstream::{
 
 /// The reason for which a file cannot be used, with its configuration key and advice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("GRP1106: `{key}` cannot be used: {path}: {why}; {advice}")]
+#[error("GRP1106: `{key}` cannot be used: {path}: {reason}; {advice}")]
 pub struct CertificateFileError {
     key: &'static str,
     path: String,
-    why: String,
+    reason: String,
     advice: &'static str,
 }
 

@@ -21,7 +21,7 @@ const BUNDLE_BYTES_MAX: usize = 256 << 10;
 #[derive(Debug, Clone, Default)]
 pub struct CaBundles {
     /// Bundle received last over a stream.
-    came: Option<Arc<ClientConfig>>,
+    received: Option<Arc<ClientConfig>>,
     given: InitialBundle,
     /// `true` if the initial bundle is tried before the received one.
     prefer_initial: bool,
@@ -79,7 +79,7 @@ impl CaBundles {
     /// # Errors
     /// Returns an error if `pem` is not a valid bundle; the previous bundles stay in use.
     pub fn set_received(&mut self, pem: &str) -> Result<(), CaBundleError> {
-        self.came = Some(client_config_from_pem(pem)?);
+        self.received = Some(client_config_from_pem(pem)?);
         self.prefer_initial = false;
         Ok(())
     }
@@ -92,8 +92,8 @@ impl CaBundles {
     /// Returns the TLS configuration with the bundle to try.
     pub(super) async fn client_config(&self) -> Result<Arc<ClientConfig>, CaBundleError> {
         let has_given = !matches!(self.given, InitialBundle::Nothing);
-        if let Some(came) = self.came.as_ref().filter(|_| !(self.prefer_initial && has_given)) {
-            return Ok(came.clone());
+        if let Some(received) = self.received.as_ref().filter(|_| !(self.prefer_initial && has_given)) {
+            return Ok(received.clone());
         }
         match self.given.clone() {
             InitialBundle::Nothing => Err(CaBundleError::Nothing),
@@ -163,11 +163,11 @@ mod tests {
             trust.switch_bundle();
             assert!(!is(&trust, &given).await);
         }
-        let mut came = CaBundles::default();
-        assert_eq!(came.client_config().await.unwrap_err(), CaBundleError::Nothing);
-        came.set_received(&ca()).unwrap();
-        came.switch_bundle();
-        assert!(came.client_config().await.is_ok(), "the only bundle");
+        let mut bundles = CaBundles::default();
+        assert_eq!(bundles.client_config().await.unwrap_err(), CaBundleError::Nothing);
+        bundles.set_received(&ca()).unwrap();
+        bundles.switch_bundle();
+        assert!(bundles.client_config().await.is_ok(), "the only bundle");
     }
 
     #[tokio::test]

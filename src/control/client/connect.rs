@@ -168,14 +168,15 @@ async fn refusal_from_response(address: &ControllerAddress, response: Response<I
     let mut body = response.into_body();
     // The reason is one sentence in one frame. A slow or missing body is not waited for.
     let first = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context));
-    let why = match tokio::time::timeout(Duration::from_secs(1), first).await {
+    let detail = match tokio::time::timeout(Duration::from_secs(1), first).await {
         Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
         _ => Bytes::new(),
     };
-    let why = String::from_utf8_lossy(why.get(..WHY_BYTES_MAX.min(why.len())).unwrap_or_default()).trim().to_owned();
+    let detail =
+        String::from_utf8_lossy(detail.get(..WHY_BYTES_MAX.min(detail.len())).unwrap_or_default()).trim().to_owned();
     // `Retry-After` is capped at 15 s. With its jitter the wait stays within 30 s.
     let not_before = Duration::from_secs(seconds.unwrap_or(0).min(15).into());
-    SessionEnd { not_before, ..SessionEnd::new(reason, &format!("{address} responded {status}: {why}")) }
+    SessionEnd { not_before, ..SessionEnd::new(reason, &format!("{address} responded {status}: {detail}")) }
 }
 
 fn authority(host: &str, port: u16) -> String {

@@ -48,9 +48,9 @@ pub(super) async fn run_session(
         Err(end) => return end,
     };
     let opened = clock.now();
-    let said = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let acks = said(FEATURES_HEADER).split(',').any(|word| word.trim() == ACKS);
-    sidecar.status(&StreamStatus::Open { address: address.to_string(), protocol: said(PROTOCOL_HEADER).to_owned() });
+    let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let acks = header(FEATURES_HEADER).split(',').any(|word| word.trim() == ACKS);
+    sidecar.status(&StreamStatus::Open { address: address.to_string(), protocol: header(PROTOCOL_HEADER).to_owned() });
     let body = response.into_body();
     let mut session = Session {
         config,

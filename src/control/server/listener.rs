@@ -205,8 +205,8 @@ fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-fn error_response(status: StatusCode, why: &str) -> Response<StreamBody> {
-    let mut response = Response::new(StreamBody::Refused(Some(Bytes::from(format!("{why}\n")))));
+fn error_response(status: StatusCode, reason: &str) -> Response<StreamBody> {
+    let mut response = Response::new(StreamBody::Refused(Some(Bytes::from(format!("{reason}\n")))));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response

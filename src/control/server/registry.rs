@@ -246,19 +246,20 @@ impl ServerState {
     pub(super) fn sweep(&self, now: Tick) {
         let limits = &self.limits;
         for line in self.lines().values() {
-            let heard = Tick(line.last_frame_at.load(Ordering::Relaxed));
+            let last_frame = Tick(line.last_frame_at.load(Ordering::Relaxed));
             let slow = line.mailbox.pending_since().is_some_and(|since| now.since(since) > limits.slow_timeout);
-            let late = if heard == Tick(0) {
+            let late = if last_frame == Tick(0) {
                 now.since(line.accepted) > limits.hello_timeout
             } else {
-                now.since(heard) > limits.idle_timeout
+                now.since(last_frame) > limits.idle_timeout
             };
             if slow || late {
                 if !line.dropped.swap(true, Ordering::Relaxed) {
                     self.counts.increment(if slow { StreamEvent::Slow } else { StreamEvent::Idle });
                 }
                 line.abort();
-            } else if heard != Tick(0) && now.since(Tick(line.last_write_at.load(Ordering::Relaxed))) > PING_AFTER {
+            } else if last_frame != Tick(0) && now.since(Tick(line.last_write_at.load(Ordering::Relaxed))) > PING_AFTER
+            {
                 line.mailbox.ping(now);
             }
         }

@@ -183,17 +183,17 @@ impl ServerStream {
                     return Poll::Ready(None);
                 }
             };
-            if let Err(why) = self.on_data(&data) {
-                return self.close_with_goaway(why);
+            if let Err(violation) = self.on_data(&data) {
+                return self.close_with_goaway(violation);
             }
         }
     }
 
     /// Writes a `Goaway` with the reason, after which the stream ends.
-    fn close_with_goaway(&mut self, why: ProtocolViolation) -> Poll<Option<Bytes>> {
-        self.shared.counts.increment(why.count);
-        self.ends = Some(why);
-        let away = Goaway { reason: why.text.to_owned(), ..Goaway::default() };
+    fn close_with_goaway(&mut self, violation: ProtocolViolation) -> Poll<Option<Bytes>> {
+        self.shared.counts.increment(violation.count);
+        self.ends = Some(violation);
+        let away = Goaway { reason: violation.text.to_owned(), ..Goaway::default() };
         Poll::Ready(wire::encode_frame(&ControllerMessage::Goaway(away)).ok())
     }
 }
@@ -230,6 +230,6 @@ const MISSING_HELLO: ProtocolViolation =
 
 /// Returns `true` if the pod named in `Hello` is that of the token.
 fn is_pod_of_token(hello: &Hello, pod: &PodIdentity) -> bool {
-    let same = |said: &str, known: &str| said.is_empty() || said == known;
+    let same = |claimed: &str, known: &str| claimed.is_empty() || claimed == known;
     hello.pod.uid == pod.uid && same(&hello.pod.name, &pod.name) && same(&hello.pod.namespace, &pod.namespace)
 }

@@ -132,8 +132,8 @@ impl TokenReviewer {
             spec: TokenReviewSpec { audiences: Some(vec![AUDIENCE.to_owned()]), token: Some(token.to_owned()) },
             status: None,
         };
-        let asked = tokio::time::timeout(REVIEW_TIMEOUT, self.api.create(&PostParams::default(), &review)).await;
-        match asked {
+        let result = tokio::time::timeout(REVIEW_TIMEOUT, self.api.create(&PostParams::default(), &review)).await;
+        match result {
             Ok(Ok(review)) => identity_from_status(review.status.unwrap_or_default()),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "cannot review a token");
@@ -212,12 +212,12 @@ impl ReviewCache {
         self.namespaces.entry(namespace.to_owned()).or_insert_with(|| TokenBucket::new(now, rate, burst))
     }
 
-    fn insert(&mut self, now: Tick, digest: [u8; 32], identity: &PodIdentity, kept: Duration) {
+    fn insert(&mut self, now: Tick, digest: [u8; 32], identity: &PodIdentity, ttl: Duration) {
         if self.identities.len() >= REVIEWS_MAX {
             self.identities.retain(|_, (_, until)| now < *until);
         }
         if self.identities.len() < REVIEWS_MAX {
-            self.identities.insert(digest, (identity.clone(), now.after(kept)));
+            self.identities.insert(digest, (identity.clone(), now.after(ttl)));
         }
     }
 }
@@ -300,8 +300,8 @@ mod tests {
 
     #[test]
     fn a_review_is_cached_until_the_token_expires_and_for_five_minutes_at_most() {
-        let kept = |exp| cache_ttl(&Claims::with_expiry(exp), 1000).as_secs();
-        assert_eq!([kept(Some(1060)), kept(Some(999)), kept(Some(9000)), kept(None)], [60, 0, 300, 300]);
+        let ttl = |exp| cache_ttl(&Claims::with_expiry(exp), 1000).as_secs();
+        assert_eq!([ttl(Some(1060)), ttl(Some(999)), ttl(Some(9000)), ttl(None)], [60, 0, 300, 300]);
     }
 
     #[test]

@@ -103,11 +103,12 @@ fn assemble(
     folder: Option<StateDir>,
     begun: &StartRecord,
 ) -> Result<RunningApp, BoxError> {
-    let AppOptions { policy: wanted, level, seed, drain_token } = options;
+    let AppOptions { policy: requested, level, seed, drain_token } = options;
     let clock = Clock::start();
     // After repeated crashes everything passes through for a while, whatever the policy contains.
     let aside = begun.aside.map(|left| CrashPassthrough { until: clock.now().after(left) });
-    let policy = if aside.is_some() { wanted.clone().into_passthrough(CRASH_GUARD_SOURCE) } else { wanted.clone() };
+    let policy =
+        if aside.is_some() { requested.clone().into_passthrough(CRASH_GUARD_SOURCE) } else { requested.clone() };
     let targets: Vec<UpstreamTarget> = bound.iter().map(|port| port.target.clone()).collect();
     let BuiltPorts { resources, scopes, access_log, ready } = build_ports(&policy, bound, clock, seed)?;
     let metrics = resources.metrics.clone();
@@ -116,7 +117,7 @@ fn assemble(
     let drain = policy.proxy.drain.clone();
     let admin_ports = AdminAddresses { metrics: policy.proxy.metrics, local: policy.proxy.admin };
     let controlled = ControlledParts { ports: handles.clone(), metrics: metrics.clone(), clock };
-    let control = SettingsHandle::new(controlled, policy, scopes, aside.map(|aside| (aside, wanted)));
+    let control = SettingsHandle::new(controlled, policy, scopes, aside.map(|aside| (aside, requested)));
     let drainer = start_drainer(DrainTimes { delay: drain.delay, limit: drain.limit }, &ready, &resources);
     let parts = AdminParts { resources: &resources, ports: handles, control: &control, drainer: &drainer };
     let admin = admin::start(admin_ports, parts.build(level, drain_token))?;

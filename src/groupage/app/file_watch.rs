@@ -241,10 +241,10 @@ mod tests {
         publish("..1");
         symlink("..data/policy.yaml", at("policy.yaml")).unwrap();
         let mut watch = FileWatch::new(&at("policy.yaml")).unwrap();
-        for (version, gone) in [("..2", "..1"), ("..3", "..2"), ("..4", "..3")] {
+        for (version, previous) in [("..2", "..1"), ("..3", "..2"), ("..4", "..3")] {
             publish(version);
             follow_next_change(&mut watch).await;
-            fs::remove_dir_all(at(gone)).unwrap();
+            fs::remove_dir_all(at(previous)).unwrap();
         }
         assert!(watch.watched.len() <= 3, "what is gone is not watched: {:?}", watch.watched);
     }

@@ -82,7 +82,7 @@ impl Reloader {
         loop {
             let trigger = tokio::select! {
                 _ = hangup.recv() => ReloadTrigger::Signal,
-                seen = changed(watch.as_mut()) => match seen {
+                change = changed(watch.as_mut()) => match change {
                     Ok(()) => ReloadTrigger::Change,
                     Err(error) => {
                         tracing::warn!(%error, "the file cannot be watched any more: send SIGHUP to reload it");
@@ -157,7 +157,7 @@ impl Reloader {
                 tracing::info!(changes, pending, "settings applied");
                 self.keep_settings(text).await;
             }
-            Err(why) => self.refuse(&SettingsRefusal::Because(why)),
+            Err(reason) => self.refuse(&SettingsRefusal::Because(reason)),
         }
     }
 
@@ -169,8 +169,8 @@ impl Reloader {
     /// Stores the settings in force, for a start that finds the file invalid.
     async fn keep_settings(&self, text: Option<String>) {
         let (Some(folder), Some(text)) = (self.folder.clone(), text) else { return };
-        let kept = tokio::task::spawn_blocking(move || folder.store_settings(text)).await;
-        if let Ok(Err(error)) = kept {
+        let stored = tokio::task::spawn_blocking(move || folder.store_settings(text)).await;
+        if let Ok(Err(error)) = stored {
             tracing::warn!(%error, "the settings cannot be saved");
         }
     }

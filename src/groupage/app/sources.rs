@@ -71,10 +71,12 @@ impl SettingsSources {
         if self.path.is_some() {
             return match self.read() {
                 // A missing file is a wrong path, which the last good settings would only hide.
-                Err(error @ LoadError::Invalid(_)) => match self.kept().and_then(|text| self.judge(Some(text)).ok()) {
-                    Some(read) => Ok(InitialSettings { read, wrong: vec![error], from: SettingsOrigin::StandIn }),
-                    None => Err(error),
-                },
+                Err(error @ LoadError::Invalid(_)) => {
+                    match self.stored_text().and_then(|text| self.judge(Some(text)).ok()) {
+                        Some(read) => Ok(InitialSettings { read, wrong: vec![error], from: SettingsOrigin::StandIn }),
+                        None => Err(error),
+                    }
+                }
                 read => read.map(configured),
             };
         }
@@ -85,7 +87,7 @@ impl SettingsSources {
         // A sidecar: the last good settings first, then the snapshot from its admission.
         let mut wrong = Vec::new();
         let found = [
-            (self.kept(), SettingsOrigin::Kept, Origin::State),
+            (self.stored_text(), SettingsOrigin::Kept, Origin::State),
             (self.pod.policy.clone(), SettingsOrigin::Snapshot, Origin::Snapshot),
         ];
         for (text, from, origin) in found {
@@ -126,7 +128,7 @@ impl SettingsSources {
 
     /// Reads the last good settings. At the start only a flag or the environment can name their
     /// folder.
-    fn kept(&self) -> Option<String> {
+    fn stored_text(&self) -> Option<String> {
         state_dir::read_settings(Path::new(&self.overrides.state.as_ref()?.value))
     }
 }

@@ -155,11 +155,11 @@ impl StateDir {
             Err(error) => return (LearnedState::default(), LearnedFile::Ignored(error.to_string())),
         };
         match learned::read(&bytes, &self.upstream) {
-            Ok((kept, identity)) => {
-                let found = LearnedFile::Used { classes: kept.classes.len(), slots: kept.upstream.slots, identity };
-                (kept, found)
+            Ok((state, identity)) => {
+                let found = LearnedFile::Used { classes: state.classes.len(), slots: state.upstream.slots, identity };
+                (state, found)
             }
-            Err(why) => (LearnedState::default(), LearnedFile::Ignored(why)),
+            Err(reason) => (LearnedState::default(), LearnedFile::Ignored(reason)),
         }
     }
 }
@@ -191,7 +191,7 @@ impl LearnedFile {
             Self::Used { classes, slots, .. } => {
                 tracing::info!(%folder, classes, slots, "starting with the saved learned values");
             }
-            Self::Ignored(why) => tracing::warn!(%folder, why, "the saved learned values are not used"),
+            Self::Ignored(reason) => tracing::warn!(%folder, why = reason, "the saved learned values are not used"),
         }
     }
 }
@@ -238,11 +238,11 @@ mod tests {
     fn the_settings_of_a_second_process_are_written_once_the_folder_is_free() {
         let dir = tempfile::tempdir().unwrap();
         let folder = || StateDir::new(dir.path().to_owned(), "http://m".to_owned());
-        let kept = || read_settings(dir.path());
+        let stored = || read_settings(dir.path());
         let (first, second) = (folder(), folder());
         first.store_settings("first".to_owned()).unwrap();
         second.store_settings("second".to_owned()).unwrap();
-        assert_eq!(kept().as_deref(), Some("first"));
+        assert_eq!(stored().as_deref(), Some("first"));
         // A lock that cannot be inspected does not mean that its holder has ended.
         let (lock, aside) = (dir.path().join("lock"), dir.path().join("aside"));
         fs::rename(&lock, &aside).unwrap();
@@ -252,7 +252,7 @@ mod tests {
         fs::rename(&aside, &lock).unwrap();
         drop(first);
         assert!(second.may_write());
-        assert_eq!(kept().as_deref(), Some("second"));
+        assert_eq!(stored().as_deref(), Some("second"));
     }
 
     #[test]
@@ -261,8 +261,8 @@ mod tests {
         let folder = StateDir::new(dir.path().to_owned(), "http://m".to_owned());
         assert!(matches!(folder.learned().1, LearnedFile::Nothing));
         fs::write(dir.path().join("learned.json"), vec![b' '; FILE_BYTES_MAX + 1]).unwrap();
-        let LearnedFile::Ignored(why) = folder.learned().1 else { panic!("used") };
-        assert!(why.contains("bytes"), "{why}");
+        let LearnedFile::Ignored(reason) = folder.learned().1 else { panic!("used") };
+        assert!(reason.contains("bytes"), "{reason}");
         fs::remove_file(dir.path().join("learned.json")).unwrap();
         fs::create_dir(dir.path().join("learned.json")).unwrap();
         assert!(matches!(folder.learned().1, LearnedFile::Ignored(_)));

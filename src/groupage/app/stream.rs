@@ -31,7 +31,7 @@ use crate::control::wire::SidecarEvent;
 #[derive(Debug)]
 pub(super) struct StreamState {
     controller: Option<ControllerEndpoint>,
-    kept: StoredStreamState,
+    stored: StoredStreamState,
     wrong: Option<String>,
 }
 
@@ -40,13 +40,13 @@ pub(super) struct StreamState {
 impl StreamState {
     /// Reads the environment and the state folder.
     pub(super) fn read(sources: &SettingsSources) -> Self {
-        let none = |wrong| Self { controller: None, kept: StoredStreamState::default(), wrong };
+        let none = |wrong| Self { controller: None, stored: StoredStreamState::default(), wrong };
         match ControllerEndpoint::from_environment() {
             Ok(Some(_)) if sources.pod.uid.is_none() => none(Some(
                 "GROUPAGE_CONTROLLER is set without GROUPAGE_POD_UID: set it to the pod's metadata.uid".to_owned(),
             )),
             Ok(Some(controller)) => {
-                Self { controller: Some(controller), kept: StoredStreamState::read(sources), wrong: None }
+                Self { controller: Some(controller), stored: StoredStreamState::read(sources), wrong: None }
             }
             Ok(None) => none(None),
             Err(wrong) => none(Some(wrong)),
@@ -56,7 +56,7 @@ impl StreamState {
     /// Returns the last good settings if they come from the controller and are valid. They override
     /// everything but flags and environment.
     pub(super) fn began(&self) -> Option<InitialSettings> {
-        let (_, judged) = self.kept.settings.as_ref()?;
+        let (_, judged) = self.stored.settings.as_ref()?;
         let read = LoadedSettings { policy: judged.policy.clone(), notices: Vec::new(), text: None };
         Some(InitialSettings { read, wrong: Vec::new(), from: SettingsOrigin::Kept })
     }
@@ -64,20 +64,21 @@ impl StreamState {
     /// Logs the state and opens the stream, if a controller is configured. Without one, no task
     /// runs and nothing is woken.
     pub(super) fn connect(self, running: &RunningApp, sources: SettingsSources) {
-        let Self { controller, kept, wrong } = self;
-        if let Some(why) = wrong {
-            tracing::error!(why, "the controller is not used: the current settings stay in force");
+        let Self { controller, stored, wrong } = self;
+        if let Some(reason) = wrong {
+            tracing::error!(why = reason, "the controller is not used: the current settings stay in force");
         }
         let Some(controller) = controller else { return };
-        if let Some(why) = &kept.ignored {
-            tracing::warn!(why, "the controller's last good settings are not used");
+        if let Some(reason) = &stored.ignored {
+            tracing::warn!(why = reason, "the controller's last good settings are not used");
         }
         let control = running.control();
         let clock = control.clock();
         // 53 bits, which every JSON reader represents exactly.
-        let client = Client::new(client_config(controller, kept.bundle.as_deref()), clock, rand::random::<u64>() >> 11);
+        let client =
+            Client::new(client_config(controller, stored.bundle.as_deref()), clock, rand::random::<u64>() >> 11);
         let link = ControlLink::new(control.clone(), sources, running.state_folder(), client.handle());
-        if let Some((config, judged)) = kept.settings {
+        if let Some((config, judged)) = stored.settings {
             control.mark_controlled();
             link.record_in_force(config, &judged, None);
         }
@@ -104,7 +105,7 @@ fn crash_guard_message(left: Option<Duration>) -> Option<String> {
     ))
 }
 
-fn client_config(controller: ControllerEndpoint, came: Option<&str>) -> ControlClientConfig {
+fn client_config(controller: ControllerEndpoint, received: Option<&str>) -> ControlClientConfig {
     let ControllerEndpoint { host, port, ca, token } = controller;
     let mut trust = match ca {
         Some(CaBundle::Pem(pem)) => CaBundles::from_pem(&pem).unwrap_or_else(|error| {
@@ -114,7 +115,7 @@ fn client_config(controller: ControllerEndpoint, came: Option<&str>) -> ControlC
         Some(CaBundle::File(path)) => CaBundles::from_file(&path),
         None => CaBundles::default(),
     };
-    if let Some(Err(error)) = came.map(|pem| trust.set_received(pem)) {
+    if let Some(Err(error)) = received.map(|pem| trust.set_received(pem)) {
         tracing::warn!(%error, "the saved CA bundle is not used");
     }
     ControlClientConfig {
@@ -133,12 +134,12 @@ mod tests {
     #[test]
     fn the_crash_message_contains_the_count_and_the_remaining_time() {
         assert_eq!(crash_guard_message(None), None);
-        let told = crash_guard_message(Some(Duration::from_millis(599_990))).unwrap();
+        let message = crash_guard_message(Some(Duration::from_millis(599_990))).unwrap();
         assert!(
-            told.starts_with("the sidecar crashed 3 times in 60 s: all calls pass through unchanged for 10 min"),
-            "{told}"
+            message.starts_with("the sidecar crashed 3 times in 60 s: all calls pass through unchanged for 10 min"),
+            "{message}"
         );
         // The message fits the controller's limit for events.
-        assert_eq!(SidecarEvent { message: told.clone(), ..SidecarEvent::default() }.bounded().message, told);
+        assert_eq!(SidecarEvent { message: message.clone(), ..SidecarEvent::default() }.bounded().message, message);
     }
 }

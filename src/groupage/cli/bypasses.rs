@@ -108,9 +108,9 @@ impl BypassObjects {
             let take = |object| world::from_referrer(&resource.api_version, kind, object);
             match list(client, space, &resource, take).await {
                 Ok(found) => ways.tables.push(table(found.into_iter())),
-                Err(why) => {
+                Err(reason) => {
                     ways.whole = false;
-                    refused.push(why);
+                    refused.push(reason);
                 }
             }
         }

@@ -191,10 +191,10 @@ impl LoadRun {
         let mut config = OpenConfig::new(ServerAddr::Tcp(self.to), calls, self.rate, self.span);
         config.seed = args.seed;
         let load = start_open_loop(config);
-        let seen = look(&load).await?;
+        let found = look(&load).await?;
         let report = load.finish().await?;
         let items_per_batch = stand_in.stats().since(&before).items_per_call();
-        Ok((RunResult { pass: self.pass, way: self.way, rate: self.rate, report, items_per_batch }, seen))
+        Ok((RunResult { pass: self.pass, way: self.way, rate: self.rate, report, items_per_batch }, found))
     }
 }
 

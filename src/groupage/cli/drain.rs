@@ -25,8 +25,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    let told = Overrides::from_environment().admin.map(|given| given.value);
-    let address = args.admin.clone().or(told).unwrap_or_else(|| ADMIN.to_owned());
+    let configured = Overrides::from_environment().admin.map(|given| given.value);
+    let address = args.admin.clone().or(configured).unwrap_or_else(|| ADMIN.to_owned());
     match admin_client::post(&address, "/api/drain", "{}") {
         Ok(_) => {
             println!("draining");

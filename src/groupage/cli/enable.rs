@@ -235,9 +235,9 @@ impl<'a> WorkloadChange<'a> {
         CaptureReport::read(&self.cluster, &workload).await
     }
 
-    async fn annotate(&self, annotations: &Value, wanted: bool) -> Result<DynamicObject, String> {
+    async fn annotate(&self, annotations: &Value, enabled: bool) -> Result<DynamicObject, String> {
         let patched = self.patch(&Patch::Merge(template(annotations))).await?;
-        let what = if wanted { "annotated" } else { "annotated as disabled" };
+        let what = if enabled { "annotated" } else { "annotated as disabled" };
         println!("{} {what}; waiting for its pods", self.workload.display_name());
         Ok(patched)
     }

@@ -86,8 +86,8 @@ async fn workload(args: &Args, subject: &str) -> Result<ExitCode, String> {
     let cluster = args.target.connect().await?;
     let (found, failed) = pods::read(&cluster, &workload).await?;
     print(&found, args.output);
-    for why in &failed {
-        eprintln!("‼ {}", strip_control_chars(why));
+    for failure in &failed {
+        eprintln!("‼ {}", strip_control_chars(failure));
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NO_INPUT) })
 }
@@ -95,19 +95,19 @@ async fn workload(args: &Args, subject: &str) -> Result<ExitCode, String> {
 fn print(found: &[ProxyFacts], output: Output) {
     match output {
         Output::Text => {
-            let told: Vec<String> = found
+            let rendered: Vec<String> = found
                 .iter()
                 .map(|facts| text(facts, &sentences::explain(facts), std::io::stdout().is_terminal()))
                 .collect();
-            print!("{}", told.join("\n"));
+            print!("{}", rendered.join("\n"));
         }
         Output::Json => {
-            let told: Vec<_> = found.iter().map(|facts| json(facts, &sentences::explain(facts))).collect();
-            let told = match &told[..] {
+            let rendered: Vec<_> = found.iter().map(|facts| json(facts, &sentences::explain(facts))).collect();
+            let rendered = match &rendered[..] {
                 [one] => one.clone(),
                 ports => json!({"ports": ports}),
             };
-            println!("{}", strip_control_chars(&told.to_string()));
+            println!("{}", strip_control_chars(&rendered.to_string()));
         }
     }
 }
@@ -115,8 +115,8 @@ fn print(found: &[ProxyFacts], output: Output) {
 /// Prints the explanation of a code.
 fn print_code(word: &str, output: Output) -> ExitCode {
     match (code::find_code(word), output) {
-        (Ok(told), Output::Text) => print!("{}", told.text()),
-        (Ok(told), Output::Json) => println!("{}", told.json()),
+        (Ok(explanation), Output::Text) => print!("{}", explanation.text()),
+        (Ok(explanation), Output::Json) => println!("{}", explanation.json()),
         (Err(error), _) => {
             eprintln!("{error}");
             return ExitCode::from(EXIT_USAGE);
@@ -183,9 +183,9 @@ mod tests {
             ..ProxyFacts::default()
         };
         let sentences = sentences::explain(&facts);
-        let shown = text(&facts, &sentences, false);
-        assert!(shown.contains("a[2J31mb") && shown.contains("could not be merged"), "{shown}");
-        assert!(!shown.chars().any(|c| c.is_control() && c != '\n') && !shown.contains("\nb"), "{shown:?}");
+        let output = text(&facts, &sentences, false);
+        assert!(output.contains("a[2J31mb") && output.contains("could not be merged"), "{output}");
+        assert!(!output.chars().any(|c| c.is_control() && c != '\n') && !output.contains("\nb"), "{output:?}");
         assert!(!strip_control_chars(&json(&facts, &sentences).to_string()).chars().any(char::is_control));
     }
 }

@@ -127,7 +127,7 @@ pub(super) fn inject(args: &InjectArgs) -> ExitCode {
         let mut done = change_objects(sources, &args.files, &mut |object, report| {
             let before = report.len();
             let added = inject_object(object, &around, report);
-            any |= report.get(before..).is_some_and(|said| said.lines().any(|line| line.ends_with(INJECTED)));
+            any |= report.get(before..).is_some_and(|text| text.lines().any(|line| line.ends_with(INJECTED)));
             added
         });
         if any && untrusted && !done.refused {
@@ -219,23 +219,23 @@ fn change_objects(sources: &[ManifestFile], files: &InputFiles, work: ObjectFn<'
         return ManifestResult { out: String::new(), report: problems, refused: true };
     }
     // Facts are marked with a tick and are printed only on request.
-    let said =
+    let filtered =
         report.lines().filter(|line| files.verbose || !line.contains('√')).flat_map(|line| [line, "\n"]).collect();
-    ManifestResult { out: format_objects(sources, &objects, files.output), report: said, refused: false }
+    ManifestResult { out: format_objects(sources, &objects, files.output), report: filtered, refused: false }
 }
 
 /// Applies the work to an object, or to every item of a list.
-fn map_items(object: &Value, work: ObjectFn<'_>, said: &mut String) -> Result<Value, Vec<LocatedRefusal>> {
+fn map_items(object: &Value, work: ObjectFn<'_>, report: &mut String) -> Result<Value, Vec<LocatedRefusal>> {
     let is_list =
         object.get("kind").and_then(Value::as_str).is_some_and(|kind| kind == "List" || kind.ends_with("List"));
     let Some(items) = object.get("items").and_then(Value::as_array).filter(|_| is_list) else {
-        return work(object, said);
+        return work(object, report);
     };
     let mut after = object.clone();
     let mut problems = Vec::new();
     let mut changed = Vec::new();
     for (index, item) in items.iter().enumerate() {
-        match map_items(item, work, said) {
+        match map_items(item, work, report) {
             Ok(item) => changed.push(item),
             Err(more) => problems.extend(more.into_iter().map(|mut wrong| {
                 wrong.path.splice(0..0, ["items".to_owned(), index.to_string()]);
@@ -253,8 +253,8 @@ fn inject_object(object: &Value, around: &ManifestContext, report: &mut String) 
     let mut say = |line: String| report.push_str(&one_line(&line));
     let places = match injector::template_locations(object) {
         Ok(places) => places,
-        Err(why) => {
-            say(format!("{} left unchanged: {why}", display_name(object)));
+        Err(reason) => {
+            say(format!("{} left unchanged: {reason}", display_name(object)));
             return Ok(object.clone());
         }
     };

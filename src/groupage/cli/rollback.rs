@@ -69,39 +69,39 @@ pub(super) fn run(args: &Args) -> ExitCode {
         {
             return Err(format!("BatchProfile {to} does not exist in namespace {}", found.namespace));
         }
-        let pin = to.as_ref().map(|to| ManualRollback { to: to.clone(), instead_of: read.wanted.clone() }.write());
+        let pin = to.as_ref().map(|to| ManualRollback { to: to.clone(), instead_of: read.desired.clone() }.write());
         let change = json!({"metadata": {"annotations": {ANNOTATION: pin}}});
         policies
             .patch(&args.policy, &PatchParams::default(), &Patch::Merge(change))
             .await
             .map_err(|e| describe_api_error(&e))?;
-        let wanted = to.clone().unwrap_or_else(|| read.wanted.clone());
-        let shown = format!("batchpolicy/{}", args.policy);
+        let desired = to.clone().unwrap_or_else(|| read.desired.clone());
+        let object = format!("batchpolicy/{}", args.policy);
         match &to {
             Some(to) => println!(
-                "✓ {shown}: {to} instead of {}, until the policy's limits or scheduling are edited or you run groupage rollback bpol/{} --end",
-                read.wanted, args.policy
+                "✓ {object}: {to} instead of {}, until the policy's limits or scheduling are edited or you run groupage rollback bpol/{} --end",
+                read.desired, args.policy
             ),
-            None => println!("✓ {shown}: its own settings apply again ({wanted})"),
+            None => println!("✓ {object}: its own settings apply again ({desired})"),
         }
         if timeout.is_zero() {
             return Ok(ExitCode::SUCCESS);
         }
         // After `--end` a canary may take long, so wait only until it has begun.
-        if !wait_until_in_force(&policies, &args.policy, &wanted, args.end, timeout).await? {
+        if !wait_until_in_force(&policies, &args.policy, &desired, args.end, timeout).await? {
             return Err(format!(
-                "{shown}: not in force after {}: is the controller running? groupage check; kubectl describe {shown}",
+                "{object}: not in force after {}: is the controller running? groupage check; kubectl describe {object}",
                 args.timeout
             ));
         }
-        println!("✓ {shown}: {wanted} is in force");
+        println!("✓ {object}: {desired} is in force");
         Ok(ExitCode::SUCCESS)
     })
 }
 
 /// Parts of a policy that a rollback depends on.
 struct PolicyState {
-    wanted: String,
+    desired: String,
     status: BatchPolicyStatus,
 }
 
@@ -113,17 +113,17 @@ impl PolicyState {
             .map_err(|error| format!("batchpolicy/{name} cannot be read: {error}"))?;
         let status = data.get("status").cloned().and_then(|status| serde_json::from_value(status).ok());
         let named = spec.profile_ref.as_ref().and_then(|reference| reference.name.clone());
-        let wanted =
+        let desired =
             named.unwrap_or_else(|| profile::profile_name(name, spec.limits.as_ref(), spec.scheduling.as_ref()));
-        Ok(Self { wanted, status: status.unwrap_or_default() })
+        Ok(Self { desired, status: status.unwrap_or_default() })
     }
 
     /// Returns the profile to roll back to.
-    fn rollback_target(&self, asked: Option<&str>) -> Result<String, String> {
-        let current = self.status.current_profile.as_deref().filter(|current| *current != self.wanted);
+    fn rollback_target(&self, requested: Option<&str>) -> Result<String, String> {
+        let current = self.status.current_profile.as_deref().filter(|current| *current != self.desired);
         let previous = self.status.rollout.as_ref().and_then(|rollout| rollout.previous_profile.as_deref());
-        let to = asked.or(current).or(previous).ok_or("no profile was in force before: set one with --to")?;
-        if to == self.wanted {
+        let to = requested.or(current).or(previous).ok_or("no profile was in force before: set one with --to")?;
+        if to == self.desired {
             return Err(format!("the policy already sets {to}: there is nothing to roll back"));
         }
         Ok(to.to_owned())
@@ -134,7 +134,7 @@ impl PolicyState {
 async fn wait_until_in_force(
     policies: &Api<DynamicObject>,
     name: &str,
-    wanted: &str,
+    desired: &str,
     begun: bool,
     timeout: Duration,
 ) -> Result<bool, String> {
@@ -143,7 +143,7 @@ async fn wait_until_in_force(
     let wait = async {
         while let Some(policy) = changes.try_next().await? {
             let status = &policy.data["status"];
-            if status["currentProfile"] == wanted || begun && status["candidateProfile"] == wanted {
+            if status["currentProfile"] == desired || begun && status["candidateProfile"] == desired {
                 return Ok(true);
             }
         }
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(promoted.rollback_target(None).as_deref(), Ok("old"));
         assert!(read(json!({"currentProfile": "new"})).rollback_target(None).unwrap_err().contains("--to"));
         let own = PolicyState::new("emb", &json!({"spec": {"limits": {"slotsMax": 4}}})).unwrap();
-        assert!(own.wanted.starts_with("emb-"));
+        assert!(own.desired.starts_with("emb-"));
     }
 
     #[test]

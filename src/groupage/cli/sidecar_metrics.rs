@@ -26,7 +26,7 @@ pub(super) struct PodMetrics {
     /// Number of calls that were not merged.
     pub(super) passed: u64,
     /// Most frequent reason of these.
-    pub(super) why: Option<String>,
+    pub(super) passed_reason: Option<String>,
     /// Median number of items in a batch.
     pub(super) batch_items: Option<u64>,
     /// 99th percentile of the call latency.
@@ -55,7 +55,7 @@ pub(super) async fn read(
     client: &Client,
     pods: Vec<MetricsPort>,
 ) -> (BTreeMap<(String, String), PodMetrics>, Option<String>) {
-    let asked = stream::iter(pods).map(|(space, pod, port)| async move {
+    let requests = stream::iter(pods).map(|(space, pod, port)| async move {
         let path = format!("/api/v1/namespaces/{space}/pods/{pod}:{port}/proxy/metrics");
         let text = async {
             let request = Request::get(path).body(Vec::new()).map_err(|error| PodError::Other(error.to_string()))?;
@@ -73,12 +73,12 @@ pub(super) async fn read(
     let mut found = BTreeMap::new();
     let mut refused = None;
     let until = Box::pin(tokio::time::sleep(TOTAL_TIMEOUT));
-    let mut answers = asked.buffer_unordered(CONCURRENCY_MAX).take_until(until);
+    let mut answers = requests.buffer_unordered(CONCURRENCY_MAX).take_until(until);
     while let Some((text, key)) = answers.next().await {
         match text {
             Ok(text) => _ = found.insert(key, PodMetrics::of(&text)),
-            Err(PodError::Forbidden(why)) => return (found, Some(why)),
-            Err(PodError::Other(why)) => refused = refused.or(Some(why)),
+            Err(PodError::Forbidden(reason)) => return (found, Some(reason)),
+            Err(PodError::Other(reason)) => refused = refused.or(Some(reason)),
         }
     }
     (found, refused)
@@ -113,9 +113,9 @@ impl PodMetrics {
             }
         }
         let most = passed.iter().max_by_key(|(_, count)| **count).filter(|(_, count)| **count > 0);
-        let why = most.map(|(reason, _)| (*reason).to_owned());
+        let passed_reason = most.map(|(reason, _)| (*reason).to_owned());
         let (calls, passed) = (whole(calls), passed.values().sum());
-        let numbers = Self { calls, passed, why, ..Self::default() };
+        let numbers = Self { calls, passed, passed_reason, ..Self::default() };
         Self {
             batch_items: batches.quantile(0.5).map(whole),
             latency: latencies.quantile(0.99).map(Duration::from_secs_f64),
@@ -200,7 +200,7 @@ groupage_call_duration_seconds_bucket{route="b",outcome="served",le="+Inf"} 50
     fn calls_reasons_and_quantiles_are_read_of_all_series_together() {
         let numbers = PodMetrics::of(TEXT);
         assert_eq!((numbers.calls, numbers.merged(), numbers.passed), (100, 90, 10));
-        assert_eq!(numbers.why.as_deref(), Some("unrecognised"));
+        assert_eq!(numbers.passed_reason.as_deref(), Some("unrecognised"));
         assert_eq!(numbers.batch_items, Some(5));
         assert_eq!(numbers.latency, Some(Duration::from_millis(100)));
         assert_eq!(numbers.saved, Some(87));

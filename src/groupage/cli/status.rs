@@ -121,14 +121,14 @@ pub(super) fn run(args: &Args) -> ExitCode {
         let pods =
             bypasses::list_pages(&pods, &injected, |pod| pod).await.map_err(|error| describe_api_error(&error))?;
         let (mut known, refused) = ClusterSnapshot::read(&found.client, space).await;
-        for why in refused {
-            eprintln!("‼ cannot read {why}; showing what was recorded at injection instead");
+        for reason in refused {
+            eprintln!("‼ cannot read {reason}; showing what was recorded at injection instead");
         }
         let (numbers, refused) =
             sidecar_metrics::read(&found.client, pods.iter().filter_map(metrics_port).collect()).await;
         known.numbers = numbers;
-        if let Some(why) = refused {
-            eprintln!("‼ not every sidecar's own metrics can be read: {why}");
+        if let Some(reason) = refused {
+            eprintln!("‼ not every sidecar's own metrics can be read: {reason}");
         }
         let rows: Vec<PodRow> = pods.iter().map(|pod| pod_row(pod, &known)).collect();
         match args.output {
@@ -189,8 +189,8 @@ impl ClusterSnapshot {
         let policies = bypasses::list(client, space, &policies, |policy| policy).await;
         let sets = ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", "ReplicaSet"));
         let sets = bypasses::list(client, space, &sets, |set| world::from_owner(&set.metadata)).await;
-        let policies = policies.map_err(|why| refused.push(why)).ok();
-        let sets = sets.map_err(|why| refused.push(why)).ok();
+        let policies = policies.map_err(|reason| refused.push(reason)).ok();
+        let sets = sets.map_err(|reason| refused.push(reason)).ok();
         let world = policies.as_ref().zip(sets).map(|(policies, sets)| ClusterState {
             policies: table(policies.iter().map(world::from_policy)),
             replica_sets: table(sets.into_iter()),
@@ -225,9 +225,10 @@ fn pod_row(object: &Pod, known: &ClusterSnapshot) -> PodRow {
     let policy = known.policies.iter().flatten().find(own).unwrap_or(&Value::Null);
     let tunings = policy["status"]["podTunings"].as_array().map_or(&[][..], Vec::as_slice);
     let tuned = tunings.iter().find(|tuned| tuned["pod"] == name.as_str()).unwrap_or(&Value::Null);
-    let said = pod.annotations.get(MODE).map(|said| said.trim());
-    let said = MODES.into_iter().find(|mode| said.is_some_and(|said| said.eq_ignore_ascii_case(mode)));
-    let mode = said.map(str::to_owned).or_else(|| text(policy, "/spec/mode"));
+    let mode_text = pod.annotations.get(MODE).map(|mode_text| mode_text.trim());
+    let mode_text =
+        MODES.into_iter().find(|mode| mode_text.is_some_and(|mode_text| mode_text.eq_ignore_ascii_case(mode)));
+    let mode = mode_text.map(str::to_owned).or_else(|| text(policy, "/spec/mode"));
     // A policy that cannot be read may set any mode.
     let mode = mode.unwrap_or_else(|| if known.world.is_some() { "Batch" } else { "-" }.to_owned());
     let slo = text(policy, "/spec/slo/latencyP99");
@@ -255,7 +256,7 @@ fn pod_row(object: &Pod, known: &ClusterSnapshot) -> PodRow {
         predicted,
         merged: own.map(PodMetrics::merged),
         passed: own.map(|own| own.passed),
-        passed_why: own.and_then(|own| own.why.clone()),
+        passed_why: own.and_then(|own| own.passed_reason.clone()),
         trouble: pod_problem(object),
         remedy: (!around.is_empty()).then(|| known.ways.remedy(&pod)),
         captured: if known.ways.is_complete() || !around.is_empty() { Some(around.is_empty()) } else { None },
@@ -375,7 +376,7 @@ mod tests {
         let own = PodMetrics {
             calls: 100,
             passed: 8,
-            why: Some("unrecognised".to_owned()),
+            passed_reason: Some("unrecognised".to_owned()),
             batch_items: Some(7),
             latency: Some(std::time::Duration::from_millis(88)),
             saved: Some(91),
@@ -401,15 +402,15 @@ mod tests {
         });
         let other = policy("other", &json!({"mode": "Observe"}), &json!({}));
         let known = known(&[other, policy("ml", &spec, &status)], &[]);
-        let told = pod_row(&pod(&early()), &known);
+        let row = pod_row(&pod(&early()), &known);
         assert_eq!(
-            (told.policy.as_deref(), told.mode.as_str(), told.batch),
+            (row.policy.as_deref(), row.mode.as_str(), row.batch),
             (Some("web"), "Batch", Some(7)),
             "its own numbers, not its policy's"
         );
-        assert_eq!((told.merged, told.passed, told.passed_why.as_deref()), (Some(92), Some(8), Some("unrecognised")));
-        assert!(told.ready && told.captured == Some(true) && !told.predicted);
-        let text = format_table(&[told], true, false);
+        assert_eq!((row.merged, row.passed, row.passed_why.as_deref()), (Some(92), Some(8), Some("unrecognised")));
+        assert!(row.ready && row.captured == Some(true) && !row.predicted);
+        let text = format_table(&[row], true, false);
         assert_eq!(text.lines().count(), 2);
         assert!(text.contains(" 88ms   150ms   91%") && text.contains("p99 212ms over slo 150ms"), "{text}");
     }
@@ -421,14 +422,14 @@ mod tests {
             {"type": "Merging", "status": "False", "reason": "MergeRefused", "message": "the server refuses batches"},
         ]);
         let spec = json!({"slo": {"latencyP99": "150ms", "late": "Refuse"}});
-        let told = pod_row(&pod(&early()), &known(&[policy("ml", &spec, &json!({"conditions": refused}))], &[]));
-        assert_eq!(told.slo_late.as_deref(), Some("Refuse"));
-        let text = format_table(&[told], true, false);
+        let row = pod_row(&pod(&early()), &known(&[policy("ml", &spec, &json!({"conditions": refused}))], &[]));
+        assert_eq!(row.slo_late.as_deref(), Some("Refuse"));
+        let text = format_table(&[row], true, false);
         assert!(text.contains(" 150ms (Refuse) ") && text.contains("the server refuses batches"), "{text}");
         let merging = json!([{"type": "Merging", "status": "True", "message": "merged"}]);
         let spec = json!({"slo": {"latencyP99": "150ms"}});
-        let told = pod_row(&pod(&early()), &known(&[policy("ml", &spec, &json!({"conditions": merging}))], &[]));
-        assert_eq!((told.slo_late.as_deref(), told.unmerged), (Some("Serve"), None));
+        let row = pod_row(&pod(&early()), &known(&[policy("ml", &spec, &json!({"conditions": merging}))], &[]));
+        assert_eq!((row.slo_late.as_deref(), row.unmerged), (Some("Serve"), None));
     }
 
     #[test]
@@ -444,11 +445,11 @@ mod tests {
     fn predicted_values_are_marked_with_a_tilde() {
         let predicted = json!({"batchItems": {"p50": 11}, "latencyP99": "88ms", "saved": "91%"});
         let status = json!({"summary": {"latencyP99": "70ms"}, "predicted": predicted});
-        let told = pod_row(&pod(&early()), &known(&[policy("ml", &json!({"mode": "Observe"}), &status)], &[]));
-        let text = format_table(&[told], false, false);
+        let row = pod_row(&pod(&early()), &known(&[policy("ml", &json!({"mode": "Observe"}), &status)], &[]));
+        let text = format_table(&[row], false, false);
         assert!(text.contains(" ~11 ") && text.contains(" ~88ms ") && text.contains(" ~91% "), "{text}");
-        let told = pod_row(&pod(&early()), &known(&[policy("ml", &json!({"mode": "Batch"}), &status)], &[]));
-        assert_eq!((told.predicted, told.latency_p99.as_deref()), (false, Some("88ms")), "an old prediction");
+        let row = pod_row(&pod(&early()), &known(&[policy("ml", &json!({"mode": "Batch"}), &status)], &[]));
+        assert_eq!((row.predicted, row.latency_p99.as_deref()), (false, Some("88ms")), "an old prediction");
     }
 
     #[test]
@@ -459,9 +460,9 @@ mod tests {
                 "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": port}]},
             })
         };
-        let told = pod_row(&pod(&early()), &known(&[], &[service(json!(8080))]));
-        assert!(told.captured == Some(false) && told.around[0].starts_with("svc/web:80"), "{:?}", told.around);
-        assert!(format_table(&[told], true, false).contains("svc/web:80"));
+        let row = pod_row(&pod(&early()), &known(&[], &[service(json!(8080))]));
+        assert!(row.captured == Some(false) && row.around[0].starts_with("svc/web:80"), "{:?}", row.around);
+        assert!(format_table(&[row], true, false).contains("svc/web:80"));
         assert_eq!(pod_row(&pod(&early()), &known(&[], &[service(json!("http"))])).captured, Some(true));
     }
 
@@ -470,13 +471,13 @@ mod tests {
         let mut record: Value = serde_json::from_str(early()[STATUS].as_str().unwrap()).unwrap();
         record["policy"] = json!("web");
         record["capture"][0]["bypass"] = json!(["hostPort 80 leads directly to the application"]);
-        let told = pod_row(&pod(&json!({STATUS: record.to_string()})), &ClusterSnapshot::default());
-        assert_eq!((told.policy.as_deref(), told.captured, told.mode.as_str()), (Some("web"), Some(false), "-"));
+        let row = pod_row(&pod(&json!({STATUS: record.to_string()})), &ClusterSnapshot::default());
+        assert_eq!((row.policy.as_deref(), row.captured, row.mode.as_str()), (Some("web"), Some(false), "-"));
         let bare =
             Pod { metadata: kube::core::ObjectMeta { name: Some("a".into()), ..Default::default() }, ..Pod::default() };
-        let told = pod_row(&bare, &ClusterSnapshot::default());
-        assert_eq!(told, PodRow { pod: "a".to_owned(), mode: "-".to_owned(), ..PodRow::default() });
-        let line = format_table(&[told], false, false).lines().nth(1).unwrap().to_owned();
+        let row = pod_row(&bare, &ClusterSnapshot::default());
+        assert_eq!(row, PodRow { pod: "a".to_owned(), mode: "-".to_owned(), ..PodRow::default() });
+        let line = format_table(&[row], false, false).lines().nth(1).unwrap().to_owned();
         assert_eq!(
             line.split_whitespace().collect::<Vec<_>>(),
             ["a", "no", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-"],

@@ -77,7 +77,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
             return ExitCode::from(EXIT_NO_INPUT);
         }
     };
-    print!("{}", shown(&verdict.output, args.output, &results));
+    print!("{}", render(&verdict.output, args.output, &results));
     let wrong = results.iter().any(conformance::RouteResult::is_wrong);
     ExitCode::from(if wrong { config::EXIT_FINDINGS } else { 0 })
 }
@@ -107,7 +107,7 @@ fn try_file(
 }
 
 /// Formats the findings about the files together with those about the server.
-fn shown(files: &str, output: Output, results: &[conformance::RouteResult]) -> String {
+fn render(files: &str, output: Output, results: &[conformance::RouteResult]) -> String {
     match output {
         Output::Text if results.is_empty() => {
             format!("{files}‼ no route is declared: add calls to send with --sample PATH=FILE\n")

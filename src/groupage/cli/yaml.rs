@@ -148,8 +148,9 @@ impl DocumentReader {
         match event {
             Event::DocumentStart(marked, _) => {
                 if self.begun && !marked {
-                    let why = "a document begins after ... without ---, and kubectl ignores it: write --- before it";
-                    return Err(fail(why.to_owned()));
+                    let explanation =
+                        "a document begins after ... without ---, and kubectl ignores it: write --- before it";
+                    return Err(fail(explanation.to_owned()));
                 }
                 self.begun = true;
                 let from = if marked { span.start.byte_offset().unwrap_or(len) } else { 0 };

@@ -182,8 +182,8 @@ mod tests {
             (RedirectStep::Transaction, Errno::AGAIN, "writing the rules: "),
         ];
         for (step, errno, words) in cases {
-            let told = explain(step, errno).to_string();
-            assert!(told.contains(words), "{step:?} {errno:?}: {told}");
+            let message = explain(step, errno).to_string();
+            assert!(message.contains(words), "{step:?} {errno:?}: {message}");
         }
     }
 

@@ -326,8 +326,8 @@ mod tests {
         assert_eq!((transaction.acknowledged_sequence(), transaction.step(7)), (7, RedirectStep::Rule(REDIRECTS[1])));
         assert_eq!((transaction.step(5), transaction.step(99)), (RedirectStep::Chain, RedirectStep::Transaction));
         let flags = |part: &TransactionMessage| u16::from_le_bytes([part.bytes[6], part.bytes[7]]);
-        let asked: Vec<u16> = transaction.parts.iter().map(flags).collect();
-        assert_eq!(asked, [1, 0x401, 1, 0x401, 0x401, 0xc01, 0xc05, 1], "one answer, to the last rule");
+        let flags_sent: Vec<u16> = transaction.parts.iter().map(flags).collect();
+        assert_eq!(flags_sent, [1, 0x401, 1, 0x401, 0x401, 0xc01, 0xc05, 1], "one answer, to the last rule");
     }
 
     #[test]

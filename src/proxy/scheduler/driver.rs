@@ -131,7 +131,7 @@ impl Supervisor {
 impl<'a> Driver<'a> {
     fn new(shell: &'a mut Supervisor, generation: u64, ended: mpsc::Sender<Completion>) -> Self {
         // Taken, so that a run after a panic starts without it, in case that it caused the panic.
-        let kept = std::mem::take(&mut shell.config.kept);
+        let learned_state = std::mem::take(&mut shell.config.learned_state);
         let mut driver = Self {
             core: Batcher::new(shell.config.limits.clone(), shell.config.seed),
             shell,
@@ -149,7 +149,7 @@ impl<'a> Driver<'a> {
         if driver.shell.draining {
             driver.core.drain(driver.now());
         }
-        driver.restore(&kept);
+        driver.restore(&learned_state);
         if generation > 0 {
             // Resets the gauges that the previous run exported.
             let metrics = &driver.shell.metrics;
@@ -216,8 +216,8 @@ impl<'a> Driver<'a> {
                 // The requester may have stopped waiting.
                 done.send(()).ok();
             }
-            DriverEvent::Keep(reply) => _ = reply.send(self.kept()),
-            DriverEvent::Begin(kept) => self.seed(&kept),
+            DriverEvent::Keep(reply) => _ = reply.send(self.learned_state()),
+            DriverEvent::Begin(state) => self.seed(&state),
             DriverEvent::Forget => {
                 self.core.reset(self.now());
                 self.log_merging();
@@ -238,7 +238,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn kept(&self) -> LearnedState {
+    fn learned_state(&self) -> LearnedState {
         let named = |(id, snapshot): (CostClassId, _)| Some((self.numbers.class_name(id)?.into(), snapshot));
         LearnedState {
             upstream: self.core.upstream_snapshot(),
@@ -248,16 +248,16 @@ impl<'a> Driver<'a> {
 
     /// Restores the snapshot unless a cost was already learned here, since local observations take
     /// precedence.
-    fn seed(&mut self, kept: &LearnedState) {
+    fn seed(&mut self, state: &LearnedState) {
         if self.core.snapshot().iter().all(|(_, class)| class.cost.first_nanos == 0) {
-            self.restore(kept);
+            self.restore(state);
         }
     }
 
-    fn restore(&mut self, kept: &LearnedState) {
+    fn restore(&mut self, state: &LearnedState) {
         let now = self.now();
-        self.core.restore_upstream(now, kept.upstream);
-        for (name, snapshot) in &kept.classes {
+        self.core.restore_upstream(now, state.upstream);
+        for (name, snapshot) in &state.classes {
             self.core.restore(now, self.numbers.intern_class(name), snapshot);
         }
     }
@@ -537,8 +537,8 @@ impl ExportedCap {
         if let Some(before) = self.source.filter(|before| *before != source) {
             metrics.set_port_limit(limit, before.as_str(), f64::NAN);
         }
-        let shown = least.map_or(f64::INFINITY, |least| f64::from(u32::try_from(least).unwrap_or(u32::MAX)));
-        metrics.set_port_limit(limit, source.as_str(), shown);
+        let gauge = least.map_or(f64::INFINITY, |least| f64::from(u32::try_from(least).unwrap_or(u32::MAX)));
+        metrics.set_port_limit(limit, source.as_str(), gauge);
         (self.least, self.source) = (least, Some(source));
     }
 

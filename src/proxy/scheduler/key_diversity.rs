@@ -79,9 +79,9 @@ impl KeyDiversity {
                 self.classes.remove(&oldest);
             }
         }
-        let (used, seen) = self.classes.entry(class).or_default();
+        let (used, recent) = self.classes.entry(class).or_default();
         *used = self.uses;
-        if seen.contains(whole) {
+        if recent.contains(whole) {
             return;
         }
         let Some(parts) = endpoint.key_parts(key) else { return };
@@ -89,7 +89,7 @@ impl KeyDiversity {
             let digest = self.digest.hash_one((part.kind, &part.name, &part.value));
             (part.kind, part.name.into(), digest)
         };
-        seen.push(whole, parts.into_iter().map(digest));
+        recent.push(whole, parts.into_iter().map(digest));
     }
 
     fn take_token(&mut self, now: Tick) -> bool {
@@ -103,12 +103,12 @@ impl KeyDiversity {
 
     /// Returns the differences by cost class. Classes with a single key are omitted.
     pub(super) fn report(&self) -> Vec<ClassDiversity> {
-        let several = self.classes.iter().filter(|(_, (_, seen))| seen.len() > 1);
+        let several = self.classes.iter().filter(|(_, (_, recent))| recent.len() > 1);
         let mut report: Vec<_> = several
-            .map(|(class, (_, seen))| ClassDiversity {
+            .map(|(class, (_, recent))| ClassDiversity {
                 class: *class,
-                keys: seen.len(),
-                differs: seen.differing_parts(),
+                keys: recent.len(),
+                differs: recent.differing_parts(),
             })
             .collect();
         report.sort_unstable_by_key(|apart| apart.class);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     /// Records a call with these headers and this body.
-    fn came(apart: &mut KeyDiversity, endpoint: &Endpoint, target: &str, headers: &[(&str, &str)], body: &str) {
+    fn observe_key(apart: &mut KeyDiversity, endpoint: &Endpoint, target: &str, headers: &[(&str, &str)], body: &str) {
         let mut request = Request::post(target).header("host", "h").header("content-type", "application/json");
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -182,7 +182,13 @@ mod tests {
         let (mut apart, endpoint) = (KeyDiversity::default(), endpoint());
         for user in 0..17 {
             let user = format!("u{user}");
-            came(&mut apart, &endpoint, EMBED, &[("x-user", &user), ("x-version", "3"), ("user-agent", &user)], BODY);
+            observe_key(
+                &mut apart,
+                &endpoint,
+                EMBED,
+                &[("x-user", &user), ("x-version", "3"), ("user-agent", &user)],
+                BODY,
+            );
         }
         assert_eq!(reported_parts(&apart), [(PartKind::Header, "x-user".to_owned(), 17, 1)]);
         assert!(!format!("{apart:?}{:?}", apart.report()).contains("u3"), "no value is stored");
@@ -193,7 +199,7 @@ mod tests {
         let two = |first: (&str, &[(&str, &str)], &str), second: (&str, &[(&str, &str)], &str)| {
             let (mut apart, endpoint) = (KeyDiversity::default(), endpoint());
             for (target, headers, body) in [first, second] {
-                came(&mut apart, &endpoint, target, headers, body);
+                observe_key(&mut apart, &endpoint, target, headers, body);
             }
             reported_parts(&apart)
         };
@@ -215,11 +221,11 @@ mod tests {
         let (mut apart, endpoint) = (KeyDiversity::default(), endpoint());
         for n in 0..12 {
             let (user, version) = (format!("u{n}"), format!("v{}", n % 2));
-            came(&mut apart, &endpoint, EMBED, &[("x-user", &user), ("x-version", &version)], BODY);
+            observe_key(&mut apart, &endpoint, EMBED, &[("x-user", &user), ("x-version", &version)], BODY);
         }
-        let told = reported_parts(&apart);
-        assert_eq!(told[0], (PartKind::Header, "x-user".to_owned(), 12, 2));
-        assert_eq!(told[1], (PartKind::Header, "x-version".to_owned(), 2, 12));
+        let parts = reported_parts(&apart);
+        assert_eq!(parts[0], (PartKind::Header, "x-user".to_owned(), 12, 2));
+        assert_eq!(parts[1], (PartKind::Header, "x-version".to_owned(), 2, 12));
     }
 
     #[test]
@@ -227,7 +233,7 @@ mod tests {
         let (mut apart, endpoint) = (KeyDiversity::default(), endpoint());
         for n in 0..200 {
             let user = format!("u{n}");
-            came(&mut apart, &endpoint, EMBED, &[("x-user", &user)], BODY);
+            observe_key(&mut apart, &endpoint, EMBED, &[("x-user", &user)], BODY);
         }
         assert_eq!(apart.report()[0].keys, 64);
         for class in 0..100 {

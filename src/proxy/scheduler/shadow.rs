@@ -72,7 +72,7 @@ pub struct ObservedCall {
 /// A call with an incomplete body.
 #[derive(Debug)]
 pub struct PendingBody {
-    onlooker: ShadowRecorder,
+    recorder: ShadowRecorder,
     id: CallId,
     ended: EndFlag,
 }
@@ -81,7 +81,7 @@ pub struct PendingBody {
 /// client.
 #[derive(Debug)]
 pub struct PendingResponse {
-    onlooker: ShadowRecorder,
+    recorder: ShadowRecorder,
     id: CallId,
     ended: EndFlag,
 }
@@ -153,10 +153,10 @@ struct ShadowTask {
     queued: BTreeMap<CallId, Submission>,
     /// Calls in flight, with the instant at which they began.
     passing: BTreeMap<CallId, Tick>,
-    seen: ShadowReport,
+    report: ShadowReport,
     windows: CountWindows,
     published: Option<PublishedLimits>,
-    asked: Option<Tick>,
+    looked_up_at: Option<Tick>,
     backend: Arc<dyn Backend>,
     metrics: Arc<Metrics>,
     clock: Clock,
@@ -183,10 +183,10 @@ impl ShadowRecorder {
             numbers: IdInterner::new(),
             queued: BTreeMap::new(),
             passing: BTreeMap::new(),
-            seen: ShadowReport::default(),
+            report: ShadowReport::default(),
             windows: CountWindows::new(clock.now()),
             published: None,
-            asked: None,
+            looked_up_at: None,
             backend,
             metrics: metrics.clone(),
             clock,
@@ -201,8 +201,8 @@ impl ShadowRecorder {
     pub fn register_call(&self) -> (PendingBody, PendingResponse) {
         let id = CallId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let ended = EndFlag::default();
-        let coming = PendingBody { onlooker: self.clone(), id, ended: ended.clone() };
-        (coming, PendingResponse { onlooker: self.clone(), id, ended })
+        let coming = PendingBody { recorder: self.clone(), id, ended: ended.clone() };
+        (coming, PendingResponse { recorder: self.clone(), id, ended })
     }
 
     /// Replaces the limits.
@@ -212,10 +212,10 @@ impl ShadowRecorder {
     }
 
     /// Returns the counts; `None` if the task does not respond within a second.
-    pub async fn seen(&self) -> Option<ShadowReport> {
-        let (reply, seen) = oneshot::channel();
+    pub async fn report(&self) -> Option<ShadowReport> {
+        let (reply, report) = oneshot::channel();
         self.events.try_send(ShadowEvent::Seen(reply)).ok()?;
-        tokio::time::timeout(Duration::from_secs(1), seen).await.ok()?.ok()
+        tokio::time::timeout(Duration::from_secs(1), report).await.ok()?.ok()
     }
 }
 
@@ -224,18 +224,18 @@ impl ShadowRecorder {
 impl PendingBody {
     /// Reports that the body is complete. It is parsed later, in the task.
     pub fn on_body_complete(self, passing: Box<ObservedCall>, read: DeferredParse) {
-        let Self { onlooker, id, ended } = self;
+        let Self { recorder, id, ended } = self;
         let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
         let answered = if *ended { ResponseOrder::Before } else { ResponseOrder::Not };
-        let event = ShadowEvent::Came(id, onlooker.clock.now(), passing, read, answered);
-        if onlooker.events.try_send(event).is_err() {
-            onlooker.metrics.record_unpredicted(UnpredictedReason::Behind);
+        let event = ShadowEvent::Came(id, recorder.clock.now(), passing, read, answered);
+        if recorder.events.try_send(event).is_err() {
+            recorder.metrics.record_unpredicted(UnpredictedReason::Behind);
         }
     }
 
     /// Reports that the call cannot be predicted.
-    pub fn skip(self, why: UnpredictedReason) {
-        self.onlooker.metrics.record_unpredicted(why);
+    pub fn skip(self, reason: UnpredictedReason) {
+        self.recorder.metrics.record_unpredicted(reason);
     }
 }
 
@@ -252,7 +252,7 @@ impl PendingResponse {
         if !std::mem::replace(&mut *ended, true) {
             // A call with an event that is lost to a full channel eventually becomes the oldest of
             // those in flight and is removed.
-            self.onlooker.events.try_send(ShadowEvent::Ended(self.id, self.onlooker.clock.now(), how)).ok();
+            self.recorder.events.try_send(ShadowEvent::Ended(self.id, self.recorder.clock.now(), how)).ok();
         }
     }
 }
@@ -287,7 +287,7 @@ impl ShadowTask {
                 ShadowEvent::Published(published) => self.published = published,
                 ShadowEvent::Limits(limits) => self.shadow.set_limits(*limits),
                 // The requester may have stopped waiting.
-                ShadowEvent::Seen(reply) => _ = reply.send(self.seen()),
+                ShadowEvent::Seen(reply) => _ = reply.send(self.report()),
             }
             self.record_predictions();
             while let Some((class, input)) = self.shadow.plan_due() {
@@ -298,12 +298,12 @@ impl ShadowTask {
 
     fn came(&mut self, (id, at): (CallId, Tick), passing: ObservedCall, call: Call, answered: ResponseOrder) {
         let ObservedCall { endpoint, scope, priority, tenant_weight, began, .. } = passing;
-        let mut alone = matches!(call.merge, MergeEligibility::Alone(_));
+        let mut unbatched = matches!(call.merge, MergeEligibility::Alone(_));
         if endpoint.label == ProtocolLabel::Tei {
             self.look_up_published();
             let by_itself = self.published.is_some_and(|known| endpoint.needs_info && known.batches_itself);
             self.shadow.set_known_batching(by_itself && !passing.names_protocol);
-            alone |= by_itself && passing.names_protocol;
+            unbatched |= by_itself && passing.names_protocol;
         }
         let submission = Submission {
             call: Arc::new(call),
@@ -311,7 +311,7 @@ impl ShadowTask {
             scope,
             priority,
             tenant_weight,
-            alone,
+            alone: unbatched,
             batches_itself: None,
             deadline: passing.deadline,
             later: passing.later,
@@ -328,7 +328,7 @@ impl ShadowTask {
         }
         self.queued.insert(id, submission);
         if self.shadow.on_arrival(at, began, offered) {
-            self.seen.calls += 1;
+            self.report.calls += 1;
             self.windows.window_at(at).calls += 1;
             if self.passing.len() >= EVENTS_MAX {
                 self.passing.pop_first();
@@ -353,7 +353,7 @@ impl ShadowTask {
         }
         if let (Some(began), ObservedEnd::Well) = (began, how) {
             let took = at.since(began);
-            for passed in [&mut self.seen.passed, &mut self.windows.window_at(at).passed] {
+            for passed in [&mut self.report.passed, &mut self.windows.window_at(at).passed] {
                 passed.0 += 1;
                 passed.1 += took;
             }
@@ -368,9 +368,9 @@ impl ShadowTask {
             let observer = self.metrics.predicted_observer();
             match would {
                 ShadowOutcome::Leave { members, scope, items } => {
-                    self.seen.executions += 1;
-                    self.seen.carried.0 += members.len() as u64;
-                    self.seen.carried.1 += u64::from(items);
+                    self.report.executions += 1;
+                    self.report.carried.0 += members.len() as u64;
+                    self.report.carried.1 += u64::from(items);
                     self.metrics.record_predicted_dispatch(items, members.iter().map(|(_, delay)| *delay));
                     if let Some(observer) = observer {
                         observer.on_dispatch(scope, items, &mut members.iter().map(|(_, delay)| *delay));
@@ -382,16 +382,16 @@ impl ShadowTask {
                 ShadowOutcome::End { id, scope, items, how, latency, slo } => {
                     let outcome = match how {
                         ShadowEnd::Answered => {
-                            self.seen.answered += 1;
-                            self.seen.latency += latency;
+                            self.report.answered += 1;
+                            self.report.latency += latency;
                             Outcome::Served
                         }
                         ShadowEnd::Rejected => {
-                            self.seen.rejected += 1;
+                            self.report.rejected += 1;
                             Outcome::Rejected
                         }
                         ShadowEnd::Expired => {
-                            self.seen.expired += 1;
+                            self.report.expired += 1;
                             Outcome::Expired
                         }
                         ShadowEnd::Cancelled => Outcome::Cancelled,
@@ -413,7 +413,7 @@ impl ShadowTask {
         }
     }
 
-    fn seen(&mut self) -> ShadowReport {
+    fn report(&mut self) -> ShadowReport {
         self.shadow.advance(self.clock.now());
         self.record_predictions();
         let known = self.shadow.knowledge();
@@ -425,17 +425,17 @@ impl ShadowTask {
             classes: known.classes.iter().filter_map(class).collect(),
             left_out: self.metrics.unpredicted_counts(),
             recent: self.windows.sum(self.clock.now()),
-            ..self.seen.clone()
+            ..self.report.clone()
         }
     }
 
     /// Looks up the limits that the server publishes. The result applies to later calls.
     fn look_up_published(&mut self) {
         let now = self.clock.now();
-        if self.asked.is_some_and(|at| now.since(at) < PUBLISHED_EVERY) {
+        if self.looked_up_at.is_some_and(|at| now.since(at) < PUBLISHED_EVERY) {
             return;
         }
-        self.asked = Some(now);
+        self.looked_up_at = Some(now);
         let (backend, events) = (self.backend.clone(), self.events.clone());
         tokio::spawn(async move {
             let published = backend.published_limits().await;

@@ -15,11 +15,11 @@ use crate::protocol::{
     Call, DigestKey, PathPattern, PublishedLimits, RouteProtocol, RouteRules, Routes, SharedHeaderRules,
 };
 
-/// A backend that answers every member with the number of members, once `go` is notified.
+/// A backend that answers every member with the number of members, once `release` is notified.
 #[derive(Debug, Default)]
 struct ScriptedBackend {
     sizes: Mutex<Vec<usize>>,
-    go: Notify,
+    release: Notify,
     panics: bool,
     aborted: Arc<Notify>,
 }
@@ -41,7 +41,7 @@ impl Backend for ScriptedBackend {
             let members = request.members.len();
             self.sizes.lock().unwrap().push(members);
             let mut aborted = AbortNotifier(Some(self.aborted.clone()));
-            self.go.notified().await;
+            self.release.notified().await;
             aborted.0 = None;
             assert!(!self.panics, "the test makes the backend panic");
             for member in 0..members {
@@ -122,10 +122,10 @@ fn world(backend: ScriptedBackend) -> TestScheduler {
     world_with(backend, LearnedState::default(), None)
 }
 
-fn world_with(backend: ScriptedBackend, kept: LearnedState, learned: Option<Arc<Notify>>) -> TestScheduler {
+fn world_with(backend: ScriptedBackend, learned_state: LearnedState, learned: Option<Arc<Notify>>) -> TestScheduler {
     let backend = Arc::new(backend);
     let metrics = Arc::new(Metrics::new("test"));
-    let config = SchedulerConfig { limits: Limits::default(), seed: 1, kept, learned };
+    let config = SchedulerConfig { limits: Limits::default(), seed: 1, learned_state, learned };
     let scheduler = Scheduler::start(config, Clock::start(), backend.clone(), metrics.clone()).unwrap();
     TestScheduler { scheduler, backend, metrics, submission: submission() }
 }
@@ -171,7 +171,7 @@ async fn calls_that_wait_for_a_slot_leave_as_one_batch() {
     let waiting: Vec<_> = (0..3).map(|_| world.submit()).collect();
     world.queued(3).await;
     drop(grant);
-    world.backend.go.notify_one();
+    world.backend.release.notify_one();
     for call in waiting {
         let SubmitOutcome::Reply(reply, ticket) = call.await.unwrap() else { panic!("expected a reply") };
         assert_eq!(&reply.body[..], b"3");
@@ -215,7 +215,7 @@ async fn a_panic_of_the_backend_fails_its_own_batch_only() {
     let waiting: Vec<_> = (0..2).map(|_| world.submit()).collect();
     world.queued(2).await;
     drop(grant);
-    world.backend.go.notify_one();
+    world.backend.release.notify_one();
     for call in waiting {
         let SubmitOutcome::Failed(failure, _) = call.await.unwrap() else { panic!("expected a failure") };
         assert_eq!(failure.kind, FailureKind::Internal);
@@ -288,10 +288,10 @@ async fn a_scheduler_starts_with_the_learned_state_of_another() {
         drop(grant);
         learned.notified().await;
     }
-    let kept = first.scheduler.handle.keep().await.unwrap();
+    let learned_state = first.scheduler.handle.keep().await.unwrap();
     let name = &first.submission.call.cost_class;
-    assert_eq!(kept.classes.iter().map(|(name, _)| name).collect::<Vec<_>>(), [name]);
-    let second = world_with(ScriptedBackend::default(), kept.clone(), None);
+    assert_eq!(learned_state.classes.iter().map(|(name, _)| name).collect::<Vec<_>>(), [name]);
+    let second = world_with(ScriptedBackend::default(), learned_state.clone(), None);
     let report = second.scheduler.handle.report().await.unwrap();
     let cost = &report.classes.first().unwrap().1;
     assert!(cost.samples > 0 && !cost.points.is_empty(), "{cost:?}");
@@ -306,9 +306,10 @@ async fn a_scheduler_starts_with_the_learned_state_of_another() {
 /// Observes calls that pass through one after the other, each answered before or after its body is
 /// complete.
 async fn passed(calls: u32, answered_first: bool) -> ShadowReport {
-    let config = SchedulerConfig { limits: Limits::default(), seed: 1, kept: LearnedState::default(), learned: None };
+    let config =
+        SchedulerConfig { limits: Limits::default(), seed: 1, learned_state: LearnedState::default(), learned: None };
     let metrics = Arc::new(Metrics::new("test"));
-    let onlooker = ShadowRecorder::start(&config, Clock::start(), Arc::new(ScriptedBackend::default()), metrics);
+    let shadow = ShadowRecorder::start(&config, Clock::start(), Arc::new(ScriptedBackend::default()), metrics);
     for _ in 0..calls {
         let Submission { call, endpoint, scope, priority, .. } = submission();
         let passing = ObservedCall {
@@ -322,7 +323,7 @@ async fn passed(calls: u32, answered_first: bool) -> ShadowReport {
             slo: None,
             names_protocol: false,
         };
-        let (coming, awaited) = onlooker.register_call();
+        let (coming, awaited) = shadow.register_call();
         let come = || {
             coming.on_body_complete(Box::new(passing), DeferredParse(Box::new(move || Arc::try_unwrap(call).unwrap())));
         };
@@ -334,7 +335,7 @@ async fn passed(calls: u32, answered_first: bool) -> ShadowReport {
             awaited.on_response(true);
         }
     }
-    onlooker.seen().await.unwrap()
+    shadow.report().await.unwrap()
 }
 
 #[tokio::test]
@@ -342,8 +343,8 @@ async fn passed_calls_are_learned_from_even_if_they_are_parsed_late() {
     // Nothing runs in between: the task parses the first call after the last one has been answered.
     // The first eight calls are learned from. If the machine pauses in one of them, that call is an
     // outlier and is excluded.
-    let seen = passed(64, false).await.calls;
-    assert!((32..=56).contains(&seen), "{seen}");
+    let calls = passed(64, false).await.calls;
+    assert!((32..=56).contains(&calls), "{calls}");
 }
 
 #[tokio::test]

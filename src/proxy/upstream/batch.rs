@@ -52,8 +52,8 @@ impl IsolationEvidence {
     /// Returns `true` if all members of a failed part succeeded one by one, and no part with
     /// several members succeeded.
     fn is_refusing_batches(&self) -> bool {
-        let alone = |part: &MemberRange| part.clone().all(|member| self.answered.contains(&member));
-        !self.merged && self.failed.iter().any(alone)
+        let answered_alone = |part: &MemberRange| part.clone().all(|member| self.answered.contains(&member));
+        !self.merged && self.failed.iter().any(answered_alone)
     }
 }
 
@@ -103,9 +103,9 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ba
             observed
         }
         PartResult::Retry { verdict, observed, refusal, allowed: true, .. } => {
-            let shown = isolate(inner, &request, verdict, outputs).await;
+            let evidence = isolate(inner, &request, verdict, outputs).await;
             match refusal {
-                Some(refusal) if shown.is_refusing_batches() => BatchOutcome::Refused(refusal),
+                Some(refusal) if evidence.is_refusing_batches() => BatchOutcome::Refused(refusal),
                 _ => observed,
             }
         }
@@ -123,8 +123,8 @@ async fn isolate(
     tracing::debug!(batch = request.id.0, members = request.members.len(), ?verdict, "isolating a failed batch");
     let items = request.members.iter().map(|call| call.items).collect();
     let mut plan = IsolationPlan::new(items, inner.isolate_above.load(Ordering::Relaxed), verdict);
-    let mut shown = IsolationEvidence::default();
-    shown.failed.push(0..request.members.len());
+    let mut evidence = IsolationEvidence::default();
+    evidence.failed.push(0..request.members.len());
     outputs.on_isolation();
     while let Some(part) = plan.next_part() {
         // No retry is needed if every client of the part has left.
@@ -149,15 +149,15 @@ async fn isolate(
         // deducted.
         match try_part(inner, request, part.clone(), outputs, &mut None, request.timeout).await {
             PartResult::Answered(outcome) if part.len() == 1 && outcome == BatchOutcome::Ok => {
-                shown.answered.push(part.start);
+                evidence.answered.push(part.start);
             }
             PartResult::Answered(_) => {}
             PartResult::Split(replies, _held) => {
-                shown.merged = true;
+                evidence.merged = true;
                 deliver_all(outputs, part, replies);
             }
             PartResult::Retry { verdict, allowed: true, .. } => {
-                shown.failed.push(part.clone());
+                evidence.failed.push(part.clone());
                 plan.record_outcome(part, verdict);
                 continue;
             }
@@ -165,7 +165,7 @@ async fn isolate(
         }
         inner.metrics.items_isolated(isolated);
     }
-    shown
+    evidence
 }
 
 fn fail_part(outputs: &mut dyn BatchOutputs, part: MemberRange, kind: FailureKind) {
@@ -264,8 +264,8 @@ async fn execute_unbatched(
         Err(kind) => Err(kind.into()),
     };
     let result = answer.map(|answer| {
-        let shown = BatchResponse { status: answer.status, headers: &answer.headers, body: &answer.body };
-        request.endpoint.observe_lone(call, shown, &inner.evidence);
+        let unbatched = BatchResponse { status: answer.status, headers: &answer.headers, body: &answer.body };
+        request.endpoint.observe_lone(call, unbatched, &inner.evidence);
         let mut headers = answer.headers;
         headers::strip_hop_by_hop(&mut headers);
         // The framing is generated again, with the actual length of the body.

@@ -147,14 +147,14 @@ impl Inner {
     }
 
     async fn shared_h2(self: &std::sync::Arc<Self>) -> Result<Http2Sender, SendError> {
-        let mut kept = self.shared.h2.lock().await;
-        if let Some(h2) = kept.as_ref()
+        let mut shared = self.shared.h2.lock().await;
+        if let Some(h2) = shared.as_ref()
             && !h2.is_closed()
         {
             return Ok(h2.clone());
         }
         let fresh = self.open_http2(&ConnectionPurpose::Batch).await?;
-        *kept = Some(fresh.clone());
+        *shared = Some(fresh.clone());
         Ok(fresh)
     }
 
@@ -193,8 +193,8 @@ impl Inner {
         match tls::find_tls_failure(error) {
             None if is_evicted(error) => SendError::Evicted,
             None => SendError::Broken,
-            Some(why) => {
-                self.record_tls_error(&why);
+            Some(failure) => {
+                self.record_tls_error(&failure);
                 SendError::Tls
             }
         }

@@ -65,7 +65,7 @@ impl Inner {
         let PendingResponse { head, mut body, first_byte, until } = self.begin(request, limit).await?;
         match read_bounded(&mut body, self.bounds(until, floor), self.buffers.empty_for_answer()).await {
             ReadResult::Whole { bytes, trailers, held } => {
-                self.heard.on_response(&head.headers);
+                self.identity.on_response(&head.headers);
                 Ok(UpstreamResponse {
                     status: head.status,
                     headers: head.headers,
@@ -75,7 +75,7 @@ impl Inner {
                     held,
                 })
             }
-            ReadResult::Stopped { why, .. } => Err(why.response_failure()),
+            ReadResult::Stopped { reason, .. } => Err(reason.response_failure()),
         }
     }
 
@@ -86,7 +86,7 @@ impl Inner {
         limit: Option<Duration>,
     ) -> Result<UnbatchedResponse, FailureKind> {
         let PendingResponse { head, body, first_byte, until } = self.begin(request, limit).await?;
-        self.heard.on_response(&head.headers);
+        self.identity.on_response(&head.headers);
         let mut body = Body::stream(body);
         match read_bounded(&mut body, self.bounds(until, None), self.buffers.empty_for_answer()).await {
             ReadResult::Whole { bytes, trailers, held } => {
@@ -100,11 +100,11 @@ impl Inner {
                     held,
                 }))
             }
-            ReadResult::Stopped { why: StopReason::TooLarge | StopReason::BuffersFull, read, held } => {
+            ReadResult::Stopped { reason: StopReason::TooLarge | StopReason::BuffersFull, read, held } => {
                 let body = body.with_prefix(read, held).with_idle_timeout(self.config.body_idle_timeout, None);
                 Ok(UnbatchedResponse::Streamed(Response::from_parts(head, body)))
             }
-            ReadResult::Stopped { why, .. } => Err(why.response_failure()),
+            ReadResult::Stopped { reason, .. } => Err(reason.response_failure()),
         }
     }
 

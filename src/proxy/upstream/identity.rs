@@ -108,13 +108,13 @@ mod tests {
 
     #[test]
     fn a_repeated_model_name_is_not_a_change_and_a_long_one_is_truncated() {
-        let heard = IdentityWatch::default();
-        let mut waits = heard.subscribe();
-        heard.on_published_model("m");
+        let identity = IdentityWatch::default();
+        let mut waits = identity.subscribe();
+        identity.on_published_model("m");
         assert!(waits.has_changed().unwrap() && waits.borrow_and_update().model.as_deref() == Some("m"));
-        heard.on_published_model("m");
+        identity.on_published_model("m");
         assert!(!waits.has_changed().unwrap());
-        heard.on_published_model(&"é".repeat(NAME_MAX));
+        identity.on_published_model(&"é".repeat(NAME_MAX));
         assert_eq!(waits.borrow().model.as_deref().map(str::len), Some(NAME_MAX));
     }
 }

@@ -46,12 +46,12 @@ impl PinnedUpstream {
 impl ClientConnections {
     /// Returns the HTTP/2 connection, which is opened if there is none.
     pub(super) async fn http2(&self, inner: &Arc<Inner>) -> Result<Http2Sender, SendError> {
-        let mut kept = self.h2.lock().await;
-        if let Some(h2) = kept.as_ref().filter(|h2| !h2.is_closed()) {
+        let mut shared = self.h2.lock().await;
+        if let Some(h2) = shared.as_ref().filter(|h2| !h2.is_closed()) {
             return Ok(h2.clone());
         }
         let fresh = inner.open_http2(&ConnectionPurpose::Client).await?;
-        Ok(kept.insert(fresh).clone())
+        Ok(shared.insert(fresh).clone())
     }
 
     /// Drops the HTTP/2 connection.

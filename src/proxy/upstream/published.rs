@@ -48,7 +48,7 @@ pub(super) async fn published_limits(inner: &Arc<Inner>) -> Option<PublishedLimi
         Ok(request) => match inner.exchange(request, Some(LOOK_UP_LIMIT), None).await {
             Ok(answer) if answer.status.is_success() => {
                 if let Some(model) = parse_info_model(&answer.body) {
-                    inner.heard.on_published_model(&model);
+                    inner.identity.on_published_model(&model);
                 }
                 parse_info(&answer.body)
             }

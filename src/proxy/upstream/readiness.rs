@@ -80,8 +80,8 @@ impl Reachability {
     }
 
     /// Returns `true` if the TLS failure differs from the last one, and stores it.
-    fn replace_tls_error(&self, why: &TlsFailure) -> bool {
-        self.last_tls_error.lock().is_ok_and(|mut said| said.replace(why.clone()).as_ref() != Some(why))
+    fn replace_tls_error(&self, failure: &TlsFailure) -> bool {
+        self.last_tls_error.lock().is_ok_and(|mut last| last.replace(failure.clone()).as_ref() != Some(failure))
     }
 
     /// Records a failed connect. Returns `true` for the first of consecutive failures.
@@ -137,7 +137,7 @@ impl Inner {
     /// failure is logged even after a different failure.
     fn record_unreachable(&self, error: &std::io::Error) {
         let tls = error.get_ref().and_then(|error| error.downcast_ref::<TlsFailure>());
-        let news = tls.is_some_and(|why| self.health.replace_tls_error(why));
+        let news = tls.is_some_and(|failure| self.health.replace_tls_error(failure));
         if self.health.on_connect_failed() || news {
             tracing::warn!(%error, upstream = %self.config.target, "upstream not reachable");
         }
@@ -145,9 +145,9 @@ impl Inner {
 
     /// Records that the server accepted a connection and closed it with a TLS error, and logs a new
     /// error.
-    pub(super) fn record_tls_error(&self, why: &TlsFailure) {
-        if self.health.replace_tls_error(why) {
-            tracing::warn!(error = %why, upstream = %self.config.target, "upstream closes connections with a TLS error");
+    pub(super) fn record_tls_error(&self, failure: &TlsFailure) {
+        if self.health.replace_tls_error(failure) {
+            tracing::warn!(error = %failure, upstream = %self.config.target, "upstream closes connections with a TLS error");
         }
     }
 

@@ -234,11 +234,11 @@ impl BudgetState {
         if relief == EvictionPolicy::WholeOrNone && sum < bytes {
             return;
         }
-        let wanted = bytes.max(self.max / EVICTION_DIVISOR);
+        let target = bytes.max(self.max / EVICTION_DIVISOR);
         let mut freed = 0;
         for holding in &worst {
             freed += self.evict(holding);
-            if freed >= wanted {
+            if freed >= target {
                 return;
             }
         }
@@ -292,12 +292,12 @@ impl BufferGuard {
         };
         if !inner.try_charge(bytes, class) {
             let (held, going) = (inner.held.load(Ordering::Relaxed), inner.going.load(Ordering::Relaxed));
-            let wanted = (held + bytes).saturating_sub(inner.limit_for(class));
+            let excess = (held + bytes).saturating_sub(inner.limit_for(class));
             // Further evictions are useless until the evicted guards are dropped.
-            if class != HoldClass::Small && going + wanted > inner.max / EVICTED_DIVISOR {
+            if class != HoldClass::Small && going + excess > inner.max / EVICTED_DIVISOR {
                 return Err(BuffersFull);
             }
-            inner.evict_for(wanted, EvictionPolicy::WholeOrNone);
+            inner.evict_for(excess, EvictionPolicy::WholeOrNone);
             if self.is_evicted() || !inner.try_charge(bytes, class) {
                 return Err(BuffersFull);
             }

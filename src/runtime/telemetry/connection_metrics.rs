@@ -21,13 +21,13 @@ impl Metrics {
     }
 
     /// Records a connection of a captured port that was relayed as bytes.
-    pub fn relayed(&self, why: RelayReason) {
-        self.shared.recorder.counter(Metric::ConnectionsRelayed, &[why.as_str().into()]).increment(1);
+    pub fn relayed(&self, reason: RelayReason) {
+        self.shared.recorder.counter(Metric::ConnectionsRelayed, &[reason.as_str().into()]).increment(1);
     }
 
     /// Records a failed TLS handshake with a client.
-    pub fn handshake_failed(&self, why: HandshakeResult) {
-        self.shared.recorder.counter(Metric::TlsHandshakesFailed, &[why.as_str().into()]).increment(1);
+    pub fn handshake_failed(&self, result: HandshakeResult) {
+        self.shared.recorder.counter(Metric::TlsHandshakesFailed, &[result.as_str().into()]).increment(1);
     }
 
     /// Records a certificate reload. `side` is the peer that the certificate is presented to.

@@ -67,8 +67,8 @@ impl ControllerMetrics {
     }
 
     /// Records the result of publishing an event.
-    pub fn record_event(&self, told: EventResult) {
-        self.0.series.events[told as usize].increment(1);
+    pub fn record_event(&self, result: EventResult) {
+        self.0.series.events[result as usize].increment(1);
     }
 
     /// Sets the number of known objects of a kind.

@@ -49,15 +49,15 @@ impl Metrics {
     }
 
     /// Records a call without a prediction.
-    pub fn record_unpredicted(&self, why: UnpredictedReason) {
-        self.shared.recorder.counter(Metric::Unpredicted, &[why.as_str().into()]).increment(1);
-        self.unpredicted[why as usize].fetch_add(1, Ordering::Relaxed);
+    pub fn record_unpredicted(&self, reason: UnpredictedReason) {
+        self.shared.recorder.counter(Metric::Unpredicted, &[reason.as_str().into()]).increment(1);
+        self.unpredicted[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the calls without a prediction by reason, without reasons that have not occurred.
     #[must_use]
     pub fn unpredicted_counts(&self) -> Vec<(UnpredictedReason, u64)> {
-        let count = |why: UnpredictedReason| (why, self.unpredicted[why as usize].load(Ordering::Relaxed));
+        let count = |reason: UnpredictedReason| (reason, self.unpredicted[reason as usize].load(Ordering::Relaxed));
         UnpredictedReason::VARIANTS.iter().copied().map(count).filter(|(_, count)| *count > 0).collect()
     }
 }

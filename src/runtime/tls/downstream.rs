@@ -66,8 +66,8 @@ impl DownstreamTlsAcceptor {
     pub async fn accept(&self, stream: TcpStream) -> io::Result<(DownstreamStream, Option<Vec<u8>>)> {
         let config = self.used.read().unwrap_or_else(PoisonError::into_inner).config.clone();
         let stream = TlsAcceptor::from(config).accept(stream).await?;
-        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).map(|leaf| leaf.to_vec());
-        Ok((stream, shown))
+        let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).map(|leaf| leaf.to_vec());
+        Ok((stream, certificate))
     }
 }
 

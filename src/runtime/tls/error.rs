@@ -50,7 +50,7 @@ pub(super) fn as_tls_error(error: &io::Error) -> Option<&Error> {
 /// that changes it.
 pub(super) fn describe_server_error(error: &Error) -> String {
     match error {
-        Error::InvalidCertificate(why) => describe_certificate_error(why),
+        Error::InvalidCertificate(reason) => describe_certificate_error(reason),
         Error::AlertReceived(alert) if CLIENT_CERTIFICATE_ALERTS.contains(alert) => format!(
             "it rejected the client certificate, or requires one and none is configured ({alert:?}): set `proxy.upstreamTls.certFile` and `keyFile`"
         ),
@@ -65,7 +65,7 @@ pub(super) fn describe_server_error(error: &Error) -> String {
         Error::InvalidMessage(_) => {
             "it does not support TLS: if it is plain HTTP, write `http://` in `proxy.upstream`".to_owned()
         }
-        Error::PeerIncompatible(why) => format!("it supports neither TLS 1.3 nor TLS 1.2 with AEAD ({why:?})"),
+        Error::PeerIncompatible(reason) => format!("it supports neither TLS 1.3 nor TLS 1.2 with AEAD ({reason:?})"),
         error => format!("TLS failed: {error}"),
     }
 }
@@ -83,24 +83,24 @@ pub(super) fn as_client_certificate_alert(error: &io::Error) -> Option<Error> {
     }
 }
 
-fn describe_certificate_error(why: &CertificateError) -> String {
-    match why {
+fn describe_certificate_error(reason: &CertificateError) -> String {
+    match reason {
         CertificateError::UnknownIssuer => {
             "its certificate is signed by an authority that is not trusted: set `proxy.upstreamTls.caFile` to the file of that authority".to_owned()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => format!(
-            "its certificate is for another name ({why}): set `proxy.upstreamTls.serverName` to the name to check"
+            "its certificate is for another name ({reason}): set `proxy.upstreamTls.serverName` to the name to check"
         ),
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            format!("its certificate has expired ({why})")
+            format!("its certificate has expired ({reason})")
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            format!("its certificate is not valid yet, or the local clock is behind ({why})")
+            format!("its certificate is not valid yet, or the local clock is behind ({reason})")
         }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-            format!("its certificate is not a server certificate ({why})")
+            format!("its certificate is not a server certificate ({reason})")
         }
-        why => format!("its certificate cannot be accepted ({why})"),
+        reason => format!("its certificate cannot be accepted ({reason})"),
     }
 }
 

@@ -54,8 +54,8 @@ impl CertificateFile {
         }
     }
 
-    pub(super) fn unusable(&self, why: &str, advice: &'static str) -> CertificateFileError {
-        CertificateFileError { key: self.key, path: self.path.clone(), why: why.to_owned(), advice }
+    pub(super) fn unusable(&self, reason: &str, advice: &'static str) -> CertificateFileError {
+        CertificateFileError { key: self.key, path: self.path.clone(), reason: reason.to_owned(), advice }
     }
 
     /// Returns the certificates of the file in order, at least one. An invalid certificate is an

@@ -44,7 +44,7 @@ pub fn validity(der: &CertificateDer<'_>) -> Option<Validity> {
         let at = UnixTime::since_unix_epoch(at);
         let algorithms = provider.signature_verification_algorithms.all;
         match verify_server_cert_signed_by_trust_anchor(&certificate, &RootCertStore::empty(), &[], at, algorithms) {
-            Err(rustls::Error::InvalidCertificate(why)) => Some(why),
+            Err(rustls::Error::InvalidCertificate(reason)) => Some(reason),
             _ => None,
         }
     };

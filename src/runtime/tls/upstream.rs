@@ -74,7 +74,7 @@ impl UpstreamTlsConnector {
         let name = ServerName::try_from(name.to_owned()).map_err(|error| CertificateFileError {
             key: "proxy.upstreamTls.serverName",
             path: name.to_owned(),
-            why: error.to_string(),
+            reason: error.to_string(),
             advice: "set a DNS name or an address that the server's certificate contains",
         })?;
         let used = build_config(&files, &read(&files)?)?;
@@ -95,7 +95,7 @@ impl UpstreamTlsConnector {
         let connector = TlsConnector::from(config);
         let connector = connector.with_alpn(protocols.iter().map(|protocol| protocol.to_vec()).collect());
         connector.connect(self.name.clone(), stream).await.map_err(|error| match as_tls_error(&error) {
-            Some(why) => io::Error::new(error.kind(), TlsFailure(describe_server_error(why))),
+            Some(reason) => io::Error::new(error.kind(), TlsFailure(describe_server_error(reason))),
             // The server closed the connection during the handshake, as servers without TLS do.
             None if error.kind() == io::ErrorKind::UnexpectedEof => {
                 io::Error::new(error.kind(), TlsFailure("it closed the connection during the handshake".to_owned()))
@@ -136,8 +136,8 @@ impl ReloadableCertificate for UpstreamTlsConnector {
 pub fn find_tls_failure(error: &(dyn StdError + 'static)) -> Option<TlsFailure> {
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(why) = error.downcast_ref::<io::Error>().and_then(as_client_certificate_alert) {
-            return Some(TlsFailure(describe_server_error(&why)));
+        if let Some(reason) = error.downcast_ref::<io::Error>().and_then(as_client_certificate_alert) {
+            return Some(TlsFailure(describe_server_error(&reason)));
         }
         next = error.source();
     }
@@ -160,7 +160,7 @@ fn build_config(files: &UpstreamFiles, read: &[CertificateFile]) -> Result<Activ
     let general = |error: rustls::Error| CertificateFileError {
         key: "proxy.upstreamTls",
         path: "TLS".to_owned(),
-        why: error.to_string(),
+        reason: error.to_string(),
         advice: "report this bug",
     };
     let builder = ClientConfig::builder_with_provider(provider())
@@ -193,7 +193,7 @@ fn load_native_roots() -> Result<RootCertStore, CertificateFileError> {
         return Err(CertificateFileError {
             key: CA,
             path: "the authorities that this machine trusts".to_owned(),
-            why: found.errors.first().map_or_else(|| "none was found".to_owned(), ToString::to_string),
+            reason: found.errors.first().map_or_else(|| "none was found".to_owned(), ToString::to_string),
             advice: "set `proxy.upstreamTls.caFile` to the authority of the server's certificate",
         });
     }

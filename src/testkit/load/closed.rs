@@ -78,15 +78,15 @@ pub async fn run_closed_loop(config: ClosedConfig) -> Report {
 
 impl ClosedLoopClient {
     async fn run(mut self) {
-        let mut kept = None;
+        let mut connection = None;
         let mut timer = self.config.think.and_then(|_| Timer::new().ok());
         while now() < self.end {
             let prepared = self.config.calls.get(self.turn.fetch_add(1, Ordering::Relaxed));
             let begun = now();
-            let outcome = match tokio::time::timeout(RESPONSE_TIMEOUT, self.call(&mut kept, prepared)).await {
+            let outcome = match tokio::time::timeout(RESPONSE_TIMEOUT, self.call(&mut connection, prepared)).await {
                 Ok(Ok(outcome)) => outcome,
                 Ok(Err(_)) | Err(_) => {
-                    kept = None;
+                    connection = None;
                     CallOutcome::Failed
                 }
             };
@@ -98,7 +98,7 @@ impl ClosedLoopClient {
                     self.tally.record_slice(ended.saturating_duration_since(self.begin));
                 }
             }
-            if outcome == CallOutcome::Failed && kept.is_none() && elapsed_since(begun) < CONNECT_PAUSE {
+            if outcome == CallOutcome::Failed && connection.is_none() && elapsed_since(begun) < CONNECT_PAUSE {
                 tokio::time::sleep(CONNECT_PAUSE).await;
             }
             if let (Some(timer), Some((least, most))) = (&mut timer, self.config.think) {
@@ -108,11 +108,11 @@ impl ClosedLoopClient {
         }
     }
 
-    async fn call(&self, kept: &mut Option<HttpConnection>, prepared: &PreparedCall) -> io::Result<CallOutcome> {
-        if let Some(mut conn) = kept.take() {
+    async fn call(&self, connection: &mut Option<HttpConnection>, prepared: &PreparedCall) -> io::Result<CallOutcome> {
+        if let Some(mut conn) = connection.take() {
             match exchange(&mut conn, prepared).await {
                 Ok((outcome, close)) => {
-                    *kept = (!close).then_some(conn);
+                    *connection = (!close).then_some(conn);
                     return Ok(outcome);
                 }
                 // Closed while idle: the only failure after which a client may retry.
@@ -122,7 +122,7 @@ impl ClosedLoopClient {
         }
         let mut conn = self.config.target.connect().await?;
         let (outcome, close) = exchange(&mut conn, prepared).await?;
-        *kept = (!close && !self.config.fresh).then_some(conn);
+        *connection = (!close && !self.config.fresh).then_some(conn);
         Ok(outcome)
     }
 }

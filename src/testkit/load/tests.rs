@@ -58,10 +58,8 @@ async fn wrong_answers_are_found() {
     let mut config = closed_config(running.target(), Route::Embed, 1);
     let other = PreparedCalls::new(Route::Embed, 1, 8);
     let mixed = config.calls.list.iter().zip(other.list.iter());
-    let list = mixed.map(|(asked, expected)| super::PreparedCall {
-        request: asked.request.clone(),
-        expect: expected.expect.clone(),
-    });
+    let list = mixed
+        .map(|(sent, expected)| super::PreparedCall { request: sent.request.clone(), expect: expected.expect.clone() });
     config.calls = PreparedCalls { list: list.collect(), items: 1 };
     let report = run_closed_loop(config).await;
     assert!(report.wrong > 0);
@@ -70,9 +68,9 @@ async fn wrong_answers_are_found() {
 
 #[tokio::test]
 async fn unreachable_server_fails_without_hanging() {
-    let gone = server(free()).await;
-    let target = gone.target().clone();
-    gone.shutdown().await;
+    let stopped = server(free()).await;
+    let target = stopped.target().clone();
+    stopped.shutdown().await;
     let report = run_closed_loop(closed_config(&target, Route::Embed, 1)).await;
     assert!(report.failed > 0);
     assert_eq!(report.served, 0);

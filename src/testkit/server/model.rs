@@ -130,9 +130,9 @@ impl SimulatedModel {
             count.to_remove += fewer - self.slots.forget_permits(fewer);
         } else {
             let more = slots - count.slots;
-            let kept = more.min(count.to_remove);
-            count.to_remove -= kept;
-            self.slots.add_permits(more - kept);
+            let retained = more.min(count.to_remove);
+            count.to_remove -= retained;
+            self.slots.add_permits(more - retained);
         }
         count.slots = slots;
     }

@@ -60,14 +60,18 @@ impl TlsCertificates {
     pub(super) fn watch(&self, metrics: &Arc<Metrics>) -> Vec<BoxFuture<'static, ()>> {
         let callers = self.callers.clone().map(|callers| callers as Arc<dyn ReloadableCertificate>);
         let servers = self.servers.clone().map(|servers| servers as Arc<dyn ReloadableCertificate>);
-        let kept = callers.into_iter().chain(servers);
-        kept.map(|kept| CertificateWatcher { kept, metrics: metrics.clone(), last_error: None }.run().boxed()).collect()
+        let certificates = callers.into_iter().chain(servers);
+        certificates
+            .map(|certificate| {
+                CertificateWatcher { certificate, metrics: metrics.clone(), last_error: None }.run().boxed()
+            })
+            .collect()
     }
 }
 
 /// A watched set of certificates, downstream or upstream.
 struct CertificateWatcher {
-    kept: Arc<dyn ReloadableCertificate>,
+    certificate: Arc<dyn ReloadableCertificate>,
     metrics: Arc<Metrics>,
     /// Error of the last read. Each error is logged once, not at every read.
     last_error: Option<CertificateFileError>,
@@ -78,7 +82,7 @@ struct CertificateWatcher {
 impl CertificateWatcher {
     async fn run(mut self) {
         self.publish_expiry();
-        let files = self.kept.files();
+        let files = self.certificate.files();
         if files.is_empty() {
             return;
         }
@@ -110,19 +114,19 @@ impl CertificateWatcher {
     }
 
     async fn reload(&mut self) {
-        let kept = self.kept.clone();
-        let Ok(found) = tokio::task::spawn_blocking(move || kept.look()).await else {
+        let certificate = self.certificate.clone();
+        let Ok(found) = tokio::task::spawn_blocking(move || certificate.look()).await else {
             tracing::error!("checking certificates panicked");
             return;
         };
-        let side = self.kept.side();
+        let side = self.certificate.side();
         match found {
             Ok(ReloadOutcome::Same) => self.last_error = None,
             Ok(ReloadOutcome::Changed) => {
                 self.last_error = None;
                 self.metrics.certificates_reloaded(side, ReloadResult::Applied);
                 self.publish_expiry();
-                tracing::info!(side, expires = self.kept.expires(), "certificates changed and are in use");
+                tracing::info!(side, expires = self.certificate.expires(), "certificates changed and are in use");
             }
             Err(error) if self.last_error.as_ref() == Some(&error) => {}
             Err(error) => {
@@ -134,8 +138,8 @@ impl CertificateWatcher {
     }
 
     fn publish_expiry(&self) {
-        if let Some(at) = self.kept.expires() {
-            self.metrics.certificate_expires(self.kept.side(), at);
+        if let Some(at) = self.certificate.expires() {
+            self.metrics.certificate_expires(self.certificate.side(), at);
         }
     }
 }
@@ -144,8 +148,8 @@ impl CertificateWatcher {
 /// interval remains.
 async fn changed(watches: &mut Vec<FileWatch>) {
     while !watches.is_empty() {
-        let (seen, which, _) = select_all(watches.iter_mut().map(|watch| Box::pin(watch.changed()))).await;
-        match seen {
+        let (change, which, _) = select_all(watches.iter_mut().map(|watch| Box::pin(watch.changed()))).await;
+        match change {
             Ok(()) => return,
             Err(error) => {
                 tracing::warn!(%error, "a certificate file cannot be watched any more: it is checked every minute");

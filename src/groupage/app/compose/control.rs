@@ -39,7 +39,7 @@ struct SettingsInner {
     parts: ControlledParts,
     /// Serializes changes.
     turn: tokio::sync::Mutex<ChangeState>,
-    shown: RwLock<SettingsState>,
+    current: RwLock<SettingsState>,
     /// The settings come from the controller, and a file's are ignored.
     controlled: AtomicBool,
 }
@@ -49,7 +49,7 @@ struct SettingsInner {
 struct ChangeState {
     scopes: ScopeRegistry,
     /// In pass-through mode after crashes: the settings that are in force afterwards.
-    wanted: Option<Policy>,
+    deferred: Option<Policy>,
 }
 
 /// Components that a change of settings acts on.
@@ -71,13 +71,13 @@ impl SettingsHandle {
         scopes: ScopeRegistry,
         aside: Option<(CrashPassthrough, Policy)>,
     ) -> Self {
-        let (aside, wanted) = aside.unzip();
+        let (aside, deferred) = aside.unzip();
         parts.metrics.crash_guard(aside.is_some());
         Self {
             inner: Arc::new(SettingsInner {
                 parts,
-                turn: tokio::sync::Mutex::new(ChangeState { scopes, wanted }),
-                shown: RwLock::new(SettingsState::new(policy, aside)),
+                turn: tokio::sync::Mutex::new(ChangeState { scopes, deferred }),
+                current: RwLock::new(SettingsState::new(policy, aside)),
                 controlled: AtomicBool::new(false),
             }),
         }
@@ -89,11 +89,11 @@ impl SettingsHandle {
     /// The reason why they cannot be applied. The previous settings stay in force.
     pub async fn apply(&self, policy: Policy) -> Result<AppliedSettings, String> {
         let mut turn = self.inner.turn.lock().await;
-        if turn.wanted.is_none() {
+        if turn.deferred.is_none() {
             return self.put_in_force(&mut turn.scopes, policy).await;
         }
         let applied = self.put_in_force(&mut turn.scopes, policy.clone().into_passthrough(CRASH_GUARD_SOURCE)).await?;
-        turn.wanted = Some(policy);
+        turn.deferred = Some(policy);
         Ok(applied)
     }
 
@@ -101,20 +101,22 @@ impl SettingsHandle {
     /// force.
     pub(super) async fn resume(&self) {
         let mut turn = self.inner.turn.lock().await;
-        let Some(policy) = turn.wanted.take() else { return };
-        self.update_state(|shown| shown.aside = None);
+        let Some(policy) = turn.deferred.take() else { return };
+        self.update_state(|state| state.aside = None);
         self.inner.parts.metrics.crash_guard(false);
         match self.put_in_force(&mut turn.scopes, policy).await {
             Ok(_) => {
                 tracing::info!("no crash since the restart: the settings are in force again and calls are batched");
             }
-            Err(why) => tracing::error!(why, "no crash since the restart, but the settings cannot be applied again"),
+            Err(reason) => {
+                tracing::error!(why = reason, "no crash since the restart, but the settings cannot be applied again");
+            }
         }
     }
 
     async fn put_in_force(&self, scopes: &mut ScopeRegistry, policy: Policy) -> Result<AppliedSettings, String> {
         let SettingsInner { parts, .. } = &*self.inner;
-        let before = self.read_state(|shown| shown.policy.clone());
+        let before = self.read_state(|state| state.policy.clone());
         let (policy, pending) = policy.hot_reload_onto(&before);
         let mut next = scopes.clone();
         let ids = next.register(&policy)?;
@@ -125,7 +127,7 @@ impl SettingsHandle {
             if !port.scheduler.set_limits(core_limits(&policy, next.limits())).await {
                 return Err("a scheduler has stopped".to_owned());
             }
-            port.onlooker.set_limits(core_limits(&policy, next.limits())).await;
+            port.shadow.set_limits(core_limits(&policy, next.limits())).await;
         }
         *scopes = next;
         let replay_ppm = policy.failure.replay_budget.ppm();
@@ -137,23 +139,23 @@ impl SettingsHandle {
         parts.metrics.record_reload(ReloadResult::Applied, pending.len());
         let applied = AppliedSettings { changes: policy.changes(&before), pending };
         let at = parts.clock.now();
-        self.update_state(|shown| shown.on_applied(at, policy, &applied));
+        self.update_state(|state| state.on_applied(at, policy, &applied));
         Ok(applied)
     }
 
     /// Records that settings were read and are invalid. Those before stay in force.
     pub fn record_refusal(&self, error: &SettingsRefusal) {
         let at = self.inner.parts.clock.now();
-        let pending = self.update_state(|shown| {
-            shown.on_refused(at, error);
-            shown.pending.len()
+        let pending = self.update_state(|state| {
+            state.on_refused(at, error);
+            state.pending.len()
         });
         self.inner.parts.metrics.record_reload(ReloadResult::Refused, pending);
     }
 
     /// Returns `true` if the servers are ready that the settings in force require.
     pub(super) fn is_ready(&self) -> bool {
-        self.read_state(|shown| port::is_ready(&shown.policy, &self.inner.parts.ports))
+        self.read_state(|state| port::is_ready(&state.policy, &self.inner.parts.ports))
     }
 
     /// Marks the controller as the source of the settings from now on.
@@ -168,13 +170,13 @@ impl SettingsHandle {
 
     /// Returns the pass-through mode after crashes, if it is on.
     pub(in crate::app) fn crash_passthrough(&self) -> Option<CrashPassthrough> {
-        self.read_state(|shown| shown.aside)
+        self.read_state(|state| state.aside)
     }
 
     /// Returns the pass-through mode as JSON, for `/api/scheduler`.
     pub(super) fn crash_passthrough_json(&self) -> Value {
         let now = self.inner.parts.clock.now();
-        self.read_state(|shown| shown.crash_passthrough_json(now))
+        self.read_state(|state| state.crash_passthrough_json(now))
     }
 
     /// Returns the ports that the settings apply to.
@@ -194,7 +196,7 @@ impl SettingsHandle {
 
     /// Returns the number of settings that take effect at the next start.
     pub(in crate::app) fn pending(&self) -> usize {
-        self.read_state(|shown| shown.pending.len())
+        self.read_state(|state| state.pending.len())
     }
 
     /// Returns every setting in force with its source, as JSON, for `/api/config`.
@@ -205,15 +207,15 @@ impl SettingsHandle {
     /// Returns the result of the last change, as JSON.
     pub(super) fn reload(&self) -> Value {
         let now = self.inner.parts.clock.now();
-        self.read_state(|shown| shown.reload_json(now))
+        self.read_state(|state| state.reload_json(now))
     }
 
     fn read_state<T>(&self, look: impl FnOnce(&SettingsState) -> T) -> T {
         // No code panics while holding this lock, so a poisoned lock is safe to use.
-        look(&self.inner.shown.read().unwrap_or_else(PoisonError::into_inner))
+        look(&self.inner.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn update_state<T>(&self, change: impl FnOnce(&mut SettingsState) -> T) -> T {
-        change(&mut self.inner.shown.write().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.inner.current.write().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -15,12 +15,12 @@ use crate::proxy::PriorityClasses;
 use crate::scheduler::{ClassDiversity, DecisionReport};
 
 /// Adds the totals to the top level, and the other figures to each cost class.
-pub(super) fn add_decisions(learned: &mut Value, why: &DecisionReport) {
+pub(super) fn add_decisions(learned: &mut Value, decisions: &DecisionReport) {
     let Value::Object(all) = learned else { return };
-    let totals = &why.core.totals;
-    all.insert("now_seconds".into(), json!(seconds(why.now)));
-    all.insert("slots_max".into(), json!(why.slots_max));
-    all.insert("policy".into(), json!(policy(why.policy)));
+    let totals = &decisions.core.totals;
+    all.insert("now_seconds".into(), json!(seconds(decisions.now)));
+    all.insert("slots_max".into(), json!(decisions.slots_max));
+    all.insert("policy".into(), json!(policy(decisions.policy)));
     all.insert("dispatches".into(), count_by_label(DispatchCause::ALL.map(DispatchCause::as_str), totals.causes));
     all.insert("holds".into(), count_by_label(HoldReason::ALL.map(HoldReason::as_str), totals.holds));
     all.insert(
@@ -28,34 +28,34 @@ pub(super) fn add_decisions(learned: &mut Value, why: &DecisionReport) {
         count_by_label(RejectionReason::ALL.map(RejectionReason::as_str), totals.rejected),
     );
     all.insert("items_expired".into(), count_by_label(ExpiryReason::ALL.map(ExpiryReason::as_str), totals.expired));
-    let changed = why.core.changed.map(seconds);
-    all.insert("model_changes".into(), json!({"count": why.core.changes, "last_at_seconds": changed}));
+    let changed = decisions.core.changed.map(seconds);
+    all.insert("model_changes".into(), json!({"count": decisions.core.changes, "last_at_seconds": changed}));
     let Some(Value::Array(classes)) = all.get_mut("cost_classes") else { return };
-    for of in &why.core.classes {
+    for of in &decisions.core.classes {
         let id = json!(of.id.0);
         let at = classes.iter().position(|class| class.get("id") == Some(&id)).unwrap_or_else(|| {
             classes.push(json!({"id": id}));
             classes.len() - 1
         });
         if let Some(Value::Object(class)) = classes.get_mut(at) {
-            describe_class(class, of, why);
+            describe_class(class, of, decisions);
         }
     }
     // Classes restored from an earlier process have no decisions yet, but their names are known.
     for class in classes.iter_mut().filter_map(Value::as_object_mut) {
-        add_class_name(class, "id", why);
+        add_class_name(class, "id", decisions);
     }
     if let Some(Value::Array(flows)) = all.get_mut("concurrency") {
         for flow in flows.iter_mut().filter_map(Value::as_object_mut) {
-            add_class_name(flow, "class", why);
+            add_class_name(flow, "class", decisions);
         }
     }
 }
 
 /// Adds path and model of the cost class that this key refers to by number.
-fn add_class_name(class: &mut Map<String, Value>, key: &str, why: &DecisionReport) {
+fn add_class_name(class: &mut Map<String, Value>, key: &str, decisions: &DecisionReport) {
     let id = class.get(key).and_then(Value::as_u64);
-    let bytes = why.names.iter().find(|(known, _)| id == Some(known.0.into())).map(|(_, bytes)| bytes);
+    let bytes = decisions.names.iter().find(|(known, _)| id == Some(known.0.into())).map(|(_, bytes)| bytes);
     if let Some(name) = bytes.and_then(|bytes| decode_cost_class(bytes)) {
         class.insert("path".into(), json!(name.path));
         class.insert("model".into(), json!(name.model));
@@ -64,13 +64,13 @@ fn add_class_name(class: &mut Map<String, Value>, key: &str, why: &DecisionRepor
 
 /// Returns the outcome counts of each priority class. Empty if no header selects the class.
 pub(super) fn priorities(priorities: &PriorityClasses) -> Value {
-    let told = priorities.classes.iter().filter(|_| priorities.header.is_some());
+    let ended_calls = priorities.classes.iter().filter(|_| priorities.header.is_some());
     let ended = |class: &crate::proxy::PriorityClass| {
         let calls: BTreeMap<_, _> =
             class.ended.counts().into_iter().map(|(outcome, calls)| (outcome.as_str(), calls)).collect();
         json!({"class": class.name, "calls": calls})
     };
-    told.map(ended).collect()
+    ended_calls.map(ended).collect()
 }
 
 const fn policy(policy: DispatchPolicy) -> &'static str {
@@ -82,15 +82,15 @@ const fn policy(policy: DispatchPolicy) -> &'static str {
     }
 }
 
-fn describe_class(class: &mut Map<String, Value>, of: &ClassDecisionStats, why: &DecisionReport) {
-    class.insert("recent".into(), recent(&of.tally, why.now));
+fn describe_class(class: &mut Map<String, Value>, of: &ClassDecisionStats, decisions: &DecisionReport) {
+    class.insert("recent".into(), recent(&of.tally, decisions.now));
     class.insert("operating_point".into(), of.point.as_ref().map_or(Value::Null, |at| point(at, &of.tally)));
-    class.insert("plan".into(), of.plan.as_ref().map_or(Value::Null, |age| plan(age, why.now)));
+    class.insert("plan".into(), of.plan.as_ref().map_or(Value::Null, |age| plan(age, decisions.now)));
     class.insert("ceiling_items".into(), json!(of.ceiling));
     class.insert("quarantined".into(), json!(of.quarantined));
-    class.insert("suspended".into(), of.suspension.map_or(Value::Null, |found| suspended(found, why.now)));
-    let kept = why.apart.iter().find(|apart| apart.class == of.id);
-    class.insert("apart".into(), kept.map_or(Value::Null, key_diversity_json));
+    class.insert("suspended".into(), of.suspension.map_or(Value::Null, |found| suspended(found, decisions.now)));
+    let diversity = decisions.apart.iter().find(|apart| apart.class == of.id);
+    class.insert("apart".into(), diversity.map_or(Value::Null, key_diversity_json));
 }
 
 /// Returns a suspension of merging: its age, the time until the next trial, and the server's

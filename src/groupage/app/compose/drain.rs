@@ -26,7 +26,7 @@ const COMMANDS_MAX: usize = 16;
 #[derive(Debug, Clone)]
 pub(super) struct DrainHandle {
     commands: mpsc::Sender<DrainCommand>,
-    shown: Arc<DrainStatus>,
+    status: Arc<DrainStatus>,
     leaving: watch::Receiver<bool>,
 }
 
@@ -59,7 +59,7 @@ struct DrainTask {
     state: DrainState,
     parts: DrainedParts,
     inbox: mpsc::Receiver<DrainCommand>,
-    shown: Arc<DrainStatus>,
+    status: Arc<DrainStatus>,
     left: watch::Sender<bool>,
     /// Number of times that each port's application accepted connections again.
     returns: Vec<watch::Receiver<u64>>,
@@ -86,30 +86,30 @@ impl DrainHandle {
     /// Starts the task. Must be called inside a tokio runtime.
     pub(super) fn start(times: DrainTimes, parts: DrainedParts) -> Self {
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
-        let shown = Arc::new(DrainStatus { leaving: AtomicBool::new(false), stage: std::sync::Mutex::new("serving") });
+        let status = Arc::new(DrainStatus { leaving: AtomicBool::new(false), stage: std::sync::Mutex::new("serving") });
         let (left, leaving) = watch::channel(false);
         let task = DrainTask {
             state: DrainState::new(times),
             returns: parts.ports.iter().map(|(port, _)| port.upstream.recoveries()).collect(),
             parts,
             inbox,
-            shown: shown.clone(),
+            status: status.clone(),
             left,
             waiting: Vec::new(),
             before: None,
         };
         tokio::spawn(task.run());
-        Self { commands, shown, leaving }
+        Self { commands, status, leaving }
     }
 
     /// Returns `false` once the drain makes the process unready.
     pub(super) fn is_ready(&self) -> bool {
-        !self.shown.leaving.load(Ordering::Relaxed)
+        !self.status.leaving.load(Ordering::Relaxed)
     }
 
     /// Returns `serving`, `flushing` or `draining`.
     pub(super) fn stage(&self) -> &'static str {
-        self.shown.stage.lock().map_or("draining", |stage| *stage)
+        self.status.stage.lock().map_or("draining", |stage| *stage)
     }
 
     /// Starts a flush, since the application is about to be stopped. Resolves when it may stop,
@@ -143,8 +143,8 @@ impl DrainHandle {
 impl DrainTask {
     async fn run(mut self) {
         loop {
-            let seen = self.observe();
-            let now = self.state.poll(self.parts.clock.now(), seen);
+            let inputs = self.observe();
+            let now = self.state.poll(self.parts.clock.now(), inputs);
             self.carry_out(now).await;
             let event = self.next_event(now).await;
             if !self.handle(event, now).await {
@@ -173,13 +173,13 @@ impl DrainTask {
             self.parts.metrics.draining(now.flushed);
         }
         if before.is_none_or(|before| before.leaving != now.leaving) {
-            let welcome = if now.leaving { ListenerState::Draining } else { ListenerState::Serving };
-            self.parts.ports.iter().for_each(|(_, host)| host.set_state(welcome));
-            self.shown.leaving.store(now.leaving, Ordering::Relaxed);
+            let state = if now.leaving { ListenerState::Draining } else { ListenerState::Serving };
+            self.parts.ports.iter().for_each(|(_, host)| host.set_state(state));
+            self.status.leaving.store(now.leaving, Ordering::Relaxed);
             self.left.send_replace(now.leaving);
         }
         if before.is_none_or(|before| before.stage != now.stage) {
-            if let Ok(mut stage) = self.shown.stage.lock() {
+            if let Ok(mut stage) = self.status.stage.lock() {
                 *stage = now.stage;
             }
             if before.is_some() {
@@ -210,8 +210,8 @@ impl DrainTask {
     async fn handle(&mut self, event: DrainEvent, now: DrainOutputs) -> bool {
         match event {
             DrainEvent::Command(DrainCommand::Flush(done)) => {
-                let seen = self.observe();
-                self.state.on_flush(self.parts.clock.now(), seen);
+                let inputs = self.observe();
+                self.state.on_flush(self.parts.clock.now(), inputs);
                 self.waiting.push(done);
             }
             // The hook's connection may be closed by now.

@@ -83,9 +83,9 @@ impl DrainState {
     }
 
     /// Handles a flush: the application is about to be stopped. A repetition has no effect.
-    pub(super) fn on_flush(&mut self, now: Tick, seen: DrainInputs) {
+    pub(super) fn on_flush(&mut self, now: Tick, inputs: DrainInputs) {
         if self.stage == DrainStage::Serving {
-            self.stage = DrainStage::Flushing { since: now, returns: seen.returns, over: false };
+            self.stage = DrainStage::Flushing { since: now, returns: inputs.returns, over: false };
         }
     }
 
@@ -102,10 +102,10 @@ impl DrainState {
 
     /// Returns the outputs at an instant. A flush ends here by itself: once the application has
     /// returned, or some time after the limit if it was never seen to stop.
-    pub(super) fn poll(&mut self, now: Tick, seen: DrainInputs) -> DrainOutputs {
+    pub(super) fn poll(&mut self, now: Tick, inputs: DrainInputs) -> DrainOutputs {
         let DrainTimes { delay, limit } = self.times;
         if let DrainStage::Flushing { since, returns, .. } = self.stage
-            && (seen.returns > returns || now >= since.after(limit + RESTART_MARGIN))
+            && (inputs.returns > returns || now >= since.after(limit + RESTART_MARGIN))
         {
             self.stage = DrainStage::Serving;
         }
@@ -125,7 +125,7 @@ impl DrainState {
         };
         let leaving = now >= since.after(delay);
         let late = now >= since.after(limit);
-        let over = if leaving && seen.open == 0 { Some(true) } else { late.then_some(false) };
+        let over = if leaving && inputs.open == 0 { Some(true) } else { late.then_some(false) };
         let mut ask = false;
         if let DrainStage::Flushing { over: was_over, .. } = &mut self.stage {
             // A hook that was answered lets the application stop, whatever connects afterwards.
@@ -153,51 +153,51 @@ mod tests {
         Tick::from_millis(seconds * 1000)
     }
 
-    const fn seen(open: usize, returns: u64) -> DrainInputs {
+    const fn inputs(open: usize, returns: u64) -> DrainInputs {
         DrainInputs { open, returns }
     }
 
     #[test]
     fn a_terminating_pod_stays_ready_for_the_delay_and_ends_without_clients() {
         let mut life = DrainState::new(TIMES);
-        assert_eq!(life.poll(at(0), seen(3, 0)).over, Some(true), "no hook is pending");
-        life.on_flush(at(10), seen(3, 0));
-        let now = life.poll(at(10), seen(3, 0));
+        assert_eq!(life.poll(at(0), inputs(3, 0)).over, Some(true), "no hook is pending");
+        life.on_flush(at(10), inputs(3, 0));
+        let now = life.poll(at(10), inputs(3, 0));
         assert_eq!((now.flushed, now.leaving, now.over, now.until), (true, false, None, Some(at(15))));
-        assert_eq!(life.poll(at(14), seen(0, 0)).over, None, "clients that were not notified yet still connect");
+        assert_eq!(life.poll(at(14), inputs(0, 0)).over, None, "clients that were not notified yet still connect");
         assert_eq!(life.on_drain(at(12)), at(10), "the delay counts from the first request");
-        let now = life.poll(at(15), seen(3, 0));
+        let now = life.poll(at(15), inputs(3, 0));
         assert_eq!((now.leaving, now.over, now.ask, now.until), (true, None, false, Some(at(35))));
-        assert_eq!(life.poll(at(16), seen(0, 0)).over, Some(true));
-        let late = life.poll(at(35), seen(3, 0));
+        assert_eq!(life.poll(at(16), inputs(0, 0)).over, Some(true));
+        let late = life.poll(at(35), inputs(3, 0));
         assert_eq!((late.over, late.until), (Some(false), None));
         // This was no restart, so that nothing cancels the drain.
-        assert!(life.poll(at(100), seen(0, 7)).flushed);
+        assert!(life.poll(at(100), inputs(0, 7)).flushed);
     }
 
     #[test]
     fn an_application_that_is_restarted_alone_is_waited_for() {
         let mut life = DrainState::new(TIMES);
-        life.on_flush(at(0), seen(1, 4));
-        life.on_flush(at(3), seen(1, 4));
-        assert!(!life.poll(at(4), seen(1, 4)).ask);
-        let over = life.poll(at(6), seen(0, 4));
+        life.on_flush(at(0), inputs(1, 4));
+        life.on_flush(at(3), inputs(1, 4));
+        assert!(!life.poll(at(4), inputs(1, 4)).ask);
+        let over = life.poll(at(6), inputs(0, 4));
         assert_eq!((over.over, over.ask, over.until), (Some(true), true, Some(at(6).after(PROBE_INTERVAL))));
         // A client that connects now does not revoke the answer to the hook.
-        assert!(life.poll(at(7), seen(1, 4)).ask);
-        let back = life.poll(at(20), seen(0, 5));
+        assert!(life.poll(at(7), inputs(1, 4)).ask);
+        let back = life.poll(at(20), inputs(0, 5));
         assert_eq!((back.flushed, back.leaving, back.stage), (false, false, "serving"));
-        life.on_flush(at(40), seen(0, 5));
-        assert!(!life.poll(at(40), seen(0, 5)).leaving, "the next drain has its own delay");
+        life.on_flush(at(40), inputs(0, 5));
+        assert!(!life.poll(at(40), inputs(0, 5)).leaving, "the next drain has its own delay");
     }
 
     #[test]
     fn a_flush_that_stops_nothing_ends_after_the_grace() {
         let mut life = DrainState::new(TIMES);
-        life.on_flush(at(0), seen(0, 0));
-        let now = life.poll(at(34), seen(0, 0));
+        life.on_flush(at(0), inputs(0, 0));
+        let now = life.poll(at(34), inputs(0, 0));
         assert_eq!((now.flushed, now.until), (true, Some(at(34).after(PROBE_INTERVAL))));
-        assert!(!life.poll(at(35), seen(0, 0)).flushed);
+        assert!(!life.poll(at(35), inputs(0, 0)).flushed);
     }
 
     #[derive(Debug, Clone, Copy)]

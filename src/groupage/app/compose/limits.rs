@@ -15,7 +15,7 @@ pub(super) fn core_limits(policy: &Policy, scopes: &[ScopeLimits]) -> Limits {
     let config::SchedulingConfig { items, delay, slots, preset, policy: kind } = policy.scheduling;
     let adaptive = kind == config::SchedulingPolicy::Adaptive;
     // Without a limit in the policy, the limit of the process applies, as for unbatched calls.
-    let wall = policy.limits.slots_max.unwrap_or(scheduler::COMPLETIONS_MAX / 2);
+    let slots_max = policy.limits.slots_max.unwrap_or(scheduler::COMPLETIONS_MAX / 2);
     // Share of the SLO that a call may be held beside an idle upstream to obtain a larger batch.
     let hold_permille = match preset {
         api::Preset::Latency => 0,
@@ -29,7 +29,7 @@ pub(super) fn core_limits(policy: &Policy, scopes: &[ScopeLimits]) -> Limits {
             config::SchedulingPolicy::Window => CorePolicy::Window { items, delay },
             config::SchedulingPolicy::Static => CorePolicy::Static { items, delay },
         },
-        slots: if adaptive { wall } else { slots.min(wall) },
+        slots: if adaptive { slots_max } else { slots.min(slots_max) },
         stand_aside_max: policy.limits.passthrough_calls_max.min(scheduler::COMPLETIONS_MAX / 2),
         queue_items_max: policy.limits.queue_items_max,
         queue_bytes_max: policy.limits.queue_bytes_max as u64,

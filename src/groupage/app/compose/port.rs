@@ -77,7 +77,7 @@ pub(in crate::app) struct PortHandle {
     pub(in crate::app) capture: Option<Capture>,
     pub(in crate::app) proxy: Arc<Proxy>,
     pub(in crate::app) scheduler: scheduler::SchedulerHandle,
-    pub(in crate::app) onlooker: ShadowRecorder,
+    pub(in crate::app) shadow: ShadowRecorder,
     pub(in crate::app) upstream: Upstream,
     pub(in crate::app) metrics: Arc<Metrics>,
 }
@@ -94,21 +94,21 @@ impl BoundPort {
         let listen = sockets.iter().map(TcpListener::local_addr).collect::<std::io::Result<Vec<_>>>()?;
         let bounds = (buffers.clone(), upstream_permits.clone());
         let upstream = Upstream::new(upstream_config(policy, target, certs), clock, bounds, metrics.clone());
-        let (kept, found) = folder.as_ref().map(StateDir::learned).unwrap_or_default();
+        let (learned_state, found) = folder.as_ref().map(StateDir::learned).unwrap_or_default();
         let learned = folder.is_some().then(|| Arc::new(Notify::new()));
         let config = scheduler::SchedulerConfig {
             limits: core_limits(policy, scopes.limits()),
             seed,
-            kept,
+            learned_state,
             learned: learned.clone(),
         };
-        let onlooker = ShadowRecorder::start(&config, clock, upstream.backend(), metrics.clone());
+        let shadow = ShadowRecorder::start(&config, clock, upstream.backend(), metrics.clone());
         let scheduler = Scheduler::start(config, clock, upstream.backend(), metrics.clone())?;
         let table = build_port_table(policy, ids, capture.as_ref(), None)?;
         let parts = proxy::ProxyComponents {
             clock,
             scheduler: scheduler.handle.clone(),
-            onlooker: onlooker.clone(),
+            shadow: shadow.clone(),
             backend: upstream.backend(),
             forward: upstream.forward(),
             buffers: buffers.clone(),
@@ -117,7 +117,7 @@ impl BoundPort {
         };
         let proxy = Arc::new(Proxy::new(proxy_config(policy, certs), table, parts));
         let keeping = folder.zip(learned).map(|(folder, learned)| (folder, found, learned));
-        let reach = PortHandle { capture, proxy, scheduler: scheduler.handle.clone(), onlooker, upstream, metrics };
+        let reach = PortHandle { capture, proxy, scheduler: scheduler.handle.clone(), shadow, upstream, metrics };
         Ok(ReadyPort { reach, listen, scheduler, sockets, door: ListenerChannel::new(), keeping })
     }
 }
@@ -157,8 +157,10 @@ impl PortHandle {
     pub(super) async fn learned(&self) -> Option<Value> {
         let mut learned = report::scheduler_json(&self.scheduler.report().await?);
         decisions::add_decisions(&mut learned, &self.scheduler.why().await?);
-        if let Some(seen) = self.onlooker.seen().await.filter(|seen| seen.calls > 0 || !seen.left_out.is_empty()) {
-            learned["predicted"] = report::predicted(&seen);
+        if let Some(report) =
+            self.shadow.report().await.filter(|report| report.calls > 0 || !report.left_out.is_empty())
+        {
+            learned["predicted"] = report::predicted(&report);
         }
         learned["priorities"] = decisions::priorities(&self.proxy.table().priorities);
         if let Some(capture) = &self.capture {
@@ -179,9 +181,9 @@ pub(super) fn is_ready(policy: &Policy, ports: &[PortHandle]) -> bool {
         let captured = port.capture.as_ref();
         policy.routes.iter().any(|route| captured.is_some_and(|capture| capture.is_selected_by(&route.ports)))
     };
-    let mut wanted = ports.iter().filter(named).peekable();
-    if wanted.peek().is_some() {
-        return wanted.all(|port| port.upstream.is_ready());
+    let mut required = ports.iter().filter(named).peekable();
+    if required.peek().is_some() {
+        return required.all(|port| port.upstream.is_ready());
     }
     ports.iter().any(|port| port.upstream.is_ready())
 }

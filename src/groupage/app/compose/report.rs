@@ -29,7 +29,7 @@ pub(super) fn scheduler_json(report: &BatcherReport) -> Value {
 
 /// Returns the outcome that batching would have had for the calls forwarded in mode `Observe`,
 /// since the start of the process.
-pub(super) fn predicted(seen: &ShadowReport) -> Value {
+pub(super) fn predicted(report: &ShadowReport) -> Value {
     let mean =
         |all: std::time::Duration, of: u64| micros(u64::try_from(all.as_nanos()).unwrap_or(u64::MAX) / of.max(1));
     let class = |(name, lone, items): &(Box<[u8]>, std::time::Duration, u32)| {
@@ -42,20 +42,20 @@ pub(super) fn predicted(seen: &ShadowReport) -> Value {
         })
     };
     json!({
-        "calls": seen.calls,
-        "unpredicted": seen.left_out.iter().map(|(why, calls)| (why.as_str(), *calls)).collect::<BTreeMap<_, _>>(),
-        "upstream_calls": seen.executions,
-        "carried": {"calls": seen.carried.0, "items": seen.carried.1},
-        "answered": seen.answered,
-        "rejected": seen.rejected,
-        "expired": seen.expired,
-        "mean_latency_us": mean(seen.latency, seen.answered),
-        "passed": {"calls": seen.passed.0, "mean_latency_us": mean(seen.passed.1, seen.passed.0)},
-        "recent": recent(&seen.recent),
-        "benefit": seen.recent.benefit().as_str(),
-        "side_by_side": seen.side_by_side,
-        "measured_items": seen.measured_items(),
-        "cost_classes": seen.classes.iter().map(class).collect::<Vec<_>>(),
+        "calls": report.calls,
+        "unpredicted": report.left_out.iter().map(|(why, calls)| (why.as_str(), *calls)).collect::<BTreeMap<_, _>>(),
+        "upstream_calls": report.executions,
+        "carried": {"calls": report.carried.0, "items": report.carried.1},
+        "answered": report.answered,
+        "rejected": report.rejected,
+        "expired": report.expired,
+        "mean_latency_us": mean(report.latency, report.answered),
+        "passed": {"calls": report.passed.0, "mean_latency_us": mean(report.passed.1, report.passed.0)},
+        "recent": recent(&report.recent),
+        "benefit": report.recent.benefit().as_str(),
+        "side_by_side": report.side_by_side,
+        "measured_items": report.measured_items(),
+        "cost_classes": report.classes.iter().map(class).collect::<Vec<_>>(),
     })
 }
 

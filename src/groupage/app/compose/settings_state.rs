@@ -52,7 +52,7 @@ struct LastChange {
     result: ReloadResult,
     changes: Vec<SettingChange>,
     /// Errors of a refused change.
-    why: Value,
+    reason: Value,
 }
 
 // === impl SettingsRefusal ===
@@ -62,7 +62,7 @@ impl SettingsRefusal {
         match self {
             Self::Load(LoadError::Invalid(errors)) => errors.json(),
             Self::Load(error @ LoadError::Unreadable { .. }) => json!([{"message": error.to_string()}]),
-            Self::Because(why) => json!([{"message": why}]),
+            Self::Because(message) => json!([{"message": message}]),
         }
     }
 }
@@ -80,22 +80,22 @@ impl SettingsState {
         self.policy = policy;
         self.pending.clone_from(&applied.pending);
         self.applied += 1;
-        self.last = Some(LastChange { at, result: ReloadResult::Applied, changes, why: Value::Null });
+        self.last = Some(LastChange { at, result: ReloadResult::Applied, changes, reason: Value::Null });
     }
 
     /// Records that new settings were refused at this instant.
     pub(super) fn on_refused(&mut self, at: Tick, error: &SettingsRefusal) {
         self.refused += 1;
-        self.last = Some(LastChange { at, result: ReloadResult::Refused, changes: Vec::new(), why: error.json() });
+        self.last = Some(LastChange { at, result: ReloadResult::Refused, changes: Vec::new(), reason: error.json() });
     }
 
     /// Returns every setting in force with its source, as JSON. `pending` has the value that the
     /// next start would use, if it differs.
     pub(super) fn config_json(&self) -> Value {
-        let wanted = |path: &str| self.pending.iter().find(|change| change.path == path);
+        let pending = |path: &str| self.pending.iter().find(|change| change.path == path);
         let entry = |setting: &Setting| {
             let mut entry = json!({"value": setting.value, "source": setting.source.to_string()});
-            if let Some(change) = wanted(&setting.path) {
+            if let Some(change) = pending(&setting.path) {
                 entry["pending"] = change.to.clone().into();
             }
             (setting.path.clone(), entry)
@@ -110,7 +110,7 @@ impl SettingsState {
                 "result": last.result.as_str(),
                 "seconds_ago": now.since(last.at).as_secs(),
                 "changes": last.changes,
-                "why": last.why,
+                "why": last.reason,
             })
         });
         json!({"applied": self.applied, "refused": self.refused, "last": last, "pending": self.pending})

@@ -134,21 +134,21 @@ pub(super) fn read(bytes: &[u8], upstream: &str) -> Result<(LearnedState, Server
 
 /// Serializes the state, with as many classes as fit into `bytes_max`.
 pub(super) fn write(
-    kept: &LearnedState,
+    state: &LearnedState,
     upstream: &str,
     identity: ServerIdentity,
     bytes_max: usize,
 ) -> io::Result<Vec<u8>> {
-    let classes = kept.classes.iter().filter(|(name, _)| name.len() <= NAME_BYTES_MAX).take(CLASSES_MAX);
+    let classes = state.classes.iter().filter(|(name, _)| name.len() <= NAME_BYTES_MAX).take(CLASSES_MAX);
     let mut learned = LearnedFile {
         format: FORMAT,
         upstream: upstream.to_owned(),
         server: identity.server,
         model: identity.model,
-        slots: kept.upstream.slots,
-        lead_ns: kept.upstream.lead_nanos,
-        mean_ns: kept.upstream.mean_nanos,
-        explore_permille: kept.upstream.explore_permille,
+        slots: state.upstream.slots,
+        lead_ns: state.upstream.lead_nanos,
+        mean_ns: state.upstream.mean_nanos,
+        explore_permille: state.upstream.explore_permille,
         classes: classes.map(|(name, snapshot)| ClassEntry::new(name, snapshot)).collect(),
     };
     loop {
@@ -282,7 +282,7 @@ fn digit(byte: u8) -> Option<u8> {
 mod tests {
     use super::*;
 
-    fn kept() -> LearnedState {
+    fn learned_state() -> LearnedState {
         let name: Vec<u8> = (0..=255).collect();
         let cost = CostSnapshot {
             base: CostMeasure::Ragged,
@@ -315,15 +315,15 @@ mod tests {
     #[test]
     fn learned_state_round_trips_with_the_server_identity() {
         let identity = ServerIdentity { server: Some("uvicorn".to_owned()), model: Some("bge a1".to_owned()) };
-        let bytes = write(&kept(), "http://m", identity.clone(), usize::MAX).unwrap();
-        let (read, said) = read(&bytes, "http://m").unwrap();
-        assert_eq!(format!("{read:?}"), format!("{:?}", kept()));
-        assert_eq!(said, identity);
+        let bytes = write(&learned_state(), "http://m", identity.clone(), usize::MAX).unwrap();
+        let (read, stored_identity) = read(&bytes, "http://m").unwrap();
+        assert_eq!(format!("{read:?}"), format!("{:?}", learned_state()));
+        assert_eq!(stored_identity, identity);
     }
 
     #[test]
     fn a_file_without_limiters_is_read() {
-        let bytes = write(&kept(), "http://m", ServerIdentity::default(), usize::MAX).unwrap();
+        let bytes = write(&learned_state(), "http://m", ServerIdentity::default(), usize::MAX).unwrap();
         let mut file: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         file["classes"][0].as_object_mut().unwrap().remove("limiter").unwrap();
         let (read, _) = read(file.to_string().as_bytes(), "http://m").unwrap();
@@ -332,13 +332,13 @@ mod tests {
 
     #[test]
     fn another_server_another_format_and_a_broken_file_have_different_errors() {
-        let bytes = write(&kept(), "http://m", ServerIdentity::default(), usize::MAX).unwrap();
+        let bytes = write(&learned_state(), "http://m", ServerIdentity::default(), usize::MAX).unwrap();
         let text = String::from_utf8(bytes.clone()).unwrap();
-        let why = |text: &str| read(text.as_bytes(), "http://n").map(|_| ()).unwrap_err();
-        assert!(why(&text).contains("another model server, http://m"));
+        let refusal = |text: &str| read(text.as_bytes(), "http://n").map(|_| ()).unwrap_err();
+        assert!(refusal(&text).contains("another model server, http://m"));
         let later = text.replacen("\"format\":1", "\"format\":2,\"new\":[]", 1);
-        assert!(why(&later).contains("format 2"));
-        assert!(why("").contains("cannot be read") && why("[]").contains("cannot be read"));
+        assert!(refusal(&later).contains("format 2"));
+        assert!(refusal("").contains("cannot be read") && refusal("[]").contains("cannot be read"));
         for cut in 0..bytes.len() {
             assert!(read(bytes.get(..cut).unwrap(), "http://m").is_err(), "{cut}");
         }
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_too_long_and_classes_beyond_the_bound_are_not_kept() {
-        let mut many = kept();
+        let mut many = learned_state();
         let (_, snapshot) = many.classes.remove(0);
         let long = vec![b'a'; NAME_BYTES_MAX + 1];
         let names = std::iter::once(long).chain((0..100_u32).map(|name| name.to_be_bytes().to_vec()));

@@ -88,9 +88,9 @@ async fn write_loop(writer: Arc<StateWriterInner>, learned: Arc<Notify>) {
 
 impl StateWriterInner {
     async fn save(self: Arc<Self>) {
-        let Some(kept) = self.scheduler.keep().await else { return };
+        let Some(state) = self.scheduler.keep().await else { return };
         // Writing and flushing may block on the disk.
-        let written = tokio::task::spawn_blocking(move || self.write(&kept)).await;
+        let written = tokio::task::spawn_blocking(move || self.write(&state)).await;
         match written {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "the learned values cannot be saved"),
@@ -102,9 +102,9 @@ impl StateWriterInner {
     /// identity means another server; the state learned about the previous one is discarded.
     async fn check(self: Arc<Self>) {
         let before = self.before().clone();
-        let said = |now: &ServerIdentity| now.differs_from(&before).is_some() || now.is_superset_of(&before);
+        let is_known = |now: &ServerIdentity| now.differs_from(&before).is_some() || now.is_superset_of(&before);
         let mut identity = self.identity.clone();
-        let Ok(now) = identity.wait_for(said).await.map(|now| now.clone()) else { return };
+        let Ok(now) = identity.wait_for(is_known).await.map(|now| now.clone()) else { return };
         if let Some((now, before)) = now.differs_from(&before) {
             tracing::info!(now, before, "the model server has changed: the learned values are discarded");
             *self.before() = ServerIdentity::default();
@@ -112,12 +112,12 @@ impl StateWriterInner {
         }
     }
 
-    fn write(&self, kept: &LearnedState) -> io::Result<()> {
+    fn write(&self, state: &LearnedState) -> io::Result<()> {
         if !self.folder.may_write() {
             return Ok(());
         }
         let identity = self.identity.borrow().clone().or(&self.before());
-        let bytes = learned::write(kept, &self.folder.upstream, identity, self.folder.bytes_max)?;
+        let bytes = learned::write(state, &self.folder.upstream, identity, self.folder.bytes_max)?;
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if *written == bytes {
             return Ok(());

@@ -13,13 +13,13 @@ use crate::control::wire::{Hello, PodIdentity, SidecarConfig, SidecarReport};
 impl StreamHandler for ControlLink {
     fn hello(&self) -> Hello {
         let pod = &self.sources.pod;
-        let said = |name: &Option<String>| name.clone().unwrap_or_default();
+        let text = |name: &Option<String>| name.clone().unwrap_or_default();
         Hello {
             pod: PodIdentity {
-                uid: said(&pod.uid),
-                name: said(&pod.name),
-                namespace: said(&pod.namespace),
-                node: said(&pod.node),
+                uid: text(&pod.uid),
+                name: text(&pod.name),
+                namespace: text(&pod.namespace),
+                node: text(&pod.node),
             },
             ports: self.ports.iter().filter_map(ReportedPort::captured).collect(),
             config: self.in_force(),
@@ -52,7 +52,7 @@ impl StreamHandler for ControlLink {
     fn status(&self, status: &StreamStatus) {
         match status {
             StreamStatus::Open { address, protocol } => {
-                self.state().said.clear();
+                self.state().logged.clear();
                 self.control.metrics().set_controller_open(true);
                 tracing::info!(address, protocol, "the control stream is open");
             }
@@ -62,7 +62,7 @@ impl StreamHandler for ControlLink {
                 let routine = matches!(reason, DisconnectReason::Lifetime | DisconnectReason::Goaway);
                 // Log each reason once until the stream is open again: an outage of a day would
                 // fill the log.
-                if self.state().said.insert(*reason) && !routine {
+                if self.state().logged.insert(*reason) && !routine {
                     tracing::warn!(reason = reason.as_str(), ?again, "no control stream: {message}");
                 } else {
                     tracing::debug!(reason = reason.as_str(), ?again, "no control stream: {message}");

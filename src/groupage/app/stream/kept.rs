@@ -50,7 +50,7 @@ impl StoredStreamState {
         let Some(bytes) = state_dir::read_file(folder, SETTINGS) else { return Self { bundle, ..Self::default() } };
         match settings(&bytes, sources) {
             Ok(settings) => Self { settings: Some(settings), bundle, ignored: None },
-            Err(why) => Self { settings: None, bundle, ignored: Some(why) },
+            Err(reason) => Self { settings: None, bundle, ignored: Some(reason) },
         }
     }
 }
@@ -116,11 +116,11 @@ mod tests {
         };
         keep_settings(&folder, &config).unwrap();
         keep_bundle(&folder, "pem").unwrap();
-        let kept = StoredStreamState::read(&sources(dir.path()));
-        let (found, judged) = kept.settings.unwrap();
+        let stored = StoredStreamState::read(&sources(dir.path()));
+        let (found, judged) = stored.settings.unwrap();
         assert_eq!((found.generation, found.experiment, found.settings.start), (4, None, None));
         assert_eq!((judged.policy.limits.batch_items_max, judged.policy.limits.slots_max), (9, Some(2)));
-        assert_eq!(kept.bundle.as_deref(), Some("pem"));
+        assert_eq!(stored.bundle.as_deref(), Some("pem"));
         assert!(keep_bundle(&folder, &"x".repeat(70_000)).unwrap_err().to_string().contains("65536"));
         assert_eq!(
             StoredStreamState::read(&sources(dir.path())).bundle.as_deref(),
@@ -134,7 +134,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(SETTINGS);
         assert!(StoredStreamState::read(&sources(dir.path())).ignored.is_none(), "an empty folder is not an error");
-        for (text, why) in [
+        for (text, reason) in [
             (&b"\xff\xfe"[..], "cannot be read"),
             (b"{\"format\":1,\"config\":{\"policy\":{\"limits\":{\"ba", "cannot be read"),
             (b"", "cannot be read"),
@@ -142,10 +142,10 @@ mod tests {
             (b"{\"format\":1,\"config\":{\"policy\":{\"limits\":{\"batchItemsMax\":0}}}}", "wrong"),
         ] {
             std::fs::write(&path, text).unwrap();
-            let kept = StoredStreamState::read(&sources(dir.path()));
+            let stored = StoredStreamState::read(&sources(dir.path()));
             assert!(
-                kept.settings.is_none() && kept.ignored.as_ref().is_some_and(|text| text.contains(why)),
-                "{kept:?}"
+                stored.settings.is_none() && stored.ignored.as_ref().is_some_and(|text| text.contains(reason)),
+                "{stored:?}"
             );
         }
         let nowhere = SettingsSources {

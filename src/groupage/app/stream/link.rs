@@ -52,7 +52,7 @@ pub(super) struct LinkState {
     /// Instant of the last report.
     pub(super) reported: Option<Tick>,
     /// Reasons of a lost stream that have been logged already.
-    pub(super) said: HashSet<DisconnectReason>,
+    pub(super) logged: HashSet<DisconnectReason>,
 }
 
 // === impl ControlLink ===
@@ -88,9 +88,9 @@ impl ControlLink {
             .is_some_and(|before| before.source == config.source && config.generation < before.generation);
         if older {
             let now = before.map(|before| before.generation).unwrap_or_default();
-            let why =
+            let reason =
                 format!("generation {} of {} is older than {now}, which is in force", config.generation, config.name);
-            return self.refuse(&config, &SettingsRefusal::Because(why));
+            return self.refuse(&config, &SettingsRefusal::Because(reason));
         }
         let arm = config.experiment.clone().filter(|arm| arm.expires_after_ms > 0);
         self.seed_schedulers(&config).await;
@@ -222,18 +222,18 @@ impl ControlLink {
     }
 
     fn refuse(&self, config: &SidecarConfig, refusal: &SettingsRefusal) {
-        let why = match refusal {
+        let reason = match refusal {
             SettingsRefusal::Load(LoadError::Invalid(errors)) => {
                 log_findings(errors);
                 errors.findings.first().map_or_else(|| errors.to_string(), |finding| finding.message.clone())
             }
             SettingsRefusal::Load(error @ LoadError::Unreadable { .. }) => error.to_string(),
-            SettingsRefusal::Because(why) => why.clone(),
+            SettingsRefusal::Because(reason) => reason.clone(),
         };
         tracing::error!(
             policy = config.name,
             generation = config.generation,
-            why,
+            why = reason,
             "the controller's settings are refused"
         );
         self.control.record_refusal(refusal);
@@ -241,7 +241,7 @@ impl ControlLink {
             config,
             "ConfigRefused",
             true,
-            format!("generation {} of {}: {why}", config.generation, config.name),
+            format!("generation {} of {}: {reason}", config.generation, config.name),
         );
     }
 

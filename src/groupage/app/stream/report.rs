@@ -52,16 +52,16 @@ impl ReportedPort {
 
     /// Returns the counts since the last report, with the current state.
     pub(super) async fn report(&self) -> UpstreamReport {
-        let PortHandle { capture, proxy, scheduler, onlooker, upstream, metrics } = &self.reach;
+        let PortHandle { capture, proxy, scheduler, shadow, upstream, metrics } = &self.reach;
         let table = proxy.table();
         let learned = match (scheduler.report().await, scheduler.why().await, scheduler.keep().await) {
-            (Some(core), Some(why), Some(kept)) => Some(learned_report(&core, &why, &kept, &table)),
+            (Some(core), Some(decisions), Some(state)) => Some(learned_report(&core, &decisions, &state, &table)),
             _ => None,
         };
         let identity = upstream.identity().borrow().clone();
         let (queue_items, in_flight) = metrics.held_now();
-        let predicted = match onlooker.seen().await {
-            Some(seen) if seen.calls > 0 => Some(Box::new(predicted(&self.predicted.take(), &seen))),
+        let predicted = match shadow.report().await {
+            Some(report) if report.calls > 0 => Some(Box::new(predicted(&self.predicted.take(), &report))),
             _ => None,
         };
         UpstreamReport {
@@ -111,12 +111,12 @@ fn routes(counts: BTreeMap<Option<ScopeId>, RouteReport>, table: &RoutingTable) 
 }
 
 /// Returns the outcome that batching would have had, summed up over all routes.
-fn predicted(counts: &BTreeMap<Option<ScopeId>, RouteReport>, seen: &ShadowReport) -> PredictedReport {
+fn predicted(counts: &BTreeMap<Option<ScopeId>, RouteReport>, report: &ShadowReport) -> PredictedReport {
     let mut all = RouteReport::default();
     counts.values().for_each(|route| all.merge(route));
     // `latency` contains the same calls.
     all.slo_latency = Histogram::default();
-    PredictedReport { counts: all, measured_items: seen.measured_items() }
+    PredictedReport { counts: all, measured_items: report.measured_items() }
 }
 
 /// Returns the weight above which no cost class is accepted by the server. `None` if a class was
@@ -131,14 +131,19 @@ fn weight_ceiling(core: &Core) -> Option<u64> {
     each?.into_iter().max()
 }
 
-fn learned_report(core: &Core, why: &DecisionReport, kept: &LearnedState, table: &RoutingTable) -> LearnedReport {
+fn learned_report(
+    core: &Core,
+    decisions: &DecisionReport,
+    state: &LearnedState,
+    table: &RoutingTable,
+) -> LearnedReport {
     let route = |scope: ScopeId| {
         table.settings.iter().find(|route| route.scope == scope).map_or_else(String::new, |route| route.name.clone())
     };
-    let least = |wanted: &dyn Fn(&CeilingInForce) -> bool| {
-        core.ceilings.iter().filter(|found| wanted(found)).map(|found| found.ceiling.max).min()
+    let least = |is_of: &dyn Fn(&CeilingInForce) -> bool| {
+        core.ceilings.iter().filter(|found| is_of(found)).map(|found| found.ceiling.max).min()
     };
-    let reports = core.classes.iter().filter_map(|class| class_report(core, why, kept, class));
+    let reports = core.classes.iter().filter_map(|class| class_report(core, decisions, state, class));
     let mut classes: Vec<ClassCostReport> = reports.collect();
     classes.sort_by_key(|class| std::cmp::Reverse(class.samples));
     classes.truncate(CLASSES_MAX);
@@ -151,8 +156,8 @@ fn learned_report(core: &Core, why: &DecisionReport, kept: &LearnedState, table:
         slots: core.slots,
         lead_us: core.lead_nanos / 1000,
         mean_us: core.mean_nanos / 1000,
-        changes: why.core.changes,
-        concurrency: concurrency(&core.flows, busiest_class(why)),
+        changes: decisions.core.changes,
+        concurrency: concurrency(&core.flows, busiest_class(decisions)),
         weight_ceiling: weight_ceiling(core),
         items_ceiling: least(&|found| {
             found.ceiling.bounded == SizeMeasure::Items && found.ceiling.source != LimitSource::Policy
@@ -165,13 +170,13 @@ fn learned_report(core: &Core, why: &DecisionReport, kept: &LearnedState, table:
 /// Returns what was learned about a cost class. `None` if its name is unknown or too long.
 fn class_report(
     core: &Core,
-    why: &DecisionReport,
-    kept: &LearnedState,
+    decisions: &DecisionReport,
+    state: &LearnedState,
     (id, cost): &(CostClassId, CostReport),
 ) -> Option<ClassCostReport> {
-    let name = name(*id, why).filter(|name| name.len() <= NAME_BYTES_MAX)?;
-    let snapshot = kept.classes.iter().find(|(known, _)| **known == *name).map(|(_, snapshot)| &snapshot.cost);
-    let decided = why.core.classes.iter().find(|class| class.id == *id);
+    let name = name(*id, decisions).filter(|name| name.len() <= NAME_BYTES_MAX)?;
+    let snapshot = state.classes.iter().find(|(known, _)| **known == *name).map(|(_, snapshot)| &snapshot.cost);
+    let decided = decisions.core.classes.iter().find(|class| class.id == *id);
     let point = decided.and_then(|class| class.point);
     let flow = core.flows.iter().find(|(known, _)| known == id).map(|(_, flow)| flow);
     Some(ClassCostReport {
@@ -191,8 +196,8 @@ fn class_report(
     })
 }
 
-fn name(id: CostClassId, why: &DecisionReport) -> Option<&[u8]> {
-    why.names.iter().find(|(known, _)| *known == id).map(|(_, name)| &**name)
+fn name(id: CostClassId, decisions: &DecisionReport) -> Option<&[u8]> {
+    decisions.names.iter().find(|(known, _)| *known == id).map(|(_, name)| &**name)
 }
 
 /// Returns a readable name of a class's calls.
@@ -206,10 +211,10 @@ fn class_label(name: &[u8]) -> String {
 
 /// Returns the class that had the most calls lately. A class with a few calls a day is never
 /// learned, and nothing waits for that.
-fn busiest_class(why: &DecisionReport) -> Option<CostClassId> {
+fn busiest_class(decisions: &DecisionReport) -> Option<CostClassId> {
     let of_late =
         |tally: &crate::batching::ClassStats| tally.batches.saturating_add(tally.alone).saturating_add(tally.passed);
-    why.core.classes.iter().max_by_key(|class| of_late(&class.tally)).map(|class| class.id)
+    decisions.core.classes.iter().max_by_key(|class| of_late(&class.tally)).map(|class| class.id)
 }
 
 /// Returns whether calls of all classes are forwarded at once, and whether the concurrency of the
@@ -251,8 +256,8 @@ fn suspended(class: &ClassDecisionStats) -> Option<MergingSuspension> {
 fn thin_points(points: &[CurvePoint]) -> Vec<(u32, u64, u32)> {
     let step = points.len().div_ceil(POINTS_MAX - 1).max(1);
     let last = points.len().saturating_sub(1);
-    let kept = points.iter().enumerate().filter(|(at, _)| at % step == 0 || *at == last);
-    kept.map(|(_, point)| (point.items, point.nanos / 1000, point.count)).collect()
+    let retained = points.iter().enumerate().filter(|(at, _)| at % step == 0 || *at == last);
+    retained.map(|(_, point)| (point.items, point.nanos / 1000, point.count)).collect()
 }
 
 fn micros(time: Duration) -> u64 {
@@ -269,9 +274,9 @@ mod tests {
             (1..=count).map(|items| CurvePoint { items, nanos: 5000, count: 1 }).collect()
         };
         for count in [1, 63, 64, 512, 1000] {
-            let told = thin_points(&points(count));
-            assert!(told.len() <= POINTS_MAX, "{count}: {}", told.len());
-            assert_eq!((told[0], told[told.len() - 1].0), ((1, 5, 1), count));
+            let thinned = thin_points(&points(count));
+            assert!(thinned.len() <= POINTS_MAX, "{count}: {}", thinned.len());
+            assert_eq!((thinned[0], thinned[thinned.len() - 1].0), ((1, 5, 1), count));
         }
         assert!(thin_points(&[]).is_empty());
     }

@@ -78,12 +78,12 @@ mod tests {
             limiter: Some(LimiterState { limit: 3, base_us: 850, ..LimiterState::default() }),
         };
         let start = StartValues { slots: 3, lead_us: 20, mean_us: 2000, explore_permille: 9999, curves: vec![curve] };
-        let kept = to_learned_state(&start);
+        let state = to_learned_state(&start);
         assert_eq!(
-            (kept.upstream.slots, kept.upstream.mean_nanos, kept.upstream.explore_permille),
+            (state.upstream.slots, state.upstream.mean_nanos, state.upstream.explore_permille),
             (3, 2_000_000, 1000)
         );
-        let (name, class) = &kept.classes[0];
+        let (name, class) = &state.classes[0];
         assert_eq!((&**name, class.cost.first_nanos, class.cost.largest), (&b"POST /a\0m"[..], 900_000, 8));
         assert_eq!(
             class.cost.samples[1],

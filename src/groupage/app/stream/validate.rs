@@ -98,17 +98,17 @@ fn leave_out(spec: &mut Value, errors: &ConfigErrors, left_out: &mut Vec<String>
     for finding in &errors.findings {
         let path = finding.path.as_str();
         let Some(steps) = steps(path) else { return };
-        let gone = match &steps[..] {
+        let removed = match &steps[..] {
             [PathStep::Key("routes"), PathStep::Index(route), ..] => {
-                let gone = remove(spec, &steps);
+                let removed = remove(spec, &steps);
                 if let Some(route) = spec["routes"].get_mut(*route).filter(|route| route.is_object()) {
                     route["mode"] = json!("Passthrough");
                 }
-                gone
+                removed
             }
             _ => remove(spec, &steps),
         };
-        if gone {
+        if removed {
             left_out.push(path.to_owned());
         }
     }

@@ -80,13 +80,13 @@ pub(super) fn evaluate(facts: &ClusterFacts, pre: bool) -> Vec<CheckResult> {
             );
         }
     }
-    for (what, why) in &facts.unreadable_parts {
+    for (what, reason) in &facts.unreadable_parts {
         let hint = Some("checks that depend on it were skipped");
-        say("kubernetes-api", Severity::Warning, format!("cannot read {what}: {why}"), hint);
+        say("kubernetes-api", Severity::Warning, format!("cannot read {what}: {reason}"), hint);
     }
-    for why in &facts.unreadable_referrers {
+    for reason in &facts.unreadable_referrers {
         let hint = Some("bypasses of sidecars are shown as recorded when their pods were created");
-        say("kubernetes-api", Severity::Warning, format!("cannot read {why}"), hint);
+        say("kubernetes-api", Severity::Warning, format!("cannot read {reason}"), hint);
     }
     if pre {
         return found;
@@ -169,7 +169,7 @@ fn check_webhook(webhook: &Value, say: &mut impl FnMut(&'static str, Severity, S
 /// Reports pods that request a sidecar and have none, sidecars that are bypassed, and pods that do
 /// not run.
 fn check_injection(facts: &ClusterFacts, say: &mut impl FnMut(&'static str, Severity, String, Option<&str>)) {
-    let asked = |pod: &&Value| {
+    let requests_sidecar = |pod: &&Value| {
         let labels = facts.namespaces.iter().find(|space| space["metadata"]["name"] == pod["metadata"]["namespace"]);
         let words = [
             pod["metadata"]["annotations"][INJECT].as_str(),
@@ -193,19 +193,24 @@ fn check_injection(facts: &ClusterFacts, say: &mut impl FnMut(&'static str, Seve
             );
             say("injection", Severity::Error, "a pod that requests a sidecar gets none".to_owned(), hint);
         }
-        Some(Err(why)) => {
+        Some(Err(reason)) => {
             let hint = Some("set a namespace in which you may create pods");
             say(
                 "injection",
                 Severity::Error,
-                format!("the dry run of a pod that requests a sidecar failed: {why}"),
+                format!("the dry run of a pod that requests a sidecar failed: {reason}"),
                 hint,
             );
         }
     }
     let ended = |pod: &&Value| matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
-    let missing: Vec<String> =
-        facts.pods.iter().filter(asked).filter(|pod| !has_sidecar(pod) && !ended(pod)).map(pod_name).collect();
+    let missing: Vec<String> = facts
+        .pods
+        .iter()
+        .filter(requests_sidecar)
+        .filter(|pod| !has_sidecar(pod) && !ended(pod))
+        .map(pod_name)
+        .collect();
     if !facts.is_readable("pods") {
         return;
     }

@@ -66,13 +66,13 @@ pub(super) async fn apply(cluster: &ClusterClient, workload: &WorkloadName, poli
     };
     let there = api.get_opt(name).await.map_err(|error| failed(&error))?;
     if let Some(targets) = there.and_then(|there| other_targets(&there.data, workload)) {
-        let (space, shown) = (&cluster.namespace, workload.display_name());
-        let hint = if targets.split(", ").any(|target| target == shown) {
+        let (space, display_name) = (&cluster.namespace, workload.display_name());
+        let hint = if targets.split(", ").any(|target| target == display_name) {
             "set its slo.latencyP99, or omit --slo-p99".to_owned()
         } else {
             "create one with another name; groupage enable --dry-run prints it".to_owned()
         };
-        return Err(format!("batchpolicy/{name} in {space} targets {targets}, not {shown} alone: {hint}"));
+        return Err(format!("batchpolicy/{name} in {space} targets {targets}, not {display_name} alone: {hint}"));
     }
     let applied = api.patch(name, &PatchParams::apply(FIELD_MANAGER), &Patch::Apply(policy)).await;
     applied.map(drop).map_err(|error| failed(&error))
@@ -87,11 +87,11 @@ fn other_targets(policy: &Value, workload: &WorkloadName) -> Option<String> {
     {
         return None;
     }
-    let told = |target: &Value| {
+    let describe = |target: &Value| {
         let word = |key: &str| target[key].as_str().unwrap_or("*").to_owned();
         format!("{}/{}", word("kind").to_ascii_lowercase(), word("name"))
     };
-    let named = targets.iter().map(told).collect::<Vec<_>>().join(", ");
+    let named = targets.iter().map(describe).collect::<Vec<_>>().join(", ");
     Some(if named.is_empty() { "pods of any workload".to_owned() } else { named })
 }
 

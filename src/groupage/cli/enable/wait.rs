@@ -15,16 +15,16 @@ pub(super) async fn wait_for_rollout(
     space: &str,
 ) -> Result<(), String> {
     let only = watcher::Config::default().fields(&format!("metadata.name={}", workload.name));
-    let mut seen = std::pin::pin!(watcher(api.clone(), only).default_backoff().applied_objects());
+    let mut changes = std::pin::pin!(watcher(api.clone(), only).default_backoff().applied_objects());
     while let Some(object) =
-        seen.try_next().await.map_err(|error| format!("cannot watch {}: {error}", workload.display_name()))?
+        changes.try_next().await.map_err(|error| format!("cannot watch {}: {error}", workload.display_name()))?
     {
         let object = json!(object);
         if is_rolled_out(workload.kind, &object) {
             return Ok(());
         }
-        if let Some(why) = stuck_reason(workload, space, &object) {
-            return Err(format!("{} cannot roll out: {why}", workload.display_name()));
+        if let Some(reason) = stuck_reason(workload, space, &object) {
+            return Err(format!("{} cannot roll out: {reason}", workload.display_name()));
         }
     }
     Err(format!("the watch of {} ended", workload.display_name()))
@@ -59,7 +59,7 @@ fn is_rolled_out(kind: &str, object: &Value) -> bool {
     if number("/status/observedGeneration").unwrap_or(0) < number("/metadata/generation").unwrap_or(0) {
         return false;
     }
-    let (wanted, updated, ready, all) = match kind {
+    let (desired, updated, ready, all) = match kind {
         "DaemonSet" => (
             number("/status/desiredNumberScheduled").unwrap_or(0),
             number("/status/updatedNumberScheduled"),
@@ -73,7 +73,7 @@ fn is_rolled_out(kind: &str, object: &Value) -> bool {
             number("/status/replicas"),
         ),
     };
-    updated.unwrap_or(0) >= wanted && ready.unwrap_or(0) >= wanted && all.is_none_or(|all| all <= wanted)
+    updated.unwrap_or(0) >= desired && ready.unwrap_or(0) >= desired && all.is_none_or(|all| all <= desired)
 }
 
 #[cfg(test)]
@@ -102,17 +102,19 @@ mod tests {
 
     #[test]
     fn a_rollout_that_cannot_end_is_not_waited_for() {
-        let why = |object: Value| {
+        let reason = |object: Value| {
             stuck_reason(&WorkloadName::parse("deploy/web").unwrap(), "ml", &object).unwrap_or_default()
         };
-        assert!(why(json!({"spec": {"paused": true}})).contains("kubectl rollout resume -n ml deployment/web"));
-        assert!(why(json!({"spec": {"updateStrategy": {"type": "OnDelete"}}})).contains("delete its pods"));
-        assert!(why(json!({"spec": {"updateStrategy": {"rollingUpdate": {"partition": 2}}}})).contains("partition 2"));
+        assert!(reason(json!({"spec": {"paused": true}})).contains("kubectl rollout resume -n ml deployment/web"));
+        assert!(reason(json!({"spec": {"updateStrategy": {"type": "OnDelete"}}})).contains("delete its pods"));
+        assert!(
+            reason(json!({"spec": {"updateStrategy": {"rollingUpdate": {"partition": 2}}}})).contains("partition 2")
+        );
         let late = |observed: u64| {
             json!({"metadata": {"generation": 2}, "status": {"observedGeneration": observed,
             "conditions": [{"type": "Progressing", "reason": "ProgressDeadlineExceeded", "message": "timed out"}]}})
         };
-        assert!(why(late(2)).starts_with("timed out"));
-        assert_eq!(why(late(1)), "", "that was the rollout before");
+        assert!(reason(late(2)).starts_with("timed out"));
+        assert_eq!(reason(late(1)), "", "that was the rollout before");
     }
 }

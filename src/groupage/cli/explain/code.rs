@@ -16,7 +16,7 @@ pub(super) struct CodeExplanation {
     answer: Option<(&'static str, u16)>,
     message: &'static str,
     whose: &'static str,
-    why: &'static str,
+    rationale: &'static str,
     advice: &'static str,
 }
 
@@ -31,11 +31,13 @@ pub(super) fn find_code(word: &str) -> Result<CodeExplanation, String> {
         let injection = injector::InjectionErrorCode::VARIANTS.iter().copied().map(CodeExplanation::from);
         calls.chain(config).chain(injection)
     };
-    let is = |told: &CodeExplanation| {
-        told.code.eq_ignore_ascii_case(word) || told.answer.is_some_and(|(reason, _)| reason.eq_ignore_ascii_case(word))
+    let is = |explanation: &CodeExplanation| {
+        explanation.code.eq_ignore_ascii_case(word)
+            || explanation.answer.is_some_and(|(reason, _)| reason.eq_ignore_ascii_case(word))
     };
     all().find(is).ok_or_else(|| {
-        let known: Vec<String> = all().map(|told| format!("  {}  {}", told.code, told.message)).collect();
+        let known: Vec<String> =
+            all().map(|explanation| format!("  {}  {}", explanation.code, explanation.message)).collect();
         format!("unknown code {word:?}; the codes are\n{}", known.join("\n"))
     })
 }
@@ -46,8 +48,8 @@ impl CodeExplanation {
     /// Formats the explanation as text.
     pub(super) fn text(&self) -> String {
         let answer = self.answer.map_or(String::new(), |(reason, status)| format!(" (`{reason}`, {status})"));
-        let Self { code, message, whose, why, advice, .. } = self;
-        format!("{code}{answer}: {message}\n  responsible: {whose}\n  why: {why}\n  what to do: {advice}\n")
+        let Self { code, message, whose, rationale, advice, .. } = self;
+        format!("{code}{answer}: {message}\n  responsible: {whose}\n  why: {rationale}\n  what to do: {advice}\n")
     }
 
     /// Formats the explanation as JSON.
@@ -58,7 +60,7 @@ impl CodeExplanation {
             "status": self.answer.map(|(_, status)| status),
             "message": self.message,
             "whose": self.whose,
-            "why": self.why,
+            "why": self.rationale,
             "advice": self.advice,
         })
     }
@@ -71,7 +73,7 @@ impl From<FailureKind> for CodeExplanation {
             answer: Some((kind.reason(), kind.status())),
             message: kind.message(),
             whose: kind.fault().as_str(),
-            why: kind.why(),
+            rationale: kind.why(),
             advice: kind.advice(),
         }
     }
@@ -84,7 +86,7 @@ impl From<ConfigCode> for CodeExplanation {
             answer: None,
             message: code.message(),
             whose: "author of the configuration",
-            why: code.why(),
+            rationale: code.why(),
             advice: code.advice(),
         }
     }
@@ -97,7 +99,7 @@ impl From<injector::InjectionErrorCode> for CodeExplanation {
             answer: None,
             message: code.message(),
             whose: "author of the pod",
-            why: code.rationale(),
+            rationale: code.rationale(),
             advice: code.advice(),
         }
     }
@@ -109,26 +111,29 @@ mod tests {
 
     #[test]
     fn a_code_is_found_in_any_case_and_by_its_reason_word() {
-        let told = find_code("GRP3304").unwrap();
-        assert_eq!((find_code("grp3304"), find_code("mismatch")), (Ok(told.clone()), Ok(told.clone())));
+        let explanation = find_code("GRP3304").unwrap();
+        assert_eq!((find_code("grp3304"), find_code("mismatch")), (Ok(explanation.clone()), Ok(explanation.clone())));
         assert!(
-            told.text().starts_with("GRP3304 (`mismatch`, 502): upstream response cannot be split\n"),
+            explanation.text().starts_with("GRP3304 (`mismatch`, 502): upstream response cannot be split\n"),
             "{}",
-            told.text()
+            explanation.text()
         );
-        assert_eq!((&told.json()["status"], &told.json()["reason"]), (&json!(502), &json!("mismatch")));
+        assert_eq!((&explanation.json()["status"], &explanation.json()["reason"]), (&json!(502), &json!("mismatch")));
         assert!(find_code("GRP1101").unwrap().text().starts_with("GRP1101: a key that the schema does not have\n"));
-        let told = find_code("grp2102").unwrap().text();
-        assert!(told.starts_with("GRP2102: an unknown annotation\n  responsible: author of the pod\n"), "{told}");
+        let explanation = find_code("grp2102").unwrap().text();
+        assert!(
+            explanation.starts_with("GRP2102: an unknown annotation\n  responsible: author of the pod\n"),
+            "{explanation}"
+        );
     }
 
     #[test]
     fn the_error_for_an_unknown_code_lists_all_codes() {
-        let said = find_code("GRP9\u{1b}").unwrap_err();
-        assert!(said.starts_with("unknown code \"GRP9\\u{1b}\"; the codes are\n"), "{said}");
-        assert!(FailureKind::VARIANTS.iter().all(|kind| said.contains(kind.code())));
-        assert!(ConfigCode::VARIANTS.iter().all(|code| said.contains(code.as_str())));
-        assert!(injector::InjectionErrorCode::VARIANTS.iter().all(|code| said.contains(code.as_str())));
+        let message = find_code("GRP9\u{1b}").unwrap_err();
+        assert!(message.starts_with("unknown code \"GRP9\\u{1b}\"; the codes are\n"), "{message}");
+        assert!(FailureKind::VARIANTS.iter().all(|kind| message.contains(kind.code())));
+        assert!(ConfigCode::VARIANTS.iter().all(|code| message.contains(code.as_str())));
+        assert!(injector::InjectionErrorCode::VARIANTS.iter().all(|code| message.contains(code.as_str())));
     }
 
     #[test]

@@ -74,12 +74,12 @@ fn facts(whose: &str, scheduler: &Value, stats: &Value) -> ProxyFacts {
     }
 }
 
-fn predicted(told: &Value) -> Option<Prediction> {
-    let recent = &told["recent"];
+fn predicted(predicted: &Value) -> Option<Prediction> {
+    let recent = &predicted["recent"];
     recent.is_object().then(|| Prediction {
         over_seconds: number(&recent["over_us"]) / 1_000_000,
-        benefit: text(&told["benefit"]),
-        side_by_side: number(&told["side_by_side"]),
+        benefit: text(&predicted["benefit"]),
+        side_by_side: number(&predicted["side_by_side"]),
         calls: number(&recent["calls"]),
         executions: number(&recent["upstream_calls"]),
         carried: number(&recent["carried"]["calls"]),
@@ -87,7 +87,7 @@ fn predicted(told: &Value) -> Option<Prediction> {
         latency_us: number(&recent["mean_latency_us"]),
         passed_us: number(&recent["passed_mean_latency_us"]),
         unserved: number(&recent["unserved"]),
-        measured_items: to_u32(&told["measured_items"]),
+        measured_items: to_u32(&predicted["measured_items"]),
     })
 }
 
@@ -181,12 +181,12 @@ fn suspended(found: &Value) -> Option<MergeSuspension> {
 /// Returns the pauses of a cost class.
 fn pauses(class: &Value, scheduler: &Value) -> Option<RetryAfterPauses> {
     let of = |list: &str| scheduler[list].as_array().into_iter().flatten().find(|one| one["class"] == *class);
-    let told = of("pauses")?;
+    let pauses = of("pauses")?;
     Some(RetryAfterPauses {
-        count: number(&told["count"]),
-        ago_seconds: number(&scheduler["now_seconds"]).saturating_sub(number(&told["last_at_seconds"])),
-        asked_us: number(&told["asked_us"]),
-        held_us: number(&told["held_us"]),
+        count: number(&pauses["count"]),
+        ago_seconds: number(&scheduler["now_seconds"]).saturating_sub(number(&pauses["last_at_seconds"])),
+        asked_us: number(&pauses["asked_us"]),
+        held_us: number(&pauses["held_us"]),
         now: of("paused").is_some(),
     })
 }
@@ -229,10 +229,10 @@ mod tests {
     fn each_of_several_ports_has_its_own_facts() {
         let port =
             |number: u64| json!({"port": number, "name": null, "cost_classes": [{"path": format!("/{number}")}]});
-        let told = facts_per_port("a", &json!({"ports": [port(80), port(81)]}), &json!({}));
-        assert_eq!(told.len(), 2);
-        assert!(told[1].description.starts_with("port 81, of a"), "{}", told[1].description);
-        assert_eq!(told[1].kinds[0].name, "/81");
+        let facts = facts_per_port("a", &json!({"ports": [port(80), port(81)]}), &json!({}));
+        assert_eq!(facts.len(), 2);
+        assert!(facts[1].description.starts_with("port 81, of a"), "{}", facts[1].description);
+        assert_eq!(facts[1].kinds[0].name, "/81");
         assert_eq!(facts_per_port("a", &json!({}), &json!({})).len(), 1);
     }
 

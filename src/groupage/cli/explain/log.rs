@@ -182,7 +182,7 @@ impl RouteCounts {
     }
 
     fn kind(self, name: String) -> CallKind {
-        let told = self.processes.into_values().max_by_key(|process| process.keys.len()).unwrap_or_default();
+        let busiest = self.processes.into_values().max_by_key(|process| process.keys.len()).unwrap_or_default();
         let causes: LabelCounts = self.causes.into_iter().map(|(cause, part)| (cause, round_count(part))).collect();
         CallKind {
             name,
@@ -194,8 +194,8 @@ impl RouteCounts {
             wait_us: self.wait_us.checked_div(self.calls).unwrap_or(0),
             exec_us: self.exec_us.checked_div(self.calls),
             causes,
-            keys: to_u64(told.keys.len()),
-            differs: told
+            keys: to_u64(busiest.keys.len()),
+            differs: busiest
                 .parts
                 .differing_parts()
                 .into_iter()

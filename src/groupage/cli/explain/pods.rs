@@ -45,20 +45,22 @@ pub(super) async fn read(
     let mut ports: Vec<AdminPort> = found.iter().filter_map(AdminPort::from_annotation).collect();
     ports.sort_by(|one, other| one.pod.cmp(&other.pod));
     if ports.is_empty() {
-        let shown = workload.display_name();
-        return Err(format!("no pod of {shown} has a sidecar; add it with groupage enable -n {namespace} {shown}"));
+        let display_name = workload.display_name();
+        return Err(format!(
+            "no pod of {display_name} has a sidecar; add it with groupage enable -n {namespace} {display_name}"
+        ));
     }
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let asked = ports.iter().map(|port| {
+    let requests = ports.iter().map(|port| {
         let api = &api;
         async move { (port, port.facts(api).await) }
     });
-    let mut answers = stream::iter(asked).buffered(READ_MAX);
+    let mut answers = stream::iter(requests).buffered(READ_MAX);
     let (mut facts, mut failed) = (Vec::new(), Vec::new());
     while let Some((port, answer)) = answers.next().await {
         match answer {
             Ok(own) => facts.extend(own),
-            Err(why) => failed.push(format!("pod/{}: {why}", port.pod)),
+            Err(reason) => failed.push(format!("pod/{}: {reason}", port.pod)),
         }
     }
     Ok((facts, failed))

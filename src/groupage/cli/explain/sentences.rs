@@ -55,9 +55,9 @@ pub(super) struct Statement {
 
 /// Composes the explanation.
 pub(super) fn explain(facts: &ProxyFacts) -> Vec<Statement> {
-    let mut said = Vec::new();
+    let mut statements = Vec::new();
     let mut all = |what, text: String, numbers| {
-        said.push(Statement { about: String::new(), over_seconds: None, what, text, numbers });
+        statements.push(Statement { about: String::new(), over_seconds: None, what, text, numbers });
     };
     if let Some(left) = facts.crashed_seconds {
         let text = format!(
@@ -68,7 +68,7 @@ pub(super) fn explain(facts: &ProxyFacts) -> Vec<Statement> {
     }
     if facts.calls == 0 {
         all("no_calls", "no call has arrived yet".to_owned(), json!({}));
-        return said;
+        return statements;
     }
     if let Some((text, numbers)) = facts.predicted.as_ref().map(prediction::explain) {
         all("observed", text, numbers);
@@ -93,18 +93,18 @@ pub(super) fn explain(facts: &ProxyFacts) -> Vec<Statement> {
     let mut kinds: Vec<&CallKind> = facts.kinds.iter().filter(|kind| kind.calls > 0).collect();
     kinds.sort_by_key(|kind| std::cmp::Reverse(kind.calls));
     for kind in kinds.into_iter().take(KINDS_MAX) {
-        said.extend(sentences_about_kind(kind, facts.slots).into_iter().take(ABOUT_MAX));
+        statements.extend(sentences_about_kind(kind, facts.slots).into_iter().take(ABOUT_MAX));
     }
-    said
+    statements
 }
 
 fn explain_not_merged(facts: &ProxyFacts) -> Option<(String, Value)> {
-    let said = |word: &str| word == "no_gain" || word == "policy_observe" && facts.predicted.is_some();
-    let mut reasons: Vec<_> = facts.passed.iter().filter(|(word, _)| !said(word)).collect();
+    let is_explained = |word: &str| word == "no_gain" || word == "policy_observe" && facts.predicted.is_some();
+    let mut reasons: Vec<_> = facts.passed.iter().filter(|(word, _)| !is_explained(word)).collect();
     reasons.sort_by_key(|(_, calls)| std::cmp::Reverse(*calls));
     let calls = reasons.iter().fold(0_u64, |sum, (_, calls)| sum.saturating_add(*calls));
     reasons.retain(|(_, calls)| ratio(*calls, facts.calls) >= REASON_MIN);
-    let said: Vec<String> = reasons
+    let parts: Vec<String> = reasons
         .iter()
         .take(REASONS_MAX)
         .map(|(word, calls)| {
@@ -113,8 +113,8 @@ fn explain_not_merged(facts: &ProxyFacts) -> Option<(String, Value)> {
         .collect();
     let numbers = json!({"calls": calls, "of": facts.calls, "reasons": facts.passed.iter().cloned().collect::<std::collections::BTreeMap<_, _>>()});
     let share = format_percent(ratio(calls, facts.calls));
-    (!said.is_empty())
-        .then(|| (format!("{share} of {} calls could not be merged: {}", facts.calls, said.join(", ")), numbers))
+    (!parts.is_empty())
+        .then(|| (format!("{share} of {} calls could not be merged: {}", facts.calls, parts.join(", ")), numbers))
 }
 
 fn explain_unserved(facts: &ProxyFacts) -> Option<(String, Value)> {
@@ -122,14 +122,14 @@ fn explain_unserved(facts: &ProxyFacts) -> Option<(String, Value)> {
     reasons.sort_by_key(|(_, items)| std::cmp::Reverse(*items));
     let items = reasons.iter().fold(0_u64, |sum, (_, items)| sum.saturating_add(*items));
     let share = ratio(items, facts.items);
-    let said: Vec<String> = reasons
+    let parts: Vec<String> = reasons
         .iter()
         .take(REASONS_MAX)
         .map(|(word, items)| format!("{items} `{word}` ({})", describe_reason(word)))
         .collect();
     (share >= REASON_MIN).then(|| {
         let numbers = json!({"items": items, "of": facts.items});
-        (format!("{} of the items were refused or ended early: {}", format_percent(share), said.join(", ")), numbers)
+        (format!("{} of the items were refused or ended early: {}", format_percent(share), parts.join(", ")), numbers)
     })
 }
 
@@ -148,37 +148,37 @@ fn explain_refusal(found: &MergeSuspension) -> (String, Value) {
 fn sentences_about_kind(kind: &CallKind, slots: Option<SlotFacts>) -> Vec<Statement> {
     let over_seconds = kind.over_seconds;
     let sentence = |what, (text, numbers)| Statement { about: kind.name.clone(), over_seconds, what, text, numbers };
-    let mut said = Vec::new();
+    let mut sentences = Vec::new();
     if let Some(found) = &kind.suspended {
-        said.push(sentence("merge_refused", explain_refusal(found)));
+        sentences.push(sentence("merge_refused", explain_refusal(found)));
     } else if kind.quarantined {
         let text =
             "some calls are not merged for now: the server refused their batches, or answered one with a wrong count, \
                     index or shape"
                 .to_owned();
-        said.push(sentence("quarantined", (text, json!({}))));
+        sentences.push(sentence("quarantined", (text, json!({}))));
     }
-    said.extend(concurrency::explain(kind).map(|found| sentence("concurrency", found)));
-    said.extend(explain_infeasible_slo(kind).map(|found| sentence("slo_infeasible", found)));
-    said.extend(failures::explain_pauses(kind).map(|found| sentence("paused", found)));
+    sentences.extend(concurrency::explain(kind).map(|found| sentence("concurrency", found)));
+    sentences.extend(explain_infeasible_slo(kind).map(|found| sentence("slo_infeasible", found)));
+    sentences.extend(failures::explain_pauses(kind).map(|found| sentence("paused", found)));
     if kind.passed > kind.batches {
-        return said;
+        return sentences;
     }
     if kind.batches < BATCHES_MIN {
         let text =
             format!("only {} so far: too few to tell what limits batching", plural(kind.batches, "batch", "batches"));
-        said.push(sentence("too_few", (text, json!({"batches": kind.batches}))));
-        return said;
+        sentences.push(sentence("too_few", (text, json!({"batches": kind.batches}))));
+        return sentences;
     }
     let apart = explain_key_diversity(kind);
     // A limit that is reached is binding even if calls of several merge keys are queued.
     if apart.is_none() || ratio(kind.separated_batches, kind.batches) < BINDS || kind.share("full") >= BINDS {
         let (what, found) = limiting_factor(kind, slots);
-        said.push(sentence(what, found));
+        sentences.push(sentence(what, found));
     }
-    said.extend(apart.map(|found| sentence("kept_apart", found)));
-    said.extend(explain_curve(kind, slots).map(|found| sentence("curve", found)));
-    said
+    sentences.extend(apart.map(|found| sentence("kept_apart", found)));
+    sentences.extend(explain_curve(kind, slots).map(|found| sentence("curve", found)));
+    sentences
 }
 
 fn explain_infeasible_slo(kind: &CallKind) -> Option<(String, Value)> {
@@ -301,7 +301,7 @@ fn is_doubling_cheap(point: OperatingPoint) -> bool {
 /// Explains why calls were forwarded alone although they could have shared a batch.
 fn explain_load(kind: &CallKind, slots: Option<SlotFacts>, lone: Option<u64>) -> String {
     let sharing = ratio(kind.calls, kind.batches);
-    let alone = if sharing < 1.05 {
+    let summary = if sharing < 1.05 {
         "nearly all calls are sent alone".to_owned()
     } else {
         format!("{sharing:.1} calls share a batch on average")
@@ -311,7 +311,7 @@ fn explain_load(kind: &CallKind, slots: Option<SlotFacts>, lone: Option<u64>) ->
         && let Some(slots) = slots.filter(|slots| slots.learned > 1)
     {
         return format!(
-            "{alone}: the server runs {} batches side by side, and a slot is nearly always free when a call arrives",
+            "{summary}: the server runs {} batches side by side, and a slot is nearly always free when a call arrives",
             slots.learned
         );
     }
@@ -322,7 +322,9 @@ fn explain_load(kind: &CallKind, slots: Option<SlotFacts>, lone: Option<u64>) ->
         (None, Some(lone)) => format!("a call waits {} and takes {}", format_micros(kind.wait_us), format_micros(lone)),
         _ => format!("a call waits {}", format_micros(kind.wait_us)),
     };
-    format!("{alone}: the server is mostly idle when a call arrives ({because}), so batching cannot help at this load")
+    format!(
+        "{summary}: the server is mostly idle when a call arrives ({because}), so batching cannot help at this load"
+    )
 }
 
 fn explain_key_diversity(kind: &CallKind) -> Option<(String, Value)> {
@@ -367,10 +369,10 @@ fn explain_curve(kind: &CallKind, slots: Option<SlotFacts>) -> Option<(String, V
     let batches = if count == 1 { "one batch at a time".to_owned() } else { format!("{count} batches side by side") };
     let fixed = slots.is_some_and(|slots| slots.fixed);
     let at_once = if fixed { format!("is sent {batches}") } else { format!("runs {batches}") };
-    let wall = slots.filter(|slots| !slots.fixed && slots.learned > 1 && slots.learned >= slots.max);
-    let wall = wall.map_or("", |_| ", as many as `limits.slotsMax` allows");
+    let at_limit = slots.filter(|slots| !slots.fixed && slots.learned > 1 && slots.learned >= slots.max);
+    let at_limit = at_limit.map_or("", |_| ", as many as `limits.slotsMax` allows");
     let text = format!(
-        "the server {at_once}{wall}: it answers {} in {}{}; {} would take {} as long",
+        "the server {at_once}{at_limit}: it answers {} in {}{}; {} would take {} as long",
         plural(point.best_items.into(), "item", "items"),
         format_micros(point.best_us),
         if point.best_items > 1 { format!(", one in {}", format_micros(point.lone_us)) } else { String::new() },

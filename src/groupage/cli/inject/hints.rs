@@ -12,13 +12,13 @@ const PREFIX: &str = "groupage.dev/";
 /// written.
 pub(super) fn misplaced_keys(object: &Value, places: &[TemplateLocation]) -> Vec<String> {
     let mut found = Vec::new();
-    let mut say = |pointer: &str, read: &[&str], why: &dyn Fn(&str) -> String| {
+    let mut say = |pointer: &str, read: &[&str], describe: &dyn Fn(&str) -> String| {
         let map = object.pointer(pointer).and_then(Value::as_object);
         let keys = map.into_iter().flatten().map(|(key, _)| key.as_str());
-        for said in keys.filter(|key| key.starts_with(PREFIX) && !read.contains(key)).map(why) {
+        for hint in keys.filter(|key| key.starts_with(PREFIX) && !read.contains(key)).map(describe) {
             // Two templates of one object produce the same sentence.
-            if !found.contains(&said) {
-                found.push(said);
+            if !found.contains(&hint) {
+                found.push(hint);
             }
         }
     };

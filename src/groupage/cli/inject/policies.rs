@@ -13,25 +13,25 @@ use crate::config;
 /// Returns the problems of the policies, in the format of `groupage validate`; empty if there are
 /// none.
 pub(super) fn policy_errors(sources: &[ManifestFile]) -> String {
-    let mut said = String::new();
+    let mut errors = String::new();
     for source in sources {
         for document in &source.documents {
             let text = source.text.get(document.text.clone()).unwrap_or_default();
             if is_policy(&document.value) {
                 // Leading empty lines preserve the line numbers of the file.
                 let before = source.text.get(..document.text.start).unwrap_or_default().matches('\n').count();
-                check(&format!("{}{text}", "\n".repeat(before)), &source.name, &mut said);
+                check(&format!("{}{text}", "\n".repeat(before)), &source.name, &mut errors);
             }
             for item in document.value.get("items").and_then(Value::as_array).into_iter().flatten() {
                 if is_policy(item) {
                     let name = item.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("?");
                     let text = yaml::write(item).unwrap_or_default();
-                    check(&text, &format!("{}, BatchPolicy {name} of the list", source.name), &mut said);
+                    check(&text, &format!("{}, BatchPolicy {name} of the list", source.name), &mut errors);
                 }
             }
         }
     }
-    said
+    errors
 }
 
 fn is_policy(object: &Value) -> bool {
@@ -39,9 +39,9 @@ fn is_policy(object: &Value) -> bool {
     text("kind") == "BatchPolicy" && text("apiVersion").starts_with("groupage.dev/")
 }
 
-fn check(text: &str, name: &str, said: &mut String) {
+fn check(text: &str, name: &str, out: &mut String) {
     if let Err(errors) = config::load(text, name) {
-        said.push_str(&errors.render(false));
-        said.push('\n');
+        out.push_str(&errors.render(false));
+        out.push('\n');
     }
 }

@@ -129,7 +129,7 @@ impl ConformanceClient {
         let mut result = RouteResult { route, path, bytes: 0, lone: None, merged: None, verdict: RouteVerdict::Fits };
         result.verdict = match body {
             Ok(body) => self.compare(&method, &body, &mut result).await,
-            Err(why) => RouteVerdict::Inconclusive(why),
+            Err(reason) => RouteVerdict::Inconclusive(reason),
         };
         result
     }
@@ -137,11 +137,11 @@ impl ConformanceClient {
     async fn compare(&self, method: &Method, body: &Bytes, result: &mut RouteResult) -> RouteVerdict {
         let path = result.path.clone();
         let Some(endpoint) = self.table.routes.recognise(method, &path) else {
-            let why = match UnmergeableReason::for_unrecognised_path(&path) {
+            let obstacle = match UnmergeableReason::for_unrecognised_path(&path) {
                 UnmergeableReason::OpenInference => "KServe V2 calls are not merged yet and pass through",
                 _ => "no adapter supports this path, so its calls pass through",
             };
-            return RouteVerdict::Inconclusive(why.to_owned());
+            return RouteVerdict::Inconclusive(obstacle.to_owned());
         };
         let Some(call) = self.read(&endpoint, method, &path, body) else {
             return RouteVerdict::Inconclusive("the path is not a valid request target".to_owned());
@@ -292,10 +292,10 @@ impl RouteResult {
     /// Formats the result as one line of text.
     pub(super) fn text(&self) -> String {
         let Self { route, path, bytes, lone, merged, verdict } = self;
-        let (mark, said) = match verdict {
+        let (mark, text) = match verdict {
             RouteVerdict::Fits => ("√", "one item and two items get answers of the same shape"),
-            RouteVerdict::Inconclusive(why) => ("‼", why.as_str()),
-            RouteVerdict::Wrong(why) => ("×", why.as_str()),
+            RouteVerdict::Inconclusive(reason) => ("‼", reason.as_str()),
+            RouteVerdict::Wrong(reason) => ("×", reason.as_str()),
         };
         let status =
             |status: &Option<StatusCode>| status.map_or("no answer".to_owned(), |status| status.as_u16().to_string());
@@ -306,14 +306,14 @@ impl RouteResult {
                 format!("; sent {bytes} bytes alone: {}, its items twice: {}", status(lone), status(merged))
             }
         };
-        format!("{mark} {route} ({path}): {said}{sent}\n")
+        format!("{mark} {route} ({path}): {text}{sent}\n")
     }
 
     pub(super) fn json(&self) -> Value {
-        let (verdict, why) = match &self.verdict {
+        let (verdict, reason) = match &self.verdict {
             RouteVerdict::Fits => ("fits", None),
-            RouteVerdict::Inconclusive(why) => ("untried", Some(why)),
-            RouteVerdict::Wrong(why) => ("wrong", Some(why)),
+            RouteVerdict::Inconclusive(reason) => ("untried", Some(reason)),
+            RouteVerdict::Wrong(reason) => ("wrong", Some(reason)),
         };
         json!({
             "route": self.route,
@@ -322,7 +322,7 @@ impl RouteResult {
             "alone_status": self.lone.map(|status| status.as_u16()),
             "merged_status": self.merged.map(|status| status.as_u16()),
             "verdict": verdict,
-            "why": why,
+            "why": reason,
         })
     }
 }

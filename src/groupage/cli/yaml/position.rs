@@ -44,7 +44,7 @@ impl PathSearch<'_> {
             Event::Scalar(text, ..) => {
                 let depth = self.open.len();
                 if let Some(OpenCollection { kind: CollectionState::Map(key @ None), on_path }) = self.open.last_mut() {
-                    if *on_path && self.path.get(depth - 1).is_some_and(|wanted| wanted == text) {
+                    if *on_path && self.path.get(depth - 1).is_some_and(|segment| segment == text) {
                         self.found = line;
                     }
                     *key = Some(text.to_string());
@@ -72,14 +72,14 @@ impl PathSearch<'_> {
     fn on_value(&mut self, line: usize) -> bool {
         let depth = self.open.len();
         let Some(OpenCollection { kind, on_path }) = self.open.last_mut() else { return true };
-        let wanted = self.path.get(depth - 1).filter(|_| *on_path);
+        let segment = self.path.get(depth - 1).filter(|_| *on_path);
         match kind {
             CollectionState::Map(key) => {
                 let key = key.take();
-                wanted.is_some() && key.as_ref() == wanted
+                segment.is_some() && key.as_ref() == segment
             }
             CollectionState::List(next) => {
-                let is_it = wanted.is_some_and(|wanted| *wanted == next.to_string());
+                let is_it = segment.is_some_and(|segment| *segment == next.to_string());
                 *next += 1;
                 if is_it {
                     self.found = line;

@@ -76,9 +76,9 @@ pub(super) fn explain_priorities(classes: &[(String, LabelCounts)]) -> Option<(S
     let one = |(name, calls): &&(String, LabelCounts)| {
         let all = calls.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
         let parts = [("served", "served"), ("expired", "ended early"), ("rejected", "refused"), ("failed", "failed")];
-        let parts = parts.into_iter().filter_map(|(word, said)| {
+        let parts = parts.into_iter().filter_map(|(word, verb)| {
             let count = calls.iter().find(|(known, _)| known == word)?.1;
-            Some(format!("{count} {said} ({})", format_percent(ratio(count, all))))
+            Some(format!("{count} {verb} ({})", format_percent(ratio(count, all))))
         });
         let parts: Vec<_> = parts.collect();
         let parts = if parts.is_empty() { "all cancelled by their callers".to_owned() } else { parts.join(", ") };
@@ -104,31 +104,31 @@ mod tests {
     #[test]
     fn a_recent_pause_is_reported_with_the_retry_after_of_the_server() {
         let pauses = RetryAfterPauses { count: 37, ago_seconds: 3, asked_us: 2_000_000, held_us: 100_000, now: false };
-        let said =
+        let explain =
             |pauses| explain_pauses(&CallKind { pauses: Some(pauses), ..CallKind::default() }).map(|(text, _)| text);
-        let text = said(pauses).unwrap();
+        let text = explain(pauses).unwrap();
         assert!(text.starts_with("last paused 3 s ago, 37 times in total: the server answered 429 or 503"), "{text}");
         assert!(text.contains("`Retry-After` of 2.0 s") && text.contains("sent for 100 ms"), "{text}");
         assert!(
-            said(RetryAfterPauses { now: true, count: 1, ..pauses })
+            explain(RetryAfterPauses { now: true, count: 1, ..pauses })
                 .unwrap()
                 .starts_with("paused now, 1 time in total")
         );
-        assert_eq!(said(RetryAfterPauses { ago_seconds: NEWS_SECONDS + 1, ..pauses }), None);
+        assert_eq!(explain(RetryAfterPauses { ago_seconds: NEWS_SECONDS + 1, ..pauses }), None);
         assert_eq!(explain_pauses(&CallKind::default()), None);
     }
 
     #[test]
     fn failed_batches_are_reported_with_the_result_of_isolation() {
-        let said = |failures| explain_failures(&failures).map(|(text, _)| text);
+        let explain = |failures| explain_failures(&failures).map(|(text, _)| text);
         let some = BatchFailures { batches: 340, failed: 12, mismatched: 0, executions: 31, items: 24 };
         let expected = "12 of 340 batches (4 %) failed; 24 items were retried alone or in smaller batches, with 31 more calls to the server";
-        assert_eq!(said(some).unwrap(), expected);
-        assert!(said(BatchFailures { mismatched: 2, ..some }).unwrap().contains("2 answers could not be split"));
-        let alone = BatchFailures { executions: 0, items: 0, ..some };
-        assert!(said(alone).unwrap().ends_with("nothing was retried"));
-        assert_eq!(said(BatchFailures { failed: 3, ..alone }), None, "too few to matter");
-        assert_eq!(said(BatchFailures::default()), None);
+        assert_eq!(explain(some).unwrap(), expected);
+        assert!(explain(BatchFailures { mismatched: 2, ..some }).unwrap().contains("2 answers could not be split"));
+        let untried = BatchFailures { executions: 0, items: 0, ..some };
+        assert!(explain(untried).unwrap().ends_with("nothing was retried"));
+        assert_eq!(explain(BatchFailures { failed: 3, ..untried }), None, "too few to matter");
+        assert_eq!(explain(BatchFailures::default()), None);
     }
 
     #[test]

@@ -7,12 +7,13 @@ use super::super::facts::{Prediction, ratio};
 use super::format::{format_micros, format_period};
 
 /// Returns a sentence about the prediction, with its numbers.
-pub(super) fn explain(told: &Prediction) -> (String, Value) {
-    let Prediction { over_seconds, calls, executions, carried, items, latency_us, passed_us, unserved, .. } = *told;
+pub(super) fn explain(prediction: &Prediction) -> (String, Value) {
+    let Prediction { over_seconds, calls, executions, carried, items, latency_us, passed_us, unserved, .. } =
+        *prediction;
     let numbers = json!({
-        "over_seconds": over_seconds, "benefit": told.benefit, "side_by_side": told.side_by_side, "calls": calls,
+        "over_seconds": over_seconds, "benefit": prediction.benefit, "side_by_side": prediction.side_by_side, "calls": calls,
         "upstream_calls": executions, "items": items, "latency_us": latency_us, "passed_us": passed_us,
-        "unserved": unserved, "measured_items": told.measured_items,
+        "unserved": unserved, "measured_items": prediction.measured_items,
     });
     if calls == 0 {
         let text = "mode Observe: too few calls have passed to predict the effect of batching";
@@ -25,9 +26,9 @@ pub(super) fn explain(told: &Prediction) -> (String, Value) {
         format_micros(passed_us),
         format_period(over_seconds),
     );
-    let mut text = match told.benefit.as_str() {
+    let mut text = match prediction.benefit.as_str() {
         "nothing_to_merge" => {
-            let several = match told.side_by_side {
+            let several = match prediction.side_by_side {
                 0 | 1 => String::new(),
                 several => format!(", since the server runs at least {several} at once"),
             };
@@ -41,8 +42,8 @@ pub(super) fn explain(told: &Prediction) -> (String, Value) {
     if unserved > 0 {
         text += &format!("; it would have refused or expired {unserved} of {calls}");
     }
-    text += &match told.measured_items {
-        _ if told.benefit == "nothing_to_merge" => String::new(),
+    text += &match prediction.measured_items {
+        _ if prediction.benefit == "nothing_to_merge" => String::new(),
         0 | 1 => "; no call has several items, so the latency of a batch is an estimate: half that of an unbatched call, plus the same half for every item".to_owned(),
         most => format!("; the latency of up to {most} items was measured"),
     };

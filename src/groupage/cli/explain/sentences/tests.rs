@@ -40,9 +40,9 @@ fn first(kind: CallKind) -> (&'static str, String) {
 
 #[test]
 fn clients_that_send_batches_themselves_are_named_with_their_number() {
-    let told = first(CallKind { items: 410, ..kind() });
+    let found = first(CallKind { items: 410, ..kind() });
     let expected = "batches hold 4.1 items on average because clients send 4.1 at a time, and seldom two calls at once";
-    assert_eq!(told, ("clients", expected.to_owned()));
+    assert_eq!(found, ("clients", expected.to_owned()));
 }
 
 #[test]
@@ -64,12 +64,12 @@ fn free_slots_are_reported_as_a_reason_for_small_batches() {
 
 #[test]
 fn under_load_the_batch_size_is_explained_by_arrivals_during_an_execution() {
-    let told = explain_kind(CallKind { calls: 1170, items: 1170, wait_us: 6100, ..kind() });
+    let found = sentences(CallKind { calls: 1170, items: 1170, wait_us: 6100, ..kind() });
     let arrivals =
         "batches hold 11.7 items on average: as many as arrive while the server is busy; a call waits 6.1 ms for it";
     let curve =
         "the server runs one batch at a time: it answers 32 items in 12 ms, one in 9 ms; 64 would take 2.1× as long";
-    assert_eq!(told, [("arrivals", arrivals.to_owned()), ("curve", curve.to_owned())]);
+    assert_eq!(found, [("arrivals", arrivals.to_owned()), ("curve", curve.to_owned())]);
 }
 
 #[test]
@@ -100,10 +100,10 @@ fn weight_bytes_and_deadlines_are_reported_as_binding() {
 #[test]
 fn the_header_that_separates_calls_is_named_with_advice() {
     let user = KeyDifference { what: "header".into(), name: "x-user".into(), values: 17, keys_without: 1 };
-    let told = explain_kind(CallKind { keys: 17, separated_batches: 45, differs: vec![user.clone()], ..kind() });
+    let found = explain_kind(CallKind { keys: 17, separated_batches: 45, differs: vec![user.clone()], ..kind() });
     let expected = "batches hold 1.0 items on average, and calls of 17 merge keys are queued at the same time (during 45 % of \
         the batches): header `x-user` differs (17 values): add `x-user` to the route's mergeOver.headers if it does not change answers";
-    assert_eq!(told[0], ("kept_apart", expected.to_owned()));
+    assert_eq!(found[0], ("kept_apart", expected.to_owned()));
     // Two parts differ independently: the one that joins the most keys when removed comes first.
     let field = KeyDifference { what: "field".into(), name: "/seed".into(), values: 3, keys_without: 17 };
     let both = vec![KeyDifference { keys_without: 3, ..user }, field];
@@ -118,8 +118,8 @@ fn the_header_that_separates_calls_is_named_with_advice() {
 fn a_busy_server_is_not_called_idle_and_the_binding_cause_comes_first() {
     let user = KeyDifference { what: "header".into(), name: "x-user".into(), values: 8, keys_without: 1 };
     let busy = CallKind { wait_us: 76_200, keys: 8, separated_batches: 100, differs: vec![user], ..kind() };
-    let told = explain_kind(busy.clone());
-    assert_eq!((told[0].0, told[1].0), ("kept_apart", "curve"));
+    let found = explain_kind(busy.clone());
+    assert_eq!((found[0].0, found[1].0), ("kept_apart", "curve"));
     let (what, text) = first(CallKind { separated_batches: 0, ..busy });
     assert!(what == "arrivals" && text.contains("a call waits 76.2 ms"), "{text}");
     let full = CallKind { keys: 2, separated_batches: 100, causes: words(&[("full", 90)]), ..kind() };
@@ -132,8 +132,8 @@ fn different_callers_get_no_advice_to_merge_and_rarely_queued_keys_no_sentence()
     let apart = CallKind { keys: 9, separated_batches: 30, differs: vec![caller], ..kind() };
     let (_, text) = first(apart.clone());
     assert!(text.ends_with("the caller differs (9 values): calls of different callers are never merged"), "{text}");
-    let told = explain_kind(CallKind { separated_batches: 3, ..apart });
-    assert!(told.iter().all(|(what, _)| *what != "kept_apart"), "{told:?}");
+    let found = explain_kind(CallKind { separated_batches: 3, ..apart });
+    assert!(found.iter().all(|(what, _)| *what != "kept_apart"), "{found:?}");
 }
 
 #[test]
@@ -155,10 +155,10 @@ fn an_slo_below_a_lone_call_is_infeasible() {
 #[test]
 fn crashes_are_reported_before_the_first_call() {
     let facts = ProxyFacts { crashed_seconds: Some(540), ..ProxyFacts::default() };
-    let told = explain(&facts);
-    assert_eq!((told[0].what, told[1].what), ("crash_guard", "no_calls"));
+    let found = explain(&facts);
+    assert_eq!((found[0].what, found[1].what), ("crash_guard", "no_calls"));
     let expected = "all calls pass through for 9 min more, because the process crashed 3 times in 60 s: see the log of the previous process for the cause";
-    assert_eq!(told[0].text, expected);
+    assert_eq!(found[0].text, expected);
 }
 
 #[test]
