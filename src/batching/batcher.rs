@@ -199,7 +199,7 @@ impl Batcher {
         let mut order = Tick(0);
         if adaptive {
             let queued = self.queue.load_of_key(call.key).items;
-            self.adaptive.came(now, &call, self.queue.is_empty() && self.in_flight.is_empty(), queued);
+            self.adaptive.on_arrival(now, &call, self.queue.is_empty() && self.in_flight.is_empty(), queued);
             order = call.deadline.map_or(Tick(u64::MAX), |deadline| deadline.at);
             let limit = self.limits.slots.min(self.limits.scope(call.scope).slots_max);
             let held = self.in_flight.len() >= self.limits.slots as usize || !self.has_free_scope_slot(call.scope);

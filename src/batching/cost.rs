@@ -170,7 +170,7 @@ impl CostModel {
     /// Returns the number of observations of this size since the last change: up to 16, at most 3
     /// of which predate a drift or a restart.
     pub(super) fn sample_count(&self, items: u32) -> u32 {
-        self.shape.seen(items)
+        self.shape.sample_count(items)
     }
 
     /// Returns the number of observations of this size and all larger ones, counted likewise.

@@ -73,7 +73,7 @@ impl Adaptive {
             self.note_hold(key, HoldReason::Gather);
             return Some(held);
         }
-        if !open.came(items) && items < line.cap {
+        if !open.is_nearly_complete(items) && items < line.cap {
             watched.rejoin.end();
             return None;
         }

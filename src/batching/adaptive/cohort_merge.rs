@@ -78,7 +78,7 @@ impl CohortMerge {
     /// Records the dispatch of a batch of the line.
     pub(super) fn sent(&mut self, items: u32) {
         self.credit = (self.credit + u64::from(items)).min(CREDIT_MAX);
-        if self.open.is_some_and(|open| open.came(items)) {
+        if self.open.is_some_and(|open| open.is_nearly_complete(items)) {
             self.open = None;
             self.price_factor = 1;
         }
@@ -94,7 +94,7 @@ impl CohortMerge {
 
 impl PendingMerge {
     /// Returns `true` if these are nearly all of the expected items.
-    pub(super) fn came(&self, items: u32) -> bool {
+    pub(super) fn is_nearly_complete(&self, items: u32) -> bool {
         u64::from(items) * 10 >= u64::from(self.items) * BACK
     }
 }

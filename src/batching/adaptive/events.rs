@@ -30,7 +30,7 @@ const KEYS_MAX: usize = 64;
 impl Adaptive {
     /// Records that a call was queued. `idle`: nothing was queued or in flight before it. `queued`:
     /// items of its line that were queued already.
-    pub(in super::super) fn came(&mut self, now: Tick, call: &Call, idle: bool, queued: u64) {
+    pub(in super::super) fn on_arrival(&mut self, now: Tick, call: &Call, idle: bool, queued: u64) {
         // Such a call has a merge key of its own that no later call shares.
         if call.alone {
             return;

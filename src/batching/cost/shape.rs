@@ -127,7 +127,7 @@ impl CostShape {
     }
 
     /// Returns the number of observations of a size, up to [`COUNT_MAX`].
-    pub(super) fn seen(&self, items: u32) -> u32 {
+    pub(super) fn sample_count(&self, items: u32) -> u32 {
         self.means.binary_search_by_key(&items.min(SIZE_MAX), |mean| mean.items).map_or(0, |at| self.means[at].count)
     }
 

@@ -346,7 +346,7 @@ mod tests {
     fn a_server_that_slows_gently_has_no_knee_while_its_load_grows() {
         // Continuous batching: a step costs 0.9 + 0.1 for each call inside. A call that was sent
         // early is slowed by those that followed.
-        assert!(growing(|_, seen| 0.9 + 0.1 * seen).knee(true).is_none());
+        assert!(growing(|_, in_flight| 0.9 + 0.1 * in_flight).knee(true).is_none());
     }
 
     #[test]

@@ -363,14 +363,14 @@ proptest! {
         let quick = RequestFate { there: 5, back: 5, lost: 0, pause: 0 };
         let mut world = world(&skews, vec![quick]);
         world.run(30_000);
-        let gone = world.reigns.last().unwrap().0;
+        let stopped = world.reigns.last().unwrap().0;
         // Its next round never starts.
         world.agenda.retain(|std::cmp::Reverse((_, _, what))| !matches!(what,
-            ScheduledEvent::Round(who) | ScheduledEvent::Arrives(who, ..) | ScheduledEvent::Returns(who, ..) if *who == gone));
+            ScheduledEvent::Round(who) | ScheduledEvent::Arrives(who, ..) | ScheduledEvent::Returns(who, ..) if *who == stopped));
         let alive = world.agenda.len();
         prop_assert!(alive > 0);
         world.run(60_000);
-        let next = world.reigns.iter().find(|reign| reign.0 != gone).copied();
+        let next = world.reigns.iter().find(|reign| reign.0 != stopped).copied();
         // 15 s on the slowest clock, plus one interval between checks.
         prop_assert!(next.is_some_and(|(_, from, _)| from <= 30_000 + 17_700 + 2_100), "{next:?}");
     }

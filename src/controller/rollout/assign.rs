@@ -281,11 +281,11 @@ mod tests {
         }
 
         #[test]
-        fn the_arm_of_a_pod_is_independent_of_other_pods_while_no_arm_is_empty(count in 20..60_usize, gone in 0..10_usize) {
+        fn the_arm_of_a_pod_is_independent_of_other_pods_while_no_arm_is_empty(count in 20..60_usize, removed in 0..10_usize) {
             let pods = uids(count);
             let all = given(&pods, &[50, 50]);
-            let rest = given(&pods[gone..], &[50, 50]);
-            prop_assert_eq!(&all[gone..], &rest[..]);
+            let rest = given(&pods[removed..], &[50, 50]);
+            prop_assert_eq!(&all[removed..], &rest[..]);
         }
     }
 }

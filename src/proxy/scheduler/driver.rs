@@ -209,7 +209,7 @@ impl<'a> Driver<'a> {
             DriverEvent::Plan(..) => {}
             // Sending fails if the requester has stopped waiting, which is ignored here and below.
             DriverEvent::Report(reply) => _ = reply.send(self.core.report()),
-            DriverEvent::Why(reply) => _ = reply.send(self.why()),
+            DriverEvent::Why(reply) => _ = reply.send(self.decision_report()),
             DriverEvent::Limits(limits, done) => {
                 self.shell.config.limits = (*limits).clone();
                 self.core.set_limits(*limits);
@@ -320,7 +320,7 @@ impl<'a> Driver<'a> {
         });
     }
 
-    fn why(&self) -> DecisionReport {
+    fn decision_report(&self) -> DecisionReport {
         DecisionReport {
             core: self.core.decision_stats(self.now()),
             now: self.now(),

@@ -280,7 +280,7 @@ impl ShadowTask {
         while let Some(event) = inbox.recv().await {
             match event {
                 ShadowEvent::Came(id, at, passing, read, answered) => {
-                    self.came((id, at), *passing, (read.0)(), answered);
+                    self.on_body((id, at), *passing, (read.0)(), answered);
                 }
                 ShadowEvent::Ended(id, at, how) => self.on_end(id, at, how),
                 ShadowEvent::Plan(class, plan) => self.shadow.set_plan(class, plan),
@@ -296,7 +296,7 @@ impl ShadowTask {
         }
     }
 
-    fn came(&mut self, (id, at): (CallId, Tick), passing: ObservedCall, call: Call, answered: ResponseOrder) {
+    fn on_body(&mut self, (id, at): (CallId, Tick), passing: ObservedCall, call: Call, answered: ResponseOrder) {
         let ObservedCall { endpoint, scope, priority, tenant_weight, began, .. } = passing;
         let mut unbatched = matches!(call.merge, MergeEligibility::Alone(_));
         if endpoint.label == ProtocolLabel::Tei {

@@ -202,7 +202,7 @@ impl DrainTask {
             (back, ..) = back, if now.flushed => {
                 if back.is_ok() { DrainEvent::Observed } else { DrainEvent::Stopped }
             }
-            () = rest(parts.clock, now.until) => DrainEvent::Elapsed,
+            () = sleep_until(parts.clock, now.until) => DrainEvent::Elapsed,
         }
     }
 
@@ -230,7 +230,7 @@ impl DrainTask {
     }
 }
 
-async fn rest(clock: Clock, until: Option<Tick>) {
+async fn sleep_until(clock: Clock, until: Option<Tick>) {
     match until {
         Some(until) => tokio::time::sleep_until(clock.instant(until)).await,
         None => std::future::pending().await,

@@ -223,8 +223,8 @@ mod tests {
         #[test]
         fn a_drain_is_permanent_and_neither_leaves_nor_ends_early(events in prop::collection::vec(event(), 0..40)) {
             let mut life = DrainState::new(TIMES);
-            let (mut now, mut here) = (Tick(0), seen(0, 0));
-            let (mut told, mut drained): (Option<Tick>, bool) = (None, false);
+            let (mut now, mut here) = (Tick(0), inputs(0, 0));
+            let (mut flushed_since, mut drained): (Option<Tick>, bool) = (None, false);
             for event in events {
                 match event {
                     Event::Flush => life.on_flush(now, here),
@@ -236,10 +236,10 @@ mod tests {
                 let found = life.poll(now, here);
                 prop_assert!(!drained || found.flushed);
                 if !found.flushed {
-                    told = None;
+                    flushed_since = None;
                     continue;
                 }
-                let since = *told.get_or_insert(now);
+                let since = *flushed_since.get_or_insert(now);
                 prop_assert!(!found.leaving || now.since(since) >= TIMES.delay || drained);
                 prop_assert!(found.over != Some(true) || found.leaving && here.open == 0);
                 prop_assert!(found.until.is_none_or(|until| until > now));
