@@ -54,7 +54,7 @@ fn an_empty_protocol_is_tcp() {
 
 #[test]
 fn a_port_used_only_by_probes_moves_to_loopback_with_the_declared_ones() {
-    let mut plain = with_app_listen("env:HOST=127.0.0.1");
+    let mut plain = pod_with_app_listen("env:HOST=127.0.0.1");
     let app = &mut plain["spec"]["containers"][0];
     app["startupProbe"] = json!({"tcpSocket": {"port": 8083}});
     app["livenessProbe"] = json!({"grpc": {"port": 9190}});

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, Request, StatusCode, Version};
+use http::{HeaderMap, Request, Version};
 
 use super::Inner;
 use super::exchange::{UnbatchedResponse, UpstreamResponse};
@@ -24,7 +24,6 @@ use crate::batching::{BatchOutcome, IsolationPlan, MemberRange, Observation, Par
 use crate::body::Body;
 use crate::bounded_body::MinRate;
 use crate::error::FailureKind;
-use crate::memory::BufferGuard;
 use crate::protocol::{
     BatchResponse, Call, MismatchKind, PublishedLimits, Reply, ResponseMismatch, headers, is_overload,
 };
@@ -229,7 +228,7 @@ async fn try_part(
 fn log_mismatch(request: &BatchRequest, mismatch: &ResponseMismatch, members: usize) {
     if mismatch.what != MismatchKind::Undeclared {
         tracing::warn!(batch = request.id.0, members, %mismatch, "the response to a batch cannot be split");
-    } else if let Some(member) = mismatch.member {
+    } else if let Some(member) = &mismatch.member {
         tracing::warn!(
             member,
             path = request.members.first().map(|call| call.head.uri.path()),

@@ -139,9 +139,9 @@ pub(super) fn policy_rules() -> Vec<CelRule> {
 }
 
 fn route_rules() -> Vec<CelRule> {
-    let identity: Vec<String> = IDENTITY.patterns().collect();
-    let identity: Vec<&str> = identity.iter().map(String::as_str).collect();
-    let identity = format!("h.lowerAscii() != '{IDENTITY_EXCEPTION}' && ({})", header_condition("h", &IDENTITY));
+    let patterns: Vec<String> = IDENTITY.patterns().collect();
+    let names: Vec<&str> = patterns.iter().map(String::as_str).collect();
+    let identity = format!("h.lowerAscii() != '{IDENTITY_EXCEPTION}' && ({})", header_condition("h", &names));
     vec![
         requirement_rule(
             "routes[]",

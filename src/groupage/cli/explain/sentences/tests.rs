@@ -64,7 +64,7 @@ fn free_slots_are_reported_as_a_reason_for_small_batches() {
 
 #[test]
 fn under_load_the_batch_size_is_explained_by_arrivals_during_an_execution() {
-    let found = sentences(CallKind { calls: 1170, items: 1170, wait_us: 6100, ..kind() });
+    let found = explain_kind(CallKind { calls: 1170, items: 1170, wait_us: 6100, ..kind() });
     let arrivals =
         "batches hold 11.7 items on average: as many as arrive while the server is busy; a call waits 6.1 ms for it";
     let curve =
