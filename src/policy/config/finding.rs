@@ -1,16 +1,13 @@
 //! Findings about a configuration: the problem, its position, the allowed values and what was
 //! probably meant.
 //!
-//! All problems of a file are collected before any is reported. `miette` renders the snippets and
-//! is used in this module only.
+//! All problems of a file are collected before any is reported. `annotate-snippets` renders them as
+//! the Rust compiler does, and is used in this module only.
 
 use std::fmt;
 use std::sync::Arc;
 
-use miette::{
-    Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteError, MietteSpanContents, SourceCode,
-    SourceSpan, SpanContents,
-};
+use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 use serde::Serialize;
 
 use super::code::ConfigCode;
@@ -63,22 +60,9 @@ pub struct Notice {
 pub struct ConfigErrors {
     /// Problems; never empty.
     pub findings: Vec<Finding>,
-    source: Option<Arc<SourceText>>,
+    /// Text of the source; flags and the environment have none.
+    source: Option<Arc<str>>,
     name: String,
-}
-
-/// Source text that shows only the line of a finding. By default `miette` shows neighbouring lines,
-/// or less than the line.
-#[derive(Debug)]
-struct SourceText {
-    name: String,
-    text: String,
-}
-
-/// A finding with its source text, in the form that `miette` expects.
-struct FindingReport<'a> {
-    finding: &'a Finding,
-    source: Option<&'a SourceText>,
 }
 
 // === impl Finding ===
@@ -152,8 +136,7 @@ impl ConfigErrors {
     /// Creates the errors of a text from its findings, of which there is at least one.
     pub(super) fn for_text(name: &str, text: &str, mut findings: Vec<Finding>) -> Self {
         findings.sort_by_key(|finding| (finding.at.unwrap_or_default(), finding.code));
-        let source = Some(Arc::new(SourceText { name: name.to_owned(), text: text.to_owned() }));
-        Self { findings, source, name: name.to_owned() }
+        Self { findings, source: Some(Arc::from(text)), name: name.to_owned() }
     }
 
     /// Creates the errors of flags and the environment, which have no text.
@@ -164,48 +147,52 @@ impl ConfigErrors {
     /// Formats the findings for people, with snippets.
     #[must_use]
     pub fn render(&self, colour: bool) -> String {
-        let mut out = String::new();
-        for finding in self.findings.iter().take(SHOWN_MAX) {
-            let mut theme = if colour { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
-            theme.characters.error = format!("error[{}]:", finding.code);
-            // Wide enough that lines are never wrapped: a terminal wraps by itself, and a file is
-            // searched by line.
-            let handler = GraphicalReportHandler::new_themed(theme)
-                .with_links(false)
-                .without_syntax_highlighting()
-                .with_width(4 * SNIPPET_CHARS_MAX);
-            let mut text = String::new();
-            let source = self.source.as_deref().filter(|_| self.has_short_line(finding));
-            if handler.render_report(&mut text, &FindingReport { finding, source }).is_err() {
-                text = format!("error[{}]: {finding}\n", finding.code);
-            }
-            if source.is_none()
-                && let (Some(line), Some(column)) = (finding.line(), finding.column())
-            {
-                text = format!("{}:{line}:{column}: {}", self.name, text.trim_start());
-            }
-            if !out.is_empty() {
-                out.push('\n');
-            }
-            out.push_str(text.trim_start());
-        }
+        // Wide enough that lines are never cut: a terminal wraps by itself, and a file is searched
+        // by line.
+        let renderer = if colour { Renderer::styled() } else { Renderer::plain() }.term_width(4 * SNIPPET_CHARS_MAX);
+        let shown = self.findings.iter().take(SHOWN_MAX);
+        let mut out: String = shown.map(|finding| renderer.render(&[self.report(finding)]) + "\n\n").collect();
         let more = self.findings.len().saturating_sub(SHOWN_MAX);
         if more > 0 {
-            out.push_str(&format!("\nand {more} more\n"));
+            out.push_str(&format!("and {more} more\n"));
+        } else {
+            out.pop();
         }
         out
+    }
+
+    /// Returns a finding with its position: the line, or only its number if it is long.
+    fn report<'a>(&'a self, finding: &'a Finding) -> Group<'a> {
+        let title = Level::ERROR.primary_title(finding.message.as_str()).id(finding.code.as_str());
+        let report = Group::with_title(title);
+        let snippet = self.snippet(finding);
+        let advice = finding.advice(snippet.is_some());
+        let report = match (snippet, finding.at) {
+            (Some(snippet), _) => report.element(snippet),
+            (None, Some(at)) => report.element(Origin::path(self.name.as_str()).line(at.line).char_column(at.column)),
+            (None, None) => report,
+        };
+        if advice.is_empty() { report } else { report.element(Level::HELP.message(advice)) }
+    }
+
+    /// Returns the line of a finding with its position underlined. Returns `None` if the line is
+    /// too long to be shown.
+    fn snippet<'a>(&'a self, finding: &'a Finding) -> Option<Snippet<'a, Annotation<'a>>> {
+        let (text, at) = (self.source.as_deref()?, finding.at?);
+        let (start, line) = line_around(text, at.offset)?;
+        if line.chars().count() > SNIPPET_CHARS_MAX {
+            return None;
+        }
+        let from = at.offset - start;
+        let mark = AnnotationKind::Primary.span(from..from + underline_len(line.get(from..)?, at.len));
+        let mark = mark.label(finding.label());
+        Some(Snippet::source(line).line_start(at.line).path(self.name.as_str()).annotation(mark))
     }
 
     /// Formats the findings for programs, as a JSON array.
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
         self.findings.iter().map(|finding| finding.json(&self.name)).collect()
-    }
-
-    /// Returns `true` if the line of a finding is short enough to be shown.
-    fn has_short_line(&self, finding: &Finding) -> bool {
-        let (Some(source), Some(at)) = (&self.source, finding.at) else { return false };
-        source.line(at.offset).map(|(_, line)| line).is_none_or(|line| line.chars().count() <= SNIPPET_CHARS_MAX)
     }
 }
 
@@ -221,16 +208,6 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-impl Diagnostic for ConfigErrors {
-    fn source_code(&self) -> Option<&dyn SourceCode> {
-        self.source.as_deref().map(|source| source as &dyn SourceCode)
-    }
-
-    fn related<'a>(&'a self) -> Option<Box<dyn Iterator<Item = &'a dyn Diagnostic> + 'a>> {
-        Some(Box::new(self.findings.iter().map(|finding| finding as &dyn Diagnostic)))
-    }
-}
-
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -239,94 +216,21 @@ impl fmt::Display for Finding {
 
 impl std::error::Error for Finding {}
 
-impl Diagnostic for Finding {
-    fn code<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
-        Some(Box::new(self.code))
-    }
-
-    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
-        let advice = self.advice(self.at.is_some());
-        (!advice.is_empty()).then(|| Box::new(advice) as Box<dyn fmt::Display + 'a>)
-    }
-
-    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
-        let at = self.at?;
-        Some(Box::new(std::iter::once(LabeledSpan::new(self.label(), at.offset, at.len))))
-    }
+/// Returns the line around a byte, and the offset at which it begins.
+fn line_around(text: &str, offset: usize) -> Option<(usize, &str)> {
+    let (before, after) = text.split_at_checked(offset)?;
+    let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let end = offset + after.find('\n').unwrap_or(after.len());
+    text.get(start..end).map(|line| (start, line.trim_end_matches('\r')))
 }
 
-// === impl SourceText ===
-
-impl SourceText {
-    /// Returns the line around a byte, and the offset at which it begins.
-    fn line(&self, offset: usize) -> Option<(usize, &str)> {
-        let (before, after) = self.text.split_at_checked(offset)?;
-        let start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        let end = offset + after.find('\n').unwrap_or(after.len());
-        self.text.get(start..end).map(|line| (start, line))
+/// Returns the length of the underlined part of the rest of a line: up to `len` bytes, or the first
+/// word for a position without a length.
+fn underline_len(rest: &str, len: usize) -> usize {
+    if len > 0 {
+        return len.min(rest.trim_end().len());
     }
-
-    /// Returns the length of the underlined part: the part on the first line, or the first word for
-    /// a position without a length.
-    fn underline_len(&self, at: Span) -> usize {
-        let rest = self.text.get(at.offset..).unwrap_or_default();
-        let rest = rest.lines().next().unwrap_or_default();
-        if at.len > 0 {
-            return at.len.min(rest.trim_end().len());
-        }
-        rest.find(char::is_whitespace).unwrap_or(rest.len())
-    }
-}
-
-impl SourceCode for SourceText {
-    fn read_span<'a>(
-        &'a self,
-        span: &SourceSpan,
-        _before: usize,
-        _after: usize,
-    ) -> Result<Box<dyn SpanContents<'a> + 'a>, MietteError> {
-        let (start, line) = self.line(span.offset()).ok_or(MietteError::OutOfBounds)?;
-        let number = self.text.bytes().take(start).filter(|byte| *byte == b'\n').count();
-        let column = self.text.get(start..span.offset()).map_or(0, |before| before.chars().count());
-        let span = SourceSpan::from((start, line.len()));
-        Ok(Box::new(MietteSpanContents::new_named(self.name.clone(), line.as_bytes(), span, number, column, 1)))
-    }
-}
-
-// === impl FindingReport ===
-
-impl fmt::Debug for FindingReport<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.finding.fmt(f)
-    }
-}
-
-impl fmt::Display for FindingReport<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.finding.message.fmt(f)
-    }
-}
-
-impl std::error::Error for FindingReport<'_> {}
-
-impl Diagnostic for FindingReport<'_> {
-    // The code is already in front of the message (`error[GRP1101]:`), so it does not get a line of
-    // its own.
-
-    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
-        let advice = self.finding.advice(self.source.is_some());
-        (!advice.is_empty()).then(|| Box::new(advice) as Box<dyn fmt::Display + 'a>)
-    }
-
-    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
-        let (source, at) = self.source.zip(self.finding.at)?;
-        let label = LabeledSpan::new(self.finding.label(), at.offset, source.underline_len(at));
-        Some(Box::new(std::iter::once(label)))
-    }
-
-    fn source_code(&self) -> Option<&dyn SourceCode> {
-        self.source.map(|source| source as &dyn SourceCode)
-    }
+    rest.find(char::is_whitespace).unwrap_or(rest.len())
 }
 
 /// Shortens a text for repetition in a message, and replaces control characters.

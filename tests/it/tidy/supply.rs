@@ -48,7 +48,7 @@ const FLOORS: [(&str, (u64, u64, u64), &str); 2] = [
 
 /// Crates with two versions in the tree, and the reason why this cannot be resolved here. A row
 /// that is no longer needed fails the test too.
-const DOUBLES: [(&str, &str); 16] = [
+const DOUBLES: [(&str, &str); 15] = [
     ("base64", "k8s-openapi is a version behind kube"),
     ("getrandom", "rand 0.9 requires 0.3; tempfile and rand 0.10, both of tests only, require 0.4"),
     ("hashbrown", "metrics-util is a version behind indexmap"),
@@ -58,7 +58,6 @@ const DOUBLES: [(&str, &str); 16] = [
     ("syn", "derive macros move to 3 one by one (tracing-attributes has not yet); build time only"),
     ("thiserror", "kube-cel's parser, of tests only, requires 1"),
     ("thiserror-impl", "both versions of thiserror; build time only"),
-    ("unicode-width", "miette requires 0.1"),
     ("windows-core", "chrono, of tests only, and loom of evmap; not built on Linux"),
     ("windows-implement", "as windows-core"),
     ("windows-interface", "as windows-core"),
