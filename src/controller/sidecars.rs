@@ -262,34 +262,7 @@ impl SidecarController {
         for (uid, before) in state.configs.drain().filter(|(_, (pushed, _))| !pushed.needs_renewal) {
             configs.entry(uid).or_insert(before);
         }
-        let current = |uid: &str| {
-            let key = state.pods.get(uid)?;
-            live.policies.get(attached.followed.get(key)?)?.current.clone()
-        };
-        // The state of each connected sidecar is relative to the configurations computed above.
-        let pods: BTreeMap<String, PodObserved> = state
-            .registry
-            .connected()
-            .map(|(uid, sidecar)| {
-                let in_force = sidecar.in_force.as_ref();
-                let pushed_hash = configs.get(uid).map(|(pushed, _)| pushed.hash.as_str());
-                let refused = sidecar.refused.as_ref().filter(|(hash, _)| Some(hash.as_str()) == pushed_hash);
-                let pending = in_force.map_or(0, |now| now.pending);
-                let pod = PodObserved {
-                    current: in_force.map(|now| now.profile.clone()) == current(uid),
-                    programmed: in_force
-                        .is_some_and(|now| configs.get(uid).is_some_and(|(pushed, _)| pushed.is_in_force(now))),
-                    refused: refused.map(|(_, reason)| reason.clone()),
-                    pending: match pending {
-                        0 => Vec::new(),
-                        1 => vec!["1 setting".to_owned()],
-                        count => vec![format!("{count} settings")],
-                    },
-                };
-                (uid.clone(), pod)
-            })
-            .collect();
-        live.pods = pods;
+        live.pods = observe_sidecars(state, &configs, &live.policies, attached);
         configs.retain(|uid, _| state.pods.contains_key(uid));
         state.runtimes.retain(|key, _| attached.policies.contains_key(key));
         state.configs = configs;
@@ -473,4 +446,34 @@ impl fmt::Debug for SidecarController {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sidecars").field("streams", &self.streams).finish_non_exhaustive()
     }
+}
+
+/// Returns the state of each connected sidecar, relative to its new configuration.
+fn observe_sidecars(
+    state: &State,
+    configs: &HashMap<String, (Arc<PushedConfig>, Option<InitialState>)>,
+    policies: &BTreeMap<ObjectKey, PolicyObserved>,
+    attached: &AttachmentMap,
+) -> BTreeMap<String, PodObserved> {
+    let current = |uid: &str| {
+        let key = state.pods.get(uid)?;
+        policies.get(attached.followed.get(key)?)?.current.clone()
+    };
+    let observe = |(uid, sidecar): (&String, &SidecarState)| {
+        let in_force = sidecar.in_force.as_ref();
+        let pushed = configs.get(uid).map(|(pushed, _)| pushed);
+        let refused = sidecar.refused.as_ref().filter(|(hash, _)| pushed.is_some_and(|pushed| pushed.hash == *hash));
+        let pod = PodObserved {
+            current: in_force.map(|now| now.profile.clone()) == current(uid),
+            programmed: in_force.zip(pushed).is_some_and(|(now, pushed)| pushed.is_in_force(now)),
+            refused: refused.map(|(_, reason)| reason.clone()),
+            pending: match in_force.map_or(0, |now| now.pending) {
+                0 => Vec::new(),
+                1 => vec!["1 setting".to_owned()],
+                count => vec![format!("{count} settings")],
+            },
+        };
+        (uid.clone(), pod)
+    };
+    state.registry.connected().map(observe).collect()
 }

@@ -57,21 +57,9 @@ pub(super) fn plan(
         notes.push("memory-request is above memory-limit: the limit is used for both".to_owned());
     }
     if whole {
-        let (wanted_cpu, wanted_memory) = (cpu, memory);
-        cpu = remaining_request(pod, "cpu").map_or(cpu, |room| cpu.min(room));
-        memory = remaining_request(pod, "memory").map_or(memory, |room| memory.min(room));
-        if let Some(most) = amount(pod, &["spec", "resources", "limits", "memory"]) {
-            limit = limit.min(most);
-            memory = memory.min(most);
-        }
-        for (resource, room, least) in [("cpu", cpu, 1), ("memory", memory, MEMORY_MIN)] {
-            if room < least {
-                return Err(SkipReason::NoRoom.with_detail(format!(
-                    "the containers' requests leave no {resource} of the pod-level resources for the sidecar: raise spec.resources, or lower a container's request"
-                )));
-            }
-        }
-        if (cpu, memory) != (wanted_cpu, wanted_memory) {
+        let requested = (cpu, memory);
+        (cpu, memory, limit) = fit_pod_resources(pod, (cpu, memory, limit))?;
+        if (cpu, memory) != requested {
             notes.push(format!(
                 "the pod-level resources leave cpu {} and memory {} for the sidecar",
                 quantity::format_cpu(cpu),
@@ -112,6 +100,25 @@ pub(super) fn plan(
         format!("the pod-level request of {name} is set to its limit, {amount}: otherwise the API server would derive it from the sidecar's request")
     }));
     Ok(SidecarResources { value, pod_requests: whole, notes, warnings })
+}
+
+/// Reduces a CPU request, a memory request and a memory limit to the room that the pod-level
+/// resources leave.
+fn fit_pod_resources(
+    pod: &Value,
+    (cpu, memory, limit): (Milli, Milli, Milli),
+) -> Result<(Milli, Milli, Milli), SkippedPod> {
+    let most = amount(pod, &["spec", "resources", "limits", "memory"]).unwrap_or(Milli::MAX);
+    let cpu = remaining_request(pod, "cpu").map_or(cpu, |room| cpu.min(room));
+    let memory = remaining_request(pod, "memory").map_or(memory, |room| memory.min(room)).min(most);
+    for (resource, room, least) in [("cpu", cpu, 1), ("memory", memory, MEMORY_MIN)] {
+        if room < least {
+            return Err(SkipReason::NoRoom.with_detail(format!(
+                "the containers' requests leave no {resource} of the pod-level resources for the sidecar: raise spec.resources, or lower a container's request"
+            )));
+        }
+    }
+    Ok((cpu, memory, limit.min(most)))
 }
 
 fn containers(pod: &Value) -> impl Iterator<Item = &Value> {

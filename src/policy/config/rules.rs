@@ -73,6 +73,20 @@ pub(super) fn apply(check: &mut Validator, spec: &Json) {
     check_shares(check, spec);
     check_hold_limits(check, spec);
     cluster::apply(check, spec);
+    check_drain(check, spec);
+    check_client_certificate(check);
+    // Rules within each route, and between a route and the earlier ones, which take precedence.
+    let routes = spec["routes"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for (index, route) in routes.iter().enumerate() {
+        let path = format!("routes[{index}]");
+        check_merge_names(check, &path, route, tenant.as_deref());
+        check_generic(check, &path, route);
+        check_reach(check, &path, route, routes.get(..index).unwrap_or_default());
+    }
+}
+
+/// Checks that a drain has time left after its delay.
+fn check_drain(check: &mut Validator, spec: &Json) {
     let drain = |key: &str| or_default(&format!("proxy.drain.{key}"), &spec["proxy"]["drain"][key]);
     if let (Some(delay), Some(limit)) = (parse_duration(&drain("delay")), parse_duration(&drain("limit")))
         && delay >= limit
@@ -84,6 +98,10 @@ pub(super) fn apply(check: &mut Validator, spec: &Json) {
             &format!("proxy.drain.limit is {limit} and counts from the signal, so it ends before the delay does"),
         );
     }
+}
+
+/// Checks that a client certificate has a key.
+fn check_client_certificate(check: &mut Validator) {
     for (there, missing) in [("certFile", "keyFile"), ("keyFile", "certFile")] {
         let (there, missing) = (format!("proxy.upstreamTls.{there}"), format!("proxy.upstreamTls.{missing}"));
         if check.has(&there) && !check.has(&missing) {
@@ -95,41 +113,34 @@ pub(super) fn apply(check: &mut Validator, spec: &Json) {
             );
         }
     }
-    // Rules within each route, and between a route and the earlier ones, which take precedence.
-    let routes = spec["routes"].as_array().map(Vec::as_slice).unwrap_or_default();
-    for (index, route) in routes.iter().enumerate() {
-        let path = format!("routes[{index}]");
-        check_merge_names(check, &path, route, tenant.as_deref());
-        check_generic(check, &path, route);
-        if !list(&route["ports"]).is_empty() {
-            check.notice(
-                &format!("{path}.ports"),
-                "applies only to captured ports (--capture), and is ignored otherwise",
-            );
-        }
-        let same =
-            |other: &&Json| other["path"] == route["path"] && method(other) == method(route) && covers(other, route);
-        let protocol = match &route["protocol"] {
-            Json::Null if !check.has(&format!("{path}.protocol")) => Some(RouteProtocol::Auto),
-            word => serde_json::from_value(word.clone()).ok().and_then(to_route_protocol),
-        };
-        if let (Some(protocol), Some(exact)) = (protocol, route["path"].as_str().filter(|path| !path.ends_with("/*")))
-            && !matches!(protocol, RouteProtocol::PassThrough | RouteProtocol::LlamaCpp)
-            && route["mode"] != "Passthrough"
-            && !protocol.is_recognised(exact)
-        {
-            let word = route["protocol"].as_str().unwrap_or("Auto");
-            check.notice(
-                &format!("{path}.path"),
-                &format!("protocol {word} has no endpoint at this path, so its calls pass through unbatched"),
-            );
-        }
-        if route["path"].is_string() && routes.iter().take(index).any(|other| same(&other)) {
-            check.notice(
-                &format!("{path}.path"),
-                "an earlier route has the same path and method, so this one never matches",
-            );
-        }
+}
+
+/// Reports keys of a route without effect, and routes that no call reaches.
+fn check_reach(check: &mut Validator, path: &str, route: &Json, earlier: &[Json]) {
+    if !list(&route["ports"]).is_empty() {
+        check.notice(&format!("{path}.ports"), "applies only to captured ports (--capture), and is ignored otherwise");
+    }
+    let same = |other: &&Json| other["path"] == route["path"] && method(other) == method(route) && covers(other, route);
+    let protocol = match &route["protocol"] {
+        Json::Null if !check.has(&format!("{path}.protocol")) => Some(RouteProtocol::Auto),
+        word => serde_json::from_value(word.clone()).ok().and_then(to_route_protocol),
+    };
+    if let (Some(protocol), Some(exact)) = (protocol, route["path"].as_str().filter(|path| !path.ends_with("/*")))
+        && !matches!(protocol, RouteProtocol::PassThrough | RouteProtocol::LlamaCpp)
+        && route["mode"] != "Passthrough"
+        && !protocol.is_recognised(exact)
+    {
+        let word = route["protocol"].as_str().unwrap_or("Auto");
+        check.notice(
+            &format!("{path}.path"),
+            &format!("protocol {word} has no endpoint at this path, so its calls pass through unbatched"),
+        );
+    }
+    if route["path"].is_string() && earlier.iter().any(|other| same(&other)) {
+        check.notice(
+            &format!("{path}.path"),
+            "an earlier route has the same path and method, so this one never matches",
+        );
     }
 }
 
