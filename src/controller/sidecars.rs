@@ -31,12 +31,12 @@ use tokio::sync::{mpsc, watch};
 
 use self::policy_runtime::{Inputs, PolicyRuntime};
 use self::push::{ARM_RENEWAL_INTERVAL, AssignedProfiles, ConfigBuilder, PushedConfig};
-use self::registry::SidecarRegistry;
+use self::registry::{SidecarRegistry, SidecarState};
 use super::attachment::{AttachmentMap, RequestedProfile};
 use super::certs::ServingCertificate;
 use super::events::{EventNotice, EventTarget};
 use super::lease::{Leadership, LeadershipTerm};
-use super::observed::{ObservationSource, Observed, PodObserved};
+use super::observed::{ObservationSource, Observed, PodObserved, PolicyObserved};
 use super::watch::SharedState;
 use super::world::{ClusterState, ObjectKey};
 use crate::api::v1alpha1::{BatchPolicySpec, BatchProfileSpec, Mode};
