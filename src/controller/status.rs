@@ -174,6 +174,14 @@ pub fn join_first(all: &[String], count: usize) -> String {
     if more == 0 { first } else { format!("{first} and {more} more") }
 }
 
+/// Returns `true` for a type or a reason as Kubernetes conventions require it: one word in
+/// CamelCase.
+#[cfg(test)]
+pub(crate) fn is_single_word(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_uppercase())
+        && text.chars().all(|letter| letter.is_ascii_alphanumeric())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,11 +254,24 @@ mod tests {
         assert_eq!(long[0].message.chars().count(), MESSAGE_CHARS_MAX);
     }
 
+    /// The reasons of single conditions are checked where they occur, by the tests of `recompute`
+    /// and of `sidecars`.
     #[test]
-    fn condition_types_are_alphanumeric_and_long_lists_are_shortened() {
-        for kind in ConditionType::VARIANTS {
-            assert!(kind.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric()));
+    fn types_and_common_reasons_of_conditions_are_single_words() {
+        let types = ConditionType::VARIANTS.iter().map(|kind| kind.as_str());
+        for word in types.chain([NO_SLO, MERGE_REFUSED, NO_GAIN]) {
+            assert!(is_single_word(word), "{word}");
         }
-        assert_eq!(join_first(&["a".into(), "b".into(), "c".into()], 2), "a, b and 1 more");
+        assert!(is_single_word(&summarize_ready(&[]).reason));
+        for text in ["", "missed", "Not met", "9Lives", "Slo-Missed", "Naïve"] {
+            assert!(!is_single_word(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_long_list_is_shortened_and_the_others_are_counted() {
+        let list = ["a", "b", "c"].map(str::to_owned);
+        assert_eq!([2, 3, 4].map(|shown| join_first(&list, shown)), ["a, b and 1 more", "a, b, c", "a, b, c"]);
+        assert_eq!(join_first(&[], 2), "");
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{InjectionContext, InjectionOutcome, SkipReason, inject, uninject};
+use super::{InjectionContext, InjectionOutcome, SkipReason, Workload, inject, uninject};
 
 /// A pod with one container and one named port.
 fn pod() -> Value {
@@ -74,12 +74,34 @@ fn the_namespace_is_the_requests_and_not_the_objects() {
 }
 
 #[test]
-fn a_pod_of_a_job_is_skipped_without_native_sidecars() {
-    let classic = InjectionContext { supports_native_sidecars: false, ..context() };
-    let mut owned = pod();
-    owned["metadata"]["ownerReferences"] = json!([{"kind": "Job", "name": "j"}]);
-    assert_eq!(skipped(&owned, &classic), SkipReason::JobNeedsNativeSidecar);
-    let _whole = injected(&owned, &context());
+fn a_pod_that_completes_is_skipped_without_native_sidecars_under_any_restart_policy() {
+    let classic = |kind: &str| {
+        let workload = Workload { kind: kind.to_owned(), ..Workload::default() };
+        InjectionContext { supports_native_sidecars: false, workload, ..context() }
+    };
+    let with = |owner: &str, restart: Option<&str>| {
+        let mut owned = pod();
+        owned["metadata"]["ownerReferences"] = json!([{"kind": owner, "name": "j"}]);
+        if let Some(restart) = restart {
+            owned["spec"]["restartPolicy"] = json!(restart);
+        }
+        owned
+    };
+    for restart in [None, Some("Always"), Some("OnFailure"), Some("Never")] {
+        for (owner, workload) in [("Job", ""), ("Other", "Job"), ("Other", "CronJob")] {
+            let owned = with(owner, restart);
+            assert_eq!(skipped(&owned, &classic(workload)), SkipReason::JobNeedsNativeSidecar, "{workload}: {owned}");
+            let _whole = injected(&owned, &context());
+        }
+    }
+    // A pod of another owner completes only under some of the policies.
+    for restart in ["OnFailure", "Never"] {
+        let owned = with("Other", Some(restart));
+        assert_eq!(skipped(&owned, &classic("Other")), SkipReason::JobNeedsNativeSidecar, "{owned}");
+    }
+    for restart in [None, Some("Always")] {
+        let _whole = injected(&with("Other", restart), &classic("Other"));
+    }
 }
 
 #[test]

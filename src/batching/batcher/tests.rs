@@ -351,14 +351,21 @@ fn a_named_limit_cuts_the_next_batches() {
 }
 
 #[test]
-fn a_route_uses_no_more_slots_than_its_own_limit() {
-    let mut batcher = Batcher::new(limits(|l| (l.slots, l.scopes[0].slots_max) = (3, 2)), 0);
-    for id in 0..4 {
-        batcher.enqueue(ms(0), on_key(id, id)).unwrap();
+fn slots_are_limited_for_each_route_and_for_the_upstream() {
+    let scope = ScopeLimits { slots_max: 2, ..ScopeLimits::default() };
+    let mut batcher = Batcher::new(limits(|l| (l.slots, l.scopes) = (3, vec![scope.clone(), scope])), 0);
+    for id in 0..6 {
+        let route = ScopeId(u16::from(id >= 3));
+        batcher.enqueue(ms(0), Call { scope: route, ..on_key(id, id) }).unwrap();
     }
-    dispatched(&mut batcher, ms(0));
-    dispatched(&mut batcher, ms(0));
-    assert_eq!(batcher.poll(ms(0)), None, "the route has no third slot");
+    let first = [0; 3].map(|_| dispatched(&mut batcher, ms(0)));
+    assert_eq!(first.each_ref().map(ids), [[0_u64], [1], [3]], "the first route has no third slot");
+    assert_eq!(batcher.poll(ms(0)), None, "the second route has a slot left, but the upstream has no fourth one");
+    batcher.complete(ms(1), first[2].id, ok(MS));
+    assert_eq!(ids(&dispatched(&mut batcher, ms(1))), [4], "the first route still has no third slot");
+    assert_eq!(batcher.poll(ms(1)), None);
+    batcher.complete(ms(2), first[0].id, ok(MS));
+    assert_eq!(ids(&dispatched(&mut batcher, ms(2))), [2]);
 }
 
 #[test]

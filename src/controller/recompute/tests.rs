@@ -8,7 +8,7 @@ use super::*;
 use crate::attachment::attach_all;
 use crate::injector::STATUS;
 use crate::observed::PodObserved;
-use crate::status::{ConditionState, ConditionStatus};
+use crate::status::{ConditionState, ConditionStatus, is_single_word};
 use crate::world::fixtures::*;
 use crate::world::{OwnerRef, Pod};
 
@@ -28,6 +28,7 @@ impl Scene {
         scene
     }
 
+    /// Runs a round, and checks the reason of every condition.
     fn look(&self, second: i64) -> DesiredState {
         let attached = attach_all(&self.world, false, &BTreeSet::new());
         let input = RecomputeInput {
@@ -37,7 +38,11 @@ impl Scene {
             bare: &self.bare,
             written: &self.written,
         };
-        recompute(input, Timestamp::from_second(second).unwrap())
+        let desired = recompute(input, Timestamp::from_second(second).unwrap());
+        for condition in desired.policies.values().flat_map(|status| &status.conditions) {
+            assert!(is_single_word(&condition.reason), "{condition:?}");
+        }
+        desired
     }
 
     fn status(&self) -> BatchPolicyStatus {
@@ -348,14 +353,23 @@ fn only_the_oldest_unused_profiles_of_a_policy_are_deleted() {
 }
 
 #[test]
-fn the_slo_condition_is_unknown_without_reports_and_false_if_missed() {
+fn the_slo_condition_is_met_missed_or_unknown() {
     let mut scene = Scene::with(json!({"selector": {"matchLabels": {"app": "x"}}, "slo": {"latencyP99": "100ms"}}));
     assert_eq!(words(scene.condition(ConditionType::SloMet)), "Unknown/NoPods");
     scene.injected("p", &[]);
     assert_eq!(words(scene.condition(ConditionType::SloMet)), "Unknown/NoReports");
-    let slo = ConditionState { holds: ConditionStatus::False, reason: "Slow".into(), message: "p99 is 130ms".into() };
-    scene.live.policies.insert(emb(), PolicyObserved { slo: Some(slo), ..PolicyObserved::default() });
-    assert_eq!(words(scene.condition(ConditionType::SloMet)), "False/Slow");
+    let mut with = |holds, reason: &str| {
+        let slo = Some(ConditionState { holds, reason: reason.to_owned(), message: "p99 is 80ms".to_owned() });
+        scene.live.policies.insert(emb(), PolicyObserved { slo, ..PolicyObserved::default() });
+        words(scene.condition(ConditionType::SloMet))
+    };
+    assert_eq!(with(ConditionStatus::Unknown, "FewCalls"), "Unknown/FewCalls");
+    assert_eq!(with(ConditionStatus::False, "Missed"), "False/Missed");
+    assert_eq!(with(ConditionStatus::True, "Met"), "True/Met");
+    assert_eq!(scene.condition(ConditionType::SloMet).2, "p99 is 80ms");
+    scene.world = Scene::with(app()).world;
+    scene.injected("p", &[]);
+    assert_eq!(words(scene.condition(ConditionType::SloMet)), "Unknown/NoSLO");
 }
 
 #[test]

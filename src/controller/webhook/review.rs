@@ -275,6 +275,15 @@ mod tests {
         assert!(to_warnings(&[sentence.repeat(9)]).last().unwrap().ends_with(" ..."));
     }
 
+    /// Returns a review of a pod that is created.
+    fn review_text(uid: &str, namespace: &str, dry_run: bool) -> String {
+        let request = json!({
+            "uid": uid, "resource": {"group": "", "version": "v1", "resource": "pods"}, "operation": "CREATE",
+            "namespace": namespace, "object": {"metadata": {"name": "p"}}, "dryRun": dry_run,
+        });
+        json!({"apiVersion": API_VERSION, "kind": KIND, "request": request}).to_string()
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -290,6 +299,36 @@ mod tests {
         #[test]
         fn random_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(decode(&bytes).is_err(), "two hundred bytes at random are no review");
+        }
+
+        #[test]
+        fn a_review_with_up_to_two_changed_bytes_is_refused_or_decoded_like_its_json(
+            uid in "[a-z0-9-]{1,40}",
+            namespace in "[a-z]{1,8}",
+            dry_run in any::<bool>(),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+        ) {
+            let mut bytes = review_text(&uid, &namespace, dry_run).into_bytes();
+            for (at, byte) in &changes {
+                let at = at.index(bytes.len());
+                bytes[at] = *byte;
+            }
+            let decoded = decode(&bytes);
+            if changes.is_empty() {
+                let pod = json!({"metadata": {"name": "p"}});
+                let expected = AdmissionRequest { uid, makes_pod: true, namespace, pod, dry_run };
+                prop_assert_eq!(decoded.as_ref().ok(), Some(&expected));
+            }
+            // A field that is not used may have invalid UTF-8, which no JSON has.
+            if let (Ok(decoded), Ok(json)) = (decoded, serde_json::from_slice::<Value>(&bytes)) {
+                let request = &json["request"];
+                prop_assert!(json["apiVersion"] == API_VERSION && json["kind"] == KIND, "{json}");
+                prop_assert_eq!(request["uid"].as_str(), Some(decoded.uid.as_str()));
+                prop_assert_eq!(request["namespace"].as_str().unwrap_or_default(), decoded.namespace.as_str());
+                prop_assert_eq!(request["dryRun"].as_bool().unwrap_or_default(), decoded.dry_run);
+                prop_assert!(!decoded.makes_pod || request["operation"] == "CREATE" && decoded.pod.is_object(), "{json}");
+                prop_assert_eq!(&request["object"], &decoded.pod);
+            }
         }
     }
 }

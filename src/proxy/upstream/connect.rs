@@ -326,10 +326,17 @@ mod tests {
 
     use super::*;
 
+    /// Reports a skipped test on stderr directly, because the harness captures the output of
+    /// passing tests.
+    fn report_skipped(why: &str) {
+        use std::io::Write as _;
+        let _said = writeln!(io::stderr(), "SKIPPED: {why}");
+    }
+
     #[tokio::test]
     async fn either_loopback_address_is_tried_beginning_with_the_last_that_worked() {
         let Ok(listener) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await else {
-            // Without IPv6, only one address is available.
+            report_skipped("no IPv6 on loopback: there is only one address");
             return;
         };
         let port = listener.local_addr().unwrap().port();

@@ -79,15 +79,21 @@ async fn unreachable_server_fails_without_hanging() {
 }
 
 #[tokio::test]
-async fn an_open_load_offers_its_rate_and_its_seed_repeats_the_schedule() {
+async fn an_open_load_offers_the_schedule_of_its_seed_to_a_fast_and_to_a_silent_server() {
     let running = server(free()).await;
-    let config = OpenConfig::new(running.target().clone(), PreparedCalls::new(Route::Embed, 1, 1), 2000.0, MOMENT * 2);
+    let calls = PreparedCalls::new(Route::Embed, 1, 1);
+    let config = OpenConfig::new(running.target().clone(), calls, 2000.0, MOMENT * 2);
     let report = start_open_loop(config.clone()).finish().await.unwrap();
     // 1200 are expected. The range is ten standard deviations wide on each side.
     assert!((854..1546).contains(&report.offered), "{}", report.offered);
     assert_eq!((report.served, report.wrong, report.failed), (report.offered, 0, 0));
-    let again = start_open_loop(config).finish().await.unwrap();
-    assert_eq!(again.offered, report.offered, "one seed, one schedule");
+    let silent = server(ServerConfig { base: Duration::from_secs(60), ..free() }).await;
+    // Calls beyond the first sixteen wait for a connection, so that file descriptors suffice.
+    let (target, grace) = (silent.target().clone(), Duration::ZERO);
+    let config = OpenConfig { target, grace, connections_max: 16, ..config };
+    let unanswered = start_open_loop(config).finish().await.unwrap();
+    assert_eq!(unanswered.offered, report.offered, "one seed, one schedule");
+    assert_eq!((unanswered.served, unanswered.failed), (0, unanswered.offered));
 }
 
 #[tokio::test]

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use groupage::clock::Clock;
 use groupage::controller::certs::{
-    RotationSettings, SecretContents, ServingCertificate, parse_certificates, rotate_certificates,
+    CertificateInfo, RotationSettings, SecretContents, ServingCertificate, parse_certificates, rotate_certificates,
 };
 use groupage::controller::lease::Leadership;
 use k8s_openapi::ByteString;
+use rcgen::{CertificateParams, DnType, Issuer, KeyPair, date_time_ymd};
 use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
@@ -150,23 +151,48 @@ async fn a_recreated_webhook_configuration_gets_its_bundle_within_seconds() {
     leader.end().await;
 }
 
-#[tokio::test]
-async fn a_leaf_that_expired_while_no_controller_ran_is_replaced_and_the_ca_stays() {
-    let api = FakeApiServer::start().await;
-    let first = start_keeper(&api, true);
-    let bundle = first.served_bundle().await;
-    first.end().await;
-    // The stored leaf certificate is cleared, so no valid one is left. The CA stays.
+/// Replaces the leaf in the Secret by one that the stored CA issued for this name, from the start of
+/// one year to the start of another.
+fn put_leaf(api: &FakeApiServer, name: &str, (from, to): (i32, i32)) {
+    let ca = KeyPair::from_pem(&String::from_utf8(secret_data(api)["ca.key"].clone()).unwrap()).unwrap();
+    let mut issuer = CertificateParams::new(Vec::new()).unwrap();
+    // The controller derives the name of a CA from its key.
+    let id: String = issuer.key_identifier(&ca).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    issuer.distinguished_name.push(DnType::CommonName, format!("groupage-ca-{id}"));
+    let key = KeyPair::generate().unwrap();
+    let mut leaf = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    (leaf.not_before, leaf.not_after) = (date_time_ymd(from, 1, 1), date_time_ymd(to, 1, 1));
+    let cert = leaf.signed_by(&key, &Issuer::new(issuer, ca)).unwrap().pem();
     let mut secret = api.get(SECRET.0, SECRET.1, SECRET.2).unwrap();
-    let before = secret["data"]["tls.crt"].clone();
-    secret["data"]["tls.crt"] = json!("");
+    secret["data"]["tls.crt"] = serde_json::to_value(ByteString(cert.into_bytes())).unwrap();
+    secret["data"]["tls.key"] = serde_json::to_value(ByteString(key.serialize_pem().into_bytes())).unwrap();
     api.put(secret);
-    let next = start_keeper(&api, true);
-    assert_eq!(next.served_bundle().await, bundle);
-    let after = api.until_object(SECRET, |secret| secret["data"]["tls.crt"] != "").await;
-    assert_ne!(after["data"]["tls.crt"], before);
-    connects(&next.served, &bundle).await.unwrap();
-    next.end().await;
+}
+
+#[tokio::test]
+async fn an_expired_leaf_and_one_for_another_name_are_replaced_and_the_ca_stays() {
+    for (name, years, covers_names) in [(NAME, (2020, 2021), true), ("elsewhere.svc", (2020, 2049), false)] {
+        let api = FakeApiServer::start().await;
+        let first = start_keeper(&api, true);
+        let bundle = first.served_bundle().await;
+        first.end().await;
+        put_leaf(&api, name, years);
+        let before = secret_data(&api);
+        let leaf = SecretContents::read(&before, &[NAME.to_owned()]).leaf.unwrap();
+        assert_eq!((leaf.authority, leaf.covers_names), (0, covers_names), "{name}: the stored CA issued it");
+        let next = start_keeper(&api, true);
+        // The stored leaf is served until its replacement, which expires at another time.
+        let mut served = next.served.subscribe();
+        let is_replaced =
+            |shown: &Option<CertificateInfo>| shown.as_ref().is_some_and(|shown| shown.expires != leaf.validity.end);
+        tokio::time::timeout(HANG, served.wait_for(is_replaced)).await.unwrap().unwrap();
+        let after = secret_data(&api);
+        assert_ne!(after["tls.crt"], before["tls.crt"], "{name}");
+        assert_eq!((&after["ca.crt"], &after["ca.key"]), (&before["ca.crt"], &before["ca.key"]), "{name}");
+        assert_eq!(next.served_bundle().await, bundle, "{name}");
+        connects(&next.served, &bundle).await.unwrap();
+        next.end().await;
+    }
 }
 
 #[tokio::test]

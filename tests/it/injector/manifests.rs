@@ -77,11 +77,19 @@ fn port_without_service_is_reported() {
 }
 
 #[test]
-fn flag_values_that_work_in_no_cluster_are_refused() {
+fn flag_values_that_work_in_no_cluster_are_refused_before_a_file_is_read() {
+    let missing = ["inject", "-f", "/nowhere.yaml"];
+    let ran = groupage(&missing, "");
+    assert!(ran.exit == FINDINGS && ran.report.contains("No such file"), "{}", ran.report);
     for flags in [["--image", ""], ["--image", "a b"], ["--controller", "ftp://x"], ["--controller", "https://"]] {
-        let ran = inject(&flags, POD);
+        let ran = groupage(&[&missing[..], &flags[..]].concat(), "");
         assert_eq!((ran.exit, ran.out.as_str()), (USAGE, ""), "{flags:?}: {}", ran.report);
+        assert!(ran.report.contains(flags[0]) && !ran.report.contains("No such file"), "{}", ran.report);
     }
+}
+
+#[test]
+fn the_ca_file_of_the_controller_must_contain_a_certificate_and_its_absence_is_reported() {
     let folder = scratch("inject-ca");
     let (good, bad) = (folder.join("good.pem"), folder.join("bad.pem"));
     std::fs::write(&bad, "no certificate").unwrap();

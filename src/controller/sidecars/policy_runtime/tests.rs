@@ -5,6 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::control::server::PodIdentity;
 use crate::control::wire::{AppliedConfig, FEATURES, Hello, OutcomeCounts, SidecarReport, UpstreamReport};
+use crate::status::is_single_word;
 use crate::world::ObjectMetadata;
 use crate::world::fixtures::{meta, pod as a_pod};
 
@@ -34,8 +35,8 @@ impl Scene {
         Self { policy, pods, registry, course: PolicyRuntime::default(), now: 1000 }
     }
 
-    /// Advances by five seconds and runs a round; then every pod reports under its pushed
-    /// configuration.
+    /// Advances by five seconds, runs a round, and checks the reasons of its conditions; then every
+    /// pod reports under its pushed configuration.
     fn look(&mut self, requested: Option<&str>, mut micros: impl FnMut(&Pod, &str) -> u64) -> Outputs {
         self.now += 5;
         let spec = self.policy.spec.clone().unwrap();
@@ -59,6 +60,9 @@ impl Scene {
             wall: UnixSeconds(self.now),
         };
         let outputs = self.course.run_round(&view, &mut self.registry);
+        for condition in [&outputs.live.slo, &outputs.live.merging, &outputs.live.healthy].into_iter().flatten() {
+            assert!(is_single_word(&condition.reason), "{condition:?}");
+        }
         self.now += 1;
         for pod in &self.pods {
             let Some((pushed, _)) = outputs.configs.get(&pod.meta.uid) else { continue };
@@ -196,9 +200,13 @@ fn a_slower_canary_is_rolled_back_and_stays_so_under_another_controller() {
     assert!(outputs.configs.values().all(|(pushed, _)| pushed.config().profile == "emb-1" && !pushed.needs_renewal));
 }
 
-/// Runs a canary on two of four pods: `emb-1` is in force, and `tried` is the candidate.
+/// Runs [`canary_of`] a policy with nothing but an SLO.
 fn canary(tried: &str) -> (Scene, Outputs) {
-    let mut spec = slo();
+    canary_of(slo(), tried)
+}
+
+/// Runs a canary on two of four pods: `emb-1` is in force, and `tried` is the candidate.
+fn canary_of(mut spec: serde_json::Value, tried: &str) -> (Scene, Outputs) {
     spec["rollout"] = json!({"strategy": "Canary", "canary": {"steps": [{"percent": 50, "hold": "1h"}]}});
     let mut scene = Scene::new(spec, &["p", "q", "r", "s"]);
     for _ in 0..4 {
@@ -213,19 +221,16 @@ fn canary(tried: &str) -> (Scene, Outputs) {
 
 #[test]
 fn while_another_profile_is_tried_each_pod_is_tuned_within_the_limits_of_its_own() {
-    // The profile sets `slotsMax` to the length of its name.
-    let (_, outputs) = canary("e-2");
-    assert!(
-        outputs.configs.values().any(|(pushed, _)| pushed.needs_renewal)
-            && outputs.configs.values().any(|(pushed, _)| !pushed.needs_renewal)
-    );
-    for (pushed, _) in outputs.configs.values() {
-        assert_eq!(
-            from_wire(&pushed.config().settings),
-            TunedSettings::default(),
-            "nothing to bound: 5 and 3 are the limits"
-        );
-    }
+    let mut spec = slo();
+    spec["tuning"] = json!({"bounds": {"slotsMax": {"max": 4}}});
+    let (_, outputs) = canary_of(spec, "e-2");
+    let slots_max = |is_arm: bool| {
+        let pods = outputs.configs.values().filter(move |(pushed, _)| pushed.needs_renewal == is_arm);
+        pods.map(|(pushed, _)| from_wire(&pushed.config().settings).slots_max).collect::<BTreeSet<_>>()
+    };
+    // The profile sets `slotsMax` to the length of its name: 5 for `emb-1`, and 3 for `e-2`.
+    assert_eq!(slots_max(false), BTreeSet::from([Some(4)]), "the bound is below the limit of the profile in force");
+    assert_eq!(slots_max(true), BTreeSet::from([Some(3)]), "the limit of the candidate is below the bound");
 }
 
 #[test]
