@@ -463,7 +463,7 @@ proptest! {
     ) {
         let mut world = SimulatedGroup::new(TuningBounds { weight: Some((500, 8000)), weight_limit: Some(8000), ..bounds() });
         if begins_late {
-            world.looks(3, &seen(1000, 50, 0));
+            world.looks(3, &report_of(1000, 50, 0));
             prop_assert_eq!(world.in_force().shift_permille, 50, "a setting moves");
         }
         for (report, times) in reports {
