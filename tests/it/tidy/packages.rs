@@ -2,23 +2,26 @@
 //! direction; these tests hold what it does not.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use serde_json::Value;
 
 use super::lex::{Token, TokenKind};
-use super::{Source, golden_section, metadata, sources};
+use super::{Source, golden_section, metadata, root, sources};
 
 /// Packages without I/O, which therefore may use no crate for it.
 const PURE: [&str; 5] = ["batching", "injector", "policy", "protocol", "simulator"];
 /// Crates for I/O and for the runtime.
 const IO: [&str; 6] = ["axum", "hyper", "hyper-util", "tokio", "tokio-rustls", "tower"];
-/// Prefix of the names of the packages below `src`.
+/// Prefix of the names of the packages.
 const PREFIX: &str = "groupage-";
 
-/// A package of the workspace below `src`.
+/// A package of the workspace.
 #[derive(Debug)]
 struct Package {
     name: String,
+    /// Folder of its sources, from the root of the repository.
+    folder: String,
     description: String,
     /// Names of the normal dependencies.
     dependencies: Vec<String>,
@@ -32,11 +35,15 @@ impl Package {
         let normal = package["dependencies"].as_array().unwrap().iter().filter(|on| on["kind"].is_null());
         let dependencies = normal.map(|on| on["name"].as_str().unwrap().to_owned()).collect();
         let name = text("name").strip_prefix(PREFIX).map_or_else(|| text("name"), str::to_owned);
-        Self { name, description: text("description"), dependencies }
+        let manifest = text("manifest_path");
+        let folder = Path::new(&manifest).parent().unwrap().strip_prefix(root()).unwrap().to_str().unwrap();
+        // The root package contains the others.
+        let folder = if folder.is_empty() { "src/groupage" } else { folder }.to_owned();
+        Self { name, folder, description: text("description"), dependencies }
     }
 
     fn sources(&self) -> Vec<Source> {
-        sources(&format!("src/{}", self.name))
+        sources(&self.folder)
     }
 
     /// Returns the dependencies that are packages of this workspace, without the prefix.
@@ -75,7 +82,7 @@ fn names_crate(tokens: &[Token<'_>], name: &str) -> bool {
 #[test]
 fn the_map_shows_the_packages() {
     let mut table = String::from("| package | depends on | content |\n|---|---|---|\n");
-    for package in packages() {
+    for package in packages().iter().filter(|package| package.folder.starts_with("src/")) {
         let own = package.own();
         let own = if package.name == "groupage" { "all of the above".to_owned() } else { own.join(", ") };
         writeln!(table, "| `{}` | {own} | {} |", package.name, package.description).unwrap();
