@@ -540,7 +540,7 @@ proptest! {
         // At most one change of direction in a hundred evaluations, which is one in about 17
         // minutes.
         prop_assert!(world.turns() <= 40, "{} turns in eleven hours at {level} in a thousand", world.turns());
-        let changes = SimulatedGroup::changes(&world.told);
+        let changes = SimulatedGroup::changes(&world.pushed);
         prop_assert!(level < 20 || changes > 0, "no setting moved at {level} in a thousand");
         prop_assert!(level > 0 || changes == 0, "{changes} changes without a late answer");
     }
