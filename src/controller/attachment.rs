@@ -200,26 +200,7 @@ fn evaluate_acceptance(world: &ClusterState, policy: &Arc<Policy>, followed: boo
         return Acceptance::Invalid("targetRefs and selector are mutually exclusive: remove one of them".to_owned());
     };
     let namespace = policy.meta.key.namespace.as_str();
-    // A rival is an older policy of the namespace with the same target.
-    let rival = |same: &dyn Fn(&PolicyTarget<'_>) -> bool| {
-        let others = in_namespace(&world.policies, namespace).map(|(_, other)| other);
-        let others = others.filter(|other| other.meta.key != policy.meta.key && takes_precedence(other, policy));
-        let mut rivals = others.filter(|other| {
-            let theirs = other.spec.as_ref().ok().and_then(target_of);
-            theirs.is_some_and(|theirs| same(&theirs))
-        });
-        rivals.next().map(|other| other.meta.key.name.clone())
-    };
-    let rival = match reach {
-        PolicyTarget::Namespace => rival(&|theirs| *theirs == PolicyTarget::Namespace),
-        PolicyTarget::Labels(_) => rival(&|theirs| *theirs == reach),
-        PolicyTarget::Targets(targets) => rival(&|theirs| match theirs {
-            PolicyTarget::Targets(theirs) => {
-                targets.iter().all(|target| theirs.iter().any(|other| target_name(other) == target_name(target)))
-            }
-            PolicyTarget::Labels(_) | PolicyTarget::Namespace => false,
-        }),
-    };
+    let rival = find_rival(world, policy, reach);
     let mut notes = Vec::new();
     if let Some(older) = &rival {
         let reason = format!("the older BatchPolicy {older} selects the same pods");
@@ -254,6 +235,27 @@ fn evaluate_acceptance(world: &ClusterState, policy: &Arc<Policy>, followed: boo
         ));
     }
     Acceptance::Accepted((!notes.is_empty()).then(|| notes.join("; ")))
+}
+
+/// Returns the name of a rival: an older policy of the namespace with the same target.
+fn find_rival(world: &ClusterState, policy: &Policy, reach: PolicyTarget<'_>) -> Option<String> {
+    let others = in_namespace(&world.policies, &policy.meta.key.namespace).map(|(_, other)| other);
+    let mut others = others.filter(|other| other.meta.key != policy.meta.key && takes_precedence(other, policy));
+    let rival = others.find(|other| {
+        let theirs = other.spec.as_ref().ok().and_then(target_of);
+        theirs.is_some_and(|theirs| is_covered(reach, theirs))
+    });
+    rival.map(|rival| rival.meta.key.name.clone())
+}
+
+/// Returns `true` if the other target is the same, or contains all references of this one.
+fn is_covered(target: PolicyTarget<'_>, other: PolicyTarget<'_>) -> bool {
+    match (target, other) {
+        (PolicyTarget::Targets(ours), PolicyTarget::Targets(theirs)) => {
+            ours.iter().all(|target| theirs.iter().any(|other| target_name(other) == target_name(target)))
+        }
+        _ => target == other,
+    }
 }
 
 fn describe_missing(world: &ClusterState, namespace: &str, target: &crate::api::v1alpha1::TargetRef) -> Option<String> {

@@ -100,52 +100,14 @@ fn status(
 fn change_notices(policy: &Policy, before: &BatchPolicyStatus, after: &BatchPolicyStatus) -> Vec<EventNotice> {
     let about = EventTarget::policy(&policy.meta);
     let mut notices = Vec::new();
-    let of = |status: &BatchPolicyStatus, kind: ConditionType| {
-        let found = status.conditions.iter().find(|condition| condition.type_ == kind.as_str());
-        found.map(|condition| (condition.reason.clone(), condition.message.clone()))
-    };
-    // A changed reason is an Event, a changed message is not.
-    if let Some((reason, message)) = of(after, ConditionType::Accepted)
-        && of(before, ConditionType::Accepted).is_none_or(|(was, _)| was != reason)
-    {
-        let word = match reason.as_str() {
-            "Conflicted" => Some("PolicyConflict"),
-            "Invalid" => Some("PolicyInvalid"),
-            "TargetNotFound" => Some("TargetNotFound"),
-            _ => None,
-        };
-        notices.extend(word.map(|word| EventNotice::warning(about.clone(), word, message)));
-    }
-    if let Some((reason, message)) = of(after, ConditionType::Merging)
-        && of(before, ConditionType::Merging).is_none_or(|(was, _)| was != reason)
-    {
-        let notice_of = |make: fn(EventTarget, &'static str, String) -> EventNotice, word| {
-            make(about.clone(), word, message.clone())
-        };
-        match reason.as_str() {
-            MERGE_REFUSED => notices.push(notice_of(EventNotice::warning, MERGE_REFUSED)),
-            NO_GAIN => notices.push(notice_of(EventNotice::normal, NO_GAIN)),
-            _ => {}
-        }
-    }
-    if let Some((reason, message)) = of(after, ConditionType::TrafficCaptured)
-        && of(before, ConditionType::TrafficCaptured).is_none_or(|(was, _)| was != reason)
-    {
-        let word = match reason.as_str() {
-            "Bypassed" => Some("TrafficBypassed"),
-            findings::RECIPE_FAILED => Some(findings::RECIPE_FAILED),
-            _ => None,
-        };
-        notices.extend(word.map(|word| EventNotice::warning(about.clone(), word, message)));
-    }
-    if let Some((reason, message)) = of(after, ConditionType::SloMet) {
-        let was = of(before, ConditionType::SloMet).map(|(was, _)| was);
-        match (was.as_deref(), reason.as_str()) {
-            (Some("Missed"), "Met") => notices.push(EventNotice::normal(about.clone(), "SLOMet", message)),
-            (was, "Missed") if was != Some("Missed") => {
-                notices.push(EventNotice::warning(about.clone(), "SLOMissed", message));
-            }
-            _ => {}
+    let noticed =
+        [ConditionType::Accepted, ConditionType::Merging, ConditionType::TrafficCaptured, ConditionType::SloMet];
+    for kind in noticed {
+        let Some((reason, message)) = reason_of(after, kind) else { continue };
+        let was = reason_of(before, kind).map(|(was, _)| was);
+        // A changed reason is an Event, a changed message is not.
+        if was != Some(reason) {
+            notices.extend(reason_notice(about.clone(), kind, was, (reason, message)));
         }
     }
     if let (Some(was), Some(is)) = (&before.current_profile, &after.current_profile)
@@ -158,6 +120,36 @@ fn change_notices(policy: &Policy, before: &BatchPolicyStatus, after: &BatchPoli
         ));
     }
     notices
+}
+
+/// Returns the reason and the message of a condition.
+fn reason_of(status: &BatchPolicyStatus, kind: ConditionType) -> Option<(&str, &str)> {
+    let found = status.conditions.iter().find(|condition| condition.type_ == kind.as_str());
+    found.map(|condition| (condition.reason.as_str(), condition.message.as_str()))
+}
+
+/// Returns the notice about a changed reason of a condition, if it is worth one.
+fn reason_notice(
+    about: EventTarget,
+    kind: ConditionType,
+    was: Option<&str>,
+    (reason, message): (&str, &str),
+) -> Option<EventNotice> {
+    let word = match (kind, reason) {
+        (ConditionType::Accepted, "Conflicted") => "PolicyConflict",
+        (ConditionType::Accepted, "Invalid") => "PolicyInvalid",
+        (ConditionType::Accepted, "TargetNotFound") => "TargetNotFound",
+        (ConditionType::Merging, MERGE_REFUSED) => MERGE_REFUSED,
+        (ConditionType::Merging, NO_GAIN) => return Some(EventNotice::normal(about, NO_GAIN, message)),
+        (ConditionType::TrafficCaptured, "Bypassed") => "TrafficBypassed",
+        (ConditionType::TrafficCaptured, findings::RECIPE_FAILED) => findings::RECIPE_FAILED,
+        (ConditionType::SloMet, "Missed") => "SLOMissed",
+        (ConditionType::SloMet, "Met") if was == Some("Missed") => {
+            return Some(EventNotice::normal(about, "SLOMet", message));
+        }
+        _ => return None,
+    };
+    Some(EventNotice::warning(about, word, message))
 }
 
 /// Returns the classified pods that should have a sidecar.

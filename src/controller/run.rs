@@ -1,33 +1,27 @@
-//! Wires the parts of `groupage controller` together, and shuts them down.
+//! Configuration of `groupage controller`, the handles that its parts share, and its shutdown.
+
+mod start;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::apply::{WrittenStatuses, apply};
-use super::certs::{RotationSettings, ServingCertificate, rotate_certificates, watch_files};
+pub use self::start::start;
+use super::certs::ServingCertificate;
 use super::desired::ReconcileResult;
-use super::events::{self, EventNotice};
-use super::health::{self, HealthServer};
-use super::lease::{self, Leadership};
-use super::observed::{EmptySource, ObservationSource};
-use super::reconcile::Reconciler;
-use super::sidecars::{SidecarController, SidecarsConfig};
-use super::uninjected::{self, InjectionGaps};
-use super::watch::{self as start_following, SharedState, WatchTiming};
+use super::events::EventNotice;
+use super::lease::Leadership;
+use super::watch::{SharedState, WatchTiming};
 use super::webhook;
 use crate::clock::Clock;
-use crate::error::BoxError;
-use crate::injector::{ControllerEndpoint, InjectionContext, RedirectUse, SidecarDefaults};
+use crate::injector::{RedirectUse, SidecarDefaults};
 use crate::telemetry::ControllerMetrics;
 
 /// Divisor of the drain time. One such part passes between losing readiness and closing the
@@ -148,181 +142,6 @@ pub fn prepare_client_config(mut config: kube::Config) -> kube::Config {
     config.read_timeout = Some(WatchTiming::default().watch + Duration::from_secs(30));
     config.reset_reader_on_write = true;
     config
-}
-
-/// Starts all parts.
-///
-/// # Errors
-/// Returns an error if an address cannot be bound or the CA certificates of clients cannot be
-/// parsed.
-#[expect(clippy::needless_pass_by_value, reason = "the parts take over their settings")]
-pub fn start(client: kube::Client, config: ControllerConfig, clock: Clock) -> Result<RunningController, BoxError> {
-    let webhook = bind(config.webhook, "webhook")?;
-    let health = bind(config.health, "health")?;
-    let port = config.streams.map(|address| bind(address, "stream")).transpose()?;
-    let streams = port.as_ref().map(TcpListener::local_addr).transpose()?;
-    let addresses = (webhook.local_addr()?, health.local_addr()?);
-    let metrics = ControllerMetrics::new();
-    let shared = SharedState::new(clock);
-    let served = ServingCertificate::none();
-    let tls = served.server_config(config.client_ca.as_deref(), &["h2", "http/1.1"])?;
-    let (stop, stopped) = watch::channel(false);
-    let (close, closed) = watch::channel(false);
-    let (notices, queue) = mpsc::channel(events::QUEUE_MAX);
-    let (tell_round, rounds) = watch::channel(Arc::new(ReconcileResult::default()));
-    let mut tasks = JoinSet::new();
-    let (leadership, elector) = elect(&client, &config, clock, stopped.clone());
-    let parts = ControllerHandles {
-        client: client.clone(),
-        shared: shared.clone(),
-        leadership: leadership.clone(),
-        served: served.clone(),
-        rounds: rounds.clone(),
-        notices: notices.clone(),
-        metrics: metrics.clone(),
-        clock,
-        stop: stopped.clone(),
-    };
-    let source: Arc<dyn ObservationSource> = match port {
-        None => Arc::new(EmptySource),
-        Some(port) => {
-            let sidecars = SidecarController::new(SidecarsConfig {
-                shared: shared.clone(),
-                leadership: leadership.clone(),
-                served: served.clone(),
-                notices: notices.clone(),
-                metrics: metrics.clone(),
-                clock,
-                mode: config.sidecar.mode,
-                tuner: config.tuner,
-            });
-            tasks.spawn(sidecars.listen(port, client.clone(), stopped.clone())?);
-            sidecars
-        }
-    };
-    tasks.spawn(certificates(&client, &config, &leadership, &served, stopped.clone()));
-    tasks.spawn(start_following::watch_all(
-        client.clone(),
-        shared.clone(),
-        config.timing,
-        metrics.clone(),
-        stopped.clone(),
-    ));
-    tasks.spawn(events::publish(client.clone(), config.name.clone(), queue, (clock, metrics.clone()), stopped.clone()));
-    let (written, looked) = (WrittenStatuses::default(), InjectionGaps::default());
-    let mut excluded = config.excluded.clone();
-    excluded.insert(config.namespace.clone());
-    let every = Reconciler {
-        shared: shared.clone(),
-        leadership: leadership.clone(),
-        written: written.clone(),
-        looked: looked.clone(),
-        source,
-        unless_disabled: config.unless_disabled,
-        excluded,
-        clock,
-        metrics: metrics.clone(),
-        notices: notices.clone(),
-    };
-    tasks.spawn(every.run(tell_round, stopped.clone()));
-    let known = (clock, metrics.clone(), shared.reach().subscribe());
-    tasks.spawn(apply(client.clone(), rounds.clone(), leadership.clone(), written, known, stopped.clone()));
-    let base = context_builder(&config, &served);
-    let looking = (client, shared.clone(), leadership.clone());
-    let installed = uninjected::InstallationValues {
-        base: base.clone(),
-        own_namespace: config.namespace.clone(),
-        native: config.native,
-    };
-    tasks.spawn(uninjected::classify_uninjected(looking, looked, installed, clock, rounds, stopped));
-    let ending = Arc::new(AtomicBool::new(false));
-    let probes = HealthServer {
-        shared: shared.clone(),
-        served,
-        leadership,
-        metrics: metrics.clone(),
-        is_draining: ending.clone(),
-    };
-    tasks.spawn(health::serve(health, probes, closed));
-    let webhook_config = webhook::WebhookConfig {
-        shared,
-        base,
-        own_namespace: config.namespace.clone(),
-        clock,
-        metrics,
-        news: notices,
-        native: config.native,
-    };
-    let listening = webhook::serve(webhook, tls, webhook_config);
-    let drain = config.drain;
-    let (webhook, health) = addresses;
-    Ok(RunningController { webhook, health, streams, parts, listening, ending, stop, close, elector, tasks, drain })
-}
-
-fn bind(address: SocketAddr, what: &str) -> io::Result<TcpListener> {
-    let bound = crate::socket::bind(address).and_then(TcpListener::from_std);
-    bound.map_err(|error| {
-        io::Error::new(error.kind(), format!("cannot listen on the {what} address {address}: {error}"))
-    })
-}
-
-fn elect(
-    client: &kube::Client,
-    config: &ControllerConfig,
-    clock: Clock,
-    stop: watch::Receiver<bool>,
-) -> (Leadership, Option<tokio::task::JoinHandle<()>>) {
-    let Some(name) = &config.lease else { return (Leadership::always(clock), None) };
-    let settings = lease::ElectionSettings {
-        namespace: config.namespace.clone(),
-        name: name.clone(),
-        me: config.name.clone(),
-        address: config.replica_stream_address.clone(),
-    };
-    let (leadership, work) = lease::elect(client.clone(), settings, clock, stop);
-    (leadership, Some(tokio::spawn(work)))
-}
-
-fn certificates(
-    client: &kube::Client,
-    config: &ControllerConfig,
-    leadership: &Leadership,
-    served: &ServingCertificate,
-    stop: watch::Receiver<bool>,
-) -> impl Future<Output = ()> + Send + use<> {
-    let (client, leadership, served) = (client.clone(), leadership.clone(), served.clone());
-    let (namespace, names, certificate) = (config.namespace.clone(), config.names.clone(), config.certificate.clone());
-    async move {
-        match certificate {
-            ServerCertificate::Own { secret, webhooks } => {
-                let settings = RotationSettings { namespace, secret, names, webhooks };
-                rotate_certificates(client, settings, leadership, served, stop).await;
-            }
-            ServerCertificate::Files(folder) => watch_files(folder, served, stop).await,
-        }
-    }
-}
-
-/// Returns a function that builds the injection context common to all pods, with the current CA
-/// bundle.
-fn context_builder(
-    config: &ControllerConfig,
-    served: &ServingCertificate,
-) -> Arc<dyn Fn() -> InjectionContext + Send + Sync> {
-    let (sidecar, address) = (config.sidecar.clone(), config.stream_address.clone());
-    let (unless_disabled, redirect) = (config.unless_disabled, config.redirect);
-    let presented = served.subscribe();
-    Arc::new(move || {
-        let ca = presented.borrow().as_ref().map(|presented| presented.bundle.clone()).unwrap_or_default();
-        let controller = (!address.is_empty()).then(|| ControllerEndpoint { address: address.clone(), ca });
-        InjectionContext {
-            sidecar: sidecar.clone(),
-            controller,
-            inject_by_default: unless_disabled,
-            redirect,
-            ..InjectionContext::default()
-        }
-    })
 }
 
 // === impl ControllerHandles ===

@@ -1,18 +1,22 @@
 //! Findings and pod counts of one policy.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod captured;
+mod programmed;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
 
+use self::captured::evaluate_captured;
+use self::programmed::evaluate_programmed;
 use super::RecomputeInput;
 use crate::api::v1alpha1::{BatchPolicySpec, PodCounts};
-use crate::attachment::{Acceptance, Attachment, RequestedProfile};
-use crate::gap::InjectionGap;
+use crate::attachment::{Acceptance, Attachment};
 use crate::injector::{STATUS, ServiceFix, current_bypasses, remedy, service_fixes};
 use crate::matching::selected_by;
 use crate::observed::{PodObserved, PolicyObserved};
-use crate::status::{ConditionFinding, ConditionState, ConditionStatus, ConditionType, NO_SLO, join_first};
+use crate::status::{ConditionFinding, ConditionState, ConditionStatus, ConditionType, NO_SLO};
 use crate::world::{ClusterState, ObjectKey, Pod, Policy, in_namespace};
 
 /// Reason if an application does not start at the listen address to which a recipe has moved it.
@@ -32,6 +36,8 @@ pub(super) struct PodBypasses<'a> {
 
 /// The bypasses of all sidecars, by pod.
 pub(super) type BypassMap<'a> = BTreeMap<&'a ObjectKey, PodBypasses<'a>>;
+/// The status of a condition, with its reason and message.
+type ReasonedStatus = (ConditionStatus, &'static str, String);
 
 /// Finds the bypasses of all sidecars.
 pub(super) fn find_bypasses(world: &ClusterState) -> BypassMap<'_> {
@@ -110,8 +116,8 @@ pub(super) fn findings(
 ) -> Vec<ConditionFinding> {
     vec![
         accepted(&attachment.accepted),
-        programmed(input, attachment),
-        captured(input, ways, attachment),
+        evaluate_programmed(input, attachment),
+        evaluate_captured(input, ways, attachment),
         slo(policy, attachment, live),
         merging(attachment, live),
         rollout(live),
@@ -126,130 +132,6 @@ fn accepted(accepted: &Acceptance) -> ConditionFinding {
         }
     };
     ConditionFinding::new(ConditionType::Accepted, holds, accepted.reason(), message)
-}
-
-fn programmed(input: &RecomputeInput<'_>, attachment: &Attachment) -> ConditionFinding {
-    let say =
-        |holds, reason: &str, message: String| ConditionFinding::new(ConditionType::Programmed, holds, reason, message);
-    if !attachment.accepted.is_applied() {
-        let message = "sidecars keep their previous configuration".to_owned();
-        return say(ConditionStatus::False, attachment.accepted.reason(), message);
-    }
-    if let RequestedProfile::Named(name, false) = &attachment.requested {
-        let message = format!("BatchProfile {name} is missing or invalid; sidecars keep their previous configuration");
-        return say(ConditionStatus::False, "ProfileNotFound", message);
-    }
-    if attachment.pods.is_empty() {
-        return say(ConditionStatus::Unknown, "NoPods", "the policy applies to no pod with a sidecar".to_owned());
-    }
-    let all: Vec<(&Arc<Pod>, &PodObserved)> = connected(input, attachment).collect();
-    let names = |pods: &[&Arc<Pod>]| {
-        let names: Vec<String> = pods.iter().map(|pod| pod.meta.key.name.clone()).collect();
-        join_first(&names, NAMED_MAX)
-    };
-    // Problems are reported in the order of severity: rejected, not connected, outdated, waiting
-    // for a restart.
-    let refused: Vec<String> = all
-        .iter()
-        .filter_map(|(pod, live)| Some(format!("{}: {}", pod.meta.key.name, live.refused.as_ref()?)))
-        .collect();
-    if !refused.is_empty() {
-        return say(ConditionStatus::False, "Refused", join_first(&refused, 1));
-    }
-    let (of, there) = (attachment.pods.len(), all.len());
-    if there < of {
-        let there: BTreeSet<&ObjectKey> = all.iter().map(|(pod, _)| &pod.meta.key).collect();
-        let away: Vec<&Arc<Pod>> = injected(input, attachment).filter(|pod| !there.contains(&pod.meta.key)).collect();
-        let verb = if away.len() == 1 { "is" } else { "are" };
-        let message = format!("{} of {} {verb} not connected: {}", away.len(), counted(of, "sidecar"), names(&away));
-        // A starting sidecar is not connected yet either; it runs the configuration of its
-        // admission.
-        return say(ConditionStatus::False, "NotConnected", message);
-    }
-    let behind: Vec<&Arc<Pod>> = all.iter().filter(|(_, live)| !live.programmed).map(|(pod, _)| *pod).collect();
-    if !behind.is_empty() {
-        let verb = if behind.len() == 1 { "has" } else { "have" };
-        let message = format!(
-            "{} of {} {verb} not applied the policy yet: {}",
-            behind.len(),
-            counted(of, "sidecar"),
-            names(&behind)
-        );
-        return say(ConditionStatus::False, "Pending", message);
-    }
-    let run = format!("{} {} the policy", counted(of, "sidecar"), if of == 1 { "runs" } else { "run" });
-    let pending: BTreeSet<&String> = all.iter().flat_map(|(_, live)| &live.pending).collect();
-    if !pending.is_empty() {
-        let keys: Vec<String> = pending.into_iter().cloned().collect();
-        let message = format!("{run}; pending until the next start of the sidecar: {}", join_first(&keys, NAMED_MAX));
-        return say(ConditionStatus::True, "NextStart", message);
-    }
-    say(ConditionStatus::True, "Programmed", run)
-}
-
-fn captured(input: &RecomputeInput<'_>, all: &BypassMap<'_>, attachment: &Attachment) -> ConditionFinding {
-    let say = |holds, reason: &str, message: String| {
-        ConditionFinding::new(ConditionType::TrafficCaptured, holds, reason, message)
-    };
-    // Problems are reported in the order of severity: missed by the webhook, not injectable, failed
-    // recipe, bypassed, no record of the injection.
-    let (mut missed, mut cannot) = (Vec::new(), Vec::new());
-    for key in &attachment.bare {
-        let found = input.world.uninjected_pods.get(key).and_then(|pod| input.bare.get(&pod.meta.uid));
-        match found {
-            Some(InjectionGap::Missed) => missed.push(key.name.clone()),
-            Some(InjectionGap::Cannot(cause)) => cannot.push(format!("{}: {cause}", key.name)),
-            None => {}
-        }
-    }
-    if !missed.is_empty() {
-        return say(
-            ConditionStatus::False,
-            "SidecarMissing",
-            format!("{}: {}", join_first(&missed, NAMED_MAX), super::MISSED_REMEDY),
-        );
-    }
-    if !cannot.is_empty() {
-        return say(ConditionStatus::False, "NotInjectable", join_first(&cannot, 1));
-    }
-    if attachment.pods.is_empty() {
-        return say(ConditionStatus::Unknown, "NoPods", "the policy applies to no pod with a sidecar".to_owned());
-    }
-    let failures = attachment.pods.iter().filter_map(|key| all.get(key)?.pod.recipe_failure.clone());
-    let failures: Vec<String> = failures.collect();
-    if !failures.is_empty() {
-        return say(ConditionStatus::False, RECIPE_FAILED, join_first(&failures, 1));
-    }
-    let (mut ways, mut silent, mut help) = (BTreeSet::new(), Vec::new(), None);
-    for found in attachment.pods.iter().filter_map(|key| all.get(key)) {
-        match &found.ways {
-            Some(around) if !around.is_empty() => {
-                help.get_or_insert_with(|| remedy_of(input.world, found));
-                ways.extend(around.clone());
-            }
-            Some(_) => {}
-            None => silent.push(found.pod.meta.key.name.clone()),
-        }
-    }
-    if let Some(help) = help {
-        let ways: Vec<String> = ways.into_iter().collect();
-        let message = format!("traffic bypasses the sidecar: {}; fix: {help}", join_first(&ways, NAMED_MAX));
-        return say(ConditionStatus::False, "Bypassed", message);
-    }
-    if !silent.is_empty() {
-        let message = format!(
-            "the injection record (annotation groupage.dev/status) is missing or invalid: {}",
-            join_first(&silent, NAMED_MAX)
-        );
-        return say(ConditionStatus::Unknown, "RecordMissing", message);
-    }
-    let pods = attachment.pods.len();
-    let sidecars = if pods == 1 { "its sidecar" } else { "their sidecars" };
-    say(
-        ConditionStatus::True,
-        "Captured",
-        format!("all known traffic to {} passes through {sidecars}", counted(pods, "pod")),
-    )
 }
 
 fn slo(policy: &Policy, attachment: &Attachment, live: &PolicyObserved) -> ConditionFinding {

@@ -231,30 +231,35 @@ impl Rollout<'_> {
             }
             return self.assign_all(&current);
         }
-        let same = self.state.candidate.as_deref() == Some(desired.as_str());
+        self.try_profile(&current, &desired)
+    }
+
+    /// Puts the specified profile in force, by the strategy of the policy.
+    fn try_profile(&mut self, current: &str, desired: &str) -> Vec<Assignment> {
+        let same = self.state.candidate.as_deref() == Some(desired);
         let steps = match &self.plan.strategy {
             RolloutStrategy::Canary(steps) => steps,
             RolloutStrategy::Immediate | RolloutStrategy::Experiment(_) => {
                 // This also applies to a profile that was rolled back before: the strategy demands
                 // no comparison.
-                self.promote(&desired, "Immediate", format!("{desired} is in force, without a comparison"));
-                return self.assign_all(&desired);
+                self.promote(desired, "Immediate", format!("{desired} is in force, without a comparison"));
+                return self.assign_all(desired);
             }
         };
         // The specified profile is not in force. Depending on the phase it has failed already, is
         // being tried, or is new.
         match self.state.phase {
-            Phase::RolledBack if same => return self.assign_all(&current),
+            Phase::RolledBack if same => return self.assign_all(current),
             Phase::Paused if same && self.plan.on_failure == OnFailure::Pause => {}
             Phase::Paused if same => {
                 let detail = self.state.message.clone();
                 self.roll_back(&detail, "PolicyChanged");
-                return self.assign_all(&current);
+                return self.assign_all(current);
             }
             Phase::Progressing if same => {}
-            _ => self.begin_canary(&current, &desired, steps),
+            _ => self.begin_canary(current, desired, steps),
         }
-        self.evaluate_canary(&current, &desired, steps)
+        self.evaluate_canary(current, desired, steps)
     }
 
     /// Puts the pinned profile in force.

@@ -5,31 +5,36 @@
 //! to each pod, runs `tuner` every ten seconds, and builds the configuration to push. State that
 //! must survive this controller is part of the policy's status, from which a successor resumes.
 
+mod configs;
+mod tuning;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::learned_convert;
 use super::merging::merging_state;
-use super::push::{AssignedProfiles, ConfigBuilder, PushedConfig};
+use super::push::PushedConfig;
 use super::recent::SummaryWindow;
-use super::registry::{SidecarRegistry, from_wire};
+use super::registry::SidecarRegistry;
 use crate::api::v1alpha1::{
     BatchPolicySpec, BatchPolicyStatus, BatchProfileSpec, BatchingSummary, Mode, OpenEnum, PodTuning, ProfileVerdict,
     TuningMode,
 };
 use crate::batching::Tick;
-use crate::config::{self, MachineLimits, Overrides, SchedulingPolicy, parse_duration};
+use crate::config::parse_duration;
 use crate::control::wire::RouteReport;
 use crate::events::{EventNotice, EventTarget};
 use crate::observed::PolicyObserved;
 use crate::rollout::pin::{ANNOTATION, ManualRollback};
 use crate::rollout::status::{state_from_status, to_share_text, to_time, verdict, write_state};
-use crate::rollout::{Phase, PodReport, RolloutPlan, RolloutState, RolloutStrategy, UnixSeconds, evaluate};
+use crate::rollout::{
+    Phase, PodReport, RolloutDecision, RolloutPlan, RolloutState, RolloutStrategy, UnixSeconds, evaluate,
+};
 use crate::status::{ConditionState, ConditionStatus};
-use crate::tuner::learned::{InitialState, LearnedProfile, initial_state, update_entries};
-use crate::tuner::status_list::{self, select_pods};
-use crate::tuner::{self, GroupKey, GroupReport, PodProposal, TunedSettings, Tuner, TuningBounds, TuningGranularity};
+use crate::tuner::learned::{InitialState, LearnedProfile};
+use crate::tuner::status_list;
+use crate::tuner::{self, PodProposal, TunedSettings, Tuner};
 use crate::world::{Pod, Policy};
 
 /// State of a policy that is kept between rounds.
@@ -127,6 +132,19 @@ impl PolicyRuntime {
         registry: &mut SidecarRegistry,
         outputs: &mut Outputs,
     ) -> BTreeMap<String, String> {
+        let pods = self.take_reports(view, registry);
+        // If the requested profile was deleted, the profile in force takes its place, which ends a
+        // rollout.
+        let Some(requested) = view.requested.or(self.rollout.current.as_deref()).map(str::to_owned) else {
+            return BTreeMap::new();
+        };
+        let plan = self.plan_rollout(view, requested);
+        let next = evaluate(std::mem::take(&mut self.rollout), &plan, &pods, view.wall);
+        self.record_decision(view, &plan, next, outputs)
+    }
+
+    /// Takes the counts of every pod since the last round, and adds them to the recent summaries.
+    fn take_reports(&mut self, view: &Inputs<'_>, registry: &mut SidecarRegistry) -> Vec<PodReport> {
         let mut all = RouteReport::default();
         let mut predicted: Option<(RouteReport, u32)> = None;
         let pods: Vec<PodReport> = view
@@ -156,11 +174,11 @@ impl PolicyRuntime {
         let (counts, items) = predicted.unwrap_or_default();
         self.predicted.add(view.now, counts);
         self.measured_items = if items > 0 { items } else { self.measured_items };
-        // If the requested profile was deleted, the profile in force takes its place, which ends a
-        // rollout.
-        let Some(requested) = view.requested.or(self.rollout.current.as_deref()).map(str::to_owned) else {
-            return BTreeMap::new();
-        };
+        pods
+    }
+
+    /// Returns the plan of the policy, and suspends an experiment with an arm that has no profile.
+    fn plan_rollout(&mut self, view: &Inputs<'_>, requested: String) -> RolloutPlan {
         let pin = view.policy.annotations.get(ANNOTATION).and_then(|text| ManualRollback::read(text));
         let mut plan = RolloutPlan::new(requested, view.spec.rollout.as_ref(), pin);
         self.missing = None;
@@ -173,7 +191,17 @@ impl PolicyRuntime {
             // counted for the arm, so the experiment is suspended.
             plan.strategy = RolloutStrategy::Immediate;
         }
-        let next = evaluate(std::mem::take(&mut self.rollout), &plan, &pods, view.wall);
+        plan
+    }
+
+    /// Keeps the state and the verdicts of a decision, and returns the profile of each pod.
+    fn record_decision(
+        &mut self,
+        view: &Inputs<'_>,
+        plan: &RolloutPlan,
+        next: RolloutDecision,
+        outputs: &mut Outputs,
+    ) -> BTreeMap<String, String> {
         self.frozen = next.frozen;
         let about = EventTarget::policy(&view.policy.meta);
         outputs.notices.extend(next.events.into_iter().map(|event| EventNotice {
@@ -187,166 +215,10 @@ impl PolicyRuntime {
             self.verdicts.insert(result.profile.clone(), reported);
         }
         let mut status = BatchPolicyStatus::default();
-        write_state(&next.state, &plan, &mut status);
+        write_state(&next.state, plan, &mut status);
         outputs.live.rollout = status.rollout;
         self.rollout = next.state;
         next.profiles
-    }
-
-    /// Runs the slow loop, within the policy's bounds for the profile that each pod runs.
-    fn tune(&mut self, view: &Inputs<'_>, registry: &mut SidecarRegistry, outputs: &mut Outputs) {
-        let requested = view.requested.and_then(|requested| (view.profile)(requested)).unwrap_or_default();
-        let Some(requested) = TuningLimits::of(view, requested) else { return };
-        let mut profiles: BTreeMap<String, TuningLimits> = BTreeMap::new();
-        let mut known = Vec::new();
-        let mut observations = Vec::new();
-        for (pod, machine) in &view.pods {
-            let uid = pod.meta.uid.as_str();
-            let Some(sidecar) = registry.get_mut(uid).filter(|sidecar| sidecar.is_following()) else { continue };
-            let counted = sidecar.take_observation(uid, machine, self.frozen.contains(uid));
-            // Each pod is observed under the profile that it runs. A profile that cannot be
-            // resolved is replaced by the requested one.
-            let under = profiles.entry(counted.profile.clone()).or_insert_with_key(|name| {
-                (view.profile)(name)
-                    .and_then(|profile| TuningLimits::of(view, profile))
-                    .unwrap_or_else(|| requested.clone())
-            });
-            observations.push(GroupReport { slots: under.slots_by_hand.unwrap_or(counted.slots), ..counted });
-            known.extend(learned_convert::from_sidecar(sidecar, machine));
-        }
-        let before = std::mem::take(&mut self.proposals);
-        let bounds = |profile: &str| profiles.get(profile).unwrap_or(&requested).bounds.clone();
-        let proposals = self.tuner.evaluate(view.now, bounds, &observations, &self.learned);
-        // Changed settings become an Event on the policy.
-        for proposal in proposals {
-            let uid = proposal.pod.clone();
-            let was = before.get(&uid).map(|before| before.proposal.settings).unwrap_or_default();
-            let reason = &proposal.proposal.reason;
-            if reason.word.is_change() && was != proposal.proposal.settings {
-                outputs.moved.push(reason.word);
-                if let Some((pod, _)) = view.pods.iter().find(|(pod, _)| pod.meta.uid == uid) {
-                    let about = EventTarget::policy(&view.policy.meta);
-                    let note = format!("pod {}: {}", pod.meta.key.name, reason.text);
-                    outputs.notices.push(EventNotice::normal(about, reason.word.as_str(), note));
-                }
-            }
-            let settings = proposal.proposal.settings;
-            let since = self.since.entry(uid.clone()).or_insert((settings, view.wall));
-            if since.0 != settings {
-                *since = (settings, view.wall);
-            }
-            self.proposals.insert(uid, proposal);
-        }
-        let proposals = &self.proposals;
-        self.since.retain(|uid, _| proposals.contains_key(uid));
-        let keep: Vec<&str> =
-            [&self.rollout.current, &self.rollout.candidate].into_iter().filter_map(Option::as_deref).collect();
-        if let Some(next) = update_entries(&self.learned, &known, &keep, view.wall.0) {
-            self.learned = next;
-        }
-        self.select_tunings(view, registry);
-    }
-
-    /// Selects the proposals to publish in the status.
-    fn select_tunings(&mut self, view: &Inputs<'_>, registry: &SidecarRegistry) {
-        let slo = slo(view.spec);
-        let candidates: Vec<status_list::PodTuning> = view
-            .pods
-            .iter()
-            .filter_map(|(pod, _)| {
-                let proposal = self.proposals.get(&pod.meta.uid)?;
-                let sidecar = registry.get(&pod.meta.uid)?;
-                let reason = &proposal.proposal.reason;
-                // Manual tuning, or a policy without an SLO, has no reason to report.
-                if matches!(reason.word, tuner::ReasonCode::Manual | tuner::ReasonCode::NoSlo) {
-                    return None;
-                }
-                let p99 = sidecar.slo_p99;
-                Some(status_list::PodTuning {
-                    pod: pod.meta.key.name.clone(),
-                    profile: proposal.group.profile.clone(),
-                    settings: proposal.proposal.settings,
-                    slots: sidecar.learned.iter().map(|learned| learned.slots).max().unwrap_or(0),
-                    latency_p99: p99,
-                    slo_met: p99.zip(slo).map(|(p99, slo)| p99 <= slo),
-                    word: reason.word,
-                    reason: reason.text.clone(),
-                })
-            })
-            .collect();
-        if let Some(next) = select_pods(view.now, &self.listed, self.listed_at, &candidates) {
-            self.listed = next;
-            self.listed_at = Some(view.now);
-        }
-    }
-
-    /// Builds the configuration of every pod.
-    fn build_configs(
-        &self,
-        view: &Inputs<'_>,
-        registry: &SidecarRegistry,
-        places: &BTreeMap<String, String>,
-        outputs: &mut Outputs,
-    ) {
-        let mut builder = ConfigBuilder::new(Some(&view.policy.meta), view.spec, view.default_mode);
-        let mut specs: BTreeMap<&str, Option<BatchProfileSpec>> = BTreeMap::new();
-        let tried = matches!(self.rollout.phase, Phase::Progressing | Phase::Paused);
-        let current = self.rollout.current.clone();
-        let names = places.values().map(String::as_str).chain(current.as_deref());
-        for name in names {
-            specs.entry(name).or_insert_with(|| (view.profile)(name));
-        }
-        let found = |name: &str| specs.get(name).and_then(Option::as_ref);
-        let mut bounds: BTreeMap<&str, Option<TuningBounds>> = BTreeMap::new();
-        let mut large = None;
-        for (pod, machine) in &view.pods {
-            let uid = pod.meta.uid.as_str();
-            let Some(place) = places.get(uid) else { continue };
-            let base = current.as_deref().and_then(|name| Some((name, found(name)?)));
-            // If its profile was deleted, a pod keeps the one in force.
-            let Some(own) = found(place).map(|spec| (place.as_str(), spec)).or(base) else { continue };
-            let sidecar = registry.get(uid);
-            // A sidecar without support for arms gets the arm's profile as if it were the policy's
-            // own.
-            let takes_arms = sidecar.is_none_or(|sidecar| sidecar.takes_arms);
-            // During a rollout a pod gets a profile other than the one in force as an arm, which
-            // expires.
-            let given = match base {
-                Some(base) if tried && own.0 != base.0 && takes_arms => AssignedProfiles { base, arm: Some(own) },
-                _ => AssignedProfiles { base: own, arm: None },
-            };
-            let in_force = sidecar.and_then(|sidecar| sidecar.in_force.as_ref());
-            let start = if in_force.is_none() { initial_state(&self.learned, own.0, machine) } else { None };
-            let mut first = |settings| {
-                let under = || Some(TuningLimits::of(view, own.1.clone())?.bounds);
-                let bounds = bounds.entry(own.0).or_insert_with(under);
-                bounds.as_ref().map_or_else(TunedSettings::default, |bounds| bounds.initial_settings(settings))
-            };
-            let settings = match self.proposals.get(uid) {
-                Some(found) if found.group.profile == own.0 => found.proposal.pushed,
-                // The proposal still refers to the profile that the pod runs at present.
-                Some(found) => first(found.proposal.pushed),
-                None if view.tuning_interval.is_none() => TunedSettings::default(),
-                // The slow loop has not evaluated this pod yet. Settings pushed by the previous
-                // controller are kept; otherwise the pod starts with those of its group, or with
-                // the last learned ones.
-                None => {
-                    let own_settings =
-                        in_force.filter(|now| now.source == view.policy.meta.uid).map(|now| from_wire(&now.settings));
-                    let of_group = || self.tuner.settings(&group_of(view, own.0, (uid, machine)));
-                    let ended = || start.as_ref().map(|start| start.settings);
-                    first(own_settings.or_else(of_group).or_else(ended).unwrap_or_default())
-                }
-            };
-            match builder.build(&pod.annotations, given, settings) {
-                Ok(pushed) => drop(outputs.configs.insert(uid.to_owned(), (pushed, start))),
-                Err(error) => large = Some(error.to_string()),
-            }
-        }
-        if let Some(reason) = large {
-            let note = format!("cannot push the policy to sidecars: {reason}");
-            outputs.notices.push(EventNotice::warning(EventTarget::policy(&view.policy.meta), "PolicyTooLarge", note));
-        }
     }
 
     /// Fills in the results that the status reports.
@@ -427,42 +299,6 @@ fn slo(spec: &BatchPolicySpec) -> Option<Duration> {
 fn missing_arm_state(arm: &str) -> ConditionState {
     let message = format!("the experiment is waiting: BatchProfile {arm}, one of its arms, does not exist");
     ConditionState { holds: ConditionStatus::False, reason: "ProfileNotFound".to_owned(), message }
-}
-
-/// Returns the group of pods with common settings for a pod that the slow loop has not evaluated
-/// yet.
-fn group_of(view: &Inputs<'_>, profile: &str, (uid, machine): (&str, &str)) -> GroupKey {
-    let granularity =
-        view.spec.tuning.as_ref().and_then(|tuning| tuning.granularity.as_ref()).and_then(OpenEnum::as_known);
-    let granularity = granularity.map(TuningGranularity::from).unwrap_or_default();
-    GroupKey::new(granularity, profile, (uid, machine))
-}
-
-/// Parameters of the slow loop under one profile.
-#[derive(Debug, Clone)]
-struct TuningLimits {
-    bounds: TuningBounds,
-    /// The configured number of slots of a policy other than `Adaptive`. Only `Adaptive` learns how
-    /// many executions the server runs concurrently and limits itself to them.
-    slots_by_hand: Option<u32>,
-}
-
-// === impl TuningLimits ===
-
-impl TuningLimits {
-    /// Returns `None` if the policy cannot be parsed, which its condition reports.
-    fn of(view: &Inputs<'_>, profile: BatchProfileSpec) -> Option<Self> {
-        let spec = BatchPolicySpec { limits: profile.limits, scheduling: profile.scheduling, ..view.spec.clone() };
-        let text = crate::injector::runtime_config(spec, &BTreeMap::new(), view.default_mode).to_string();
-        let loaded = config::load(&text, &view.policy.meta.key.name).ok()?;
-        let policy = config::build(Some(&loaded), &Overrides::default(), &MachineLimits::default()).ok()?;
-        let promise = (slo(view.spec), view.spec.has_latency_target());
-        let scheduling = &policy.scheduling;
-        Some(Self {
-            bounds: TuningBounds::new(view.spec.tuning.as_ref(), promise, &policy.limits),
-            slots_by_hand: (scheduling.policy != SchedulingPolicy::Adaptive).then_some(scheduling.slots),
-        })
-    }
 }
 
 #[cfg(test)]

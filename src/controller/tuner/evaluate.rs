@@ -87,43 +87,63 @@ impl Evaluation<'_> {
     fn decide(&mut self) -> (TunedSettings, TuningReason) {
         // The checks are ordered: first those that forbid any move, then the weight cap, which does
         // not depend on latency, then the comparison with the SLO.
+        if let Some(held) = self.check_permission() {
+            return held;
+        }
+        if let Some(moved) = self.adjust_weight_cap() {
+            return moved;
+        }
+        if let Some(held) = self.check_measurability() {
+            return held;
+        }
+        self.compare_with_slo()
+    }
+
+    /// Returns a decision if the policy, a rollout or a replaced server forbids any other move.
+    fn check_permission(&mut self) -> Option<(TunedSettings, TuningReason)> {
         if self.bounds.mode == TunerMode::Manual {
             self.history = TuningState::resume(TunedSettings::default());
-            return self.hold(ReasonCode::Manual, "tuning is manual".to_owned());
+            return Some(self.hold(ReasonCode::Manual, "tuning is manual".to_owned()));
         }
         let within = self.bounds.clamp(self.history.settings);
         if within != self.history.settings {
             let text =
                 format!("moved into the bounds of the policy: {}", self.describe_change(self.history.settings, within));
             self.history = TuningState::resume(self.history.settings);
-            return self.set(within, ReasonCode::Bounded, text);
+            return Some(self.set(within, ReasonCode::Bounded, text));
         }
         if self.report.frozen {
             let settings = self.history.settings;
             self.history = TuningState::resume(settings);
-            return self
-                .hold(ReasonCode::Frozen, "unchanged while a rollout compares other pods with this one".to_owned());
+            let text = "unchanged while a rollout compares other pods with this one".to_owned();
+            return Some(self.hold(ReasonCode::Frozen, text));
         }
         if self.history.upstream.replace(self.report.changes).is_some_and(|before| before != self.report.changes) {
             self.history.reset(self.now);
-            return self
-                .hold(ReasonCode::Settling, "the model server was replaced: waiting for new measurements".to_owned());
+            let text = "the model server was replaced: waiting for new measurements".to_owned();
+            return Some(self.hold(ReasonCode::Settling, text));
         }
-        if let Some(moved) = self.adjust_weight_cap() {
-            return moved;
-        }
+        None
+    }
+
+    /// Returns a decision if the measurements cannot be compared with an SLO.
+    fn check_measurability(&mut self) -> Option<(TunedSettings, TuningReason)> {
         if !self.bounds.promised {
-            return self.hold(ReasonCode::NoSlo, "the policy has no latency SLO".to_owned());
+            return Some(self.hold(ReasonCode::NoSlo, "the policy has no latency SLO".to_owned()));
         }
         if self.is_settling() {
-            return self.hold(ReasonCode::Settling, "waiting for the effect of the last step".to_owned());
+            return Some(self.hold(ReasonCode::Settling, "waiting for the effect of the last step".to_owned()));
         }
         if self.report.learning {
             // Late answers during learning predict nothing about the time after it.
             self.history.window = SampleWindow::default();
             let text = "the server's concurrency is still being learned: settings do not change until then".to_owned();
-            return self.hold(ReasonCode::Learning, text);
+            return Some(self.hold(ReasonCode::Learning, text));
         }
+        None
+    }
+
+    fn compare_with_slo(&mut self) -> (TunedSettings, TuningReason) {
         // A verdict needs a full window; until then reports accumulate.
         self.history.window.add(self.report);
         if !self.history.window.is_enough() {

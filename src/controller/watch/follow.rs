@@ -182,18 +182,7 @@ impl KindWatcher {
                     }
                     Err(error) => error,
                 };
-                // An optional kind that is not installed counts as listed, and is tried again
-                // slowly, with jitter.
-                let wait = if let Some(absent) = view.absent.filter(|_| is_absent(&error)) {
-                    self.on_absent(kind, absent);
-                    self.timing.absent.mul_f64(1.0 + rand::random::<f64>())
-                } else {
-                    self.metrics.record_watch_error(kind.as_str());
-                    if !is_unanswered(&error) {
-                        log_once(&mut last_error, kind, &error);
-                    }
-                    backoff.after_error(self.shared.clock.now(), rand::random())
-                };
+                let wait = self.on_error((kind, view.absent), &error, &mut backoff, &mut last_error);
                 // Restart the watcher. After 410 it would continue to request the expired resource
                 // version, and if the kind was uninstalled, its listed objects are obsolete.
                 if is_gone(&error) || is_absent(&error) {
@@ -205,6 +194,27 @@ impl KindWatcher {
             }
         };
         self.until_stopped(work).await;
+    }
+
+    /// Handles an error, and returns the time until the next attempt.
+    fn on_error(
+        &self,
+        (kind, absent): (WatchedKind, Option<fn(&mut ClusterState)>),
+        error: &watcher::Error,
+        backoff: &mut Backoff,
+        last_error: &mut String,
+    ) -> Duration {
+        // An optional kind that is not installed counts as listed, and is tried again slowly, with
+        // jitter.
+        if let Some(absent) = absent.filter(|_| is_absent(error)) {
+            self.on_absent(kind, absent);
+            return self.timing.absent.mul_f64(1.0 + rand::random::<f64>());
+        }
+        self.metrics.record_watch_error(kind.as_str());
+        if !is_unanswered(error) {
+            log_once(last_error, kind, error);
+        }
+        backoff.after_error(self.shared.clock.now(), rand::random())
     }
 
     /// Waits between attempts, at most until the API server is reachable again. Returns `true` if

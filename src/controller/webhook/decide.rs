@@ -102,35 +102,35 @@ pub fn explain_gap(question: &AdmissionRequest, known: ReviewContext<'_>) -> Opt
 }
 
 fn decide(question: &AdmissionRequest, known: ReviewContext<'_>, workload: Option<&OwnerRef>) -> ReviewDecision {
-    let as_it_came = |admission, reason: &str| ReviewDecision {
-        admission,
-        patch: None,
-        warnings: Vec::new(),
-        skipped: None,
-        reason: reason.to_owned(),
-        news: false,
-    };
     if !question.makes_pod {
-        return as_it_came(AdmissionResult::Ignored, "");
+        return leave_unchanged(AdmissionResult::Ignored, "");
     }
     if question.namespace == known.own_namespace {
         return ReviewDecision {
             skipped: Some("Excluded"),
-            ..as_it_came(AdmissionResult::Skipped, "the controller's own namespace")
+            ..leave_unchanged(AdmissionResult::Skipped, "the controller's own namespace")
         };
     }
     if !known.world.is_synced {
         let reason = "the controller has just started and has not read the cluster state yet; a pod without its sidecar is reported afterwards";
-        return ReviewDecision { warnings: vec![reason.to_owned()], ..as_it_came(AdmissionResult::Unsynced, reason) };
+        return ReviewDecision {
+            warnings: vec![reason.to_owned()],
+            ..leave_unchanged(AdmissionResult::Unsynced, reason)
+        };
     }
-    let (context, mut warnings) = build_context(question, known, workload);
-    match inject(&question.pod, &context) {
+    let (context, warnings) = build_context(question, known, workload);
+    decide_by_outcome(inject(&question.pod, &context), &question.pod, warnings)
+}
+
+/// Converts the injector's outcome. `warnings` are those about the policy.
+fn decide_by_outcome(outcome: InjectionOutcome, pod: &Value, mut warnings: Vec<String>) -> ReviewDecision {
+    match outcome {
         InjectionOutcome::Injected(injected) => {
             warnings.extend(injected.report.warnings);
-            let patch = patch(&question.pod, &injected.pod);
+            let patch = patch(pod, &injected.pod);
             // Repeated injection of an up-to-date pod needs no patch.
             let patch = (!patch.0.is_empty()).then_some(patch);
-            ReviewDecision { patch, warnings, ..as_it_came(AdmissionResult::Injected, "") }
+            ReviewDecision { patch, warnings, ..leave_unchanged(AdmissionResult::Injected, "") }
         }
         InjectionOutcome::Skipped(skipped) => {
             let news = skipped.reason.is_unexpected();
@@ -141,7 +141,7 @@ fn decide(question: &AdmissionRequest, known: ReviewContext<'_>, workload: Optio
                 warnings,
                 news,
                 skipped: Some(skipped.reason.as_str()),
-                ..as_it_came(AdmissionResult::Skipped, &reason)
+                ..leave_unchanged(AdmissionResult::Skipped, &reason)
             }
         }
         InjectionOutcome::Refused(problems) => {
@@ -149,8 +149,20 @@ fn decide(question: &AdmissionRequest, known: ReviewContext<'_>, workload: Optio
                 problems.iter().map(|problem| format!("{} {}", problem.code, problem.message)).collect();
             let reason = texts.join("; ");
             let warnings = texts.into_iter().map(|text| format!("not injected: {text}")).collect();
-            ReviewDecision { warnings, news: true, ..as_it_came(AdmissionResult::Refused, &reason) }
+            ReviewDecision { warnings, news: true, ..leave_unchanged(AdmissionResult::Refused, &reason) }
         }
+    }
+}
+
+/// Returns the decision that leaves the pod as it is.
+fn leave_unchanged(admission: AdmissionResult, reason: &str) -> ReviewDecision {
+    ReviewDecision {
+        admission,
+        patch: None,
+        warnings: Vec::new(),
+        skipped: None,
+        reason: reason.to_owned(),
+        news: false,
     }
 }
 

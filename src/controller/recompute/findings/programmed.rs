@@ -1,0 +1,102 @@
+//! The condition `Programmed`: all sidecars of a policy run it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{NAMED_MAX, ReasonedStatus, connected, counted, injected};
+use crate::attachment::{Attachment, RequestedProfile};
+use crate::observed::PodObserved;
+use crate::recompute::RecomputeInput;
+use crate::status::{ConditionFinding, ConditionStatus, ConditionType, join_first};
+use crate::world::{ObjectKey, Pod};
+
+/// A connected pod, and the state of its sidecar.
+type ConnectedPod<'a> = (&'a Arc<Pod>, &'a PodObserved);
+
+pub(super) fn evaluate_programmed(input: &RecomputeInput<'_>, attachment: &Attachment) -> ConditionFinding {
+    let pods: Vec<ConnectedPod<'_>> = connected(input, attachment).collect();
+    let of = attachment.pods.len();
+    // Problems are reported in the order of severity: rejected, not connected, outdated, waiting
+    // for a restart.
+    let (holds, reason, message) = find_policy_problem(attachment)
+        .or_else(|| find_refused(&pods))
+        .or_else(|| find_unconnected(input, attachment, &pods))
+        .or_else(|| find_outdated(of, &pods))
+        .unwrap_or_else(|| describe_running(of, &pods));
+    ConditionFinding::new(ConditionType::Programmed, holds, reason, message)
+}
+
+/// Returns the reason for which the policy is not pushed at all.
+fn find_policy_problem(attachment: &Attachment) -> Option<ReasonedStatus> {
+    if !attachment.accepted.is_applied() {
+        let message = "sidecars keep their previous configuration".to_owned();
+        return Some((ConditionStatus::False, attachment.accepted.reason(), message));
+    }
+    if let RequestedProfile::Named(name, false) = &attachment.requested {
+        let message = format!("BatchProfile {name} is missing or invalid; sidecars keep their previous configuration");
+        return Some((ConditionStatus::False, "ProfileNotFound", message));
+    }
+    if attachment.pods.is_empty() {
+        let message = "the policy applies to no pod with a sidecar".to_owned();
+        return Some((ConditionStatus::Unknown, "NoPods", message));
+    }
+    None
+}
+
+fn find_refused(pods: &[ConnectedPod<'_>]) -> Option<ReasonedStatus> {
+    let refused: Vec<String> = pods
+        .iter()
+        .filter_map(|(pod, live)| Some(format!("{}: {}", pod.meta.key.name, live.refused.as_ref()?)))
+        .collect();
+    (!refused.is_empty()).then(|| (ConditionStatus::False, "Refused", join_first(&refused, 1)))
+}
+
+fn find_unconnected(
+    input: &RecomputeInput<'_>,
+    attachment: &Attachment,
+    pods: &[ConnectedPod<'_>],
+) -> Option<ReasonedStatus> {
+    let of = attachment.pods.len();
+    if pods.len() >= of {
+        return None;
+    }
+    let there: BTreeSet<&ObjectKey> = pods.iter().map(|(pod, _)| &pod.meta.key).collect();
+    let away: Vec<&Arc<Pod>> = injected(input, attachment).filter(|pod| !there.contains(&pod.meta.key)).collect();
+    let verb = if away.len() == 1 { "is" } else { "are" };
+    let message = format!("{} of {} {verb} not connected: {}", away.len(), counted(of, "sidecar"), join_names(&away));
+    // A starting sidecar is not connected yet either; it runs the configuration of its admission.
+    Some((ConditionStatus::False, "NotConnected", message))
+}
+
+fn find_outdated(of: usize, pods: &[ConnectedPod<'_>]) -> Option<ReasonedStatus> {
+    let behind: Vec<&Arc<Pod>> = pods.iter().filter(|(_, live)| !live.programmed).map(|(pod, _)| *pod).collect();
+    if behind.is_empty() {
+        return None;
+    }
+    let verb = if behind.len() == 1 { "has" } else { "have" };
+    let message = format!(
+        "{} of {} {verb} not applied the policy yet: {}",
+        behind.len(),
+        counted(of, "sidecar"),
+        join_names(&behind)
+    );
+    Some((ConditionStatus::False, "Pending", message))
+}
+
+/// Returns the status if all sidecars run the policy, some perhaps only in part until their next
+/// start.
+fn describe_running(of: usize, pods: &[ConnectedPod<'_>]) -> ReasonedStatus {
+    let run = format!("{} {} the policy", counted(of, "sidecar"), if of == 1 { "runs" } else { "run" });
+    let pending: BTreeSet<&String> = pods.iter().flat_map(|(_, live)| &live.pending).collect();
+    if pending.is_empty() {
+        return (ConditionStatus::True, "Programmed", run);
+    }
+    let keys: Vec<String> = pending.into_iter().cloned().collect();
+    let message = format!("{run}; pending until the next start of the sidecar: {}", join_first(&keys, NAMED_MAX));
+    (ConditionStatus::True, "NextStart", message)
+}
+
+fn join_names(pods: &[&Arc<Pod>]) -> String {
+    let names: Vec<String> = pods.iter().map(|pod| pod.meta.key.name.clone()).collect();
+    join_first(&names, NAMED_MAX)
+}
