@@ -1,42 +1,56 @@
 //! Execution of the plan: adds the sidecar to a pod and writes an undo record of every change in
 //! the user's part.
 
+mod draft;
+
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::access::{as_integer, at, at_mut, find_named, list, list_mut, map_mut, text};
+use self::draft::PodDraft;
+use super::access::{as_integer, at, list, map_mut, text};
 use super::allocator::PortAllocator;
 use super::capture::{self, CapturePlan};
 use super::effective::InjectionSettings;
-use super::names::{
-    CONNECT_PATH, CREATED_PATHS, DEFAULT_CONTAINER, DRAIN_PATH, HANDLERS, MADE_IN_CONTAINERS, PROBES, RENAMED_PREFIX,
-};
 use super::planned::{PlannedPort, PortCapture};
 use super::recipe::{self, RecipeMatch};
-use super::sidecar::{self, ManifestInputs};
-use super::status::{
-    AddedHook, AddedRequest, CapturedPort, InjectionStatus, PortReference, PortRename, ProbeChange, UndoRecord,
-};
+use super::resources::SidecarResources;
+use super::sidecar::ManifestInputs;
+use super::status::{CapturedPort, InjectionStatus, UndoRecord};
 use super::{
-    CONTAINER, INJECTED, InjectedPod, InjectionContext, InjectionReport, REDIRECT, STATUS, SkipReason, SkippedPod,
-    argument_edit, candidates, converge, policy, ports, report, resources, shape,
+    InjectedPod, InjectionContext, InjectionReport, STATUS, SkipReason, SkippedPod, candidates, policy, report,
+    resources, shape,
 };
 
-/// Sysctl with the first port number that needs no privileges to bind.
-const UNPRIVILEGED_SYSCTL: &str = "net.ipv4.ip_unprivileged_port_start";
-/// Default value of that sysctl.
-const UNPRIVILEGED_DEFAULT: u16 = 1024;
 /// Termination grace period that Kubernetes uses if the pod sets none, in seconds.
 const GRACE_DEFAULT: u64 = 30;
-/// Lists of containers that may declare ports.
-const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
 
-/// A pod during injection.
-struct PodDraft {
-    pod: Value,
-    undo: UndoRecord,
-    report: InjectionReport,
+/// Hashes of the fields of each added container.
+type FieldHashes = BTreeMap<String, BTreeMap<String, String>>;
+
+/// Inputs of an injection: those of [`apply`].
+#[derive(Clone, Copy)]
+struct InjectionInputs<'a> {
+    original: &'a Value,
+    incoming: &'a Value,
+    known: Option<&'a InjectionStatus>,
+    context: &'a InjectionContext,
+    overrides: &'a InjectionSettings,
+}
+
+/// All decisions about an injection, made before the pod is changed.
+struct InjectionPlan {
+    native: bool,
+    numbers: PortAllocator,
+    planned: Vec<PlannedPort>,
+    recipes: Vec<RecipeMatch>,
+    notes: Vec<String>,
+    resources: SidecarResources,
+    token: String,
+    /// Initial policy configuration of the sidecar.
+    snapshot: String,
+    /// Termination grace period of the pod, in seconds.
+    grace: u64,
 }
 
 /// Adds the sidecar to `original`. `incoming` is the same pod as received, possibly with the
@@ -51,83 +65,17 @@ pub(super) fn apply(
     context: &InjectionContext,
     overrides: &InjectionSettings,
 ) -> Result<InjectedPod, SkippedPod> {
+    let inputs = InjectionInputs { original, incoming, known, context, overrides };
     let mut draft = PodDraft { pod: original.clone(), undo: UndoRecord::default(), report: InjectionReport::default() };
-    let listen_container = overrides.app_listen.as_ref().and_then(|app_listen| app_listen.container.as_deref());
-    let candidates = candidates::choose(
-        original,
-        &context.referrers,
-        &overrides.ports,
-        listen_container,
-        &mut draft.report.warnings,
-    )?;
-    let native = overrides.is_native(context);
-    if !native && is_job(original, context) {
-        return Err(SkipReason::JobNeedsNativeSidecar.with_detail(
-            "a plain container would keep the pod from completing: the sidecar is native from Kubernetes 1.33 on; from 1.29 on groupage.dev/native-sidecar: Always makes it native, with capture only by app-listen or Redirect",
-        ));
-    }
-    let mut numbers = PortAllocator::new(original, &candidates)?;
-    let CapturePlan { ports: planned, recipes, warnings, notes } =
-        capture::plan(original, context, overrides, candidates, &mut numbers)?;
-    draft.report.warnings.extend(warnings);
-    let resources = resources::plan(original, overrides, context)?;
-    // The running pod uses the token of the earlier pass; a new one would only cause another
-    // rollout.
-    let token = known.and_then(|known| known.drain_token(incoming)).or_else(|| context.token.clone());
-    let token = token.unwrap_or_else(|| derive_token(original, context));
-    let snapshot = policy::initial_config_json(overrides, context, &mut draft.report.warnings);
-    let grace = as_integer(at(original, &["spec", "terminationGracePeriodSeconds"])).unwrap_or(GRACE_DEFAULT);
-    let parts = ManifestInputs {
-        pod: original,
-        context,
-        overrides,
-        planned: &planned,
-        numbers: &numbers,
-        resources: &resources.value,
-        native,
-        token: &token,
-        snapshot: &snapshot,
-        grace,
-    };
-    draft.report.facts.push(if native { "as a native sidecar".to_owned() } else { "as a plain container".to_owned() });
-    // Changes in the application's containers, each with an undo record.
-    draft.move_names(&planned);
-    draft.apply_app_listen(original, overrides, &planned);
-    draft.apply_recipes(&recipes, &planned);
-    let is_captured = |container: &str| {
-        planned.iter().any(|planned| planned.mode != PortCapture::None && planned.port.container == container)
-    };
-    draft.report.facts.extend(recipe::merged_calls(original, is_captured));
-    draft.report.facts.extend(notes);
-    draft.redirect_probes(incoming, &planned, numbers.metrics);
-    draft.add_drain_hooks(incoming, &planned, numbers.metrics, &token);
-    // Additions to the pod itself. The status comes last, because it contains the undo record.
-    let (hash, fields) = draft.add_containers(incoming, known, &parts);
-    draft.keep_default_container(native);
-    draft.add_pod_requests(&resources.pod_requests);
-    draft.report.facts.extend(resources.notes);
-    draft.report.warnings.extend(resources.warnings);
-    report::describe(&mut draft.report, &planned, overrides, grace);
-    let profile = overrides.policy.as_ref().and_then(|policy| {
-        draft.report.warnings.extend(policy::missing_profile(&policy.spec, context));
-        policy::profile(&policy.spec, context).map(|profile| profile.name.clone())
-    });
+    let plan = InjectionPlan::new(inputs, &mut draft.report.warnings)?;
+    draft.report.facts.push(plan.describe_form().to_owned());
+    draft.change_applications(inputs, &plan);
+    let hashes = draft.add_sidecar(inputs, &plan);
+    let profile = draft.describe(inputs, &plan);
     draft.add_marks();
     draft.record_created(original);
-    let status = InjectionStatus {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        form: if native { "native" } else { "classic" }.to_owned(),
-        capture: planned.into_iter().map(captured).collect(),
-        recipes: recipes.iter().map(|recipe| recipe.name().to_owned()).collect(),
-        metrics: numbers.metrics,
-        admin: numbers.admin,
-        policy: overrides.policy.as_ref().map(|policy| policy.name.clone()),
-        profile,
-        hash,
-        token: None,
-        fields,
-        undo: draft.undo,
-    };
+    // The status comes last, because it contains the undo record.
+    let status = plan.into_status(overrides, profile, hashes, draft.undo);
     let written = serde_json::to_string(&status).expect("its maps have strings as keys");
     map_mut(&mut draft.pod, &["metadata", "annotations"]).insert(STATUS.to_owned(), json!(written));
     match shape::check_annotations_size(&draft.pod) {
@@ -162,307 +110,121 @@ fn derive_token(pod: &Value, context: &InjectionContext) -> String {
     hash.finalize().to_hex().chars().take(32).collect()
 }
 
+/// Returns the drain token. The running pod uses that of the earlier pass; a new one would only
+/// cause another rollout.
+fn choose_token(inputs: InjectionInputs<'_>) -> String {
+    let InjectionInputs { original, incoming, known, context, .. } = inputs;
+    let token = known.and_then(|known| known.drain_token(incoming)).or_else(|| context.token.clone());
+    token.unwrap_or_else(|| derive_token(original, context))
+}
+
+// === impl InjectionPlan ===
+
+impl InjectionPlan {
+    /// Makes all decisions, and collects warnings.
+    ///
+    /// # Errors
+    /// Returns the reason for leaving the pod unchanged.
+    fn new(inputs: InjectionInputs<'_>, warnings: &mut Vec<String>) -> Result<Self, SkippedPod> {
+        let InjectionInputs { original, context, overrides, .. } = inputs;
+        let listen_container = overrides.app_listen.as_ref().and_then(|app_listen| app_listen.container.as_deref());
+        let candidates =
+            candidates::choose(original, &context.referrers, &overrides.ports, listen_container, warnings)?;
+        let native = overrides.is_native(context);
+        if !native && is_job(original, context) {
+            return Err(SkipReason::JobNeedsNativeSidecar.with_detail(
+                "a plain container would keep the pod from completing: the sidecar is native from Kubernetes 1.33 on; from 1.29 on groupage.dev/native-sidecar: Always makes it native, with capture only by app-listen or Redirect",
+            ));
+        }
+        let mut numbers = PortAllocator::new(original, &candidates)?;
+        let CapturePlan { ports: planned, recipes, warnings: about_capture, notes } =
+            capture::plan(original, context, overrides, candidates, &mut numbers)?;
+        warnings.extend(about_capture);
+        let resources = resources::plan(original, overrides, context)?;
+        let token = choose_token(inputs);
+        let snapshot = policy::initial_config_json(overrides, context, warnings);
+        let grace = as_integer(at(original, &["spec", "terminationGracePeriodSeconds"])).unwrap_or(GRACE_DEFAULT);
+        Ok(Self { native, numbers, planned, recipes, notes, resources, token, snapshot, grace })
+    }
+
+    const fn describe_form(&self) -> &'static str {
+        if self.native { "as a native sidecar" } else { "as a plain container" }
+    }
+
+    fn is_captured(&self, container: &str) -> bool {
+        self.planned.iter().any(|planned| planned.mode != PortCapture::None && planned.port.container == container)
+    }
+
+    /// Returns the record of the injection. `hash` is that of the sidecar container.
+    fn into_status(
+        self,
+        overrides: &InjectionSettings,
+        profile: Option<String>,
+        (hash, fields): (String, FieldHashes),
+        undo: UndoRecord,
+    ) -> InjectionStatus {
+        InjectionStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            form: if self.native { "native" } else { "classic" }.to_owned(),
+            capture: self.planned.into_iter().map(captured).collect(),
+            recipes: self.recipes.iter().map(|recipe| recipe.name().to_owned()).collect(),
+            metrics: self.numbers.metrics,
+            admin: self.numbers.admin,
+            policy: overrides.policy.as_ref().map(|policy| policy.name.clone()),
+            profile,
+            hash,
+            token: None,
+            fields,
+            undo,
+        }
+    }
+}
+
 // === impl PodDraft ===
 
 impl PodDraft {
-    fn container(&mut self, name: &str) -> Option<&mut Value> {
-        let containers = at_mut(&mut self.pod, &["spec", "containers"])?.as_array_mut()?;
-        containers.iter_mut().find(|container| text(container, &["name"]) == Some(name))
+    /// Changes the application's containers, each change with an undo record.
+    fn change_applications(&mut self, inputs: InjectionInputs<'_>, plan: &InjectionPlan) {
+        let InjectionInputs { original, incoming, overrides, .. } = inputs;
+        let metrics = plan.numbers.metrics;
+        self.move_names(&plan.planned);
+        self.apply_app_listen(original, overrides, &plan.planned);
+        self.apply_recipes(&plan.recipes, &plan.planned);
+        self.report.facts.extend(recipe::merged_calls(original, |container| plan.is_captured(container)));
+        self.report.facts.extend_from_slice(&plan.notes);
+        self.redirect_probes(incoming, &plan.planned, metrics);
+        self.add_drain_hooks(incoming, &plan.planned, metrics, &plan.token);
     }
 
-    fn applications(&self) -> Vec<String> {
-        ports::application_containers(&self.pod).filter_map(|own| text(own, &["name"])).map(str::to_owned).collect()
-    }
-
-    /// Moves the names of captured ports to the sidecar. They are moved in every container, because
-    /// a Service would otherwise resolve to the next container with the name.
-    fn move_names(&mut self, planned: &[PlannedPort]) {
-        let named = planned.iter().filter(|planned| planned.mode == PortCapture::Named);
-        let moved: Vec<&str> = named.flat_map(PlannedPort::names).collect();
-        // A new name must not occur in the pod, before or after the move: a Service resolves names
-        // across all containers, and the undo looks the name up.
-        let all = CONTAINERS.iter().flat_map(|key| list(&self.pod, &["spec", key]));
-        let names = all.flat_map(|own| list(own, &["ports"])).filter_map(|port| text(port, &["name"]));
-        let taken: Vec<String> = names.chain(moved.iter().copied()).map(str::to_owned).collect();
-        for container in self.applications() {
-            let from = self.undo.names.len();
-            self.rename(&container, &moved, taken.clone());
-            // If a name occurs twice in a container, which the API server rejects, the first port
-            // resolves it.
-            let mut renamed_from: Vec<&str> = Vec::new();
-            let renamed = self.undo.names.get(from..).unwrap_or_default().to_vec();
-            for PortRename { port, was, .. } in &renamed {
-                if !renamed_from.contains(&was.as_str()) {
-                    renamed_from.push(was);
-                    self.replace_references(&container, was, *port);
-                }
-            }
-        }
-    }
-
-    /// Renames a container's TCP ports of these names, in one pass, because an assigned name may
-    /// equal the previous name of another port.
-    fn rename(&mut self, container: &str, moved: &[&str], mut taken: Vec<String>) {
-        let ports = self.container(container).and_then(|own| at_mut(own, &["ports"])?.as_array_mut());
-        let Some(ports) = ports else { return };
-        let mut renamed = Vec::new();
-        for port in ports.iter_mut().filter(|port| ports::is_tcp(port)) {
-            let number = at(port, &["containerPort"]);
-            let Some(number) = super::access::number(number) else { continue };
-            let Some(name) =
-                port.get_mut("name").filter(|name| name.as_str().is_some_and(|name| moved.contains(&name)))
-            else {
-                continue;
-            };
-            let again = (2..).map(|again| format!("{RENAMED_PREFIX}{number}-{again}"));
-            let Some(now) =
-                std::iter::once(format!("{RENAMED_PREFIX}{number}")).chain(again).find(|now| !taken.contains(now))
-            else {
-                continue;
-            };
-            taken.push(now.clone());
-            let was = std::mem::replace(name, json!(now));
-            let was = was.as_str().unwrap_or_default().to_owned();
-            renamed.push(PortRename { container: container.to_owned(), port: number, was, now });
-        }
-        self.undo.names.extend(renamed);
-    }
-
-    /// Replaces a container's own references to a moved name by the number, because the kubelet
-    /// resolves port names in the same container.
-    fn replace_references(&mut self, container: &str, name: &str, number: u16) {
-        for handler in HANDLERS {
-            for kind in ["httpGet", "tcpSocket"] {
-                let path: Vec<&str> = handler.split('/').chain([kind, "port"]).collect();
-                let Some(port) = self.container(container).and_then(|own| at_mut(own, &path)) else { continue };
-                if port == name {
-                    *port = json!(number);
-                    let (container, was) = (container.to_owned(), name.to_owned());
-                    self.undo.refs.push(PortReference { container, at: format!("{handler}/{kind}"), was, now: number });
-                }
-            }
-        }
-    }
-
-    /// Applies the `app-listen` override to the application, and adds the sysctl that allows the
-    /// sidecar to bind a port below 1024 if it takes over such a port.
-    fn apply_app_listen(&mut self, original: &Value, overrides: &InjectionSettings, planned: &[PlannedPort]) {
-        let on_loopback: Vec<&PlannedPort> = planned
-            .iter()
-            .filter(|planned| matches!(planned.mode, PortCapture::Loopback | PortCapture::Moved))
-            .collect();
-        if on_loopback.is_empty() {
-            return;
-        }
-        if let Some((app_listen, name)) = overrides.app_listen.as_ref().and_then(|it| Some((it, it.container.clone()?)))
-        {
-            let Self { pod, undo, report } = self;
-            let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);
-            let own = containers.and_then(|all| all.iter_mut().find(|own| text(own, &["name"]) == Some(&name)));
-            if let Some(own) = own {
-                app_listen
-                    .overrides
-                    .iter()
-                    .for_each(|setting| argument_edit::apply_override(own, &name, setting, undo, report));
-            }
-        }
-        let lowest = on_loopback.iter().map(|planned| planned.port.number).min();
-        let Some(lowest) = lowest.filter(|lowest| *lowest < UNPRIVILEGED_DEFAULT) else { return };
-        let set = find_named(list(original, &["spec", "securityContext", "sysctls"]), UNPRIVILEGED_SYSCTL);
-        if let Some(set) = set {
-            let from = text(set, &["value"]).and_then(|value| value.trim().parse::<u16>().ok());
-            if from.is_none_or(|from| from > lowest) {
-                self.report.warnings.push(format!(
-                    "the sidecar cannot listen on {lowest}: sysctl {UNPRIVILEGED_SYSCTL} is {}, but must be {lowest} or less",
-                    at(set, &["value"])
-                ));
-            }
-            return;
-        }
-        let sysctl = json!({"name": UNPRIVILEGED_SYSCTL, "value": lowest.to_string()});
-        list_mut(&mut self.pod, &["spec", "securityContext", "sysctls"]).push(sysctl);
-        self.undo.sysctls.push(UNPRIVILEGED_SYSCTL.to_owned());
-        self.report
-            .facts
-            .push(format!("sysctl {UNPRIVILEGED_SYSCTL}={lowest}, so that the sidecar can listen on {lowest}"));
-    }
-
-    /// Moves servers off their ports by their recipes.
-    fn apply_recipes(&mut self, recipes: &[RecipeMatch], planned: &[PlannedPort]) {
-        for recipe in recipes {
-            let own = planned.iter().filter(|planned| planned.port.container == recipe.container);
-            let numbers: BTreeMap<u16, u16> = own
-                .filter(|planned| matches!(planned.mode, PortCapture::Loopback | PortCapture::Moved))
-                .map(|planned| (planned.port.number, planned.application))
-                .collect();
-            let Self { pod, undo, report } = self;
-            let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);
-            let own =
-                containers.and_then(|all| all.iter_mut().find(|own| text(own, &["name"]) == Some(&recipe.container)));
-            let Some(own) = own else { continue };
-            let name = recipe.name();
-            report.facts.push(format!("container {}: recipe {name} ({})", recipe.container, recipe.source()));
-            for edit in recipe.edits(own, |number| numbers.get(&number).copied()) {
-                argument_edit::apply_edit(own, &recipe.container, &edit, undo, report);
-            }
-        }
-    }
-
-    /// Directs TCP probes to the sidecar's connect endpoint, which connects to the application
-    /// itself. A connection of the kubelet would be accepted by the sidecar, whatever the state of
-    /// the application. A probe with a `host` is not directed at this pod's port and is left
-    /// unchanged.
-    fn redirect_probes(&mut self, incoming: &Value, planned: &[PlannedPort], metrics: u16) {
-        let ours = planned.iter().filter(|planned| {
-            matches!(planned.mode, PortCapture::Loopback | PortCapture::Moved | PortCapture::Redirect)
-        });
-        let ours: Vec<u16> = ours.map(|planned| planned.port.number).collect();
-        for container in self.applications() {
-            for probe in PROBES {
-                let Some(own) = self.container(&container) else { continue };
-                let Some(number) = connects_to(own, probe).filter(|number| ours.contains(number)) else { continue };
-                let there = find_named(list(incoming, &["spec", "containers"]), &container);
-                let there = there.map(|there| at(there, &[probe, "httpGet"]));
-                let desired = json!({"path": format!("{CONNECT_PATH}{number}"), "port": metrics});
-                let own = map_mut(own, &[probe]);
-                let was = own.remove("tcpSocket").unwrap_or_default();
-                let null = own.insert("httpGet".to_owned(), converge::existing_or(there, desired)).is_some();
-                self.undo.probes.push(ProbeChange { container: container.clone(), at: probe.to_owned(), was, null });
-                self.report.facts.push(format!(
-                    "{probe} of container {container}: the sidecar probes port {number}, because connections from outside reach only the sidecar"
-                ));
-            }
-        }
-    }
-
-    /// Adds a preStop hook that makes the kubelet drain the sidecar before it stops an application.
-    /// A native sidecar outlives the application and may still hold a queue.
-    fn add_drain_hooks(&mut self, incoming: &Value, planned: &[PlannedPort], metrics: u16, token: &str) {
-        for container in self.applications() {
-            if !planned.iter().any(|planned| planned.port.container == container && planned.mode != PortCapture::None) {
-                continue;
-            }
-            let Some(own) = self.container(&container) else { continue };
-            if !at(own, &["lifecycle", "preStop"]).is_null() {
-                self.report.facts.push(format!(
-                    "container {container} keeps its own preStop hook; the sidecar drains by its own hook"
-                ));
-                continue;
-            }
-            let desired = json!({"httpGet": {"path": format!("{DRAIN_PATH}{token}?wait"), "port": metrics}});
-            let there = find_named(list(incoming, &["spec", "containers"]), &container);
-            let hook = converge::existing_or(there.map(|there| at(there, &["lifecycle", "preStop"])), desired);
-            let null = map_mut(own, &["lifecycle"]).insert("preStop".to_owned(), hook).is_some();
-            self.undo.hooks.push(AddedHook { container, null });
-        }
-    }
-
-    /// Adds the containers and volumes. Returns the hash of the sidecar container, and the field
-    /// hashes of each container.
-    fn add_containers(
-        &mut self,
-        incoming: &Value,
-        known: Option<&InjectionStatus>,
-        parts: &ManifestInputs<'_>,
-    ) -> (String, BTreeMap<String, BTreeMap<String, String>>) {
-        let mut fields = BTreeMap::new();
-        let mut put = |pod: &mut Value, key: &str, name: &str, desired: Value| {
-            fields.insert(name.to_owned(), converge::field_hashes(&desired));
-            let there = find_named(list(incoming, &["spec", key]), name);
-            let before = known.and_then(|known| known.fields.get(name));
-            list_mut(pod, &["spec", key]).push(converge::merge_container(there, desired, before));
+    /// Adds the sidecar, and the fields of the pod that it needs. Returns the hash of the sidecar
+    /// container, and the field hashes of each container.
+    fn add_sidecar(&mut self, inputs: InjectionInputs<'_>, plan: &InjectionPlan) -> (String, FieldHashes) {
+        let parts = ManifestInputs {
+            pod: inputs.original,
+            context: inputs.context,
+            overrides: inputs.overrides,
+            planned: &plan.planned,
+            numbers: &plan.numbers,
+            resources: &plan.resources.value,
+            native: plan.native,
+            token: &plan.token,
+            snapshot: &plan.snapshot,
+            grace: plan.grace,
         };
-        let desired = parts.sidecar_container();
-        let hash = blake3::hash(desired.to_string().as_bytes()).to_hex().chars().take(10).collect();
-        if let Some(redirect) = parts.redirect_container() {
-            put(&mut self.pod, "initContainers", REDIRECT, redirect);
-        }
-        // The sidecar is last: init containers that load a model run before it, and it is the first
-        // of the native sidecars to be terminated.
-        put(&mut self.pod, if parts.native { "initContainers" } else { "containers" }, CONTAINER, desired);
-        for volume in sidecar::volumes() {
-            let there =
-                text(&volume, &["name"]).and_then(|name| find_named(list(incoming, &["spec", "volumes"]), name));
-            let volume = converge::existing_or(there, volume);
-            list_mut(&mut self.pod, &["spec", "volumes"]).push(volume);
-        }
-        for secret in &parts.context.sidecar.pull_secrets {
-            if find_named(list(&self.pod, &["spec", "imagePullSecrets"]), secret).is_none() {
-                list_mut(&mut self.pod, &["spec", "imagePullSecrets"]).push(json!({"name": secret}));
-                self.undo.pull_secrets.push(secret.clone());
-            }
-        }
-        (hash, fields)
+        let hashes = self.add_containers(inputs.incoming, inputs.known, &parts);
+        self.keep_default_container(plan.native);
+        self.add_pod_requests(&plan.resources.pod_requests);
+        hashes
     }
 
-    /// Adds the pod-level requests that the API server would no longer default to the limits.
-    fn add_pod_requests(&mut self, whole: &[(String, Value)]) {
-        for (resource, amount) in whole {
-            let requests = map_mut(&mut self.pod, &["spec", "resources", "requests"]);
-            let null = requests.insert(resource.clone(), amount.clone()).is_some();
-            self.undo.requests.push(AddedRequest { resource: resource.clone(), set: amount.clone(), null });
-        }
-    }
-
-    /// Keeps the application as the default container of `kubectl logs`. A native sidecar is never
-    /// chosen as the default.
-    fn keep_default_container(&mut self, native: bool) {
-        let first = self.applications().into_iter().find(|name| name != CONTAINER);
-        let Some(first) = first.filter(|_| !native) else { return };
-        let annotations = map_mut(&mut self.pod, &["metadata", "annotations"]);
-        if !annotations.contains_key(DEFAULT_CONTAINER) {
-            annotations.insert(DEFAULT_CONTAINER.to_owned(), json!(first));
-            self.undo.default_container = Some(first);
-        }
-    }
-
-    /// Adds the label, and an empty status annotation that is filled in last.
-    fn add_marks(&mut self) {
-        self.undo.label = map_mut(&mut self.pod, &["metadata", "labels"]).insert(INJECTED.to_owned(), json!("true"));
-        self.undo.status = map_mut(&mut self.pod, &["metadata", "annotations"]).insert(STATUS.to_owned(), json!(""));
-    }
-
-    /// Records which maps and lists were absent, so that the undo removes them when they are empty.
-    fn record_created(&mut self, original: &Value) {
-        for path in CREATED_PATHS {
-            let keys: Vec<&str> = path.split('/').collect();
-            record_created_path(&mut self.undo, path.to_owned(), lookup(original, &keys), lookup(&self.pod, &keys));
-        }
-        for name in self.applications() {
-            let find = |pod: &Value| find_named(list(pod, &["spec", "containers"]), &name).cloned();
-            let (Some(before), Some(after)) = (find(original), find(&self.pod)) else { continue };
-            for key in MADE_IN_CONTAINERS {
-                record_created_path(
-                    &mut self.undo,
-                    format!("containers/{name}/{key}"),
-                    before.get(key),
-                    after.get(key),
-                );
-            }
-        }
-    }
-}
-
-/// Returns the port of this pod that a pure TCP probe connects to.
-fn connects_to(container: &Value, probe: &str) -> Option<u16> {
-    let socket = at(container, &[probe, "tcpSocket"]);
-    let elsewhere = text(socket, &["host"]).is_some_and(|host| !host.is_empty());
-    if elsewhere || !at(container, &[probe, "httpGet"]).is_null() {
-        return None;
-    }
-    let port = at(socket, &["port"]);
-    // A port name refers to the same container, as the kubelet resolves it.
-    let declared = list(container, &["ports"]).iter().find(|entry| port.is_string() && at(entry, &["name"]) == port);
-    super::access::number(declared.map_or(port, |entry| at(entry, &["containerPort"])))
-}
-
-fn lookup<'a>(value: &'a Value, keys: &[&str]) -> Option<&'a Value> {
-    keys.iter().try_fold(value, |value, key| value.get(key))
-}
-
-fn record_created_path(undo: &mut UndoRecord, path: String, before: Option<&Value>, after: Option<&Value>) {
-    let absent = before.is_none_or(Value::is_null);
-    if absent && after.is_some_and(|after| !after.is_null()) {
-        undo.made.insert(path, before.is_some());
+    /// Completes the report, and returns the name of the policy's profile if it exists.
+    fn describe(&mut self, inputs: InjectionInputs<'_>, plan: &InjectionPlan) -> Option<String> {
+        let InjectionInputs { context, overrides, .. } = inputs;
+        self.report.facts.extend_from_slice(&plan.resources.notes);
+        self.report.warnings.extend_from_slice(&plan.resources.warnings);
+        report::describe(&mut self.report, &plan.planned, overrides, plan.grace);
+        let policy = overrides.policy.as_ref()?;
+        self.report.warnings.extend(policy::missing_profile(&policy.spec, context));
+        policy::profile(&policy.spec, context).map(|profile| profile.name.clone())
     }
 }

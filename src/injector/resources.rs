@@ -30,6 +30,9 @@ pub(super) struct SidecarResources {
     pub(super) warnings: Vec<String>,
 }
 
+/// CPU request, memory request and memory limit of the sidecar.
+type SidecarAmounts = (Milli, Milli, Milli);
+
 /// Computes the sidecar's resources in this pod.
 ///
 /// # Errors
@@ -39,75 +42,92 @@ pub(super) fn plan(
     overrides: &InjectionSettings,
     context: &InjectionContext,
 ) -> Result<SidecarResources, SkippedPod> {
-    let defaults = &context.sidecar;
     let (mut notes, mut warnings) = (Vec::new(), Vec::new());
-    let read = |text: &str| quantity::parse(text).unwrap_or_default();
     let whole = has_pod_resources(pod);
     let guaranteed = !whole && is_guaranteed(pod);
+    let mut amounts = choose_amounts(overrides, context, guaranteed, &mut notes);
+    if whole {
+        amounts = fit_pod_resources(pod, amounts, &mut notes)?;
+    }
+    let value = if guaranteed {
+        keep_guaranteed(amounts, &mut notes)
+    } else {
+        if !whole && is_best_effort(pod) {
+            warnings
+                .push("the pod was BestEffort and is now Burstable, because the sidecar requests resources".to_owned());
+        }
+        // Pod-level resources are limited as a whole, and a quota then requires no limit of each
+        // container.
+        let largest = largest_cpu_limit(pod).filter(|_| !whole);
+        limit_amounts(amounts, largest, &mut notes)
+    };
+    let pod_requests = defaulted_requests(pod);
+    notes.extend(pod_requests.iter().map(|(name, amount)| {
+        let amount = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
+        format!("the pod-level request of {name} is set to its limit, {amount}: otherwise the API server would derive it from the sidecar's request")
+    }));
+    Ok(SidecarResources { value, pod_requests, notes, warnings })
+}
+
+/// Returns the amounts of the overrides, or the defaults.
+fn choose_amounts(
+    overrides: &InjectionSettings,
+    context: &InjectionContext,
+    guaranteed: bool,
+    notes: &mut Vec<String>,
+) -> SidecarAmounts {
+    let defaults = &context.sidecar;
+    let read = |text: &str| quantity::parse(text).unwrap_or_default();
     let default_cpu = if guaranteed { GUARANTEED_CPU } else { &defaults.cpu_request };
-    let mut cpu = read(overrides.cpu_request.as_deref().unwrap_or(default_cpu));
+    let cpu = read(overrides.cpu_request.as_deref().unwrap_or(default_cpu));
     let mut limit = read(overrides.memory_limit.as_deref().unwrap_or(&defaults.memory_limit));
     let requested = overrides.memory_request.as_deref().map(read);
     if overrides.memory_limit.is_none() {
         // A memory request without a limit raises the limit to the request.
         limit = limit.max(requested.unwrap_or_default());
     }
-    let mut memory = requested.unwrap_or_else(|| read(&defaults.memory_request)).min(limit);
+    let memory = requested.unwrap_or_else(|| read(&defaults.memory_request)).min(limit);
     if requested.is_some_and(|requested| requested > memory) {
         notes.push("memory-request is above memory-limit: the limit is used for both".to_owned());
     }
-    if whole {
-        let requested = (cpu, memory);
-        (cpu, memory, limit) = fit_pod_resources(pod, (cpu, memory, limit))?;
-        if (cpu, memory) != requested {
-            notes.push(format!(
-                "the pod-level resources leave cpu {} and memory {} for the sidecar",
-                quantity::format_cpu(cpu),
-                quantity::format_memory(memory)
-            ));
-        }
-    }
-    let value = if guaranteed {
-        let both = json!({"cpu": quantity::format_cpu(cpu), "memory": quantity::format_memory(limit)});
+    (cpu, memory, limit)
+}
+
+/// Returns limits equal to the requests, so that the pod stays Guaranteed.
+fn keep_guaranteed((cpu, _, limit): SidecarAmounts, notes: &mut Vec<String>) -> Value {
+    let both = json!({"cpu": quantity::format_cpu(cpu), "memory": quantity::format_memory(limit)});
+    notes.push(format!(
+        "the pod stays Guaranteed: the sidecar's limits equal its requests, cpu {}",
+        quantity::format_cpu(cpu)
+    ));
+    json!({"requests": both, "limits": both})
+}
+
+/// Returns the requests and limits, with a CPU limit if every container has one, of which `largest`
+/// is the largest.
+fn limit_amounts((cpu, memory, limit): SidecarAmounts, largest: Option<Milli>, notes: &mut Vec<String>) -> Value {
+    let mut limits = json!({"memory": quantity::format_memory(limit)});
+    if let Some(largest) = largest {
+        let most = quantity::format_cpu(cpu.max(LIMITED_CPU.min(largest)));
         notes.push(format!(
-            "the pod stays Guaranteed: the sidecar's limits equal its requests, cpu {}",
-            quantity::format_cpu(cpu)
+            "every container has a CPU limit, which a ResourceQuota may require: the sidecar's is {most}"
         ));
-        json!({"requests": both, "limits": both})
-    } else {
-        if !whole && is_best_effort(pod) {
-            warnings
-                .push("the pod was BestEffort and is now Burstable, because the sidecar requests resources".to_owned());
-        }
-        let mut limits = json!({"memory": quantity::format_memory(limit)});
-        // Pod-level resources are limited as a whole, and a quota then requires no limit of each
-        // container.
-        if let Some(largest) = largest_cpu_limit(pod).filter(|_| !whole) {
-            let most = quantity::format_cpu(cpu.max(LIMITED_CPU.min(largest)));
-            notes.push(format!(
-                "every container has a CPU limit, which a ResourceQuota may require: the sidecar's is {most}"
-            ));
-            limits["cpu"] = json!(most);
-        }
-        json!({
-            "requests": {"cpu": quantity::format_cpu(cpu), "memory": quantity::format_memory(memory)},
-            "limits": limits,
-        })
-    };
-    let whole = defaulted_requests(pod);
-    notes.extend(whole.iter().map(|(name, amount)| {
-        let amount = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
-        format!("the pod-level request of {name} is set to its limit, {amount}: otherwise the API server would derive it from the sidecar's request")
-    }));
-    Ok(SidecarResources { value, pod_requests: whole, notes, warnings })
+        limits["cpu"] = json!(most);
+    }
+    json!({
+        "requests": {"cpu": quantity::format_cpu(cpu), "memory": quantity::format_memory(memory)},
+        "limits": limits,
+    })
 }
 
 /// Reduces a CPU request, a memory request and a memory limit to the room that the pod-level
 /// resources leave.
 fn fit_pod_resources(
     pod: &Value,
-    (cpu, memory, limit): (Milli, Milli, Milli),
-) -> Result<(Milli, Milli, Milli), SkippedPod> {
+    (cpu, memory, limit): SidecarAmounts,
+    notes: &mut Vec<String>,
+) -> Result<SidecarAmounts, SkippedPod> {
+    let requested = (cpu, memory);
     let most = amount(pod, &["spec", "resources", "limits", "memory"]).unwrap_or(Milli::MAX);
     let cpu = remaining_request(pod, "cpu").map_or(cpu, |room| cpu.min(room));
     let memory = remaining_request(pod, "memory").map_or(memory, |room| memory.min(room)).min(most);
@@ -117,6 +137,13 @@ fn fit_pod_resources(
                 "the containers' requests leave no {resource} of the pod-level resources for the sidecar: raise spec.resources, or lower a container's request"
             )));
         }
+    }
+    if (cpu, memory) != requested {
+        notes.push(format!(
+            "the pod-level resources leave cpu {} and memory {} for the sidecar",
+            quantity::format_cpu(cpu),
+            quantity::format_memory(memory)
+        ));
     }
     Ok((cpu, memory, limit.min(most)))
 }

@@ -62,17 +62,35 @@ pub(super) fn uninject(pod: &Value) -> Option<RestoredPod> {
 fn restore(pod: &mut Value, undo: &UndoRecord, warnings: &mut Vec<String>) {
     let mut lost =
         |what: String| warnings.push(format!("{what} was changed after the injection and is left unchanged"));
+    restore_handlers(pod, undo, &mut lost);
+    restore_names(pod, undo, &mut lost);
+    restore_commands(pod, undo, &mut lost);
+    for requested in &undo.requests {
+        if !restore_request(pod, requested) {
+            lost(format!("the pod-level request of {}", requested.resource));
+        }
+    }
+    remove_pod_fields(pod, undo);
+    remove_created(pod, undo);
+}
+
+/// Restores hooks and probes. Probes come before names, because a restored probe may refer to its
+/// port by name.
+fn restore_handlers(pod: &mut Value, undo: &UndoRecord, lost: &mut impl FnMut(String)) {
     for hook in &undo.hooks {
         if !restore_hook(pod, hook) {
             lost(format!("the preStop hook of container {}", hook.container));
         }
     }
-    // Probes come before names, because a restored probe may refer to its port by name.
     for probe in &undo.probes {
         if !restore_probe(pod, probe) {
             lost(format!("{} of container {}", probe.at, probe.container));
         }
     }
+}
+
+/// Restores port names and the references to them.
+fn restore_names(pod: &mut Value, undo: &UndoRecord, lost: &mut impl FnMut(String)) {
     let mut back = Vec::new();
     for renamed in &undo.names {
         if restore_name(pod, renamed) {
@@ -88,7 +106,11 @@ fn restore(pod: &mut Value, undo: &UndoRecord, warnings: &mut Vec<String>) {
             lost(format!("{} of container {}", reference.at, reference.container));
         }
     }
-    // In reverse order, because a later change may build on an earlier one.
+}
+
+/// Restores variables and arguments in reverse order, because a later change may build on an
+/// earlier one.
+fn restore_commands(pod: &mut Value, undo: &UndoRecord, lost: &mut impl FnMut(String)) {
     for variable in undo.env.iter().rev() {
         if !restore_variable(pod, variable) {
             lost(format!("variable {} of container {}", variable.name, variable.container));
@@ -99,11 +121,10 @@ fn restore(pod: &mut Value, undo: &UndoRecord, warnings: &mut Vec<String>) {
             lost(format!("argument {} of container {}", argument.set, argument.container));
         }
     }
-    for requested in &undo.requests {
-        if !restore_request(pod, requested) {
-            lost(format!("the pod-level request of {}", requested.resource));
-        }
-    }
+}
+
+/// Removes the default container, the pull secrets and the sysctls of the injection.
+fn remove_pod_fields(pod: &mut Value, undo: &UndoRecord) {
     if let Some(ours) = &undo.default_container
         && text(pod, &["metadata", "annotations", DEFAULT_CONTAINER]) == Some(ours)
     {
@@ -111,7 +132,6 @@ fn restore(pod: &mut Value, undo: &UndoRecord, warnings: &mut Vec<String>) {
     }
     remove_named(pod, &["spec", "imagePullSecrets"], |name| undo.pull_secrets.iter().any(|ours| ours == name));
     remove_named(pod, &["spec", "securityContext", "sysctls"], |name| undo.sysctls.iter().any(|ours| ours == name));
-    remove_created(pod, undo);
 }
 
 fn restore_hook(pod: &mut Value, AddedHook { container, null }: &AddedHook) -> bool {

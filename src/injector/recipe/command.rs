@@ -170,27 +170,16 @@ fn split_script(script: &str, known: impl Fn(&str) -> bool) -> Option<Vec<Vec<Ra
             let _ = chars.by_ref().nth(name.len() + 1);
             continue;
         }
-        let ends = match (quote, char) {
-            (Some(open), _) if char == open => {
-                quote = None;
-                false
-            }
-            (Some(_), '\\') => return None,
-            (Some(_), _) => false,
-            (None, '\'' | '"') => {
-                quote = Some(char);
-                false
-            }
-            (None, '\\') => match chars.next() {
-                Some((_, '\n')) => true,
-                _ => return None,
-            },
-            (None, '#') if begun.is_none() => {
-                while chars.next_if(|(_, next)| *next != '\n').is_some() {}
-                continue;
-            }
-            (None, ';' | '&' | '|' | '(' | ')' | '<' | '>') => true,
-            (None, _) => char.is_whitespace(),
+        if char == '#' && quote.is_none() && begun.is_none() {
+            while chars.next_if(|(_, next)| *next != '\n').is_some() {}
+            continue;
+        }
+        let ends = if char == '\\' && quote.is_none() {
+            // Outside quotes, only a line continuation is parsed.
+            chars.next().filter(|(_, next)| *next == '\n')?;
+            true
+        } else {
+            ends_word(char, &mut quote)?
         };
         if !ends {
             begun = begun.or(Some(at));
@@ -199,7 +188,7 @@ fn split_script(script: &str, known: impl Fn(&str) -> bool) -> Option<Vec<Vec<Ra
         if let (Some(from), Some(last)) = (begun.take(), commands.last_mut()) {
             last.push(from..at);
         }
-        if quote.is_none() && matches!(char, ';' | '&' | '|' | '(' | ')' | '<' | '>' | '\n') {
+        if quote.is_none() && (is_operator(char) || char == '\n') {
             commands.push(Vec::new());
         }
     }
@@ -208,6 +197,23 @@ fn split_script(script: &str, known: impl Fn(&str) -> bool) -> Option<Vec<Vec<Ra
     }
     commands.retain(|words| !words.is_empty());
     quote.is_none().then_some(commands)
+}
+
+/// Returns `true` if a character ends a word, and opens or closes a quote; `None` for an escape
+/// inside quotes.
+fn ends_word(char: char, quote: &mut Option<char>) -> Option<bool> {
+    match (*quote, char) {
+        (Some(open), _) if char == open => *quote = None,
+        (Some(_), '\\') => return None,
+        (Some(_), _) => {}
+        (None, '\'' | '"') => *quote = Some(char),
+        (None, _) => return Some(is_operator(char) || char.is_whitespace()),
+    }
+    Some(false)
+}
+
+fn is_operator(char: char) -> bool {
+    matches!(char, ';' | '&' | '|' | '(' | ')' | '<' | '>')
 }
 
 /// Removes all quotes from a word.
