@@ -283,57 +283,24 @@ impl Validator {
         let YamlValue::Scalar { text, plain } = &node.value else {
             return self.push_rejection(shape, node, path, kind(node));
         };
-        let in_range = |number: Option<u64>, min: u64, max: u64| number.filter(|number| (min..=max).contains(number));
-        let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
-        let json = match shape {
-            ValueType::Int(min, max) | ValueType::IntOrMap(min, max, _) => {
-                in_range(digits(text).filter(|_| *plain), *min, *max).map(Json::from)
-            }
-            ValueType::Time(min, max) => {
-                let micros = bounded(text)
-                    .and_then(parse_duration)
-                    .and_then(|duration| u64::try_from(duration.as_micros()).ok());
-                in_range(micros, *min, *max).map(|_| Json::from(text.as_str()))
-            }
-            ValueType::Size(min, max) => {
-                in_range(bounded(text).and_then(parse_size), *min, *max).map(|_| Json::from(text.as_str()))
-            }
-            ValueType::Share => bounded(text).and_then(parse_share).map(|_| Json::from(text.as_str())),
-            ValueType::Switch => match text.as_str() {
-                "true" if *plain => Some(Json::from(true)),
-                "false" if *plain => Some(Json::from(false)),
-                _ => None,
-            },
-            ValueType::Word(words, later) => {
-                if later.contains(&text.as_str()) {
-                    let message = format!("`{path}: {text}` is not supported yet");
-                    let finding = Finding::new(ConfigCode::NotSupportedYet, path, node.at, &message).value(text);
-                    self.findings.push(finding.allowed(shape.allowed()));
-                    return None;
-                }
-                words.contains(&text.as_str()).then(|| Json::from(text.as_str()))
-            }
-            ValueType::Text(rule) => match rule.validate(text) {
-                Ok(()) => Some(Json::from(text.as_str())),
-                Err(RejectReason(reason)) if !reason.is_empty() => {
-                    let message = format!("`{path}` cannot be `{text}`");
-                    let finding = Finding::new(ConfigCode::BadValue, path, node.at, &message).value(text);
-                    self.findings.push(finding.allowed(shape.allowed()).help(reason));
-                    return None;
-                }
-                Err(RejectReason(_)) => None,
-            },
-            ValueType::Quantity(amount) if bounded(text).is_some_and(|text| amount.contains(text)) => {
-                // The API server accepts only text here.
-                (!is_number(text, *plain)).then(|| Json::from(text.as_str()))
-            }
-            ValueType::Quantity(_)
-            | ValueType::Map(_)
-            | ValueType::Names(..)
-            | ValueType::List(..)
-            | ValueType::OneOrList(..) => None,
-        };
-        json.or_else(|| self.push_invalid_leaf(shape, node, path, text, *plain))
+        if let ValueType::Word(_, later) = shape
+            && later.contains(&text.as_str())
+        {
+            let message = format!("`{path}: {text}` is not supported yet");
+            let finding = Finding::new(ConfigCode::NotSupportedYet, path, node.at, &message).value(text);
+            self.findings.push(finding.allowed(shape.allowed()));
+            return None;
+        }
+        if let ValueType::Text(rule) = shape
+            && let Err(RejectReason(reason)) = rule.validate(text)
+            && !reason.is_empty()
+        {
+            let message = format!("`{path}` cannot be `{text}`");
+            let finding = Finding::new(ConfigCode::BadValue, path, node.at, &message).value(text);
+            self.findings.push(finding.allowed(shape.allowed()).help(reason));
+            return None;
+        }
+        parse_scalar(shape, text, *plain).or_else(|| self.push_invalid_leaf(shape, node, path, text, *plain))
     }
 
     /// Reports a scalar that is invalid, with the most specific reason known.
@@ -394,6 +361,40 @@ fn slo_hint(node: &YamlNode) -> Option<String> {
     let unit = if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) { "ms" } else { "" };
     let meant = format!("{text}{unit}");
     parse_duration(&meant).map(|_| format!("write `slo: {{latencyP99: {meant}}}`"))
+}
+
+/// Returns the value of a scalar; `None` if it is invalid. `plain` is `true` without quotes.
+fn parse_scalar(shape: &ValueType, text: &str, plain: bool) -> Option<Json> {
+    let in_range = |number: Option<u64>, min: u64, max: u64| number.filter(|number| (min..=max).contains(number));
+    let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
+    match shape {
+        ValueType::Int(min, max) | ValueType::IntOrMap(min, max, _) => {
+            in_range(digits(text).filter(|_| plain), *min, *max).map(Json::from)
+        }
+        ValueType::Time(min, max) => {
+            let micros =
+                bounded(text).and_then(parse_duration).and_then(|duration| u64::try_from(duration.as_micros()).ok());
+            in_range(micros, *min, *max).map(|_| Json::from(text))
+        }
+        ValueType::Size(min, max) => in_range(bounded(text).and_then(parse_size), *min, *max).map(|_| Json::from(text)),
+        ValueType::Share => bounded(text).and_then(parse_share).map(|_| Json::from(text)),
+        ValueType::Switch => match text {
+            "true" if plain => Some(Json::from(true)),
+            "false" if plain => Some(Json::from(false)),
+            _ => None,
+        },
+        ValueType::Word(words, _) => words.contains(&text).then(|| Json::from(text)),
+        ValueType::Text(rule) => rule.validate(text).is_ok().then(|| Json::from(text)),
+        ValueType::Quantity(amount) if bounded(text).is_some_and(|text| amount.contains(text)) => {
+            // The API server accepts only text here.
+            (!is_number(text, plain)).then(|| Json::from(text))
+        }
+        ValueType::Quantity(_)
+        | ValueType::Map(_)
+        | ValueType::Names(..)
+        | ValueType::List(..)
+        | ValueType::OneOrList(..) => None,
+    }
 }
 
 /// Returns the text unless it is longer than a value with a unit can be.

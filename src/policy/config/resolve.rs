@@ -1,17 +1,17 @@
 //! Resolution of the effective policy: flags over environment over file over built-in defaults,
 //! with every value filled in.
 
-use std::collections::BTreeMap;
+mod sources;
+
 use std::time::Duration;
 
 use http::Method;
-use serde_json::Value as Json;
 
+use self::sources::{apply_given, apply_machine_limits, merge_file};
 use super::capture::{self, RoutePort};
-use super::check::Validator;
 use super::code::ConfigCode;
 use super::effective::{self, Setting};
-use super::env::{MachineLimits, Overrides, SettingSource, Sourced};
+use super::env::{MachineLimits, Overrides};
 use super::file::{LoadedPolicy, to_spec};
 use super::finding::{ConfigErrors, Finding};
 use super::policy::{
@@ -19,18 +19,16 @@ use super::policy::{
     LimitsOverride, LogConfig, MergeNames, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits, Route,
     SchedulingConfig,
 };
-use super::tree::{Span, YamlNode, YamlValue};
-use super::units::{format_size, parse_size};
+use super::tree::Span;
 use super::upstream::{UpstreamAddress, UpstreamConnection, UpstreamTls};
 use super::values::{
     MissingDefault, Resolved, headers, narrow, pointers, require, share, size, time, to_route_protocol, word,
 };
-use super::{defaults, generic, schema, text};
+use super::{generic, text};
 use crate::api::v1alpha1::{
     BatchPolicySpec, ClientSpec, LateHandling, LimitsSpec, MergeFields, Mode, OpenEnum, PortRef, PrioritySpec,
     ProxySpec, RouteSpec, SchedulingSpec, SizeText, TlsSpec, UpstreamTlsSpec,
 };
-use crate::memory;
 
 /// Combines flags, environment, file and defaults.
 pub(super) fn build(
@@ -38,33 +36,10 @@ pub(super) fn build(
     overrides: &Overrides,
     machine: &MachineLimits,
 ) -> Result<Policy, ConfigErrors> {
-    let mut sources = BTreeMap::new();
-    // Start from the defaults and merge the file over them, recording the source of every value.
-    let mut json = defaults::of(schema::SPEC);
-    if machine.terminal {
-        put(&mut json, "proxy.log.format", Json::from("Pretty"));
-    }
-    if let Some(loaded) = loaded {
-        defaults::merge(&mut json, &loaded.json);
-        sources.extend(loaded.lines.iter().map(|(path, line)| (path.clone(), loaded.origin.source(*line))));
-    }
-    // Routes and classes are lists, so their defaults are filled in after the merge, element by
-    // element.
-    defaults::fill_routes(&mut json);
-    defaults::fill_classes(&mut json);
-    let mut findings = apply_overrides(&mut json, &mut sources, overrides);
+    let (mut json, mut sources) = merge_file(loaded, machine);
     // Flags and environment override the file. The limits of the machine apply last, to every
     // source.
-    let captures = capture::parse_captures(overrides).unwrap_or_else(|wrong| {
-        findings.extend(wrong);
-        Vec::new()
-    });
-    if overrides.capture.is_some() {
-        findings.extend(capture::apply_pod_defaults(&mut json, &mut sources, overrides.grace.as_ref()));
-    }
-    if !findings.is_empty() {
-        return Err(ConfigErrors::for_overrides(findings));
-    }
+    let captures = apply_given(&mut json, &mut sources, overrides)?;
     apply_machine_limits(&mut json, &mut sources, machine);
     let mut settings = effective::list(&json, &sources);
     if !captures.is_empty() {
@@ -77,6 +52,12 @@ pub(super) fn build(
     let mut policy =
         policy(&spec, settings).map_err(|MissingDefault(key)| broken(key, format!("`{key}` has no default")))?;
     policy.proxy.captures = captures;
+    check_upstream_tls(&policy)?;
+    Ok(policy)
+}
+
+/// Checks that `upstreamTls` is set only for an upstream with TLS.
+fn check_upstream_tls(policy: &Policy) -> Result<(), ConfigErrors> {
     let secure = match &policy.proxy.upstream {
         Some(UpstreamAddress::Http { tls, .. }) => *tls,
         Some(UpstreamAddress::Unix(_)) => false,
@@ -84,110 +65,15 @@ pub(super) fn build(
         // `upstreamTls`.
         None => true,
     };
-    if !secure && policy.proxy.upstream_tls != UpstreamTls::default() {
-        let (path, at) = ("proxy.upstreamTls", Span::default());
-        let message = "`proxy.upstreamTls` requires an `https://` upstream, but `proxy.upstream` is not one";
-        let finding = Finding::new(ConfigCode::Excluded, path, at, message);
-        return Err(ConfigErrors::for_overrides(vec![
-            finding.help("write `https://` in `proxy.upstream`, or leave `proxy.upstreamTls` out"),
-        ]));
+    if secure || policy.proxy.upstream_tls == UpstreamTls::default() {
+        return Ok(());
     }
-    Ok(policy)
-}
-
-/// Applies flags and environment over the other sources. Each value is validated by the rule of its
-/// key, and findings contain the name of the flag or variable.
-fn apply_overrides(
-    json: &mut Json,
-    sources: &mut BTreeMap<String, SettingSource>,
-    overrides: &Overrides,
-) -> Vec<Finding> {
-    let one = |given: &Option<Sourced<String>>| {
-        given.as_ref().map(|given| (YamlNode::given(&given.value), given.source.clone()))
-    };
-    let listen = overrides.listen.as_ref().map(|given| {
-        let items = given.value.iter().map(|address| YamlNode::given(address)).collect();
-        (YamlNode { at: Span::default(), value: YamlValue::List(items) }, given.source.clone())
-    });
-    let all = [
-        ("proxy.listen", listen),
-        ("proxy.upstream", one(&overrides.upstream)),
-        ("proxy.admin.metrics", one(&overrides.metrics)),
-        ("proxy.admin.local", one(&overrides.admin)),
-        ("proxy.log.format", one(&overrides.log_format)),
-        ("proxy.log.level", one(&overrides.log_level)),
-        ("proxy.log.access", one(&overrides.log_access)),
-        ("proxy.state", one(&overrides.state)),
-    ];
-    let mut findings = Vec::new();
-    for (path, given) in all {
-        let (Some((node, source)), Some(key)) = (given, schema::find(path)) else { continue };
-        let mut check = Validator::default();
-        let name = match source {
-            SettingSource::Flag(name) | SettingSource::Env(name) => name,
-            SettingSource::Default
-            | SettingSource::File(_)
-            | SettingSource::Snapshot
-            | SettingSource::Kept
-            | SettingSource::Passthrough(_)
-            | SettingSource::Lowered(_)
-            | SettingSource::Tuned
-            | SettingSource::Controller => path,
-        };
-        match check.value(&key.shape, &node, name) {
-            Some(value) if check.findings.is_empty() => {
-                put(json, path, value);
-                sources.insert(path.to_owned(), source);
-            }
-            _ => findings.append(&mut check.findings),
-        }
-    }
-    findings
-}
-
-/// File descriptors reserved for purposes other than connections to clients and to the model
-/// server: listeners, probes, the control stream, files.
-const FILES_RESERVE: u64 = 128;
-
-/// Lowers the number of connections to what the limit on open files allows, and buffers and
-/// connections to what the memory limit allows, whatever their source is.
-fn apply_machine_limits(json: &mut Json, sources: &mut BTreeMap<String, SettingSource>, machine: &MachineLimits) {
-    let mut lower = |name: &str, most: u64, by, is_size: bool| {
-        let path = format!("proxy.process.{name}");
-        let configured = match &json["proxy"]["process"][name] {
-            Json::String(text) => parse_size(text),
-            other => other.as_u64(),
-        };
-        if configured.is_some_and(|configured| configured > most) {
-            put(json, &path, if is_size { Json::from(format_size(most)) } else { Json::from(most) });
-            sources.insert(path, SettingSource::Lowered(by));
-        }
-        configured.map_or(most, |configured| configured.min(most))
-    };
-    if let Some(files) = machine.files_max {
-        // A client connection may need an upstream connection. Batches and parallel HTTP/2 calls
-        // have half as many upstream connections again: 2.5 descriptors per client connection.
-        let most = ((files - FILES_RESERVE.min(files / 4)) * 2 / 5).max(1);
-        lower("connectionsMax", most, "two fifths of the limit on open files, less 128", false);
-    }
-    if let Some(limit) = machine.memory_bytes_max {
-        let most = memory::buffered_bytes_within(limit);
-        let bytes = lower("bufferedBytesMax", most, "25% of the memory limit", true);
-        lower(
-            "connectionsMax",
-            memory::connections_within(limit, bytes),
-            "the connections that fit into the memory limit",
-            false,
-        );
-    }
-}
-
-fn put(json: &mut Json, path: &str, value: Json) {
-    let mut at = json;
-    for name in path.split('.') {
-        at = &mut at[name];
-    }
-    *at = value;
+    let (path, at) = ("proxy.upstreamTls", Span::default());
+    let message = "`proxy.upstreamTls` requires an `https://` upstream, but `proxy.upstream` is not one";
+    let finding = Finding::new(ConfigCode::Excluded, path, at, message);
+    Err(ConfigErrors::for_overrides(vec![
+        finding.help("write `https://` in `proxy.upstream`, or leave `proxy.upstreamTls` out"),
+    ]))
 }
 
 fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Resolved<Policy> {

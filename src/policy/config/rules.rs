@@ -4,18 +4,17 @@
 //! already been reported.
 
 pub(super) mod cluster;
+mod generic;
 
 use serde_json::Value as Json;
 
 use super::check::Validator;
 use super::code::ConfigCode;
 use super::finding::{Finding, Notice};
-use super::generic::declaration;
 use super::schema::{self, KeyDefault};
 use super::units::parse_duration;
 use super::values::to_route_protocol;
 use crate::protocol::RouteProtocol;
-use crate::protocol::generic::GenericOptions;
 use crate::protocol::headers::IDENTITY;
 
 /// A header that matches a prefix of [`IDENTITY`] but carries no identity.
@@ -80,7 +79,7 @@ pub(super) fn apply(check: &mut Validator, spec: &Json) {
     for (index, route) in routes.iter().enumerate() {
         let path = format!("routes[{index}]");
         check_merge_names(check, &path, route, tenant.as_deref());
-        check_generic(check, &path, route);
+        generic::apply(check, &path, route);
         check_reach(check, &path, route, routes.get(..index).unwrap_or_default());
     }
 }
@@ -259,74 +258,6 @@ fn check_merge_names(check: &mut Validator, path: &str, route: &Json, tenant: Op
                     &format!("name a field, such as {field}"),
                 );
             }
-        }
-    }
-}
-
-fn check_generic(check: &mut Validator, path: &str, route: &Json) {
-    let at = |key: &str| format!("{path}.generic.{key}");
-    let declared = check.has(&format!("{path}.generic"));
-    let protocol = route["protocol"].as_str();
-    if !declared {
-        if protocol == Some("Generic") {
-            let message = format!("`{path}.protocol: Generic` needs `generic`");
-            check.push_bad_value(
-                &format!("{path}.protocol"),
-                &message,
-                "write generic: {items: /POINTER, results: /POINTER}",
-            );
-        }
-        return;
-    }
-    // An invalid protocol has already been reported.
-    if protocol != Some("Generic") && (protocol.is_some() || !check.has(&format!("{path}.protocol"))) {
-        let found = protocol.unwrap_or("Auto");
-        let message = format!("`{path}.generic` requires protocol Generic, but the protocol is {found}");
-        check.push_finding(
-            ConfigCode::Excluded,
-            &format!("{path}.generic"),
-            &message,
-            "write protocol: Generic, or leave `generic` out",
-        );
-        return;
-    }
-    let generic = &route["generic"];
-    if check.has(&at("single.items")) && !check.has(&at("single.results")) && !check.has(&at("resultWrap")) {
-        let message = "`single.items` needs `single.results`, or `resultWrap`";
-        check.push_bad_value(&at("single.items"), message, "give the location of the single result");
-    }
-    if check.has(&at("single.results")) && !check.has(&at("single.items")) && !check.has(&at("single.wrapScalar")) {
-        let message = "`single.results` needs `single.items`, or `single.wrapScalar: true`";
-        check.push_bad_value(&at("single.results"), message, "give the location of the single item");
-    }
-    let bare = generic["single"]["wrapScalar"] == true;
-    if bare && !check.has(&at("single.results")) && !check.has(&at("resultWrap")) {
-        let message = "`single.wrapScalar: true` needs `resultWrap`, or `single.results`";
-        let help = "write resultWrap: None if the server answers a bare value with a bare result, List if with a \
-                    list of one";
-        check.push_bad_value(&at("single.wrapScalar"), message, help);
-    }
-    // Rules of the adapter itself.
-    for clash in declaration(generic).iter().flat_map(GenericOptions::clashes) {
-        let code = if matches!(clash.key, "resultKey" | "single.items" | "single.results") {
-            ConfigCode::Excluded
-        } else {
-            ConfigCode::BadValue
-        };
-        let path = at(clash.key);
-        check.push_finding(code, &path, &format!("`{path}` conflicts with the rest of its `generic`"), clash.reason);
-    }
-    let items: Vec<&Json> = match &generic["items"] {
-        Json::Array(items) => items.iter().collect(),
-        one => vec![one],
-    };
-    for (index, field) in list(&route["mergeOver"]["fields"]).iter().enumerate() {
-        if items.iter().any(|item| *item == field && item.is_string()) {
-            let message = format!(
-                "`{}` is in `mergeOver.fields`, but it is the list of items",
-                field.as_str().unwrap_or_default()
-            );
-            check.excluded(&format!("{path}.mergeOver.fields[{index}]"), &message);
         }
     }
 }

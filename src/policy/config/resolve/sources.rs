@@ -1,0 +1,146 @@
+//! The sources of a policy, merged in the order of their precedence. The source of every value is
+//! recorded.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value as Json;
+
+use crate::config::capture::{self, Capture};
+use crate::config::check::Validator;
+use crate::config::defaults;
+use crate::config::env::{MachineLimits, Overrides, SettingSource, Sourced};
+use crate::config::file::LoadedPolicy;
+use crate::config::finding::{ConfigErrors, Finding};
+use crate::config::schema;
+use crate::config::tree::{Span, YamlNode, YamlValue};
+use crate::config::units::{format_size, parse_size};
+use crate::memory;
+
+/// The source of each value that is no default, by path.
+type SettingSources = BTreeMap<String, SettingSource>;
+
+/// Starts from the defaults and merges the file over them.
+pub(super) fn merge_file(loaded: Option<&LoadedPolicy>, machine: &MachineLimits) -> (Json, SettingSources) {
+    let mut sources = BTreeMap::new();
+    let mut json = defaults::of(schema::SPEC);
+    if machine.terminal {
+        put(&mut json, "proxy.log.format", Json::from("Pretty"));
+    }
+    if let Some(loaded) = loaded {
+        defaults::merge(&mut json, &loaded.json);
+        sources.extend(loaded.lines.iter().map(|(path, line)| (path.clone(), loaded.origin.source(*line))));
+    }
+    // Routes and classes are lists, so their defaults are filled in after the merge, element by
+    // element.
+    defaults::fill_routes(&mut json);
+    defaults::fill_classes(&mut json);
+    (json, sources)
+}
+
+/// Applies flags and environment, and returns the captured ports.
+pub(super) fn apply_given(
+    json: &mut Json,
+    sources: &mut SettingSources,
+    overrides: &Overrides,
+) -> Result<Vec<Capture>, ConfigErrors> {
+    let mut findings = apply_overrides(json, sources, overrides);
+    let captures = capture::parse_captures(overrides).unwrap_or_else(|wrong| {
+        findings.extend(wrong);
+        Vec::new()
+    });
+    if overrides.capture.is_some() {
+        findings.extend(capture::apply_pod_defaults(json, sources, overrides.grace.as_ref()));
+    }
+    if findings.is_empty() { Ok(captures) } else { Err(ConfigErrors::for_overrides(findings)) }
+}
+
+/// Applies flags and environment over the other sources. Each value is validated by the rule of its
+/// key, and findings contain the name of the flag or variable.
+fn apply_overrides(json: &mut Json, sources: &mut SettingSources, overrides: &Overrides) -> Vec<Finding> {
+    let one = |given: &Option<Sourced<String>>| {
+        given.as_ref().map(|given| (YamlNode::given(&given.value), given.source.clone()))
+    };
+    let listen = overrides.listen.as_ref().map(|given| {
+        let items = given.value.iter().map(|address| YamlNode::given(address)).collect();
+        (YamlNode { at: Span::default(), value: YamlValue::List(items) }, given.source.clone())
+    });
+    let all = [
+        ("proxy.listen", listen),
+        ("proxy.upstream", one(&overrides.upstream)),
+        ("proxy.admin.metrics", one(&overrides.metrics)),
+        ("proxy.admin.local", one(&overrides.admin)),
+        ("proxy.log.format", one(&overrides.log_format)),
+        ("proxy.log.level", one(&overrides.log_level)),
+        ("proxy.log.access", one(&overrides.log_access)),
+        ("proxy.state", one(&overrides.state)),
+    ];
+    let mut findings = Vec::new();
+    for (path, given) in all {
+        let (Some((node, source)), Some(key)) = (given, schema::find(path)) else { continue };
+        let mut check = Validator::default();
+        let name = match source {
+            SettingSource::Flag(name) | SettingSource::Env(name) => name,
+            SettingSource::Default
+            | SettingSource::File(_)
+            | SettingSource::Snapshot
+            | SettingSource::Kept
+            | SettingSource::Passthrough(_)
+            | SettingSource::Lowered(_)
+            | SettingSource::Tuned
+            | SettingSource::Controller => path,
+        };
+        match check.value(&key.shape, &node, name) {
+            Some(value) if check.findings.is_empty() => {
+                put(json, path, value);
+                sources.insert(path.to_owned(), source);
+            }
+            _ => findings.append(&mut check.findings),
+        }
+    }
+    findings
+}
+
+/// File descriptors reserved for purposes other than connections to clients and to the model
+/// server: listeners, probes, the control stream, files.
+const FILES_RESERVE: u64 = 128;
+
+/// Lowers the number of connections to what the limit on open files allows, and buffers and
+/// connections to what the memory limit allows, whatever their source is.
+pub(super) fn apply_machine_limits(json: &mut Json, sources: &mut SettingSources, machine: &MachineLimits) {
+    let mut lower = |name: &str, most: u64, by, is_size: bool| {
+        let path = format!("proxy.process.{name}");
+        let configured = match &json["proxy"]["process"][name] {
+            Json::String(text) => parse_size(text),
+            other => other.as_u64(),
+        };
+        if configured.is_some_and(|configured| configured > most) {
+            put(json, &path, if is_size { Json::from(format_size(most)) } else { Json::from(most) });
+            sources.insert(path, SettingSource::Lowered(by));
+        }
+        configured.map_or(most, |configured| configured.min(most))
+    };
+    if let Some(files) = machine.files_max {
+        // A client connection may need an upstream connection. Batches and parallel HTTP/2 calls
+        // have half as many upstream connections again: 2.5 descriptors per client connection.
+        let most = ((files - FILES_RESERVE.min(files / 4)) * 2 / 5).max(1);
+        lower("connectionsMax", most, "two fifths of the limit on open files, less 128", false);
+    }
+    if let Some(limit) = machine.memory_bytes_max {
+        let most = memory::buffered_bytes_within(limit);
+        let bytes = lower("bufferedBytesMax", most, "25% of the memory limit", true);
+        lower(
+            "connectionsMax",
+            memory::connections_within(limit, bytes),
+            "the connections that fit into the memory limit",
+            false,
+        );
+    }
+}
+
+fn put(json: &mut Json, path: &str, value: Json) {
+    let mut at = json;
+    for name in path.split('.') {
+        at = &mut at[name];
+    }
+    *at = value;
+}
