@@ -223,6 +223,14 @@ impl GenericOptions {
     pub fn clashes(&self) -> Vec<SpecConflict> {
         let mut clashes = Vec::new();
         let mut no = |key, reason| clashes.push(SpecConflict { key, reason });
+        self.check_lists(&mut no);
+        self.check_results(&mut no);
+        self.check_response(&mut no);
+        clashes
+    }
+
+    /// Checks the lists of items and results.
+    fn check_lists(&self, no: &mut impl FnMut(&'static str, &'static str)) {
         let is_valid = |single: &Option<Pointer>, lists: &[Pointer]| match (single, lists) {
             (None, _) => true,
             (Some(single), [list]) => single.is_sibling(list) && single != list,
@@ -249,6 +257,10 @@ impl GenericOptions {
         if !is_valid(&self.single.results, &self.results) {
             no("single.results", "must be a different member next to the only list of results");
         }
+    }
+
+    /// Checks how results are assigned to items.
+    fn check_results(&self, no: &mut impl FnMut(&'static str, &'static str)) {
         let single = self.single.items.is_some() || self.single.results.is_some() || self.single.wrap_scalar;
         if self.result_key.is_some()
             && (self.results.len() > 1 || self.index.is_some() || self.select == ResultOrder::Sorted || single)
@@ -267,6 +279,10 @@ impl GenericOptions {
         if self.per_item_error.as_ref().is_some_and(|error| error.field.tokens().is_empty()) {
             no("perItemError.field", "must point inside a result: write /NAME");
         }
+    }
+
+    /// Checks the other parts of the response, and the path.
+    fn check_response(&self, no: &mut impl FnMut(&'static str, &'static str)) {
         let apart = |one: &[Pointer], other: &[Pointer]| {
             !one.iter().any(|one| other.iter().any(|other| one.is_prefix_of(other) || other.is_prefix_of(one)))
         };
@@ -283,7 +299,6 @@ impl GenericOptions {
         if self.per_item_error.as_ref().is_some_and(|error| !(400..600).contains(&error.status)) {
             no("perItemError.status", "must be a status from 400 to 599");
         }
-        clashes
     }
 
     /// Compiles the declaration to a shape.

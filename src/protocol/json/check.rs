@@ -48,6 +48,14 @@ struct BracketStack {
     depth_max: usize,
 }
 
+/// Position after the beginning of a value.
+enum ValueStep {
+    /// The value is an array or an object, and its first element starts here.
+    Opened(usize),
+    /// The value ended before this position.
+    Ended(usize),
+}
+
 /// Checks that `doc` is a single JSON document that satisfies `rules`.
 ///
 /// # Errors
@@ -59,56 +67,69 @@ pub(crate) fn validate(doc: &[u8], rules: JsonRules) -> Result<(), JsonError> {
     let mut open =
         BracketStack { bits: [0; NESTING_MAX / 64], depth: 0, depth_max: rules.nesting_max.min(NESTING_MAX) };
     let mut pos = skip_whitespace(doc, 0);
-    'value: loop {
+    loop {
+        pos = match begin_value(doc, pos, rules, &mut open)? {
+            ValueStep::Opened(first) => first,
+            ValueStep::Ended(end) => match find_next_value(doc, end, &mut open)? {
+                Some(next) => next,
+                None => return Ok(()),
+            },
+        };
+    }
+}
+
+/// Reads a value up to its end, or up to its first element.
+#[inline]
+fn begin_value(doc: &[u8], pos: usize, rules: JsonRules, open: &mut BracketStack) -> Result<ValueStep, JsonError> {
+    let end = match byte_at(doc, pos) {
+        b'-' | b'0'..=b'9' => number(doc, pos, rules)?,
+        b'"' => string(doc, pos)?,
+        b'{' => {
+            open.push(true)?;
+            let pos = skip_whitespace(doc, pos + 1);
+            if byte_at(doc, pos) != b'}' {
+                return Ok(ValueStep::Opened(key(doc, pos)?));
+            }
+            open.pop();
+            pos + 1
+        }
+        b'[' => {
+            open.push(false)?;
+            let pos = skip_whitespace(doc, pos + 1);
+            if byte_at(doc, pos) != b']' {
+                return Ok(ValueStep::Opened(pos));
+            }
+            open.pop();
+            pos + 1
+        }
+        b't' => word(doc, pos, b"true")?,
+        b'f' => word(doc, pos, b"false")?,
+        b'n' => word(doc, pos, b"null")?,
+        b'N' if rules.lenient => word(doc, pos, b"NaN")?,
+        b'I' if rules.lenient => word(doc, pos, b"Infinity")?,
+        _ => return Err(JsonError::Syntax),
+    };
+    Ok(ValueStep::Ended(end))
+}
+
+/// Closes the brackets after a value, and returns the start of the next value; `None` at the end of
+/// the document.
+#[inline]
+fn find_next_value(doc: &[u8], end: usize, open: &mut BracketStack) -> Result<Option<usize>, JsonError> {
+    let mut pos = end;
+    loop {
+        pos = skip_whitespace(doc, pos);
+        let Some(object) = open.top() else {
+            return if pos == doc.len() { Ok(None) } else { Err(JsonError::Syntax) };
+        };
         match byte_at(doc, pos) {
-            b'-' | b'0'..=b'9' => pos = number(doc, pos, rules)?,
-            b'"' => pos = string(doc, pos)?,
-            b'{' => {
-                open.push(true)?;
-                pos = skip_whitespace(doc, pos + 1);
-                if byte_at(doc, pos) != b'}' {
-                    pos = key(doc, pos)?;
-                    continue 'value;
-                }
-                open.pop();
-                pos += 1;
-            }
-            b'[' => {
-                open.push(false)?;
-                pos = skip_whitespace(doc, pos + 1);
-                if byte_at(doc, pos) != b']' {
-                    continue 'value;
-                }
-                open.pop();
-                pos += 1;
-            }
-            b't' => pos = word(doc, pos, b"true")?,
-            b'f' => pos = word(doc, pos, b"false")?,
-            b'n' => pos = word(doc, pos, b"null")?,
-            b'N' if rules.lenient => pos = word(doc, pos, b"NaN")?,
-            b'I' if rules.lenient => pos = word(doc, pos, b"Infinity")?,
+            b',' if object => return Ok(Some(key(doc, skip_whitespace(doc, pos + 1))?)),
+            b',' => return Ok(Some(skip_whitespace(doc, pos + 1))),
+            b'}' if object => open.pop(),
+            b']' if !object => open.pop(),
             _ => return Err(JsonError::Syntax),
         }
-        loop {
-            pos = skip_whitespace(doc, pos);
-            let Some(object) = open.top() else {
-                return if pos == doc.len() { Ok(()) } else { Err(JsonError::Syntax) };
-            };
-            match byte_at(doc, pos) {
-                b',' if object => {
-                    pos = key(doc, skip_whitespace(doc, pos + 1))?;
-                    continue 'value;
-                }
-                b',' => {
-                    pos = skip_whitespace(doc, pos + 1);
-                    continue 'value;
-                }
-                b'}' if object => open.pop(),
-                b']' if !object => open.pop(),
-                _ => return Err(JsonError::Syntax),
-            }
-            pos += 1;
-        }
+        pos += 1;
     }
 }
 
