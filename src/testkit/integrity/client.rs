@@ -313,21 +313,19 @@ impl LedgerClient {
         }
     }
 
+    /// Takes the kept connection, and returns whether unsolicited bytes arrived. The connection must
+    /// be silent between two calls: bytes that are already here answer no call.
+    fn take_kept(&mut self) -> (Option<HttpConnection>, bool) {
+        let Some(mut conn) = self.kept.take() else { return (None, false) };
+        let idle = conn.inbox.poll_idle();
+        ((idle == IdleState::Quiet).then_some(conn), idle == IdleState::Unasked)
+    }
+
     /// Makes the call. Returns its outcome, and whether unsolicited bytes arrived.
     async fn exchange(&mut self, call: &mut ClientCall) -> (ItemOutcome, bool) {
         let leave = self.draw_cancellation();
         let reset = self.rng.random();
-        let mut kept = self.kept.take();
-        let mut unasked = false;
-        // The connection must be silent between two calls: bytes that are already here answer no
-        // call.
-        if let Some(conn) = &mut kept {
-            let idle = conn.inbox.poll_idle();
-            unasked = idle == IdleState::Unasked;
-            if idle != IdleState::Quiet {
-                kept = None;
-            }
-        }
+        let (kept, mut unasked) = self.take_kept();
         let conn = match kept {
             Some(conn) => Ok(conn),
             None => self.run.target.connect().await,

@@ -258,21 +258,11 @@ async fn read_responses(shared: Arc<LoadState>, lane: Arc<LoadConnection>, mut i
             }
             (_, None) => false,
         };
-        let next = {
-            let mut pool = shared.pool();
-            if !keep {
-                lane.alive.store(false, Ordering::Release);
-                pool.connections -= 1;
-                pool.idle.retain(|other| !Arc::ptr_eq(other, &lane));
+        let Some(next) = shared.take_next_call(&lane, keep) else {
+            if keep {
+                continue;
             }
-            match pool.backlog.pop_front() {
-                None if keep => {
-                    pool.idle.push_back(Arc::clone(&lane));
-                    continue;
-                }
-                None => return,
-                Some(next) => next,
-            }
+            return;
         };
         if keep {
             lane.send(&shared, next).await;
@@ -319,6 +309,22 @@ impl LoadState {
             }
             return;
         }
+    }
+
+    /// Takes the next call of the backlog. If there is none, the connection is idle. A connection
+    /// that is not kept is removed from the pool.
+    fn take_next_call(&self, lane: &Arc<LoadConnection>, keep: bool) -> Option<ScheduledCall> {
+        let mut pool = self.pool();
+        if !keep {
+            lane.alive.store(false, Ordering::Release);
+            pool.connections -= 1;
+            pool.idle.retain(|other| !Arc::ptr_eq(other, lane));
+        }
+        let next = pool.backlog.pop_front();
+        if next.is_none() && keep {
+            pool.idle.push_back(Arc::clone(lane));
+        }
+        next
     }
 
     fn select_connection(&self, arrival: ScheduledCall) -> SendAction {
