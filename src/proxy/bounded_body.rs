@@ -102,6 +102,16 @@ pub struct FrameBuffer {
     at_once: bool,
 }
 
+/// The part of a body that has arrived.
+struct PartialBody {
+    pieces: FrameBuffer,
+    held: BufferGuard,
+    /// Number of bytes that have arrived.
+    size: usize,
+    /// Number of bytes that `held` was charged with.
+    charged: usize,
+}
+
 /// Reads a body completely. Memory is held only for bytes that have arrived, never for an announced
 /// length, unless the sender is a model server.
 ///
@@ -118,12 +128,12 @@ where
     if announced.is_some_and(|announced| announced > bounds.max) {
         return ReadResult::Stopped { reason: StopReason::TooLarge, read: Bytes::new(), held };
     }
-    let mut pieces = FrameBuffer { announced, at_once: !bounds.evictable, ..FrameBuffer::default() };
+    let pieces = FrameBuffer { announced, at_once: !bounds.evictable, ..FrameBuffer::default() };
+    let mut arrived = PartialBody { pieces, held, size: 0, charged: 0 };
     let mut trailers = None;
-    let (mut size, mut taken) = (0_usize, 0_usize);
     let mut window = None;
     let reason = loop {
-        if size > 0 && window.is_none() {
+        if arrived.size > 0 && window.is_none() {
             window = bounds.floor.map(RateWindow::new);
         }
         let next = timeout(bounds.idle, body.frame());
@@ -136,36 +146,25 @@ where
         let next = tokio::select! {
             biased;
             next = next => next,
-            () = wait_below_floor(&mut window, size) => break StopReason::BelowFloor,
-            () = wait_evicted(&mut held, &mut pieces), if bounds.evictable => break StopReason::BuffersFull,
+            () = wait_below_floor(&mut window, arrived.size) => break StopReason::BelowFloor,
+            () = arrived.wait_evicted(), if bounds.evictable => break StopReason::BuffersFull,
         };
         let frame = match next {
             Err(_) => break StopReason::Slow,
-            Ok(None) => return ReadResult::Whole { bytes: pieces.join(), trailers, held },
+            Ok(None) => return ReadResult::Whole { bytes: arrived.pieces.join(), trailers, held: arrived.held },
             Ok(Some(Err(_))) => break StopReason::Broken,
             Ok(Some(Ok(frame))) => frame,
         };
         match frame.into_data() {
             Ok(data) => {
-                size += data.len();
-                held.on_move();
-                // The whole response is charged with its first frame: if many responses were
-                // charged step by step, they could exhaust the budget with none of them complete.
-                let needed = pieces.announced.filter(|_| pieces.at_once).unwrap_or_default().max(size);
-                let fits = needed == taken || held.grow(needed - taken).is_ok();
-                taken = needed;
-                pieces.push(data);
-                if size > bounds.max {
-                    break StopReason::TooLarge;
-                }
-                if !fits {
-                    break StopReason::BuffersFull;
+                if let Err(reason) = arrived.push(data, bounds.max) {
+                    break reason;
                 }
             }
             Err(frame) => trailers = frame.into_trailers().ok(),
         }
     };
-    ReadResult::Stopped { reason, read: pieces.join(), held }
+    ReadResult::Stopped { reason, read: arrived.pieces.join(), held: arrived.held }
 }
 
 /// Resolves at the end of a window in which too few bytes arrived; pending forever without a
@@ -177,10 +176,33 @@ async fn wait_below_floor(window: &mut Option<RateWindow>, size: usize) {
     }
 }
 
-/// Resolves when the charge is evicted. Polled only while the body is awaited.
-async fn wait_evicted(held: &mut BufferGuard, pieces: &mut FrameBuffer) {
-    pieces.detach_from_read_buffer();
-    held.evicted().await;
+// === impl PartialBody ===
+
+impl PartialBody {
+    /// Adds the data of a frame.
+    ///
+    /// # Errors
+    /// Returns the limit that is exceeded with it.
+    fn push(&mut self, data: Bytes, max: usize) -> Result<(), StopReason> {
+        self.size += data.len();
+        self.held.on_move();
+        // The whole response is charged with its first frame: if many responses were charged step
+        // by step, they could exhaust the budget with none of them complete.
+        let needed = self.pieces.announced.filter(|_| self.pieces.at_once).unwrap_or_default().max(self.size);
+        let fits = needed == self.charged || self.held.grow(needed - self.charged).is_ok();
+        self.charged = needed;
+        self.pieces.push(data);
+        if self.size > max {
+            return Err(StopReason::TooLarge);
+        }
+        if fits { Ok(()) } else { Err(StopReason::BuffersFull) }
+    }
+
+    /// Resolves when the charge is evicted. Polled only while the body is awaited.
+    async fn wait_evicted(&mut self) {
+        self.pieces.detach_from_read_buffer();
+        self.held.evicted().await;
+    }
 }
 
 // === impl StopReason ===

@@ -23,7 +23,7 @@ use crate::backend::Lane;
 use crate::batching::{PriorityId, Tick, UnbatchedReason};
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
-use crate::protocol::{Call, Dialect, Endpoint, MergeEligibility, ProtocolLabel, UnmergeableReason};
+use crate::protocol::{Call, Dialect, Endpoint, MergeEligibility, ProtocolLabel, Reply, UnmergeableReason};
 use crate::scheduler::{Submission, SubmitOutcome};
 use crate::telemetry::names::{Outcome as CallOutcome, OverheadStage};
 
@@ -210,12 +210,7 @@ impl Proxy {
                 return self.respond_with_failure(kind.into(), ending, dialect, ended_by(kind, None).as_deref());
             }
             Ok(SubmitOutcome::Failed(failure, ticket)) => (Err(failure), ticket),
-            Ok(SubmitOutcome::Reply(reply, ticket)) => {
-                let began = self.clock.now();
-                let response = self.respond(*reply);
-                self.metrics.overhead(OverheadStage::Write, self.clock.now().since(began));
-                (Ok(response), ticket)
-            }
+            Ok(SubmitOutcome::Reply(reply, ticket)) => (Ok(self.write_reply(*reply)), ticket),
             Ok(SubmitOutcome::Streamed(response, ticket)) => (Ok(*response), ticket),
             Ok(SubmitOutcome::Alone(grant)) => {
                 if let Some(reason) = reason.or_else(|| unbatched_reason(grant.ticket.lone, batches_itself)) {
@@ -238,6 +233,14 @@ impl Proxy {
                 self.respond_with_failure(failure, ending, dialect, limit.as_deref())
             }
         }
+    }
+
+    /// Writes the response of a batch, and measures the time that this takes.
+    fn write_reply(&self, reply: Reply) -> Response<Body> {
+        let began = self.clock.now();
+        let response = self.respond(reply);
+        self.metrics.overhead(OverheadStage::Write, self.clock.now().since(began));
+        response
     }
 
     /// Parses a call, derives its priority and deadlines, and finds out whether it may be merged.

@@ -130,14 +130,7 @@ async fn isolate(
         if !part.clone().any(|member| outputs.is_waiting(member)) {
             continue;
         }
-        let now = inner.clock.now();
-        // An unbatched retry is recorded but never refused. A smaller batch is made only if the
-        // budget allows it.
-        if part.len() == 1 {
-            if let Ok(mut budget) = inner.budget.lock() {
-                budget.record_replay(now);
-            }
-        } else if !inner.budget.lock().is_ok_and(|mut budget| budget.try_take_replay(now)) {
+        if !take_replay(inner, &part) {
             tracing::debug!(batch = request.id.0, "replay budget empty: each member is sent alone");
             plan.split(part);
             continue;
@@ -165,6 +158,21 @@ async fn isolate(
         inner.metrics.items_isolated(isolated);
     }
     evidence
+}
+
+/// Takes a replay from the budget, and returns `true` if the part may be sent. An unbatched retry
+/// is recorded but never refused. A smaller batch is made only if the budget allows it.
+fn take_replay(inner: &Inner, part: &MemberRange) -> bool {
+    let now = inner.clock.now();
+    let is_lone = part.len() == 1;
+    match inner.budget.lock() {
+        Ok(mut budget) if is_lone => {
+            budget.record_replay(now);
+            true
+        }
+        Ok(mut budget) => budget.try_take_replay(now),
+        Err(_) => is_lone,
+    }
 }
 
 fn fail_part(outputs: &mut dyn BatchOutputs, part: MemberRange, kind: FailureKind) {
