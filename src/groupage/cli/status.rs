@@ -5,8 +5,9 @@
 //! that may have changed since the pod was created (its policy, and traffic that bypasses the
 //! sidecar) are recomputed by the controller's rules from the current objects.
 
+mod format;
+
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, ValueEnum};
@@ -16,6 +17,7 @@ use kube::api::{Api, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
+use self::format::{format_problems, format_table};
 use super::bypasses::{self, BypassObjects, table};
 use super::cluster::{self, ClusterTarget, describe_api_error};
 use super::pod_problem::pod_problem;
@@ -156,28 +158,6 @@ fn metrics_port(pod: &Pod) -> Option<MetricsPort> {
     Some((key.namespace, key.name, status["metrics"].as_u64().filter(|_| running)?))
 }
 
-/// Formats the problems of pods with their remedies, once for all pods with the same problem.
-fn format_problems(rows: &[PodRow]) -> String {
-    let mut found: Vec<(String, String, usize)> = Vec::new();
-    for row in rows {
-        let around = row.around.first().zip(row.remedy.as_ref());
-        let around = around.map(|(way, remedy)| format!("calls bypass the sidecar: {way}; {remedy}"));
-        for trouble in row.trouble.clone().into_iter().chain(around) {
-            // The sentences for pods of one workload differ only in the pod's name.
-            let kind = trouble.replace(&row.pod, "");
-            match found.iter_mut().find(|(known, ..)| *known == kind) {
-                Some((.., count)) => *count += 1,
-                None => found.push((kind, format!("{}/{}: {trouble}", row.namespace, row.pod), 1)),
-            }
-        }
-    }
-    let line = |(_, text, count): &(String, String, usize)| match count {
-        1 => format!("‼ {text}\n"),
-        _ => format!("‼ {text} ({count} pods)\n"),
-    };
-    found.iter().map(line).collect()
-}
-
 // === impl ClusterSnapshot ===
 
 impl ClusterSnapshot {
@@ -209,28 +189,39 @@ impl ClusterSnapshot {
             PodSubject { namespace, labels: &pod.labels, annotations: &pod.annotations, workload: workload.as_ref() };
         choose(world, subject).policy().map(|policy| policy.meta.key.name.clone())
     }
+
+    /// Returns a policy as an object; null if there is none of the name.
+    fn policy_object(&self, namespace: &str, name: Option<&str>) -> &Value {
+        let is_named = |policy: &&Value| {
+            policy["metadata"]["namespace"] == namespace && name.is_some_and(|name| policy["metadata"]["name"] == name)
+        };
+        self.policies.iter().flatten().find(is_named).unwrap_or(&Value::Null)
+    }
+
+    /// Returns the mode of a pod's sidecar, which its annotation or its policy sets.
+    fn mode(&self, pod: &world::Pod, policy: &Value) -> String {
+        let written = pod.annotations.get(MODE).map(|written| written.trim());
+        let own = MODES.into_iter().find(|mode| written.is_some_and(|written| written.eq_ignore_ascii_case(mode)));
+        let mode = own.map(str::to_owned).or_else(|| text(policy, "/spec/mode"));
+        // A policy that cannot be read may set any mode.
+        mode.unwrap_or_else(|| if self.world.is_some() { "Batch" } else { "-" }.to_owned())
+    }
+}
+
+fn text(value: &Value, path: &str) -> Option<String> {
+    value.pointer(path).and_then(Value::as_str).map(str::to_owned)
 }
 
 fn pod_row(object: &Pod, known: &ClusterSnapshot) -> PodRow {
-    let text = |value: &Value, path: &str| value.pointer(path).and_then(Value::as_str).map(str::to_owned);
     let (ObjectKey { namespace, name }, pod) = world::from_pod(object);
     let record = pod.annotations.get(STATUS).map(String::as_str).unwrap_or_default();
     let status: Value = serde_json::from_str(record).unwrap_or_default();
     let followed = known.policy(&pod, text(&status, "/policy"));
     let around = known.ways.around(&pod);
-    let own = |policy: &&Value| {
-        policy["metadata"]["namespace"] == namespace.as_str()
-            && followed.as_deref().is_some_and(|name| policy["metadata"]["name"] == name)
-    };
-    let policy = known.policies.iter().flatten().find(own).unwrap_or(&Value::Null);
+    let policy = known.policy_object(&namespace, followed.as_deref());
     let tunings = policy["status"]["podTunings"].as_array().map_or(&[][..], Vec::as_slice);
     let tuned = tunings.iter().find(|tuned| tuned["pod"] == name.as_str()).unwrap_or(&Value::Null);
-    let mode_text = pod.annotations.get(MODE).map(|mode_text| mode_text.trim());
-    let mode_text =
-        MODES.into_iter().find(|mode| mode_text.is_some_and(|mode_text| mode_text.eq_ignore_ascii_case(mode)));
-    let mode = mode_text.map(str::to_owned).or_else(|| text(policy, "/spec/mode"));
-    // A policy that cannot be read may set any mode.
-    let mode = mode.unwrap_or_else(|| if known.world.is_some() { "Batch" } else { "-" }.to_owned());
+    let mode = known.mode(&pod, policy);
     let slo = text(policy, "/spec/slo/latencyP99");
     let late = slo.as_ref().map(|_| text(policy, "/spec/slo/late").unwrap_or_else(|| "Serve".to_owned()));
     let conditions = policy["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
@@ -267,72 +258,6 @@ fn pod_row(object: &Pod, known: &ClusterSnapshot) -> PodRow {
         namespace,
         pod: name,
     }
-}
-
-fn format_table(rows: &[PodRow], wide: bool, all: bool) -> String {
-    let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-    let mut head =
-        vec!["POD", "READY", "POLICY", "MODE", "BATCH", "P99", "SLO", "SAVED", "MERGED", "PASSED", "WHY", "CAPTURED"];
-    if all {
-        head.insert(0, "NAMESPACE");
-    }
-    if wide {
-        head.extend(["VERSION", "PROFILE", "TUNING", "UNMERGED", "AROUND"]);
-    }
-    let number = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |count| count.to_string());
-    let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
-    let mut lines: Vec<Vec<String>> = vec![head.into_iter().map(str::to_owned).collect()];
-    for row in rows {
-        let guess = |text: Option<String>| match text {
-            Some(text) if row.predicted => format!("~{text}"),
-            Some(text) => text,
-            None => "-".to_owned(),
-        };
-        let mut line = vec![
-            row.pod.clone(),
-            yes(row.ready),
-            or_dash(&row.policy),
-            row.mode.clone(),
-            guess(row.batch.map(|batch| batch.to_string())),
-            guess(row.latency_p99.clone()),
-            // An SLO that is kept by refusing calls is marked.
-            match (&row.slo, &row.slo_late) {
-                (Some(slo), Some(late)) if late == "Refuse" => format!("{slo} (Refuse)"),
-                (slo, _) => or_dash(slo),
-            },
-            guess(row.saved.clone()),
-            number(row.merged),
-            number(row.passed),
-            or_dash(&row.passed_why),
-            row.captured.map_or_else(|| "-".to_owned(), yes),
-        ];
-        if all {
-            line.insert(0, row.namespace.clone());
-        }
-        if wide {
-            let ways = (!row.around.is_empty()).then(|| row.around.join("; "));
-            line.extend([
-                or_dash(&row.version),
-                or_dash(&row.profile),
-                or_dash(&row.tuning),
-                or_dash(&row.unmerged),
-                or_dash(&ways),
-            ]);
-        }
-        lines.push(line);
-    }
-    let columns = lines.first().map_or(0, Vec::len);
-    let width = |column: usize| {
-        lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut out = String::new();
-    for line in &lines {
-        let cells: Vec<String> = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        // Writing to a `String` cannot fail.
-        writeln!(out, "{}", cells.join("   ").trim_end()).ok();
-    }
-    out
 }
 
 #[cfg(test)]

@@ -147,18 +147,8 @@ impl DocumentReader {
         let fail = |message: String| YamlError { line, message };
         match event {
             Event::DocumentStart(marked, _) => {
-                if self.begun && !marked {
-                    let explanation =
-                        "a document begins after ... without ---, and kubectl ignores it: write --- before it";
-                    return Err(fail(explanation.to_owned()));
-                }
-                self.begun = true;
                 let from = if marked { span.start.byte_offset().unwrap_or(len) } else { 0 };
-                self.end(from);
-                // Comments and directives before the first marker belong to the first document.
-                let from = if self.documents.is_empty() { 0 } else { from };
-                self.start = (from, line, marked);
-                self.anchors.clear();
+                self.begin(from, line, marked)?;
             }
             Event::Scalar(text, style, anchor, tag) => {
                 let tag = tag.as_ref().map(|tag| tag.core_suffix().map(str::to_owned).ok_or_else(|| tag.to_string()));
@@ -167,11 +157,7 @@ impl DocumentReader {
                 if self.wants_key() {
                     return self.key(&text, plain && tag.is_none(), line);
                 }
-                let value = match (tag.as_deref(), plain) {
-                    (None, true) => scalar::resolve(&text).map_err(fail)?,
-                    (None | Some("str"), _) => Value::String(text.into_owned()),
-                    (Some(tag), _) => scalar::resolve_tagged(tag, &text).map_err(fail)?,
-                };
+                let value = resolve_scalar(&text, tag.as_deref(), plain).map_err(fail)?;
                 self.node(value, anchor, line)?;
             }
             Event::Alias(id) => {
@@ -247,6 +233,21 @@ impl DocumentReader {
         Ok(())
     }
 
+    /// Begins a document at a byte offset, and ends the one before it.
+    fn begin(&mut self, from: usize, line: usize, marked: bool) -> Result<(), YamlError> {
+        if self.begun && !marked {
+            let explanation = "a document begins after ... without ---, and kubectl ignores it: write --- before it";
+            return Err(YamlError { line, message: explanation.to_owned() });
+        }
+        self.begun = true;
+        self.end(from);
+        // Comments and directives before the first marker belong to the first document.
+        let from = if self.documents.is_empty() { 0 } else { from };
+        self.start = (from, line, marked);
+        self.anchors.clear();
+        Ok(())
+    }
+
     /// Ends the current document at a byte offset, if one has begun.
     fn end(&mut self, to: usize) {
         let (from, line, marked) = self.start;
@@ -254,6 +255,14 @@ impl DocumentReader {
             self.documents.push(YamlDocument { value, text: from..to, marked, line });
             self.start.0 = to;
         }
+    }
+}
+
+fn resolve_scalar(text: &str, tag: Option<&str>, plain: bool) -> Result<Value, String> {
+    match (tag, plain) {
+        (None, true) => scalar::resolve(text),
+        (None | Some("str"), _) => Ok(Value::String(text.to_owned())),
+        (Some(tag), _) => scalar::resolve_tagged(tag, text),
     }
 }
 

@@ -6,6 +6,7 @@
 //! reasons is not read.
 
 mod concurrency;
+mod limiting;
 mod prediction;
 mod failures;
 mod format;
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use self::format::{
     describe_difference, describe_reason, format_factor, format_micros, format_percent, format_period, remedy_for,
 };
-use super::facts::{CallKind, CeilingSource, MergeSuspension, OperatingPoint, ProxyFacts, SlotFacts, ratio};
+use super::facts::{CallKind, MergeSuspension, ProxyFacts, SlotFacts, ratio};
 
 /// Share of the batches from which a factor is considered binding.
 const BINDS: f64 = 0.3;
@@ -25,10 +26,6 @@ const WORTH: f64 = 0.2;
 const REASON_MIN: f64 = 0.01;
 /// Maximum number of reasons in one sentence.
 const REASONS_MAX: usize = 3;
-/// Mean number of calls per batch below which calls are considered not to share batches.
-const SHARED_MIN: f64 = 1.5;
-/// Mean number of items per call from which clients are considered to send batches of their own.
-const CLIENT_BATCH: f64 = 1.5;
 /// Minimum number of batches required to judge a kind of calls.
 const BATCHES_MIN: u64 = 5;
 /// Maximum number of kinds of calls reported. Those with the most calls are chosen.
@@ -173,7 +170,7 @@ fn sentences_about_kind(kind: &CallKind, slots: Option<SlotFacts>) -> Vec<Statem
     let apart = explain_key_diversity(kind);
     // A limit that is reached is binding even if calls of several merge keys are queued.
     if apart.is_none() || ratio(kind.separated_batches, kind.batches) < BINDS || kind.share("full") >= BINDS {
-        let (what, found) = limiting_factor(kind, slots);
+        let (what, found) = limiting::find_factor(kind, slots);
         sentences.push(sentence(what, found));
     }
     sentences.extend(apart.map(|found| sentence("kept_apart", found)));
@@ -191,140 +188,6 @@ fn explain_infeasible_slo(kind: &CallKind) -> Option<(String, Value)> {
         );
         (text, json!({"slo_us": slo, "lone_us": point.lone_us, "lone_late_us": point.lone_late_us}))
     })
-}
-
-/// Returns the factor that determines the size of batches, the first that applies.
-fn limiting_factor(kind: &CallKind, slots: Option<SlotFacts>) -> (&'static str, (String, Value)) {
-    let mean = ratio(kind.items, kind.batches);
-    let numbers = json!({
-        "batches": kind.batches,
-        "calls": kind.calls,
-        "items": kind.items,
-        "mean_items": mean,
-        "wait_us": kind.wait_us,
-    });
-    let share = |cause| kind.share(cause);
-    // A limit that closes batches comes first: items, then weight and bytes.
-    if share("full") >= BINDS {
-        return ("limit_items", (explain_item_limit(kind), numbers));
-    }
-    for (cause, limit) in [("weight", "limits.batchWeightMax"), ("bytes", "limits.batchBytesMax")] {
-        if share(cause) >= BINDS {
-            let text = format!(
-                "{} of the batches reach `{limit}`, at {mean:.1} items on average",
-                format_percent(share(cause))
-            );
-            return ("limit_weight", (text, numbers));
-        }
-    }
-    // A deadline closes batches before they reach the best size.
-    if share("deadline") >= BINDS {
-        let text = format!(
-            "{} of the batches were sent below the best size to meet a deadline; batches hold {mean:.1} items on average",
-            format_percent(share("deadline"))
-        );
-        return ("deadlines", (text, numbers));
-    }
-    let per_call = ratio(kind.items, kind.calls);
-    let sharing = ratio(kind.calls, kind.batches);
-    // Clients that send batches of their own seldom have two calls queued at once.
-    if sharing < SHARED_MIN && per_call >= CLIENT_BATCH {
-        let text = format!(
-            "batches hold {mean:.1} items on average because clients send {per_call:.1} at a time, and seldom two calls at once"
-        );
-        return ("clients", (text, numbers));
-    }
-    // Calls that hardly wait find a free slot on arrival: the load is too low to form batches.
-    let lone = kind.point.map(|point| point.lone_us).or(kind.exec_us);
-    if sharing < SHARED_MIN && lone.is_none_or(|lone| kind.wait_us < lone / 2) {
-        return ("load", (explain_load(kind, slots, lone), numbers));
-    }
-    // Otherwise the batch size is the number of items that arrive while calls are held.
-    let by = if per_call >= CLIENT_BATCH {
-        format!(", from clients that send {per_call:.1} at a time")
-    } else {
-        String::new()
-    };
-    let text = if share("delay") >= BINDS {
-        format!(
-            "batches hold {mean:.1} items on average{by}: as many as arrive while calls are held, {} per call",
-            format_micros(kind.wait_us)
-        )
-    } else {
-        format!(
-            "batches hold {mean:.1} items on average{by}: as many as arrive while the server is busy; a call waits {} for it",
-            format_micros(kind.wait_us)
-        )
-    };
-    ("arrivals", (text, numbers))
-}
-
-fn explain_item_limit(kind: &CallKind) -> String {
-    let share = format_percent(kind.share("full"));
-    match (kind.ceiling, kind.items_max) {
-        (Some(ceiling), max) if max.is_none_or(|max| ceiling < max) => {
-            let from = match kind.ceiling_from {
-                Some(CeilingSource { published: true, .. }) => "as it reports".to_owned(),
-                Some(CeilingSource { age_seconds, retest_seconds, .. }) => {
-                    let again = retest_seconds.map(|seconds| {
-                        format!("; a larger batch is tried again in {seconds} s, if no deadline is at risk")
-                    });
-                    format!("learned {age_seconds} s ago when it refused more{}", again.unwrap_or_default())
-                }
-                None => "as reported by it or learned from its refusals".to_owned(),
-            };
-            format!("{share} of the batches reach {ceiling} items: the server accepts no more, {from}")
-        }
-        (_, Some(max)) => {
-            let more = kind.point.filter(|point| point.best_items >= max && is_doubling_cheap(*point)).map(|point| {
-                format!(
-                    "; twice as many would take {} as long, so raising the limit may help",
-                    format_factor(point.double_us, point.best_us)
-                )
-            });
-            format!(
-                "{share} of the batches reach the policy's `limits.batchItemsMax`, {max} items{}",
-                more.unwrap_or_default()
-            )
-        }
-        _ => {
-            format!("{share} of the batches have the maximum size: {:.1} items", ratio(kind.items, kind.batches))
-        }
-    }
-}
-
-/// Returns `true` if twice as many items take well below twice the time.
-fn is_doubling_cheap(point: OperatingPoint) -> bool {
-    ratio(point.double_us, point.best_us) < 1.8
-}
-
-/// Explains why calls were forwarded alone although they could have shared a batch.
-fn explain_load(kind: &CallKind, slots: Option<SlotFacts>, lone: Option<u64>) -> String {
-    let sharing = ratio(kind.calls, kind.batches);
-    let summary = if sharing < 1.05 {
-        "nearly all calls are sent alone".to_owned()
-    } else {
-        format!("{sharing:.1} calls share a batch on average")
-    };
-    let beside = kind.overlapping.map_or(0.0, |beside| ratio(beside, kind.batches));
-    if beside >= 0.5
-        && let Some(slots) = slots.filter(|slots| slots.learned > 1)
-    {
-        return format!(
-            "{summary}: the server runs {} batches side by side, and a slot is nearly always free when a call arrives",
-            slots.learned
-        );
-    }
-    let because = match (kind.rate_milli, lone) {
-        (Some(rate), Some(lone)) => {
-            format!("{:.1} items arrive per second and one takes {}", ratio(rate, 1000), format_micros(lone))
-        }
-        (None, Some(lone)) => format!("a call waits {} and takes {}", format_micros(kind.wait_us), format_micros(lone)),
-        _ => format!("a call waits {}", format_micros(kind.wait_us)),
-    };
-    format!(
-        "{summary}: the server is mostly idle when a call arrives ({because}), so batching cannot help at this load"
-    )
 }
 
 fn explain_key_diversity(kind: &CallKind) -> Option<(String, Value)> {

@@ -185,7 +185,21 @@ impl Args {
         Ok((replay(name, traffic), recorded))
     }
 
-    fn apply_overrides(&self, mut row: Scenario) -> Result<Scenario, String> {
+    fn apply_overrides(&self, row: Scenario) -> Result<Scenario, String> {
+        let mut row = self.override_upstream(row)?;
+        if let Some(slo) = self.slo {
+            for arrival in &mut row.workload.recorded {
+                if let Some(deadline) = &mut arrival.call.deadline {
+                    deadline.at = arrival.at.after(slo);
+                }
+            }
+            row.slo = slo;
+        }
+        self.override_limits(&mut row);
+        self.override_rate(row)
+    }
+
+    fn override_upstream(&self, mut row: Scenario) -> Result<Scenario, String> {
         if let Some(path) = &self.profile {
             let profile::UpstreamProfile { curve, slots } =
                 profile::parse(&read(path)?).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -198,14 +212,10 @@ impl Args {
         if let Some(slots) = self.slots {
             set_slots(&mut row, slots);
         }
-        if let Some(slo) = self.slo {
-            for arrival in &mut row.workload.recorded {
-                if let Some(deadline) = &mut arrival.call.deadline {
-                    deadline.at = arrival.at.after(slo);
-                }
-            }
-            row.slo = slo;
-        }
+        Ok(row)
+    }
+
+    fn override_limits(&self, row: &mut Scenario) {
         row.cap = self.cap.unwrap_or(row.cap);
         row.tuning.slots_max = self.slots_max;
         row.tuning.queue_delay_max = self.queue_delay_max;
@@ -219,6 +229,9 @@ impl Args {
             Some(Preset::Balanced) => 100,
             Some(Preset::Throughput) => 400,
         };
+    }
+
+    fn override_rate(&self, row: Scenario) -> Result<Scenario, String> {
         let factor = match self.rate {
             None => return Ok(row),
             Some(RateChange::Times(factor)) => factor,

@@ -8,6 +8,7 @@
 //! behavior under load.
 
 mod sample;
+mod judge;
 mod shape;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use http::{HeaderMap, Method, Request, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::time::timeout_at;
 
+use self::judge::judge_batch;
 use self::sample::SampleCall;
 pub(super) use self::sample::SampleCalls;
 use crate::app::{build_route_table, build_upstream};
@@ -27,7 +29,7 @@ use crate::clock::Clock;
 use crate::config::{self, LoadedPolicy, MachineLimits, Overrides, Policy, Sourced};
 use crate::error::FailureKind;
 use crate::memory::BufferBudget;
-use crate::protocol::{BatchResponse, Call, DigestKey, Endpoint, UnmergeableReason};
+use crate::protocol::{Call, DigestKey, Endpoint, UnmergeableReason};
 use crate::proxy::RoutingTable;
 use crate::telemetry::Metrics;
 use crate::upstream::Upstream;
@@ -186,8 +188,7 @@ impl ConformanceClient {
         lone: &ServerAnswer,
         result: &mut RouteResult,
     ) -> RouteVerdict {
-        let members = [call, call];
-        let sent = endpoint.write_batch(&members, None);
+        let sent = endpoint.write_batch(&[call, call], None);
         let answer = match self.send(&sent.method, &sent.target, sent.headers.clone(), sent.body.clone()).await {
             Ok(answer) => answer,
             Err(kind) => {
@@ -198,49 +199,7 @@ impl ConformanceClient {
             }
         };
         result.merged = Some(answer.status);
-        // An overloaded server proves nothing about batches.
-        if matches!(answer.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            let status = answer.status.as_u16();
-            return RouteVerdict::Inconclusive(format!(
-                "the server answers a call with two items with {status}, as an overloaded server does: try again"
-            ));
-        }
-        if !answer.status.is_success() {
-            return RouteVerdict::Wrong(format!(
-                "the server answers a call with two items with {} and one with one item with {}: every batch would fail \
-                 and be retried alone until merging is suspended; set `mode: Passthrough`, or correct the route",
-                answer.status.as_u16(),
-                lone.status.as_u16()
-            ));
-        }
-        // A member of the answer that the protocol does not declare must equal that of the lone
-        // answer, because it could contain data about other callers.
-        let undeclared = endpoint.undeclared_members(&members, &answer.body, &lone.body);
-        if let Some((name, _)) = undeclared.iter().find(|(_, is_same)| !is_same) {
-            return RouteVerdict::Wrong(format!(
-                "the answer to two items has `{name}`, which the protocol does not declare and which differs from the \
-                 answer to one: every batch would be retried alone until merging is suspended; add it to \
-                 respondWith.fields if every caller may see its value for other callers"
-            ));
-        }
-        // The answer is split as the proxy does it, and the first caller's part is compared with
-        // the lone answer.
-        let shared = BatchResponse { status: answer.status, headers: &answer.headers, body: &answer.body };
-        match endpoint.split_batch(&members, &sent, shared, None) {
-            Err(mismatch) => RouteVerdict::Wrong(format!(
-                "the answer to two items cannot be split (`{}`): correct the route",
-                mismatch.what.as_str()
-            )),
-            Ok(replies) => {
-                let part = replies.first().map(|reply| reply.body.clone()).unwrap_or_default();
-                match shape::shape_difference(&lone.body, &part) {
-                    None => RouteVerdict::Fits,
-                    Some(difference) => RouteVerdict::Wrong(format!(
-                        "a merged call would get an answer of a different shape: {difference}"
-                    )),
-                }
-            }
-        }
+        judge_batch(endpoint, call, &sent, (&answer, lone))
     }
 
     fn read(&self, endpoint: &Endpoint, method: &Method, path: &str, body: &Bytes) -> Option<Call> {

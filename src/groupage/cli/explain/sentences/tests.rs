@@ -1,4 +1,4 @@
-use super::super::facts::{CeilingSource, KeyDifference, LabelCounts};
+use super::super::facts::{CeilingSource, KeyDifference, LabelCounts, OperatingPoint};
 use super::*;
 
 fn words(words: &[(&str, u64)]) -> LabelCounts {
