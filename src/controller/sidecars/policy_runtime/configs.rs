@@ -13,13 +13,13 @@ use crate::tuner::learned::{InitialState, initial_state};
 use crate::tuner::{GroupKey, TunedSettings, TuningBounds, TuningGranularity};
 
 /// A profile, after its name.
-type NamedProfile<'a> = (&'a str, &'a BatchProfileSpec);
+type KnownProfile<'a> = (&'a str, &'a BatchProfileSpec);
 
 /// A pod, its profile, and its sidecar.
 struct ConfiguredPod<'a> {
     uid: &'a str,
     machine: &'a str,
-    profile: NamedProfile<'a>,
+    profile: KnownProfile<'a>,
     sidecar: Option<&'a SidecarState>,
 }
 
@@ -120,7 +120,7 @@ impl PolicyRuntime {
 
 /// Returns the profiles to push to a pod. While another profile than the one in force, `base`, is
 /// tried, a pod gets it as an arm, which expires.
-fn assign_profiles<'a>(pod: &ConfiguredPod<'a>, base: Option<NamedProfile<'a>>) -> AssignedProfiles<'a> {
+fn assign_profiles<'a>(pod: &ConfiguredPod<'a>, base: Option<KnownProfile<'a>>) -> AssignedProfiles<'a> {
     // A sidecar without support for arms gets the arm's profile as if it were the policy's own.
     let takes_arms = pod.sidecar.is_none_or(|sidecar| sidecar.takes_arms);
     match base {
