@@ -181,12 +181,14 @@ async fn a_replaced_model_is_learned_anew_and_no_caller_gets_a_mixture_of_both()
     let mock = MockConfig { base: ms(8), per_item: us(250), slots: 1, ..MockConfig::default() };
     let live = Live::start(mock, &json!({}), 32).await;
     live.watch(WARM).await;
-    live.mock.set_curve(ms(1), ms(2));
+    // Batches pay as much as before: where they gain little, it takes the limiter up to a minute to
+    // find that they gain at all.
+    live.mock.set_curve(ms(20), ms(1));
     live.mock.replace_model();
-    live.adapted(|learned| takes(learned, 16, ms(33))).await;
+    live.adapted(|learned| takes(learned, 16, ms(36))).await;
     let after = live.steady().await;
-    // The capacity is 500 items per second.
-    assert!(after.rate > 500.0 * 0.7, "{after:?}");
+    // Batches of 32 are 615 items per second, single items 48.
+    assert!(after.rate > 615.0 * 0.6, "{after:?}");
     live.end().await;
 }
 

@@ -362,7 +362,7 @@ fn format_refusal(
     let before = source.text.get(..document.text.start).unwrap_or_default().matches('\n').count();
     let message = one_line(message);
     let line = before + yaml::line_of(text, &path);
-    format!("{message}   ╭─[{}:{line}]\n   ╰─ groupage explain {}\n", source.name, code_of(&message))
+    format!("{message}  --> {}:{line}\n   = help: groupage explain {}\n", source.name, code_of(&message))
 }
 
 /// Finds the definition of a namespace: its manifest, its document, and its path in a list. The

@@ -308,7 +308,7 @@ fn a_long_line_and_a_long_list_of_errors_stay_short() {
     assert_eq!(errors.findings.len(), 1_000);
     let rendered = errors.render(false);
     assert!(rendered.ends_with("and 950 more\n") && rendered.len() < 64_000, "{} bytes", rendered.len());
-    assert!(rendered.starts_with("p.yaml:1:2: error[GRP1101]: `zz0`"), "{rendered}");
+    assert!(rendered.starts_with("error[GRP1101]: `zz0` is not a key of a policy\n--> p.yaml:1:2\n"), "{rendered}");
 }
 
 #[test]
