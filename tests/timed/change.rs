@@ -175,20 +175,19 @@ async fn a_model_that_slows_down_and_recovers_is_learned_anew_both_times() {
     live.end().await;
 }
 
+/// The new model costs more per item, so that batches gain little: calls may be merged or forwarded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replaced_model_is_learned_anew_and_no_caller_gets_a_mixture_of_both() {
+async fn a_replaced_model_is_not_slower_than_direct_calls_and_no_caller_gets_a_mixture_of_both() {
     let _quiet = quiet().await;
     let mock = MockConfig { base: ms(8), per_item: us(250), slots: 1, ..MockConfig::default() };
     let live = Live::start(mock, &json!({}), 32).await;
     live.watch(WARM).await;
-    // Batches pay as much as before: where they gain little, it takes the limiter up to a minute to
-    // find that they gain at all.
-    live.mock.set_curve(ms(20), ms(1));
+    live.mock.set_curve(ms(1), ms(2));
     live.mock.replace_model();
-    live.adapted(|learned| takes(learned, 16, ms(36))).await;
+    live.watch(WARM).await;
     let after = live.steady().await;
-    // Batches of 32 are 615 items per second, single items 48.
-    assert!(after.rate > 615.0 * 0.6, "{after:?}");
+    // Direct calls are answered at 333 items per second, batches of 32 at 492.
+    assert!(after.rate > 333.0 * 0.85, "{after:?}");
     live.end().await;
 }
 

@@ -46,13 +46,13 @@ fn a_refusal_names_the_line_of_the_value_that_it_is_about() {
     let good = "- apiVersion: v1\n  kind: Pod\n  metadata: {name: good, annotations: {groupage.dev/capture: Auto}}\n  spec: {containers: [{name: m}]}\n";
     let bad = "- apiVersion: v1\n  kind: Pod\n  metadata:\n    name: bad\n    annotations:\n      groupage.dev/capture: Magic\n  spec: {containers: [{name: m}]}\n";
     let ran = inject(&[], &format!("kind: List\nitems:\n# groupage.dev/capture: Magic would not do\n{good}{bad}"));
-    assert!(ran.report.contains("[standard input:13]"), "{}", ran.report);
+    assert!(ran.report.contains("--> standard input:13\n"), "{}", ran.report);
     let namespace =
         "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: odd\n  labels:\n    groupage.dev/inject: maybe\n---\n";
     let ran = inject(&["-n", "odd"], &format!("{namespace}{POD}"));
-    assert!(ran.report.contains("[standard input:6]"), "{}", ran.report);
+    assert!(ran.report.contains("--> standard input:6\n"), "{}", ran.report);
     let ran = inject(&[], &format!("---\n{}\n", pod("p", "labels: {groupage.dev/inject: maybe}")));
-    assert!(ran.report.contains("[standard input:4]"), "{}", ran.report);
+    assert!(ran.report.contains("--> standard input:4\n"), "{}", ran.report);
 }
 
 #[test]
