@@ -170,7 +170,7 @@ spec:
       containers:
         - name: once
           image: $stand-in
-          command: [/groupage, --version]
+          command: [/stand-in, --version]
           ports: [{{name: http, containerPort: 8080}}]
           securityContext: $restricted
 "

@@ -26,7 +26,7 @@ const FRONT_ITEM_TIME: Duration = Duration::from_micros(20);
 
 /// The role of the process.
 #[derive(Debug, Clone, Parser)]
-#[command(version, max_term_width = 120)]
+#[command(name = "stand-in", version, max_term_width = 120)]
 enum TestRole {
     /// Simulate a model server: t(n) = a + b·n, with answers that depend on the items alone
     Model(ModelArgs),
