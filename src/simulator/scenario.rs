@@ -54,7 +54,7 @@ pub struct Scenario {
     pub cap: u32,
     /// Time during which calls arrive.
     pub horizon: Duration,
-    /// Exact cost of a batch by its number of items, where an oracle can use it.
+    /// Exact cost of a batch by its number of items, for policies and oracles that use it.
     pub curve: Option<CostCurve>,
     /// Deviations of the Groupage policy from its defaults.
     pub tuning: PolicyOverrides,
@@ -132,7 +132,7 @@ impl Scenario {
         Self { upstream: UpstreamKind::Server(server), ..self }
     }
 
-    /// Replaces the upstream by a server with one slot and this curve, which oracles may use.
+    /// Replaces the upstream by a server with one slot and this exact curve.
     #[must_use]
     pub fn with_curve(self, curve: CostCurve) -> Self {
         Self { curve: Some(curve), ..self.with_server(SlotServer::new(curve)) }

@@ -46,7 +46,7 @@ struct Args {
     #[arg(long)]
     small: bool,
     /// With no-harm: only rows that have these words in their names, separated by commas,
-    /// alternatives by |: k8,50ms,48
+    /// alternatives by /: k4/k8,50ms,48
     #[arg(long, value_name = "WORDS", default_value = "", hide_default_value = true, conflicts_with = "small")]
     only: String,
     /// Number of seeds, starting at 0
@@ -111,6 +111,9 @@ fn report(results: &[JobResult]) -> bool {
 impl Args {
     /// Returns the selected jobs, or why there are none.
     fn jobs(&self) -> Result<Vec<Job>, String> {
+        if !self.only.is_empty() && self.parts != [Part::NoHarm] {
+            return Err("--only selects rows of no-harm: add no-harm".to_owned());
+        }
         let jobs: Vec<Job> = match (self.small, self.parts.as_slice()) {
             (false, []) => Job::standard(),
             (true, []) => Job::small(),

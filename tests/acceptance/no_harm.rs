@@ -69,12 +69,12 @@ pub(crate) struct WindowRatio {
 }
 
 /// Returns the rows and changes with all of these words in their names. Words are separated by
-/// commas, alternatives by `|`.
+/// commas, alternatives by `/`.
 pub(super) fn find_tasks(only: &str) -> Vec<HarmTask> {
     let all = rows::all().into_iter().chain(ServerChange::all().iter().map(ServerChange::task));
     let named = |task: &HarmTask| {
         let words: Vec<&str> = task.name.split(' ').collect();
-        only.split(',').filter(|part| !part.is_empty()).all(|part| part.split('|').any(|word| words.contains(&word)))
+        only.split(',').filter(|part| !part.is_empty()).all(|part| part.split('/').any(|word| words.contains(&word)))
     };
     all.filter(named).collect()
 }

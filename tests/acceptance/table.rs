@@ -101,7 +101,7 @@ impl Job {
     }
 
     /// Returns the no-harm jobs, rows and changes, with all of these words in their names. Words
-    /// are separated by commas, alternatives by `|`.
+    /// are separated by commas, alternatives by `/`.
     pub(crate) fn no_harm(only: &str) -> Vec<Self> {
         Self::harm(no_harm::find_tasks(only))
     }

@@ -442,7 +442,8 @@ pub struct FailureSpec {
     pub isolate_above: Option<u32>,
     /// Number of upstream calls that may exceed the number of client calls, as a share of the
     /// client calls over 10 s. In addition, 3 calls per second are always allowed. If it is used
-    /// up, calls are not merged. The retry of a single call of a failed batch is never refused.
+    /// up, the calls of a failed batch are retried one by one, which is never refused, and not in
+    /// smaller batches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replay_budget: Option<ShareText>,
     /// Time for which calls are not merged after failed batches: those of one merge key, or all of

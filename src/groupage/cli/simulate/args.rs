@@ -73,7 +73,7 @@ pub(in crate::cli) struct Args {
     /// List the scenarios and stop
     #[arg(long)]
     pub(super) list: bool,
-    /// Run other policies on the same arrivals too
+    /// Run the rules of KServe, Triton, Clipper, BentoML and others on the same arrivals too
     #[arg(long)]
     pub(super) compare: bool,
     /// Number of seeds, starting at 0
@@ -282,7 +282,7 @@ fn with_curve(row: Scenario, curve: CostCurve) -> Scenario {
 
 fn set_slots(row: &mut Scenario, slots: u32) {
     if let UpstreamKind::Server(server) = &mut row.upstream {
-        // Oracles are defined for one slot only.
+        // An exact curve is that of one slot.
         row.curve = row.curve.filter(|_| slots == 1);
         server.slots = slots;
     }

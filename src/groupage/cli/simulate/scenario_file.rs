@@ -74,8 +74,7 @@ impl ScenarioSpec {
 // === impl UpstreamSpec ===
 
 impl UpstreamSpec {
-    /// Returns `true` for an upstream of one slot, a curve and nothing else, for which the oracles
-    /// can compute what is possible.
+    /// Returns `true` for an upstream of one slot, a curve and nothing else, whose curve is exact.
     fn is_exact(&self) -> bool {
         !self.batches_by_itself
             && self.slots == 1

@@ -21,7 +21,7 @@ fn the_example_matches_its_comments() {
 }
 
 #[test]
-fn a_plain_scenario_can_be_judged_by_oracles() {
+fn a_plain_scenario_has_an_exact_curve() {
     let text = "scenarios:\n- name: x\n  upstream: {curve: 'affine:4ms+0.25ms'}\n  arrivals: [{poisson: 1000}]\n";
     let [row] = parse(text).unwrap().try_into().unwrap();
     let plain =
