@@ -156,6 +156,7 @@ mod tests {
 
     use super::message::{NetlinkReply, replies};
     use super::*;
+    use crate::testkit::report_skipped;
 
     #[test]
     fn a_redirect_is_parsed_from_two_different_port_numbers() {
@@ -177,13 +178,6 @@ mod tests {
         assert!(check(&many[..64]).is_ok());
     }
 
-    /// Reports a skipped test on stderr directly, because the harness captures the output of
-    /// passing tests.
-    fn skipped(reason: &str) {
-        use std::io::Write as _;
-        let _said = writeln!(std::io::stderr(), "SKIPPED: {reason}");
-    }
-
     /// Runs a test in its own network namespace, or reports why it cannot.
     fn in_own_network(work: impl FnOnce() + Send) {
         let holder = Command::new("unshare")
@@ -198,7 +192,7 @@ mod tests {
             (line == "there\n").then_some(holder)
         });
         let Some(mut holder) = there else {
-            skipped("cannot create a network namespace (requires root and unshare)");
+            report_skipped("cannot create a network namespace (requires root and unshare)");
             return;
         };
         let namespace = std::fs::File::open(format!("/proc/{}/ns/net", holder.id())).unwrap();
@@ -209,7 +203,7 @@ mod tests {
                     NfTablesSocket::open().and_then(|mut kernel| kernel.list_chains()),
                     Err(RedirectError::NfTablesUnavailable)
                 ) {
-                    skipped("the kernel has no nf_tables");
+                    report_skipped("the kernel has no nf_tables");
                 } else {
                     work();
                 }

@@ -59,9 +59,9 @@ fn has_no_v6(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
     use std::net::TcpStream;
 
+    use groupage_testkit::report_skipped;
     use rustix::io::Errno;
 
     use super::*;
@@ -74,8 +74,7 @@ mod tests {
         if listener.local_addr().unwrap().is_ipv6() && bind("[::1]:0".parse().unwrap()).is_ok() {
             TcpStream::connect(("::1", port)).unwrap();
         } else {
-            // Written to stderr directly, because the harness captures the output of passing tests.
-            let _said = writeln!(io::stderr(), "SKIPPED: no IPv6 on loopback: only IPv4 is tested");
+            report_skipped("no IPv6 on loopback: only IPv4 is tested");
         }
     }
 

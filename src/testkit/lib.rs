@@ -27,9 +27,11 @@ pub mod message;
 mod refusal;
 pub mod remote;
 pub mod server;
+mod skipped;
 mod time;
 mod http1;
 
 pub use http1::ServerAddr;
 pub use item::{DIMENSIONS, Route};
 pub use refusal::ListResponse;
+pub use skipped::report_skipped;

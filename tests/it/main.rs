@@ -14,10 +14,4 @@ mod redirect;
 mod sim;
 mod tidy;
 
-/// Reports the reason why a test is skipped. Writes to stderr directly, because the test harness
-/// discards the captured output of tests that pass.
-fn report_skipped(why: &str) {
-    use std::io::Write as _;
-    // The message is informational, so a write error is ignored.
-    let _said = writeln!(std::io::stderr(), "SKIPPED: {why}");
-}
+use groupage::testkit::report_skipped;

@@ -75,7 +75,7 @@ fn a_port_used_only_by_probes_moves_to_loopback_with_the_declared_ones() {
 }
 
 #[test]
-fn several_knobs_apply_to_one_server() {
+fn several_app_listen_values_apply_to_one_server() {
     let mut plain =
         pod_with_app_listen("app/arg:--http-address=127.0.0.1, arg:--origins=a,b,env:GRPC=127.0.0.1:1,arg:--grpc ::1");
     plain["spec"]["containers"][0]["args"] = json!(["serve", "--grpc", "0.0.0.0"]);
@@ -88,7 +88,7 @@ fn several_knobs_apply_to_one_server() {
 }
 
 #[test]
-fn two_flags_in_one_argument_and_knobs_of_two_containers_are_refused() {
+fn two_flags_in_one_argument_and_values_of_two_containers_are_refused() {
     for app_listen in
         ["arg:--http=127.0.0.1 --grpc=127.0.0.1", "app/env:A=1,other/env:B=2", "env:A=1,arg:", "arg:-a,env:B"]
     {

@@ -91,7 +91,7 @@ fn the_container_of_another_proxy_does_not_belong_to_the_application() {
 }
 
 #[test]
-fn an_unused_knob_is_reported() {
+fn an_unused_app_listen_value_is_reported() {
     let (mut plain, context) = ollama("env:OLLAMA_HOST=127.0.0.1:11434");
     plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Named");
     let found = warnings(&plain, &context);

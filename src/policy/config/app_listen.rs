@@ -19,7 +19,7 @@ macro_rules! name {
 }
 
 /// Pattern of a variable or an argument with a loopback address or a port.
-macro_rules! knob {
+macro_rules! address {
     () => {
         concat!(
             "(env:",
@@ -60,7 +60,7 @@ const SCHEMES: [&str; 4] = ["http://", "https://", "grpc://", "tcp://"];
 
 /// Regular expression for the API server of what a policy may set: a container, then variables and
 /// arguments separated by commas.
-pub(super) const PATTERN: &str = concat!("^([a-z0-9-]+/)?", knob!(), "(, *", knob!(), ")*$");
+pub(super) const PATTERN: &str = concat!("^([a-z0-9-]+/)?", address!(), "(, *", address!(), ")*$");
 
 /// Returns `true` if a policy may set this value.
 pub(super) fn is_app_listen(text: &str) -> bool {

@@ -322,16 +322,10 @@ impl From<IoStream> for UpstreamIo {
 
 #[cfg(test)]
 mod tests {
+    use groupage_testkit::report_skipped;
     use tokio::net::TcpListener;
 
     use super::*;
-
-    /// Reports a skipped test on stderr directly, because the harness captures the output of
-    /// passing tests.
-    fn report_skipped(why: &str) {
-        use std::io::Write as _;
-        let _said = writeln!(io::stderr(), "SKIPPED: {why}");
-    }
 
     #[tokio::test]
     async fn either_loopback_address_is_tried_beginning_with_the_last_that_worked() {

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use super::{metadata, read, root};
+use crate::report_skipped;
 
 /// Licences that require no more than attribution.
 const LICENCES: [&str; 12] = [
@@ -102,7 +103,6 @@ fn lock() -> Vec<LockedPackage> {
 ///
 /// Crates that only other platforms need may have to be fetched first. If this is not possible,
 /// only those of this platform are checked.
-#[expect(clippy::print_stderr, reason = "a skipped part is reported")]
 fn built() -> BTreeSet<(String, String)> {
     let tree = |more: &[&str]| {
         let args = ["tree", "--locked", "--edges", "normal,build,dev", "--prefix", "none", "--format", "{p}"];
@@ -110,7 +110,7 @@ fn built() -> BTreeSet<(String, String)> {
     };
     let mut out = tree(&["--target", "all"]);
     if !out.status.success() {
-        eprintln!("SKIPPED: crates of other platforms: cargo tree: {}", String::from_utf8_lossy(&out.stderr));
+        report_skipped(&format!("crates of other platforms: cargo tree: {}", String::from_utf8_lossy(&out.stderr)));
         out = tree(&["--offline"]);
     }
     assert!(out.status.success(), "cargo tree: {}", String::from_utf8_lossy(&out.stderr));
