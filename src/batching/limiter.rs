@@ -97,8 +97,8 @@ pub(super) struct ConcurrencyLimiter {
     wave: WaveTest,
     /// The knee found by the wave test, until the limit is set by it.
     wave_knee: Option<Knee>,
-    /// Set if unbatched calls take longer than before at the same concurrency and no trial has
-    /// shown yet whether they queue.
+    /// Set if unbatched calls take longer than before at the same concurrency, or may have done so
+    /// from the start, and no trial has shown yet whether they queue.
     slower: bool,
     level: LatencyModel,
     growth: BatchCap,
@@ -199,6 +199,12 @@ impl ConcurrencyLimiter {
         flow.set_limit(f64::from(limit.max(1)));
         flow.level.lone = to_f64(lone);
         flow
+    }
+
+    /// Records that requests of an earlier limiter are in flight. If the server is saturated by them,
+    /// the load curve has no cell without a queue, so a trial is made as after a change.
+    pub(super) fn on_loaded_start(&mut self) {
+        self.slower = true;
     }
 
     /// Returns `true` if calls are forwarded as they arrive.

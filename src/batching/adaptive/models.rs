@@ -122,7 +122,7 @@ impl ClassModel {
             batches: 0,
             answered_sent: Tick::default(),
             worked: 1,
-            used: 0,
+            used: born,
         }
     }
 

@@ -141,11 +141,18 @@ impl Adaptive {
     /// Adds a model for a class that has none, and records its use.
     pub(super) fn ensure_model(&mut self, class: CostClassId) {
         self.uses += 1;
-        if !self.models.contains_key(&class) && self.models.len() >= MODELS_MAX {
+        if let Some(model) = self.models.get_mut(&class) {
+            model.used = self.uses;
+            return;
+        }
+        if self.models.len() >= MODELS_MAX {
             evict_oldest(&mut self.models, |model| model.used);
         }
-        let (uses, known_batching) = (self.uses, self.known_batching);
-        self.models.entry(class).or_insert_with(|| ClassModel::new(uses, known_batching)).used = uses;
+        let mut model = ClassModel::new(self.uses, self.known_batching);
+        if in_flight_of(&self.flights, class).next().is_some() {
+            model.flow.on_loaded_start();
+        }
+        self.models.insert(class, model);
     }
 
     pub(super) fn in_flight(&self) -> u32 {

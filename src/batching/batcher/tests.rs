@@ -2,6 +2,7 @@
 
 mod ceilings;
 mod late;
+mod reset;
 
 use std::time::Duration;
 
