@@ -33,7 +33,7 @@ fn log_change(change: &SettingChange, what: &str) {
 pub(super) fn log_refusal(refusal: &SettingsRefusal) {
     match refusal {
         SettingsRefusal::Load(error) => log_load_error(error),
-        SettingsRefusal::Because(reason) => tracing::error!(why = reason, "settings refused"),
+        SettingsRefusal::Because(reason) => tracing::error!(reason, "settings refused"),
     }
 }
 

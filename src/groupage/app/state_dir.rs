@@ -191,7 +191,7 @@ impl LearnedFile {
             Self::Used { classes, slots, .. } => {
                 tracing::info!(%folder, classes, slots, "starting with the saved learned values");
             }
-            Self::Ignored(reason) => tracing::warn!(%folder, why = reason, "the saved learned values are not used"),
+            Self::Ignored(reason) => tracing::warn!(%folder, reason, "the saved learned values are not used"),
         }
     }
 }

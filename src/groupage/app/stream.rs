@@ -66,11 +66,11 @@ impl StreamState {
     pub(super) fn connect(self, running: &RunningApp, sources: SettingsSources) {
         let Self { controller, stored, wrong } = self;
         if let Some(reason) = wrong {
-            tracing::error!(why = reason, "the controller is not used: the current settings stay in force");
+            tracing::error!(reason, "the controller is not used: the current settings stay in force");
         }
         let Some(controller) = controller else { return };
         if let Some(reason) = &stored.ignored {
-            tracing::warn!(why = reason, "the controller's last good settings are not used");
+            tracing::warn!(reason, "the controller's last good settings are not used");
         }
         let control = running.control();
         let clock = control.clock();

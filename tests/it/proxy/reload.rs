@@ -277,7 +277,7 @@ async fn a_changed_file_is_applied_and_an_invalid_one_is_refused_with_line_and_k
     until_changed(&binary, 2).await;
     assert_eq!(metric(&binary, "groupage_config_current").await, "1");
     fs::write(&path, "").unwrap();
-    binary.log.until(|line| line["why"] == "the file is empty, possibly because it is being written").await;
+    binary.log.until(|line| line["reason"] == "the file is empty, possibly because it is being written").await;
     assert_eq!(in_force(&binary).await, "2");
     fs::remove_file(&path).unwrap();
     replace(&path, &limits(5));

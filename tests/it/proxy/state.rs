@@ -127,12 +127,12 @@ async fn state_of_another_server_and_broken_state_are_ignored_with_a_reason() {
         (&url, broken, "cannot be read"),
         (&url, &text.replacen("\"format\":1", "\"format\":9", 1), "format 9"),
     ];
-    for (upstream, content, why) in cases {
+    for (upstream, content, reason) in cases {
         fs::write(&file, content).unwrap();
         let binary = Binary::start(upstream, &spec(dir.path()), &[]).await;
         let says = |line: &Value| {
             line["msg"] == "the saved learned values are not used"
-                && line["why"].as_str().is_some_and(|text| text.contains(why))
+                && line["reason"].as_str().is_some_and(|text| text.contains(reason))
         };
         binary.log.until(says).await;
         assert_eq!(scheduler_state(&binary).await["cost_classes"], json!([]));

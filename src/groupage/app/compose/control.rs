@@ -109,7 +109,7 @@ impl SettingsHandle {
                 tracing::info!("no crash since the restart: the settings are in force again and calls are batched");
             }
             Err(reason) => {
-                tracing::error!(why = reason, "no crash since the restart, but the settings cannot be applied again");
+                tracing::error!(reason, "no crash since the restart, but the settings cannot be applied again");
             }
         }
     }

@@ -233,7 +233,7 @@ impl ControlLink {
         tracing::error!(
             policy = config.name,
             generation = config.generation,
-            why = reason,
+            reason,
             "the controller's settings are refused"
         );
         self.control.record_refusal(refusal);
