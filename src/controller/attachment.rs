@@ -101,10 +101,10 @@ impl RequestedProfile {
     }
 }
 
-/// Attaches all pods to policies. `unless_disabled` enables injection by default, for pods and
-/// namespaces without a setting of their own. Namespaces in `excluded` are ignored.
+/// Attaches all pods to policies. `inject_by_default` applies to pods and namespaces without a
+/// setting of their own. Namespaces in `excluded` are ignored.
 #[must_use]
-pub fn attach_all(world: &ClusterState, unless_disabled: bool, excluded: &BTreeSet<String>) -> AttachmentMap {
+pub fn attach_all(world: &ClusterState, inject_by_default: bool, excluded: &BTreeSet<String>) -> AttachmentMap {
     let mut all = AttachmentMap::default();
     for (key, policy) in world.policies.iter() {
         let requested = requested_profile(world, policy);
@@ -127,7 +127,7 @@ pub fn attach_all(world: &ClusterState, unless_disabled: bool, excluded: &BTreeS
         let namespace = key.namespace.as_str();
         let left_alone =
             namespace == "kube-system" || excluded.contains(namespace) || pod.labels.contains_key(COMPONENT);
-        if left_alone || !requests_injection(pod, world.namespace_labels(namespace), unless_disabled) {
+        if left_alone || !requests_injection(pod, world.namespace_labels(namespace), inject_by_default) {
             continue;
         }
         let policy = policy_of(world, pod, &mut claims);

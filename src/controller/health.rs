@@ -31,7 +31,7 @@ pub struct HealthServer {
     /// The cluster state and the liveness of its watches.
     pub shared: SharedState,
     /// The certificates.
-    pub served: ServingCertificate,
+    pub certificate: ServingCertificate,
     /// The leadership state.
     pub leadership: Leadership,
     /// Metrics registry.
@@ -48,7 +48,7 @@ impl HealthServer {
     pub fn unready_reasons(&self) -> Vec<String> {
         let mut reasons: Vec<String> =
             self.shared.unlisted_kinds().map(|kind| format!("{} are not listed yet", kind.as_str())).collect();
-        if !self.served.is_loaded() {
+        if !self.certificate.is_loaded() {
             reasons.push("no certificate is loaded yet".to_owned());
         }
         if self.is_draining.load(Ordering::Relaxed) {
@@ -66,7 +66,7 @@ impl HealthServer {
             self.metrics.set_watch_silence(kind.as_str(), self.shared.time_since_response(kind));
         }
         self.metrics.set_leader(self.leadership.is_leader());
-        let expires = self.served.subscribe().borrow().as_ref().map_or(0, |presented| presented.expires);
+        let expires = self.certificate.subscribe().borrow().as_ref().map_or(0, |info| info.expires);
         self.metrics.set_cert_expiry(expires);
         self.metrics.render()
     }
@@ -74,7 +74,7 @@ impl HealthServer {
 
 impl fmt::Debug for HealthServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Health").field("not_ready", &self.unready_reasons()).finish_non_exhaustive()
+        f.debug_struct("HealthServer").field("not_ready", &self.unready_reasons()).finish_non_exhaustive()
     }
 }
 

@@ -258,13 +258,13 @@ pub fn selected_by(object: &Value, labels: &BTreeMap<String, String>) -> bool {
 /// `true` counts as no. The namespace's label is compared case-sensitively, as by the webhook's
 /// selector: the API server does not call the webhook for another spelling.
 #[must_use]
-pub fn requests_injection(pod: &Pod, namespace: Option<&BTreeMap<String, String>>, unless_disabled: bool) -> bool {
+pub fn requests_injection(pod: &Pod, namespace: Option<&BTreeMap<String, String>>, inject_by_default: bool) -> bool {
     let key = crate::injector::INJECT;
     let yes = |value: &str| matches!(value, "enabled" | "true");
     if let Some(own) = pod.annotations.get(key).or_else(|| pod.labels.get(key)) {
         return yes(own.trim().to_ascii_lowercase().as_str());
     }
-    namespace.and_then(|labels| labels.get(key)).map_or(unless_disabled, |value| yes(value))
+    namespace.and_then(|labels| labels.get(key)).map_or(inject_by_default, |value| yes(value))
 }
 
 /// Describes the target of a policy briefly: `Deployment/embedder`, `Deployment/a +2`,

@@ -70,7 +70,7 @@ pub struct PolicyObserved {
 /// round, with the pods and the requested profile of every policy, and must not block.
 pub trait ObservationSource: Send + Sync {
     /// Returns the current state. Only a call with `leads` may make decisions; others only report.
-    fn look(&self, world: &ClusterState, attached: &AttachmentMap, leads: bool, now: Timestamp) -> Observed;
+    fn observe(&self, world: &ClusterState, attached: &AttachmentMap, leads: bool, now: Timestamp) -> Observed;
 }
 
 /// A source without any connected sidecar.
@@ -80,7 +80,7 @@ pub struct EmptySource;
 // === impl EmptySource ===
 
 impl ObservationSource for EmptySource {
-    fn look(&self, _: &ClusterState, _: &AttachmentMap, _: bool, _: Timestamp) -> Observed {
+    fn observe(&self, _: &ClusterState, _: &AttachmentMap, _: bool, _: Timestamp) -> Observed {
         Observed::default()
     }
 }

@@ -42,11 +42,11 @@ pub struct Reconciler {
     /// The statuses written last.
     pub written: WrittenStatuses,
     /// Results for pods without a sidecar.
-    pub looked: InjectionGaps,
+    pub gaps: InjectionGaps,
     /// Source of sidecar reports.
     pub source: Arc<dyn ObservationSource>,
     /// Enables injection for pods that neither request nor reject it.
-    pub unless_disabled: bool,
+    pub inject_by_default: bool,
     /// Namespaces excluded from injection.
     pub excluded: BTreeSet<String>,
     /// The clock of the process.
@@ -84,20 +84,21 @@ impl Reconciler {
                 continue;
             }
             number += 1;
-            rounds.send_replace(Arc::new(self.observe(world, number)));
+            rounds.send_replace(Arc::new(self.run_round(world, number)));
         }
     }
 
-    fn observe(&self, world: ClusterState, number: u64) -> ReconcileResult {
-        let began = self.clock.now();
+    fn run_round(&self, world: ClusterState, number: u64) -> ReconcileResult {
+        let start = self.clock.now();
         let now = wall_clock_now();
         let leads = self.leadership.is_leader();
-        let attached = attach_all(&world, self.unless_disabled, &self.excluded);
-        let live = self.source.look(&world, &attached, leads, now);
-        let (bare, written) = (self.looked.found(), self.written.statuses());
-        let input = RecomputeInput { world: &world, attached: &attached, live: &live, bare: &bare, written: &written };
+        let attached = attach_all(&world, self.inject_by_default, &self.excluded);
+        let observed = self.source.observe(&world, &attached, leads, now);
+        let (gaps, written) = (self.gaps.results(), self.written.statuses());
+        let input =
+            RecomputeInput { world: &world, attached: &attached, live: &observed, bare: &gaps, written: &written };
         let desired = recompute(input, now);
-        self.metrics.record_reconcile(self.clock.now().since(began));
+        self.metrics.record_reconcile(self.clock.now().since(start));
         self.metrics.set_pods_missing(desired.missing.len());
         let mut reasons: BTreeMap<&'static str, usize> = Acceptance::REASONS.map(|reason| (reason, 0)).into();
         for attachment in attached.policies.values() {
@@ -119,7 +120,7 @@ impl Reconciler {
 
 impl fmt::Debug for Reconciler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Loop").field("unless_disabled", &self.unless_disabled).finish_non_exhaustive()
+        f.debug_struct("Reconciler").field("inject_by_default", &self.inject_by_default).finish_non_exhaustive()
     }
 }
 

@@ -55,7 +55,7 @@ pub struct ControllerConfig {
     pub client_ca: Option<Vec<u8>>,
     /// Enables injection for pods that neither request nor reject it, in namespaces that do
     /// neither.
-    pub unless_disabled: bool,
+    pub inject_by_default: bool,
     /// Namespaces excluded from injection, besides `kube-system` and the controller's own.
     pub excluded: BTreeSet<String>,
     /// Permission of capture by `Redirect`.
@@ -99,7 +99,7 @@ pub struct ControllerHandles {
     /// The leadership state.
     pub leadership: Leadership,
     /// The certificates in use and the CA bundle.
-    pub served: ServingCertificate,
+    pub certificate: ServingCertificate,
     /// Result of every round: the policy of every pod, and the desired state.
     pub rounds: watch::Receiver<Arc<ReconcileResult>>,
     /// Queue of Events to publish.
@@ -121,12 +121,12 @@ pub struct RunningController {
     /// Bound address of the control streams.
     pub streams: Option<SocketAddr>,
     /// Handles shared by the parts.
-    pub parts: ControllerHandles,
-    listening: webhook::WebhookHandle,
-    ending: Arc<AtomicBool>,
+    pub handles: ControllerHandles,
+    webhook_handle: webhook::WebhookHandle,
+    is_draining: Arc<AtomicBool>,
     stop: watch::Sender<bool>,
     /// Closes the health port, after the webhook has been drained.
-    close: watch::Sender<bool>,
+    close_health: watch::Sender<bool>,
     elector: Option<tokio::task::JoinHandle<()>>,
     tasks: JoinSet<()>,
     drain: Duration,
@@ -148,7 +148,7 @@ pub fn prepare_client_config(mut config: kube::Config) -> kube::Config {
 
 impl fmt::Debug for ControllerHandles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parts")
+        f.debug_struct("ControllerHandles")
             .field("shared", &self.shared)
             .field("leadership", &self.leadership)
             .finish_non_exhaustive()
@@ -161,17 +161,17 @@ impl RunningController {
     /// Resolves if a part ends by itself, which is a defect: the process cannot work without it.
     pub async fn wait_for_failure(&mut self) -> String {
         let Self { elector, tasks, .. } = self;
-        let elected = async {
+        let elector_end = async {
             match elector {
                 Some(elector) => elector.await,
                 None => std::future::pending().await,
             }
         };
-        let ended = tokio::select! {
-            ended = tasks.join_next() => ended.unwrap_or(Ok(())),
-            ended = elected => ended,
+        let result = tokio::select! {
+            result = tasks.join_next() => result.unwrap_or(Ok(())),
+            result = elector_end => result,
         };
-        match ended {
+        match result {
             Err(error) if error.is_panic() => format!("a task of the controller panicked: {error}"),
             _ => "a task of the controller ended unexpectedly".to_owned(),
         }
@@ -180,8 +180,8 @@ impl RunningController {
     /// Shuts down in order: fails readiness and gives up leadership, answers reviews for a while
     /// longer, drains the webhook, and stops the remaining parts.
     pub async fn shut_down(self) {
-        let Self { listening, ending, stop, close, elector, mut tasks, drain, .. } = self;
-        ending.store(true, Ordering::Relaxed);
+        let Self { webhook_handle, is_draining, stop, close_health, elector, mut tasks, drain, .. } = self;
+        is_draining.store(true, Ordering::Relaxed);
         // An error means that all receivers are dropped, which is ignored.
         stop.send(true).ok();
         let linger = drain / LINGER_DIVISOR;
@@ -192,16 +192,19 @@ impl RunningController {
         }
         // The API server may not have observed yet that this replica is no endpoint any more.
         tokio::time::sleep(linger).await;
-        listening.drain(linger).await;
-        close.send(true).ok();
-        let all = async { while tasks.join_next().await.is_some() {} };
+        webhook_handle.drain(linger).await;
+        close_health.send(true).ok();
+        let remaining = async { while tasks.join_next().await.is_some() {} };
         // The remaining tasks are aborted when the set is dropped.
-        tokio::time::timeout(linger / LINGER_DIVISOR, all).await.ok();
+        tokio::time::timeout(linger / LINGER_DIVISOR, remaining).await.ok();
     }
 }
 
 impl fmt::Debug for RunningController {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Running").field("webhook", &self.webhook).field("health", &self.health).finish_non_exhaustive()
+        f.debug_struct("RunningController")
+            .field("webhook", &self.webhook)
+            .field("health", &self.health)
+            .finish_non_exhaustive()
     }
 }

@@ -70,7 +70,7 @@ pub struct SidecarsConfig {
     /// The leadership state.
     pub leadership: Leadership,
     /// The certificates in use.
-    pub served: ServingCertificate,
+    pub certificate: ServingCertificate,
     /// Queue of Events to publish.
     pub notices: mpsc::Sender<EventNotice>,
     /// Metrics registry.
@@ -129,14 +129,14 @@ impl SidecarController {
         client: kube::Client,
         stop: watch::Receiver<bool>,
     ) -> Result<impl Future<Output = ()> + Send + use<>, rustls::Error> {
-        let SidecarsConfig { clock, served, .. } = self.needs.clone();
+        let SidecarsConfig { clock, certificate, .. } = self.needs.clone();
         let reviews = Arc::new(TokenReviewer::new(client, self.clone(), clock));
-        let tls = crate::control::server::server_config(Arc::new(served.clone()))?;
+        let tls = crate::control::server::server_config(Arc::new(certificate.clone()))?;
         let (streams, work) = serve(port, tls, (reviews, self.clone()), ServerLimits::default(), (clock, stop.clone()));
         self.streams.get_or_init(|| streams.clone());
         let own = self.clone();
         Ok(async move {
-            let tidy = own.push_certificates(streams, served.subscribe(), stop);
+            let tidy = own.push_certificates(streams, certificate.subscribe(), stop);
             tokio::join!(work, tidy);
         })
     }
@@ -180,7 +180,7 @@ impl SidecarController {
 
     /// Returns the CA bundle to push, or `None` if the certificate is issued by a public authority.
     fn bundle(&self) -> Option<EncodedPush> {
-        let ca = self.needs.served.subscribe().borrow().as_ref().map(|presented| presented.bundle.clone())?;
+        let ca = self.needs.certificate.subscribe().borrow().as_ref().map(|info| info.bundle.clone())?;
         if ca.is_empty() {
             return None;
         }
@@ -213,7 +213,7 @@ impl SidecarController {
 }
 
 impl ObservationSource for SidecarController {
-    fn look(&self, world: &ClusterState, attached: &AttachmentMap, leads: bool, now: Timestamp) -> Observed {
+    fn observe(&self, world: &ClusterState, attached: &AttachmentMap, leads: bool, now: Timestamp) -> Observed {
         let mut state = self.state();
         state.pods = world.pods.iter().map(|(key, pod)| (pod.meta.uid.clone(), key.clone())).collect();
         self.update_stream_metrics();

@@ -4,7 +4,7 @@
 //! needs the whole pod: the leader reads it once and passes it to the decision function of the
 //! webhook. This is slow background work that nothing waits for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,11 +27,11 @@ use crate::injector::InjectionContext;
 /// Maximum number of pods read per round; the others wait for the next one.
 const READ_MAX: usize = 50;
 /// Timeout of one API call.
-const CALL: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Age at which a result is computed again, since policies and the installation's values change.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(600);
 /// Maximum number of results kept. Further pods are not recorded.
-const REMEMBERED_MAX: usize = 10_000;
+const RESULTS_MAX: usize = 10_000;
 
 /// Results by UID of the pod. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -41,7 +41,7 @@ pub struct InjectionGaps(Arc<Mutex<BTreeMap<String, GapEntry>>>);
 struct GapEntry {
     /// The pod as it was when it was classified.
     pod: Arc<Pod>,
-    found: InjectionGap,
+    gap: InjectionGap,
     at: Tick,
 }
 
@@ -50,8 +50,8 @@ struct GapEntry {
 impl InjectionGaps {
     /// Returns all results.
     #[must_use]
-    pub fn found(&self) -> BTreeMap<String, InjectionGap> {
-        self.lock().iter().map(|(uid, entry)| (uid.clone(), entry.found.clone())).collect()
+    pub fn results(&self) -> BTreeMap<String, InjectionGap> {
+        self.lock().iter().map(|(uid, entry)| (uid.clone(), entry.gap.clone())).collect()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, GapEntry>> {
@@ -61,44 +61,45 @@ impl InjectionGaps {
     /// Removes the entries of pods that no longer exist, and returns the pods to classify next.
     fn take_due(&self, round: &ReconcileResult, now: Tick) -> Vec<Arc<Pod>> {
         let mut entries = self.lock();
-        let asking: Vec<&Arc<Pod>> =
+        let requesting: Vec<&Arc<Pod>> =
             round.attached.bare.keys().filter_map(|key| round.world.uninjected_pods.get(key)).collect();
-        let there: BTreeMap<&str, &Arc<Pod>> = asking.iter().map(|pod| (pod.meta.uid.as_str(), *pod)).collect();
-        entries.retain(|uid, _| there.contains_key(uid.as_str()));
-        let fresh = |pod: &&&Arc<Pod>| {
+        let uids: BTreeSet<&str> = requesting.iter().map(|pod| pod.meta.uid.as_str()).collect();
+        entries.retain(|uid, _| uids.contains(uid.as_str()));
+        let is_due = |pod: &&&Arc<Pod>| {
             let entry = entries.get(&pod.meta.uid);
             entry.is_none_or(|entry| entry.pod != ***pod || now.since(entry.at) >= RECHECK_INTERVAL)
         };
-        asking.iter().filter(fresh).take(READ_MAX).map(|pod| Arc::clone(pod)).collect()
+        requesting.iter().filter(is_due).take(READ_MAX).map(|pod| Arc::clone(pod)).collect()
     }
 
+    /// Stores the result for a pod. Returns `true` if it is new or has changed.
     #[expect(clippy::needless_pass_by_value, reason = "the pod is stored in the entry")]
-    fn record(&self, pod: Arc<Pod>, found: InjectionGap, at: Tick) -> bool {
+    fn record(&self, pod: Arc<Pod>, gap: InjectionGap, at: Tick) -> bool {
         let mut entries = self.lock();
-        if entries.len() >= REMEMBERED_MAX && !entries.contains_key(&pod.meta.uid) {
+        if entries.len() >= RESULTS_MAX && !entries.contains_key(&pod.meta.uid) {
             return false;
         }
         let uid = pod.meta.uid.clone();
-        let before = entries.insert(uid, GapEntry { pod, found: found.clone(), at });
-        before.is_none_or(|before| before.found != found)
+        let before = entries.insert(uid, GapEntry { pod, gap: gap.clone(), at });
+        before.is_none_or(|before| before.gap != gap)
     }
 }
 
 /// The installation's values, as the webhook uses them.
 pub struct InstallationValues {
     /// Builds the injection context common to all pods.
-    pub base: Arc<dyn Fn() -> InjectionContext + Send + Sync>,
+    pub build_context: Arc<dyn Fn() -> InjectionContext + Send + Sync>,
     /// The controller's own namespace.
     pub own_namespace: String,
     /// Overrides the sidecar form: `Some` forces the native or the classic form.
     pub native: Option<bool>,
 }
 
-/// Classifies such pods while this replica leads, until shutdown is signalled.
+/// Classifies uninjected pods while this replica leads, until shutdown is signalled.
 pub async fn classify_uninjected(
     (client, shared, leadership): (kube::Client, SharedState, Leadership),
-    looked: InjectionGaps,
-    installed: InstallationValues,
+    gaps: InjectionGaps,
+    installation: InstallationValues,
     clock: Clock,
     mut rounds: watch::Receiver<Arc<ReconcileResult>>,
     mut stop: watch::Receiver<bool>,
@@ -113,15 +114,15 @@ pub async fn classify_uninjected(
         if !leadership.is_leader() {
             continue;
         }
-        let mut news = false;
-        for pod in looked.take_due(&round, clock.now()) {
+        let mut changed = false;
+        for pod in gaps.take_due(&round, clock.now()) {
             if *stop.borrow() || !leadership.is_leader() {
                 break;
             }
-            match tokio::time::timeout(CALL, read(&client, &pod.meta.key)).await {
+            match tokio::time::timeout(CALL_TIMEOUT, read(&client, &pod.meta.key)).await {
                 Ok(Ok(Some(object))) if object["metadata"]["uid"] == pod.meta.uid.as_str() => {
-                    if let Some(found) = installed.judge(&pod.meta.key, object, &round.world) {
-                        news |= looked.record(pod, found, clock.now());
+                    if let Some(gap) = installation.classify(&pod.meta.key, object, &round.world) {
+                        changed |= gaps.record(pod, gap, clock.now());
                     }
                 }
                 // The pod was deleted, or another pod has its name now.
@@ -134,7 +135,7 @@ pub async fn classify_uninjected(
                 Err(_) => break,
             }
         }
-        if news {
+        if changed {
             shared.update(|_| true);
         }
     }
@@ -144,16 +145,16 @@ pub async fn classify_uninjected(
 
 impl InstallationValues {
     /// Returns the decision that the webhook would have made about a pod.
-    fn judge(&self, key: &ObjectKey, pod: Value, world: &ClusterState) -> Option<InjectionGap> {
-        let Self { base, own_namespace, native } = self;
-        let base = base();
-        judge(key, pod, ReviewContext { world, base: &base, own_namespace, token: "", native: *native })
+    fn classify(&self, key: &ObjectKey, pod: Value, world: &ClusterState) -> Option<InjectionGap> {
+        let Self { build_context, own_namespace, native } = self;
+        let base = build_context();
+        classify(key, pod, ReviewContext { world, base: &base, own_namespace, token: "", native: *native })
     }
 }
 
 impl fmt::Debug for InstallationValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Installed").field("own_namespace", &self.own_namespace).finish_non_exhaustive()
+        f.debug_struct("InstallationValues").field("own_namespace", &self.own_namespace).finish_non_exhaustive()
     }
 }
 
@@ -169,15 +170,15 @@ async fn read(client: &kube::Client, key: &ObjectKey) -> kube::Result<Option<Val
 
 /// Returns the webhook's decision about a pod that already runs. The status is removed, since an
 /// admission review does not contain it.
-fn judge(key: &ObjectKey, mut pod: Value, known: ReviewContext<'_>) -> Option<InjectionGap> {
+fn classify(key: &ObjectKey, mut pod: Value, context: ReviewContext<'_>) -> Option<InjectionGap> {
     if let Some(fields) = pod.as_object_mut() {
         fields.remove("status");
         fields.insert("apiVersion".to_owned(), json!("v1"));
         fields.insert("kind".to_owned(), json!("Pod"));
     }
-    let question =
+    let request =
         AdmissionRequest { uid: String::new(), makes_pod: true, namespace: key.namespace.clone(), pod, dry_run: true };
-    explain_gap(&question, known)
+    explain_gap(&request, context)
 }
 
 #[cfg(test)]
@@ -187,7 +188,7 @@ mod tests {
     use crate::world::fixtures::*;
 
     fn round(world: ClusterState) -> ReconcileResult {
-        let attached = attach_all(&world, true, &std::collections::BTreeSet::new());
+        let attached = attach_all(&world, true, &BTreeSet::new());
         ReconcileResult { world, attached, ..ReconcileResult::default() }
     }
 
@@ -195,33 +196,33 @@ mod tests {
     fn a_pod_is_checked_once_and_again_after_a_change_or_ten_minutes() {
         let mut world = ClusterState::default();
         bare(&mut world, pod("a", "p", &[]));
-        let looked = InjectionGaps::default();
+        let gaps = InjectionGaps::default();
         let at = |seconds: u64| Tick::from_millis(seconds * 1000);
-        let first = looked.take_due(&round(world.clone()), at(0));
+        let first = gaps.take_due(&round(world.clone()), at(0));
         assert_eq!(first.len(), 1);
-        assert!(looked.record(first[0].clone(), InjectionGap::Missed, at(0)));
-        assert!(looked.take_due(&round(world.clone()), at(599)).is_empty());
-        assert_eq!(looked.take_due(&round(world.clone()), at(600)).len(), 1);
+        assert!(gaps.record(first[0].clone(), InjectionGap::Missed, at(0)));
+        assert!(gaps.take_due(&round(world.clone()), at(599)).is_empty());
+        assert_eq!(gaps.take_due(&round(world.clone()), at(600)).len(), 1);
         bare(&mut world, pod("a", "p", &[("other", "label")]));
-        assert_eq!(looked.take_due(&round(world.clone()), at(1)).len(), 1);
-        assert!(!looked.record(first[0].clone(), InjectionGap::Missed, at(1)), "no news");
-        looked.take_due(&round(ClusterState::default()), at(2));
-        assert!(looked.found().is_empty(), "it is gone");
+        assert_eq!(gaps.take_due(&round(world.clone()), at(1)).len(), 1);
+        assert!(!gaps.record(first[0].clone(), InjectionGap::Missed, at(1)), "no news");
+        gaps.take_due(&round(ClusterState::default()), at(2));
+        assert!(gaps.results().is_empty(), "it is gone");
     }
 
     #[test]
-    fn an_uninjected_pod_is_judged_by_the_function_of_the_webhook() {
+    fn an_uninjected_pod_is_classified_by_the_function_of_the_webhook() {
         let world = ClusterState { is_synced: true, ..ClusterState::default() };
         let base = InjectionContext { inject_by_default: true, ..InjectionContext::default() };
-        let known = ReviewContext { world: &world, base: &base, own_namespace: "", token: "", native: Some(true) };
+        let context = ReviewContext { world: &world, base: &base, own_namespace: "", token: "", native: Some(true) };
         let pod = |host: bool| json!({"metadata": {"name": "p"}, "spec": {"hostNetwork": host, "containers": [{"name": "c", "ports": [{"containerPort": 80}]}]}, "status": {"phase": "Running"}});
-        assert_eq!(judge(&ObjectKey::new("a", "p"), pod(false), known), Some(InjectionGap::Missed));
+        assert_eq!(classify(&ObjectKey::new("a", "p"), pod(false), context), Some(InjectionGap::Missed));
         assert!(
-            matches!(judge(&ObjectKey::new("a", "p"), pod(true), known), Some(InjectionGap::Cannot(reason)) if reason.starts_with("HostNetwork"))
+            matches!(classify(&ObjectKey::new("a", "p"), pod(true), context), Some(InjectionGap::Cannot(reason)) if reason.starts_with("HostNetwork"))
         );
         let none = InjectionContext::default();
         let with = |native, own: &str| InstallationValues {
-            base: Arc::new(|| InjectionContext { inject_by_default: true, ..InjectionContext::default() }),
+            build_context: Arc::new(|| InjectionContext { inject_by_default: true, ..InjectionContext::default() }),
             own_namespace: own.to_owned(),
             native,
         };
@@ -229,16 +230,16 @@ mod tests {
         let mut job = pod(false);
         job["metadata"]["ownerReferences"] =
             json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true}]);
-        let judge_job =
-            |installed: InstallationValues| installed.judge(&ObjectKey::new("a", "p"), job.clone(), &cluster);
-        assert_eq!(judge_job(with(None, "g")), Some(InjectionGap::Missed));
+        let classify_job =
+            |installation: InstallationValues| installation.classify(&ObjectKey::new("a", "p"), job.clone(), &cluster);
+        assert_eq!(classify_job(with(None, "g")), Some(InjectionGap::Missed));
         assert!(
-            matches!(judge_job(with(Some(false), "g")), Some(InjectionGap::Cannot(reason)) if reason.starts_with("JobNeedsNativeSidecar")),
+            matches!(classify_job(with(Some(false), "g")), Some(InjectionGap::Cannot(reason)) if reason.starts_with("JobNeedsNativeSidecar")),
             "the installation disables the native form"
         );
-        assert_eq!(judge_job(with(None, "a")), None, "the controller's own namespace");
+        assert_eq!(classify_job(with(None, "a")), None, "the controller's own namespace");
         assert_eq!(
-            judge(&ObjectKey::new("a", "p"), pod(false), ReviewContext { base: &none, ..known }),
+            classify(&ObjectKey::new("a", "p"), pod(false), ReviewContext { base: &none, ..context }),
             None,
             "it does not request injection"
         );

@@ -17,7 +17,7 @@ const BYTES_MAX: u64 = 1 << 20;
 /// A directory with `tls.crt`, `tls.key` and `ca.crt`.
 struct CertDir {
     path: PathBuf,
-    served: ServingCertificate,
+    certificate: ServingCertificate,
     /// Contents of the files in use.
     loaded: Option<[Vec<u8>; 3]>,
     /// The last error logged; a repeated one is not logged again.
@@ -26,8 +26,8 @@ struct CertDir {
 
 /// Loads the files of a directory now and after each change, until shutdown is signalled. Invalid
 /// or inconsistent files are logged and ignored: the previous certificate stays in use.
-pub async fn watch_files(path: PathBuf, served: ServingCertificate, mut stop: watch::Receiver<bool>) {
-    let mut folder = CertDir { path, served, loaded: None, last_error: String::new() };
+pub async fn watch_files(path: PathBuf, certificate: ServingCertificate, mut stop: watch::Receiver<bool>) {
+    let mut folder = CertDir { path, certificate, loaded: None, last_error: String::new() };
     loop {
         folder.reload();
         tokio::select! {
@@ -47,7 +47,7 @@ impl CertDir {
                 let [cert, key, bundle] = &files;
                 // The three files are not read atomically. If they do not match, the next check
                 // finds them complete.
-                self.served.replace(cert, key, bundle)?;
+                self.certificate.replace(cert, key, bundle)?;
                 tracing::info!(folder = %self.path.display(), "certificates loaded");
                 self.loaded = Some(files);
             }
@@ -94,26 +94,30 @@ mod tests {
     fn files_are_used_when_they_are_whole_and_again_when_they_change() {
         let temporary = tempfile::tempdir().unwrap();
         let path = temporary.path();
-        let served = ServingCertificate::none();
-        let mut folder =
-            CertDir { path: path.to_owned(), served: served.clone(), loaded: None, last_error: String::new() };
+        let certificate = ServingCertificate::none();
+        let mut folder = CertDir {
+            path: path.to_owned(),
+            certificate: certificate.clone(),
+            loaded: None,
+            last_error: String::new(),
+        };
         folder.reload();
         assert!(
-            !served.is_loaded() && folder.last_error.contains("tls.crt"),
+            !certificate.is_loaded() && folder.last_error.contains("tls.crt"),
             "there is nothing yet: {}",
             folder.last_error
         );
         write(path, 1_000_000);
         folder.reload();
-        let first = served.subscribe().borrow().clone().unwrap();
+        let first = certificate.subscribe().borrow().clone().unwrap();
         assert_eq!(folder.last_error, "");
         let data = write(path, 2_000_000);
         // A key of another pair: the files do not match.
         std::fs::write(path.join(KEY), b"nothing").unwrap();
         folder.reload();
-        assert_eq!(served.subscribe().borrow().clone(), Some(first.clone()), "a mismatched pair is not presented");
+        assert_eq!(certificate.subscribe().borrow().clone(), Some(first.clone()), "a mismatched pair is not presented");
         std::fs::write(path.join(KEY), &data[KEY]).unwrap();
         folder.reload();
-        assert!(served.subscribe().borrow().clone().unwrap().expires > first.expires);
+        assert!(certificate.subscribe().borrow().clone().unwrap().expires > first.expires);
     }
 }

@@ -49,7 +49,7 @@ struct CertRotator {
     webhooks: Api<MutatingWebhookConfiguration>,
     settings: RotationSettings,
     leadership: Leadership,
-    served: ServingCertificate,
+    certificate: ServingCertificate,
     /// Resource version and data of the Secret when it was last read.
     version: String,
     data: SecretData,
@@ -62,7 +62,7 @@ pub async fn rotate_certificates(
     client: kube::Client,
     settings: RotationSettings,
     leadership: Leadership,
-    served: ServingCertificate,
+    certificate: ServingCertificate,
     mut stop: watch::Receiver<bool>,
 ) {
     let mut keeper = CertRotator {
@@ -70,7 +70,7 @@ pub async fn rotate_certificates(
         webhooks: Api::all(client),
         settings,
         leadership: leadership.clone(),
-        served,
+        certificate,
         version: String::new(),
         data: SecretData::new(),
         last_error: String::new(),
@@ -81,7 +81,7 @@ pub async fn rotate_certificates(
             Ok(()) => keeper.last_error.clear(),
             Err(error) => keeper.log_once(&error),
         }
-        let every = if keeper.served.is_loaded() { EVERY } else { EVERY_AT_FIRST };
+        let every = if keeper.certificate.is_loaded() { EVERY } else { EVERY_AT_FIRST };
         tokio::select! {
             () = tokio::time::sleep(every) => {}
             () = leadership.changed() => {}
@@ -142,7 +142,7 @@ impl CertRotator {
         self.data = secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect();
         self.version = version;
         let part = |key: &str| self.data.get(key).map(Vec::as_slice).unwrap_or_default();
-        match self.served.replace(part(CERT), part(KEY), part(CA_CERT)) {
+        match self.certificate.replace(part(CERT), part(KEY), part(CA_CERT)) {
             Ok(()) => Ok(()),
             // The leader repairs it.
             Err(_) if self.leadership.is_leader() => Ok(()),

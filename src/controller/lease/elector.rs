@@ -75,7 +75,7 @@ pub fn elect(
     stop: watch::Receiver<bool>,
 ) -> (Leadership, impl Future<Output = ()> + Send) {
     let until = Arc::new(AtomicU64::new(0));
-    let (tell, state) = watch::channel(LeadershipState::default());
+    let (publisher, state) = watch::channel(LeadershipState::default());
     let leadership = Leadership { clock, until: until.clone(), state };
     let elector = Elector {
         leases: Api::namespaced(client, &settings.namespace),
@@ -83,7 +83,7 @@ pub fn elect(
         settings,
         clock,
         until,
-        publisher: tell,
+        publisher,
     };
     (leadership, elector.run(stop))
 }
@@ -344,13 +344,13 @@ mod tests {
     fn a_replica_with_an_expired_lease_names_no_leader_and_keeps_its_term() {
         let leader = |name: &str| Some(LeaderReplica { name: name.to_owned(), address: Some(format!("{name}:9444")) });
         let reign = Some(LeadershipTerm { transitions: 3, acquired: 7 });
-        let (tell, state) = watch::channel(LeadershipState { leads: true, leader: leader("me"), reign });
+        let (publisher, state) = watch::channel(LeadershipState { leads: true, leader: leader("me"), reign });
         let until = Arc::new(AtomicU64::new(u64::MAX));
         let own = Leadership { clock: Clock::start(), until: until.clone(), state };
         assert_eq!(own.leader(), leader("me"));
         until.store(0, Ordering::Release);
         assert_eq!((own.leader(), own.reign()), (None, reign));
-        tell.send_replace(LeadershipState { leads: false, leader: leader("other"), reign: None });
+        publisher.send_replace(LeadershipState { leads: false, leader: leader("other"), reign: None });
         assert_eq!((own.leader(), own.reign()), (leader("other"), None));
     }
 }

@@ -49,25 +49,46 @@ pub fn start(client: kube::Client, config: ControllerConfig, clock: Clock) -> Re
     let (webhook, health) = (ports.webhook.local_addr()?, ports.health.local_addr()?);
     let metrics = ControllerMetrics::new();
     let shared = SharedState::new(clock);
-    let served = ServingCertificate::none();
-    let tls = served.server_config(config.client_ca.as_deref(), &["h2", "http/1.1"])?;
-    let (stop, stopped) = watch::channel(false);
-    let (close, closed) = watch::channel(false);
-    let (notices, queue) = mpsc::channel(events::QUEUE_MAX);
-    let (tell_round, rounds) = watch::channel(Arc::new(ReconcileResult::default()));
+    let certificate = ServingCertificate::none();
+    let tls = certificate.server_config(config.client_ca.as_deref(), &["h2", "http/1.1"])?;
+    let (stop, stop_signal) = watch::channel(false);
+    let (close_health, close_signal) = watch::channel(false);
+    let (notices, notice_queue) = mpsc::channel(events::QUEUE_MAX);
+    let (round_sender, rounds) = watch::channel(Arc::new(ReconcileResult::default()));
     let mut tasks = JoinSet::new();
-    let (leadership, elector) = elect(&client, &config, clock, stopped.clone());
-    let parts =
-        ControllerHandles { client, shared, leadership, served, rounds, notices, metrics, clock, stop: stopped };
-    let source = start_sidecars(&mut tasks, ports.streams, &parts, &config)?;
-    start_upkeep(&mut tasks, queue, &parts, &config);
-    let base = context_builder(&config, &parts.served);
-    start_rounds(&mut tasks, (source, tell_round), &base, &parts, &config);
-    let ending = Arc::new(AtomicBool::new(false));
-    tasks.spawn(health::serve(ports.health, build_probes(&parts, &ending), closed));
-    let listening = webhook::serve(ports.webhook, tls, build_webhook(base, &parts, &config));
+    let (leadership, elector) = start_elector(&client, &config, clock, stop_signal.clone());
+    let handles = ControllerHandles {
+        client,
+        shared,
+        leadership,
+        certificate,
+        rounds,
+        notices,
+        metrics,
+        clock,
+        stop: stop_signal,
+    };
+    let source = start_sidecars(&mut tasks, ports.streams, &handles, &config)?;
+    start_background_tasks(&mut tasks, notice_queue, &handles, &config);
+    let build_context = context_builder(&config, &handles.certificate);
+    start_reconciler(&mut tasks, (source, round_sender), &build_context, &handles, &config);
+    let is_draining = Arc::new(AtomicBool::new(false));
+    tasks.spawn(health::serve(ports.health, build_health_server(&handles, &is_draining), close_signal));
+    let webhook_handle = webhook::serve(ports.webhook, tls, webhook_config(build_context, &handles, &config));
     let drain = config.drain;
-    Ok(RunningController { webhook, health, streams, parts, listening, ending, stop, close, elector, tasks, drain })
+    Ok(RunningController {
+        webhook,
+        health,
+        streams,
+        handles,
+        webhook_handle,
+        is_draining,
+        stop,
+        close_health,
+        elector,
+        tasks,
+        drain,
+    })
 }
 
 fn bind_ports(config: &ControllerConfig) -> io::Result<BoundPorts> {
@@ -81,104 +102,122 @@ fn bind_ports(config: &ControllerConfig) -> io::Result<BoundPorts> {
 fn start_sidecars(
     tasks: &mut JoinSet<()>,
     port: Option<TcpListener>,
-    parts: &ControllerHandles,
+    handles: &ControllerHandles,
     config: &ControllerConfig,
 ) -> Result<Arc<dyn ObservationSource>, BoxError> {
     let Some(port) = port else { return Ok(Arc::new(EmptySource)) };
     let sidecars = SidecarController::new(SidecarsConfig {
-        shared: parts.shared.clone(),
-        leadership: parts.leadership.clone(),
-        served: parts.served.clone(),
-        notices: parts.notices.clone(),
-        metrics: parts.metrics.clone(),
-        clock: parts.clock,
+        shared: handles.shared.clone(),
+        leadership: handles.leadership.clone(),
+        certificate: handles.certificate.clone(),
+        notices: handles.notices.clone(),
+        metrics: handles.metrics.clone(),
+        clock: handles.clock,
         mode: config.sidecar.mode,
         tuner: config.tuner,
     });
-    tasks.spawn(sidecars.listen(port, parts.client.clone(), parts.stop.clone())?);
+    tasks.spawn(sidecars.listen(port, handles.client.clone(), handles.stop.clone())?);
     Ok(sidecars)
 }
 
-/// Starts what runs beside the rounds: the certificates, the watches, and the publishing of Events.
-fn start_upkeep(
+/// Starts the tasks beside the rounds: the maintenance of the certificates, the watches, and the
+/// publishing of Events.
+fn start_background_tasks(
     tasks: &mut JoinSet<()>,
-    queue: mpsc::Receiver<EventNotice>,
-    parts: &ControllerHandles,
+    notice_queue: mpsc::Receiver<EventNotice>,
+    handles: &ControllerHandles,
     config: &ControllerConfig,
 ) {
-    let ControllerHandles { client, shared, leadership, served, metrics, clock, stop, .. } = parts;
-    tasks.spawn(certificates(client, config, leadership, served, stop.clone()));
+    let ControllerHandles { client, shared, leadership, certificate, metrics, clock, stop, .. } = handles;
+    tasks.spawn(maintain_certificate(client, config, leadership, certificate, stop.clone()));
     tasks.spawn(watch_all(client.clone(), shared.clone(), config.timing, metrics.clone(), stop.clone()));
-    tasks.spawn(events::publish(client.clone(), config.name.clone(), queue, (*clock, metrics.clone()), stop.clone()));
+    tasks.spawn(events::publish(
+        client.clone(),
+        config.name.clone(),
+        notice_queue,
+        (*clock, metrics.clone()),
+        stop.clone(),
+    ));
 }
 
-/// Starts the rounds, and the parts that use their results: the writer, and the classification of
-/// pods without a sidecar.
-fn start_rounds(
+/// Starts the reconcile loop, and the tasks that use its results: the writer, and the
+/// classification of pods without a sidecar.
+fn start_reconciler(
     tasks: &mut JoinSet<()>,
-    (source, tell_round): (Arc<dyn ObservationSource>, watch::Sender<Arc<ReconcileResult>>),
-    base: &ContextBuilder,
-    parts: &ControllerHandles,
+    (source, round_sender): (Arc<dyn ObservationSource>, watch::Sender<Arc<ReconcileResult>>),
+    build_context: &ContextBuilder,
+    handles: &ControllerHandles,
     config: &ControllerConfig,
 ) {
-    let ControllerHandles { client, shared, leadership, rounds, metrics, clock, stop, .. } = parts;
-    let (written, looked) = (WrittenStatuses::default(), InjectionGaps::default());
+    let ControllerHandles { client, shared, leadership, rounds, metrics, clock, stop, .. } = handles;
+    let (written, gaps) = (WrittenStatuses::default(), InjectionGaps::default());
     let mut excluded = config.excluded.clone();
     excluded.insert(config.namespace.clone());
-    let every = Reconciler {
+    let reconciler = Reconciler {
         shared: shared.clone(),
         leadership: leadership.clone(),
         written: written.clone(),
-        looked: looked.clone(),
+        gaps: gaps.clone(),
         source,
-        unless_disabled: config.unless_disabled,
+        inject_by_default: config.inject_by_default,
         excluded,
         clock: *clock,
         metrics: metrics.clone(),
-        notices: parts.notices.clone(),
+        notices: handles.notices.clone(),
     };
-    tasks.spawn(every.run(tell_round, stop.clone()));
-    let known = (*clock, metrics.clone(), shared.reach().subscribe());
-    tasks.spawn(apply(client.clone(), rounds.clone(), leadership.clone(), written, known, stop.clone()));
-    let looking = (client.clone(), shared.clone(), leadership.clone());
-    let installed = uninjected::InstallationValues {
-        base: base.clone(),
+    tasks.spawn(reconciler.run(round_sender, stop.clone()));
+    let reach = shared.reach().subscribe();
+    tasks.spawn(apply(
+        client.clone(),
+        rounds.clone(),
+        leadership.clone(),
+        written,
+        (*clock, metrics.clone(), reach),
+        stop.clone(),
+    ));
+    let cluster = (client.clone(), shared.clone(), leadership.clone());
+    let installation = uninjected::InstallationValues {
+        build_context: build_context.clone(),
         own_namespace: config.namespace.clone(),
         native: config.native,
     };
-    tasks.spawn(uninjected::classify_uninjected(looking, looked, installed, *clock, rounds.clone(), stop.clone()));
+    tasks.spawn(uninjected::classify_uninjected(cluster, gaps, installation, *clock, rounds.clone(), stop.clone()));
 }
 
-fn build_probes(parts: &ControllerHandles, ending: &Arc<AtomicBool>) -> HealthServer {
+fn build_health_server(handles: &ControllerHandles, is_draining: &Arc<AtomicBool>) -> HealthServer {
     HealthServer {
-        shared: parts.shared.clone(),
-        served: parts.served.clone(),
-        leadership: parts.leadership.clone(),
-        metrics: parts.metrics.clone(),
-        is_draining: ending.clone(),
+        shared: handles.shared.clone(),
+        certificate: handles.certificate.clone(),
+        leadership: handles.leadership.clone(),
+        metrics: handles.metrics.clone(),
+        is_draining: is_draining.clone(),
     }
 }
 
-fn build_webhook(base: ContextBuilder, parts: &ControllerHandles, config: &ControllerConfig) -> webhook::WebhookConfig {
+fn webhook_config(
+    build_context: ContextBuilder,
+    handles: &ControllerHandles,
+    config: &ControllerConfig,
+) -> webhook::WebhookConfig {
     webhook::WebhookConfig {
-        shared: parts.shared.clone(),
-        base,
+        shared: handles.shared.clone(),
+        build_context,
         own_namespace: config.namespace.clone(),
-        clock: parts.clock,
-        metrics: parts.metrics.clone(),
-        news: parts.notices.clone(),
+        clock: handles.clock,
+        metrics: handles.metrics.clone(),
+        notices: handles.notices.clone(),
         native: config.native,
     }
 }
 
-fn bind(address: SocketAddr, what: &str) -> io::Result<TcpListener> {
+fn bind(address: SocketAddr, port: &str) -> io::Result<TcpListener> {
     let bound = crate::socket::bind(address).and_then(TcpListener::from_std);
     bound.map_err(|error| {
-        io::Error::new(error.kind(), format!("cannot listen on the {what} address {address}: {error}"))
+        io::Error::new(error.kind(), format!("cannot listen on the {port} address {address}: {error}"))
     })
 }
 
-fn elect(
+fn start_elector(
     client: &kube::Client,
     config: &ControllerConfig,
     clock: Clock,
@@ -191,43 +230,44 @@ fn elect(
         me: config.name.clone(),
         address: config.replica_stream_address.clone(),
     };
-    let (leadership, work) = lease::elect(client.clone(), settings, clock, stop);
-    (leadership, Some(tokio::spawn(work)))
+    let (leadership, elector) = lease::elect(client.clone(), settings, clock, stop);
+    (leadership, Some(tokio::spawn(elector)))
 }
 
-fn certificates(
+/// Returns the task that rotates or reloads the certificate, until shutdown is signalled.
+fn maintain_certificate(
     client: &kube::Client,
     config: &ControllerConfig,
     leadership: &Leadership,
-    served: &ServingCertificate,
+    certificate: &ServingCertificate,
     stop: watch::Receiver<bool>,
 ) -> impl Future<Output = ()> + Send + use<> {
-    let (client, leadership, served) = (client.clone(), leadership.clone(), served.clone());
-    let (namespace, names, certificate) = (config.namespace.clone(), config.names.clone(), config.certificate.clone());
+    let (client, leadership, certificate) = (client.clone(), leadership.clone(), certificate.clone());
+    let (namespace, names, source) = (config.namespace.clone(), config.names.clone(), config.certificate.clone());
     async move {
-        match certificate {
+        match source {
             ServerCertificate::Own { secret, webhooks } => {
                 let settings = RotationSettings { namespace, secret, names, webhooks };
-                rotate_certificates(client, settings, leadership, served, stop).await;
+                rotate_certificates(client, settings, leadership, certificate, stop).await;
             }
-            ServerCertificate::Files(folder) => watch_files(folder, served, stop).await,
+            ServerCertificate::Files(folder) => watch_files(folder, certificate, stop).await,
         }
     }
 }
 
 /// Returns a function that builds the injection context common to all pods, with the current CA
 /// bundle.
-fn context_builder(config: &ControllerConfig, served: &ServingCertificate) -> ContextBuilder {
+fn context_builder(config: &ControllerConfig, certificate: &ServingCertificate) -> ContextBuilder {
     let (sidecar, address) = (config.sidecar.clone(), config.stream_address.clone());
-    let (unless_disabled, redirect) = (config.unless_disabled, config.redirect);
-    let presented = served.subscribe();
+    let (inject_by_default, redirect) = (config.inject_by_default, config.redirect);
+    let certificate_info = certificate.subscribe();
     Arc::new(move || {
-        let ca = presented.borrow().as_ref().map(|presented| presented.bundle.clone()).unwrap_or_default();
+        let ca = certificate_info.borrow().as_ref().map(|info| info.bundle.clone()).unwrap_or_default();
         let controller = (!address.is_empty()).then(|| ControllerEndpoint { address: address.clone(), ca });
         InjectionContext {
             sidecar: sidecar.clone(),
             controller,
-            inject_by_default: unless_disabled,
+            inject_by_default,
             redirect,
             ..InjectionContext::default()
         }

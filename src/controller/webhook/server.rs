@@ -60,7 +60,7 @@ pub struct WebhookConfig {
     pub shared: SharedState,
     /// Builds the injection context common to all pods. It is called for each review, since the CA
     /// bundle changes.
-    pub base: Arc<dyn Fn() -> InjectionContext + Send + Sync>,
+    pub build_context: Arc<dyn Fn() -> InjectionContext + Send + Sync>,
     /// The controller's own namespace.
     pub own_namespace: String,
     /// The clock of the process.
@@ -68,7 +68,7 @@ pub struct WebhookConfig {
     /// Metrics registry.
     pub metrics: ControllerMetrics,
     /// Queue of Events on workloads; notices that do not fit are dropped and counted.
-    pub news: mpsc::Sender<EventNotice>,
+    pub notices: mpsc::Sender<EventNotice>,
     /// Overrides the sidecar form: `Some` forces the native or the classic form.
     pub native: Option<bool>,
 }
@@ -94,7 +94,7 @@ pub fn serve(listener: TcpListener, tls: rustls::ServerConfig, config: WebhookCo
 
 impl std::fmt::Debug for WebhookConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Config").field("own_namespace", &self.own_namespace).finish_non_exhaustive()
+        f.debug_struct("WebhookConfig").field("own_namespace", &self.own_namespace).finish_non_exhaustive()
     }
 }
 
@@ -261,7 +261,7 @@ impl Webhook {
                 return text_response(StatusCode::BAD_REQUEST, &format!("{error}\n"));
             }
         };
-        let (world, base) = (self.config.shared.world(), (self.config.base)());
+        let (world, base) = (self.config.shared.world(), (self.config.build_context)());
         let token = draw_token();
         let known = ReviewContext {
             world: &world,
@@ -271,12 +271,12 @@ impl Webhook {
             native: self.config.native,
         };
         match answer(&question, known) {
-            Ok(ReviewResponse { body, admission, skipped, event: news }) => {
+            Ok(ReviewResponse { body, admission, skipped, event }) => {
                 self.count(admission, took());
                 if let Some(reason) = skipped {
                     self.config.metrics.record_skip(reason);
                 }
-                if news.is_some_and(|news| self.config.news.try_send(news).is_err()) {
+                if event.is_some_and(|notice| self.config.notices.try_send(notice).is_err()) {
                     self.config.metrics.record_event(EventResult::Dropped);
                 }
                 let mut response = Response::new(Full::new(Bytes::from(body)));

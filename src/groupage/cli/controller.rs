@@ -146,7 +146,7 @@ impl Args {
             },
             names,
             client_ca: callers,
-            unless_disabled: self.inject_by_default,
+            inject_by_default: self.inject_by_default,
             excluded: self.exclude_namespace.iter().cloned().collect(),
             redirect: self.redirect,
             native: self.sidecar.native(),

@@ -203,7 +203,7 @@ pub(super) fn context() -> BoxedStrategy<InjectionContext> {
         word(&["{}", "{\"mode\":\"Observe\",\"injection\":{\"capture\":\"Loopback\",\"appListen\":\"env:HOST=::1\"}}"]);
     let redirect = select(vec![RedirectUse::Never, RedirectUse::WhenNeeded, RedirectUse::Always]);
     (any::<[bool; 2]>(), redirect, vec(referrers, 0..3), option::of(policy), any::<bool>())
-        .prop_map(|([native, unless_disabled], redirect, referrers, policy, secrets)| {
+        .prop_map(|([native, inject_by_default], redirect, referrers, policy, secrets)| {
             let spec = policy.map(|text| serde_json::from_str(text.as_str().unwrap()).unwrap());
             let policies: Vec<NamedPolicy> = spec
                 .into_iter()
@@ -212,7 +212,7 @@ pub(super) fn context() -> BoxedStrategy<InjectionContext> {
             let mut context = InjectionContext {
                 supports_native_sidecars: native,
                 redirect,
-                inject_by_default: unless_disabled,
+                inject_by_default,
                 ..InjectionContext::default()
             };
             context.policies = policies.into();

@@ -35,7 +35,7 @@ pub(super) fn config() -> ControllerConfig {
         },
         names: vec![NAME.into()],
         client_ca: None,
-        unless_disabled: false,
+        inject_by_default: false,
         excluded: BTreeSet::new(),
         redirect: RedirectUse::Never,
         native: None,
@@ -60,8 +60,8 @@ async fn controller_of(api: &FakeApiServer, config: ControllerConfig) -> Running
 /// Waits until the readiness probe succeeds. Its conditions change the cluster state or the served
 /// certificate.
 pub(super) async fn wait_until_ready(running: &RunningController) {
-    let mut changes = running.parts.shared.changes();
-    let mut shown = running.parts.served.subscribe();
+    let mut changes = running.handles.shared.changes();
+    let mut shown = running.handles.certificate.subscribe();
     let wait = async {
         while !get(running, "/readyz").await.starts_with("HTTP/1.1 200") {
             tokio::select! {
@@ -91,7 +91,7 @@ pub(super) async fn get(running: &RunningController, path: &str) -> String {
 /// Sends a request to the webhook as the API server does, trusting the certificate that the
 /// controller serves.
 pub(super) async fn call_webhook(running: &RunningController, head: &str, body: &str) -> String {
-    let bundle = running.parts.served.subscribe().borrow().clone().unwrap().bundle;
+    let bundle = running.handles.certificate.subscribe().borrow().clone().unwrap().bundle;
     let mut roots = rustls::RootCertStore::empty();
     for certificate in parse_certificates(bundle.as_bytes()) {
         roots.add(certificate).unwrap();
@@ -169,7 +169,7 @@ async fn an_unchanged_status_is_written_once() {
     api.put(policy());
     let running = controller(&api).await;
     api.until_asked("patch", "batchpolicies/status", 1).await;
-    let mut rounds = running.parts.rounds.clone();
+    let mut rounds = running.handles.rounds.clone();
     let number = rounds.borrow_and_update().number;
     // Rounds happen every five seconds, even without changes.
     tokio::time::timeout(HANG, rounds.wait_for(|round| round.number >= number + 2)).await.unwrap().unwrap();
@@ -262,7 +262,7 @@ async fn the_return_of_the_api_server_ends_every_wait() {
     };
     let running = controller_of(&api, ControllerConfig { timing, ..config() }).await;
     api.until_object(POLICY, |policy| has_condition(policy, "Accepted", "True/Accepted")).await;
-    let mut reached = running.parts.shared.reach().subscribe();
+    let mut reached = running.handles.shared.reach().subscribe();
     api.fault(Fault::always(FaultKind::Reset));
     api.end_watches("");
     tokio::time::timeout(HANG, reached.wait_for(|reached| !reached)).await.unwrap().unwrap();

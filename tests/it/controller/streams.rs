@@ -100,7 +100,7 @@ impl ConnectedSidecar {
         let dir = tempfile::tempdir().unwrap();
         let path: PathBuf = dir.path().join("token");
         std::fs::write(&path, token).unwrap();
-        let bundle = running.parts.served.subscribe().borrow().clone().unwrap().bundle;
+        let bundle = running.handles.certificate.subscribe().borrow().clone().unwrap().bundle;
         let port = running.streams.unwrap().port();
         let dial = ControlClientConfig {
             address: ControllerAddress { host: "127.0.0.1".into(), port },
@@ -217,8 +217,8 @@ async fn streams_survive_an_api_server_outage_longer_than_a_lease_and_are_update
     wait_until_ready(&running).await;
     let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
     sidecar.wait_for_config(|config| config.generation == 1).await;
-    let mut leadership = running.parts.leadership.clone();
-    let mut rounds = running.parts.rounds.clone();
+    let mut leadership = running.handles.leadership.clone();
+    let mut rounds = running.handles.rounds.clone();
     let mut until = async |leads: bool| {
         let wait = async {
             while leadership.is_leader() != leads {

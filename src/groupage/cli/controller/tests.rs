@@ -33,7 +33,7 @@ fn the_arguments_in_the_manifests_are_parsed() {
     let config = args(&words).config(&pod()).unwrap();
     assert_eq!(config.certificate, ServerCertificate::Own { secret: SECRET.into(), webhooks: Some(WEBHOOKS.into()) });
     assert_eq!(config.sidecar, SidecarDefaults { image: config.sidecar.image.clone(), ..SidecarDefaults::default() });
-    assert!(!config.unless_disabled && config.native.is_none());
+    assert!(!config.inject_by_default && config.native.is_none());
     assert_eq!(config.redirect, RedirectUse::WhenNeeded);
 }
 
