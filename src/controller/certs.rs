@@ -9,8 +9,8 @@
 //! (`files`), issued for example by cert-manager. The distribution of their CA is then not managed
 //! here.
 //!
-//! Revocation is not supported. The control stream pushes a new CA bundle, which it gets from
-//! [`ServingCertificate`].
+//! Times are in seconds since 1970, as in [`Validity`]. Revocation is not supported. The control
+//! stream pushes a new CA bundle, which it gets from [`ServingCertificate`].
 
 mod files;
 mod keeper;
@@ -50,6 +50,3 @@ pub const BACKDATE: Duration = Duration::from_secs(3600);
 const fn days(days: u64) -> Duration {
     Duration::from_secs(days * 24 * 3600)
 }
-
-/// A time in seconds since 1970, as in certificates.
-pub type UnixSeconds = u64;

@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 
-use super::{BACKDATE, CA_LIFE, LEAF_LIFE, UnixSeconds};
+use super::{BACKDATE, CA_LIFE, LEAF_LIFE};
 use crate::error::BoxError;
 use crate::tls::{self, provider};
 pub use crate::tls::{Validity, parse_certificates, validity};
@@ -131,7 +131,7 @@ fn is_for(leaf: &CertificateDer<'_>, names: &[String]) -> bool {
 }
 
 /// Adds a new CA in front of the existing ones.
-pub(super) fn introduce(data: &mut SecretData, now: UnixSeconds) -> Result<(), BoxError> {
+pub(super) fn introduce(data: &mut SecretData, now: u64) -> Result<(), BoxError> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let certificate = ca_params(&key, now)?.self_signed(&key)?;
     let mut bundle = certificate.pem();
@@ -142,7 +142,7 @@ pub(super) fn introduce(data: &mut SecretData, now: UnixSeconds) -> Result<(), B
 }
 
 /// Issues a new leaf with the available CA key.
-pub(super) fn renew(data: &mut SecretData, now: UnixSeconds, names: &[String]) -> Result<(), BoxError> {
+pub(super) fn renew(data: &mut SecretData, now: u64, names: &[String]) -> Result<(), BoxError> {
     let text = String::from_utf8(data.get(CA_KEY).cloned().unwrap_or_default())?;
     let key = KeyPair::from_pem(&text)?;
     let issuer = Issuer::new(ca_params(&key, now)?, key);
@@ -161,7 +161,7 @@ pub(super) fn renew(data: &mut SecretData, now: UnixSeconds, names: &[String]) -
 }
 
 /// Removes CAs that are no longer needed from the bundle.
-pub(super) fn retire(data: &mut SecretData, now: UnixSeconds, names: &[String]) {
+pub(super) fn retire(data: &mut SecretData, now: u64, names: &[String]) {
     let held = SecretContents::read(data, names);
     let used = held.leaf.as_ref().map_or(0, |leaf| leaf.authority);
     let keep = |at: usize, ca: &CaCertificate| at == 0 || at == used || (used != 0 && ca.validity.contains(now));
@@ -172,7 +172,7 @@ pub(super) fn retire(data: &mut SecretData, now: UnixSeconds, names: &[String]) 
 
 /// Returns the parameters of a CA certificate. Its name is derived from its key, so the key alone
 /// suffices to sign further certificates.
-fn ca_params(key: &KeyPair, now: UnixSeconds) -> Result<CertificateParams, BoxError> {
+fn ca_params(key: &KeyPair, now: u64) -> Result<CertificateParams, BoxError> {
     let mut params = CertificateParams::new(Vec::new())?;
     let id: String = params.key_identifier(key).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     params.distinguished_name.push(DnType::CommonName, format!("groupage-ca-{id}"));

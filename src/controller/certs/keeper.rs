@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::certificates::{self, CA_CERT, CA_KEY, CERT, KEY, SecretData};
-use super::{RotationStep, SecretContents, ServingCertificate, UnixSeconds, plan};
+use super::{RotationStep, SecretContents, ServingCertificate, plan};
 use crate::FIELD_MANAGER;
 use crate::clock::Clock;
 use crate::error::BoxError;
@@ -91,7 +91,8 @@ pub async fn rotate_certificates(
     }
 }
 
-fn now() -> UnixSeconds {
+/// Returns the wall-clock time in seconds since 1970.
+fn now() -> u64 {
     Clock::wall_micros() / 1_000_000
 }
 

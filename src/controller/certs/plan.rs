@@ -2,14 +2,14 @@
 
 use super::{
     CA_INTRODUCTION_PERIOD, CA_LIFE, CA_RETIREMENT_AGE, CaCertificate, LEAF_LIFE, LEAF_REPLACE_BEFORE, LeafCertificate,
-    NEW_LEAF_MIN_AGE, SecretContents, UnixSeconds, Validity,
+    NEW_LEAF_MIN_AGE, SecretContents, Validity,
 };
 
 /// A rotation step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RotationStep {
-    /// No step is due before this time.
-    Keep(UnixSeconds),
+    /// No step is due before this time, in seconds since 1970.
+    Keep(u64),
     /// Create a CA and a leaf: no usable certificate exists.
     Begin,
     /// Create a CA that is trusted first and used later.
@@ -20,9 +20,9 @@ pub enum RotationStep {
     Retire,
 }
 
-/// Returns the step that is due at `now`.
+/// Returns the step that is due at `now`, in seconds since 1970.
 #[must_use]
-pub fn plan(now: UnixSeconds, held: &SecretContents) -> RotationStep {
+pub fn plan(now: u64, held: &SecretContents) -> RotationStep {
     let leaf = held.leaf.as_ref().filter(|leaf| leaf.covers_names && leaf.validity.contains(now));
     let Some(newest) = held.newest().filter(|newest| newest.validity.contains(now)) else {
         // The newest CA cannot sign: its key is missing or it has expired. A usable leaf stays in
@@ -32,12 +32,12 @@ pub fn plan(now: UnixSeconds, held: &SecretContents) -> RotationStep {
     let Some(leaf) = leaf else { return RotationStep::Renew };
     // Collects the times of future steps, for `RotationStep::Keep`.
     let mut next = Vec::new();
-    let mut due = |at: UnixSeconds| {
+    let mut due = |at: u64| {
         next.push(at);
         now >= at
     };
-    let believed = newest.validity.begin.saturating_add(CA_INTRODUCTION_PERIOD.as_secs());
-    let late = leaf.validity.end.saturating_sub(LEAF_REPLACE_BEFORE.as_secs());
+    let trusted_from = newest.validity.begin.saturating_add(CA_INTRODUCTION_PERIOD.as_secs());
+    let replace_by = leaf.validity.end.saturating_sub(LEAF_REPLACE_BEFORE.as_secs());
     // The leaf of the newest CA is renewed after two thirds of its validity period. The leaf of an
     // older CA is replaced once the newest CA is trusted everywhere, or one day before the leaf
     // expires.
@@ -45,7 +45,7 @@ pub fn plan(now: UnixSeconds, held: &SecretContents) -> RotationStep {
         if due(renewal_time(leaf.validity, LEAF_LIFE.as_secs())) {
             return RotationStep::Renew;
         }
-    } else if due(believed.min(late)) {
+    } else if due(trusted_from.min(replace_by)) {
         return RotationStep::Renew;
     }
     // An old CA is removed once no client can depend on it, or once it has expired and its leaf is
@@ -63,14 +63,14 @@ pub fn plan(now: UnixSeconds, held: &SecretContents) -> RotationStep {
     RotationStep::Keep(next.into_iter().filter(|at| *at > now).min().unwrap_or(leaf.validity.end))
 }
 
-fn retire_at(newest: &CaCertificate, leaf: &LeafCertificate) -> UnixSeconds {
+fn retire_at(newest: &CaCertificate, leaf: &LeafCertificate) -> u64 {
     let introduced = newest.validity.begin.saturating_add(CA_RETIREMENT_AGE.as_secs());
     introduced.max(leaf.validity.begin.saturating_add(NEW_LEAF_MIN_AGE.as_secs()))
 }
 
 /// Returns the time at which two thirds of a validity period have passed. The period counts as at
 /// most `most`, the longest that the controller itself issues.
-fn renewal_time(validity: Validity, most: u64) -> UnixSeconds {
+fn renewal_time(validity: Validity, most: u64) -> u64 {
     let life = validity.end.saturating_sub(validity.begin).min(most);
     validity.end.saturating_sub(life / 3)
 }

@@ -8,7 +8,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
 
-use super::{UnixSeconds, certificates};
+use super::certificates;
 use crate::error::BoxError;
 
 /// The CA bundle and the expiry of the certificate in use.
@@ -16,8 +16,8 @@ use crate::error::BoxError;
 pub struct CertificateInfo {
     /// CA certificates to trust, as PEM.
     pub bundle: String,
-    /// Expiry of the leaf.
-    pub expires: UnixSeconds,
+    /// Expiry of the leaf, in seconds since 1970.
+    pub expires: u64,
 }
 
 /// The certificate and key in use. Cheap to clone; all clones share the state.
