@@ -30,7 +30,8 @@ pub enum FrameError {
 /// bytes that were fed and not yet taken; between frames it holds none.
 #[derive(Debug, Default)]
 pub struct FrameDecoder {
-    bytes: BytesMut,
+    /// Bytes that were fed and not yet taken.
+    buffer: BytesMut,
 }
 
 /// Encodes a frame.
@@ -50,7 +51,7 @@ pub fn encode(json: &[u8]) -> Result<Bytes, FrameError> {
 impl FrameDecoder {
     /// Appends received bytes. The caller then takes frames until [`Self::next_frame`] returns `None`.
     pub fn feed(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
+        self.buffer.extend_from_slice(bytes);
     }
 
     /// Returns the JSON of the next frame, or `None` if the frame is incomplete.
@@ -58,17 +59,17 @@ impl FrameDecoder {
     /// # Errors
     /// Returns an error if the advertised length is zero or exceeds the maximum.
     pub fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
-        let Some(length) = self.bytes.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
+        let Some(length) = self.buffer.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
         check_length(length)?;
-        if self.bytes.len() < LENGTH_BYTES + length {
+        if self.buffer.len() < LENGTH_BYTES + length {
             return Ok(None);
         }
-        let mut frame = self.bytes.split_to(LENGTH_BYTES + length);
-        if self.bytes.is_empty() {
+        let mut frame = self.buffer.split_to(LENGTH_BYTES + length);
+        if self.buffer.is_empty() {
             // Release the buffer. Otherwise each of ten thousand streams would keep the capacity of
             // its largest frame, which would be its largest cost.
-            self.bytes = BytesMut::new();
+            self.buffer = BytesMut::new();
         }
         Ok(Some(frame.split_off(LENGTH_BYTES).freeze()))
     }
@@ -76,14 +77,15 @@ impl FrameDecoder {
     /// Returns `true` if the buffer contains an incomplete frame.
     #[must_use]
     pub fn has_partial_frame(&self) -> bool {
-        !self.bytes.is_empty()
+        !self.buffer.is_empty()
     }
 }
 
+/// Returns the length as it is encoded, if a frame may have it.
 fn check_length(length: usize) -> Result<u32, FrameError> {
     match u32::try_from(length) {
         Ok(0) => Err(FrameError::Empty),
-        Ok(fits) if length <= FRAME_BYTES_MAX => Ok(fits),
+        Ok(valid) if length <= FRAME_BYTES_MAX => Ok(valid),
         _ => Err(FrameError::TooLarge(length)),
     }
 }
@@ -94,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    fn all(decoder: &mut FrameDecoder) -> Result<Vec<Bytes>, FrameError> {
+    fn decode_all(decoder: &mut FrameDecoder) -> Result<Vec<Bytes>, FrameError> {
         std::iter::from_fn(|| decoder.next_frame().transpose()).collect()
     }
 
@@ -129,7 +131,7 @@ mod tests {
         assert_eq!((decoder.next_frame(), decoder.has_partial_frame()), (Ok(None), true));
         decoder.feed(&frame[500..]);
         assert_eq!(decoder.next_frame().unwrap().unwrap().len(), 1000);
-        assert_eq!((decoder.has_partial_frame(), decoder.bytes.capacity()), (false, 0));
+        assert_eq!((decoder.has_partial_frame(), decoder.buffer.capacity()), (false, 0));
     }
 
     proptest! {
@@ -140,14 +142,14 @@ mod tests {
         ) {
             let stream: Vec<u8> = frames.iter().flat_map(|frame| encode(frame).unwrap()).collect();
             let mut decoder = FrameDecoder::default();
-            let (mut rest, mut out, mut cuts) = (&stream[..], Vec::new(), cuts.into_iter().cycle());
+            let (mut rest, mut decoded, mut cuts) = (&stream[..], Vec::new(), cuts.into_iter().cycle());
             while !rest.is_empty() {
-                let (now, later) = rest.split_at(cuts.next().unwrap().min(rest.len()));
-                decoder.feed(now);
-                out.extend(all(&mut decoder).unwrap());
-                rest = later;
+                let (chunk, remaining) = rest.split_at(cuts.next().unwrap().min(rest.len()));
+                decoder.feed(chunk);
+                decoded.extend(decode_all(&mut decoder).unwrap());
+                rest = remaining;
             }
-            prop_assert_eq!(out.iter().map(|frame| frame.to_vec()).collect::<Vec<_>>(), frames);
+            prop_assert_eq!(decoded.iter().map(|frame| frame.to_vec()).collect::<Vec<_>>(), frames);
             prop_assert!(!decoder.has_partial_frame());
         }
 
@@ -156,11 +158,11 @@ mod tests {
             let mut decoder = FrameDecoder::default();
             for byte in &bytes {
                 decoder.feed(&[*byte]);
-                if all(&mut decoder).is_err() {
+                if decode_all(&mut decoder).is_err() {
                     break;
                 }
             }
-            prop_assert!(decoder.bytes.len() <= bytes.len());
+            prop_assert!(decoder.buffer.len() <= bytes.len());
         }
     }
 }

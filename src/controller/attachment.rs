@@ -21,7 +21,7 @@ pub struct AttachmentMap {
     pub followed: BTreeMap<ObjectKey, ObjectKey>,
     /// Pods without a sidecar that request one, with their policy. It is not known yet if they are
     /// injectable.
-    pub bare: BTreeMap<ObjectKey, Option<ObjectKey>>,
+    pub uninjected: BTreeMap<ObjectKey, Option<ObjectKey>>,
 }
 
 /// Result for one policy.
@@ -34,7 +34,7 @@ pub struct Attachment {
     /// Injected pods that follow it.
     pub pods: Vec<ObjectKey>,
     /// Pods without a sidecar that request one and would follow it.
-    pub bare: Vec<ObjectKey>,
+    pub uninjected: Vec<ObjectKey>,
     /// The profile that the policy requests.
     pub requested: RequestedProfile,
 }
@@ -110,7 +110,7 @@ pub fn attach_all(world: &ClusterState, inject_by_default: bool, excluded: &BTre
         let requested = requested_profile(world, policy);
         let accepted = Acceptance::Accepted(None);
         let attachment =
-            Attachment { uid: policy.meta.uid.clone(), accepted, pods: Vec::new(), bare: Vec::new(), requested };
+            Attachment { uid: policy.meta.uid.clone(), accepted, pods: Vec::new(), uninjected: Vec::new(), requested };
         all.policies.insert(key.clone(), attachment);
     }
     let mut claims = PodClaims::default();
@@ -132,13 +132,14 @@ pub fn attach_all(world: &ClusterState, inject_by_default: bool, excluded: &BTre
         }
         let policy = policy_of(world, pod, &mut claims);
         if let Some(attachment) = policy.as_ref().and_then(|policy| all.policies.get_mut(policy)) {
-            attachment.bare.push(key.clone());
+            attachment.uninjected.push(key.clone());
         }
-        all.bare.insert(key.clone(), policy);
+        all.uninjected.insert(key.clone(), policy);
     }
     // Acceptance depends on the claims of all pods, so it is determined last.
     for (key, policy) in world.policies.iter() {
-        let followed = all.policies.get(key).is_some_and(|found| !found.pods.is_empty() || !found.bare.is_empty());
+        let followed =
+            all.policies.get(key).is_some_and(|found| !found.pods.is_empty() || !found.uninjected.is_empty());
         let accepted = evaluate_acceptance(world, policy, followed, &claims);
         if let Some(attachment) = all.policies.get_mut(key) {
             attachment.accepted = accepted;
@@ -447,28 +448,28 @@ mod tests {
         namespace(&mut world, "a", &[("groupage.dev/inject", "enabled")]);
         namespace(&mut world, "b", &[]);
         policy(&mut world, "a", "all", 0, json!({}));
-        bare(&mut world, pod("a", "asks", &[]));
-        bare(&mut world, pod("a", "says-no", &[("groupage.dev/inject", "disabled")]));
-        bare(&mut world, pod("a", "ours", &[(COMPONENT, "controller")]));
-        bare(&mut world, Pod { ending: true, ..pod("a", "ends", &[]) });
-        bare(&mut world, pod("b", "silent", &[]));
-        bare(
+        uninjected(&mut world, pod("a", "asks", &[]));
+        uninjected(&mut world, pod("a", "says-no", &[("groupage.dev/inject", "disabled")]));
+        uninjected(&mut world, pod("a", "ours", &[(COMPONENT, "controller")]));
+        uninjected(&mut world, Pod { ending: true, ..pod("a", "ends", &[]) });
+        uninjected(&mut world, pod("b", "silent", &[]));
+        uninjected(
             &mut world,
             Pod { annotations: labels(&[("groupage.dev/inject", "true")]), ..pod("b", "asks-itself", &[]) },
         );
-        bare(
+        uninjected(
             &mut world,
             Pod { annotations: labels(&[("groupage.dev/inject", "true")]), ..pod("kube-system", "dns", &[]) },
         );
-        bare(
+        uninjected(
             &mut world,
             Pod { annotations: labels(&[("groupage.dev/inject", "true")]), ..pod("groupage-system", "own", &[]) },
         );
         let all = look(&world);
-        let found: Vec<String> = all.bare.keys().map(ToString::to_string).collect();
+        let found: Vec<String> = all.uninjected.keys().map(ToString::to_string).collect();
         assert_eq!(found, ["a/asks", "b/asks-itself"]);
-        assert_eq!(all.bare[&ObjectKey::new("a", "asks")], Some(ObjectKey::new("a", "all")));
-        assert_eq!(all.policies[&ObjectKey::new("a", "all")].bare, [ObjectKey::new("a", "asks")]);
-        assert_eq!(attach_all(&world, true, &BTreeSet::new()).bare.len(), 4, "unless they are disabled");
+        assert_eq!(all.uninjected[&ObjectKey::new("a", "asks")], Some(ObjectKey::new("a", "all")));
+        assert_eq!(all.policies[&ObjectKey::new("a", "all")].uninjected, [ObjectKey::new("a", "asks")]);
+        assert_eq!(attach_all(&world, true, &BTreeSet::new()).uninjected.len(), 4, "unless they are disabled");
     }
 }

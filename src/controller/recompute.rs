@@ -30,9 +30,9 @@ pub struct RecomputeInput<'a> {
     /// The assignment of pods to policies.
     pub attached: &'a AttachmentMap,
     /// Reports of the sidecars and progress of rollouts.
-    pub live: &'a Observed,
+    pub observed: &'a Observed,
     /// Results for pods without a sidecar, by UID; a missing pod was not classified yet.
-    pub bare: &'a BTreeMap<String, InjectionGap>,
+    pub gaps: &'a BTreeMap<String, InjectionGap>,
     /// Statuses written last, where the watch has not delivered them yet.
     pub written: &'a BTreeMap<ObjectKey, BatchPolicyStatus>,
 }
@@ -40,24 +40,25 @@ pub struct RecomputeInput<'a> {
 /// Computes the desired state.
 #[must_use]
 pub fn recompute(input: RecomputeInput<'_>, now: Timestamp) -> DesiredState {
-    let mut desired = DesiredState { notices: input.live.notices.clone(), ..DesiredState::default() };
+    let mut desired = DesiredState { notices: input.observed.notices.clone(), ..DesiredState::default() };
     desired.missing = missed_pods(&input);
     desired.notices.extend(missed_notices(&input, &desired.missing));
-    let ways = findings::find_bypasses(input.world);
-    desired.notices.extend(bypass_notices(input.world, &ways));
+    let bypasses = findings::find_bypasses(input.world);
+    desired.notices.extend(bypass_notices(input.world, &bypasses));
     for (key, policy) in input.world.policies.iter() {
         let Some(attachment) = input.attached.policies.get(key) else { continue };
         let before = input.written.get(key).unwrap_or(&policy.status);
-        let status = status((&input, &ways), policy, attachment, before, now);
+        let status = policy_status((&input, &bypasses), policy, attachment, before, now);
         desired.notices.extend(change_notices(policy, before, &status));
         desired.policies.insert(key.clone(), status);
     }
-    profiles::profiles(&input, &mut desired);
+    profiles::add_profiles(&input, &mut desired);
     desired
 }
 
-fn status(
-    (input, ways): (&RecomputeInput<'_>, &findings::BypassMap<'_>),
+/// Computes the status of a policy. `before` is the last written one.
+fn policy_status(
+    (input, bypasses): (&RecomputeInput<'_>, &findings::BypassMap<'_>),
     policy: &Policy,
     attachment: &Attachment,
     before: &BatchPolicyStatus,
@@ -71,28 +72,28 @@ fn status(
         learned: before.learned.clone(),
         ..PolicyObserved::default()
     };
-    let live = input.live.policies.get(&policy.meta.key).map_or_else(|| Cow::Owned(resumed()), Cow::Borrowed);
-    let live = &*live;
-    let mut findings = findings::findings((input, ways), policy, attachment, live);
+    let observed = input.observed.policies.get(&policy.meta.key).map_or_else(|| Cow::Owned(resumed()), Cow::Borrowed);
+    let observed = &*observed;
+    let mut findings = findings::policy_findings((input, bypasses), policy, attachment, observed);
     let ready = summarize_ready(&findings);
     findings.push(ready);
     let requested = attachment.requested.name().filter(|_| attachment.accepted.is_applied()).map(str::to_owned);
     // The requested profile of a policy that is not obeyed was never pushed to a pod, so it is not
     // in force. The previous one remains in force while an edit is invalid.
-    let current = live.current.clone().or(requested).or_else(|| before.current_profile.clone());
+    let current = observed.current.clone().or(requested).or_else(|| before.current_profile.clone());
     BatchPolicyStatus {
         observed_generation: Some(policy.meta.generation),
         conditions: to_conditions(&before.conditions, &findings, policy.meta.generation, now),
         target: policy.spec.as_ref().ok().map(describe_target),
         mode: policy.spec.as_ref().ok().map(|spec| spec.mode.clone().unwrap_or(OpenEnum::Known(Mode::Batch))),
         current_profile: current,
-        candidate_profile: live.candidate.clone(),
-        pods: Some(findings::counts(input, ways, attachment)),
-        summary: live.summary.clone(),
-        predicted: live.predicted.clone(),
-        rollout: live.rollout.clone(),
-        pod_tunings: live.pod_tunings.clone(),
-        learned: live.learned.clone(),
+        candidate_profile: observed.candidate.clone(),
+        pods: Some(findings::count_pods(input, bypasses, attachment)),
+        summary: observed.summary.clone(),
+        predicted: observed.predicted.clone(),
+        rollout: observed.rollout.clone(),
+        pod_tunings: observed.pod_tunings.clone(),
+        learned: observed.learned.clone(),
     }
 }
 
@@ -100,23 +101,23 @@ fn status(
 fn change_notices(policy: &Policy, before: &BatchPolicyStatus, after: &BatchPolicyStatus) -> Vec<EventNotice> {
     let about = EventTarget::policy(&policy.meta);
     let mut notices = Vec::new();
-    let noticed =
+    let kinds =
         [ConditionType::Accepted, ConditionType::Merging, ConditionType::TrafficCaptured, ConditionType::SloMet];
-    for kind in noticed {
+    for kind in kinds {
         let Some((reason, message)) = reason_of(after, kind) else { continue };
-        let was = reason_of(before, kind).map(|(was, _)| was);
+        let previous = reason_of(before, kind).map(|(reason, _)| reason);
         // A changed reason is an Event, a changed message is not.
-        if was != Some(reason) {
-            notices.extend(reason_notice(about.clone(), kind, was, (reason, message)));
+        if previous != Some(reason) {
+            notices.extend(reason_notice(about.clone(), kind, previous, (reason, message)));
         }
     }
-    if let (Some(was), Some(is)) = (&before.current_profile, &after.current_profile)
-        && was != is
+    if let (Some(old), Some(new)) = (&before.current_profile, &after.current_profile)
+        && old != new
     {
         notices.push(EventNotice::normal(
             about,
             "ProfileUpdated",
-            format!("profile {is} is in force, replacing {was}"),
+            format!("profile {new} is in force, replacing {old}"),
         ));
     }
     notices
@@ -124,18 +125,18 @@ fn change_notices(policy: &Policy, before: &BatchPolicyStatus, after: &BatchPoli
 
 /// Returns the reason and the message of a condition.
 fn reason_of(status: &BatchPolicyStatus, kind: ConditionType) -> Option<(&str, &str)> {
-    let found = status.conditions.iter().find(|condition| condition.type_ == kind.as_str());
-    found.map(|condition| (condition.reason.as_str(), condition.message.as_str()))
+    let condition = status.conditions.iter().find(|condition| condition.type_ == kind.as_str());
+    condition.map(|condition| (condition.reason.as_str(), condition.message.as_str()))
 }
 
 /// Returns the notice about a changed reason of a condition, if it is worth one.
 fn reason_notice(
     about: EventTarget,
     kind: ConditionType,
-    was: Option<&str>,
+    previous: Option<&str>,
     (reason, message): (&str, &str),
 ) -> Option<EventNotice> {
-    let word = match (kind, reason) {
+    let event_reason = match (kind, reason) {
         (ConditionType::Accepted, "Conflicted") => "PolicyConflict",
         (ConditionType::Accepted, "Invalid") => "PolicyInvalid",
         (ConditionType::Accepted, "TargetNotFound") => "TargetNotFound",
@@ -144,21 +145,21 @@ fn reason_notice(
         (ConditionType::TrafficCaptured, "Bypassed") => "TrafficBypassed",
         (ConditionType::TrafficCaptured, findings::RECIPE_FAILED) => findings::RECIPE_FAILED,
         (ConditionType::SloMet, "Missed") => "SLOMissed",
-        (ConditionType::SloMet, "Met") if was == Some("Missed") => {
+        (ConditionType::SloMet, "Met") if previous == Some("Missed") => {
             return Some(EventNotice::normal(about, "SLOMet", message));
         }
         _ => return None,
     };
-    Some(EventNotice::warning(about, word, message))
+    Some(EventNotice::warning(about, event_reason, message))
 }
 
 /// Returns the classified pods that should have a sidecar.
 fn missed_pods(input: &RecomputeInput<'_>) -> Vec<ObjectKey> {
     let is_missed = |key: &&ObjectKey| {
         let pod = input.world.uninjected_pods.get(*key);
-        pod.is_some_and(|pod| input.bare.get(&pod.meta.uid) == Some(&InjectionGap::Missed))
+        pod.is_some_and(|pod| input.gaps.get(&pod.meta.uid) == Some(&InjectionGap::Missed))
     };
-    input.attached.bare.keys().filter(is_missed).cloned().collect()
+    input.attached.uninjected.keys().filter(is_missed).cloned().collect()
 }
 
 /// Returns one notice for each workload with missed pods.
@@ -181,16 +182,16 @@ fn missed_notices(input: &RecomputeInput<'_>, missing: &[ObjectKey]) -> Vec<Even
 
 /// Returns one notice for each workload with pods that are reachable around their sidecars, or that
 /// do not start after a recipe has moved their application.
-fn bypass_notices(world: &ClusterState, ways: &findings::BypassMap<'_>) -> Vec<EventNotice> {
+fn bypass_notices(world: &ClusterState, bypasses: &findings::BypassMap<'_>) -> Vec<EventNotice> {
     let mut notices: BTreeMap<EventTarget, EventNotice> = BTreeMap::new();
-    for found in ways.values() {
-        let pod = found.pod;
-        let around = found.ways.iter().flatten().next();
-        let (word, note) = match (&pod.recipe_failure, around) {
+    for entry in bypasses.values() {
+        let pod = entry.pod;
+        let bypass = entry.bypasses.iter().flatten().next();
+        let (reason, note) = match (&pod.recipe_failure, bypass) {
             (Some(failure), _) => (findings::RECIPE_FAILED, failure.clone()),
-            (None, Some(way)) => {
-                let remedy = findings::remedy_of(world, found);
-                ("TrafficBypassed", format!("traffic bypasses the sidecar: {way}; fix: {remedy}"))
+            (None, Some(bypass)) => {
+                let remedy = findings::remedy_of(world, entry);
+                ("TrafficBypassed", format!("traffic bypasses the sidecar: {bypass}; fix: {remedy}"))
             }
             (None, None) => continue,
         };
@@ -199,7 +200,7 @@ fn bypass_notices(world: &ClusterState, ways: &findings::BypassMap<'_>) -> Vec<E
             || EventTarget::pod(&pod.meta),
             |workload| EventTarget::workload(&pod.meta.key.namespace, &workload),
         );
-        notices.entry(about.clone()).or_insert_with(|| EventNotice::warning(about, word, note));
+        notices.entry(about.clone()).or_insert_with(|| EventNotice::warning(about, reason, note));
     }
     notices.into_values().collect()
 }

@@ -96,7 +96,7 @@ impl Reconciler {
         let observed = self.source.observe(&world, &attached, leads, now);
         let (gaps, written) = (self.gaps.results(), self.written.statuses());
         let input =
-            RecomputeInput { world: &world, attached: &attached, live: &observed, bare: &gaps, written: &written };
+            RecomputeInput { world: &world, attached: &attached, observed: &observed, gaps: &gaps, written: &written };
         let desired = recompute(input, now);
         self.metrics.record_reconcile(self.clock.now().since(start));
         self.metrics.set_pods_missing(desired.missing.len());

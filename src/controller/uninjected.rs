@@ -62,7 +62,7 @@ impl InjectionGaps {
     fn take_due(&self, round: &ReconcileResult, now: Tick) -> Vec<Arc<Pod>> {
         let mut entries = self.lock();
         let requesting: Vec<&Arc<Pod>> =
-            round.attached.bare.keys().filter_map(|key| round.world.uninjected_pods.get(key)).collect();
+            round.attached.uninjected.keys().filter_map(|key| round.world.uninjected_pods.get(key)).collect();
         let uids: BTreeSet<&str> = requesting.iter().map(|pod| pod.meta.uid.as_str()).collect();
         entries.retain(|uid, _| uids.contains(uid.as_str()));
         let is_due = |pod: &&&Arc<Pod>| {
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn a_pod_is_checked_once_and_again_after_a_change_or_ten_minutes() {
         let mut world = ClusterState::default();
-        bare(&mut world, pod("a", "p", &[]));
+        uninjected(&mut world, pod("a", "p", &[]));
         let gaps = InjectionGaps::default();
         let at = |seconds: u64| Tick::from_millis(seconds * 1000);
         let first = gaps.take_due(&round(world.clone()), at(0));
@@ -203,7 +203,7 @@ mod tests {
         assert!(gaps.record(first[0].clone(), InjectionGap::Missed, at(0)));
         assert!(gaps.take_due(&round(world.clone()), at(599)).is_empty());
         assert_eq!(gaps.take_due(&round(world.clone()), at(600)).len(), 1);
-        bare(&mut world, pod("a", "p", &[("other", "label")]));
+        uninjected(&mut world, pod("a", "p", &[("other", "label")]));
         assert_eq!(gaps.take_due(&round(world.clone()), at(1)).len(), 1);
         assert!(!gaps.record(first[0].clone(), InjectionGap::Missed, at(1)), "no news");
         gaps.take_due(&round(ClusterState::default()), at(2));

@@ -88,7 +88,7 @@ pub(crate) fn write_key(
     if !json {
         key.push_header(&head.headers, &header::ACCEPT);
     }
-    let nominated = headers::nominated(&head.headers);
+    let nominated = headers::nominated_headers(&head.headers);
     let along = |name: &&HeaderName| is_forwarded(name, rules, common) && !nominated.contains(name);
     let mut names: Vec<&HeaderName> = head.headers.keys().filter(along).collect();
     names.sort_unstable_by_key(|name| name.as_str());
@@ -127,7 +127,7 @@ pub(crate) fn shared_head(members: &[&Call], rules: &RouteRules, common: &Shared
     if let Some(cookie) = cookie(&leader.headers).and_then(|value| HeaderValue::from_bytes(&value).ok()) {
         out.insert(header::COOKIE, cookie);
     }
-    let nominated = headers::nominated(&leader.headers);
+    let nominated = headers::nominated_headers(&leader.headers);
     for (name, value) in &leader.headers {
         let identity = common.is_identity(name) && *name != header::COOKIE;
         let along = is_forwarded(name, rules, common) && !nominated.contains(name);

@@ -56,6 +56,7 @@ pub static IDENTITY: HeaderNames = HeaderNames {
     prefixes: &["x-amz-", "x-auth-request-"],
 };
 
+/// Headers that belong to a single call, such as its trace.
 static IGNORED: HeaderNames = HeaderNames {
     exact: &[
         "traceparent",
@@ -91,11 +92,13 @@ static IGNORED: HeaderNames = HeaderNames {
     prefixes: &["x-b3-", "x-datadog-", "x-groupage-", "x-stainless-", "x-envoy-"],
 };
 
+/// Headers that belong to a single connection (RFC 9110, section 7.6.1).
 static HOP_BY_HOP: HeaderNames = HeaderNames {
     exact: &["connection", "proxy-connection", "keep-alive", "te", "trailer", "transfer-encoding", "http2-settings"],
     prefixes: &[],
 };
 
+/// Headers that refer to the body of the call or to its single execution.
 static ALONE: HeaderNames = HeaderNames {
     exact: &[
         "idempotency-key",
@@ -143,8 +146,8 @@ pub fn classify(name: &HeaderName) -> HeaderClass {
     let name = name.as_str();
     // This runs several times for every header of every call: exact names are found by binary
     // search, and there are few prefixes.
-    if let Ok(found) = EXACT.binary_search_by(|(exact, _)| exact.cmp(&name)) {
-        return EXACT.get(found).map_or(HeaderClass::Behaviour, |(_, class)| *class);
+    if let Ok(index) = EXACT.binary_search_by(|(exact, _)| exact.cmp(&name)) {
+        return EXACT.get(index).map_or(HeaderClass::Behaviour, |(_, class)| *class);
     }
     // `x-amz-cf-id` and `x-amz-content-sha256` match a prefix of the identity class, so exact names
     // take precedence.
@@ -191,25 +194,26 @@ pub fn is_end_to_end(name: &HeaderName) -> bool {
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     // Most heads contain none of these headers, or only a `Connection` that nominates nothing else.
     // A single pass over the present names is cheaper than one look-up for each possible name.
-    let (mut connection, mut others) = (false, false);
+    let (mut has_connection, mut has_others) = (false, false);
     for (name, value) in headers.iter() {
         match name.as_str() {
             "connection" => {
-                connection = true;
-                others |=
-                    !["keep-alive", "close"].iter().any(|own| value.as_bytes().eq_ignore_ascii_case(own.as_bytes()));
+                has_connection = true;
+                has_others |= !["keep-alive", "close"]
+                    .iter()
+                    .any(|option| value.as_bytes().eq_ignore_ascii_case(option.as_bytes()));
             }
             "proxy-connection" | "keep-alive" | "te" | "trailer" | "transfer-encoding" | "http2-settings"
             | "upgrade" => {
-                others = true;
+                has_others = true;
             }
             _ => {}
         }
     }
-    if connection && !others {
+    if has_connection && !has_others {
         headers.remove(header::CONNECTION);
     }
-    if !others {
+    if !has_others {
         return;
     }
     // With both headers present, the transfer coding takes precedence and the length is wrong (RFC
@@ -217,35 +221,36 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if headers.contains_key(header::TRANSFER_ENCODING) {
         headers.remove(header::CONTENT_LENGTH);
     }
-    for name in nominated(headers) {
+    for name in nominated_headers(headers) {
         headers.remove(name);
     }
-    let trailers = accepts_trailers(headers);
-    let coded = has_other_coding(headers);
+    let keeps_trailers = accepts_trailers(headers);
+    let keeps_coding = has_other_coding(headers);
     // Most heads contain one of these headers at most, so a search among the present names is
     // cheaper than one removal for each possible name.
-    let dropped = |name: &&HeaderName| match name.as_str() {
+    let is_removed = |name: &&HeaderName| match name.as_str() {
         "trailer" => false,
-        "transfer-encoding" => !coded,
+        "transfer-encoding" => !keeps_coding,
         name => HOP_BY_HOP.exact.contains(&name),
     };
-    while let Some(name) = headers.keys().find(dropped).cloned() {
+    while let Some(name) = headers.keys().find(is_removed).cloned() {
         headers.remove(name);
     }
     headers.remove(header::UPGRADE);
-    if trailers {
+    if keeps_trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
 }
 
 /// Returns the names that the `Connection` headers nominate, without those that must be kept.
-pub(crate) fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
+pub(crate) fn nominated_headers(headers: &HeaderMap) -> Vec<HeaderName> {
     let mut names = Vec::new();
     for value in headers.get_all(header::CONNECTION) {
         for token in value.as_bytes().split(|byte| *byte == b',') {
             let Ok(name) = HeaderName::from_bytes(token.trim_ascii()) else { continue };
-            let stays = PROTECTED_HEADERS.contains(&name) || is_identity(&name) || HOP_BY_HOP.contains(name.as_str());
-            if !stays {
+            let is_protected =
+                PROTECTED_HEADERS.contains(&name) || is_identity(&name) || HOP_BY_HOP.contains(name.as_str());
+            if !is_protected {
                 names.push(name);
             }
         }
@@ -255,9 +260,10 @@ pub(crate) fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
 
 /// Returns `true` if the body has a transfer coding other than `chunked`.
 pub(crate) fn has_other_coding(headers: &HeaderMap) -> bool {
-    let chunked = |token: &[u8]| token.trim_ascii().is_empty() || token.trim_ascii().eq_ignore_ascii_case(b"chunked");
+    let is_chunked =
+        |token: &[u8]| token.trim_ascii().is_empty() || token.trim_ascii().eq_ignore_ascii_case(b"chunked");
     let values = headers.get_all(header::TRANSFER_ENCODING);
-    values.iter().any(|value| value.as_bytes().split(|byte| *byte == b',').any(|token| !chunked(token)))
+    values.iter().any(|value| value.as_bytes().split(|byte| *byte == b',').any(|token| !is_chunked(token)))
 }
 
 /// Returns the shortest remaining time among the deadline headers, with the index of its header in
@@ -266,13 +272,13 @@ pub(crate) fn has_other_coding(headers: &HeaderMap) -> bool {
 #[must_use]
 pub fn parse_timeout(headers: &HeaderMap, names: &[HeaderName]) -> Option<(Duration, usize)> {
     let grpc = headers.get_all(&GRPC_TIMEOUT).iter().filter_map(|value| parse_grpc_timeout(value.as_bytes()));
-    let own = names.iter().enumerate().filter(|(_, name)| **name != GRPC_TIMEOUT);
-    let own = own.flat_map(|(index, name)| headers.get_all(name).iter().map(move |value| (index, value)));
-    let own = own.filter_map(|(index, value)| {
+    let configured = names.iter().enumerate().filter(|(_, name)| **name != GRPC_TIMEOUT);
+    let values = configured.flat_map(|(index, name)| headers.get_all(name).iter().map(move |value| (index, value)));
+    let configured = values.filter_map(|(index, value)| {
         let millis = value.to_str().ok()?.trim().parse().ok()?;
         Some((Duration::from_millis(millis), index))
     });
-    grpc.map(|left| (left, names.len())).chain(own).min()
+    grpc.map(|remaining| (remaining, names.len())).chain(configured).min()
 }
 
 /// Returns the delay of a `Retry-After` header in seconds. A date is ignored.

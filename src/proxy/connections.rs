@@ -180,12 +180,12 @@ impl Connections {
         let mut peers: HashMap<IpAddr, usize> = HashMap::new();
         self.set.for_each(|evictee| *peers.entry(evictee.0.peer).or_default() += 1);
         let before = Tick(self.clock.now().0.saturating_sub(u64::try_from(silence.as_nanos()).unwrap_or(u64::MAX)));
-        let worst = self.set.worst(|evictee| {
+        let ranked = self.set.ranked_by(|evictee| {
             let (relayed, since) = evictee.waits_since().filter(|(_, since)| *since <= before)?;
             Some((peers.get(&evictee.0.peer).copied().unwrap_or(0), !relayed, Reverse(since)))
         });
         let mut evicted = 0;
-        for evictee in worst.iter().take(most) {
+        for evictee in ranked.iter().take(most) {
             self.closing.fetch_add(1, Ordering::Relaxed);
             if evictee.evict() {
                 self.metrics.connection_shed();

@@ -30,7 +30,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 /// Details of a call for the `Server-Timing` header.
 #[derive(Debug, Default)]
 pub(super) struct ServerTiming {
-    pub(super) ticket: ExecutionDetails,
+    pub(super) execution: ExecutionDetails,
     /// The reason for which the call was not merged, or the reason of its failure.
     pub(super) reason: Option<&'static str>,
     /// The call was forwarded unmodified as soon as its head was read.
@@ -56,15 +56,16 @@ impl ServerTiming {
 
     /// Returns how the call was executed, or `None` if it was not sent.
     fn execution_kind(&self) -> Option<&'static str> {
-        match self.ticket.sent {
-            Some(_) if self.ticket.calls > 1 => Some("merged"),
+        match self.execution.sent {
+            Some(_) if self.execution.calls > 1 => Some("merged"),
             Some(_) => Some("forwarded"),
             None => self.forwarded.then_some("forwarded"),
         }
     }
 
     fn text(&self, began: Tick, now: Tick) -> String {
-        let ExecutionDetails { batch, batch_items, cause, queue_delay, held, mode, predicted, sent, .. } = self.ticket;
+        let ExecutionDetails { batch, batch_items, cause, queue_delay, held, mode, predicted, sent, .. } =
+            self.execution;
         let mut text = String::new();
         if batch.is_some() || !queue_delay.is_zero() {
             text = format!("queue;dur={}, ", millis(queue_delay));
@@ -112,7 +113,7 @@ mod tests {
     const BEGAN: Tick = Tick::from_millis(10);
     const NOW: Tick = Tick::from_millis(30);
 
-    fn ticket() -> ExecutionDetails {
+    fn execution() -> ExecutionDetails {
         ExecutionDetails {
             batch: Some(BatchId(123)),
             batch_items: 17,
@@ -121,7 +122,7 @@ mod tests {
             mode: Some(FlowMode::Limited(4)),
             cause: Some(DispatchCause::Idle),
             queue_delay: Duration::from_micros(5412),
-            lone: None,
+            unbatched_reason: None,
             predicted: Some(Duration::from_micros(11_900)),
             sent: Some(Tick::from_millis(18)),
             answered: None,
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn server_timing_of_a_batch_member() {
-        let timing = ServerTiming { ticket: ticket(), ..ServerTiming::default() };
+        let timing = ServerTiming { execution: execution(), ..ServerTiming::default() };
         let label = format!("{:08x}", batch_label(BatchId(123)));
         assert_ne!(batch_label(BatchId(124)), batch_label(BatchId(123)).wrapping_add(1), "it is not a counter");
         let expected = format!(
@@ -139,8 +140,8 @@ mod tests {
         );
         assert_eq!(timing.text(BEGAN, NOW), expected);
         let mode = Some(FlowMode::Open(OpenReason::Learning));
-        let ticket = ExecutionDetails { predicted: None, calls: 1, held: None, mode, ..ticket() };
-        let timing = ServerTiming { ticket, reason: Some("item_form"), forwarded: false };
+        let execution = ExecutionDetails { predicted: None, calls: 1, held: None, mode, ..execution() };
+        let timing = ServerTiming { execution, reason: Some("item_form"), forwarded: false };
         let expected =
             format!("desc=\"way=forwarded batch={label} items=17 cause=idle mode=open why=learning reason=item_form\"");
         assert!(timing.text(BEGAN, NOW).ends_with(&expected), "{}", timing.text(BEGAN, NOW));
@@ -153,8 +154,8 @@ mod tests {
             timing.text(BEGAN, NOW),
             "upstream;dur=20.000, groupage;desc=\"way=forwarded reason=not_recognised\""
         );
-        let ticket = ExecutionDetails { queue_delay: Duration::from_millis(7), ..ExecutionDetails::default() };
-        let timing = ServerTiming { ticket, reason: Some("deadline"), forwarded: false };
+        let execution = ExecutionDetails { queue_delay: Duration::from_millis(7), ..ExecutionDetails::default() };
+        let timing = ServerTiming { execution, reason: Some("deadline"), forwarded: false };
         assert_eq!(timing.text(BEGAN, NOW), "queue;dur=7.000, groupage;desc=\"reason=deadline\"");
         let timing = ServerTiming { reason: Some("queue_full"), ..ServerTiming::default() };
         assert_eq!(timing.text(BEGAN, NOW), "groupage;desc=\"reason=queue_full\"");

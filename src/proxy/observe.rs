@@ -50,7 +50,7 @@ impl Proxy {
         endpoint: &Arc<Endpoint>,
         lane: Arc<dyn Lane>,
         request: Request<Body>,
-        (arrived, ending): (Tick, CallRecorder),
+        (arrived, recorder): (Tick, CallRecorder),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
         let (head, body) = request.into_parts();
@@ -78,7 +78,7 @@ impl Proxy {
         };
         let body = body.with_tap(Box::new(copy));
         let request = Request::from_parts(head, body);
-        let response = self.pass(lane, request, UnmergeableReason::PolicyObserve, ending, endpoint.dialect).await;
+        let response = self.pass(lane, request, UnmergeableReason::PolicyObserve, recorder, endpoint.dialect).await;
         let well = response.status().is_success();
         response.map(|body| body.with_tap(Box::new(ResponseTap { awaited, well })))
     }

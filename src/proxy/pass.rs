@@ -22,7 +22,7 @@ pub(super) struct PassthroughFuture {
     proxy: Arc<Proxy>,
     sending: BoxFuture<'static, Result<Response<Body>, Failure>>,
     /// Taken when the response is available.
-    ending: Option<CallRecorder>,
+    recorder: Option<CallRecorder>,
     dialect: Dialect,
 }
 
@@ -36,11 +36,11 @@ impl Future for PassthroughFuture {
             Poll::Pending if this.proxy.cut.is_cancelled() => Err(FailureKind::Draining.into()),
             Poll::Pending => return Poll::Pending,
         };
-        let ending = this.ending.take();
+        let recorder = this.recorder.take();
         Poll::Ready(match result {
             Ok(mut response) => {
-                if let Some(ending) = ending {
-                    ending.end(Outcome::Passed, &mut response);
+                if let Some(recorder) = recorder {
+                    recorder.end(Outcome::Passed, &mut response);
                 }
                 response
             }
@@ -49,8 +49,8 @@ impl Future for PassthroughFuture {
                 let silent = failure.kind == FailureKind::UpstreamTimeout;
                 let limit = silent.then_some("proxy.client.passThroughIdleTimeout");
                 let mut response = this.proxy.failure_response(this.dialect, &failure, limit);
-                if let Some(ending) = ending {
-                    ending.fail(&failure, &mut response);
+                if let Some(recorder) = recorder {
+                    recorder.fail(&failure, &mut response);
                 }
                 response
             }
@@ -67,11 +67,11 @@ impl Proxy {
         lane: Arc<dyn Lane>,
         request: Request<Body>,
         reason: UnmergeableReason,
-        mut ending: CallRecorder,
+        mut recorder: CallRecorder,
         dialect: Dialect,
     ) -> PassthroughFuture {
-        ending.on_passthrough(reason);
-        PassthroughFuture { proxy: self.clone(), sending: lane.send(request), ending: Some(ending), dialect }
+        recorder.on_passthrough(reason);
+        PassthroughFuture { proxy: self.clone(), sending: lane.send(request), recorder: Some(recorder), dialect }
     }
 
     /// Forwards a call unmodified.
@@ -80,10 +80,10 @@ impl Proxy {
         lane: Arc<dyn Lane>,
         request: Request<Body>,
         reason: UnmergeableReason,
-        ending: CallRecorder,
+        recorder: CallRecorder,
         dialect: Dialect,
     ) -> Response<Body> {
-        let mut passing = self.start_passthrough(lane, request, reason, ending, dialect);
+        let mut passing = self.start_passthrough(lane, request, reason, recorder, dialect);
         match self.cut.run_until_cancelled(&mut passing).await {
             Some(response) => response,
             // The drain is over, so this poll is the last: it returns a response or a failure.

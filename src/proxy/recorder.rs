@@ -133,18 +133,18 @@ impl CallRecorder {
     }
 
     /// Records the execution of the call.
-    pub(super) fn on_execution(&mut self, ticket: &ExecutionDetails) {
+    pub(super) fn on_execution(&mut self, details: &ExecutionDetails) {
         let began = self.began;
-        self.answered = ticket.answered;
+        self.answered = details.answered;
         if let Some(timing) = &mut self.server_timing {
-            timing.ticket = *ticket;
+            timing.execution = *details;
         }
         if let Some(record) = &mut self.record {
-            record.queue_us = micros(ticket.queue_delay);
+            record.queue_us = micros(details.queue_delay);
             record.exec_us = micros(self.proxy.clock.now().since(began)).saturating_sub(record.queue_us);
-            record.batch = ticket.batch.map_or(0, |batch| batch.0);
-            record.batch_items = ticket.batch_items;
-            record.cause = ticket.cause.map_or(String::new(), |cause| cause.as_str().to_owned());
+            record.batch = details.batch.map_or(0, |batch| batch.0);
+            record.batch_items = details.batch_items;
+            record.cause = details.cause.map_or(String::new(), |cause| cause.as_str().to_owned());
         }
     }
 

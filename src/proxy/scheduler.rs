@@ -123,7 +123,7 @@ pub struct ExecutionDetails {
     /// without a limiter.
     pub mode: Option<FlowMode>,
     /// Reason for which a mergeable call was executed unbatched.
-    pub lone: Option<UnbatchedReason>,
+    pub unbatched_reason: Option<UnbatchedReason>,
     /// Predicted time from dispatch to the response. `None` while the cost is unknown.
     pub predicted: Option<Duration>,
     /// Instant of dispatch.
@@ -162,16 +162,16 @@ pub struct Scheduler {
 
 #[derive(Debug)]
 enum DriverEvent {
-    Offer(CallId, Box<Submission>, oneshot::Sender<SubmitOutcome>),
+    Submit(CallId, Box<Submission>, oneshot::Sender<SubmitOutcome>),
     Cancel(CallId),
-    Answered(CallId),
+    MemberAnswered(CallId),
     Plan(u64, CostClassId, Plan),
     Report(oneshot::Sender<BatcherReport>),
-    Why(oneshot::Sender<DecisionReport>),
-    Limits(Box<Limits>, oneshot::Sender<()>),
-    Keep(oneshot::Sender<LearnedState>),
-    Begin(Box<LearnedState>),
-    Forget,
+    Decisions(oneshot::Sender<DecisionReport>),
+    SetLimits(Box<Limits>, oneshot::Sender<()>),
+    Snapshot(oneshot::Sender<LearnedState>),
+    Seed(Box<LearnedState>),
+    Reset,
     Drain,
     Resume,
     #[cfg(test)]
@@ -198,9 +198,9 @@ impl Scheduler {
         metrics: Arc<Metrics>,
     ) -> std::io::Result<Self> {
         let (events, inbox) = mpsc::channel(EVENTS_MAX);
-        let (failed_tx, failed) = watch::channel(false);
-        let driver = driver::Supervisor::new(config, clock, backend, metrics, events.downgrade())?;
-        tokio::spawn(driver.run(inbox, failed_tx));
+        let (failed_sender, failed) = watch::channel(false);
+        let supervisor = driver::Supervisor::new(config, clock, backend, metrics, events.downgrade())?;
+        tokio::spawn(supervisor.run(inbox, failed_sender));
         Ok(Self { handle: SchedulerHandle { events, next_id: Arc::new(AtomicU64::new(1)) }, failed })
     }
 
@@ -222,7 +222,7 @@ impl SchedulerHandle {
     pub async fn submit(&self, submission: Submission) -> SubmitOutcome {
         let id = CallId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let (reply, outcome) = oneshot::channel();
-        if self.events.try_send(DriverEvent::Offer(id, Box::new(submission), reply)).is_err() {
+        if self.events.try_send(DriverEvent::Submit(id, Box::new(submission), reply)).is_err() {
             return SubmitOutcome::Failed(
                 Failure::retry(FailureKind::QueueFull, Duration::from_secs(1)),
                 ExecutionDetails::default(),
@@ -243,9 +243,9 @@ impl SchedulerHandle {
 
     /// Returns the current decisions and their reasons; `None` if the driver does not respond
     /// within a second.
-    pub async fn why(&self) -> Option<DecisionReport> {
+    pub async fn decision_report(&self) -> Option<DecisionReport> {
         let (reply, report) = oneshot::channel();
-        self.events.try_send(DriverEvent::Why(reply)).ok()?;
+        self.events.try_send(DriverEvent::Decisions(reply)).ok()?;
         tokio::time::timeout(Duration::from_secs(1), report).await.ok()?.ok()
     }
 
@@ -254,14 +254,14 @@ impl SchedulerHandle {
     /// Queued calls stay queued and are dispatched under the new limits; executions in flight are
     /// not affected. Once this returns, a call may name any scope of the new limits.
     pub async fn set_limits(&self, limits: Limits) -> bool {
-        let (done, taken) = oneshot::channel();
-        self.events.send(DriverEvent::Limits(Box::new(limits), done)).await.is_ok() && taken.await.is_ok()
+        let (reply, applied) = oneshot::channel();
+        self.events.send(DriverEvent::SetLimits(Box::new(limits), reply)).await.is_ok() && applied.await.is_ok()
     }
 
     /// Returns a snapshot of the learned state; `None` if the driver has stopped.
-    pub async fn keep(&self) -> Option<LearnedState> {
+    pub async fn snapshot(&self) -> Option<LearnedState> {
         let (reply, state) = oneshot::channel();
-        self.events.send(DriverEvent::Keep(reply)).await.ok()?;
+        self.events.send(DriverEvent::Snapshot(reply)).await.ok()?;
         state.await.ok()
     }
 
@@ -269,13 +269,13 @@ impl SchedulerHandle {
     /// here.
     pub async fn seed(&self, state: LearnedState) {
         // Ignored if the driver has stopped.
-        self.events.send(DriverEvent::Begin(Box::new(state))).await.ok();
+        self.events.send(DriverEvent::Seed(Box::new(state))).await.ok();
     }
 
     /// Resets the learned state, because the upstream was replaced by another.
     pub async fn reset(&self) {
         // Ignored if the driver has stopped.
-        self.events.send(DriverEvent::Forget).await.ok();
+        self.events.send(DriverEvent::Reset).await.ok();
     }
 
     /// Starts a drain: no call is held back from now on.

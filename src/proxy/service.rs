@@ -44,7 +44,7 @@ struct PreparedCall {
     call: Arc<Call>,
     submission: Submission,
     /// The deadlines passed to the batching core.
-    times: CallDeadlines,
+    deadlines: CallDeadlines,
     /// The reason why the call cannot be merged.
     reason: Option<UnmergeableReason>,
     /// `true` if the upstream published that it batches by itself, `false` if that it does not.
@@ -72,7 +72,7 @@ pub(super) struct RecognisedCall {
     table: Arc<RoutingTable>,
     endpoint: Arc<Endpoint>,
     arrived: Tick,
-    ending: CallRecorder,
+    recorder: CallRecorder,
 }
 
 // === impl Proxy ===
@@ -82,9 +82,9 @@ impl Proxy {
     pub(super) fn route_call(self: &Arc<Self>, request: &mut Request<Incoming>) -> CallRouting {
         let arrived = self.clock.now();
         self.metrics.stats.seen.fetch_add(1, Ordering::Relaxed);
-        let mut ending = CallRecorder::begin(self, arrived);
+        let mut recorder = CallRecorder::begin(self, arrived);
         if take_debug_header(request.headers_mut()) {
-            ending.enable_debug();
+            recorder.enable_debug();
         }
         // For HTTP/1 such a head was already rejected (`connection`). An HTTP/2 head may refer to
         // one entry of the peer's dynamic table a thousand times at one byte each. Nothing of it is
@@ -92,7 +92,7 @@ impl Proxy {
         if has_more_lines(request.headers(), self.config.client.headers_max) {
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-            ending.end(CallOutcome::Rejected, &mut response);
+            recorder.end(CallOutcome::Rejected, &mut response);
             return CallRouting::Answered(response);
         }
         let table = self.table();
@@ -104,18 +104,18 @@ impl Proxy {
             *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
             // The following bytes belong to a tunnel that does not exist.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            ending.end(CallOutcome::Rejected, &mut response);
+            recorder.end(CallOutcome::Rejected, &mut response);
             return CallRouting::Answered(response);
         }
         let Some(endpoint) = table.routes.recognise(request.method(), request.uri().path()) else {
             let reason = UnmergeableReason::for_unrecognised_path(request.uri().path());
-            return CallRouting::Open(PendingRouting::Pass(reason, ending, Dialect::Problem));
+            return CallRouting::Open(PendingRouting::Pass(reason, recorder, Dialect::Problem));
         };
         let route = table.route(endpoint.route);
-        ending.on_recognised(endpoint.label.as_str(), route);
-        ending.set_slo(route.slo);
+        recorder.on_recognised(endpoint.label.as_str(), route);
+        recorder.set_slo(route.slo);
         let length = content_length(request);
-        let why_pass = if route.mode == RouteMode::Passthrough {
+        let pass_reason = if route.mode == RouteMode::Passthrough {
             Some(UnmergeableReason::PolicyOff)
         } else if request.headers().contains_key(http::header::UPGRADE) {
             Some(UnmergeableReason::Header)
@@ -124,9 +124,9 @@ impl Proxy {
         } else {
             None
         };
-        CallRouting::Open(match why_pass {
-            Some(reason) => PendingRouting::Pass(reason, ending, endpoint.dialect),
-            None => PendingRouting::Recognised(Box::new(RecognisedCall { table, endpoint, arrived, ending })),
+        CallRouting::Open(match pass_reason {
+            Some(reason) => PendingRouting::Pass(reason, recorder, endpoint.dialect),
+            None => PendingRouting::Recognised(Box::new(RecognisedCall { table, endpoint, arrived, recorder })),
         })
     }
 
@@ -138,13 +138,13 @@ impl Proxy {
         upload: Option<Box<UploadGuard>>,
         recognised: RecognisedCall,
     ) -> Response<Body> {
-        let RecognisedCall { table, endpoint, arrived, ending } = recognised;
+        let RecognisedCall { table, endpoint, arrived, recorder } = recognised;
         if table.route(endpoint.route).mode == RouteMode::Observe {
             let watch = upload.map(UploadGuard::into_watch);
             let request = request.map(|body| Body::from(body).with_upload_watch(watch));
-            return Box::pin(self.observe(&table, &endpoint, lane, request, (arrived, ending))).await;
+            return Box::pin(self.observe(&table, &endpoint, lane, request, (arrived, recorder))).await;
         }
-        self.serve_recognised(&table, &endpoint, lane, (request, upload), (arrived, ending)).await
+        self.serve_recognised(&table, &endpoint, lane, (request, upload), (arrived, recorder)).await
     }
 
     async fn serve_recognised(
@@ -153,7 +153,7 @@ impl Proxy {
         endpoint: &Arc<Endpoint>,
         lane: Arc<dyn Lane>,
         (request, upload): (Request<Incoming>, Option<Box<UploadGuard>>),
-        (arrived, ending): (Tick, CallRecorder),
+        (arrived, recorder): (Tick, CallRecorder),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
         let (head, body) = request.into_parts();
@@ -168,15 +168,15 @@ impl Proxy {
                 let buffered = BufferedRequest { head, bytes, trailers };
                 // Boxed, like the other branches: a slow upload does not reserve the memory of
                 // these futures.
-                let response = Box::pin(self.submit_call(table, endpoint, lane, buffered, (arrived, ending))).await;
+                let response = Box::pin(self.submit_call(table, endpoint, lane, buffered, (arrived, recorder))).await;
                 drop(held);
                 response
             }
             CollectResult::TooLarge(body) => {
                 let request = Request::from_parts(head, body);
-                Box::pin(self.pass(lane, request, UnmergeableReason::TooLarge, ending, endpoint.dialect)).await
+                Box::pin(self.pass(lane, request, UnmergeableReason::TooLarge, recorder, endpoint.dialect)).await
             }
-            CollectResult::Refused(kind) => self.respond_with_failure(kind.into(), ending, endpoint.dialect, None),
+            CollectResult::Refused(kind) => self.respond_with_failure(kind.into(), recorder, endpoint.dialect, None),
             // The connection failed together with its body, so this response is never sent.
             CollectResult::Broken => {
                 let mut response = Response::new(Body::empty());
@@ -192,54 +192,57 @@ impl Proxy {
         endpoint: &Arc<Endpoint>,
         lane: Arc<dyn Lane>,
         buffered: BufferedRequest,
-        (arrived, mut ending): (Tick, CallRecorder),
+        (arrived, mut recorder): (Tick, CallRecorder),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
-        let prepared = self.prepare_call(table, endpoint, &buffered, arrived, &mut ending).await;
-        let PreparedCall { call, submission, times, reason, batches_itself } = prepared;
+        let prepared = self.prepare_call(table, endpoint, &buffered, arrived, &mut recorder).await;
+        let PreparedCall { call, submission, deadlines, reason, batches_itself } = prepared;
         let dialect = endpoint.dialect;
-        let ended_by = |kind, sent| times.limit_name(kind, (self.clock.now(), sent), route, &table.deadline_headers);
+        let limit_name =
+            |kind, sent| deadlines.limit_name(kind, (self.clock.now(), sent), route, &table.deadline_headers);
         // Wait for the batch's result, for a permit to execute unbatched, or for a failure,
         // whichever the scheduler reports.
         let submitted = {
             let submitting = pin!(self.scheduler.submit(submission));
-            self.await_until(times.caller, submitting).await
+            self.await_until(deadlines.caller, submitting).await
         };
-        let (result, ticket) = match submitted {
+        let (result, details) = match submitted {
             Err(kind) => {
-                return self.respond_with_failure(kind.into(), ending, dialect, ended_by(kind, None).as_deref());
+                return self.respond_with_failure(kind.into(), recorder, dialect, limit_name(kind, None).as_deref());
             }
-            Ok(SubmitOutcome::Failed(failure, ticket)) => (Err(failure), ticket),
-            Ok(SubmitOutcome::Reply(reply, ticket)) => (Ok(self.write_reply(*reply)), ticket),
-            Ok(SubmitOutcome::Streamed(response, ticket)) => (Ok(*response), ticket),
-            Ok(SubmitOutcome::Alone(grant)) => {
-                if let Some(reason) = reason.or_else(|| unbatched_reason(grant.ticket.lone, batches_itself)) {
-                    ending.on_passthrough(reason);
+            Ok(SubmitOutcome::Failed(failure, details)) => (Err(failure), details),
+            Ok(SubmitOutcome::Reply(reply, details)) => (Ok(self.write_reply(*reply)), details),
+            Ok(SubmitOutcome::Streamed(response, details)) => (Ok(*response), details),
+            Ok(SubmitOutcome::Alone(permit)) => {
+                if let Some(reason) =
+                    reason.or_else(|| unbatched_reason(permit.details.unbatched_reason, batches_itself))
+                {
+                    recorder.on_passthrough(reason);
                 }
-                let ticket = grant.ticket;
-                let alone = pin!(self.forward_unbatched(lane, buffered, grant, (endpoint, &call), route.timeout));
-                let answered = self.await_until(times.caller, alone).await;
-                (answered.flatten().map_err(Failure::from), ticket)
+                let details = permit.details;
+                let forwarding = pin!(self.forward_unbatched(lane, buffered, permit, (endpoint, &call), route.timeout));
+                let response = self.await_until(deadlines.caller, forwarding).await;
+                (response.flatten().map_err(Failure::from), details)
             }
         };
-        ending.on_execution(&ticket);
+        recorder.on_execution(&details);
         match result {
             Ok(mut response) => {
-                ending.end(CallOutcome::Served, &mut response);
+                recorder.end(CallOutcome::Served, &mut response);
                 response
             }
             Err(failure) => {
-                let limit = ended_by(failure.kind, ticket.sent);
-                self.respond_with_failure(failure, ending, dialect, limit.as_deref())
+                let limit = limit_name(failure.kind, details.sent);
+                self.respond_with_failure(failure, recorder, dialect, limit.as_deref())
             }
         }
     }
 
     /// Writes the response of a batch, and measures the time that this takes.
     fn write_reply(&self, reply: Reply) -> Response<Body> {
-        let began = self.clock.now();
+        let start = self.clock.now();
         let response = self.respond(reply);
-        self.metrics.overhead(OverheadStage::Write, self.clock.now().since(began));
+        self.metrics.overhead(OverheadStage::Write, self.clock.now().since(start));
         response
     }
 
@@ -250,25 +253,30 @@ impl Proxy {
         endpoint: &Arc<Endpoint>,
         buffered: &BufferedRequest,
         arrived: Tick,
-        ending: &mut CallRecorder,
+        recorder: &mut CallRecorder,
     ) -> PreparedCall {
         let route = table.route(endpoint.route);
         let headers = &buffered.head.headers;
-        let began = self.clock.now();
+        let start = self.clock.now();
         let call = Arc::new(endpoint.parse_call(&buffered.head, buffered.bytes.clone(), &self.secret));
-        self.metrics.overhead(OverheadStage::Read, self.clock.now().since(began));
-        let CallRequirements { priority, slo, requested_deadlines: plain, core_deadlines: times } =
+        self.metrics.overhead(OverheadStage::Read, self.clock.now().since(start));
+        let CallRequirements { priority, slo, requested_deadlines, core_deadlines } =
             self.resolve_requirements(table, route, headers, arrived);
-        ending.set_slo(slo);
-        ending.on_parsed(endpoint, &call, table.priorities.class(priority), plain.first.map(|deadline| deadline.at));
+        recorder.set_slo(slo);
+        recorder.on_parsed(
+            endpoint,
+            &call,
+            table.priorities.class(priority),
+            requested_deadlines.first.map(|deadline| deadline.at),
+        );
         // The limits that a text-embeddings-inference server publishes may be looked up at this
         // point, which the client's own deadline bounds.
         let published = if endpoint.label == ProtocolLabel::Tei {
-            self.await_until(times.caller, self.backend.published_limits()).await.ok().flatten()
+            self.await_until(core_deadlines.caller, self.backend.published_limits()).await.ok().flatten()
         } else {
             None
         };
-        let batches_itself = published.filter(|_| endpoint.needs_info).map(|known| known.batches_itself);
+        let batches_itself = published.filter(|_| endpoint.needs_info).map(|limits| limits.batches_itself);
         let reason = self.unmergeable_reason(table, &call, buffered.trailers.is_some(), batches_itself);
         let submission = Submission {
             call: call.clone(),
@@ -277,16 +285,16 @@ impl Proxy {
             priority,
             tenant_weight: table.tenant_weights.of(headers),
             alone: reason.is_some(),
-            batches_itself: batches_itself.map(|known| known && !table.names_protocol),
-            deadline: times.first,
-            later: times.fallback,
+            batches_itself: batches_itself.map(|batches| batches && !table.names_protocol),
+            deadline: core_deadlines.first,
+            later: core_deadlines.fallback,
             slo,
-            caller_deadline: times.caller,
+            caller_deadline: core_deadlines.caller,
             timeout: route.timeout,
-            published_items_max: published.and_then(|known| known.items_max),
-            published_weight_max: published.and_then(|known| known.weight_max),
+            published_items_max: published.and_then(|limits| limits.items_max),
+            published_weight_max: published.and_then(|limits| limits.weight_max),
         };
-        PreparedCall { call, submission, times, reason, batches_itself }
+        PreparedCall { call, submission, deadlines: core_deadlines, reason, batches_itself }
     }
 
     /// Returns the reason why a call cannot be merged, if there is one.
@@ -323,19 +331,19 @@ impl Proxy {
         let priority = table.priorities.resolve(headers);
         let slo = table.priorities.class(priority).and_then(|class| class.slo).or(route.slo);
         let deadlines = |slo| resolve_deadlines(arrived, headers, &table.deadline_headers, (slo, route.timeout));
-        let plain = deadlines(slo);
+        let requested_deadlines = deadlines(slo);
         let shift = slo.map(|slo| self.shifts.get(slo).max(table.min_deadline_shift(slo))).unwrap_or_default();
-        let times = if shift.is_zero() { plain } else { deadlines(slo.map(|slo| slo - shift)) };
-        CallRequirements { priority, slo, requested_deadlines: plain, core_deadlines: times }
+        let core_deadlines = if shift.is_zero() { requested_deadlines } else { deadlines(slo.map(|slo| slo - shift)) };
+        CallRequirements { priority, slo, requested_deadlines, core_deadlines }
     }
 
     /// Answers a call that was rejected because the memory budget is exhausted.
-    pub(super) fn reject_buffers_full(&self, way: PendingRouting) -> Response<Body> {
-        let (ending, dialect) = match way {
-            PendingRouting::Pass(_, ending, dialect) => (ending, dialect),
-            PendingRouting::Recognised(call) => (call.ending, call.endpoint.dialect),
+    pub(super) fn reject_buffers_full(&self, routing: PendingRouting) -> Response<Body> {
+        let (recorder, dialect) = match routing {
+            PendingRouting::Pass(_, recorder, dialect) => (recorder, dialect),
+            PendingRouting::Recognised(call) => (call.recorder, call.endpoint.dialect),
         };
-        self.respond_with_failure(FailureKind::BytesFull.into(), ending, dialect, None)
+        self.respond_with_failure(FailureKind::BytesFull.into(), recorder, dialect, None)
     }
 
     /// Answers a call with a failure. `limit` is the key of the policy, or the header, that ended
@@ -343,7 +351,7 @@ impl Proxy {
     fn respond_with_failure(
         &self,
         failure: Failure,
-        ending: CallRecorder,
+        recorder: CallRecorder,
         dialect: Dialect,
         limit: Option<&str>,
     ) -> Response<Body> {
@@ -353,7 +361,7 @@ impl Proxy {
             "the proxy answers the call itself"
         );
         let mut response = self.failure_response(dialect, &failure, limit);
-        ending.fail(&failure, &mut response);
+        recorder.fail(&failure, &mut response);
         response
     }
 
@@ -384,14 +392,14 @@ async fn await_unless_cancelled<T>(token: &CancellationToken, work: impl Future<
 }
 
 /// Returns the reason why the scheduler had a mergeable call executed unbatched.
-fn unbatched_reason(lone: Option<UnbatchedReason>, batches_itself: Option<bool>) -> Option<UnmergeableReason> {
-    match lone {
+fn unbatched_reason(reason: Option<UnbatchedReason>, batches_itself: Option<bool>) -> Option<UnmergeableReason> {
+    match reason {
         Some(UnbatchedReason::ClientBatchFull) => Some(UnmergeableReason::ClientBatchFull),
         Some(UnbatchedReason::Quarantined) => Some(UnmergeableReason::Quarantined),
         Some(UnbatchedReason::Refused | UnbatchedReason::BudgetEmpty) => Some(UnmergeableReason::MergeRefused),
         Some(UnbatchedReason::NoGain) => Some(UnmergeableReason::NoGain),
         // The policy has no pass-through detection.
-        None => batches_itself.filter(|known| *known).map(|_| UnmergeableReason::NoGain),
+        None => batches_itself.filter(|batches| *batches).map(|_| UnmergeableReason::NoGain),
     }
 }
 
@@ -417,8 +425,8 @@ fn protect_tenant_header(headers: &mut HeaderMap, tenant: &HeaderName) {
 /// Returns `true` if the head has more than `max` lines. HTTP/2 may split a cookie into several
 /// fields, which count as one line (RFC 9113, 8.2.3).
 fn has_more_lines(headers: &HeaderMap, max: usize) -> bool {
-    let crumbs = || headers.get_all(http::header::COOKIE).iter().count();
-    headers.len() > max && headers.len() - crumbs().saturating_sub(1) > max
+    let cookie_fields = || headers.get_all(http::header::COOKIE).iter().count();
+    headers.len() > max && headers.len() - cookie_fields().saturating_sub(1) > max
 }
 
 fn content_length(request: &Request<Incoming>) -> Option<u64> {

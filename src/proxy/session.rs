@@ -174,21 +174,21 @@ impl CallContext {
         self: Arc<Self>,
         request: Request<Incoming>,
         upload: Option<Box<UploadGuard>>,
-        way: PendingRouting,
+        routing: PendingRouting,
         pieces: bool,
     ) -> CallFutureKind {
-        match way {
-            PendingRouting::Pass(reason, ending, dialect) => {
+        match routing {
+            PendingRouting::Pass(reason, recorder, dialect) => {
                 let request =
                     request.map(|body| Body::from(body).with_upload_watch(upload.map(UploadGuard::into_watch)));
                 let lane = self.lane.clone();
                 if pieces {
                     // Runs in a task of its own, which the end of the drain must wake.
                     return CallFutureKind::Other(Box::pin(async move {
-                        self.proxy.pass(lane, request, reason, ending, dialect).await
+                        self.proxy.pass(lane, request, reason, recorder, dialect).await
                     }));
                 }
-                CallFutureKind::Pass(self.proxy.start_passthrough(lane, request, reason, ending, dialect))
+                CallFutureKind::Pass(self.proxy.start_passthrough(lane, request, reason, recorder, dialect))
             }
             PendingRouting::Recognised(recognised) => CallFutureKind::Other(Box::pin(async move {
                 self.proxy.serve(self.lane.clone(), request, upload, *recognised).await

@@ -51,7 +51,7 @@ impl Proxy {
         self: &Arc<Self>,
         lane: Arc<dyn Lane>,
         buffered: BufferedRequest,
-        mut grant: UnbatchedPermit,
+        mut permit: UnbatchedPermit,
         (endpoint, call): (&Endpoint, &Call),
         limit: Option<Duration>,
     ) -> Result<Response<Body>, FailureKind> {
@@ -68,19 +68,19 @@ impl Proxy {
             Ok(Err(kind)) => Err(kind),
             Ok(Ok(response)) => Ok(response),
         };
-        let response = response.inspect_err(|_| grant.set_outcome(BatchOutcome::Failed))?;
-        grant.on_first_byte();
+        let response = response.inspect_err(|_| permit.set_outcome(BatchOutcome::Failed))?;
+        permit.on_first_byte();
         let (mut head, body) = response.into_parts();
         self.forward.observe_answer(&head.headers);
         // The idle timeout of pass-through traffic does not apply to a recognised call.
         let body = body.without_idle();
         if call.streaming || is_event_stream(&head.headers) {
-            grant.set_outcome(BatchOutcome::Ok);
-            let body = body.with_idle_timeout(self.config.answer_idle_timeout, None).with_guard(grant);
+            permit.set_outcome(BatchOutcome::Ok);
+            let body = body.with_idle_timeout(self.config.answer_idle_timeout, None).with_guard(permit);
             return Ok(Response::from_parts(head, body));
         }
-        let body = self.read_answer(body, until).await.inspect_err(|_| grant.set_outcome(BatchOutcome::Failed))?;
-        grant.set_outcome(observed_outcome(endpoint, &head, &body));
+        let body = self.read_answer(body, until).await.inspect_err(|_| permit.set_outcome(BatchOutcome::Failed))?;
+        permit.set_outcome(observed_outcome(endpoint, &head, &body));
         if let BufferedResponse::Whole(bytes, _) = &body {
             let answer = BatchResponse { status: head.status, headers: &head.headers, body: bytes };
             self.forward.observe_unbatched(endpoint, call, answer);

@@ -47,10 +47,10 @@ pub struct CallMix {
     pub tenants: KeyDistribution,
     /// Priority class of the calls.
     pub class: u8,
-    /// Time within which an answer is useful.
-    pub budget: DeadlineRule,
+    /// Deadline of the calls.
+    pub deadline: DeadlineRule,
     /// Share of the calls that their client cancels, at a uniform instant within the SLO.
-    pub cancels: f64,
+    pub cancel_share: f64,
     /// Prevents the calls from sharing a batch, whatever their keys.
     pub unmergeable: bool,
 }
@@ -138,8 +138,8 @@ pub(super) struct DrawnWorkload {
 #[derive(Debug)]
 pub(super) struct ClosedLoopClient {
     think: ThinkTime,
-    maker: CallSampler,
-    draw: RandomStream,
+    sampler: CallSampler,
+    random: RandomStream,
 }
 
 /// A mix with its distributions prepared for drawing.
@@ -151,12 +151,14 @@ struct CallSampler {
     tenants: DiscreteDistribution,
 }
 
-/// A discrete distribution, drawn by inversion: `ends` holds the cumulative shares.
+/// A discrete distribution, drawn by inversion.
 #[derive(Debug, Clone)]
 struct DiscreteDistribution {
+    /// Value of the first share; the others follow it.
     first: u32,
-    ends: Vec<f64>,
-    unlike: bool,
+    cumulative_shares: Vec<f64>,
+    /// Each value is drawn once.
+    is_distinct: bool,
 }
 
 // === impl Workload ===
@@ -183,8 +185,8 @@ impl Default for CallMix {
             keys: KeyDistribution::Constant(0),
             tenants: KeyDistribution::Constant(0),
             class: 0,
-            budget: DeadlineRule::Slo,
-            cancels: 0.0,
+            deadline: DeadlineRule::Slo,
+            cancel_share: 0.0,
             unmergeable: false,
         }
     }
@@ -193,23 +195,23 @@ impl Default for CallMix {
 // === impl DrawnWorkload ===
 
 impl DrawnWorkload {
-    pub(super) fn new(workload: &Workload, slo: Duration, horizon: Duration, draw: &mut RandomStream) -> Self {
-        let mut this = Self { open: workload.recorded.clone(), clients: Vec::new() };
+    pub(super) fn new(workload: &Workload, slo: Duration, horizon: Duration, random: &mut RandomStream) -> Self {
+        let mut drawn = Self { open: workload.recorded.clone(), clients: Vec::new() };
         for stream in &workload.streams {
-            let maker = CallSampler::new(&stream.mix, slo);
+            let sampler = CallSampler::new(&stream.mix, slo);
             if let ArrivalProcess::Closed { clients, think } = stream.arrivals {
                 for _ in 0..clients {
-                    let draw = RandomStream::new(draw.next_u64(), 0);
-                    this.clients.push(ClosedLoopClient { think, maker: maker.clone(), draw });
+                    let client_random = RandomStream::new(random.next_u64(), 0);
+                    drawn.clients.push(ClosedLoopClient { think, sampler: sampler.clone(), random: client_random });
                 }
             } else {
-                let times = stream.arrivals.sample_times(horizon, draw);
-                this.open.extend(times.into_iter().map(|at| maker.call(at, draw)));
+                let times = stream.arrivals.sample_times(horizon, random);
+                drawn.open.extend(times.into_iter().map(|at| sampler.sample_call(at, random)));
             }
         }
         // The sort is stable: calls of one instant stay in the order of their streams.
-        this.open.sort_by_key(|arrival| arrival.at);
-        this
+        drawn.open.sort_by_key(|arrival| arrival.at);
+        drawn
     }
 }
 
@@ -219,16 +221,17 @@ impl ClosedLoopClient {
     /// Returns the time before the first call: the think time plus up to one millisecond, so that
     /// clients do not all start at once.
     pub(super) fn first_delay(&mut self) -> Duration {
-        let spread = Duration::from_millis(1).mul_f64(self.draw.next_f64());
-        self.think() + spread
+        let offset = Duration::from_millis(1).mul_f64(self.random.next_f64());
+        self.think() + offset
     }
 
+    /// Draws a think time.
     pub(super) fn think(&mut self) -> Duration {
-        self.think.draw(&mut self.draw)
+        self.think.draw(&mut self.random)
     }
 
     pub(super) fn sample_call(&mut self, now: Tick) -> Arrival {
-        self.maker.call(now, &mut self.draw)
+        self.sampler.sample_call(now, &mut self.random)
     }
 }
 
@@ -244,24 +247,24 @@ impl CallSampler {
         }
     }
 
-    fn call(&self, at: Tick, draw: &mut RandomStream) -> Arrival {
-        let items = self.mix.items.draw(draw);
+    fn sample_call(&self, at: Tick, random: &mut RandomStream) -> Arrival {
+        let items = self.mix.items.draw(random);
         let mut weight = Weight { sum: 0, max: 0 };
         for _ in 0..items {
-            let item = self.mix.weights.draw(draw);
+            let item = self.mix.weights.draw(random);
             weight = Weight { sum: weight.sum + item, max: weight.max.max(item) };
         }
-        let within = |source, budget| Some(Deadline { at: at.after(budget), source });
-        let deadline = match self.mix.budget {
-            DeadlineRule::Slo => within(DeadlineSource::Slo, self.slo),
+        let deadline_after = |source, time| Some(Deadline { at: at.after(time), source });
+        let deadline = match self.mix.deadline {
+            DeadlineRule::Slo => deadline_after(DeadlineSource::Slo, self.slo),
             DeadlineRule::Caller { min, max } => {
-                within(DeadlineSource::Caller, min + (max - min).mul_f64(draw.next_f64()))
+                deadline_after(DeadlineSource::Caller, min + (max - min).mul_f64(random.next_f64()))
             }
             DeadlineRule::Unlimited => None,
         };
         let call = Call {
-            key: KeyId(self.keys.draw(draw)),
-            tenant: TenantId(self.tenants.draw(draw)),
+            key: KeyId(self.keys.draw(random)),
+            tenant: TenantId(self.tenants.draw(random)),
             priority: PriorityId(self.mix.class),
             alone: self.mix.unmergeable,
             deadline,
@@ -269,8 +272,8 @@ impl CallSampler {
             weight,
             ..Call::new(CallId(0))
         };
-        let leaves = draw.bernoulli(self.mix.cancels);
-        let cancel_at = leaves.then(|| at.after(self.slo.mul_f64(draw.next_f64())));
+        let is_cancelled = random.bernoulli(self.mix.cancel_share);
+        let cancel_at = is_cancelled.then(|| at.after(self.slo.mul_f64(random.next_f64())));
         Arrival { at, call, class: self.mix.class, cancel_at }
     }
 }
@@ -278,11 +281,11 @@ impl CallSampler {
 // === impl ItemCount ===
 
 impl ItemCount {
-    fn draw(self, draw: &mut RandomStream) -> u32 {
+    fn draw(self, random: &mut RandomStream) -> u32 {
         match self {
             Self::One => 1,
             Self::UpTo { max } => {
-                saturating_u32(f64::from(max.saturating_add(1)).powf(draw.next_f64())).clamp(1, max.max(1))
+                saturating_u32(f64::from(max.saturating_add(1)).powf(random.next_f64())).clamp(1, max.max(1))
             }
         }
     }
@@ -294,11 +297,11 @@ impl WeightDistribution {
     /// Lengths of texts in the named scenarios.
     pub const TEXTS: Self = Self::LogNormal { median: 60.0, sigma: 0.9, min: 4, max: 512 };
 
-    fn draw(self, draw: &mut RandomStream) -> u64 {
+    fn draw(self, random: &mut RandomStream) -> u64 {
         match self {
             Self::Unit => 1,
             Self::LogNormal { median, sigma, min, max } => {
-                u64::from(saturating_u32(median * (draw.normal() * sigma).exp()).clamp(min, max.max(min)))
+                u64::from(saturating_u32(median * (random.normal() * sigma).exp()).clamp(min, max.max(min)))
             }
         }
     }
@@ -307,9 +310,9 @@ impl WeightDistribution {
 // === impl DiscreteDistribution ===
 
 impl DiscreteDistribution {
-    fn new(spread: KeyDistribution) -> Self {
-        let (first, shares): (u32, Vec<f64>) = match spread {
-            KeyDistribution::Constant(one) => (one, vec![1.0]),
+    fn new(distribution: KeyDistribution) -> Self {
+        let (first, shares): (u32, Vec<f64>) = match distribution {
+            KeyDistribution::Constant(value) => (value, vec![1.0]),
             KeyDistribution::Distinct => (0, vec![1.0]),
             KeyDistribution::Zipf { count, exponent } => {
                 (0, (1..=count.max(1)).map(|i| f64::from(i).powf(-exponent)).collect())
@@ -320,24 +323,29 @@ impl DiscreteDistribution {
             }
         };
         let total: f64 = shares.iter().sum();
-        let mut end = 0.0;
-        let ends = shares.into_iter().map(|share| {
-            end += share / total;
-            end
+        let mut sum = 0.0;
+        let cumulative_shares = shares.into_iter().map(|share| {
+            sum += share / total;
+            sum
         });
-        Self { first, ends: ends.collect(), unlike: spread == KeyDistribution::Distinct }
+        Self {
+            first,
+            cumulative_shares: cumulative_shares.collect(),
+            is_distinct: distribution == KeyDistribution::Distinct,
+        }
     }
 
-    fn draw(&self, draw: &mut RandomStream) -> u64 {
-        if self.unlike {
-            return draw.next_u64();
+    fn draw(&self, random: &mut RandomStream) -> u64 {
+        if self.is_distinct {
+            return random.next_u64();
         }
-        if self.ends.len() < 2 {
+        if self.cumulative_shares.len() < 2 {
             return u64::from(self.first);
         }
-        let x = draw.next_f64();
-        let place = self.ends.partition_point(|end| *end <= x).min(self.ends.len() - 1);
-        u64::from(self.first) + place as u64
+        let quantile = random.next_f64();
+        let index =
+            self.cumulative_shares.partition_point(|share| *share <= quantile).min(self.cumulative_shares.len() - 1);
+        u64::from(self.first) + index as u64
     }
 }
 

@@ -1,12 +1,12 @@
 //! Start-time fair queueing (SFQ) over upstream work, for lines in which several flows are queued.
 //!
-//! A flow is one tenant's calls of one priority class. Its virtual clock advances by the work done
-//! for it divided by its weight, and the flow with the smallest start tag is served next, by its
-//! most urgent call. An idle flow earns no credit, and a flow that is alone gets the full capacity.
-//! The decision is made at dispatch, not at arrival, so the calls of a flow stay in deadline order.
-//! See Goyal, Vin and Cheng, "Start-time Fair Queuing", SIGCOMM 1996. Shares of the queue are in
-//! `batcher`, the order of lines is in `service_order`, and grouping by weight is in
-//! `weight_group`.
+//! A line is the queue of one merge key. A flow is one tenant's calls of one priority class. Its
+//! virtual clock advances by the work done for it divided by its weight, and the flow with the
+//! smallest start tag is served next, by its most urgent call. An idle flow earns no credit, and a
+//! flow that is alone gets the full capacity. The decision is made at dispatch, not at arrival, so
+//! the calls of a flow stay in deadline order. See Goyal, Vin and Cheng, "Start-time Fair Queuing",
+//! SIGCOMM 1996. Shares of the queue are in `batcher`, the order of lines is in `service_order`,
+//! and grouping by weight is in `weight_group`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -26,22 +26,23 @@ const CLOCKS_MAX: usize = 1024;
 /// Maximum lag of a clock behind virtual time, in multiples of the largest recent batch. It keeps
 /// shares accurate to one or two batches, and gives no credit for time spent waiting behind a
 /// strict class.
-const BEHIND_MAX: u64 = 2;
-/// Inverse decay rate of the largest batch time, per call.
-const LARGEST_PARTS: u64 = 256;
+const LAG_MAX: u64 = 2;
+/// Divisor of the largest batch time that gives its decay per call.
+const DECAY_DIVISOR: u64 = 256;
 /// Maximum number of flows, and of calls, examined for one batch.
 const FLOWS_MAX: usize = 1024;
-const LOOK_MAX: usize = 1024;
+const CALLS_MAX: usize = 1024;
 
 /// Virtual clocks of the flows.
 #[derive(Debug, Clone, Default)]
 pub(super) struct VirtualClocks {
-    /// Work divided by weight, in nanoseconds. A flow without an entry is at `now`.
+    /// Finish tag of the last call that was served: work divided by weight, in nanoseconds. A flow
+    /// without an entry is at `virtual_time`.
     finish_tags: BTreeMap<FairFlow, u64>,
     /// Virtual time: the largest start tag that was served.
     virtual_time: u64,
     /// Decaying maximum of the batch times, in nanoseconds.
-    largest: u64,
+    largest_batch: u64,
 }
 
 /// The next call of a flow and its start tag. The least value is served first.
@@ -79,12 +80,13 @@ impl VirtualClocks {
 
     /// Returns the start tag of a flow's next call, in virtual time.
     pub(super) fn start_tag(&self, flow: FairFlow) -> u64 {
-        let behind = self.virtual_time.saturating_sub(BEHIND_MAX * self.largest);
-        self.finish_tags.get(&flow).map_or(self.virtual_time, |tag| (*tag).max(behind))
+        let earliest = self.virtual_time.saturating_sub(LAG_MAX * self.largest_batch);
+        self.finish_tags.get(&flow).map_or(self.virtual_time, |tag| (*tag).max(earliest))
     }
 
-    pub(super) fn largest(&self) -> u64 {
-        self.largest
+    /// Returns the decaying maximum of the batch times, in nanoseconds.
+    pub(super) fn largest_batch(&self) -> u64 {
+        self.largest_batch
     }
 
     /// Records that a flow has calls again. Its clock is raised to virtual time, so idleness earns
@@ -102,12 +104,12 @@ impl VirtualClocks {
         }
     }
 
-    /// Charges a flow for work, already divided by its weight, in a batch that takes `batch`
-    /// nanoseconds. `sole_flow`: no other flow was queued, so the flow keeps no debt.
-    pub(super) fn charge_flow(&mut self, flow: FairFlow, work: u64, batch: u64, sole_flow: bool) {
+    /// Charges a flow for work, already divided by its weight, in a batch that takes `batch_nanos`.
+    /// `sole_flow`: no other flow was queued, so the flow keeps no debt.
+    pub(super) fn charge_flow(&mut self, flow: FairFlow, work: u64, batch_nanos: u64, sole_flow: bool) {
         let start = self.start_tag(flow);
         self.virtual_time = self.virtual_time.max(start);
-        self.largest = batch.max(self.largest - self.largest / LARGEST_PARTS);
+        self.largest_batch = batch_nanos.max(self.largest_batch - self.largest_batch / DECAY_DIVISOR);
         if sole_flow {
             self.finish_tags.remove(&flow);
         } else {
@@ -115,11 +117,11 @@ impl VirtualClocks {
         }
     }
 
-    fn set_clock(&mut self, flow: FairFlow, at: u64) {
-        self.finish_tags.insert(flow, at);
+    fn set_clock(&mut self, flow: FairFlow, tag: u64) {
+        self.finish_tags.insert(flow, tag);
         if self.finish_tags.len() > CLOCKS_MAX {
-            let now = self.virtual_time;
-            self.finish_tags.retain(|_, tag| *tag > now);
+            let virtual_time = self.virtual_time;
+            self.finish_tags.retain(|_, tag| *tag > virtual_time);
             if self.finish_tags.len() > CLOCKS_MAX
                 && let Some(earliest) = self.finish_tags.iter().min_by_key(|(_, tag)| **tag).map(|(flow, _)| *flow)
             {
@@ -130,12 +132,13 @@ impl VirtualClocks {
 
     /// Returns the first turn of a line.
     pub(super) fn first_turn(&self, ctx: DecisionContext<'_>, key: KeyId) -> Option<FlowTurn> {
-        ctx.queue.flow_queues(key).take(FLOWS_MAX).filter_map(|(flow, line)| self.turn_of(ctx, flow, line)).min()
+        ctx.queue.flow_queues(key).take(FLOWS_MAX).filter_map(|(flow, queue)| self.turn_of(ctx, flow, queue)).min()
     }
 
-    fn turn_of(&self, ctx: DecisionContext<'_>, flow: FairFlow, line: &FlowQueue) -> Option<FlowTurn> {
-        let at = line.calls.first()?;
-        Some(FlowTurn { rank: rank(ctx, flow, at.1), start: self.start_tag(flow), position: at, flow })
+    /// Returns the turn of the first call of a flow in a line.
+    fn turn_of(&self, ctx: DecisionContext<'_>, flow: FairFlow, queue: &FlowQueue) -> Option<FlowTurn> {
+        let position = queue.calls.first()?;
+        Some(FlowTurn { rank: rank(ctx, flow, position.1), start: self.start_tag(flow), position, flow })
     }
 }
 
@@ -153,11 +156,11 @@ fn rank(ctx: DecisionContext<'_>, flow: FairFlow, id: CallId) -> Rank {
 /// most the limit of any hold, and at most half of its time to the deadline. `None` once that time
 /// is over.
 pub(super) fn filler_until(ctx: DecisionContext<'_>, queued: &QueuedCall) -> Option<Tick> {
-    let beside = ctx.free.saturating_sub(queued.free_before);
-    let room = ctx.limits.scope(queued.call.scope).queue_delay_max.saturating_sub(beside);
-    let half = queued.call.deadline.map(|deadline| queued.arrived.after(deadline.at.since(queued.arrived) / 2));
-    let until = ctx.now.after(room).min(half.unwrap_or(Tick(u64::MAX)));
-    (beside.is_zero() || until > ctx.now).then_some(until)
+    let waited = ctx.free.saturating_sub(queued.free_before);
+    let remaining = ctx.limits.scope(queued.call.scope).queue_delay_max.saturating_sub(waited);
+    let half_time = queued.call.deadline.map(|deadline| queued.arrived.after(deadline.at.since(queued.arrived) / 2));
+    let until = ctx.now.after(remaining).min(half_time.unwrap_or(Tick(u64::MAX)));
+    (waited.is_zero() || until > ctx.now).then_some(until)
 }
 
 /// Returns `true` if a call waits for capacity that other calls leave unused.
@@ -175,13 +178,13 @@ pub(super) fn sizing_items(ctx: DecisionContext<'_>, key: KeyId) -> u32 {
         return all;
     }
     let mut items = 0_u64;
-    for (flow, line) in queue.flow_queues(key).take(FLOWS_MAX) {
+    for (flow, flow_queue) in queue.flow_queues(key).take(FLOWS_MAX) {
         if !ctx.limits.priority(flow.priority).filler {
-            items += line.items;
+            items += flow_queue.items;
             continue;
         }
         // Fillers that have waited long enough count as plain calls.
-        let ids = line.calls.keys().take(LOOK_MAX).map(|(_, id)| id);
+        let ids = flow_queue.calls.keys().take(CALLS_MAX).map(|(_, id)| id);
         let aged = ids.take_while(|id| rank(ctx, flow, *id) != Rank::Filler).filter_map(|id| queue.get(id));
         items += aged.map(|queued| u64::from(queued.call.items)).sum::<u64>();
     }
@@ -194,49 +197,50 @@ pub(super) fn newest_arrival(ctx: DecisionContext<'_>, key: KeyId) -> Option<Tic
         return ctx.queue.newest(key);
     }
     let plain = ctx.queue.flow_queues(key).filter(|(flow, _)| !ctx.limits.priority(flow.priority).filler);
-    let last = plain.filter_map(|(_, line)| ctx.queue.get(line.calls.last()?.1)).map(|queued| queued.arrived);
+    let last =
+        plain.filter_map(|(_, flow_queue)| ctx.queue.get(flow_queue.calls.last()?.1)).map(|queued| queued.arrived);
     last.max().or_else(|| ctx.queue.newest(key))
 }
 
-/// Chooses the calls to send together, up to `want` items, in fair order. A call that would be late
-/// in such a batch is skipped. A call that does not fit ends the batch, because the turn is its
-/// own. Fillers take the room that is left.
+/// Chooses the calls to send together, up to `items_max` items, in fair order. A call that would be
+/// late in such a batch is skipped. A call that does not fit ends the batch, because the turn is
+/// its own. Fillers take the room that is left.
 pub(super) fn choose_fair(
     line: &QueueView<'_>,
     cost: &CostModel,
     clocks: &VirtualClocks,
-    want: u32,
-    room: &mut TurnHeap,
+    items_max: u32,
+    storage: &mut TurnHeap,
     chosen: &mut Vec<CallId>,
 ) {
     let QueueView { ctx, key, .. } = *line;
-    let needs = if cost.samples() == 0 || line.is_infeasible(cost) {
+    let min_slack = if cost.samples() == 0 || line.is_infeasible(cost) {
         0
     } else {
-        line.wait.saturating_add(cost.tail_time(cost.time(want)))
+        line.wait.saturating_add(cost.tail_time(cost.time(items_max)))
     };
-    let held = ctx.queue.load_of_key(key);
+    let load = ctx.queue.load_of_key(key);
     // The weight of the batch is known only once it is chosen. Until then the line's average weight
     // per item is used.
-    let size = BatchWork { items: want, weight: held.weight / held.items.max(1) * u64::from(want) };
-    let mut turns = turn_heap(ctx, key, clocks, room);
+    let size = BatchWork { items: items_max, weight: load.weight / load.items.max(1) * u64::from(items_max) };
+    let mut turns = turn_heap(ctx, key, clocks, storage);
     chosen.clear();
     let (mut items, mut full) = (0_u32, false);
-    for _ in 0..LOOK_MAX {
+    for _ in 0..CALLS_MAX {
         let Some(Reverse(turn)) = turns.pop() else { break };
         let Some(queued) = ctx.queue.get(turn.position.1) else { continue };
-        let own = queued.call.items;
+        let call_items = queued.call.items;
         let mut start = turn.start;
-        if line.slack(queued) >= needs {
+        if line.slack(queued) >= min_slack {
             // The first call always fits. A call that shares no batch fits only as the first one.
-            let fits = chosen.is_empty() || !queued.call.alone && items.saturating_add(own) <= want;
+            let fits = chosen.is_empty() || !queued.call.alone && items.saturating_add(call_items) <= items_max;
             if !fits || full && turn.rank != Rank::Filler {
                 full = true;
                 continue;
             }
             chosen.push(queued.call.id);
-            items = items.saturating_add(own);
-            if queued.call.alone || items >= want {
+            items = items.saturating_add(call_items);
+            if queued.call.alone || items >= items_max {
                 break;
             }
             start = start.saturating_add(charged_work(cost, size, &queued.call, ctx.limits.fair_weight(&queued.call)));
@@ -246,7 +250,7 @@ pub(super) fn choose_fair(
     if chosen.is_empty() {
         chosen.push(line.head.call.id);
     }
-    room.0 = turns.into_vec();
+    storage.0 = turns.into_vec();
 }
 
 /// Lists the next calls in fair order, up to `items` items, as candidates of a group by weight.
@@ -257,17 +261,17 @@ pub(super) fn list_candidates(
     cost: &CostModel,
     clocks: &VirtualClocks,
     items: u32,
-    room: &mut TurnHeap,
+    storage: &mut TurnHeap,
 ) -> Vec<CallId> {
     let QueueView { ctx, key, .. } = *line;
-    let held = ctx.queue.load_of_key(key);
-    let size = BatchWork { items: line.cap, weight: held.weight / held.items.max(1) * u64::from(line.cap) };
-    let mut turns = turn_heap(ctx, key, clocks, room);
-    let (mut listed, mut count, mut first) = (Vec::new(), 0_u32, None);
-    while listed.len() < LOOK_MAX && count < items {
+    let load = ctx.queue.load_of_key(key);
+    let size = BatchWork { items: line.cap, weight: load.weight / load.items.max(1) * u64::from(line.cap) };
+    let mut turns = turn_heap(ctx, key, clocks, storage);
+    let (mut listed, mut count, mut first_rank) = (Vec::new(), 0_u32, None);
+    while listed.len() < CALLS_MAX && count < items {
         let Some(Reverse(turn)) = turns.pop() else { break };
         let Some(queued) = ctx.queue.get(turn.position.1) else { continue };
-        if *first.get_or_insert(turn.rank) != turn.rank {
+        if *first_rank.get_or_insert(turn.rank) != turn.rank {
             break;
         }
         listed.push(queued.call.id);
@@ -275,7 +279,7 @@ pub(super) fn list_candidates(
         let work = charged_work(cost, size, &queued.call, ctx.limits.fair_weight(&queued.call));
         turns.extend(turn.next(ctx, key, turn.start.saturating_add(work)));
     }
-    room.0 = turns.into_vec();
+    storage.0 = turns.into_vec();
     listed
 }
 
@@ -284,12 +288,12 @@ fn turn_heap(
     ctx: DecisionContext<'_>,
     key: KeyId,
     clocks: &VirtualClocks,
-    room: &mut TurnHeap,
+    storage: &mut TurnHeap,
 ) -> BinaryHeap<Reverse<FlowTurn>> {
-    let mut turns = BinaryHeap::from(std::mem::take(&mut room.0));
+    let mut turns = BinaryHeap::from(std::mem::take(&mut storage.0));
     turns.clear();
     let flows = ctx.queue.flow_queues(key).take(FLOWS_MAX);
-    turns.extend(flows.filter_map(|(flow, line)| clocks.turn_of(ctx, flow, line)).map(Reverse));
+    turns.extend(flows.filter_map(|(flow, queue)| clocks.turn_of(ctx, flow, queue)).map(Reverse));
     turns
 }
 
@@ -298,14 +302,14 @@ fn turn_heap(
 impl FlowTurn {
     /// Returns the turn of the flow's next call in the line, with start tag `start`.
     fn next(self, ctx: DecisionContext<'_>, key: KeyId, start: u64) -> Option<Reverse<Self>> {
-        let at = ctx.queue.flow_next(key, self.flow, self.position)?;
-        Some(Reverse(Self { rank: rank(ctx, self.flow, at.1), start, position: at, flow: self.flow }))
+        let position = ctx.queue.flow_next(key, self.flow, self.position)?;
+        Some(Reverse(Self { rank: rank(ctx, self.flow, position.1), start, position, flow: self.flow }))
     }
 }
 
 /// Returns the charge for a call in a batch of this size, in nanoseconds: its part of the batch's
-/// time, by weight where weights matter and by items otherwise, divided by the flow's share.
-pub(super) fn charged_work(cost: &CostModel, batch: BatchWork, call: &Call, share: u64) -> u64 {
+/// time, by weight where weights matter and by items otherwise, divided by the flow's weight.
+pub(super) fn charged_work(cost: &CostModel, batch: BatchWork, call: &Call, fair_weight: u64) -> u64 {
     let time = cost.time(batch.items.max(1));
     let work = if cost.weights_matter() && batch.weight > 0 {
         let part = u128::from(time) * u128::from(call.weight.sum) / u128::from(batch.weight);
@@ -313,7 +317,7 @@ pub(super) fn charged_work(cost: &CostModel, batch: BatchWork, call: &Call, shar
     } else {
         time / u64::from(batch.items.max(1)) * u64::from(call.items)
     };
-    work.div_ceil(share.max(1))
+    work.div_ceil(fair_weight.max(1))
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ impl Adaptive {
         Some(BatchEstimate {
             takes: cost.tail_time(cost.time(items)),
             first_call: cost.tail_time(cost.time(call.items)),
-            ahead: self.clocks.largest().div_ceil(ctx.limits.fair_weight(call)),
+            ahead: self.clocks.largest_batch().div_ceil(ctx.limits.fair_weight(call)),
         })
     }
 }

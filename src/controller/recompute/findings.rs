@@ -29,7 +29,7 @@ const NAMED_MAX: usize = 3;
 pub(super) struct PodBypasses<'a> {
     pub(super) pod: &'a Arc<Pod>,
     /// `None` if the pod has no record of its injection.
-    pub(super) ways: Option<Vec<String>>,
+    pub(super) bypasses: Option<Vec<String>>,
     /// The Services that must target a named port.
     pub(super) fixes: Vec<ServiceFix>,
 }
@@ -50,26 +50,27 @@ pub(super) fn find_bypasses(world: &ClusterState) -> BypassMap<'_> {
             .filter(|(last, _)| last.labels == pod.labels && last.meta.key.namespace == pod.meta.key.namespace);
         let (_, objects) = last.insert(same.unwrap_or_else(|| {
             let tables = [Some(&world.services), Some(&world.network_policies), world.pools.as_ref()];
-            let there = tables.into_iter().flatten().flat_map(|table| in_namespace(table, &pod.meta.key.namespace));
-            let about = there.map(|(_, object)| &**object).filter(|object| selected_by(object, &pod.labels));
-            (pod, about.collect())
+            let all_objects =
+                tables.into_iter().flatten().flat_map(|table| in_namespace(table, &pod.meta.key.namespace));
+            let selecting = all_objects.map(|(_, object)| &**object).filter(|object| selected_by(object, &pod.labels));
+            (pod, selecting.collect())
         }));
         let status = pod.annotations.get(STATUS);
-        let ways = status.and_then(|status| current_bypasses(status, &pod.labels, objects));
-        let goes_around = ways.as_ref().is_some_and(|ways| !ways.is_empty());
-        let fixes = status.filter(|_| goes_around).map(|status| service_fixes(status, objects));
-        all.insert(&pod.meta.key, PodBypasses { pod, ways, fixes: fixes.unwrap_or_default() });
+        let bypasses = status.and_then(|status| current_bypasses(status, &pod.labels, objects));
+        let is_bypassed = bypasses.as_ref().is_some_and(|bypasses| !bypasses.is_empty());
+        let fixes = status.filter(|_| is_bypassed).map(|status| service_fixes(status, objects));
+        all.insert(&pod.meta.key, PodBypasses { pod, bypasses, fixes: fixes.unwrap_or_default() });
     }
     all
 }
 
 /// Returns the remedy for calls that bypass a sidecar: the same command that `enable`, `status` and
 /// `check` print.
-pub(super) fn remedy_of(world: &ClusterState, found: &PodBypasses<'_>) -> String {
-    let pod = found.pod;
+pub(super) fn remedy_of(world: &ClusterState, entry: &PodBypasses<'_>) -> String {
+    let pod = entry.pod;
     let workload = world.workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
     let workload = workload.as_ref().map(|workload| (workload.kind.as_str(), workload.name.as_str()));
-    remedy(&found.fixes, &pod.meta.key.namespace, workload)
+    remedy(&entry.fixes, &pod.meta.key.namespace, workload)
 }
 
 fn to_u32(count: usize) -> u32 {
@@ -77,54 +78,54 @@ fn to_u32(count: usize) -> u32 {
 }
 
 /// Returns a number with its noun, in the singular for 1.
-fn counted(count: usize, noun: &str) -> String {
+fn format_count(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-fn injected<'a>(input: &RecomputeInput<'a>, attachment: &'a Attachment) -> impl Iterator<Item = &'a Arc<Pod>> {
+fn injected_pods<'a>(input: &RecomputeInput<'a>, attachment: &'a Attachment) -> impl Iterator<Item = &'a Arc<Pod>> {
     let world = input.world;
     attachment.pods.iter().filter_map(|key| world.pods.get(key))
 }
 
-fn connected<'a>(
+fn connected_pods<'a>(
     input: &RecomputeInput<'a>,
     attachment: &'a Attachment,
 ) -> impl Iterator<Item = (&'a Arc<Pod>, &'a PodObserved)> {
-    let live = input.live;
-    injected(input, attachment).filter_map(|pod| Some((pod, live.pods.get(&pod.meta.uid)?)))
+    let observed = input.observed;
+    injected_pods(input, attachment).filter_map(|pod| Some((pod, observed.pods.get(&pod.meta.uid)?)))
 }
 
 /// Counts the pods of a policy.
-pub(super) fn counts(input: &RecomputeInput<'_>, ways: &BypassMap<'_>, attachment: &Attachment) -> PodCounts {
-    let ways = attachment.pods.iter().filter_map(|key| ways.get(key));
-    let captured = ways.filter(|found| found.ways.as_ref().is_some_and(Vec::is_empty));
+pub(super) fn count_pods(input: &RecomputeInput<'_>, bypasses: &BypassMap<'_>, attachment: &Attachment) -> PodCounts {
+    let bypasses = attachment.pods.iter().filter_map(|key| bypasses.get(key));
+    let captured = bypasses.filter(|entry| entry.bypasses.as_ref().is_some_and(Vec::is_empty));
     PodCounts {
-        matched: to_u32(attachment.pods.len() + attachment.bare.len()),
+        matched: to_u32(attachment.pods.len() + attachment.uninjected.len()),
         injected: to_u32(attachment.pods.len()),
-        connected: to_u32(connected(input, attachment).count()),
+        connected: to_u32(connected_pods(input, attachment).count()),
         captured: to_u32(captured.count()),
-        on_current: to_u32(connected(input, attachment).filter(|(_, live)| live.current).count()),
+        on_current: to_u32(connected_pods(input, attachment).filter(|(_, observed)| observed.current).count()),
     }
 }
 
 /// Returns a finding for each condition but `Ready`.
-pub(super) fn findings(
-    (input, ways): (&RecomputeInput<'_>, &BypassMap<'_>),
+pub(super) fn policy_findings(
+    (input, bypasses): (&RecomputeInput<'_>, &BypassMap<'_>),
     policy: &Policy,
     attachment: &Attachment,
-    live: &PolicyObserved,
+    observed: &PolicyObserved,
 ) -> Vec<ConditionFinding> {
     vec![
-        accepted(&attachment.accepted),
+        evaluate_accepted(&attachment.accepted),
         evaluate_programmed(input, attachment),
-        evaluate_captured(input, ways, attachment),
-        slo(policy, attachment, live),
-        merging(attachment, live),
-        rollout(live),
+        evaluate_captured(input, bypasses, attachment),
+        evaluate_slo(policy, attachment, observed),
+        evaluate_merging(attachment, observed),
+        evaluate_rollout(observed),
     ]
 }
 
-fn accepted(accepted: &Acceptance) -> ConditionFinding {
+fn evaluate_accepted(accepted: &Acceptance) -> ConditionFinding {
     let (holds, message) = match accepted {
         Acceptance::Accepted(note) => (ConditionStatus::True, note.as_deref().unwrap_or("the policy is accepted")),
         Acceptance::Conflicted(reason) | Acceptance::Invalid(reason) | Acceptance::TargetNotFound(reason) => {
@@ -134,7 +135,7 @@ fn accepted(accepted: &Acceptance) -> ConditionFinding {
     ConditionFinding::new(ConditionType::Accepted, holds, accepted.reason(), message)
 }
 
-fn slo(policy: &Policy, attachment: &Attachment, live: &PolicyObserved) -> ConditionFinding {
+fn evaluate_slo(policy: &Policy, attachment: &Attachment, observed: &PolicyObserved) -> ConditionFinding {
     if !policy.spec.as_ref().is_ok_and(BatchPolicySpec::has_latency_target) {
         return ConditionFinding::new(
             ConditionType::SloMet,
@@ -143,8 +144,8 @@ fn slo(policy: &Policy, attachment: &Attachment, live: &PolicyObserved) -> Condi
             "the policy has no latency SLO",
         );
     }
-    match &live.slo {
-        Some(state) => finding(ConditionType::SloMet, state),
+    match &observed.slo {
+        Some(state) => to_finding(ConditionType::SloMet, state),
         None if attachment.pods.is_empty() => ConditionFinding::new(
             ConditionType::SloMet,
             ConditionStatus::Unknown,
@@ -160,9 +161,9 @@ fn slo(policy: &Policy, attachment: &Attachment, live: &PolicyObserved) -> Condi
     }
 }
 
-fn merging(attachment: &Attachment, live: &PolicyObserved) -> ConditionFinding {
-    match &live.merging {
-        Some(state) => finding(ConditionType::Merging, state),
+fn evaluate_merging(attachment: &Attachment, observed: &PolicyObserved) -> ConditionFinding {
+    match &observed.merging {
+        Some(state) => to_finding(ConditionType::Merging, state),
         None if attachment.pods.is_empty() => ConditionFinding::new(
             ConditionType::Merging,
             ConditionStatus::Unknown,
@@ -178,9 +179,9 @@ fn merging(attachment: &Attachment, live: &PolicyObserved) -> ConditionFinding {
     }
 }
 
-fn rollout(live: &PolicyObserved) -> ConditionFinding {
-    match &live.healthy {
-        Some(state) => finding(ConditionType::RolloutHealthy, state),
+fn evaluate_rollout(observed: &PolicyObserved) -> ConditionFinding {
+    match &observed.healthy {
+        Some(state) => to_finding(ConditionType::RolloutHealthy, state),
         None => ConditionFinding::new(
             ConditionType::RolloutHealthy,
             ConditionStatus::True,
@@ -190,6 +191,6 @@ fn rollout(live: &PolicyObserved) -> ConditionFinding {
     }
 }
 
-fn finding(kind: ConditionType, state: &ConditionState) -> ConditionFinding {
+fn to_finding(kind: ConditionType, state: &ConditionState) -> ConditionFinding {
     ConditionFinding::new(kind, state.holds, &state.reason, state.message.clone())
 }

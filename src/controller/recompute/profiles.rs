@@ -15,7 +15,8 @@ use crate::world::{ObjectKey, Policy, Profile, in_namespace};
 /// Number of unused profiles kept if the policy does not set `rollout.historyLimit`.
 const HISTORY_LIMIT_DEFAULT: u32 = 10;
 
-pub(super) fn profiles(input: &RecomputeInput<'_>, desired: &mut DesiredState) {
+/// Adds the profiles to create and to delete, and the status of every profile.
+pub(super) fn add_profiles(input: &RecomputeInput<'_>, desired: &mut DesiredState) {
     let mut used_by: BTreeMap<ObjectKey, BTreeSet<String>> = BTreeMap::new();
     for (key, policy) in input.world.policies.iter() {
         let Some(attachment) = input.attached.policies.get(key) else { continue };
@@ -28,8 +29,8 @@ pub(super) fn profiles(input: &RecomputeInput<'_>, desired: &mut DesiredState) {
     }
     for (key, profile) in input.world.profiles.iter().filter(|(_, profile)| !profile.is_deleting) {
         let users = used_by.remove(key).unwrap_or_default();
-        let live = input.live.policies.iter().filter(|(policy, _)| policy.namespace == key.namespace);
-        let reported = live.filter_map(|(_, live)| live.verdicts.get(&key.name)).next();
+        let observed = input.observed.policies.iter().filter(|(policy, _)| policy.namespace == key.namespace);
+        let reported = observed.filter_map(|(_, observed)| observed.verdicts.get(&key.name)).next();
         // Without new results the last reported ones are kept.
         let (samples, verdict) = match reported {
             Some((samples, verdict)) => (Some(*samples), verdict.clone().or_else(|| profile.status.verdict.clone())),
@@ -66,8 +67,8 @@ fn used_profiles(
         used.extend(rollout.and_then(|rollout| rollout.previous_profile.clone()));
         used.extend(rollout.into_iter().flat_map(|rollout| rollout.arms.iter().map(|arm| arm.profile.clone())));
     }
-    if let Some(live) = input.live.policies.get(key) {
-        used.extend(live.used.iter().cloned());
+    if let Some(observed) = input.observed.policies.get(key) {
+        used.extend(observed.used.iter().cloned());
     }
     used
 }
@@ -88,7 +89,7 @@ fn profiles_to_delete(
         .iter()
         .map(|profile| ExistingProfile {
             name: profile.meta.key.name.clone(),
-            created: created(profile),
+            created: creation_time(profile),
             generated: true,
         })
         .collect();
@@ -103,7 +104,7 @@ fn profiles_to_delete(
     pruned.into_iter().filter_map(|name| Some((ObjectKey::new(namespace, &name), uid(&name)?))).collect()
 }
 
-fn created(profile: &Profile) -> UnixSeconds {
+fn creation_time(profile: &Profile) -> UnixSeconds {
     let at = profile.meta.created.parse::<Timestamp>().map_or(0, Timestamp::as_second);
     UnixSeconds(u64::try_from(at).unwrap_or(0))
 }

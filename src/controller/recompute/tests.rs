@@ -16,8 +16,8 @@ use crate::world::{OwnerRef, Pod};
 #[derive(Default)]
 struct Scene {
     world: ClusterState,
-    live: Observed,
-    bare: BTreeMap<String, InjectionGap>,
+    observed: Observed,
+    gaps: BTreeMap<String, InjectionGap>,
     written: BTreeMap<ObjectKey, BatchPolicyStatus>,
 }
 
@@ -34,8 +34,8 @@ impl Scene {
         let input = RecomputeInput {
             world: &self.world,
             attached: &attached,
-            live: &self.live,
-            bare: &self.bare,
+            observed: &self.observed,
+            gaps: &self.gaps,
             written: &self.written,
         };
         let desired = recompute(input, Timestamp::from_second(second).unwrap());
@@ -62,8 +62,8 @@ impl Scene {
         injected(&mut self.world, pod);
     }
 
-    fn connect(&mut self, name: &str, live: PodObserved) {
-        self.live.pods.insert(format!("uid-{name}"), live);
+    fn connect(&mut self, name: &str, observed: PodObserved) {
+        self.observed.pods.insert(format!("uid-{name}"), observed);
     }
 
     /// Marks all statuses as written.
@@ -161,13 +161,13 @@ fn a_pod_that_the_webhook_missed_is_counted_and_reported_on_its_workload() {
     insert(&mut scene.world.replica_sets, ObjectKey::new("a", "emb-1"), owner_of("u", Some(deployment("emb"))));
     for name in ["p", "q"] {
         let owner = OwnerRef { kind: "ReplicaSet".into(), name: "emb-1".into(), ..OwnerRef::default() };
-        bare(&mut scene.world, Pod { owner: Some(owner), ..pod("a", name, &[("app", "x")]) });
+        uninjected(&mut scene.world, Pod { owner: Some(owner), ..pod("a", name, &[("app", "x")]) });
     }
     let desired = scene.look(1);
     assert!(desired.missing.is_empty() && desired.notices.is_empty(), "not classified yet");
     assert_eq!(words(scene.condition(ConditionType::TrafficCaptured)), "Unknown/NoPods");
     for name in ["p", "q"] {
-        scene.bare.insert(format!("uid-{name}"), InjectionGap::Missed);
+        scene.gaps.insert(format!("uid-{name}"), InjectionGap::Missed);
     }
     let desired = scene.look(1);
     assert_eq!(desired.missing, [ObjectKey::new("a", "p"), ObjectKey::new("a", "q")]);
@@ -178,8 +178,8 @@ fn a_pod_that_the_webhook_missed_is_counted_and_reported_on_its_workload() {
     );
     assert_eq!(words(scene.condition(ConditionType::TrafficCaptured)), "False/SidecarMissing");
     assert_eq!(scene.status().pods.unwrap().matched, 2);
-    scene.bare.insert("uid-p".into(), InjectionGap::Cannot("HostNetwork".into()));
-    scene.bare.insert("uid-q".into(), InjectionGap::Cannot("HostNetwork".into()));
+    scene.gaps.insert("uid-p".into(), InjectionGap::Cannot("HostNetwork".into()));
+    scene.gaps.insert("uid-q".into(), InjectionGap::Cannot("HostNetwork".into()));
     assert_eq!(words(scene.condition(ConditionType::TrafficCaptured)), "False/NotInjectable");
     assert!(scene.look(1).missing.is_empty());
 }
@@ -272,7 +272,7 @@ fn an_slo_that_is_missed_and_met_again_causes_one_event_each() {
     scene.injected("p", &[]);
     let mut events = |holds, reason: &str| {
         let state = ConditionState { holds, reason: reason.to_owned(), message: "p99 170ms".to_owned() };
-        scene.live.policies.insert(emb(), PolicyObserved { slo: Some(state), ..PolicyObserved::default() });
+        scene.observed.policies.insert(emb(), PolicyObserved { slo: Some(state), ..PolicyObserved::default() });
         let notices: Vec<_> = scene.look(1).notices.iter().map(|notice| notice.reason).collect();
         scene.write();
         notices
@@ -286,7 +286,7 @@ fn an_slo_that_is_missed_and_met_again_causes_one_event_each() {
 #[test]
 fn while_a_profile_is_tried_the_one_before_it_stays_in_force() {
     let mut scene = Scene::with(app());
-    let live = PolicyObserved {
+    let observed = PolicyObserved {
         current: Some("emb-old".into()),
         candidate: Some("emb-new".into()),
         healthy: Some(ConditionState {
@@ -296,7 +296,7 @@ fn while_a_profile_is_tried_the_one_before_it_stays_in_force() {
         }),
         ..PolicyObserved::default()
     };
-    scene.live.policies.insert(emb(), live);
+    scene.observed.policies.insert(emb(), observed);
     let status = scene.status();
     assert_eq!(
         (status.current_profile.as_deref(), status.candidate_profile.as_deref()),
@@ -340,7 +340,7 @@ fn only_the_oldest_unused_profiles_of_a_policy_are_deleted() {
             (ObjectKey::new("a", "emb-1"), "uid-emb-1".to_owned())
         ]
     );
-    scene.live.policies.insert(emb(), PolicyObserved { used: vec!["emb-1".into()], ..PolicyObserved::default() });
+    scene.observed.policies.insert(emb(), PolicyObserved { used: vec!["emb-1".into()], ..PolicyObserved::default() });
     assert_eq!(scene.look(1).remove, [(ObjectKey::new("a", "emb-2"), "uid-emb-2".to_owned())]);
     policy(
         &mut scene.world,
@@ -360,7 +360,7 @@ fn the_slo_condition_is_met_missed_or_unknown() {
     assert_eq!(words(scene.condition(ConditionType::SloMet)), "Unknown/NoReports");
     let mut with = |holds, reason: &str| {
         let slo = Some(ConditionState { holds, reason: reason.to_owned(), message: "p99 is 80ms".to_owned() });
-        scene.live.policies.insert(emb(), PolicyObserved { slo, ..PolicyObserved::default() });
+        scene.observed.policies.insert(emb(), PolicyObserved { slo, ..PolicyObserved::default() });
         words(scene.condition(ConditionType::SloMet))
     };
     assert_eq!(with(ConditionStatus::Unknown, "FewCalls"), "Unknown/FewCalls");
@@ -389,8 +389,8 @@ fn merging_that_ended_is_a_condition_and_one_event_and_leaves_the_policy_ready()
     assert_eq!(words(scene.condition(ConditionType::Merging)), "Unknown/NoReports");
     let state = |holds, reason: &str| Some(ConditionState { holds, reason: reason.into(), message: "m".into() });
     let events = |scene: &mut Scene, holds, reason| {
-        let live = PolicyObserved { merging: state(holds, reason), ..PolicyObserved::default() };
-        scene.live.policies.insert(emb(), live);
+        let observed = PolicyObserved { merging: state(holds, reason), ..PolicyObserved::default() };
+        scene.observed.policies.insert(emb(), observed);
         let notices: Vec<_> = scene.look(1000).notices.iter().map(|notice| (notice.reason, notice.warning)).collect();
         scene.write();
         notices

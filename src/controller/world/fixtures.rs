@@ -61,7 +61,7 @@ pub(crate) fn injected(world: &mut ClusterState, pod: Pod) {
     insert(&mut world.pods, pod.meta.key.clone(), pod);
 }
 
-pub(crate) fn bare(world: &mut ClusterState, pod: Pod) {
+pub(crate) fn uninjected(world: &mut ClusterState, pod: Pod) {
     insert(&mut world.uninjected_pods, pod.meta.key.clone(), pod);
 }
 

@@ -67,18 +67,20 @@ impl Validator {
         root.get("spec").and_then(|spec| self.map(SPEC, spec, "")).unwrap_or_default()
     }
 
-    /// Validates a value of a shape; `None` if it is invalid.
-    pub(super) fn value(&mut self, shape: &'static ValueType, node: &YamlNode, path: &str) -> Option<Json> {
-        match shape {
+    /// Validates a value of a type; `None` if it is invalid.
+    pub(super) fn value(&mut self, value_type: &'static ValueType, node: &YamlNode, path: &str) -> Option<Json> {
+        match value_type {
             ValueType::Map(keys) => self.map(keys, node, path).map(Json::Object),
             ValueType::IntOrMap(_, _, keys) if matches!(node.value, YamlValue::Map(_)) => {
                 self.map(keys, node, path).map(Json::Object)
             }
-            ValueType::Names(of, max) => self.names(of, *max, shape, node, path),
-            ValueType::List(of, max) => self.list(of, *max, shape, node, path),
+            ValueType::Names(of, max) => self.names(of, *max, value_type, node, path),
+            ValueType::List(of, max) => self.list(of, *max, value_type, node, path),
             ValueType::OneOrList(of, max) => match &node.value {
-                YamlValue::List(items) if items.is_empty() => self.push_rejection(shape, node, path, "an empty list"),
-                YamlValue::List(_) => self.list(of, *max, shape, node, path),
+                YamlValue::List(items) if items.is_empty() => {
+                    self.push_rejection(value_type, node, path, "an empty list")
+                }
+                YamlValue::List(_) => self.list(of, *max, value_type, node, path),
                 _ => self.value(of, node, path),
             },
             leaf => self.leaf(leaf, node, path),
@@ -147,7 +149,7 @@ impl Validator {
                 let name = if path.is_empty() { "a policy" } else { &format!("`{path}`") };
                 let message = format!("{name} needs `{}`", key.name);
                 let finding = Finding::new(ConfigCode::BadValue, &join(path, key.name), start(node.at), &message);
-                self.findings.push(finding.allowed(key.shape.allowed()));
+                self.findings.push(finding.allowed(key.value_type.allowed()));
             }
         }
         Some(out)
@@ -155,11 +157,11 @@ impl Validator {
 
     fn key(&mut self, key: &'static SchemaKey, value: &YamlNode, path: &str, at: Span) -> Option<Json> {
         let before = self.findings.len();
-        let json = self.value(&key.shape, value, path);
+        let json = self.value(&key.value_type, value, path);
         if self.findings.len() > before {
             return json;
         }
-        match key.standing {
+        match key.availability {
             Availability::Stable => {}
             Availability::Later if is_noop(key, value) => {}
             Availability::Later => {
@@ -217,17 +219,19 @@ impl Validator {
         &mut self,
         of: &'static ValueType,
         max: usize,
-        shape: &'static ValueType,
+        value_type: &'static ValueType,
         node: &YamlNode,
         path: &str,
     ) -> Option<Json> {
         let entries = match &node.value {
             YamlValue::Map(entries) if entries.len() > max => {
-                return self.push_rejection(shape, node, path, &format!("a map of {} entries", entries.len()));
+                return self.push_rejection(value_type, node, path, &format!("a map of {} entries", entries.len()));
             }
             YamlValue::Map(entries) => entries,
             YamlValue::Null => return Some(Json::Object(Object::new())),
-            YamlValue::Scalar { .. } | YamlValue::List(_) => return self.push_rejection(shape, node, path, kind(node)),
+            YamlValue::Scalar { .. } | YamlValue::List(_) => {
+                return self.push_rejection(value_type, node, path, kind(node));
+            }
         };
         let mut out = Object::new();
         let mut lines = BTreeMap::new();
@@ -249,7 +253,7 @@ impl Validator {
         &mut self,
         of: &'static ValueType,
         max: usize,
-        shape: &'static ValueType,
+        value_type: &'static ValueType,
         node: &YamlNode,
         path: &str,
     ) -> Option<Json> {
@@ -259,15 +263,16 @@ impl Validator {
             YamlValue::Scalar { .. } => {
                 let written = node.text().unwrap_or_default();
                 let message = format!("`{path}` cannot be a single value");
-                let finding =
-                    Finding::new(ConfigCode::BadValue, path, node.at, &message).value(written).allowed(shape.allowed());
+                let finding = Finding::new(ConfigCode::BadValue, path, node.at, &message)
+                    .value(written)
+                    .allowed(value_type.allowed());
                 self.findings.push(finding.help(format!("write a list: [{:?}]", hints::list_element_for(of, written))));
                 return None;
             }
-            YamlValue::Map(_) => return self.push_rejection(shape, node, path, kind(node)),
+            YamlValue::Map(_) => return self.push_rejection(value_type, node, path, kind(node)),
         };
         if items.len() > max {
-            return self.push_rejection(shape, node, path, &format!("a list of {} elements", items.len()));
+            return self.push_rejection(value_type, node, path, &format!("a list of {} elements", items.len()));
         }
         let mut out = Vec::new();
         for (index, item) in items.iter().enumerate() {
@@ -279,34 +284,34 @@ impl Validator {
         Some(Json::Array(out))
     }
 
-    fn leaf(&mut self, shape: &'static ValueType, node: &YamlNode, path: &str) -> Option<Json> {
+    fn leaf(&mut self, value_type: &'static ValueType, node: &YamlNode, path: &str) -> Option<Json> {
         let YamlValue::Scalar { text, plain } = &node.value else {
-            return self.push_rejection(shape, node, path, kind(node));
+            return self.push_rejection(value_type, node, path, kind(node));
         };
-        if let ValueType::Word(_, later) = shape
+        if let ValueType::Word(_, later) = value_type
             && later.contains(&text.as_str())
         {
             let message = format!("`{path}: {text}` is not supported yet");
             let finding = Finding::new(ConfigCode::NotSupportedYet, path, node.at, &message).value(text);
-            self.findings.push(finding.allowed(shape.allowed()));
+            self.findings.push(finding.allowed(value_type.allowed()));
             return None;
         }
-        if let ValueType::Text(rule) = shape
+        if let ValueType::Text(rule) = value_type
             && let Err(RejectReason(reason)) = rule.validate(text)
             && !reason.is_empty()
         {
             let message = format!("`{path}` cannot be `{text}`");
             let finding = Finding::new(ConfigCode::BadValue, path, node.at, &message).value(text);
-            self.findings.push(finding.allowed(shape.allowed()).help(reason));
+            self.findings.push(finding.allowed(value_type.allowed()).help(reason));
             return None;
         }
-        parse_scalar(shape, text, *plain).or_else(|| self.push_invalid_leaf(shape, node, path, text, *plain))
+        parse_scalar(value_type, text, *plain).or_else(|| self.push_invalid_leaf(value_type, node, path, text, *plain))
     }
 
     /// Reports a scalar that is invalid, with the most specific reason known.
     fn push_invalid_leaf(
         &mut self,
-        shape: &ValueType,
+        value_type: &ValueType,
         node: &YamlNode,
         path: &str,
         text: &str,
@@ -315,13 +320,13 @@ impl Validator {
         let prefix: String = text.chars().take(80).collect();
         let message = format!("`{path}` cannot be `{prefix}`");
         let mut finding =
-            Finding::new(ConfigCode::BadValue, path, node.at, &message).value(text).allowed(shape.allowed());
+            Finding::new(ConfigCode::BadValue, path, node.at, &message).value(text).allowed(value_type.allowed());
         let zero = matches!(text, "0" | "0s" | "0ms" | "0Ki" | "0Mi");
-        if let Some(hint) = hints::hint(shape, path, text) {
+        if let Some(hint) = hints::hint(value_type, path, text) {
             self.findings.push(finding.help(hint));
             return None;
         }
-        match shape {
+        match value_type {
             ValueType::Word(words, later) => {
                 finding = finding.nearest(nearest(text, words.iter().chain(later.iter()).copied()));
             }
@@ -344,13 +349,13 @@ impl Validator {
         None
     }
 
-    fn push_rejection(&mut self, shape: &ValueType, node: &YamlNode, path: &str, what: &str) -> Option<Json> {
+    fn push_rejection(&mut self, value_type: &ValueType, node: &YamlNode, path: &str, what: &str) -> Option<Json> {
         let message = if matches!(node.value, YamlValue::Null) {
             format!("`{path}` has no value")
         } else {
             format!("`{path}` cannot be {what}")
         };
-        self.findings.push(Finding::new(ConfigCode::BadValue, path, node.at, &message).allowed(shape.allowed()));
+        self.findings.push(Finding::new(ConfigCode::BadValue, path, node.at, &message).allowed(value_type.allowed()));
         None
     }
 }
@@ -364,10 +369,10 @@ fn slo_hint(node: &YamlNode) -> Option<String> {
 }
 
 /// Returns the value of a scalar; `None` if it is invalid. `plain` is `true` without quotes.
-fn parse_scalar(shape: &ValueType, text: &str, plain: bool) -> Option<Json> {
+fn parse_scalar(value_type: &ValueType, text: &str, plain: bool) -> Option<Json> {
     let in_range = |number: Option<u64>, min: u64, max: u64| number.filter(|number| (min..=max).contains(number));
     let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
-    match shape {
+    match value_type {
         ValueType::Int(min, max) | ValueType::IntOrMap(min, max, _) => {
             in_range(digits(text).filter(|_| plain), *min, *max).map(Json::from)
         }

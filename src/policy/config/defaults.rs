@@ -14,10 +14,10 @@ pub(super) fn of(keys: &'static [SchemaKey]) -> Json {
     let mut out = serde_json::Map::new();
     let mut check = Validator::default();
     for key in keys {
-        let value = match (&key.default, &key.shape) {
+        let value = match (&key.default, &key.value_type) {
             (KeyDefault::Nested, ValueType::Map(keys)) => Some(of(keys)),
-            (KeyDefault::Value(text), shape) => {
-                tree::parse(text).ok().and_then(|node| check.value(shape, &node, key.name))
+            (KeyDefault::Value(text), value_type) => {
+                tree::parse(text).ok().and_then(|node| check.value(value_type, &node, key.name))
             }
             _ => None,
         };
@@ -42,11 +42,14 @@ pub(super) fn merge(under: &mut Json, over: &Json) {
 
 /// Fills in the defaults of every route, and of maps that have defaults only if they are written.
 pub(super) fn fill_routes(json: &mut Json) {
-    let inner =
-        |name: &str, keys: &'static [SchemaKey]| match keys.iter().find(|key| key.name == name).map(|key| &key.shape) {
-            Some(ValueType::Map(keys) | ValueType::List(ValueType::Map(keys), _)) => keys,
-            _ => &[][..],
-        };
+    let inner = |name: &str, keys: &'static [SchemaKey]| match keys
+        .iter()
+        .find(|key| key.name == name)
+        .map(|key| &key.value_type)
+    {
+        Some(ValueType::Map(keys) | ValueType::List(ValueType::Map(keys), _)) => keys,
+        _ => &[][..],
+    };
     let route_keys = inner("routes", schema::SPEC);
     let generic_keys = inner("generic", route_keys);
     let error_keys = inner("perItemError", generic_keys);
@@ -63,7 +66,9 @@ pub(super) fn fill_routes(json: &mut Json) {
 
 /// Fills in the defaults of every priority class.
 pub(super) fn fill_classes(json: &mut Json) {
-    let Some(ValueType::List(ValueType::Map(keys), _)) = schema::find("priority.classes").map(|key| &key.shape) else {
+    let Some(ValueType::List(ValueType::Map(keys), _)) =
+        schema::find_key("priority.classes").map(|key| &key.value_type)
+    else {
         return;
     };
     for class in json["priority"]["classes"].as_array_mut().into_iter().flatten() {

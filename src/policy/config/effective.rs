@@ -33,10 +33,10 @@ fn push_keys(
     sources: &BTreeMap<String, SettingSource>,
     out: &mut Vec<Setting>,
 ) {
-    for key in keys.iter().filter(|key| key.standing == Availability::Stable) {
+    for key in keys.iter().filter(|key| key.availability == Availability::Stable) {
         let path = if prefix.is_empty() { key.name.to_owned() } else { format!("{prefix}.{}", key.name) };
         let value = &json[key.name];
-        match &key.shape {
+        match &key.value_type {
             ValueType::Map(inner) => push_map(key, inner, value, &path, sources, out),
             ValueType::List(ValueType::Map(inner), _) if value.as_array().is_some_and(|items| !items.is_empty()) => {
                 for (index, item) in value.as_array().into_iter().flatten().enumerate() {

@@ -7,10 +7,10 @@ use super::text::{ADDRESS, ADDRESS_OR_OFF, LOCAL_OR_OFF, POINTER, RESULT_WEIGHT,
 const OPEN_INFERENCE: [&str; 9] =
     ["kservev2", "kfservingv2", "v2", "oip", "oipv2", "openinference", "openinferenceprotocol", "triton", "mlserver"];
 
-/// Returns advice about a scalar that a shape rejects; `None` if the list of allowed values is the
-/// best advice.
-pub(super) fn hint(shape: &ValueType, path: &str, text: &str) -> Option<String> {
-    match shape {
+/// Returns advice about a scalar that a value type rejects; `None` if the list of allowed values is
+/// the best advice.
+pub(super) fn hint(value_type: &ValueType, path: &str, text: &str) -> Option<String> {
+    match value_type {
         ValueType::Word(..) if path.ends_with(".protocol") => protocol(text),
         ValueType::Text(rule) if is_rule(rule, &ROUTE_PATH) => route_path(text),
         ValueType::Text(rule) if [&POINTER, &WEIGHT, &RESULT_WEIGHT].iter().any(|known| is_rule(rule, known)) => {
@@ -27,8 +27,8 @@ pub(super) fn hint(shape: &ValueType, path: &str, text: &str) -> Option<String> 
 }
 
 /// Returns the list element that a single value in the place of a list probably means.
-pub(super) fn list_element_for(shape: &ValueType, text: &str) -> String {
-    match shape {
+pub(super) fn list_element_for(value_type: &ValueType, text: &str) -> String {
+    match value_type {
         ValueType::Text(rule) if is_rule(rule, &ADDRESS) => {
             port(text).map_or_else(|| text.to_owned(), |port| format!(":{port}"))
         }

@@ -145,7 +145,7 @@ fn check_reach(check: &mut Validator, path: &str, route: &Json, earlier: &[Json]
 
 /// Returns the written value of a key, or its default.
 fn or_default(path: &str, written: &Json) -> String {
-    match (written, schema::find(path).map(|key| key.default)) {
+    match (written, schema::find_key(path).map(|key| key.default)) {
         (Json::Null, Some(KeyDefault::Value(text))) => text.to_owned(),
         (Json::String(text), _) => text.clone(),
         (other, _) => other.to_string(),

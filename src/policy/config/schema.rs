@@ -13,9 +13,9 @@ use super::text::{
 /// A key of a map.
 pub(super) struct SchemaKey {
     pub(super) name: &'static str,
-    pub(super) shape: ValueType,
+    pub(super) value_type: ValueType,
     pub(super) default: KeyDefault,
-    pub(super) standing: Availability,
+    pub(super) availability: Availability,
     pub(super) required: bool,
 }
 
@@ -45,11 +45,12 @@ pub(super) enum Availability {
 pub(super) enum ValueType {
     /// A map with fixed keys.
     Map(&'static [SchemaKey]),
-    /// A map with names chosen by the user, each with a value, and the maximum number of names.
+    /// A map with names chosen by the user: the type of its values, and the maximum number of
+    /// names.
     Names(&'static Self, usize),
-    /// A list, and its maximum length.
+    /// A list: the type of its elements, and its maximum length.
     List(&'static Self, usize),
-    /// One value or a list, and the maximum length of the list.
+    /// One value or a list of such: the type of a value, and the maximum length of the list.
     OneOrList(&'static Self, usize),
     /// A whole number, with minimum and maximum.
     Int(u64, u64),
@@ -74,6 +75,7 @@ pub(super) enum ValueType {
 use KeyDefault::{Absent, Nested, Value};
 use ValueType::{Int, IntOrMap, List, Map, Names, OneOrList, Share, Size, Switch, Time, Word};
 
+// Units of time, in microseconds, and of sizes, in bytes.
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000 * MS;
 const MINUTE: u64 = 60 * SECOND;
@@ -85,20 +87,24 @@ const GI: u64 = 1 << 30;
 const MODE: ValueType = Word(&["Batch", "Observe", "Passthrough"], &[]);
 const POINTERS: ValueType = List(&ValueType::Text(&POINTER), 64);
 const HEADERS: ValueType = List(&ValueType::Text(&HEADER), 64);
+/// An HTTP status of an error.
 const STATUS: ValueType = Int(400, 599);
 /// Maximum number of tenants with a weight: more than a user lists by hand, and about a hundred
 /// kilobytes.
 const TENANTS_MAX: usize = 4_096;
 const TIMEOUT: ValueType = Time(MS, HOUR);
 
-const fn key(name: &'static str, shape: ValueType, default: KeyDefault) -> SchemaKey {
-    SchemaKey { name, shape, default, standing: Availability::Stable, required: false }
+/// Creates a key that is supported and not required.
+const fn key(name: &'static str, value_type: ValueType, default: KeyDefault) -> SchemaKey {
+    SchemaKey { name, value_type, default, availability: Availability::Stable, required: false }
 }
 
+/// Creates a key with a map in which each key has its own default.
 const fn group(name: &'static str, keys: &'static [SchemaKey]) -> SchemaKey {
     key(name, Map(keys), Nested)
 }
 
+/// Creates a key with a text that satisfies a rule.
 const fn text(name: &'static str, rule: &'static TextRule, default: KeyDefault) -> SchemaKey {
     key(name, ValueType::Text(rule), default)
 }
@@ -114,19 +120,19 @@ const fn required(mut key: SchemaKey) -> SchemaKey {
 }
 
 const fn later(mut key: SchemaKey) -> SchemaKey {
-    key.standing = Availability::Later;
+    key.availability = Availability::Later;
     key
 }
 
-const fn cluster(mut key: SchemaKey) -> SchemaKey {
-    key.standing = Availability::ClusterOnly;
+const fn cluster_only(mut key: SchemaKey) -> SchemaKey {
+    key.availability = Availability::ClusterOnly;
     key
 }
 
 /// Keys of `BatchPolicy.spec`, and of the top level of a bare file.
 pub(super) static SPEC: &[SchemaKey] = &[
-    cluster(key("targetRefs", List(&Map(TARGET_REF), 16), Absent("none"))),
-    cluster(optional("selector", SELECTOR, "none")),
+    cluster_only(key("targetRefs", List(&Map(TARGET_REF), 16), Absent("none"))),
+    cluster_only(optional("selector", SELECTOR, "none")),
     key("mode", MODE, Value("Batch")),
     optional("slo", SLO, "no latency target"),
     later(key("verify", Share, Value("0%"))),
@@ -150,10 +156,10 @@ pub(super) static SPEC: &[SchemaKey] = &[
             key("quarantine", Time(MS, HOUR), Value("30s")),
         ],
     ),
-    cluster(optional("profileRef", &[required(text("name", &NAME, Absent("none")))], "none")),
-    cluster(optional("tuning", TUNING, "see the custom resource")),
-    cluster(optional("rollout", ROLLOUT, "see the custom resource")),
-    cluster(optional("injection", INJECTION, "see the custom resource")),
+    cluster_only(optional("profileRef", &[required(text("name", &NAME, Absent("none")))], "none")),
+    cluster_only(optional("tuning", TUNING, "see the custom resource")),
+    cluster_only(optional("rollout", ROLLOUT, "see the custom resource")),
+    cluster_only(optional("injection", INJECTION, "see the custom resource")),
     group("proxy", PROXY),
 ];
 
@@ -364,7 +370,7 @@ const CLIENT: &[SchemaKey] = &[
     ),
 ];
 
-// ---- Cluster only: the shape is validated, so that a file works in both places ----
+// ---- Cluster only: the form is validated, so that a file works in both places ----
 
 const TARGET_REF: &[SchemaKey] = &[
     text("group", &ANY, Value("")),
@@ -473,12 +479,12 @@ const INJECTION: &[SchemaKey] = &[
 ];
 
 /// Returns the key at a path without indices, such as `proxy.listen`.
-pub(super) fn find(path: &str) -> Option<&'static SchemaKey> {
+pub(super) fn find_key(path: &str) -> Option<&'static SchemaKey> {
     let mut keys = SPEC;
     let mut found = None;
     for name in path.split('.') {
         found = Some(keys.iter().find(|key| key.name == name)?);
-        keys = match found?.shape {
+        keys = match found?.value_type {
             Map(keys) => keys,
             _ => &[],
         };
@@ -486,14 +492,14 @@ pub(super) fn find(path: &str) -> Option<&'static SchemaKey> {
     found
 }
 
-/// Calls `each` with every key below and its path, in which `[]` is any index of a list of maps.
-pub(super) fn walk(keys: &'static [SchemaKey], prefix: &str, each: &mut dyn FnMut(&str, &'static SchemaKey)) {
+/// Calls `visit` with every key below and its path, in which `[]` is any index of a list of maps.
+pub(super) fn walk(keys: &'static [SchemaKey], prefix: &str, visit: &mut dyn FnMut(&str, &'static SchemaKey)) {
     for key in keys {
         let path = if prefix.is_empty() { key.name.to_owned() } else { format!("{prefix}.{}", key.name) };
-        each(&path, key);
-        match &key.shape {
-            Map(keys) => walk(keys, &path, each),
-            List(Map(keys) | IntOrMap(_, _, keys), _) => walk(keys, &format!("{path}[]"), each),
+        visit(&path, key);
+        match &key.value_type {
+            Map(keys) => walk(keys, &path, visit),
+            List(Map(keys) | IntOrMap(_, _, keys), _) => walk(keys, &format!("{path}[]"), visit),
             _ => {}
         }
     }
@@ -508,9 +514,9 @@ impl ValueType {
         let micros = std::time::Duration::from_micros;
         match self {
             Map(_) => "a map".to_owned(),
-            Names(of, max) => format!("a map of at most {max} names to: {}", of.allowed()),
-            List(of, max) => format!("a list of at most {max}: {}", of.allowed()),
-            OneOrList(of, max) => format!("{}; or a list of at most {max}", of.allowed()),
+            Names(value, max) => format!("a map of at most {max} names to: {}", value.allowed()),
+            List(element, max) => format!("a list of at most {max}: {}", element.allowed()),
+            OneOrList(element, max) => format!("{}; or a list of at most {max}", element.allowed()),
             Int(min, max) => format!("a whole number from {min} to {max}"),
             Time(min, max) => {
                 let (min, max) = (format_duration(micros(*min)), format_duration(micros(*max)));
@@ -523,7 +529,7 @@ impl ValueType {
             Switch => "true, false".to_owned(),
             Word(words, _) => words.join(", "),
             Self::Text(rule) => rule.allowed.to_owned(),
-            Self::Quantity(amount) => amount.allowed(),
+            Self::Quantity(range) => range.allowed(),
             IntOrMap(min, max, keys) => {
                 let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
                 format!("a whole number from {min} to {max}, or {{{}}}", names.join(", "))

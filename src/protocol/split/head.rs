@@ -124,7 +124,7 @@ impl SharedHead {
         headers: &HeaderMap,
         evidence: Option<&UnbatchedEvidence>,
     ) -> Self {
-        let nominated = headers::nominated(headers);
+        let nominated = headers::nominated_headers(headers);
         let is_visible = |name: &&HeaderName| {
             if !headers::is_end_to_end(name) || NEVER.contains(name) || nominated.contains(name) {
                 return false;

@@ -18,7 +18,7 @@ pub(super) fn router(state: AdminState) -> Router {
 }
 
 async fn metrics(Extract(state): Extract<AdminState>) -> Response {
-    state.metrics.buffered(state.buffers.held(), state.buffers.evicted());
+    state.metrics.buffered(state.buffers.held(), state.buffers.evictions());
     state.metrics.aged(state.clock.now());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.metrics.render()).into_response()
 }

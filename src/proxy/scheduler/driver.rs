@@ -48,29 +48,30 @@ pub(super) struct Supervisor {
 
 /// One run of the driver, from its start to its end or panic.
 struct Driver<'a> {
-    shell: &'a mut Supervisor,
+    supervisor: &'a mut Supervisor,
+    /// Number of this run. Plans and completions of an earlier run are ignored.
     generation: u64,
     core: Batcher,
-    numbers: IdInterner,
+    ids: IdInterner,
     /// The smallest caps on items and weight that are learned or published, as exported by the
     /// gauges.
-    ceiling: ExportedCap,
-    weight_ceiling: ExportedCap,
+    items_cap: ExportedCap,
+    weight_cap: ExportedCap,
     /// The server advertises that it batches by itself.
     batches_itself: bool,
     queued: HashMap<CallId, QueuedCall>,
     in_flight: HashMap<BatchId, InFlightExecution>,
     /// Differences between the merge keys of each cost class.
-    apart: KeyDiversity,
+    key_diversity: KeyDiversity,
     /// Number of upstream changes already added to the counter.
-    changes: u64,
-    ended: mpsc::Sender<Completion>,
+    counted_changes: u64,
+    completion_sender: mpsc::Sender<Completion>,
 }
 
 /// The value of a cap that its gauge currently exports.
 #[derive(Debug, Default)]
 struct ExportedCap {
-    least: Option<u64>,
+    value: Option<u64>,
     source: Option<LimitSource>,
     /// The smallest cap that the server published.
     published: Option<u64>,
@@ -105,12 +106,12 @@ impl Supervisor {
 
     /// Runs the driver until every handle is dropped, and restarts it after a panic.
     pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<DriverEvent>, failed: watch::Sender<bool>) {
-        let slots = usize::try_from(COMPLETIONS_MAX).unwrap_or(usize::MAX);
-        let (ended_tx, mut ended) = mpsc::channel(slots);
+        let capacity = usize::try_from(COMPLETIONS_MAX).unwrap_or(usize::MAX);
+        let (completion_sender, mut completions) = mpsc::channel(capacity);
         let mut panics: Vec<Tick> = Vec::new();
         for generation in 0.. {
-            let life = Driver::new(&mut self, generation, ended_tx.clone()).run(&mut inbox, &mut ended);
-            if AssertUnwindSafe(life).catch_unwind().await.is_ok() {
+            let run = Driver::new(&mut self, generation, completion_sender.clone()).run(&mut inbox, &mut completions);
+            if AssertUnwindSafe(run).catch_unwind().await.is_ok() {
                 return;
             }
             let now = self.clock.now();
@@ -129,30 +130,30 @@ impl Supervisor {
 // === impl Driver ===
 
 impl<'a> Driver<'a> {
-    fn new(shell: &'a mut Supervisor, generation: u64, ended: mpsc::Sender<Completion>) -> Self {
+    fn new(supervisor: &'a mut Supervisor, generation: u64, completion_sender: mpsc::Sender<Completion>) -> Self {
         // Taken, so that a run after a panic starts without it, in case that it caused the panic.
-        let learned_state = std::mem::take(&mut shell.config.learned_state);
+        let learned_state = std::mem::take(&mut supervisor.config.learned_state);
         let mut driver = Self {
-            core: Batcher::new(shell.config.limits.clone(), shell.config.seed),
-            shell,
+            core: Batcher::new(supervisor.config.limits.clone(), supervisor.config.seed),
+            supervisor,
             generation,
-            numbers: IdInterner::new(),
+            ids: IdInterner::new(),
             queued: HashMap::new(),
             in_flight: HashMap::new(),
-            ceiling: ExportedCap::default(),
-            weight_ceiling: ExportedCap::default(),
+            items_cap: ExportedCap::default(),
+            weight_cap: ExportedCap::default(),
             batches_itself: false,
-            apart: KeyDiversity::default(),
-            changes: 0,
-            ended,
+            key_diversity: KeyDiversity::default(),
+            counted_changes: 0,
+            completion_sender,
         };
-        if driver.shell.draining {
+        if driver.supervisor.draining {
             driver.core.drain(driver.now());
         }
         driver.restore(&learned_state);
         if generation > 0 {
             // Resets the gauges that the previous run exported.
-            let metrics = &driver.shell.metrics;
+            let metrics = &driver.supervisor.metrics;
             for limit in ["batch_items_max", "batch_weight_max"] {
                 metrics.set_port_limit(limit, "learned", f64::INFINITY);
                 metrics.set_port_limit(limit, "published", f64::NAN);
@@ -162,46 +163,46 @@ impl<'a> Driver<'a> {
         driver
     }
 
-    async fn run(mut self, inbox: &mut mpsc::Receiver<DriverEvent>, ended: &mut mpsc::Receiver<Completion>) {
+    async fn run(mut self, inbox: &mut mpsc::Receiver<DriverEvent>, completions: &mut mpsc::Receiver<Completion>) {
         let mut events = Vec::with_capacity(EVENT_BATCH_MAX);
         loop {
-            self.decide();
-            self.shell.alarm.set(self.core.next_wakeup());
+            self.execute_decisions();
+            self.supervisor.alarm.set(self.core.next_wakeup());
             tokio::select! {
                 // Drain completions before new events: a completion frees the slot that queued
                 // calls are waiting for.
                 biased;
-                Some(done) = ended.recv() => {
-                    self.on_completion(done);
-                    while let Ok(done) = ended.try_recv() {
-                        self.on_completion(done);
+                Some(completion) = completions.recv() => {
+                    self.on_completion(completion);
+                    while let Ok(completion) = completions.try_recv() {
+                        self.on_completion(completion);
                     }
                 }
-                read = inbox.recv_many(&mut events, EVENT_BATCH_MAX) => {
-                    if read == 0 {
+                count = inbox.recv_many(&mut events, EVENT_BATCH_MAX) => {
+                    if count == 0 {
                         return;
                     }
                     for event in events.drain(..) {
                         self.handle_event(event);
                     }
                 }
-                () = self.shell.alarm.wait() => {}
+                () = self.supervisor.alarm.wait() => {}
             }
         }
     }
 
     fn now(&self) -> Tick {
-        self.shell.clock.now()
+        self.supervisor.clock.now()
     }
 
     fn handle_event(&mut self, event: DriverEvent) {
         match event {
-            DriverEvent::Offer(id, submission, reply) => self.enqueue(id, submission, reply),
+            DriverEvent::Submit(id, submission, reply) => self.enqueue(id, submission, reply),
             DriverEvent::Cancel(id) => {
                 self.core.cancel(self.now(), id);
                 self.remove_call(id);
             }
-            DriverEvent::Answered(id) => self.core.on_member_answered(id),
+            DriverEvent::MemberAnswered(id) => self.core.on_member_answered(id),
             DriverEvent::Plan(generation, class, plan) if generation == self.generation => {
                 self.core.set_plan(self.now(), class, plan);
             }
@@ -209,28 +210,28 @@ impl<'a> Driver<'a> {
             DriverEvent::Plan(..) => {}
             // Sending fails if the requester has stopped waiting, which is ignored here and below.
             DriverEvent::Report(reply) => _ = reply.send(self.core.report()),
-            DriverEvent::Why(reply) => _ = reply.send(self.decision_report()),
-            DriverEvent::Limits(limits, done) => {
-                self.shell.config.limits = (*limits).clone();
+            DriverEvent::Decisions(reply) => _ = reply.send(self.decision_report()),
+            DriverEvent::SetLimits(limits, reply) => {
+                self.supervisor.config.limits = (*limits).clone();
                 self.core.set_limits(*limits);
                 // The requester may have stopped waiting.
-                done.send(()).ok();
+                reply.send(()).ok();
             }
-            DriverEvent::Keep(reply) => _ = reply.send(self.learned_state()),
-            DriverEvent::Begin(state) => self.seed(&state),
-            DriverEvent::Forget => {
+            DriverEvent::Snapshot(reply) => _ = reply.send(self.learned_state()),
+            DriverEvent::Seed(state) => self.seed(&state),
+            DriverEvent::Reset => {
                 self.core.reset(self.now());
-                self.log_merging();
-                (self.ceiling.published, self.weight_ceiling.published) = (None, None);
+                self.report_merging_changes();
+                (self.items_cap.published, self.weight_cap.published) = (None, None);
                 // The next call carries the value that the new upstream advertises.
-                self.set_known_batching(false);
+                self.set_batches_itself(false);
             }
             DriverEvent::Drain => {
-                self.shell.draining = true;
+                self.supervisor.draining = true;
                 self.core.drain(self.now());
             }
             DriverEvent::Resume => {
-                self.shell.draining = false;
+                self.supervisor.draining = false;
                 self.core.resume(self.now());
             }
             #[cfg(test)]
@@ -239,7 +240,7 @@ impl<'a> Driver<'a> {
     }
 
     fn learned_state(&self) -> LearnedState {
-        let named = |(id, snapshot): (CostClassId, _)| Some((self.numbers.class_name(id)?.into(), snapshot));
+        let named = |(id, snapshot): (CostClassId, _)| Some((self.ids.class_name(id)?.into(), snapshot));
         LearnedState {
             upstream: self.core.upstream_snapshot(),
             classes: self.core.snapshot().into_iter().filter_map(named).collect(),
@@ -258,14 +259,14 @@ impl<'a> Driver<'a> {
         let now = self.now();
         self.core.restore_upstream(now, state.upstream);
         for (name, snapshot) in &state.classes {
-            self.core.restore(now, self.numbers.intern_class(name), snapshot);
+            self.core.restore(now, self.ids.intern_class(name), snapshot);
         }
     }
 
-    fn set_known_batching(&mut self, known: bool) {
-        if self.batches_itself != known {
-            self.batches_itself = known;
-            self.core.set_known_batching(known);
+    fn set_batches_itself(&mut self, batches_itself: bool) {
+        if self.batches_itself != batches_itself {
+            self.batches_itself = batches_itself;
+            self.core.set_known_batching(batches_itself);
         }
     }
 
@@ -274,45 +275,49 @@ impl<'a> Driver<'a> {
             return;
         }
         let now = self.now();
-        if let Some(known) = submission.batches_itself {
-            self.set_known_batching(known);
+        if let Some(batches_itself) = submission.batches_itself {
+            self.set_batches_itself(batches_itself);
             // Policies other than `Adaptive` have no pass-through detection.
-            submission.alone |= known && !matches!(self.shell.config.limits.policy, DispatchPolicy::Adaptive { .. });
+            submission.alone |=
+                batches_itself && !matches!(self.supervisor.config.limits.policy, DispatchPolicy::Adaptive { .. });
         }
-        let (offered, new) = self.numbers.intern_call(id, &submission);
-        let cost_class = offered.cost_class;
-        if let (true, MergeEligibility::With(key)) = (new, &submission.call.merge) {
-            self.apart.on_new_key(now, cost_class, &submission.endpoint, key);
+        let (call, is_new_key) = self.ids.intern_call(id, &submission);
+        let cost_class = call.cost_class;
+        if let (true, MergeEligibility::With(key)) = (is_new_key, &submission.call.merge) {
+            self.key_diversity.on_new_key(now, cost_class, &submission.endpoint, key);
         }
         if let Some(items_max) = submission.published_items_max {
             self.core.set_published_items_max(now, cost_class, items_max);
-            self.ceiling.set_published_min(items_max.into());
+            self.items_cap.set_published_min(items_max.into());
         }
         if let Some(weight_max) = submission.published_weight_max {
             self.core.set_published_weight_max(now, cost_class, weight_max);
-            self.weight_ceiling.set_published_min(weight_max);
+            self.weight_cap.set_published_min(weight_max);
         }
-        let items = offered.items;
+        let items = call.items;
         self.queued.insert(id, QueuedCall { submission, reply, arrived: now });
-        if let Err(rejection) = self.core.enqueue(now, offered)
+        if let Err(rejection) = self.core.enqueue(now, call)
             && let Some(queued) = self.remove_call(id)
         {
-            send(queued.reply, SubmitOutcome::Failed(rejection_failure(rejection), ExecutionDetails::default()));
+            send_outcome(
+                queued.reply,
+                SubmitOutcome::Failed(rejection_failure(rejection), ExecutionDetails::default()),
+            );
         } else {
-            self.shell.metrics.stats.items_accepted.fetch_add(u64::from(items), Ordering::Relaxed);
+            self.supervisor.metrics.stats.items_accepted.fetch_add(u64::from(items), Ordering::Relaxed);
         }
-        self.shell.metrics.stats.offered.fetch_add(1, Ordering::Relaxed);
+        self.supervisor.metrics.stats.offered.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Solves a plan on a blocking thread, since it takes up to about ten milliseconds of a core.
     /// The previous plan remains in use meanwhile.
     fn spawn_solver(&self, class: CostClassId, input: PlanInput) {
-        let (events, generation) = (self.shell.events.clone(), self.generation);
-        let (metrics, clock) = (self.shell.metrics.clone(), self.shell.clock);
+        let (events, generation) = (self.supervisor.events.clone(), self.generation);
+        let (metrics, clock) = (self.supervisor.metrics.clone(), self.supervisor.clock);
         tokio::task::spawn_blocking(move || {
-            let began = clock.now();
+            let start = clock.now();
             let plan = solve(&input);
-            metrics.plan_solved(clock.now().since(began));
+            metrics.plan_solved(clock.now().since(start));
             if let Some(events) = events.upgrade() {
                 // A plan lost to a full channel is superseded by the next one.
                 events.try_send(DriverEvent::Plan(generation, class, plan)).ok();
@@ -324,10 +329,10 @@ impl<'a> Driver<'a> {
         DecisionReport {
             core: self.core.decision_stats(self.now()),
             now: self.now(),
-            names: self.numbers.classes().map(|(id, name)| (id, name.into())).collect(),
-            apart: self.apart.report(),
-            slots_max: self.shell.config.limits.slots,
-            policy: self.shell.config.limits.policy,
+            names: self.ids.classes().map(|(id, name)| (id, name.into())).collect(),
+            key_diversity: self.key_diversity.report(),
+            slots_max: self.supervisor.config.limits.slots,
+            policy: self.supervisor.config.limits.policy,
         }
     }
 
@@ -337,11 +342,11 @@ impl<'a> Driver<'a> {
         if self.queued.is_empty() && self.queued.capacity() > RETAINED_CAPACITY_MAX {
             self.queued = HashMap::new();
         }
-        self.numbers.release(&queued.submission);
+        self.ids.release(&queued.submission);
         Some(queued)
     }
 
-    fn decide(&mut self) {
+    fn execute_decisions(&mut self) {
         loop {
             // `poll` may return a cancelled call if its `Cancel` event was lost to a full channel.
             // `dispatch` detects and withdraws it.
@@ -356,9 +361,9 @@ impl<'a> Driver<'a> {
                         ExpiryReason::QueueFull => FailureKind::QueueFull,
                     };
                     if let Some(queued) = self.remove_call(id) {
-                        let ticket =
+                        let details =
                             ExecutionDetails { queue_delay: now.since(queued.arrived), ..ExecutionDetails::default() };
-                        send(queued.reply, SubmitOutcome::Failed(kind.into(), ticket));
+                        send_outcome(queued.reply, SubmitOutcome::Failed(kind.into(), details));
                     }
                 }
                 Decision::Abort(batch) => {
@@ -369,7 +374,7 @@ impl<'a> Driver<'a> {
             }
         }
         let counts = self.core.counts();
-        self.shell.metrics.held(&counts, self.shell.config.limits.queue_items_max);
+        self.supervisor.metrics.held(&counts, self.supervisor.config.limits.queue_items_max);
     }
 
     /// Removes the members of a batch from the queue. A cancelled call is not sent, even if its
@@ -388,68 +393,69 @@ impl<'a> Driver<'a> {
     }
 
     /// Records the members of a batch and their time in the queue.
-    fn record_dispatch(&self, cause: DispatchCause, here: &[(CallId, QueuedCall)], now: Tick) -> DispatchSample {
-        let mut sent = DispatchSample { cause, members: here.len(), items: 0, items_max: 0, weight: 0, weight_max: 0 };
-        for (_, QueuedCall { submission, .. }) in here {
-            sent.items += submission.call.items;
-            sent.weight = sent.weight.saturating_add(submission.call.weight.sum);
-            sent.weight_max = sent.weight_max.max(submission.call.weight.max);
-            sent.items_max = self.shell.config.limits.scope(submission.scope).batch_items_max;
+    fn record_dispatch(&self, cause: DispatchCause, members: &[(CallId, QueuedCall)], now: Tick) -> DispatchSample {
+        let mut sample =
+            DispatchSample { cause, members: members.len(), items: 0, items_max: 0, weight: 0, weight_max: 0 };
+        for (_, QueuedCall { submission, .. }) in members {
+            sample.items += submission.call.items;
+            sample.weight = sample.weight.saturating_add(submission.call.weight.sum);
+            sample.weight_max = sample.weight_max.max(submission.call.weight.max);
+            sample.items_max = self.supervisor.config.limits.scope(submission.scope).batch_items_max;
         }
-        if let Some((_, first)) = here.first() {
-            let delays = || here.iter().map(|(_, queued)| now.since(queued.arrived));
-            self.shell.metrics.dispatched(&sent, delays());
-            if let Some(observer) = self.shell.metrics.observer() {
-                observer.on_dispatch(first.submission.scope, sent.items, &mut delays());
+        if let Some((_, first)) = members.first() {
+            let delays = || members.iter().map(|(_, queued)| now.since(queued.arrived));
+            self.supervisor.metrics.dispatched(&sample, delays());
+            if let Some(observer) = self.supervisor.metrics.observer() {
+                observer.on_dispatch(first.submission.scope, sample.items, &mut delays());
             }
         }
-        sent
+        sample
     }
 
     fn dispatch(&mut self, batch: &Batch, now: Tick) {
-        let here = self.take_members(batch, now);
-        let sent = self.record_dispatch(batch.cause, &here, now);
-        let scope = here.first().map_or(ScopeId(u16::MAX), |(_, queued)| queued.submission.scope);
+        let members = self.take_members(batch, now);
+        let sample = self.record_dispatch(batch.cause, &members, now);
+        let scope = members.first().map_or(ScopeId(u16::MAX), |(_, queued)| queued.submission.scope);
         let holds = self.hold_reasons(batch);
-        holds.count(&self.shell.metrics, now, here.iter().map(|(_, queued)| queued.arrived));
+        holds.count(&self.supervisor.metrics, now, members.iter().map(|(_, queued)| queued.arrived));
         let mode = self.core.flow_mode(batch.cost_class);
-        let ticket = |queued: &QueuedCall| ExecutionDetails {
+        let details_of = |queued: &QueuedCall| ExecutionDetails {
             batch: Some(batch.id),
-            batch_items: sent.items,
-            calls: u32::try_from(sent.members).unwrap_or(u32::MAX),
+            batch_items: sample.items,
+            calls: u32::try_from(sample.members).unwrap_or(u32::MAX),
             cause: Some(batch.cause),
             queue_delay: now.since(queued.arrived),
             held: holds.reason(now, queued.arrived),
             mode,
-            lone: batch.lone,
+            unbatched_reason: batch.lone,
             predicted: batch.predicted,
             sent: Some(now),
             answered: None,
         };
-        let slot = Slot::new(self.ended.clone(), self.generation, batch.id, self.shell.clock);
-        let (ids, mut here): (Vec<CallId>, Vec<QueuedCall>) = here.into_iter().unzip();
+        let slot = Slot::new(self.completion_sender.clone(), self.generation, batch.id, self.supervisor.clock);
+        let (ids, mut members): (Vec<CallId>, Vec<QueuedCall>) = members.into_iter().unzip();
         // A batch of one is sent unbatched by the task of its caller, which holds the slot through
-        // the grant.
-        if here.len() <= 1 {
+        // the permit.
+        if members.len() <= 1 {
             self.in_flight.insert(batch.id, InFlightExecution { task: None, scope });
-            if let Some(queued) = here.pop() {
-                let ticket = ticket(&queued);
-                send(queued.reply, SubmitOutcome::Alone(UnbatchedPermit::new(slot, ticket)));
+            if let Some(queued) = members.pop() {
+                let details = details_of(&queued);
+                send_outcome(queued.reply, SubmitOutcome::Alone(UnbatchedPermit::new(slot, details)));
             }
             return;
         }
-        let Some(request) = build_request(batch.id, &here, now) else { return };
-        let tickets = here.iter().map(ticket).collect();
+        let Some(request) = build_request(batch.id, &members, now) else { return };
+        let details = members.iter().map(details_of).collect();
         let waiting = WaitingMembers {
             ids,
-            replies: here.into_iter().map(|queued| Some(queued.reply)).collect(),
-            tickets,
-            events: self.shell.events.clone(),
-            isolating: false,
+            replies: members.into_iter().map(|queued| Some(queued.reply)).collect(),
+            details,
+            events: self.supervisor.events.clone(),
+            is_isolating: false,
             slot: Some(slot),
             answered: None,
         };
-        let task = tokio::spawn(execute(self.shell.backend.clone(), request, waiting));
+        let task = tokio::spawn(execute(self.supervisor.backend.clone(), request, waiting));
         self.in_flight.insert(batch.id, InFlightExecution { task: Some(task.abort_handle()), scope });
     }
 
@@ -458,41 +464,41 @@ impl<'a> Driver<'a> {
         HoldReasons::new(batch.cause, self.core.pause_end(batch.key))
     }
 
-    fn on_completion(&mut self, done: Completion) {
-        if done.generation != self.generation {
+    fn on_completion(&mut self, completion: Completion) {
+        if completion.generation != self.generation {
             return;
         }
         // An execution that its caller sends has no task here.
-        let Some(InFlightExecution { task, scope }) = self.in_flight.remove(&done.batch) else { return };
-        self.shell.metrics.executed(done.observed.duration, done.observed.outcome, task.is_some());
-        if let Some(observer) = self.shell.metrics.observer()
-            && done.observed.outcome != BatchOutcome::Cancelled
+        let Some(InFlightExecution { task, scope }) = self.in_flight.remove(&completion.batch) else { return };
+        self.supervisor.metrics.executed(completion.observed.duration, completion.observed.outcome, task.is_some());
+        if let Some(observer) = self.supervisor.metrics.observer()
+            && completion.observed.outcome != BatchOutcome::Cancelled
         {
-            observer.on_execution(scope, done.observed.duration, done.observed.outcome == BatchOutcome::Ok);
+            observer.on_execution(scope, completion.observed.duration, completion.observed.outcome == BatchOutcome::Ok);
         }
-        self.core.complete(self.now(), done.batch, done.observed);
-        self.log_merging();
-        if let Some(learned) = &self.shell.config.learned {
-            learned.notify_one();
+        self.core.complete(self.now(), completion.batch, completion.observed);
+        self.report_merging_changes();
+        if let Some(notify) = &self.supervisor.config.learned {
+            notify.notify_one();
         }
         while let Some((class, input)) = self.core.take_due_plan_input() {
             self.spawn_solver(class, input);
         }
         let learned = self.core.learned();
-        self.shell.metrics.learned(&learned, learned.changes.saturating_sub(self.changes));
-        self.changes = learned.changes;
+        self.supervisor.metrics.learned(&learned, learned.changes.saturating_sub(self.counted_changes));
+        self.counted_changes = learned.changes;
         self.export_caps();
     }
 
-    /// Logs the cost classes for which merging was suspended or resumed.
-    fn log_merging(&mut self) {
+    /// Logs the cost classes for which merging was suspended or resumed, and updates their number.
+    fn report_merging_changes(&mut self) {
         let changes = self.core.take_merging_changes();
         if changes.is_empty() {
             return;
         }
         let now = self.now();
-        for MergingChange { class, suspension, is_retest_failure: again } in changes {
-            let name = self.numbers.class_name(class).and_then(decode_cost_class);
+        for MergingChange { class, suspension, is_retest_failure } in changes {
+            let name = self.ids.class_name(class).and_then(decode_cost_class);
             let name = name.map_or_else(String::new, |name| format!("{} {}", name.path, name.model));
             let Some(suspension) = suspension else {
                 tracing::info!(class = name, "merging resumed: the server accepts batches");
@@ -500,7 +506,7 @@ impl<'a> Driver<'a> {
             };
             let (answer, status) = (suspension.refusal.as_str(), suspension.refusal.status());
             let retest = suspension.retest.since(now);
-            if again {
+            if is_retest_failure {
                 tracing::debug!(class = name, answer, status, ?retest, "the server rejected a batch of two again");
                 continue;
             }
@@ -513,13 +519,13 @@ impl<'a> Driver<'a> {
                  sent individually. If the server accepts only one item per call, set `mode: Passthrough`"
             );
         }
-        self.shell.metrics.merging_suspended(self.core.count_suspended_classes());
+        self.supervisor.metrics.merging_suspended(self.core.count_suspended_classes());
     }
 
     fn export_caps(&mut self) {
-        let metrics = &self.shell.metrics;
-        self.ceiling.export(metrics, "batch_items_max", self.core.min_ceiling().map(u64::from));
-        self.weight_ceiling.export(metrics, "batch_weight_max", self.core.min_weight_ceiling());
+        let metrics = &self.supervisor.metrics;
+        self.items_cap.export(metrics, "batch_items_max", self.core.min_ceiling().map(u64::from));
+        self.weight_cap.export(metrics, "batch_weight_max", self.core.min_weight_ceiling());
     }
 }
 
@@ -528,18 +534,17 @@ impl<'a> Driver<'a> {
 impl ExportedCap {
     /// Exports the current smallest cap in the series of its source, and marks the series of a
     /// previous source as ended. Without a cap, the series of learned caps is set to infinity.
-    fn export(&mut self, metrics: &Metrics, limit: &'static str, least: Option<u64>) {
-        let source =
-            if least.is_some() && least == self.published { LimitSource::Published } else { LimitSource::Learned };
-        if least == self.least && source == self.source.unwrap_or(source) {
+    fn export(&mut self, metrics: &Metrics, limit: &'static str, cap: Option<u64>) {
+        let source = if cap.is_some() && cap == self.published { LimitSource::Published } else { LimitSource::Learned };
+        if cap == self.value && source == self.source.unwrap_or(source) {
             return;
         }
-        if let Some(before) = self.source.filter(|before| *before != source) {
-            metrics.set_port_limit(limit, before.as_str(), f64::NAN);
+        if let Some(previous) = self.source.filter(|previous| *previous != source) {
+            metrics.set_port_limit(limit, previous.as_str(), f64::NAN);
         }
-        let gauge = least.map_or(f64::INFINITY, |least| f64::from(u32::try_from(least).unwrap_or(u32::MAX)));
+        let gauge = cap.map_or(f64::INFINITY, |cap| f64::from(u32::try_from(cap).unwrap_or(u32::MAX)));
         metrics.set_port_limit(limit, source.as_str(), gauge);
-        (self.least, self.source) = (least, Some(source));
+        (self.value, self.source) = (cap, Some(source));
     }
 
     fn set_published_min(&mut self, max: u64) {
@@ -547,9 +552,9 @@ impl ExportedCap {
     }
 }
 
-/// Sends an outcome to a caller. If the caller has gone, the outcome is dropped, and a grant in it
+/// Sends an outcome to a caller. If the caller has gone, the outcome is dropped, and a permit in it
 /// releases its slot.
-fn send(reply: oneshot::Sender<SubmitOutcome>, outcome: SubmitOutcome) {
+fn send_outcome(reply: oneshot::Sender<SubmitOutcome>, outcome: SubmitOutcome) {
     reply.send(outcome).ok();
 }
 

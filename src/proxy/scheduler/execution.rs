@@ -26,7 +26,7 @@ pub(super) struct Completion {
 /// `Cancelled` unless it was set.
 #[derive(Debug)]
 pub(super) struct Slot {
-    ended: mpsc::Sender<Completion>,
+    completions: mpsc::Sender<Completion>,
     generation: u64,
     batch: BatchId,
     clock: Clock,
@@ -43,7 +43,7 @@ pub(super) struct Slot {
 pub struct UnbatchedPermit {
     slot: Slot,
     /// Details of the execution.
-    pub ticket: ExecutionDetails,
+    pub details: ExecutionDetails,
 }
 
 /// The members of a batch that wait for a reply.
@@ -51,11 +51,11 @@ pub struct UnbatchedPermit {
 pub(super) struct WaitingMembers {
     pub(super) ids: Vec<CallId>,
     pub(super) replies: Vec<Option<oneshot::Sender<SubmitOutcome>>>,
-    pub(super) tickets: Vec<ExecutionDetails>,
+    pub(super) details: Vec<ExecutionDetails>,
     /// Reports answered members to the driver, only while the members are executed one by one and
     /// others still wait.
     pub(super) events: mpsc::WeakSender<DriverEvent>,
-    pub(super) isolating: bool,
+    pub(super) is_isolating: bool,
     pub(super) slot: Option<Slot>,
     /// Instant at which the backend released the slot.
     pub(super) answered: Option<Tick>,
@@ -64,9 +64,9 @@ pub(super) struct WaitingMembers {
 // === impl Slot ===
 
 impl Slot {
-    pub(super) fn new(ended: mpsc::Sender<Completion>, generation: u64, batch: BatchId, clock: Clock) -> Self {
+    pub(super) fn new(completions: mpsc::Sender<Completion>, generation: u64, batch: BatchId, clock: Clock) -> Self {
         let sent = clock.now();
-        Self { ended, generation, batch, clock, sent, outcome: BatchOutcome::Cancelled, first_byte: None }
+        Self { completions, generation, batch, clock, sent, outcome: BatchOutcome::Cancelled, first_byte: None }
     }
 }
 
@@ -77,10 +77,10 @@ impl Drop for Slot {
             first_byte: self.first_byte,
             outcome: self.outcome,
         };
-        let ended = Completion { generation: self.generation, batch: self.batch, observed };
+        let completion = Completion { generation: self.generation, batch: self.batch, observed };
         // The channel has a place for every possible slot, and is closed only when the driver has
         // stopped.
-        if let Err(mpsc::error::TrySendError::Full(_)) = self.ended.try_send(ended) {
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.completions.try_send(completion) {
             tracing::error!("a slot could not be released");
         }
     }
@@ -89,8 +89,8 @@ impl Drop for Slot {
 // === impl UnbatchedPermit ===
 
 impl UnbatchedPermit {
-    pub(super) const fn new(slot: Slot, ticket: ExecutionDetails) -> Self {
-        Self { slot, ticket }
+    pub(super) const fn new(slot: Slot, details: ExecutionDetails) -> Self {
+        Self { slot, details }
     }
 
     /// Records the arrival of the first response byte.
@@ -98,7 +98,7 @@ impl UnbatchedPermit {
         self.slot.first_byte = Some(self.slot.clock.now().since(self.slot.sent));
     }
 
-    /// Sets the outcome of the execution. The slot is released when the grant is dropped.
+    /// Sets the outcome of the execution. The slot is released when the permit is dropped.
     pub fn set_outcome(&mut self, outcome: BatchOutcome) {
         self.slot.outcome = outcome;
     }
@@ -107,36 +107,37 @@ impl UnbatchedPermit {
 // === impl WaitingMembers ===
 
 impl WaitingMembers {
-    /// Ends the wait of a member with the outcome that `outcome` builds from its ticket.
+    /// Ends the wait of a member with the outcome that `outcome` builds from the details of the
+    /// execution.
     fn answer_member(&mut self, member: usize, outcome: impl FnOnce(ExecutionDetails) -> SubmitOutcome) {
         let Some(reply) = self.replies.get_mut(member).and_then(Option::take) else { return };
-        let ticket = self.tickets.get(member).copied().unwrap_or_default();
+        let details = self.details.get(member).copied().unwrap_or_default();
         // Sending fails if the caller has gone and needs no reply.
-        reply.send(outcome(ExecutionDetails { answered: self.answered, ..ticket })).ok();
-        if self.isolating
+        reply.send(outcome(ExecutionDetails { answered: self.answered, ..details })).ok();
+        if self.is_isolating
             && let (Some(events), Some(id)) = (self.events.upgrade(), self.ids.get(member))
         {
             // If this event is lost to a full channel, a batch without remaining members runs to
             // its end and is not aborted early.
-            events.try_send(DriverEvent::Answered(*id)).ok();
+            events.try_send(DriverEvent::MemberAnswered(*id)).ok();
         }
     }
 }
 
 impl BatchOutputs for WaitingMembers {
     fn deliver(&mut self, member: usize, result: Result<Reply, Failure>) {
-        self.answer_member(member, |ticket| match result {
-            Ok(answer) => SubmitOutcome::Reply(Box::new(answer), ticket),
-            Err(failure) => SubmitOutcome::Failed(failure, ticket),
+        self.answer_member(member, |details| match result {
+            Ok(answer) => SubmitOutcome::Reply(Box::new(answer), details),
+            Err(failure) => SubmitOutcome::Failed(failure, details),
         });
     }
 
     fn deliver_streamed(&mut self, member: usize, response: StreamedAnswer) {
-        self.answer_member(member, |ticket| SubmitOutcome::Streamed(Box::new(response), ticket));
+        self.answer_member(member, |details| SubmitOutcome::Streamed(Box::new(response), details));
     }
 
     fn on_isolation(&mut self) {
-        self.isolating = true;
+        self.is_isolating = true;
     }
 
     fn release_slot(&mut self, observed: Observation) {

@@ -44,7 +44,7 @@ pub struct DecisionReport {
     /// Names of the cost classes, which [`crate::protocol::decode_cost_class`] parses.
     pub names: Vec<(CostClassId, Box<[u8]>)>,
     /// Differences between merge keys by cost class.
-    pub apart: Vec<ClassDiversity>,
+    pub key_diversity: Vec<ClassDiversity>,
     /// Limit on executions in flight.
     pub slots_max: u32,
     /// The policy in effect.
@@ -111,7 +111,7 @@ impl KeyDiversity {
                 differs: recent.differing_parts(),
             })
             .collect();
-        report.sort_unstable_by_key(|apart| apart.class);
+        report.sort_unstable_by_key(|diversity| diversity.class);
         report
     }
 }

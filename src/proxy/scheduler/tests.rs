@@ -138,9 +138,9 @@ impl TestScheduler {
         tokio::spawn(async move { handle.submit(submission).await })
     }
 
-    async fn grant(&self) -> UnbatchedPermit {
+    async fn permit(&self) -> UnbatchedPermit {
         match self.submit().await.unwrap() {
-            SubmitOutcome::Alone(grant) => grant,
+            SubmitOutcome::Alone(permit) => permit,
             other => panic!("expected a slot for an unbatched call, got {other:?}"),
         }
     }
@@ -159,23 +159,23 @@ impl TestScheduler {
 #[tokio::test]
 async fn a_lone_call_gets_the_slot_and_gives_it_back_when_dropped() {
     let world = world(ScriptedBackend::default());
-    drop(world.grant().await);
-    drop(world.grant().await);
+    drop(world.permit().await);
+    drop(world.permit().await);
     world.until(|stats| stats.in_flight.load(Ordering::Relaxed) == 0).await;
 }
 
 #[tokio::test]
 async fn calls_that_wait_for_a_slot_leave_as_one_batch() {
     let world = world(ScriptedBackend::default());
-    let grant = world.grant().await;
+    let permit = world.permit().await;
     let waiting: Vec<_> = (0..3).map(|_| world.submit()).collect();
     world.queued(3).await;
-    drop(grant);
+    drop(permit);
     world.backend.release.notify_one();
     for call in waiting {
-        let SubmitOutcome::Reply(reply, ticket) = call.await.unwrap() else { panic!("expected a reply") };
+        let SubmitOutcome::Reply(reply, details) = call.await.unwrap() else { panic!("expected a reply") };
         assert_eq!(&reply.body[..], b"3");
-        assert_eq!(ticket.batch_items, 3);
+        assert_eq!(details.batch_items, 3);
     }
     assert_eq!(*world.backend.sizes.lock().unwrap(), [3]);
 }
@@ -183,12 +183,12 @@ async fn calls_that_wait_for_a_slot_leave_as_one_batch() {
 #[tokio::test]
 async fn a_caller_that_leaves_the_queue_is_never_sent() {
     let world = world(ScriptedBackend::default());
-    let grant = world.grant().await;
+    let permit = world.permit().await;
     let (stays, leaves) = (world.submit(), world.submit());
     world.queued(2).await;
     leaves.abort();
     world.queued(1).await;
-    drop(grant);
+    drop(permit);
     assert!(matches!(stays.await.unwrap(), SubmitOutcome::Alone(_)));
     assert!(world.backend.sizes.lock().unwrap().is_empty());
 }
@@ -196,10 +196,10 @@ async fn a_caller_that_leaves_the_queue_is_never_sent() {
 #[tokio::test]
 async fn a_batch_without_remaining_callers_is_aborted() {
     let world = world(ScriptedBackend::default());
-    let grant = world.grant().await;
+    let permit = world.permit().await;
     let waiting: Vec<_> = (0..2).map(|_| world.submit()).collect();
     world.queued(2).await;
-    drop(grant);
+    drop(permit);
     world.until(|stats| stats.shared_batches.load(Ordering::Relaxed) == 1).await;
     for call in waiting {
         call.abort();
@@ -211,29 +211,29 @@ async fn a_batch_without_remaining_callers_is_aborted() {
 #[tokio::test]
 async fn a_panic_of_the_backend_fails_its_own_batch_only() {
     let world = world(ScriptedBackend { panics: true, ..ScriptedBackend::default() });
-    let grant = world.grant().await;
+    let permit = world.permit().await;
     let waiting: Vec<_> = (0..2).map(|_| world.submit()).collect();
     world.queued(2).await;
-    drop(grant);
+    drop(permit);
     world.backend.release.notify_one();
     for call in waiting {
         let SubmitOutcome::Failed(failure, _) = call.await.unwrap() else { panic!("expected a failure") };
         assert_eq!(failure.kind, FailureKind::Internal);
     }
-    drop(world.grant().await);
+    drop(world.permit().await);
 }
 
 #[tokio::test]
 async fn a_panic_of_the_driver_fails_its_calls_and_serves_the_next() {
     let world = world(ScriptedBackend::default());
-    let grant = world.grant().await;
+    let permit = world.permit().await;
     let waiting = world.submit();
     world.queued(1).await;
     world.scheduler.handle.panic().await;
     let SubmitOutcome::Failed(failure, _) = waiting.await.unwrap() else { panic!("expected a failure") };
     assert_eq!(failure.kind, FailureKind::Internal);
-    let fresh = world.grant().await;
-    drop(grant);
+    let fresh = world.permit().await;
+    drop(permit);
     let second = world.submit();
     world.queued(1).await;
     drop(fresh);
@@ -259,7 +259,7 @@ async fn three_panics_within_a_minute_fail_the_scheduler() {
 #[tokio::test]
 async fn new_limits_hold_at_once_and_also_after_a_panic() {
     let world = world(ScriptedBackend::default());
-    let grant = world.grant().await;
+    let permit = world.permit().await;
     let small = Limits { queue_items_max: 1, ..Limits::default() };
     assert!(world.scheduler.handle.set_limits(small).await);
     let queued = world.submit();
@@ -271,11 +271,11 @@ async fn new_limits_hold_at_once_and_also_after_a_panic() {
     assert_eq!(full().await, FailureKind::QueueFull);
     world.scheduler.handle.panic().await;
     assert!(matches!(queued.await.unwrap(), SubmitOutcome::Failed(..)));
-    let fresh = world.grant().await;
+    let fresh = world.permit().await;
     let _queued = world.submit();
     world.queued(1).await;
     assert_eq!(full().await, FailureKind::QueueFull);
-    drop((grant, fresh));
+    drop((permit, fresh));
 }
 
 #[tokio::test]
@@ -283,12 +283,12 @@ async fn a_scheduler_starts_with_the_learned_state_of_another() {
     let learned = Arc::new(Notify::new());
     let first = world_with(ScriptedBackend::default(), LearnedState::default(), Some(learned.clone()));
     for _ in 0..3 {
-        let mut grant = first.grant().await;
-        grant.set_outcome(BatchOutcome::Ok);
-        drop(grant);
+        let mut permit = first.permit().await;
+        permit.set_outcome(BatchOutcome::Ok);
+        drop(permit);
         learned.notified().await;
     }
-    let learned_state = first.scheduler.handle.keep().await.unwrap();
+    let learned_state = first.scheduler.handle.snapshot().await.unwrap();
     let name = &first.submission.call.cost_class;
     assert_eq!(learned_state.classes.iter().map(|(name, _)| name).collect::<Vec<_>>(), [name]);
     let second = world_with(ScriptedBackend::default(), learned_state.clone(), None);
@@ -296,7 +296,7 @@ async fn a_scheduler_starts_with_the_learned_state_of_another() {
     let cost = &report.classes.first().unwrap().1;
     assert!(cost.samples > 0 && !cost.points.is_empty(), "{cost:?}");
     // The same name maps to the same cost class, so new observations add to the seeded ones.
-    drop(second.grant().await);
+    drop(second.permit().await);
     second.until(|stats| stats.batches.load(Ordering::Relaxed) == 1).await;
     assert_eq!(second.scheduler.handle.report().await.unwrap().classes.len(), 1);
     second.scheduler.handle.reset().await;

@@ -23,7 +23,7 @@ use crate::clock::Clock;
 
 /// Maximum size of a guard that may use the whole budget. Larger ones may use all but an eighth, so
 /// that a call of typical size is admitted next to uploads that fill the rest.
-const SMALL: usize = 64 << 10;
+const SMALL_MAX: usize = 64 << 10;
 /// Denominator of the fraction of the budget that is freed at once, so that one search serves many
 /// new guards.
 const EVICTION_DIVISOR: usize = 64;
@@ -46,11 +46,12 @@ struct BudgetState {
     clock: Clock,
     held: AtomicUsize,
     /// Bytes of guards that are evicted and not yet dropped by their owners.
-    going: AtomicUsize,
+    evicted_bytes: AtomicUsize,
     max: usize,
     level: AtomicU8,
     listed: EvictionSet<GuardState>,
-    evicted: AtomicU64,
+    /// Number of guards evicted since the start.
+    evictions: AtomicU64,
 }
 
 /// A guard of bytes taken from the budget.
@@ -59,17 +60,20 @@ pub struct BufferGuard {
     budget: BufferBudget,
     /// Number of bytes, unless the guard is listed.
     bytes: usize,
-    passing: bool,
-    /// The guard will hold more than [`SMALL`].
-    large: bool,
-    answer: bool,
+    /// The guard is that of an upload that occupies an upstream connection.
+    occupies_upstream: bool,
+    /// The guard will hold more than [`SMALL_MAX`].
+    is_large: bool,
+    /// The guard is that of a response.
+    is_answer: bool,
+    /// The state of the guard in the set of listed guards.
     listed: Option<EvictionMember<GuardState>>,
 }
 
 /// The part of the budget that a guard may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HoldClass {
-    /// The whole budget, for guards of at most [`SMALL`].
+    /// The whole budget, for guards of at most [`SMALL_MAX`].
     Small,
     /// All but an eighth.
     Large,
@@ -106,11 +110,11 @@ impl BufferBudget {
         let inner = BudgetState {
             clock,
             held: AtomicUsize::new(0),
-            going: AtomicUsize::new(0),
+            evicted_bytes: AtomicUsize::new(0),
             max,
             level: AtomicU8::new(PressureLevel::None as u8),
             listed: EvictionSet::default(),
-            evicted: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -118,7 +122,14 @@ impl BufferBudget {
     /// Returns a guard without bytes.
     #[must_use]
     pub fn empty(&self) -> BufferGuard {
-        BufferGuard { budget: self.clone(), bytes: 0, passing: false, large: false, answer: false, listed: None }
+        BufferGuard {
+            budget: self.clone(),
+            bytes: 0,
+            occupies_upstream: false,
+            is_large: false,
+            is_answer: false,
+            listed: None,
+        }
     }
 
     /// Returns a guard without bytes for a response. Responses arrive regardless of the budget, so
@@ -126,9 +137,9 @@ impl BufferBudget {
     /// answered.
     #[must_use]
     pub fn empty_for_answer(&self) -> BufferGuard {
-        let mut held = self.empty();
-        held.answer = true;
-        held
+        let mut guard = self.empty();
+        guard.is_answer = true;
+        guard
     }
 
     /// Takes bytes that already exist, even beyond the limit: a response that was produced within
@@ -136,7 +147,14 @@ impl BufferBudget {
     #[must_use]
     pub fn charge_unchecked(&self, bytes: usize) -> BufferGuard {
         self.inner.held.fetch_add(bytes, Ordering::Relaxed);
-        BufferGuard { budget: self.clone(), bytes, passing: false, large: false, answer: false, listed: None }
+        BufferGuard {
+            budget: self.clone(),
+            bytes,
+            occupies_upstream: false,
+            is_large: false,
+            is_answer: false,
+            listed: None,
+        }
     }
 
     /// Returns the number of bytes held.
@@ -155,8 +173,8 @@ impl BufferBudget {
 
     /// Returns the number of guards evicted since the start.
     #[must_use]
-    pub fn evicted(&self) -> u64 {
-        self.inner.evicted.load(Ordering::Relaxed)
+    pub fn evictions(&self) -> u64 {
+        self.inner.evictions.load(Ordering::Relaxed)
     }
 
     /// Returns the maximum size of one response: half of the budget.
@@ -165,18 +183,21 @@ impl BufferBudget {
         self.inner.max / 2
     }
 
-    /// Evicts up to `most` stalled uploads that occupy upstream connections, those with the longest
+    /// Evicts up to `max` stalled uploads that occupy upstream connections, those with the longest
     /// silence first.
-    pub fn evict_stalled_uploads(&self, most: usize) {
+    pub fn evict_stalled_uploads(&self, max: usize) {
         let inner = &self.inner;
-        let before = inner.clock.now().0.saturating_sub(u64::try_from(STALL_TIMEOUT.as_nanos()).unwrap_or(u64::MAX));
-        let worst = inner.listed.worst(|holding| {
-            let moved = holding.moved.load(Ordering::Relaxed);
-            let is_still = holding.passing.load(Ordering::Relaxed) && holding.is_evictable() && moved <= before;
-            is_still.then_some(Reverse(moved))
+        let stall_cutoff =
+            inner.clock.now().0.saturating_sub(u64::try_from(STALL_TIMEOUT.as_nanos()).unwrap_or(u64::MAX));
+        let stalled = inner.listed.ranked_by(|guard| {
+            let last_progress = guard.last_progress.load(Ordering::Relaxed);
+            let is_stalled = guard.occupies_upstream.load(Ordering::Relaxed)
+                && guard.is_evictable()
+                && last_progress <= stall_cutoff;
+            is_stalled.then_some(Reverse(last_progress))
         });
-        for holding in worst.iter().take(most) {
-            inner.evict(holding);
+        for guard in stalled.iter().take(max) {
+            inner.evict(guard);
         }
     }
 
@@ -184,9 +205,9 @@ impl BufferBudget {
     /// exceed it.
     pub fn set_pressure(&self, level: PressureLevel) {
         self.inner.level.store(level as u8, Ordering::Relaxed);
-        let over = self.held().saturating_sub(self.inner.limit_for(HoldClass::Small));
-        if over > 0 {
-            self.inner.evict_for(over, EvictionPolicy::AsFarAsPossible);
+        let excess = self.held().saturating_sub(self.inner.limit_for(HoldClass::Small));
+        if excess > 0 {
+            self.inner.evict_for(excess, EvictionPolicy::AsFarAsPossible);
         }
     }
 }
@@ -215,29 +236,29 @@ impl BudgetState {
     /// once they exceed their fraction of the budget, except for small guards, for which a part of
     /// the budget is always reserved.
     fn try_charge(&self, bytes: usize, class: HoldClass) -> bool {
-        let most = self.limit_for(class);
-        let going = if class == HoldClass::Small { 0 } else { self.going.load(Ordering::Relaxed) };
-        let most = most.min((most + self.max / EVICTED_DIVISOR).saturating_sub(going));
+        let limit = self.limit_for(class);
+        let evicted = if class == HoldClass::Small { 0 } else { self.evicted_bytes.load(Ordering::Relaxed) };
+        let limit = limit.min((limit + self.max / EVICTED_DIVISOR).saturating_sub(evicted));
         self.held
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
-                held.checked_add(bytes).filter(|sum| *sum <= most)
+                held.checked_add(bytes).filter(|sum| *sum <= limit)
             })
             .is_ok()
     }
 
     /// Evicts listed guards to free `bytes`. Their owners release the memory when they are polled
     /// next, which is immediately.
-    fn evict_for(&self, bytes: usize, relief: EvictionPolicy) {
+    fn evict_for(&self, bytes: usize, policy: EvictionPolicy) {
         let now = self.clock.now();
-        let worst = self.listed.worst(|holding| holding.score(now));
-        let sum: usize = worst.iter().map(|holding| holding.bytes.load(Ordering::Relaxed)).sum();
-        if relief == EvictionPolicy::WholeOrNone && sum < bytes {
+        let candidates = self.listed.ranked_by(|guard| guard.score(now));
+        let sum: usize = candidates.iter().map(|guard| guard.bytes.load(Ordering::Relaxed)).sum();
+        if policy == EvictionPolicy::WholeOrNone && sum < bytes {
             return;
         }
         let target = bytes.max(self.max / EVICTION_DIVISOR);
         let mut freed = 0;
-        for holding in &worst {
-            freed += self.evict(holding);
+        for guard in &candidates {
+            freed += self.evict(guard);
             if freed >= target {
                 return;
             }
@@ -245,25 +266,25 @@ impl BudgetState {
     }
 
     /// Evicts a guard: takes its bytes out of the budget and wakes its owner.
-    fn evict(&self, holding: &GuardState) -> usize {
-        if holding.evicted.swap(true, Ordering::AcqRel) {
+    fn evict(&self, guard: &GuardState) -> usize {
+        if guard.evicted.swap(true, Ordering::AcqRel) {
             return 0;
         }
-        let bytes = holding.bytes.swap(0, Ordering::AcqRel);
-        self.going.fetch_add(bytes, Ordering::Relaxed);
-        holding.evicted_bytes.store(bytes, Ordering::SeqCst);
-        if holding.dropped.load(Ordering::SeqCst) {
-            self.on_dropped(holding);
+        let bytes = guard.bytes.swap(0, Ordering::AcqRel);
+        self.evicted_bytes.fetch_add(bytes, Ordering::Relaxed);
+        guard.evicted_bytes.store(bytes, Ordering::SeqCst);
+        if guard.dropped.load(Ordering::SeqCst) {
+            self.on_dropped(guard);
         }
         self.held.fetch_sub(bytes, Ordering::Relaxed);
-        self.evicted.fetch_add(1, Ordering::Relaxed);
-        holding.owner.wake();
+        self.evictions.fetch_add(1, Ordering::Relaxed);
+        guard.owner.wake();
         bytes
     }
 
     /// Ends the accounting of an evicted guard that its owner has dropped.
-    fn on_dropped(&self, holding: &GuardState) {
-        self.going.fetch_sub(holding.evicted_bytes.swap(0, Ordering::SeqCst), Ordering::Relaxed);
+    fn on_dropped(&self, guard: &GuardState) {
+        self.evicted_bytes.fetch_sub(guard.evicted_bytes.swap(0, Ordering::SeqCst), Ordering::Relaxed);
     }
 }
 
@@ -273,7 +294,7 @@ impl BufferGuard {
     /// Records the announced length of a body. A large body counts as large from its first byte, so
     /// that the beginnings of many large bodies do not use the part reserved for small ones.
     pub fn announce(&mut self, bytes: usize) {
-        self.large = bytes > SMALL;
+        self.is_large = bytes > SMALL_MAX;
     }
 
     /// Takes more bytes, evicting listed guards if necessary.
@@ -285,16 +306,16 @@ impl BufferGuard {
             return Err(BuffersFull);
         }
         let inner = &self.budget.inner;
-        let class = match (self.large || self.bytes() + bytes > SMALL, self.answer) {
+        let class = match (self.is_large || self.bytes() + bytes > SMALL_MAX, self.is_answer) {
             (false, _) => HoldClass::Small,
             (true, false) => HoldClass::Large,
             (true, true) => HoldClass::Answer,
         };
         if !inner.try_charge(bytes, class) {
-            let (held, going) = (inner.held.load(Ordering::Relaxed), inner.going.load(Ordering::Relaxed));
+            let (held, evicted) = (inner.held.load(Ordering::Relaxed), inner.evicted_bytes.load(Ordering::Relaxed));
             let excess = (held + bytes).saturating_sub(inner.limit_for(class));
             // Further evictions are useless until the evicted guards are dropped.
-            if class != HoldClass::Small && going + excess > inner.max / EVICTED_DIVISOR {
+            if class != HoldClass::Small && evicted + excess > inner.max / EVICTED_DIVISOR {
                 return Err(BuffersFull);
             }
             inner.evict_for(excess, EvictionPolicy::WholeOrNone);
@@ -304,7 +325,7 @@ impl BufferGuard {
         }
         match &self.listed {
             None => self.bytes += bytes,
-            Some(holding) => _ = holding.bytes.fetch_add(bytes, Ordering::Relaxed),
+            Some(guard) => _ = guard.bytes.fetch_add(bytes, Ordering::Relaxed),
         }
         Ok(())
     }
@@ -315,8 +336,8 @@ impl BufferGuard {
         let before = match &self.listed {
             None => std::mem::replace(&mut self.bytes, bytes),
             // An evicted guard is no longer counted, and ends with its connection.
-            Some(holding) if holding.evicted.load(Ordering::Acquire) => return,
-            Some(holding) => holding.bytes.swap(bytes, Ordering::Relaxed),
+            Some(guard) if guard.evicted.load(Ordering::Acquire) => return,
+            Some(guard) => guard.bytes.swap(bytes, Ordering::Relaxed),
         };
         let inner = &self.budget.inner;
         if bytes < before {
@@ -324,16 +345,16 @@ impl BufferGuard {
             return;
         }
         let sum = inner.held.fetch_add(bytes - before, Ordering::Relaxed) + bytes - before;
-        let over = sum.saturating_sub(inner.limit_for(HoldClass::Large));
-        if over > 0 {
-            inner.evict_for(over, EvictionPolicy::AsFarAsPossible);
+        let excess = sum.saturating_sub(inner.limit_for(HoldClass::Large));
+        if excess > 0 {
+            inner.evict_for(excess, EvictionPolicy::AsFarAsPossible);
         }
     }
 
     /// Returns the number of bytes held.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.listed.as_ref().map_or(self.bytes, |holding| holding.bytes.load(Ordering::Relaxed))
+        self.listed.as_ref().map_or(self.bytes, |guard| guard.bytes.load(Ordering::Relaxed))
     }
 
     /// Lists the guard: from now on it may be evicted while it waits for its client.
@@ -347,10 +368,10 @@ impl BufferGuard {
             evicted_bytes: AtomicUsize::new(0),
             dropped: AtomicBool::new(false),
             phase: AtomicU8::new(HoldPhase::Client as u8),
-            since: AtomicU64::new(now),
-            moved: AtomicU64::new(now),
+            phase_start: AtomicU64::new(now),
+            last_progress: AtomicU64::new(now),
             evicted: AtomicBool::new(false),
-            passing: AtomicBool::new(self.passing),
+            occupies_upstream: AtomicBool::new(self.occupies_upstream),
             owner: AtomicWaker::new(),
         }));
     }
@@ -358,50 +379,50 @@ impl BufferGuard {
     /// Lists the guard, and registers a waker for its eviction.
     pub fn register_waker(&mut self, owner: &Waker) {
         self.register_for_eviction();
-        if let Some(holding) = &self.listed {
-            holding.owner.register(owner);
+        if let Some(guard) = &self.listed {
+            guard.owner.register(owner);
         }
     }
 
     /// Marks the guard as that of an upload that occupies an upstream connection.
     pub fn mark_upstream(&mut self) {
-        self.passing = true;
-        if let Some(holding) = &self.listed {
-            holding.passing.store(true, Ordering::Relaxed);
+        self.occupies_upstream = true;
+        if let Some(guard) = &self.listed {
+            guard.occupies_upstream.store(true, Ordering::Relaxed);
         }
     }
 
     /// Sets the side that the guard waits for, if it is listed.
     pub fn set_phase(&self, phase: HoldPhase) {
-        if let Some(holding) = &self.listed {
-            holding.set_phase(phase, self.budget.inner.clock);
+        if let Some(guard) = &self.listed {
+            guard.set_phase(phase, self.budget.inner.clock);
         }
     }
 
     /// Records that the client sent or took bytes.
     pub fn on_move(&self) {
-        if let Some(holding) = &self.listed {
-            holding.moved.store(self.budget.inner.clock.now().0, Ordering::Relaxed);
+        if let Some(guard) = &self.listed {
+            guard.last_progress.store(self.budget.inner.clock.now().0, Ordering::Relaxed);
         }
     }
 
     /// Lists the guard and returns a view of it.
     pub fn watch(&mut self) -> Option<EvictionWatch> {
         self.register_for_eviction();
-        let holding = self.listed.as_ref()?.share();
-        Some(EvictionWatch { clock: self.budget.inner.clock, holding })
+        let guard = self.listed.as_ref()?.share();
+        Some(EvictionWatch { clock: self.budget.inner.clock, guard })
     }
 
     /// Returns `true` if the guard is evicted.
     #[must_use]
     pub fn is_evicted(&self) -> bool {
-        self.listed.as_ref().is_some_and(|holding| holding.evicted.load(Ordering::Acquire))
+        self.listed.as_ref().is_some_and(|guard| guard.evicted.load(Ordering::Acquire))
     }
 
     /// Lists the guard, and resolves once it is evicted.
     pub fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.register_for_eviction();
-        self.listed.as_ref().map_or(Poll::Pending, |holding| holding.poll_evicted(cx))
+        self.listed.as_ref().map_or(Poll::Pending, |guard| guard.poll_evicted(cx))
     }
 
     /// Resolves once the guard is evicted. The first poll lists it.
@@ -414,10 +435,10 @@ impl Drop for BufferGuard {
     fn drop(&mut self) {
         let bytes = match self.listed.take() {
             None => self.bytes,
-            Some(holding) => {
-                holding.dropped.store(true, Ordering::SeqCst);
-                self.budget.inner.on_dropped(&holding);
-                holding.bytes.swap(0, Ordering::AcqRel)
+            Some(guard) => {
+                guard.dropped.store(true, Ordering::SeqCst);
+                self.budget.inner.on_dropped(&guard);
+                guard.bytes.swap(0, Ordering::AcqRel)
             }
         };
         self.budget.inner.held.fetch_sub(bytes, Ordering::Relaxed);
@@ -434,7 +455,7 @@ mod tests {
 
     #[test]
     fn evicted_memory_counts_until_its_owner_drops_it() {
-        const LARGE: usize = 4 * SMALL;
+        const LARGE: usize = 4 * SMALL_MAX;
         let budget = budget(8 * LARGE);
         let mut uploads: Vec<BufferGuard> = (0..7).map(|_| budget.empty()).collect();
         for upload in &mut uploads {
@@ -445,25 +466,25 @@ mod tests {
         newcomers.iter_mut().for_each(|newcomer| newcomer.grow(LARGE).unwrap());
         // Two guards are evicted and their memory still exists: another one would exceed the
         // quarter.
-        assert_eq!(budget.evicted(), 2);
+        assert_eq!(budget.evictions(), 2);
         assert_eq!(budget.empty().grow(LARGE), Err(BuffersFull));
-        budget.empty().grow(SMALL).unwrap();
+        budget.empty().grow(SMALL_MAX).unwrap();
         uploads.retain(|upload| !upload.is_evicted());
         budget.empty().grow(LARGE).unwrap();
         drop((uploads, newcomers));
-        assert_eq!((budget.held(), budget.inner.going.load(Ordering::Relaxed)), (0, 0));
+        assert_eq!((budget.held(), budget.inner.evicted_bytes.load(Ordering::Relaxed)), (0, 0));
     }
 
     #[test]
     fn beginnings_of_large_bodies_leave_the_reserve_for_small_ones() {
-        let budget = budget(8 * SMALL);
+        let budget = budget(8 * SMALL_MAX);
         let mut beginnings: Vec<BufferGuard> = (0..8).map(|_| budget.empty()).collect();
-        let begun = beginnings.iter_mut().filter_map(|beginning| {
-            beginning.announce(2 * SMALL);
-            beginning.grow(SMALL).ok()
+        let admitted = beginnings.iter_mut().filter_map(|beginning| {
+            beginning.announce(2 * SMALL_MAX);
+            beginning.grow(SMALL_MAX).ok()
         });
-        assert_eq!(begun.count(), 7);
-        budget.empty().grow(SMALL).unwrap();
+        assert_eq!(admitted.count(), 7);
+        budget.empty().grow(SMALL_MAX).unwrap();
     }
 
     #[test]
@@ -491,7 +512,7 @@ mod tests {
         worked_on.set_phase(HoldPhase::Server);
         newcomer.grow(20).unwrap();
         assert_eq!([&small, &large, &worked_on].map(BufferGuard::is_evicted), [false, true, false]);
-        assert_eq!((budget.held(), budget.evicted()), (90, 1));
+        assert_eq!((budget.held(), budget.evictions()), (90, 1));
         assert_eq!(newcomer.grow(50), Err(BuffersFull), "the rest is in progress");
         assert!(!small.is_evicted(), "it would not suffice");
         drop((small, large, worked_on, newcomer));

@@ -39,14 +39,14 @@ impl<T> EvictionSet<T> {
         EvictionMember { set: self.clone(), slot }
     }
 
-    /// Calls `show` for every member.
-    pub fn for_each(&self, mut show: impl FnMut(&T)) {
-        self.lock().iter().for_each(|slot| show(&slot.value));
+    /// Calls `visit` for every member.
+    pub fn for_each(&self, mut visit: impl FnMut(&T)) {
+        self.lock().iter().for_each(|slot| visit(&slot.value));
     }
 
     /// Returns the members that have a score, the highest score first.
     #[must_use]
-    pub fn worst<S: Ord>(&self, score: impl Fn(&T) -> Option<S>) -> Vec<EvictionView<T>> {
+    pub fn ranked_by<S: Ord>(&self, score: impl Fn(&T) -> Option<S>) -> Vec<EvictionView<T>> {
         let mut scored: Vec<(S, Arc<EvictionSlot<T>>)> = {
             let all = self.lock();
             all.iter().filter_map(|slot| Some((score(&slot.value)?, slot.clone()))).collect()
@@ -119,8 +119,8 @@ mod tests {
         let mut members: Vec<_> = (0..5).map(|value| set.insert(value)).collect();
         drop(members.remove(1));
         drop(members.remove(3));
-        let worst = set.worst(|value| (*value != 2).then_some(*value));
-        assert_eq!(worst.iter().map(|view| **view).collect::<Vec<_>>(), [3, 0]);
+        let ranked = set.ranked_by(|value| (*value != 2).then_some(*value));
+        assert_eq!(ranked.iter().map(|view| **view).collect::<Vec<_>>(), [3, 0]);
         drop(members);
         set.for_each(|value| panic!("{value} has left"));
     }

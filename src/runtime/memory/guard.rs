@@ -27,12 +27,12 @@ pub(super) struct GuardState {
     pub(super) dropped: AtomicBool,
     pub(super) phase: AtomicU8,
     /// Start of the current phase.
-    pub(super) since: AtomicU64,
+    pub(super) phase_start: AtomicU64,
     /// Instant at which the client last sent or took bytes.
-    pub(super) moved: AtomicU64,
+    pub(super) last_progress: AtomicU64,
     pub(super) evicted: AtomicBool,
     /// The guard occupies an upstream connection.
-    pub(super) passing: AtomicBool,
+    pub(super) occupies_upstream: AtomicBool,
     pub(super) owner: AtomicWaker,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct GuardState {
 #[derive(Debug)]
 pub struct EvictionWatch {
     pub(super) clock: Clock,
-    pub(super) holding: EvictionView<GuardState>,
+    pub(super) guard: EvictionView<GuardState>,
 }
 
 /// The side that a registered guard waits for.
@@ -63,7 +63,7 @@ impl GuardState {
         if bytes == 0 || !self.is_evictable() {
             return None;
         }
-        let age = now.since(Tick(self.since.load(Ordering::Relaxed)));
+        let age = now.since(Tick(self.phase_start.load(Ordering::Relaxed)));
         let is_slow = age > STALL_TIMEOUT && bytes / age.as_secs().max(1) < SLOW_RATE;
         let millis = u64::try_from(age.min(AGE_MAX).as_millis()).unwrap_or(u64::MAX);
         Some((is_slow, bytes.saturating_mul(1 + millis)))
@@ -72,8 +72,8 @@ impl GuardState {
     pub(super) fn set_phase(&self, phase: HoldPhase, clock: Clock) {
         let now = clock.now().0;
         self.phase.store(phase as u8, Ordering::Relaxed);
-        self.since.store(now, Ordering::Relaxed);
-        self.moved.store(now, Ordering::Relaxed);
+        self.phase_start.store(now, Ordering::Relaxed);
+        self.last_progress.store(now, Ordering::Relaxed);
     }
 
     pub(super) fn poll_evicted(&self, cx: &mut Context<'_>) -> Poll<()> {
@@ -91,11 +91,11 @@ impl GuardState {
 impl EvictionWatch {
     /// Resolves once the guard is evicted.
     pub fn poll_evicted(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.holding.poll_evicted(cx)
+        self.guard.poll_evicted(cx)
     }
 
     /// Sets the side that the guard waits for.
     pub fn set_phase(&self, phase: HoldPhase) {
-        self.holding.set_phase(phase, self.clock);
+        self.guard.set_phase(phase, self.clock);
     }
 }

@@ -75,7 +75,7 @@ fn sharing_rows() -> Vec<Scenario> {
 /// Returns the rows with different kinds of calls and clients.
 fn call_shape_rows() -> Vec<Scenario> {
     let think = ThinkTime::Exponential(Duration::from_millis(2));
-    let budget = DeadlineRule::Caller { min: Duration::from_millis(20), max: Duration::from_millis(500) };
+    let deadline = DeadlineRule::Caller { min: Duration::from_millis(20), max: Duration::from_millis(500) };
     vec![
         // 22 items per call on average: 1800 items per second.
         row(
@@ -83,9 +83,9 @@ fn call_shape_rows() -> Vec<Scenario> {
             vec![poisson(80.0, CallMix { items: ItemCount::UpTo { max: 100 }, ..CallMix::default() })],
         )
         .with_slo(100),
-        row("deadlines 20-500 ms", vec![poisson(0.9 * CAPACITY, CallMix { budget, ..CallMix::default() })]),
-        row("deadlines 20-500 ms over", vec![poisson(1.3 * CAPACITY, CallMix { budget, ..CallMix::default() })]),
-        row("3% cancels", vec![poisson(2000.0, CallMix { cancels: 0.03, ..CallMix::default() })]),
+        row("deadlines 20-500 ms", vec![poisson(0.9 * CAPACITY, CallMix { deadline, ..CallMix::default() })]),
+        row("deadlines 20-500 ms over", vec![poisson(1.3 * CAPACITY, CallMix { deadline, ..CallMix::default() })]),
+        row("3% cancels", vec![poisson(2000.0, CallMix { cancel_share: 0.03, ..CallMix::default() })]),
         // Clients that return after a think time, in front of a server that takes as long for one
         // call as for all. A policy that does not wait for the last clients splits them into
         // alternating cohorts.

@@ -53,8 +53,8 @@ fn mixes_have_their_shares() {
         weights: WeightDistribution::TEXTS,
         keys: KeyDistribution::Hot { count: 8, share: 0.5 },
         tenants: KeyDistribution::Zipf { count: 64, exponent: 1.0 },
-        budget: DeadlineRule::Caller { min: Duration::from_millis(20), max: Duration::from_millis(500) },
-        cancels: 0.03,
+        deadline: DeadlineRule::Caller { min: Duration::from_millis(20), max: Duration::from_millis(500) },
+        cancel_share: 0.03,
         class: 3,
         unmergeable: false,
     };

@@ -118,7 +118,7 @@ pub(super) fn window(time: f64, callers: u32, capacity: f64) -> Duration {
 
 /// Returns the mix of calls of one key without a deadline.
 pub(super) fn shared() -> CallMix {
-    CallMix { budget: DeadlineRule::Unlimited, ..CallMix::default() }
+    CallMix { deadline: DeadlineRule::Unlimited, ..CallMix::default() }
 }
 
 fn row(server: &NamedServer, time: u32, load: RowLoad, keys: KeyPattern) -> HarmTask {

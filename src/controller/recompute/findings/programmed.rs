@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{NAMED_MAX, ReasonedStatus, connected, counted, injected};
+use super::{NAMED_MAX, ReasonedStatus, connected_pods, format_count, injected_pods};
 use crate::attachment::{Attachment, RequestedProfile};
 use crate::observed::PodObserved;
 use crate::recompute::RecomputeInput;
@@ -14,15 +14,15 @@ use crate::world::{ObjectKey, Pod};
 type ConnectedPod<'a> = (&'a Arc<Pod>, &'a PodObserved);
 
 pub(super) fn evaluate_programmed(input: &RecomputeInput<'_>, attachment: &Attachment) -> ConditionFinding {
-    let pods: Vec<ConnectedPod<'_>> = connected(input, attachment).collect();
-    let of = attachment.pods.len();
+    let pods: Vec<ConnectedPod<'_>> = connected_pods(input, attachment).collect();
+    let total = attachment.pods.len();
     // Problems are reported in the order of severity: rejected, not connected, outdated, waiting
     // for a restart.
     let (holds, reason, message) = find_policy_problem(attachment)
         .or_else(|| find_refused(&pods))
         .or_else(|| find_unconnected(input, attachment, &pods))
-        .or_else(|| find_outdated(of, &pods))
-        .unwrap_or_else(|| describe_running(of, &pods));
+        .or_else(|| find_outdated(total, &pods))
+        .unwrap_or_else(|| describe_running(total, &pods));
     ConditionFinding::new(ConditionType::Programmed, holds, reason, message)
 }
 
@@ -46,7 +46,7 @@ fn find_policy_problem(attachment: &Attachment) -> Option<ReasonedStatus> {
 fn find_refused(pods: &[ConnectedPod<'_>]) -> Option<ReasonedStatus> {
     let refused: Vec<String> = pods
         .iter()
-        .filter_map(|(pod, live)| Some(format!("{}: {}", pod.meta.key.name, live.refused.as_ref()?)))
+        .filter_map(|(pod, observed)| Some(format!("{}: {}", pod.meta.key.name, observed.refused.as_ref()?)))
         .collect();
     (!refused.is_empty()).then(|| (ConditionStatus::False, "Refused", join_first(&refused, 1)))
 }
@@ -56,43 +56,50 @@ fn find_unconnected(
     attachment: &Attachment,
     pods: &[ConnectedPod<'_>],
 ) -> Option<ReasonedStatus> {
-    let of = attachment.pods.len();
-    if pods.len() >= of {
+    let total = attachment.pods.len();
+    if pods.len() >= total {
         return None;
     }
-    let there: BTreeSet<&ObjectKey> = pods.iter().map(|(pod, _)| &pod.meta.key).collect();
-    let away: Vec<&Arc<Pod>> = injected(input, attachment).filter(|pod| !there.contains(&pod.meta.key)).collect();
-    let verb = if away.len() == 1 { "is" } else { "are" };
-    let message = format!("{} of {} {verb} not connected: {}", away.len(), counted(of, "sidecar"), join_names(&away));
+    let connected: BTreeSet<&ObjectKey> = pods.iter().map(|(pod, _)| &pod.meta.key).collect();
+    let missing: Vec<&Arc<Pod>> =
+        injected_pods(input, attachment).filter(|pod| !connected.contains(&pod.meta.key)).collect();
+    let verb = if missing.len() == 1 { "is" } else { "are" };
+    let message = format!(
+        "{} of {} {verb} not connected: {}",
+        missing.len(),
+        format_count(total, "sidecar"),
+        join_names(&missing)
+    );
     // A starting sidecar is not connected yet either; it runs the configuration of its admission.
     Some((ConditionStatus::False, "NotConnected", message))
 }
 
-fn find_outdated(of: usize, pods: &[ConnectedPod<'_>]) -> Option<ReasonedStatus> {
-    let behind: Vec<&Arc<Pod>> = pods.iter().filter(|(_, live)| !live.programmed).map(|(pod, _)| *pod).collect();
-    if behind.is_empty() {
+fn find_outdated(total: usize, pods: &[ConnectedPod<'_>]) -> Option<ReasonedStatus> {
+    let outdated: Vec<&Arc<Pod>> =
+        pods.iter().filter(|(_, observed)| !observed.programmed).map(|(pod, _)| *pod).collect();
+    if outdated.is_empty() {
         return None;
     }
-    let verb = if behind.len() == 1 { "has" } else { "have" };
+    let verb = if outdated.len() == 1 { "has" } else { "have" };
     let message = format!(
         "{} of {} {verb} not applied the policy yet: {}",
-        behind.len(),
-        counted(of, "sidecar"),
-        join_names(&behind)
+        outdated.len(),
+        format_count(total, "sidecar"),
+        join_names(&outdated)
     );
     Some((ConditionStatus::False, "Pending", message))
 }
 
 /// Returns the status if all sidecars run the policy, some perhaps only in part until their next
 /// start.
-fn describe_running(of: usize, pods: &[ConnectedPod<'_>]) -> ReasonedStatus {
-    let run = format!("{} {} the policy", counted(of, "sidecar"), if of == 1 { "runs" } else { "run" });
-    let pending: BTreeSet<&String> = pods.iter().flat_map(|(_, live)| &live.pending).collect();
+fn describe_running(total: usize, pods: &[ConnectedPod<'_>]) -> ReasonedStatus {
+    let summary = format!("{} {} the policy", format_count(total, "sidecar"), if total == 1 { "runs" } else { "run" });
+    let pending: BTreeSet<&String> = pods.iter().flat_map(|(_, observed)| &observed.pending).collect();
     if pending.is_empty() {
-        return (ConditionStatus::True, "Programmed", run);
+        return (ConditionStatus::True, "Programmed", summary);
     }
     let keys: Vec<String> = pending.into_iter().cloned().collect();
-    let message = format!("{run}; pending until the next start of the sidecar: {}", join_first(&keys, NAMED_MAX));
+    let message = format!("{summary}; pending until the next start of the sidecar: {}", join_first(&keys, NAMED_MAX));
     (ConditionStatus::True, "NextStart", message)
 }
 

@@ -89,7 +89,7 @@ fn describe_class(class: &mut Map<String, Value>, of: &ClassDecisionStats, decis
     class.insert("ceiling_items".into(), json!(of.ceiling));
     class.insert("quarantined".into(), json!(of.quarantined));
     class.insert("suspended".into(), of.suspension.map_or(Value::Null, |found| suspended(found, decisions.now)));
-    let diversity = decisions.apart.iter().find(|apart| apart.class == of.id);
+    let diversity = decisions.key_diversity.iter().find(|diversity| diversity.class == of.id);
     class.insert("apart".into(), diversity.map_or(Value::Null, key_diversity_json));
 }
 
@@ -150,8 +150,8 @@ fn plan(age: &PlanAge, now: Tick) -> Value {
     })
 }
 
-fn key_diversity_json(apart: &ClassDiversity) -> Value {
-    let differs: Vec<Value> = apart
+fn key_diversity_json(diversity: &ClassDiversity) -> Value {
+    let differs: Vec<Value> = diversity
         .differs
         .iter()
         .map(|part| {
@@ -163,7 +163,7 @@ fn key_diversity_json(apart: &ClassDiversity) -> Value {
             })
         })
         .collect();
-    json!({"keys": apart.keys, "differs": differs})
+    json!({"keys": diversity.keys, "differs": differs})
 }
 
 fn count_by_label<const N: usize>(words: [&'static str; N], counts: [u64; N]) -> Value {

@@ -156,7 +156,7 @@ impl PortHandle {
     /// not answer.
     pub(super) async fn learned(&self) -> Option<Value> {
         let mut learned = report::scheduler_json(&self.scheduler.report().await?);
-        decisions::add_decisions(&mut learned, &self.scheduler.why().await?);
+        decisions::add_decisions(&mut learned, &self.scheduler.decision_report().await?);
         if let Some(report) =
             self.shadow.report().await.filter(|report| report.calls > 0 || !report.left_out.is_empty())
         {

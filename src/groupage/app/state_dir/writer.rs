@@ -88,7 +88,7 @@ async fn write_loop(writer: Arc<StateWriterInner>, learned: Arc<Notify>) {
 
 impl StateWriterInner {
     async fn save(self: Arc<Self>) {
-        let Some(state) = self.scheduler.keep().await else { return };
+        let Some(state) = self.scheduler.snapshot().await else { return };
         // Writing and flushing may block on the disk.
         let written = tokio::task::spawn_blocking(move || self.write(&state)).await;
         match written {

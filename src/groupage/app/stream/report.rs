@@ -54,7 +54,7 @@ impl ReportedPort {
     pub(super) async fn report(&self) -> UpstreamReport {
         let PortHandle { capture, proxy, scheduler, shadow, upstream, metrics } = &self.reach;
         let table = proxy.table();
-        let learned = match (scheduler.report().await, scheduler.why().await, scheduler.keep().await) {
+        let learned = match (scheduler.report().await, scheduler.decision_report().await, scheduler.snapshot().await) {
             (Some(core), Some(decisions), Some(state)) => Some(learned_report(&core, &decisions, &state, &table)),
             _ => None,
         };

@@ -151,7 +151,7 @@ impl ArrivalsSpec {
             min: of.min.max(1),
             max: of.max.max(1),
         });
-        let budget = self.deadlines.map_or(DeadlineRule::Slo, |between| DeadlineRule::Caller {
+        let deadline = self.deadlines.map_or(DeadlineRule::Slo, |between| DeadlineRule::Caller {
             min: between.min.0,
             max: between.max.0.max(between.min.0),
         });
@@ -161,8 +161,8 @@ impl ArrivalsSpec {
             keys: self.keys.spread(),
             tenants: self.tenants.spread(),
             class: u8::from(self.bulk),
-            budget,
-            cancels: self.cancels.0,
+            deadline,
+            cancel_share: self.cancels.0,
             unmergeable: false,
         };
         Ok(CallStream { arrivals, mix })

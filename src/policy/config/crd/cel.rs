@@ -244,7 +244,7 @@ fn route_rules() -> Vec<CelRule> {
 
 /// Returns the rules of tuning and rollout.
 fn rollout_rules() -> Vec<CelRule> {
-    let steps = match schema::find("rollout.canary.steps").map(|key| &key.shape) {
+    let steps = match schema::find_key("rollout.canary.steps").map(|key| &key.value_type) {
         Some(ValueType::List(_, max)) => *max,
         _ => 0,
     };

@@ -35,9 +35,9 @@ pub(super) fn map(schema: &mut Json, keys: &'static [SchemaKey], path: &str, rul
     for key in keys {
         let at = if path.is_empty() { key.name.to_owned() } else { format!("{path}.{}", key.name) };
         let property = &mut schema["properties"][key.name];
-        value(property, &key.shape, &at, rules);
+        value(property, &key.value_type, &at, rules);
         describe(property, key);
-        match (key.standing, default(key, &at)) {
+        match (key.availability, default(key, &at)) {
             (Availability::Later, _) => constrain_planned(property, key),
             (Availability::Stable | Availability::ClusterOnly, Some(default)) => property["default"] = default,
             (Availability::Stable | Availability::ClusterOnly, None) => {}
@@ -52,8 +52,8 @@ pub(super) fn map(schema: &mut Json, keys: &'static [SchemaKey], path: &str, rul
     }
 }
 
-pub(super) fn value(schema: &mut Json, shape: &'static ValueType, path: &str, rules: &[CelRule]) {
-    match shape {
+pub(super) fn value(schema: &mut Json, value_type: &'static ValueType, path: &str, rules: &[CelRule]) {
+    match value_type {
         ValueType::Map(keys) => map(schema, keys, path, rules),
         ValueType::Names(of, max) => {
             schema["maxProperties"] = json!(max);
@@ -77,7 +77,7 @@ pub(super) fn value(schema: &mut Json, shape: &'static ValueType, path: &str, ru
         ValueType::IntOrMap(min, max, keys) => {
             map(schema, keys, path, rules);
             for key in *keys {
-                set_type(&mut schema["properties"][key.name], &key.shape);
+                set_type(&mut schema["properties"][key.name], &key.value_type);
             }
             insert_all(schema, json!({ "minimum": min, "maximum": max, "multipleOf": 1, "maxProperties": keys.len() }));
             insert_all(schema, json!({ "minLength": 1, "maxLength": 0, "minItems": 1, "maxItems": 0 }));
@@ -86,9 +86,9 @@ pub(super) fn value(schema: &mut Json, shape: &'static ValueType, path: &str, ru
         ValueType::Int(min, max) => insert_all(schema, json!({ "minimum": min, "maximum": max })),
         ValueType::Time(min, max) => {
             insert_all(schema, json!({ "minLength": 1, "maxLength": CHARS_MAX }));
-            push(schema, duration(*min, *max, &shape.allowed()));
+            push(schema, duration(*min, *max, &value_type.allowed()));
         }
-        ValueType::Size(min, max) => size(schema, *min, *max, path, &shape.allowed()),
+        ValueType::Size(min, max) => size(schema, *min, *max, path, &value_type.allowed()),
         ValueType::Share => insert_all(schema, json!({ "pattern": SHARE, "maxLength": CHARS_MAX })),
         ValueType::Switch => {}
         ValueType::Word(words, _) => schema["enum"] = json!(words),
@@ -106,8 +106,8 @@ pub(super) fn value(schema: &mut Json, shape: &'static ValueType, path: &str, ru
 
 /// Sets the type of a key in a map that may also be a number. A schema cannot express the type of
 /// such a value, so the derive omits the types of its keys.
-fn set_type(schema: &mut Json, shape: &ValueType) {
-    schema["type"] = json!(match shape {
+fn set_type(schema: &mut Json, value_type: &ValueType) {
+    schema["type"] = json!(match value_type {
         ValueType::Int(..) => "integer",
         ValueType::Switch => "boolean",
         _ => "string",
@@ -162,7 +162,7 @@ fn size(schema: &mut Json, min: u64, max: u64, path: &str, allowed: &str) {
 
 /// Restricts a key that is not supported yet to values that change nothing, as the loader does.
 fn constrain_planned(schema: &mut Json, key: &SchemaKey) {
-    match (&key.shape, key.default) {
+    match (&key.value_type, key.default) {
         (ValueType::Map(_) | ValueType::Names(..), _) => schema["maxProperties"] = json!(0),
         (ValueType::List(..), _) => schema["maxItems"] = json!(0),
         (_, KeyDefault::Value(default)) => schema["enum"] = json!([default]),
@@ -179,18 +179,18 @@ fn default(key: &'static SchemaKey, path: &str) -> Option<Json> {
         return None;
     }
     let mut check = Validator::default();
-    tree::parse(text).ok().and_then(|node| check.value(&key.shape, &node, path))
+    tree::parse(text).ok().and_then(|node| check.value(&key.value_type, &node, path))
 }
 
 /// Extends the doc comment of the field by the allowed values and the default, so that `kubectl
 /// explain` shows everything.
 fn describe(schema: &mut Json, key: &SchemaKey) {
     let mut description = schema["description"].as_str().unwrap_or_default().to_owned();
-    let allowed = match &key.shape {
+    let allowed = match &key.value_type {
         ValueType::Map(_) | ValueType::Switch | ValueType::Word(..) | ValueType::List(ValueType::Map(_), _) => {
             String::new()
         }
-        shape => shape.allowed(),
+        value_type => value_type.allowed(),
     };
     let allowed = if allowed.is_empty() { allowed } else { format!("Allowed: {allowed}.") };
     for sentence in [allowed, describe_default(key)] {
@@ -205,7 +205,7 @@ fn describe(schema: &mut Json, key: &SchemaKey) {
 }
 
 fn describe_default(key: &SchemaKey) -> String {
-    match (key.standing, key.default) {
+    match (key.availability, key.default) {
         (Availability::Later, _) => "Not supported yet.".to_owned(),
         (_, KeyDefault::Value("" | "[]" | "{}") | KeyDefault::Absent(_) | KeyDefault::Nested) => String::new(),
         (_, KeyDefault::Value(default)) => format!("Default: {default}."),

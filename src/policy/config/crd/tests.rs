@@ -341,7 +341,7 @@ fn invalid_objects_are_refused_by_schema_or_rules_and_by_the_loader() {
 fn bad_values_of_the_loader_are_refused_by_the_schema() {
     let kind = Definition::policy();
     for (path, key) in leaves() {
-        let odd: &[&str] = match &key.shape {
+        let odd: &[&str] = match &key.value_type {
             ValueType::Int(..) => &["-1", "1.5", "x", "true"],
             ValueType::IntOrMap(..) => {
                 &["-1", "[x]", "[true]", "[399]", "[600]", "[{bodyContains: x}]", "[{status: x}]"]
@@ -379,7 +379,7 @@ fn every_range_ends_where_that_of_the_loader_ends() {
     let sizes: &dyn Fn(u64) -> String = &|n| format!("\"{n}\"");
     let mut compared = 0;
     for (path, key) in leaves() {
-        let (min, max, writes): (u64, u64, Vec<&dyn Fn(u64) -> String>) = match &key.shape {
+        let (min, max, writes): (u64, u64, Vec<&dyn Fn(u64) -> String>) = match &key.value_type {
             ValueType::Int(min, max) => (*min, *max, vec![&|n| n.to_string()]),
             ValueType::Size(min, max) => (*min, *max, vec![&|n| n.to_string(), sizes, &crate::config::format_size]),
             ValueType::Time(min, max) => (*min, *max, vec![&micros]),
@@ -402,7 +402,7 @@ fn every_range_ends_where_that_of_the_loader_ends() {
 fn words_of_the_table_are_accepted_and_planned_words_refused() {
     let kind = Definition::policy();
     for (path, key) in leaves() {
-        let ValueType::Word(words, later) = &key.shape else { continue };
+        let ValueType::Word(words, later) = &key.value_type else { continue };
         for word in *words {
             let wrong = kind.spec(&file_with(&path, word).0);
             // A word that requires another key is reported by a rule, not by the list of words.
@@ -419,9 +419,9 @@ fn words_of_the_table_are_accepted_and_planned_words_refused() {
 fn an_unsupported_key_accepts_only_its_empty_or_default_value() {
     let kind = Definition::policy();
     let mut later = 0;
-    for (path, key) in all_keys().into_iter().filter(|(_, key)| key.standing == Availability::Later) {
+    for (path, key) in all_keys().into_iter().filter(|(_, key)| key.availability == Availability::Later) {
         later += 1;
-        let (nothing, something) = match (&key.shape, key.default) {
+        let (nothing, something) = match (&key.value_type, key.default) {
             (ValueType::Map(keys), _) => ("{}".to_owned(), format!("{{{}: /x}}", keys.first().unwrap().name)),
             (ValueType::List(..), _) => ("[]".to_owned(), "[x]".to_owned()),
             (_, KeyDefault::Value(default)) => (default.to_owned(), "7%".to_owned()),
@@ -430,7 +430,8 @@ fn an_unsupported_key_accepts_only_its_empty_or_default_value() {
         assert_eq!(kind.spec(&file_with(&path, &nothing).0), [""; 0], "{path}: {nothing}");
         assert!(!kind.spec(&file_with(&path, &something).0).is_empty(), "{path}: {something}");
     }
-    let words = all_keys().iter().any(|(_, key)| matches!(key.shape, ValueType::Word(_, later) if !later.is_empty()));
+    let words =
+        all_keys().iter().any(|(_, key)| matches!(key.value_type, ValueType::Word(_, later) if !later.is_empty()));
     assert!(later > 0 || words, "no key is unsupported any more: remove this test");
 }
 
@@ -500,23 +501,23 @@ proptest! {
             (ValueType::Quantity(&crate::config::quantity::CPU), "injection.cpuRequest"),
             (ValueType::Quantity(&crate::config::quantity::MEMORY), "injection.memoryLimit"),
         ];
-        for (shape, path) in &SHAPES {
-            let mut schema = match shape {
+        for (value_type, path) in &SHAPES {
+            let mut schema = match value_type {
                 ValueType::Size(..) => json!({ "x-kubernetes-int-or-string": true }),
                 _ => json!({ "type": "string" }),
             };
-            constrain::value(&mut schema, shape, path, &[]);
+            constrain::value(&mut schema, value_type, path, &[]);
             let schema = json!({ "type": "object", "properties": { "key": schema } });
             let object = json!({ "key": text });
             let wrong = !schema_errors(&schema, &object).is_empty() || Validator::new().validate(&schema, &object, None).is_err();
             let mut check = crate::config::check::Validator::default();
             // A quantity that is a number without quotes is rejected by both; only texts are
             // compared here.
-            let node = match shape {
+            let node = match value_type {
                 ValueType::Quantity(_) => crate::config::tree::parse(&json!(text).to_string()).unwrap(),
                 _ => crate::config::tree::YamlNode::given(&text),
             };
-            let taken = check.value(shape, &node, path).is_some();
+            let taken = check.value(value_type, &node, path).is_some();
             prop_assert_eq!(!wrong, taken, "{} {:?}", path, text);
         }
     }

@@ -76,7 +76,7 @@ fn apply_overrides(json: &mut Json, sources: &mut SettingSources, overrides: &Ov
     ];
     let mut findings = Vec::new();
     for (path, given) in all {
-        let (Some((node, source)), Some(key)) = (given, schema::find(path)) else { continue };
+        let (Some((node, source)), Some(key)) = (given, schema::find_key(path)) else { continue };
         let mut check = Validator::default();
         let name = match source {
             SettingSource::Flag(name) | SettingSource::Env(name) => name,
@@ -89,7 +89,7 @@ fn apply_overrides(json: &mut Json, sources: &mut SettingSources, overrides: &Ov
             | SettingSource::Tuned
             | SettingSource::Controller => path,
         };
-        match check.value(&key.shape, &node, name) {
+        match check.value(&key.value_type, &node, name) {
             Some(value) if check.findings.is_empty() => {
                 put(json, path, value);
                 sources.insert(path.to_owned(), source);

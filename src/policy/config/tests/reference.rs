@@ -62,7 +62,7 @@ fn documented() -> BTreeMap<String, String> {
             assert!(doc.ends_with('.'), "{owner}.{name} has no sentence");
             out.insert(path.clone(), doc.clone());
             let inner = kind.trim_start_matches("Vec<").trim_end_matches('>');
-            match &key.shape {
+            match &key.value_type {
                 ValueType::Map(keys) => descend(types, inner, keys, &path, out),
                 ValueType::List(ValueType::Map(keys), _) => descend(types, inner, keys, &format!("{path}[]"), out),
                 _ => {}
@@ -74,7 +74,7 @@ fn documented() -> BTreeMap<String, String> {
     out
 }
 
-fn row(path: &str, key: &SchemaKey, standing: Availability, doc: &str) -> String {
+fn row(path: &str, key: &SchemaKey, availability: Availability, doc: &str) -> String {
     let default = match key.default {
         KeyDefault::Value("") => "`\"\"`".to_owned(),
         KeyDefault::Value(default) => format!("`{default}`"),
@@ -82,15 +82,15 @@ fn row(path: &str, key: &SchemaKey, standing: Availability, doc: &str) -> String
         KeyDefault::Absent(meaning) => format!("absent: {meaning}"),
         KeyDefault::Nested => String::new(),
     };
-    let mut allowed = match &key.shape {
+    let mut allowed = match &key.value_type {
         ValueType::Map(_) | ValueType::List(ValueType::Map(_), _) => String::new(),
         ValueType::Word(words, _) => words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" "),
-        shape => shape.allowed(),
+        value_type => value_type.allowed(),
     };
-    if let ValueType::List(ValueType::Map(_), max) = key.shape {
+    if let ValueType::List(ValueType::Map(_), max) = key.value_type {
         allowed = format!("a list of at most {max}");
     }
-    if let ValueType::Word(_, later) = key.shape
+    if let ValueType::Word(_, later) = key.value_type
         && !later.is_empty()
     {
         allowed.push_str(&format!(
@@ -98,7 +98,7 @@ fn row(path: &str, key: &SchemaKey, standing: Availability, doc: &str) -> String
             later.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" ")
         ));
     }
-    let since = match standing {
+    let since = match availability {
         Availability::Stable => "0.1",
         Availability::Later => "not yet",
         Availability::ClusterOnly => "cluster",
@@ -128,13 +128,15 @@ fn the_reference_page_matches_the_table() {
             "status" => "Status code of the response.".to_owned(),
             _ => "Content of the response body.".to_owned(),
         });
-        let standing =
-            above.iter().find(|(prefix, _)| path.starts_with(prefix)).map_or(key.standing, |(_, standing)| *standing);
-        if key.standing != Availability::Stable {
-            above.push((format!("{path}."), key.standing));
-            above.push((format!("{path}[]."), key.standing));
+        let availability = above
+            .iter()
+            .find(|(prefix, _)| path.starts_with(prefix))
+            .map_or(key.availability, |(_, availability)| *availability);
+        if key.availability != Availability::Stable {
+            above.push((format!("{path}."), key.availability));
+            above.push((format!("{path}[]."), key.availability));
         }
-        rows.push_str(&row(path, key, standing, &doc));
+        rows.push_str(&row(path, key, availability, &doc));
     });
     page.push_str(&rows);
     page.push_str("\n## Keys of other batchers\n\nThey are refused like any unknown key. The error names the corresponding key of Groupage, whatever the spelling.\n\n");

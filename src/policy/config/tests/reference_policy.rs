@@ -16,7 +16,8 @@ pub(in crate::config) fn examples() -> String {
 pub(in crate::config) fn leaves() -> Vec<(String, &'static SchemaKey)> {
     let mut out = Vec::new();
     walk(SPEC, "", &mut |path, key| {
-        let map = matches!(key.shape, ValueType::Map(_) | ValueType::List(ValueType::Map(_), _) | ValueType::Names(..));
+        let map =
+            matches!(key.value_type, ValueType::Map(_) | ValueType::List(ValueType::Map(_), _) | ValueType::Names(..));
         if !map {
             out.push((path.to_owned(), key));
         }
@@ -136,7 +137,7 @@ fn written(node: &YamlNode) -> String {
 
 /// Returns a valid value.
 fn sample(key: &SchemaKey) -> String {
-    match (&key.shape, key.name) {
+    match (&key.value_type, key.name) {
         (_, "profileRef") => "{name: p}".to_owned(),
         (ValueType::Word(words, _), _) => words.first().copied().unwrap().to_owned(),
         (ValueType::Int(min, _), _) => min.to_string(),
@@ -161,7 +162,7 @@ pub(in crate::config) fn file_with(path: &str, value: &str) -> (String, usize) {
             lines.push(format!("{:indent$}protocol: Generic", ""));
         }
         let key = keys.iter().find(|key| key.name == name);
-        keys = match key.map(|key| &key.shape) {
+        keys = match key.map(|key| &key.value_type) {
             Some(ValueType::Map(keys) | ValueType::List(ValueType::Map(keys) | ValueType::IntOrMap(_, _, keys), _)) => {
                 keys
             }
@@ -184,7 +185,7 @@ pub(in crate::config) fn file_with(path: &str, value: &str) -> (String, usize) {
 #[test]
 fn a_bad_value_of_any_key_is_reported_once_on_its_line() {
     for (path, key) in leaves() {
-        let odd = match &key.shape {
+        let odd = match &key.value_type {
             ValueType::Int(..) | ValueType::IntOrMap(..) => "-1",
             ValueType::Time(..) => "5 parsecs",
             ValueType::Size(..) => "1 truck",
@@ -196,7 +197,7 @@ fn a_bad_value_of_any_key_is_reported_once_on_its_line() {
         for value in [odd, "{zz: {}}", "[[1]]", "~"] {
             let (text, line) = file_with(&path, value);
             // An empty list is equivalent to an absent one.
-            if value == "~" && matches!(key.shape, ValueType::List(..)) {
+            if value == "~" && matches!(key.value_type, ValueType::List(..)) {
                 continue;
             }
             let errors = load(&text, "one.yaml").map(|_| ()).expect_err(&text);
@@ -210,7 +211,7 @@ fn a_bad_value_of_any_key_is_reported_once_on_its_line() {
 fn every_number_is_refused_just_outside_its_range_and_taken_at_its_ends() {
     let micros = |n: u64| format_duration(Duration::from_micros(n));
     for (path, key) in leaves() {
-        let (min, max, write): (u64, u64, &dyn Fn(u64) -> String) = match &key.shape {
+        let (min, max, write): (u64, u64, &dyn Fn(u64) -> String) = match &key.value_type {
             ValueType::Int(min, max) => (*min, *max, &|n| n.to_string()),
             ValueType::Size(min, max) => (*min, *max, &|n| n.to_string()),
             ValueType::Time(min, max) => (*min, *max, &micros),
@@ -251,10 +252,13 @@ fn a_value_is_shown_as_it_would_be_written() {
     for (path, key) in leaves() {
         let KeyDefault::Value(default) = key.default else { continue };
         let mut check = check::Validator::default();
-        let json =
-            check.value(&key.shape, &tree::parse(if default.is_empty() { "\"\"" } else { default }).unwrap(), &path);
+        let json = check.value(
+            &key.value_type,
+            &tree::parse(if default.is_empty() { "\"\"" } else { default }).unwrap(),
+            &path,
+        );
         let written = text(&json.unwrap());
-        let again = check.value(&key.shape, &tree::parse(&written).unwrap(), &path).unwrap();
+        let again = check.value(&key.value_type, &tree::parse(&written).unwrap(), &path).unwrap();
         assert!(check.findings.is_empty() && text(&again) == written, "{path}: {written}");
     }
 }
