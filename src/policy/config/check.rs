@@ -296,16 +296,16 @@ impl Validator {
             self.findings.push(finding.allowed(value_type.allowed()));
             return None;
         }
-        if let ValueType::Text(rule) = value_type
-            && let Err(RejectReason(reason)) = rule.validate(text)
-            && !reason.is_empty()
-        {
-            let message = format!("`{path}` cannot be `{text}`");
-            let finding = Finding::new(ConfigCode::BadValue, path, node.at, &message).value(text);
-            self.findings.push(finding.allowed(value_type.allowed()).help(reason));
-            return None;
+        match parse_scalar(value_type, text, *plain) {
+            Ok(json) => Some(json),
+            Err(RejectReason("")) => self.push_invalid_leaf(value_type, node, path, text, *plain),
+            Err(RejectReason(reason)) => {
+                let message = format!("`{path}` cannot be `{text}`");
+                let finding = Finding::new(ConfigCode::BadValue, path, node.at, &message).value(text);
+                self.findings.push(finding.allowed(value_type.allowed()).help(reason));
+                None
+            }
         }
-        parse_scalar(value_type, text, *plain).or_else(|| self.push_invalid_leaf(value_type, node, path, text, *plain))
     }
 
     /// Reports a scalar that is invalid, with the most specific reason known.
@@ -368,11 +368,12 @@ fn slo_hint(node: &YamlNode) -> Option<String> {
     parse_duration(&meant).map(|_| format!("write `slo: {{latencyP99: {meant}}}`"))
 }
 
-/// Returns the value of a scalar; `None` if it is invalid. `plain` is `true` without quotes.
-fn parse_scalar(value_type: &ValueType, text: &str, plain: bool) -> Option<Json> {
+/// Returns the value of a scalar, or the reason why it is invalid. `plain` is `true` without
+/// quotes.
+fn parse_scalar(value_type: &ValueType, text: &str, plain: bool) -> Result<Json, RejectReason> {
     let in_range = |number: Option<u64>, min: u64, max: u64| number.filter(|number| (min..=max).contains(number));
     let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
-    match value_type {
+    let value = match value_type {
         ValueType::Int(min, max) | ValueType::IntOrMap(min, max, _) => {
             in_range(digits(text).filter(|_| plain), *min, *max).map(Json::from)
         }
@@ -389,7 +390,10 @@ fn parse_scalar(value_type: &ValueType, text: &str, plain: bool) -> Option<Json>
             _ => None,
         },
         ValueType::Word(words, _) => words.contains(&text).then(|| Json::from(text)),
-        ValueType::Text(rule) => rule.validate(text).is_ok().then(|| Json::from(text)),
+        ValueType::Text(rule) => {
+            rule.validate(text)?;
+            Some(Json::from(text))
+        }
         ValueType::Quantity(amount) if bounded(text).is_some_and(|text| amount.contains(text)) => {
             // The API server accepts only text here.
             (!is_number(text, plain)).then(|| Json::from(text))
@@ -399,7 +403,8 @@ fn parse_scalar(value_type: &ValueType, text: &str, plain: bool) -> Option<Json>
         | ValueType::Names(..)
         | ValueType::List(..)
         | ValueType::OneOrList(..) => None,
-    }
+    };
+    value.ok_or(RejectReason(""))
 }
 
 /// Returns the text unless it is longer than a value with a unit can be.
