@@ -32,6 +32,7 @@ mod harm;
 mod jump;
 mod evidence;
 mod level;
+mod load_line;
 mod narrow;
 mod pair_probe;
 mod permit;
@@ -48,6 +49,7 @@ mod tests;
 
 pub(super) use permit::{Permit, PermitRequest};
 pub use report::{FlowMode, FlowReport, FlowSnapshot, LoadPoint, OpenReason};
+use request::LoadIntegral;
 pub(super) use request::{Completion, Departure, FlightRecord};
 
 use curve::{Knee, LoadCurve};
@@ -121,6 +123,7 @@ pub(super) struct ConcurrencyLimiter {
     reason: OpenReason,
     /// Requests in flight.
     flights: u32,
+    load: LoadIntegral,
     /// Requests in flight that hold mergeable calls, and their items.
     merged_flights: u32,
     merged_items: u64,
@@ -179,6 +182,7 @@ impl ConcurrencyLimiter {
             schedule: Schedule::default(),
             reason: OpenReason::Learning,
             flights: 0,
+            load: LoadIntegral::default(),
             merged_flights: 0,
             merged_items: 0,
             batches: 0,
@@ -320,6 +324,7 @@ impl ConcurrencyLimiter {
         let clean = self.batches == 0;
         self.batches += u32::from(calls > 1);
         self.now = self.now.max(now);
+        self.load.advance(now, self.flights);
         self.flights += 1;
         let newest = !unbatched && self.growth.is_newest(items);
         if !unbatched {
@@ -351,6 +356,7 @@ impl ConcurrencyLimiter {
             items,
             clean,
             expected,
+            load: self.load,
         }
     }
 

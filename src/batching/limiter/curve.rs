@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use super::super::math::{round_to_u64, to_f64};
 use super::super::tick::Tick;
+use super::load_line::LoadLine;
 
 /// Number of cells: up to 4095 requests in flight, more than the connections of a process.
 pub(super) const CELLS: usize = 12;
@@ -60,7 +61,7 @@ const INTERCEPT: f64 = 0.25;
 const INTERCEPT_PAIRED: f64 = 0.5;
 /// The same maximum over the number in flight that a call saw on average: a queue has up to a half,
 /// continuous batching nine tenths.
-const INTERCEPT_SEEN: f64 = 0.6;
+const INTERCEPT_SEEN: f64 = 0.65;
 /// Largest such number considered, in knees: in a fivefold overload, calls see some three times as
 /// many requests as they were sent beside.
 const SEEN_KNEES: f64 = 64.0;
@@ -69,8 +70,6 @@ const SEEN_KNEES: f64 = 64.0;
 const INTERCEPT_KNEES: f64 = 16.0;
 /// Requests in flight of the least loaded cell from which its latency may be that of a queue.
 const BOUND_FROM: f64 = 2.0;
-/// Least relative variance of the loads through which a line is laid: below it, the slope is noise.
-const SPREAD_MIN: f64 = 0.01;
 /// Evidence of a queue: number of knees from which cells count, minimum ratio of their latency to
 /// the base, and minimum samples in them.
 const BEYOND_KNEE: f64 = 2.0;
@@ -93,7 +92,7 @@ pub(super) struct LoadCurve {
 pub(super) struct LoadCell {
     pub(super) latency: f64,
     pub(super) in_flight: f64,
-    /// Mean of the numbers in flight at dispatch and at completion.
+    /// Mean number in flight until their completion.
     mean_in_flight: f64,
     pub(super) samples: f64,
     /// Number of samples in a row that were off: positive if above, negative if below.
@@ -141,10 +140,10 @@ impl LoadCurve {
         self.completions.clear();
     }
 
-    /// Records the latency of a lone call, with the requests in flight at its dispatch, itself
-    /// included, and at its completion, itself excluded. Returns the change of the server if this
-    /// sample shows one; the cells are reset then.
-    pub(super) fn observe(&mut self, (beside, after): (u32, u32), latency: f64) -> Option<ServerChange> {
+    /// Records the latency of a lone call, with the requests in flight at its dispatch and their mean
+    /// number until its completion, itself included. Returns the change of the server if this sample
+    /// shows one; the cells are reset then.
+    pub(super) fn observe(&mut self, (beside, mean): (u32, f64), latency: f64) -> Option<ServerChange> {
         let index = usize::try_from(beside.max(1).ilog2()).unwrap_or(0).min(CELLS - 1);
         let (cell, beside) = (&mut self.cells[index], f64::from(beside.max(1)));
         let scale = beside / cell.in_flight.max(1.0);
@@ -165,7 +164,7 @@ impl LoadCurve {
         if changed.is_some() {
             self.cells = [LoadCell::default(); CELLS];
         }
-        self.cells[index].add(beside, (beside + f64::from(after) + 1.0) / 2.0, latency);
+        self.cells[index].add(beside, mean, latency);
         self.forget_stale(index);
         changed
     }
@@ -258,18 +257,27 @@ impl LoadCurve {
         if staircase || loaded.clone().nth(1).is_none() {
             return None;
         }
+        let lowest = self.cells().next()?;
         let least = self.cells().map(|cell| cell.latency).fold(knee.base, f64::min);
         let near = loaded.clone().filter(|cell| cell.in_flight <= INTERCEPT_KNEES * knee.at);
         // After a queue was released at once, there may be too few cells near the knee.
-        let sent = |cell: &LoadCell| cell.in_flight;
+        let sent = |cell: &LoadCell| (cell.in_flight, cell.latency, cell.samples);
+        let seen = |cell: &LoadCell| (cell.mean_in_flight, cell.latency, cell.samples);
         let most = if paired { INTERCEPT_PAIRED } else { INTERCEPT };
-        let meets = if near.clone().nth(1).is_some() { intercept(near, sent) } else { intercept(loaded.clone(), sent) };
+        let meets = if near.clone().nth(1).is_some() {
+            LoadLine::fit(near.map(sent))
+        } else {
+            LoadLine::fit(loaded.clone().map(sent))
+        };
         // While the number in flight grows, a call on a server without a queue is also slowed by
         // later calls, so the number at its dispatch is too small.
         let observed = loaded.filter(|cell| cell.mean_in_flight <= SEEN_KNEES * knee.at);
         // Rounds of calls that are all sent at once see the same number, which shows nothing.
-        let observed = intercept(observed, |cell| cell.mean_in_flight).unwrap_or(0.0);
-        if meets.is_none_or(|meets| meets > most * least) || observed > INTERCEPT_SEEN * least {
+        let line = LoadLine::fit(observed.map(seen)).unwrap_or_default();
+        let unloaded =
+            line.unloaded_latency(lowest.mean_in_flight, lowest.latency).map_or(least, |line| line.min(least));
+        let gentle = line.intercept > INTERCEPT_SEEN * unloaded;
+        if gentle || meets.is_none_or(|meets| meets.intercept > most * least) {
             return None;
         }
         let queued =
@@ -279,31 +287,14 @@ impl LoadCurve {
     }
 }
 
-/// Returns the latency at which the weighted least-squares line over the number in flight meets
-/// zero requests; `None` if the cells have nearly the same number.
-fn intercept<'a>(cells: impl Iterator<Item = &'a LoadCell>, load: impl Fn(&LoadCell) -> f64) -> Option<f64> {
-    let (mut weight, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
-    for cell in cells {
-        weight += cell.samples;
-        let beside = load(cell);
-        x += cell.samples * beside;
-        y += cell.samples * cell.latency;
-        xx += cell.samples * beside * beside;
-        xy += cell.samples * beside * cell.latency;
-    }
-    let spread = weight * xx - x * x;
-    let slope = (weight * xy - x * y) / spread;
-    (spread > SPREAD_MIN * x * x).then(|| (y - slope * x) / weight)
-}
-
 // === impl LoadCell ===
 
 impl LoadCell {
-    fn add(&mut self, beside: f64, around: f64, latency: f64) {
+    fn add(&mut self, beside: f64, mean: f64, latency: f64) {
         self.samples = (self.samples + 1.0).min(MEMORY);
         self.latency += (latency - self.latency) / self.samples;
         self.in_flight += (beside - self.in_flight) / self.samples;
-        self.mean_in_flight += (around - self.mean_in_flight) / self.samples;
+        self.mean_in_flight += (mean - self.mean_in_flight) / self.samples;
     }
 
     /// Returns the throughput, less the residual service of the request that was in service first.
@@ -337,7 +328,8 @@ mod tests {
         let mut curve = LoadCurve::default();
         for sent in 1..=80_u32 {
             let after = 2 * sent;
-            curve.observe((sent, after - 1), latency(f64::from(sent), f64::from(sent + after) / 2.0));
+            let mean = f64::from(sent + after) / 2.0;
+            curve.observe((sent, mean), latency(f64::from(sent), mean));
         }
         curve
     }
@@ -350,6 +342,17 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_slows_gently_has_no_knee_in_a_burst_from_the_start() {
+        // Fifty calls within five service times. The first one already saw five others on average.
+        let mut curve = LoadCurve::default();
+        let calls = [(1, 5.0), (2, 6.0), (3, 7.5), (4, 9.0), (5, 12.0), (6, 14.0), (7, 17.0), (8, 22.0), (9, 26.0)];
+        for (sent, mean) in calls.into_iter().chain((10..14).map(|sent| (sent, f64::from(3 * sent)))) {
+            curve.observe((sent, mean), 0.9 + 0.1 * mean);
+            assert!(curve.knee(true).is_none(), "{sent}");
+        }
+    }
+
+    #[test]
     fn a_growing_queue_has_a_knee_near_the_number_of_workers() {
         let knee = growing(|sent, _| (sent / 4.0).max(1.0)).knee(true).expect("a queue behind four workers");
         assert!((3.0..=6.0).contains(&knee.at), "{}", knee.at);
@@ -359,7 +362,7 @@ mod tests {
     fn four_calls_that_are_sent_at_once_in_each_round_show_a_queue() {
         let mut curve = LoadCurve::default();
         for _ in 0..3 {
-            (1..=4).for_each(|place| assert_eq!(curve.observe((place, 4 - place), 20.0 * f64::from(place)), None));
+            (1..=4).for_each(|place| assert_eq!(curve.observe((place, 2.5), 20.0 * f64::from(place)), None));
         }
         let knee = curve.knee(false).expect("one call is computed at a time");
         assert!(knee.at < 1.5 && !knee.is_bound, "{knee:?}");
@@ -369,7 +372,7 @@ mod tests {
     fn rounds_of_calls_that_are_computed_together_have_no_knee() {
         let mut curve = LoadCurve::default();
         for _ in 0..3 {
-            (1..=4).for_each(|place| assert_eq!(curve.observe((place, 4 - place), 20.0), None));
+            (1..=4).for_each(|place| assert_eq!(curve.observe((place, 2.5), 20.0), None));
         }
         assert!(curve.knee(false).is_none());
     }
@@ -377,11 +380,11 @@ mod tests {
     #[test]
     fn an_unusual_latency_unsettles_the_curve_until_a_server_change_is_detected() {
         let mut curve = LoadCurve::default();
-        (0..8).for_each(|_| assert_eq!(curve.observe((48, 47), 20.0), None));
+        (0..8).for_each(|_| assert_eq!(curve.observe((48, 48.0), 20.0), None));
         assert!(!curve.is_unsettled());
-        assert_eq!(curve.observe((48, 47), 2000.0), None);
+        assert_eq!(curve.observe((48, 48.0), 2000.0), None);
         assert!(curve.is_unsettled());
-        let changed = (0..3).filter(|_| curve.observe((48, 47), 2000.0) == Some(ServerChange::Slower)).count();
+        let changed = (0..3).filter(|_| curve.observe((48, 48.0), 2000.0) == Some(ServerChange::Slower)).count();
         assert_eq!((changed, curve.is_unsettled()), (1, false));
     }
 }

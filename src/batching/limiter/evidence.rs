@@ -34,6 +34,7 @@ impl ConcurrencyLimiter {
     /// Records the end of a request.
     pub(in super::super) fn on_completion(&mut self, now: Tick, mark: &FlightRecord, mut done: Completion) {
         self.now = self.now.max(now);
+        self.load.advance(now, self.flights);
         done.items = mark.items;
         self.end_flight(mark, &done);
         if !done.answered {
@@ -135,7 +136,7 @@ impl ConcurrencyLimiter {
         if let Some(number) = mark.wave {
             self.wave_knee = self.wave.observe(number, latency).or(self.wave_knee);
         }
-        if let Some(change) = self.curve.observe((mark.in_flight, self.flights), latency) {
+        if let Some(change) = self.curve.observe((mark.in_flight, self.load.mean_since(&mark.load)), latency) {
             self.slower = change == ServerChange::Slower;
             self.wave.on_change();
             self.schedule.trial_gap = 0.0;

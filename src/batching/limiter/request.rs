@@ -23,6 +23,17 @@ pub(in super::super) struct FlightRecord {
     pub(super) clean: bool,
     /// Expected time with its slot idle, in nanoseconds; 0 if unknown.
     pub(super) expected: u64,
+    /// The load until its dispatch.
+    pub(super) load: LoadIntegral,
+}
+
+/// The integral of the number of requests in flight over time, of which two values give the mean
+/// number between them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LoadIntegral {
+    /// Request-nanoseconds, modulo 2^64.
+    area: u64,
+    until: Tick,
 }
 
 /// A request at dispatch.
@@ -57,6 +68,23 @@ pub(in super::super) struct Completion {
     pub(super) items_in_system: u64,
     /// Nanoseconds to the first byte of its answer, if that was observed.
     pub(super) first_byte: Option<f64>,
+}
+
+// === impl LoadIntegral ===
+
+impl LoadIntegral {
+    /// Advances to `now`. `flights`: the requests in flight since the last call.
+    pub(super) fn advance(&mut self, now: Tick, flights: u32) {
+        let nanos = now.0.saturating_sub(self.until.0);
+        self.area = self.area.wrapping_add(nanos.wrapping_mul(u64::from(flights)));
+        self.until = self.until.max(now);
+    }
+
+    /// Returns the mean number of requests in flight since `before`, and at least one.
+    pub(super) fn mean_since(&self, before: &Self) -> f64 {
+        let area = to_f64(self.area.wrapping_sub(before.area));
+        (area / nanos_between(before.until, self.until).max(1.0)).max(1.0)
+    }
 }
 
 // === impl Completion ===
