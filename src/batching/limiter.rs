@@ -200,8 +200,9 @@ impl ConcurrencyLimiter {
     /// at once.
     pub(super) fn limited(limit: u32, lone: u64) -> Self {
         let mut flow = Self::new();
-        flow.set_limit(f64::from(limit.max(1)));
-        flow.level.lone = to_f64(lone);
+        let limit = f64::from(limit.max(1));
+        flow.set_limit(limit);
+        flow.level.set_lone(to_f64(lone), 1.0, limit);
         flow
     }
 
@@ -285,7 +286,7 @@ impl ConcurrencyLimiter {
         self.refine_from = f64::from(policy_limit.max(1));
         self.growth = BatchCap::uncapped();
         self.level.reset_batches();
-        self.level.lone = 0.0;
+        self.level.set_lone(0.0, 1.0, 0.0);
         self.sojourns.clear();
         self.schedule.since = now;
     }

@@ -191,7 +191,7 @@ impl ConcurrencyLimiter {
             }
             GrowthOutcome::Base { latency, .. } if self.narrow(now, limit, latency) => {}
             GrowthOutcome::Base { latency, items } => {
-                (self.level.lone, self.level.lone_items) = (latency, items);
+                self.level.set_lone(latency, items, limit);
                 if self.growth.is_renewed() {
                     self.harm.on_change();
                 }

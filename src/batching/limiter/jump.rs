@@ -73,8 +73,7 @@ impl ConcurrencyLimiter {
         self.set_limit(to_f64(limit));
         self.growth = BatchCap::lone_only();
         self.level.reset_batches();
-        self.level.lone = knee.base;
-        self.level.lone_items = 1.0;
+        self.level.set_lone(knee.base, 1.0, to_f64(limit));
         self.level.batch = 0.0;
         self.level.batch_items = 0.0;
         self.sojourns.clear();

@@ -25,6 +25,8 @@ pub(super) struct LatencyModel {
     pub(super) lone: f64,
     /// Items of that call.
     pub(super) lone_items: f64,
+    /// Limit to which that latency belongs; 0 if it was measured without one.
+    lone_limit: f64,
     /// Means over recent batches, latency and items, and their count.
     pub(super) batch: f64,
     pub(super) batch_items: f64,
@@ -44,6 +46,22 @@ impl LatencyModel {
     pub(super) fn reset_batches(&mut self) {
         self.batches = 0;
         self.off = 0;
+    }
+
+    /// Sets the latency of a lone call of this many items under a limit.
+    pub(super) fn set_lone(&mut self, latency: f64, items: f64, limit: f64) {
+        (self.lone, self.lone_items, self.lone_limit) = (latency, items, limit);
+    }
+
+    /// Reduces the latency of a lone call to a lower limit, because part of it was spent in a queue
+    /// that no longer exists. `previous`: the limit before, which may have been raised without a
+    /// queue since the latency was measured.
+    pub(super) fn lower_lone(&mut self, previous: f64, limit: f64) {
+        let from = if self.lone_limit > 0.0 { previous.min(self.lone_limit) } else { previous };
+        if limit < from {
+            self.lone *= limit / from;
+            self.lone_limit = limit;
+        }
     }
 
     /// Records the expected service time of a lone call, if it is known, and returns the running
@@ -98,4 +116,21 @@ impl LatencyModel {
 /// Returns the nanoseconds between two instants.
 pub(super) fn nanos_between(from: Tick, to: Tick) -> f64 {
     to_f64(to.0.saturating_sub(from.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_was_raised_and_lowered_again_leaves_the_latency_of_a_lone_call() {
+        let mut level = LatencyModel::default();
+        level.set_lone(40e6, 1.0, 8.0);
+        level.lower_lone(8.0, 2.0);
+        assert!((level.lone - 10e6).abs() < 1.0);
+        level.lower_lone(3.0, 2.0);
+        assert!((level.lone - 10e6).abs() < 1.0);
+        level.lower_lone(3.0, 1.0);
+        assert!((level.lone - 5e6).abs() < 1.0);
+    }
 }

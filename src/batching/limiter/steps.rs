@@ -57,13 +57,11 @@ impl ConcurrencyLimiter {
             return;
         }
         if let Some(previous) = trial.previous.filter(|previous| trial.target < *previous) {
-            // Lone calls were measured under the higher limit, and some of their time was spent in
-            // the queue that no longer exists.
-            self.level.lone *= trial.target / previous;
+            self.level.lower_lone(previous, trial.target);
         }
         if trial.previous.is_none() {
             self.harm.on_limit(now, self.level.recent_lone);
-            self.level.lone = 0.0;
+            self.level.set_lone(0.0, 1.0, 0.0);
             self.growth = BatchCap::uncapped();
             self.schedule.upward = false;
         }
