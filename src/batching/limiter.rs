@@ -32,7 +32,6 @@ mod harm;
 mod jump;
 mod evidence;
 mod level;
-mod load_line;
 mod narrow;
 mod pair_probe;
 mod permit;

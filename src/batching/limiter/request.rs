@@ -122,3 +122,19 @@ impl Completion {
         (counted, (nanos_between(from, now) + nanos_between(self.last, now)) / 2.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_load_of_a_request_is_weighted_by_time() {
+        let mut load = LoadIntegral::default();
+        load.advance(Tick(100), 3);
+        let sent = load;
+        load.advance(Tick(130), 1);
+        load.advance(Tick(140), 9);
+        assert!((load.mean_since(&sent) - 3.0).abs() < 1e-9, "30 ns of one and 10 ns of nine");
+        assert!((load.mean_since(&load) - 1.0).abs() < 1e-9, "at least itself");
+    }
+}
