@@ -285,7 +285,7 @@ impl ConcurrencyLimiter {
         self.refine_from = f64::from(policy_limit.max(1));
         self.growth = BatchCap::uncapped();
         self.level.reset_batches();
-        self.level.set_lone(0.0, 1.0, 0.0);
+        self.level.clear_lone();
         self.sojourns.clear();
         self.schedule.since = now;
     }

@@ -53,6 +53,11 @@ impl LatencyModel {
         (self.lone, self.lone_items, self.lone_limit) = (latency, items, limit);
     }
 
+    /// Discards the latency of a lone call, because none was measured under the new limit.
+    pub(super) fn clear_lone(&mut self) {
+        self.set_lone(0.0, 1.0, 0.0);
+    }
+
     /// Reduces the latency of a lone call to a lower limit, because part of it was spent in a queue
     /// that no longer exists. `previous`: the limit before, which may have been raised without a
     /// queue since the latency was measured.

@@ -61,7 +61,7 @@ impl ConcurrencyLimiter {
         }
         if trial.previous.is_none() {
             self.harm.on_limit(now, self.level.recent_lone);
-            self.level.set_lone(0.0, 1.0, 0.0);
+            self.level.clear_lone();
             self.growth = BatchCap::uncapped();
             self.schedule.upward = false;
         }
