@@ -1,10 +1,12 @@
 //! Groups calls by weight, for a server that spends as much on each item as on the heaviest one of
 //! its batch.
-//! Every candidate batch holds the most urgent call and takes others that are lighter than its
-//! heaviest member, nearest in weight first. While this batch and one batch of all others meet
-//! every deadline, the least total delay decides; otherwise the most items, net of the price of
-//! upstream time, decide. The calls, weights and heads examined are bounded. Limits cut the group
-//! afterwards.
+//!
+//! Every candidate batch holds the head, which is the most urgent call, and takes others that are
+//! lighter than its heaviest member, nearest in weight first. While this batch and one batch of all
+//! others meet every deadline, the least total delay decides. Otherwise the most items, net of the
+//! price of upstream time, decide, and heads are shed (passed over, so that they will be late) if
+//! the calls behind them are worth more. The calls, weights and heads examined are bounded. Limits
+//! cut the group afterwards.
 
 use super::super::arrivals::ArrivalRate;
 use super::super::call::{CallId, Weight};
@@ -17,13 +19,15 @@ use super::queue_view::QueueView;
 
 /// Maximum number of calls examined: several batches' worth.
 const LOOK_MAX: usize = 512;
-/// Maximum number of steps in the number of shed heads: 0, 1, 2, 3, then half as many again each
-/// time.
+/// Maximum number of values tried for the number of shed heads: 0, 1, 2, 3, then half as many again
+/// each time.
 const HEAD_STEPS: usize = 12;
-/// Maximum number of heaviest members tried. Weights are distinguished in quarter octaves.
+/// Maximum number of runs compared for one head. There is one for each quarter octave that the
+/// heaviest member may have.
 const WEIGHT_STEPS: usize = 64;
-/// Cost of shedding one more head, in items.
-const HEAD: f64 = 0.05;
+/// Cost of shedding one more head, in items, so that of runs of almost equal value the one that
+/// sheds the fewest is chosen.
+const SHED_COST: f64 = 0.05;
 
 /// A queued call, with the values that grouping needs.
 #[derive(Debug, Clone, Copy)]
@@ -33,17 +37,19 @@ struct Candidate {
     place: usize,
     items: u32,
     weight: Weight,
-    /// Heaviest weight in quarter octaves.
+    /// Quarter octave of the heaviest item.
     class: u64,
+    /// Nanoseconds that the execution of a batch sent now may take for this call.
     slack: u64,
 }
 
-/// A candidate batch: a run of calls in order of weight.
+/// A candidate batch: the calls `from..to` in order of weight.
 #[derive(Debug, Clone, Copy)]
 struct WeightRun {
     from: usize,
     to: usize,
     items: u32,
+    /// Predicted execution time in nanoseconds.
     time: u64,
 }
 
@@ -58,22 +64,28 @@ struct CandidateSet<'a> {
     bounds: GroupBounds,
 }
 
-/// Bounds and prices that apply to every candidate batch of a line.
+/// Bounds and prices that apply to every candidate batch of a line, which is the queue of one merge
+/// key.
 #[derive(Debug, Clone, Copy)]
 struct GroupBounds {
-    /// Slack of the second most urgent call.
+    /// Slack of the second most urgent call: the earliest deadline that the batch of all other
+    /// calls may have to meet.
     second_slack: u64,
-    /// Items that arrive while one batch runs: the price of upstream time.
-    price: f64,
+    /// Items that arrive during a batch of mean duration. Each of them is delayed by as much as the
+    /// candidate batches take longer.
+    arriving_items: f64,
+    /// Maximum number of items in a batch.
     cap: u32,
+    /// Limits of a batch on weight.
     caps: BatchCaps,
     /// `true` if calls that would be late are shed.
     shed: bool,
 }
 
 /// Returns the calls to send together, the most urgent first; empty if there are none to choose
-/// from. `in_turn`: the calls of several flows in fair order, the first of which has its turn
-/// whatever its weight; empty if the line has a single flow.
+/// from. `mean_time`: the mean execution time in nanoseconds. `in_turn`: the calls of several flows
+/// in fair order, the first of which has its turn whatever its weight; empty if the line has a
+/// single flow.
 pub(super) fn choose_group(
     line: &QueueView<'_>,
     cost: &CostModel,
@@ -84,7 +96,8 @@ pub(super) fn choose_group(
     let calls = candidates(line, in_turn);
     let bounds = GroupBounds {
         second_slack: calls.get(1).map_or(u64::MAX, |second| second.slack),
-        price: to_f64(rate.items_within(mean_time)) / 1000.0,
+        // `items_within` returns thousandths of an item.
+        arriving_items: to_f64(rate.items_within(mean_time)) / 1000.0,
         cap: line.cap,
         caps: line.caps,
         shed: !line.is_infeasible(cost),
@@ -92,31 +105,31 @@ pub(super) fn choose_group(
     let mut by_weight: Vec<usize> = (0..calls.len()).collect();
     by_weight.sort_unstable_by_key(|place| (calls[*place].weight.max, *place));
     let all_by_weight = by_weight.clone();
-    let (mut sums, mut out) = (Vec::with_capacity(by_weight.len() + 1), Vec::with_capacity(WEIGHT_STEPS));
+    let (mut sums, mut head_runs) = (Vec::with_capacity(by_weight.len() + 1), Vec::with_capacity(WEIGHT_STEPS));
     // Runs are compared without their calls, since there are hundreds of them. Only the best is
     // expanded.
-    let mut fewer = Vec::with_capacity(WEIGHT_STEPS);
+    let mut runs = Vec::with_capacity(WEIGHT_STEPS);
     let (mut heads, mut step) = (0, 1);
     for _ in 0..HEAD_STEPS {
         let Some(head) = calls.get(heads).copied() else { break };
         by_weight.retain(|place| *place >= heads);
         prefix_sums(&calls, &by_weight, &mut sums);
         let all = CandidateSet { calls: &calls, by_weight: &by_weight, sums: &sums, bounds };
-        all.collect_runs(cost, head, &mut out);
+        all.collect_runs(cost, head, &mut head_runs);
         // While two batches meet every deadline, the least delay decides and no head is shed.
         if heads == 0
-            && let Some(run) = all.quickest(cost, &out)
+            && let Some(run) = all.quickest(cost, &head_runs)
         {
             return calls_of_run(&calls, &by_weight, run, head);
         }
-        fewer.extend(out.iter().map(|run| (*run, heads)));
+        runs.extend(head_runs.iter().map(|run| (*run, heads)));
         if !bounds.shed || !in_turn.is_empty() {
             break;
         }
         heads += step;
         step = if heads < 3 { 1 } else { heads / 2 };
     }
-    let Some((run, heads)) = most_valuable(&fewer) else { return Vec::new() };
+    let Some((run, heads)) = most_valuable(&runs) else { return Vec::new() };
     let Some(head) = calls.get(heads).copied() else { return Vec::new() };
     // The positions of a run count from the first of the calls that were left when it was found.
     let mut by_weight = all_by_weight;
@@ -128,9 +141,9 @@ pub(super) fn choose_group(
 /// shed for it, and the number of these heads.
 fn most_valuable(runs: &[(WeightRun, usize)]) -> Option<(WeightRun, usize)> {
     let per_time = |run: &WeightRun| f64::from(run.items) / to_f64(run.time.max(1));
-    let upstream = PRICE * runs.iter().map(|(run, _)| per_time(run)).fold(0.0, f64::max);
+    let price = PRICE * runs.iter().map(|(run, _)| per_time(run)).fold(0.0, f64::max);
     let value = |(run, heads): &(WeightRun, usize)| {
-        f64::from(run.items) - upstream * to_f64(run.time) - HEAD * to_f64(u64::try_from(*heads).unwrap_or(u64::MAX))
+        f64::from(run.items) - price * to_f64(run.time) - SHED_COST * to_f64(u64::try_from(*heads).unwrap_or(u64::MAX))
     };
     runs.iter().copied().reduce(|best, other| if value(&other) > value(&best) { other } else { best })
 }
@@ -195,7 +208,8 @@ impl CandidateSet<'_> {
         let first = self.by_weight.partition_point(|place| self.calls[*place].weight.max < head.weight.max);
         let count = self.by_weight.len();
         out.clear();
-        // Computes `late(time) > slack` without a division per candidate.
+        // `run.time * tail >= slack` is `cost.tail_time(run.time) > head.slack` without a division
+        // for each candidate; both sides are in thousandths of a nanosecond.
         let tail = u128::from(cost.tail_permille());
         let slack = (u128::from(head.slack) + 1) * 1000;
         for last in first..count {
@@ -203,8 +217,10 @@ impl CandidateSet<'_> {
             if to < count && self.call_at(to).class == self.call_at(last).class {
                 continue;
             }
-            let least = self.sums[to].0.saturating_sub(self.bounds.cap);
-            let mut from = self.sums.partition_point(|sum| sum.0 < least).min(last);
+            // The run with the most items within the cap starts at the first prefix sum that is at
+            // least this.
+            let sum_min = self.sums[to].0.saturating_sub(self.bounds.cap);
+            let mut from = self.sums.partition_point(|sum| sum.0 < sum_min).min(last);
             let heaviest = self.call_at(last).weight.max;
             let within = |from: usize| {
                 let (items, weight) = (self.sums[to].0 - self.sums[from].0, self.sums[to].1 - self.sums[from].1);
@@ -222,7 +238,8 @@ impl CandidateSet<'_> {
                 if !late || to - from <= 1 {
                     break;
                 }
-                // Too slow for the head: keep the heaviest 85 %.
+                // Too slow for the head: keep the heaviest 85 %, so that the number of predictions
+                // is logarithmic in the length of the run.
                 from = (from + 1).max(to - (to - from) * 85 / 100);
             }
             if out.len() >= WEIGHT_STEPS {
@@ -261,12 +278,12 @@ impl CandidateSet<'_> {
             }
             _ => 0,
         };
-        let GroupBounds { second_slack, cap, shed, price, .. } = self.bounds;
+        let GroupBounds { second_slack, cap, shed, arriving_items, .. } = self.bounds;
         if shed && rest > 0 && (rest > cap || run.time.saturating_add(cost.tail_time(after)) > second_slack) {
             return None;
         }
         let ms = |nanos: u64| to_f64(nanos) / 1e6;
         let delay = f64::from(items) * ms(run.time) + f64::from(rest) * ms(after);
-        Some(-(delay + price * ms(run.time.saturating_add(after))))
+        Some(-(delay + arriving_items * ms(run.time.saturating_add(after))))
     }
 }

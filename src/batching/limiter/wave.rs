@@ -1,15 +1,16 @@
-//! Detection of a queue that builds up inside the server: calls that saw it grow are compared with
-//! those sent when it was complete.
+//! Detection of a queue inside the server while it builds up: the latencies of the calls during
+//! which it grew are compared with those of the calls that followed.
 //!
 //! The load curve needs answers in the order of their calls, at few and at many in flight. Clients
 //! that all start at once are answered in any order, because their connections are opened side by
 //! side, and from then on the number in flight never falls; nor does it after a server has lost
 //! workers. But a queue builds up from empty: if `k` of `N` calls are computed at a time, the first
-//! `N` take `(N/k + 1) / 2` services on average, in whatever order, and each later one takes `N/k`.
-//! If all are computed at once, both take the same, whatever their distribution. Welch's t-test
-//! decides between the two. Then `k` is, by Little's law, the rate times the mean of the `k`
-//! fastest calls of the first wave, which did not queue. (`k` from the ratio of the means would be
-//! a small difference of large numbers.)
+//! `N` (the first wave) take `(N/k + 1) / 2` service times on average, in whatever order, and each
+//! later one (the second wave) takes `N/k`. If all are computed at once, both take the same,
+//! whatever their distribution. Welch's t-test decides between the two. Then `k` is, by Little's
+//! law, the rate times the mean latency of the `k` fastest calls of the first wave, which did not
+//! queue. The ratio `r` of the means also determines `k`, as `N (2/r - 1)`, but for a long queue
+//! that is a small difference, in which noise dominates.
 
 use std::collections::VecDeque;
 
@@ -20,26 +21,27 @@ use super::level::nanos_between;
 
 /// Minimum number of calls of a wave: a mean of fewer shows little.
 const CALLS_MIN: usize = 8;
-/// Maximum number of calls kept: the two waves of 256 clients, and some that were answered
-/// meanwhile.
+/// Maximum number of calls kept: for 256 clients, the first wave, the second of 64 calls, and up to
+/// 192 that are sent before the last of these is answered.
 const CALLS_MAX: usize = 512;
-/// Maximum duration of a first wave, as a part of its mean latency. Clients that arrive one by one
-/// are left to the load curve.
+/// Maximum time from the first to the last call of a first wave, as a part of its mean latency.
+/// Clients that arrive one by one are left to the load curve.
 const BURST: f64 = 0.25;
 /// Size of the second wave, as a part of the first one.
 const SECOND_PART: f64 = 0.25;
-/// Bounds for the number in flight beside each call of the second wave, as factors of the number at
-/// the end of the first one. With fluctuating arrivals, latencies follow the load and neighbours
-/// are alike.
+/// Bounds for the number in flight at each call of the second wave, as factors of the number at
+/// the end of the first one. If arrivals fluctuate, the latencies of consecutive calls follow the
+/// load and are correlated, so that the t-test does not apply.
 const STEADY: (f64, f64) = (0.8, 1.25);
 /// Minimum ratio of the mean latencies of the second and the first wave, after a start and after a
-/// change of the server. Two calls in service and one waiting reach the first value. After a
-/// change, the answers of the first wave were under way before, so more is required.
+/// change of the server. With `k` = 2 and `N` = 3 the ratio is 1.5 / 1.25, the first value. After a
+/// change more is required, because the first wave was partly computed before it.
 const RATIO: (f64, f64) = (1.2, 1.5);
-/// Minimum of Welch's t at which the waves differ: by chance, one test in five thousand.
+/// Minimum of Welch's t at which the waves differ. With normally distributed latencies, chance
+/// exceeds it in one test of 570 for two waves of [`CALLS_MIN`] calls, and of 4300 for long ones.
 const T_MIN: f64 = 3.5;
 
-/// Wave test over the last calls that were sent alone while open.
+/// Wave test over the last calls that were sent unmerged while the limiter was open.
 #[derive(Debug, Clone, Default)]
 pub(super) struct WaveTest {
     calls: VecDeque<WaveCall>,
@@ -50,6 +52,7 @@ pub(super) struct WaveTest {
 
 #[derive(Debug, Clone, Copy, Default)]
 enum WaveStage {
+    /// No test is in progress.
     #[default]
     Over,
     /// The server was idle before the call of this number.
@@ -61,9 +64,9 @@ enum WaveStage {
 #[derive(Debug, Clone, Copy)]
 struct WaveCall {
     sent: Tick,
-    /// Requests in flight, itself included.
-    beside: u32,
-    /// Latency in nanoseconds, once it was answered.
+    /// Requests in flight when it was sent, itself included.
+    in_flight: u32,
+    /// Latency in nanoseconds; `None` until it is answered.
     latency: Option<f64>,
     /// `true` if it was in flight when a change of the server was detected.
     pending: bool,
@@ -73,29 +76,29 @@ struct WaveCall {
 struct WavePair {
     first: Vec<WaveCall>,
     second: Vec<WaveCall>,
-    /// Requests in flight once the first wave was sent.
-    beside: f64,
+    /// Requests in flight once the first wave was sent; their mean after a change of the server.
+    in_flight: f64,
 }
 
 // === impl WaveTest ===
 
 impl WaveTest {
-    /// Records a lone call that is sent as the `beside`th in flight, and returns its number.
-    pub(super) fn on_send(&mut self, now: Tick, beside: u32) -> usize {
+    /// Records an unmerged call and returns its number. `in_flight` includes the call itself.
+    pub(super) fn on_send(&mut self, now: Tick, in_flight: u32) -> usize {
         if self.calls.len() >= CALLS_MAX {
             self.calls.pop_front();
             self.offset += 1;
         }
         let number = self.offset + self.calls.len();
-        if beside == 1 {
+        if in_flight == 1 {
             self.on_idle();
         }
-        self.calls.push_back(WaveCall { sent: now, beside, latency: None, pending: false });
+        self.calls.push_back(WaveCall { sent: now, in_flight, latency: None, pending: false });
         number
     }
 
-    /// Starts a test at the next call: the server is idle, or nearly so compared with the calls
-    /// that follow.
+    /// Starts a test at the next call: the server is idle, or the limiter opens and the calls that
+    /// follow far outnumber those in flight.
     pub(super) fn on_idle(&mut self) {
         self.stage = WaveStage::Start(self.offset + self.calls.len());
     }
@@ -137,8 +140,10 @@ impl WaveTest {
             return None;
         };
         let calls = || self.calls.iter().skip(from);
-        let highest = calls().map(|call| call.beside).max()?;
-        let count = calls().position(|call| call.beside == highest)? + 1;
+        // The first wave ends with the call that reaches the maximum in flight: from then on, a
+        // closed-loop client sends a call only after an answer.
+        let highest = calls().map(|call| call.in_flight).max()?;
+        let count = calls().position(|call| call.in_flight == highest)? + 1;
         WavePair::new(calls().take(count), calls().skip(count), f64::from(highest))
     }
 
@@ -148,8 +153,8 @@ impl WaveTest {
             return None;
         };
         let first = self.calls.iter().take(from).filter(|call| call.pending);
-        let beside: f64 = first.clone().map(|call| f64::from(call.beside)).sum();
-        let mean = beside / to_f64(first.clone().count() as u64);
+        let sum: f64 = first.clone().map(|call| f64::from(call.in_flight)).sum();
+        let mean = sum / to_f64(first.clone().count() as u64);
         WavePair::new(first, self.calls.iter().skip(from), mean)
     }
 }
@@ -161,28 +166,29 @@ impl WavePair {
     fn new<'a>(
         first: impl Iterator<Item = &'a WaveCall>,
         second: impl Iterator<Item = &'a WaveCall>,
-        beside: f64,
+        in_flight: f64,
     ) -> Option<Self> {
         let answered = |call: &WaveCall| call.latency.map(|_| *call);
         let first: Vec<WaveCall> = first.map(answered).collect::<Option<_>>()?;
         let part = usize::try_from(round_to_u64(to_f64(first.len() as u64) * SECOND_PART)).unwrap_or(CALLS_MAX);
         let count = part.max(CALLS_MIN);
         let second: Vec<WaveCall> = second.take(count).map(answered).collect::<Option<_>>()?;
-        (first.len() >= CALLS_MIN && second.len() >= count).then_some(Self { first, second, beside })
+        (first.len() >= CALLS_MIN && second.len() >= count).then_some(Self { first, second, in_flight })
     }
 
     fn is_steady(&self) -> bool {
-        let within = |call: &WaveCall| (STEADY.0..=STEADY.1).contains(&(f64::from(call.beside) / self.beside));
+        let within = |call: &WaveCall| (STEADY.0..=STEADY.1).contains(&(f64::from(call.in_flight) / self.in_flight));
         self.second.iter().all(within)
     }
 
-    /// Returns the knee that the waves show; the inner value is `None` if nothing queues.
+    /// Returns the knee that the waves show. The inner value is `None` if nothing queues, the outer
+    /// one if a wave is empty.
     fn conclude(&self, burst_max: f64, ratio: f64) -> Option<Option<Knee>> {
         let burst = nanos_between(self.first.first()?.sent, self.first.last()?.sent);
         let (before, after) = (WaveSample::from_calls(&self.first), WaveSample::from_calls(&self.second));
-        let beside: f64 = self.second.iter().map(|call| f64::from(call.beside)).sum();
-        let beside = beside / to_f64(self.second.len() as u64);
-        let error = (before.error + after.error).sqrt();
+        let sum: f64 = self.second.iter().map(|call| f64::from(call.in_flight)).sum();
+        let in_flight = sum / to_f64(self.second.len() as u64);
+        let error = (before.error_squared + after.error_squared).sqrt();
         if burst > burst_max * before.mean
             || !self.is_steady()
             || after.mean < ratio * before.mean
@@ -190,7 +196,8 @@ impl WavePair {
         {
             return Some(None);
         }
-        let rate = beside / after.mean.max(1.0);
+        // Little's law for the second wave.
+        let rate = in_flight / after.mean.max(1.0);
         let at = unqueued_calls(&self.first, rate);
         Some(Some(Knee { at, base: at / rate, rate, is_bound: false }))
     }
@@ -218,7 +225,7 @@ fn unqueued_calls(first: &[WaveCall], rate: f64) -> f64 {
 struct WaveSample {
     mean: f64,
     /// Squared standard error of the mean.
-    error: f64,
+    error_squared: f64,
 }
 
 // === impl WaveSample ===
@@ -232,6 +239,6 @@ impl WaveSample {
             squares += latency * latency;
         }
         let variance = (squares - sum * sum / count).max(0.0) / (count - 1.0);
-        Self { mean: sum / count, error: variance / count }
+        Self { mean: sum / count, error_squared: variance / count }
     }
 }
