@@ -1,7 +1,7 @@
 //! The mailbox of one stream: pending messages for a sidecar, at most one of each kind.
 //!
-//! A `SidecarConfig` replaces the previous one completely, so a slow reader loses nothing if it
-//! receives only the newest, and nothing accumulates for a sidecar that does not read.
+//! Each message replaces the previous one of its kind completely, so a slow reader loses nothing if
+//! it receives only the newest, and nothing accumulates for a sidecar that does not read.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -25,7 +25,7 @@ enum PushKind {
     Goaway,
 }
 
-/// The slots of a mailbox, with the waker of its stream.
+/// The pending messages of one stream, one slot for each kind, with the waker of the stream.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox(Mutex<MailboxSlots>);
 
@@ -36,9 +36,9 @@ struct MailboxSlots {
     ping: bool,
     goaway: Option<Bytes>,
     /// `true` once a `Goaway` was pushed: the stream ends after the pending messages.
-    last: bool,
-    /// Time since which a message is pending.
-    since: Option<Tick>,
+    is_closing: bool,
+    /// Instant since which at least one message has been pending without interruption.
+    pending_since: Option<Tick>,
     waker: Option<Waker>,
 }
 
@@ -46,7 +46,8 @@ struct MailboxSlots {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NextWrite {
     Frame(Bytes),
-    /// Write a `Ping`, with the acknowledgement.
+    /// Write a `Ping`. The stream encodes it, because it contains the acknowledgement of the
+    /// sidecar's reports and events, which is known only when it is written.
     Ping,
     End,
 }
@@ -96,66 +97,68 @@ impl EncodedPush {
 impl Mailbox {
     /// Puts a message into the slot of its kind, replacing an older one.
     pub(super) fn push(&self, now: Tick, push: &EncodedPush) {
-        self.put(now, |places| {
-            let place = match push.kind {
-                PushKind::Config => &mut places.config,
-                PushKind::Bundle => &mut places.bundle,
+        self.update(now, |slots| {
+            let slot = match push.kind {
+                PushKind::Config => &mut slots.config,
+                PushKind::Bundle => &mut slots.bundle,
                 PushKind::Goaway => {
-                    places.last = true;
-                    &mut places.goaway
+                    slots.is_closing = true;
+                    &mut slots.goaway
                 }
             };
-            *place = Some(push.frame.clone());
+            *slot = Some(push.frame.clone());
         });
     }
 
     /// Schedules a `Ping`.
     pub(super) fn ping(&self, now: Tick) {
-        self.put(now, |places| places.ping = true);
+        self.update(now, |slots| slots.ping = true);
     }
 
-    /// Returns the next step of the stream, in the order bundle, config, ping, goaway. Registers
+    /// Returns the next step of the stream, in the order bundle, config, ping, goaway. The bundle
+    /// is ahead of the `Goaway`, because the sidecar verifies the next connection by it. Registers
     /// the waker if nothing is pending.
     pub(super) fn poll(&self, context: &Context<'_>) -> Poll<NextWrite> {
-        let mut places = self.places();
-        let frame = places.bundle.take().or_else(|| places.config.take());
+        let mut slots = self.lock();
+        let frame = slots.bundle.take().or_else(|| slots.config.take());
         let next = match frame {
             Some(frame) => NextWrite::Frame(frame),
-            None if std::mem::take(&mut places.ping) => NextWrite::Ping,
-            None => match places.goaway.take() {
+            None if std::mem::take(&mut slots.ping) => NextWrite::Ping,
+            None => match slots.goaway.take() {
                 Some(frame) => NextWrite::Frame(frame),
-                None if places.last => NextWrite::End,
+                None if slots.is_closing => NextWrite::End,
                 None => {
-                    if !places.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
-                        places.waker = Some(context.waker().clone());
+                    if !slots.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+                        slots.waker = Some(context.waker().clone());
                     }
                     return Poll::Pending;
                 }
             },
         };
-        if !places.has_any() {
-            places.since = None;
+        if !slots.has_any() {
+            slots.pending_since = None;
         }
         Poll::Ready(next)
     }
 
-    /// Returns the time since which a message is pending.
+    /// Returns the instant since which at least one message has been pending; `None` if none is.
     pub(super) fn pending_since(&self) -> Option<Tick> {
-        self.places().since
+        self.lock().pending_since
     }
 
-    fn put(&self, now: Tick, put: impl FnOnce(&mut MailboxSlots)) {
-        let mut places = self.places();
-        put(&mut places);
-        places.since.get_or_insert(now);
-        let waker = places.waker.take();
-        drop(places);
+    /// Changes the slots so that a message is pending, and wakes the stream.
+    fn update(&self, now: Tick, change: impl FnOnce(&mut MailboxSlots)) {
+        let mut slots = self.lock();
+        change(&mut slots);
+        slots.pending_since.get_or_insert(now);
+        let waker = slots.waker.take();
+        drop(slots);
         if let Some(waker) = waker {
             waker.wake();
         }
     }
 
-    fn places(&self) -> MutexGuard<'_, MailboxSlots> {
+    fn lock(&self) -> MutexGuard<'_, MailboxSlots> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
