@@ -11,43 +11,48 @@ const SAMPLES_MIN: u64 = 200;
 /// Share of late answers that an SLO on the 99th percentile allows, in thousandths.
 const LATE_PERMILLE: u64 = 10;
 /// Required confidence that more answers are late than allowed, in standard deviations (one-sided
-/// 95 %): one window in twenty of an SLO that is just met is classified as late, and three
-/// consecutive ones are needed.
+/// 95 %). By chance, one window in twenty of an SLO that is just met is classified as late, but a
+/// first step requires three consecutive ones.
 const LATE_Z: f64 = 1.645;
-/// The SLO is met with time to spare if the p99 is below this part of it, in thousandths...
+/// Maximum p99 of a calm window, in thousandths of the SLO. Between it and the SLO is the
+/// hysteresis band of the control loop.
 const CALM_PERMILLE: u64 = 850;
-/// ...and at most this share of the answers is late, in thousandths.
+/// Maximum share of late answers of a calm window, in thousandths.
 const CALM_LATE_PERMILLE: u64 = 2;
-/// Share of lost calls, in thousandths, from which on an early deadline has a cost.
-const COST_PERMILLE: u64 = 10;
-/// The SLO is met less often if the difference exceeds this many standard deviations, and this
-/// share of the calls, in thousandths.
+/// Minimum share of lost calls, in thousandths, at which the deadline shift is assumed to lose
+/// calls: with earlier deadlines, more calls expire in the queue.
+const LOST_PERMILLE: u64 = 10;
+/// Minimum decrease of the share of calls answered in time for a window to be worse than another,
+/// in standard deviations.
 const WORSE_Z: f64 = 3.0;
+/// The same minimum in thousandths of the calls: among many calls, a negligible decrease is
+/// significant too.
 const WORSE_PERMILLE: f64 = 10.0;
-/// Two windows are not comparable if their call rates differ by more than this, in thousandths.
+/// Maximum difference between the call rates of two comparable windows, in thousandths.
 const LOAD_PERMILLE: f64 = 300.0;
 
-/// Maximum age of counts: older ones belong to another time of day.
+/// Maximum age of counts. The load may have changed since older ones were collected.
 pub(super) const WINDOW_MAX: Duration = Duration::from_secs(300);
 
-/// Counts of a period of time.
+/// Counts of the calls with an SLO over a period of time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SampleWindow {
     /// Duration of the period.
     pub over: Duration,
-    /// Latency, from arrival to answer, in microseconds.
+    /// Latency of the answered calls, from arrival to answer, in microseconds.
     pub latency: Histogram,
     /// Number of answers later than their SLO.
     pub late: u64,
-    /// Number of calls without an answer.
+    /// Number of calls that were refused, expired in the queue, or failed.
     pub lost: u64,
 }
 
-/// Consecutive windows with the same verdict: their total duration, and the newest of them merged.
+/// Consecutive windows with the same verdict: their total duration, and the sum of the newest.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct VerdictRun {
+    /// Total duration, not limited by [`WINDOW_MAX`].
     pub(super) long: Duration,
-    /// Covers at most [`WINDOW_MAX`] plus one window.
+    /// Sum of the newest windows. Covers less than [`WINDOW_MAX`] plus one window.
     pub(super) window: SampleWindow,
 }
 
@@ -91,6 +96,7 @@ impl SampleWindow {
         self.latency.quantile(990).map(Duration::from_micros)
     }
 
+    /// Returns `true` if the answered calls suffice for a statement about the p99.
     pub(super) fn is_enough(&self) -> bool {
         self.latency.count() >= SAMPLES_MIN
     }
@@ -112,26 +118,27 @@ impl SampleWindow {
         if few_late && spare { SloVerdict::Calm } else { SloVerdict::Near }
     }
 
-    /// Returns `true` if calls are lost in a number that a later deadline might save.
+    /// Returns `true` if enough calls are lost for a step towards a smaller deadline shift, which
+    /// might save some.
     pub(super) fn has_lost_calls(&self) -> bool {
-        self.lost * 1000 >= self.calls().max(1) * COST_PERMILLE
+        self.lost * 1000 >= self.calls().max(1) * LOST_PERMILLE
     }
 
     /// Returns `true` if the SLO is met significantly less often than in `before`, by a
     /// two-proportion z-test. Returns `false` if the load of the two windows is not comparable.
     pub(super) fn is_worse_than(&self, before: &Self) -> bool {
-        let (now, then) = (to_f64(self.calls()), to_f64(before.calls()));
-        if now < 1.0 || then < 1.0 || self.over.is_zero() || before.over.is_zero() {
+        let (calls, calls_before) = (to_f64(self.calls()), to_f64(before.calls()));
+        if calls < 1.0 || calls_before < 1.0 || self.over.is_zero() || before.over.is_zero() {
             return false;
         }
-        let (rate, earlier) = (now / self.over.as_secs_f64(), then / before.over.as_secs_f64());
-        if (rate / earlier - 1.0).abs() * 1000.0 > LOAD_PERMILLE {
+        let (rate, rate_before) = (calls / self.over.as_secs_f64(), calls_before / before.over.as_secs_f64());
+        if (rate / rate_before - 1.0).abs() * 1000.0 > LOAD_PERMILLE {
             return false;
         }
-        let drop = to_f64(before.in_time()) / then - to_f64(self.in_time()) / now;
-        let pooled = (to_f64(self.in_time()) + to_f64(before.in_time())) / (now + then);
-        let deviation = (pooled * (1.0 - pooled) * (1.0 / now + 1.0 / then)).sqrt();
-        drop * 1000.0 >= WORSE_PERMILLE && drop > WORSE_Z * deviation
+        let decrease = to_f64(before.in_time()) / calls_before - to_f64(self.in_time()) / calls;
+        let pooled = (to_f64(self.in_time()) + to_f64(before.in_time())) / (calls + calls_before);
+        let deviation = (pooled * (1.0 - pooled) * (1.0 / calls + 1.0 / calls_before)).sqrt();
+        decrease * 1000.0 >= WORSE_PERMILLE && decrease > WORSE_Z * deviation
     }
 }
 
@@ -140,6 +147,8 @@ impl SampleWindow {
 impl VerdictRun {
     pub(super) fn append(&mut self, next: &SampleWindow) {
         self.long += next.over;
+        // The sum starts anew rather than slides: subtracting an old window would require all of
+        // them to be kept.
         if self.window.over >= WINDOW_MAX {
             self.window = SampleWindow::default();
         }
