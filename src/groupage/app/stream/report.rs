@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::super::compose::PortHandle;
 use super::start_values::{CLASSES_MAX, NAME_BYTES_MAX, POINTS_MAX, to_learned_state};
 use crate::batching::{
-    BatcherReport as Core, CeilingInForce, ClassDecisionStats, CostClassId, CostReport, CurvePoint, FlowMode,
-    FlowReport, LimitSource, OpenReason, ScopeId, SizeMeasure, Suspension,
+    BatcherReport, CeilingInForce, ClassDecisionStats, CostClassId, CostReport, CurvePoint, FlowMode, FlowReport,
+    LimitSource, OpenReason, ScopeId, SizeMeasure, Suspension,
 };
 use crate::control::histogram::Histogram;
 use crate::control::route_counts::RouteCounts;
@@ -21,14 +21,16 @@ use crate::protocol::decode_cost_class;
 use crate::proxy::RoutingTable;
 use crate::scheduler::{DecisionReport, LearnedState, ShadowReport};
 
-/// Maximum number of routes of a report that a controller reads.
+/// Maximum number of routes of a report, without `other`. A controller ignores more.
 const ROUTES_MAX: usize = 24;
 
-/// A port with its server and the counters of its reports.
+/// A port with its server and the counts for its next report.
 #[derive(Debug)]
 pub(super) struct ReportedPort {
-    reach: PortHandle,
-    tally: Arc<RouteCounts>,
+    handle: PortHandle,
+    /// Counts of completed calls and executions.
+    counts: Arc<RouteCounts>,
+    /// Counts that the shadow predicts in mode `Observe`.
     predicted: Arc<RouteCounts>,
 }
 
@@ -36,23 +38,23 @@ pub(super) struct ReportedPort {
 
 impl ReportedPort {
     /// Attaches the counters to the port's metrics.
-    pub(super) fn new(reach: PortHandle) -> Self {
-        let tally = Arc::new(RouteCounts::default());
-        reach.metrics.observe(tally.clone());
+    pub(super) fn new(handle: PortHandle) -> Self {
+        let counts = Arc::new(RouteCounts::default());
+        handle.metrics.observe(counts.clone());
         let predicted = Arc::new(RouteCounts::default());
-        reach.metrics.observe_predicted(predicted.clone());
-        Self { reach, tally, predicted }
+        handle.metrics.observe_predicted(predicted.clone());
+        Self { handle, counts, predicted }
     }
 
     /// Returns the captured port, if the port captures one.
     pub(super) fn captured(&self) -> Option<CapturedPort> {
-        let capture = self.reach.capture.as_ref()?;
+        let capture = self.handle.capture.as_ref()?;
         Some(CapturedPort { port: capture.port, name: capture.name.clone().unwrap_or_default() })
     }
 
     /// Returns the counts since the last report, with the current state.
     pub(super) async fn report(&self) -> UpstreamReport {
-        let PortHandle { capture, proxy, scheduler, shadow, upstream, metrics } = &self.reach;
+        let PortHandle { capture, proxy, scheduler, shadow, upstream, metrics } = &self.handle;
         let table = proxy.table();
         let learned = match (scheduler.report().await, scheduler.decision_report().await, scheduler.snapshot().await) {
             (Some(core), Some(decisions), Some(state)) => Some(learned_report(&core, &decisions, &state, &table)),
@@ -71,17 +73,17 @@ impl ReportedPort {
             ready: upstream.is_ready(),
             queue_items,
             in_flight,
-            isolation_executions: self.tally.take_isolation_executions(),
+            isolation_executions: self.counts.take_isolation_executions(),
             shift_permille: proxy.shift_permille(),
             learned,
-            routes: routes(self.tally.take(), &table),
+            routes: routes(self.counts.take(), &table),
             predicted,
         }
     }
 
     /// Seeds the scheduler with what other pods learned, if it has learned nothing itself.
     pub(super) async fn begin(&self, start: &StartValues) {
-        self.reach.scheduler.seed(to_learned_state(start)).await;
+        self.handle.scheduler.seed(to_learned_state(start)).await;
     }
 }
 
@@ -114,25 +116,26 @@ fn routes(counts: BTreeMap<Option<ScopeId>, RouteReport>, table: &RoutingTable) 
 fn predicted(counts: &BTreeMap<Option<ScopeId>, RouteReport>, report: &ShadowReport) -> PredictedReport {
     let mut all = RouteReport::default();
     counts.values().for_each(|route| all.merge(route));
-    // `latency` contains the same calls.
+    // Omitted to keep the report small: `latency` contains these calls too.
     all.slo_latency = Histogram::default();
     PredictedReport { counts: all, measured_items: report.measured_items() }
 }
 
-/// Returns the weight above which no cost class is accepted by the server. `None` if a class was
-/// never refused: it must not be restricted to the weight of another class.
-fn weight_ceiling(core: &Core) -> Option<u64> {
+/// Returns the learned weight limit of the class with the highest one. The tuner limits the weight
+/// of all classes of a pod alike, and must not restrict a class to the limit of another. `None` if
+/// a class was never refused for its weight.
+fn weight_ceiling(core: &BatcherReport) -> Option<u64> {
     let learned = |found: &&CeilingInForce| {
         found.ceiling.bounded != SizeMeasure::Items && found.ceiling.source == LimitSource::Learned
     };
-    let of =
+    let limit_of =
         |class| core.ceilings.iter().filter(learned).filter(|found| found.class == class).map(|f| f.ceiling.max).min();
-    let each: Option<Vec<u64>> = core.classes.iter().map(|(class, _)| of(*class)).collect();
-    each?.into_iter().max()
+    let limits: Option<Vec<u64>> = core.classes.iter().map(|(class, _)| limit_of(*class)).collect();
+    limits?.into_iter().max()
 }
 
 fn learned_report(
-    core: &Core,
+    core: &BatcherReport,
     decisions: &DecisionReport,
     state: &LearnedState,
     table: &RoutingTable,
@@ -169,7 +172,7 @@ fn learned_report(
 
 /// Returns what was learned about a cost class. `None` if its name is unknown or too long.
 fn class_report(
-    core: &Core,
+    core: &BatcherReport,
     decisions: &DecisionReport,
     state: &LearnedState,
     (id, cost): &(CostClassId, CostReport),
@@ -209,12 +212,12 @@ fn class_label(name: &[u8]) -> String {
     }
 }
 
-/// Returns the class that had the most calls lately. A class with a few calls a day is never
-/// learned, and nothing waits for that.
+/// Returns the class with the highest counts of recent batches and unbatched calls. Other classes
+/// are ignored, because one with a few calls a day never has enough of them to be learned.
 fn busiest_class(decisions: &DecisionReport) -> Option<CostClassId> {
-    let of_late =
+    let recent =
         |tally: &crate::batching::ClassStats| tally.batches.saturating_add(tally.alone).saturating_add(tally.passed);
-    decisions.core.classes.iter().max_by_key(|class| of_late(&class.tally)).map(|class| class.id)
+    decisions.core.classes.iter().max_by_key(|class| recent(&class.tally)).map(|class| class.id)
 }
 
 /// Returns whether calls of all classes are forwarded at once, and whether the concurrency of the
@@ -229,7 +232,8 @@ fn concurrency(flows: &[(CostClassId, FlowReport)], busiest: Option<CostClassId>
     }
 }
 
-/// Returns the limiter's conclusion for a class, or `None` while it learns.
+/// Returns the limiter's conclusion for a class, or `None` while it learns. A limit of 0 means that
+/// calls are forwarded at once.
 fn limiter(flow: &FlowReport) -> Option<LimiterState> {
     if flow.learning {
         return None;
@@ -242,7 +246,8 @@ fn limiter(flow: &FlowReport) -> Option<LimiterState> {
     Some(LimiterState { limit, open, item_permille, base_us: flow.base_nanos / 1000 })
 }
 
-/// Returns the reason why no calls of a class are merged, if its server accepts no batches.
+/// Returns the reason why no calls of a class are merged, if its server accepts no batches: the
+/// refusal that led to the suspension, or a ceiling of one item.
 fn suspended(class: &ClassDecisionStats) -> Option<MergingSuspension> {
     let refused = |found: Suspension| MergingSuspension {
         answer: found.refusal.as_str().to_owned(),
@@ -252,7 +257,8 @@ fn suspended(class: &ClassDecisionStats) -> Option<MergingSuspension> {
     class.suspension.map(refused).or_else(|| (class.ceiling == Some(1)).then(one_item))
 }
 
-/// Thins out the points of a curve to the maximum. The smallest and the largest size always remain.
+/// Thins out the points of a curve to the maximum, as triples of items, microseconds and samples.
+/// The smallest and the largest size always remain.
 fn thin_points(points: &[CurvePoint]) -> Vec<(u32, u64, u32)> {
     let step = points.len().div_ceil(POINTS_MAX - 1).max(1);
     let last = points.len().saturating_sub(1);
