@@ -1,8 +1,9 @@
-//! Services that bypass a sidecar because they refer to a port by number, and the port name that
-//! would lead them through it.
+//! Services that bypass a sidecar because their `targetPort` is a number, and the port name that
+//! leads them through it.
 //!
-//! A port's name moves to the sidecar, its number does not. If the port has no name yet, the pods
-//! need one first: a Service that refers to a name which no pod has leads nowhere.
+//! The injection moves a port's name from the application's container to the sidecar, but not its
+//! number. If the port has no name yet, the pods need one first: a Service whose `targetPort` is a
+//! name that no pod has leads nowhere.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,8 @@ use super::ports::is_tcp;
 use super::referrers;
 use super::status::{CapturedPort, InjectionStatus};
 
-/// A Service port with a numeric `targetPort`, and its replacement.
+/// A Service port with a numeric `targetPort` (or none, which means its own number), and the name
+/// that replaces it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServiceFix {
     /// Name of the Service.
@@ -27,7 +29,7 @@ pub struct ServiceFix {
     pub port: u16,
     /// Name of the application's container.
     pub container: String,
-    /// Current `targetPort`.
+    /// Current `targetPort`, which is the application's port number.
     pub number: u16,
     /// Port name that leads to the sidecar.
     pub name: String,
@@ -38,8 +40,8 @@ pub struct ServiceFix {
 // === impl ServiceFix ===
 
 impl ServiceFix {
-    /// Returns the JSON Patch (RFC 6902) of the Service. It fails if the port was changed in the
-    /// meantime.
+    /// Returns the JSON Patch (RFC 6902) of the Service. Its `test` operations let it fail if the
+    /// port was changed in the meantime.
     #[must_use]
     pub fn patch(&self) -> json_patch::Patch {
         let at = |field: &str| {
@@ -61,13 +63,15 @@ impl ServiceFix {
 #[must_use]
 pub fn service_fixes(status: &str, objects: &[&Value]) -> Vec<ServiceFix> {
     let captured = InjectionStatus::parse(status).map(|status| status.capture).unwrap_or_default();
-    // The name leads to another port number, which a rule for the old number does not cover.
-    let is_ruled =
+    // The name leads to the sidecar's port number. A NetworkPolicy that allows only the
+    // application's number would block it.
+    let is_restricted =
         |captured: &&CapturedPort| objects.iter().any(|object| referrers::restricts_port(object, captured.port));
     let mut fixes: Vec<ServiceFix> = captured
         .iter()
-        .filter(|captured| !is_ruled(captured))
-        // A name that was not moved leads to the application too.
+        .filter(|captured| !is_restricted(captured))
+        // In the other modes, references by number reach the sidecar. A name that was not moved
+        // leads to the application, as the number does; a port without a name can get one.
         .filter(|captured| captured.mode == PortCapture::Named || (captured.mode == PortCapture::None && captured.name.is_none()))
         .flat_map(|captured| objects.iter().flat_map(move |object| fixes_of(captured, object)))
         .collect();
@@ -80,7 +84,7 @@ fn fixes_of(captured: &CapturedPort, object: &Value) -> Vec<ServiceFix> {
     let Some(service) = text(object, &["metadata", "name"]).filter(|_| object["kind"] == "Service") else {
         return Vec::new();
     };
-    let named = referrers::by_number(object, captured.port);
+    let by_number = referrers::by_number(object, captured.port);
     let fix = |(index, port): (usize, u16)| ServiceFix {
         service: service.to_owned(),
         index,
@@ -90,7 +94,7 @@ fn fixes_of(captured: &CapturedPort, object: &Value) -> Vec<ServiceFix> {
         name: captured.name.clone().unwrap_or_else(|| format!("http-{}", captured.port)),
         needs_name: captured.name.is_none(),
     };
-    named.into_iter().map(fix).collect()
+    by_number.into_iter().map(fix).collect()
 }
 
 /// Returns the JSON Patch (RFC 6902) of a workload that names the unnamed ports of its pod
@@ -113,14 +117,15 @@ pub fn name_ports(workload: &Value, fixes: &[ServiceFix]) -> Result<Option<json_
         if containers.iter().flat_map(ports).any(|port| text(&port, &["name"]) == Some(name)) {
             return Err(format!("another port already has the name {name}: name port {number} manually"));
         }
-        let (index_text, own) = (index.to_string(), ports(&containers[index]));
+        let (index_text, own_ports) = (index.to_string(), ports(&containers[index]));
         let at = |rest: &[&str]| {
             let head = ["spec", "template", "spec", "containers", &index_text];
             PointerBuf::from_tokens(head.into_iter().chain(rest.iter().copied()))
         };
-        let is_it = |port: &Value| is_tcp(port) && as_integer(&port["containerPort"]) == Some(number.into());
+        let is_captured = |port: &Value| is_tcp(port) && as_integer(&port["containerPort"]) == Some(number.into());
+        // The patch refers to containers and ports by index, so it tests that they are the same.
         operations.push(PatchOperation::Test(TestOperation { path: at(&["name"]), value: container.into() }));
-        let change = match own.iter().position(is_it).map(|port| port.to_string()) {
+        let change = match own_ports.iter().position(is_captured).map(|port| port.to_string()) {
             Some(port) => {
                 let (path, value) = (at(&["ports", &port, "containerPort"]), number.into());
                 operations.push(PatchOperation::Test(TestOperation { path, value }));
@@ -128,8 +133,8 @@ pub fn name_ports(workload: &Value, fixes: &[ServiceFix]) -> Result<Option<json_
             }
             None => {
                 let port = json!({"containerPort": number, "name": name, "protocol": "TCP"});
-                let path = if own.is_empty() { at(&["ports"]) } else { at(&["ports", "-"]) };
-                let value = if own.is_empty() { json!([port]) } else { port };
+                let path = if own_ports.is_empty() { at(&["ports"]) } else { at(&["ports", "-"]) };
+                let value = if own_ports.is_empty() { json!([port]) } else { port };
                 PatchOperation::Add(AddOperation { path, value })
             }
         };
@@ -139,7 +144,8 @@ pub fn name_ports(workload: &Value, fixes: &[ServiceFix]) -> Result<Option<json_
 }
 
 /// Returns the remedy for traffic that bypasses the sidecars of a workload: one command if Services
-/// can be fixed, otherwise the setting that moves the application.
+/// can be fixed and the workload is of a kind that the command can edit, otherwise the manual steps
+/// or the annotation that moves the application to loopback.
 #[must_use]
 pub fn remedy(fixes: &[ServiceFix], namespace: &str, workload: Option<(&str, &str)>) -> String {
     match workload {
@@ -172,8 +178,8 @@ mod tests {
         let by_number =
             service(&json!([{"port": 443, "targetPort": "tls"}, {"port": 80, "targetPort": 8000}, {"port": 8000}]));
         let fixes = service_fixes(&status(Some("api"), "Named"), &[&by_number]);
-        let short: Vec<_> = fixes.iter().map(|fix| (fix.index, fix.port, fix.name.as_str(), fix.needs_name)).collect();
-        assert_eq!(short, [(1, 80, "api", false), (2, 8000, "api", false)]);
+        let fields: Vec<_> = fixes.iter().map(|fix| (fix.index, fix.port, fix.name.as_str(), fix.needs_name)).collect();
+        assert_eq!(fields, [(1, 80, "api", false), (2, 8000, "api", false)]);
         let fixes = service_fixes(&status(None, "None"), &[&by_number]);
         assert!(fixes.iter().all(|fix| fix.needs_name && fix.name == "http-8000"), "{fixes:?}");
     }
