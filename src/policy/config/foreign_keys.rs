@@ -1,52 +1,52 @@
-//! Configuration keys of other batchers, and the equivalent key here, for users that bring a
-//! configuration along.
+//! Configuration keys of other batchers, and the equivalent keys of a policy, for the help text of
+//! an unknown key: users may bring a configuration along.
 //!
 //! Names are spelled as in their source: KServe from its `Batcher` type, Triton from
 //! `model_config.proto`, TF Serving from `session_bundle_config.proto`, BentoML, `MLServer`, Ray
-//! Serve, LitServe, `TorchServe`, DJL, TEI, infinity and vLLM from their documented options.
-//! Spelling is ignored when names are compared, because one name is `maxBatchSize` here and
-//! `--max-batch-size` there.
+//! Serve, LitServe, `TorchServe`, DJL, TEI, infinity and vLLM from their documented options. Case,
+//! underscores and dashes are ignored when names are compared, because one batcher has
+//! `maxBatchSize` and another one `--max-batch-size`.
 //!
 //! Configuration files of other batchers are not imported. Most of their values are fixed numbers
-//! for something that is measured here, so a copied value would be worse than none.
+//! for something that Groupage measures, so a copied value would be worse than none.
 
 /// Names that several batchers use for one setting.
 pub(super) struct ForeignKey {
-    /// The names as the batchers spell them, in one spelling each.
+    /// The names, in one of the batchers' spellings each.
     pub(super) names: &'static [&'static str],
-    /// The batchers that use them.
+    /// The batchers that use them, as in the help text.
     pub(super) of: &'static str,
-    /// Path of the equivalent key here; `[]` is any index of a list.
+    /// Path of the equivalent key of a policy; `[]` is any index of a list.
     pub(super) key: &'static str,
-    /// Difference in meaning, appended to the key.
+    /// Difference in meaning, appended to the key with its own punctuation.
     pub(super) note: &'static str,
 }
 
-const fn peer(names: &'static [&'static str], of: &'static str, key: &'static str, note: &'static str) -> ForeignKey {
+const fn entry(names: &'static [&'static str], of: &'static str, key: &'static str, note: &'static str) -> ForeignKey {
     ForeignKey { names, of, key, note }
 }
 
-/// All known names.
+/// All known names. Tests compare the keys with the schema.
 pub(super) const PEERS: &[ForeignKey] = &[
-    peer(
+    entry(
         &["maxBatchSize", "batch_size", "max_batch_requests"],
         "KServe, Triton, BentoML, TF Serving, TEI and others",
         "limits.batchItemsMax",
         ", an upper limit: the size itself is learned",
     ),
-    peer(
+    entry(
         &["preferred_batch_size", "allowed_batch_sizes"],
         "Triton, TF Serving",
         "limits.batchItemsMax",
         ", an upper limit: the best sizes are learned",
     ),
-    peer(
+    entry(
         &["max-client-batch-size"],
         "TEI, infinity",
         "limits.batchItemsMax",
         "; the value that TEI publishes at /info is used automatically",
     ),
-    peer(
+    entry(
         &[
             "maxLatency",
             "max_queue_delay_microseconds",
@@ -61,51 +61,51 @@ pub(super) const PEERS: &[ForeignKey] = &[
         "limits.queueDelayMax",
         " with a unit, such as 5ms: an upper limit that calls rarely wait for",
     ),
-    peer(&["max_latency_ms"], "BentoML", "slo.latencyP99", " with a unit, such as 150ms"),
-    peer(&["timeout"], "KServe", "routes[].timeout", " with a unit, such as 30s"),
-    peer(
+    entry(&["max_latency_ms"], "BentoML", "slo.latencyP99", " with a unit, such as 150ms"),
+    entry(&["timeout"], "KServe", "routes[].timeout", " with a unit, such as 30s"),
+    entry(
         &["default_timeout_microseconds"],
         "Triton",
         "slo.latencyP99",
         " with a unit, such as 150ms; with `late: Refuse` it also ends calls only while they are queued",
     ),
-    peer(
+    entry(
         &["max_queue_size", "max_enqueued_batches", "jobQueueSize", "queue_size"],
         "Triton, TF Serving, TorchServe, DJL, infinity",
         "limits.queueItemsMax",
         ", counted in items; 0 never means unlimited",
     ),
-    peer(
+    entry(
         &["max-concurrent-requests", "max_queued_requests"],
         "TEI, Ray Serve",
         "limits.queueItemsMax",
         ", counted in queued items; `limits.slotsMax` limits the batches in flight",
     ),
-    peer(
+    entry(
         &["instance_group", "count", "num_batch_threads", "max_concurrent_batches"],
         "Triton, TF Serving, Ray Serve",
         "limits.slotsMax",
         ", an upper limit: the number of batches that the server runs at once is learned",
     ),
-    peer(
+    entry(
         &["priority_levels", "default_priority_level"],
         "Triton",
         "priority.classes",
         ", by name; the first is the default",
     ),
-    peer(
+    entry(
         &["max-batch-tokens", "max_num_batched_tokens"],
         "TEI, vLLM",
         "limits.batchWeightMax",
         ", in the protocol's unit of weight",
     ),
-    peer(
+    entry(
         &["max_num_seqs"],
         "vLLM",
         "limits.standAsideMax",
         ": such an engine batches by itself, so calls are forwarded one by one, at most this many at once",
     ),
-    peer(
+    entry(
         &["batcher", "dynamic_batching", "batching_parameters"],
         "KServe, Triton, TF Serving",
         "scheduling",
@@ -113,21 +113,22 @@ pub(super) const PEERS: &[ForeignKey] = &[
     ),
 ];
 
-/// Names with many meanings.
+/// Normalized names that are too common to identify another batcher, except at the top level.
 const COMMON: [&str; 2] = ["timeout", "count"];
 
-/// Returns advice about a key that other batchers use.
+/// Returns the help text for the unknown key `name` of the section `path` (empty at the top level),
+/// if other batchers use this name.
 pub(super) fn hint(name: &str, path: &str) -> Option<String> {
-    // Longer than any known name. An unknown key may be a megabyte long.
+    // No known name is longer, and an unknown key may be a megabyte long.
     if name.len() > 64 {
         return None;
     }
-    let folded = normalize_name(name);
-    // Too common a word to be another batcher's key inside a section of the schema.
-    if !path.is_empty() && COMMON.contains(&folded.as_str()) {
+    let normalized = normalize_name(name);
+    // Inside a section, a common word is more likely a misplaced key of the schema.
+    if !path.is_empty() && COMMON.contains(&normalized.as_str()) {
         return None;
     }
-    let known = PEERS.iter().find(|peer| peer.names.iter().any(|name| normalize_name(name) == folded))?;
+    let known = PEERS.iter().find(|entry| entry.names.iter().any(|name| normalize_name(name) == normalized))?;
     Some(format!("this is a key of {}; use `{}`{}", known.of, known.key, known.note))
 }
 
@@ -152,13 +153,13 @@ mod tests {
     fn foreign_names_are_unique_and_map_to_existing_keys() {
         let paths = paths();
         let mut names: Vec<String> =
-            PEERS.iter().flat_map(|peer| peer.names).map(|name| normalize_name(name)).collect();
+            PEERS.iter().flat_map(|entry| entry.names).map(|name| normalize_name(name)).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);
-        for peer in PEERS {
-            assert!(paths.iter().any(|path| path == peer.key), "{} is not a key", peer.key);
+        for entry in PEERS {
+            assert!(paths.iter().any(|path| path == entry.key), "{} is not a key", entry.key);
         }
     }
 
@@ -174,13 +175,13 @@ mod tests {
 
     #[test]
     fn a_key_of_another_batcher_is_reported_with_its_equivalent() {
-        for peer in PEERS {
-            for name in peer.names {
+        for entry in PEERS {
+            for name in entry.names {
                 let errors = load(&format!("mode: Batch\n{name}: 1\n"), "p").unwrap_err();
                 let [finding] = errors.findings.as_slice() else { panic!("{name}: one finding") };
                 assert_eq!((finding.code, finding.line()), (ConfigCode::UnknownKey, Some(2)), "{name}");
                 let help = finding.help.as_deref().unwrap_or_default();
-                assert!(help.contains(&format!("`{}`", peer.key)), "{name}: {help}");
+                assert!(help.contains(&format!("`{}`", entry.key)), "{name}: {help}");
             }
         }
     }
