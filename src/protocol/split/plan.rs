@@ -1,4 +1,5 @@
-//! The replacements in a batch response, all of which are validated before any byte is written.
+//! The replacements in a batch response that turn it into the response for each client: results,
+//! ids and counters. All of them are validated before any byte is written.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -15,23 +16,29 @@ use crate::{headers, ids};
 
 /// The replacements, at the same positions for every client.
 pub(super) struct SplitPlan<'a> {
+    /// Body of the batch response.
     doc: &'a Bytes,
+    /// Spans to replace, in order and disjoint.
     edits: Vec<(Span, ResponseEdit)>,
     results: LocatedResults,
     counters: Vec<DividedCounter>,
     /// Headers with a separate value for each client.
-    counted: Vec<(HeaderName, Vec<String>)>,
+    member_headers: Vec<(HeaderName, Vec<String>)>,
     /// At least one counter is an estimate.
     estimated: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum ResponseEdit {
+    /// Removes a counter.
     Cut,
-    /// The name of the results.
+    /// Replaces the name of the results if the client used the single form.
     Name,
+    /// Replaces the list at this index of `results.lists` by the client's part.
     List(usize),
+    /// Replaces an id of the response.
     Id,
+    /// Replaces the counter at this index of `counters` by the client's share.
     Counter(usize),
 }
 
@@ -44,30 +51,36 @@ pub(super) struct MemberBody {
 // === impl SplitPlan ===
 
 impl<'a> SplitPlan<'a> {
-    /// Determines the replacements. `judge` checks the rest of the body, once the results are known
-    /// to match the items.
+    /// Determines the replacements. `check_rest` checks everything but the results; it runs once
+    /// the results are known to match the items.
     pub(super) fn new(
         shape: &ProtocolShape,
         members: &[&Call],
         (doc, head): (&'a Bytes, &HeaderMap),
-        judge: impl FnOnce() -> Result<(), ResponseMismatch>,
+        check_rest: impl FnOnce() -> Result<(), ResponseMismatch>,
     ) -> Result<Self, ResponseMismatch> {
         let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
         json::validate(doc, rules).map_err(|_| MismatchKind::NotJson)?;
         let root = json::root(doc);
         let results = LocatedResults::find(doc, root, shape, members)?;
-        judge()?;
-        let mut plan =
-            Self { doc, edits: Vec::new(), results, counters: Vec::new(), counted: Vec::new(), estimated: false };
+        check_rest()?;
+        let mut plan = Self {
+            doc,
+            edits: Vec::new(),
+            results,
+            counters: Vec::new(),
+            member_headers: Vec::new(),
+            estimated: false,
+        };
         plan.add_lists(shape);
         for pointer in &shape.ids {
             if let Some(found) = json::find(doc, root, pointer).map_err(MismatchKind::from)? {
                 plan.edits.push((found.value, ResponseEdit::Id));
             }
         }
-        let ledger = plan.ledger(shape, members);
-        plan.add_counters(root, shape, &ledger)?;
-        plan.add_headers(shape, members, head, &ledger);
+        let shares = plan.share_weights(shape, members);
+        plan.add_counters(root, shape, &shares)?;
+        plan.add_headers(shape, members, head, &shares);
         plan.edits.sort_by_key(|(span, _)| span.start);
         // Declared positions that overlap in this response cannot be replaced independently.
         if plan.edits.windows(2).any(|pair| pair[0].0.end > pair[1].0.start) {
@@ -89,14 +102,14 @@ impl<'a> SplitPlan<'a> {
         &mut self,
         root: Span,
         shape: &ProtocolShape,
-        ledger: &ShareWeights,
+        shares: &ShareWeights,
     ) -> Result<(), ResponseMismatch> {
         let shape_mismatch = |_| MismatchKind::Shape;
         let mut exact_only = false;
         let counters = match &shape.counters {
             Counters::None => Vec::new(),
             Counters::Usage(pointer) => match json::find(self.doc, root, pointer).map_err(MismatchKind::from)? {
-                Some(found) => usage::divide_usage(self.doc, found.value, ledger).map_err(shape_mismatch)?,
+                Some(found) => usage::divide_usage(self.doc, found.value, shares).map_err(shape_mismatch)?,
                 None => Vec::new(),
             },
             Counters::Totals { at, share: CounterRule::Drop } => {
@@ -109,7 +122,7 @@ impl<'a> SplitPlan<'a> {
                 let mut counters = Vec::new();
                 for pointer in at {
                     if let Some(found) = json::find(self.doc, root, pointer).map_err(MismatchKind::from)? {
-                        counters.extend(usage::divide_declared(self.doc, found.value, ledger).map_err(shape_mismatch)?);
+                        counters.extend(usage::divide_declared(self.doc, found.value, shares).map_err(shape_mismatch)?);
                     }
                 }
                 counters
@@ -128,9 +141,9 @@ impl<'a> SplitPlan<'a> {
 
     /// Returns the weights of the items by which counters are divided: taken from the result if it
     /// carries a number, else from the request.
-    fn ledger(&self, shape: &ProtocolShape, members: &[&Call]) -> ShareWeights {
+    fn share_weights(&self, shape: &ProtocolShape, members: &[&Call]) -> ShareWeights {
         let mut weights = Vec::with_capacity(self.results.item_at.len());
-        let mut tokens = true;
+        let mut are_token_ids = true;
         let mut first: Option<Vec<&[u8]>> = None;
         let mut identical = true;
         for call in members {
@@ -138,7 +151,7 @@ impl<'a> SplitPlan<'a> {
             for index in 0..count {
                 let parts: Vec<Span> =
                     call.found.slots.iter().filter_map(|slot| slot.items.get(index).copied()).collect();
-                tokens &= parts.iter().all(|part| kind(&call.body, part.start) == JsonType::Array);
+                are_token_ids &= parts.iter().all(|part| kind(&call.body, part.start) == JsonType::Array);
                 let bytes: Vec<&[u8]> = parts.iter().map(|part| part.of(&call.body)).collect();
                 identical &= first.get_or_insert_with(|| bytes.clone()) == &bytes;
                 weights.push(
@@ -160,7 +173,8 @@ impl<'a> SplitPlan<'a> {
             }
         }
         let counted = match shape.share_by {
-            Measure::Text => tokens,
+            // The server counts tokens, which only lists of token ids show.
+            Measure::Text => are_token_ids,
             Measure::ListLen | Measure::At(_) => true,
             Measure::Items | Measure::Bytes | Measure::Chars | Measure::Tokens => false,
         };
@@ -168,9 +182,9 @@ impl<'a> SplitPlan<'a> {
         ShareWeights { weights, counts, identical, counted }
     }
 
-    /// Divides the counters in TEI's headers: characters are counted here, and tokens are divided
-    /// like usage counters.
-    fn add_headers(&mut self, shape: &ProtocolShape, members: &[&Call], head: &HeaderMap, ledger: &ShareWeights) {
+    /// Divides the counters in TEI's headers: the characters of each client are counted in its
+    /// request, and tokens are divided like usage counters.
+    fn add_headers(&mut self, shape: &ProtocolShape, members: &[&Call], head: &HeaderMap, shares: &ShareWeights) {
         if shape.share_by != Measure::Text {
             return;
         }
@@ -182,19 +196,19 @@ impl<'a> SplitPlan<'a> {
                     .map(|item| item_weight(&call.body, item, &Measure::Text))
                     .fold(0, u64::saturating_add)
             };
-            let own = members.iter().map(|call| chars(call).to_string()).collect();
-            self.counted.push((headers::COMPUTE_CHARACTERS, own));
+            let counts = members.iter().map(|call| chars(call).to_string()).collect();
+            self.member_headers.push((headers::COMPUTE_CHARACTERS, counts));
         }
-        let tokens = head.get(headers::COMPUTE_TOKENS).and_then(|value| usage::divide_header(value.as_bytes(), ledger));
+        let tokens = head.get(headers::COMPUTE_TOKENS).and_then(|value| usage::divide_header(value.as_bytes(), shares));
         if let Some((parts, exact)) = tokens {
             self.estimated |= !exact;
-            self.counted.push((headers::COMPUTE_TOKENS, parts));
+            self.member_headers.push((headers::COMPUTE_TOKENS, parts));
         }
     }
 
     /// Writes the headers that carry the client's own numbers.
     pub(super) fn write_headers(&self, member: usize, out: &mut HeaderMap) {
-        for (name, values) in &self.counted {
+        for (name, values) in &self.member_headers {
             if let Some(value) = values.get(member).and_then(|value| HeaderValue::from_str(value).ok()) {
                 out.insert(name.clone(), value);
             }
@@ -209,8 +223,9 @@ impl<'a> SplitPlan<'a> {
         if let Some(written) = self.write_failure(member, shape) {
             return written;
         }
-        let own: usize = self.results.positions.get(member).map_or(0, Vec::len);
-        let share = self.doc.len() / self.results.item_at.len().max(1) * own;
+        let count: usize = self.results.positions.get(member).map_or(0, Vec::len);
+        let share = self.doc.len() / self.results.item_at.len().max(1) * count;
+        // The client's share of the results, and room for the envelope, ids and counters.
         let mut out = Vec::with_capacity(share + 512);
         let mut from = 0;
         for (span, edit) in &self.edits {
@@ -234,6 +249,8 @@ impl<'a> SplitPlan<'a> {
         MemberBody { status: None, body: Bytes::from(out) }
     }
 
+    /// Writes the client's results in place of a list: without the list itself if the client sent a
+    /// scalar item and the protocol answers it with a bare result.
     fn write_results(&self, list: usize, member: usize, call: &Call, shape: &ProtocolShape, out: &mut Vec<u8>) {
         let is_list = matches!(shape.results, ResultLayout::Lists(_));
         if !(call.found.scalar && shape.unwrap && is_list) {
@@ -270,15 +287,16 @@ impl<'a> SplitPlan<'a> {
     }
 }
 
-/// Writes the id that the client would have received alone: derived from its request id for servers
-/// that do so, else a random one of the same form.
+/// Writes the id that the client would have received alone: derived from its request id if the
+/// server derives ids from it (vLLM), else a random one of the same form.
 fn write_id(doc: &[u8], span: Span, call: &Call, sent: &SharedRequest, shape: &ProtocolShape, out: &mut Vec<u8>) {
     let header = call.head.headers.get(headers::REQUEST_ID).map(HeaderValue::as_bytes);
     match kind(doc, span.start) {
         JsonType::Number => out.extend_from_slice(&ids::random_like(span.of(doc), true)),
         JsonType::String => {
             let raw = span.inner_bytes(doc);
-            // Text before the echoed id belongs to the server only if it has the form of a prefix.
+            // The server echoes the request id of the shared request. Text before it is the
+            // server's only if it has the form of a prefix, such as `embd-`.
             let is_prefix = |before: &&[u8]| before.len() == ids::prefix_len(raw);
             let echoed = raw.strip_suffix(sent.request_id.as_bytes()).filter(is_prefix);
             let prefix = || raw.get(..ids::prefix_len(raw)).unwrap_or_default();
