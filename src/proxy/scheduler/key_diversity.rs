@@ -1,11 +1,12 @@
 //! The diversity of merge keys within a cost class: the parts in which the keys differ and
 //! therefore prevent merging.
 //!
-//! The most recent keys of a class are kept as [`RecentKeys`], with a digest of each part. The
-//! digest is keyed afresh in every process. The work is done only for keys that are not interned
-//! yet; calls with a known key cost nothing.
+//! The most recent keys of a class are kept as [`RecentKeys`], with a digest of each part and no
+//! values, which may be secret. The digests have a random key in each process, so that values
+//! cannot be guessed from them. The work is done only for keys that are not interned yet; calls
+//! with a known key cost nothing.
 //!
-//! The number of calls that wait side by side because of it is counted in the core
+//! The core counts the batches that were not full while calls with another key waited
 //! ([`crate::batching::ClassStats::other_keys_waiting`]).
 
 use std::collections::HashMap;
@@ -18,19 +19,22 @@ use crate::protocol::{DifferingPart, Endpoint, KEY_BYTES_MAX, KeyPart, RecentKey
 /// Maximum number of cost classes with compared keys; beyond it the least recently used one is
 /// evicted. With all their keys they occupy at most about two megabytes.
 const CLASSES_MAX: usize = 16;
-/// Maximum number of keys inspected per [`SPAN`]. The work runs in the driver, which delays all
-/// calls, and a client may send a new key with every call. With [`KEY_BYTES_MAX`] it is at most
-/// half a megabyte per second, about 0.2 % of a core.
-const KEYS_AT_ONCE: u32 = 32;
+/// Maximum number of keys inspected per [`SPAN`]. The work runs in the driver and delays all calls,
+/// and a client may send a new key with every call. With [`KEY_BYTES_MAX`] it is at most half a
+/// mebibyte per second, about 0.2 % of a core.
+const KEYS_PER_SPAN_MAX: u32 = 32;
+/// Window of the rate limit.
 const SPAN: Duration = Duration::from_secs(1);
 
 /// The parts of the most recent merge keys by cost class.
 #[derive(Debug, Default)]
 pub(super) struct KeyDiversity {
-    digest: RandomState,
+    hasher: RandomState,
+    /// For each class, the value of `uses` when a key was last recorded, and the keys.
     classes: HashMap<CostClassId, (u64, RecentKeys)>,
+    /// Number of keys inspected so far, which orders the classes for eviction.
     uses: u64,
-    /// Start of the current span, and the number of keys inspected in it.
+    /// Start of the current span, and the number of keys counted in it.
     span: (Tick, u32),
 }
 
@@ -68,10 +72,10 @@ impl KeyDiversity {
     /// Records a key that was not interned before. A key that is too long, or exceeds the rate
     /// limit, is skipped.
     pub(super) fn on_new_key(&mut self, now: Tick, class: CostClassId, endpoint: &Endpoint, key: &[u8]) {
-        if key.len() > KEY_BYTES_MAX || !self.take_token(now) {
+        if key.len() > KEY_BYTES_MAX || !self.is_within_rate(now) {
             return;
         }
-        let whole = self.digest.hash_one(key);
+        let whole = self.hasher.hash_one(key);
         self.uses += 1;
         if !self.classes.contains_key(&class) && self.classes.len() >= CLASSES_MAX {
             let oldest = self.classes.iter().min_by_key(|(_, (used, _))| *used).map(|(class, _)| *class);
@@ -86,19 +90,20 @@ impl KeyDiversity {
         }
         let Some(parts) = endpoint.key_parts(key) else { return };
         let digest = |part: KeyPart<'_>| {
-            let digest = self.digest.hash_one((part.kind, &part.name, &part.value));
+            let digest = self.hasher.hash_one((part.kind, &part.name, &part.value));
             (part.kind, part.name.into(), digest)
         };
         recent.push(whole, parts.into_iter().map(digest));
     }
 
-    fn take_token(&mut self, now: Tick) -> bool {
-        let (since, looked) = &mut self.span;
+    /// Counts a key, and returns `true` if the rate limit, a fixed-window counter, admits it.
+    fn is_within_rate(&mut self, now: Tick) -> bool {
+        let (since, count) = &mut self.span;
         if now.since(*since) >= SPAN {
-            (*since, *looked) = (now, 0);
+            (*since, *count) = (now, 0);
         }
-        *looked += 1;
-        *looked <= KEYS_AT_ONCE
+        *count += 1;
+        *count <= KEYS_PER_SPAN_MAX
     }
 
     /// Returns the differences by cost class. Classes with a single key are omitted.
@@ -152,7 +157,7 @@ mod tests {
     }
 
     /// Records a call with these headers and this body.
-    fn observe_key(apart: &mut KeyDiversity, endpoint: &Endpoint, target: &str, headers: &[(&str, &str)], body: &str) {
+    fn observe_key(state: &mut KeyDiversity, endpoint: &Endpoint, target: &str, headers: &[(&str, &str)], body: &str) {
         let mut request = Request::post(target).header("host", "h").header("content-type", "application/json");
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -160,17 +165,17 @@ mod tests {
         let (head, ()) = request.body(()).unwrap().into_parts();
         let call = endpoint.parse_call(&head, Bytes::copy_from_slice(body.as_bytes()), &DigestKey::from_bytes([1; 32]));
         let MergeEligibility::With(key) = &call.merge else { panic!("{:?}", call.merge) };
-        apart.on_new_key(later(apart), CLASS, endpoint, key);
+        state.on_new_key(later(state), CLASS, endpoint, key);
     }
 
     /// Returns an instant at which the rate limit has been reset.
-    fn later(apart: &KeyDiversity) -> Tick {
-        apart.span.0.after(SPAN)
+    fn later(state: &KeyDiversity) -> Tick {
+        state.span.0.after(SPAN)
     }
 
-    fn reported_parts(apart: &KeyDiversity) -> Vec<(PartKind, String, usize, usize)> {
-        let report = apart.report();
-        let differs = report.into_iter().find(|apart| apart.class == CLASS).map(|apart| apart.differs);
+    fn reported_parts(state: &KeyDiversity) -> Vec<(PartKind, String, usize, usize)> {
+        let report = state.report();
+        let differs = report.into_iter().find(|class| class.class == CLASS).map(|class| class.differs);
         differs.into_iter().flatten().map(|d| (d.kind, d.name, d.values, d.keys_without)).collect()
     }
 
@@ -179,29 +184,29 @@ mod tests {
 
     #[test]
     fn the_header_that_keeps_calls_apart_is_named_and_none_that_does_not() {
-        let (mut apart, endpoint) = (KeyDiversity::default(), endpoint());
+        let (mut state, endpoint) = (KeyDiversity::default(), endpoint());
         for user in 0..17 {
             let user = format!("u{user}");
             observe_key(
-                &mut apart,
+                &mut state,
                 &endpoint,
                 EMBED,
                 &[("x-user", &user), ("x-version", "3"), ("user-agent", &user)],
                 BODY,
             );
         }
-        assert_eq!(reported_parts(&apart), [(PartKind::Header, "x-user".to_owned(), 17, 1)]);
-        assert!(!format!("{apart:?}{:?}", apart.report()).contains("u3"), "no value is stored");
+        assert_eq!(reported_parts(&state), [(PartKind::Header, "x-user".to_owned(), 17, 1)]);
+        assert!(!format!("{state:?}{:?}", state.report()).contains("u3"), "no value is stored");
     }
 
     #[test]
     fn every_part_of_a_key_has_a_name() {
         let two = |first: (&str, &[(&str, &str)], &str), second: (&str, &[(&str, &str)], &str)| {
-            let (mut apart, endpoint) = (KeyDiversity::default(), endpoint());
+            let (mut state, endpoint) = (KeyDiversity::default(), endpoint());
             for (target, headers, body) in [first, second] {
-                observe_key(&mut apart, &endpoint, target, headers, body);
+                observe_key(&mut state, &endpoint, target, headers, body);
             }
-            reported_parts(&apart)
+            reported_parts(&state)
         };
         let one = |kind, name: &str| vec![(kind, name.to_owned(), 2, 1)];
         let plain: (&str, &[(&str, &str)], &str) = (EMBED, &[], BODY);
@@ -218,41 +223,41 @@ mod tests {
 
     #[test]
     fn of_two_parts_that_differ_the_one_that_joins_more_comes_first() {
-        let (mut apart, endpoint) = (KeyDiversity::default(), endpoint());
+        let (mut state, endpoint) = (KeyDiversity::default(), endpoint());
         for n in 0..12 {
             let (user, version) = (format!("u{n}"), format!("v{}", n % 2));
-            observe_key(&mut apart, &endpoint, EMBED, &[("x-user", &user), ("x-version", &version)], BODY);
+            observe_key(&mut state, &endpoint, EMBED, &[("x-user", &user), ("x-version", &version)], BODY);
         }
-        let parts = reported_parts(&apart);
+        let parts = reported_parts(&state);
         assert_eq!(parts[0], (PartKind::Header, "x-user".to_owned(), 12, 2));
         assert_eq!(parts[1], (PartKind::Header, "x-version".to_owned(), 2, 12));
     }
 
     #[test]
     fn the_number_of_kept_keys_and_classes_is_bounded() {
-        let (mut apart, endpoint) = (KeyDiversity::default(), endpoint());
+        let (mut state, endpoint) = (KeyDiversity::default(), endpoint());
         for n in 0..200 {
             let user = format!("u{n}");
-            observe_key(&mut apart, &endpoint, EMBED, &[("x-user", &user)], BODY);
+            observe_key(&mut state, &endpoint, EMBED, &[("x-user", &user)], BODY);
         }
-        assert_eq!(apart.report()[0].keys, 64);
+        assert_eq!(state.report()[0].keys, 64);
         for class in 0..100 {
-            apart.on_new_key(later(&apart), CostClassId(class), &endpoint, b"no key");
+            state.on_new_key(later(&state), CostClassId(class), &endpoint, b"no key");
         }
-        assert!(apart.classes.len() <= CLASSES_MAX);
+        assert!(state.classes.len() <= CLASSES_MAX);
     }
 
     #[test]
     fn keys_beyond_a_burst_and_long_keys_are_skipped() {
-        let (mut apart, endpoint) = (KeyDiversity::default(), endpoint());
+        let (mut state, endpoint) = (KeyDiversity::default(), endpoint());
         let now = Tick::from_millis(5000);
-        for class in 0..=KEYS_AT_ONCE {
-            apart.on_new_key(now, CostClassId(class % 2), &endpoint, &class.to_be_bytes());
+        for class in 0..=KEYS_PER_SPAN_MAX {
+            state.on_new_key(now, CostClassId(class % 2), &endpoint, &class.to_be_bytes());
         }
-        assert_eq!(apart.uses, u64::from(KEYS_AT_ONCE));
-        apart.on_new_key(now.after(SPAN), CLASS, &endpoint, &[0; KEY_BYTES_MAX + 1]);
-        assert_eq!(apart.uses, u64::from(KEYS_AT_ONCE));
-        apart.on_new_key(now.after(SPAN), CLASS, &endpoint, b"short");
-        assert_eq!(apart.uses, u64::from(KEYS_AT_ONCE) + 1);
+        assert_eq!(state.uses, u64::from(KEYS_PER_SPAN_MAX));
+        state.on_new_key(now.after(SPAN), CLASS, &endpoint, &[0; KEY_BYTES_MAX + 1]);
+        assert_eq!(state.uses, u64::from(KEYS_PER_SPAN_MAX));
+        state.on_new_key(now.after(SPAN), CLASS, &endpoint, b"short");
+        assert_eq!(state.uses, u64::from(KEYS_PER_SPAN_MAX) + 1);
     }
 }

@@ -1,11 +1,12 @@
 //! Permits for upstream connections: limits for the process, by purpose.
 //!
-//! ```text
-//! clients     one for each client connection, which carries its calls or raw bytes
-//! beside 1/4  calls of HTTP/2 clients if the server speaks HTTP/1: 16 for each client, and more
-//!             while half of them are free
-//! batches 1/4 batches and unbatched calls
-//! ```
+//! - `Client`: one for each client connection, which carries its calls or relayed bytes.
+//! - `Http2Client`: one for each concurrent call of an HTTP/2 client, if the server speaks only
+//!   HTTP/1. The limit is a quarter of the client connections. A client has 16 of them, and more
+//!   while less than half of all are in use.
+//! - `Batch`: one for each batch or unbatched call in flight. The limit is a quarter of the client
+//!   connections.
+//!
 //! Calls that one client sends over HTTP/2 can therefore exhaust neither the file descriptors of
 //! the process nor the permits of others. A call waits briefly for a permit, and stalled uploads
 //! are evicted to release some.
@@ -21,17 +22,20 @@ use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::memory::BufferBudget;
 
-/// Maximum time of one wait for a permit, and number of waits before a call is refused. Evicted
-/// uploads release their permits within one wait, and uploads that stall in the meantime are
-/// evicted before the next one.
+/// Maximum time of one wait for a permit. Evicted uploads release their permits within it.
 const WAIT: Duration = Duration::from_millis(500);
+/// Number of waits before a call is refused. Uploads that stall during one are evicted before the
+/// next one.
 const WAITS: u32 = 2;
-const KINDS: usize = 3;
-/// Number of connections that an HTTP/2 client may have before it is restricted to spare permits.
+/// Number of purposes.
+const PURPOSES: usize = 3;
+/// Number of connections that an HTTP/2 client may have while at least half of the permits of its
+/// purpose are in use.
 const CLIENT_BASE: usize = 16;
-/// Divisor that determines the share of the permits to evict at once, so that one search serves
-/// many waiting calls, and minimum interval between evictions.
+/// Divisor of the number of client connections: the quotient is the maximum number of uploads to
+/// evict at once, so that one search serves many waiting calls.
 const EVICTION_DIVISOR: usize = 64;
+/// Minimum interval between evictions.
 const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Purpose of a connection.
@@ -39,9 +43,9 @@ const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) enum ConnectionPurpose {
     /// A batch or an unbatched call.
     Batch,
-    /// All calls of a client, or raw bytes.
+    /// All calls of a client connection, or its relayed bytes.
     Client,
-    /// A call of an HTTP/2 client, with the counter of the client's connections.
+    /// A concurrent call of an HTTP/2 client, with the counter of the client's connections.
     Http2Client(Arc<AtomicUsize>),
 }
 
@@ -52,14 +56,16 @@ pub struct UpstreamPermits(Arc<PermitState>);
 #[derive(Debug)]
 struct PermitState {
     /// Number of permits in use, by purpose.
-    used: [AtomicUsize; KINDS],
+    used: [AtomicUsize; PURPOSES],
+    /// Maximum number of client connections, from which all limits are derived.
     clients_max: usize,
     clock: Clock,
-    /// Time of the last eviction of uploads.
-    relieved: AtomicU64,
+    /// Tick of the last eviction of uploads; 0 if there was none.
+    evicted_at: AtomicU64,
+    /// Number of calls that wait for a permit.
     waiting: AtomicUsize,
     /// Notified when a permit is released, by purpose.
-    freed: [Notify; KINDS],
+    freed: [Notify; PURPOSES],
     buffers: BufferBudget,
 }
 
@@ -70,8 +76,10 @@ struct WaitingCall<'a>(&'a PermitState);
 /// A permit, held while its connection is open.
 #[derive(Debug)]
 pub(super) struct UpstreamPermit {
-    places: UpstreamPermits,
-    kind: usize,
+    permits: UpstreamPermits,
+    /// Index of the purpose.
+    index: usize,
+    /// Counter of the connections of an HTTP/2 client.
     of_client: Option<Arc<AtomicUsize>>,
 }
 
@@ -83,7 +91,8 @@ pub(super) struct NoPermit;
 // === impl ConnectionPurpose ===
 
 impl ConnectionPurpose {
-    const fn kind(&self) -> usize {
+    /// Returns the index of the purpose in the arrays of [`PermitState`].
+    const fn index(&self) -> usize {
         match self {
             Self::Client => 0,
             Self::Http2Client(_) => 1,
@@ -103,7 +112,7 @@ impl UpstreamPermits {
             used: std::array::from_fn(|_| AtomicUsize::new(0)),
             clients_max: clients_max.max(1),
             clock,
-            relieved: AtomicU64::new(0),
+            evicted_at: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             freed: std::array::from_fn(|_| Notify::new()),
             buffers,
@@ -112,14 +121,14 @@ impl UpstreamPermits {
 
     /// Takes a permit, after a short wait if none is available.
     pub(super) async fn acquire(&self, purpose: &ConnectionPurpose) -> Result<UpstreamPermit, NoPermit> {
-        if let Some(place) = self.try_acquire(purpose) {
-            return Ok(place);
+        if let Some(permit) = self.try_acquire(purpose) {
+            return Ok(permit);
         }
         let _waiting = self.enter_queue()?;
         for _ in 0..WAITS {
             self.evict_stalled_uploads(purpose);
-            if let Ok(place) = timeout(WAIT, self.wait(purpose)).await {
-                return Ok(place);
+            if let Ok(permit) = timeout(WAIT, self.wait(purpose)).await {
+                return Ok(permit);
             }
         }
         Err(NoPermit)
@@ -127,39 +136,42 @@ impl UpstreamPermits {
 
     /// Enters the set of waiting calls, which is limited to the number of client connections.
     fn enter_queue(&self) -> Result<WaitingCall<'_>, NoPermit> {
-        let counts = &*self.0;
-        let waiting = WaitingCall(counts);
-        if counts.waiting.fetch_add(1, Ordering::Relaxed) < counts.clients_max { Ok(waiting) } else { Err(NoPermit) }
+        let state = &*self.0;
+        // The guard is created first, so that a refused call is subtracted again.
+        let waiting = WaitingCall(state);
+        if state.waiting.fetch_add(1, Ordering::Relaxed) < state.clients_max { Ok(waiting) } else { Err(NoPermit) }
     }
 
     /// Evicts stalled uploads, once for all waiting calls: a separate search for each of them would
     /// visit all uploads every time.
     fn evict_stalled_uploads(&self, purpose: &ConnectionPurpose) {
-        let counts = &self.0;
-        let (now, before) = (counts.clock.now().0, counts.relieved.load(Ordering::Relaxed));
+        let state = &self.0;
+        let (now, before) = (state.clock.now().0, state.evicted_at.load(Ordering::Relaxed));
         let is_due = Tick(now).since(Tick(before)) >= EVICTION_INTERVAL || before == 0;
-        let takes = || counts.relieved.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        // Uploads hold only permits of the other purposes.
-        if !matches!(purpose, ConnectionPurpose::Batch) && is_due && takes() {
-            counts.buffers.evict_stalled_uploads(counts.clients_max / EVICTION_DIVISOR + 1);
+        let claims = || state.evicted_at.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        // Uploads hold only permits of the other purposes. One of the waiting calls claims the
+        // eviction.
+        if !matches!(purpose, ConnectionPurpose::Batch) && is_due && claims() {
+            state.buffers.evict_stalled_uploads(state.clients_max / EVICTION_DIVISOR + 1);
         }
     }
 
     async fn wait(&self, purpose: &ConnectionPurpose) -> UpstreamPermit {
         loop {
-            let freed = self.0.freed[purpose.kind()].notified();
-            if let Some(place) = self.try_acquire(purpose) {
-                return place;
+            // `notify_one` stores a notification, so a release before the wait is not missed.
+            let freed = self.0.freed[purpose.index()].notified();
+            if let Some(permit) = self.try_acquire(purpose) {
+                return permit;
             }
             freed.await;
         }
     }
 
     fn try_acquire(&self, purpose: &ConnectionPurpose) -> Option<UpstreamPermit> {
-        let most = self.limit_for(purpose);
-        let take = |used: usize| (used < most).then_some(used + 1);
-        let kind = purpose.kind();
-        self.0.used[kind].fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
+        let limit = self.limit_for(purpose);
+        let take = |used: usize| (used < limit).then_some(used + 1);
+        let index = purpose.index();
+        self.0.used[index].fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
         let of_client = match purpose {
             ConnectionPurpose::Http2Client(count) => Some(count.clone()),
             ConnectionPurpose::Batch | ConnectionPurpose::Client => None,
@@ -167,10 +179,11 @@ impl UpstreamPermits {
         if let Some(count) = &of_client {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        Some(UpstreamPermit { places: self.clone(), kind, of_client })
+        Some(UpstreamPermit { permits: self.clone(), index, of_client })
     }
 
-    /// Returns the maximum number of permits of this kind in use after one is taken for `purpose`.
+    /// Returns the maximum number of permits of a purpose in use after one is taken. A client with
+    /// [`CLIENT_BASE`] connections or more takes permits only from the first half.
     fn limit_for(&self, purpose: &ConnectionPurpose) -> usize {
         let (clients, quarter) = (self.0.clients_max, (self.0.clients_max / 4).max(1));
         match purpose {
@@ -194,7 +207,7 @@ impl Drop for WaitingCall<'_> {
 impl UpstreamPermit {
     /// Returns the maximum number of bytes that the connection reads at once.
     pub(super) fn read_max(&self) -> usize {
-        self.places.0.buffers.read_max()
+        self.permits.0.buffers.read_max()
     }
 }
 
@@ -203,9 +216,9 @@ impl Drop for UpstreamPermit {
         if let Some(count) = &self.of_client {
             count.fetch_sub(1, Ordering::Relaxed);
         }
-        let counts = &self.places.0;
-        counts.used[self.kind].fetch_sub(1, Ordering::Relaxed);
-        counts.freed[self.kind].notify_one();
+        let state = &self.permits.0;
+        state.used[self.index].fetch_sub(1, Ordering::Relaxed);
+        state.freed[self.index].notify_one();
     }
 }
 
@@ -213,15 +226,16 @@ impl Drop for UpstreamPermit {
 mod tests {
     use super::*;
 
-    fn places(max: usize) -> UpstreamPermits {
+    fn permits(max: usize) -> UpstreamPermits {
         let clock = Clock::start();
         UpstreamPermits::new(max, clock, BufferBudget::new(1 << 20, clock))
     }
 
     #[test]
     fn every_purpose_and_every_http2_client_has_permits_of_its_own() {
-        let places = places(256);
-        let take = |purpose: &ConnectionPurpose| std::iter::from_fn(|| places.try_acquire(purpose)).collect::<Vec<_>>();
+        let permits = permits(256);
+        let take =
+            |purpose: &ConnectionPurpose| std::iter::from_fn(|| permits.try_acquire(purpose)).collect::<Vec<_>>();
         let clients = take(&ConnectionPurpose::Client);
         assert_eq!(clients.len(), 256, "each client has one");
         let (one, other) =
@@ -232,22 +246,22 @@ mod tests {
         assert_eq!(base.len(), CLIENT_BASE, "another has its first 16 still");
         assert_eq!(take(&ConnectionPurpose::Batch).len(), 64);
         drop((clients, spare, base));
-        assert!(places.0.used.iter().all(|used| used.load(Ordering::Relaxed) == 0));
+        assert!(permits.0.used.iter().all(|used| used.load(Ordering::Relaxed) == 0));
     }
 
     #[tokio::test]
     async fn a_call_waits_for_a_place_that_becomes_free() {
-        let places = places(1);
-        let held = places.acquire(&ConnectionPurpose::Client).await.unwrap();
-        let (waiting, ()) = tokio::join!(places.acquire(&ConnectionPurpose::Client), async { drop(held) });
+        let permits = permits(1);
+        let held = permits.acquire(&ConnectionPurpose::Client).await.unwrap();
+        let (waiting, ()) = tokio::join!(permits.acquire(&ConnectionPurpose::Client), async { drop(held) });
         assert!(waiting.is_ok());
     }
 
     #[tokio::test]
     async fn a_call_for_which_nothing_becomes_free_is_refused() {
-        let places = places(1);
-        let _held = places.acquire(&ConnectionPurpose::Batch).await.unwrap();
-        assert!(places.acquire(&ConnectionPurpose::Batch).await.is_err());
-        assert_eq!(places.0.waiting.load(Ordering::Relaxed), 0);
+        let permits = permits(1);
+        let _held = permits.acquire(&ConnectionPurpose::Batch).await.unwrap();
+        assert!(permits.acquire(&ConnectionPurpose::Batch).await.is_err());
+        assert_eq!(permits.0.waiting.load(Ordering::Relaxed), 0);
     }
 }
