@@ -1,10 +1,10 @@
 //! Connection permits of a port, limited in total and per peer address.
 //!
-//! A connection that waits for its peer is idle; one that is answering is busy. At a limit, a new
+//! A connection with a request in progress is busy, otherwise it is idle. At a limit, a new
 //! connection evicts the one that has been idle the longest: of the same address if that address
-//! has reached its share, otherwise of the address with the most connections. Idle and silent
-//! connections therefore block neither probes nor calls, and an address cannot evict connections of
-//! another one while it holds more itself.
+//! has reached its limit, otherwise of the address with the most connections. Connections that send
+//! nothing therefore block neither kubelet probes nor calls, and an address cannot evict
+//! connections of another one while it holds more itself.
 
 mod serve;
 
@@ -38,7 +38,7 @@ pub struct ConnectionPermit {
     shared: Arc<LimiterInner>,
     id: u64,
     /// Notified when the connection is evicted.
-    leave: Arc<Notify>,
+    evicted: Arc<Notify>,
 }
 
 /// Marks a connection as busy, and therefore not evictable, until it is dropped.
@@ -47,26 +47,29 @@ pub struct ActiveRequest<'a>(&'a ConnectionPermit);
 
 #[derive(Debug)]
 struct LimiterInner {
-    bounds: ConnectionLimits,
-    held: Mutex<PermitTable>,
+    limits: ConnectionLimits,
+    table: Mutex<PermitTable>,
 }
 
 #[derive(Debug, Default)]
 struct PermitTable {
-    next: u64,
-    /// Counter of transitions to idle, which orders the idle connections.
-    turn: u64,
-    slots: HashMap<u64, PermitState>,
+    next_id: u64,
+    /// Logical clock: the number of transitions to idle, which orders the idle connections.
+    idle_clock: u64,
+    /// The connections by id.
+    connections: HashMap<u64, PermitState>,
+    /// Number of connections by address.
     peers: HashMap<IpAddr, usize>,
 }
 
 #[derive(Debug)]
 struct PermitState {
     peer: IpAddr,
-    /// Value of the counter when the connection became idle; `None` while it is busy.
-    idle: Option<u64>,
+    /// Value of the idle clock when the connection became idle; `None` while it is busy.
+    idle_since: Option<u64>,
+    /// Number of requests in progress.
     busy: usize,
-    leave: Arc<Notify>,
+    evicted: Arc<Notify>,
 }
 
 // === impl ConnectionLimiter ===
@@ -74,9 +77,9 @@ struct PermitState {
 impl ConnectionLimiter {
     /// Creates the permits of a port without connections. Limits of zero are raised to one.
     #[must_use]
-    pub fn new(bounds: ConnectionLimits) -> Self {
-        let bounds = ConnectionLimits { total: bounds.total.max(1), per_peer: bounds.per_peer.max(1) };
-        Self(Arc::new(LimiterInner { bounds, held: Mutex::default() }))
+    pub fn new(limits: ConnectionLimits) -> Self {
+        let limits = ConnectionLimits { total: limits.total.max(1), per_peer: limits.per_peer.max(1) };
+        Self(Arc::new(LimiterInner { limits, table: Mutex::default() }))
     }
 
     /// Takes a permit for a connection of `peer`, evicting an idle connection if necessary. Returns
@@ -86,25 +89,26 @@ impl ConnectionLimiter {
     pub fn take(&self, peer: IpAddr) -> Option<ConnectionPermit> {
         // An IPv4 address counts as the same peer in its IPv6-mapped form.
         let peer = peer.to_canonical();
-        let mut held = self.0.lock();
-        if held.of_peer(peer) >= self.0.bounds.per_peer {
-            held.evict(peer)?;
-        } else if held.slots.len() >= self.0.bounds.total {
-            held.evict_for(peer)?;
+        let mut table = self.0.lock();
+        if table.count_of(peer) >= self.0.limits.per_peer {
+            table.evict_from(peer)?;
+        } else if table.connections.len() >= self.0.limits.total {
+            table.evict_for(peer)?;
         }
-        let id = held.next;
-        held.next += 1;
-        let leave = Arc::new(Notify::new());
-        let idle = Some(held.next_turn());
-        held.slots.insert(id, PermitState { peer, idle, busy: 0, leave: leave.clone() });
-        *held.peers.entry(peer).or_default() += 1;
-        Some(ConnectionPermit { shared: self.0.clone(), id, leave })
+        let id = table.next_id;
+        table.next_id += 1;
+        let evicted = Arc::new(Notify::new());
+        // A connection is idle until its first request.
+        let idle_since = Some(table.advance_idle_clock());
+        table.connections.insert(id, PermitState { peer, idle_since, busy: 0, evicted: evicted.clone() });
+        *table.peers.entry(peer).or_default() += 1;
+        Some(ConnectionPermit { shared: self.0.clone(), id, evicted })
     }
 
     /// Returns the number of connections that hold a permit.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.0.lock().slots.len()
+        self.0.lock().connections.len()
     }
 }
 
@@ -114,9 +118,9 @@ impl ConnectionPermit {
     /// Marks the connection as busy.
     #[must_use]
     pub fn mark_busy(&self) -> ActiveRequest<'_> {
-        if let Some(slot) = self.shared.lock().slots.get_mut(&self.id) {
-            slot.busy += 1;
-            slot.idle = None;
+        if let Some(connection) = self.shared.lock().connections.get_mut(&self.id) {
+            connection.busy += 1;
+            connection.idle_since = None;
         }
         ActiveRequest(self)
     }
@@ -125,17 +129,19 @@ impl ConnectionPermit {
     /// twice that.
     pub async fn wait_for_end(&self, limit: Duration) {
         tokio::select! {
-            () = self.leave.notified() => {}
+            () = self.evicted.notified() => {}
             () = self.idle_for(limit) => {}
         }
     }
 
+    /// Resolves once the connection has stayed idle for a whole period of `limit`. The periods
+    /// follow each other, so that requests need not reset a timer.
     async fn idle_for(&self, limit: Duration) {
-        let idle = || self.shared.lock().slots.get(&self.id).and_then(|slot| slot.idle);
+        let idle_since = || self.shared.lock().connections.get(&self.id).and_then(|connection| connection.idle_since);
         loop {
-            let before = idle();
+            let before = idle_since();
             sleep(limit).await;
-            if before.is_some() && before == idle() {
+            if before.is_some() && before == idle_since() {
                 return;
             }
         }
@@ -152,12 +158,12 @@ impl Drop for ConnectionPermit {
 
 impl Drop for ActiveRequest<'_> {
     fn drop(&mut self) {
-        let mut held = self.0.shared.lock();
-        let turn = held.next_turn();
-        if let Some(slot) = held.slots.get_mut(&self.0.id) {
-            slot.busy = slot.busy.saturating_sub(1);
-            if slot.busy == 0 {
-                slot.idle = Some(turn);
+        let mut table = self.0.shared.lock();
+        let now = table.advance_idle_clock();
+        if let Some(connection) = table.connections.get_mut(&self.0.id) {
+            connection.busy = connection.busy.saturating_sub(1);
+            if connection.busy == 0 {
+                connection.idle_since = Some(now);
             }
         }
     }
@@ -167,26 +173,27 @@ impl Drop for ActiveRequest<'_> {
 
 impl LimiterInner {
     fn lock(&self) -> MutexGuard<'_, PermitTable> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 // === impl PermitTable ===
 
 impl PermitTable {
-    fn next_turn(&mut self) -> u64 {
-        self.turn += 1;
-        self.turn
+    fn advance_idle_clock(&mut self) -> u64 {
+        self.idle_clock += 1;
+        self.idle_clock
     }
 
-    fn of_peer(&self, peer: IpAddr) -> usize {
+    fn count_of(&self, peer: IpAddr) -> usize {
         self.peers.get(&peer).copied().unwrap_or(0)
     }
 
-    /// Evicts the connection of an address that has been idle the longest.
-    fn evict(&mut self, peer: IpAddr) -> Option<()> {
-        let idle = self.slots.iter().filter(|(_, slot)| slot.peer == peer);
-        let (_, id) = idle.filter_map(|(id, slot)| Some((slot.idle?, *id))).min()?;
+    /// Evicts that connection of an address that has been idle the longest. Returns `None` if all
+    /// of them are busy.
+    fn evict_from(&mut self, peer: IpAddr) -> Option<()> {
+        let own = self.connections.iter().filter(|(_, connection)| connection.peer == peer);
+        let (_, id) = own.filter_map(|(id, connection)| Some((connection.idle_since?, *id))).min()?;
         self.remove(id);
         Some(())
     }
@@ -195,21 +202,21 @@ impl PermitTable {
     /// an idle one; on a tie, of the address with the connection that has been idle the longest.
     /// Returns `None` if the address of the new connection holds more itself.
     fn evict_for(&mut self, newcomer: IpAddr) -> Option<()> {
-        let idle = self.slots.values().filter_map(|slot| Some((slot.idle?, slot.peer)));
-        let (_, peer) = idle.max_by_key(|(turn, peer)| (self.of_peer(*peer), Reverse(*turn)))?;
-        if self.of_peer(peer) < self.of_peer(newcomer) {
+        let idle = self.connections.values().filter_map(|connection| Some((connection.idle_since?, connection.peer)));
+        let (_, peer) = idle.max_by_key(|(since, peer)| (self.count_of(*peer), Reverse(*since)))?;
+        if self.count_of(peer) < self.count_of(newcomer) {
             return None;
         }
-        self.evict(peer)
+        self.evict_from(peer)
     }
 
     fn remove(&mut self, id: u64) {
-        let Some(slot) = self.slots.remove(&id) else { return };
-        slot.leave.notify_one();
-        if let Some(count) = self.peers.get_mut(&slot.peer) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        connection.evicted.notify_one();
+        if let Some(count) = self.peers.get_mut(&connection.peer) {
             *count -= 1;
             if *count == 0 {
-                self.peers.remove(&slot.peer);
+                self.peers.remove(&connection.peer);
             }
         }
     }
@@ -225,53 +232,53 @@ mod tests {
         IpAddr::from([10, 0, 0, number])
     }
 
-    fn places(total: usize, per_peer: usize) -> ConnectionLimiter {
+    fn limiter(total: usize, per_peer: usize) -> ConnectionLimiter {
         ConnectionLimiter::new(ConnectionLimits { total, per_peer })
     }
 
-    async fn has_left(place: &ConnectionPermit) -> bool {
-        tokio::time::timeout(Duration::ZERO, place.wait_for_end(LONG)).await.is_ok()
+    async fn is_evicted(permit: &ConnectionPermit) -> bool {
+        tokio::time::timeout(Duration::ZERO, permit.wait_for_end(LONG)).await.is_ok()
     }
 
     #[tokio::test]
     async fn the_connection_idle_longest_makes_room() {
-        let places = places(8, 2);
-        let first = places.take(peer(1)).unwrap();
-        let second = places.take(peer(1)).unwrap();
+        let limiter = limiter(8, 2);
+        let first = limiter.take(peer(1)).unwrap();
+        let second = limiter.take(peer(1)).unwrap();
         drop(first.mark_busy());
-        let third = places.take(peer(1)).unwrap();
-        assert!(!has_left(&first).await && has_left(&second).await && !has_left(&third).await);
+        let third = limiter.take(peer(1)).unwrap();
+        assert!(!is_evicted(&first).await && is_evicted(&second).await && !is_evicted(&third).await);
         let _busy = (first.mark_busy(), third.mark_busy());
-        assert!(places.take(peer(1)).is_none(), "both answer");
-        assert!(places.take(peer(2)).is_some(), "another address has places of its own");
+        assert!(limiter.take(peer(1)).is_none(), "both answer");
+        assert!(limiter.take(peer(2)).is_some(), "another address has permits of its own");
     }
 
     #[tokio::test]
     async fn the_address_that_holds_most_permits_loses_one_to_a_new_address() {
-        let places = places(6, 4);
-        let many: Vec<ConnectionPermit> = (0..4).map(|_| places.take(peer(1)).unwrap()).collect();
-        let few: Vec<ConnectionPermit> = (0..2).map(|_| places.take(peer(2)).unwrap()).collect();
-        let newcomer = places.take(peer(3)).unwrap();
-        let mut left = 0;
-        for place in &many {
-            left += usize::from(has_left(place).await);
+        let limiter = limiter(6, 4);
+        let many: Vec<ConnectionPermit> = (0..4).map(|_| limiter.take(peer(1)).unwrap()).collect();
+        let few: Vec<ConnectionPermit> = (0..2).map(|_| limiter.take(peer(2)).unwrap()).collect();
+        let newcomer = limiter.take(peer(3)).unwrap();
+        let mut evicted = 0;
+        for permit in &many {
+            evicted += usize::from(is_evicted(permit).await);
         }
-        assert_eq!(left, 1);
-        assert!(!has_left(&few[0]).await && !has_left(&few[1]).await && !has_left(&newcomer).await);
-        assert_eq!(places.count(), 6);
+        assert_eq!(evicted, 1);
+        assert!(!is_evicted(&few[0]).await && !is_evicted(&few[1]).await && !is_evicted(&newcomer).await);
+        assert_eq!(limiter.count(), 6);
         drop(many);
-        assert_eq!(places.count(), 3);
+        assert_eq!(limiter.count(), 3);
     }
 
     #[tokio::test]
     async fn a_connection_that_answers_does_not_time_out() {
-        let places = places(1, 1);
-        let place = places.take(peer(1)).unwrap();
-        let busy = place.mark_busy();
+        let limiter = limiter(1, 1);
+        let permit = limiter.take(peer(1)).unwrap();
+        let busy = permit.mark_busy();
         let moment = Duration::from_millis(1);
-        assert!(tokio::time::timeout(10 * moment, place.wait_for_end(moment)).await.is_err());
+        assert!(tokio::time::timeout(10 * moment, permit.wait_for_end(moment)).await.is_err());
         drop(busy);
-        place.wait_for_end(moment).await;
-        assert!(places.take("::ffff:10.0.0.1".parse().unwrap()).is_some(), "the idle one makes room");
+        permit.wait_for_end(moment).await;
+        assert!(limiter.take("::ffff:10.0.0.1".parse().unwrap()).is_some(), "the idle one makes room");
     }
 }
