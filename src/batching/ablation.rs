@@ -25,17 +25,9 @@ pub enum Feature {
     StandAside,
 }
 
-/// The set of disabled features, as a bit set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct DisabledFeatures(u8);
-
 // === impl Feature ===
 
 impl Feature {
-    /// All features.
-    pub const ALL: [Self; 7] =
-        [Self::Shedding, Self::Grouping, Self::Lead, Self::Cost, Self::Plan, Self::Gather, Self::StandAside];
-
     /// Returns the name used in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -48,21 +40,5 @@ impl Feature {
             Self::Gather => "gather",
             Self::StandAside => "stand aside",
         }
-    }
-
-    const fn bit(self) -> u8 {
-        1 << self as u8
-    }
-}
-
-// === impl DisabledFeatures ===
-
-impl DisabledFeatures {
-    pub(super) const fn with(self, feature: Feature) -> Self {
-        Self(self.0 | feature.bit())
-    }
-
-    pub(super) const fn contains(self, feature: Feature) -> bool {
-        self.0 & feature.bit() != 0
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! [`Adaptive`] owns everything that is learned and is notified of every event. `pipeline` decides:
 //! it runs the steps of a decision, in `slot_permit`, `hold_steps` and `member_steps`, in a fixed
-//! order. Each step uses one module: `lost_requests` detects requests that occupy no slot, `hold`
+//! order; `learned_steps` is the table of those that use a learned part. Each step uses one module: `lost_requests` detects requests that occupy no slot, `hold`
 //! decides whether holding for expected arrivals pays, `cohort` merges closed-loop cohorts that
 //! take turns, `batch_size` selects the batch size, `deadline` reduces a batch to what deadlines
 //! allow, and `weight_group` and `fair_queueing` select the members. `service_order` orders the key
@@ -29,6 +29,7 @@ mod hold;
 mod hold_steps;
 mod late_calls;
 mod learned_state;
+mod learned_steps;
 mod lone_time;
 mod lost_requests;
 mod member_steps;
@@ -44,6 +45,7 @@ mod weight_group;
 pub(super) use decision::{Action, DecisionContext, DispatchKind};
 pub(super) use exploration::DeadlineSpread;
 pub(super) use fair_queueing::BatchWork;
+pub(super) use learned_steps::LearnedSteps;
 pub(super) use models::Dispatch;
 pub(super) use queue_view::{slack_of, slo_of};
 pub(super) use report::AdaptiveReport;

@@ -14,8 +14,8 @@ mod statistics;
 
 use std::collections::BTreeMap;
 
-use super::ablation::{DisabledFeatures, Feature};
-use super::adaptive::{Adaptive, DispatchKind};
+use super::ablation::Feature;
+use super::adaptive::{Adaptive, DispatchKind, LearnedSteps};
 use super::batch::{BatchId, BatchOutcome, Decision, DispatchCause, ExpiryReason, Observation, UnbatchedReason};
 use super::call::{Call, CallId, CostClassId, KeyId, Rejection, ScopeId};
 use super::ceiling::SizeMeasure;
@@ -62,7 +62,9 @@ pub struct Batcher {
     pace: DrainRate,
     draw: SplitMix64,
     adaptive: Adaptive,
-    missing: DisabledFeatures,
+    steps: LearnedSteps,
+    /// `false` only in ablation runs: calls then never expire.
+    sheds: bool,
     paused: PausedKeys,
     requested_slos: RequestedSlos,
     tallies: DispatchStats,
@@ -126,7 +128,8 @@ impl Batcher {
             next_batch: 0,
             pace: DrainRate::default(),
             draw: SplitMix64::new(seed),
-            missing: DisabledFeatures::default(),
+            steps: LearnedSteps::default(),
+            sheds: true,
             paused: PausedKeys::default(),
             requested_slos: RequestedSlos::default(),
             tallies: DispatchStats::default(),
@@ -138,7 +141,8 @@ impl Batcher {
     #[doc(hidden)]
     #[must_use]
     pub fn without_feature(mut self, feature: Feature) -> Self {
-        self.missing = self.missing.with(feature);
+        self.steps = self.steps.without(feature);
+        self.sheds &= feature != Feature::Shedding;
         self
     }
 
@@ -484,12 +488,11 @@ impl Batcher {
     /// that may block, then call [`Batcher::set_plan`].
     pub fn take_due_plan_input(&mut self) -> Option<(CostClassId, PlanInput)> {
         // No other policy uses plans.
-        let planless = self.missing.contains(Feature::Plan) || self.missing.contains(Feature::Cost);
-        if planless || !matches!(self.limits.policy, DispatchPolicy::Adaptive { .. }) {
+        if !matches!(self.limits.policy, DispatchPolicy::Adaptive { .. }) {
             return None;
         }
         let most = self.limits.scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(1);
-        self.adaptive.plan_due(most)
+        (self.steps.take_plan_input)(&mut self.adaptive, most)
     }
 
     /// Applies a solved plan to the decisions from now on.
@@ -526,7 +529,7 @@ impl Batcher {
     }
 
     fn first_deadline(&self) -> Option<(Tick, CallId)> {
-        self.queue.first_deadline().filter(|_| !self.missing.contains(Feature::Shedding))
+        self.queue.first_deadline().filter(|_| self.sheds)
     }
 }
 

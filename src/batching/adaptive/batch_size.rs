@@ -1,6 +1,5 @@
 //! Chooses the size of a batch without regard to deadlines.
 
-use super::super::ablation::Feature;
 use super::super::arrivals::ArrivalRate;
 use super::super::cost::CostModel;
 use super::super::plan::PlanDecision;
@@ -45,9 +44,6 @@ impl Adaptive {
     /// Returns the size of the batch, or how long to wait for the next arrival.
     pub(super) fn decide_size(&mut self, line: &QueueView<'_>) -> SizeDecision {
         let most = line.items.min(line.cap).max(1);
-        if line.ctx.missing.contains(Feature::Cost) {
-            return SizeDecision::Send(most);
-        }
         let rate = self.rate(line.key, line.ctx.now);
         let Some(model) = self.models.get(&line.head.call.cost_class) else { return SizeDecision::Send(most) };
         let size = match best_known(line, model, rate, most) {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::super::ablation::DisabledFeatures;
 use super::super::batch::{DispatchCause, ExpiryReason};
 use super::super::call::{CallId, KeyId};
 use super::super::limits::Limits;
@@ -19,8 +18,8 @@ pub(in super::super) struct DecisionContext<'a> {
     pub(in super::super) free: Duration,
     /// Share of an SLO that a call may be held beside an idle upstream, in thousandths.
     pub(in super::super) hold_permille: u32,
-    /// Features that are disabled for an ablation run.
-    pub(in super::super) missing: DisabledFeatures,
+    /// `true` if calls that would be late are ended early, so that others are in time.
+    pub(in super::super) sheds: bool,
 }
 
 /// The next action of the policy.

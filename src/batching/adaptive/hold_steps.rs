@@ -3,13 +3,12 @@
 
 use std::ops::ControlFlow;
 
-use super::super::ablation::Feature;
 use super::super::stats::HoldReason;
 use super::super::tick::Tick;
 use super::batch_draft::BatchDraft;
 use super::decision::KeyDecision;
 use super::models::model_of;
-use super::queue_view::{QueueView, slo_of};
+use super::queue_view::slo_of;
 use super::state::Adaptive;
 
 // === impl Adaptive ===
@@ -17,9 +16,9 @@ use super::state::Adaptive;
 impl Adaptive {
     /// Holds a line of one flow until its other cohort has returned, or dispatches both.
     pub(super) fn await_cohort(&mut self, draft: &BatchDraft<'_>) -> ControlFlow<KeyDecision> {
-        let QueueView { ctx, head, .. } = draft.view;
+        let head = draft.view.head;
         let may_gather = !draft.is_testing() && !draft.is_mixed && !draft.weights_matter;
-        if !may_gather || ctx.missing.contains(Feature::Gather) || slo_of(head).is_none() {
+        if !may_gather || slo_of(head).is_none() {
             return ControlFlow::Continue(());
         }
         match self.decide_cohort(&draft.view, draft.is_leading(), || draft.hold_max(), |until| draft.hold(until)) {
@@ -40,7 +39,7 @@ impl Adaptive {
     /// Holds the line for arrivals that the profiles predict, before the last slot is taken.
     pub(super) fn hold_for_arrivals(&mut self, draft: &BatchDraft<'_>) -> ControlFlow<KeyDecision> {
         let ctx = draft.view.ctx;
-        if draft.is_testing() || draft.in_flight + 1 < draft.slots || ctx.missing.contains(Feature::Gather) {
+        if draft.is_testing() || draft.in_flight + 1 < draft.slots {
             return ControlFlow::Continue(());
         }
         let gain = self.hold_duration(&draft.view, draft.is_leading(), || draft.hold_max());

@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 
-use super::super::ablation::Feature;
 use super::super::batch::DispatchCause;
 use super::super::stats::HoldReason;
 use super::batch_draft::{BatchDraft, TestSubject};
@@ -24,7 +23,7 @@ impl Adaptive {
     /// Dispatches calls of similar weight, if weights determine the cost and no calls are fillers.
     pub(super) fn group_by_weight(&mut self, draft: &BatchDraft<'_>, cause: DispatchCause) -> ControlFlow<KeyDecision> {
         let line = &draft.view;
-        if !draft.weights_matter || draft.may_hold_fillers() || line.ctx.missing.contains(Feature::Grouping) {
+        if !draft.weights_matter || draft.may_hold_fillers() {
             return ControlFlow::Continue(());
         }
         let model = model_of(&self.models, draft.class_id())?;

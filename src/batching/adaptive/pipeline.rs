@@ -10,6 +10,7 @@ use super::super::queue::QueuedCall;
 use super::batch_draft::{BatchDraft, TestSubject, fitting_items};
 use super::decision::{Action, DecisionContext, KeyDecision};
 use super::fair_queueing;
+use super::learned_steps::LearnedSteps;
 use super::models::{in_flight_of, model_of};
 use super::queue_view::{KeyContext, QueueView};
 use super::slot_permit::SlotPermit;
@@ -29,6 +30,7 @@ impl Adaptive {
         ctx: DecisionContext<'a>,
         lines: impl Iterator<Item = (KeyId, &'a QueuedCall)>,
         classes: &ClassTable,
+        steps: LearnedSteps,
     ) -> Action {
         self.wake = None;
         self.trial = false;
@@ -48,13 +50,13 @@ impl Adaptive {
         }
         // With a single flow, the queues are evaluated in the given order.
         if ctx.queue.flows() <= 1 {
-            return self.find_action(ctx, lines.take(LINES_MAX), classes).unwrap_or(Action::Nothing);
+            return self.find_action(ctx, lines.take(LINES_MAX), classes, steps).unwrap_or(Action::Nothing);
         }
         let mut order = std::mem::take(&mut self.order);
         self.sort_by_turn(ctx, lines, &mut order);
         let others = self.remove_fillers(ctx, &mut order);
         let in_turn = order.iter().take(LINES_MAX).filter_map(|(_, key)| Some((*key, ctx.queue.head(*key)?)));
-        let next = self.find_action(ctx, in_turn, classes);
+        let next = self.find_action(ctx, in_turn, classes, steps);
         self.order = order;
         if next.is_none() {
             self.wake = self.wake.into_iter().chain(others).min();
@@ -68,6 +70,7 @@ impl Adaptive {
         ctx: DecisionContext<'a>,
         lines: impl Iterator<Item = (KeyId, &'a QueuedCall)>,
         classes: &ClassTable,
+        steps: LearnedSteps,
     ) -> Option<Action> {
         // Limits apply to cost classes: once one key of a class is at its limit, the other keys of
         // that class are skipped.
@@ -85,7 +88,7 @@ impl Adaptive {
                 merge: classes.merge_bound(ctx.now, &head.call, false),
                 is_mixed: ctx.queue.is_mixed(key),
             };
-            match self.decide_key(&line) {
+            match self.decide_key(&line, steps) {
                 KeyDecision::Do(next) => return Some(next),
                 KeyDecision::Hold(until) => {
                     if self.held.len() >= LINES_MAX {
@@ -108,8 +111,8 @@ impl Adaptive {
     }
 
     /// Decides the next action for one merge key.
-    fn decide_key(&mut self, line: &KeyContext<'_>) -> KeyDecision {
-        match self.run_steps(line) {
+    fn decide_key(&mut self, line: &KeyContext<'_>, steps: LearnedSteps) -> KeyDecision {
+        match self.run_steps(line, steps) {
             ControlFlow::Break(decision) => decision,
             ControlFlow::Continue(()) => KeyDecision::Skip,
         }
@@ -133,18 +136,19 @@ impl Adaptive {
     /// 9. **Turn.** If several flows are queued, the members are chosen in fair order.
     /// 10. **Deadline.** The batch shrinks for an urgent head, or urgent heads are given up. This
     ///     step is always final.
-    fn run_steps(&mut self, line: &KeyContext<'_>) -> ControlFlow<KeyDecision> {
+    fn run_steps(&mut self, line: &KeyContext<'_>, steps: LearnedSteps) -> ControlFlow<KeyDecision> {
+        (steps.prepare_class)(self, line);
         let slot = self.obtain_permit(line)?;
-        let share = self.apply_permit(line, &slot)?;
+        let share = self.apply_permit(line, &slot, steps.use_lead)?;
         self.send_lone_call(line, &slot)?;
         let draft = self.bound_batch(line, &slot, share)?;
-        self.await_cohort(&draft)?;
+        (steps.await_cohort)(self, &draft)?;
         self.expire_late_head(&draft)?;
-        self.hold_for_arrivals(&draft)?;
+        (steps.hold_for_arrivals)(self, &draft)?;
         self.hold_for_preset(&draft)?;
         let cause = draft.dispatch_cause(self.held.remove(&line.key));
-        self.group_by_weight(&draft, cause)?;
-        let items = self.choose_size(&draft)?;
+        (steps.group_by_weight)(self, &draft, cause)?;
+        let items = (steps.choose_size)(self, &draft)?;
         self.choose_in_turn(&draft, items, cause)?;
         self.meet_deadlines(&draft, items, cause)
     }

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use super::super::ablation::Feature;
 use super::super::call::{CallId, CostClassId, DeadlineSource, KeyId};
 use super::super::class::ClassState;
 use super::super::class::merging::MergeLimit;
@@ -85,7 +84,7 @@ impl QueueView<'_> {
     /// Returns `true` if nothing is shed: the SLO is shorter than one execution, so shedding cannot
     /// meet it.
     pub(super) fn is_infeasible(&self, cost: &CostModel) -> bool {
-        if self.ctx.missing.contains(Feature::Shedding) {
+        if !self.ctx.sheds {
             return true;
         }
         let slo = self.head.call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo);
@@ -110,8 +109,7 @@ impl QueueView<'_> {
     pub(super) fn head_late_for_client(&self, lone: Option<u64>) -> Option<CallId> {
         let call = &self.head.call;
         let own = call.deadline.filter(|deadline| deadline.source == DeadlineSource::Caller)?;
-        let shed = !self.ctx.missing.contains(Feature::Shedding);
-        (shed && own.at.0.saturating_sub(self.ctx.now.0) < lone?).then_some(call.id)
+        (self.ctx.sheds && own.at.0.saturating_sub(self.ctx.now.0) < lone?).then_some(call.id)
     }
 
     /// Returns the instant until which an idle upstream may wait, under a preset that spends slack

@@ -3,11 +3,10 @@
 
 use std::ops::ControlFlow;
 
-use super::super::ablation::Feature;
 use super::super::batch::{DispatchCause, UnbatchedReason};
 use super::super::class::merging::MergeLimit;
 use super::super::cost::CostMeasure;
-use super::super::limiter::{ConcurrencyLimiter, Permit, PermitRequest};
+use super::super::limiter::{Permit, PermitRequest};
 use super::super::select::BatchCaps;
 use super::super::slots::{SlotAvailability, SlotInputs};
 use super::super::stats::HoldReason;
@@ -15,7 +14,7 @@ use super::batch_draft::TestSubject;
 use super::decision::{Action, DispatchKind, KeyDecision};
 use super::fair_queueing;
 use super::lost_requests::SpareRoom;
-use super::models::{ClassModel, in_flight_of};
+use super::models::{ClassModel, in_flight_of, model_of};
 use super::queue_view::KeyContext;
 use super::state::Adaptive;
 
@@ -32,6 +31,9 @@ pub(super) struct SlotPermit {
     /// Limits of a batch of the line.
     pub(super) caps: BatchCaps,
 }
+
+/// The step that decides whether a batch may leave shortly before a slot frees.
+pub(super) type LeadStep = fn(&mut Adaptive, &KeyContext<'_>, &SlotPermit) -> SlotAvailability;
 
 // === impl SlotPermit ===
 
@@ -55,10 +57,6 @@ impl Adaptive {
         let queued = ctx.queue.held_by_class(class_id);
         let request = PermitRequest { now: ctx.now, unbatched, arrived: head.arrived, has_second, queued };
         let Some(model) = self.models.get_mut(&class_id) else { return ControlFlow::Break(KeyDecision::Skip) };
-        // Ablation only: start at a limit of one instead of passing calls through.
-        if ctx.missing.contains(Feature::StandAside) && model.flow.is_open() {
-            model.flow = ConcurrencyLimiter::limited(1, self.begin.mean_nanos);
-        }
         // The server refuses batches of this class, so a limit has nothing to gain.
         if merge == MergeLimit::Alone(Some(UnbatchedReason::Refused)) {
             model.flow.open_for_refused_batches(ctx.now);
@@ -89,7 +87,12 @@ impl Adaptive {
 
     /// Returns the share of a permit, the upper bound on the items of the batch. Permits that fix
     /// the batch, and those that send or hold nothing, are final.
-    pub(super) fn apply_permit(&mut self, line: &KeyContext<'_>, slot: &SlotPermit) -> ControlFlow<KeyDecision, u32> {
+    pub(super) fn apply_permit(
+        &mut self,
+        line: &KeyContext<'_>,
+        slot: &SlotPermit,
+        use_lead: LeadStep,
+    ) -> ControlFlow<KeyDecision, u32> {
         let key = line.key;
         match slot.permit {
             Permit::Forward => ControlFlow::Break(self.forward_call(line, slot.caps)),
@@ -106,7 +109,7 @@ impl Adaptive {
             }
             Permit::Hold(_) => ControlFlow::Continue(1),
             Permit::Share(items) | Permit::Probe(items) => ControlFlow::Continue(items),
-            Permit::Full => self.use_room_at_limit(line, slot),
+            Permit::Full => self.use_room_at_limit(line, slot, use_lead),
         }
     }
 
@@ -130,8 +133,12 @@ impl Adaptive {
 
     /// Returns the share of a class at its limit: lost requests leave room, or a batch may leave
     /// shortly before another one returns. If all requests are overdue, one call is sent.
-    fn use_room_at_limit(&mut self, line: &KeyContext<'_>, slot: &SlotPermit) -> ControlFlow<KeyDecision, u32> {
-        let (ctx, class_id) = (line.ctx, line.class_id());
+    fn use_room_at_limit(
+        &mut self,
+        line: &KeyContext<'_>,
+        slot: &SlotPermit,
+        use_lead: LeadStep,
+    ) -> ControlFlow<KeyDecision, u32> {
         let overdue = match slot.spare {
             SpareRoom::OneCall => {
                 return ControlFlow::Break(self.send_single(line, slot.caps, DispatchKind::Batch));
@@ -139,22 +146,12 @@ impl Adaptive {
             SpareRoom::None(next) => next,
             SpareRoom::Lost => None,
         };
-        let Some(model) = self.models.get_mut(&class_id) else { return ControlFlow::Break(KeyDecision::Skip) };
-        let availability = if slot.spare == SpareRoom::Lost {
-            SlotAvailability::Free
-        } else if slot.subject != TestSubject::Nothing || ctx.missing.contains(Feature::Lead) {
-            SlotAvailability::Busy
-        } else {
-            let inputs = SlotInputs {
-                in_flight: slot.in_flight,
-                earliest_due: model.earliest_due(in_flight_of(&self.flights, class_id)),
-                slots_max: ctx.limits.slots,
-                samples: u64::from(model.cost.samples()),
-                mean_time: self.mean_time,
-                backlog: model.backlog,
-            };
-            model.slots.decide(ctx.now, inputs, &mut self.draw)
+        let availability = match slot.subject {
+            _ if slot.spare == SpareRoom::Lost => SlotAvailability::Free,
+            TestSubject::Nothing => use_lead(self, line, slot),
+            TestSubject::Limit | TestSubject::BatchSize => SlotAvailability::Busy,
         };
+        let model = model_of(&self.models, line.class_id())?;
         let at = match availability {
             SlotAvailability::Free => return ControlFlow::Continue(model.flow.lead_share(slot.queued)),
             SlotAvailability::At(at) => Some(at),
@@ -162,6 +159,20 @@ impl Adaptive {
         };
         self.note_hold(line.key, HoldReason::SlotBusy);
         ControlFlow::Break(KeyDecision::NoSlot(overdue.into_iter().chain(at).min()))
+    }
+
+    /// Returns whether a batch may leave shortly before a slot frees.
+    pub(super) fn use_lead(&mut self, line: &KeyContext<'_>, slot: &SlotPermit) -> SlotAvailability {
+        let Some(model) = self.models.get_mut(&line.class_id()) else { return SlotAvailability::Busy };
+        let inputs = SlotInputs {
+            in_flight: slot.in_flight,
+            earliest_due: model.earliest_due(in_flight_of(&self.flights, line.class_id())),
+            slots_max: line.ctx.limits.slots,
+            samples: u64::from(model.cost.samples()),
+            mean_time: self.mean_time,
+            backlog: model.backlog,
+        };
+        model.slots.decide(line.ctx.now, inputs, &mut self.draw)
     }
 
     /// Dispatches a single call: the head, or the first call in fair order if several flows are

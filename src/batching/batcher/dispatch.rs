@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use super::super::ablation::Feature;
 use super::super::adaptive::{BatchWork, Dispatch, DispatchKind};
 use super::super::batch::{Batch, BatchId, Decision, DispatchCause, UnbatchedReason};
 use super::super::call::{Call, KeyId};
@@ -113,7 +112,7 @@ impl Batcher {
             let Some(queued) = self.queue.remove(call) else { continue };
             check_invariant!(InvariantId::OneKey, queued.call.key == batch.key);
             let late = queued.call.deadline.is_some_and(|deadline| deadline.at <= now);
-            check_invariant!(InvariantId::NotLate, !late || self.missing.contains(Feature::Shedding));
+            check_invariant!(InvariantId::NotLate, !late || !self.sheds);
             if adaptive {
                 let share = self.limits.fair_weight(&queued.call);
                 self.adaptive.charge(&queued.call, work, share, sole_flow);

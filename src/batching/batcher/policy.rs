@@ -46,14 +46,14 @@ impl Batcher {
 
     fn adaptive_decision(&mut self, now: Tick, hold_permille: u32) -> Action {
         let free = self.free.total(now);
-        let missing = self.missing;
-        let ctx = DecisionContext { now, limits: &self.limits, queue: &self.queue, free, hold_permille, missing };
+        let sheds = self.sheds;
+        let ctx = DecisionContext { now, limits: &self.limits, queue: &self.queue, free, hold_permille, sheds };
         let scopes = &self.scopes_in_flight;
         let scope_is_free =
             |scope: ScopeId| scopes.get(&scope).copied().unwrap_or(0) < self.limits.scope(scope).slots_max;
         let (paused, draining) = (&self.paused, self.draining);
         let lines = self.queue.lines().filter(|(_, head)| scope_is_free(head.call.scope));
         let lines = lines.filter(|(key, _)| draining || paused.until(now, *key).is_none());
-        self.adaptive.next(ctx, lines, &self.classes)
+        self.adaptive.next(ctx, lines, &self.classes, self.steps)
     }
 }
