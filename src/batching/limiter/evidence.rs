@@ -21,6 +21,8 @@ const BASE_STALE: f64 = 1.5;
 const RATE_KEPT: f64 = 0.8;
 const RATE_KEPT_BOUND: f64 = 0.65;
 const RATE_LIMIT_MIN: f64 = 4.0;
+/// Knee below which the server has one worker: halfway to two.
+const ONE_WORKER: f64 = 1.5;
 /// Time without an answer to mergeable calls after which a limit has nothing to gain, in mean batch
 /// latencies, and its minimum in nanoseconds. A number of lone answers in a row while calls wait is
 /// required too, because time also passes between two bursts of calls, and no limit holds a single
@@ -181,8 +183,8 @@ impl ConcurrencyLimiter {
     /// Records a request under a limit as evidence of the cost of its size.
     fn observe_size(&mut self, now: Tick, mark: &FlightRecord, latency: f64, done: &Completion) {
         let limit = self.limit.unwrap_or(1.0);
-        let service = self.knee.map_or(self.level.lone, |knee| knee.base.min(self.level.lone));
-        let base = LoneBase { latency: self.level.lone, service, items: self.level.lone_items };
+        let base =
+            LoneBase { latency: self.level.lone, service: self.lone_service(limit), items: self.level.lone_items };
         match self.growth.observe((mark.items, done.calls), latency, base, limit, done.items_max) {
             GrowthOutcome::Nothing => {}
             GrowthOutcome::Base { latency, .. } if !self.growth.is_renewed() && self.is_rate_lower(limit, latency) => {
@@ -210,6 +212,17 @@ impl ConcurrencyLimiter {
         }
     }
 
+    /// Returns the part of a lone call's latency in which it is in service, at this limit.
+    fn lone_service(&self, limit: f64) -> f64 {
+        let lone = self.level.lone;
+        self.knee.map_or(lone, |knee| {
+            // One worker answers one call in each of its service times. The base may be longer: the
+            // first calls of a cold start overtake each other while their connections are opened.
+            let of_one = if knee.at < ONE_WORKER { lone / limit.max(1.0) } else { lone };
+            knee.base.min(lone).min(of_one)
+        })
+    }
+
     /// Replaces a base latency that was measured before the server changed. Under the limit, lone
     /// calls wait only for the requests above the knee. Compared with a base that is too small, no
     /// batch would pay.
@@ -232,5 +245,27 @@ impl ConcurrencyLimiter {
             None => RATE_KEPT,
         };
         limit >= RATE_LIMIT_MIN && limit / latency < fraction * before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::curve::Knee;
+    use super::*;
+
+    /// Returns the service time of a lone call that takes 40 ms under a limit of two, if the base
+    /// was 28 ms before and the knee is `at`.
+    fn service_at(at: f64) -> f64 {
+        let mut limiter = ConcurrencyLimiter::new();
+        limiter.set_limit(2.0);
+        limiter.level.set_lone(40e6, 1.0, 2.0);
+        limiter.knee = Some(Knee { at, base: 28e6, rate: 5e-8, is_bound: false });
+        limiter.lone_service(2.0)
+    }
+
+    #[test]
+    fn the_service_time_of_one_worker_is_the_time_between_two_answers() {
+        assert!((service_at(1.4) - 20e6).abs() < 1.0, "the base includes a call that overtook");
+        assert!((service_at(1.9) - 28e6).abs() < 1.0, "two workers");
     }
 }
