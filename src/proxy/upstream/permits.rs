@@ -29,6 +29,12 @@ const WAIT: Duration = Duration::from_millis(500);
 const WAITS: u32 = 2;
 /// Number of purposes.
 const PURPOSES: usize = 3;
+/// Index of the purpose `Http2Client`.
+const HTTP2_CLIENT: usize = 1;
+/// Queue of the calls of HTTP/2 clients that have [`CLIENT_BASE`] connections or more. They cannot
+/// use every permit, and must not consume the notifications for calls that can.
+const HTTP2_CLIENT_MORE: usize = PURPOSES;
+const QUEUES: usize = PURPOSES + 1;
 /// Number of connections that an HTTP/2 client may have while at least half of the permits of its
 /// purpose are in use.
 const CLIENT_BASE: usize = 16;
@@ -64,8 +70,9 @@ struct PermitState {
     evicted_at: AtomicU64,
     /// Number of calls that wait for a permit.
     waiting: AtomicUsize,
-    /// Notified when a permit is released, by purpose.
-    freed: [Notify; PURPOSES],
+    /// Notified when a permit is released, by queue: one for each purpose, and
+    /// [`HTTP2_CLIENT_MORE`].
+    freed: [Notify; QUEUES],
     buffers: BufferBudget,
 }
 
@@ -95,9 +102,14 @@ impl ConnectionPurpose {
     const fn index(&self) -> usize {
         match self {
             Self::Client => 0,
-            Self::Http2Client(_) => 1,
+            Self::Http2Client(_) => HTTP2_CLIENT,
             Self::Batch => 2,
         }
+    }
+
+    /// Returns `true` for a client that takes permits only from the first half.
+    fn is_above_base(&self) -> bool {
+        matches!(self, Self::Http2Client(count) if count.load(Ordering::Relaxed) >= CLIENT_BASE)
     }
 }
 
@@ -159,7 +171,8 @@ impl UpstreamPermits {
     async fn wait(&self, purpose: &ConnectionPurpose) -> UpstreamPermit {
         loop {
             // `notify_one` stores a notification, so a release before the wait is not missed.
-            let freed = self.0.freed[purpose.index()].notified();
+            let queue = if purpose.is_above_base() { HTTP2_CLIENT_MORE } else { purpose.index() };
+            let freed = self.0.freed[queue].notified();
             if let Some(permit) = self.try_acquire(purpose) {
                 return permit;
             }
@@ -188,9 +201,7 @@ impl UpstreamPermits {
         let (clients, quarter) = (self.0.clients_max, (self.0.clients_max / 4).max(1));
         match purpose {
             ConnectionPurpose::Client => clients,
-            ConnectionPurpose::Http2Client(count) if count.load(Ordering::Relaxed) >= CLIENT_BASE => {
-                quarter.div_ceil(2)
-            }
+            ConnectionPurpose::Http2Client(_) if purpose.is_above_base() => quarter.div_ceil(2),
             ConnectionPurpose::Http2Client(_) | ConnectionPurpose::Batch => quarter,
         }
     }
@@ -219,6 +230,9 @@ impl Drop for UpstreamPermit {
         let state = &self.permits.0;
         state.used[self.index].fetch_sub(1, Ordering::Relaxed);
         state.freed[self.index].notify_one();
+        if self.index == HTTP2_CLIENT {
+            state.freed[HTTP2_CLIENT_MORE].notify_one();
+        }
     }
 }
 
@@ -255,6 +269,23 @@ mod tests {
         let held = permits.acquire(&ConnectionPurpose::Client).await.unwrap();
         let (waiting, ()) = tokio::join!(permits.acquire(&ConnectionPurpose::Client), async { drop(held) });
         assert!(waiting.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_client_that_may_take_no_more_does_not_delay_another_client() {
+        let permits = permits(256);
+        let many = ConnectionPurpose::Http2Client(Arc::default());
+        let mut held: Vec<_> = std::iter::from_fn(|| permits.try_acquire(&many)).collect();
+        let others: Vec<_> = (0..2).map(|_| ConnectionPurpose::Http2Client(Arc::default())).collect();
+        held.extend(others.iter().flat_map(|other| std::iter::from_fn(|| permits.try_acquire(other))));
+        let first = ConnectionPurpose::Http2Client(Arc::default());
+        let mut more = Box::pin(permits.acquire(&many));
+        assert!(futures_util::poll!(&mut more).is_pending(), "waits before the other client");
+        let mut own = Box::pin(permits.acquire(&first));
+        assert!(futures_util::poll!(&mut own).is_pending());
+        held.truncate(held.len() - 1);
+        assert!(matches!(futures_util::poll!(&mut more), std::task::Poll::Pending));
+        assert!(matches!(futures_util::poll!(&mut own), std::task::Poll::Ready(Ok(_))));
     }
 
     #[tokio::test]
