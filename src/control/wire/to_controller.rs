@@ -236,7 +236,8 @@ pub struct LearnedReport {
     pub changes: u64,
     /// State of the concurrency limiters.
     pub concurrency: LimiterSummary,
-    /// Smallest weight limit learned from rejections or failures.
+    /// Highest weight limit of a cost class, learned from rejections or failures. `None` while a
+    /// class was never refused for its weight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_ceiling: Option<u64>,
     /// Smallest limit on items that was learned or published.

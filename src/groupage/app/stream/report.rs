@@ -23,6 +23,7 @@ use crate::scheduler::{DecisionReport, LearnedState, ShadowReport};
 
 /// Maximum number of routes of a report, without `other`. A controller ignores more.
 const ROUTES_MAX: usize = 24;
+const NANOS_PER_HOUR: u128 = 3_600_000_000_000;
 
 /// A port with its server and the counts for its next report.
 #[derive(Debug)]
@@ -212,12 +213,15 @@ fn class_label(name: &[u8]) -> String {
     }
 }
 
-/// Returns the class with the highest counts of recent batches and unbatched calls. Other classes
-/// are ignored, because one with a few calls a day never has enough of them to be learned.
+/// Returns the cost class with the most requests per hour. The counts of each class cover a period
+/// of its own, so those of a rare class may be higher. Other classes are ignored, because one with
+/// a few calls a day never has enough of them to be learned.
 fn busiest_class(decisions: &DecisionReport) -> Option<CostClassId> {
-    let recent =
-        |tally: &crate::batching::ClassStats| tally.batches.saturating_add(tally.alone).saturating_add(tally.passed);
-    decisions.core.classes.iter().max_by_key(|class| recent(&class.tally)).map(|class| class.id)
+    let rate = |tally: &crate::batching::ClassStats| {
+        let recent = tally.batches.saturating_add(tally.alone).saturating_add(tally.passed);
+        u128::from(recent) * NANOS_PER_HOUR / decisions.now.since(tally.since).as_nanos().max(1)
+    };
+    decisions.core.classes.iter().max_by_key(|class| rate(&class.tally)).map(|class| class.id)
 }
 
 /// Returns whether calls of all classes are forwarded at once, and whether the concurrency of the
