@@ -45,7 +45,7 @@ raw *ARGS:
     cargo test --locked --test raw -- {{ARGS}}
 
 # The proxy runs in a memory cgroup with the sidecar's limit. --full takes half an hour.
-# Attacks on the proxy of an honest client: just attack [--full] [PART-OF-NAME]
+# Attacks on the proxy of an honest client: just attack [--full] [--seconds N] [PART-OF-NAME]
 attack *ARGS:
     cargo test --locked --test attack -- {{ARGS}}
 

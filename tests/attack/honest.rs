@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const PROBES: usize = 20;
 /// Capacity of the channel for results. It is above the number of calls of the longest run, so that
 /// no call waits to be counted.
-const RESULTS_MAX: usize = 10_000;
+const RESULTS_MAX: usize = 20_000;
 /// Every fifth call has a body of 100 KiB.
 const LARGE: usize = 5;
 /// Time after which a call without an answer counts as failed.

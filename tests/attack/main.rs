@@ -1,10 +1,11 @@
 //! Attacks on the data port and the metrics port of the real binary while a client makes honest
-//! calls: `cargo test --test attack -- [--full] [PART-OF-NAME…]`.
+//! calls, and a run of calls with similar identities:
+//! `cargo test --test attack -- [--full] [--seconds N] [PART-OF-NAME…]`.
 //!
 //! The proxy runs in a memory cgroup with the default limit of the sidecar, if the machine allows
 //! one. Attackers are separate processes, each with its own loopback address. `--full` runs each
-//! attack for a minute with all of its connections; by default an attack takes a few seconds with
-//! an eighth of them.
+//! attack for a minute, or for `N` seconds, with all of its connections; by default an attack takes
+//! a few seconds with an eighth of them.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a runner for people and scripts")]
 
@@ -13,6 +14,7 @@ mod attacks;
 mod cgroup;
 mod h2;
 mod honest;
+mod identity;
 mod server;
 #[path = "../support/all.rs"]
 #[expect(dead_code, reason = "each test binary uses a part of the support")]
@@ -20,15 +22,16 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use self::attackers::Attackers;
-use self::attacks::{ATTACKS, Attack};
+use self::attacks::{ATTACKS, Attack, Then};
 use self::cgroup::MemoryGroup;
 use self::honest::{Honest, ProcessUsage};
 use self::server::ModelServer;
 use self::support::proxy::{Proxy, Start};
-use self::support::upstream::now;
+use self::support::upstream::{Upstream, now};
 
 /// The default memory limit of an injected sidecar (`SidecarDefaults`).
 const LIMIT: u64 = 128 << 20;
@@ -43,6 +46,11 @@ const SAMPLE: Duration = Duration::from_millis(50);
 /// Time after an attack within which memory and descriptors fall to at most 1.5 times their earlier
 /// values.
 const RECOVERY: Duration = Duration::from_secs(60);
+/// Bound on the growth of memory from the first to the second half of an attack whose calls all
+/// differ, if it takes at least `FLAT_FROM`: a tenth and `FLAT_SLACK`, for pages that the allocator
+/// keeps.
+const FLAT_FROM: Duration = Duration::from_secs(60);
+const FLAT_SLACK: u64 = 2 << 20;
 
 /// Extent of a run and the bounds that it is judged by.
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +68,15 @@ struct RunScale {
     served: f64,
 }
 
+/// Arguments of a run.
+#[derive(Debug)]
+struct RunOptions {
+    full: bool,
+    seconds: Option<u64>,
+    /// Parts of the names of the attacks that run; empty for all.
+    names: Vec<String>,
+}
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -73,41 +90,77 @@ fn main() -> ExitCode {
     if args.first().is_some_and(|first| first == attackers::FLAG) {
         return runtime.block_on(attackers::attack(&args));
     }
-    let full = args.iter().any(|arg| arg == "--full");
-    let scale = if full {
-        RunScale {
-            eighths: 8,
-            time: Duration::from_secs(60),
-            percentile: 99,
-            judged_from: 0,
-            slack: SLACK,
-            served: 0.99,
-        }
-    } else {
-        RunScale {
-            eighths: 1,
-            time: Duration::from_secs(4),
-            percentile: 95,
-            judged_from: 1,
-            slack: SLACK_SHORT,
-            served: 0.95,
+    let options = match RunOptions::parse(&args) {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
         }
     };
-    let wanted: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
-    let chosen = ATTACKS
-        .iter()
-        .filter(|attack| wanted.is_empty() || wanted.iter().any(|part| attack.name.contains(part.as_str())));
     let mut failed = 0;
-    for attack in chosen {
-        let lines = runtime.block_on(run(attack, scale));
-        let verdict = if lines.iter().any(|line| line.starts_with("FAILED")) { "FAILED" } else { "ok" };
-        failed += usize::from(verdict == "FAILED");
-        println!("{verdict} {}", attack.name);
-        for line in lines {
-            println!("    {line}");
-        }
+    let mut report = |name: &str, lines: Vec<String>| {
+        let fails = lines.iter().any(|line| line.starts_with("FAILED"));
+        failed += usize::from(fails);
+        println!("{} {name}", if fails { "FAILED" } else { "ok" });
+        lines.iter().for_each(|line| println!("    {line}"));
+    };
+    if options.is_selected(identity::NAME) {
+        let lines = runtime.block_on(identity::run(groupage_binary(), options.full));
+        report(identity::NAME, lines.unwrap_or_else(|error| vec![format!("FAILED: {error}")]));
+    }
+    for attack in ATTACKS.iter().filter(|attack| options.is_selected(attack.name)) {
+        report(attack.name, runtime.block_on(run(attack, options.scale())));
     }
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+// === impl RunOptions ===
+
+impl RunOptions {
+    fn parse(args: &[String]) -> Result<Self, String> {
+        let mut options = Self { full: false, seconds: None, names: Vec::new() };
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--full" => options.full = true,
+                "--seconds" => {
+                    let seconds = args.next().and_then(|text| text.parse().ok());
+                    options.seconds = Some(seconds.ok_or("--seconds needs a number of seconds")?);
+                }
+                // Arguments for the test harness of other test binaries.
+                flag if flag.starts_with('-') => {}
+                name => options.names.push(name.to_owned()),
+            }
+        }
+        Ok(options)
+    }
+
+    fn is_selected(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|part| name.contains(part.as_str()))
+    }
+
+    fn scale(&self) -> RunScale {
+        let scale = if self.full {
+            RunScale {
+                eighths: 8,
+                time: Duration::from_secs(60),
+                percentile: 99,
+                judged_from: 0,
+                slack: SLACK,
+                served: 0.99,
+            }
+        } else {
+            RunScale {
+                eighths: 1,
+                time: Duration::from_secs(4),
+                percentile: 95,
+                judged_from: 1,
+                slack: SLACK_SHORT,
+                served: 0.95,
+            }
+        };
+        RunScale { time: self.seconds.map_or(scale.time, Duration::from_secs), ..scale }
+    }
 }
 
 /// Runs one attack beside a second proxy that is not attacked. Returns the measurements and the
@@ -124,7 +177,7 @@ async fn try_run(attack: &Attack, scale: RunScale) -> Result<Vec<String>, String
     let group =
         MemoryGroup::make(LIMIT).inspect_err(|why| lines.push(format!("!!! SKIPPED the memory limit: {why}"))).ok();
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let server = ModelServer::start().await.map_err(|error| format!("no model server: {error}"))?;
+    let server = Upstream::start(Arc::new(ModelServer)).await.map_err(|error| format!("no model server: {error}"))?;
     let limited = binary(folder.path(), group.as_ref())?;
     let start = Start { binary: limited, upstream: server.address, config: None, metrics: true };
     let mut proxy = Proxy::start(&start).await?;
@@ -132,15 +185,20 @@ async fn try_run(attack: &Attack, scale: RunScale) -> Result<Vec<String>, String
     let honest = Honest { calls: proxy.listen, probes: metrics };
     honest.run(Duration::from_secs(1)).await;
     let usual = honest.run(Duration::from_secs(2)).await;
-    let bystander_server = ModelServer::start().await.map_err(|error| format!("no model server: {error}"))?;
+    let bystander_server =
+        Upstream::start(Arc::new(ModelServer)).await.map_err(|error| format!("no model server: {error}"))?;
     let start = Start { binary: binary(folder.path(), None)?, upstream: bystander_server.address, ..start };
     let bystander = Proxy::start(&start).await?;
     let bystander_client = Honest { calls: bystander.listen, probes: bystander.metrics.ok_or("no metrics port")? };
     let before = ProcessUsage::of(proxy.id());
     let attackers = Attackers::start(attack, scale.eighths, (proxy.listen, metrics), scale.time)?;
-    let (under, beside, peak) =
-        tokio::join!(honest.run(scale.time), bystander_client.run(scale.time), peak(proxy.id(), scale.time));
+    let half = scale.time / 2;
+    let (under, beside, (early, late)) =
+        tokio::join!(honest.run(scale.time), bystander_client.run(scale.time), async {
+            (peak(proxy.id(), half).await, peak(proxy.id(), half).await)
+        });
     attackers.end();
+    let peak = early.max(late);
     lines.push(format!("usual      {usual}"));
     lines.push(format!("bystander  {beside}"));
     lines.push(format!("attacked   {under}"));
@@ -152,11 +210,16 @@ async fn try_run(attack: &Attack, scale: RunScale) -> Result<Vec<String>, String
     // use.
     let usual = usual.at(99).max(beside.at(scale.percentile));
     let (bar, slowest) = (usual * SLOWER + scale.slack, under.at_since(scale.percentile, scale.judged_from));
+    // Calls that all differ leave nothing behind, so memory does not grow with their number.
+    let is_flat = !matches!(attack.then, Then::Differ)
+        || scale.time < FLAT_FROM
+        || late.own() <= early.own() / 10 * 11 + FLAT_SLACK;
     let checks = [
         (proxy.fault().is_none(), "the proxy ended or panicked".to_owned()),
         (under.share() >= scale.served, format!("{:.2} % of honest calls were served", under.share() * 100.0)),
         (slowest <= bar, format!("p{} {slowest:.1?} is above {bar:.1?}", scale.percentile)),
         (group.is_none() || peak.own() <= LIMIT / 10 * 9, format!("{peak} are more than nine tenths of the limit")),
+        (is_flat, format!("memory grows: {early} in the first half, {late} in the second")),
         (under.probes_failed == 0, format!("{} probes failed", under.probes_failed)),
         (after.is_back_to(before), format!("neither memory nor descriptors are back after {RECOVERY:?}")),
     ];
@@ -191,12 +254,15 @@ async fn recovered(process: u32, before: ProcessUsage) -> ProcessUsage {
     }
 }
 
+/// Returns the binary under test.
+fn groupage_binary() -> PathBuf {
+    std::env::var_os("GROUPAGE_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_groupage").into(), PathBuf::from)
+}
+
 /// Returns the binary, or a script that runs it in the cgroup.
 fn binary(folder: &Path, group: Option<&MemoryGroup>) -> Result<PathBuf, String> {
-    let groupage =
-        std::env::var_os("GROUPAGE_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_groupage").into(), PathBuf::from);
     match group {
-        None => Ok(groupage),
-        Some(group) => group.wrapped(&groupage, folder).map_err(|error| error.to_string()),
+        None => Ok(groupage_binary()),
+        Some(group) => group.wrapped(&groupage_binary(), folder).map_err(|error| error.to_string()),
     }
 }

@@ -1,59 +1,27 @@
-//! A model server with the KServe V1 protocol that answers each number with a string of that
-//! length.
-
-use std::convert::Infallible;
-use std::io;
-use std::net::SocketAddr;
-
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpListener;
+//! Script of a model server with the KServe V1 protocol that answers each number with a string of
+//! that length.
 
 use super::support::json::{self, Json};
+use super::support::upstream::{Reply, Request, Script};
+use super::support::wire::End;
 
 /// Path of calls that the proxy recognises.
 pub(crate) const PREDICT: &str = "/v1/models/m:predict";
 
-/// A server that runs until the runtime shuts down.
+/// Script of the model server.
 #[derive(Debug)]
-pub(crate) struct ModelServer {
-    pub(crate) address: SocketAddr,
-}
+pub(crate) struct ModelServer;
 
 // === impl ModelServer ===
 
-impl ModelServer {
-    pub(crate) async fn start() -> io::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let address = listener.local_addr()?;
-        tokio::spawn(async move {
-            loop {
-                let Ok((stream, _)) = listener.accept().await else {
-                    tokio::task::yield_now().await;
-                    continue;
-                };
-                stream.set_nodelay(true).ok();
-                let serving = hyper::server::conn::http1::Builder::new()
-                    .serve_connection(TokioIo::new(stream), service_fn(answer));
-                tokio::spawn(async move { serving.await.ok() });
-            }
-        });
-        Ok(Self { address })
+impl Script for ModelServer {
+    fn reply(&self, request: Request) -> Reply {
+        let text = if request.target == PREDICT { predictions(&request.body) } else { "\"ok\"".to_owned() };
+        Reply::plain(200, "application/json", text)
     }
-}
 
-async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
-    let predicts = request.uri().path() == PREDICT;
-    // A truncated body counts as empty; its connection ends anyway.
-    let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-    let text = if predicts { predictions(&body) } else { "\"ok\"".to_owned() };
-    let mut response = Response::new(Full::new(Bytes::from(text)));
-    response.headers_mut().insert("content-type", http::HeaderValue::from_static("application/json"));
-    Ok(response)
+    /// Does nothing: attackers cut their requests short.
+    fn unreadable(&self, _why: &End) {}
 }
 
 fn predictions(body: &[u8]) -> String {
