@@ -9,6 +9,7 @@
 mod key_diversity;
 mod driver;
 mod execution;
+mod exported_cap;
 mod holds;
 mod interner;
 mod ids;

@@ -1,4 +1,7 @@
-//! The driver task: receives events, polls the batching core and executes its decisions.
+//! The driver task: receives events, polls the batching core and executes its decisions. `dispatch`
+//! executes those that send a batch.
+
+mod dispatch;
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -10,20 +13,20 @@ use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
-use super::execution::{Completion, Slot, UnbatchedPermit, WaitingMembers, execute};
-use super::holds::HoldReasons;
+use super::execution::Completion;
+use super::exported_cap::ExportedCap;
 use super::ids::IdInterner;
 use super::key_diversity::{DecisionReport, KeyDiversity};
 use super::{COMPLETIONS_MAX, DriverEvent, ExecutionDetails, LearnedState, SchedulerConfig, Submission, SubmitOutcome};
-use crate::backend::{Backend, BatchRequest};
+use crate::backend::Backend;
 use crate::batching::{
-    Batch, BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, DispatchCause, DispatchPolicy, ExpiryReason,
-    LimitSource, MergingChange, PlanInput, Rejection, RejectionReason, ScopeId, Tick, solve,
+    BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, DispatchPolicy, ExpiryReason, MergingChange,
+    PlanInput, Rejection, RejectionReason, ScopeId, Tick, solve,
 };
 use crate::clock::{Alarm, Clock};
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{MergeEligibility, decode_cost_class};
-use crate::telemetry::{DispatchSample, Metrics};
+use crate::telemetry::Metrics;
 
 /// Capacity retained by an empty queue. Additional capacity from a peak is freed.
 const RETAINED_CAPACITY_MAX: usize = 1024;
@@ -66,15 +69,6 @@ struct Driver<'a> {
     /// Number of upstream changes already added to the counter.
     counted_changes: u64,
     completion_sender: mpsc::Sender<Completion>,
-}
-
-/// The value of a cap that its gauge currently exports.
-#[derive(Debug, Default)]
-struct ExportedCap {
-    value: Option<u64>,
-    source: Option<LimitSource>,
-    /// The smallest cap that the server published.
-    published: Option<u64>,
 }
 
 /// An execution in flight.
@@ -222,7 +216,8 @@ impl<'a> Driver<'a> {
             DriverEvent::Reset => {
                 self.core.reset(self.now());
                 self.report_merging_changes();
-                (self.items_cap.published, self.weight_cap.published) = (None, None);
+                self.items_cap.clear_published();
+                self.weight_cap.clear_published();
                 // The next call carries the value that the new upstream advertises.
                 self.set_batches_itself(false);
             }
@@ -377,93 +372,6 @@ impl<'a> Driver<'a> {
         self.supervisor.metrics.held(&counts, self.supervisor.config.limits.queue_items_max);
     }
 
-    /// Removes the members of a batch from the queue. A cancelled call is not sent, even if its
-    /// `Cancel` event still waits behind others.
-    fn take_members(&mut self, batch: &Batch, now: Tick) -> Vec<(CallId, QueuedCall)> {
-        let mut members: Vec<(CallId, QueuedCall)> = Vec::with_capacity(batch.members.len());
-        for member in &batch.members {
-            let Some(queued) = self.remove_call(member.id) else { continue };
-            if queued.reply.is_closed() {
-                self.core.withdraw(now, member.id);
-            } else {
-                members.push((member.id, queued));
-            }
-        }
-        members
-    }
-
-    /// Records the members of a batch and their time in the queue.
-    fn record_dispatch(&self, cause: DispatchCause, members: &[(CallId, QueuedCall)], now: Tick) -> DispatchSample {
-        let mut sample =
-            DispatchSample { cause, members: members.len(), items: 0, items_max: 0, weight: 0, weight_max: 0 };
-        for (_, QueuedCall { submission, .. }) in members {
-            sample.items += submission.call.items;
-            sample.weight = sample.weight.saturating_add(submission.call.weight.sum);
-            sample.weight_max = sample.weight_max.max(submission.call.weight.max);
-            sample.items_max = self.supervisor.config.limits.scope(submission.scope).batch_items_max;
-        }
-        if let Some((_, first)) = members.first() {
-            let delays = || members.iter().map(|(_, queued)| now.since(queued.arrived));
-            self.supervisor.metrics.dispatched(&sample, delays());
-            if let Some(observer) = self.supervisor.metrics.observer() {
-                observer.on_dispatch(first.submission.scope, sample.items, &mut delays());
-            }
-        }
-        sample
-    }
-
-    fn dispatch(&mut self, batch: &Batch, now: Tick) {
-        let members = self.take_members(batch, now);
-        let sample = self.record_dispatch(batch.cause, &members, now);
-        let scope = members.first().map_or(ScopeId(u16::MAX), |(_, queued)| queued.submission.scope);
-        let holds = self.hold_reasons(batch);
-        holds.count(&self.supervisor.metrics, now, members.iter().map(|(_, queued)| queued.arrived));
-        let mode = self.core.flow_mode(batch.cost_class);
-        let details_of = |queued: &QueuedCall| ExecutionDetails {
-            batch: Some(batch.id),
-            batch_items: sample.items,
-            calls: u32::try_from(sample.members).unwrap_or(u32::MAX),
-            cause: Some(batch.cause),
-            queue_delay: now.since(queued.arrived),
-            held: holds.reason(now, queued.arrived),
-            mode,
-            unbatched_reason: batch.lone,
-            predicted: batch.predicted,
-            sent: Some(now),
-            answered: None,
-        };
-        let slot = Slot::new(self.completion_sender.clone(), self.generation, batch.id, self.supervisor.clock);
-        let (ids, mut members): (Vec<CallId>, Vec<QueuedCall>) = members.into_iter().unzip();
-        // A batch of one is sent unbatched by the task of its caller, which holds the slot through
-        // the permit.
-        if members.len() <= 1 {
-            self.in_flight.insert(batch.id, InFlightExecution { task: None, scope });
-            if let Some(queued) = members.pop() {
-                let details = details_of(&queued);
-                send_outcome(queued.reply, SubmitOutcome::Alone(UnbatchedPermit::new(slot, details)));
-            }
-            return;
-        }
-        let Some(request) = build_request(batch.id, &members, now) else { return };
-        let details = members.iter().map(details_of).collect();
-        let waiting = WaitingMembers {
-            ids,
-            replies: members.into_iter().map(|queued| Some(queued.reply)).collect(),
-            details,
-            events: self.supervisor.events.clone(),
-            is_isolating: false,
-            slot: Some(slot),
-            answered: None,
-        };
-        let task = tokio::spawn(execute(self.supervisor.backend.clone(), request, waiting));
-        self.in_flight.insert(batch.id, InFlightExecution { task: Some(task.abort_handle()), scope });
-    }
-
-    /// Returns the reasons for which the calls of a batch waited.
-    fn hold_reasons(&self, batch: &Batch) -> HoldReasons {
-        HoldReasons::new(batch.cause, self.core.pause_end(batch.key))
-    }
-
     fn on_completion(&mut self, completion: Completion) {
         if completion.generation != self.generation {
             return;
@@ -529,49 +437,10 @@ impl<'a> Driver<'a> {
     }
 }
 
-// === impl ExportedCap ===
-
-impl ExportedCap {
-    /// Exports the current smallest cap in the series of its source, and marks the series of a
-    /// previous source as ended. Without a cap, the series of learned caps is set to infinity.
-    fn export(&mut self, metrics: &Metrics, limit: &'static str, cap: Option<u64>) {
-        let source = if cap.is_some() && cap == self.published { LimitSource::Published } else { LimitSource::Learned };
-        if cap == self.value && source == self.source.unwrap_or(source) {
-            return;
-        }
-        if let Some(previous) = self.source.filter(|previous| *previous != source) {
-            metrics.set_port_limit(limit, previous.as_str(), f64::NAN);
-        }
-        let gauge = cap.map_or(f64::INFINITY, |cap| f64::from(u32::try_from(cap).unwrap_or(u32::MAX)));
-        metrics.set_port_limit(limit, source.as_str(), gauge);
-        (self.value, self.source) = (cap, Some(source));
-    }
-
-    fn set_published_min(&mut self, max: u64) {
-        self.published = Some(self.published.map_or(max, |before| before.min(max)));
-    }
-}
-
 /// Sends an outcome to a caller. If the caller has gone, the outcome is dropped, and a permit in it
 /// releases its slot.
 fn send_outcome(reply: oneshot::Sender<SubmitOutcome>, outcome: SubmitOutcome) {
     reply.send(outcome).ok();
-}
-
-/// Builds the request of a batch. It carries the latest of the callers' deadlines, and none if any
-/// caller set none.
-fn build_request(id: BatchId, members: &[QueuedCall], now: Tick) -> Option<BatchRequest> {
-    let first = &members.first()?.submission;
-    let deadlines: Option<Vec<Tick>> = members.iter().map(|queued| queued.submission.caller_deadline).collect();
-    Some(BatchRequest {
-        id,
-        endpoint: first.endpoint.clone(),
-        timeout: first.timeout,
-        members: members.iter().map(|queued| queued.submission.call.clone()).collect(),
-        deadline_ms: deadlines
-            .and_then(|deadlines| deadlines.into_iter().max())
-            .map(|latest| u64::try_from(latest.since(now).as_millis()).unwrap_or(u64::MAX)),
-    })
 }
 
 fn rejection_failure(rejection: Rejection) -> Failure {
