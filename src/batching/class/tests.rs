@@ -1,0 +1,66 @@
+use super::super::call::KeyId;
+use super::*;
+
+const ID: CostClassId = CostClassId(3);
+
+fn observe(classes: &mut ClassTable, at: u64, items: u32, outcome: BatchOutcome) {
+    let observed = Observation { duration: Duration::from_millis(5), first_byte: None, outcome };
+    let extent = BatchExtent { items, sum: u64::from(items), heaviest: 1 };
+    let size = ClassSample { extent, shared: items > 1, full: true, memory: SizeMeasure::PaddedWeight, retest: None };
+    let ended = EndedBatch { batch: BatchId(at), key: Some(KeyId(1)), shared: size.shared, replayable: true };
+    classes.observe(Tick::from_millis(at), ID, &Limits::default(), (ended, &size), &observed);
+}
+
+#[test]
+fn a_named_limit_is_remembered_and_never_raised_by_a_larger_one() {
+    let mut classes = ClassTable::default();
+    observe(&mut classes, 0, 64, BatchOutcome::TooLarge { limit: Some(16) });
+    observe(&mut classes, 1, 64, BatchOutcome::TooLarge { limit: Some(32) });
+    assert_eq!(classes.get(ID).unwrap().ceiling(), 16);
+}
+
+#[test]
+fn unnamed_limit_is_bisected() {
+    let mut classes = ClassTable::default();
+    observe(&mut classes, 0, 16, BatchOutcome::Ok);
+    observe(&mut classes, 1, 64, BatchOutcome::TooLarge { limit: None });
+    assert_eq!(classes.get(ID).unwrap().ceiling(), 40);
+}
+
+#[test]
+fn unbatched_refusal_counts_only_with_named_limit() {
+    let mut classes = ClassTable::default();
+    let lone = |classes: &mut ClassTable, outcome| {
+        let observed = Observation { duration: Duration::from_millis(5), first_byte: None, outcome };
+        let extent = BatchExtent { items: 64, sum: 64, heaviest: 1 };
+        let size = ClassSample { extent, shared: false, full: true, memory: SizeMeasure::PaddedWeight, retest: None };
+        let ended = EndedBatch { batch: BatchId(0), key: None, shared: false, replayable: true };
+        classes.observe(Tick::default(), ID, &Limits::default(), (ended, &size), &observed);
+        classes.get(ID).unwrap().ceiling()
+    };
+    for outcome in [BatchOutcome::TooLarge { limit: None }, BatchOutcome::OutOfMemory] {
+        assert_eq!(lone(&mut classes, outcome), u32::MAX);
+    }
+    assert_eq!(lone(&mut classes, BatchOutcome::TooLarge { limit: Some(16) }), 16);
+}
+
+#[test]
+fn an_overload_halves_the_size_and_eight_full_good_batches_raise_it_by_one() {
+    let mut classes = ClassTable::default();
+    observe(&mut classes, 0, 64, BatchOutcome::Overloaded { retry_after: None });
+    assert_eq!(classes.get(ID).unwrap().ceiling(), 32);
+    for at in 1..=8 {
+        observe(&mut classes, at, 32, BatchOutcome::Ok);
+    }
+    assert_eq!(classes.get(ID).unwrap().ceiling(), 33);
+}
+
+#[test]
+fn the_classes_remembered_are_bounded() {
+    let mut classes = ClassTable::default();
+    for i in 0..2_000_u32 {
+        classes.publish(Tick::from_millis(u64::from(i)), CostClassId(i), 4);
+    }
+    assert_eq!(classes.map.len(), CLASSES_MAX);
+    assert!(classes.get(CostClassId(1_999)).is_some());
+}

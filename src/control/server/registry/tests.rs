@@ -1,0 +1,103 @@
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::super::AuthError;
+use super::*;
+use crate::wire::{SidecarConfig, SidecarEvent, SidecarReport};
+
+#[derive(Default)]
+struct RecordingHub(Mutex<Vec<String>>);
+
+impl StreamHandler for RecordingHub {
+    fn opened(&self, streams: &StreamRegistry, pod: &Arc<PodIdentity>, _: &Hello) {
+        assert!(streams.push(&pod.uid, &EncodedPush::config(SidecarConfig::default()).unwrap()), "it may push at once");
+        self.0.lock().unwrap().push(format!("+{}", pod.uid));
+    }
+
+    fn report(&self, _: &Arc<PodIdentity>, _: SidecarReport) {}
+
+    fn event(&self, _: &Arc<PodIdentity>, _: SidecarEvent) {}
+
+    fn closed(&self, pod: &Arc<PodIdentity>) {
+        self.0.lock().unwrap().push(format!("-{}", pod.uid));
+    }
+}
+
+struct RejectAll;
+
+impl Authenticate for RejectAll {
+    fn authenticate<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<PodIdentity, AuthError>> {
+        std::future::ready(Err(AuthError::Invalid("nobody"))).boxed()
+    }
+}
+
+fn streams(limits: ServerLimits) -> (StreamRegistry, Arc<RecordingHub>) {
+    let hub = Arc::new(RecordingHub::default());
+    (StreamRegistry::new(limits, Clock::start(), Arc::new(RejectAll), hub.clone()), hub)
+}
+
+fn pod(uid: &str) -> Arc<PodIdentity> {
+    Arc::new(PodIdentity { uid: uid.to_owned(), name: uid.to_owned(), namespace: "ns".to_owned() })
+}
+
+#[test]
+fn a_second_stream_of_a_pod_takes_the_place_of_the_first() {
+    let (streams, hub) = streams(ServerLimits::default());
+    let (first, second) = (streams.0.add_connection().unwrap(), streams.0.add_connection().unwrap());
+    streams.0.open(&first, &pod("a"), &Hello::default());
+    streams.0.open(&second, &pod("a"), &Hello::default());
+    streams.0.close(&first, &pod("a"));
+    assert_eq!((streams.len(), streams.count(StreamEvent::Replaced)), (1, 1));
+    streams.0.close(&second, &pod("a"));
+    assert_eq!(*hub.0.lock().unwrap(), ["+a", "+a", "-a"], "a replaced stream is not reported as closed");
+    assert!(streams.is_empty() && !streams.push("a", &EncodedPush::config(SidecarConfig::default()).unwrap()));
+}
+
+#[test]
+fn connections_beyond_the_bound_are_refused() {
+    let (streams, _) = streams(ServerLimits { streams_max: 2, ..ServerLimits::default() });
+    let first = streams.0.add_connection().unwrap();
+    let _second = streams.0.add_connection().unwrap();
+    assert!(streams.0.add_connection().is_none());
+    streams.0.remove_connection(&first);
+    assert!(streams.0.add_connection().is_some());
+}
+
+#[test]
+fn acknowledgements_survive_a_disconnect_and_expire_after_the_time_to_live() {
+    let (streams, _) = streams(ServerLimits::default());
+    assert!(streams.0.with_inbox("a", |inbox| inbox.accept_report(5, 1)));
+    streams.0.sweep(streams.0.clock.now().after(INBOX_TTL / 2));
+    assert!(!streams.0.with_inbox("a", |inbox| inbox.accept_report(5, 1)));
+    assert_eq!(streams.0.acked("a").report, 1);
+    streams.0.sweep(streams.0.clock.now().after(INBOX_TTL * 2));
+    assert_eq!(streams.0.acked("a").report, 0);
+}
+
+#[tokio::test]
+async fn a_silent_or_unread_connection_is_dropped() {
+    let limits = ServerLimits::default();
+    let (streams, _) = streams(limits.clone());
+    let dies = |line: &Arc<Connection>| {
+        let task = tokio::spawn(std::future::pending::<()>());
+        line.set_task(task.abort_handle());
+        async { task.await.unwrap_err().is_cancelled() }
+    };
+    let (mute, idle, slow) =
+        (streams.0.add_connection().unwrap(), streams.0.add_connection().unwrap(), streams.0.add_connection().unwrap());
+    let ends = [dies(&mute), dies(&idle), dies(&slow)];
+    streams.0.open(&idle, &pod("idle"), &Hello::default());
+    streams.0.open(&slow, &pod("slow"), &Hello::default());
+    // The stream has read the message that was pushed to it when it opened.
+    assert!(idle.mailbox.poll(&std::task::Context::from_waker(std::task::Waker::noop())).is_ready());
+    let now = streams.0.clock.now();
+    streams.0.sweep(now);
+    assert_eq!((streams.count(StreamEvent::Idle), streams.count(StreamEvent::Slow)), (0, 0));
+    slow.on_frame(now.after(limits.idle_timeout));
+    streams.0.sweep(now.after(limits.idle_timeout + Duration::from_secs(1)));
+    streams.0.sweep(now.after(limits.idle_timeout + Duration::from_secs(2)));
+    assert_eq!((streams.count(StreamEvent::Idle), streams.count(StreamEvent::Slow)), (2, 1), "each once");
+    for end in ends {
+        assert!(end.await);
+    }
+}

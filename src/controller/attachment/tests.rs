@@ -1,0 +1,189 @@
+use serde_json::json;
+
+use super::*;
+use crate::world::OwnerObject;
+use crate::world::fixtures::*;
+
+fn look(world: &ClusterState) -> AttachmentMap {
+    attach_all(world, false, &BTreeSet::from(["groupage-system".to_owned()]))
+}
+
+fn reason(all: &AttachmentMap, name: &str) -> &'static str {
+    all.policies[&ObjectKey::new("a", name)].accepted.reason()
+}
+
+fn app(value: &str) -> serde_json::Value {
+    json!({"selector": {"matchLabels": {"app": value}}})
+}
+
+#[test]
+fn the_younger_of_two_policies_with_one_selector_is_conflicted_without_pods() {
+    let mut world = ClusterState::default();
+    policy(&mut world, "a", "young", 5, app("x"));
+    policy(&mut world, "a", "old", 1, app("x"));
+    policy(&mut world, "a", "second", 3, json!({}));
+    policy(&mut world, "a", "first", 2, json!({}));
+    let all = look(&world);
+    assert_eq!(
+        ["young", "old", "second", "first"].map(|name| reason(&all, name)),
+        ["Conflicted", "Accepted", "Conflicted", "Accepted"]
+    );
+    assert!(
+        matches!(&all.policies[&ObjectKey::new("a", "young")].accepted, Acceptance::Conflicted(message) if message.contains("old"))
+    );
+}
+
+#[test]
+fn a_policy_that_pods_name_takes_precedence_for_these_pods() {
+    let named = |name: &str, policy: &str| Pod {
+        annotations: labels(&[(super::super::matching::POLICY_ANNOTATION, policy)]),
+        ..pod("a", name, &[("app", "x")])
+    };
+    let target = json!({"targetRefs": [{"kind": "Deployment", "name": "emb"}]});
+    for spec in [json!({}), app("x"), target] {
+        let mut world = ClusterState::default();
+        insert(&mut world.deployments, ObjectKey::new("a", "emb"), OwnerObject::default());
+        policy(&mut world, "a", "old", 1, spec.clone());
+        policy(&mut world, "a", "young", 2, spec.clone());
+        injected(&mut world, pod("a", "p", &[("app", "x")]));
+        assert_eq!(reason(&look(&world), "young"), "Conflicted", "{spec}");
+        injected(&mut world, named("q", "young"));
+        let all = look(&world);
+        let young = &all.policies[&ObjectKey::new("a", "young")];
+        assert!(
+            matches!(&young.accepted, Acceptance::Accepted(Some(note)) if note == "the older BatchPolicy old selects the same pods: this policy applies only to pods that name it"),
+            "{spec}: {:?}",
+            young.accepted
+        );
+        assert_eq!(
+            (young.accepted.is_applied(), young.pods.as_slice()),
+            (true, &[ObjectKey::new("a", "q")][..]),
+            "{spec}"
+        );
+        injected(&mut world, named("q", "old"));
+        assert_eq!(reason(&look(&world), "young"), "Conflicted", "{spec}");
+    }
+}
+
+#[test]
+fn a_policy_without_remaining_pods_is_conflicted_and_one_with_some_has_a_note() {
+    let mut world = ClusterState::default();
+    policy(&mut world, "a", "old", 1, app("x"));
+    policy(
+        &mut world,
+        "a",
+        "young",
+        2,
+        json!({"selector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}}),
+    );
+    injected(&mut world, pod("a", "p", &[("app", "x")]));
+    assert_eq!(reason(&look(&world), "young"), "Conflicted");
+    injected(&mut world, pod("a", "q", &[("app", "y")]));
+    let all = look(&world);
+    assert!(
+        matches!(&all.policies[&ObjectKey::new("a", "young")].accepted, Acceptance::Accepted(Some(note)) if note.contains("old"))
+    );
+    assert_eq!(all.policies[&ObjectKey::new("a", "young")].pods, [ObjectKey::new("a", "q")]);
+    assert_eq!(all.followed[&ObjectKey::new("a", "p")], ObjectKey::new("a", "old"));
+}
+
+#[test]
+fn a_policy_of_the_whole_namespace_is_accepted_beside_one_with_a_selector() {
+    let mut world = ClusterState::default();
+    policy(&mut world, "a", "old", 1, app("x"));
+    policy(&mut world, "a", "all", 2, json!({}));
+    injected(&mut world, pod("a", "p", &[("app", "x")]));
+    assert_eq!(reason(&look(&world), "all"), "Accepted");
+}
+
+#[test]
+fn missing_targets_are_named_and_one_existing_target_suffices() {
+    let mut world = ClusterState::default();
+    let two = json!({"targetRefs": [{"kind": "Deployment", "name": "emb"}, {"kind": "InferencePool", "name": "pool"}]});
+    policy(&mut world, "a", "p", 1, two);
+    let all = look(&world);
+    assert!(matches!(&all.policies[&ObjectKey::new("a", "p")].accepted,
+        Acceptance::TargetNotFound(reason) if reason.contains("Deployment/emb not found") && reason.contains("not installed")));
+    insert(&mut world.deployments, ObjectKey::new("a", "emb"), OwnerObject::default());
+    assert!(matches!(&look(&world).policies[&ObjectKey::new("a", "p")].accepted, Acceptance::Accepted(Some(_))));
+}
+
+#[test]
+fn a_policy_broken_by_an_edit_keeps_its_pods_and_is_not_applied() {
+    let mut world = ClusterState::default();
+    policy(&mut world, "a", "p", 1, app("x"));
+    policy(&mut world, "a", "all", 0, json!({}));
+    injected(&mut world, pod("a", "q", &[("app", "x")]));
+    let key = ObjectKey::new("a", "p");
+    let mut broken = (*world.policies[&key]).clone();
+    broken.invalid = Some("GRP1103 no".to_owned());
+    insert(&mut world.policies, key.clone(), broken);
+    let all = look(&world);
+    assert_eq!(all.followed[&ObjectKey::new("a", "q")], key);
+    assert!(!all.policies[&key].accepted.is_applied());
+    policy(
+        &mut world,
+        "a",
+        "p",
+        1,
+        json!({"selector": {"matchLabels": {"app": "x"}}, "targetRefs": [{"kind": "Service", "name": "s"}]}),
+    );
+    assert_eq!(reason(&look(&world), "p"), "Invalid");
+    policy(&mut world, "a", "p", 1, json!({"limits": 5}));
+    assert_eq!(look(&world).policies[&key].requested, RequestedProfile::Unknown);
+}
+
+#[test]
+fn profiles_are_named_found_or_created_from_the_policy() {
+    let mut world = ClusterState::default();
+    policy(
+        &mut world,
+        "a",
+        "named",
+        1,
+        json!({"selector": {"matchLabels": {"app": "1"}}, "profileRef": {"name": "fast"}}),
+    );
+    policy(&mut world, "a", "own", 1, json!({"selector": {"matchLabels": {"app": "2"}}, "limits": {"slotsMax": 2}}));
+    let all = look(&world);
+    assert_eq!(all.policies[&ObjectKey::new("a", "named")].requested, RequestedProfile::Named("fast".into(), false));
+    let RequestedProfile::Own(name, spec) = &all.policies[&ObjectKey::new("a", "own")].requested else {
+        panic!("it has its own")
+    };
+    assert!(name.starts_with("own-") && spec.limits.as_ref().unwrap().slots_max == Some(2));
+    profile(&mut world, "a", "fast", json!({}));
+    assert_eq!(
+        look(&world).policies[&ObjectKey::new("a", "named")].requested,
+        RequestedProfile::Named("fast".into(), true)
+    );
+}
+
+#[test]
+fn enabled_pods_without_a_sidecar_are_found_and_no_others() {
+    let mut world = ClusterState::default();
+    namespace(&mut world, "a", &[("groupage.dev/inject", "enabled")]);
+    namespace(&mut world, "b", &[]);
+    policy(&mut world, "a", "all", 0, json!({}));
+    uninjected(&mut world, pod("a", "asks", &[]));
+    uninjected(&mut world, pod("a", "says-no", &[("groupage.dev/inject", "disabled")]));
+    uninjected(&mut world, pod("a", "ours", &[(COMPONENT, "controller")]));
+    uninjected(&mut world, Pod { ending: true, ..pod("a", "ends", &[]) });
+    uninjected(&mut world, pod("b", "silent", &[]));
+    uninjected(
+        &mut world,
+        Pod { annotations: labels(&[("groupage.dev/inject", "true")]), ..pod("b", "asks-itself", &[]) },
+    );
+    uninjected(
+        &mut world,
+        Pod { annotations: labels(&[("groupage.dev/inject", "true")]), ..pod("kube-system", "dns", &[]) },
+    );
+    uninjected(
+        &mut world,
+        Pod { annotations: labels(&[("groupage.dev/inject", "true")]), ..pod("groupage-system", "own", &[]) },
+    );
+    let all = look(&world);
+    let found: Vec<String> = all.uninjected.keys().map(ToString::to_string).collect();
+    assert_eq!(found, ["a/asks", "b/asks-itself"]);
+    assert_eq!(all.uninjected[&ObjectKey::new("a", "asks")], Some(ObjectKey::new("a", "all")));
+    assert_eq!(all.policies[&ObjectKey::new("a", "all")].uninjected, [ObjectKey::new("a", "asks")]);
+    assert_eq!(attach_all(&world, true, &BTreeSet::new()).uninjected.len(), 4, "unless they are disabled");
+}

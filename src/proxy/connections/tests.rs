@@ -1,0 +1,61 @@
+use std::net::Ipv4Addr;
+
+use futures_util::FutureExt as _;
+
+use super::*;
+
+fn connections(max: usize) -> Arc<Connections> {
+    Connections::new(max, 1 << 20, Clock::start(), Arc::new(Metrics::new("local")))
+}
+
+fn take(connections: &Arc<Connections>, peer: u8) -> Option<ConnectionPermit> {
+    connections.acquire(IpAddr::from(Ipv4Addr::new(10, 0, 0, peer)), ConnectionActivity::new(connections.clock))
+}
+
+#[tokio::test]
+async fn places_are_bounded_by_busy_connections_and_the_last_one_that_goes_is_noticed() {
+    let connections = connections(2);
+    connections.wait_until_closed().await;
+    let (one, two) = (take(&connections, 1).unwrap(), take(&connections, 1).unwrap());
+    let calls = [one.activity().on_call_start(false), two.activity().on_call_start(false)];
+    assert!(take(&connections, 1).is_none());
+    assert_eq!(connections.open_count(), 2);
+    drop((one, calls));
+    let ((), ()) = tokio::join!(connections.wait_until_closed(), async { drop(two) });
+    assert_eq!(connections.open_count(), 0);
+}
+
+#[tokio::test]
+async fn a_silent_connection_of_the_address_that_holds_most_makes_room() {
+    let connections = connections(3);
+    let places = [take(&connections, 1), take(&connections, 2), take(&connections, 2)].map(Option::unwrap);
+    let busy = places[1].activity().on_call_start(false);
+    let tasks = places.map(|place| {
+        let evictee = place.evictee();
+        let task = tokio::spawn(async move {
+            let _place = place;
+            std::future::pending::<()>().await;
+        });
+        evictee.set_task(&task.abort_handle());
+        task
+    });
+    let newcomer = take(&connections, 3).unwrap();
+    let [other, answering, silent] = tasks;
+    assert!(silent.await.unwrap_err().is_cancelled());
+    assert!(!other.is_finished() && !answering.is_finished());
+    assert_eq!((connections.open_count(), connections.closing.load(Ordering::Relaxed)), (3, 0));
+    drop((newcomer, busy));
+    other.abort();
+    answering.abort();
+}
+
+#[tokio::test]
+async fn under_pressure_silent_connections_go_and_none_is_accepted() {
+    let connections = connections(10);
+    let place = take(&connections, 1).unwrap();
+    connections.set_pressure(PressureLevel::Stop);
+    assert!(!place.evictee().0.evicted.load(Ordering::Relaxed), "it was not silent for long");
+    assert!(connections.wait_for_capacity().now_or_never().is_none());
+    connections.set_pressure(PressureLevel::None);
+    connections.wait_for_capacity().await;
+}
