@@ -6,7 +6,7 @@
 //! be a constant, such as a version: several unbatched responses to different inputs had the same
 //! bytes there. Names, values and inputs are kept as keyed digests of 64 bits, never as text.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -72,12 +72,29 @@ pub(crate) enum Constancy {
 struct KeyCache {
     young: HashMap<u64, KeyFacts>,
     old: HashMap<u64, KeyFacts>,
+    /// Cost classes of calls that may not be retried and whose responses have undeclared members. A
+    /// key of such a class is merged only once its members are known to be constant, because the
+    /// members of a batch that cannot be split would fail. At most [`KEYS_MAX`] entries.
+    guarded: HashSet<u64>,
+}
+
+/// A part of a response as digests.
+#[derive(Debug, Clone, Copy)]
+struct PartDigest {
+    name: u64,
+    value: u64,
+    /// The part is a member of the body.
+    is_member: bool,
 }
 
 /// The facts of one merge key.
 #[derive(Debug, Default)]
 struct KeyFacts {
     facts: Vec<PartFact>,
+    /// Input of the last unbatched response, and number of changes of the input. Counted for calls
+    /// of guarded classes only.
+    input: u64,
+    inputs: u32,
     /// Members of unbatched responses are observed, because a batch response had an undeclared one.
     is_watched: bool,
     /// Number of batches isolated for unknown parts although an unbatched response arrived since
@@ -94,6 +111,7 @@ struct KeyFacts {
 struct PartFact {
     name: u64,
     value: u64,
+    is_member: bool,
     /// Input of the last response that was counted.
     input: u64,
     /// Number of consecutive responses to different inputs with this value, and the number
@@ -118,26 +136,38 @@ pub(crate) enum AnswerPart<'a> {
 // === impl UnbatchedEvidence ===
 
 impl UnbatchedEvidence {
-    /// Records parts of the response to an unbatched call.
-    pub(crate) fn observe<'a>(&self, call: &Call, parts: impl Iterator<Item = AnswerPart<'a>>) {
+    /// Records parts of the response to an unbatched call. `guards`: the call may not be retried.
+    pub(crate) fn observe<'a>(&self, call: &Call, guards: bool, parts: impl Iterator<Item = AnswerPart<'a>>) {
         let Some(key) = self.key(call) else { return };
-        let mut parts = parts.map(|part| self.digests(part)).peekable();
-        if parts.peek().is_none() {
+        let parts: Vec<PartDigest> = parts.map(|part| self.digests(part)).collect();
+        let class = guards.then(|| self.digest(&call.cost_class));
+        let mut keys = self.lock();
+        if let Some(class) = class.filter(|_| parts.iter().any(|part| part.is_member)) {
+            keys.guard(class);
+        }
+        let is_guarded = class.is_some_and(|class| keys.guarded.contains(&class));
+        if parts.is_empty() && !is_guarded {
+            // A response without such parts is evidence too: a part of a batch response is not in it.
+            keys.get_mut(key).into_iter().for_each(|known| known.has_new_answer = true);
             return;
         }
-        let mut keys = self.lock();
         let known = keys.entry(key);
+        known.has_new_answer = true;
         let mut input = None;
-        for (name, value) in parts {
-            known.observe(name, value, || *input.get_or_insert_with(|| self.input(call)));
+        let mut input = || *input.get_or_insert_with(|| self.input(call));
+        if is_guarded {
+            known.on_input(input());
+        }
+        for part in parts {
+            known.observe(part, &mut input);
         }
     }
 
     /// Returns `true` if a part of a batch response equals that of unbatched responses of its key.
     pub(crate) fn is_constant(&self, call: &Call, part: AnswerPart<'_>) -> bool {
         let Some(key) = self.key(call) else { return false };
-        let (name, value) = self.digests(part);
-        self.lock().get(key).is_some_and(|known| known.standing(name, value) == Constancy::Constant)
+        let part = self.digests(part);
+        self.lock().get(key).is_some_and(|known| known.standing(part) == Constancy::Constant)
     }
 
     /// Checks the undeclared members of a batch response, where `call` is one of the members of the
@@ -153,20 +183,24 @@ impl UnbatchedEvidence {
     ) -> Constancy {
         let Some(key) = self.key(call) else { return Constancy::Unknown };
         let mut keys = self.lock();
+        if !isolates {
+            keys.guard(self.digest(&call.cost_class));
+        }
         let known = keys.entry(key);
         known.is_watched = true;
         let mut standing = Constancy::Constant;
         for (place, part) in members.enumerate() {
             // A part that varies decides at once, and so does an excess of parts. An unknown part
             // leaves the result open.
-            let (name, value) = self.digests(part);
-            match known.standing(name, value) {
+            let part = self.digests(part);
+            match known.standing(part) {
                 _ if place >= MEMBERS_MAX => standing = Constancy::Varies(None),
                 Constancy::Constant => {}
                 Constancy::Unknown => standing = Constancy::Unknown,
                 Constancy::Varies(_) => {
-                    standing =
-                        Constancy::Varies(known.facts.iter().any(|fact| fact.is_known_name(name)).then_some(place));
+                    standing = Constancy::Varies(
+                        known.facts.iter().any(|fact| fact.is_known_name(part.name)).then_some(place),
+                    );
                 }
             }
             if matches!(standing, Constancy::Varies(_)) {
@@ -183,11 +217,15 @@ impl UnbatchedEvidence {
     }
 
     /// Returns `true` while calls of this key are sent unbatched because their responses differ
-    /// outside the results.
+    /// outside the results, or may do so and the members of a batch could not be retried.
     pub fn is_unbatched(&self, now: Tick, call: &Call) -> bool {
         let Some(key) = self.key(call) else { return false };
         let keys = self.lock();
-        keys.get(key).is_some_and(|known| now < known.apart_until)
+        let known = keys.get(key);
+        known.is_some_and(|known| now < known.apart_until)
+            || !keys.guarded.is_empty()
+                && keys.guarded.contains(&self.digest(&call.cost_class))
+                && !known.is_some_and(KeyFacts::is_settled)
     }
 
     fn key(&self, call: &Call) -> Option<u64> {
@@ -211,8 +249,8 @@ impl UnbatchedEvidence {
     }
 
     /// Returns the digests of the name and of the value of a part.
-    fn digests(&self, part: AnswerPart<'_>) -> (u64, u64) {
-        match part {
+    fn digests(&self, part: AnswerPart<'_>) -> PartDigest {
+        let (name, value) = match part {
             AnswerPart::Header(name, headers) => {
                 let mut value = self.state.build_hasher();
                 headers.get_all(name).iter().for_each(|one| one.as_bytes().hash(&mut value));
@@ -220,7 +258,8 @@ impl UnbatchedEvidence {
             }
             AnswerPart::Member(path, value) => (self.digest((1, path)), self.digest(value)),
             AnswerPart::Body(status, body) => (self.digest((2, status.as_u16())), self.digest(body)),
-        }
+        };
+        PartDigest { name, value, is_member: matches!(part, AnswerPart::Member(..)) }
     }
 
     fn digest(&self, value: impl Hash) -> u64 {
@@ -239,6 +278,17 @@ impl KeyCache {
         self.young.get(&key).or_else(|| self.old.get(&key))
     }
 
+    fn get_mut(&mut self, key: u64) -> Option<&mut KeyFacts> {
+        self.young.get_mut(&key).or_else(|| self.old.get_mut(&key))
+    }
+
+    fn guard(&mut self, class: u64) {
+        if self.guarded.len() >= KEYS_MAX {
+            self.guarded.clear();
+        }
+        self.guarded.insert(class);
+    }
+
     fn entry(&mut self, key: u64) -> &mut KeyFacts {
         if !self.young.contains_key(&key) {
             let known = self.old.remove(&key).unwrap_or_default();
@@ -254,18 +304,29 @@ impl KeyCache {
 // === impl KeyFacts ===
 
 impl KeyFacts {
-    fn observe(&mut self, name: u64, value: u64, input: impl FnOnce() -> u64) {
-        self.has_new_answer = true;
+    fn observe(&mut self, part: PartDigest, input: impl FnOnce() -> u64) {
+        let PartDigest { name, value, is_member } = part;
         if let Some(fact) = self.facts.iter_mut().find(|fact| fact.name == name) {
             return fact.observe(value, input);
         }
         if self.facts.len() >= FACTS_MAX {
             self.facts.remove(0);
         }
-        self.facts.push(PartFact { name, value, input: input(), run: 1, needed: RUN_FIRST, inputs: 0 });
+        self.facts.push(PartFact { name, value, is_member, input: input(), run: 1, needed: RUN_FIRST, inputs: 0 });
     }
 
-    fn standing(&self, name: u64, value: u64) -> Constancy {
+    fn on_input(&mut self, input: u64) {
+        self.inputs = self.inputs.saturating_add(u32::from(input != self.input));
+        self.input = input;
+    }
+
+    /// Returns `true` if unbatched responses to several inputs agree in all of their members.
+    fn is_settled(&self) -> bool {
+        let mut members = self.facts.iter().filter(|fact| fact.is_member);
+        self.inputs >= RUN_FIRST && members.all(|fact| fact.run >= fact.needed)
+    }
+
+    fn standing(&self, PartDigest { name, value, .. }: PartDigest) -> Constancy {
         let Some(fact) = self.facts.iter().find(|fact| fact.name == name) else { return Constancy::Unknown };
         // A fact that is not settled varies if its value has changed before. Otherwise it has only
         // been observed too rarely.

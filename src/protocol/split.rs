@@ -10,6 +10,7 @@
 mod head;
 mod envelope;
 mod plan;
+mod quote;
 mod results;
 
 use bytes::Bytes;
@@ -77,7 +78,7 @@ impl Endpoint {
             Some(evidence) => self.check_envelope(members, leader, body, evidence),
             None => Ok(()),
         })?;
-        let head = SharedHead::new(self, leader, headers, evidence.map(|(_, evidence)| evidence));
+        let head = SharedHead::new(self, members, headers, evidence.map(|(_, evidence)| evidence));
         let reply = |(index, call): (usize, &&Call)| {
             let written = plan.write(index, call, sent, &self.shape);
             let mut own = head.of_member(call, sent);
@@ -101,7 +102,7 @@ impl Endpoint {
     ) -> Vec<Reply> {
         let BatchResponse { status, headers, body } = answer;
         let Some(leader) = members.first() else { return Vec::new() };
-        let head = SharedHead::new(self, leader, headers, Some(evidence));
+        let head = SharedHead::new(self, members, headers, Some(evidence));
         let is_known = !has_content_coding(headers) && evidence.is_constant(leader, AnswerPart::Body(status, body));
         let own = self.dialect.overload_response(status);
         let reply = |call: &&Call| {
@@ -128,7 +129,7 @@ impl Endpoint {
         };
         let headers = head::free_text_headers(headers).map(|name| AnswerPart::Header(name, headers));
         let members = members.iter().map(|own| AnswerPart::Member(&own.path, own.value.of(body)));
-        evidence.observe(call, headers.chain(overload).chain(members));
+        evidence.observe(call, !self.idempotent, headers.chain(overload).chain(members));
     }
 
     /// Returns the members of a batch response outside the results that neither the protocol nor

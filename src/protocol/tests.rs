@@ -15,6 +15,7 @@ use crate::batching::Tick;
 
 mod limits;
 mod merging;
+mod quoted_forms;
 mod quoting;
 mod splitting;
 
@@ -65,7 +66,7 @@ fn endpoint_of(rules: RouteRules, path: &str) -> Arc<Endpoint> {
     routes(vec![rules]).recognise(&Method::POST, path).unwrap()
 }
 
-fn endpoint(path: &str, protocol: RouteProtocol) -> Arc<Endpoint> {
+pub(crate) fn endpoint(path: &str, protocol: RouteProtocol) -> Arc<Endpoint> {
     endpoint_of(rules(path, protocol), path)
 }
 
@@ -87,7 +88,7 @@ fn read_with(endpoint: &Endpoint, target: &str, headers: &[(&str, &str)], body: 
     endpoint.parse_call(&parts(target, &own), Bytes::from(body.to_owned()), &secret())
 }
 
-fn read(endpoint: &Endpoint, target: &str, body: &str) -> Call {
+pub(crate) fn read(endpoint: &Endpoint, target: &str, body: &str) -> Call {
     read_with(endpoint, target, &[], body)
 }
 

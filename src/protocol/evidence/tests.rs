@@ -1,11 +1,15 @@
 use super::*;
 
+fn member(name: u64, value: u64) -> PartDigest {
+    PartDigest { name, value, is_member: true }
+}
+
 /// Returns the standing of value 7 after unbatched responses with these values, each for a
 /// different input.
 fn standing(values: &[u64]) -> Constancy {
     let mut facts = KeyFacts::default();
-    values.iter().zip(0..).for_each(|(value, input)| facts.observe(1, *value, || input));
-    facts.standing(1, 7)
+    values.iter().zip(0..).for_each(|(value, input)| facts.observe(member(1, *value), || input));
+    facts.standing(member(1, 7))
 }
 
 #[test]
@@ -22,15 +26,15 @@ fn a_fact_is_constant_once_several_unbatched_answers_agree() {
 #[test]
 fn answers_to_a_single_input_are_no_evidence() {
     let mut facts = KeyFacts::default();
-    (0..9).for_each(|_| facts.observe(1, 7, || 3));
-    assert_eq!(facts.standing(1, 7), Constancy::Unknown);
+    (0..9).for_each(|_| facts.observe(member(1, 7), || 3));
+    assert_eq!(facts.standing(member(1, 7)), Constancy::Unknown);
 }
 
 #[test]
 fn facts_and_keys_are_bounded() {
     let mut cache = KeyCache::default();
     for key in 0..10_000 {
-        (0..100).for_each(|name| cache.entry(key).observe(name, 7, || 1));
+        (0..100).for_each(|name| cache.entry(key).observe(member(name, 7), || 1));
     }
     assert!(cache.young.len() + cache.old.len() <= 2 * KEYS_MAX);
     assert!(cache.entry(9_999).facts.len() <= FACTS_MAX);

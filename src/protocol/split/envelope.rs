@@ -2,7 +2,7 @@
 //!
 //! The protocol and the policy declare results, ids, counters, and the scalars of the protocol's
 //! envelope. Any other member may quote an input of any client, and so may a declared scalar that
-//! contains a piece of an item. These are listed as undeclared, to be checked against
+//! shares a piece with an item. These are listed as undeclared, to be checked against
 //! [`UnbatchedEvidence`](crate::evidence::UnbatchedEvidence).
 
 use crate::call::Call;
@@ -13,11 +13,14 @@ use crate::pointer::Pointer;
 use crate::shape::{Counters, ProtocolShape, ResultLayout};
 use crate::usage;
 
-/// Maximum length of a declared scalar in bytes. Model paths are no longer in practice.
-const SCALAR_MAX: usize = 256;
-/// Minimum length of a text that is searched for in the items. Single letters and pairs occur in
-/// any text.
-const QUOTE_MIN: usize = 3;
+use super::quote;
+
+/// Maximum length in bytes of the name of a model that the calls do not name. Paths of models are no
+/// longer in practice.
+const MODEL_MAX: usize = 256;
+/// Maximum number of tokens that a server adds to an item, by a prompt or a template. A token has at
+/// least one byte, so a larger count is not a number of tokens.
+const TEMPLATE_MAX: usize = 1024;
 /// Prefixes of the ids that known servers generate.
 const ID_PREFIXES: [&[u8]; 7] = [b"", b"embd-", b"emb-", b"cmpl-", b"chatcmpl-", b"infinity-", b"modr-"];
 /// Maximum number of digits of a time in seconds or milliseconds.
@@ -191,6 +194,7 @@ impl<'a> EnvelopeWalker<'a> {
             JsonType::Array => self.visit_inside(value, path, Self::visit_usage),
             JsonType::String => self.add(value, path),
             JsonType::Number if is_nonstandard_zero(value.of(self.doc)) => self.add(value, path),
+            JsonType::Number if self.is_usage(path) && !self.is_countable(value.of(self.doc)) => self.add(value, path),
             JsonType::Number | JsonType::Bool | JsonType::Null => {}
         }
     }
@@ -212,31 +216,51 @@ impl<'a> EnvelopeWalker<'a> {
         }
     }
 
-    /// Returns `true` for a member of the protocol's envelope if its value has the expected form.
+    /// Returns `true` for a member of the protocol's envelope if its value has the expected form and
+    /// quotes no item. In an unbatched response, the model is listed as evidence.
     fn is_plain(&self, name: &str, value: Span) -> bool {
         let text = value.of(self.doc);
-        match kind(self.doc, value.start) {
-            JsonType::Null => true,
-            JsonType::Number => json::is_integer(text) && text.len() <= CREATED_DIGITS,
-            JsonType::String if name == "object" => text == b"\"list\"",
-            JsonType::String => text.len() <= SCALAR_MAX && !self.is_quote(value.inner_bytes(self.doc)),
-            JsonType::Object | JsonType::Array | JsonType::Bool => false,
+        match (kind(self.doc, value.start), name) {
+            (JsonType::Null, _) => true,
+            (JsonType::String, "object") => text == b"\"list\"",
+            (JsonType::String, "model") => self.members.is_some_and(|members| self.is_model(value, members)),
+            (JsonType::Number, "created") => {
+                let quotes = self.members.is_some_and(|members| quote::quotes_digits(text, members));
+                json::is_integer(text) && text.len() <= CREATED_DIGITS && !quotes
+            }
+            _ => false,
         }
     }
 
-    /// Returns `true` if the text contains an item of the batch or an item contains the text.
-    /// Always `true` for an unbatched response.
-    fn is_quote(&self, text: &[u8]) -> bool {
-        let Some(members) = self.members else { return true };
-        let holds = |whole: &[u8], part: &[u8]| part.len() >= QUOTE_MIN && memchr::memmem::find(whole, part).is_some();
-        let mut items = members.iter().flat_map(|call| {
-            let spans = call.found.slots.iter().flat_map(|slot| &slot.items);
-            spans.map(|item| match kind(&call.body, item.start) {
-                JsonType::String => item.inner_bytes(&call.body),
-                _ => item.of(&call.body),
+    /// Returns `true` if a text is the model that the calls name, or may be the name of another one:
+    /// servers report the version of an alias, or a path.
+    fn is_model(&self, value: Span, members: &[&Call]) -> bool {
+        let text = unescape(value.inner_bytes(self.doc));
+        let is_requested = |leader: &&&Call| {
+            let (doc, pointer) = (&leader.body, self.shape.model.as_ref());
+            let found = pointer.and_then(|pointer| json::find(doc, json::root(doc), pointer).ok().flatten());
+            found.is_some_and(|found| {
+                kind(doc, found.value.start) == JsonType::String && unescape(found.value.inner_bytes(doc)) == text
             })
-        });
-        items.any(|item| holds(item, text) || holds(text, item))
+        };
+        let is_name = || text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"._:/@+-".contains(byte));
+        members.first().is_some_and(|leader| is_requested(&leader))
+            || text.len() <= MODEL_MAX && is_name() && !quote::shares_text(&text, members)
+    }
+
+    /// Returns `true` if a counter may be a number of tokens of the items.
+    fn is_countable(&self, number: &[u8]) -> bool {
+        let Some(members) = self.members else { return true };
+        let items = members.iter().flat_map(|call| &call.found.slots).map(|slot| slot.items.len()).sum::<usize>();
+        let max = members.iter().map(|call| call.body.len()).sum::<usize>() + TEMPLATE_MAX * items;
+        let count = std::str::from_utf8(number).ok().and_then(|text| text.parse::<f64>().ok());
+        count.is_none_or(|count| count <= f64::from(u32::try_from(max).unwrap_or(u32::MAX)))
+    }
+
+    /// Returns `true` if `path` lies in the protocol's usage object. Other counters are declared by a
+    /// policy, and may count anything.
+    fn is_usage(&self, path: &[String]) -> bool {
+        matches!(&self.shape.counters, Counters::Usage(at) if path.starts_with(at.tokens()))
     }
 
     /// Returns `true` if a declared value lies below `path`.

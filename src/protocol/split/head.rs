@@ -1,20 +1,23 @@
 //! The head of a response to a shared call: selection of the upstream headers that every member may
 //! receive.
 //!
-//! A header is forwarded only if it is listed here or in the policy. A listed header with values
-//! that consist of numbers, times and fixed words is forwarded unchanged. Any other text may quote
-//! an input, and is forwarded only if unbatched responses of the same key have the same value
-//! ([`UnbatchedEvidence`]).
+//! A header is forwarded only if it is listed here or in the policy. A header with a listed name and
+//! with values that consist of numbers, times and fixed words, which occur in no item, is forwarded
+//! unchanged. Any other text may quote an input, and so may a name of which only the prefix is
+//! listed. Such a header is forwarded only if unbatched responses of the same key have the same
+//! value ([`UnbatchedEvidence`]).
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
+use super::quote;
 use crate::call::{Call, SharedRequest};
 use crate::evidence::{AnswerPart, UnbatchedEvidence};
 use crate::route::Endpoint;
 use crate::{headers, ids};
 
-/// Names and prefixes of headers that may be forwarded.
-const LISTED: [&str; 8] = [
+/// Names of headers that may be forwarded: those of HTTP and CORS, of the rate limits of OpenAI and
+/// of common gateways, and of the times of TEI and FastAPI.
+const LISTED: [&str; 45] = [
     "content-type",
     "server",
     "www-authenticate",
@@ -23,7 +26,45 @@ const LISTED: [&str; 8] = [
     "retry-after-ms",
     "x-should-retry",
     "x-compute-type",
+    "access-control-allow-credentials",
+    "access-control-allow-headers",
+    "access-control-allow-methods",
+    "access-control-allow-origin",
+    "access-control-allow-private-network",
+    "access-control-expose-headers",
+    "access-control-max-age",
+    "openai-model",
+    "openai-organization",
+    "openai-processing-ms",
+    "openai-project",
+    "openai-version",
+    "x-compute-time",
+    "x-inference-time",
+    "x-process-time",
+    "x-queue-time",
+    "x-response-time",
+    "x-tokenization-time",
+    "x-total-time",
+    "x-validation-time",
+    "x-ratelimit-limit",
+    "x-ratelimit-limit-day",
+    "x-ratelimit-limit-hour",
+    "x-ratelimit-limit-minute",
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-limit-second",
+    "x-ratelimit-limit-tokens",
+    "x-ratelimit-remaining",
+    "x-ratelimit-remaining-day",
+    "x-ratelimit-remaining-hour",
+    "x-ratelimit-remaining-minute",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-remaining-second",
+    "x-ratelimit-remaining-tokens",
+    "x-ratelimit-reset",
+    "x-ratelimit-reset-requests",
+    "x-ratelimit-reset-tokens",
 ];
+/// Prefixes of headers that may be forwarded if unbatched responses have the same one.
 const LISTED_PREFIXES: [&str; 3] = ["x-ratelimit-", "openai-", "access-control-"];
 /// Words that may occur in the values of such headers, besides numbers and units.
 const WORDS: [&str; 11] = [
@@ -61,16 +102,29 @@ pub(super) struct SharedHead {
     has_id: bool,
 }
 
-/// Returns the listed headers of a response that may quote an input.
+/// Returns the headers of a response that may be forwarded but may quote an input.
 pub(super) fn free_text_headers(headers: &HeaderMap) -> impl Iterator<Item = &HeaderName> {
-    headers.keys().filter(|name| is_listed(name) && headers.get_all(*name).iter().any(is_text))
+    let is_plain = |name: &HeaderName| is_listed(name) && !headers.get_all(name).iter().any(is_text);
+    headers.keys().filter(move |name| is_allowed(name) && !is_plain(name))
 }
 
 fn is_listed(name: &HeaderName) -> bool {
-    let name = name.as_str();
-    LISTED.contains(&name)
-        || LISTED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-        || (name.starts_with("x-") && name.ends_with("-time"))
+    LISTED.contains(&name.as_str())
+}
+
+fn is_allowed(name: &HeaderName) -> bool {
+    let text = name.as_str();
+    is_listed(name)
+        || LISTED_PREFIXES.iter().any(|prefix| text.starts_with(prefix))
+        || (text.starts_with("x-") && text.ends_with("-time"))
+}
+
+/// Returns `true` if the response allows the origin of the request. Members have the same origin,
+/// because it is a part of the merge key.
+fn allows_own_origin(name: &HeaderName, headers: &HeaderMap, call: &Call) -> bool {
+    let origin = call.head.headers.get(header::ORIGIN);
+    *name == header::ACCESS_CONTROL_ALLOW_ORIGIN
+        && origin.is_some_and(|origin| headers.get_all(name).iter().all(|value| value == origin))
 }
 
 fn is_text(value: &HeaderValue) -> bool {
@@ -117,23 +171,27 @@ fn is_date(value: &[u8]) -> bool {
 // === impl SharedHead ===
 
 impl SharedHead {
-    /// Selects the headers of a response to a shared call. `call` is one of its members.
+    /// Selects the headers of a response to a shared call of `members`.
     pub(super) fn new(
         endpoint: &Endpoint,
-        call: &Call,
+        members: &[&Call],
         headers: &HeaderMap,
         evidence: Option<&UnbatchedEvidence>,
     ) -> Self {
+        let leader = members.first();
         let nominated = headers::nominated_headers(headers);
         let is_visible = |name: &&HeaderName| {
             if !headers::is_end_to_end(name) || NEVER.contains(name) || nominated.contains(name) {
                 return false;
             }
-            let is_plain = || !headers.get_all(*name).iter().any(is_text);
+            let may_quote = |value| is_text(value) || quote::quotes_digits(value.as_bytes(), members);
+            let is_plain = || is_listed(name) && !headers.get_all(*name).iter().any(may_quote);
+            let is_known = |call: &&&Call| {
+                allows_own_origin(name, headers, call)
+                    || evidence.is_some_and(|known| known.is_constant(call, AnswerPart::Header(name, headers)))
+            };
             endpoint.rules.respond_with_headers.contains(name)
-                || is_listed(name)
-                    && (is_plain()
-                        || evidence.is_some_and(|known| known.is_constant(call, AnswerPart::Header(name, headers))))
+                || is_allowed(name) && (is_plain() || leader.is_some_and(|leader| is_known(&leader)))
         };
         let mut listed = HeaderMap::with_capacity(headers.len());
         for name in headers.keys().filter(is_visible) {

@@ -3,33 +3,42 @@
 
 use super::*;
 
-const EMBEDDINGS: &str = "/v1/embeddings";
-const PREDICT: &str = "/v1/models/m:predict";
+pub(super) const EMBEDDINGS: &str = "/v1/embeddings";
+pub(super) const PREDICT: &str = "/v1/models/m:predict";
 
 /// A server with the evidence collected for its endpoint.
-struct Server {
-    endpoint: Arc<Endpoint>,
+pub(super) struct Server {
+    pub(super) endpoint: Arc<Endpoint>,
     target: &'static str,
-    evidence: UnbatchedEvidence,
+    pub(super) evidence: UnbatchedEvidence,
     now: Tick,
 }
 
 impl Server {
-    fn new(target: &'static str, protocol: RouteProtocol) -> Self {
+    pub(super) fn new(target: &'static str, protocol: RouteProtocol) -> Self {
         Self { endpoint: endpoint(target, protocol), target, evidence: UnbatchedEvidence::default(), now: Tick(0) }
     }
 
-    fn generic(fields: &[&str]) -> Self {
+    pub(super) fn generic(fields: &[&str]) -> Self {
+        Self::generic_with(fields, Some(true))
+    }
+
+    /// Creates a server on a route whose calls may not be retried.
+    pub(super) fn generic_once() -> Self {
+        Self::generic_with(&[], None)
+    }
+
+    fn generic_with(fields: &[&str], idempotent: Option<bool>) -> Self {
         let rules = RouteRules {
             generic: Some(GenericOptions::new(vec![pointer("/texts")], vec![pointer("/vectors")])),
-            idempotent: Some(true),
+            idempotent,
             respond_with_fields: fields.iter().map(|field| pointer(field)).collect(),
             ..rules("/e", RouteProtocol::Generic)
         };
         Self { endpoint: endpoint_of(rules, "/e"), target: "/e", evidence: UnbatchedEvidence::default(), now: Tick(0) }
     }
 
-    fn call(&self, text: &str) -> Call {
+    pub(super) fn call(&self, text: &str) -> Call {
         let body = match self.target {
             PREDICT => format!(r#"{{"instances":["{text}"]}}"#),
             EMBEDDINGS => format!(r#"{{"input":"{text}"}}"#),
@@ -40,7 +49,7 @@ impl Server {
     }
 
     /// Splits a response to two calls with these texts, for which `body` is written.
-    fn shared(
+    pub(super) fn shared(
         &self,
         texts: [&str; 2],
         status: u16,
@@ -61,14 +70,14 @@ impl Server {
     }
 
     /// Records the response to an unbatched call with this text.
-    fn lone(&self, text: &str, status: u16, headers: &[(&str, &str)], body: &str) {
+    pub(super) fn lone(&self, text: &str, status: u16, headers: &[(&str, &str)], body: &str) {
         let (status, headers, body) =
             (StatusCode::from_u16(status).unwrap(), head(headers), Bytes::from(body.to_owned()));
         let answer = BatchResponse { status, headers: &headers, body: &body };
         self.endpoint.observe_lone(&self.call(text), answer, &self.evidence);
     }
 
-    fn is_apart(&self, now: Tick) -> bool {
+    pub(super) fn is_apart(&self, now: Tick) -> bool {
         self.evidence.is_unbatched(now, &self.call("a"))
     }
 }

@@ -1,9 +1,12 @@
 use super::*;
 use crate::openai;
+use crate::route::RouteProtocol;
+use crate::tests::{endpoint, read};
 
 fn undeclared(shape: &ProtocolShape, fields: &[&str], doc: &str) -> Vec<String> {
     let fields: Vec<Pointer> = fields.iter().map(|field| Pointer::from_static(field)).collect();
-    let found = undeclared_in_batch(doc.as_bytes(), shape, &fields, &[]);
+    let call = read(&endpoint("/v1/embeddings", RouteProtocol::OpenAi), "/v1/embeddings", r#"{"input":"text"}"#);
+    let found = undeclared_in_batch(doc.as_bytes(), shape, &fields, &[&call]);
     found.into_iter().map(|part| String::from_utf8(part.path).unwrap()).collect()
 }
 

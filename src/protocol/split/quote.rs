@@ -1,0 +1,55 @@
+//! Search for inputs that a part of a batch response quotes: as written, without JSON escapes, in
+//! another case, or in part. An encoding of an input, such as base64, is not recognised.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use crate::call::Call;
+use crate::json::{JsonType, kind, unescape};
+
+/// Length in bytes from which a text that is common to a part and an item counts as quoted. Model
+/// names and inputs share shorter ones by chance.
+const TEXT_MIN: usize = 5;
+/// Number of digits in a row that count as quoted if they occur in a text, and if they occur in an
+/// array of numbers, which contains any short row by chance.
+const TEXT_DIGITS_MIN: usize = 3;
+const NUMBER_DIGITS_MIN: usize = 6;
+
+/// An item of a member, without escapes.
+struct SearchedItem<'a> {
+    text: Cow<'a, [u8]>,
+    /// The item is a text or contains texts.
+    is_text: bool,
+}
+
+/// Returns `true` if `text`, a string without escapes, equals an item or shares a part with one.
+pub(super) fn shares_text(text: &[u8], members: &[&Call]) -> bool {
+    let text = text.to_ascii_lowercase();
+    let parts: HashSet<&[u8]> = text.windows(TEXT_MIN).collect();
+    items(members).any(|item| {
+        let item = item.text.to_ascii_lowercase();
+        // A string item is compared without its quotes.
+        item == text
+            || item.get(1..item.len().saturating_sub(1)) == Some(&text)
+            || item.windows(TEXT_MIN).any(|part| parts.contains(part))
+    })
+}
+
+/// Returns `true` if a value of numbers and units has digits that occur in an item.
+pub(super) fn quotes_digits(value: &[u8], members: &[&Call]) -> bool {
+    let rows = || value.split(|byte| !byte.is_ascii_digit()).filter(|row| row.len() >= TEXT_DIGITS_MIN);
+    rows().next().is_some()
+        && items(members).any(|item| {
+            let least = if item.is_text { TEXT_DIGITS_MIN } else { NUMBER_DIGITS_MIN };
+            rows().filter(|row| row.len() >= least).any(|row| memchr::memmem::find(&item.text, row).is_some())
+        })
+}
+
+fn items<'a>(members: &'a [&'a Call]) -> impl Iterator<Item = SearchedItem<'a>> {
+    members.iter().flat_map(|call| {
+        call.found.slots.iter().flat_map(|slot| &slot.items).map(|item| SearchedItem {
+            text: unescape(item.of(&call.body)),
+            is_text: matches!(kind(&call.body, item.start), JsonType::String | JsonType::Object),
+        })
+    })
+}

@@ -1,0 +1,139 @@
+//! Quotations in other forms than the input as written: in names of headers, as numbers, in part,
+//! with other escapes. And the evidence that is needed where nothing may be retried.
+
+use super::quoting::{EMBEDDINGS, PREDICT, Server};
+use super::*;
+
+const PREDICTIONS: &str = r#"{"predictions":[1,2]}"#;
+
+fn names(replies: &[Reply]) -> Vec<&str> {
+    replies.iter().flat_map(|reply| reply.headers.keys().map(HeaderName::as_str)).collect()
+}
+
+#[test]
+fn a_header_that_is_named_after_an_input_is_given_to_no_caller() {
+    let headers = [
+        ("x-ratelimit-private", "1"),
+        ("openai-private", "1"),
+        ("access-control-private", "true"),
+        ("x-private-time", "5"),
+    ];
+    for status in [200, 429, 503] {
+        let server = Server::new(PREDICT, RouteProtocol::KServeV1);
+        let replies = server.shared(["private", "b"], status, &headers, PREDICTIONS).unwrap();
+        assert!(!names(&replies).iter().any(|name| name.contains("private")), "{status}");
+    }
+    // A name with a listed prefix is forwarded once unbatched responses had it with this value.
+    let server = Server::new(PREDICT, RouteProtocol::KServeV1);
+    let headers = [("x-ratelimit-tier", "1")];
+    for input in ["a", "b"] {
+        server.lone(input, 200, &headers, r#"{"predictions":[1]}"#);
+    }
+    assert!(names(&server.shared(["a", "b"], 200, &headers, PREDICTIONS).unwrap()).contains(&"x-ratelimit-tier"));
+}
+
+#[test]
+fn a_number_of_an_input_is_given_to_no_caller() {
+    let number = "624744626462";
+    let headers = ["retry-after", "retry-after-ms", "x-process-time", "x-ratelimit-remaining", "openai-processing-ms"];
+    for status in [200, 503] {
+        let server = Server::new(PREDICT, RouteProtocol::KServeV1);
+        let given = headers.map(|name| (name, number));
+        let replies = server.shared([number, "b"], status, &given, PREDICTIONS).unwrap();
+        assert!(!names(&replies).iter().any(|name| headers.contains(name)), "{status}");
+        let replies = server.shared(["a", "b"], status, &headers.map(|name| (name, "1500")), PREDICTIONS).unwrap();
+        assert!(headers.iter().all(|name| names(&replies).contains(name)), "{status}");
+    }
+    let server = Server::new(EMBEDDINGS, RouteProtocol::OpenAi);
+    for part in [r#""created":624744626462"#, r#""model":624744626462"#, r#""usage":{"total_tokens":624744626462}"#] {
+        let body = format!(r#"{{"data":[{{"index":0}},{{"index":1}}],{part}}}"#);
+        assert_eq!(server.shared([number, "b"], 200, &[], &body).map(|_| ()), Err(MismatchKind::Undeclared), "{part}");
+    }
+}
+
+/// Splits a response with this model to a call that names the model `m`, and to another one.
+fn split_with_model(item: &str, model: &str) -> Result<(), MismatchKind> {
+    let server = Server::new(EMBEDDINGS, RouteProtocol::OpenAi);
+    let calls = [item, r#""other""#]
+        .map(|item| read(&server.endpoint, EMBEDDINGS, &format!(r#"{{"model":"m","input":[{item}]}}"#)));
+    let members: Vec<&Call> = calls.iter().collect();
+    let sent = server.endpoint.write_batch(&members, None);
+    let body = Bytes::from(format!(r#"{{"model":"{model}","data":[{{"index":0}},{{"index":1}}]}}"#));
+    let answer = BatchResponse { status: StatusCode::OK, headers: &HeaderMap::new(), body: &body };
+    let split = server.endpoint.split_batch(&members, &sent, answer, Some((Tick(0), &server.evidence)));
+    split.map(|_| ()).map_err(|mismatch| mismatch.what)
+}
+
+#[test]
+fn a_model_that_shares_a_part_with_an_input_is_given_to_no_caller() {
+    for (item, model) in [
+        (r#""private data""#, "private data"),
+        (r#""private data""#, "m:privat"),
+        (r#""private data""#, "M/PRIVATE"),
+        (r#""private data""#, "m about it"),
+        (r#""Gr\u00fc\u00dfe""#, "Grüße"),
+        (r#""Grüße aus Ulm""#, r"Gr\u00fc\u00dfe"),
+        (r#""ab""#, "ab"),
+        (r#""4111""#, "4111"),
+    ] {
+        assert_eq!(split_with_model(item, model), Err(MismatchKind::Undeclared), "{item} {model}");
+    }
+    // The model of the calls, and the name or the path of another one.
+    for (item, model) in [(r#""m""#, "m"), (r#""private data""#, "m-v2"), (r#""a""#, "/models/m.gguf")] {
+        assert_eq!(split_with_model(item, model), Ok(()), "{item} {model}");
+    }
+}
+
+#[test]
+fn an_allowed_origin_is_forwarded_if_it_is_that_of_the_callers() {
+    let server = Server::new(PREDICT, RouteProtocol::KServeV1);
+    let origins = |given: &str| {
+        let mut calls = ["a", "b"].map(|text| server.call(text));
+        for call in &mut calls {
+            call.head.headers.insert("origin", HeaderValue::from_static("https://app.example"));
+        }
+        let members: Vec<&Call> = calls.iter().collect();
+        let sent = server.endpoint.write_batch(&members, None);
+        let headers = head_with("access-control-allow-origin", given);
+        let body = Bytes::from_static(PREDICTIONS.as_bytes());
+        let answer = BatchResponse { status: StatusCode::OK, headers: &headers, body: &body };
+        let evidence = Some((Tick(0), &server.evidence));
+        names(&server.endpoint.split_batch(&members, &sent, answer, evidence).unwrap())
+            .contains(&"access-control-allow-origin")
+    };
+    assert!(origins("https://app.example"));
+    assert!(!origins("https://private.example"));
+}
+
+fn head_with(name: &'static str, value: &str) -> HeaderMap {
+    HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())])
+}
+
+#[test]
+fn a_call_that_may_not_be_retried_is_merged_only_once_its_members_are_known() {
+    let server = Server::generic_once();
+    let body = |text: &str| format!(r#"{{"vectors":[{text}],"version":"1"}}"#);
+    assert!(!server.is_apart(Tick(0)), "nothing is known of the route");
+    server.lone("a", 200, &[], &body("1"));
+    assert!(server.is_apart(Tick(0)), "a single input shows nothing");
+    server.lone("b", 200, &[], &body("2"));
+    assert!(!server.is_apart(Tick(0)));
+    assert!(server.shared(["a", "b"], 200, &[], r#"{"vectors":[1,2],"version":"1"}"#).is_ok());
+    // Another key of the route needs evidence of its own.
+    let other = read(&server.endpoint, "/e", r#"{"texts":["a"],"user":"u"}"#);
+    assert!(server.evidence.is_unbatched(Tick(0), &other));
+    // A member that varies is never known.
+    server.lone("c", 200, &[], r#"{"vectors":[1],"version":"2"}"#);
+    assert!(server.is_apart(Tick(0)));
+}
+
+#[test]
+fn a_member_that_only_batches_have_ends_merging_for_a_while() {
+    let server = Server::new(PREDICT, RouteProtocol::KServeV1);
+    for round in 0..3 {
+        assert!(!server.is_apart(Tick(0)), "{round}");
+        assert!(server.shared(["a", "b"], 200, &[], r#"{"predictions":[1,2],"batch_size":2}"#).is_err());
+        server.lone("a", 200, &[], r#"{"predictions":[1]}"#);
+    }
+    assert!(server.is_apart(Tick(0)));
+}
