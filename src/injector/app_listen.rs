@@ -6,7 +6,7 @@ use crate::config;
 /// Allowed values of the annotation, for a message.
 pub(super) const APP_LISTEN: &str = "env:NAME=VALUE or arg:ARGUMENT, several separated by commas, with CONTAINER/ in front if the pod has several containers";
 /// Allowed values in a policy, for a message.
-pub(super) const POLICY_LISTENS: &str = "a policy can set only a loopback address or a port, by a name that ends with HOST, HOSTNAME, IP, BIND, LISTEN, ADDR, ADDRESS or PORT; the annotation app-listen of the workload can set any";
+pub(super) const POLICY_LISTENS: &str = "a policy can set only a loopback address or a port, by a known setting of a server, such as HOST or --host (listed in docs/injection.md); the annotation app-listen of the workload can set any";
 
 /// An override that makes an application listen on loopback.
 #[derive(Debug, Clone, PartialEq, Eq)]

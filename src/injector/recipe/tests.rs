@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::choice::names;
-use super::table::{FORWARDED_IPS, RECIPES};
+use super::table::{FORWARDED_IPS, MoveSetting, RECIPES};
 use super::{ContainerEdit, MoveKind, find_matches};
+use crate::config;
 
 fn pod(container: &Value) -> Value {
     let mut container = container.clone();
@@ -219,6 +220,32 @@ fn every_recipe_has_a_source_and_a_way_to_be_recognised() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), RECIPES.len());
+}
+
+#[test]
+fn a_policy_may_set_every_setting_by_which_a_recipe_moves_a_server() {
+    for listener in RECIPES.iter().flat_map(|recipe| recipe.listeners) {
+        let mut flags = listener.port_flags.to_vec();
+        let mut variables: Vec<&str> = listener.port_env.into_iter().collect();
+        match listener.setting {
+            MoveSetting::Host(more)
+            | MoveSetting::Bind(more)
+            | MoveSetting::Port(more)
+            | MoveSetting::WithFirst(more) => flags.extend_from_slice(more),
+            MoveSetting::HostOrEnv(more, variable) => {
+                flags.extend_from_slice(more);
+                variables.push(variable);
+            }
+            MoveSetting::HostEnv(variable) | MoveSetting::BindEnv(variable, _) => variables.push(variable),
+        }
+        // The meaning of a letter differs between programs.
+        for flag in flags.into_iter().filter(|flag| flag.starts_with("--")) {
+            assert!(config::is_listen_override(&format!("arg:{flag}=9000")), "{flag}");
+        }
+        for variable in variables {
+            assert!(config::is_listen_override(&format!("env:{variable}=127.0.0.1")), "{variable}");
+        }
+    }
 }
 
 #[test]

@@ -59,9 +59,12 @@ fn an_ambiguous_annotation_refuses_the_pod_and_an_ambiguous_policy_is_ignored() 
     assert!(found.starts_with("GRP2101") && found.contains("CONTAINER/ in front"), "{found}");
     assert!(found.contains("exporter and ollama"), "{found}");
     plain["metadata"]["annotations"].as_object_mut().unwrap().remove("groupage.dev/app-listen");
-    for (app_listen, reason) in
-        [("env:OLLAMA_HOST=127.0.0.1", "CONTAINER/ in front"), ("gone/env:HOST=127.0.0.1", "exporter and ollama")]
-    {
+    for (app_listen, reason) in [
+        ("env:OLLAMA_HOST=127.0.0.1", "CONTAINER/ in front"),
+        ("gone/env:HOST=127.0.0.1", "exporter and ollama"),
+        ("ollama/env:BACKEND_HOST=127.0.0.1", "a known setting"),
+        ("ollama/env:OLLAMA_HOST=127.0.0.1,env:LD_HOST=127.0.0.1", "a known setting"),
+    ] {
         let spec = serde_json::from_value(json!({"injection": {"appListen": app_listen}})).unwrap();
         context.policies = Arc::from([NamedPolicy { name: "p".to_owned(), spec, ..NamedPolicy::default() }]);
         let found = warnings(&plain, &context);

@@ -1,98 +1,177 @@
 //! `injection.appListen`: the settings by which a policy makes an application listen on loopback.
 //!
 //! A policy may be written by users without permission to write workloads, so it sets addresses and
-//! ports only. Any other variable or argument would be code that runs in the pod (`LD_PRELOAD`,
-//! `PYTHONPATH`, a proxy for its calls). The annotation of a workload accepts any of them, because
-//! its author chooses the image too.
+//! ports only, by the names from which servers read their own address. Any other variable or
+//! argument would be code that runs in the pod (`LD_PRELOAD`, `PYTHONPATH`), or would connect the
+//! application to another server (`HTTP_PROXY`, `VAULT_ADDR`). The names are listed instead of
+//! derived from their last words, because `X_HOST` is the own address of one program and the server
+//! of another. The annotation of a workload accepts any of them, because its author chooses the
+//! image too.
 
 use std::net::Ipv4Addr;
 
-/// Pattern of a name that ends with one of [`LISTEN_WORDS`], in any letter case.
-macro_rules! name {
-    () => {
-        concat!(
-            "([A-Za-z0-9._-]*[._-])?",
-            "([Hh][Oo][Ss][Tt]([Nn][Aa][Mm][Ee])?|[Ii][Pp]|[Bb][Ii][Nn][Dd]|[Ll][Ii][Ss][Tt][Ee][Nn]|",
-            "[Aa][Dd][Dd][Rr]([Ee][Ss][Ss])?|[Pp][Oo][Rr][Tt])"
+/// Forms a list of names.
+macro_rules! list {
+    ($($name:literal),+) => {
+        &[$($name),+]
+    };
+}
+
+/// Forms a pattern that matches one of the names. They contain no character with a meaning in a
+/// regular expression.
+macro_rules! any_of {
+    ($first:literal $(, $name:literal)*) => {
+        concat!("(", $first $(, "|", $name)*, ")")
+    };
+}
+
+/// The known variables, in the form of `list` or `any_of`: those of the servers with a recipe, of
+/// BentoML, Flask, Granian and `LocalAI`, and names in general use.
+macro_rules! variables {
+    ($form:ident) => {
+        $form!(
+            "ADDR",
+            "ADDRESS",
+            "BENTOML_HOST",
+            "BENTOML_PORT",
+            "BIND",
+            "BIND_ADDR",
+            "BIND_ADDRESS",
+            "BIND_HOST",
+            "BIND_PORT",
+            "FLASK_RUN_HOST",
+            "FLASK_RUN_PORT",
+            "GRANIAN_HOST",
+            "GRANIAN_PORT",
+            "GRPC_PORT",
+            "HOST",
+            "HOSTNAME",
+            "HTTP_PORT",
+            "LISTEN",
+            "LISTEN_ADDR",
+            "LISTEN_ADDRESS",
+            "LISTEN_HOST",
+            "LISTEN_PORT",
+            "LLAMA_ARG_HOST",
+            "LLAMA_ARG_PORT",
+            "LOCALAI_ADDRESS",
+            "METRICS_PORT",
+            "MLFLOW_HOST",
+            "MLFLOW_PORT",
+            "MLSERVER_GRPC_PORT",
+            "MLSERVER_HOST",
+            "MLSERVER_HTTP_PORT",
+            "MLSERVER_METRICS_PORT",
+            "OLLAMA_HOST",
+            "PORT",
+            "PROMETHEUS_PORT",
+            "TS_GRPC_INFERENCE_ADDRESS",
+            "TS_GRPC_INFERENCE_PORT",
+            "TS_GRPC_MANAGEMENT_ADDRESS",
+            "TS_GRPC_MANAGEMENT_PORT",
+            "TS_INFERENCE_ADDRESS",
+            "TS_MANAGEMENT_ADDRESS",
+            "TS_METRICS_ADDRESS",
+            "UVICORN_HOST",
+            "UVICORN_PORT"
         )
     };
 }
 
-/// Pattern of a variable or an argument with a loopback address or a port.
+/// The known flags without their dashes, in the form of `list` or `any_of`: those of the servers
+/// with a recipe, and names in general use.
+macro_rules! flags {
+    ($form:ident) => {
+        $form!(
+            "addr",
+            "address",
+            "bind",
+            "bind-addr",
+            "bind-address",
+            "grpc-address",
+            "grpc-host",
+            "grpc-port",
+            "grpc_port",
+            "host",
+            "hostname",
+            "http-address",
+            "http-host",
+            "http-port",
+            "http_port",
+            "ip",
+            "listen",
+            "listen-addr",
+            "listen-address",
+            "listen-host",
+            "listen-port",
+            "metrics-address",
+            "metrics-port",
+            "port",
+            "prometheus-port",
+            "prometheus_metrics_port",
+            "rest_api_port"
+        )
+    };
+}
+
+/// Pattern of a port, of at most five digits.
+macro_rules! port {
+    () => {
+        "([0-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+    };
+}
+
+/// Pattern of a loopback address or a port.
 macro_rules! address {
     () => {
         concat!(
-            "(env:",
-            name!(),
-            "=|arg:-",
-            name!(),
-            "[= ] *)((https?|grpc|tcp)://)?",
-            r"([0-9]{1,5}|(localhost|127(\.[0-9]{1,3}){3}|::1|\[::1\])(:[0-9]{1,5})?)"
+            "((https?|grpc|tcp)://)?(",
+            port!(),
+            r"|(localhost|127(\.(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])){3}|::1|\[::1\])(:",
+            port!(),
+            ")?)"
         )
     };
 }
 
-/// Last words of names that contain an address or a port to listen on.
-const LISTEN_WORDS: [&str; 8] = ["host", "hostname", "ip", "bind", "listen", "addr", "address", "port"];
-/// Words of names that contain the address of another process, to which an application connects.
-const PEER_WORDS: [&str; 18] = [
-    "proxy",
-    "kubernetes",
-    "docker",
-    "database",
-    "db",
-    "redis",
-    "postgres",
-    "mysql",
-    "mongo",
-    "kafka",
-    "broker",
-    "upstream",
-    "remote",
-    "peer",
-    "otel",
-    "otlp",
-    "master",
-    "target",
-];
+/// Pattern of a variable or an argument with its value.
+macro_rules! setting {
+    () => {
+        concat!("(env:", variables!(any_of), "=|arg:--?", flags!(any_of), "(=| +))", address!())
+    };
+}
+
+const VARIABLES: &[&str] = variables!(list);
+const FLAGS: &[&str] = flags!(list);
 /// Schemes that may precede an address to listen on, as in the addresses of `TorchServe`.
 const SCHEMES: [&str; 4] = ["http://", "https://", "grpc://", "tcp://"];
 
 /// Regular expression for the API server of what a policy may set: a container, then variables and
-/// arguments separated by commas.
-pub(super) const PATTERN: &str = concat!("^([a-z0-9-]+/)?", address!(), "(, *", address!(), ")*$");
+/// arguments separated by commas. It matches exactly the texts that [`is_app_listen`] accepts.
+pub(super) const PATTERN: &str = concat!("^([a-z0-9-]+/)?", setting!(), "(, *", setting!(), ")*$");
 
 /// Returns `true` if a policy may set this value.
 pub(super) fn is_app_listen(text: &str) -> bool {
-    let within = |text: &str, may: fn(char) -> bool| !text.is_empty() && text.chars().all(may);
-    let container = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    let way = match text.split_once('/') {
-        Some((name, way)) if within(name, container) => way,
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let settings = match text.split_once('/') {
+        Some((container, settings)) if !container.is_empty() && container.bytes().all(fits) => settings,
         _ => text,
     };
-    let another =
-        |part: &str| part.trim().split_once('/').is_some_and(|(name, way)| within(name, container) && is_override(way));
-    !way.split(',').any(another) && split_overrides(way).iter().all(|one| is_listen_override(one))
+    split_overrides(settings).iter().all(|one| is_listen_override(one))
 }
 
-/// Returns `true` for a variable or an argument that sets a loopback address or a port to listen
-/// on.
+/// Returns `true` for a known variable or flag that sets a loopback address or a port to listen on.
 #[must_use]
 pub fn is_listen_override(text: &str) -> bool {
-    let parts = match (text.strip_prefix("env:"), text.strip_prefix("arg:")) {
-        (Some(variable), _) => variable.split_once('='),
-        (None, Some(argument)) => argument.strip_prefix('-').and_then(|flag| flag.split_once(['=', ' '])),
-        (None, None) => None,
-    };
-    parts.is_some_and(|(name, value)| is_listen_name(name) && is_listen_value(value.trim_start_matches(' ')))
-}
-
-fn is_listen_name(name: &str) -> bool {
-    let fits = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'));
-    let is_one_of = |words: &[&str], part: &str| words.iter().any(|word| word.eq_ignore_ascii_case(part));
-    let mut parts = name.split(['.', '_', '-']);
-    fits && !parts.clone().any(|part| is_one_of(&PEER_WORDS, part))
-        && parts.next_back().is_some_and(|last| is_one_of(&LISTEN_WORDS, last))
+    if let Some(variable) = text.strip_prefix("env:") {
+        return variable
+            .split_once('=')
+            .is_some_and(|(name, value)| VARIABLES.contains(&name) && is_listen_value(value));
+    }
+    let Some(flag) = text.strip_prefix("arg:-") else { return false };
+    let flag = flag.strip_prefix('-').unwrap_or(flag);
+    let two_words = || flag.split_once(' ').map(|(name, value)| (name, value.trim_start_matches(' ')));
+    flag.split_once('=').or_else(two_words).is_some_and(|(name, value)| FLAGS.contains(&name) && is_listen_value(value))
 }
 
 fn is_listen_value(value: &str) -> bool {
@@ -131,48 +210,4 @@ pub fn split_overrides(text: &str) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn app_listen_accepts_only_addresses_and_ports() {
-        for good in [
-            "env:OLLAMA_HOST=127.0.0.1:11434",
-            "env:HOST=::1",
-            "env:TS_INFERENCE_ADDRESS=http://127.0.0.1:8080",
-            "server/arg:--http-address=127.0.0.1,arg:--grpc-address=127.0.0.1",
-            "arg:--host 127.0.0.1",
-            "arg:--port=9001",
-            "arg:--bind=[::1]:8000",
-            "env:MLSERVER_HOST=localhost",
-        ] {
-            assert!(is_app_listen(good), "{good}");
-        }
-        for bad in [
-            "server/env:LD_PRELOAD=/models/evil.so",
-            "env:LD_PRELOAD=127.0.0.1",
-            "env:PATH=127.0.0.1",
-            "env:PYTHONPATH=127.0.0.1",
-            "env:PYTHONSTARTUP=/x",
-            "env:HTTP_PROXY=http://127.0.0.1:1",
-            "env:https_proxy=127.0.0.1:1",
-            "env:HTTP_PROXY_HOST=127.0.0.1",
-            "env:KUBERNETES_SERVICE_HOST=127.0.0.1",
-            "env:DOCKER_HOST=tcp://127.0.0.1:1",
-            "env:HOST=0.0.0.0",
-            "env:HOST=10.0.0.1:80",
-            "env:HOST=$(touch x)",
-            "env:HOST=127.0.0.1 --reload",
-            "env:A HOST=127.0.0.1",
-            "env:HOST=127.0.0.1,env:LD_AUDIT=127.0.0.1",
-            "arg:--host=127.0.0.1 --app-dir=/x",
-            "arg:--config=127.0.0.1",
-            "arg:127.0.0.1",
-            "arg:--host",
-            "env:PORT=65536",
-            "env:PORT=",
-        ] {
-            assert!(!is_app_listen(bad), "{bad}");
-        }
-    }
-}
+mod tests;

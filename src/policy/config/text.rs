@@ -142,7 +142,7 @@ pub(super) const CAPTURED_PORT: TextRule = TextRule {
 
 /// Setting that makes an application listen on loopback.
 pub(super) const APP_LISTEN: TextRule = TextRule {
-    allowed: "env:NAME=ADDRESS or arg:FLAG=ADDRESS, where ADDRESS is a loopback address or a port and the name ends with HOST, HOSTNAME, IP, BIND, LISTEN, ADDR, ADDRESS or PORT; separate several by commas; prefix with CONTAINER/ if the pod has several containers",
+    allowed: "env:NAME=ADDRESS or arg:--FLAG=ADDRESS, where ADDRESS is a loopback address or a port and the name is a known setting of a server, such as HOST, UVICORN_PORT or --host (listed in docs/injection.md); separate several by commas; prefix with CONTAINER/ if the pod has several containers",
     chars_max: LINE_CHARS_MAX,
     pattern: app_listen::PATTERN,
     check: |text| ok(app_listen::is_app_listen(text)),
