@@ -5,8 +5,9 @@
 //! local port, which also checks `Host`: neither a page in a browser nor server-side request
 //! forgery can send one. The only exception is the application's drain hook, because a kubelet can
 //! only send a GET: it requires a token known only to its pod, and can do nothing but flush the
-//! queue.
+//! queue. Metrics are read with any `Host`, except on loopback. Probes do not check `Host`.
 
+mod host;
 mod hook;
 mod local;
 mod read_only;

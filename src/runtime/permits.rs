@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-pub use serve::serve_router;
+pub use serve::{LocalAddress, serve_router};
 
 /// Limits on the connections of a port.
 #[derive(Debug, Clone, Copy)]

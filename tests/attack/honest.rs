@@ -76,7 +76,7 @@ impl Honest {
             });
             if count.is_multiple_of(PROBES) {
                 for path in ["/livez", "/metrics"] {
-                    let head = format!("GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n");
+                    let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
                     let answer = exchange(self.probes, &head, "").await;
                     calls.probes_failed += usize::from(!answer.is_ok_and(|text| text.starts_with("HTTP/1.1 200")));
                 }

@@ -1,14 +1,16 @@
 //! Metrics and probes, which both admin ports serve.
 
 use axum::Router;
-use axum::extract::State as Extract;
+use axum::extract::{Request, State as Extract};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use super::AdminState;
+use super::{AdminState, host};
 
-/// Returns the routes that every peer in the cluster may read.
+/// Returns the routes that every peer in the cluster may read. A page in a browser may not read the
+/// metrics, which list models and routes; a probe reveals nothing, and a kubelet may send any
+/// `Host`.
 pub(super) fn router(state: AdminState) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
@@ -17,7 +19,10 @@ pub(super) fn router(state: AdminState) -> Router {
         .with_state(state)
 }
 
-async fn metrics(Extract(state): Extract<AdminState>) -> Response {
+async fn metrics(Extract(state): Extract<AdminState>, request: Request) -> Response {
+    if !host::is_remote_or_loopback(&request) {
+        return (StatusCode::FORBIDDEN, host::REFUSAL).into_response();
+    }
     state.metrics.buffered(state.buffers.held(), state.buffers.evictions());
     state.metrics.aged(state.clock.now());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.metrics.render()).into_response()

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +40,20 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// cause a busy loop nor end the accept loop.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Local address of a connection. It is an extension of the requests of [`serve_router`].
+#[derive(Debug, Clone, Copy)]
+pub struct LocalAddress(pub SocketAddr);
+
+// === impl LocalAddress ===
+
+impl LocalAddress {
+    /// Returns `true` for a loopback address, in its IPv6-mapped form too.
+    #[must_use]
+    pub fn is_loopback(self) -> bool {
+        self.0.ip().to_canonical().is_loopback()
+    }
+}
+
 /// Serves a router until `stopped` resolves, then completes the requests in progress and returns.
 pub async fn serve_router(listener: TcpListener, router: Router, stopped: impl Future<Output = ()>) {
     let graceful = GracefulShutdown::new();
@@ -72,11 +87,15 @@ pub async fn serve_router(listener: TcpListener, router: Router, stopped: impl F
 async fn connection(stream: TcpStream, router: Router, place: Arc<ConnectionPermit>, watcher: Watcher) {
     // The option fails only on a socket that is already closed.
     stream.set_nodelay(true).ok();
+    let local = stream.local_addr().ok().map(LocalAddress);
     let answering = place.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let (router, place) = (router.clone(), answering.clone());
         async move {
-            let (head, body) = request.into_parts();
+            let (mut head, body) = request.into_parts();
+            if let Some(local) = local {
+                head.extensions.insert(local);
+            }
             // While its body is incomplete the connection waits for its peer, and may be evicted.
             let body = match timeout(BODY_TIMEOUT, Limited::new(body, BODY_BYTES_MAX).collect()).await {
                 Ok(Ok(body)) => body.to_bytes(),
@@ -108,13 +127,14 @@ fn error_response(status: StatusCode) -> Response<Body> {
 
 #[cfg(test)]
 mod tests {
+    use axum::Extension;
     use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
 
     /// Sends a request on a new connection and returns the first line of the response.
-    async fn ask(address: std::net::SocketAddr) -> String {
+    async fn ask(address: SocketAddr) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(b"GET /livez HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").await.unwrap();
         let mut answer = String::new();
@@ -140,6 +160,26 @@ mod tests {
         // All connections beyond the share of one address have been closed.
         let (oldest, mut byte) = (&mut held[0], [0]);
         assert!(matches!(oldest.read(&mut byte).await, Ok(0) | Err(_)));
+        assert_eq!(ask(address).await, "HTTP/1.1 200 OK");
+        serving.abort();
+    }
+
+    #[test]
+    fn a_mapped_loopback_address_is_loopback() {
+        let is_loopback = |text: &str| LocalAddress(text.parse().unwrap()).is_loopback();
+        assert!(["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"].into_iter().all(is_loopback));
+        assert!(!["10.0.0.1:1", "0.0.0.0:1", "[2001:db8::1]:1", "[::ffff:10.0.0.1]:1"].into_iter().any(is_loopback));
+    }
+
+    #[tokio::test]
+    async fn a_request_carries_the_local_address_of_its_connection() {
+        let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], listener.local_addr().unwrap().port()));
+        let handler = move |Extension(local): Extension<LocalAddress>| async move {
+            if local.0 == address { StatusCode::OK } else { StatusCode::IM_A_TEAPOT }
+        };
+        let router = Router::new().route("/livez", get(handler));
+        let serving = tokio::spawn(serve_router(listener, router, std::future::pending()));
         assert_eq!(ask(address).await, "HTTP/1.1 200 OK");
         serving.abort();
     }

@@ -1,5 +1,7 @@
 //! The ports beside the data port: the data that they expose, and the requests that they reject.
 
+mod host;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
