@@ -72,3 +72,9 @@ async fn a_full_process_stops_reading() {
     let ReadResult::Stopped { reason, .. } = read(&["abc", "def"], 100, &budget).await else { panic!("full") };
     assert_eq!(reason, StopReason::BuffersFull);
 }
+
+#[test]
+fn a_response_below_its_floor_is_a_broken_one_and_a_silent_one_a_timeout() {
+    assert_eq!(StopReason::BelowFloor.response_failure(), FailureKind::UpstreamBroken);
+    assert_eq!(StopReason::Slow.response_failure(), FailureKind::UpstreamTimeout);
+}

@@ -30,8 +30,8 @@ use crate::protocol::{
 use crate::telemetry::names::OverheadStage;
 
 /// Minimum rate of a response to a shared call, since all members wait for it. A slower response is
-/// abandoned and the members are sent alone. The rate is 1 KiB/s, measured over windows that allow
-/// for pauses in which the server computes.
+/// abandoned and the batch is isolated. The rate is 1 KiB/s, measured over windows that allow for
+/// pauses in which the server computes.
 const SHARED_FLOOR: MinRate = MinRate { bytes: 10 << 10, window: Duration::from_secs(10) };
 
 /// Observations about the server during isolation.

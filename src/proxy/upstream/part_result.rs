@@ -100,3 +100,52 @@ pub(super) fn judge_mismatch(endpoint: &Endpoint, mismatch: &ResponseMismatch) -
         allowed: endpoint.idempotent && endpoint.on_mismatch_isolates,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::Method;
+
+    use super::*;
+    use crate::protocol::{PathPattern, RouteProtocol, RouteRules, Routes, SharedHeaderRules};
+
+    fn endpoint(idempotent: bool) -> Arc<Endpoint> {
+        let rules = RouteRules {
+            path: PathPattern::parse("/*").unwrap(),
+            method: Method::POST,
+            protocol: RouteProtocol::Auto,
+            merge_on_headers: Vec::new(),
+            merge_on_fields: Vec::new(),
+            merge_over_headers: Vec::new(),
+            merge_over_fields: Vec::new(),
+            respond_with_headers: Vec::new(),
+            respond_with_fields: Vec::new(),
+            generic: None,
+            idempotent: Some(idempotent),
+            item_bytes_max: 1 << 20,
+            item_nesting_max: 64,
+            item_count_max: 64,
+        };
+        let routes = Routes::new(Vec::new(), rules, SharedHeaderRules::default());
+        routes.recognise(&Method::POST, "/v1/embeddings").unwrap()
+    }
+
+    #[test]
+    fn a_batch_that_timed_out_is_not_isolated_and_one_that_broke_off_is() {
+        for (kind, is_isolated) in [
+            (FailureKind::UpstreamTimeout, false),
+            (FailureKind::UpstreamRefused, false),
+            (FailureKind::UpstreamBroken, true),
+            (FailureKind::AnswerTooLarge, true),
+            (FailureKind::BytesFull, true),
+        ] {
+            for idempotent in [false, true] {
+                let PartResult::Retry { or, allowed, .. } = judge_failure(&endpoint(idempotent), kind) else {
+                    panic!("{kind:?} has no other result")
+                };
+                assert_eq!((or, allowed), (kind, is_isolated && idempotent));
+            }
+        }
+    }
+}
