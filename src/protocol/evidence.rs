@@ -35,8 +35,8 @@ const KEYS_MAX: usize = 512;
 /// unbatched response. After that, calls of the key are sent unbatched: members that are named
 /// after inputs never become known.
 const UNKNOWN_MAX: u32 = 3;
-/// Number of different inputs after which the name of a part that occurs in all their responses is
-/// not considered an input.
+/// Number of changes of the input after which the name of a part that occurs in all the responses
+/// is not considered an input. Before that it is not logged.
 const NAME_INPUTS: u32 = 32;
 /// Initial and maximum time for which calls of a key are sent unbatched because their responses
 /// differ outside the results. The time doubles on each repetition. Equal to the defaults of

@@ -24,6 +24,18 @@ fn a_fact_is_constant_once_several_unbatched_answers_agree() {
 }
 
 #[test]
+fn a_name_is_known_once_the_responses_to_many_inputs_have_it() {
+    let mut facts = KeyFacts::default();
+    for input in 0..=u64::from(NAME_INPUTS) {
+        assert!(!facts.facts.iter().any(|fact| fact.is_known_name(1)), "{input}");
+        // The member has another value in each response, so it varies from the second one on.
+        facts.observe(member(1, input), || input);
+    }
+    assert!(facts.facts.iter().any(|fact| fact.is_known_name(1)));
+    assert!(!facts.facts.iter().any(|fact| fact.is_known_name(2)));
+}
+
+#[test]
 fn answers_to_a_single_input_are_no_evidence() {
     let mut facts = KeyFacts::default();
     (0..9).for_each(|_| facts.observe(member(1, 7), || 3));
