@@ -195,6 +195,13 @@ fn memory_and_file_limits_of_the_machine_bound_connections_and_buffers() {
     let policy = build(None, &Overrides::default(), &roomy).unwrap();
     assert_eq!(policy.proxy.process, ProcessLimits { connections_max: 10_000, buffered_bytes_max: 64 << 20 });
     assert_eq!(setting(&policy, "proxy.log.format").0, "Json");
+    for (files, connections) in [(1_024, 358), (512, 153), (400, 120)] {
+        let machine = MachineLimits { files_max: Some(files), ..MachineLimits::default() };
+        let policy = build(None, &Overrides::default(), &machine).unwrap();
+        assert_eq!(policy.proxy.process.connections_max, connections, "{files}");
+        let (_, source) = setting(&policy, "proxy.process.connectionsMax");
+        assert_eq!(source, "lowered to two fifths of the open files above 128");
+    }
 }
 
 #[test]

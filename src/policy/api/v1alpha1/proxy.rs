@@ -153,8 +153,8 @@ pub struct ClientHttp2Spec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProcessSpec {
-    /// Maximum number of client connections. It is reduced to two fifths of the limit on open
-    /// files, and to what fits into the memory limit.
+    /// Maximum number of client connections. It is reduced to two fifths of the open files above
+    /// 128, and to what fits into the memory limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections_max: Option<u32>,
     /// Maximum size of all buffered heads, requests, streams and responses together. It is reduced

@@ -123,7 +123,7 @@ pub(super) fn apply_machine_limits(json: &mut Json, sources: &mut SettingSources
         // A client connection may need an upstream connection. Batches and parallel HTTP/2 calls
         // have half as many upstream connections again: 2.5 descriptors per client connection.
         let most = ((files - FILES_RESERVE.min(files / 4)) * 2 / 5).max(1);
-        lower("connectionsMax", most, "two fifths of the limit on open files, less 128", false);
+        lower("connectionsMax", most, "two fifths of the open files above 128", false);
     }
     if let Some(limit) = machine.memory_bytes_max {
         let most = memory::buffered_bytes_within(limit);
