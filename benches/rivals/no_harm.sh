@@ -8,7 +8,7 @@
 # binary.
 set -eu
 cd "$(dirname "$0")/../.."
-target=${CARGO_TARGET_DIR:-target}
+target=$(realpath "${CARGO_TARGET_DIR:-target}")
 servers=${GROUPAGE_SERVERS_VENV:-$target/servers-venv}
 litellm=${GROUPAGE_LITELLM_VENV:-$target/litellm-venv}
 bento=${GROUPAGE_RIVALS_VENV:-$target/rivals-venv}
