@@ -92,10 +92,12 @@ pub struct ServerLimits {
     /// Maximum number of connections. Further connections are closed on accept, and their sidecars
     /// try another replica.
     pub streams_max: usize,
-    /// Maximum number of concurrent TLS handshakes; others wait for a permit. Each takes about 1 ms
-    /// of a core, so a larger number would only delay all of them.
+    /// Maximum number of TLS handshakes whose first message is processed at the same time; others
+    /// wait for a permit. Each takes about 1 ms of a core, so that open streams wait for at most
+    /// these, and a larger number would only delay all of them. Those that wait for the second
+    /// message of their client hold no permit and are bounded per address.
     pub handshakes_max: usize,
-    /// Timeout for the first byte of a connection, and for the handshake once it has its permit.
+    /// Timeout for the first message of a connection, and for the handshake once it has its permit.
     pub handshake_timeout: Duration,
     /// Timeout from the connection to `Hello`.
     pub hello_timeout: Duration,

@@ -4,16 +4,18 @@
 //! implemented here: an incomplete head, an idle connection, a client that does not take its
 //! response. Each connection has a single timer, which is reset lazily.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 
 use super::ClientLimits;
+use super::flood::FloodEvent;
 use crate::batching::Tick;
 use crate::clock::Clock;
+use crate::telemetry::names::FloodReason;
 
 /// Silence after which a relayed connection may be evicted. Protocols other than HTTP keep
 /// connections open for long.
@@ -41,8 +43,8 @@ pub(super) struct ConnectionActivity {
     relayed: AtomicBool,
     /// The connection is evicted to make room for others.
     evicted: AtomicBool,
-    /// The client exceeded a rate limit on control frames or header lines.
-    flooded: AtomicBool,
+    /// Set once the client exceeded a limit on control frames or header lines.
+    flood: OnceLock<FloodEvent>,
     /// Responses that are available and of which nothing has been taken.
     untaken: AtomicUsize,
     /// Instant at which response bytes were last taken, or the first untaken response became
@@ -99,7 +101,7 @@ impl ConnectionActivity {
             head_bytes: AtomicUsize::new(0),
             relayed: AtomicBool::new(false),
             evicted: AtomicBool::new(false),
-            flooded: AtomicBool::new(false),
+            flood: OnceLock::new(),
             untaken: AtomicUsize::new(0),
             taken_at: AtomicU64::new(now),
             blocked_since: AtomicU64::new(NEVER),
@@ -123,16 +125,24 @@ impl ConnectionActivity {
         self.clone().into()
     }
 
-    /// Shuts the connection down with `GOAWAY`, because its client exceeded the rate limit on
-    /// control frames or the limit on header lines.
-    pub(super) fn shut_down_flooded(&self) {
-        self.flooded.store(true, Ordering::Relaxed);
-        self.connection.wake();
+    /// Shuts the connection down with `GOAWAY`, because its client exceeded a limit. Nothing more
+    /// is read from it, and it is closed once the calls that were received are answered.
+    pub(super) fn shut_down_flooded(&self, reason: FloodReason) {
+        // Fails if another limit was exceeded before, which has the same effect.
+        if self.flood.set(FloodEvent::new(reason, self.clock.now())).is_ok() {
+            self.connection.wake();
+        }
+    }
+
+    /// Returns the limit that the client exceeded, if the connection is shut down because of
+    /// [`Self::shut_down_flooded`].
+    pub(super) fn flood(&self) -> Option<FloodEvent> {
+        self.flood.get().copied()
     }
 
     /// Returns `true` if the connection is shut down because of [`Self::shut_down_flooded`].
     pub(super) fn is_flooded(&self) -> bool {
-        self.flooded.load(Ordering::Relaxed)
+        self.flood.get().is_some()
     }
 
     /// Returns the clock of the process.
@@ -165,15 +175,20 @@ impl ConnectionActivity {
     /// waits only for its client: it is idle, or no body of its calls is complete. A relayed
     /// connection waits once no bytes have moved for [`RELAY_SILENCE`].
     pub(super) fn waits_since(&self) -> Option<(bool, Tick)> {
-        let load = |count: &AtomicUsize| count.load(Ordering::Relaxed);
         let moved = self.moved_at.load(Ordering::Relaxed).max(self.idle_since.load(Ordering::Relaxed));
         if self.relayed.load(Ordering::Relaxed) {
             let is_silent = self.clock.now().since(Tick(moved)) >= RELAY_SILENCE;
             return is_silent.then_some((true, Tick(moved)));
         }
+        (!self.owes_response()).then_some((false, Tick(moved)))
+    }
+
+    /// Returns `true` if a call has arrived completely or is being answered, or response bytes are
+    /// not written yet.
+    fn owes_response(&self) -> bool {
+        let load = |count: &AtomicUsize| count.load(Ordering::Relaxed);
         // Each upload is counted as busy in addition to its call.
-        let waits = load(&self.busy) <= 2 * load(&self.uploads) && load(&self.answers) == 0 && load(&self.unsent) == 0;
-        waits.then_some((false, Tick(moved)))
+        load(&self.busy) > 2 * load(&self.uploads) || load(&self.answers) > 0 || load(&self.unsent) > 0
     }
 
     /// Returns the number of response bytes that were passed to hyper and are not written yet.
@@ -270,8 +285,9 @@ impl ConnectionActivity {
         if self.evicted.load(Ordering::Relaxed) {
             return TimeoutAction::Close(Tick(0));
         }
-        if self.flooded.load(Ordering::Relaxed) {
-            return TimeoutAction::End(Tick(0));
+        if let Some(flood) = self.flood.get() {
+            let moved_at = Tick(self.moved_at.load(Ordering::Relaxed));
+            return TimeoutAction::Close(flood.close_at(self.owes_response(), moved_at));
         }
         let blocked = self.blocked_since.load(Ordering::Relaxed);
         if blocked != NEVER {
@@ -343,6 +359,10 @@ impl Drop for ActiveCall {
         }
         if self.activity.busy.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.activity.idle_since.store(self.activity.clock.now().0, Ordering::Relaxed);
+        }
+        // The connection may have been waiting for this call only.
+        if self.activity.is_flooded() {
+            self.activity.connection.wake();
         }
     }
 }
@@ -428,6 +448,25 @@ pub(super) mod tests {
         assert!(!activity.is_relay_evicted(&reader), "hyper serves it");
         activity.set_relayed();
         assert!(activity.is_relay_evicted(&reader));
+        assert_eq!(activity.next_timeout(&limits()), TimeoutAction::Close(Tick(0)));
+    }
+
+    #[test]
+    fn a_flooded_connection_is_closed_once_its_calls_are_answered_and_within_a_bound() {
+        let activity = ConnectionActivity::new(Clock::start());
+        activity.set_http2();
+        let (mut call, ..) = activity.on_call_start(true);
+        activity.shut_down_flooded(FloodReason::ControlFrames);
+        activity.shut_down_flooded(FloodReason::HeaderLines);
+        assert_eq!(activity.flood().unwrap().reason, FloodReason::ControlFrames);
+        assert_eq!(seconds_left(&activity), Some(10), "the call is in progress");
+        let upload = activity.on_upload_start();
+        assert_eq!(seconds_left(&activity), Some(1), "the rest of its body is not read");
+        call.on_response_start();
+        assert_eq!(seconds_left(&activity), Some(10), "it is answered before its body is complete");
+        drop((call, upload));
+        assert_eq!(seconds_left(&activity), Some(1));
+        activity.eviction_waker().wake();
         assert_eq!(activity.next_timeout(&limits()), TimeoutAction::Close(Tick(0)));
     }
 

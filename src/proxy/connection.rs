@@ -49,7 +49,7 @@ pub(super) async fn run(
     guard: ConnectionGuard,
 ) {
     let clock = proxy.clock;
-    let activity = guard.place.activity();
+    let (activity, client) = (guard.place.activity(), guard.place.peer());
     let lane = proxy.forward.lane();
     let builder = builder(&proxy.config.client, &guard.place);
     let flow = ConnectionMemory::new(&proxy.buffers, &activity);
@@ -72,7 +72,7 @@ pub(super) async fn run(
     });
     let mut over = pin!(proxy.cut.cancelled());
     let (mut leaving, mut ending): (Option<Tick>, Option<Tick>) = (None, None);
-    let mut cut = false;
+    let (mut cut, mut is_flood_recorded) = (false, false);
     let sides = TaskSides::<3>::new();
     std::future::poll_fn(|cx| {
         let turn = sides.poll(cx, |side, cx| match side {
@@ -95,6 +95,10 @@ pub(super) async fn run(
                 Poll::Pending
             }
         });
+        if !is_flood_recorded && let Some(flood) = activity.flood() {
+            is_flood_recorded = true;
+            proxy.floods.on_flood(clock.now(), client, flood.reason, &proxy.metrics);
+        }
         if turn == PollResult::Done {
             return Poll::Ready(());
         }
@@ -128,6 +132,11 @@ fn next_action(
     limits: &ClientLimits,
     old: Tick,
 ) -> TimeoutAction {
+    // The client was sent GOAWAY with the last stream that was received. A graceful shutdown would
+    // raise that stream, which is not allowed (RFC 9113, 6.8).
+    if activity.is_flooded() {
+        return activity.next_timeout(limits);
+    }
     match (ending, leaving, activity.next_timeout(limits)) {
         // An HTTP/2 client can be notified at once (GOAWAY) without losing a call. Its first call
         // may be on its way.

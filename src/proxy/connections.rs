@@ -214,6 +214,11 @@ impl ConnectionPermit {
         self.member.0.activity.clone()
     }
 
+    /// Returns the address of the client.
+    pub(super) fn peer(&self) -> IpAddr {
+        self.member.0.peer
+    }
+
     /// Returns the largest window of a new HTTP/2 connection: an equal share, over all open
     /// connections, of a quarter of the memory budget of calls, but at least the protocol's
     /// default.

@@ -10,6 +10,8 @@ use crate::clock::Clock;
 /// The client connection preface, which precedes the first frame (RFC 9113, 3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEADER_LEN: usize = 9;
+/// Flag of the last frame of a header block.
+const END_HEADERS: u8 = 4;
 
 /// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +20,8 @@ pub struct FrameHeader {
     pub length: u32,
     /// Category of the frame.
     pub kind: FrameKind,
+    /// Stream that the frame belongs to; 0 for the connection.
+    pub stream: u32,
 }
 
 /// Category of a frame.
@@ -25,13 +29,16 @@ pub struct FrameHeader {
 pub enum FrameKind {
     /// `DATA`.
     Data,
-    /// `HEADERS`, `CONTINUATION` and `RST_STREAM`: they belong to a call, and calls and resets have
-    /// limits of their own.
+    /// `HEADERS`, which begin a call or a response, or end one with trailers.
+    Headers,
+    /// `CONTINUATION` and `RST_STREAM`: they belong to a call, and calls and resets have limits of
+    /// their own.
     Call,
     /// `WINDOW_UPDATE`.
     Window,
-    /// `SETTINGS`, `PING`, `PRIORITY`, `GOAWAY` and frames of unknown types: work that belongs to
-    /// no call.
+    /// `GOAWAY`.
+    Goaway,
+    /// `SETTINGS`, `PING`, `PRIORITY` and frames of unknown types: work that belongs to no call.
     Control,
 }
 
@@ -40,21 +47,35 @@ pub enum FrameKind {
 pub struct FrameScanner {
     /// Bytes to skip before the next header.
     skip: u32,
+    /// The part of the header that has arrived.
     head: [u8; FRAME_HEADER_LEN],
     /// Bytes of the header that have arrived.
     filled: usize,
+    /// The header block of the last frame continues in the next one.
+    is_continued: bool,
 }
 
-/// Capacity and refill rate per second of the control frame bucket. A client that measures its
-/// bandwidth sends one PING per round trip, and SETTINGS once. Each frame is processed on a thread
-/// that also serves other connections.
+/// Capacity and refill rate per second of the control frame bucket. They are for frames that no
+/// response explains, such as SETTINGS, keep-alive PINGs, and window credit for calls in flight.
+/// Each frame is processed on a thread that also serves other connections.
 const CONTROL_BURST: u32 = 1_000;
 const CONTROL_RATE: u64 = 500;
-/// Response bytes that refund one token. A client returns window credit for its stream and for its
-/// connection, a part of it at each read.
+/// Tokens that each HEADERS or DATA frame of a response refunds. grpc-go measures its bandwidth
+/// with a WINDOW_UPDATE and a PING for a DATA frame, at most once per round trip, and browsers send
+/// a PRIORITY and a WINDOW_UPDATE with a call. A flood cannot live on refunds: each such frame
+/// takes a call, or the window for a part of its response, and to process either costs more than
+/// two control frames.
+const FRAME_REFUND: u32 = 2;
+/// Response bytes that refund one token more. A client returns window credit for its stream and for
+/// its connection, a part of it at each read.
 const REFUND_BYTES: u32 = 1 << 10;
 
 /// A token-bucket rate limiter for the control frames of one connection.
+///
+/// # Bounds
+/// Without responses, at most two bursts of frames are accepted at once, and then the refill rate:
+/// the elapsed time is accounted for only when no token is left, so that a frame does not cost a
+/// reading of the clock. Refunds fill the bucket and are lost beyond that.
 #[derive(Debug)]
 pub struct ControlFrameLimiter {
     clock: Clock,
@@ -67,6 +88,13 @@ pub struct ControlFrameLimiter {
 // === impl FrameScanner ===
 
 impl FrameScanner {
+    /// Returns `true` if another frame may follow: the last one is complete, and its header block
+    /// too, which no other frame may interrupt (RFC 9113, 6.10).
+    #[must_use]
+    pub const fn is_between_frames(&self) -> bool {
+        self.skip == 0 && self.filled == 0 && !self.is_continued
+    }
+
     /// Scans these bytes and passes each header that is completed by them to `show`.
     pub fn scan(&mut self, mut bytes: &[u8], mut show: impl FnMut(FrameHeader)) {
         while !bytes.is_empty() {
@@ -81,7 +109,7 @@ impl FrameScanner {
             self.filled += taken;
             if self.filled == FRAME_HEADER_LEN {
                 let head = FrameHeader::parse(self.head);
-                (self.skip, self.filled) = (head.length, 0);
+                (self.skip, self.filled, self.is_continued) = (head.length, 0, is_continued(self.head));
                 show(head);
             }
         }
@@ -99,7 +127,7 @@ impl ControlFrameLimiter {
 
     /// Takes a token for a frame; returns `true` if none is left.
     pub fn try_take(&mut self, frame: FrameHeader) -> bool {
-        if !matches!(frame.kind, FrameKind::Control | FrameKind::Window) {
+        if !matches!(frame.kind, FrameKind::Control | FrameKind::Goaway | FrameKind::Window) {
             return false;
         }
         if self.tokens == 0 {
@@ -112,10 +140,15 @@ impl ControlFrameLimiter {
         false
     }
 
-    /// Refunds tokens for a DATA frame of a response.
-    pub fn refund(&mut self, bytes: u32) {
+    /// Refunds tokens for a frame that was sent, if it belongs to a response.
+    pub fn refund(&mut self, frame: FrameHeader) {
+        let bytes = match frame.kind {
+            FrameKind::Data => frame.length,
+            FrameKind::Headers => 0,
+            FrameKind::Call | FrameKind::Window | FrameKind::Goaway | FrameKind::Control => return,
+        };
         self.sent = self.sent.saturating_add(bytes);
-        self.tokens = (self.tokens + self.sent / REFUND_BYTES).min(CONTROL_BURST);
+        self.tokens = (self.tokens + FRAME_REFUND + self.sent / REFUND_BYTES).min(CONTROL_BURST);
         self.sent %= REFUND_BYTES;
     }
 
@@ -133,56 +166,24 @@ impl ControlFrameLimiter {
 // === impl FrameHeader ===
 
 impl FrameHeader {
-    fn parse([a, b, c, kind, ..]: [u8; FRAME_HEADER_LEN]) -> Self {
+    const fn parse([a, b, c, kind, _, stream @ ..]: [u8; FRAME_HEADER_LEN]) -> Self {
         let kind = match kind {
             0 => FrameKind::Data,
-            1 | 3 | 9 => FrameKind::Call,
+            1 => FrameKind::Headers,
+            3 | 9 => FrameKind::Call,
+            7 => FrameKind::Goaway,
             8 => FrameKind::Window,
             _ => FrameKind::Control,
         };
-        Self { length: u32::from_be_bytes([0, a, b, c]), kind }
+        // The first bit is reserved, and is ignored.
+        Self { length: u32::from_be_bytes([0, a, b, c]), kind, stream: u32::from_be_bytes(stream) & (u32::MAX >> 1) }
     }
+}
+
+/// Returns `true` for a HEADERS, PUSH_PROMISE or CONTINUATION frame without `END_HEADERS`.
+const fn is_continued([_, _, _, kind, flags, ..]: [u8; FRAME_HEADER_LEN]) -> bool {
+    matches!(kind, 1 | 5 | 9) && flags & END_HEADERS == 0
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn frame(kind: u8, payload: usize) -> Vec<u8> {
-        let length = u32::try_from(payload).unwrap().to_be_bytes();
-        let mut frame = vec![length[1], length[2], length[3], kind, 0, 0, 0, 0, 1];
-        frame.resize(FRAME_HEADER_LEN + payload, 0xff);
-        frame
-    }
-
-    #[test]
-    fn a_flood_of_control_frames_is_noticed_and_updates_for_an_answer_are_not() {
-        let mut budget = ControlFrameLimiter::new(Clock::start());
-        let frame = |kind| FrameHeader { length: 0, kind };
-        for _ in 0..10 * CONTROL_BURST {
-            budget.refund(2 * REFUND_BYTES);
-            assert!(!budget.try_take(frame(FrameKind::Window)) && !budget.try_take(frame(FrameKind::Window)));
-            assert!(!budget.try_take(frame(FrameKind::Call)));
-        }
-        let spent = (0..2 * CONTROL_BURST).position(|_| budget.try_take(frame(FrameKind::Control)));
-        assert!(spent.is_some_and(|count| count + 2 >= CONTROL_BURST as usize));
-    }
-
-    #[test]
-    fn heads_are_found_for_any_split_of_the_stream() {
-        let kinds = [(4, 0), (1, 30), (0, 70_000), (8, 4), (6, 8), (0xba, 3), (0, 0)];
-        let stream: Vec<u8> = kinds.iter().flat_map(|(kind, payload)| frame(*kind, *payload)).collect();
-        for step in [1, 2, 7, 9, 10, 1000, stream.len()] {
-            let mut scanner = FrameScanner::default();
-            let mut heads = Vec::new();
-            for piece in stream.chunks(step) {
-                scanner.scan(piece, |head| heads.push(head));
-            }
-            let lengths: Vec<_> = heads.iter().map(|head| head.length).collect();
-            assert_eq!(lengths, [0, 30, 70_000, 4, 8, 3, 0], "steps of {step}");
-            use FrameKind::{Call, Control, Data, Window};
-            let kinds: Vec<_> = heads.iter().map(|head| head.kind).collect();
-            assert_eq!(kinds, [Control, Call, Data, Window, Control, Control, Data]);
-        }
-    }
-}
+mod tests;

@@ -40,6 +40,8 @@ mod detect;
 mod poll_sides;
 mod memory_accounting;
 pub mod frames;
+mod frame_monitor;
+mod flood;
 mod long_head;
 mod stream;
 mod listener;
@@ -66,6 +68,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::connections::Connections;
 use self::deadline_shift::DeadlineShifts;
+use self::flood::FloodLog;
 pub use self::listener::{ListenerHandle, serve};
 pub use self::priority::{OutcomeCounters, PriorityClass, PriorityClasses, TenantWeights};
 pub use self::state::{ListenerChannel, ListenerControl, ListenerState};
@@ -221,6 +224,7 @@ pub struct Proxy {
     /// Indexed by the discriminant of [`UnmergeableReason`].
     passed: Vec<UnmergedCounter>,
     shifts: DeadlineShifts,
+    floods: FloodLog,
     /// Cancelled at the drain limit, which ends all waiting calls at once.
     cut: CancellationToken,
 }
@@ -272,6 +276,7 @@ impl Proxy {
             metrics,
             secret: DigestKey::random(),
             shifts,
+            floods: FloodLog::default(),
             cut: CancellationToken::new(),
             access_log,
         }

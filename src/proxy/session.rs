@@ -26,6 +26,7 @@ use crate::body::Body;
 use crate::error::BoxError;
 use crate::memory::{BufferGuard, BuffersFull, HoldPhase, STREAM};
 use crate::protocol::PeerIdentity;
+use crate::telemetry::names::FloodReason;
 
 /// Size of the pieces of an HTTP/2 response: a client that does not take one piece within the write
 /// timeout counts as stalled.
@@ -113,7 +114,7 @@ impl Service<Request<Incoming>> for CallService {
         // No client library writes such a head: references to a single table entry, repeated
         // thousands of times, which cost far more to decode than to send.
         if pieces && request.headers().len() / LINES_FACTOR > session.proxy.config.client.headers_max {
-            session.activity.shut_down_flooded();
+            session.activity.shut_down_flooded(FloodReason::HeaderLines);
         }
         let last = calls >= session.proxy.config.client.requests_per_connection_max;
         let (work, charge) = session.clone().begin(request, (!pieces).then_some(head_bytes));

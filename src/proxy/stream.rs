@@ -11,11 +11,12 @@ use tokio::net::TcpStream;
 
 use super::activity::ConnectionActivity;
 use super::connections::ConnectionGuard;
-use super::frames::{ControlFrameLimiter, FrameKind, FrameScanner, PREFACE};
+use super::frame_monitor::FrameMonitor;
+use super::frames::PREFACE;
 use super::long_head::{DIRECT_MAX, LongHeadBuffer};
 use super::memory_accounting::ConnectionMemory;
-use crate::clock::Clock;
 use crate::relay::{poll_read_within, poll_write_joined};
+use crate::telemetry::names::FloodReason;
 use crate::tls::DownstreamStream;
 
 /// Number of bytes that a connection reads in a row before it yields to other tasks. It applies to
@@ -60,15 +61,7 @@ enum HttpVersionState {
     /// Only this many bytes of the HTTP/2 preface have arrived.
     Preface(usize),
     Http1,
-    Http2(Box<FrameScanners>),
-}
-
-/// The frame scanners of one HTTP/2 connection, for both directions.
-#[derive(Debug)]
-struct FrameScanners {
-    coming: FrameScanner,
-    leaving: FrameScanner,
-    control: ControlFrameLimiter,
+    Http2(Box<FrameMonitor>),
 }
 
 // === impl ClientStream ===
@@ -187,17 +180,24 @@ impl MonitoredStream {
             } else if count < expected.len() {
                 self.spoken = HttpVersionState::Preface(matched + count);
             } else {
-                self.spoken = HttpVersionState::Http2(Box::new(FrameScanners::new(self.activity.clock())));
+                self.spoken = HttpVersionState::Http2(Box::new(FrameMonitor::new(self.activity.clock())));
                 self.activity.set_http2();
             }
             fresh = fresh.get(count..).unwrap_or_default();
         }
         let HttpVersionState::Http2(frames) = &mut self.spoken else { return };
-        let FrameScanners { coming, control, .. } = &mut **frames;
-        let mut is_flood = false;
-        coming.scan(fresh, |frame| is_flood |= control.try_take(frame));
-        if is_flood {
-            self.activity.shut_down_flooded();
+        if frames.on_read(fresh) {
+            self.activity.shut_down_flooded(FloodReason::ControlFrames);
+        }
+    }
+
+    /// Writes the GOAWAY frame of a connection whose client exceeded a limit. A client that does
+    /// not take it is not recorded as blocked, because the connection is closed within a bound of
+    /// its own.
+    fn poll_goaway(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.spoken {
+            HttpVersionState::Http2(frames) if self.activity.is_flooded() => frames.poll_goaway(cx, &mut self.stream),
+            _ => Poll::Ready(Ok(())),
         }
     }
 
@@ -215,17 +215,11 @@ impl MonitoredStream {
             self.flow.on_written(bytes);
             return;
         };
-        let FrameScanners { leaving, control, .. } = &mut **frames;
         let mut data = 0;
         for piece in pieces {
             let piece = piece.get(..bytes).unwrap_or(piece);
             bytes -= piece.len();
-            leaving.scan(piece, |frame| {
-                if frame.kind == FrameKind::Data {
-                    data += frame.length as usize;
-                    control.refund(frame.length);
-                }
-            });
+            data += frames.on_written(piece);
         }
         self.flow.on_written(data);
     }
@@ -234,7 +228,7 @@ impl MonitoredStream {
 impl AsyncRead for MonitoredStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.activity.is_flooded() {
-            // The connection is being closed, and its task is woken for that.
+            // The connection is closed once its calls are answered, and its task is woken for that.
             return Poll::Pending;
         }
         if self.activity.is_relay_evicted(cx.waker()) {
@@ -275,6 +269,7 @@ impl AsyncRead for MonitoredStream {
 
 impl AsyncWrite for MonitoredStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_goaway(cx))?;
         let poll = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.on_write(poll, |this, done| {
             if let Ok(bytes) = done {
@@ -288,6 +283,7 @@ impl AsyncWrite for MonitoredStream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_goaway(cx))?;
         let poll = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
         self.on_write(poll, |this, done| {
             if let Ok(bytes) = done {
@@ -301,6 +297,8 @@ impl AsyncWrite for MonitoredStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // `h2` flushes in each poll, also if it has written nothing.
+        ready!(self.poll_goaway(cx))?;
         let poll = Pin::new(&mut self.stream).poll_flush(cx);
         match self.stream {
             ClientStream::Plain(_) => poll,
@@ -312,17 +310,5 @@ impl AsyncWrite for MonitoredStream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-// === impl FrameScanners ===
-
-impl FrameScanners {
-    fn new(clock: Clock) -> Self {
-        Self {
-            coming: FrameScanner::default(),
-            leaving: FrameScanner::default(),
-            control: ControlFrameLimiter::new(clock),
-        }
     }
 }

@@ -10,9 +10,13 @@
 //! rejected with a reason. The only cryptography provider is aws-lc-rs, with TLS 1.3, and 1.2 with
 //! AEAD.
 //!
+//! A server that limits handshakes waits for the first message of a client before it begins one
+//! ([`wait_for_client_hello`]).
+//!
 //! Watching the files (`app::compose::certs`), handshake timeouts (`proxy::terminate`,
 //! `upstream::connect`) and issuing certificates (`controller::certs`) belong elsewhere.
 
+mod client_hello;
 mod downstream;
 mod material;
 mod files;
@@ -24,6 +28,7 @@ use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 
+pub use self::client_hello::wait_for_client_hello;
 pub use self::downstream::{DownstreamFiles, DownstreamStream, DownstreamTlsAcceptor};
 pub use self::error::{HandshakeFailure, classify};
 pub use self::material::{Validity, certified_key, parse_certificates, validity};

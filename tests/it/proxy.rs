@@ -17,6 +17,7 @@ mod crashes;
 mod deadlines;
 mod drain;
 mod faults;
+mod floods;
 mod h2;
 mod scripted_server;
 mod scripted_setup;

@@ -1,9 +1,12 @@
 //! The listener: accepts TCP connections, performs TLS and HTTP/2 handshakes, and opens streams.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,6 +27,7 @@ use super::stream::{ServerStream, StreamBody};
 use super::{AuthError, Authenticate, ServerLimits, StreamEvent, StreamHandler, StreamRegistry};
 use crate::clock::Clock;
 use crate::permits;
+use crate::tls::wait_for_client_hello;
 use crate::wire::{FEATURES, FEATURES_HEADER, MINOR, PATH, PROTOCOL_HEADER};
 
 /// Delay after a failed accept. A lack of file descriptors is either resolved shortly or persists;
@@ -135,11 +139,22 @@ async fn handshake_with_permit(
     stream: TcpStream,
 ) -> Option<TlsStream<TcpStream>> {
     let timeout = shared.limits.handshake_timeout;
-    // A connection that sends nothing does not get a handshake permit.
-    tokio::time::timeout(timeout, stream.readable()).await.ok()?.ok()?;
+    // A connection that does not send the whole first message does not get a permit. Otherwise each
+    // would hold one for the whole timeout, and a thousand of them would delay a sidecar by 16 s.
+    tokio::time::timeout(timeout, wait_for_client_hello(&stream)).await.ok()?.ok()?;
     // The semaphore is never closed, so a permit becomes available eventually.
-    let _turn = shared.handshakes.acquire().await.ok()?;
-    let stream = tokio::time::timeout(timeout, tls.accept(stream)).await.ok()?.ok()?;
+    let permit = shared.handshakes.acquire().await.ok()?;
+    let mut handshake = pin!(tokio::time::timeout(timeout, tls.accept(stream)));
+    // The first poll does nearly all of the work: it reads the message, which has arrived, agrees
+    // on a key, and signs. The permit is returned before the second message of the client is
+    // awaited, so that a client that sends a valid first one and stops holds none either.
+    let first = poll_fn(|cx| Poll::Ready(handshake.as_mut().poll(cx))).await;
+    drop(permit);
+    let done = match first {
+        Poll::Ready(done) => done,
+        Poll::Pending => handshake.await,
+    };
+    let stream = done.ok()?.ok()?;
     (stream.get_ref().1.alpn_protocol() == Some(b"h2")).then_some(stream)
 }
 

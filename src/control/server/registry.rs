@@ -20,8 +20,9 @@ use crate::wire::{Acknowledgement, Hello};
 
 /// Interval of the sweep. The shortest timeout is six times as long.
 pub(super) const SWEEP: Duration = Duration::from_secs(5);
-/// Limits on connections that wait for their handshake, in total and per address. A node may run a
-/// hundred sidecars behind one address, which reconnect at the same time.
+/// Limits on connections that have not completed their handshake, in total and per address. A node
+/// may run a hundred sidecars behind one address, which reconnect at the same time. Each of them
+/// can make rustls buffer at most 64 KiB, for a second, so those of an address hold at most 8 MiB.
 const HANDSHAKE_LIMITS: ConnectionLimits = ConnectionLimits { total: 4096, per_peer: 128 };
 /// Time without a write after which a sidecar is sent a keep-alive. Reports are acknowledged every
 /// 5 s, so it is rarely needed.
@@ -40,7 +41,7 @@ pub(super) struct ServerState {
     pub(super) counts: StreamEventCounters,
     pub(super) auth: Arc<dyn Authenticate>,
     pub(super) hub: Arc<dyn StreamHandler>,
-    /// Connections that wait for their handshake. At a limit the oldest is evicted.
+    /// Connections that have not completed their handshake. At a limit the oldest is evicted.
     pub(super) waiting: ConnectionLimiter,
     pub(super) handshakes: Semaphore,
     lines: Mutex<HashMap<u64, Arc<Connection>>>,

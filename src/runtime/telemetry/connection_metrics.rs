@@ -1,6 +1,6 @@
 //! Metrics of connections with clients, of TLS handshakes, and of certificates.
 
-use super::names::{HandshakeResult, Metric, RelayReason, ReloadResult};
+use super::names::{FloodReason, HandshakeResult, Metric, RelayReason, ReloadResult};
 use super::registry::Metrics;
 use super::series::to_f64;
 
@@ -18,6 +18,11 @@ impl Metrics {
     /// Records a connection that was rejected.
     pub fn connection_shed(&self) {
         self.shared.connections.shed.increment(1);
+    }
+
+    /// Records a connection that is ended because its client exceeded a limit.
+    pub fn connection_flooded(&self, reason: FloodReason) {
+        self.shared.connections.flooded[reason as usize].increment(1);
     }
 
     /// Records a connection of a captured port that was relayed as bytes.

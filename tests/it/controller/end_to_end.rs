@@ -13,6 +13,7 @@ use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 use super::api::{FakeApiServer, Fault, FaultKind, HANG};
 
@@ -88,9 +89,8 @@ pub(super) async fn get(running: &RunningController, path: &str) -> String {
     exchange(stream, &format!("GET {path} HTTP/1.1"), "").await
 }
 
-/// Sends a request to the webhook as the API server does, trusting the certificate that the
-/// controller serves.
-pub(super) async fn call_webhook(running: &RunningController, head: &str, body: &str) -> String {
+/// Returns a TLS client that trusts the certificate that the controller serves.
+pub(super) fn tls_connector(running: &RunningController) -> TlsConnector {
     let bundle = running.handles.certificate.subscribe().borrow().clone().unwrap().bundle;
     let mut roots = rustls::RootCertStore::empty();
     for certificate in parse_certificates(bundle.as_bytes()) {
@@ -102,9 +102,14 @@ pub(super) async fn call_webhook(running: &RunningController, head: &str, body: 
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
+    TlsConnector::from(Arc::new(tls))
+}
+
+/// Sends a request to the webhook as the API server does.
+pub(super) async fn call_webhook(running: &RunningController, head: &str, body: &str) -> String {
     let stream = TcpStream::connect(running.webhook).await.unwrap();
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(tls));
-    let stream = connector.connect(ServerName::try_from(NAME).unwrap(), stream).await.unwrap();
+    let name = ServerName::try_from(NAME).unwrap();
+    let stream = tls_connector(running).connect(name, stream).await.unwrap();
     exchange(stream, head, body).await
 }
 

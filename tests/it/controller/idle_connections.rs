@@ -1,23 +1,60 @@
 //! Ports of the controller on which many idle connections are open: a review, a sidecar and a probe
-//! are still served.
+//! are still served, and a handshake and a review are as fast as without them.
 
-use std::net::SocketAddr;
+use std::future::poll_fn;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::task::Poll;
+use std::time::Duration;
 
+use groupage::control::server::ServerLimits;
+use groupage::testkit::report_skipped;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustls::pki_types::ServerName;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 use super::api::FakeApiServer;
-use super::end_to_end::{POST, admission_response, call_webhook, get, pod, policy, review};
-use super::streams::{ConnectedSidecar, controller, injected_pod};
+use super::end_to_end::{POST, admission_response, call_webhook, get, pod, policy, review, tls_connector};
+use super::streams::{ConnectedSidecar, STREAM, controller, injected_pod};
 
-/// More connections than the webhook admits, and than handshakes that run at once.
+/// More connections than the port for probes admits.
 const SILENT: usize = 600;
+/// Connections to the stream port: if each took a permit for a handshake for a second, the next
+/// handshake would wait for 16 s.
+const SILENT_STREAMS: usize = 1_000;
+/// Connections to the webhook, many times what it admits.
+const SILENT_REVIEWS: usize = 2_000;
+/// Loopback addresses from which idle connections are opened. The stream port admits 128 of an
+/// address before their handshake, so that these hold all that are opened at a time.
+const PEERS: std::ops::RangeInclusive<u8> = 2..=9;
+/// Maximum time of a handshake, and of a review, beside the idle connections.
+const SERVED: Duration = Duration::from_secs(1);
+/// Descriptors for both ends of the most connections that are open at a time, and for other tests
+/// that run meanwhile.
+const DESCRIPTORS: u64 = 6_000;
 
-/// Opens connections that send these bytes and then stay idle.
-async fn open_idle_connections(address: SocketAddr, bytes: &[u8]) -> Vec<TcpStream> {
-    let mut held = Vec::with_capacity(SILENT);
-    for _ in 0..SILENT {
-        let mut stream = TcpStream::connect(address).await.unwrap();
+/// Raises the limit on open files of the process if necessary, as far as the machine allows it.
+/// Returns `false`, and reports the reason, if it is too low.
+fn has_descriptors() -> bool {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    // `None` is no limit.
+    if current.is_none_or(|limit| limit >= DESCRIPTORS) {
+        return true;
+    }
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), maximum });
+    if let Err(error) = raised {
+        report_skipped(&format!("idle connections need {DESCRIPTORS} open files, the limit is {maximum:?}: {error}"));
+    }
+    raised.is_ok()
+}
+
+/// Opens connections from several addresses that send these bytes and then stay idle.
+async fn open_idle_connections(address: SocketAddr, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
+    let mut held = Vec::with_capacity(count);
+    for peer in PEERS.cycle().take(count) {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from((Ipv4Addr::new(127, 0, 0, peer), 0))).unwrap();
+        let mut stream = socket.connect(address).await.unwrap();
         // The connection may be closed already if many are open.
         stream.write_all(bytes).await.ok();
         held.push(stream);
@@ -27,22 +64,74 @@ async fn open_idle_connections(address: SocketAddr, bytes: &[u8]) -> Vec<TcpStre
 
 #[tokio::test]
 async fn silent_connections_keep_out_neither_reviews_nor_sidecars_nor_probes() {
+    if !has_descriptors() {
+        return;
+    }
     let api = FakeApiServer::start().await;
     api.put(policy());
     api.put(injected_pod("emb-0"));
     let running = controller(&api).await;
     // Nothing, the first byte of a TLS record, and an incomplete request head.
     for bytes in [&b""[..], &[22], b"GET /livez HTTP/1.1\r\nx: "] {
-        let _held = (
-            open_idle_connections(running.webhook, bytes).await,
-            open_idle_connections(running.streams.unwrap(), bytes).await,
-            open_idle_connections(running.health, bytes).await,
-        );
-        let answer = admission_response(&call_webhook(&running, POST, &review(&pod("emb-1"))).await);
-        assert_eq!(answer["allowed"], true);
+        let held = open_idle_connections(running.webhook, SILENT_REVIEWS, bytes).await;
+        let reviewed = tokio::time::timeout(SERVED, call_webhook(&running, POST, &review(&pod("emb-1")))).await;
+        assert_eq!(admission_response(&reviewed.expect("the review is late"))["allowed"], true);
+        drop(held);
+        let held = open_idle_connections(running.streams.unwrap(), SILENT_STREAMS, bytes).await;
         let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
         sidecar.wait_for_config(|config| config.generation == 1).await;
+        drop(held);
+        let _held = open_idle_connections(running.health, SILENT, bytes).await;
         assert!(get(&running, "/livez").await.starts_with("HTTP/1.1 200"));
     }
+    running.shut_down().await;
+}
+
+#[tokio::test]
+async fn a_handshake_does_not_wait_for_connections_that_send_a_part_of_theirs() {
+    if !has_descriptors() {
+        return;
+    }
+    let api = FakeApiServer::start().await;
+    api.put(policy());
+    let running = controller(&api).await;
+    let (port, connector) = (running.streams.unwrap(), tls_connector(&running));
+    // A byte of a TLS record, its header, and a part of its payload.
+    for part in [1, 5, 100] {
+        let mut record = vec![22, 3, 1, 2, 0, 1];
+        record.resize(part, 0);
+        let _held = open_idle_connections(port, SILENT_STREAMS, &record).await;
+        let stream = TcpStream::connect(port).await.unwrap();
+        let name = ServerName::try_from(STREAM).unwrap();
+        let shaken = tokio::time::timeout(SERVED, connector.connect(name, stream)).await;
+        shaken.expect("the handshake is late").unwrap();
+    }
+    running.shut_down().await;
+}
+
+#[tokio::test]
+async fn a_handshake_does_not_wait_for_clients_that_send_their_first_message_and_stop() {
+    if !has_descriptors() {
+        return;
+    }
+    let api = FakeApiServer::start().await;
+    api.put(policy());
+    let running = controller(&api).await;
+    let (port, connector) = (running.streams.unwrap(), tls_connector(&running));
+    // Three times as many as there are permits.
+    let count = 3 * ServerLimits::default().handshakes_max;
+    let mut held = Vec::new();
+    for stream in open_idle_connections(port, count, b"").await {
+        let name = ServerName::try_from(STREAM).unwrap();
+        let mut shaking = Box::pin(connector.connect(name, stream));
+        // The first poll sends the message. The future is not polled again.
+        let first = poll_fn(|cx| Poll::Ready(shaking.as_mut().poll(cx))).await;
+        assert!(first.is_pending());
+        held.push(shaking);
+    }
+    let stream = TcpStream::connect(port).await.unwrap();
+    let name = ServerName::try_from(STREAM).unwrap();
+    let shaken = tokio::time::timeout(SERVED, connector.connect(name, stream)).await;
+    shaken.expect("the handshake is late").unwrap();
     running.shut_down().await;
 }

@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use super::api::{FakeApiServer, Fault, FaultKind, HANG};
 use super::end_to_end::{POLICY, config, get, has_condition, pod, policy, wait_until_ready};
 
-const STREAM: &str = "groupage-stream.groupage-system.svc";
+pub(super) const STREAM: &str = "groupage-stream.groupage-system.svc";
 
 /// A sidecar process that records its configuration and reports fixed counts.
 struct RecordingSidecar {

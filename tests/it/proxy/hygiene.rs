@@ -17,12 +17,12 @@ fn client_limits(limits: &Value) -> Value {
     json!({"proxy": {"client": limits}})
 }
 
-async fn connect(proxy: &TestProxy) -> TcpStream {
+pub(super) async fn connect(proxy: &TestProxy) -> TcpStream {
     within_timeout(TcpStream::connect(proxy.address)).await.unwrap()
 }
 
 /// Waits until the proxy closes the connection, and returns the bytes that it sent before.
-async fn read_until_closed(stream: &mut TcpStream) -> Vec<u8> {
+pub(super) async fn read_until_closed(stream: &mut TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
     // A reset is a close too.
     within_timeout(stream.read_to_end(&mut rest)).await.ok();
@@ -273,9 +273,9 @@ async fn a_head_over_its_limits_is_refused_and_nothing_of_it_is_sent() {
     assert_eq!((hand.pending_requests(), count(&proxy.stats().seen)), (0, 0));
 }
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = length.get(1..).unwrap().to_vec();
     frame.extend([kind, flags]);
@@ -285,11 +285,11 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// `GET http://h/`, from the HPACK static table (RFC 7541) except for the host.
-const GET: &[u8] = &[0x82, 0x84, 0x86, 0x41, 0x01, b'h'];
+pub(super) const GET: &[u8] = &[0x82, 0x84, 0x86, 0x41, 0x01, b'h'];
 
 /// Reads frames up to the wanted one and returns its payload, or `None` if the connection ends
 /// first.
-async fn until_frame(stream: &mut TcpStream, wanted: u8) -> Option<Vec<u8>> {
+pub(super) async fn until_frame(stream: &mut TcpStream, wanted: u8) -> Option<Vec<u8>> {
     loop {
         let mut head = [0; 9];
         within_timeout(stream.read_exact(&mut head)).await.ok()?;

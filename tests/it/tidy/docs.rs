@@ -9,8 +9,8 @@ use groupage::error::FailureKind;
 use groupage::injector;
 use groupage::protocol::{MismatchKind, ProtocolLabel, UnmergeableReason};
 use groupage::telemetry::names::{
-    AdmissionResult, ControllerMetric, EXPIRE_REASONS, EventResult, HoldReason, Metric, MetricKind, Outcome,
-    OverheadStage, REJECT_REASONS, RelayReason, ReloadResult, SLO_RESULTS, UnpredictedReason, WriteResult,
+    AdmissionResult, ControllerMetric, EXPIRE_REASONS, EventResult, FloodReason, HoldReason, Metric, MetricKind,
+    Outcome, OverheadStage, REJECT_REASONS, RelayReason, ReloadResult, SLO_RESULTS, UnpredictedReason, WriteResult,
 };
 use strum::VariantArray as _;
 
@@ -98,6 +98,7 @@ fn the_metrics_page_matches_the_list_in_the_code() {
         "`reason` of `groupage_unpredicted_calls_total`",
         UnpredictedReason::VARIANTS.iter().map(|word| word.as_str()).collect(),
     );
+    row("`reason` of flooded connections", FloodReason::VARIANTS.iter().map(|word| word.as_str()).collect());
     row("`reason` of relayed connections", RelayReason::VARIANTS.iter().map(|word| word.as_str()).collect());
     row("`result`", SLO_RESULTS.to_vec());
     row("`result` of reloads", ReloadResult::VARIANTS.iter().map(|word| word.as_str()).collect());
@@ -153,11 +154,12 @@ fn metric_names_follow_the_conventions_and_are_defined_in_one_place() {
 
 #[test]
 fn label_words_are_lower_case_and_unique() {
-    let lists: [Vec<&str>; 12] = [
+    let lists: [Vec<&str>; 13] = [
         HoldReason::VARIANTS.iter().map(|word| word.as_str()).collect(),
         AdmissionResult::VARIANTS.iter().map(|word| word.as_str()).collect(),
         WriteResult::VARIANTS.iter().map(|word| word.as_str()).collect(),
         EventResult::VARIANTS.iter().map(|word| word.as_str()).collect(),
+        FloodReason::VARIANTS.iter().map(|word| word.as_str()).collect(),
         RelayReason::VARIANTS.iter().map(|word| word.as_str()).collect(),
         Outcome::VARIANTS.iter().map(|word| word.as_str()).collect(),
         OverheadStage::VARIANTS.iter().map(|word| word.as_str()).collect(),

@@ -60,6 +60,16 @@ pub enum RelayReason {
     ServerFirst,
 }
 
+/// Limit that the client of an HTTP/2 connection exceeded, for which the connection was ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum FloodReason {
+    /// The rate of frames that belong to no call.
+    ControlFrames,
+    /// The number of header lines of a call, by far.
+    HeaderLines,
+}
+
 /// Reason why a TLS handshake with a client failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
@@ -158,6 +168,16 @@ impl ReloadResult {
 // === impl RelayReason ===
 
 impl RelayReason {
+    /// Returns the label value.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+// === impl FloodReason ===
+
+impl FloodReason {
     /// Returns the label value.
     #[must_use]
     pub fn as_str(self) -> &'static str {

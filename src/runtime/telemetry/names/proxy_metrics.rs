@@ -3,7 +3,9 @@
 
 use strum::VariantArray as _;
 
-use super::labels::{EXPIRE_REASONS, HoldReason, Outcome, OverheadStage, REJECT_REASONS, ReloadResult, SLO_RESULTS};
+use super::labels::{
+    EXPIRE_REASONS, FloodReason, HoldReason, Outcome, OverheadStage, REJECT_REASONS, ReloadResult, SLO_RESULTS,
+};
 use crate::batching::DispatchCause;
 use crate::error::FailureKind;
 
@@ -108,6 +110,9 @@ metric_table! {
         ConnectionsShed: Counter, "groupage_connections_shed_total", "",
             "Connections closed on accept, or evicted for others: the limit was reached, or no file descriptor was free."
             => shed;
+        ConnectionsFlooded: Counter, "groupage_connections_flooded_total", "reason",
+            "HTTP/2 connections that were ended because their client exceeded a limit, by reason: control frames that belong to no call, or header lines."
+            => [flooded] of FloodReason::VARIANTS.iter().map(Into::into);
         ConnectionsRelayed: Counter, "groupage_connections_relayed_total", "reason",
             "Connections of captured ports that were relayed as bytes and cannot be merged, by reason.", optional = true;
         TlsHandshakesFailed: Counter, "groupage_tls_handshakes_failed_total", "reason",
