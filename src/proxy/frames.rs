@@ -61,8 +61,8 @@ pub struct FrameScanner {
 const CONTROL_BURST: u32 = 1_000;
 const CONTROL_RATE: u64 = 500;
 /// Tokens that each HEADERS or DATA frame of a response refunds. grpc-go measures its bandwidth
-/// with a WINDOW_UPDATE and a PING for a DATA frame, at most once per round trip, and browsers send
-/// a PRIORITY and a WINDOW_UPDATE with a call. A flood cannot live on refunds: each such frame
+/// with a `WINDOW_UPDATE` and a PING for a DATA frame, at most once per round trip, and browsers send
+/// a PRIORITY and a `WINDOW_UPDATE` with a call. A flood cannot live on refunds: each such frame
 /// takes a call, or the window for a part of its response, and to process either costs more than
 /// two control frames.
 const FRAME_REFUND: u32 = 2;
@@ -180,7 +180,7 @@ impl FrameHeader {
     }
 }
 
-/// Returns `true` for a HEADERS, PUSH_PROMISE or CONTINUATION frame without `END_HEADERS`.
+/// Returns `true` for a HEADERS, `PUSH_PROMISE` or CONTINUATION frame without `END_HEADERS`.
 const fn is_continued([_, _, _, kind, flags, ..]: [u8; FRAME_HEADER_LEN]) -> bool {
     matches!(kind, 1 | 5 | 9) && flags & END_HEADERS == 0
 }
