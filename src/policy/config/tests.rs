@@ -225,6 +225,24 @@ fn a_bare_latency_is_an_error_that_suggests_latency_p99() {
 }
 
 #[test]
+fn a_name_from_elsewhere_is_reported_with_the_key_or_word_that_it_means() {
+    let first = |text: &str| load(text, "p").unwrap_err().findings.remove(0);
+    for (text, meant) in [
+        ("slo: {latency: 150ms}", "latencyP99"),
+        ("priority: {header: x-p, classes: [{name: a, slo: 100ms}]}", "latencyP99"),
+        ("routes: [{path: /a, protocol: KFServing}]", "KServeV1"),
+        ("routes: [{path: /a, protocol: TFServin}]", "TFServing"),
+    ] {
+        assert_eq!(first(text).nearest.as_deref(), Some(meant), "{text}");
+    }
+    for (word, code) in [("OpenInferenceV2", ConfigCode::NotSupportedYet), ("KServeV2", ConfigCode::BadValue)] {
+        let finding = first(&format!("routes: [{{path: /v2/models/m/infer, protocol: {word}}}]"));
+        assert_eq!(finding.code, code, "{word}");
+        assert!(finding.help.unwrap_or_default().contains("leave the route out"), "{word}");
+    }
+}
+
+#[test]
 fn a_route_inherits_unset_values_and_its_limits_override_the_policy() {
     let policy = built(
         "slo: {latencyP99: 1s}\nlimits: {batchItemsMax: 8}\nroutes:\n- path: /a\n- path: /b/*\n  method: PUT\n  protocol: Generic\n  slo: {latencyP99: 50ms}\n  limits: {batchItemsMax: 4}\n  generic:\n    items: [/x, /t]\n    results: \"\"\n    weight: /n\n    perItemError: {field: /error}\n    tooLarge: [400, {status: 422, bodyContains: too long}]\n",
