@@ -17,7 +17,7 @@ const OPEN_INFERENCE: [&str; 10] = [
     "mlserver",
 ];
 /// Other names of protocols, normalized in the same way. Without them, the edit distance takes
-/// KFServing, the former name of KServe, for TF Serving.
+/// `KFServing`, the former name of KServe, for TF Serving.
 const OTHER_NAMES: [(&str, &str); 6] = [
     ("kfserving", "KServeV1"),
     ("kfservingv1", "KServeV1"),
