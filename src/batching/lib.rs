@@ -96,7 +96,7 @@ pub use limiter::{FlowMode, FlowReport, FlowSnapshot, LoadPoint, OpenReason};
 pub use limits::{DispatchPolicy, LateTreatment, Limits, ScopeLimits};
 pub use plan::{Plan, PlanInput, solve};
 pub use priority::PriorityClass;
-pub use shadow::{Shadow, ShadowEnd, ShadowKnowledge as ShadowKnown, ShadowOutcome};
+pub use shadow::{Shadow, ShadowArrival, ShadowEnd, ShadowKnowledge as ShadowKnown, ShadowOutcome};
 pub use slots::UpstreamSnapshot;
 pub use stats::{ClassStats, DispatchTotals, HoldReason};
 pub use tick::Tick;

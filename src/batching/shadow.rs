@@ -6,11 +6,17 @@
 //! simulated server ([`ServerModel`]), which is learned from the real calls. Time advances only
 //! with these notifications: nothing runs in between, and no timer is needed.
 //!
+//! Callers that wait for each answer before they send the next call would send more calls if they
+//! were answered sooner. Where such a closed loop is detected (`closed_loop`), the simulation keeps
+//! as many calls of each merge key outstanding as are in flight in reality: a call that ends in the
+//! simulation is followed by another one like it, in place of those that arrive in fact.
+//!
 //! Left out: failures of batches, of which nothing can be known, and the cost of batching beyond
 //! the server's time. The execution time of several items is measured only if clients send several
 //! items themselves; [`ShadowKnowledge`] reports up to how many.
 
 mod light_load;
+mod closed_loop;
 mod concurrency;
 mod server_model;
 #[cfg(test)]
@@ -22,10 +28,14 @@ use std::time::Duration;
 use self::server_model::ServerModel;
 use super::batch::{Batch, BatchId, BatchOutcome, Decision, Observation};
 use super::batcher::Batcher;
-use super::call::{Call, CallId, CostClassId, ScopeId, Weight};
+use super::call::{Call, CallId, CostClassId, Deadline, KeyId, ScopeId, Weight};
 use super::limits::Limits;
 use super::plan::{Plan, PlanInput};
 use super::tick::Tick;
+
+/// Maximum number of simulated calls that follow others between two real events. More would mean
+/// that a batch is answered faster by this factor, or that the server has stopped answering.
+const FOLLOWING_MAX: u32 = 256;
 
 /// A core that simulates decisions about calls that are passed through.
 ///
@@ -36,7 +46,15 @@ use super::tick::Tick;
 pub struct Shadow {
     core: Batcher,
     server: ServerModel,
+    /// Simulated calls by the id that the core knows them by, in the order of their arrival.
     calls: BTreeMap<CallId, SimulatedCall>,
+    last_id: u64,
+    /// The ids in the core of real calls that were not answered yet in the simulation.
+    ids: BTreeMap<CallId, CallId>,
+    /// Number of simulated calls that may be merged, by key.
+    outstanding: BTreeMap<KeyId, u32>,
+    /// Number of calls that may still follow others before the next real event.
+    following: u32,
     /// Simulated executions by their end.
     running: BTreeMap<(Tick, BatchId), SimulatedExecution>,
     would: Vec<ShadowOutcome>,
@@ -44,14 +62,12 @@ pub struct Shadow {
 }
 
 /// A call held by the simulated core.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct SimulatedCall {
     began: Tick,
     arrived: Tick,
-    scope: ScopeId,
-    items: u32,
-    weight: Weight,
-    slo: Option<Duration>,
+    /// The call, with its real id. In a closed loop it may follow the real call of that id.
+    call: Call,
 }
 
 #[derive(Debug, Clone)]
@@ -102,6 +118,17 @@ pub enum ShadowEnd {
     Cancelled,
 }
 
+/// Treatment of a forwarded call by the simulation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShadowArrival {
+    /// It is simulated, and its end is reported.
+    Simulated,
+    /// Its caller is simulated already: in a closed loop, by calls that follow an earlier one.
+    Represented,
+    /// Too little is known of its execution time.
+    Unlearned,
+}
+
 /// The measurements that the simulation is based on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShadowKnowledge {
@@ -110,6 +137,9 @@ pub struct ShadowKnowledge {
     /// For each cost class, the time of an unbatched call in nanoseconds and the largest number of
     /// items per call that was measured. Predictions beyond that number are extrapolations.
     pub classes: Vec<(CostClassId, u64, u32)>,
+    /// `true` if the time of an unbatched call cannot be determined for some cost class, because
+    /// the load does not vary.
+    pub steady_load: bool,
 }
 
 // === impl Shadow ===
@@ -126,6 +156,10 @@ impl Shadow {
             core: Batcher::new(limits, seed),
             server: ServerModel::new(seed.rotate_left(32)),
             calls: BTreeMap::new(),
+            last_id: 0,
+            ids: BTreeMap::new(),
+            outstanding: BTreeMap::new(),
+            following: 0,
             running: BTreeMap::new(),
             would: Vec::new(),
             now: Tick::default(),
@@ -156,44 +190,41 @@ impl Shadow {
         }
     }
 
-    /// Records a call that is forwarded at `now`. `began` is the arrival of its head. Returns
-    /// `false` if too little is known of its execution time to simulate it.
-    pub fn on_arrival(&mut self, now: Tick, began: Tick, call: Call) -> bool {
+    /// Records a call that is forwarded at `now`. `began` is the arrival of its head.
+    pub fn on_arrival(&mut self, now: Tick, began: Tick, call: &Call) -> ShadowArrival {
         self.advance(now);
-        let now = self.now;
-        let (id, class, unbatched) = (call.id, call.cost_class, call.alone);
-        let work = (!unbatched).then_some((class, call.items, call.weight));
-        self.server.on_dispatch(now, id, work);
-        if !self.server.can_predict(class) {
-            return false;
+        self.following = FOLLOWING_MAX;
+        self.server.on_dispatch(self.now, call);
+        if !self.server.can_predict(call.cost_class) {
+            return ShadowArrival::Unlearned;
         }
-        let simulated = SimulatedCall {
-            began,
-            arrived: now,
-            scope: call.scope,
-            items: call.items,
-            weight: call.weight,
-            slo: call.slo,
-        };
-        self.calls.insert(id, simulated);
-        if self.core.enqueue(now, call).is_err() {
-            self.end(now, id, ShadowEnd::Rejected);
+        let in_flight = if call.alone { None } else { self.server.closed_loop_calls(call.key) };
+        if in_flight.is_some_and(|in_flight| self.outstanding(call.key) >= in_flight) {
+            return ShadowArrival::Represented;
+        }
+        let id = self.enqueue(began, call.clone());
+        // A rejected call has ended already.
+        if self.calls.contains_key(&id) {
+            self.ids.insert(call.id, id);
         }
         self.poll_core();
-        true
+        ShadowArrival::Simulated
     }
 
     /// Records the real response of a call; `well` is `true` if it was successful.
     pub fn on_response(&mut self, now: Tick, id: CallId, well: bool) {
         self.advance(now);
+        self.following = FOLLOWING_MAX;
         self.server.on_completion(self.now, id, well);
     }
 
     /// Records that the client disconnected before the response.
     pub fn on_disconnect(&mut self, now: Tick, id: CallId) {
         self.on_response(now, id, false);
-        self.core.cancel(self.now, id);
-        self.end(self.now, id, ShadowEnd::Cancelled);
+        if let Some(id) = self.ids.get(&id).copied() {
+            self.core.cancel(self.now, id);
+            self.end(id, ShadowEnd::Cancelled);
+        }
         self.poll_core();
     }
 
@@ -209,11 +240,11 @@ impl Shadow {
             while let Some(entry) = self.running.first_entry().filter(|entry| entry.key().0 <= self.now) {
                 let ((_, batch), SimulatedExecution { sent, members }) = entry.remove_entry();
                 let duration = self.now.since(sent);
-                for id in members {
-                    self.end(self.now, id, ShadowEnd::Answered);
-                }
+                let ended: Vec<SimulatedCall> =
+                    members.into_iter().filter_map(|id| self.end(id, ShadowEnd::Answered)).collect();
                 let observed = Observation { duration, first_byte: Some(duration), outcome: BatchOutcome::Ok };
                 self.core.complete(self.now, batch, observed);
+                ended.into_iter().for_each(|ended| self.follow(ended));
             }
             self.poll_core();
         }
@@ -242,14 +273,48 @@ impl Shadow {
         ShadowKnowledge {
             side_by_side: u32::try_from(self.server.measured_concurrency()).unwrap_or(u32::MAX),
             classes: self.server.lone_times().collect(),
+            steady_load: self.server.has_steady_load(),
         }
+    }
+
+    /// Offers a call to the core at the present. Returns its id there.
+    fn enqueue(&mut self, began: Tick, call: Call) -> CallId {
+        self.last_id += 1;
+        let id = CallId(self.last_id);
+        if !call.alone {
+            *self.outstanding.entry(call.key).or_default() += 1;
+        }
+        self.calls.insert(id, SimulatedCall { began, arrived: self.now, call: call.clone() });
+        if self.core.enqueue(self.now, Call { id, ..call }).is_err() {
+            self.end(id, ShadowEnd::Rejected);
+        }
+        id
+    }
+
+    /// Sends the next call of a caller that was answered in the simulation, if it would have sent
+    /// one by now.
+    fn follow(&mut self, SimulatedCall { arrived, call, .. }: SimulatedCall) {
+        let in_flight = if call.alone { None } else { self.server.closed_loop_calls(call.key) };
+        if self.following == 0 || in_flight.is_none_or(|in_flight| self.outstanding(call.key) >= in_flight) {
+            return;
+        }
+        self.following -= 1;
+        let later = |deadline: Deadline| Deadline { at: self.now.after(deadline.at.since(arrived)), ..deadline };
+        let (deadline, fallback_deadline) = (call.deadline.map(later), call.fallback_deadline.map(later));
+        self.enqueue(self.now, Call { deadline, fallback_deadline, ..call });
+    }
+
+    fn outstanding(&self, key: KeyId) -> u32 {
+        self.outstanding.get(&key).copied().unwrap_or(0)
     }
 
     fn poll_core(&mut self) {
         while let Some(decision) = self.core.poll(self.now) {
             match decision {
                 Decision::Dispatch(batch) => self.dispatch(&batch),
-                Decision::Expire { id, .. } => self.end(self.now, id, ShadowEnd::Expired),
+                Decision::Expire { id, .. } => {
+                    self.end(id, ShadowEnd::Expired);
+                }
                 Decision::Abort(batch) => {
                     let found = self.running.keys().find(|(_, id)| *id == batch).copied();
                     if let Some(SimulatedExecution { sent, .. }) = found.and_then(|key| self.running.remove(&key)) {
@@ -263,10 +328,9 @@ impl Shadow {
     }
 
     fn dispatch(&mut self, batch: &Batch) {
-        let find_call = |id| self.calls.get(&id).map(|simulated| (id, *simulated));
-        let members: Vec<(CallId, SimulatedCall)> =
-            batch.members.iter().filter_map(|member| find_call(member.id)).collect();
-        let max = members.iter().map(|(_, simulated)| simulated.weight.max).max().unwrap_or_default();
+        let members: Vec<(CallId, &SimulatedCall)> =
+            batch.members.iter().filter_map(|member| Some((member.id, self.calls.get(&member.id)?))).collect();
+        let max = members.iter().map(|(_, simulated)| simulated.call.weight.max).max().unwrap_or_default();
         let takes = self.server.predict_time(batch.cost_class, batch.items, Weight { sum: batch.weight, max });
         // The execution starts at once if the server has a free place, else when enough of the
         // running ones have ended.
@@ -278,14 +342,36 @@ impl Shadow {
         let ids = members.iter().map(|(id, _)| *id).collect();
         self.running.insert((ends, batch.id), SimulatedExecution { sent: self.now, members: ids });
         self.would.push(ShadowOutcome::Leave {
-            scope: members.first().map_or(ScopeId(u16::MAX), |(_, simulated)| simulated.scope),
-            members: members.into_iter().map(|(id, simulated)| (id, self.now.since(simulated.arrived))).collect(),
+            scope: members.first().map_or(ScopeId(u16::MAX), |(_, simulated)| simulated.call.scope),
+            members: members
+                .into_iter()
+                .map(|(_, simulated)| (simulated.call.id, self.now.since(simulated.arrived)))
+                .collect(),
             items: batch.items,
         });
     }
 
-    fn end(&mut self, now: Tick, id: CallId, how: ShadowEnd) {
-        let Some(SimulatedCall { began, scope, items, slo, .. }) = self.calls.remove(&id) else { return };
-        self.would.push(ShadowOutcome::End { id, scope, items, how, latency: now.since(began), slo });
+    /// Ends a call of the simulation, and returns it.
+    fn end(&mut self, id: CallId, how: ShadowEnd) -> Option<SimulatedCall> {
+        let ended = self.calls.remove(&id)?;
+        let SimulatedCall { began, call, .. } = &ended;
+        if self.ids.get(&call.id) == Some(&id) {
+            self.ids.remove(&call.id);
+        }
+        if let Some(count) = self.outstanding.get_mut(&call.key).filter(|_| !call.alone) {
+            *count -= 1;
+            if *count == 0 {
+                self.outstanding.remove(&call.key);
+            }
+        }
+        self.would.push(ShadowOutcome::End {
+            id: call.id,
+            scope: call.scope,
+            items: call.items,
+            how,
+            latency: self.now.since(*began),
+            slo: call.slo,
+        });
+        Some(ended)
     }
 }

@@ -13,6 +13,10 @@ const CELLS: usize = 13;
 const MEMORY: f64 = 30.0;
 /// Minimum number of samples for a cell to count.
 const SAMPLES_MIN: f64 = 2.0;
+/// Maximum ratio of the latency beside other calls to that of as many lone calls in turn at which a
+/// single lone call counts. No server is slower than one call after the other, apart from noise, so
+/// the lone call was an exception, such as one that was answered from a cache.
+const IN_TURN_MAX: f64 = 1.5;
 /// Mean fraction of the call in service that is left when another one arrives beside it.
 const RESIDUAL: f64 = 0.5;
 /// Maximum knee of a server that runs one call after the other.
@@ -86,8 +90,20 @@ impl LightLoadBound {
         most < SERIAL_MAX && last.latency > SLOWED * first.latency
     }
 
+    /// Returns `true` if calls were sent when nothing was in flight, and count.
+    pub(super) fn has_lone_call(&self) -> bool {
+        self.cells().next().is_some_and(|first| first.beside < SERIAL_MAX)
+    }
+
+    /// Returns the cells that count. Callers that are never idle send a single call when nothing is
+    /// in flight, the very first one. It counts too if the others agree with it.
     fn cells(&self) -> impl Iterator<Item = &LightCell> {
-        self.cells.iter().filter(|cell| cell.samples >= SAMPLES_MIN)
+        let counts = |cell: &&LightCell| cell.samples >= SAMPLES_MIN;
+        let [lone, rest @ ..] = &self.cells;
+        let next = rest.iter().find(counts);
+        let agrees = |next: &LightCell| next.latency <= IN_TURN_MAX * next.beside * lone.latency;
+        let is_first = counts(&lone) || lone.samples > 0.0 && next.is_some_and(agrees);
+        is_first.then_some(lone).into_iter().chain(rest.iter().filter(counts))
     }
 }
 
@@ -130,6 +146,17 @@ mod tests {
         let idle: Vec<LoadVerdict> = (0..4).map(|_| loads.classify(1, 5_000_000)).collect();
         assert_eq!(idle.iter().filter(|verdict| verdict.mistaken).count(), 1, "{idle:?}");
         assert!(loads.classify(1, 5_000_000).light && !loads.classify(48, 240_000_000).light);
+    }
+
+    #[test]
+    fn a_single_lone_call_counts_if_the_other_loads_agree_with_it() {
+        let mut steady = loads(&[(2, 50e6), (5, 100e6), (16, 320e6)]);
+        assert!(!steady.is_serial() && !steady.has_lone_call());
+        steady.observe(1, 20e6);
+        assert!(steady.is_serial() && steady.has_lone_call() && steady.most().unwrap() < 1.1);
+        let mut wide = loads(&[(2, 200e6), (16, 200e6), (48, 200e6)]);
+        wide.observe(1, 1e6);
+        assert!(!wide.is_serial() && !wide.has_lone_call(), "answered from a cache");
     }
 
     #[test]

@@ -4,24 +4,29 @@
 //! A call that has the server for itself until its answer shows its execution time. If no call ever
 //! does, the calls at loads at which none waits inside the server are used instead (`light_load`),
 //! and, if the server is measured to run one call after the other, the time between two of its
-//! answers. A client's own batch shows the time of several items; beyond the largest of those,
+//! answers. If the load rises once and never falls again, the few calls that were sent when nothing
+//! was in flight have to do. A client's own batch shows the time of several items; beyond the largest of those,
 //! [`CostModel`] assumes that half of a lone call's time is shared by all items. The number of
 //! calls that the server runs side by side is measured too (`load`). If it is below one, the server
 //! is slower under load than lone calls show. No prediction is below the time of the fastest call
-//! that was observed.
+//! that was sent when nothing was in flight.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::call::{CallId, CostClassId, Weight};
+use super::super::call::{Call, CallId, CostClassId, KeyId, Weight};
 use super::super::cost::{CostModel, CostSample};
 use super::super::rng::SplitMix64;
 use super::super::tick::{Tick, nanos};
+use super::closed_loop::ClosedLoopDetector;
 use super::concurrency::{AnsweredCall, ConcurrencyEstimator};
 use super::light_load::{LightLoadBound, LoadVerdict};
 
 /// Minimum number of samples for a prediction. From there on the core uses its curve too.
 const LEARNED: u32 = 8;
+/// Number of answers after which the load does not seem to fall any more: those from which the time
+/// between answers is learned.
+const STEADY_CALLS: u32 = LEARNED * BUSY_CALLS;
 /// Maximum number of cost classes, equal to the number of curves that the core keeps.
 const CLASSES_MAX: usize = 64;
 /// Maximum number of calls in flight that are timed, equal to the number of events that a scheduler
@@ -48,9 +53,12 @@ pub(super) struct ServerModel {
     classes: BTreeMap<CostClassId, ClassCosts>,
     uses: u64,
     passing: BTreeMap<CallId, ForwardedCall>,
+    /// Number of calls in flight that may be merged, by key.
+    in_flight: BTreeMap<KeyId, u32>,
     /// Instant of the last answer.
     last: Tick,
     load: ConcurrencyEstimator,
+    closed_loop: ClosedLoopDetector,
     draw: SplitMix64,
 }
 
@@ -62,11 +70,17 @@ struct ClassCosts {
     /// Curve of calls at light loads.
     light: CostModel,
     loads: LightLoadBound,
+    /// Curve of calls that were sent when nothing was in flight, although others may have followed
+    /// before the answer.
+    first: CostModel,
     /// Curve of the times between answers of a busy server, valid if it runs one call after the
     /// other.
     busy: CostModel,
     gathered: BusySample,
     fastest: MinLatency,
+    /// The same over calls that were sent when nothing was in flight.
+    fastest_first: MinLatency,
+    answered: u32,
     used: u64,
 }
 
@@ -95,8 +109,17 @@ struct ForwardedCall {
     beside: u32,
     /// `true` if no other call was in flight since its dispatch.
     lone: bool,
-    /// Cost class, items and weight; `None` if the call shows nothing about merged calls.
-    work: Option<(CostClassId, u32, Weight)>,
+    /// `None` if the call shows nothing about merged calls.
+    work: Option<MergeableWork>,
+}
+
+/// The part of a call that may be merged.
+#[derive(Debug, Clone, Copy)]
+struct MergeableWork {
+    key: KeyId,
+    class: CostClassId,
+    items: u32,
+    weight: Weight,
 }
 
 // === impl ServerModel ===
@@ -107,22 +130,22 @@ impl ServerModel {
             classes: BTreeMap::new(),
             uses: 0,
             passing: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             last: Tick::default(),
             load: ConcurrencyEstimator::default(),
+            closed_loop: ClosedLoopDetector::default(),
             draw: SplitMix64::new(seed),
         }
     }
 
     /// Records that a call is forwarded.
-    pub(super) fn on_dispatch(&mut self, now: Tick, id: CallId, work: Option<(CostClassId, u32, Weight)>) {
-        while let Some(oldest) = self.passing.first_entry() {
-            if now.since(oldest.get().sent) < PASSING_AGE {
+    pub(super) fn on_dispatch(&mut self, now: Tick, call: &Call) {
+        while let Some((_, oldest)) = self.passing.first_key_value() {
+            if self.passing.len() < PASSING_MAX && now.since(oldest.sent) < PASSING_AGE {
                 break;
             }
-            oldest.remove();
-        }
-        if self.passing.len() >= PASSING_MAX {
-            self.passing.pop_first();
+            let oldest = self.passing.pop_first();
+            self.count_end(oldest.and_then(|(_, call)| call.work));
         }
         let lone = self.passing.is_empty();
         // The first call of a burst may be the last to reach the server. It shows its own time only
@@ -131,24 +154,57 @@ impl ServerModel {
             self.passing.values_mut().for_each(|only| only.lone = false);
         }
         let beside = u32::try_from(self.passing.len() + 1).unwrap_or(u32::MAX);
+        self.closed_loop.on_dispatch(beside);
+        let Call { id, key, cost_class, items, weight, .. } = *call;
+        let work = (!call.alone).then_some(MergeableWork { key, class: cost_class, items, weight });
+        if work.is_some() {
+            *self.in_flight.entry(key).or_default() += 1;
+        }
         self.passing.insert(id, ForwardedCall { sent: now, beside, lone, work });
+    }
+
+    /// Removes a call from those in flight.
+    fn count_end(&mut self, work: Option<MergeableWork>) {
+        let Some(key) = work.map(|work| work.key) else { return };
+        if let Some(count) = self.in_flight.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                self.in_flight.remove(&key);
+            }
+        }
     }
 
     /// Records that a call was answered, or that no answer will arrive.
     pub(super) fn on_completion(&mut self, now: Tick, id: CallId, well: bool) {
         let Some(ForwardedCall { sent, beside, lone, work }) = self.passing.remove(&id) else { return };
+        self.count_end(work);
         let busy = nanos(now.since(sent.max(self.last)));
         self.last = self.last.max(now);
-        let (true, Some((id, items, weight))) = (well, work) else { return };
+        let (true, Some(MergeableWork { class, items, weight, .. })) = (well, work) else { return };
         let took = nanos(now.since(sent));
-        let class = self.class(id);
+        let class = self.class(class);
         class.learn(CostSample { items, weight, nanos: took }, beside, lone);
         if let Some(sample) = class.gathered.add(items, weight, busy) {
             class.busy.observe(sample);
         }
         if let Some(takes) = class.cost().map(|cost| cost.predict_weighted(items, weight)) {
             self.load.observe(AnsweredCall { takes, took, busy, beside });
+            self.closed_loop.on_answer(took, takes);
         }
+    }
+
+    /// Returns the number of calls of a key in flight if they are those of a closed loop. `None`
+    /// before the number of calls that the server runs at once is known, because they would all be
+    /// simulated to run at once.
+    pub(super) fn closed_loop_calls(&self, key: KeyId) -> Option<u32> {
+        let is_known = self.closed_loop.is_closed() && self.load.concurrency_limit() < usize::MAX;
+        is_known.then(|| self.in_flight.get(&key).copied().unwrap_or(0))
+    }
+
+    /// Returns `true` if the time of a lone call of some class cannot be determined, however many
+    /// are answered, because the load does not vary.
+    pub(super) fn has_steady_load(&self) -> bool {
+        self.classes.values().any(|class| class.answered >= STEADY_CALLS && class.cost().is_none())
     }
 
     fn class(&mut self, id: CostClassId) -> &mut ClassCosts {
@@ -170,7 +226,7 @@ impl ServerModel {
     /// Returns the time of one execution, in nanoseconds.
     pub(super) fn predict_time(&mut self, id: CostClassId, items: u32, weight: Weight) -> u64 {
         let Some(class) = self.classes.get(&id) else { return 0 };
-        let (Some(cost), fastest) = (class.cost(), class.fastest.least()) else { return 0 };
+        let (Some(cost), fastest) = (class.cost(), class.fastest()) else { return 0 };
         let time = if cost.weights_matter() { cost.predict_weighted(items, weight) } else { cost.time(items) };
         let time = if self.draw.next_bool(LATE_PERMILLE) { cost.tail_time(time) } else { time };
         // Under load the server may be slower than lone calls show.
@@ -203,12 +259,27 @@ impl ClassCosts {
     /// Returns the most reliable curve that has enough samples.
     fn cost(&self) -> Option<&CostModel> {
         let busy = self.loads.is_serial().then_some(&self.busy);
-        [Some(&self.lone), Some(&self.light), busy].into_iter().flatten().find(|cost| cost.samples() >= LEARNED)
+        let mut known = [Some(&self.lone), Some(&self.light), busy].into_iter().flatten();
+        // A few calls are enough if no more are to be expected.
+        let first = || (self.answered >= STEADY_CALLS && self.loads.has_lone_call()).then_some(&self.first);
+        known.find(|cost| cost.samples() >= LEARNED).or_else(first)
+    }
+
+    /// Returns the latency below which no execution is predicted. Calls that wait inside the server
+    /// show it only if none was sent when nothing was in flight.
+    fn fastest(&self) -> u64 {
+        let [first, any] = [self.fastest_first.least(), self.fastest.least()];
+        if first > 0 { first } else { any }
     }
 
     /// Learns from a call that was answered successfully.
     fn learn(&mut self, sample: CostSample, beside: u32, lone: bool) {
+        self.answered = self.answered.saturating_add(1);
         self.fastest.observe(sample.nanos);
+        if beside == 1 {
+            self.fastest_first.observe(sample.nanos);
+            self.first.observe(sample);
+        }
         if lone {
             self.lone.observe(sample);
         }

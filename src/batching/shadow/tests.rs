@@ -76,7 +76,7 @@ fn pass_keys(
         ends.insert((end, id), ());
         let weight = Weight { sum: items.into(), max: 1 };
         let call = Call { key: KeyId(1 + id % keys), items, weight, ..Call::new(CallId(id)) };
-        predicted += u64::from(shadow.on_arrival(Tick(at), Tick(at), call));
+        predicted += u64::from(shadow.on_arrival(Tick(at), Tick(at), &call) != ShadowArrival::Unlearned);
         would.extend(shadow.take_outcomes());
     }
     shadow.advance(Tick(at + 60_000_000_000));
@@ -106,15 +106,15 @@ fn no_prediction_before_eight_lone_calls() {
     let mut shadow = Shadow::new(limits(), 1);
     for id in 0..7 {
         let at = Tick::from_millis(id * 100);
-        assert!(!shadow.on_arrival(at, at, Call::new(CallId(id))));
+        assert_eq!(shadow.on_arrival(at, at, &Call::new(CallId(id))), ShadowArrival::Unlearned);
         shadow.on_response(Tick::from_millis(id * 100 + 5), CallId(id), true);
     }
     let at = Tick::from_millis(1000);
-    assert!(!shadow.on_arrival(at, at, Call::new(CallId(7))));
+    assert_eq!(shadow.on_arrival(at, at, &Call::new(CallId(7))), ShadowArrival::Unlearned);
     assert!(shadow.take_outcomes().is_empty() && shadow.knowledge().classes.is_empty());
     shadow.on_response(Tick::from_millis(1005), CallId(7), true);
     let at = Tick::from_millis(2000);
-    assert!(shadow.on_arrival(at, at, Call::new(CallId(8))));
+    assert_eq!(shadow.on_arrival(at, at, &Call::new(CallId(8))), ShadowArrival::Simulated);
     shadow.advance(Tick::from_millis(3000));
     let outcomes = shadow.take_outcomes();
     let [ShadowOutcome::Leave { items: 1, .. }, ShadowOutcome::End { latency, how: ShadowEnd::Answered, .. }] =
@@ -123,7 +123,8 @@ fn no_prediction_before_eight_lone_calls() {
         panic!("{outcomes:?}")
     };
     assert!(latency.as_millis().abs_diff(5) <= 1, "{latency:?}");
-    assert_eq!(shadow.knowledge(), ShadowKnowledge { side_by_side: 1, classes: vec![(CostClassId(0), 5_000_000, 1)] });
+    let classes = vec![(CostClassId(0), 5_000_000, 1)];
+    assert_eq!(shadow.knowledge(), ShadowKnowledge { side_by_side: 1, classes, steady_load: false });
 }
 
 #[test]
@@ -178,13 +179,13 @@ fn the_number_of_calls_that_run_side_by_side_is_measured() {
     let call = |id| Call { key: KeyId(1), ..Call::new(CallId(id)) };
     for id in 0..20 {
         let at = Tick::from_millis(100 * id);
-        shadow.on_arrival(at, at, call(id));
+        shadow.on_arrival(at, at, &call(id));
         shadow.on_response(Tick::from_millis(100 * id + 6), CallId(id), true);
     }
     let mut at = 10_000_000_000;
     for round in 0..100_u64 {
         for one in 0..3 {
-            shadow.on_arrival(Tick(at), Tick(at), call(1000 + 3 * round + one));
+            shadow.on_arrival(Tick(at), Tick(at), &call(1000 + 3 * round + one));
         }
         for one in 0..3 {
             let end = at + 6_000_000 + draw.next_u64() % 1000;
@@ -202,14 +203,14 @@ fn the_predicted_time_follows_a_server_that_is_slower_under_load() {
     let mut at = 0;
     for id in 0..20 {
         at += 100_000_000;
-        shadow.on_arrival(Tick(at), Tick(at), call(id));
+        shadow.on_arrival(Tick(at), Tick(at), &call(id));
         shadow.on_response(Tick(at + 5_000_000), CallId(id), true);
     }
     // From here on the server is never idle, and twice as slow.
     at += 100_000_000;
-    shadow.on_arrival(Tick(at), Tick(at), call(20));
+    shadow.on_arrival(Tick(at), Tick(at), &call(20));
     for id in 21..221 {
-        shadow.on_arrival(Tick(at + 1), Tick(at + 1), call(id));
+        shadow.on_arrival(Tick(at + 1), Tick(at + 1), &call(id));
         at += 10_000_000;
         shadow.on_response(Tick(at), CallId(id - 1), true);
     }
@@ -234,14 +235,14 @@ fn a_cancelled_call_leaves_the_shadow_too() {
     let call = |id| Call { key: KeyId(1), ..Call::new(CallId(id)) };
     for id in 0..10 {
         let at = Tick::from_millis(100 * id);
-        shadow.on_arrival(at, at, call(id));
+        shadow.on_arrival(at, at, &call(id));
         shadow.on_response(Tick::from_millis(100 * id + 6), CallId(id), true);
     }
     shadow.advance(Tick::from_millis(5000));
     shadow.take_outcomes();
     let at = Tick::from_millis(6000);
     for id in 10..14 {
-        shadow.on_arrival(at, at, call(id));
+        shadow.on_arrival(at, at, &call(id));
     }
     for id in 10..14 {
         shadow.on_disconnect(at, CallId(id));
@@ -265,7 +266,7 @@ fn the_state_of_a_shadow_is_bounded() {
     for id in 0..30_000 {
         let at = Tick::from_millis(id);
         let class = CostClassId(u32::try_from(id % 500).unwrap());
-        shadow.on_arrival(at, at, Call { cost_class: class, ..Call::new(CallId(id)) });
+        shadow.on_arrival(at, at, &Call { cost_class: class, ..Call::new(CallId(id)) });
         if id % 3 == 0 {
             shadow.on_response(at.after(Duration::from_micros(500)), CallId(id), true);
         }
@@ -426,4 +427,93 @@ fn a_server_that_always_runs_many_at_once_is_not_taken_for_a_fast_serial_one() {
     let (_, lone, _) = known.classes[0];
     assert!(lone.abs_diff(200_000 * US) < 10_000 * US, "{lone}");
     assert!(known.side_by_side >= 48, "{}", known.side_by_side);
+}
+
+/// Forwards calls of callers that each wait for their answer, then send the next call half a
+/// millisecond later. `keys` are their merge keys in turn.
+fn forward_closed_loop(mut real: RealServer, callers: u64, calls: u64, keys: u64) -> ForwardedRun {
+    let mut shadow = Shadow::new(open(), 31);
+    let (mut would, mut predicted, mut passed, mut sent) = (Vec::new(), 0, 0, 0);
+    let mut arrivals: BTreeMap<(u64, u64), ()> = (0..callers).map(|caller| ((caller, caller), ())).collect();
+    let mut answers: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    while sent < calls {
+        let answer = answers.first_key_value().map(|((at, _), _)| *at);
+        let arrival = arrivals.first_key_value().map(|((at, _), ())| *at);
+        if answer.is_some_and(|answer| arrival.is_none_or(|arrival| answer <= arrival)) {
+            let ((at, id), caller) = answers.pop_first().unwrap();
+            shadow.on_response(Tick(at), CallId(id), true);
+            arrivals.insert((at + 500 * US, caller), ());
+            continue;
+        }
+        let ((at, caller), ()) = arrivals.pop_first().unwrap();
+        let place = real.places.iter_mut().min().unwrap();
+        *place = at.max(*place) + (real.takes)(1);
+        passed += *place - at;
+        answers.insert((*place, sent), caller);
+        let call = Call { key: KeyId(1 + caller % keys), ..Call::new(CallId(sent)) };
+        predicted += u64::from(shadow.on_arrival(Tick(at), Tick(at), &call) != ShadowArrival::Unlearned);
+        while let Some((class, input)) = shadow.plan_due() {
+            shadow.set_plan(class, super::super::plan::solve(&input));
+        }
+        would.extend(shadow.take_outcomes());
+        sent += 1;
+    }
+    ForwardedRun { shadow, would, counts: (calls, predicted), passed, calls }
+}
+
+fn least_latency(run: &ForwardedRun) -> u64 {
+    let answered = run.would.iter().filter_map(|would| match would {
+        ShadowOutcome::End { how: ShadowEnd::Answered, latency, .. } => Some(nanos(*latency)),
+        _ => None,
+    });
+    answered.min().unwrap()
+}
+
+#[test]
+fn callers_that_are_never_idle_are_predicted_to_share_batches() {
+    for (places, callers) in [(1, 16), (4, 24)] {
+        let real = RealServer { places: vec![0; places], takes: |_| 20_000 * US };
+        let run = forward_closed_loop(real, callers, 1200, 1);
+        let (latency, items, answered) = summarize(&run);
+        assert!(run.counts.1 > 1000, "{places}: {:?} predicted", run.counts);
+        assert!(latency < run.passed / run.calls * 8 / 10, "{places}: {latency} beside {}", run.passed / run.calls);
+        assert!(items > 2000 && answered > run.counts.1, "{places}: {items} items, {answered} answered");
+        assert!(least_latency(&run) >= 20_000 * US, "{places}: less than the fastest lone call");
+        assert!(!run.shadow.knowledge().steady_load);
+    }
+}
+
+#[test]
+fn callers_with_keys_of_their_own_are_predicted_to_wait_as_they_do() {
+    let real = RealServer { places: vec![0], takes: |_| 20_000 * US };
+    let run = forward_closed_loop(real, 16, 1200, 16);
+    let (latency, items, _) = summarize(&run);
+    let passed = run.passed / run.calls;
+    assert!(items < 1050 && latency > passed * 8 / 10, "{items} items, {latency} beside {passed}");
+    assert!(least_latency(&run) >= 20_000 * US);
+}
+
+#[test]
+fn a_load_that_never_varied_is_reported_where_it_shows_no_time_of_a_lone_call() {
+    // The very first call is answered from a cache, and 15 others wait for each other.
+    let mut shadow = Shadow::new(open(), 33);
+    for id in 0..16 {
+        shadow.on_arrival(Tick(id), Tick(id), &Call::new(CallId(id)));
+    }
+    let mut at = 0;
+    for id in 0..300 {
+        at += if id == 0 { 1000 * US } else { 20_000 * US };
+        shadow.on_response(Tick(at), CallId(id), true);
+        assert_eq!(shadow.on_arrival(Tick(at), Tick(at), &Call::new(CallId(id + 16))), ShadowArrival::Unlearned);
+    }
+    assert!(shadow.knowledge().steady_load && shadow.knowledge().classes.is_empty());
+}
+
+#[test]
+fn a_closed_loop_before_a_server_that_stops_answering_ends_in_the_simulation() {
+    let real = RealServer { places: vec![0], takes: |_| 20_000 * US };
+    let mut run = forward_closed_loop(real, 16, 600, 1);
+    run.shadow.advance(Tick(3_600_000_000_000));
+    let ended = run.shadow.take_outcomes().len();
+    assert!(ended < 3 * usize::try_from(FOLLOWING_MAX).unwrap(), "{ended}");
 }

@@ -195,10 +195,14 @@ impl Validator {
 
     /// Reports an unknown key, and returns the key that was probably meant.
     fn unknown(&mut self, keys: &'static [SchemaKey], node: &YamlNode, name: &str, path: &str) -> Option<String> {
-        let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
+        let names: Vec<&'static str> = keys.iter().map(|key| key.name).collect();
         let owner = if path.is_empty() { "a policy".to_owned() } else { format!("`{path}`") };
         let message = format!("`{name}` is not a key of {owner}");
-        let near = nearest(name, names.iter().copied());
+        let foreign = foreign_keys::hint(name, path);
+        let near = nearest(name, names.iter().copied()).or_else(|| {
+            let meant = if foreign.is_none() { hints::key_for(name, path, &names) } else { None };
+            meant.map(str::to_owned)
+        });
         let elsewhere = if near.is_none() { path_of_key(name) } else { None };
         let mut finding = Finding::new(ConfigCode::UnknownKey, &join(path, name), node.at, &message)
             .value(name)
@@ -206,7 +210,7 @@ impl Validator {
             .nearest(near.clone());
         if name == "<<" {
             finding = finding.help("YAML merge keys are not supported: write the keys out");
-        } else if let Some(hint) = foreign_keys::hint(name, path) {
+        } else if let Some(hint) = foreign {
             finding = finding.help(hint);
         } else if let Some(place) = elsewhere {
             finding = finding.help(format!("a key of this name exists at `{place}`"));
@@ -293,7 +297,11 @@ impl Validator {
         {
             let message = format!("`{path}: {text}` is not supported yet");
             let finding = Finding::new(ConfigCode::NotSupportedYet, path, node.at, &message).value(text);
-            self.findings.push(finding.allowed(value_type.allowed()));
+            let finding = finding.allowed(value_type.allowed());
+            self.findings.push(match hints::hint(value_type, path, text) {
+                Some(hint) => finding.help(hint),
+                None => finding,
+            });
             return None;
         }
         match parse_scalar(value_type, text, *plain) {
@@ -328,7 +336,9 @@ impl Validator {
         }
         match value_type {
             ValueType::Word(words, later) => {
-                finding = finding.nearest(nearest(text, words.iter().chain(later.iter()).copied()));
+                let other = hints::other_name(value_type, path, text).map(str::to_owned);
+                let near = || nearest(text, words.iter().chain(later.iter()).copied());
+                finding = finding.nearest(other.or_else(near));
             }
             ValueType::Int(..) | ValueType::Switch if !plain => finding = finding.help("write it without quotes"),
             ValueType::Int(..) | ValueType::Time(..) | ValueType::Size(..) if zero => {

@@ -4,8 +4,33 @@ use super::schema::ValueType;
 use super::text::{ADDRESS, ADDRESS_OR_OFF, LOCAL_OR_OFF, POINTER, RESULT_WEIGHT, ROUTE_PATH, TextRule, WEIGHT};
 
 /// Common names of the protocol of `/v2/models/*/infer`, in lower case and without punctuation.
-const OPEN_INFERENCE: [&str; 9] =
-    ["kservev2", "kfservingv2", "v2", "oip", "oipv2", "openinference", "openinferenceprotocol", "triton", "mlserver"];
+const OPEN_INFERENCE: [&str; 10] = [
+    "kservev2",
+    "kfservingv2",
+    "v2",
+    "oip",
+    "oipv2",
+    "openinference",
+    "openinferencev2",
+    "openinferenceprotocol",
+    "triton",
+    "mlserver",
+];
+/// Other names of protocols, normalized in the same way. Without them, the edit distance takes
+/// `KFServing`, the former name of KServe, for TF Serving.
+const OTHER_NAMES: [(&str, &str); 6] = [
+    ("kfserving", "KServeV1"),
+    ("kfservingv1", "KServeV1"),
+    ("tensorflow", "TFServing"),
+    ("tensorflowserving", "TFServing"),
+    ("textembeddingsinference", "TEI"),
+    ("passthru", "PassThrough"),
+];
+/// Keys that a section has under another name than its neighbours: the section, the name, and the
+/// key of the section.
+const RENAMED_KEYS: [(&str, &str, &str); 1] = [("priority.classes[]", "slo", "latencyP99")];
+/// Minimum length of a name that is completed to a key. Shorter ones are part of any word.
+const PART_CHARS_MIN: usize = 3;
 
 /// Returns advice about a scalar that a value type rejects; `None` if the list of allowed values is
 /// the best advice.
@@ -24,6 +49,48 @@ pub(super) fn hint(value_type: &ValueType, path: &str, text: &str) -> Option<Str
         }
         _ => None,
     }
+}
+
+/// Returns the word that another name of it means.
+pub(super) fn other_name(value_type: &ValueType, path: &str, text: &str) -> Option<&'static str> {
+    let is_protocol = matches!(value_type, ValueType::Word(..)) && path.ends_with(".protocol");
+    let letters = is_protocol.then(|| normalize_word(text))?;
+    OTHER_NAMES.iter().find(|(name, _)| *name == letters).map(|(_, word)| *word)
+}
+
+/// Returns the key that an unknown key of the section `path` probably means although it is not
+/// similar: a key that the section has under another name, or the only key that begins or ends with
+/// this name.
+pub(super) fn key_for(name: &str, path: &str, keys: &[&'static str]) -> Option<&'static str> {
+    let section = without_indices(path);
+    let renamed = RENAMED_KEYS.iter().find(|(of, renamed, _)| *of == section && *renamed == name);
+    if let Some(key) = renamed.map(|(.., key)| *key) {
+        return Some(key);
+    }
+    let part = normalize_word(name);
+    let fits = |key: &&&'static str| {
+        let key = key.to_ascii_lowercase();
+        key.starts_with(&part) || key.ends_with(&part)
+    };
+    let mut fitting = keys.iter().filter(fits);
+    let only = fitting.next().filter(|_| part.len() >= PART_CHARS_MIN)?;
+    fitting.next().is_none().then_some(*only)
+}
+
+/// Returns a path with `[]` in place of each index.
+fn without_indices(path: &str) -> String {
+    let mut inside = false;
+    let is_outside = |c: &char| {
+        let is_outside = !inside || *c == ']';
+        inside = (inside || *c == '[') && *c != ']';
+        is_outside
+    };
+    path.chars().filter(is_outside).collect()
+}
+
+/// Returns a word in lower case and without punctuation.
+fn normalize_word(text: &str) -> String {
+    text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
 }
 
 /// Returns the list element that a single value in the place of a list probably means.
@@ -46,8 +113,7 @@ fn port(text: &str) -> Option<u16> {
 }
 
 fn protocol(text: &str) -> Option<String> {
-    let letters: String = text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
-    OPEN_INFERENCE.contains(&letters.as_str()).then(|| {
+    OPEN_INFERENCE.contains(&normalize_word(text).as_str()).then(|| {
         "calls of the Open Inference Protocol (KServe V2, `/v2/models/*/infer`) are not merged yet and pass through: \
          leave the route out"
             .to_owned()
@@ -108,10 +174,35 @@ mod tests {
 
     #[test]
     fn kserve_v2_is_not_taken_for_v1() {
-        for word in ["KServeV2", "kserve-v2", "V2", "OIP", "Triton"] {
+        for word in ["KServeV2", "kserve-v2", "V2", "OIP", "Triton", "OpenInferenceV2"] {
             assert!(protocol(word).unwrap().contains("leave the route out"), "{word}");
         }
         assert_eq!(protocol("KServV1"), None);
+    }
+
+    #[test]
+    fn another_name_of_a_protocol_is_not_compared_by_its_letters() {
+        let words = ValueType::Word(&["KServeV1", "TFServing"], &[]);
+        assert_eq!(other_name(&words, "routes[0].protocol", "KFServing"), Some("KServeV1"));
+        assert_eq!(other_name(&words, "routes[0].protocol", "TensorFlow-Serving"), Some("TFServing"));
+        assert_eq!((other_name(&words, "mode", "KFServing"), other_name(&words, "a.protocol", "Auto")), (None, None));
+    }
+
+    #[test]
+    fn a_part_of_a_single_key_is_completed() {
+        let slo = ["latencyP99", "late"];
+        assert_eq!(key_for("latency", "slo", &slo), Some("latencyP99"));
+        assert_eq!((key_for("p99", "slo", &slo), key_for("lat", "slo", &slo)), (Some("latencyP99"), None));
+        assert_eq!(key_for("max", "limits", &["slotsMax", "queueDelayMax"]), None);
+        assert_eq!((key_for("99", "slo", &slo), key_for("", "slo", &slo)), (None, None));
+    }
+
+    #[test]
+    fn the_slo_of_a_priority_class_has_another_name() {
+        let class = ["name", "latencyP99"];
+        assert_eq!(key_for("slo", "priority.classes[12]", &class), Some("latencyP99"));
+        assert_eq!(key_for("slo", "routes[1].limits", &class), None);
+        assert_eq!(without_indices("a[1].b[23].c"), "a[].b[].c");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 pub(super) mod cluster;
 mod generic;
+mod route;
 
 use serde_json::Value as Json;
 
@@ -13,8 +14,6 @@ use super::code::ConfigCode;
 use super::finding::{Finding, Notice};
 use super::schema::{self, KeyDefault};
 use super::units::parse_duration;
-use super::values::to_route_protocol;
-use crate::protocol::RouteProtocol;
 use crate::protocol::headers::IDENTITY;
 
 /// A header that matches a prefix of [`IDENTITY`] but carries no identity.
@@ -74,14 +73,12 @@ pub(super) fn apply(check: &mut Validator, spec: &Json) {
     cluster::apply(check, spec);
     check_drain(check, spec);
     check_client_certificate(check);
-    // Rules within each route, and between a route and the earlier ones, which take precedence.
-    let routes = spec["routes"].as_array().map(Vec::as_slice).unwrap_or_default();
-    for (index, route) in routes.iter().enumerate() {
+    for (index, route) in list(&spec["routes"]).iter().enumerate() {
         let path = format!("routes[{index}]");
         check_merge_names(check, &path, route, tenant.as_deref());
         generic::apply(check, &path, route);
-        check_reach(check, &path, route, routes.get(..index).unwrap_or_default());
     }
+    route::apply(check, spec);
 }
 
 /// Checks that a drain has time left after its delay.
@@ -111,35 +108,6 @@ fn check_client_certificate(check: &mut Validator) {
                 "a certificate and its key belong together: name both files, or neither",
             );
         }
-    }
-}
-
-/// Reports keys of a route without effect, and routes that no call reaches.
-fn check_reach(check: &mut Validator, path: &str, route: &Json, earlier: &[Json]) {
-    if !list(&route["ports"]).is_empty() {
-        check.notice(&format!("{path}.ports"), "applies only to captured ports (--capture), and is ignored otherwise");
-    }
-    let same = |other: &&Json| other["path"] == route["path"] && method(other) == method(route) && covers(other, route);
-    let protocol = match &route["protocol"] {
-        Json::Null if !check.has(&format!("{path}.protocol")) => Some(RouteProtocol::Auto),
-        word => serde_json::from_value(word.clone()).ok().and_then(to_route_protocol),
-    };
-    if let (Some(protocol), Some(exact)) = (protocol, route["path"].as_str().filter(|path| !path.ends_with("/*")))
-        && !matches!(protocol, RouteProtocol::PassThrough | RouteProtocol::LlamaCpp)
-        && route["mode"] != "Passthrough"
-        && !protocol.is_recognised(exact)
-    {
-        let word = route["protocol"].as_str().unwrap_or("Auto");
-        check.notice(
-            &format!("{path}.path"),
-            &format!("protocol {word} has no endpoint at this path, so its calls pass through unbatched"),
-        );
-    }
-    if route["path"].is_string() && earlier.iter().any(|other| same(&other)) {
-        check.notice(
-            &format!("{path}.path"),
-            "an earlier route has the same path and method, so this one never matches",
-        );
     }
 }
 
@@ -217,16 +185,6 @@ fn check_hold_limits(check: &mut Validator, spec: &Json) {
         let at = if check.has("scheduling.items") { "scheduling.items" } else { "limits.batchItemsMax" };
         check.notice(at, &format!("limits.batchItemsMax is {items_max} and caps scheduling.items, {items}"));
     }
-}
-
-/// Returns `true` if all ports of a route are among those of another one.
-fn covers(other: &Json, route: &Json) -> bool {
-    let (all, own) = (list(&other["ports"]), list(&route["ports"]));
-    all.is_empty() || !own.is_empty() && own.iter().all(|port| all.contains(port))
-}
-
-fn method(route: &Json) -> &str {
-    route["method"].as_str().unwrap_or("POST")
 }
 
 fn check_merge_names(check: &mut Validator, path: &str, route: &Json, tenant: Option<&str>) {

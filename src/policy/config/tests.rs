@@ -232,6 +232,40 @@ fn a_bare_latency_is_an_error_that_suggests_latency_p99() {
 }
 
 #[test]
+fn a_name_from_elsewhere_is_reported_with_the_key_or_word_that_it_means() {
+    let first = |text: &str| load(text, "p").unwrap_err().findings.remove(0);
+    for (text, meant) in [
+        ("slo: {latency: 150ms}", "latencyP99"),
+        ("priority: {header: x-p, classes: [{name: a, slo: 100ms}]}", "latencyP99"),
+        ("routes: [{path: /a, protocol: KFServing}]", "KServeV1"),
+        ("routes: [{path: /a, protocol: TFServin}]", "TFServing"),
+    ] {
+        assert_eq!(first(text).nearest.as_deref(), Some(meant), "{text}");
+    }
+    for (word, code) in [("OpenInferenceV2", ConfigCode::NotSupportedYet), ("KServeV2", ConfigCode::BadValue)] {
+        let finding = first(&format!("routes: [{{path: /v2/models/m/infer, protocol: {word}}}]"));
+        assert_eq!(finding.code, code, "{word}");
+        assert!(finding.help.unwrap_or_default().contains("leave the route out"), "{word}");
+    }
+}
+
+#[test]
+fn an_inherited_value_of_a_route_is_listed_with_its_origin() {
+    let policy = built(
+        "slo: {latencyP99: 100ms}\nlimits: {slotsMax: 3}\nroutes:\n- path: /a\n  slo: {late: Refuse}\n  limits: {batchItemsMax: 4}\n- path: /b\n  slo: {latencyP99: 1s}\n",
+    );
+    let origin = |line: usize| format!("file:{line}");
+    assert_eq!(setting(&policy, "routes[0].slo.latencyP99"), ("100ms", origin(1)));
+    assert_eq!(setting(&policy, "routes[0].slo.late"), ("Refuse", origin(5)));
+    assert_eq!(setting(&policy, "routes[0].limits.slotsMax"), ("3", origin(2)));
+    assert_eq!(setting(&policy, "routes[0].limits.batchWeightMax"), ("absent: no limit", "default".to_owned()));
+    assert_eq!(setting(&policy, "routes[1].slo.latencyP99"), ("1s", origin(8)));
+    assert_eq!(setting(&policy, "routes[1].slo.late").1, "default");
+    let policy = built("slo: {late: Refuse}\nroutes: [{path: /b, slo: {latencyP99: 1s}}]\n");
+    assert_eq!(setting(&policy, "routes[0].slo.late"), ("Refuse", origin(1)));
+}
+
+#[test]
 fn a_route_inherits_unset_values_and_its_limits_override_the_policy() {
     let policy = built(
         "slo: {latencyP99: 1s}\nlimits: {batchItemsMax: 8}\nroutes:\n- path: /a\n- path: /b/*\n  method: PUT\n  protocol: Generic\n  slo: {latencyP99: 50ms}\n  limits: {batchItemsMax: 4}\n  generic:\n    items: [/x, /t]\n    results: \"\"\n    weight: /n\n    perItemError: {field: /error}\n    tooLarge: [400, {status: 422, bodyContains: too long}]\n",
@@ -258,6 +292,7 @@ fn a_route_inherits_unset_values_and_its_limits_override_the_policy() {
 fn the_kill_switch_overrides_the_routes() {
     let policy = built("mode: Passthrough\nroutes: [{path: /a, mode: Batch}]\n");
     assert_eq!(policy.routes.first().map(|route| route.mode), Some(Mode::Passthrough));
+    assert_eq!(setting(&policy, "routes[0].mode"), ("Passthrough", "file:1".to_owned()));
     let policy = built("routes: [{path: /a, mode: Passthrough}, {path: /b}]\n");
     assert_eq!(policy.routes.iter().map(|route| route.mode).collect::<Vec<_>>(), [Mode::Passthrough, Mode::Batch]);
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::effective::Setting;
 use super::env::SettingSource;
-use super::policy::Policy;
+use super::policy::{LimitsOverride, Policy};
 use super::units::{Share, parse_share};
 use crate::api::v1alpha1::{BatchPolicySpec, OpenEnum, TuningBounds, TuningMode};
 
@@ -74,16 +74,15 @@ impl Policy {
     pub fn with_tuned(mut self, tuned: &TunedValues) -> Self {
         if let Some(slots) = tuned.slots_max.filter(|slots| self.limits.slots_max.is_none_or(|own| *slots < own)) {
             self.limits.slots_max = Some(slots);
-            self.set_tuned_setting("limits.slotsMax", slots.to_string());
+            self.set_tuned_limit("slotsMax", &slots.to_string(), |own| own.slots_max.is_none());
         }
         if let Some(weight) = tuned.batch_weight_max {
-            let lower = |limit: &mut Option<u64>| *limit = Some(limit.map_or(weight, |own| own.min(weight)));
             if self.limits.batch_weight_max.is_none_or(|own| weight < own) {
-                lower(&mut self.limits.batch_weight_max);
-                self.set_tuned_setting("limits.batchWeightMax", weight.to_string());
+                self.limits.batch_weight_max = Some(weight);
+                self.set_tuned_limit("batchWeightMax", &weight.to_string(), |own| own.batch_weight_max.is_none());
             }
-            let own = self.routes.iter_mut().map(|route| &mut route.limits.batch_weight_max);
-            own.filter(|limit| limit.is_some()).for_each(lower);
+            let own = self.routes.iter_mut().filter_map(|route| route.limits.batch_weight_max.as_mut());
+            own.for_each(|own| *own = weight.min(*own));
         }
         if tuned.shift_permille > 0 {
             self.shift_permille = tuned.shift_permille.min(1000);
@@ -98,6 +97,18 @@ impl Policy {
             self.set_tuned_setting("tenants.weights", format!("{{{}}}", all.join(", ")));
         }
         self
+    }
+
+    /// Records the setting of a tuned limit: that of the policy, and those listed for routes that
+    /// inherit it.
+    fn set_tuned_limit(&mut self, name: &str, value: &str, inherits: impl Fn(&LimitsOverride) -> bool) {
+        self.set_tuned_setting(&format!("limits.{name}"), value.to_owned());
+        let routes = self.routes.iter().enumerate().filter(|(_, route)| inherits(&route.limits));
+        let inherited: Vec<String> = routes.map(|(index, _)| format!("routes[{index}].limits.{name}")).collect();
+        for setting in self.settings.iter_mut().filter(|setting| inherited.contains(&setting.path)) {
+            value.clone_into(&mut setting.value);
+            setting.source = SettingSource::Tuned;
+        }
     }
 
     /// Records the setting of a tuned value, in its place or before the settings that are fixed at
@@ -163,6 +174,7 @@ mod tests {
             (setting.value.clone(), setting.source.to_string())
         };
         assert_eq!(source("limits.slotsMax"), ("6".to_owned(), "tuned".to_owned()));
+        assert_eq!(source("routes[0].limits.slotsMax"), ("6".to_owned(), "tuned".to_owned()), "inherited");
         assert_eq!(source("tuned.deadlineShift"), ("70%".to_owned(), "tuned".to_owned()));
         assert_eq!(source("limits.batchWeightMax").1, "file:1");
         let more = policy("limits: {slotsMax: 2}").with_tuned(&tuned());

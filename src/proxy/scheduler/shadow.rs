@@ -19,8 +19,8 @@ use super::ids::IdInterner;
 use super::{SchedulerConfig, Submission};
 use crate::backend::Backend;
 use crate::batching::{
-    CallId, CostClassId, Deadline, Limits, Plan, PlanInput, PriorityId, ScopeId, Shadow, ShadowEnd, ShadowOutcome,
-    Tick, solve,
+    CallId, CostClassId, Deadline, Limits, Plan, PlanInput, PriorityId, ScopeId, Shadow, ShadowArrival, ShadowEnd,
+    ShadowOutcome, Tick, solve,
 };
 use crate::clock::Clock;
 use crate::protocol::{Call, Endpoint, MergeEligibility, ProtocolLabel, PublishedLimits};
@@ -113,6 +113,9 @@ pub struct ShadowReport {
     pub passed: (u64, Duration),
     /// Number of calls that the server was observed to execute concurrently.
     pub side_by_side: u32,
+    /// `true` if the latency of an unbatched call cannot be determined for some cost class, because
+    /// the load does not vary.
+    pub steady_load: bool,
     /// Latency of an unbatched call by cost class, and the largest number of items per call from
     /// which it was learned.
     pub classes: Vec<(Box<[u8]>, Duration, u32)>,
@@ -327,16 +330,20 @@ impl ShadowTask {
             self.shadow.publish(at, offered.cost_class, most);
         }
         self.queued.insert(id, submission);
-        if self.shadow.on_arrival(at, began, offered) {
+        let arrival = self.shadow.on_arrival(at, began, &offered);
+        if arrival != ShadowArrival::Simulated {
+            // The simulation does not refer to it any more.
+            self.forget(id);
+        }
+        if arrival == ShadowArrival::Unlearned {
+            self.metrics.record_unpredicted(UnpredictedReason::Unlearned);
+        } else {
             self.report.calls += 1;
             self.windows.window_at(at).calls += 1;
             if self.passing.len() >= EVENTS_MAX {
                 self.passing.pop_first();
             }
             self.passing.insert(id, began);
-        } else {
-            self.forget(id);
-            self.metrics.record_unpredicted(UnpredictedReason::Unlearned);
         }
         if answered == ResponseOrder::Before {
             // Its latency is unknown, because the response arrived first.
@@ -422,6 +429,7 @@ impl ShadowTask {
         };
         ShadowReport {
             side_by_side: known.side_by_side,
+            steady_load: known.steady_load,
             classes: known.classes.iter().filter_map(class).collect(),
             left_out: self.metrics.unpredicted_counts(),
             recent: self.windows.sum(self.clock.now()),

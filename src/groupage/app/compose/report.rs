@@ -54,6 +54,7 @@ pub(super) fn predicted(report: &ShadowReport) -> Value {
         "recent": recent(&report.recent),
         "benefit": report.recent.benefit().as_str(),
         "side_by_side": report.side_by_side,
+        "steady_load": report.steady_load,
         "measured_items": report.measured_items(),
         "cost_classes": report.classes.iter().map(class).collect::<Vec<_>>(),
     })

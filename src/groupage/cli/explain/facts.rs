@@ -79,6 +79,8 @@ pub(super) struct Prediction {
     pub(super) benefit: String,
     /// Number of calls that the server was observed to run at once.
     pub(super) side_by_side: u64,
+    /// `true` if the load does not vary, so that the time of a call without a queue is unknown.
+    pub(super) steady_load: bool,
     /// Calls that the prediction covers.
     pub(super) calls: u64,
     /// Upstream calls that batching would have made.

@@ -80,6 +80,7 @@ fn predicted(predicted: &Value) -> Option<Prediction> {
         over_seconds: number(&recent["over_us"]) / 1_000_000,
         benefit: text(&predicted["benefit"]),
         side_by_side: number(&predicted["side_by_side"]),
+        steady_load: predicted["steady_load"] == true,
         calls: number(&recent["calls"]),
         executions: number(&recent["upstream_calls"]),
         carried: number(&recent["carried"]["calls"]),

@@ -111,7 +111,7 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_enum)]
     preset: Option<Preset>,
     /// Override the treatment of calls that cannot be in time; the scenarios use refuse
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, ignore_case = true)]
     late: Option<LateCalls>,
     /// Write a chart of the rows to this file (SVG)
     #[arg(long, value_name = "FILE")]

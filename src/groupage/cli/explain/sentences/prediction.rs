@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 use super::super::facts::{Prediction, ratio};
 use super::format::{format_micros, format_period};
 
+/// Part of the calls by which those of the simulation must exceed them to be mentioned.
+const MORE_PART: u64 = 10;
+
 /// Returns a sentence about the prediction, with its numbers.
 pub(super) fn explain(prediction: &Prediction) -> (String, Value) {
     let Prediction { over_seconds, calls, executions, carried, items, latency_us, passed_us, unserved, .. } =
@@ -13,11 +16,15 @@ pub(super) fn explain(prediction: &Prediction) -> (String, Value) {
     let numbers = json!({
         "over_seconds": over_seconds, "benefit": prediction.benefit, "side_by_side": prediction.side_by_side, "calls": calls,
         "upstream_calls": executions, "items": items, "latency_us": latency_us, "passed_us": passed_us,
-        "unserved": unserved, "measured_items": prediction.measured_items,
+        "unserved": unserved, "measured_items": prediction.measured_items, "steady_load": prediction.steady_load,
     });
     if calls == 0 {
-        let text = "mode Observe: too few calls have passed to predict the effect of batching";
-        return (text.to_owned(), numbers);
+        let reason = if prediction.steady_load {
+            "the load never varied, so the time of a call without a queue is unknown, and with it the effect of batching"
+        } else {
+            "too few calls have passed to predict the effect of batching"
+        };
+        return (format!("mode Observe: {reason}"), numbers);
     }
     let would = format!(
         "batching would have made {executions} upstream calls out of {carried}, with {:.1} items each, and answered in {} on average ({} without batching) in the last {}",
@@ -39,6 +46,11 @@ pub(super) fn explain(prediction: &Prediction) -> (String, Value) {
         "slower" => format!("mode Observe: batching is not worth it here: calls would be answered later; {would}"),
         _ => format!("mode Observe: {would}"),
     };
+    if carried > calls.saturating_add(calls / MORE_PART) {
+        text += &format!(
+            "; callers that wait for each answer sent {calls} calls, and would have sent more if answered sooner"
+        );
+    }
     if unserved > 0 {
         text += &format!("; it would have refused or expired {unserved} of {calls}");
     }
@@ -59,6 +71,7 @@ mod tests {
             over_seconds: 90,
             benefit: benefit.to_owned(),
             side_by_side: 64,
+            steady_load: false,
             calls: 400,
             executions: 50,
             carried: 400,
@@ -76,6 +89,19 @@ mod tests {
         assert_eq!(explain(&predicted("worth")).0, expected);
         assert!(explain(&Prediction { measured_items: 1, ..predicted("worth") }).0.contains("is an estimate"));
         assert!(explain(&Prediction { calls: 0, ..predicted("unknown") }).0.contains("too few calls"));
+    }
+
+    #[test]
+    fn a_load_that_never_varied_is_named_in_place_of_a_number_of_calls() {
+        let (text, numbers) = explain(&Prediction { calls: 0, steady_load: true, ..predicted("unknown") });
+        assert!(text.contains("the load never varied, so the time of a call without a queue is unknown"), "{text}");
+        assert_eq!(numbers["steady_load"], true);
+    }
+
+    #[test]
+    fn calls_that_callers_would_have_sent_in_addition_are_explained() {
+        let (text, _) = explain(&Prediction { carried: 900, ..predicted("worth") });
+        assert!(text.contains("out of 900") && text.contains("sent 400 calls, and would have sent more"), "{text}");
     }
 
     #[test]

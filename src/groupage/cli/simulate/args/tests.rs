@@ -33,3 +33,16 @@ fn the_embedded_log_is_a_scenario_with_a_scalable_rate() {
         assert_eq!(budget(before), budget(after), "a deadline is as far from its call as it was");
     }
 }
+
+#[test]
+fn the_treatment_of_late_calls_is_accepted_as_in_a_policy_and_in_lower_case() {
+    #[derive(Debug, clap::Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        args: Args,
+    }
+    for (word, late) in [("Refuse", LateCalls::Refuse), ("refuse", LateCalls::Refuse), ("Serve", LateCalls::Serve)] {
+        let line = <CommandLine as clap::Parser>::try_parse_from(["simulate", "--late", word]).unwrap();
+        assert_eq!(line.args.late, Some(late), "{word}");
+    }
+}
