@@ -3,11 +3,12 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use strum::VariantArray as _;
 
 use super::CallObserver;
+use super::labelled_counts::LabelledCounts;
 use super::live::LiveCounts;
 use super::names::{
     BatchSeries, CallSeries, ConnectionSeries, Metric, ProcessSeries, UnpredictedReason, UpstreamSeries,
@@ -50,8 +51,12 @@ pub(super) struct MetricsShared {
     pub(super) ports: Vec<Arc<PortGauges>>,
     pub(super) routes: RouteLabelSet,
     pub(super) calls: CallSeries,
-    /// Numbers of calls that were not merged, by reason. The handles of their series only write.
-    pub(super) passed: Mutex<Vec<(&'static str, Arc<AtomicU64>)>>,
+    /// Numbers of calls that were not merged, by reason.
+    pub(super) passed: LabelledCounts<&'static str>,
+    /// Numbers of calls that no adapter recognised, by cause.
+    pub(super) unrecognised: LabelledCounts<&'static str>,
+    /// Numbers of calls that a route of the policy passed through, by route.
+    pub(super) passing_routes: LabelledCounts<String>,
     pub(super) batches: BatchSeries,
     pub(super) upstream: UpstreamSeries,
     pub(super) connections: ConnectionSeries,
@@ -131,7 +136,9 @@ impl MetricsShared {
             ports: ports.into_iter().map(|port| Arc::new(PortGauges::new(&recorder, port))).collect(),
             routes: RouteLabelSet::default(),
             calls: CallSeries::register(&registrar),
-            passed: Mutex::default(),
+            passed: LabelledCounts::default(),
+            unrecognised: LabelledCounts::default(),
+            passing_routes: LabelledCounts::default(),
             batches: BatchSeries::register(&registrar),
             upstream: UpstreamSeries::register(&registrar),
             connections: ConnectionSeries::register(&registrar),
