@@ -18,7 +18,10 @@ use super::execution::Completion;
 use super::exported_cap::ExportedCap;
 use super::ids::IdInterner;
 use super::key_diversity::{DecisionReport, KeyDiversity};
-use super::{COMPLETIONS_MAX, DriverEvent, ExecutionDetails, LearnedState, SchedulerConfig, Submission, SubmitOutcome};
+use super::{
+    COMPLETIONS_MAX, DriverEvent, ExecutionDetails, LearnedState, SLOTS_UNLIMITED, SchedulerConfig, Submission,
+    SubmitOutcome,
+};
 use crate::backend::Backend;
 use crate::batching::{
     BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, DispatchPolicy, ExpiryReason, PlanInput, Rejection,
@@ -370,7 +373,8 @@ impl<'a> Driver<'a> {
             }
         }
         let counts = self.core.counts();
-        self.supervisor.metrics.held(&counts, self.supervisor.config.limits.queue_items_max);
+        let slots_max = Some(counts.slots).filter(|slots| *slots < SLOTS_UNLIMITED);
+        self.supervisor.metrics.held(&counts, self.supervisor.config.limits.queue_items_max, slots_max);
     }
 
     fn on_completion(&mut self, completion: Completion) {

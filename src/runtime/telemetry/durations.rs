@@ -96,7 +96,7 @@ mod tests {
         let metrics = Metrics::new("local");
         metrics.route_durations("/predict").on_passthrough();
         metrics.route_durations("/predict").on_passthrough();
-        metrics.route_durations("/v1/embeddings");
+        metrics.route_durations("/v1/embeddings").record(Outcome::Served, Duration::from_millis(1));
         assert_eq!(metrics.passing_route_counts(), [("/predict".to_owned(), 2), ("/v1/embeddings".to_owned(), 0)]);
     }
 }
