@@ -56,6 +56,9 @@ pub enum BatchRefusal {
     TooLarge(u16),
     /// A successful response with a body that cannot be split.
     Mismatch,
+    /// A successful response whose counters cover the first item only, so that they cannot be
+    /// divided.
+    Usage,
     /// The connection was closed.
     Reset,
     /// No response within the route's timeout.
@@ -178,6 +181,7 @@ impl BatchRefusal {
             Self::Status(_) => "status",
             Self::TooLarge(_) => "too_large",
             Self::Mismatch => "mismatch",
+            Self::Usage => "usage",
             Self::Reset => "reset",
             Self::Timeout => "silence",
             Self::Overload => "overload",
@@ -189,7 +193,7 @@ impl BatchRefusal {
     pub const fn status(self) -> Option<u16> {
         match self {
             Self::Status(status) | Self::TooLarge(status) => Some(status),
-            Self::Mismatch | Self::Reset | Self::Timeout | Self::Overload => None,
+            Self::Mismatch | Self::Usage | Self::Reset | Self::Timeout | Self::Overload => None,
         }
     }
 }

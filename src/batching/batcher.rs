@@ -20,7 +20,7 @@ use super::batch::{BatchId, BatchOutcome, Decision, DispatchCause, ExpiryReason,
 use super::call::{Call, CallId, CostClassId, KeyId, Rejection, ScopeId};
 use super::ceiling::SizeMeasure;
 use super::class::merging::{EndedBatch, MergeLimit, MergingChange};
-use super::class::{ClassSample, ClassTable};
+use super::class::{ClassSample, ClassTable, RestrictedClass};
 use super::limits::{DispatchPolicy, Limits};
 use super::plan::{Plan, PlanInput};
 use super::queue::{Queue, QueuedCall};
@@ -372,6 +372,12 @@ impl Batcher {
     /// Takes the changes of merging per cost class, suspended or resumed, since the last call.
     pub fn take_merging_changes(&mut self) -> Vec<MergingChange> {
         self.classes.take_changes()
+    }
+
+    /// Takes the restrictions of merging that began since the last call: a merge key whose batches
+    /// are refused, or a limit of one item.
+    pub fn take_merging_restrictions(&mut self) -> Vec<RestrictedClass> {
+        self.classes.take_restrictions()
     }
 
     /// Returns the number of cost classes for which merging is suspended because the server refused

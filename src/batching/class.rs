@@ -42,6 +42,41 @@ pub(super) struct ClassState {
     executions: usize,
 }
 
+/// The reason why a part of a cost class is not merged although merging is not suspended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MergingRestriction {
+    /// The server refused batches of one merge key, which is in quarantine.
+    KeyRefused {
+        /// Response of the server to the last batch.
+        refusal: BatchRefusal,
+        /// Instant from which a batch is tried.
+        retest: Tick,
+    },
+    /// The server accepts one item per call, as it responded to a batch.
+    OneItem {
+        /// Status of the response, if known.
+        status: Option<u16>,
+    },
+}
+
+/// A restriction of merging that began for a cost class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestrictedClass {
+    /// The cost class.
+    pub class: CostClassId,
+    /// The restriction.
+    pub restriction: MergingRestriction,
+}
+
+/// Quarantine of merge keys of a cost class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuarantineReport {
+    /// Response of the server to the last batch of such a key.
+    pub refusal: BatchRefusal,
+    /// `true` if no other merge key of the class is merged, so that the quarantine ends merging.
+    pub ends_merging: bool,
+}
+
 /// All cost classes, and the budget that bounds attempts to merge.
 #[derive(Debug, Clone)]
 pub(super) struct ClassTable {
@@ -51,6 +86,7 @@ pub(super) struct ClassTable {
     /// not known here, and counts every failed batch as if each of its members had been replayed.
     replays: ReplayBudget,
     changes: Vec<MergingChange>,
+    restrictions: Vec<RestrictedClass>,
 }
 
 // === impl ClassState ===
@@ -225,6 +261,13 @@ impl ClassTable {
         suspended || self.keys.has_quarantined(now, id)
     }
 
+    /// Returns the quarantine of merge keys of this class, if the last batch of a key failed.
+    pub(super) fn quarantine(&self, now: Tick, id: CostClassId) -> Option<QuarantineReport> {
+        let refusal = self.keys.refusal(now, id)?;
+        let whole = self.get(id).and_then(|class| class.merging.whole_key());
+        Some(QuarantineReport { refusal, ends_merging: whole.is_none_or(|key| self.keys.is_failing(now, key)) })
+    }
+
     /// Records the dispatch of a batch of several members. `trial` is set if the batch tests
     /// whether the server accepts batches.
     pub(super) fn on_dispatch(&mut self, now: Tick, id: CostClassId, batch: BatchId, members: usize, trial: bool) {
@@ -255,6 +298,18 @@ impl ClassTable {
         std::mem::take(&mut self.changes)
     }
 
+    /// Takes the restrictions of merging that began since the last call.
+    pub(super) fn take_restrictions(&mut self) -> Vec<RestrictedClass> {
+        std::mem::take(&mut self.restrictions)
+    }
+
+    /// Keeps a restriction until it is taken. If there are too many, the earliest are kept.
+    fn restrict(&mut self, class: CostClassId, restriction: MergingRestriction) {
+        if self.restrictions.len() < CHANGES_MAX {
+            self.restrictions.push(RestrictedClass { class, restriction });
+        }
+    }
+
     fn observe_merging(
         &mut self,
         now: Tick,
@@ -263,8 +318,11 @@ impl ClassTable {
         ended: EndedBatch,
         observed: &Observation,
     ) {
+        let quarantined = |keys: &KeyQuarantine| ended.key.and_then(|key| keys.quarantine_end(now, key));
+        let was_quarantined = quarantined(&self.keys).is_some();
         let many =
             ended.shared && ended.key.is_some_and(|key| self.keys.observe((now, base), id, key, observed.outcome));
+        let retest = quarantined(&self.keys).filter(|_| !was_quarantined);
         let class = self.entry(now, id);
         let before = class.suspension().is_some();
         let last = class.last_execution();
@@ -279,6 +337,9 @@ impl ClassTable {
         if let Some(suspension) = change {
             let again = before && suspension.is_some();
             push_change(&mut self.changes, MergingChange { class: id, suspension, is_retest_failure: again });
+        } else if !before && let (Some(retest), BatchOutcome::Refused(refusal)) = (retest, observed.outcome) {
+            // A suspension says more, and a mismatch is reported where the response is split.
+            self.restrict(id, MergingRestriction::KeyRefused { refusal, retest });
         }
     }
 
@@ -341,7 +402,16 @@ impl ClassTable {
         observed: &Observation,
     ) {
         self.observe_merging(now, id, limits.quarantine, ended, observed);
-        self.entry(now, id).observe(now, limits, batch, observed);
+        let class = self.entry(now, id);
+        let before = class.max(SizeMeasure::Items);
+        class.observe(now, limits, batch, observed);
+        if before > 1 && class.max(SizeMeasure::Items) == 1 {
+            let status = match observed.outcome {
+                BatchOutcome::Refused(refusal) => refusal.status(),
+                _ => None,
+            };
+            self.restrict(id, MergingRestriction::OneItem { status });
+        }
     }
 
     fn entry(&mut self, now: Tick, id: CostClassId) -> &mut ClassState {
@@ -364,6 +434,7 @@ impl Default for ClassTable {
             keys: KeyQuarantine::default(),
             replays: ReplayBudget::new(0),
             changes: Vec::new(),
+            restrictions: Vec::new(),
         }
     }
 }

@@ -88,6 +88,7 @@ pub use call::{
 };
 pub use ceiling::{CeilingReport, CeilingSnapshot, LimitSource, SizeMeasure};
 pub use class::merging::{MergingChange, Suspension};
+pub use class::{MergingRestriction, QuarantineReport, RestrictedClass};
 pub use cost::{CostMeasure, CostReport, CostSample, CostSnapshot, CurvePoint};
 pub use deadline_shift::DeadlineShift;
 pub use invariant::InvariantId;

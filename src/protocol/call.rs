@@ -10,6 +10,7 @@ use strum::{IntoStaticStr, VariantArray};
 use crate::batching::Weight;
 use crate::identity::Tenant;
 use crate::items::ItemSpans;
+use crate::paths::UnmergedPath;
 
 /// A client request on a recognised route.
 pub struct Call {
@@ -97,7 +98,8 @@ pub enum UnmergeableReason {
     /// The server's responses differ in a member outside the results that the protocol does not
     /// declare.
     AnswerVaries,
-    /// A call of the Open Inference Protocol (`/v2/models/*/infer`). Its tensors are not merged.
+    /// A call of the Open Inference Protocol (`/v2/models/*/infer`, also behind a prefix). Its tensors
+    /// are not merged.
     OpenInference,
 }
 
@@ -230,8 +232,10 @@ impl UnmergeableReason {
     /// Returns the reason for passing through a call with a path that no adapter recognises.
     #[must_use]
     pub fn for_unrecognised_path(path: &str) -> Self {
-        let open_inference = path.starts_with("/v2/models/") && path.ends_with("/infer");
-        if open_inference { Self::OpenInference } else { Self::NotRecognised }
+        match UnmergedPath::classify(path) {
+            Some(UnmergedPath::OpenInference) => Self::OpenInference,
+            _ => Self::NotRecognised,
+        }
     }
 
     /// Returns the name used in metrics and logs.

@@ -37,6 +37,7 @@ mod kserve;
 mod limit_errors;
 mod merge;
 mod openai;
+mod paths;
 mod pointer;
 mod parse;
 mod route;
@@ -57,7 +58,10 @@ pub use identity::{DigestKey, PeerIdentity, Tenant};
 pub use key_diff::{DifferingPart, KEY_BYTES_MAX, PARTS_MAX, PartDigest, RecentKeys};
 pub use key_parts::{CostClassName, KeyPart, PartKind, decode_cost_class};
 pub use pointer::Pointer;
-pub use route::{Endpoint, PathPattern, ProtocolLabel, RouteProtocol, RouteRules, Routes, SharedHeaderRules};
+pub use route::{
+    Endpoint, PathPattern, ProtocolLabel, RouteProtocol, RouteRules, Routes, SharedHeaderRules, UnrecognisedCall,
+    UnrecognisedCause,
+};
 pub use split::BatchResponse;
 pub use tei::{PublishedLimits, parse_info, parse_info_model};
 

@@ -3,6 +3,8 @@
 //! Paths are matched raw, without decoding or normalisation: a path that a server might interpret
 //! as another one is simply a different path.
 
+mod unrecognised;
+
 use std::sync::Arc;
 
 use http::Method;
@@ -15,6 +17,11 @@ use crate::kserve::{self, V1Variant, V1Verb};
 use crate::pointer::Pointer;
 use crate::shape::ProtocolShape;
 use crate::{openai, tei};
+
+pub use unrecognised::{UnrecognisedCall, UnrecognisedCause};
+
+/// Adapters of a route without a named protocol.
+const AUTOMATIC: [Adapter; 3] = [Adapter::Embeddings, Adapter::V1(V1Verb::Predict), Adapter::Embed];
 
 /// Protocol of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -320,7 +327,7 @@ impl Adapter {
     /// Returns the adapters that a route may need.
     fn of(rules: &RouteRules) -> Vec<Self> {
         match rules.protocol {
-            RouteProtocol::Auto => vec![Self::Embeddings, Self::V1(V1Verb::Predict), Self::Embed],
+            RouteProtocol::Auto => AUTOMATIC.to_vec(),
             RouteProtocol::PassThrough | RouteProtocol::LlamaCpp => Vec::new(),
             RouteProtocol::Generic => rules.generic.iter().map(|_| Self::Generic).collect(),
             RouteProtocol::KServeV1 => vec![Self::V1(V1Verb::Predict), Self::V1(V1Verb::Explain)],
@@ -336,6 +343,11 @@ impl Adapter {
             | RouteProtocol::Voyage
             | RouteProtocol::Jina => vec![Self::Embeddings],
         }
+    }
+
+    /// Returns `true` if a path is merged without a route that names its protocol.
+    fn is_automatic(path: &str) -> bool {
+        Self::recognise(RouteProtocol::Auto, path).is_some_and(|adapter| AUTOMATIC.contains(&adapter))
     }
 
     /// Returns the adapter for a path on a route with this protocol. If the policy names the
@@ -375,6 +387,12 @@ impl ProtocolLabel {
 // === impl Endpoint ===
 
 impl Endpoint {
+    /// Returns the path of its route as written in the policy; `/*` for the default route.
+    #[must_use]
+    pub fn route_path(&self) -> String {
+        self.rules.path.as_parts().concat()
+    }
+
     fn new(
         route: usize,
         adapter: Adapter,

@@ -31,7 +31,7 @@ fn pointer(text: &str) -> Pointer {
 }
 
 /// Returns the rules of a route with default settings.
-fn rules(path: &str, protocol: RouteProtocol) -> RouteRules {
+pub(crate) fn rules(path: &str, protocol: RouteProtocol) -> RouteRules {
     RouteRules {
         path: PathPattern::parse(path).unwrap(),
         method: Method::POST,
@@ -60,6 +60,11 @@ fn common() -> SharedHeaderRules {
 
 fn routes(written: Vec<RouteRules>) -> Routes {
     Routes::new(written, rules("/*", RouteProtocol::Auto), common())
+}
+
+/// Returns the routes of a policy with these paths and protocols.
+pub(crate) fn routes_of(written: &[(&str, RouteProtocol)]) -> Routes {
+    routes(written.iter().map(|(path, protocol)| rules(path, *protocol)).collect())
 }
 
 fn endpoint_of(rules: RouteRules, path: &str) -> Arc<Endpoint> {

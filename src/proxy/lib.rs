@@ -78,9 +78,9 @@ use crate::backend::{Backend, Forwarder};
 use crate::batching::{LateTreatment, ScopeId};
 use crate::clock::Clock;
 use crate::memory::BufferBudget;
-use crate::protocol::{DigestKey, Routes, UnmergeableReason};
+use crate::protocol::{DigestKey, Routes, UnmergeableReason, UnrecognisedCause};
 use crate::scheduler::{SchedulerHandle, ShadowRecorder};
-use crate::telemetry::{CallCounters, Metrics, RouteDurations, UnmergedCounter};
+use crate::telemetry::{CallCounters, Metrics, RouteDurations, UnmergedCounter, UnrecognisedCounter};
 
 /// Limits applied to client connections.
 #[derive(Debug, Clone)]
@@ -199,8 +199,8 @@ pub struct RouteSettings {
     pub mode: RouteMode,
     /// Maximum size in bytes of a request body that is read for batching.
     pub item_bytes_max: usize,
-    /// The latency histograms of a configured route; `None` selects those of the adapter. Set by
-    /// the proxy when it installs the table.
+    /// The latency histograms of a configured route, also for calls that it passes through; `None`
+    /// selects those of the adapter. Set by the proxy when it installs the table.
     pub durations: Option<RouteDurations>,
 }
 
@@ -223,6 +223,8 @@ pub struct Proxy {
     durations: HashMap<&'static str, RouteDurations>,
     /// Indexed by the discriminant of [`UnmergeableReason`].
     passed: Vec<UnmergedCounter>,
+    /// Indexed by the discriminant of [`UnrecognisedCause`].
+    unrecognised: Vec<UnrecognisedCounter>,
     shifts: DeadlineShifts,
     floods: FloodLog,
     /// Cancelled at the drain limit, which ends all waiting calls at once.
@@ -265,6 +267,10 @@ impl Proxy {
             labels: labels().map(|label| (label, metrics.calls(label))).collect(),
             durations: labels().map(|label| (label, metrics.route_durations(label))).collect(),
             passed: UnmergeableReason::VARIANTS.iter().map(|reason| metrics.passed(reason.as_str())).collect(),
+            unrecognised: UnrecognisedCause::VARIANTS
+                .iter()
+                .map(|cause| metrics.unrecognised(cause.as_str()))
+                .collect(),
             config,
             table: RwLock::new(Arc::new(table)),
             clock,
@@ -317,6 +323,12 @@ impl Proxy {
 
     fn count_passed(&self, reason: UnmergeableReason) {
         if let Some(counter) = self.passed.get(reason as usize) {
+            counter.count();
+        }
+    }
+
+    fn count_unrecognised(&self, cause: UnrecognisedCause) {
+        if let Some(counter) = self.unrecognised.get(cause as usize) {
             counter.count();
         }
     }

@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{
     Call, DigestKey, Endpoint, KEY_BYTES_MAX, KeyPart, MergeEligibility, PARTS_MAX, UnmergeableReason,
+    UnrecognisedCause,
 };
 use crate::scheduler::ExecutionDetails;
 use crate::telemetry::names::Outcome;
@@ -83,6 +84,28 @@ impl CallRecorder {
     /// Records that an adapter recognised the call.
     pub(super) fn on_recognised(&mut self, protocol: &'static str, route: &RouteSettings) {
         (self.protocol, self.scope) = (protocol, Some(route.scope));
+        self.durations.clone_from(&route.durations);
+        if let Some(record) = &mut self.record {
+            record.route.clone_from(&route.name);
+        }
+    }
+
+    /// Records that no adapter recognised the call. `route` is the route of the policy that matches
+    /// it: the latency of the call counts for that route, although nothing else of the route applies.
+    pub(super) fn on_unrecognised(
+        &mut self,
+        reason: UnmergeableReason,
+        cause: UnrecognisedCause,
+        route: Option<&RouteSettings>,
+    ) {
+        let durations = route.and_then(|route| route.durations.as_ref());
+        if reason == UnmergeableReason::NotRecognised {
+            self.proxy.count_unrecognised(cause);
+            if let Some(durations) = durations.filter(|_| cause == UnrecognisedCause::Route) {
+                durations.on_passthrough();
+            }
+        }
+        let Some(route) = route else { return };
         self.durations.clone_from(&route.durations);
         if let Some(record) = &mut self.record {
             record.route.clone_from(&route.name);

@@ -42,10 +42,13 @@ use crate::telemetry::names::HoldReason;
 /// own limit applies first.
 const EVENTS_MAX: usize = 8192;
 
-/// Capacity of the channel on which executions report their end without waiting. At most half as
-/// many are in flight if the policy sets no limit. It is far above the concurrency of one model
-/// server, and costs a few megabytes of channel and tasks.
+/// Capacity of the channel on which executions report their end without waiting. It is far above the
+/// concurrency of one model server, and costs a few megabytes of channel and tasks.
 pub const COMPLETIONS_MAX: u32 = 4096;
+
+/// Number of slots if the policy sets no limit: half of the channel's capacity. The other half is for
+/// calls that are forwarded beside them. The limit of a policy is always lower.
+pub const SLOTS_UNLIMITED: u32 = COMPLETIONS_MAX / 2;
 
 /// Configuration of the scheduler.
 #[derive(Debug, Clone)]

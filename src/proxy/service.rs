@@ -23,7 +23,9 @@ use crate::backend::Lane;
 use crate::batching::{PriorityId, Tick, UnbatchedReason};
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
-use crate::protocol::{Call, Dialect, Endpoint, MergeEligibility, ProtocolLabel, Reply, UnmergeableReason};
+use crate::protocol::{
+    Call, Dialect, Endpoint, MergeEligibility, ProtocolLabel, Reply, UnmergeableReason, UnrecognisedCall,
+};
 use crate::scheduler::{Submission, SubmitOutcome};
 use crate::telemetry::names::{Outcome as CallOutcome, OverheadStage};
 
@@ -108,7 +110,10 @@ impl Proxy {
             return CallRouting::Answered(response);
         }
         let Some(endpoint) = table.routes.recognise(request.method(), request.uri().path()) else {
-            let reason = UnmergeableReason::for_unrecognised_path(request.uri().path());
+            let path = request.uri().path();
+            let reason = UnmergeableReason::for_unrecognised_path(path);
+            let UnrecognisedCall { cause, route } = table.routes.unrecognised(request.method(), path);
+            recorder.on_unrecognised(reason, cause, route.map(|route| table.route(route)));
             return CallRouting::Open(PendingRouting::Pass(reason, recorder, Dialect::Problem));
         };
         let route = table.route(endpoint.route);

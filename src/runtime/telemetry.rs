@@ -10,6 +10,7 @@ mod series;
 mod registry;
 mod port_gauges;
 mod routes;
+mod labelled_counts;
 mod call_metrics;
 mod batch_metrics;
 mod connection_metrics;
@@ -23,7 +24,7 @@ pub mod log;
 mod writer;
 
 pub use batch_metrics::DispatchSample;
-pub use call_metrics::{CallCounters, UnmergedCounter};
+pub use call_metrics::{CallCounters, UnmergedCounter, UnrecognisedCounter};
 pub use controller_metrics::ControllerMetrics;
 pub use durations::RouteDurations;
 pub use live::LiveCounts;

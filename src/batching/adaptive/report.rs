@@ -140,9 +140,10 @@ impl Adaptive {
         LearnedGauges {
             slots: self.slots(),
             lead_nanos: self.lead_nanos(),
-            standing_aside: self.last_class.and_then(|id| self.models.get(&id)).is_some_and(
-                |model| matches!(model.flow.mode(), FlowMode::Open(reason) if reason != OpenReason::Learning),
-            ),
+            standing_aside: self
+                .last_class
+                .and_then(|id| self.models.get(&id))
+                .is_some_and(|model| is_standing_aside(model.flow.mode())),
             settling: self.last_class.and_then(|id| self.models.get(&id)).is_some_and(|model| model.flow.is_settling()),
             batch_nanos: line.map_or(0, |line| line.batch_nanos),
             item_nanos: line.map_or(0, |line| line.item_nanos),
@@ -185,5 +186,14 @@ impl Adaptive {
         let (made, at) = model.planned?;
         let items_max = model.plan.as_ref()?.largest_size();
         Some(PlanAge { made, batches: model.batches.saturating_sub(at), items_max })
+    }
+}
+
+/// Returns `true` if calls are forwarded by a conclusion about merging: not while the server is
+/// being learned, nor because its calls have nothing to merge with.
+const fn is_standing_aside(mode: FlowMode) -> bool {
+    match mode {
+        FlowMode::Open(OpenReason::Learning | OpenReason::NothingToMerge) | FlowMode::Limited(_) => false,
+        FlowMode::Open(_) => true,
     }
 }

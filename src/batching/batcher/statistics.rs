@@ -2,8 +2,8 @@
 
 use super::super::adaptive::{LearnedGauges, OperatingPoint, PlanAge};
 use super::super::call::CostClassId;
-use super::super::class::ClassState;
 use super::super::class::merging::Suspension;
+use super::super::class::{ClassState, QuarantineReport};
 use super::super::stats::{ClassStats, DispatchTotals};
 use super::super::tick::Tick;
 use super::Batcher;
@@ -37,6 +37,8 @@ pub struct ClassDecisionStats {
     /// `true` if some calls are not merged for now, because a response could not be split or
     /// batches were refused.
     pub quarantined: bool,
+    /// Quarantine of merge keys: the response that caused it, and whether it ends merging.
+    pub quarantine: Option<QuarantineReport>,
     /// Suspension of merging, if the server refuses batches.
     pub suspension: Option<Suspension>,
 }
@@ -58,6 +60,7 @@ impl Batcher {
                 plan: self.adaptive.plan_age(id),
                 ceiling,
                 quarantined: self.classes.is_quarantined(now, id),
+                quarantine: self.classes.quarantine(now, id),
                 suspension: self.classes.get(id).and_then(ClassState::suspension),
             }
         });

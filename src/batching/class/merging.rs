@@ -100,6 +100,8 @@ struct KeyState {
     whole: u32,
     until: Option<Tick>,
     next: Duration,
+    /// Response to the last batch that put the key in quarantine.
+    refusal: BatchRefusal,
 }
 
 /// Merge keys with a failed batch.
@@ -149,6 +151,11 @@ impl MergeState {
         let suspended = self.suspension.is_some();
         *self = Self { trial: self.trial, ..Self::default() };
         suspended
+    }
+
+    /// Returns the merge key of the last batch that was answered as a whole.
+    pub(super) const fn whole_key(&self) -> Option<KeyId> {
+        self.whole_key
     }
 
     fn evidence(&self, ended: EndedBatch, observed: &Observation, last: Option<Duration>) -> Evidence {
@@ -261,6 +268,25 @@ impl KeyQuarantine {
         self.map.get(&key).and_then(|memory| memory.until).is_some_and(|until| now < until)
     }
 
+    /// Returns the end of the quarantine of a merge key that is in force.
+    pub(super) fn quarantine_end(&self, now: Tick, key: KeyId) -> Option<Tick> {
+        self.map.get(&key).and_then(|memory| memory.until).filter(|until| now < *until)
+    }
+
+    /// Returns `true` if no batch of this merge key was answered as a whole since its quarantine
+    /// began. It counts for one more quarantine after its end, because the next batch may leave
+    /// much later.
+    pub(super) fn is_failing(&self, now: Tick, key: KeyId) -> bool {
+        self.map.get(&key).is_some_and(|memory| memory.is_failing(now))
+    }
+
+    /// Returns the response that put a merge key of this class in quarantine, if one is failing:
+    /// that of the latest quarantine.
+    pub(super) fn refusal(&self, now: Tick, class: CostClassId) -> Option<BatchRefusal> {
+        let failing = self.map.values().filter(|memory| memory.class == class && memory.is_failing(now));
+        failing.max_by_key(|memory| memory.until).map(|memory| memory.refusal)
+    }
+
     /// Returns `true` if a merge key of this class is in quarantine.
     pub(super) fn has_quarantined(&self, now: Tick, class: CostClassId) -> bool {
         self.map.values().any(|memory| memory.is_quarantined(now, class))
@@ -293,6 +319,10 @@ impl KeyQuarantine {
         if outcome != BatchOutcome::Mismatched && memory.row < REFUSED_MAX {
             return false;
         }
+        memory.refusal = match outcome {
+            BatchOutcome::Refused(refusal) => refusal,
+            _ => BatchRefusal::Mismatch,
+        };
         let length = memory.next.max(base).min(Limits::QUARANTINE_MAX);
         memory.until = Some(now.after(length));
         memory.next = length.saturating_mul(2).min(Limits::QUARANTINE_MAX);
@@ -307,7 +337,8 @@ impl KeyQuarantine {
                 self.map.remove(&oldest);
             }
         }
-        let fresh = KeyState { class, last_used: now, row: 0, whole: 0, until: None, next: Duration::ZERO };
+        let (until, next, refusal) = (None, Duration::ZERO, BatchRefusal::Mismatch);
+        let fresh = KeyState { class, last_used: now, row: 0, whole: 0, until, next, refusal };
         let memory = self.map.entry(key).or_insert(fresh);
         memory.last_used = now;
         memory
@@ -319,6 +350,10 @@ impl KeyQuarantine {
 impl KeyState {
     fn is_quarantined(&self, now: Tick, class: CostClassId) -> bool {
         self.class == class && self.until.is_some_and(|until| now < until)
+    }
+
+    fn is_failing(&self, now: Tick) -> bool {
+        self.whole == 0 && self.until.is_some_and(|until| now < until.after(self.next))
     }
 }
 

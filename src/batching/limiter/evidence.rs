@@ -5,6 +5,7 @@ use super::super::math::to_f64;
 use super::super::tick::Tick;
 use super::curve::ServerChange;
 use super::growth::{GrowthOutcome, LoneBase};
+use super::jump::JUMP_KNEES;
 use super::level::nanos_between;
 use super::permit::Permit;
 use super::request::{Completion, FlightRecord};
@@ -64,6 +65,9 @@ impl ConcurrencyLimiter {
             return self.learn_unmergeable(now, mark, latency, &done, settled);
         }
         (self.last_merged, self.unmerged) = (now, 0);
+        if self.reason == OpenReason::NothingToMerge {
+            self.reason = OpenReason::Learning;
+        }
         self.answered += u64::from(mark.items);
         if mark.permit == Permit::Pair {
             self.observe_pair(now, latency);
@@ -158,6 +162,21 @@ impl ConcurrencyLimiter {
         let limited = self.limit.is_some() || self.trial.is_some();
         if limited && self.merged_flights == 0 && unmerged {
             self.open(now, OpenReason::NothingToMerge);
+        }
+        if !limited && self.reason == OpenReason::Learning && nanos_between(self.last_merged, now) > rest {
+            self.report_unmerged_queue();
+        }
+    }
+
+    /// Sets the reported reason if calls queue inside the server and none of them could be merged:
+    /// that was learned, although no limit follows from it.
+    fn report_unmerged_queue(&mut self) {
+        if self.is_learning() || self.merged_flights > 0 {
+            return;
+        }
+        let knee = self.wave_knee.or_else(|| self.curve.knee(false));
+        if knee.is_some_and(|knee| self.flights > 1 && f64::from(self.flights) >= JUMP_KNEES * knee.at) {
+            self.reason = OpenReason::NothingToMerge;
         }
     }
 

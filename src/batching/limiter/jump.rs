@@ -14,7 +14,7 @@ use super::{ConcurrencyLimiter, OpenReason, after_nanos};
 /// Minimum number in flight for a jump, in knees, and time for which the evidence must have held,
 /// in base latencies: a server that returns whole batches looks serial after the first answer of
 /// one.
-const JUMP_KNEES: f64 = 2.0;
+pub(super) const JUMP_KNEES: f64 = 2.0;
 const JUMP_HELD: f64 = 0.5;
 /// Factor on the expected time to drain to the new limit. A server that needs more has no queue.
 const DRAIN: f64 = 1.5;

@@ -22,7 +22,7 @@ pub enum OpenReason {
     RoomFound,
     /// Fewer requests at once were not answered sooner.
     NoQueue,
-    /// None of the calls could be merged.
+    /// Calls queue inside the server, or batches are refused, but none of the calls could be merged.
     NothingToMerge,
     /// The server reports that it batches by itself.
     ServerBatches,
@@ -141,7 +141,7 @@ impl ConcurrencyLimiter {
         self.is_learning() || self.trial.is_some()
     }
 
-    fn is_learning(&self) -> bool {
+    pub(super) fn is_learning(&self) -> bool {
         let few = self.limit.is_none() && self.answered_calls < LEARNED_CALLS;
         few || self.draining.is_some() || self.limit.is_some() && self.growth.cap() <= 2
     }

@@ -168,8 +168,18 @@ fn a_queue_is_detected_in_the_first_waves_in_mixed_order() {
 fn calls_that_cannot_be_merged_are_never_held() {
     let mut callers = ClosedLoop::new(SERIAL, 48, false);
     callers.run(5000);
-    assert!(matches!(callers.flow.mode(), FlowMode::Open(_)));
+    assert_eq!(callers.flow.mode(), FlowMode::Open(OpenReason::NothingToMerge), "the queue was measured");
     assert!(callers.queue.is_empty());
+    callers.mergeable = true;
+    callers.run(5000);
+    assert_eq!(callers.flow.mode(), FlowMode::Limited(1));
+}
+
+#[test]
+fn unmergeable_calls_to_a_server_with_room_are_no_reason_to_report() {
+    let mut callers = ClosedLoop::new(ServerModel { workers: 64, ..SERIAL }, 48, false);
+    callers.run(5000);
+    assert_eq!(callers.flow.mode(), FlowMode::Open(OpenReason::Learning));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The local API: reports, and requests that change the process.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use axum::Router;
@@ -70,7 +71,14 @@ async fn stats(Extract(state): Extract<AdminState>) -> Response {
             "mismatched": load(&stats.mismatches),
         },
         "isolation": {"executions": load(&stats.isolation_executions), "items": load(&stats.items_isolated)},
-        "passed": state.metrics.passed_counts().into_iter().collect::<std::collections::BTreeMap<_, _>>(),
+        "passed": state.metrics.passed_counts().into_iter().collect::<BTreeMap<_, _>>(),
+        "unrecognised": state.metrics.unrecognised_counts().into_iter().collect::<BTreeMap<_, _>>(),
+        "passing_routes": state
+            .metrics
+            .passing_route_counts()
+            .into_iter()
+            .filter(|(_, calls)| *calls > 0)
+            .collect::<BTreeMap<_, _>>(),
         "buffered_bytes": state.buffers.held(),
     }))
 }

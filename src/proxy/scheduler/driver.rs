@@ -2,6 +2,7 @@
 //! executes those that send a batch.
 
 mod dispatch;
+mod merging_log;
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -17,15 +18,18 @@ use super::execution::Completion;
 use super::exported_cap::ExportedCap;
 use super::ids::IdInterner;
 use super::key_diversity::{DecisionReport, KeyDiversity};
-use super::{COMPLETIONS_MAX, DriverEvent, ExecutionDetails, LearnedState, SchedulerConfig, Submission, SubmitOutcome};
+use super::{
+    COMPLETIONS_MAX, DriverEvent, ExecutionDetails, LearnedState, SLOTS_UNLIMITED, SchedulerConfig, Submission,
+    SubmitOutcome,
+};
 use crate::backend::Backend;
 use crate::batching::{
-    BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, DispatchPolicy, ExpiryReason, MergingChange,
-    PlanInput, Rejection, RejectionReason, ScopeId, Tick, solve,
+    BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, DispatchPolicy, ExpiryReason, PlanInput, Rejection,
+    RejectionReason, ScopeId, Tick, solve,
 };
 use crate::clock::{Alarm, Clock};
 use crate::error::{Failure, FailureKind};
-use crate::protocol::{MergeEligibility, decode_cost_class};
+use crate::protocol::MergeEligibility;
 use crate::telemetry::Metrics;
 
 /// Capacity retained by an empty queue. Additional capacity from a peak is freed.
@@ -369,7 +373,8 @@ impl<'a> Driver<'a> {
             }
         }
         let counts = self.core.counts();
-        self.supervisor.metrics.held(&counts, self.supervisor.config.limits.queue_items_max);
+        let slots_max = Some(counts.slots).filter(|slots| *slots < SLOTS_UNLIMITED);
+        self.supervisor.metrics.held(&counts, self.supervisor.config.limits.queue_items_max, slots_max);
     }
 
     fn on_completion(&mut self, completion: Completion) {
@@ -396,38 +401,6 @@ impl<'a> Driver<'a> {
         self.supervisor.metrics.learned(&learned, learned.changes.saturating_sub(self.counted_changes));
         self.counted_changes = learned.changes;
         self.export_caps();
-    }
-
-    /// Logs the cost classes for which merging was suspended or resumed, and updates their number.
-    fn report_merging_changes(&mut self) {
-        let changes = self.core.take_merging_changes();
-        if changes.is_empty() {
-            return;
-        }
-        let now = self.now();
-        for MergingChange { class, suspension, is_retest_failure } in changes {
-            let name = self.ids.class_name(class).and_then(decode_cost_class);
-            let name = name.map_or_else(String::new, |name| format!("{} {}", name.path, name.model));
-            let Some(suspension) = suspension else {
-                tracing::info!(class = name, "merging resumed: the server accepts batches");
-                continue;
-            };
-            let (answer, status) = (suspension.refusal.as_str(), suspension.refusal.status());
-            let retest = suspension.retest.since(now);
-            if is_retest_failure {
-                tracing::debug!(class = name, answer, status, ?retest, "the server rejected a batch of two again");
-                continue;
-            }
-            tracing::warn!(
-                class = name,
-                answer,
-                status,
-                ?retest,
-                "merging suspended: the server rejects batches but answers their calls individually; each call is now \
-                 sent individually. If the server accepts only one item per call, set `mode: Passthrough`"
-            );
-        }
-        self.supervisor.metrics.merging_suspended(self.core.count_suspended_classes());
     }
 
     fn export_caps(&mut self) {

@@ -235,7 +235,16 @@ async fn try_part(
 
 fn log_mismatch(request: &BatchRequest, mismatch: &ResponseMismatch, members: usize) {
     if mismatch.what != MismatchKind::Undeclared {
-        tracing::warn!(batch = request.id.0, members, %mismatch, "the response to a batch cannot be split");
+        // The route as written: the path of a call may contain data of its caller.
+        tracing::warn!(
+            batch = request.id.0,
+            members,
+            %mismatch,
+            route = request.endpoint.route_path(),
+            protocol = request.endpoint.label.as_str(),
+            follows = describe_consequence(mismatch),
+            "the response to a batch cannot be split"
+        );
     } else if let Some(member) = &mismatch.member {
         tracing::warn!(
             member,
@@ -243,6 +252,15 @@ fn log_mismatch(request: &BatchRequest, mismatch: &ResponseMismatch, members: us
             "responses differ in a member outside the results: such calls are sent alone for a while; if every caller \
              may see the member, add it to respondWith.fields"
         );
+    }
+}
+
+/// Returns what follows from a mismatch for later calls.
+const fn describe_consequence(mismatch: &ResponseMismatch) -> &'static str {
+    if mismatch.is_quarantining() {
+        "calls of this merge key are sent alone for `failure.quarantine`, longer each time"
+    } else {
+        "if the next batch fails too, calls like these are sent alone (`merge_refused`)"
     }
 }
 

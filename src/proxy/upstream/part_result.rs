@@ -95,10 +95,19 @@ pub(super) fn judge_mismatch(endpoint: &Endpoint, mismatch: &ResponseMismatch) -
         verdict: PartOutcome::Failed,
         or: FailureKind::Mismatch,
         observed: if is_quarantining { BatchOutcome::Mismatched } else { BatchOutcome::Failed },
-        // A quarantine needs no additional evidence.
-        refusal: (!is_quarantining).then_some(BatchRefusal::Mismatch),
+        refusal: mismatch_refusal(mismatch),
         allowed: endpoint.idempotent && endpoint.on_mismatch_isolates,
     }
+}
+
+/// Returns the refusal that a mismatch amounts to if the members succeed alone; `None` for a
+/// mismatch that quarantines the merge key, which needs no additional evidence.
+fn mismatch_refusal(mismatch: &ResponseMismatch) -> Option<BatchRefusal> {
+    (!mismatch.is_quarantining()).then_some(match mismatch.what {
+        // The server accepts batches, and the results could be split.
+        MismatchKind::Usage => BatchRefusal::Usage,
+        _ => BatchRefusal::Mismatch,
+    })
 }
 
 #[cfg(test)]
@@ -147,5 +156,13 @@ mod tests {
                 assert_eq!((or, allowed), (kind, is_isolated && idempotent));
             }
         }
+    }
+
+    #[test]
+    fn wrong_counters_are_a_refusal_of_their_own() {
+        let refusal = |kind: MismatchKind| mismatch_refusal(&kind.into());
+        assert_eq!(refusal(MismatchKind::Usage), Some(BatchRefusal::Usage));
+        assert_eq!(refusal(MismatchKind::NotJson), Some(BatchRefusal::Mismatch));
+        assert_eq!(refusal(MismatchKind::Count), None, "the merge key is quarantined");
     }
 }

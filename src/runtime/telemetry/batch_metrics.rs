@@ -116,9 +116,9 @@ impl Metrics {
         self.shared.sampled(1);
     }
 
-    /// Sets the gauges of queue and slots.
-    pub fn held(&self, counts: &QueueGauges, queue_items_max: u32) {
-        self.gauges.set_counts(counts, queue_items_max, &self.stats);
+    /// Sets the gauges of queue and slots. `slots_max` is `None` if no limit is set.
+    pub fn held(&self, counts: &QueueGauges, queue_items_max: u32, slots_max: Option<u32>) {
+        self.gauges.set_counts(counts, (queue_items_max, slots_max), &self.stats);
     }
 
     /// Returns the number of items queued and of executions in flight at this port.

@@ -1,8 +1,8 @@
 //! Metrics of calls and their items: outcomes, reasons, and whether SLOs were met.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use metrics::{Counter, SharedString};
 use strum::VariantArray as _;
@@ -20,6 +20,11 @@ pub struct CallCounters {
 /// Counter of calls that were not merged for one reason.
 #[derive(Clone)]
 pub struct UnmergedCounter(Counter, Arc<AtomicU64>);
+
+/// Counter of calls that no adapter recognised, for one cause. It has no series of its own, because
+/// the causes only matter for advice.
+#[derive(Debug, Clone)]
+pub struct UnrecognisedCounter(Arc<AtomicU64>);
 
 // === impl Metrics ===
 
@@ -39,22 +44,31 @@ impl Metrics {
     #[must_use]
     pub fn passed(&self, reason: &'static str) -> UnmergedCounter {
         let counter = self.shared.recorder.counter(Metric::CallsPassed, &[reason.into()]);
-        let mut passed = self.shared.passed.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = match passed.iter().find(|(known, _)| *known == reason) {
-            Some((_, count)) => count.clone(),
-            None => {
-                passed.push((reason, Arc::default()));
-                passed.last().map_or_else(Arc::default, |(_, count)| count.clone())
-            }
-        };
-        UnmergedCounter(counter, count)
+        UnmergedCounter(counter, self.shared.passed.take(reason))
     }
 
     /// Returns the number of calls that were not merged, by reason.
     #[must_use]
     pub fn passed_counts(&self) -> Vec<(&'static str, u64)> {
-        let passed = self.shared.passed.lock().unwrap_or_else(PoisonError::into_inner);
-        passed.iter().map(|(reason, count)| (*reason, count.load(Ordering::Relaxed))).collect()
+        self.shared.passed.counts()
+    }
+
+    /// Returns the counter of calls that no adapter recognised for `cause`.
+    #[must_use]
+    pub fn unrecognised(&self, cause: &'static str) -> UnrecognisedCounter {
+        UnrecognisedCounter(self.shared.unrecognised.take(cause))
+    }
+
+    /// Returns the number of calls that no adapter recognised, by cause.
+    #[must_use]
+    pub fn unrecognised_counts(&self) -> Vec<(&'static str, u64)> {
+        self.shared.unrecognised.counts()
+    }
+
+    /// Returns the number of calls that a route of the policy passed through, by route.
+    #[must_use]
+    pub fn passing_route_counts(&self) -> Vec<(String, u64)> {
+        self.shared.passing_routes.counts()
     }
 
     /// Records calls that are dispatched after they waited for `reason`.
@@ -114,5 +128,14 @@ impl UnmergedCounter {
 impl fmt::Debug for UnmergedCounter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Passed")
+    }
+}
+
+// === impl UnrecognisedCounter ===
+
+impl UnrecognisedCounter {
+    /// Records one call.
+    pub fn count(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
     }
 }

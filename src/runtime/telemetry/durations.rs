@@ -1,9 +1,10 @@
-//! End-to-end latency of calls, by route and outcome.
+//! End-to-end latency of calls, by route and outcome, and the calls that a route passes through.
 //!
 //! A histogram is registered with its first sample, since every bucket is a series and most routes
 //! have only two of the six outcomes.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use strum::VariantArray as _;
 use super::names::{Metric, Outcome};
 use super::registry::{Metrics, MetricsShared};
 
-/// The latency histograms of one route.
+/// The latency histograms of one route, and the number of calls that it passes through.
 #[derive(Clone)]
 pub struct RouteDurations(Arc<RouteHistograms>);
 
@@ -21,6 +22,7 @@ struct RouteHistograms {
     shared: Arc<MetricsShared>,
     route: String,
     by_outcome: [OnceLock<Histogram>; Outcome::VARIANTS.len()],
+    passed_through: Arc<AtomicU64>,
 }
 
 // === impl Metrics ===
@@ -33,6 +35,7 @@ impl Metrics {
         let route = self.shared.routes.take(route);
         RouteDurations(Arc::new(RouteHistograms {
             shared: self.shared.clone(),
+            passed_through: self.shared.passing_routes.take(route.clone()),
             route,
             by_outcome: [const { OnceLock::new() }; Outcome::VARIANTS.len()],
         }))
@@ -44,12 +47,17 @@ impl Metrics {
 impl RouteDurations {
     /// Records a completed call.
     pub fn record(&self, outcome: Outcome, latency: Duration) {
-        let RouteHistograms { shared, route, by_outcome } = &*self.0;
+        let RouteHistograms { shared, route, by_outcome, .. } = &*self.0;
         let histogram = by_outcome[outcome as usize].get_or_init(|| {
             shared.recorder.histogram(Metric::CallDuration, &[route.clone().into(), outcome.as_str().into()])
         });
         histogram.record(latency.as_secs_f64());
         shared.sampled(1);
+    }
+
+    /// Records a call that the route passes through because its protocol has no adapter.
+    pub fn on_passthrough(&self) {
+        self.0.passed_through.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -81,5 +89,14 @@ mod tests {
             assert!(text.contains(&format!("{name}{line}")), "{line}: {text}");
         }
         assert!(!text.contains(&format!("{name}_count{{route=\"none\",outcome=\"served\"")), "{text}");
+    }
+
+    #[test]
+    fn calls_that_a_route_passes_through_are_counted_across_reloads() {
+        let metrics = Metrics::new("local");
+        metrics.route_durations("/predict").on_passthrough();
+        metrics.route_durations("/predict").on_passthrough();
+        metrics.route_durations("/v1/embeddings").record(Outcome::Served, Duration::from_millis(1));
+        assert_eq!(metrics.passing_route_counts(), [("/predict".to_owned(), 2), ("/v1/embeddings".to_owned(), 0)]);
     }
 }

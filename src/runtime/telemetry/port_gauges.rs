@@ -74,12 +74,19 @@ impl PortGauges {
         series.standing_aside.set(f64::from(u8::from(learned.standing_aside)));
     }
 
-    pub(super) fn set_counts(&self, counts: &QueueGauges, queue_items_max: u32, stats: &LiveCounts) {
+    pub(super) fn set_counts(
+        &self,
+        counts: &QueueGauges,
+        (queue_items_max, slots_max): (u32, Option<u32>),
+        stats: &LiveCounts,
+    ) {
         self.series.queue_items.set(to_f64(counts.queue_items));
         self.oldest.store(counts.oldest.map_or(u64::MAX, |since| since.0), Ordering::Relaxed);
         self.series.queue_items_limit.set(f64::from(queue_items_max));
         self.series.slots_in_use.set(to_f64(counts.in_flight as u64));
-        self.series.slots_limit.set(f64::from(counts.slots));
+        // Infinite like the gauges of other limits that are not set. A share of the number that the
+        // process uses instead would look like a free server.
+        self.series.slots_limit.set(slots_max.map_or(f64::INFINITY, f64::from));
         update_sum(&stats.queue_items, &self.counted.queue_items, counts.queue_items);
         update_sum(&stats.in_flight, &self.counted.in_flight, counts.in_flight as u64);
     }

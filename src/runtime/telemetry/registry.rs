@@ -3,11 +3,12 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use strum::VariantArray as _;
 
 use super::CallObserver;
+use super::labelled_counts::LabelledCounts;
 use super::live::LiveCounts;
 use super::names::{
     BatchSeries, CallSeries, ConnectionSeries, Metric, ProcessSeries, UnpredictedReason, UpstreamSeries,
@@ -50,8 +51,12 @@ pub(super) struct MetricsShared {
     pub(super) ports: Vec<Arc<PortGauges>>,
     pub(super) routes: RouteLabelSet,
     pub(super) calls: CallSeries,
-    /// Numbers of calls that were not merged, by reason. The handles of their series only write.
-    pub(super) passed: Mutex<Vec<(&'static str, Arc<AtomicU64>)>>,
+    /// Numbers of calls that were not merged, by reason.
+    pub(super) passed: LabelledCounts<&'static str>,
+    /// Numbers of calls that no adapter recognised, by cause.
+    pub(super) unrecognised: LabelledCounts<&'static str>,
+    /// Numbers of calls that a route of the policy passed through, by route.
+    pub(super) passing_routes: LabelledCounts<String>,
     pub(super) batches: BatchSeries,
     pub(super) upstream: UpstreamSeries,
     pub(super) connections: ConnectionSeries,
@@ -131,7 +136,9 @@ impl MetricsShared {
             ports: ports.into_iter().map(|port| Arc::new(PortGauges::new(&recorder, port))).collect(),
             routes: RouteLabelSet::default(),
             calls: CallSeries::register(&registrar),
-            passed: Mutex::default(),
+            passed: LabelledCounts::default(),
+            unrecognised: LabelledCounts::default(),
+            passing_routes: LabelledCounts::default(),
             batches: BatchSeries::register(&registrar),
             upstream: UpstreamSeries::register(&registrar),
             connections: ConnectionSeries::register(&registrar),
@@ -189,9 +196,9 @@ mod tests {
     fn several_ports_have_gauges_of_their_own_and_counts_that_add_up() {
         let ports = Metrics::of_ports("local", &[8080, 8081]);
         let counts = |items| QueueGauges { queue_items: items, in_flight: 1, slots: 2, ..QueueGauges::default() };
-        ports[0].held(&counts(3), 10);
-        ports[1].held(&counts(4), 10);
-        ports[0].held(&counts(1), 10);
+        ports[0].held(&counts(3), 10, Some(2));
+        ports[1].held(&counts(4), 10, None);
+        ports[0].held(&counts(1), 10, Some(2));
         ports[1].set_port_limit("batch_items_max", "learned", 7.0);
         for (port, metrics) in ports.iter().enumerate() {
             let exploration_nanos = 2_000_000_000 * (port as u64 + 1);
@@ -204,6 +211,8 @@ mod tests {
         for line in [
             "groupage_queue_items{port=\"8080\"} 1",
             "groupage_queue_items{port=\"8081\"} 4",
+            "groupage_slots_limit{port=\"8080\"} 2",
+            "groupage_slots_limit{port=\"8081\"} inf",
             "groupage_limit{limit=\"batch_items_max\",source=\"learned\",port=\"8081\"} 7",
             "groupage_exploration_seconds_total 6",
             "groupage_model_changes_total 2",
@@ -212,7 +221,7 @@ mod tests {
             assert!(text.contains(line), "{line}: {text}");
         }
         let one = Metrics::of_ports("local", &[8080]);
-        one[0].held(&counts(2), 10);
+        one[0].held(&counts(2), 10, None);
         assert!(one[0].render().contains("groupage_queue_items 2"));
     }
 

@@ -2,7 +2,7 @@
 
 use super::super::super::call::{Call, CallId};
 use super::super::super::ceiling::{BatchExtent, SizeMeasure};
-use super::super::{ClassSample, ClassTable};
+use super::super::{ClassSample, ClassTable, MergingRestriction, QuarantineReport, RestrictedClass};
 use super::*;
 
 const ID: CostClassId = CostClassId(3);
@@ -64,6 +64,10 @@ impl MergeBench {
     fn changes(&mut self) -> Vec<(bool, bool)> {
         let change = |change: MergingChange| (change.suspension.is_some(), change.is_retest_failure);
         self.classes.take_changes().into_iter().map(change).collect()
+    }
+
+    fn quarantine(&self, second: u64) -> Option<QuarantineReport> {
+        self.classes.quarantine(Tick::from_millis(second * 1000), ID)
     }
 }
 
@@ -256,5 +260,46 @@ fn the_keys_remembered_are_bounded() {
     for key in 0..2_000 {
         bench.end(0, (0, 2, key), true, BatchOutcome::Mismatched);
     }
-    assert!(format!("{:?}", bench.classes).matches("KeyMemory {").count() <= 256);
+    assert!(format!("{:?}", bench.classes).matches("KeyState {").count() <= 256);
+}
+
+#[test]
+fn a_refused_key_beside_one_that_is_merged_is_reported_once_for_each_quarantine() {
+    let mut bench = MergeBench::eager();
+    bench.batch(0, 2, BatchOutcome::Ok);
+    bench.batch(0, 1, REFUSED);
+    assert_eq!((bench.classes.take_restrictions(), bench.quarantine(0)), (Vec::new(), None));
+    bench.batch(0, 1, REFUSED);
+    bench.end(1, (0, 2, 1), true, REFUSED);
+    let of = |second: u64| MergingRestriction::KeyRefused {
+        refusal: BatchRefusal::Status(422),
+        retest: Tick::from_millis(second * 1000),
+    };
+    assert_eq!(bench.classes.take_restrictions(), [RestrictedClass { class: ID, restriction: of(30) }]);
+    let expected = QuarantineReport { refusal: BatchRefusal::Status(422), ends_merging: false };
+    assert_eq!((bench.quarantine(1), bench.changes()), (Some(expected), Vec::new()));
+}
+
+#[test]
+fn a_quarantine_of_the_only_key_ends_merging_until_a_batch_succeeds() {
+    let mut bench = MergeBench::eager();
+    bench.batch(0, 1, BatchOutcome::Ok);
+    bench.batch(0, 1, BatchOutcome::Mismatched);
+    assert_eq!(bench.classes.take_restrictions(), [], "the mismatch itself is logged");
+    let expected = QuarantineReport { refusal: BatchRefusal::Mismatch, ends_merging: true };
+    assert_eq!((bench.quarantine(1), bench.quarantine(31)), (Some(expected), Some(expected)));
+    assert_eq!(bench.quarantine(91), None, "its callers are gone");
+    bench.batch(31, 1, BatchOutcome::Ok);
+    assert_eq!(bench.quarantine(31), None);
+}
+
+#[test]
+fn a_limit_of_one_item_is_reported_with_the_status_when_it_is_found() {
+    let mut bench = MergeBench::careful();
+    let too_large = BatchOutcome::Refused(BatchRefusal::TooLarge(413));
+    bench.batch(0, 1, too_large);
+    let restriction = MergingRestriction::OneItem { status: Some(413) };
+    assert_eq!(bench.classes.take_restrictions(), [RestrictedClass { class: ID, restriction }]);
+    bench.end(1, (0, 2, 1), true, too_large);
+    assert_eq!(bench.classes.take_restrictions(), []);
 }

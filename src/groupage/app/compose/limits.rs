@@ -15,7 +15,7 @@ pub(super) fn core_limits(policy: &Policy, scopes: &[ScopeLimits]) -> Limits {
     let config::SchedulingConfig { items, delay, slots, preset, policy: kind } = policy.scheduling;
     let adaptive = kind == config::SchedulingPolicy::Adaptive;
     // Without a limit in the policy, the limit of the process applies, as for unbatched calls.
-    let slots_max = policy.limits.slots_max.unwrap_or(scheduler::COMPLETIONS_MAX / 2);
+    let slots_max = policy.limits.slots_max.unwrap_or(scheduler::SLOTS_UNLIMITED);
     // Share of the SLO that a call may be held beside an idle upstream to obtain a larger batch.
     let hold_permille = match preset {
         api::Preset::Latency => 0,

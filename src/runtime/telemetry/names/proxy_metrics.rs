@@ -62,7 +62,7 @@ metric_table! {
         QueueItemsLimit: Gauge, "groupage_queue_items_limit", "",
             "Maximum number of queued items." => queue_items_limit;
         SlotsInUse: Gauge, "groupage_slots_in_use", "", "Executions in flight." => slots_in_use;
-        SlotsLimit: Gauge, "groupage_slots_limit", "", "Maximum number of executions in flight." => slots_limit;
+        SlotsLimit: Gauge, "groupage_slots_limit", "", "Maximum number of executions in flight; +Inf if no limit is set." => slots_limit;
         SlotsLearned: Gauge, "groupage_slots_learned", "",
             "Learned number of executions that the upstream runs in parallel." => slots_learned;
         Lead: Gauge, "groupage_lead_seconds", "",

@@ -1,0 +1,105 @@
+//! Paths of inference protocols whose calls are never merged. They are recognised only to explain
+//! why such calls pass through.
+
+/// Last steps of the paths of text generation and chat: `OpenAI`, Anthropic, TGI, Ollama and
+/// llama.cpp.
+const GENERATION: [&str; 8] = [
+    "/completions",
+    "/completion",
+    "/generate",
+    "/generate_stream",
+    "/chat",
+    "/infill",
+    "/v1/messages",
+    "/v1/responses",
+];
+/// Last step of the paths of reranking: `OpenAI`-compatible servers, TEI, Cohere.
+const RERANKING: &str = "/rerank";
+
+/// Kind of a path whose calls are never merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UnmergedPath {
+    /// Inference of the Open Inference Protocol (KServe V2): its tensors are not merged.
+    OpenInference,
+    /// Text generation or chat, of any protocol.
+    Generation,
+    /// Reranking of documents by one query.
+    Reranking,
+    /// Any other path of the Open Inference Protocol, such as that of a model's metadata.
+    Management,
+}
+
+// === impl UnmergedPath ===
+
+impl UnmergedPath {
+    /// Returns the kind of a raw path, or `None` if it is of none of these protocols. Servers are
+    /// often reached behind a prefix (`/seldon/NAMESPACE/NAME`), so any prefix is accepted.
+    pub(crate) fn classify(path: &str) -> Option<Self> {
+        if let Some(found) = Self::open_inference(path) {
+            return Some(found);
+        }
+        if GENERATION.iter().any(|last| path.ends_with(last)) {
+            return Some(Self::Generation);
+        }
+        path.ends_with(RERANKING).then_some(Self::Reranking)
+    }
+
+    /// Returns the kind of a path of the Open Inference Protocol:
+    /// `/v2/models/{model}[/versions/{version}]/{verb}`, with the verbs of its generation extension.
+    fn open_inference(path: &str) -> Option<Self> {
+        if path.contains("/v2/repository/") {
+            return Some(Self::Management);
+        }
+        let (_, rest) = path.split_once("/v2/models/")?;
+        let steps: Vec<&str> = rest.split('/').collect();
+        Some(match steps.as_slice() {
+            [_, verb] | [_, "versions", _, verb] => match *verb {
+                "infer" => Self::OpenInference,
+                "generate" | "generate_stream" => Self::Generation,
+                _ => Self::Management,
+            },
+            _ => Self::Management,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_inference_is_recognised_behind_any_prefix_and_with_a_version() {
+        for path in [
+            "/v2/models/m/infer",
+            "/v2/models/m/versions/1/infer",
+            "/seldon/ns/dep/v2/models/m/infer",
+            "/myns/v2/models/m/versions/2/infer",
+        ] {
+            assert_eq!(UnmergedPath::classify(path), Some(UnmergedPath::OpenInference), "{path}");
+        }
+        for path in ["/v2/models/m", "/v2/models/m/ready", "/ns/v2/models/m/config", "/v2/repository/index"] {
+            assert_eq!(UnmergedPath::classify(path), Some(UnmergedPath::Management), "{path}");
+        }
+    }
+
+    #[test]
+    fn generation_and_reranking_are_recognised_by_the_end_of_the_path() {
+        for path in [
+            "/v1/chat/completions",
+            "/openai/v1/completions",
+            "/v2/models/m/generate",
+            "/ns/v2/models/m/versions/1/generate_stream",
+            "/generate",
+            "/api/chat",
+            "/v1/messages",
+        ] {
+            assert_eq!(UnmergedPath::classify(path), Some(UnmergedPath::Generation), "{path}");
+        }
+        for path in ["/rerank", "/v1/rerank", "/v2/rerank"] {
+            assert_eq!(UnmergedPath::classify(path), Some(UnmergedPath::Reranking), "{path}");
+        }
+        for path in ["/predict", "/v1/embeddings", "/v1/models/m:predict", "/generated", "/messages"] {
+            assert_eq!(UnmergedPath::classify(path), None, "{path}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Causes for which no adapter recognises a call, more specific than the reason `not_recognised` of
+//! the metrics. They decide which advice helps, so they are counted for `groupage explain`.
+
+use http::Method;
+use strum::{IntoStaticStr, VariantArray};
+
+use super::{Adapter, RouteProtocol, Routes};
+use crate::paths::UnmergedPath;
+
+/// Paths of Cohere, which end like those of TEI and have another format.
+const COHERE_EMBED: [&str; 2] = ["/v1/embed", "/v2/embed"];
+
+/// Cause for which no adapter recognises a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum UnrecognisedCause {
+    /// The method is not POST: the call is no inference.
+    Method,
+    /// A route of the policy passes the call through.
+    Route,
+    /// The call is text generation or chat.
+    Generation,
+    /// The call is reranking.
+    Reranking,
+    /// The path is one of the Open Inference Protocol, but not of inference.
+    Management,
+    /// An adapter recognises the path, but the policy lists routes and none of them matches.
+    Unlisted,
+    /// An adapter supports the path only on a route that names its protocol.
+    Unnamed,
+    /// No adapter supports the path.
+    NoAdapter,
+}
+
+/// A call that no adapter recognises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnrecognisedCall {
+    /// The cause.
+    pub cause: UnrecognisedCause,
+    /// Index of the route of the policy that matches the call; `None` if none does.
+    pub route: Option<usize>,
+}
+
+// === impl UnrecognisedCause ===
+
+impl UnrecognisedCause {
+    /// Returns the name used in reports.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
+    /// Returns the cause for a POST call that no route passes through. `is_unlisted`: the policy
+    /// has routes, and none of them matches.
+    fn for_path(path: &str, is_unlisted: bool) -> Self {
+        match UnmergedPath::classify(path) {
+            Some(UnmergedPath::Generation) => return Self::Generation,
+            Some(UnmergedPath::Reranking) => return Self::Reranking,
+            Some(UnmergedPath::OpenInference | UnmergedPath::Management) => return Self::Management,
+            None => {}
+        }
+        if is_unlisted && Adapter::is_automatic(path) {
+            return Self::Unlisted;
+        }
+        let by_name = [RouteProtocol::OpenAi, RouteProtocol::KServeV1, RouteProtocol::TfServing, RouteProtocol::Tei];
+        let is_supported = by_name.into_iter().any(|protocol| protocol.is_recognised(path));
+        let is_cohere = COHERE_EMBED.iter().any(|other| path.ends_with(other));
+        if is_supported && !is_cohere { Self::Unnamed } else { Self::NoAdapter }
+    }
+}
+
+// === impl Routes ===
+
+impl Routes {
+    /// Returns why [`Routes::recognise`] has no endpoint for a call.
+    #[must_use]
+    pub fn unrecognised(&self, method: &Method, path: &str) -> UnrecognisedCall {
+        let matches =
+            |route: &super::Route| !route.any_path && route.rules.method == *method && route.rules.path.matches(path);
+        let route = self.routes.iter().position(matches);
+        let protocol = route.and_then(|index| self.routes.get(index)).map(|route| route.rules.protocol);
+        let cause = match protocol {
+            Some(RouteProtocol::PassThrough | RouteProtocol::LlamaCpp) => UnrecognisedCause::Route,
+            _ if *method != Method::POST => UnrecognisedCause::Method,
+            _ => {
+                let lists_routes = self.routes.iter().any(|route| !route.any_path);
+                UnrecognisedCause::for_path(path, lists_routes && route.is_none())
+            }
+        };
+        UnrecognisedCall { cause, route }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::routes_of;
+
+    fn cause(written: &[(&str, RouteProtocol)], method: &Method, path: &str) -> (UnrecognisedCause, Option<usize>) {
+        let routes = routes_of(written);
+        assert!(routes.recognise(method, path).is_none(), "{path}");
+        let found = routes.unrecognised(method, path);
+        (found.cause, found.route)
+    }
+
+    #[test]
+    fn each_situation_without_a_route_has_a_cause_of_its_own() {
+        let of = |method: &Method, path| cause(&[], method, path).0;
+        assert_eq!(of(&Method::GET, "/health"), UnrecognisedCause::Method);
+        assert_eq!(of(&Method::GET, "/v1/embeddings"), UnrecognisedCause::Method);
+        for (path, cause) in [
+            ("/v1/chat/completions", UnrecognisedCause::Generation),
+            ("/v2/models/m/generate", UnrecognisedCause::Generation),
+            ("/rerank", UnrecognisedCause::Reranking),
+            ("/v2/repository/index", UnrecognisedCause::Management),
+            ("/v1/models/m:explain", UnrecognisedCause::Unnamed),
+            ("/openai/v1/embeddings", UnrecognisedCause::Unnamed),
+            ("/ns/embed", UnrecognisedCause::Unnamed),
+            ("/v2/embed", UnrecognisedCause::NoAdapter),
+            ("/predict", UnrecognisedCause::NoAdapter),
+        ] {
+            assert_eq!(of(&Method::POST, path), cause, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_route_that_passes_the_call_through_is_the_cause_before_any_other() {
+        let written = [
+            ("/predict", RouteProtocol::PassThrough),
+            ("/health", RouteProtocol::Auto),
+            ("/c/*", RouteProtocol::LlamaCpp),
+        ];
+        assert_eq!(cause(&written, &Method::POST, "/predict"), (UnrecognisedCause::Route, Some(0)));
+        assert_eq!(cause(&written, &Method::POST, "/c/v1/embeddings"), (UnrecognisedCause::Route, Some(2)));
+        assert_eq!(cause(&written, &Method::POST, "/health"), (UnrecognisedCause::NoAdapter, Some(1)));
+        assert_eq!(cause(&written, &Method::GET, "/predict"), (UnrecognisedCause::Method, None));
+    }
+
+    #[test]
+    fn a_path_with_an_adapter_that_the_policy_does_not_list_is_reported_as_unlisted() {
+        let written = [("/predict", RouteProtocol::PassThrough)];
+        for path in ["/v1/embeddings", "/embed", "/v1/models/m:predict"] {
+            assert_eq!(cause(&written, &Method::POST, path), (UnrecognisedCause::Unlisted, None), "{path}");
+        }
+        assert_eq!(cause(&written, &Method::POST, "/v1/models/m:explain").0, UnrecognisedCause::Unnamed);
+        assert_eq!(cause(&written, &Method::POST, "/x").0, UnrecognisedCause::NoAdapter);
+    }
+
+    #[test]
+    fn the_default_route_of_a_port_that_no_route_applies_to_is_no_route_of_the_policy() {
+        let relay = crate::tests::rules("/*", RouteProtocol::PassThrough);
+        let routes = Routes::new(Vec::new(), relay, super::super::SharedHeaderRules::default());
+        let found = routes.unrecognised(&Method::POST, "/predict");
+        assert_eq!((found.cause, found.route), (UnrecognisedCause::NoAdapter, None));
+    }
+}
