@@ -59,7 +59,7 @@ pub use key_parts::{CostClassName, KeyPart, PartKind, decode_cost_class};
 pub use pointer::Pointer;
 pub use route::{Endpoint, PathPattern, ProtocolLabel, RouteProtocol, RouteRules, Routes, SharedHeaderRules};
 pub use split::BatchResponse;
-pub use tei::{PublishedLimits, parse_info, parse_info_model};
+pub use tei::{NotJson, PublishedLimits, parse_info, parse_info_model};
 
 #[cfg(test)]
 mod tests;
