@@ -171,6 +171,18 @@ impl Batcher {
         self.free.set_free(self.now, self.has_free_slot());
     }
 
+    /// Defers merging of a cost class until the limits that its server publishes are known: its
+    /// calls are dispatched one by one until [`Batcher::end_deferral`].
+    pub fn defer_merging(&mut self, now: Tick, class: CostClassId) {
+        let now = self.advance(now);
+        self.classes.defer_merging(now, class);
+    }
+
+    /// Ends the deferral of merging, and returns the cost classes to which it applied.
+    pub fn end_deferral(&mut self) -> Vec<CostClassId> {
+        self.classes.end_deferral()
+    }
+
     /// Applies the maximum number of items that the server publishes for a cost class.
     pub fn set_published_items_max(&mut self, now: Tick, class: CostClassId, items_max: u32) {
         let now = self.advance(now);
@@ -411,6 +423,7 @@ impl Batcher {
         let eager = !matches!(self.limits.policy, DispatchPolicy::Adaptive { .. });
         match self.classes.merge_bound(self.now.max(now), call, eager) {
             MergeLimit::Alone(lone) => (1, lone),
+            MergeLimit::Deferred => (1, None),
             MergeLimit::Trial => (2, None),
             MergeLimit::Free => (usize::MAX, None),
         }

@@ -31,6 +31,8 @@ const RECENT: usize = 16;
 pub(super) struct ClassState {
     used: Tick,
     merging: MergeState,
+    /// The limits that the server publishes are not known yet, so calls are not merged.
+    deferred: bool,
     ceilings: Ceilings,
     /// Maximum number of items since the upstream reported an overload, and the time of the report.
     overload_max: Option<(u32, Tick)>,
@@ -96,6 +98,7 @@ impl ClassState {
         Self {
             used: now,
             merging: MergeState::default(),
+            deferred: false,
             ceilings: Ceilings::default(),
             overload_max: None,
             full_good: 0,
@@ -250,6 +253,7 @@ impl ClassTable {
             MergeLimit::Alone(_) => bound,
             _ if self.keys.quarantined(now, call.key) => MergeLimit::Alone(Some(UnbatchedReason::Quarantined)),
             _ if self.replays.replays_left(now) == 0 => MergeLimit::Alone(Some(UnbatchedReason::BudgetEmpty)),
+            _ if self.get(call.cost_class).is_some_and(|class| class.deferred) => MergeLimit::Deferred,
             _ => bound,
         }
     }
@@ -349,6 +353,17 @@ impl ClassTable {
 
     pub(super) fn get(&self, id: CostClassId) -> Option<&ClassState> {
         self.map.get(&id)
+    }
+
+    /// Defers merging of this class until [`Self::end_deferral`].
+    pub(super) fn defer_merging(&mut self, now: Tick, id: CostClassId) {
+        self.entry(now, id).deferred = true;
+    }
+
+    /// Ends the deferral of merging, and returns the classes to which it applied.
+    pub(super) fn end_deferral(&mut self) -> Vec<CostClassId> {
+        let ended = self.map.iter_mut().filter_map(|(id, class)| std::mem::take(&mut class.deferred).then_some(*id));
+        ended.collect()
     }
 
     /// Applies a maximum number of items that the server publishes for this class. The smallest

@@ -213,9 +213,13 @@ pub(super) fn select_members<'a>(
         choice.lone = Some(UnbatchedReason::ClientBatchFull);
         return Some(choice);
     }
-    if let MergeLimit::Alone(lone) = together {
-        choice.lone = lone;
-        return Some(choice);
+    match together {
+        MergeLimit::Free | MergeLimit::Trial => {}
+        MergeLimit::Alone(lone) => {
+            choice.lone = lone;
+            return Some(choice);
+        }
+        MergeLimit::Deferred => return Some(choice),
     }
     let room = BatchRoom {
         fill,

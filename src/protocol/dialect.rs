@@ -47,7 +47,8 @@ impl Dialect {
     }
 
     /// Returns the response to a member of a batch that the upstream refused with `status`, which
-    /// is 429 or 503.
+    /// is 429 or 503. The caller adds the upstream's `Retry-After`. There is no hint without it,
+    /// because only the upstream knows its load.
     #[must_use]
     pub fn overload_response(self, status: StatusCode) -> Reply {
         self.write(FailureKind::UpstreamOverloaded, status)

@@ -63,7 +63,7 @@ pub use route::{
     UnrecognisedCause,
 };
 pub use split::BatchResponse;
-pub use tei::{PublishedLimits, parse_info, parse_info_model};
+pub use tei::{NotJson, PublishedLimits, parse_info, parse_info_model};
 
 #[cfg(test)]
 mod tests;

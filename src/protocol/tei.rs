@@ -26,6 +26,11 @@ pub struct PublishedLimits {
     pub batches_itself: bool,
 }
 
+/// A response that is not valid JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the response is not JSON")]
+pub struct NotJson;
+
 /// Returns the shape of `/embed`.
 pub(crate) fn embed() -> ProtocolShape {
     ProtocolShape {
@@ -41,14 +46,16 @@ pub(crate) fn embed() -> ProtocolShape {
     }
 }
 
-/// Parses the response to `GET /info`. Returns `None` if it has another format, since the server is
+/// Parses the response to `GET /info`. Returns `None` if it names no limits, since the server is
 /// then not known to observe the limits of this protocol.
 ///
 /// A server that publishes `max_batch_tokens` has a token budget to fill, so it forms batches
 /// itself.
-#[must_use]
-pub fn parse_info(info: &[u8]) -> Option<PublishedLimits> {
-    json::validate(info, JsonRules { lenient: false, strict: true, nesting_max: 32 }).ok()?;
+///
+/// # Errors
+/// [`NotJson`] if the response is not JSON, as that of a gateway or of a page for all paths.
+pub fn parse_info(info: &[u8]) -> Result<Option<PublishedLimits>, NotJson> {
+    json::validate(info, JsonRules { lenient: false, strict: true, nesting_max: 32 }).map_err(|_| NotJson)?;
     let root = json::root(info);
     let number = |name: &str| -> Option<u64> {
         let found = json::find(info, root, &Pointer::from_static(name)).ok()??;
@@ -57,13 +64,13 @@ pub fn parse_info(info: &[u8]) -> Option<PublishedLimits> {
     let items_max = number("/max_client_batch_size");
     let weight_max = number("/max_batch_tokens");
     if items_max.is_none() && weight_max.is_none() {
-        return None;
+        return Ok(None);
     }
-    Some(PublishedLimits {
+    Ok(Some(PublishedLimits {
         items_max: items_max.map(|items| u32::try_from(items).unwrap_or(u32::MAX)),
         weight_max,
         batches_itself: weight_max.is_some(),
-    })
+    }))
 }
 
 /// Returns the model and revision from the response to `GET /info`. A change of either means
@@ -93,9 +100,9 @@ mod tests {
     fn limits_in_the_info_of_tei_are_parsed() {
         let info = br#"{"model_id":"m","max_concurrent_requests":512,"max_batch_tokens":16384,"max_batch_requests":null,"max_client_batch_size":32}"#;
         let expected = PublishedLimits { items_max: Some(32), weight_max: Some(16384), batches_itself: true };
-        assert_eq!(parse_info(info), Some(expected));
+        assert_eq!(parse_info(info), Ok(Some(expected)));
         let info = br#"{"max_client_batch_size": 8}"#;
-        assert_eq!(parse_info(info), Some(PublishedLimits { items_max: Some(8), ..PublishedLimits::default() }));
+        assert_eq!(parse_info(info), Ok(Some(PublishedLimits { items_max: Some(8), ..PublishedLimits::default() })));
     }
 
     #[test]
@@ -112,15 +119,12 @@ mod tests {
 
     #[test]
     fn an_invalid_info_publishes_no_limits() {
-        for body in [
-            "",
-            "not found",
-            "{}",
-            "[1]",
-            r#"{"max_client_batch_size":"8"}"#,
-            r#"{"max_client_batch_size":8,"max_client_batch_size":9}"#,
-        ] {
-            assert_eq!(parse_info(body.as_bytes()), None, "{body}");
+        let twice = r#"{"max_client_batch_size":8,"max_client_batch_size":9}"#;
+        for body in ["{}", "[1]", r#"{"max_client_batch_size":"8"}"#, twice] {
+            assert_eq!(parse_info(body.as_bytes()), Ok(None), "{body}");
+        }
+        for body in ["", "not found", "<html>"] {
+            assert_eq!(parse_info(body.as_bytes()), Err(NotJson), "{body}");
         }
     }
 }

@@ -34,6 +34,15 @@ pub struct BatchRequest {
 /// A response that is too large to be buffered: its beginning, and the rest as it arrives.
 pub type StreamedAnswer = http::Response<Body>;
 
+/// State of the look-up of the limits that the model server publishes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitsLookUp {
+    /// They are not known yet. Calls that depend on them share no batch.
+    Pending,
+    /// The limits; `None` if the server publishes none.
+    Known(Option<PublishedLimits>),
+}
+
 /// Receives the results of a batch. Members may be answered individually, early, and in any order.
 pub trait BatchOutputs: Send {
     /// Answers a member; a second answer to the same member is ignored.
@@ -54,6 +63,19 @@ pub trait BatchOutputs: Send {
     fn is_waiting(&self, member: usize) -> bool;
 }
 
+// === impl LimitsLookUp ===
+
+impl LimitsLookUp {
+    /// Returns the limits, if they are known and there are any.
+    #[must_use]
+    pub const fn limits(self) -> Option<PublishedLimits> {
+        match self {
+            Self::Pending => None,
+            Self::Known(limits) => limits,
+        }
+    }
+}
+
 /// Executes batches.
 pub trait Backend: Send + Sync + fmt::Debug {
     /// Executes a batch and answers every member through `outputs`. A member without an answer at
@@ -66,8 +88,9 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// responses differ in parts that belong to no single result.
     fn is_merging_unsafe(&self, call: &Call) -> bool;
 
-    /// Returns the limits that the model server publishes, if any.
-    fn published_limits(&self) -> BoxFuture<'_, Option<PublishedLimits>>;
+    /// Returns the limits that the model server publishes, as far as they are known. They are looked
+    /// up in the background, from the first time on that this is called.
+    fn published_limits(&self) -> LimitsLookUp;
 }
 
 /// The path from one client connection to the upstream. Its connections are never shared with

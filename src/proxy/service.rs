@@ -19,7 +19,7 @@ use super::recorder::CallRecorder;
 use super::unbatched::BufferedRequest;
 use super::upload::UploadGuard;
 use super::{Proxy, RouteMode, RouteSettings, RoutingTable};
-use crate::backend::Lane;
+use crate::backend::{Lane, LimitsLookUp};
 use crate::batching::{PriorityId, Tick, UnbatchedReason};
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
@@ -200,7 +200,7 @@ impl Proxy {
         (arrived, mut recorder): (Tick, CallRecorder),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
-        let prepared = self.prepare_call(table, endpoint, &buffered, arrived, &mut recorder).await;
+        let prepared = self.prepare_call(table, endpoint, &buffered, arrived, &mut recorder);
         let PreparedCall { call, submission, deadlines, reason, batches_itself } = prepared;
         let dialect = endpoint.dialect;
         let limit_name =
@@ -252,7 +252,7 @@ impl Proxy {
     }
 
     /// Parses a call, derives its priority and deadlines, and finds out whether it may be merged.
-    async fn prepare_call(
+    fn prepare_call(
         &self,
         table: &RoutingTable,
         endpoint: &Arc<Endpoint>,
@@ -274,13 +274,10 @@ impl Proxy {
             table.priorities.class(priority),
             requested_deadlines.first.map(|deadline| deadline.at),
         );
-        // The limits that a text-embeddings-inference server publishes may be looked up at this
-        // point, which the client's own deadline bounds.
-        let published = if endpoint.label == ProtocolLabel::Tei {
-            self.await_until(core_deadlines.caller, self.backend.published_limits()).await.ok().flatten()
-        } else {
-            None
-        };
+        // The limits that a text-embeddings-inference server publishes are looked up in the
+        // background. A call that arrives before they are known does not wait for them.
+        let look_up = (endpoint.label == ProtocolLabel::Tei).then(|| self.backend.published_limits());
+        let published = look_up.and_then(LimitsLookUp::limits);
         let batches_itself = published.filter(|_| endpoint.needs_info).map(|limits| limits.batches_itself);
         let reason = self.unmergeable_reason(table, &call, buffered.trailers.is_some(), batches_itself);
         let submission = Submission {
@@ -296,6 +293,7 @@ impl Proxy {
             slo,
             caller_deadline: core_deadlines.caller,
             timeout: route.timeout,
+            limits_pending: look_up == Some(LimitsLookUp::Pending),
             published_items_max: published.and_then(|limits| limits.items_max),
             published_weight_max: published.and_then(|limits| limits.weight_max),
         };

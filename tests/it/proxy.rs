@@ -29,6 +29,7 @@ mod overload;
 mod pass;
 mod priorities;
 mod process;
+mod published;
 mod quoting;
 mod refusing;
 mod reload;

@@ -49,10 +49,10 @@ impl<'a> KeyContext<'a> {
         self.head.call.cost_class
     }
 
-    /// Returns `true` if the head shares no batch: it may not be merged, or its merge key or its
-    /// cost class is in quarantine.
+    /// Returns `true` if the head shares no batch: it may not be merged, its merge key or its cost
+    /// class is in quarantine, or merging is deferred.
     pub(super) const fn is_unbatched(&self) -> bool {
-        self.head.call.alone || matches!(self.merge, MergeLimit::Alone(_))
+        self.head.call.alone || matches!(self.merge, MergeLimit::Alone(_) | MergeLimit::Deferred)
     }
 
     /// Returns the view for a batch of a single call.

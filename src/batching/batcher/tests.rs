@@ -1,6 +1,7 @@
 //! Example-based tests of the state machine. `tests/it/sim` checks it against a model.
 
 mod ceilings;
+mod deferral;
 mod late;
 mod reset;
 

@@ -36,6 +36,9 @@ pub(in super::super) enum MergeLimit {
     Trial,
     /// One, with the reason if it is to be reported.
     Alone(Option<UnbatchedReason>),
+    /// One, until the limits that the server publishes are known. A hold goes on, since they may be
+    /// known before it ends.
+    Deferred,
 }
 
 /// A period without merging.

@@ -318,7 +318,7 @@ const PROXY: &[SchemaKey] = &[
     group(
         "connection",
         &[
-            key("connectTimeout", TIMEOUT, Value("300ms")),
+            key("connectTimeout", TIMEOUT, Value("5s")),
             key("bodyIdleTimeout", TIMEOUT, Value("5m")),
             key("answerBytesMax", Size(1, 64 * GI), Value("32Mi")),
             key("http2", Word(&["Auto", "Always", "Never"], &[]), Value("Auto")),

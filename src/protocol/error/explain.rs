@@ -106,7 +106,7 @@ impl FailureKind {
             Self::AnswerTooLarge => "raise the limit, or lower `limits.batchItemsMax` for the route",
             Self::UpstreamTls => "check the log for the reason and for the key of `proxy.upstreamTls` to change",
             Self::UpstreamOverloaded => {
-                "retry after `Retry-After`; check the model server's log for the reason; add replicas"
+                "retry after `Retry-After` if the model server sent it; check the model server's log for the reason; add replicas"
             }
             Self::Internal => "report it with the log lines of level error at that time",
         }

@@ -223,6 +223,10 @@ fn an_overload_is_answered_with_a_body_of_ours_in_the_callers_form() {
             assert_eq!(reply.headers["x-groupage-error"], "GRP3308");
             assert!(!format!("{:?}", reply.headers).contains("private"), "{:?}", reply.headers);
         }
+        let replies = server.shared(["private-0", "private-1"], 503, &headers[1..], overload).unwrap();
+        let hinted =
+            |reply: &Reply| ["retry-after", "retry-after-ms"].iter().any(|name| reply.headers.contains_key(*name));
+        assert!(!replies.iter().any(hinted), "the server sent no hint");
     }
 }
 

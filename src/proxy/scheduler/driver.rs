@@ -22,7 +22,7 @@ use super::{
     COMPLETIONS_MAX, DriverEvent, ExecutionDetails, LearnedState, SLOTS_UNLIMITED, SchedulerConfig, Submission,
     SubmitOutcome,
 };
-use crate::backend::Backend;
+use crate::backend::{Backend, LimitsLookUp};
 use crate::batching::{
     BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, DispatchPolicy, ExpiryReason, PlanInput, Rejection,
     RejectionReason, ScopeId, Tick, solve,
@@ -66,6 +66,9 @@ struct Driver<'a> {
     weight_cap: ExportedCap,
     /// The server advertises that it batches by itself.
     batches_itself: bool,
+    /// Calls arrived before the limits that the server publishes were known. Those of their cost
+    /// classes leave one by one until then.
+    limits_pending: bool,
     queued: HashMap<CallId, QueuedCall>,
     in_flight: HashMap<BatchId, InFlightExecution>,
     /// Differences between the merge keys of each cost class.
@@ -141,6 +144,7 @@ impl<'a> Driver<'a> {
             items_cap: ExportedCap::default(),
             weight_cap: ExportedCap::default(),
             batches_itself: false,
+            limits_pending: false,
             key_diversity: KeyDiversity::default(),
             counted_changes: 0,
             completion_sender,
@@ -285,14 +289,11 @@ impl<'a> Driver<'a> {
         if let (true, MergeEligibility::With(key)) = (is_new_key, &submission.call.merge) {
             self.key_diversity.on_new_key(now, cost_class, &submission.endpoint, key);
         }
-        if let Some(items_max) = submission.published_items_max {
-            self.core.set_published_items_max(now, cost_class, items_max);
-            self.items_cap.set_published_min(items_max.into());
+        if submission.limits_pending {
+            self.core.defer_merging(now, cost_class);
+            self.limits_pending = true;
         }
-        if let Some(weight_max) = submission.published_weight_max {
-            self.core.set_published_weight_max(now, cost_class, weight_max);
-            self.weight_cap.set_published_min(weight_max);
-        }
+        self.apply_published(now, cost_class, (submission.published_items_max, submission.published_weight_max));
         let items = call.items;
         self.queued.insert(id, QueuedCall { submission, reply, arrived: now });
         if let Err(rejection) = self.core.enqueue(now, call)
@@ -306,6 +307,33 @@ impl<'a> Driver<'a> {
             self.supervisor.metrics.stats.items_accepted.fetch_add(u64::from(items), Ordering::Relaxed);
         }
         self.supervisor.metrics.stats.offered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Applies the maxima on items and weight that the server publishes.
+    fn apply_published(&mut self, now: Tick, class: CostClassId, (items, weight): (Option<u32>, Option<u64>)) {
+        if let Some(items_max) = items {
+            self.core.set_published_items_max(now, class, items_max);
+            self.items_cap.set_published_min(items_max.into());
+        }
+        if let Some(weight_max) = weight {
+            self.core.set_published_weight_max(now, class, weight_max);
+            self.weight_cap.set_published_min(weight_max);
+        }
+    }
+
+    /// Applies the published limits to the cost classes that wait for them, once they are known.
+    /// This precedes every decision, so that calls that were held meanwhile are merged within the
+    /// limits. Nothing else wakes the driver for them, because no call waits for them.
+    fn resolve_pending_limits(&mut self) {
+        if !self.limits_pending {
+            return;
+        }
+        let LimitsLookUp::Known(published) = self.supervisor.backend.published_limits() else { return };
+        self.limits_pending = false;
+        let (now, maxima) = (self.now(), published.map_or((None, None), |known| (known.items_max, known.weight_max)));
+        for class in self.core.end_deferral() {
+            self.apply_published(now, class, maxima);
+        }
     }
 
     /// Solves a plan on a blocking thread, since it takes up to about ten milliseconds of a core.
@@ -346,6 +374,7 @@ impl<'a> Driver<'a> {
     }
 
     fn execute_decisions(&mut self) {
+        self.resolve_pending_limits();
         loop {
             // `poll` may return a cancelled call if its `Cancel` event was lost to a full channel.
             // `dispatch` detects and withdraws it.

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::benefit::{CountWindows, RecentCounts};
 use super::ids::IdInterner;
 use super::{SchedulerConfig, Submission};
-use crate::backend::Backend;
+use crate::backend::{Backend, LimitsLookUp};
 use crate::batching::{
     CallId, CostClassId, Deadline, Limits, Plan, PlanInput, PriorityId, ScopeId, Shadow, ShadowArrival, ShadowEnd,
     ShadowOutcome, Tick, solve,
@@ -30,8 +30,6 @@ use crate::telemetry::{CompletedCall, Metrics};
 /// Capacity of the event channel. Bodies held by events are charged to the memory budget. A task
 /// that is this far behind skips calls.
 const EVENTS_MAX: usize = 4096;
-/// Interval between two lookups of the limits that a server publishes, which `backend` caches.
-const PUBLISHED_EVERY: Duration = Duration::from_secs(1);
 
 /// A handle that reports pass-through calls to the shadow simulation.
 #[derive(Debug, Clone)]
@@ -128,7 +126,6 @@ enum ShadowEvent {
     Came(CallId, Tick, Box<ObservedCall>, DeferredParse, ResponseOrder),
     Ended(CallId, Tick, ObservedEnd),
     Plan(CostClassId, Plan),
-    Published(Option<PublishedLimits>),
     Limits(Box<Limits>),
     Seen(oneshot::Sender<ShadowReport>),
 }
@@ -158,8 +155,8 @@ struct ShadowTask {
     passing: BTreeMap<CallId, Tick>,
     report: ShadowReport,
     windows: CountWindows,
+    /// The limits that the server publishes, as last known.
     published: Option<PublishedLimits>,
-    looked_up_at: Option<Tick>,
     backend: Arc<dyn Backend>,
     metrics: Arc<Metrics>,
     clock: Clock,
@@ -189,7 +186,6 @@ impl ShadowRecorder {
             report: ShadowReport::default(),
             windows: CountWindows::new(clock.now()),
             published: None,
-            looked_up_at: None,
             backend,
             metrics: metrics.clone(),
             clock,
@@ -287,7 +283,6 @@ impl ShadowTask {
                 }
                 ShadowEvent::Ended(id, at, how) => self.on_end(id, at, how),
                 ShadowEvent::Plan(class, plan) => self.shadow.set_plan(class, plan),
-                ShadowEvent::Published(published) => self.published = published,
                 ShadowEvent::Limits(limits) => self.shadow.set_limits(*limits),
                 // The requester may have stopped waiting.
                 ShadowEvent::Seen(reply) => _ = reply.send(self.report()),
@@ -303,7 +298,9 @@ impl ShadowTask {
         let ObservedCall { endpoint, scope, priority, tenant_weight, began, .. } = passing;
         let mut unbatched = matches!(call.merge, MergeEligibility::Alone(_));
         if endpoint.label == ProtocolLabel::Tei {
-            self.look_up_published();
+            if let LimitsLookUp::Known(published) = self.backend.published_limits() {
+                self.published = published;
+            }
             let by_itself = self.published.is_some_and(|known| endpoint.needs_info && known.batches_itself);
             self.shadow.set_known_batching(by_itself && !passing.names_protocol);
             unbatched |= by_itself && passing.names_protocol;
@@ -321,6 +318,7 @@ impl ShadowTask {
             slo: passing.slo,
             caller_deadline: None,
             timeout: None,
+            limits_pending: false,
             published_items_max: None,
             published_weight_max: None,
         };
@@ -435,23 +433,6 @@ impl ShadowTask {
             recent: self.windows.sum(self.clock.now()),
             ..self.report.clone()
         }
-    }
-
-    /// Looks up the limits that the server publishes. The result applies to later calls.
-    fn look_up_published(&mut self) {
-        let now = self.clock.now();
-        if self.looked_up_at.is_some_and(|at| now.since(at) < PUBLISHED_EVERY) {
-            return;
-        }
-        self.looked_up_at = Some(now);
-        let (backend, events) = (self.backend.clone(), self.events.clone());
-        tokio::spawn(async move {
-            let published = backend.published_limits().await;
-            if let Some(events) = events.upgrade() {
-                // A result lost to a full channel is looked up again.
-                events.try_send(ShadowEvent::Published(published)).ok();
-            }
-        });
     }
 
     fn plan(&self, class: CostClassId, input: PlanInput) {

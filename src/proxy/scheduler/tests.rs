@@ -9,7 +9,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use tokio::sync::Notify;
 
 use super::*;
-use crate::backend::{BatchOutputs, BatchRequest};
+use crate::backend::{BatchOutputs, BatchRequest, LimitsLookUp};
 use crate::batching::{BatchOutcome, Observation, Tick};
 use crate::protocol::{
     Call, DigestKey, PathPattern, PublishedLimits, RouteProtocol, RouteRules, Routes, SharedHeaderRules,
@@ -22,6 +22,8 @@ struct ScriptedBackend {
     release: Notify,
     panics: bool,
     aborted: Arc<Notify>,
+    /// The published limits. By default there are none.
+    limits: Mutex<Option<LimitsLookUp>>,
 }
 
 /// Notifies when a future that holds it is dropped before it completes.
@@ -62,8 +64,8 @@ impl Backend for ScriptedBackend {
         false
     }
 
-    fn published_limits(&self) -> BoxFuture<'_, Option<PublishedLimits>> {
-        async { None }.boxed()
+    fn published_limits(&self) -> LimitsLookUp {
+        self.limits.lock().unwrap().unwrap_or(LimitsLookUp::Known(None))
     }
 }
 
@@ -105,6 +107,7 @@ fn submission() -> Submission {
         slo: None,
         caller_deadline: None,
         timeout: Some(Duration::from_secs(30)),
+        limits_pending: false,
         published_items_max: None,
         published_weight_max: None,
     }
@@ -132,9 +135,13 @@ fn world_with(backend: ScriptedBackend, learned_state: LearnedState, learned: Op
 
 impl TestScheduler {
     fn submit(&self) -> tokio::task::JoinHandle<SubmitOutcome> {
+        self.submit_with(false)
+    }
+
+    fn submit_with(&self, limits_pending: bool) -> tokio::task::JoinHandle<SubmitOutcome> {
         let handle = self.scheduler.handle.clone();
         let Submission { call, endpoint, .. } = &self.submission;
-        let submission = Submission { call: call.clone(), endpoint: endpoint.clone(), ..submission() };
+        let submission = Submission { call: call.clone(), endpoint: endpoint.clone(), limits_pending, ..submission() };
         tokio::spawn(async move { handle.submit(submission).await })
     }
 
@@ -178,6 +185,32 @@ async fn calls_that_wait_for_a_slot_leave_as_one_batch() {
         assert_eq!(details.batch_items, 3);
     }
     assert_eq!(*world.backend.sizes.lock().unwrap(), [3]);
+}
+
+#[tokio::test]
+async fn calls_leave_one_by_one_until_the_published_limits_are_known_and_within_them_afterwards() {
+    let world =
+        world(ScriptedBackend { limits: Mutex::new(Some(LimitsLookUp::Pending)), ..ScriptedBackend::default() });
+    let permit = world.permit().await;
+    let waiting: Vec<_> = (0..4).map(|_| world.submit_with(true)).collect();
+    world.queued(4).await;
+    drop(permit);
+    world.queued(3).await;
+    assert!(world.backend.sizes.lock().unwrap().is_empty(), "the first of them left alone");
+    let limits = PublishedLimits { items_max: Some(2), ..PublishedLimits::default() };
+    *world.backend.limits.lock().unwrap() = Some(LimitsLookUp::Known(Some(limits)));
+    let mut outcomes = Vec::new();
+    for call in waiting {
+        world.backend.release.notify_one();
+        // The permit of a call that left alone is released when it is dropped.
+        outcomes.push(match call.await.unwrap() {
+            SubmitOutcome::Alone(_) => 1,
+            SubmitOutcome::Reply(_, details) => details.calls,
+            other => panic!("expected an answer, got {other:?}"),
+        });
+    }
+    assert_eq!(outcomes, [1, 2, 2, 1]);
+    assert_eq!(*world.backend.sizes.lock().unwrap(), [2]);
 }
 
 #[tokio::test]

@@ -19,14 +19,12 @@ use super::exchange::{UnbatchedResponse, UpstreamResponse};
 use super::head::prepare_upstream_head;
 use super::part_result::{PartResult, judge_error_status, judge_failure, judge_mismatch};
 use super::published::published_limits;
-use crate::backend::{Backend, BatchOutputs, BatchRequest};
+use crate::backend::{Backend, BatchOutputs, BatchRequest, LimitsLookUp};
 use crate::batching::{BatchOutcome, IsolationPlan, MemberRange, Observation, PartOutcome};
 use crate::body::Body;
 use crate::bounded_body::MinRate;
 use crate::error::FailureKind;
-use crate::protocol::{
-    BatchResponse, Call, MismatchKind, PublishedLimits, Reply, ResponseMismatch, headers, is_overload,
-};
+use crate::protocol::{BatchResponse, Call, MismatchKind, Reply, ResponseMismatch, headers, is_overload};
 use crate::telemetry::names::OverheadStage;
 
 /// Minimum rate of a response to a shared call, since all members wait for it. A slower response is
@@ -69,8 +67,8 @@ impl Backend for BatchExecutor {
         self.0.evidence.is_unbatched(self.0.clock.now(), call)
     }
 
-    fn published_limits(&self) -> BoxFuture<'_, Option<PublishedLimits>> {
-        published_limits(&self.0).boxed()
+    fn published_limits(&self) -> LimitsLookUp {
+        published_limits(&self.0)
     }
 }
 

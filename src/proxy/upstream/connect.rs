@@ -11,6 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
@@ -22,6 +25,12 @@ use crate::tls::{AlpnProtocols, UpstreamStream, UpstreamTlsConnector};
 
 /// Maximum number of addresses tried for one name. More would delay a refused call by seconds.
 const ADDRESSES_MAX: usize = 4;
+
+/// Time after which the next address is tried beside one that has not accepted yet, and after which
+/// a name is resolved again: the Connection Attempt Delay of Happy Eyeballs (RFC 8305, section 5),
+/// with the recommended value. A server whose listen queue is full drops the first packet of a
+/// connection. The kernel repeats it after 1 s and 3 s, so the attempt itself is not given up.
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// Start of the default ephemeral port range of Linux (`net.ipv4.ip_local_port_range`). On lower
 /// ports, a socket cannot connect to itself.
@@ -80,6 +89,15 @@ enum IoStream {
     Unix(UnixStream),
 }
 
+/// Attempts to connect to several addresses, beside each other.
+#[derive(Default)]
+struct ConnectAttempts {
+    pending: FuturesUnordered<BoxFuture<'static, io::Result<TcpStream>>>,
+    tried: Vec<SocketAddr>,
+    /// Error of the last attempt that failed.
+    error: Option<io::Error>,
+}
+
 // === impl UpstreamTarget ===
 
 impl UpstreamTarget {
@@ -134,21 +152,27 @@ impl Connector {
         matches!(self.target, UpstreamTarget::Tcp { tls: true, .. })
     }
 
-    /// Opens a connection. The timeout applies to each attempt and to the TLS handshake separately.
+    /// Opens a connection. The timeout applies to the connect and to the TLS handshake separately.
     /// `TCP_NODELAY` is always set: without it, an HTTP/2 call over loopback takes 40 ms.
     pub(super) async fn connect(&self, speak: AlpnProtocols) -> io::Result<UpstreamIo> {
+        self.connect_within(speak, self.timeout).await
+    }
+
+    /// Opens a connection with a timeout that is not longer than the configured one.
+    pub(super) async fn connect_within(&self, speak: AlpnProtocols, limit: Duration) -> io::Result<UpstreamIo> {
+        let limit = limit.min(self.timeout);
         let (host, port, secure) = match &self.target {
             UpstreamTarget::Unix(path) => {
-                return Ok(IoStream::Unix(self.within(UnixStream::connect(path)).await?).into());
+                return Ok(IoStream::Unix(within(limit, UnixStream::connect(path)).await?).into());
             }
-            UpstreamTarget::Loopback(port) => return self.connect_loopback(*port).await,
+            UpstreamTarget::Loopback(port) => return within(limit, self.connect_loopback(*port)).await,
             UpstreamTarget::Tcp { host, port, tls } => (host, *port, *tls),
         };
-        let stream = self.connect_to(host, port).await?;
+        let stream = within(limit, self.connect_to(host, port)).await?;
         match &self.tls {
             Some(tls) if secure => {
                 // Boxed because the future of a handshake is large, and most connections have none.
-                let shaken = self.within(Box::pin(tls.connect(stream, speak))).await;
+                let shaken = within(limit, Box::pin(tls.connect(stream, speak))).await;
                 Ok(IoStream::Tls(Box::new(shaken?)).into())
             }
             None if secure => Err(io::Error::other("TLS is not configured")),
@@ -158,27 +182,37 @@ impl Connector {
 
     async fn connect_to(&self, host: &str, port: u16) -> io::Result<TcpStream> {
         let known = self.addresses.lock().map(|known| known.clone()).unwrap_or_default();
-        let stream = match self.connect_any(&known).await {
-            Ok(stream) => stream,
-            Err(error) if host.parse::<IpAddr>().is_ok() => return Err(error),
-            // The name may resolve to another address by now. If it does not resolve, the last
-            // addresses are kept.
-            Err(error) => {
-                let found: Vec<SocketAddr> = match self.within(lookup_host((host, port))).await {
-                    Ok(found) => found.take(ADDRESSES_MAX).collect(),
-                    Err(_) if !known.is_empty() => return Err(error),
-                    Err(error) => return Err(error),
-                };
-                let stream = self.connect_any(&found).await?;
-                if let Ok(mut addresses) = self.addresses.lock() {
-                    *addresses = found;
-                }
-                stream
-            }
+        let mut attempts = ConnectAttempts::default();
+        let stream = match attempts.try_each(&known).await {
+            Some(stream) => stream,
+            None if host.parse::<IpAddr>().is_ok() => attempts.finish().await?,
+            None => self.connect_resolved(host, port, attempts).await?,
         };
         stream.set_nodelay(true)?;
         if stream.peer_addr().is_ok_and(|peer| !peer.ip().is_loopback()) {
             keep_alive(&stream);
+        }
+        Ok(stream)
+    }
+
+    /// Connects to the addresses that the name resolves to by now, beside the attempts that go on.
+    /// If it does not resolve, the last addresses are kept.
+    async fn connect_resolved(&self, host: &str, port: u16, mut attempts: ConnectAttempts) -> io::Result<TcpStream> {
+        let found: Vec<SocketAddr> = tokio::select! {
+            biased;
+            Some(stream) = attempts.first_accepted() => return Ok(stream),
+            found = lookup_host((host, port)) => match found {
+                Ok(found) => found.take(ADDRESSES_MAX).collect(),
+                Err(error) if attempts.tried.is_empty() => return Err(error),
+                Err(_) => return attempts.finish().await,
+            },
+        };
+        let stream = match attempts.try_each(&found).await {
+            Some(stream) => stream,
+            None => attempts.finish().await?,
+        };
+        if let Ok(mut addresses) = self.addresses.lock() {
+            *addresses = found;
         }
         Ok(stream)
     }
@@ -189,7 +223,7 @@ impl Connector {
         let known = self.addresses.lock().map(|known| known.clone()).unwrap_or_default();
         let mut refused = None;
         for (index, address) in known.iter().enumerate() {
-            match self.within(TcpStream::connect(address)).await {
+            match TcpStream::connect(address).await {
                 Ok(stream) if port >= EPHEMERAL && stream.local_addr().is_ok_and(|own| own == *address) => {
                     // The kernel chose the target port as the local port, and the socket connected
                     // to itself: no process listens on the port.
@@ -207,26 +241,57 @@ impl Connector {
                 Err(error) => _ = refused.get_or_insert(error),
             }
         }
-        Err(refused.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no address was resolved")))
+        Err(refused.unwrap_or_else(no_address))
     }
+}
 
-    /// Connects to the first address that accepts.
-    async fn connect_any(&self, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "no address was resolved");
+async fn within<T>(limit: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    match timeout(limit, work).await {
+        Ok(result) => result,
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "connect timed out")),
+    }
+}
+
+fn no_address() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "no address was resolved")
+}
+
+// === impl ConnectAttempts ===
+
+impl ConnectAttempts {
+    /// Tries the addresses in order, except those that were tried before. Each gets
+    /// [`ATTEMPT_DELAY`] before the next one is tried beside it. Returns `None` if none has
+    /// accepted yet.
+    async fn try_each(&mut self, addresses: &[SocketAddr]) -> Option<TcpStream> {
         for address in addresses {
-            match self.within(TcpStream::connect(address)).await {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = error,
+            if self.tried.contains(address) {
+                continue;
+            }
+            self.tried.push(*address);
+            self.pending.push(Box::pin(TcpStream::connect(*address)));
+            // Elapsed: the attempt goes on.
+            if let Ok(Some(stream)) = timeout(ATTEMPT_DELAY, self.first_accepted()).await {
+                return Some(stream);
             }
         }
-        Err(last)
+        None
     }
 
-    async fn within<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-        match timeout(self.timeout, work).await {
-            Ok(result) => result,
-            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "connect timed out")),
+    /// Waits for the first attempt that succeeds, and returns `None` if all have failed.
+    async fn first_accepted(&mut self) -> Option<TcpStream> {
+        while let Some(result) = self.pending.next().await {
+            match result {
+                Ok(stream) => return Some(stream),
+                Err(error) => self.error = Some(error),
+            }
         }
+        None
+    }
+
+    /// Waits for the first attempt that succeeds, and returns the last error if all have failed.
+    async fn finish(mut self) -> io::Result<TcpStream> {
+        let stream = self.first_accepted().await;
+        stream.ok_or_else(|| self.error.unwrap_or_else(no_address))
     }
 }
 

@@ -1,65 +1,219 @@
-//! Cache of the limits that the model server publishes, requested when a route needs them.
+//! Look-up of the limits that the model server publishes, in a task beside the calls that depend on
+//! them. No call waits for it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::Request;
+use http::{Request, StatusCode};
 
 use super::Inner;
+use crate::backend::LimitsLookUp;
+use crate::batching::Tick;
 use crate::body::Body;
-use crate::protocol::{PublishedLimits, parse_info, parse_info_model};
+use crate::protocol::{PublishedLimits, is_overload, parse_info, parse_info_model};
 
-/// Maximum time to wait for the response. The limits of a slower server are not used.
+/// Maximum time to wait for the response.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(1);
+/// Bounds of the exponential backoff between failed look-ups: short at first, because a server that
+/// starts answers within seconds, and one request a minute at last, which is no load.
+const RETRY_MIN: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(60);
+/// Number of consecutive failures after which the server is treated as one that publishes nothing,
+/// until a later look-up succeeds. With the times above this takes at most 5 s, enough for a server
+/// that starts, and a server with a broken `/info` is merged nevertheless.
+const FAILURES_MAX: u32 = 3;
 
-/// Result of the last look-up. The inner `None` means that the server publishes no limits.
+/// The limits that the server publishes, as far as they are known.
 #[derive(Debug, Default)]
-pub(super) struct LimitsCache {
-    known: Mutex<Option<Option<PublishedLimits>>>,
-    request_lock: tokio::sync::Mutex<()>,
+pub(super) struct LimitsCache(Mutex<LookUpState>);
+
+/// State of the look-up. It applies to one server: it starts again once the server has become
+/// reachable after a failure, because it may have been replaced.
+#[derive(Debug, Default)]
+struct LookUpState {
+    /// Number of recoveries of the server to which the other fields apply.
+    recoveries: u64,
+    is_running: bool,
+    /// The conclusive result, if there is one. The inner `None` means that the server publishes no
+    /// limits.
+    known: Option<Option<PublishedLimits>>,
+    failures: u32,
+    /// Instant before which a failed look-up is not repeated.
+    retry_at: Tick,
+}
+
+/// Result of one look-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LookUpResult {
+    /// A conclusive response.
+    Found(Option<PublishedLimits>),
+    /// No response, or one that does not come from the model server itself.
+    Failed,
+}
+
+/// A look-up in progress. Its end is recorded on drop, so that it is repeated also after a panic.
+struct LookUp {
+    inner: Arc<Inner>,
+    recoveries: u64,
+    result: LookUpResult,
+}
+
+/// Returns what is known of the limits that the server publishes, and starts to look them up if
+/// that is due.
+pub(super) fn published_limits(inner: &Arc<Inner>) -> LimitsLookUp {
+    let recoveries = inner.health.recovery_count();
+    let (known, is_due) = inner.published.state().read(inner.clock.now(), recoveries);
+    if is_due {
+        tokio::spawn(LookUp { inner: inner.clone(), recoveries, result: LookUpResult::Failed }.run());
+    }
+    known
 }
 
 // === impl LimitsCache ===
 
 impl LimitsCache {
-    /// Clears the cache, because the server may have been replaced.
-    pub(super) fn forget(&self) {
-        if let Ok(mut known) = self.known.lock() {
-            *known = None;
-        }
-    }
-
-    fn get(&self) -> Option<Option<PublishedLimits>> {
-        self.known.lock().ok().and_then(|known| *known)
+    fn state(&self) -> MutexGuard<'_, LookUpState> {
+        // No code panics while holding this lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Returns the limits that the server publishes. Concurrent callers share one request.
-pub(super) async fn published_limits(inner: &Arc<Inner>) -> Option<PublishedLimits> {
-    if let Some(known) = inner.published.get() {
-        return known;
+// === impl LookUpState ===
+
+impl LookUpState {
+    /// Returns what is known, and `true` if a look-up is due. The caller then starts it.
+    fn read(&mut self, now: Tick, recoveries: u64) -> (LimitsLookUp, bool) {
+        if self.recoveries != recoveries {
+            *self = Self { recoveries, is_running: self.is_running, ..Self::default() };
+        }
+        let is_due = self.known.is_none() && !self.is_running && self.retry_at <= now;
+        self.is_running |= is_due;
+        let look_up = match self.known {
+            Some(known) => LimitsLookUp::Known(known),
+            None if self.failures >= FAILURES_MAX => LimitsLookUp::Known(None),
+            None => LimitsLookUp::Pending,
+        };
+        (look_up, is_due)
     }
-    let _one_at_a_time = inner.published.request_lock.lock().await;
-    if let Some(known) = inner.published.get() {
-        return known;
-    }
-    let request = Request::get("/info").header(http::header::HOST, inner.config.target.authority()).body(Body::empty());
-    let found = match request {
-        Ok(request) => match inner.exchange(request, Some(LOOK_UP_LIMIT), None).await {
-            Ok(answer) if answer.status.is_success() => {
-                if let Some(model) = parse_info_model(&answer.body) {
-                    inner.identity.on_published_model(&model);
-                }
-                parse_info(&answer.body)
+
+    /// Records the end of a look-up that was started after this number of recoveries.
+    fn on_end(&mut self, now: Tick, recoveries: u64, result: LookUpResult) {
+        self.is_running = false;
+        if self.recoveries != recoveries {
+            // The response may be that of another server.
+            return;
+        }
+        match result {
+            LookUpResult::Found(limits) => self.known = Some(limits),
+            LookUpResult::Failed => {
+                let pause = RETRY_MIN.saturating_mul(2_u32.saturating_pow(self.failures)).min(RETRY_MAX);
+                self.retry_at = now.after(pause);
+                self.failures = self.failures.saturating_add(1);
             }
-            Ok(answer) if answer.status.is_client_error() => None,
-            // No usable response yet. The next call repeats the request.
-            _ => return None,
-        },
-        Err(_) => None,
-    };
-    if let Ok(mut known) = inner.published.known.lock() {
-        *known = Some(found);
+        }
     }
-    found
+}
+
+// === impl LookUp ===
+
+impl LookUp {
+    async fn run(mut self) {
+        self.result = self.request().await;
+        tracing::debug!(result = ?self.result, "looked up the limits that the server publishes");
+    }
+
+    async fn request(&self) -> LookUpResult {
+        let host = self.inner.config.target.authority();
+        let Ok(request) = Request::get("/info").header(http::header::HOST, host).body(Body::empty()) else {
+            return LookUpResult::Failed;
+        };
+        let Ok(answer) = self.inner.exchange(request, Some(LOOK_UP_LIMIT), None).await else {
+            return LookUpResult::Failed;
+        };
+        if answer.status.is_success()
+            && let Some(model) = parse_info_model(&answer.body)
+        {
+            self.inner.identity.on_published_model(&model);
+        }
+        judge_response(answer.status, &answer.body)
+    }
+}
+
+impl Drop for LookUp {
+    fn drop(&mut self) {
+        let now = self.inner.clock.now();
+        self.inner.published.state().on_end(now, self.recoveries, self.result);
+    }
+}
+
+/// Judges a response to `GET /info`. An error of the client, such as 404, is that of a server
+/// without this path.
+fn judge_response(status: StatusCode, body: &[u8]) -> LookUpResult {
+    if status.is_success() {
+        return parse_info(body).map_or(LookUpResult::Failed, LookUpResult::Found);
+    }
+    if status.is_client_error() && !is_overload(status) { LookUpResult::Found(None) } else { LookUpResult::Failed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: PublishedLimits = PublishedLimits { items_max: Some(8), weight_max: None, batches_itself: false };
+
+    fn seconds(seconds: u64) -> Tick {
+        Tick::from_millis(1000 * seconds)
+    }
+
+    #[test]
+    fn one_look_up_runs_at_a_time_and_its_result_is_kept() {
+        let mut state = LookUpState::default();
+        assert_eq!(state.read(seconds(0), 0), (LimitsLookUp::Pending, true));
+        assert_eq!(state.read(seconds(9), 0), (LimitsLookUp::Pending, false));
+        state.on_end(seconds(9), 0, LookUpResult::Found(Some(LIMITS)));
+        assert_eq!(state.read(seconds(9999), 0), (LimitsLookUp::Known(Some(LIMITS)), false));
+    }
+
+    #[test]
+    fn a_failed_look_up_is_repeated_with_backoff_and_counts_as_no_limits_after_three() {
+        let mut state = LookUpState::default();
+        let (mut now, mut pauses) = (Tick::default(), Vec::new());
+        for failures in 0..10 {
+            let expected = if failures < 3 { LimitsLookUp::Pending } else { LimitsLookUp::Known(None) };
+            assert_eq!(state.read(now, 0), (expected, true), "{failures}");
+            state.on_end(now, 0, LookUpResult::Failed);
+            pauses.push(state.retry_at.since(now).as_millis());
+            assert!(!state.read(state.retry_at.before(Duration::from_nanos(1)), 0).1, "{failures}");
+            now = state.retry_at;
+        }
+        assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000, 60_000]);
+        assert!(state.read(now, 0).1);
+        state.on_end(now, 0, LookUpResult::Found(Some(LIMITS)));
+        assert_eq!(state.read(now, 0), (LimitsLookUp::Known(Some(LIMITS)), false), "a late result is used");
+    }
+
+    #[test]
+    fn a_server_that_became_reachable_again_is_looked_up_anew() {
+        let mut state = LookUpState::default();
+        for _ in 0..3 {
+            state.read(state.retry_at, 0);
+            state.on_end(state.retry_at, 0, LookUpResult::Failed);
+        }
+        assert_eq!(state.read(seconds(0), 1), (LimitsLookUp::Pending, true), "the failures of the other do not count");
+        assert_eq!(state.read(seconds(0), 2), (LimitsLookUp::Pending, false), "one at a time");
+        state.on_end(seconds(1), 1, LookUpResult::Found(Some(LIMITS)));
+        assert_eq!(state.read(seconds(1), 2), (LimitsLookUp::Pending, true), "the limits may be those of another");
+    }
+
+    #[test]
+    fn only_a_response_of_the_server_itself_is_conclusive() {
+        let judge = |status: u16, body: &str| judge_response(StatusCode::from_u16(status).unwrap(), body.as_bytes());
+        assert_eq!(judge(200, r#"{"max_client_batch_size":8}"#), LookUpResult::Found(Some(LIMITS)));
+        for (status, body) in [(200, "{}"), (404, "not found"), (401, ""), (405, "{}")] {
+            assert_eq!(judge(status, body), LookUpResult::Found(None), "{status} {body}");
+        }
+        for (status, body) in [(200, "<html>"), (500, "{}"), (503, ""), (429, ""), (302, "")] {
+            assert_eq!(judge(status, body), LookUpResult::Failed, "{status} {body}");
+        }
+    }
 }

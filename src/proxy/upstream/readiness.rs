@@ -24,13 +24,17 @@ const UNREADY_AFTER: Duration = Duration::from_secs(3);
 /// within a second, then longer to save resources.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_millis(800);
+/// Timeout of the first probe. It doubles with each failure, up to the configured timeout: a server
+/// that is back is usually found by a new attempt earlier than by the repeated packets of an old
+/// one, which the kernel sends after 1 s and 3 s, while a distant server may need the whole time.
+const PROBE_LIMIT_MIN: Duration = Duration::from_millis(300);
 
 /// Connection state of the server.
 #[derive(Debug)]
 pub(super) struct Reachability {
     clock: Clock,
     accepted: AtomicBool,
-    failing_since: Mutex<Option<Tick>>,
+    times: Mutex<ConnectTimes>,
     probing: AtomicBool,
     /// The HTTP/2 probe has completed since the server was last unreachable.
     http2_probed: AtomicBool,
@@ -42,6 +46,14 @@ pub(super) struct Reachability {
     last_tls_error: Mutex<Option<TlsFailure>>,
 }
 
+/// Times of the latest connects.
+#[derive(Debug, Default)]
+struct ConnectTimes {
+    accepted_at: Tick,
+    /// Instant from which on no connect has succeeded. `None`: the last one succeeded.
+    failing_since: Option<Tick>,
+}
+
 // === impl Reachability ===
 
 impl Reachability {
@@ -49,7 +61,7 @@ impl Reachability {
         Self {
             clock,
             accepted: AtomicBool::new(false),
-            failing_since: Mutex::new(None),
+            times: Mutex::default(),
             probing: AtomicBool::new(false),
             http2_probed: AtomicBool::new(false),
             http2_probe: tokio::sync::Mutex::new(()),
@@ -59,7 +71,7 @@ impl Reachability {
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        let failing = self.failing_since.lock().ok().and_then(|since| *since);
+        let failing = self.times.lock().ok().and_then(|times| times.failing_since);
         self.accepted.load(Ordering::Relaxed)
             && failing.is_none_or(|since| self.clock.now().since(since) < UNREADY_AFTER)
     }
@@ -68,7 +80,11 @@ impl Reachability {
     /// failure.
     pub(super) fn on_connected(&self) -> bool {
         let first = !self.accepted.swap(true, Ordering::Relaxed);
-        let failed = self.failing_since.lock().ok().and_then(|mut since| since.take()).is_some();
+        let now = self.clock.now();
+        let failed = self.times.lock().is_ok_and(|mut times| {
+            times.accepted_at = now;
+            times.failing_since.take().is_some()
+        });
         if failed {
             self.returns.send_modify(|returns| *returns += 1);
         }
@@ -79,16 +95,24 @@ impl Reachability {
         self.returns.subscribe()
     }
 
+    /// Returns the number of times that the server became reachable again after a failure.
+    pub(super) fn recovery_count(&self) -> u64 {
+        *self.returns.borrow()
+    }
+
     /// Returns `true` if the TLS failure differs from the last one, and stores it.
     fn replace_tls_error(&self, failure: &TlsFailure) -> bool {
         self.last_tls_error.lock().is_ok_and(|mut last| last.replace(failure.clone()).as_ref() != Some(failure))
     }
 
-    /// Records a failed connect. Returns `true` for the first of consecutive failures.
-    fn on_connect_failed(&self) -> bool {
-        self.failing_since.lock().is_ok_and(|mut since| {
-            let first = since.is_none();
-            since.get_or_insert(self.clock.now());
+    /// Records a failed connect that was started at this instant. Returns `true` for the first of
+    /// consecutive failures. The outage counts from the start of the connect, which may have waited
+    /// for seconds, unless another one has succeeded since then.
+    fn on_connect_failed(&self, began: Tick) -> bool {
+        self.times.lock().is_ok_and(|mut times| {
+            let first = times.failing_since.is_none();
+            let since = began.max(times.accepted_at);
+            times.failing_since.get_or_insert(since);
             first
         })
     }
@@ -117,6 +141,7 @@ impl Inner {
         self: &std::sync::Arc<Self>,
         speak: AlpnProtocols,
     ) -> std::io::Result<super::connect::UpstreamIo> {
+        let began = self.clock.now();
         match self.connector.connect(speak).await {
             Ok(io) => {
                 if self.health.on_connected() {
@@ -125,7 +150,7 @@ impl Inner {
                 Ok(io)
             }
             Err(error) => {
-                self.record_unreachable(&error);
+                self.record_unreachable(&error, began);
                 let inner = self.clone();
                 tokio::spawn(async move { inner.probe().await });
                 Err(error)
@@ -135,10 +160,10 @@ impl Inner {
 
     /// Records a failed connect and logs it once until the server is reachable again. A new TLS
     /// failure is logged even after a different failure.
-    fn record_unreachable(&self, error: &std::io::Error) {
+    fn record_unreachable(&self, error: &std::io::Error, began: Tick) {
         let tls = error.get_ref().and_then(|error| error.downcast_ref::<TlsFailure>());
         let news = tls.is_some_and(|failure| self.health.replace_tls_error(failure));
-        if self.health.on_connect_failed() || news {
+        if self.health.on_connect_failed(began) || news {
             tracing::warn!(%error, upstream = %self.config.target, "upstream not reachable");
         }
     }
@@ -165,16 +190,16 @@ impl Inner {
         if self.health.probing.swap(true, Ordering::AcqRel) {
             return;
         }
-        let mut pause = PAUSE_MIN;
+        let (mut pause, mut limit) = (PAUSE_MIN, PROBE_LIMIT_MIN);
         loop {
-            match self.connector.connect(self.http_version()).await {
+            let began = self.clock.now();
+            match self.connector.connect_within(self.http_version(), limit).await {
                 Ok(_) => break,
-                Err(error) => {
-                    self.record_unreachable(&error);
-                }
+                Err(error) => self.record_unreachable(&error, began),
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
+            limit = limit.saturating_mul(2);
         }
         self.health.probing.store(false, Ordering::Release);
         if self.health.on_connected() {
@@ -183,10 +208,10 @@ impl Inner {
         }
     }
 
-    /// Probes HTTP version and published limits again, because the server is new or may have been
-    /// replaced while it was unreachable.
+    /// Probes the HTTP version again, because the server is new or may have been replaced while it
+    /// was unreachable. For the same reason, limits that it published are looked up again after a
+    /// recovery (`published`).
     fn reprobe(self: &std::sync::Arc<Self>) {
-        self.published.forget();
         self.health.http2_probed.store(false, Ordering::Relaxed);
         // With TLS, the version is negotiated during the handshake, without a trace in the server's
         // log. In plain text, the probe sends an HTTP/2 preface, which an HTTP/1 server logs as a
@@ -239,14 +264,28 @@ mod tests {
         assert!(!health.is_ready());
         assert!(health.on_connected());
         assert!(health.is_ready());
-        health.on_connect_failed();
+        health.on_connect_failed(health.clock.now());
         assert!(health.is_ready(), "one failure is not an outage");
-        *health.failing_since.lock().unwrap() = Some(Tick(0));
+        health.times.lock().unwrap().failing_since = Some(Tick(0));
         let now = health.clock.now();
         assert_eq!(health.is_ready(), now.since(Tick(0)) < UNREADY_AFTER);
         assert_eq!(*health.returns().borrow(), 0);
         assert!(health.on_connected(), "reachable again after a failure: it may be another server");
         assert!(!health.on_connected());
         assert_eq!(*health.returns().borrow(), 1);
+    }
+
+    #[test]
+    fn an_outage_counts_from_the_start_of_a_connect_or_from_the_last_that_succeeded() {
+        let health = Reachability::new(Clock::start());
+        let failing_since = || health.times.lock().unwrap().failing_since;
+        health.on_connect_failed(Tick(5));
+        health.on_connect_failed(Tick(7));
+        assert_eq!(failing_since(), Some(Tick(5)));
+        health.on_connected();
+        assert_eq!(failing_since(), None);
+        let accepted_at = health.times.lock().unwrap().accepted_at;
+        health.on_connect_failed(Tick(8));
+        assert_eq!(failing_since(), Some(accepted_at.max(Tick(8))), "connects succeeded after this one was started");
     }
 }

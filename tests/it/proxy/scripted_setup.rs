@@ -12,6 +12,13 @@ pub(super) async fn start_with_scripted_server(spec: Value) -> (TestProxy, Scrip
     (TestProxy::start_in_front_of(&hand.url(), spec), hand)
 }
 
+/// Takes the request for the limits that the server publishes and the call that caused it. They
+/// arrive in either order.
+pub(super) async fn take_look_up(hand: &mut ScriptedServer) -> (PendingRequest, PendingRequest) {
+    let (first, second) = (hand.next_request().await, hand.next_request().await);
+    if first.request.target == "/info" { (first, second) } else { (second, first) }
+}
+
 // === impl TestProxy ===
 
 impl TestProxy {

@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::scripted_server::ScriptedServer;
-use super::scripted_setup::start_with_scripted_server;
+use super::scripted_setup::{start_with_scripted_server, take_look_up};
 use super::setup::{PendingCall, TestProxy, adaptive_spec, count};
 
 const CALLS: usize = 20;
@@ -14,14 +14,20 @@ fn embed(proxy: &TestProxy) -> PendingCall {
     proxy.call(proxy.post("/embed", &[], r#"{"inputs": "x"}"#))
 }
 
-/// Sends one call, after which the proxy has read the limits that the server publishes.
+/// Sends calls one by one until the proxy has read the limits that the server publishes, and has
+/// passed the last of the calls because of them.
 async fn learn_published_limits(proxy: &TestProxy, hand: &mut ScriptedServer) {
     let first = embed(proxy);
-    let info = hand.next_request().await;
+    let (info, turn) = take_look_up(hand).await;
     assert_eq!(info.request.target, "/info");
     info.answer(200, INFO).await;
-    hand.next_request().await.answer(200, "[[1.0]]").await;
+    turn.answer(200, "[[1.0]]").await;
     assert_eq!(first.answer().await.status, Some(200));
+    while passed(proxy) == 0 {
+        let next = embed(proxy);
+        hand.next_request().await.answer(200, "[[1.0]]").await;
+        assert_eq!(next.answer().await.status, Some(200));
+    }
     proxy.wait_idle().await;
 }
 

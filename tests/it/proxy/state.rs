@@ -178,7 +178,13 @@ async fn learned_state_is_discarded_once_another_revision_of_the_model_is_publis
     };
     let first = Binary::start(&url, &spec(dir.path()), &[]).await;
     ask(&first, 0..6).await;
-    embed(&first).await;
+    // The limits are looked up beside the calls.
+    let limit = r#"groupage_limit{limit="batch_items_max",source="published"} 32"#;
+    let is_known = async || {
+        embed(&first).await;
+        String::from_utf8(first.get(first.metrics, "/metrics").await.body).unwrap().contains(limit)
+    };
+    within_timeout(async { while !is_known().await {} }).await;
     end(first).await;
     let file: Value = serde_json::from_slice(&fs::read(dir.path().join("learned.json")).unwrap()).unwrap();
     assert_eq!((&file["server"], &file["model"]), (&json!("one/1"), &json!("bge a1")));

@@ -167,7 +167,8 @@ pub struct ProcessSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ConnectionSpec {
-    /// Maximum time to establish a connection.
+    /// Maximum time to establish a connection. A server whose listen queue is full drops the first
+    /// packet of a connection, which the kernel sends again after 1 s and 3 s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connect_timeout: Option<DurationText>,
     /// Maximum time between two reads of the response to a recognised call.
