@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use super::ablation::Feature;
 use super::adaptive::{Adaptive, DispatchKind, LearnedSteps};
 use super::batch::{BatchId, BatchOutcome, Decision, DispatchCause, ExpiryReason, Observation, UnbatchedReason};
-use super::call::{Call, CallId, CostClassId, KeyId, Rejection, ScopeId};
+use super::call::{Call, CallId, CostClassId, KeyId, Rejection, ScopeId, TenantId};
 use super::ceiling::SizeMeasure;
 use super::class::merging::{EndedBatch, MergeLimit, MergingChange};
 use super::class::{ClassSample, ClassTable, RestrictedClass};
@@ -74,6 +74,8 @@ pub struct Batcher {
 struct InFlightBatch {
     /// `None` for a call that is dispatched alone: no other call has its key.
     key: Option<KeyId>,
+    /// Tenant of the first call.
+    tenant: TenantId,
     replayable: bool,
     cost_class: CostClassId,
     scope: ScopeId,
@@ -363,8 +365,8 @@ impl Batcher {
                 self.scopes_in_flight.remove(&in_flight.scope);
             }
         }
-        let ended =
-            EndedBatch { batch, key: in_flight.key, shared: in_flight.size.shared, replayable: in_flight.replayable };
+        let InFlightBatch { key, tenant, replayable, .. } = in_flight;
+        let ended = EndedBatch { batch, key, tenant, shared: in_flight.size.shared, replayable };
         self.classes.observe(now, in_flight.cost_class, &self.limits, (ended, &in_flight.size), &observed);
         match observed.outcome {
             BatchOutcome::Ok => self.pace.observe(observed.duration, in_flight.size.extent.items),

@@ -193,6 +193,7 @@ impl ClassState {
                 self.full_good = 0;
             }
             BatchOutcome::Mismatched
+            | BatchOutcome::Withheld
             | BatchOutcome::Refused(_)
             | BatchOutcome::TimedOut
             | BatchOutcome::Failed
@@ -324,8 +325,11 @@ impl ClassTable {
     ) {
         let quarantined = |keys: &KeyQuarantine| ended.key.and_then(|key| keys.quarantine_end(now, key));
         let was_quarantined = quarantined(&self.keys).is_some();
-        let many =
-            ended.shared && ended.key.is_some_and(|key| self.keys.observe((now, base), id, key, observed.outcome));
+        let whole = self.get(id).map_or(0, |class| class.merging.whole_total());
+        let many = ended.shared
+            && ended
+                .key
+                .is_some_and(|key| self.keys.observe((now, base), (id, key, ended.tenant), whole, observed.outcome));
         let retest = quarantined(&self.keys).filter(|_| !was_quarantined);
         let class = self.entry(now, id);
         let before = class.suspension().is_some();

@@ -67,7 +67,7 @@ impl Batcher {
         kind: DispatchKind,
     ) -> Option<SelectedBatch> {
         let head = &self.queue.line(key).next()?.call;
-        let (cost_class, scope, shareable) = (head.cost_class, head.scope, !head.alone);
+        let (cost_class, scope, tenant, shareable) = (head.cost_class, head.scope, head.tenant, !head.alone);
         let (replayable, together) = (head.replayable, self.merge_bound(head));
         let members = self.shorten_late_batch(key, members);
         let caps = self.caps(cost_class, scope);
@@ -88,6 +88,7 @@ impl Batcher {
         }
         Some(SelectedBatch {
             key,
+            tenant,
             kind,
             members,
             cost_class,
@@ -139,7 +140,7 @@ impl Batcher {
 
     /// Records a batch in flight. The ids of its members are moved to the record.
     fn record_in_flight(&mut self, id: BatchId, batch: &mut SelectedBatch, calls: usize) {
-        let SelectedBatch { key, cost_class, scope, shareable, replayable, retest, .. } = *batch;
+        let SelectedBatch { key, tenant, cost_class, scope, shareable, replayable, retest, .. } = *batch;
         let choice = &mut batch.choice;
         let memory =
             if self.is_adaptive() { self.adaptive.memory_measure(cost_class) } else { SizeMeasure::PaddedWeight };
@@ -152,7 +153,8 @@ impl Batcher {
         };
         let members = std::mem::take(&mut choice.ids);
         let key = shareable.then_some(key);
-        self.in_flight.insert(id, InFlightBatch { key, replayable, cost_class, scope, size, members, waiting: calls });
+        let waiting = calls;
+        self.in_flight.insert(id, InFlightBatch { key, tenant, replayable, cost_class, scope, size, members, waiting });
         *self.scopes_in_flight.entry(scope).or_default() += 1;
     }
 

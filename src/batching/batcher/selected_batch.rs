@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::adaptive::{DeadlineSpread, DispatchKind, slo_of};
 use super::super::batch::Member;
-use super::super::call::{CostClassId, DeadlineSource, KeyId, ScopeId, Weight};
+use super::super::call::{CostClassId, DeadlineSource, KeyId, ScopeId, TenantId, Weight};
 use super::super::ceiling::SizeMeasure;
 use super::super::class::merging::MergeLimit;
 use super::super::queue::QueuedCall;
@@ -24,6 +24,8 @@ pub(super) enum MemberChoice {
 #[derive(Debug)]
 pub(super) struct SelectedBatch {
     pub(super) key: KeyId,
+    /// Tenant of the first call.
+    pub(super) tenant: TenantId,
     pub(super) kind: DispatchKind,
     pub(super) members: MemberChoice,
     pub(super) cost_class: CostClassId,

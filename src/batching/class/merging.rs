@@ -6,20 +6,23 @@
 //! an odd form is quarantined by itself first. Batch sizes are handled in `ceiling`, the cost of
 //! isolation in `budget`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::super::batch::{BatchId, BatchOutcome, BatchRefusal, Observation, UnbatchedReason};
-use super::super::call::{CostClassId, KeyId};
+use super::super::call::{CostClassId, KeyId, TenantId};
 use super::super::limits::Limits;
 use super::super::tick::Tick;
 use super::TRUSTED_AFTER;
 
 /// Number of consecutive refused batches that suspend merging. A single one may be an accident.
 const REFUSED_MAX: u32 = 2;
-/// Number of merge keys in quarantine that suspends merging for their cost class: three clients are
-/// not a single odd one.
-const KEYS_END_CLASS: usize = 3;
+/// Number of tenants with a merge key in quarantine that suspends merging for the cost class if no
+/// batch of the class was answered since: three tenants are not a single odd one.
+const TENANTS_END_CLASS: usize = 3;
+/// Number of such keys that suspends merging whatever their tenants, so that a tenant with ever new
+/// keys does not test each of them.
+const KEYS_END_CLASS: usize = 16;
 /// Maximum number of merge keys kept, several times the number of keys with tracked arrivals.
 /// Beyond it the least recently used one is evicted.
 const KEYS_MAX: usize = 256;
@@ -69,6 +72,8 @@ pub(in super::super) struct EndedBatch {
     pub(in super::super) batch: BatchId,
     /// `None` for a call that shares no batch.
     pub(in super::super) key: Option<KeyId>,
+    /// Tenant of the first call.
+    pub(in super::super) tenant: TenantId,
     pub(in super::super) shared: bool,
     pub(in super::super) replayable: bool,
 }
@@ -83,8 +88,10 @@ pub(super) struct MergeState {
     whole_batches: u32,
     /// Consecutive batches that failed, possibly because they were batches.
     failures_in_row: u32,
-    /// Merge key of all of these; `None` if they have several.
-    failed_key: Option<KeyId>,
+    /// `true` if the key of the last whole batch is among them.
+    whole_key_failed: bool,
+    /// Number of batches that were answered as a whole.
+    whole_total: u64,
     /// `true` if a lone call was answered since the first of them failed.
     lone_answered: bool,
     suspension: Option<Suspension>,
@@ -98,6 +105,10 @@ pub(super) struct MergeState {
 #[derive(Debug, Clone)]
 struct KeyState {
     class: CostClassId,
+    /// Tenant of the last failed batch, and the number of batches of the class that had been answered
+    /// before it.
+    tenant: TenantId,
+    whole_before: u64,
     last_used: Tick,
     row: u32,
     whole: u32,
@@ -159,6 +170,11 @@ impl MergeState {
     /// Returns the merge key of the last batch that was answered as a whole.
     pub(super) const fn whole_key(&self) -> Option<KeyId> {
         self.whole_key
+    }
+
+    /// Returns the number of batches that were answered as a whole.
+    pub(super) const fn whole_total(&self) -> u64 {
+        self.whole_total
     }
 
     fn evidence(&self, ended: EndedBatch, observed: &Observation, last: Option<Duration>) -> Evidence {
@@ -230,22 +246,21 @@ impl MergeState {
             return None;
         }
         self.lone_answered &= self.failures_in_row > 0;
-        self.failed_key =
-            if self.failures_in_row == 0 { ended.key } else { self.failed_key.filter(|key| Some(*key) == ended.key) };
+        self.whole_key_failed &= self.failures_in_row > 0;
+        self.whole_key_failed |= ended.key == self.whole_key;
         self.failures_in_row += 1;
         let enough = if ended.replayable || self.validated { REFUSED_MAX } else { 1 };
         let ends = self.failures_in_row >= enough && (sure || self.lone_answered);
-        // Batches of another key are answered, so only the form of this key is odd and the others
+        // Batches of another key are answered, so only the form of these keys is odd and the others
         // continue.
-        let one_odd = self.validated
-            && self.failed_key.is_some()
-            && self.whole_key.is_some_and(|whole| Some(whole) != self.failed_key);
-        let suspend = ends && (self.suspension.is_some() || !one_odd);
+        let are_odd = self.validated && self.whole_key.is_some() && !self.whole_key_failed;
+        let suspend = ends && (self.suspension.is_some() || !are_odd);
         suspend.then(|| Some(self.suspend(now, base, refusal)))
     }
 
     fn on_whole_batch(&mut self, key: Option<KeyId>) -> Option<Option<Suspension>> {
         (self.validated, self.whole_key, self.failures_in_row, self.lone_answered) = (true, key, 0, false);
+        self.whole_total += 1;
         self.whole_batches += 1;
         if self.whole_batches >= TRUSTED_AFTER {
             self.next_suspension = Duration::ZERO;
@@ -295,13 +310,14 @@ impl KeyQuarantine {
         self.map.values().any(|memory| memory.is_quarantined(now, class))
     }
 
-    /// Records the end of a shared batch. Returns `true` if the number of quarantined keys of the
-    /// class now rules out the form of a single key as the cause.
+    /// Records the end of a shared batch. `whole_total`: the number of batches of the class that were
+    /// answered before. Returns `true` if the quarantined keys of the class now rule out the form of
+    /// a single client's calls as the cause.
     pub(super) fn observe(
         &mut self,
         (now, base): (Tick, Duration),
-        class: CostClassId,
-        key: KeyId,
+        (class, key, tenant): (CostClassId, KeyId, TenantId),
+        whole_total: u64,
         outcome: BatchOutcome,
     ) -> bool {
         match outcome {
@@ -318,6 +334,7 @@ impl KeyQuarantine {
             _ => return false,
         }
         let memory = self.entry(now, class, key);
+        (memory.tenant, memory.whole_before) = (tenant, whole_total);
         memory.row += 1;
         if outcome != BatchOutcome::Mismatched && memory.row < REFUSED_MAX {
             return false;
@@ -330,7 +347,11 @@ impl KeyQuarantine {
         memory.until = Some(now.after(length));
         memory.next = length.saturating_mul(2).min(Limits::QUARANTINE_MAX);
         memory.whole = 0;
-        self.map.values().filter(|memory| memory.is_quarantined(now, class)).count() >= KEYS_END_CLASS
+        let failing = || {
+            self.map.values().filter(|memory| memory.is_quarantined(now, class) && memory.whole_before == whole_total)
+        };
+        let tenants: BTreeSet<TenantId> = failing().map(|memory| memory.tenant).collect();
+        tenants.len() >= TENANTS_END_CLASS || failing().count() >= KEYS_END_CLASS
     }
 
     fn entry(&mut self, now: Tick, class: CostClassId, key: KeyId) -> &mut KeyState {
@@ -341,7 +362,17 @@ impl KeyQuarantine {
             }
         }
         let (until, next, refusal) = (None, Duration::ZERO, BatchRefusal::Mismatch);
-        let fresh = KeyState { class, last_used: now, row: 0, whole: 0, until, next, refusal };
+        let fresh = KeyState {
+            class,
+            tenant: TenantId(0),
+            whole_before: 0,
+            last_used: now,
+            row: 0,
+            whole: 0,
+            until,
+            next,
+            refusal,
+        };
         let memory = self.map.entry(key).or_insert(fresh);
         memory.last_used = now;
         memory

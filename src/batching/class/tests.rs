@@ -1,4 +1,4 @@
-use super::super::call::KeyId;
+use super::super::call::{KeyId, TenantId};
 use super::*;
 
 const ID: CostClassId = CostClassId(3);
@@ -7,7 +7,13 @@ fn observe(classes: &mut ClassTable, at: u64, items: u32, outcome: BatchOutcome)
     let observed = Observation { duration: Duration::from_millis(5), first_byte: None, outcome };
     let extent = BatchExtent { items, sum: u64::from(items), heaviest: 1 };
     let size = ClassSample { extent, shared: items > 1, full: true, memory: SizeMeasure::PaddedWeight, retest: None };
-    let ended = EndedBatch { batch: BatchId(at), key: Some(KeyId(1)), shared: size.shared, replayable: true };
+    let ended = EndedBatch {
+        batch: BatchId(at),
+        key: Some(KeyId(1)),
+        tenant: TenantId(0),
+        shared: size.shared,
+        replayable: true,
+    };
     classes.observe(Tick::from_millis(at), ID, &Limits::default(), (ended, &size), &observed);
 }
 
@@ -34,7 +40,7 @@ fn unbatched_refusal_counts_only_with_named_limit() {
         let observed = Observation { duration: Duration::from_millis(5), first_byte: None, outcome };
         let extent = BatchExtent { items: 64, sum: 64, heaviest: 1 };
         let size = ClassSample { extent, shared: false, full: true, memory: SizeMeasure::PaddedWeight, retest: None };
-        let ended = EndedBatch { batch: BatchId(0), key: None, shared: false, replayable: true };
+        let ended = EndedBatch { batch: BatchId(0), key: None, tenant: TenantId(0), shared: false, replayable: true };
         classes.observe(Tick::default(), ID, &Limits::default(), (ended, &size), &observed);
         classes.get(ID).unwrap().ceiling()
     };

@@ -85,7 +85,7 @@ pub(super) fn judge_mismatch(endpoint: &Endpoint, mismatch: &ResponseMismatch) -
             // constant.
             verdict: PartOutcome::Inseparable,
             or: FailureKind::Mismatch,
-            observed: BatchOutcome::Failed,
+            observed: BatchOutcome::Withheld,
             refusal: None,
             allowed: endpoint.idempotent,
         };

@@ -14,13 +14,15 @@ struct MergeBench {
     classes: ClassTable,
     batches: u64,
     eager: bool,
+    /// The number of the last tenant. Each key with a smaller number has a tenant of its own.
+    tenants: u64,
 }
 
 // === impl MergeBench ===
 
 impl MergeBench {
     fn eager() -> Self {
-        Self { classes: ClassTable::default(), batches: 0, eager: true }
+        Self { classes: ClassTable::default(), batches: 0, eager: true, tenants: u64::MAX }
     }
 
     fn careful() -> Self {
@@ -47,7 +49,13 @@ impl MergeBench {
         let extent = BatchExtent { items: members, sum: u64::from(members), heaviest: 1 };
         let shared = members > 1;
         let size = ClassSample { extent, shared, full: true, memory: SizeMeasure::PaddedWeight, retest: None };
-        let ended = EndedBatch { batch: BatchId(batch), key: Some(KeyId(key)), shared, replayable };
+        let ended = EndedBatch {
+            batch: BatchId(batch),
+            key: Some(KeyId(key)),
+            tenant: TenantId(key.min(self.tenants)),
+            shared,
+            replayable,
+        };
         let now = Tick::from_millis(second * 1000);
         self.classes.observe(now, ID, &Limits::default(), (ended, &size), &observed);
     }
@@ -203,6 +211,44 @@ fn an_odd_key_goes_alone_and_three_of_them_end_merging_for_the_class() {
     assert_eq!(bench.bound(0, 1), MergeLimit::Free);
     bench.batch(0, 4, BatchOutcome::Mismatched);
     assert_eq!(bench.bound(0, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
+}
+
+#[test]
+fn odd_keys_of_one_tenant_do_not_end_merging_for_the_others() {
+    for outcome in [BatchOutcome::Mismatched, REFUSED] {
+        let mut bench = MergeBench { tenants: 2, ..MergeBench::eager() };
+        bench.batch(0, 1, BatchOutcome::Ok);
+        for key in 2..17 {
+            bench.end(0, (0, 2, key), true, outcome);
+            bench.end(0, (0, 2, key), true, outcome);
+        }
+        assert_eq!(bench.bound(0, 1), MergeLimit::Free, "{outcome:?}");
+        // A tenant with ever new keys does not test each of them.
+        bench.end(0, (0, 2, 17), true, outcome);
+        bench.end(0, (0, 2, 17), true, outcome);
+        assert_eq!(bench.bound(0, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)), "{outcome:?}");
+    }
+}
+
+#[test]
+fn odd_keys_of_several_tenants_beside_whole_batches_do_not_end_merging() {
+    for outcome in [BatchOutcome::Mismatched, REFUSED] {
+        let mut bench = MergeBench::eager();
+        for key in 2..9 {
+            bench.batch(0, 1, BatchOutcome::Ok);
+            bench.end(0, (0, 2, key), true, outcome);
+            bench.end(0, (0, 2, key + 100), true, outcome);
+        }
+        assert_eq!(bench.bound(0, 1), MergeLimit::Free, "{outcome:?}");
+    }
+}
+
+#[test]
+fn an_answer_that_is_withheld_is_no_refusal() {
+    let mut bench = MergeBench::eager();
+    bench.batch(0, 1, BatchOutcome::Ok);
+    (0..9).for_each(|_| bench.end(0, (0, 2, 1), false, BatchOutcome::Withheld));
+    assert_eq!(bench.bound(0, 1), MergeLimit::Free);
 }
 
 #[test]
