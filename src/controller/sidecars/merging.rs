@@ -3,17 +3,30 @@
 //! Messages contain no changing numbers: a condition is written, and an Event published, only if
 //! the state changes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::registry::SidecarState;
 use crate::api::v1alpha1::Mode;
-use crate::control::wire::ClassCostReport;
+use crate::control::wire::{ClassCostReport, MergingSuspension};
 use crate::status::{ConditionState, ConditionStatus, MERGE_REFUSED, NO_GAIN, join_first};
 
 /// Values of a reported limiter's `open` for which merging does not pay.
 const NOT_PAYING: [&str; 2] = ["no_gain", "server_batches"];
 /// Maximum number of kinds of calls named in a message.
 const NAMED_MAX: usize = 3;
+
+/// Cause for which a server ends merging.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum EndCause {
+    /// Batches are refused, or not answered.
+    Refused,
+    /// A call may have one item.
+    OneItem,
+    /// The counters of a batch cover its first item only.
+    Usage,
+    /// Answers to batches cannot be split.
+    Mismatch,
+}
 
 /// Summarizes the reports of the sidecars; `None` if there is none.
 pub(super) fn merging_state<'a>(
@@ -30,12 +43,12 @@ pub(super) fn merging_state<'a>(
         );
     }
     let (mut reported, mut concluded) = (false, 0);
-    let (mut refused, mut without_gain) = (BTreeSet::new(), Vec::new());
+    let (mut refused, mut without_gain) = (BTreeMap::<EndCause, BTreeSet<String>>::new(), Vec::new());
     for class in sidecars.flat_map(|sidecar| &sidecar.learned).inspect(|_| reported = true).flat_map(|all| &all.classes)
     {
         if let Some(found) = &class.suspended {
-            let answer = found.status.map_or_else(|| found.answer.clone(), |status| format!("status {status}"));
-            refused.insert(format!("{} ({answer})", describe_calls(class)));
+            let (cause, calls) = (EndCause::of(found), describe_calls(class));
+            refused.entry(cause).or_default().insert(cause.describe_class(calls, found));
         } else if let Some(limiter) = &class.limiter {
             concluded += 1;
             if NOT_PAYING.contains(&limiter.open.as_str()) {
@@ -44,9 +57,16 @@ pub(super) fn merging_state<'a>(
         }
     }
     if !refused.is_empty() {
-        let named = join_first(&refused.into_iter().collect::<Vec<_>>(), NAMED_MAX);
+        let causes: Vec<String> = refused
+            .into_iter()
+            .map(|(cause, calls)| {
+                let named = join_first(&calls.into_iter().collect::<Vec<_>>(), NAMED_MAX);
+                format!("{}: {named}", cause.as_str())
+            })
+            .collect();
         let message = format!(
-            "the server rejects batches of calls that it answers individually: {named}. These calls are sent individually; a batch of two is retried from time to time"
+            "{}. These calls are sent individually; a batch of two is retried from time to time",
+            causes.join("; ")
         );
         return state(ConditionStatus::False, MERGE_REFUSED, message);
     }
@@ -66,6 +86,41 @@ pub(super) fn merging_state<'a>(
     )
 }
 
+// === impl EndCause ===
+
+impl EndCause {
+    fn of(found: &MergingSuspension) -> Self {
+        match found.answer.as_str() {
+            "one_item" => Self::OneItem,
+            "usage" => Self::Usage,
+            "mismatch" => Self::Mismatch,
+            _ => Self::Refused,
+        }
+    }
+
+    /// Returns the beginning of a message that lists kinds of calls.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused => "the server rejects batches of calls that it answers individually",
+            Self::OneItem => "the server accepts one item per call",
+            Self::Usage => "the server accepts batches, but counts only the first item in `usage`",
+            Self::Mismatch => {
+                "answers of the server to batches have a wrong form, and those to individual calls the right one"
+            }
+        }
+    }
+
+    /// Returns the name of a kind of calls, with the answer of the server if the cause leaves it
+    /// open.
+    fn describe_class(self, calls: &str, found: &MergingSuspension) -> String {
+        if self != Self::Refused {
+            return calls.to_owned();
+        }
+        let answer = found.status.map_or_else(|| found.answer.clone(), |status| format!("status {status}"));
+        format!("{calls} ({answer})")
+    }
+}
+
 /// Returns the human-readable description of a class.
 fn describe_calls(class: &ClassCostReport) -> &str {
     if class.calls.is_empty() { &class.class } else { &class.calls }
@@ -74,7 +129,7 @@ fn describe_calls(class: &ClassCostReport) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::wire::{LearnedReport, LimiterState, MergingSuspension};
+    use crate::control::wire::{LearnedReport, LimiterState};
 
     fn class(calls: &str, open: &str) -> ClassCostReport {
         let limiter =
@@ -105,6 +160,28 @@ mod tests {
             found.contains(": /v1/embeddings of m (status 422). These"),
             "once, though two pods report it: {found}"
         );
+    }
+
+    #[test]
+    fn each_cause_that_ends_merging_has_a_text_of_its_own() {
+        let suspended = |calls: &str, answer: &str| {
+            let suspended = Some(MergingSuspension { answer: answer.to_owned(), status: None });
+            ClassCostReport { suspended, ..class(calls, "") }
+        };
+        let found = words(&[sidecar(&[
+            suspended("/llama", "usage"),
+            suspended("/one", "one_item"),
+            suspended("/first", "mismatch"),
+            suspended("/closed", "reset"),
+        ])]);
+        for part in [
+            "the server rejects batches of calls that it answers individually: /closed (reset); ",
+            "the server accepts one item per call: /one; ",
+            "accepts batches, but counts only the first item in `usage`: /llama; ",
+            "have a wrong form, and those to individual calls the right one: /first. These",
+        ] {
+            assert!(found.contains(part), "{part}: {found}");
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ impl FailureKind {
                 "the queue is at least half full, other callers also wait, and with this call the caller would hold more than half of `limits.queueItemsMax`"
             }
             Self::LatePredicted => {
-                "the call would be late even if it were sent now, or sending it would make more other calls late. Late means past a deadline of the caller, or past the SLO under `slo.late: Refuse`; the message names which"
+                "the call would be late even if it were sent now, or sending it would make more other calls late. Late means past a deadline of the caller, or past the SLO under `slo.late: Refuse`; the header x-groupage-limit names which"
             }
             Self::Draining => {
                 "the process received a signal to shut down, and the call had no response when `proxy.drain.limit` expired"
@@ -32,7 +32,7 @@ impl FailureKind {
                 "the number of upstream connections has reached the limit that `proxy.process.connectionsMax` sets for this kind of call, and none became free within a second; nothing was sent"
             }
             Self::Deadline => {
-                "the deadline of the call passed while it was queued: a header of the caller, the route's `timeout`, or the SLO under `slo.late: Refuse`; the message names which. A deadline of the caller also ends a call in flight"
+                "the deadline of the call passed while it was queued: a header of the caller, the route's `timeout`, or the SLO under `slo.late: Refuse`; the header x-groupage-limit names which. A deadline of the caller also ends a call in flight"
             }
             Self::UpstreamRefused => {
                 "the model server refused the connection, or did not accept it within `proxy.connection.connectTimeout`; nothing was sent"
@@ -41,7 +41,7 @@ impl FailureKind {
                 "the connection broke after the call was sent, so the call may have run. It was not sent again because the route is not idempotent, or because it had been sent alone; the calls of a broken batch are sent alone if the route is idempotent"
             }
             Self::UpstreamTimeout => {
-                "the response did not arrive within the route's `timeout` (of a stream: its first byte), or stalled for `proxy.connection.bodyIdleTimeout`; a call that passes through was idle for `proxy.client.passThroughIdleTimeout`. The message names which"
+                "the response did not arrive within the route's `timeout` (of a stream: its first byte), or stalled for `proxy.connection.bodyIdleTimeout`; a call that passes through was idle for `proxy.client.passThroughIdleTimeout`. The header x-groupage-limit names which"
             }
             Self::Mismatch => {
                 "the number, order or shape of the results does not match the items of the batch, so no call received any part of the response. The calls were not retried because the route is not idempotent or has `generic.onMismatch: Fail`"

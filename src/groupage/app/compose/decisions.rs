@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::report::micros;
 use crate::batching::{
     ClassDecisionStats, ClassStats, DispatchCause, DispatchPolicy, ExpiryReason, HoldReason, OperatingPoint, PlanAge,
-    RejectionReason, Suspension, Tick,
+    QuarantineReport, RejectionReason, Suspension, Tick,
 };
 use crate::protocol::decode_cost_class;
 use crate::proxy::PriorityClasses;
@@ -88,6 +88,7 @@ fn describe_class(class: &mut Map<String, Value>, of: &ClassDecisionStats, decis
     class.insert("plan".into(), of.plan.as_ref().map_or(Value::Null, |age| plan(age, decisions.now)));
     class.insert("ceiling_items".into(), json!(of.ceiling));
     class.insert("quarantined".into(), json!(of.quarantined));
+    class.insert("quarantine".into(), of.quarantine.map_or(Value::Null, quarantine));
     class.insert("suspended".into(), of.suspension.map_or(Value::Null, |found| suspended(found, decisions.now)));
     let diversity = decisions.key_diversity.iter().find(|diversity| diversity.class == of.id);
     class.insert("apart".into(), diversity.map_or(Value::Null, key_diversity_json));
@@ -102,6 +103,15 @@ fn suspended(found: Suspension, now: Tick) -> Value {
         "retest_in_us": micros(found.retest.since(now)),
         "answer": found.refusal.as_str(),
         "status": found.refusal.status(),
+    })
+}
+
+/// Returns the quarantine of merge keys: the server's response to the last batch of such a key.
+fn quarantine(found: QuarantineReport) -> Value {
+    json!({
+        "answer": found.refusal.as_str(),
+        "status": found.refusal.status(),
+        "ends_merging": found.ends_merging,
     })
 }
 

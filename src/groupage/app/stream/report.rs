@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::super::compose::PortHandle;
 use super::start_values::{CLASSES_MAX, NAME_BYTES_MAX, POINTS_MAX, to_learned_state};
 use crate::batching::{
-    BatcherReport, CeilingInForce, ClassDecisionStats, CostClassId, CostReport, CurvePoint, FlowMode, FlowReport,
-    LimitSource, OpenReason, ScopeId, SizeMeasure, Suspension,
+    BatchRefusal, BatcherReport, CeilingInForce, ClassDecisionStats, CostClassId, CostReport, CurvePoint, FlowMode,
+    FlowReport, LimitSource, OpenReason, ScopeId, SizeMeasure,
 };
 use crate::control::histogram::Histogram;
 use crate::control::route_counts::RouteCounts;
@@ -250,15 +250,18 @@ fn limiter(flow: &FlowReport) -> Option<LimiterState> {
     Some(LimiterState { limit, open, item_permille, base_us: flow.base_nanos / 1000 })
 }
 
-/// Returns the reason why no calls of a class are merged, if its server accepts no batches: the
-/// refusal that led to the suspension, or a ceiling of one item.
+/// Returns the reason why no calls of a class are merged, if its server is the cause: the refusal
+/// that led to the suspension, a ceiling of one item, or a quarantine of all merge keys in use.
 fn suspended(class: &ClassDecisionStats) -> Option<MergingSuspension> {
-    let refused = |found: Suspension| MergingSuspension {
-        answer: found.refusal.as_str().to_owned(),
-        status: found.refusal.status(),
-    };
+    let refused =
+        |refusal: BatchRefusal| MergingSuspension { answer: refusal.as_str().to_owned(), status: refusal.status() };
     let one_item = || MergingSuspension { answer: "one_item".to_owned(), status: None };
-    class.suspension.map(refused).or_else(|| (class.ceiling == Some(1)).then(one_item))
+    let quarantine = class.quarantine.filter(|quarantine| quarantine.ends_merging);
+    class
+        .suspension
+        .map(|suspension| refused(suspension.refusal))
+        .or_else(|| (class.ceiling == Some(1)).then(one_item))
+        .or_else(|| quarantine.map(|quarantine| refused(quarantine.refusal)))
 }
 
 /// Thins out the points of a curve to the maximum, as triples of items, microseconds and samples.
@@ -277,6 +280,33 @@ fn micros(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batching::{ClassStats, QuarantineReport, Suspension, Tick};
+
+    #[test]
+    fn a_class_is_reported_as_suspended_for_each_way_in_which_the_server_ends_merging() {
+        let none = ClassDecisionStats {
+            id: CostClassId(1),
+            tally: ClassStats::default(),
+            point: None,
+            plan: None,
+            ceiling: None,
+            quarantined: false,
+            quarantine: None,
+            suspension: None,
+        };
+        let word = |class: &ClassDecisionStats| suspended(class).map(|found| (found.answer, found.status));
+        assert_eq!(word(&none), None);
+        assert_eq!(word(&ClassDecisionStats { ceiling: Some(1), ..none }), Some(("one_item".to_owned(), None)));
+        let quarantine = |ends_merging| {
+            let refusal = BatchRefusal::Status(422);
+            ClassDecisionStats { quarantine: Some(QuarantineReport { refusal, ends_merging }), ..none }
+        };
+        assert_eq!(word(&quarantine(true)), Some(("status".to_owned(), Some(422))));
+        assert_eq!(word(&quarantine(false)), None, "other keys are merged");
+        let (since, retest) = (Tick::default(), Tick::default());
+        let suspension = Some(Suspension { since, retest, refusal: BatchRefusal::Usage });
+        assert_eq!(word(&ClassDecisionStats { suspension, ..none }), Some(("usage".to_owned(), None)));
+    }
 
     #[test]
     fn many_sizes_are_thinned_and_keep_the_smallest_and_the_largest() {

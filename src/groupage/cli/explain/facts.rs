@@ -11,8 +11,14 @@ pub(super) struct ProxyFacts {
     pub(super) description: String,
     /// Calls received, merged or not.
     pub(super) calls: u64,
+    /// `true` if the counts outside `kinds` cover the time since the start of the process.
+    pub(super) since_start: bool,
     /// Calls that were not merged, by reason.
     pub(super) passed: LabelCounts,
+    /// Calls that no adapter recognised, by cause; empty if the source has none.
+    pub(super) unrecognised: LabelCounts,
+    /// Calls that a route of the policy passed through, by route.
+    pub(super) passing_routes: LabelCounts,
     /// Items that were rejected or expired, by reason.
     pub(super) unserved: LabelCounts,
     /// Items that were accepted or rejected. `unserved` is reported as a share of them.
@@ -53,6 +59,8 @@ pub(super) struct ConcurrencyFacts {
     pub(super) reason: String,
     /// `true` while too few calls have been answered to derive a limit.
     pub(super) learning: bool,
+    /// Requests in flight now.
+    pub(super) in_flight: u32,
     /// Knee of the load curve in thousandths: the requests in flight beyond which throughput does
     /// not grow; 0 if unknown.
     pub(super) knee_milli: u64,
@@ -125,6 +133,17 @@ pub(super) struct MergeSuspension {
     pub(super) retest_us: u64,
 }
 
+/// Quarantine of merge keys whose batches failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct QuarantineFacts {
+    /// Kind of the answer to a batch.
+    pub(super) answer: String,
+    /// HTTP status of that answer, if the refusal was a status.
+    pub(super) status: Option<u64>,
+    /// `true` if no other merge key is merged.
+    pub(super) ends_merging: bool,
+}
+
 /// Pauses of one kind of calls that the server requested with `Retry-After`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct RetryAfterPauses {
@@ -173,6 +192,8 @@ pub(super) struct CallKind {
     pub(super) ceiling_from: Option<CeilingSource>,
     /// `true` while calls are in quarantine and are not merged.
     pub(super) quarantined: bool,
+    /// Cause of the quarantine, if known.
+    pub(super) quarantine: Option<QuarantineFacts>,
     /// State of the concurrency limiter.
     pub(super) concurrency: Option<ConcurrencyFacts>,
     /// Suspension of merging, if the server refuses batches.

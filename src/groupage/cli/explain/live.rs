@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::facts::{
     BatchFailures, CallKind, CeilingSource, ConcurrencyFacts, KeyDifference, LabelCounts, MergeSuspension,
-    OperatingPoint, Prediction, ProxyFacts, RetryAfterPauses, SlotFacts,
+    OperatingPoint, Prediction, ProxyFacts, QuarantineFacts, RetryAfterPauses, SlotFacts,
 };
 use crate::cli::admin_client::get;
 
@@ -46,7 +46,10 @@ fn facts(whose: &str, scheduler: &Value, stats: &Value) -> ProxyFacts {
     ProxyFacts {
         description: format!("{whose}, up for {uptime:.0} s, {calls} calls"),
         calls,
+        since_start: true,
         passed: label_counts(&stats["passed"]),
+        unrecognised: label_counts(&stats["unrecognised"]),
+        passing_routes: label_counts(&stats["passing_routes"]),
         unserved,
         items: number(&stats["items"]["accepted"]).saturating_add(refused),
         slots: Some(SlotFacts {
@@ -112,6 +115,7 @@ fn kind(class: &Value, scheduler: &Value) -> CallKind {
         ceiling: class["ceiling_items"].as_u64().map(|_| to_u32(&class["ceiling_items"])),
         ceiling_from: ceiling_from(&class["id"], scheduler),
         quarantined: class["quarantined"] == true,
+        quarantine: quarantine(&class["quarantine"]),
         concurrency: concurrency(&class["id"], scheduler),
         suspended: suspended(&class["suspended"]),
         pauses: pauses(&class["id"], scheduler),
@@ -148,6 +152,7 @@ fn concurrency(class: &Value, scheduler: &Value) -> Option<ConcurrencyFacts> {
         limit: flow["limit"].as_u64().map(|_| to_u32(&flow["limit"])),
         reason: text(&flow["reason"]),
         learning: flow["learning"] == true,
+        in_flight: to_u32(&flow["in_flight"]),
         knee_milli: number(&flow["knee_milli"]),
         most_milli: most("in_flight_milli"),
         most_us: most("us"),
@@ -176,6 +181,14 @@ fn suspended(found: &Value) -> Option<MergeSuspension> {
         answer: found["answer"].as_str().unwrap_or_default().to_owned(),
         status: found["status"].as_u64(),
         retest_us: number(&found["retest_in_us"]),
+    })
+}
+
+fn quarantine(found: &Value) -> Option<QuarantineFacts> {
+    found.is_object().then(|| QuarantineFacts {
+        answer: text(&found["answer"]),
+        status: found["status"].as_u64(),
+        ends_merging: found["ends_merging"] == true,
     })
 }
 
@@ -255,7 +268,24 @@ mod tests {
         assert_eq!((facts.kinds[0].pauses, facts.kinds[1].pauses), (Some(pauses), None));
         let failures = BatchFailures { batches: 9, failed: 2, mismatched: 1, executions: 4, items: 3 };
         assert_eq!(facts.failures, Some(failures));
+        assert!(facts.since_start);
         assert_eq!(facts.priorities, [("bulk".to_owned(), vec![("served".to_owned(), 2)])]);
+    }
+
+    #[test]
+    fn causes_of_unmerged_calls_are_read() {
+        let quarantine = json!({"answer": "status", "status": 422, "ends_merging": true});
+        let scheduler = json!({
+            "cost_classes": [{"id": 3, "quarantined": true, "quarantine": quarantine}],
+            "concurrency": [{"class": 3, "in_flight": 7}],
+        });
+        let stats = json!({"unrecognised": {"method": 2, "route": 1, "no_adapter": 0}, "passing_routes": {"/p": 1}});
+        let facts = facts("a", &scheduler, &stats);
+        let expected = QuarantineFacts { answer: "status".into(), status: Some(422), ends_merging: true };
+        assert_eq!(facts.kinds[0].quarantine, Some(expected));
+        assert_eq!(facts.kinds[0].concurrency.as_ref().unwrap().in_flight, 7);
+        assert_eq!(facts.unrecognised, [("method".to_owned(), 2), ("route".to_owned(), 1)]);
+        assert_eq!(facts.passing_routes, [("/p".to_owned(), 1)]);
     }
 
     #[test]

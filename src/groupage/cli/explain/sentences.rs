@@ -9,6 +9,8 @@ mod concurrency;
 mod limiting;
 mod prediction;
 mod failures;
+mod refusals;
+mod unmerged;
 mod format;
 
 use serde_json::{Value, json};
@@ -16,7 +18,7 @@ use serde_json::{Value, json};
 use self::format::{
     describe_difference, describe_reason, format_factor, format_micros, format_percent, format_period, remedy_for,
 };
-use super::facts::{CallKind, MergeSuspension, ProxyFacts, SlotFacts, ratio};
+use super::facts::{CallKind, ProxyFacts, SlotFacts, ratio};
 
 /// Share of the batches from which a factor is considered binding.
 const BINDS: f64 = 0.3;
@@ -25,7 +27,7 @@ const WORTH: f64 = 0.2;
 /// Share of the calls below which a reason is left out.
 const REASON_MIN: f64 = 0.01;
 /// Maximum number of reasons in one sentence.
-const REASONS_MAX: usize = 3;
+const REASONS_MAX: usize = 4;
 /// Minimum number of batches required to judge a kind of calls.
 const BATCHES_MIN: u64 = 5;
 /// Maximum number of kinds of calls reported. Those with the most calls are chosen.
@@ -75,17 +77,17 @@ pub(super) fn explain(facts: &ProxyFacts) -> Vec<Statement> {
             format!("the model server changed {} ago: its latencies are being learned again", format_period(ago));
         all("model_changed", text, json!({"seconds_ago": ago}));
     }
-    if let Some((text, numbers)) = explain_not_merged(facts) {
-        all("not_merged", text, numbers);
-    }
-    if let Some((text, numbers)) = explain_unserved(facts) {
-        all("unserved", text, numbers);
-    }
-    if let Some((text, numbers)) = facts.failures.as_ref().and_then(failures::explain_failures) {
-        all("failed", text, numbers);
-    }
-    if let Some((text, numbers)) = failures::explain_priorities(&facts.priorities) {
-        all("priorities", text, numbers);
+    // These counts do not cover the recent window of the sentences about kinds of calls.
+    let period = if facts.since_start { "since the start, " } else { "" };
+    for (what, found) in [
+        ("not_merged", unmerged::explain(facts)),
+        ("unserved", explain_unserved(facts)),
+        ("failed", facts.failures.as_ref().and_then(failures::explain_failures)),
+        ("priorities", failures::explain_priorities(&facts.priorities)),
+    ] {
+        if let Some((text, numbers)) = found {
+            all(what, format!("{period}{text}"), numbers);
+        }
     }
     let mut kinds: Vec<&CallKind> = facts.kinds.iter().filter(|kind| kind.calls > 0).collect();
     kinds.sort_by_key(|kind| std::cmp::Reverse(kind.calls));
@@ -93,25 +95,6 @@ pub(super) fn explain(facts: &ProxyFacts) -> Vec<Statement> {
         statements.extend(sentences_about_kind(kind, facts.slots).into_iter().take(ABOUT_MAX));
     }
     statements
-}
-
-fn explain_not_merged(facts: &ProxyFacts) -> Option<(String, Value)> {
-    let is_explained = |word: &str| word == "no_gain" || word == "policy_observe" && facts.predicted.is_some();
-    let mut reasons: Vec<_> = facts.passed.iter().filter(|(word, _)| !is_explained(word)).collect();
-    reasons.sort_by_key(|(_, calls)| std::cmp::Reverse(*calls));
-    let calls = reasons.iter().fold(0_u64, |sum, (_, calls)| sum.saturating_add(*calls));
-    reasons.retain(|(_, calls)| ratio(*calls, facts.calls) >= REASON_MIN);
-    let parts: Vec<String> = reasons
-        .iter()
-        .take(REASONS_MAX)
-        .map(|(word, calls)| {
-            format!("{} `{word}` ({})", format_percent(ratio(*calls, facts.calls)), describe_reason(word))
-        })
-        .collect();
-    let numbers = json!({"calls": calls, "of": facts.calls, "reasons": facts.passed.iter().cloned().collect::<std::collections::BTreeMap<_, _>>()});
-    let share = format_percent(ratio(calls, facts.calls));
-    (!parts.is_empty())
-        .then(|| (format!("{share} of {} calls could not be merged: {}", facts.calls, parts.join(", ")), numbers))
 }
 
 fn explain_unserved(facts: &ProxyFacts) -> Option<(String, Value)> {
@@ -130,31 +113,12 @@ fn explain_unserved(facts: &ProxyFacts) -> Option<(String, Value)> {
     })
 }
 
-/// Reports that the server refuses batches, the evidence, and the time of the next attempt.
-fn explain_refusal(found: &MergeSuspension) -> (String, Value) {
-    let answer = found.status.map_or_else(|| format!("`{}`", found.answer), |status| format!("status {status}"));
-    let retest = found.retest_us / 1_000_000;
-    let text = format!(
-        "merging is suspended: the server answered batches with {answer}, but the same calls succeeded when sent alone. \
-         A batch of two is tried in {retest} s; if the server accepts only one item per call, set `mode: Passthrough`"
-    );
-    (text, json!({"status": found.status, "answer": found.answer, "retest_in_us": found.retest_us}))
-}
-
 /// Returns the sentences about one kind of calls, the most urgent first.
 fn sentences_about_kind(kind: &CallKind, slots: Option<SlotFacts>) -> Vec<Statement> {
     let over_seconds = kind.over_seconds;
     let sentence = |what, (text, numbers)| Statement { about: kind.name.clone(), over_seconds, what, text, numbers };
     let mut sentences = Vec::new();
-    if let Some(found) = &kind.suspended {
-        sentences.push(sentence("merge_refused", explain_refusal(found)));
-    } else if kind.quarantined {
-        let text =
-            "some calls are not merged for now: the server refused their batches, or answered one with a wrong count, \
-                    index or shape"
-                .to_owned();
-        sentences.push(sentence("quarantined", (text, json!({}))));
-    }
+    sentences.extend(refusals::explain(kind).map(|(what, found)| sentence(what, found)));
     sentences.extend(concurrency::explain(kind).map(|found| sentence("concurrency", found)));
     sentences.extend(explain_infeasible_slo(kind).map(|found| sentence("slo_infeasible", found)));
     sentences.extend(failures::explain_pauses(kind).map(|found| sentence("paused", found)));
@@ -170,8 +134,8 @@ fn sentences_about_kind(kind: &CallKind, slots: Option<SlotFacts>) -> Vec<Statem
     let apart = explain_key_diversity(kind);
     // A limit that is reached is binding even if calls of several merge keys are queued.
     if apart.is_none() || ratio(kind.separated_batches, kind.batches) < BINDS || kind.share("full") >= BINDS {
-        let (what, found) = limiting::find_factor(kind, slots);
-        sentences.push(sentence(what, found));
+        let factor = limiting::find_factor(kind, slots, apart.is_some());
+        sentences.extend(factor.map(|(what, found)| sentence(what, found)));
     }
     sentences.extend(apart.map(|found| sentence("kept_apart", found)));
     sentences.extend(explain_curve(kind, slots).map(|found| sentence("curve", found)));

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::format::{format_factor, format_micros};
+use super::format::{describe_difference, format_factor, format_micros};
 use crate::cli::explain::facts::{CallKind, ConcurrencyFacts};
 
 /// Mean number of items in recent batches, in thousandths, below which calls are considered not
@@ -11,7 +11,7 @@ use crate::cli::explain::facts::{CallKind, ConcurrencyFacts};
 const MERGED_MIN: u64 = 1500;
 /// Requests in flight, in thousandths, from which the load curve shows that the server runs several
 /// at once.
-const SEVERAL: u64 = 1500;
+pub(super) const SEVERAL: u64 = 1500;
 
 /// Returns a sentence about the concurrency of the server, with its numbers; `None` before anything
 /// was measured.
@@ -29,6 +29,7 @@ pub(super) fn explain(kind: &CallKind) -> Option<(String, Value)> {
     });
     let text = match flow.limit {
         Some(limit) => explain_merging(limit, flow),
+        None if flow.reason == "nothing_to_merge" => explain_nothing_to_merge(kind),
         None => explain_forwarding(flow)?,
     };
     Some((text, numbers))
@@ -41,18 +42,36 @@ fn explain_merging(limit: u32, flow: &ConcurrencyFacts) -> String {
             "calls beyond {limit} at once are held, because more were measured to queue inside the server; batch sizes are being tried"
         );
     }
-    let items = (flow.batch_items_milli + 500) / 1000;
-    let apart = flow.batch_items_milli.saturating_mul(flow.lone_us) / 1000 / u64::from(limit.max(1));
-    let one = if limit > 1 {
-        format!("one of {limit} concurrent batches of {items}")
+    // As many calls as the batches carry, with as many at once as the server runs: each of the
+    // batch's items is one round of lone calls.
+    let items = round_milli(flow.batch_items_milli);
+    let separate_us = flow.batch_items_milli.saturating_mul(flow.lone_us) / 1000;
+    let (batches, calls) = if limit > 1 {
+        let calls = items.saturating_mul(limit.into());
+        (
+            format!("{limit} concurrent batches of {items} take"),
+            format!("{calls} separate calls, {limit} at once, take"),
+        )
     } else {
-        format!("one batch of {items}")
+        (format!("one batch of {items} takes"), format!("{items} separate calls take"))
     };
-    format!(
-        "merged because the server runs {limit} at once, and {one} takes {}, while {items} separate calls take {}",
-        format_micros(flow.batch_us),
-        format_micros(apart),
-    )
+    let (batch_time, separate_time) = (format_micros(flow.batch_us), format_micros(separate_us));
+    if flow.batch_us < separate_us {
+        format!(
+            "merged because the server runs {limit} at once, and {batches} {batch_time}, while {calls} {separate_time}"
+        )
+    } else {
+        format!(
+            "calls beyond {limit} at once are held, because more were measured to queue inside the server; {batches} {batch_time}, and {calls} {separate_time}, so merging does not pay at present; it is being tested"
+        )
+    }
+}
+
+/// Explains that no calls could be merged, with the part in which their merge keys differ.
+fn explain_nothing_to_merge(kind: &CallKind) -> String {
+    let differs = kind.differs.first().filter(|_| kind.keys > 1).map(describe_difference);
+    let differs = differs.map_or_else(String::new, |differs| format!(": {differs}"));
+    format!("forwarded because no two calls that arrived could share a batch{differs}")
 }
 
 /// Explains why calls are forwarded at once.
@@ -65,7 +84,6 @@ fn explain_forwarding(flow: &ConcurrencyFacts) -> Option<String> {
             format!("forwarded because batching was measured to have no benefit{cost}; tried again later")
         }
         "server_batches" => "forwarded because the server reports that it batches by itself".to_owned(),
-        "nothing_to_merge" => "forwarded because no two calls that arrived could share a batch".to_owned(),
         _ if flow.learning => {
             "forwarded: too few calls have been answered to measure how many the server runs at once".to_owned()
         }
@@ -150,9 +168,26 @@ mod tests {
         };
         let expected = "merged because the server runs 1 at once, and one batch of 16 takes 25 ms, while 16 separate calls take 160 ms";
         assert_eq!(sentence_of(limited(1)).unwrap(), expected);
-        let expected = "merged because the server runs 4 at once, and one of 4 concurrent batches of 16 takes 25 ms, while 16 separate calls take 40 ms";
+        let expected = "merged because the server runs 4 at once, and 4 concurrent batches of 16 take 25 ms, while 64 separate calls, 4 at once, take 160 ms";
         assert_eq!(sentence_of(limited(4)).unwrap(), expected);
+        // Fewer items in a batch than calls at once.
+        let small = ConcurrencyFacts { lone_us: 20_000, batch_items_milli: 2140, batch_us: 21_100, ..limited(4) };
+        let expected = "4 concurrent batches of 2 take 21.1 ms, while 8 separate calls, 4 at once, take 42.8 ms";
+        assert!(sentence_of(small.clone()).unwrap().ends_with(expected));
+        let slow = sentence_of(ConcurrencyFacts { batch_us: 50_000, ..small }).unwrap();
+        assert!(!slow.contains("merged because") && slow.contains("merging does not pay at present"), "{slow}");
         let growing = sentence_of(ConcurrencyFacts { batch_items_milli: 1000, ..limited(2) }).unwrap();
         assert!(growing.starts_with("calls beyond 2 at once are held"), "{growing}");
+    }
+    #[test]
+    fn calls_that_cannot_be_merged_are_reported_with_the_part_that_differs() {
+        use crate::cli::explain::facts::KeyDifference;
+
+        let nothing = ConcurrencyFacts { reason: "nothing_to_merge".to_owned(), ..open(12, 240_000) };
+        let expected = "forwarded because no two calls that arrived could share a batch";
+        assert_eq!(sentence_of(nothing.clone()).unwrap(), expected);
+        let caller = KeyDifference { what: "caller".into(), name: String::new(), values: 12, keys_without: 1 };
+        let kind = CallKind { concurrency: Some(nothing), keys: 12, differs: vec![caller], ..CallKind::default() };
+        assert_eq!(explain(&kind).unwrap().0, format!("{expected}: the caller differs (12 values)"));
     }
 }

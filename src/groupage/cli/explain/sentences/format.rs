@@ -40,9 +40,9 @@ pub(super) fn format_period(seconds: u64) -> String {
 pub(super) fn describe_reason(word: &str) -> &'static str {
     match word {
         "not_recognised" => {
-            "no adapter supports the path; if the body contains a list of items and the answer a list of results, declare a route with `protocol: Generic`"
+            "no adapter recognises method and path; `groupage explain` against the running proxy has the cause"
         }
-        "open_inference" => "KServe V2, `/v2/models/*/infer`: its tensors are not merged yet",
+        "open_inference" => "KServe V2, `/v2/models/*/infer`, also behind a prefix: its tensors are not merged yet",
         "streaming" => "they request a stream",
         "encoding" => "not plain JSON in UTF-8, or compressed",
         "too_large" => "larger than `limits.itemBytesMax`",
@@ -50,8 +50,10 @@ pub(super) fn describe_reason(word: &str) -> &'static str {
         "ambiguous_json" => "a duplicate key or invalid JSON, sent by the clients",
         "header" => "a header that applies to one call only",
         "item_form" => "items of a form that cannot be merged",
-        "quarantined" => "the server's answers to batches could not be split",
-        "merge_refused" => "the server rejects batches but answers their calls individually",
+        "quarantined" => "batches of their merge key were refused, or their answers could not be split",
+        "merge_refused" => {
+            "batches were refused or their answers could not be used, while the same calls succeed alone; or too many batches failed"
+        }
         "policy_off" => "the policy sets `mode: Passthrough`",
         "policy_observe" => "the policy sets `mode: Observe`",
         "queue_full" => "more items than `limits.queueItemsMax` allows",
