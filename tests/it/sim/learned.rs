@@ -155,6 +155,7 @@ impl CostClassState {
                 self.good = 0;
             }
             BatchOutcome::Mismatched
+            | BatchOutcome::Withheld
             | BatchOutcome::TooLarge { .. }
             | BatchOutcome::Overloaded { .. }
             | BatchOutcome::OutOfMemory
