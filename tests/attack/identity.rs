@@ -23,14 +23,16 @@ use super::support::wire::End;
 
 /// Name by which the run is selected.
 pub(crate) const NAME: &str = "identity";
-/// Number of calls of a short and of a full run, for each scheduling policy.
-const CALLS: (u64, u64) = (4_000, 100_000);
+/// Number of calls of each caller in a short and in a full run, for each scheduling policy. A full
+/// run has 200 000 calls.
+const CALLS_EACH: (u64, u64) = (30, 1_563);
 /// Number of callers, which are as many connections.
 const CALLERS: u64 = 64;
 /// Number of base identities. Each has variants that differ in one part.
 const BASES: u64 = 3;
-/// Time for which the server is busy with one request.
-const SERVICE: Duration = Duration::from_millis(1);
+/// Time for which the server is busy with one request: well above the time that a debug build of the
+/// proxy needs for a call, so that calls queue at the server.
+const SERVICE: Duration = Duration::from_millis(5);
 /// Minimum ratio of calls to requests upstream. Below it too few calls share a batch for the run to
 /// show anything.
 const CALLS_PER_REQUEST: f64 = 1.3;
@@ -64,7 +66,7 @@ pub(crate) async fn run(binary: PathBuf, full: bool) -> Result<Vec<String>, Stri
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let config = folder.path().join("policy.yaml");
     std::fs::write(&config, STATIC).map_err(|error| error.to_string())?;
-    let calls = if full { CALLS.1 } else { CALLS.0 };
+    let calls = if full { CALLS_EACH.1 } else { CALLS_EACH.0 };
     let mut lines = Vec::new();
     for (policy, config) in [("Adaptive", None), ("Static", Some(config.as_path()))] {
         lines.extend(run_policy(policy, config, binary.clone(), calls).await?);
@@ -82,7 +84,7 @@ async fn run_policy(policy: &str, config: Option<&Path>, binary: PathBuf, calls:
     let mut proxy = Proxy::start(&Start { binary, upstream: upstream.address, config, metrics: false }).await?;
     let mut callers = JoinSet::new();
     for number in 0..CALLERS {
-        callers.spawn(make_calls(proxy.listen, number, calls / CALLERS));
+        callers.spawn(make_calls(proxy.listen, number, calls));
     }
     let mut tally = Tally::default();
     while let Some(done) = callers.join_next().await {
@@ -93,7 +95,8 @@ async fn run_policy(policy: &str, config: Option<&Path>, binary: PathBuf, calls:
     let requests = server.requests.load(Ordering::Relaxed);
     let count = |number: u64| f64::from(u32::try_from(number).unwrap_or(u32::MAX));
     let shared = count(tally.served) / count(requests.max(1));
-    let mut lines = vec![format!("{policy}: {} of {calls} calls answered, {shared:.2} per request", tally.served)];
+    let mut lines =
+        vec![format!("{policy}: {} of {} calls answered, {shared:.2} per request", tally.served, calls * CALLERS)];
     lines.extend(tally.faults.iter().take(5).map(|fault| format!("FAILED: {policy}: {fault}")));
     let unreadable = server.unreadable.lock().unwrap_or_else(PoisonError::into_inner).clone();
     lines.extend(unreadable.iter().take(5).map(|fault| format!("FAILED: {policy}: request upstream: {fault}")));
