@@ -201,8 +201,8 @@ fn only_the_configuration_reads_the_environment() {
 /// these files. They only add, multiply, divide and take square roots, which IEEE 754 rounds
 /// identically on every machine; `math` builds the logarithm and the exponential from these
 /// operations.
-const ESTIMATES: [&str; 9] =
-    ["adaptive/", "arrivals", "cost", "limiter", "math", "plan", "rng", "shadow/light", "slots"];
+const ESTIMATES: [&str; 10] =
+    ["adaptive/", "arrivals", "cost", "limiter", "math", "plan", "rng", "shadow/closed", "shadow/light", "slots"];
 
 #[test]
 fn the_core_has_no_random_order_no_clock_and_floats_only_in_estimators() {
