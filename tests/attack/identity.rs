@@ -35,7 +35,7 @@ const BASES: u64 = 3;
 const SERVICE: Duration = Duration::from_millis(5);
 /// Minimum ratio of calls to requests upstream. Below it too few calls share a batch for the run to
 /// show anything.
-const CALLS_PER_REQUEST: f64 = 1.3;
+const CALLS_PER_REQUEST: f64 = 1.1;
 const STATIC: &str = "apiVersion: groupage.dev/v1alpha1
 kind: BatchPolicy
 metadata: {name: identity}
