@@ -23,6 +23,7 @@ use groupage_batching as batching;
 
 mod key_parts;
 mod call;
+mod call_form;
 mod dialect;
 mod key_diff;
 mod evidence;
@@ -52,6 +53,7 @@ pub use call::{
     BatchTooLarge, Call, MergeEligibility, MismatchKind, Reply, RequestHead, ResponseMismatch, SharedRequest,
     UnmergeableReason,
 };
+pub use call_form::CallForm;
 pub use dialect::Dialect;
 pub use evidence::UnbatchedEvidence;
 pub use identity::{DigestKey, PeerIdentity, Tenant};

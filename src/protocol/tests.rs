@@ -13,6 +13,7 @@ use super::json::{CanonicalOptions, root, write_canonical};
 use super::*;
 use crate::batching::Tick;
 
+mod forms;
 mod limits;
 mod merging;
 mod quoted_forms;

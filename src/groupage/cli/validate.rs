@@ -31,8 +31,9 @@ pub(super) struct Args {
     /// Policy files, or - for standard input
     #[arg(value_name = "FILE", required_unless_present = "files")]
     more: Vec<PathBuf>,
-    /// Send one call alone and one with its items twice for each declared route to this server, and
-    /// compare the structure of the responses: http(s)://HOST:PORT
+    /// Send a call alone and with its items twice to this server, for each declared route and each
+    /// form in which it accepts an item, and compare the structure of the responses:
+    /// http(s)://HOST:PORT. Exits with 79 if they differ, and with 66 if no route can be tested
     #[arg(long, value_name = "URL")]
     against: Option<String>,
     /// Body of the call to send, for every route or for one path; generated if the protocol is
@@ -47,8 +48,8 @@ pub(super) struct Args {
     output: Output,
 }
 
-/// Exit code if the server or a sample cannot be read (sysexits: `EX_NOINPUT`), the same as of
-/// `explain`.
+/// Exit code if the server or a sample cannot be read, or if no route could be tested with them
+/// (sysexits: `EX_NOINPUT`), the same as of `explain`.
 const EXIT_NO_INPUT: u8 = 66;
 
 /// Arguments of `groupage config`.
@@ -78,8 +79,18 @@ pub(super) fn run(args: &Args) -> ExitCode {
         }
     };
     print!("{}", render(&verdict.output, args.output, &results));
-    let wrong = results.iter().any(conformance::RouteResult::is_wrong);
-    ExitCode::from(if wrong { config::EXIT_FINDINGS } else { 0 })
+    ExitCode::from(exit_code(&results))
+}
+
+/// Returns the exit code of a test. A test without any conclusion is not a success.
+fn exit_code(results: &[conformance::RouteResult]) -> u8 {
+    if results.iter().any(conformance::RouteResult::is_wrong) {
+        config::EXIT_FINDINGS
+    } else if results.iter().any(conformance::RouteResult::is_tested) {
+        0
+    } else {
+        EXIT_NO_INPUT
+    }
 }
 
 /// Parses a header in the syntax of `curl -H`.
@@ -109,13 +120,22 @@ fn try_file(
 /// Formats the findings about the files together with those about the server.
 fn render(files: &str, output: Output, results: &[conformance::RouteResult]) -> String {
     match output {
-        Output::Text if results.is_empty() => {
-            format!("{files}‼ no route is declared: add calls to send with --sample PATH=FILE\n")
+        Output::Text if results.is_empty() => format!(
+            "{files}× nothing was tested: no route with merged calls is declared; add calls to send with --sample \
+             PATH=FILE\n"
+        ),
+        Output::Text => {
+            let text = results.iter().fold(files.to_owned(), |text, result| text + &result.text());
+            if results.iter().any(conformance::RouteResult::is_tested) {
+                text
+            } else {
+                text + "× nothing was tested\n"
+            }
         }
-        Output::Text => results.iter().fold(files.to_owned(), |text, result| text + &result.text()),
         Output::Json => {
             let mut all: serde_json::Value = serde_json::from_str(files).unwrap_or_default();
             all["against"] = results.iter().map(conformance::RouteResult::json).collect();
+            all["tested"] = results.iter().filter(|result| result.is_tested()).count().into();
             format!("{all:#}\n")
         }
     }

@@ -1,5 +1,5 @@
 //! `groupage validate --against URL`: one call alone and one with its items twice for each declared
-//! route, and a report on their answers.
+//! route and each form of its items, and a report on their answers.
 
 use std::process::{Command, Output, Stdio};
 
@@ -114,7 +114,8 @@ async fn a_server_that_requires_a_credential_is_tested_with_one() {
         reply(200, &vectors(body["texts"].as_array().unwrap().len()).1)
     });
     let without = validate(&policy(&json!({})), &url, None, &[]).await;
-    assert_eq!(without.status.code(), Some(0), "{}", output_text(&without));
+    assert_eq!(without.status.code(), Some(66), "{}", output_text(&without));
+    assert!(output_text(&without).contains("× nothing was tested"), "{}", output_text(&without));
     assert!(output_text(&without).contains("alone with 401: give a credential, --header"), "{}", output_text(&without));
     let with = validate(&policy(&json!({})), &url, None, &["-H", "Authorization: Bearer k"]).await;
     assert!(
@@ -127,10 +128,10 @@ async fn a_server_that_requires_a_credential_is_tested_with_one() {
 }
 
 #[tokio::test]
-async fn an_overload_of_the_second_call_is_no_finding() {
+async fn an_overload_of_the_second_call_is_no_finding_and_no_success() {
     let (url, _auto) = server(r#"{"vectors":[[3,4]]}"#, |_| (503, "busy".to_owned())).await;
     let output = validate(&policy(&json!({})), &url, None, &[]).await;
-    assert_eq!(output.status.code(), Some(0), "{}", output_text(&output));
+    assert_eq!(output.status.code(), Some(66), "{}", output_text(&output));
     assert!(output_text(&output).contains("with 503, as an overloaded server does"), "{}", output_text(&output));
 }
 
@@ -145,19 +146,29 @@ async fn an_answer_of_another_shape_than_alone_is_reported() {
         text.contains("of a different shape: `/vectors/0` is a list when sent alone and a number when merged"),
         "{text}"
     );
+    // Without a sample, and with one in the other form, the same is found.
+    for sample in [None, Some(r#"{"texts": ["a"]}"#)] {
+        let output = validate(&wrapped, &url, sample, &[]).await;
+        let text = output_text(&output);
+        assert_eq!(output.status.code(), Some(79), "{text}");
+        assert!(text.contains("√ /g (/g, a list of items): ") && text.contains("× /g (/g, a bare item): "), "{text}");
+    }
     let right = policy(&json!({"single": {"wrapScalar": true}, "resultWrap": "List"}));
     let output = validate(&right, &url, Some(r#"{"texts": "a"}"#), &[]).await;
     assert_eq!(output.status.code(), Some(0), "{}", output_text(&output));
 }
 
 #[tokio::test]
-async fn routes_that_cannot_be_tested_are_no_finding_and_the_reason_is_named() {
+async fn routes_that_cannot_be_tested_are_no_finding_and_no_success_and_the_reason_is_named() {
     let (url, _auto) = server("{}", vectors).await;
     let routes = json!({"routes": [{"path": "/v2/models/m/infer"}, {"path": "/v1/models/*"}]});
     let output = validate(&routes, &url, Some("{}"), &[]).await;
     let text = output_text(&output);
-    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert_eq!(output.status.code(), Some(66), "{text}");
     assert!(text.contains("KServe V2 calls are not merged yet") && text.contains("--sample PATH=FILE"), "{text}");
+    let none = validate(&json!({"mode": "Batch"}), &url, None, &["-o", "json"]).await;
+    assert_eq!(none.status.code(), Some(66), "{}", output_text(&none));
+    assert_eq!(serde_json::from_slice::<Value>(&none.stdout).unwrap()["tested"], 0);
     let nobody = super::scripted_server::ReservedPort::reserve();
     let output = validate(&policy(&json!({})), &nobody.url(), None, &[]).await;
     assert_eq!(output.status.code(), Some(66), "{}", output_text(&output));

@@ -1,14 +1,16 @@
 //! `groupage validate --against URL`: tests a server against the routes that a policy declares.
 //!
-//! For each route, one call is sent alone and one with its items twice, as a batch of two callers
-//! would be. The answer is split as the proxy splits it, and the part of one caller is compared in
-//! shape with the answer to the call sent alone. Nothing else is sent, and no proxy runs.
+//! For each route, and for each form in which it accepts an item, one call is sent alone and one
+//! with its items twice, as a batch of two callers would be. The answer is split as the proxy splits
+//! it, and the part of one caller is compared in shape with the answer to the call sent alone.
+//! Nothing else is sent, and no proxy runs.
 //!
 //! Equality of values is not tested, because models round differently in batches, and neither is
 //! behavior under load.
 
 mod sample;
 mod judge;
+mod result;
 mod shape;
 
 use std::sync::Arc;
@@ -16,10 +18,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode, header};
-use serde_json::{Value, json};
+use strum::VariantArray as _;
 use tokio::time::timeout_at;
 
-use self::judge::judge_batch;
+use self::judge::{is_refusal_of_form, judge_batch, judge_refusal};
+pub(super) use self::result::RouteResult;
+use self::result::RouteVerdict;
 use self::sample::SampleCall;
 pub(super) use self::sample::SampleCalls;
 use crate::app::{build_route_table, build_upstream};
@@ -29,7 +33,7 @@ use crate::clock::Clock;
 use crate::config::{self, LoadedPolicy, MachineLimits, Overrides, Policy, Sourced};
 use crate::error::FailureKind;
 use crate::memory::BufferBudget;
-use crate::protocol::{Call, DigestKey, Endpoint, UnmergeableReason};
+use crate::protocol::{Call, CallForm, DigestKey, Endpoint, UnmergeableReason};
 use crate::proxy::RoutingTable;
 use crate::telemetry::Metrics;
 use crate::upstream::Upstream;
@@ -38,30 +42,6 @@ use crate::upstream::Upstream;
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 /// Maximum number of bytes read of an answer, the default limit of the proxy.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
-
-/// Test result of one route.
-#[derive(Debug)]
-pub(super) struct RouteResult {
-    /// The route as the policy writes it.
-    route: String,
-    /// Path of the calls.
-    path: String,
-    /// Number of bytes of the call that was sent alone; 0 if nothing was sent.
-    bytes: usize,
-    lone: Option<StatusCode>,
-    merged: Option<StatusCode>,
-    /// The finding and its severity.
-    verdict: RouteVerdict,
-}
-
-/// Finding on a route.
-#[derive(Debug)]
-enum RouteVerdict {
-    Fits,
-    /// The route was not tested, or the test was inconclusive.
-    Inconclusive(String),
-    Wrong(String),
-}
 
 /// A response of the server.
 struct ServerAnswer {
@@ -80,6 +60,14 @@ struct ConformanceClient {
     secret: DigestKey,
     /// Headers added to every call.
     headers: HeaderMap,
+}
+
+/// Calls of one form: one to send alone, and the other member of its batch, if it is not the same
+/// call again.
+struct TestCalls {
+    form: CallForm,
+    call: Call,
+    other: Option<Call>,
 }
 
 /// Tests every declared route, and every path that a sample names.
@@ -104,7 +92,7 @@ pub(super) fn run(
         }
         let mut results = Vec::new();
         for sample in samples.calls(&policy) {
-            results.push(asker.test_route(sample).await);
+            results.extend(asker.test_route(sample).await);
         }
         Ok(results)
     })
@@ -126,69 +114,100 @@ impl ConformanceClient {
         Ok(Self { upstream, clock, buffers, authority, table, secret: DigestKey::random(), headers })
     }
 
-    async fn test_route(&self, sample: SampleCall) -> RouteResult {
+    /// Tests a route with its sample in each form that the route accepts, the sample's own first.
+    async fn test_route(&self, sample: SampleCall) -> Vec<RouteResult> {
         let SampleCall { route, method, path, body } = sample;
-        let mut result = RouteResult { route, path, bytes: 0, lone: None, merged: None, verdict: RouteVerdict::Fits };
-        result.verdict = match body {
-            Ok(body) => self.compare(&method, &body, &mut result).await,
-            Err(reason) => RouteVerdict::Inconclusive(reason),
+        let prepared = body.and_then(|body| {
+            let endpoint = self.endpoint(&method, &path)?;
+            self.calls(&endpoint, &method, &path, body).map(|calls| (endpoint, calls))
+        });
+        let (endpoint, calls) = match prepared {
+            Ok(prepared) => prepared,
+            Err(reason) => return vec![RouteResult::untested(route, path, reason)],
         };
-        result
+        let several = calls.len() > 1;
+        let mut results: Vec<RouteResult> = Vec::new();
+        for TestCalls { form, call, other } in calls {
+            let members = [&call, other.as_ref().unwrap_or(&call)];
+            let (mut result, mut more) = (RouteResult::untested(route.clone(), path.clone(), String::new()), true);
+            result.form = several.then_some(form);
+            let is_success = |status: Option<StatusCode>| status.is_some_and(|status| status.is_success());
+            let accepts_other = results.iter().any(|other| is_success(other.lone));
+            result.verdict = match self.send_call(&call, &mut result).await {
+                Ok(lone) if lone.status.is_success() => self.test_batch(&endpoint, members, &lone, &mut result).await,
+                Ok(lone) => {
+                    more = is_refusal_of_form(lone.status);
+                    judge_refusal(&endpoint, &path, form, lone.status, accepts_other)
+                }
+                Err(reason) => {
+                    more = false;
+                    RouteVerdict::Inconclusive(reason)
+                }
+            };
+            // A server that answers no batch answers none in another form either.
+            more &= !result.is_wrong() || is_success(result.merged) || !is_success(result.lone);
+            results.push(result);
+            if !more {
+                break;
+            }
+        }
+        results
     }
 
-    async fn compare(&self, method: &Method, body: &Bytes, result: &mut RouteResult) -> RouteVerdict {
-        let path = result.path.clone();
-        let Some(endpoint) = self.table.routes.recognise(method, &path) else {
-            let obstacle = match UnmergeableReason::for_unrecognised_path(&path) {
+    fn endpoint(&self, method: &Method, path: &str) -> Result<Arc<Endpoint>, String> {
+        self.table.routes.recognise(method, path).ok_or_else(|| {
+            let obstacle = match UnmergeableReason::for_unrecognised_path(path) {
                 UnmergeableReason::OpenInference => "KServe V2 calls are not merged yet and pass through",
                 _ => "no adapter supports this path, so its calls pass through",
             };
-            return RouteVerdict::Inconclusive(obstacle.to_owned());
-        };
-        let Some(call) = self.read(&endpoint, method, &path, body) else {
-            return RouteVerdict::Inconclusive("the path is not a valid request target".to_owned());
-        };
-        if let Some(reason) = call.unbatched_reason() {
-            return RouteVerdict::Inconclusive(format!(
-                "calls like the sample are never merged: `{}`",
-                reason.as_str()
-            ));
-        }
-        result.bytes = body.len();
-        let lone = self.send(method, &path, call.head.headers.clone(), body.clone()).await;
-        let lone = match lone {
-            Ok(answer) => answer,
-            Err(kind) => {
-                return RouteVerdict::Inconclusive(format!(
-                    "sent alone, the sample gets no answer: {}",
-                    kind.message()
-                ));
-            }
-        };
-        result.lone = Some(lone.status);
-        if !lone.status.is_success() {
-            let status = lone.status.as_u16();
-            let advice = match lone.status {
-                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                    "give a credential, --header 'Authorization: Bearer KEY'".to_owned()
-                }
-                _ => format!("give a call that it accepts, --sample {path}=FILE"),
-            };
-            return RouteVerdict::Inconclusive(format!("the server answers the sample alone with {status}: {advice}"));
-        }
-        self.test_batch(&endpoint, &call, &lone, result).await
+            obstacle.to_owned()
+        })
     }
 
-    /// Sends the items of the sample twice in one call, and compares a caller's part of the answer
-    /// with the answer to the call sent alone.
+    /// Returns the calls to send: the sample, and its first item in each other form that the route
+    /// accepts.
+    fn calls(&self, endpoint: &Endpoint, method: &Method, path: &str, body: Bytes) -> Result<Vec<TestCalls>, String> {
+        let call = self.read(endpoint, method, path, body).ok_or("the path is not a valid request target")?;
+        if let Some(reason) = call.unbatched_reason() {
+            return Err(format!("calls like the sample are never merged: `{}`", reason.as_str()));
+        }
+        let in_form = |form: CallForm, place: usize| {
+            let call = self.read(endpoint, method, path, endpoint.body_in_form(&call, form, place)?)?;
+            call.unbatched_reason().is_none().then_some(call)
+        };
+        // If the results are in a map, no item may occur twice.
+        if !call.exclusive.is_empty() {
+            let (Some(one), other @ Some(_)) = (in_form(CallForm::List, 0), in_form(CallForm::List, 1)) else {
+                return Err(format!("its results are in a map: give a call with two items, --sample {path}=FILE"));
+            };
+            return Ok(vec![TestCalls { form: CallForm::List, call: one, other }]);
+        }
+        let own = endpoint.form_of(&call).unwrap_or(CallForm::List);
+        let others = CallForm::VARIANTS.iter().filter(|form| **form != own);
+        let others = others.filter_map(|form| Some(TestCalls { form: *form, call: in_form(*form, 0)?, other: None }));
+        let others: Vec<TestCalls> = others.collect();
+        Ok(std::iter::once(TestCalls { form: own, call, other: None }).chain(others).collect())
+    }
+
+    /// Sends a call alone. The error is the reason that it has no answer.
+    async fn send_call(&self, call: &Call, result: &mut RouteResult) -> Result<ServerAnswer, String> {
+        result.bytes = call.body.len();
+        let sent = self.send(&call.head.method, &result.path, call.head.headers.clone(), call.body.clone()).await;
+        let lone = sent.map_err(|kind| format!("sent alone, the sample gets no answer: {}", kind.message()))?;
+        result.lone = Some(lone.status);
+        Ok(lone)
+    }
+
+    /// Sends the items of both members in one call, and compares the first one's part of the answer
+    /// with the answer to it alone.
     async fn test_batch(
         &self,
         endpoint: &Endpoint,
-        call: &Call,
+        members: [&Call; 2],
         lone: &ServerAnswer,
         result: &mut RouteResult,
     ) -> RouteVerdict {
-        let sent = endpoint.write_batch(&[call, call], None);
+        let sent = endpoint.write_batch(&members, None);
         let answer = match self.send(&sent.method, &sent.target, sent.headers.clone(), sent.body.clone()).await {
             Ok(answer) => answer,
             Err(kind) => {
@@ -199,10 +218,10 @@ impl ConformanceClient {
             }
         };
         result.merged = Some(answer.status);
-        judge_batch(endpoint, call, &sent, (&answer, lone))
+        judge_batch(endpoint, members, &sent, (&answer, lone))
     }
 
-    fn read(&self, endpoint: &Endpoint, method: &Method, path: &str, body: &Bytes) -> Option<Call> {
+    fn read(&self, endpoint: &Endpoint, method: &Method, path: &str, body: Bytes) -> Option<Call> {
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -213,7 +232,7 @@ impl ConformanceClient {
             .ok()?;
         let (mut head, ()) = request.into_parts();
         head.headers.extend(self.headers.clone());
-        Some(endpoint.parse_call(&head, body.clone(), &self.secret))
+        Some(endpoint.parse_call(&head, body, &self.secret))
     }
 
     async fn send(
@@ -238,50 +257,5 @@ impl ConformanceClient {
             }
             ReadResult::Stopped { .. } => Err(FailureKind::UpstreamBroken),
         }
-    }
-}
-
-// === impl RouteResult ===
-
-impl RouteResult {
-    pub(super) const fn is_wrong(&self) -> bool {
-        matches!(self.verdict, RouteVerdict::Wrong(_))
-    }
-
-    /// Formats the result as one line of text.
-    pub(super) fn text(&self) -> String {
-        let Self { route, path, bytes, lone, merged, verdict } = self;
-        let (mark, text) = match verdict {
-            RouteVerdict::Fits => ("√", "one item and two items get answers of the same shape"),
-            RouteVerdict::Inconclusive(reason) => ("‼", reason.as_str()),
-            RouteVerdict::Wrong(reason) => ("×", reason.as_str()),
-        };
-        let status =
-            |status: &Option<StatusCode>| status.map_or("no answer".to_owned(), |status| status.as_u16().to_string());
-        let sent = match (bytes, lone) {
-            (0, _) | (_, None) => String::new(),
-            (bytes, Some(_)) if merged.is_none() => format!("; sent {bytes} bytes alone: {}", status(lone)),
-            (bytes, Some(_)) => {
-                format!("; sent {bytes} bytes alone: {}, its items twice: {}", status(lone), status(merged))
-            }
-        };
-        format!("{mark} {route} ({path}): {text}{sent}\n")
-    }
-
-    pub(super) fn json(&self) -> Value {
-        let (verdict, reason) = match &self.verdict {
-            RouteVerdict::Fits => ("fits", None),
-            RouteVerdict::Inconclusive(reason) => ("untried", Some(reason)),
-            RouteVerdict::Wrong(reason) => ("wrong", Some(reason)),
-        };
-        json!({
-            "route": self.route,
-            "path": self.path,
-            "sent_bytes": self.bytes,
-            "alone_status": self.lone.map(|status| status.as_u16()),
-            "merged_status": self.merged.map(|status| status.as_u16()),
-            "verdict": verdict,
-            "why": reason,
-        })
     }
 }
