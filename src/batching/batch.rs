@@ -61,6 +61,8 @@ pub enum BatchRefusal {
     Usage,
     /// The connection was closed.
     Reset,
+    /// An error that indicates that the server ran out of memory.
+    OutOfMemory,
     /// No response within the route's timeout.
     Timeout,
     /// 429 or 503, while unbatched calls are answered.
@@ -154,9 +156,12 @@ pub enum BatchOutcome {
     /// The batch failed, and members that failed together succeeded when sent alone: the server
     /// does not accept batches.
     Refused(BatchRefusal),
+    /// The batch failed with this response, and its members with it, because the route does not
+    /// permit a retry. They might have succeeded alone.
+    NotRetried(BatchRefusal),
     /// No response within the route's timeout. Nothing was replayed.
     TimedOut,
-    /// Any other failure: members failed alone too, or were not replayed.
+    /// Any other failure: members failed alone too, or the batch did not reach the server.
     Failed,
     /// Every member was cancelled before the end.
     Cancelled,
@@ -186,6 +191,7 @@ impl BatchRefusal {
             Self::Mismatch => "mismatch",
             Self::Usage => "usage",
             Self::Reset => "reset",
+            Self::OutOfMemory => "out_of_memory",
             Self::Timeout => "silence",
             Self::Overload => "overload",
         }
@@ -196,7 +202,7 @@ impl BatchRefusal {
     pub const fn status(self) -> Option<u16> {
         match self {
             Self::Status(status) | Self::TooLarge(status) => Some(status),
-            Self::Mismatch | Self::Usage | Self::Reset | Self::Timeout | Self::Overload => None,
+            Self::Mismatch | Self::Usage | Self::Reset | Self::OutOfMemory | Self::Timeout | Self::Overload => None,
         }
     }
 }

@@ -12,7 +12,7 @@ use super::call::{Call, CostClassId};
 use super::ceiling::{BatchExtent, CeilingReport, CeilingSnapshot, Ceilings, LimitSource, SizeMeasure};
 use super::limits::Limits;
 use super::tick::Tick;
-use merging::{EndedBatch, KeyQuarantine, MergeLimit, MergeState, MergingChange, Suspension};
+use merging::{EndedBatch, KeyQuarantine, MergeLimit, MergeState, MergingChange, Suspension, is_answered_alone};
 
 /// Maximum number of cost classes remembered. Beyond it the least recently used one is dropped.
 /// Larger than the number of cost curves, because these entries are smaller.
@@ -195,6 +195,7 @@ impl ClassState {
             BatchOutcome::Mismatched
             | BatchOutcome::Withheld
             | BatchOutcome::Refused(_)
+            | BatchOutcome::NotRetried(_)
             | BatchOutcome::TimedOut
             | BatchOutcome::Failed
             | BatchOutcome::Cancelled => {}
@@ -340,7 +341,8 @@ impl ClassTable {
                 BatchOutcome::Refused(refusal) => refusal,
                 _ => BatchRefusal::Mismatch,
             };
-            change = Some(Some(class.merging.suspend(now, base, refusal)));
+            let answered_alone = is_answered_alone(observed.outcome);
+            change = Some(Some(class.merging.suspend(now, base, refusal, answered_alone)));
         }
         if let Some(suspension) = change {
             let again = before && suspension.is_some();

@@ -123,7 +123,7 @@ pub fn summarize_ready(others: &[ConditionFinding]) -> ConditionFinding {
 
 /// Reason of `SLOMet` if the policy has no SLO.
 pub const NO_SLO: &str = "NoSLO";
-/// Reason of `Merging=False` if a server rejects batches of calls that it answers individually.
+/// Reason of `Merging=False` if a server rejects batches or its answers to them cannot be used.
 pub(super) const MERGE_REFUSED: &str = "MergeRefused";
 /// Reason of `Merging=False` if a batch takes as long as its calls sent concurrently.
 pub(super) const NO_GAIN: &str = "NoGain";

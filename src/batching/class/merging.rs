@@ -53,6 +53,8 @@ pub struct Suspension {
     pub retest: Tick,
     /// Response of the server to the last batch.
     pub refusal: BatchRefusal,
+    /// `true` if the members of that batch were answered when they were sent alone afterwards.
+    pub answered_alone: bool,
 }
 
 /// A suspension of merging for a cost class, or its end.
@@ -192,12 +194,9 @@ impl MergeState {
             BatchOutcome::TimedOut if self.validated => Evidence::Doubtful(BatchRefusal::Timeout),
             BatchOutcome::TimedOut => Evidence::Refused(BatchRefusal::Timeout),
             BatchOutcome::Overloaded { .. } => Evidence::Doubtful(BatchRefusal::Overload),
-            // The members were not retried alone and failed for good. A server that has accepted
-            // batches before may have restarted.
-            BatchOutcome::Failed | BatchOutcome::OutOfMemory if !ended.replayable => {
-                let doubtful = self.validated;
-                if doubtful { Evidence::Doubtful(BatchRefusal::Reset) } else { Evidence::Refused(BatchRefusal::Reset) }
-            }
+            // The members were not retried alone and failed for good.
+            BatchOutcome::NotRetried(refusal) => self.evidence_of_unretried(refusal),
+            BatchOutcome::OutOfMemory if !ended.replayable => self.evidence_of_unretried(BatchRefusal::OutOfMemory),
             // The clients did not wait as long as the trial took, while lone calls are answered
             // soon.
             BatchOutcome::Cancelled
@@ -209,6 +208,12 @@ impl MergeState {
             }
             _ => Evidence::None,
         }
+    }
+
+    /// Returns the evidence of a batch whose members were not retried. A server that has accepted
+    /// batches before may have restarted.
+    const fn evidence_of_unretried(&self, refusal: BatchRefusal) -> Evidence {
+        if self.validated { Evidence::Doubtful(refusal) } else { Evidence::Refused(refusal) }
     }
 
     /// Records the end of a batch or of a lone call. Returns the resulting change of the
@@ -255,7 +260,7 @@ impl MergeState {
         // continue.
         let are_odd = self.validated && self.whole_key.is_some() && !self.whole_key_failed;
         let suspend = ends && (self.suspension.is_some() || !are_odd);
-        suspend.then(|| Some(self.suspend(now, base, refusal)))
+        suspend.then(|| Some(self.suspend(now, base, refusal, is_answered_alone(observed.outcome))))
     }
 
     fn on_whole_batch(&mut self, key: Option<KeyId>) -> Option<Option<Suspension>> {
@@ -268,15 +273,26 @@ impl MergeState {
         self.suspension.take().map(|_| None)
     }
 
-    pub(super) fn suspend(&mut self, now: Tick, base: Duration, refusal: BatchRefusal) -> Suspension {
+    pub(super) fn suspend(
+        &mut self,
+        now: Tick,
+        base: Duration,
+        refusal: BatchRefusal,
+        answered_alone: bool,
+    ) -> Suspension {
         let length = self.next_suspension.max(base).min(Limits::QUARANTINE_MAX);
         self.next_suspension = length.saturating_mul(2).min(Limits::QUARANTINE_MAX);
         self.whole_batches = 0;
         let since = self.suspension.map_or(now, |before| before.since);
-        let suspension = Suspension { since, retest: now.after(length), refusal };
+        let suspension = Suspension { since, retest: now.after(length), refusal, answered_alone };
         self.suspension = Some(suspension);
         suspension
     }
+}
+
+/// Returns `true` if the members of a batch with this outcome were answered alone.
+pub(super) const fn is_answered_alone(outcome: BatchOutcome) -> bool {
+    matches!(outcome, BatchOutcome::Refused(_))
 }
 
 // === impl KeyQuarantine ===

@@ -295,8 +295,7 @@ pub struct ClassCostReport {
     /// this field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limiter: Option<LimiterState>,
-    /// Present if merging is suspended: the server rejects batches of calls that it accepts one by
-    /// one, or accepts one item per call.
+    /// Present if merging is suspended: the server rejects batches, or accepts one item per call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspended: Option<MergingSuspension>,
 }
@@ -306,7 +305,7 @@ pub struct ClassCostReport {
 #[serde(rename_all = "camelCase", default)]
 pub struct MergingSuspension {
     /// Response to the last batch, as one word: `status`, `too_large`, `mismatch`, `usage`, `reset`,
-    /// `silence`, `overload`; `one_item` if the server's limit is one item.
+    /// `out_of_memory`, `silence`, `overload`; `one_item` if the server's limit is one item.
     pub answer: String,
     /// Status code of that response, if it was an error.
     #[serde(skip_serializing_if = "Option::is_none")]

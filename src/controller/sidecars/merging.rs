@@ -101,7 +101,7 @@ impl EndCause {
     /// Returns the beginning of a message that lists kinds of calls.
     const fn as_str(self) -> &'static str {
         match self {
-            Self::Refused => "the server rejects batches of calls that it answers individually",
+            Self::Refused => "the server rejects batches",
             Self::OneItem => "the server accepts one item per call",
             Self::Usage => "the server accepts batches, but counts only the first item in `usage`",
             Self::Mismatch => {
@@ -175,7 +175,7 @@ mod tests {
             suspended("/closed", "reset"),
         ])]);
         for part in [
-            "the server rejects batches of calls that it answers individually: /closed (reset); ",
+            "the server rejects batches: /closed (reset); ",
             "the server accepts one item per call: /one; ",
             "accepts batches, but counts only the first item in `usage`: /llama; ",
             "have a wrong form, and those to individual calls the right one: /first. These",

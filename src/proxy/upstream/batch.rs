@@ -17,7 +17,7 @@ use http::{HeaderMap, Request, Version};
 use super::Inner;
 use super::exchange::{UnbatchedResponse, UpstreamResponse};
 use super::head::prepare_upstream_head;
-use super::part_result::{PartResult, judge_error_status, judge_failure, judge_mismatch};
+use super::part_result::{PartResult, judge_error_status, judge_failure, judge_mismatch, outcome_without_retry};
 use super::published::published_limits;
 use crate::backend::{Backend, BatchOutputs, BatchRequest, LimitsLookUp};
 use crate::batching::{BatchOutcome, IsolationPlan, MemberRange, Observation, PartOutcome};
@@ -39,7 +39,7 @@ struct IsolationEvidence {
     answered: Vec<usize>,
     /// Parts with several members that failed.
     failed: Vec<MemberRange>,
-    /// A part with several members was split successfully, so the server accepts batches.
+    /// The server answered a part with several members as a whole, so it accepts batches.
     merged: bool,
 }
 
@@ -47,7 +47,7 @@ struct IsolationEvidence {
 
 impl IsolationEvidence {
     /// Returns `true` if all members of a failed part succeeded one by one, and no part with
-    /// several members succeeded.
+    /// several members was accepted.
     fn is_refusing_batches(&self) -> bool {
         let answered_alone = |part: &MemberRange| part.clone().all(|member| self.answered.contains(&member));
         !self.merged && self.failed.iter().any(answered_alone)
@@ -95,9 +95,9 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ba
             return observed;
         }
         PartResult::Answered(outcome) => outcome,
-        PartResult::Retry { or, observed, allowed: false, .. } => {
+        PartResult::Retry { or, observed, refusal, allowed: false, .. } => {
             fail_part(outputs, whole, or);
-            observed
+            outcome_without_retry(observed, refusal)
         }
         PartResult::Retry { verdict, observed, refusal, allowed: true, .. } => {
             let evidence = isolate(inner, &request, verdict, outputs).await;
@@ -146,12 +146,16 @@ async fn isolate(
                 evidence.merged = true;
                 deliver_all(outputs, part, replies);
             }
-            PartResult::Retry { verdict, allowed: true, .. } => {
-                evidence.failed.push(part.clone());
-                plan.record_outcome(part, verdict);
-                continue;
+            PartResult::Retry { verdict, or, observed, allowed, .. } => {
+                // A response that must not be delivered shows that the server accepts batches.
+                evidence.merged |= observed == BatchOutcome::Withheld;
+                if allowed {
+                    evidence.failed.push(part.clone());
+                    plan.record_outcome(part, verdict);
+                    continue;
+                }
+                fail_part(outputs, part, or);
             }
-            PartResult::Retry { or, .. } => fail_part(outputs, part, or),
         }
         inner.metrics.items_isolated(isolated);
     }

@@ -26,6 +26,15 @@ pub(super) enum PartResult {
     },
 }
 
+/// Returns the outcome of a batch whose members are not retried. A refusal is reported as such,
+/// unless the outcome is more specific.
+pub(super) fn outcome_without_retry(observed: BatchOutcome, refusal: Option<BatchRefusal>) -> BatchOutcome {
+    match refusal {
+        Some(refusal) if observed == BatchOutcome::Failed => BatchOutcome::NotRetried(refusal),
+        _ => observed,
+    }
+}
+
 /// Judges a batch that got no response.
 pub(super) fn judge_failure(endpoint: &Endpoint, kind: FailureKind) -> PartResult {
     // A refused connection carried no data, and a single call would be refused as well. A call that
@@ -164,5 +173,48 @@ mod tests {
         assert_eq!(refusal(MismatchKind::Usage), Some(BatchRefusal::Usage));
         assert_eq!(refusal(MismatchKind::NotJson), Some(BatchRefusal::Mismatch));
         assert_eq!(refusal(MismatchKind::Count), None, "the merge key is quarantined");
+    }
+
+    /// Returns the outcome of a batch with this result if its members are not retried, and `None`
+    /// if they are.
+    fn unretried(result: &PartResult) -> Option<BatchOutcome> {
+        match result {
+            PartResult::Retry { observed, refusal, allowed: false, .. } => {
+                Some(outcome_without_retry(*observed, *refusal))
+            }
+            PartResult::Retry { .. } => None,
+            PartResult::Split(..) | PartResult::Answered(_) => panic!("the batch failed"),
+        }
+    }
+
+    fn error(idempotent: bool, status: u16, out_of_memory: bool) -> PartResult {
+        let status = StatusCode::from_u16(status).unwrap();
+        judge_error_status(&endpoint(idempotent), status, &Bytes::from_static(b"{}"), out_of_memory)
+    }
+
+    #[test]
+    fn a_refusal_whose_members_are_not_retried_is_reported_by_its_kind() {
+        let not_retried = |refusal| Some(BatchOutcome::NotRetried(refusal));
+        assert_eq!(unretried(&error(false, 422, false)), not_retried(BatchRefusal::Status(422)));
+        assert_eq!(unretried(&error(false, 500, true)), Some(BatchOutcome::OutOfMemory));
+        assert_eq!(unretried(&error(true, 422, false)), None);
+        let broken = |kind| unretried(&judge_failure(&endpoint(false), kind));
+        assert_eq!(broken(FailureKind::UpstreamBroken), not_retried(BatchRefusal::Reset));
+        assert_eq!(broken(FailureKind::UpstreamRefused), Some(BatchOutcome::Failed), "the batch was not sent");
+        assert_eq!(broken(FailureKind::UpstreamTimeout), Some(BatchOutcome::TimedOut));
+    }
+
+    #[test]
+    fn a_response_with_a_part_that_may_quote_an_input_is_withheld_and_no_refusal() {
+        for idempotent in [false, true] {
+            let result = judge_mismatch(&endpoint(idempotent), &MismatchKind::Undeclared.into());
+            let PartResult::Retry { observed, refusal, allowed, .. } = result else { panic!("it is not delivered") };
+            assert_eq!((observed, refusal, allowed), (BatchOutcome::Withheld, None, idempotent));
+            assert_eq!(outcome_without_retry(observed, refusal), BatchOutcome::Withheld);
+        }
+        let not_json = unretried(&judge_mismatch(&endpoint(false), &MismatchKind::NotJson.into()));
+        assert_eq!(not_json, Some(BatchOutcome::NotRetried(BatchRefusal::Mismatch)));
+        let count = unretried(&judge_mismatch(&endpoint(false), &MismatchKind::Count.into()));
+        assert_eq!(count, Some(BatchOutcome::Mismatched));
     }
 }

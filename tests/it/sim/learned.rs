@@ -161,6 +161,7 @@ impl CostClassState {
             | BatchOutcome::OutOfMemory
             | BatchOutcome::Failed
             | BatchOutcome::Refused(_)
+            | BatchOutcome::NotRetried(_)
             | BatchOutcome::TimedOut
             | BatchOutcome::Cancelled => {}
         }

@@ -2,11 +2,12 @@
 
 use super::super::super::call::{Call, CallId};
 use super::super::super::ceiling::{BatchExtent, SizeMeasure};
-use super::super::{ClassSample, ClassTable, MergingRestriction, QuarantineReport, RestrictedClass};
+use super::super::{ClassSample, ClassState, ClassTable, MergingRestriction, QuarantineReport, RestrictedClass};
 use super::*;
 
 const ID: CostClassId = CostClassId(3);
 const REFUSED: BatchOutcome = BatchOutcome::Refused(BatchRefusal::Status(422));
+const NOT_RETRIED: BatchOutcome = BatchOutcome::NotRetried(BatchRefusal::Status(422));
 const OVERLOADED: BatchOutcome = BatchOutcome::Overloaded { retry_after: None };
 
 /// The cost classes of a server, and the batches sent to it.
@@ -149,7 +150,7 @@ fn a_class_without_a_whole_batch_tries_one_of_two_at_a_time() {
 fn without_replay_the_first_failure_suspends_merging() {
     let mut bench = MergeBench::careful();
     let batch = bench.send(0, 1);
-    bench.end(0, (batch, 2, 1), false, BatchOutcome::Failed);
+    bench.end(0, (batch, 2, 1), false, NOT_RETRIED);
     assert_eq!(bench.bound(0, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
 }
 
@@ -159,12 +160,12 @@ fn without_replay_a_proven_server_is_suspended_only_if_lone_calls_succeed() {
     bench.batch(0, 1, BatchOutcome::Ok);
     for _ in 0..3 {
         let batch = bench.send(0, 1);
-        bench.end(0, (batch, 2, 1), false, BatchOutcome::Failed);
+        bench.end(0, (batch, 2, 1), false, NOT_RETRIED);
     }
     assert_eq!(bench.bound(0, 1), MergeLimit::Free, "lone calls failed as well");
     bench.lone(1);
     let batch = bench.send(1, 1);
-    bench.end(1, (batch, 2, 1), false, BatchOutcome::Failed);
+    bench.end(1, (batch, 2, 1), false, NOT_RETRIED);
     assert_eq!(bench.bound(1, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
 }
 
@@ -274,6 +275,36 @@ fn the_quarantine_of_a_key_doubles_and_resets_after_a_hundred_whole_batches() {
     (0..100).for_each(|_| bench.batch(90, 2, BatchOutcome::Ok));
     bench.batch(90, 2, BatchOutcome::Mismatched);
     assert_eq!(bench.bound(120, 2), MergeLimit::Free);
+}
+
+#[test]
+fn a_response_that_is_withheld_and_a_batch_that_is_not_sent_are_no_evidence() {
+    for outcome in [BatchOutcome::Withheld, BatchOutcome::Failed] {
+        for replayable in [false, true] {
+            let mut bench = MergeBench::careful();
+            for _ in 0..5 {
+                let batch = bench.send(0, 1);
+                bench.end(0, (batch, 2, 1), replayable, outcome);
+                bench.lone(0);
+            }
+            assert_eq!((bench.bound(0, 1), bench.changes()), (MergeLimit::Trial, vec![]), "{outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn a_suspension_names_the_response_and_whether_the_members_were_answered_alone() {
+    let (refused, status) = (BatchRefusal::Reset, BatchRefusal::Status(422));
+    for (outcome, expected) in
+        [(BatchOutcome::Refused(refused), (refused, true)), (BatchOutcome::NotRetried(status), (status, false))]
+    {
+        let mut bench = MergeBench::careful();
+        for _ in 0..2 {
+            bench.end(0, (0, 2, 1), true, outcome);
+        }
+        let suspension = bench.classes.get(ID).and_then(ClassState::suspension).unwrap();
+        assert_eq!((suspension.refusal, suspension.answered_alone), expected);
+    }
 }
 
 #[test]

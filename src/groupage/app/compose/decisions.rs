@@ -94,8 +94,8 @@ fn describe_class(class: &mut Map<String, Value>, of: &ClassDecisionStats, decis
     class.insert("apart".into(), diversity.map_or(Value::Null, key_diversity_json));
 }
 
-/// Returns a suspension of merging: its age, the time until the next trial, and the server's
-/// response to the last batch.
+/// Returns a suspension of merging: its age, the time until the next trial, the server's response
+/// to the last batch, and whether the calls of that batch were answered when sent alone.
 fn suspended(found: Suspension, now: Tick) -> Value {
     let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
     json!({
@@ -103,6 +103,7 @@ fn suspended(found: Suspension, now: Tick) -> Value {
         "retest_in_us": micros(found.retest.since(now)),
         "answer": found.refusal.as_str(),
         "status": found.refusal.status(),
+        "answered_alone": found.answered_alone,
     })
 }
 

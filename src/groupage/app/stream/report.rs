@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(word(&quarantine(true)), Some(("status".to_owned(), Some(422))));
         assert_eq!(word(&quarantine(false)), None, "other keys are merged");
         let (since, retest) = (Tick::default(), Tick::default());
-        let suspension = Some(Suspension { since, retest, refusal: BatchRefusal::Usage });
+        let suspension = Some(Suspension { since, retest, refusal: BatchRefusal::Usage, answered_alone: true });
         assert_eq!(word(&ClassDecisionStats { suspension, ..none }), Some(("usage".to_owned(), None)));
     }
 

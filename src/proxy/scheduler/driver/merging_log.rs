@@ -2,8 +2,13 @@
 //! quarantine, and servers that accept one item per call.
 
 use super::Driver;
-use crate::batching::{BatchRefusal, CostClassId, MergingChange, MergingRestriction, RestrictedClass, Tick};
+use crate::batching::{
+    BatchRefusal, CostClassId, MergingChange, MergingRestriction, RestrictedClass, Suspension, Tick,
+};
 use crate::protocol::decode_cost_class;
+
+/// Remedy for a server that rejects or ignores batches.
+const ONE_ITEM_REMEDY: &str = "If the server accepts only one item per call, set `mode: Passthrough`";
 
 // === impl Driver ===
 
@@ -41,7 +46,7 @@ fn log_change(class: &str, change: MergingChange, now: Tick) {
         tracing::debug!(class, answer, status, ?retest, "a batch of two failed again: merging stays suspended");
         return;
     }
-    tracing::warn!(class, answer, status, ?retest, "{}", suspension_message(suspension.refusal));
+    tracing::warn!(class, answer, status, ?retest, "{}", suspension_message(suspension));
 }
 
 fn log_restriction(class: &str, restriction: MergingRestriction, now: Tick) {
@@ -63,27 +68,28 @@ fn log_restriction(class: &str, restriction: MergingRestriction, now: Tick) {
     }
 }
 
-/// Returns the message about a suspension: what the server did, what follows, and the remedy.
-const fn suspension_message(refusal: BatchRefusal) -> &'static str {
-    match refusal {
-        BatchRefusal::Usage => {
-            "merging suspended: the server accepts batches but counts only the first item in `usage`, as llama.cpp \
-             does; each call is now sent individually. `protocol: LlamaCpp` or `mode: Passthrough` ends the retests"
-        }
-        BatchRefusal::Mismatch => {
-            "merging suspended: responses to batches cannot be split, but their calls are answered individually; each \
-             call is now sent individually. Check that the route's `protocol` is that of the server, or set `mode: \
-             Passthrough`"
-        }
-        BatchRefusal::Timeout => {
-            "merging suspended: the server does not answer batches in time but answers calls individually; each call \
-             is now sent individually. If the server accepts only one item per call, set `mode: Passthrough`"
-        }
-        BatchRefusal::Status(_) | BatchRefusal::TooLarge(_) | BatchRefusal::Reset | BatchRefusal::Overload => {
-            "merging suspended: the server rejects batches but answers their calls individually; each call is now \
-             sent individually. If the server accepts only one item per call, set `mode: Passthrough`"
-        }
-    }
+/// Returns the message about a suspension: what the server did, what follows, and the remedy. It
+/// states that calls are answered individually only if those of the last batch were.
+fn suspension_message(suspension: Suspension) -> String {
+    let (cause, remedy) = match suspension.refusal {
+        BatchRefusal::Usage => (
+            "the server accepts batches but counts only the first item in `usage`, as llama.cpp does",
+            "`protocol: LlamaCpp` or `mode: Passthrough` ends the retests",
+        ),
+        BatchRefusal::Mismatch => (
+            "responses to batches cannot be split",
+            "Check that the route's `protocol` is that of the server, or set `mode: Passthrough`",
+        ),
+        BatchRefusal::Timeout => ("the server does not answer batches in time", ONE_ITEM_REMEDY),
+        BatchRefusal::Status(_)
+        | BatchRefusal::TooLarge(_)
+        | BatchRefusal::Reset
+        | BatchRefusal::OutOfMemory
+        | BatchRefusal::Overload => ("the server rejects batches", ONE_ITEM_REMEDY),
+    };
+    let is_usage = suspension.refusal == BatchRefusal::Usage;
+    let alone = if suspension.answered_alone && !is_usage { ", but their calls are answered individually" } else { "" };
+    format!("merging suspended: {cause}{alone}; each call is now sent individually. {remedy}")
 }
 
 #[cfg(test)]
@@ -92,9 +98,18 @@ mod tests {
 
     #[test]
     fn a_suspension_names_what_the_server_did() {
-        let message = suspension_message(BatchRefusal::Usage);
-        assert!(message.contains("counts only the first item in `usage`") && !message.contains("one item per call"));
-        assert!(suspension_message(BatchRefusal::Mismatch).contains("cannot be split"));
-        assert!(suspension_message(BatchRefusal::Status(422)).contains("rejects batches"));
+        let message = |refusal, answered_alone| {
+            let (since, retest) = (Tick::default(), Tick::default());
+            suspension_message(Suspension { since, retest, refusal, answered_alone })
+        };
+        let usage = message(BatchRefusal::Usage, true);
+        assert!(usage.contains("counts only the first item in `usage`") && !usage.contains("one item per call"));
+        assert!(message(BatchRefusal::Mismatch, true).contains("cannot be split, but their calls are answered"));
+        let refused = "merging suspended: the server rejects batches, but their calls are answered individually; each \
+                       call is now sent individually. If the server accepts only one item per call, set `mode: \
+                       Passthrough`";
+        assert_eq!(message(BatchRefusal::Status(422), true), refused);
+        let unretried = message(BatchRefusal::Status(422), false);
+        assert!(unretried.contains("the server rejects batches; each call is now sent individually"), "{unretried}");
     }
 }

@@ -259,7 +259,12 @@ mod tests {
         assert_eq!(factor(&kind, true), None);
         assert_eq!(factor(&CallKind { quarantined: true, ..kind.clone() }, false), None);
         assert_eq!(factor(&CallKind { ceiling: Some(1), ..kind.clone() }, false), None);
-        let suspended = Some(MergeSuspension { answer: "status".to_owned(), status: Some(422), retest_us: 1 });
+        let suspended = Some(MergeSuspension {
+            answer: "status".to_owned(),
+            status: Some(422),
+            answered_alone: true,
+            retest_us: 1,
+        });
         assert_eq!(factor(&CallKind { suspended, ..kind }, false), None);
     }
 }

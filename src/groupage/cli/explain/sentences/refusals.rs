@@ -31,6 +31,7 @@ fn describe_response(answer: &str, status: Option<u64>) -> String {
         }
         "silence" => "the server did not answer batches in time".to_owned(),
         "reset" => "the server closed the connection instead of answering batches".to_owned(),
+        "out_of_memory" => "the server ran out of memory for batches".to_owned(),
         "overload" => "the server answered batches with 429 or 503".to_owned(),
         other => {
             let answer = status.map_or_else(|| format!("`{other}`"), |status| format!("status {status}"));
@@ -41,26 +42,27 @@ fn describe_response(answer: &str, status: Option<u64>) -> String {
 
 /// Reports a suspension of merging, the evidence, and the time of the next attempt.
 fn explain_suspension(found: &MergeSuspension) -> (String, Value) {
+    let alone = if found.answered_alone { ", but the same calls succeeded when sent alone" } else { "" };
     let (evidence, remedy) = match found.answer.as_str() {
         "usage" => (
             ", so the usage of a call in a batch is unknown",
             "`protocol: LlamaCpp` or `mode: Passthrough` ends the attempts",
         ),
-        "mismatch" => (
-            ", but the same calls succeeded when sent alone",
-            "check that the route's `protocol` is that of the server",
-        ),
-        _ => (
-            ", but the same calls succeeded when sent alone",
-            "if the server accepts only one item per call, set `mode: Passthrough`",
-        ),
+        "mismatch" => (alone, "check that the route's `protocol` is that of the server"),
+        _ => (alone, "if the server accepts only one item per call, set `mode: Passthrough`"),
     };
     let text = format!(
         "merging is suspended: {}{evidence}. A batch of two is tried in {} s; {remedy}",
         describe_response(&found.answer, found.status),
         found.retest_us / 1_000_000
     );
-    (text, json!({"status": found.status, "answer": found.answer, "retest_in_us": found.retest_us}))
+    let numbers = json!({
+        "status": found.status,
+        "answer": found.answer,
+        "answered_alone": found.answered_alone,
+        "retest_in_us": found.retest_us,
+    });
+    (text, numbers)
 }
 
 /// Reports a limit of one item, and its source.
@@ -106,7 +108,12 @@ mod tests {
     use super::*;
 
     fn suspended(answer: &str, status: Option<u64>) -> String {
-        let suspended = Some(MergeSuspension { answer: answer.to_owned(), status, retest_us: 30_000_000 });
+        suspended_by(answer, status, true)
+    }
+
+    fn suspended_by(answer: &str, status: Option<u64>, answered_alone: bool) -> String {
+        let answer = answer.to_owned();
+        let suspended = Some(MergeSuspension { answer, status, answered_alone, retest_us: 30_000_000 });
         let (what, (text, _)) = explain(&CallKind { suspended, ..CallKind::default() }).unwrap();
         assert_eq!(what, "merge_refused");
         text
@@ -122,6 +129,8 @@ mod tests {
         let expected = "merging is suspended: the server answered batches with status 422, but the same calls succeeded when sent alone. \
                         A batch of two is tried in 30 s; if the server accepts only one item per call, set `mode: Passthrough`";
         assert_eq!(suspended("status", Some(422)), expected);
+        let unretried = suspended_by("status", Some(422), false);
+        assert_eq!(unretried, expected.replace(", but the same calls succeeded when sent alone", ""));
         let usage = suspended("usage", None);
         assert!(usage.contains("accepts batches, but counts only the first item in `usage`"), "{usage}");
         assert!(!usage.contains("one item per call") && usage.contains("LlamaCpp"), "{usage}");
