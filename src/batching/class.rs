@@ -249,13 +249,17 @@ impl ClassTable {
     /// `eager` is set for policies that batch as configured before the first batch has succeeded.
     pub(super) fn merge_bound(&self, now: Tick, call: &Call, eager: bool) -> MergeLimit {
         let eager = eager && call.replayable;
-        let class = self.map.get(&call.cost_class).map(|class| class.merging.merge_limit(now, eager));
-        let bound = class.unwrap_or(if eager { MergeLimit::Free } else { MergeLimit::Trial });
+        let class = self.get(call.cost_class);
+        let bound = class.map(|class| class.merging.merge_limit(now, eager));
+        let bound = bound.unwrap_or(if eager { MergeLimit::Free } else { MergeLimit::Trial });
         match bound {
             MergeLimit::Alone(_) => bound,
             _ if self.keys.quarantined(now, call.key) => MergeLimit::Alone(Some(UnbatchedReason::Quarantined)),
             _ if self.replays.replays_left(now) == 0 => MergeLimit::Alone(Some(UnbatchedReason::BudgetEmpty)),
-            _ if self.get(call.cost_class).is_some_and(|class| class.deferred) => MergeLimit::Deferred,
+            _ if class.is_some_and(|class| class.deferred) => MergeLimit::Deferred,
+            // Without a reason: `Refused` would open the limiter, and the calls of a preferred key
+            // would leave alone instead of as the pair of the retest.
+            _ if class.is_some_and(|class| class.merging.prefers_other_key(now, call.key)) => MergeLimit::Alone(None),
             _ => bound,
         }
     }

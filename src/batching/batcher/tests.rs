@@ -1,8 +1,10 @@
 //! Example-based tests of the state machine. `tests/it/sim` checks it against a model.
 
 mod ceilings;
+mod closed_loop;
 mod deferral;
 mod late;
+mod refusing;
 mod reset;
 
 use std::time::Duration;

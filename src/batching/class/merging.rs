@@ -3,8 +3,11 @@
 //! A server may serve a recognised route and still accept only one item per call. The evidence is a
 //! batch that failed with members that succeed alone, whatever the status. Two such batches in a
 //! row suspend merging for the class, and a batch of two retests it later. A single merge key with
-//! an odd form is quarantined by itself first. Batch sizes are handled in `ceiling`, the cost of
-//! isolation in `budget`.
+//! an odd form is quarantined by itself first. A retest is left to the key of the last whole batch
+//! for a while, and the failure of another key does not prolong the suspension, because it shows
+//! nothing about that key. If no key is known to work, the retest is left to keys other than the
+//! last that failed, so that one odd key does not end merging for all. Batch sizes are handled in
+//! `ceiling`, the cost of isolation in `budget`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,6 +29,13 @@ const KEYS_END_CLASS: usize = 16;
 /// Maximum number of merge keys kept, several times the number of keys with tracked arrivals.
 /// Beyond it the least recently used one is evicted.
 const KEYS_MAX: usize = 256;
+/// Time for which a retest that is due is left to the preferred merge keys. Two calls of a key in
+/// regular use are queued together well within it, and it is small beside the shortest suspension,
+/// 30 s by default.
+const PREFERENCE: Duration = Duration::from_secs(1);
+/// Time after its last whole batch from which a key is no longer expected to return: the longest
+/// suspension.
+const KEY_EXPECTED: Duration = Limits::QUARANTINE_MAX;
 /// A trial that all clients cancelled counts as unanswered after this multiple of the last
 /// execution time of its class.
 const SILENT_FACTOR: u32 = 4;
@@ -87,7 +97,11 @@ pub(super) struct MergeState {
     validated: bool,
     /// Merge key of the last such batch.
     whole_key: Option<KeyId>,
+    /// Time of its response.
+    whole_at: Tick,
     whole_batches: u32,
+    /// Merge key of the last batch that failed.
+    failed_key: Option<KeyId>,
     /// Consecutive batches that failed, possibly because they were batches.
     failures_in_row: u32,
     /// `true` if the key of the last whole batch is among them.
@@ -174,6 +188,18 @@ impl MergeState {
         self.whole_key
     }
 
+    /// Returns `true` if a retest that is due is left to another merge key for now.
+    pub(super) fn prefers_other_key(&self, now: Tick, key: KeyId) -> bool {
+        let is_left = self.suspension.is_some_and(|suspension| now < suspension.retest.after(PREFERENCE));
+        is_left && self.working_key(now).map_or(self.failed_key == Some(key), |working| working != key)
+    }
+
+    /// Returns the merge key of the last whole batch, unless it failed since or has gone.
+    fn working_key(&self, now: Tick) -> Option<KeyId> {
+        let has_failed = self.failures_in_row > 0 && self.whole_key_failed;
+        self.whole_key.filter(|_| !has_failed && now.since(self.whole_at) <= KEY_EXPECTED)
+    }
+
     /// Returns the number of batches that were answered as a whole.
     pub(super) const fn whole_total(&self) -> u64 {
         self.whole_total
@@ -231,16 +257,17 @@ impl MergeState {
             self.trial = None;
         }
         let (refusal, sure) = match evidence {
-            Evidence::Whole => return self.on_whole_batch(ended.key),
+            Evidence::Whole => return self.on_whole_batch(now, ended.key),
             Evidence::LoneAnswered => {
                 self.lone_answered = true;
                 return None;
             }
             Evidence::None => {
-                // The retest was inconclusive. The next one follows after the initial interval.
-                if let Some(suspension) = self.suspension.as_mut().filter(|_| trial) {
-                    suspension.retest = now.after(base);
-                }
+                self.postpone_retest(now, base, trial);
+                return None;
+            }
+            _ if trial && self.working_key(now).is_some_and(|working| Some(working) != ended.key) => {
+                self.postpone_retest(now, base, trial);
                 return None;
             }
             Evidence::Refused(refusal) => (refusal, true),
@@ -254,7 +281,10 @@ impl MergeState {
         self.whole_key_failed &= self.failures_in_row > 0;
         self.whole_key_failed |= ended.key == self.whole_key;
         self.failures_in_row += 1;
-        let enough = if ended.replayable || self.validated { REFUSED_MAX } else { 1 };
+        self.failed_key = ended.key;
+        // One failure extends a suspension, also one that stems from quarantined keys.
+        let is_new = self.suspension.is_none();
+        let enough = if is_new && (ended.replayable || self.validated) { REFUSED_MAX } else { 1 };
         let ends = self.failures_in_row >= enough && (sure || self.lone_answered);
         // Batches of another key are answered, so only the form of these keys is odd and the others
         // continue.
@@ -263,8 +293,16 @@ impl MergeState {
         suspend.then(|| Some(self.suspend(now, base, refusal, is_answered_alone(observed.outcome))))
     }
 
-    fn on_whole_batch(&mut self, key: Option<KeyId>) -> Option<Option<Suspension>> {
+    /// Schedules the next retest after the initial interval if this one was inconclusive.
+    fn postpone_retest(&mut self, now: Tick, base: Duration, trial: bool) {
+        if let Some(suspension) = self.suspension.as_mut().filter(|_| trial) {
+            suspension.retest = now.after(base);
+        }
+    }
+
+    fn on_whole_batch(&mut self, now: Tick, key: Option<KeyId>) -> Option<Option<Suspension>> {
         (self.validated, self.whole_key, self.failures_in_row, self.lone_answered) = (true, key, 0, false);
+        self.whole_at = now;
         self.whole_total += 1;
         self.whole_batches += 1;
         if self.whole_batches >= TRUSTED_AFTER {

@@ -102,6 +102,8 @@ fn one_batch_retests_a_suspension_and_failures_double_the_wait_up_to_an_hour() {
     for _ in 0..10 {
         assert_eq!(bench.bound(second + wait - 1, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
         second += wait;
+        assert_eq!(bench.bound(second, 1), MergeLimit::Alone(None), "left to other keys first");
+        second += 1;
         let batch = bench.send(second, 1);
         assert_eq!(bench.bound(second, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)), "one at a time");
         bench.end(second, (batch, 2, 1), true, REFUSED);
@@ -109,8 +111,8 @@ fn one_batch_retests_a_suspension_and_failures_double_the_wait_up_to_an_hour() {
     }
     assert_eq!(wait, 3600);
     assert_eq!(bench.changes().iter().filter(|change| !change.1).count(), 1);
-    bench.batch(second + wait, 1, BatchOutcome::Ok);
-    assert_eq!(bench.bound(second + wait, 1), MergeLimit::Free);
+    bench.batch(second + wait + 1, 1, BatchOutcome::Ok);
+    assert_eq!(bench.bound(second + wait + 1, 1), MergeLimit::Free);
     assert_eq!(bench.changes(), [(false, false)]);
 }
 
@@ -120,11 +122,11 @@ fn the_wait_starts_small_again_after_a_hundred_whole_batches() {
         let mut bench = MergeBench::eager();
         bench.batch(0, 1, REFUSED);
         bench.batch(0, 1, REFUSED);
-        (0..whole).for_each(|_| bench.batch(30, 1, BatchOutcome::Ok));
-        bench.batch(30, 1, REFUSED);
-        bench.batch(30, 1, REFUSED);
-        assert!(matches!(bench.bound(30 + wait - 1, 1), MergeLimit::Alone(_)));
-        assert_eq!(bench.bound(30 + wait, 1), MergeLimit::Trial);
+        (0..whole).for_each(|_| bench.batch(31, 1, BatchOutcome::Ok));
+        bench.batch(31, 1, REFUSED);
+        bench.batch(31, 1, REFUSED);
+        assert!(matches!(bench.bound(31 + wait - 1, 2), MergeLimit::Alone(_)));
+        assert_eq!(bench.bound(31 + wait, 2), MergeLimit::Trial);
     }
 }
 
@@ -275,6 +277,42 @@ fn the_quarantine_of_a_key_doubles_and_resets_after_a_hundred_whole_batches() {
     (0..100).for_each(|_| bench.batch(90, 2, BatchOutcome::Ok));
     bench.batch(90, 2, BatchOutcome::Mismatched);
     assert_eq!(bench.bound(120, 2), MergeLimit::Free);
+}
+
+#[test]
+fn a_retest_is_left_to_a_key_that_worked_and_the_failure_of_another_does_not_prolong_it() {
+    let mut bench = MergeBench::eager();
+    bench.batch(0, 1, BatchOutcome::Ok);
+    (2..=4).for_each(|key| bench.batch(0, key, BatchOutcome::Mismatched));
+    assert_eq!(bench.changes(), [(true, false)]);
+    let refused = MergeLimit::Alone(Some(UnbatchedReason::Refused));
+    for due in [30, 61, 92] {
+        assert_eq!((bench.bound(due - 1, 1), bench.bound(due - 1, due)), (refused, refused));
+        assert_eq!((bench.bound(due, 1), bench.bound(due, due)), (MergeLimit::Trial, MergeLimit::Alone(None)));
+        bench.batch(due + 1, due, REFUSED);
+    }
+    bench.batch(123, 1, BatchOutcome::Ok);
+    assert_eq!((bench.bound(123, 1), bench.changes()), (MergeLimit::Free, vec![(false, false)]));
+}
+
+#[test]
+fn a_key_that_worked_an_hour_ago_is_no_longer_waited_for() {
+    let mut bench = MergeBench::eager();
+    bench.batch(0, 1, BatchOutcome::Ok);
+    (2..=4).for_each(|key| bench.batch(0, key, BatchOutcome::Mismatched));
+    assert_eq!(bench.bound(3600, 5), MergeLimit::Trial);
+    bench.batch(3601, 5, REFUSED);
+    assert!(matches!(bench.bound(3601 + 59, 5), MergeLimit::Alone(_)));
+    assert_eq!((bench.bound(3601 + 60, 5), bench.bound(3601 + 60, 6)), (MergeLimit::Alone(None), MergeLimit::Trial));
+}
+
+#[test]
+fn one_odd_key_that_comes_first_does_not_keep_merging_suspended_for_the_others() {
+    let mut bench = MergeBench::eager();
+    (0..2).for_each(|_| bench.batch(0, 1, REFUSED));
+    assert_eq!((bench.bound(30, 1), bench.bound(30, 2)), (MergeLimit::Alone(None), MergeLimit::Trial));
+    bench.batch(30, 2, BatchOutcome::Ok);
+    assert_eq!((bench.bound(30, 2), bench.changes()), (MergeLimit::Free, vec![(true, false), (false, false)]));
 }
 
 #[test]
