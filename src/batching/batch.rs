@@ -41,7 +41,8 @@ pub enum UnbatchedReason {
     Quarantined,
     /// Merging was measured not to pay, or the server batches by itself.
     NoGain,
-    /// The server refused batches of its cost class and answered their members when sent alone.
+    /// The server refused batches of its cost class and answered their members when sent alone, or
+    /// it accepts one item per call.
     Refused,
     /// Failed batches have used up the replay budget.
     BudgetEmpty,

@@ -132,6 +132,13 @@ impl ClassState {
         self.ceilings.due_retest(now).filter(|_| self.overload_max.is_none())
     }
 
+    /// Returns `true` if the server accepts only one item per call, so that nothing can be merged,
+    /// until that limit is due for a retest. An overload does not count: it passes with the load.
+    fn accepts_one_item(&self, now: Tick) -> bool {
+        let is_due = || self.retest(now).is_some_and(|(bounded, ..)| bounded == SizeMeasure::Items);
+        self.max(SizeMeasure::Items) == 1 && !is_due()
+    }
+
     /// Returns the ceilings in force.
     pub(super) fn ceilings(&self) -> Vec<CeilingReport> {
         let overload = self.overload_max.map(|(max, since)| CeilingReport {
@@ -254,6 +261,9 @@ impl ClassTable {
         let bound = bound.unwrap_or(if eager { MergeLimit::Free } else { MergeLimit::Trial });
         match bound {
             MergeLimit::Alone(_) => bound,
+            _ if class.is_some_and(|class| class.accepts_one_item(now)) => {
+                MergeLimit::Alone(Some(UnbatchedReason::Refused))
+            }
             _ if self.keys.quarantined(now, call.key) => MergeLimit::Alone(Some(UnbatchedReason::Quarantined)),
             _ if self.replays.replays_left(now) == 0 => MergeLimit::Alone(Some(UnbatchedReason::BudgetEmpty)),
             _ if class.is_some_and(|class| class.deferred) => MergeLimit::Deferred,

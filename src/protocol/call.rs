@@ -82,8 +82,8 @@ pub enum UnmergeableReason {
     ItemForm,
     /// The cost class is quarantined after responses that could not be split.
     Quarantined,
-    /// The server refused batches of such calls but answered their members individually, or failed
-    /// batches have exhausted the replay budget.
+    /// The server refused batches of such calls or accepts one item per call, or failed batches
+    /// have exhausted the replay budget.
     MergeRefused,
     /// The policy is in mode Observe.
     PolicyObserve,

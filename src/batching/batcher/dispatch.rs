@@ -78,8 +78,7 @@ impl Batcher {
                 select_members(self.view(), chosen, together, caps, None)?
             }
         };
-        let larger = self.retest_batch(now, key, members, kind, &cut).filter(|_| together == MergeLimit::Free);
-        let (mut choice, retest) = match larger {
+        let (mut choice, retest) = match self.retest_batch(now, key, members, kind, &cut) {
             Some((larger, bounded)) => (larger, Some(bounded)),
             None => (cut, None),
         };

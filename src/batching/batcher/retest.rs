@@ -47,6 +47,12 @@ impl Batcher {
         let (class_id, scope) = (head.call.cost_class, head.call.scope);
         let class = self.classes.get(class_id)?;
         let (bounded, target, took) = class.retest(now)?;
+        let together = match self.merge_bound(&head.call) {
+            // Under a ceiling of one item, the retest is the only trial of a batch of two.
+            MergeLimit::Trial if class.max(SizeMeasure::Items) == 1 => MergeLimit::Trial,
+            MergeLimit::Free => MergeLimit::Free,
+            MergeLimit::Trial | MergeLimit::Alone(_) | MergeLimit::Deferred => return None,
+        };
         if head.call.alone || !self.is_binding(key, members, cut, bounded) {
             return None;
         }
@@ -55,15 +61,13 @@ impl Batcher {
         // A ceiling on weight ends the batch by weight, whatever number of items was requested.
         let want = |most: Option<u32>| most.filter(|_| bounded == SizeMeasure::Items).map(|_| caps.items);
         let larger = match members {
-            MemberChoice::Front(most) => {
-                select_members(self.view(), self.queue.line(key), MergeLimit::Free, caps, want(most))
-            }
+            MemberChoice::Front(most) => select_members(self.view(), self.queue.line(key), together, caps, want(most)),
             MemberChoice::Chosen => {
                 // The chosen calls are followed by the others of the line.
                 let chosen = self.adaptive.chosen();
                 let first = chosen.iter().filter_map(|id| self.queue.get(*id));
                 let others = self.queue.line(key).filter(|queued| !chosen.contains(&queued.call.id));
-                select_members(self.view(), first.chain(others), MergeLimit::Free, caps, None)
+                select_members(self.view(), first.chain(others), together, caps, None)
             }
         }?;
         let extent = BatchExtent { items: larger.items, sum: larger.weight, heaviest: larger.heaviest };

@@ -197,6 +197,16 @@ async fn a_list_that_is_never_answered_costs_two_batches() {
 }
 
 #[tokio::test]
+async fn a_limit_of_one_item_is_shown_as_a_reason() {
+    let (proxy, hand) = start_with_scripted_server(spec()).await;
+    let (_, serving) = serve(hand, KSERVE, ListRefusal::Status(413));
+    call_in_rounds(&proxy, KSERVE).await;
+    proxy.wait_idle().await;
+    assert!(proxy.metric(r#"groupage_calls_passed_total{reason="merge_refused"}"#) > 0);
+    serving.abort();
+}
+
+#[tokio::test]
 async fn a_suspension_of_merging_is_shown_as_a_gauge_and_a_reason() {
     let (proxy, hand) = start_with_scripted_server(spec()).await;
     let (_, serving) = serve(hand, KSERVE, ListRefusal::Status(422));

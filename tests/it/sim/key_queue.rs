@@ -202,6 +202,10 @@ impl KeyQueue<'_> {
     /// retest and no call would be late for it.
     fn retest_batch(&self, rules: DecisionInputs<'_>, cut: &ExpectedBatch) -> Option<ExpectedBatch> {
         let (bounded, up_to, took) = rules.learned?.retest(rules.now)?;
+        // A trial of two exceeds a ceiling only where the ceiling leaves no room for two.
+        if rules.merge_limit(&self.head().call).0 == 2 && rules.learned?.max(SizeMeasure::Items) != Some(1) {
+            return None;
+        }
         let by = if bounded == SizeMeasure::Items { DispatchCause::Full } else { DispatchCause::Weight };
         if rules.draining || cut.lone.is_some() || self.head().call.alone || cut.bound != Some(by) {
             return None;

@@ -66,6 +66,54 @@ fn a_ceiling_is_not_retested_if_a_member_would_be_late() {
 }
 
 #[test]
+fn a_ceiling_of_one_item_forbids_merging_until_its_retest_of_two() {
+    for policy in [DispatchPolicy::WorkConserving, window(8, 20)] {
+        let mut batcher = Batcher::new(limits(|l| l.policy = policy), 0);
+        (0..2).for_each(|id| batcher.enqueue(ms(0), call(id)).unwrap());
+        let sent = dispatched(&mut batcher, ms(20));
+        batcher.complete(ms(21), sent.id, ended(TOO_LARGE));
+        let refused = (1, Some(UnbatchedReason::Refused));
+        assert_eq!((batcher.ceiling(CostClassId(0)), batcher.merge_limit(ms(21), &call(9))), (Some(1), refused));
+        (10..14).for_each(|id| batcher.enqueue(ms(30), call(id)).unwrap());
+        let alone = dispatched(&mut batcher, ms(30));
+        assert_eq!((ids(&alone), alone.lone), (vec![10], refused.1));
+        batcher.complete(ms(1100), alone.id, ok(MS));
+        let retest = dispatched(&mut batcher, ms(1100));
+        assert_eq!((ids(&retest), retest.cause), (vec![11, 12], DispatchCause::Probe));
+        assert_eq!(batcher.merge_limit(ms(1100), &call(9)), refused, "one at a time");
+        batcher.complete(ms(1101), retest.id, ok(MS));
+        assert_eq!(batcher.merge_limit(ms(1101), &call(9)), (usize::MAX, None));
+    }
+}
+
+#[test]
+fn an_overload_ceiling_of_one_item_does_not_forbid_merging() {
+    let mut batcher = Batcher::new(Limits::default(), 0);
+    (0..2).for_each(|id| batcher.enqueue(ms(0), call(id)).unwrap());
+    let sent = dispatched(&mut batcher, ms(0));
+    batcher.complete(ms(1), sent.id, ended(BatchOutcome::Overloaded { retry_after: None }));
+    assert_eq!(batcher.ceiling(CostClassId(0)), Some(1));
+    assert_eq!(batcher.merge_limit(ms(1), &call(9)), (usize::MAX, None));
+}
+
+#[test]
+fn without_replay_a_ceiling_of_one_item_is_retested_by_the_trial() {
+    let mut batcher = Batcher::new(Limits::default(), 0);
+    let once = |id| Call { replayable: false, ..call(id) };
+    (0..2).for_each(|id| batcher.enqueue(ms(0), once(id)).unwrap());
+    let sent = dispatched(&mut batcher, ms(0));
+    batcher.complete(ms(1), sent.id, ended(TOO_LARGE));
+    (10..14).for_each(|id| batcher.enqueue(ms(2), once(id)).unwrap());
+    let alone = dispatched(&mut batcher, ms(2));
+    batcher.complete(ms(1100), alone.id, ok(MS));
+    let retest = dispatched(&mut batcher, ms(1100));
+    assert_eq!((ids(&retest), retest.cause), (vec![11, 12], DispatchCause::Probe));
+    batcher.complete(ms(1101), retest.id, ok(MS));
+    assert_eq!(ids(&dispatched(&mut batcher, ms(1101))), [13]);
+    assert_eq!(batcher.merge_limit(ms(1101), &once(9)), (usize::MAX, None));
+}
+
+#[test]
 fn no_ceiling_is_retested_during_a_drain() {
     let mut batcher = found(DispatchPolicy::WorkConserving);
     for id in 100..110 {

@@ -52,7 +52,7 @@ pub(super) fn describe_reason(word: &str) -> &'static str {
         "item_form" => "items of a form that cannot be merged",
         "quarantined" => "batches of their merge key were refused, or their answers could not be split",
         "merge_refused" => {
-            "batches were refused or their answers could not be used, while the same calls succeed alone; or too many batches failed"
+            "batches were refused, or their answers could not be used; or the server accepts one item per call; or too many batches failed"
         }
         "policy_off" => "the policy sets `mode: Passthrough`",
         "policy_observe" => "the policy sets `mode: Observe`",
