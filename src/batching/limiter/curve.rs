@@ -114,7 +114,7 @@ pub(super) struct Knee {
     pub(super) at: f64,
     /// Latency below the knee, in nanoseconds.
     pub(super) base: f64,
-    /// Throughput, in items per nanosecond.
+    /// Throughput, in calls per nanosecond.
     pub(super) rate: f64,
     /// `true` if calls queued at every load that was measured: `at` and `base` are upper bounds.
     pub(super) is_bound: bool,
@@ -190,11 +190,11 @@ impl LoadCurve {
     }
 
     /// Records an answer for the measured rate.
-    pub(super) fn record_completion(&mut self, sent: Tick, now: Tick, items: u32) {
+    pub(super) fn record_completion(&mut self, sent: Tick, now: Tick, calls: u32) {
         if self.completions.is_empty() {
             self.completions.push_back(sent);
         }
-        for _ in 0..items.min(64) {
+        for _ in 0..calls.min(64) {
             if self.completions.len() >= COMPLETIONS {
                 self.completions.pop_front();
             }
@@ -214,7 +214,7 @@ impl LoadCurve {
         (self.completions.len() >= COMPLETIONS_MIN && span > 0.0).then(|| f64::from(count) / span)
     }
 
-    /// Returns the rate of the latest answers, in items per nanosecond, if this many requests run
+    /// Returns the rate of the latest answers, in calls per nanosecond, if this many requests run
     /// at once.
     pub(super) fn recent_rate(&self, at: f64) -> Option<f64> {
         let count = (COMPLETIONS_RECENT.0 * at).clamp(COMPLETIONS_RECENT.1, to_f64(COMPLETIONS as u64 - 1)).floor();

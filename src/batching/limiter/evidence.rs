@@ -107,7 +107,7 @@ impl ConcurrencyLimiter {
         if limited {
             self.curve.forget_rate();
         } else {
-            self.curve.record_completion(mark.sent, now, mark.items);
+            self.curve.record_completion(mark.sent, now, calls);
         }
     }
 

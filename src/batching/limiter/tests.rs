@@ -29,6 +29,8 @@ struct ClosedLoop {
     flow: ConcurrencyLimiter,
     world: ServerModel,
     mergeable: bool,
+    /// Items of each call.
+    items: u32,
     /// Number of first calls that arrive in any order, as over connections that are opened side by
     /// side.
     mixed: u64,
@@ -46,6 +48,7 @@ impl ClosedLoop {
             flow: ConcurrencyLimiter::new(),
             world,
             mergeable,
+            items: 1,
             mixed: 0,
             queue: vec![0; callers],
             waiting: Vec::new(),
@@ -56,6 +59,10 @@ impl ClosedLoop {
         }
     }
 
+    fn queued(&self) -> u64 {
+        self.queue.len() as u64 * u64::from(self.items)
+    }
+
     fn send(&mut self) {
         while let Some(first) = self.queue.first().copied() {
             let ask = PermitRequest {
@@ -63,7 +70,7 @@ impl ClosedLoop {
                 unbatched: !self.mergeable,
                 arrived: Tick(first),
                 has_second: self.mergeable && self.queue.len() > 1,
-                queued: self.queue.len() as u64,
+                queued: self.queued(),
             };
             let permit = self.flow.permit(&ask);
             let items = match permit {
@@ -72,15 +79,16 @@ impl ClosedLoop {
                 Permit::Share(items) | Permit::Probe(items) => items as usize,
                 Permit::Hold(_) | Permit::Full => break,
             };
-            let items = if self.mergeable { items.min(self.queue.len()) } else { 1 };
+            let calls = (items / self.items as usize).max(1);
+            let items = if self.mergeable { calls.min(self.queue.len()) } else { 1 };
             let arrived: Vec<u64> = self.queue.drain(..items).collect();
             let calls = u32::try_from(items).unwrap();
             let departure = Departure {
-                items: calls,
+                items: calls * self.items,
                 calls,
                 unbatched: !self.mergeable,
                 permit,
-                queued: self.queue.len() as u64,
+                queued: self.queued(),
                 expected: 0,
             };
             let mark = self.flow.on_dispatch(Tick(self.now), &departure);
@@ -109,7 +117,7 @@ impl ClosedLoop {
             self.now = at;
             let (first, last) = (request.arrived[0], *request.arrived.last().unwrap());
             let calls = u32::try_from(request.arrived.len()).unwrap();
-            let done = Completion::new(true, calls, Tick(first), Tick(last), self.queue.len() as u64, 64);
+            let done = Completion::new(true, calls, Tick(first), Tick(last), self.queued(), 64);
             self.flow.on_completion(Tick(at), &request.mark, done);
             self.answered += u64::from(calls);
             self.queue.extend(request.arrived.iter().map(|_| at));
@@ -147,6 +155,15 @@ fn four_workers_are_found() {
     let FlowMode::Limited(limit) = callers.flow.mode() else { panic!("open") };
     assert!((4..=12).contains(&limit), "{limit}");
     assert!(callers.run(2000) >= 4 * 400, "directly there are 400");
+}
+
+#[test]
+fn the_rate_is_that_of_calls_if_each_has_several_items() {
+    let mut callers = ClosedLoop::new(ServerModel { workers: 4, ..SERIAL }, 48, true);
+    (callers.items, callers.mergeable) = (4, false);
+    callers.run(3000);
+    let rate = callers.flow.curve.estimate().unwrap().rate * 1e9;
+    assert!((150.0..=300.0).contains(&rate), "{rate} calls per second, of 200");
 }
 
 #[test]
