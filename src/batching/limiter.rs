@@ -33,6 +33,7 @@ mod jump;
 mod evidence;
 mod level;
 mod narrow;
+mod ordering;
 mod pair_probe;
 mod permit;
 mod probe;
@@ -57,6 +58,7 @@ use harm::HarmTest;
 use jump::LimitDrain;
 use level::LatencyModel;
 use narrow::Narrowing;
+use ordering::OrderingTest;
 use pair_probe::{PAIR_FIRST, PairTest};
 use probe::{PROBE_LIMIT_MAX, UpwardProbe};
 use schedule::Schedule;
@@ -117,6 +119,11 @@ pub(super) struct ConcurrencyLimiter {
     narrowing: Option<Narrowing>,
     /// The limit or knee measured last, which bounds refinements.
     refine_from: f64,
+    /// Set if the policy orders calls, so that calls queue here while the server is saturated, even
+    /// if none can be merged.
+    ordered: bool,
+    /// Set while the limit only orders calls.
+    ordering: Option<OrderingTest>,
     schedule: Schedule,
     /// The reason for being open, for reports.
     reason: OpenReason,
@@ -178,6 +185,8 @@ impl ConcurrencyLimiter {
             knee: None,
             narrowing: None,
             refine_from: 1.0,
+            ordered: false,
+            ordering: None,
             schedule: Schedule::default(),
             reason: OpenReason::Learning,
             flights: 0,
@@ -297,7 +306,7 @@ impl ConcurrencyLimiter {
 
     /// Applies a limit refined by `slots`, unless a limit is being tested.
     pub(super) fn refine(&mut self, now: Tick, limit: u32, queued: u64) {
-        if self.limit.is_none() || self.is_testing(queued) {
+        if self.limit.is_none() || self.ordering.is_some() || self.is_testing(queued) {
             return;
         }
         if f64::from(limit) > REFINE_MAX * self.refine_from + 1.0 {
@@ -376,6 +385,7 @@ impl ConcurrencyLimiter {
     /// Opens the limiter and discards everything that was measured under the limit.
     fn open(&mut self, now: Tick, reason: OpenReason) {
         self.limit = None;
+        self.ordering = None;
         self.policy_limit = None;
         self.trial_limit = None;
         self.trial = None;

@@ -87,6 +87,9 @@ pub struct Limits {
     /// Initial duration for which a merge key or a cost class is not merged after a mismatch or
     /// after refused batches. It doubles up to [`Limits::QUARANTINE_MAX`].
     pub quarantine: Duration,
+    /// Set if the policy orders calls by class, SLO or tenant. While the server is saturated, calls
+    /// that cannot be merged then queue too, in the same order as the others.
+    pub ordered: bool,
 }
 
 // === impl Limits ===
@@ -133,6 +136,7 @@ impl Default for Limits {
             scopes: vec![ScopeLimits::default()],
             priorities: vec![PriorityClass::PLAIN],
             quarantine: Duration::from_secs(30),
+            ordered: false,
         }
     }
 }

@@ -72,6 +72,10 @@ impl ConcurrencyLimiter {
         if mark.permit == Permit::Pair {
             self.observe_pair(now, latency);
         }
+        if self.ordering.is_some() {
+            return self.learn_ordered(now, mark, latency, settled);
+        }
+        self.order_at_knee(now, false);
         if self.trial.is_some() {
             self.learn_trial(now, mark, &done);
         } else if !limited {
@@ -117,11 +121,26 @@ impl ConcurrencyLimiter {
         if self.trial.is_some() {
             self.learn_trial(now, mark, done);
         }
+        self.order_at_knee(now, true);
+        if self.ordering.is_some() {
+            if settled {
+                self.observe_ordered(now, mark, latency);
+            }
+            return;
+        }
         let new = mark.sent >= self.schedule.since;
         if settled && new && self.limit.is_some() && self.trial.is_none() && self.growth.cap() == 1 {
             self.observe_size(now, mark, latency, done);
         }
         self.open_unmerged(now, done.queued);
+    }
+
+    /// Records an answer to a call that might be merged, under a limit that only orders calls.
+    fn learn_ordered(&mut self, now: Tick, mark: &FlightRecord, latency: f64, settled: bool) {
+        if settled {
+            self.observe_ordered(now, mark, latency);
+        }
+        self.merge_under_order(now);
     }
 
     /// Records the sojourn time of calls for the harm test. Returns `true` if clients wait longer
@@ -161,6 +180,9 @@ impl ConcurrencyLimiter {
         let unmerged = self.unmerged >= UNMERGED_ANSWERS && nanos_between(self.last_merged, now) > rest;
         let limited = self.limit.is_some() || self.trial.is_some();
         if limited && self.merged_flights == 0 && unmerged {
+            if self.ordered && self.limit.is_some() {
+                return self.keep_for_order();
+            }
             self.open(now, OpenReason::NothingToMerge);
         }
         if !limited && self.reason == OpenReason::Learning && nanos_between(self.last_merged, now) > rest {

@@ -47,12 +47,12 @@ impl ConcurrencyLimiter {
         }
         let Some(knee) = wave_knee.or_else(|| self.evident_knee(now)) else { return };
         if f64::from(self.flights) >= JUMP_KNEES * knee.at {
-            self.set_knee(now, knee);
+            self.set_knee(now, knee, to_f64(knee.limit()));
         }
     }
 
     /// Returns the knee of the load curve, once the evidence for it has held.
-    fn evident_knee(&mut self, now: Tick) -> Option<Knee> {
+    pub(super) fn evident_knee(&mut self, now: Tick) -> Option<Knee> {
         let Some(knee) = self.curve.knee(self.pairs.cheap == Some(true)) else {
             self.schedule.evident = None;
             return None;
@@ -62,28 +62,27 @@ impl ConcurrencyLimiter {
     }
 
     /// Sets the limit to a knee and starts the drain to it.
-    fn set_knee(&mut self, now: Tick, knee: Knee) {
-        let limit = knee.limit();
+    pub(super) fn set_knee(&mut self, now: Tick, knee: Knee, limit: f64) {
         // A server that has become slower has the rate of its latest answers.
         let knee = Knee { rate: self.curve.recent_rate(knee.at).map_or(knee.rate, |rate| rate.min(knee.rate)), ..knee };
         let drains = f64::from(self.flights) / knee.rate;
         self.gate = None;
         self.harm.on_limit(now, self.level.recent_lone);
-        self.back_off_room(now, to_f64(limit));
-        self.set_limit(to_f64(limit));
+        self.back_off_room(now, limit);
+        self.set_limit(limit);
         self.growth = BatchCap::lone_only();
         self.level.reset_batches();
-        self.level.set_lone(knee.base, 1.0, to_f64(limit));
+        self.level.set_lone(knee.base, 1.0, limit);
         self.level.batch = 0.0;
         self.level.batch_items = 0.0;
         self.sojourns.clear();
-        self.begin_drain(now, to_f64(limit), knee.rate, knee.base);
+        self.begin_drain(now, limit, knee.rate, knee.base);
         self.knee = Some(knee);
-        self.narrowing = (knee.is_bound && limit <= NARROWED_MAX).then(Narrowing::default);
+        self.narrowing = (knee.is_bound && limit <= to_f64(NARROWED_MAX)).then(Narrowing::default);
         self.refine_from = knee.at;
         let schedule = &mut self.schedule;
         schedule.evident = None;
-        schedule.upward = limit > 2;
+        schedule.upward = limit > 2.0;
         schedule.since = now;
         schedule.trial_gap = 0.0;
         schedule.trial = after_nanos(now, 4.0 * knee.base + drains);

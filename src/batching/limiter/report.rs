@@ -107,6 +107,8 @@ impl ConcurrencyLimiter {
     /// Returns the state from which a later process may start.
     pub(in super::super) fn snapshot(&self) -> FlowSnapshot {
         let (limit, no_gain_permille) = match self.mode() {
+            // A policy without an order has no use for the limit.
+            FlowMode::Limited(_) if self.ordering.is_some() => (0, 0),
             FlowMode::Limited(limit) => (limit, 0),
             FlowMode::Open(OpenReason::NoGain { permille }) => (0, permille),
             FlowMode::Open(_) => (0, 0),
@@ -143,7 +145,11 @@ impl ConcurrencyLimiter {
 
     pub(super) fn is_learning(&self) -> bool {
         let few = self.limit.is_none() && self.answered_calls < LEARNED_CALLS;
-        few || self.draining.is_some() || self.limit.is_some() && self.growth.cap() <= 2
+        let sizes = match &self.ordering {
+            Some(test) => !test.is_known(),
+            None => self.limit.is_some() && self.growth.cap() <= 2,
+        };
+        few || self.draining.is_some() || sizes
     }
 
     /// Returns the current mode.

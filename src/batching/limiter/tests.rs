@@ -1,8 +1,11 @@
 //! Tests of the limiter in front of small simulated servers.
 
+mod ordering;
+
 use std::collections::BTreeMap;
 
 use super::super::tick::Tick;
+use super::curve::Knee;
 use super::{Completion, ConcurrencyLimiter, Departure, FlowMode, OpenReason, Permit, PermitRequest};
 
 /// One millisecond in nanoseconds.

@@ -31,9 +31,16 @@ pub(super) struct ClosedLoop {
 impl ClosedLoop {
     /// Creates clients of one merge key.
     pub(super) fn new(workers: usize, callers: u64) -> Self {
-        let adaptive = limits(|l| (l.policy, l.slots) = (DispatchPolicy::Adaptive { hold_permille: 0 }, 256));
-        let mut clients = Self {
-            batcher: Batcher::new(adaptive, 0),
+        let mut clients = Self::without_clients(workers, false);
+        clients.add(callers, 0, 0);
+        clients
+    }
+
+    /// Creates a server without clients. `ordered`: the policy orders calls.
+    pub(super) fn without_clients(workers: usize, ordered: bool) -> Self {
+        let policy = DispatchPolicy::Adaptive { hold_permille: 0 };
+        Self {
+            batcher: Batcher::new(limits(|l| (l.policy, l.slots, l.ordered) = (policy, 256, ordered)), 0),
             workers,
             refusal: |_| None,
             refused: 0,
@@ -41,9 +48,7 @@ impl ClosedLoop {
             waiting: VecDeque::new(),
             running: Vec::new(),
             calls: 0,
-        };
-        clients.add(callers, 0, 0);
-        clients
+        }
     }
 
     /// Adds clients of a tenant, with a merge key in common.
@@ -91,7 +96,7 @@ impl ClosedLoop {
     }
 
     /// The same for calls of the merge keys that satisfy the predicate.
-    pub(super) fn run_counting(&mut self, millis: u64, counts: impl Fn(KeyId) -> bool) -> usize {
+    pub(super) fn run_counting(&mut self, millis: u64, mut counts: impl FnMut(KeyId) -> bool) -> usize {
         let until = Tick(self.now.0 + ms(millis).0);
         let mut answered = 0;
         loop {

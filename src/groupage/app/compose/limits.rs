@@ -36,7 +36,17 @@ pub(super) fn core_limits(policy: &Policy, scopes: &[ScopeLimits]) -> Limits {
         scopes: scopes.to_vec(),
         priorities: policy.priority.classes.iter().map(|class| to_core_class(class, policy.slo)).collect(),
         quarantine: policy.failure.quarantine,
+        ordered: is_ordered(policy),
     }
+}
+
+/// Returns `true` if the policy orders calls by class, SLO or tenant.
+fn is_ordered(policy: &Policy) -> bool {
+    policy.priority.classes.len() > 1
+        || policy.tenant_header.is_some()
+        || policy.slo.is_some()
+        || policy.routes.iter().any(|route| route.slo.is_some())
+        || policy.priority.classes.iter().any(|class| class.slo.is_some())
 }
 
 /// Converts the limits of one route, and its treatment of late calls, to the core's type.

@@ -38,8 +38,13 @@ pub(super) fn explain(kind: &CallKind) -> Option<(String, Value)> {
 /// Explains why calls beyond a limit are held and merged.
 fn explain_merging(limit: u32, flow: &ConcurrencyFacts) -> String {
     if flow.batch_items_milli < MERGED_MIN || flow.lone_us == 0 {
+        let then = if flow.learning {
+            "batch sizes are being tried"
+        } else {
+            "they leave in the order of their classes, deadlines and tenants, and few can share a batch"
+        };
         return format!(
-            "calls beyond {limit} at once are held, because more were measured to queue inside the server; batch sizes are being tried"
+            "calls beyond {limit} at once are held, because more were measured to queue inside the server; {then}"
         );
     }
     // As many calls as the batches carry, with as many at once as the server runs: each of the

@@ -1,0 +1,212 @@
+//! A limit for calls that are not merged, where the policy orders calls by class, SLO or tenant.
+//!
+//! Without batches, a limit makes no call faster on average, so a limiter with nothing to merge
+//! stays open. A policy that orders calls needs a queue while the server is saturated: calls that
+//! wait inside the server are answered in the server's order. The limit is then the knee and a
+//! margin, so that the server always has a call to go on with, and the other calls queue here.
+//!
+//! The latency of calls that were sent at the limit is watched. By Little's law, it is the limit
+//! divided by the rate, so a lower rate than before the limit, a change of the server, and room
+//! beyond the limit all appear in it. In each of these cases the limiter opens and learns again. If
+//! the server becomes slower and gains room at once, the latency may stay the same, so the limit is
+//! also raised from time to time, for a few calls.
+
+use super::super::tick::Tick;
+use super::curve::Knee;
+use super::jump::JUMP_KNEES;
+use super::request::FlightRecord;
+use super::{ConcurrencyLimiter, OpenReason, after_nanos};
+
+/// Factor on the knee for the limit. The margin of at least one call covers the time between an
+/// answer and the next call, during which a server with one worker would be idle.
+const MARGIN: f64 = 2.0;
+/// Number of answers in a mean latency: with a deviation of a fifth from call to call, the mean is
+/// known to 4 %.
+const ANSWERS: u32 = 32;
+/// Minimum rate under the limit, as a part of the highest rate before it.
+const RATE_KEPT: f64 = 0.8;
+/// Range of the mean latency, relative to the mean before, of a server that has not changed. A
+/// server with room beyond the limit answers in a part of at most 1 / [`MARGIN`].
+const UNCHANGED: (f64, f64) = (0.75, 1.5);
+/// Weight of the latest mean in the base.
+const BASE_WEIGHT: f64 = 0.25;
+/// Factor by which the limit is raised to look for room, and minimum growth of the latency, as a
+/// part of the factor, if there is none.
+const RAISE: f64 = 1.5;
+const RAISE_SLOWED: f64 = 0.9;
+/// Minimum and maximum time between two increases, in nanoseconds.
+const RAISE_REST: (f64, f64) = (10e9, 300e9);
+
+/// The test of a limit that only orders calls.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct OrderingTest {
+    stage: OrderingStage,
+    /// Mean latency at the limit, in nanoseconds.
+    base: f64,
+    /// Latency of the calls since the last conclusion.
+    sum: f64,
+    count: u32,
+    /// Calls sent before this instant do not count.
+    from: Tick,
+    next_raise: Tick,
+    raise_rest: f64,
+}
+
+/// What the next mean latency is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+enum OrderingStage {
+    /// The rate before the limit.
+    #[default]
+    First,
+    /// The mean latency before.
+    Steady,
+    /// The mean latency at the limit before it was raised.
+    Raised { previous: f64 },
+}
+
+/// Conclusion from a mean latency at the limit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum OrderingOutcome {
+    /// The limit stays.
+    Keep,
+    /// Another limit, and the stage under it.
+    Set(f64, OrderingStage),
+    /// The server answers less than before the limit, or more above it.
+    Wrong,
+    /// The server has changed, or has room beyond the limit.
+    Changed,
+}
+
+// === impl OrderingTest ===
+
+impl OrderingTest {
+    /// Returns `true` once the latency under the limit is known.
+    pub(super) fn is_known(&self) -> bool {
+        self.base > 0.0
+    }
+
+    /// Records the latency of a call that was sent at the limit. Returns the mean latency of
+    /// [`ANSWERS`] of them.
+    fn add(&mut self, latency: f64) -> Option<f64> {
+        self.sum += latency;
+        self.count += 1;
+        if self.count < ANSWERS {
+            return None;
+        }
+        Some(std::mem::take(&mut self.sum) / f64::from(std::mem::take(&mut self.count)))
+    }
+
+    /// Evaluates a mean latency. `rate`: calls per nanosecond before the limit. `quick`: a server
+    /// that answers sooner has room.
+    fn conclude(&mut self, now: Tick, limit: f64, latency: f64, rate: f64, quick: bool) -> OrderingOutcome {
+        let kept = limit / latency.max(1.0) >= RATE_KEPT * rate;
+        match self.stage {
+            OrderingStage::First if !kept => OrderingOutcome::Wrong,
+            OrderingStage::First => {
+                self.base = latency;
+                Self::raise(limit)
+            }
+            OrderingStage::Steady => self.compare(now, limit, latency, quick),
+            OrderingStage::Raised { previous } => {
+                let unchanged = latency >= RAISE_SLOWED * self.base * limit / previous;
+                match (unchanged, self.raise_rest > 0.0) {
+                    (true, _) => {
+                        self.rest_raise(now);
+                        OrderingOutcome::Set(previous, OrderingStage::Steady)
+                    }
+                    (false, true) => OrderingOutcome::Changed,
+                    (false, false) => OrderingOutcome::Wrong,
+                }
+            }
+        }
+    }
+
+    fn compare(&mut self, now: Tick, limit: f64, latency: f64, quick: bool) -> OrderingOutcome {
+        let ratio = latency / self.base;
+        if ratio > UNCHANGED.1 || quick && ratio < UNCHANGED.0 {
+            return OrderingOutcome::Changed;
+        }
+        self.base += BASE_WEIGHT * (latency - self.base);
+        if now < self.next_raise {
+            return OrderingOutcome::Keep;
+        }
+        Self::raise(limit)
+    }
+
+    fn raise(limit: f64) -> OrderingOutcome {
+        OrderingOutcome::Set((RAISE * limit).ceil(), OrderingStage::Raised { previous: limit })
+    }
+
+    fn rest_raise(&mut self, now: Tick) {
+        self.raise_rest = (self.raise_rest * 2.0).clamp(RAISE_REST.0, RAISE_REST.1);
+        self.next_raise = after_nanos(now, self.raise_rest);
+    }
+}
+
+// === impl ConcurrencyLimiter ===
+
+impl ConcurrencyLimiter {
+    /// Sets whether the policy orders calls.
+    pub(in super::super) fn set_ordered(&mut self, now: Tick, ordered: bool) {
+        if !ordered && self.ordering.is_some() {
+            self.open(now, OpenReason::Learning);
+        }
+        self.ordered = ordered;
+    }
+
+    /// Sets a limit for the order of calls, once calls queue inside the server. `unbatched`: the
+    /// latest answer belongs to a call that was not merged.
+    pub(super) fn order_at_knee(&mut self, now: Tick, unbatched: bool) {
+        let no_gain = matches!(self.reason, OpenReason::NoGain { .. });
+        if !self.ordered || self.pinned || !(unbatched || no_gain) || self.limit.is_some() || self.trial.is_some() {
+            return;
+        }
+        // While batches do not pay, only merging rests.
+        if now < self.schedule.jump && !no_gain {
+            return;
+        }
+        let knee = self.wave_knee.take().or_else(|| self.evident_knee(now));
+        let Some(knee) = knee.filter(|knee| f64::from(self.flights) >= JUMP_KNEES * knee.at) else { return };
+        self.set_knee(now, Knee { is_bound: false, ..knee }, (MARGIN * knee.at).ceil());
+        self.ordering = Some(OrderingTest::default());
+    }
+
+    /// Keeps the limit for the order of calls although nothing is merged under it.
+    pub(super) fn keep_for_order(&mut self) {
+        (self.trial, self.trial_limit) = (None, None);
+        self.ordering.get_or_insert_default();
+    }
+
+    /// Records the answer to a call that was sent alone under the limit.
+    pub(super) fn observe_ordered(&mut self, now: Tick, mark: &FlightRecord, latency: f64) {
+        let (Some(test), Some(limit)) = (&mut self.ordering, self.limit) else { return };
+        let at_limit = f64::from(mark.in_flight) >= limit.floor();
+        if !at_limit || mark.sent < test.from.max(self.schedule.since) {
+            return;
+        }
+        let Some(mean) = test.add(latency) else { return };
+        let (rate, quick) = (self.knee.map_or(0.0, |knee| knee.rate), now >= self.schedule.room_from);
+        match test.conclude(now, limit, mean, rate, quick) {
+            OrderingOutcome::Keep => {}
+            OrderingOutcome::Set(limit, stage) => {
+                (test.stage, test.from) = (stage, now);
+                self.limit = Some(limit);
+            }
+            OrderingOutcome::Wrong => {
+                self.back_off_jumps(now);
+                self.release(now, OpenReason::NoQueue);
+            }
+            OrderingOutcome::Changed => self.open_for_room(now),
+        }
+    }
+
+    /// Ends the order by a limit alone because calls may be merged under it, unless merging rests.
+    pub(super) fn merge_under_order(&mut self, now: Tick) {
+        if now < self.schedule.jump {
+            return;
+        }
+        if let Some(OrderingTest { stage: OrderingStage::Raised { previous }, .. }) = self.ordering.take() {
+            self.limit = Some(previous);
+        }
+    }
+}
