@@ -1,7 +1,8 @@
 //! TLS termination for client connections: the handshake, with a timeout and a concurrency limit.
 //!
 //! ```text
-//! first byte: a TLS record  ──▶ a permit ──▶ handshake ──▶ the stream and the client's certificate
+//! first byte: a TLS record  ──▶ the whole first message ──▶ a permit ──▶ handshake ──▶ the stream
+//!                               and the client's certificate
 //!             HTTP          ──▶ an error in its own HTTP version: this port requires TLS
 //!             anything else ──▶ closed
 //! ```
@@ -10,6 +11,7 @@
 //!
 //! Certificates and the handshake itself belong to `tls`.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,12 +26,12 @@ use super::state::ListenerState;
 use super::stream::ClientStream;
 use crate::protocol::PeerIdentity;
 use crate::telemetry::names::HandshakeResult;
-use crate::tls::{DownstreamTlsAcceptor, HandshakeFailure, classify};
+use crate::tls::{DownstreamTlsAcceptor, HandshakeFailure, classify, wait_for_client_hello};
 
 /// Maximum number of concurrent handshakes; further ones wait for a permit. A handshake takes about
-/// 1 ms of a core and about 20 KiB, and a stalled client holds its permit for the whole head
-/// timeout: the limit tolerates a few hundred stalled clients and bounds the memory at about 10
-/// MiB.
+/// 1 ms of a core and about 20 KiB, and a client that stalls after its first message holds its
+/// permit for the rest of the head timeout: the limit tolerates a few hundred of them and bounds
+/// the memory at about 10 MiB.
 const HANDSHAKES_MAX: usize = 512;
 /// The first byte of a TLS handshake record, its content type (RFC 8446, 5.1).
 const TLS_HANDSHAKE_RECORD: u8 = 0x16;
@@ -110,6 +112,13 @@ async fn shake(
         }
         Ok(0) | Err(_) => return Err(HandshakeResult::Left),
     }
+    *slow = HandshakeResult::Slow;
+    // A connection gets no permit before its whole first message has arrived. Otherwise as many
+    // connections as there are permits, with a byte each, would keep out all others.
+    wait_for_client_hello(&stream).await.map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => HandshakeResult::Protocol,
+        _ => HandshakeResult::Left,
+    })?;
     *slow = HandshakeResult::Busy;
     // The semaphore is never closed, so a permit is granted eventually.
     let _turn = tls.permits.acquire().await.map_err(|_| HandshakeResult::Busy)?;
@@ -162,6 +171,10 @@ mod tests {
     use super::*;
     use crate::tls::DownstreamFiles;
 
+    /// A complete record with the first four bytes of a `ClientHello` of 256 bytes: the handshake
+    /// begins and waits for another record.
+    const BEGUN: [u8; 9] = [TLS_HANDSHAKE_RECORD, 3, 1, 0, 4, 1, 0, 1, 0];
+
     fn callers() -> Arc<DownstreamTlsAcceptor> {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -171,29 +184,77 @@ mod tests {
         Arc::new(DownstreamTlsAcceptor::load(DownstreamFiles { cert, key, client_ca: None }).unwrap())
     }
 
+    /// Returns both ends of a connection. The client has sent these bytes, and they have arrived.
+    async fn connected(port: &TcpListener, bytes: &[u8]) -> (TcpStream, TcpStream) {
+        let mut client = TcpStream::connect(port.local_addr().unwrap()).await.unwrap();
+        client.write_all(bytes).await.unwrap();
+        let server = port.accept().await.unwrap().0;
+        server.readable().await.unwrap();
+        (client, server)
+    }
+
     #[tokio::test]
     async fn handshake_waits_for_a_permit() {
         let tls = TlsTermination { callers: callers(), permits: Semaphore::new(1) };
         let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let begun = async || {
-            let mut client = TcpStream::connect(port.local_addr().unwrap()).await.unwrap();
-            client.write_all(&[TLS_HANDSHAKE_RECORD, 3, 1]).await.unwrap();
-            (client, port.accept().await.unwrap().0)
-        };
-        let ((first, one), (second, other)) = (begun().await, begun().await);
+        let ((first, one), (second, other)) = (connected(&port, &BEGUN).await, connected(&port, &BEGUN).await);
         let (mut slow, mut busy) = (HandshakeResult::Silent, HandshakeResult::Silent);
         let mut holds = Box::pin(shake(&tls, one, &mut slow));
         let mut waits = Box::pin(shake(&tls, other, &mut busy));
         while tls.permits.available_permits() > 0 {
             tokio::select! { biased; _ = &mut holds => panic!("it has not begun"), () = tokio::task::yield_now() => {} }
         }
-        // The second handshake has peeked at the first byte by then, or will: either way it waits
-        // for a permit.
+        // The second handshake has peeked at the first message by then, or will: either way it
+        // waits for a permit.
         tokio::select! { biased; _ = &mut waits => panic!("no permit is free"), () = tokio::task::yield_now() => {} }
         drop(first);
         assert_eq!(holds.await.map(drop).unwrap_err(), HandshakeResult::Left);
         drop(second);
         assert_eq!(waits.await.map(drop).unwrap_err(), HandshakeResult::Left);
         assert_eq!((slow, busy, tls.permits.available_permits()), (HandshakeResult::Slow, HandshakeResult::Slow, 1));
+    }
+
+    #[tokio::test]
+    async fn clients_that_send_a_part_of_their_first_message_hold_no_permit() {
+        let tls = TlsTermination { callers: callers(), permits: Semaphore::new(1) };
+        let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (mut held, mut silent) = (Vec::new(), Vec::new());
+        for part in [1, 5, BEGUN.len() - 1] {
+            let (client, server) = connected(&port, &BEGUN[..part]).await;
+            held.push(client);
+            silent.push(async {
+                let mut slow = HandshakeResult::Silent;
+                let failed = shake(&tls, server, &mut slow).await.map(drop).unwrap_err();
+                (failed, slow)
+            });
+        }
+        let mut silent = Box::pin(futures_util::future::join_all(silent));
+        tokio::select! { biased; _ = &mut silent => panic!("they wait"), () = tokio::task::yield_now() => {} }
+        assert_eq!(tls.permits.available_permits(), 1);
+        // A handshake begins although they are still open.
+        let (client, server) = connected(&port, &BEGUN).await;
+        let mut slow = HandshakeResult::Silent;
+        let mut begins = Box::pin(shake(&tls, server, &mut slow));
+        while tls.permits.available_permits() > 0 {
+            tokio::select! {
+                biased;
+                _ = &mut begins => panic!("its first message has no end"),
+                _ = &mut silent => panic!("they wait"),
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        drop(client);
+        assert_eq!(begins.await.map(drop).unwrap_err(), HandshakeResult::Left);
+        drop(held);
+        assert_eq!(silent.await, [(HandshakeResult::Left, HandshakeResult::Slow); 3]);
+    }
+
+    #[tokio::test]
+    async fn a_first_message_that_is_no_tls_record_is_a_protocol_error() {
+        let tls = TlsTermination::new(callers());
+        let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (_client, server) = connected(&port, &[TLS_HANDSHAKE_RECORD, 3, 1, 0xff, 0xff]).await;
+        let failed = shake(&tls, server, &mut HandshakeResult::Silent).await.map(drop).unwrap_err();
+        assert_eq!(failed, HandshakeResult::Protocol);
     }
 }
