@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use super::certs::ServingCertificate;
 use super::lease::Leadership;
 use super::watch::{SharedState, WatchedKind};
-use crate::permits::serve_router;
+use crate::permits::{host, serve_router};
 use crate::telemetry::ControllerMetrics;
 
 /// State behind the probes and the metrics.
@@ -111,7 +111,12 @@ pub async fn serve(listener: TcpListener, health: HealthServer, mut stop: watch:
     serve_router(listener, router, stopped).await;
 }
 
-async fn metrics(State(health): State<HealthServer>) -> Response {
+/// A page in a browser may not read the metrics through a forwarded port. Probes reveal little, and
+/// a kubelet may send any `Host`.
+async fn metrics(State(health): State<HealthServer>, request: Request) -> Response {
+    if !host::is_remote_or_loopback(&request) {
+        return (StatusCode::FORBIDDEN, host::REFUSAL).into_response();
+    }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], health.render_metrics()).into_response()
 }
 

@@ -7,7 +7,6 @@
 //! only send a GET: it requires a token known only to its pod, and can do nothing but flush the
 //! queue. Metrics are read with any `Host`, except on loopback. Probes do not check `Host`.
 
-mod host;
 mod hook;
 mod local;
 mod read_only;

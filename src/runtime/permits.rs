@@ -6,6 +6,7 @@
 //! nothing therefore block neither kubelet probes nor calls, and an address cannot evict
 //! connections of another one while it holds more itself.
 
+pub mod host;
 mod serve;
 
 use std::cmp::Reverse;

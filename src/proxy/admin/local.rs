@@ -13,7 +13,8 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{AdminState, host, read_only};
+use super::{AdminState, read_only};
+use crate::permits::host;
 
 /// Maximum size of the body of a change.
 const CHANGE_BYTES_MAX: usize = 4096;

@@ -6,7 +6,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use super::{AdminState, host};
+use super::AdminState;
+use crate::permits::host;
 
 /// Returns the routes that every peer in the cluster may read. A page in a browser may not read the
 /// metrics, which list models and routes; a probe reveals nothing, and a kubelet may send any

@@ -74,8 +74,9 @@ pub(super) async fn wait_until_ready(running: &RunningController) {
     tokio::time::timeout(HANG, wait).await.unwrap();
 }
 
+/// Sends a request, whose head includes its `Host`.
 async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, head: &str, body: &str) -> String {
-    let text = format!("{head}\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let text = format!("{head}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     // A server that rejects a request need not read it completely.
     stream.write_all(text.as_bytes()).await.ok();
     let mut answer = Vec::new();
@@ -85,8 +86,13 @@ async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, head: &str, b
 }
 
 pub(super) async fn get(running: &RunningController, path: &str) -> String {
+    get_with_hosts(running, path, &["localhost"]).await
+}
+
+async fn get_with_hosts(running: &RunningController, path: &str, hosts: &[&str]) -> String {
     let stream = TcpStream::connect(running.health).await.unwrap();
-    exchange(stream, &format!("GET {path} HTTP/1.1"), "").await
+    let hosts: String = hosts.iter().map(|host| format!("\r\nHost: {host}")).collect();
+    exchange(stream, &format!("GET {path} HTTP/1.1{hosts}"), "").await
 }
 
 /// Returns a TLS client that trusts the certificate that the controller serves.
@@ -110,7 +116,7 @@ pub(super) async fn call_webhook(running: &RunningController, head: &str, body: 
     let stream = TcpStream::connect(running.webhook).await.unwrap();
     let name = ServerName::try_from(NAME).unwrap();
     let stream = tls_connector(running).connect(name, stream).await.unwrap();
-    exchange(stream, head, body).await
+    exchange(stream, &format!("{head}\r\nHost: {NAME}"), body).await
 }
 
 pub(super) fn review(pod: &Value) -> String {
@@ -195,6 +201,26 @@ async fn missing_sidecar_is_reported_with_event() {
     assert_eq!((&event["regarding"]["kind"], &event["regarding"]["name"]), (&json!("StatefulSet"), &json!("emb")));
     assert!(get(&running, "/metrics").await.contains("groupage_controller_pods_missing_sidecar 1"));
     api.assert_nothing_forbidden();
+    running.shut_down().await;
+}
+
+#[tokio::test]
+async fn metrics_on_loopback_need_a_loopback_host_and_probes_take_any() {
+    let api = FakeApiServer::start().await;
+    let running = controller(&api).await;
+    let status = async |path: &str, hosts: &[&str]| {
+        let answer = get_with_hosts(&running, path, hosts).await;
+        answer.split(' ').nth(1).unwrap_or_default().to_owned()
+    };
+    for host in ["localhost", "127.0.0.1:8080", "[::1]:8080"] {
+        assert_eq!(status("/metrics", &[host]).await, "200", "{host}");
+    }
+    for hosts in [&["evil.example"][..], &["10.0.0.1"], &["localhost", "evil.example"], &[]] {
+        assert_eq!(status("/metrics", hosts).await, "403", "{hosts:?}");
+        for path in ["/livez", "/readyz"] {
+            assert_eq!(status(path, hosts).await, "200", "{path} {hosts:?}");
+        }
+    }
     running.shut_down().await;
 }
 

@@ -1,4 +1,5 @@
-//! Check of `Host`, which keeps the pages of browsers away from the ports on loopback.
+//! Check of `Host`, which keeps the pages of browsers away from the ports for metrics and the local
+//! API on loopback.
 //!
 //! The name of a page may change its address to 127.0.0.1 (DNS rebinding). The browser then sends
 //! requests of the page to a server on the user's machine, or through a `kubectl port-forward` to
@@ -8,23 +9,25 @@ use axum::extract::Request;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, header};
 
-use crate::permits::LocalAddress;
+use super::LocalAddress;
 
 /// Message for a rejected request.
-pub(super) const REFUSAL: &str = "the request must have one Host header, which must name a loopback address";
+pub const REFUSAL: &str = "the request must have one Host header, which must name a loopback address";
 
 /// Returns `true` if a request arrived on an address of the network, or names a loopback address.
 ///
 /// Every peer in the cluster may use any name for the address of the pod. A request whose local
 /// address is not known counts as one on loopback.
-pub(super) fn is_remote_or_loopback(request: &Request) -> bool {
+#[must_use]
+pub fn is_remote_or_loopback(request: &Request) -> bool {
     let is_remote = request.extensions().get::<LocalAddress>().is_some_and(|local| !local.is_loopback());
     is_remote || names_loopback(request.headers())
 }
 
 /// Returns `true` if the only `Host` header names a loopback address. Of two headers, another
 /// recipient may evaluate the other one, so both are rejected (RFC 9112, section 3.2).
-pub(super) fn names_loopback(headers: &HeaderMap) -> bool {
+#[must_use]
+pub fn names_loopback(headers: &HeaderMap) -> bool {
     let mut hosts = headers.get_all(header::HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };
     host.to_str().is_ok_and(is_loopback_name)
