@@ -2,7 +2,7 @@
 //! times those with which the weaknesses were first demonstrated.
 
 use super::h2;
-use super::server::PREDICT;
+use super::server::{PREDICT, SLOW_PREDICT};
 
 /// An attack: a number of connections to one port, their first bytes and their further behaviour.
 #[derive(Debug)]
@@ -43,6 +43,8 @@ pub(crate) enum Then {
 
 /// Number of HTTP/2 streams per connection.
 pub(crate) const STREAMS: u32 = 128;
+/// Length of an answer that takes longer than a run, at one byte per second.
+const SLOW_ANSWER: u32 = 3_600;
 
 /// All attacks, in the order in which they run.
 pub(crate) const ATTACKS: &[Attack] = &[
@@ -125,6 +127,13 @@ pub(crate) const ATTACKS: &[Attack] = &[
         then: Then::Drip,
     },
     Attack {
+        name: "s8-answers-of-a-byte-a-second",
+        connections: 32,
+        port: AttackPort::Calls,
+        opening: || predict(SLOW_PREDICT, SLOW_ANSWER),
+        then: Then::Take,
+    },
+    Attack {
         name: "s9-answers-without-a-window",
         connections: 80,
         port: AttackPort::Calls,
@@ -142,14 +151,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
         name: "s9-answers-that-are-not-taken",
         connections: 400,
         port: AttackPort::Calls,
-        opening: || {
-            let body = "{\"instances\":[200000]}";
-            let length = body.len();
-            let one = format!(
-                "POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
-            );
-            one.repeat(8).into_bytes()
-        },
+        opening: || predict(PREDICT, 200_000).repeat(8),
         then: Then::Stall,
     },
     Attack {
@@ -168,6 +170,16 @@ pub(crate) const ATTACKS: &[Attack] = &[
 
 const fn flood(name: &'static str, frame: fn() -> Vec<u8>) -> Attack {
     Attack { name, connections: 16, port: AttackPort::Calls, opening: || h2::preface(65_535), then: Then::Flood(frame) }
+}
+
+/// Returns an HTTP/1.1 call whose answer has this number of bytes.
+fn predict(path: &str, bytes: u32) -> Vec<u8> {
+    let body = format!("{{\"instances\":[{bytes}]}}");
+    let length = body.len();
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
 }
 
 /// Returns an HTTP/1.1 request head without the empty line that ends it.

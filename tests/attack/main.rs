@@ -6,6 +6,24 @@
 //! one. Attackers are separate processes, each with its own loopback address. `--full` runs each
 //! attack for a minute, or for `N` seconds, with all of its connections; by default an attack takes
 //! a few seconds with an eighth of them.
+//!
+//! The names of attacks begin with numbers. Those that are missing here need no process with a
+//! memory limit, and every run of the other tests makes them in full:
+//!
+//! - s1, a server that quotes inputs of one caller in answers to another:
+//!   `tests/it/proxy/quoting.rs` and the fuzz target `split_leak`
+//! - s6, 2000 idle connections to the webhook beside a review, and s7, 1000 silent connections to
+//!   the port of control streams beside a handshake: `tests/it/controller/idle_connections.rs`
+//! - s8 also has shared answers that are too slow, whose members are sent alone:
+//!   `tests/it/proxy/isolation.rs`, `src/proxy/bounded_body/tests.rs`
+//! - s11, a policy whose `appListen` runs code in a pod: `src/policy/config/app_listen/tests.rs`,
+//!   `tests/data/crd/refused`
+//! - s12, a `Host` of a foreign page: `src/runtime/permits/host.rs`,
+//!   `tests/it/proxy/admin/host.rs`, `tests/it/controller/end_to_end.rs`
+//! - s12, a drain token from an annotation: `src/injector/tests.rs`
+//! - s12, a batch label that counts the calls of others: `src/proxy/debug.rs`
+//! - s12, a port name as an argument of its own: `src/injector/tests/corners.rs`
+//! - s12, token reviews used up by one namespace: `src/control/server/token_review/tests.rs`
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a runner for people and scripts")]
 
