@@ -3,7 +3,9 @@
 
 use bytes::Bytes;
 use groupage::batching::Tick;
-use groupage::protocol::{BatchResponse, Call, DigestKey, MergeEligibility, Reply, UnbatchedEvidence, headers};
+use groupage::protocol::{
+    BatchResponse, Call, DigestKey, MergeEligibility, Reply, UnbatchedEvidence, headers, is_overload,
+};
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 use serde_json::Value;
@@ -16,11 +18,22 @@ const CANARIES: [&str; 4] = ["5f3a91c07be2", "c48d06e9a1b7", "07e1f9d25a3c", "b9
 /// Names of the response members that contain results.
 const RESULTS: [&str; 4] = ["data", "predictions", "results", "explanations"];
 
+/// Head of the answers of a server.
+struct AnswerHead<'a> {
+    status: StatusCode,
+    /// Names and values, in which `@0` and `@1` stand for inputs.
+    lines: Vec<(&'a str, &'a str)>,
+}
+
 /// Splits an answer between two members and asserts that none receives the input of the other.
 ///
-/// The input has four lines: a call, two answers to unbatched calls, and an answer to a batch of
-/// two calls. `@` in the call or in an unbatched answer is replaced by the input of its client,
-/// `@0` and `@1` in the last line by those of the members.
+/// The input has three lines with a call and two answers to unbatched calls, followed by an answer
+/// to a batch of two calls. `@` in the call or in an unbatched answer is replaced by the input of
+/// its client, `@0` and `@1` in the answer to the batch by those of the members.
+///
+/// The answer to the batch may begin with a line that is a status, followed by `name: value` lines
+/// and an empty line. The unbatched answers then have the same status and headers, in which `@0`
+/// and `@1` are the input of their client.
 pub fn split_leak(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if CANARIES.iter().any(|canary| text.contains(canary)) {
@@ -29,37 +42,50 @@ pub fn split_leak(data: &[u8]) {
     let mut lines = text.splitn(4, '\n');
     let mut line = || lines.next().unwrap_or_default();
     let (call, lone, answer) = (line(), [line(), line()], line());
+    let (head, body) = AnswerHead::parse(answer);
     for endpoint in path_endpoints() {
-        leak(&endpoint, call, lone, answer);
+        leak(&endpoint, call, lone, (&head, body));
     }
 }
 
-fn leak(endpoint: &PathEndpoint, call: &str, lone: [&str; 2], answer: &str) {
+fn leak(endpoint: &PathEndpoint, call: &str, lone: [&str; 2], (head, body): (&AnswerHead<'_>, &str)) {
     let [alone, other, first, second] = CANARIES.map(|canary| read(endpoint, call.replace('@', canary).as_bytes()));
     let members = [&first, &second];
     if first.unbatched_reason().is_some() || first.merge != second.merge {
         return;
     }
-    let answer = answer.replace("@0", CANARIES[2]).replace("@1", CANARIES[3]);
-    if quotes_in_results(&answer) {
+    let body = quote(body, [CANARIES[2], CANARIES[3]]);
+    // The results of an error are not split.
+    if head.status.is_success() && quotes_in_results(&body) {
         return;
     }
+    let (headers, body) = (head.headers([CANARIES[2], CANARIES[3]]), Bytes::from(body));
+    let shared = BatchResponse { status: head.status, headers: &headers, body: &body };
     let evidence = UnbatchedEvidence::default();
     for (call, (text, canary)) in [&alone, &other].into_iter().zip(lone.into_iter().zip(CANARIES)) {
         // A batch that cannot be split marks its key, and the following unbatched answers of the
         // key are observed. The first split happens before any unbatched answer.
-        split(endpoint, members, &answer, &evidence);
+        check(endpoint, members, shared, &evidence);
         let body = Bytes::from(text.replace('@', canary));
-        let headers = json();
-        endpoint.1.observe_lone(
-            call,
-            BatchResponse { status: StatusCode::OK, headers: &headers, body: &body },
-            &evidence,
-        );
+        let headers = head.headers([canary; 2]);
+        endpoint.1.observe_lone(call, BatchResponse { status: head.status, headers: &headers, body: &body }, &evidence);
     }
-    let Some(replies) = split(endpoint, members, &answer, &evidence) else { return };
+    check(endpoint, members, shared, &evidence);
+}
+
+/// Asserts that no reply to a member contains the input of the other one. An error that does not
+/// report overload has no replies: its members are sent again alone.
+fn check(endpoint: &PathEndpoint, members: [&Call; 2], shared: BatchResponse<'_>, evidence: &UnbatchedEvidence) {
+    let sent = endpoint.1.write_batch(&members, None);
+    let split = endpoint.1.split_batch(&members, &sent, shared, Some((Tick(1), evidence)));
+    assert!(shared.status.is_success() || split.is_err(), "an error was split");
+    let replies = if is_overload(shared.status) {
+        endpoint.1.overload_replies(&members, &sent, shared, evidence)
+    } else {
+        split.unwrap_or_default()
+    };
     for (reply, strange) in replies.iter().zip([CANARIES[3], CANARIES[2]]) {
-        let text = String::from_utf8_lossy(&reply.body);
+        let text = written(reply);
         assert!(
             !text.contains(strange),
             "{}: an answer contains the input of another client: {text}",
@@ -68,16 +94,46 @@ fn leak(endpoint: &PathEndpoint, call: &str, lone: [&str; 2], answer: &str) {
     }
 }
 
-fn split(
-    endpoint: &PathEndpoint,
-    members: [&Call; 2],
-    answer: &str,
-    evidence: &UnbatchedEvidence,
-) -> Option<Vec<Reply>> {
-    let sent = endpoint.1.write_batch(&members, None);
-    let (headers, body) = (json(), Bytes::from(answer.to_owned()));
-    let shared = BatchResponse { status: StatusCode::OK, headers: &headers, body: &body };
-    endpoint.1.split_batch(&members, &sent, shared, Some((Tick(1), evidence))).ok()
+/// Returns the headers, the body and the trailers of a reply.
+fn written(reply: &Reply) -> String {
+    let lines = reply.headers.iter().chain(reply.trailers.iter().flatten());
+    let lines = lines.map(|(name, value)| format!("{name}: {}\n", String::from_utf8_lossy(value.as_bytes())));
+    lines.collect::<String>() + &String::from_utf8_lossy(&reply.body)
+}
+
+/// Replaces `@0` and `@1` by these inputs.
+fn quote(text: &str, [first, second]: [&str; 2]) -> String {
+    text.replace("@0", first).replace("@1", second)
+}
+
+// === impl AnswerHead ===
+
+impl<'a> AnswerHead<'a> {
+    /// Splits an answer into its head and its body. An answer without a status is a success without
+    /// headers of its own.
+    fn parse(answer: &'a str) -> (Self, &'a str) {
+        let status = |line: &str| line.parse().ok().and_then(|status: u16| StatusCode::from_u16(status).ok());
+        let head = answer.split_once("\n\n").and_then(|(head, body)| {
+            let mut lines = head.lines();
+            let status = lines.next().and_then(status)?;
+            let lines = lines.filter_map(|line| line.split_once(": ")).collect();
+            Some((Self { status, lines }, body))
+        });
+        head.unwrap_or((Self { status: StatusCode::OK, lines: Vec::new() }, answer))
+    }
+
+    /// Returns the headers with these inputs. Invalid ones are left out.
+    fn headers(&self, inputs: [&str; 2]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in &self.lines {
+            let (name, value) = (quote(name, inputs).parse::<HeaderName>(), quote(value, inputs).parse());
+            if let (Ok(name), Ok(value)) = (name, value) {
+                headers.append(name, value);
+            }
+        }
+        headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+        headers
+    }
 }
 
 /// Returns `true` if a result contains an input: the answer of the server to an item belongs to the
