@@ -18,6 +18,7 @@
 
 mod batch_draft;
 mod batch_size;
+mod class_mix;
 mod cohort;
 mod cohort_merge;
 mod deadline;

@@ -87,8 +87,9 @@ pub struct Limits {
     /// Initial duration for which a merge key or a cost class is not merged after a mismatch or
     /// after refused batches. It doubles up to [`Limits::QUARANTINE_MAX`].
     pub quarantine: Duration,
-    /// Set if the policy orders calls by class, SLO or tenant. While the server is saturated, calls
-    /// that cannot be merged then queue too, in the same order as the others.
+    /// Set if the policy orders calls by SLO or tenant. While the server is saturated, calls that
+    /// cannot be merged then queue too, in the same order as the others, as they do while calls of
+    /// several priority classes arrive.
     pub ordered: bool,
 }
 

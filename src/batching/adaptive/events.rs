@@ -25,12 +25,18 @@ const FLIGHTS_MAX: usize = 16;
 /// Beyond it the least recently used key is evicted.
 const KEYS_MAX: usize = 64;
 
+/// Returns `value` × `to` ÷ `from`.
+fn scale(value: u64, to: u64, from: u64) -> u64 {
+    u64::try_from(u128::from(value) * u128::from(to) / u128::from(from.max(1))).unwrap_or(u64::MAX)
+}
+
 // === impl Adaptive ===
 
 impl Adaptive {
     /// Records that a call was queued. `idle`: nothing was queued or in flight before it. `queued`:
     /// items of its line that were queued already.
     pub(in super::super) fn on_arrival(&mut self, now: Tick, call: &Call, idle: bool, queued: u64) {
+        self.mix.on_arrival(now, call.priority);
         // Such a call has a merge key of its own that no later call shares.
         if call.alone {
             return;
@@ -222,11 +228,19 @@ impl Adaptive {
         if sole_flow && self.clocks.is_empty() {
             return;
         }
-        let (mut work, mut time) = (0, 0);
-        if let Some(ClassModel { cost, .. }) = self.models.get(&call.cost_class) {
+        let (mut work, mut time, mut learning) = (0, 0, false);
+        if let Some(ClassModel { cost, flow, .. }) = self.models.get(&call.cost_class) {
             (work, time) = (fair_queueing::charged_work(cost, batch, call, share), cost.time(batch.items));
+            // Under a limit above the knee, a call also waits in the server, for a time that changes
+            // with the limit. Flows charged before and after a change would differ by turns.
+            if let Some(base) = flow.ordered_base() {
+                work = scale(work, base, cost.time(1));
+            }
+            learning = flow.is_learning();
         }
-        self.clocks.charge_flow(call.flow(), work, time, sole_flow);
+        // The cost of a call is not known while the limit is being found: a charge that is too large
+        // would cost its flow several turns.
+        self.clocks.charge_flow(call.flow(), work, time, sole_flow || learning);
     }
 
     /// Records a call that was queued. If its flow is one of several, work done for the others

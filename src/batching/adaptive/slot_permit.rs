@@ -61,7 +61,7 @@ impl Adaptive {
         if merge == MergeLimit::Alone(Some(UnbatchedReason::Refused)) {
             model.flow.open_for_refused_batches(ctx.now);
         }
-        model.flow.set_ordered(ctx.now, ctx.limits.ordered);
+        model.flow.set_ordered(ctx.now, ctx.limits.ordered || self.mix.is_mixed(ctx.now));
         let permit = model.flow.permit(&request);
         let spare = if permit == Permit::Full {
             model.spare_room(in_flight_of(&self.flights, class_id), merge, ctx.now, self.mean_time)

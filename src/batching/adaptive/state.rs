@@ -12,6 +12,7 @@ use super::super::rng::SplitMix64;
 use super::super::slots::UpstreamSnapshot;
 use super::super::stats::HoldReason;
 use super::super::tick::Tick;
+use super::class_mix::ClassMix;
 use super::exploration::ExplorationBudget;
 use super::fair_queueing::{ServiceOrder, TurnHeap, VirtualClocks};
 use super::models::{ClassModel, InFlight, KeyModel, evict_oldest, in_flight_of};
@@ -44,6 +45,7 @@ pub(in super::super) struct Adaptive {
     pub(super) known_batching: bool,
     /// Initial values for new cost classes, restored from an earlier process.
     pub(super) begin: UpstreamSnapshot,
+    pub(super) mix: ClassMix,
     pub(super) clocks: VirtualClocks,
     /// Buffer for the service order, reused so that a decision does not allocate.
     pub(super) order: ServiceOrder,
@@ -84,6 +86,7 @@ impl Adaptive {
             admission: AdmissionLimit::new(stand_aside_max),
             known_batching: false,
             begin: UpstreamSnapshot::default(),
+            mix: ClassMix::default(),
             clocks: VirtualClocks::default(),
             order: ServiceOrder::new(),
             room: TurnHeap::default(),

@@ -1,7 +1,7 @@
-//! A limit for calls that are not merged, where the policy orders calls by class, SLO or tenant.
+//! A limit for calls that are not merged, where calls are ordered by class, SLO or tenant.
 //!
 //! Without batches, a limit makes no call faster on average, so a limiter with nothing to merge
-//! stays open. A policy that orders calls needs a queue while the server is saturated: calls that
+//! stays open. An order of calls needs a queue while the server is saturated: calls that
 //! wait inside the server are answered in the server's order. The limit is then the knee and a
 //! margin, so that the server always has a call to go on with, and the other calls queue here.
 //!
@@ -17,12 +17,15 @@ use super::jump::JUMP_KNEES;
 use super::request::FlightRecord;
 use super::{ConcurrencyLimiter, OpenReason, after_nanos};
 
-/// Factor on the knee for the limit. The margin of at least one call covers the time between an
-/// answer and the next call, during which a server with one worker would be idle.
+/// Factor on the knee for the limit: the knee is an estimate, and a server that shares its processor
+/// among requests has none (measured on simulated rows). At least one call more covers the time
+/// between an answer and the next call, during which a server with one worker would be idle.
 const MARGIN: f64 = 2.0;
 /// Number of answers in a mean latency: with a deviation of a fifth from call to call, the mean is
 /// known to 4 %.
 const ANSWERS: u32 = 32;
+/// The same while a limit is tested that may be too low, at which calls are lost.
+const ANSWERS_LOWERED: u32 = 16;
 /// Minimum rate under the limit, as a part of the highest rate before it.
 const RATE_KEPT: f64 = 0.8;
 /// Range of the mean latency, relative to the mean before, of a server that has not changed. A
@@ -34,6 +37,8 @@ const BASE_WEIGHT: f64 = 0.25;
 /// part of the factor, if there is none.
 const RAISE: f64 = 1.5;
 const RAISE_SLOWED: f64 = 0.9;
+/// Minimum rate at a lower limit, as a part of the rate before.
+const LOWER_KEPT: f64 = 0.93;
 /// Minimum and maximum time between two increases, in nanoseconds.
 const RAISE_REST: (f64, f64) = (10e9, 300e9);
 
@@ -58,10 +63,25 @@ enum OrderingStage {
     /// The rate before the limit.
     #[default]
     First,
+    /// The rate at the limit `start`, which was higher.
+    Lowered { start: f64, rate: f64 },
+    /// Nothing: it is the base of the limit.
+    Base,
     /// The mean latency before.
     Steady,
     /// The mean latency at the limit before it was raised.
     Raised { previous: f64 },
+}
+
+/// What is known beside the latency at the limit.
+#[derive(Debug, Clone, Copy)]
+struct OrderingEvidence {
+    /// Calls per nanosecond before the limit.
+    rate: f64,
+    /// `false` while the limiter does not open for a server that answers sooner.
+    may_open: bool,
+    /// The limit that follows from the load curve at present.
+    lower_limit: Option<f64>,
 }
 
 /// Conclusion from a mean latency at the limit.
@@ -85,34 +105,46 @@ impl OrderingTest {
         self.base > 0.0
     }
 
-    /// Records the latency of a call that was sent at the limit. Returns the mean latency of
-    /// [`ANSWERS`] of them.
+    /// Records the latency of a call that was sent at the limit. Returns the mean latency once
+    /// enough of them are known.
     fn add(&mut self, latency: f64) -> Option<f64> {
         self.sum += latency;
         self.count += 1;
-        if self.count < ANSWERS {
+        let is_lowered = matches!(self.stage, OrderingStage::Lowered { .. });
+        if self.count < if is_lowered { ANSWERS_LOWERED } else { ANSWERS } {
             return None;
         }
         Some(std::mem::take(&mut self.sum) / f64::from(std::mem::take(&mut self.count)))
     }
 
-    /// Evaluates a mean latency. `rate`: calls per nanosecond before the limit. `quick`: a server
-    /// that answers sooner has room.
-    fn conclude(&mut self, now: Tick, limit: f64, latency: f64, rate: f64, quick: bool) -> OrderingOutcome {
-        let kept = limit / latency.max(1.0) >= RATE_KEPT * rate;
+    /// Evaluates a mean latency at this limit.
+    fn conclude(&mut self, now: Tick, limit: f64, latency: f64, known: &OrderingEvidence) -> OrderingOutcome {
+        let kept = limit / latency.max(1.0) >= RATE_KEPT * known.rate;
         match self.stage {
             OrderingStage::First if !kept => OrderingOutcome::Wrong,
             OrderingStage::First => {
                 self.base = latency;
                 Self::raise(limit)
             }
-            OrderingStage::Steady => self.compare(now, limit, latency, quick),
+            OrderingStage::Lowered { start, rate } => {
+                let kept = limit / latency.max(1.0) >= LOWER_KEPT * rate;
+                OrderingOutcome::Set(if kept { limit } else { start }, OrderingStage::Base)
+            }
+            OrderingStage::Base => {
+                (self.stage, self.base) = (OrderingStage::Steady, latency);
+                OrderingOutcome::Keep
+            }
+            OrderingStage::Steady => self.compare(now, limit, latency, known.may_open),
             OrderingStage::Raised { previous } => {
                 let unchanged = latency >= RAISE_SLOWED * self.base * limit / previous;
                 match (unchanged, self.raise_rest > 0.0) {
                     (true, _) => {
                         self.rest_raise(now);
-                        OrderingOutcome::Set(previous, OrderingStage::Steady)
+                        let stage = OrderingStage::Lowered { start: previous, rate: previous / self.base };
+                        let lower = known.lower_limit.filter(|lower| *lower < previous);
+                        lower.map_or(OrderingOutcome::Set(previous, OrderingStage::Steady), |lower| {
+                            OrderingOutcome::Set(lower, stage)
+                        })
                     }
                     (false, true) => OrderingOutcome::Changed,
                     (false, false) => OrderingOutcome::Wrong,
@@ -121,9 +153,9 @@ impl OrderingTest {
         }
     }
 
-    fn compare(&mut self, now: Tick, limit: f64, latency: f64, quick: bool) -> OrderingOutcome {
+    fn compare(&mut self, now: Tick, limit: f64, latency: f64, may_open: bool) -> OrderingOutcome {
         let ratio = latency / self.base;
-        if ratio > UNCHANGED.1 || quick && ratio < UNCHANGED.0 {
+        if ratio > UNCHANGED.1 || may_open && ratio < UNCHANGED.0 {
             return OrderingOutcome::Changed;
         }
         self.base += BASE_WEIGHT * (latency - self.base);
@@ -152,6 +184,12 @@ impl ConcurrencyLimiter {
             self.open(now, OpenReason::Learning);
         }
         self.ordered = ordered;
+    }
+
+    /// Returns the latency of a lone call below the knee, in nanoseconds, under a limit that only
+    /// orders calls.
+    pub(in super::super) fn ordered_base(&self) -> Option<u64> {
+        self.ordering.map(|_| self.base_nanos()).filter(|base| *base > 0)
     }
 
     /// Sets a limit for the order of calls, once calls queue inside the server. `unbatched`: the
@@ -185,8 +223,12 @@ impl ConcurrencyLimiter {
             return;
         }
         let Some(mean) = test.add(latency) else { return };
-        let (rate, quick) = (self.knee.map_or(0.0, |knee| knee.rate), now >= self.schedule.room_from);
-        match test.conclude(now, limit, mean, rate, quick) {
+        let known = OrderingEvidence {
+            rate: self.knee.map_or(0.0, |knee| knee.rate),
+            may_open: now >= self.schedule.room_from,
+            lower_limit: self.curve.estimate().filter(|knee| !knee.is_bound).map(|knee| (MARGIN * knee.at).ceil()),
+        };
+        match test.conclude(now, limit, mean, &known) {
             OrderingOutcome::Keep => {}
             OrderingOutcome::Set(limit, stage) => {
                 (test.stage, test.from) = (stage, now);

@@ -143,7 +143,8 @@ impl ConcurrencyLimiter {
         self.is_learning() || self.trial.is_some()
     }
 
-    pub(super) fn is_learning(&self) -> bool {
+    /// Returns `true` before the first conclusions about the server under the present limit.
+    pub(in super::super) fn is_learning(&self) -> bool {
         let few = self.limit.is_none() && self.answered_calls < LEARNED_CALLS;
         let sizes = match &self.ordering {
             Some(test) => !test.is_known(),

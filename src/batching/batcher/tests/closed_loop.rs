@@ -1,7 +1,8 @@
 //! Clients that call again once they are answered, in front of a simulated server.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
+use super::super::super::call::PriorityId;
 use super::*;
 
 /// Service time of a lone call in nanoseconds, and its ratio to that of each further item of a batch.
@@ -24,6 +25,13 @@ pub(super) struct ClosedLoop {
     /// The same with the instant of their end.
     running: Vec<(Tick, Tick, Batch)>,
     calls: u64,
+    /// Tenant of each merge key.
+    tenants: BTreeMap<KeyId, TenantId>,
+    /// Priority class of a merge key, if it is not the default one.
+    pub(super) priorities: BTreeMap<KeyId, PriorityId>,
+    /// Arrivals of the calls that are not answered yet, and the longest time to an answer.
+    arrived: BTreeMap<CallId, Tick>,
+    pub(super) longest: Duration,
 }
 
 // === impl ClosedLoop ===
@@ -48,17 +56,24 @@ impl ClosedLoop {
             waiting: VecDeque::new(),
             running: Vec::new(),
             calls: 0,
+            tenants: BTreeMap::new(),
+            priorities: BTreeMap::new(),
+            arrived: BTreeMap::new(),
+            longest: Duration::ZERO,
         }
     }
 
     /// Adds clients of a tenant, with a merge key in common.
     pub(super) fn add(&mut self, callers: u64, key: u64, tenant: u64) {
-        (0..callers).for_each(|_| self.call(KeyId(key), TenantId(tenant)));
+        self.tenants.insert(KeyId(key), TenantId(tenant));
+        (0..callers).for_each(|_| self.call(KeyId(key)));
     }
 
-    fn call(&mut self, key: KeyId, tenant: TenantId) {
+    fn call(&mut self, key: KeyId) {
         self.calls += 1;
-        self.batcher.enqueue(self.now, Call { key, tenant, ..call(self.calls) }).unwrap();
+        self.arrived.insert(CallId(self.calls), self.now);
+        let (tenant, priority) = (self.tenants[&key], self.priorities.get(&key).copied().unwrap_or_default());
+        self.batcher.enqueue(self.now, Call { key, tenant, priority, ..call(self.calls) }).unwrap();
     }
 
     fn refusal(&self, batch: &Batch) -> Option<BatchOutcome> {
@@ -87,6 +102,10 @@ impl ClosedLoop {
             self.refused += 1;
             observed = Observation { outcome, first_byte: Some(MS), ..observed };
         }
+        for member in &batch.members {
+            let arrived = self.arrived.remove(&member.id).unwrap();
+            self.longest = self.longest.max(self.now.since(arrived));
+        }
         self.batcher.complete(self.now, batch.id, observed);
     }
 
@@ -110,8 +129,7 @@ impl ClosedLoop {
                 self.complete(sent, &batch);
                 answered += if counts(batch.key) { batch.members.len() } else { 0 };
                 self.send();
-                let tenant = TenantId(u64::from(batch.key != KeyId(0)));
-                (0..batch.members.len()).for_each(|_| self.call(batch.key, tenant));
+                (0..batch.members.len()).for_each(|_| self.call(batch.key));
             }
         }
         self.now = until;

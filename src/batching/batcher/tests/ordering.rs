@@ -1,5 +1,6 @@
 //! The order of calls that cannot be merged, in front of a saturated server.
 
+use super::super::super::call::PriorityId;
 use super::closed_loop::ClosedLoop;
 use super::*;
 
@@ -25,4 +26,28 @@ fn a_tenant_has_its_share_of_a_saturated_server_although_no_calls_are_merged() {
     assert!(light >= 50 && all >= 240, "{light} of {all}");
     let (light, all) = answered(false);
     assert!(light <= 8 && all >= 240, "the server answers in the order of arrival: {light} of {all}");
+}
+
+#[test]
+fn clients_of_as_many_tenants_wait_no_longer_than_in_the_queue_of_the_server() {
+    for (workers, clients) in [(1, 8), (1, 32), (1, 48), (4, 48)] {
+        let mut callers = ClosedLoop::without_clients(workers, true);
+        (1..=clients).for_each(|key| callers.add(1, key, key));
+        callers.run(20_000);
+        let direct = u128::from(clients) * 20 / workers as u128;
+        let longest = callers.longest.as_millis();
+        assert!(longest * 10 <= direct * 12, "{longest} ms, directly {direct}, with {clients} clients");
+    }
+}
+
+#[test]
+fn calls_of_several_classes_are_ordered_although_the_policy_has_no_target() {
+    let mut clients = ClosedLoop::without_clients(1, false);
+    (1..=48).for_each(|key| clients.add(1, key, 0));
+    clients.run(3000);
+    assert_eq!(clients.batcher.queue.len(), 0, "nothing is held while all have one class");
+    clients.priorities.insert(KeyId(99), PriorityId(1));
+    clients.add(1, 99, 0);
+    clients.run(3000);
+    assert!(clients.batcher.queue.len() > 40);
 }

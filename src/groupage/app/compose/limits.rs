@@ -40,10 +40,9 @@ pub(super) fn core_limits(policy: &Policy, scopes: &[ScopeLimits]) -> Limits {
     }
 }
 
-/// Returns `true` if the policy orders calls by class, SLO or tenant.
+/// Returns `true` if the policy orders calls by SLO or tenant.
 fn is_ordered(policy: &Policy) -> bool {
-    policy.priority.classes.len() > 1
-        || policy.tenant_header.is_some()
+    policy.tenant_header.is_some()
         || policy.slo.is_some()
         || policy.routes.iter().any(|route| route.slo.is_some())
         || policy.priority.classes.iter().any(|class| class.slo.is_some())
