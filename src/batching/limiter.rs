@@ -124,6 +124,8 @@ pub(super) struct ConcurrencyLimiter {
     ordered: bool,
     /// Set while the limit only orders calls.
     ordering: Option<OrderingTest>,
+    /// Time of the last answer that streamed, during which a call counts in flight.
+    streamed: Option<Tick>,
     schedule: Schedule,
     /// The reason for being open, for reports.
     reason: OpenReason,
@@ -187,6 +189,7 @@ impl ConcurrencyLimiter {
             refine_from: 1.0,
             ordered: false,
             ordering: None,
+            streamed: None,
             schedule: Schedule::default(),
             reason: OpenReason::Learning,
             flights: 0,
@@ -377,7 +380,9 @@ impl ConcurrencyLimiter {
 
     /// Opens the limiter because the server refuses batches, so that a limit has nothing to gain.
     pub(super) fn open_for_refused_batches(&mut self, now: Tick) {
-        if self.limit.is_some() || self.trial.is_some() {
+        if self.limit.is_some() && self.ordered {
+            self.keep_for_order();
+        } else if self.limit.is_some() || self.trial.is_some() {
             self.open(now, OpenReason::NothingToMerge);
         }
     }

@@ -13,7 +13,9 @@
 
 use super::super::tick::Tick;
 use super::curve::Knee;
+use super::growth::BatchCap;
 use super::jump::JUMP_KNEES;
+use super::level::nanos_between;
 use super::request::FlightRecord;
 use super::{ConcurrencyLimiter, OpenReason, after_nanos};
 
@@ -39,6 +41,10 @@ const RAISE: f64 = 1.5;
 const RAISE_SLOWED: f64 = 0.9;
 /// Minimum rate at a lower limit, as a part of the rate before.
 const LOWER_KEPT: f64 = 0.93;
+/// Ratio of the time in flight to the time to the first byte from which an answer streams, and the
+/// time after one during which no limit orders calls, in nanoseconds.
+const STREAM: f64 = 1.5;
+const STREAM_REST: f64 = 60e9;
 /// Minimum and maximum time between two increases, in nanoseconds.
 const RAISE_REST: (f64, f64) = (10e9, 300e9);
 
@@ -155,8 +161,13 @@ impl OrderingTest {
 
     fn compare(&mut self, now: Tick, limit: f64, latency: f64, may_open: bool) -> OrderingOutcome {
         let ratio = latency / self.base;
-        if ratio > UNCHANGED.1 || may_open && ratio < UNCHANGED.0 {
+        if may_open && ratio < UNCHANGED.0 {
             return OrderingOutcome::Changed;
+        }
+        if ratio > UNCHANGED.1 {
+            // A slower server, which may have room.
+            self.base = latency;
+            return Self::raise(limit);
         }
         self.base += BASE_WEIGHT * (latency - self.base);
         if now < self.next_raise {
@@ -181,9 +192,15 @@ impl ConcurrencyLimiter {
     /// Sets whether the policy orders calls.
     pub(in super::super) fn set_ordered(&mut self, now: Tick, ordered: bool) {
         if !ordered && self.ordering.is_some() {
-            self.open(now, OpenReason::Learning);
+            self.release(now, OpenReason::Learning);
         }
         self.ordered = ordered;
+    }
+
+    /// Returns the limit, unless it only orders calls: that one is above the number that the server
+    /// runs at once.
+    pub(in super::super) fn batch_limit(&self) -> Option<u32> {
+        self.limit().filter(|_| self.ordering.is_none())
     }
 
     /// Returns the latency of a lone call below the knee, in nanoseconds, under a limit that only
@@ -199,6 +216,9 @@ impl ConcurrencyLimiter {
         if !self.ordered || self.pinned || !(unbatched || no_gain) || self.limit.is_some() || self.trial.is_some() {
             return;
         }
+        if self.streamed.is_some_and(|at| now < after_nanos(at, STREAM_REST)) {
+            return;
+        }
         // While batches do not pay, only merging rests.
         if now < self.schedule.jump && !no_gain {
             return;
@@ -211,8 +231,28 @@ impl ConcurrencyLimiter {
 
     /// Keeps the limit for the order of calls although nothing is merged under it.
     pub(super) fn keep_for_order(&mut self) {
+        if self.ordering.is_some() {
+            return;
+        }
         (self.trial, self.trial_limit) = (None, None);
-        self.ordering.get_or_insert_default();
+        // The limit was found for merging, with a smaller margin.
+        self.limit = self.limit.map(|limit| (MARGIN * self.knee.map_or(limit, |knee| knee.at)).ceil().max(limit));
+        self.growth = BatchCap::lone_only();
+        self.level.reset_batches();
+        (self.level.batch, self.level.batch_items) = (0.0, 0.0);
+        self.ordering = Some(OrderingTest::default());
+    }
+
+    /// Records whether an answer streamed. Its call counts in flight until the last byte, but its
+    /// latency is that of the first one, so neither a rate nor a limit follows from the latency.
+    pub(super) fn observe_stream(&mut self, now: Tick, sent: Tick, latency: f64) {
+        if nanos_between(sent, now) < STREAM * latency {
+            return;
+        }
+        self.streamed = Some(now);
+        if self.ordering.is_some() {
+            self.release(now, OpenReason::NoQueue);
+        }
     }
 
     /// Records the answer to a call that was sent alone under the limit.
