@@ -124,8 +124,8 @@ pub(super) struct ConcurrencyLimiter {
     ordered: bool,
     /// Set while the limit only orders calls.
     ordering: Option<OrderingTest>,
-    /// Time of the last answer that streamed, during which a call counts in flight.
-    streamed: Option<Tick>,
+    /// End of the time after an answer that streamed during which no limit orders calls.
+    streams_until: Tick,
     schedule: Schedule,
     /// The reason for being open, for reports.
     reason: OpenReason,
@@ -189,7 +189,7 @@ impl ConcurrencyLimiter {
             refine_from: 1.0,
             ordered: false,
             ordering: None,
-            streamed: None,
+            streams_until: Tick(0),
             schedule: Schedule::default(),
             reason: OpenReason::Learning,
             flights: 0,

@@ -42,9 +42,10 @@ const RAISE_SLOWED: f64 = 0.9;
 /// Minimum rate at a lower limit, as a part of the rate before.
 const LOWER_KEPT: f64 = 0.93;
 /// Ratio of the time in flight to the time to the first byte from which an answer streams, and the
-/// time after one during which no limit orders calls, in nanoseconds.
+/// time after one during which no limit orders calls, in its times in flight and at least in
+/// nanoseconds: under a limit, a few long streams would hold all other calls until they end.
 const STREAM: f64 = 1.5;
-const STREAM_REST: f64 = 60e9;
+const STREAM_REST: (f64, f64) = (10.0, 60e9);
 /// Minimum and maximum time between two increases, in nanoseconds.
 const RAISE_REST: (f64, f64) = (10e9, 300e9);
 
@@ -216,11 +217,8 @@ impl ConcurrencyLimiter {
         if !self.ordered || self.pinned || !(unbatched || no_gain) || self.limit.is_some() || self.trial.is_some() {
             return;
         }
-        if self.streamed.is_some_and(|at| now < after_nanos(at, STREAM_REST)) {
-            return;
-        }
         // While batches do not pay, only merging rests.
-        if now < self.schedule.jump && !no_gain {
+        if now < self.streams_until || now < self.schedule.jump && !no_gain {
             return;
         }
         let knee = self.wave_knee.take().or_else(|| self.evident_knee(now));
@@ -246,10 +244,11 @@ impl ConcurrencyLimiter {
     /// Records whether an answer streamed. Its call counts in flight until the last byte, but its
     /// latency is that of the first one, so neither a rate nor a limit follows from the latency.
     pub(super) fn observe_stream(&mut self, now: Tick, sent: Tick, latency: f64) {
-        if nanos_between(sent, now) < STREAM * latency {
+        let in_flight = nanos_between(sent, now);
+        if in_flight < STREAM * latency {
             return;
         }
-        self.streamed = Some(now);
+        self.streams_until = self.streams_until.max(after_nanos(now, (STREAM_REST.0 * in_flight).max(STREAM_REST.1)));
         if self.ordering.is_some() {
             self.release(now, OpenReason::NoQueue);
         }

@@ -1,5 +1,6 @@
 //! Limits for calls that are not merged, under a policy that orders calls.
 
+use super::super::ordering::OrderingTest;
 use super::*;
 
 fn ordered(world: ServerModel, callers: usize, mergeable: bool) -> ClosedLoop {
@@ -171,4 +172,29 @@ fn a_server_that_refuses_batches_keeps_its_order() {
         callers.flow.open_for_refused_batches(Tick(callers.now));
     }
     assert!(limit_of(&callers) <= 3);
+}
+
+#[test]
+fn a_limit_for_order_that_is_too_high_is_lowered_to_the_knee_of_the_curve() {
+    let mut callers = ordered(SERIAL, 48, false);
+    callers.run(5000);
+    callers.flow.set_limit(18.0);
+    callers.flow.ordering = Some(OrderingTest::default());
+    let answered = callers.run(20_000);
+    assert!(limit_of(&callers) <= 6 && answered >= 970, "{:?}, {answered} of 1000", callers.flow.mode());
+}
+
+#[test]
+fn no_limit_orders_calls_for_ten_times_as_long_as_a_stream_lasted() {
+    let mut callers = ordered(SERIAL, 48, false);
+    callers.run(5000);
+    assert!(limit_of(&callers) <= 3);
+    let now = callers.now;
+    callers.flow.observe_stream(Tick(now), Tick(now - 3000 * MS), 20e6);
+    callers.run(59_000);
+    assert!(callers.queue.is_empty(), "a minute at least");
+    let now = callers.now;
+    callers.flow.observe_stream(Tick(now), Tick(now.saturating_sub(60_000 * MS)), 20e6);
+    callers.run(300_000);
+    assert!(callers.queue.is_empty());
 }
