@@ -58,7 +58,7 @@ use harm::HarmTest;
 use jump::LimitDrain;
 use level::LatencyModel;
 use narrow::Narrowing;
-use ordering::OrderingTest;
+use ordering::{OrderingTest, StreamOccupancy};
 use pair_probe::{PAIR_FIRST, PairTest};
 use probe::{PROBE_LIMIT_MAX, UpwardProbe};
 use schedule::Schedule;
@@ -126,6 +126,7 @@ pub(super) struct ConcurrencyLimiter {
     ordering: Option<OrderingTest>,
     /// End of the time after an answer that streamed during which no limit orders calls.
     streams_until: Tick,
+    occupancy: StreamOccupancy,
     schedule: Schedule,
     /// The reason for being open, for reports.
     reason: OpenReason,
@@ -190,6 +191,7 @@ impl ConcurrencyLimiter {
             ordered: false,
             ordering: None,
             streams_until: Tick(0),
+            occupancy: StreamOccupancy::default(),
             schedule: Schedule::default(),
             reason: OpenReason::Learning,
             flights: 0,

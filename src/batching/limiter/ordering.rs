@@ -41,10 +41,12 @@ const RAISE: f64 = 1.5;
 const RAISE_SLOWED: f64 = 0.9;
 /// Minimum rate at a lower limit, as a part of the rate before.
 const LOWER_KEPT: f64 = 0.93;
-/// Ratio of the time in flight to the time to the first byte from which an answer streams, and the
-/// time after one during which no limit orders calls, in its times in flight and at least in
-/// nanoseconds: under a limit, a few long streams would hold all other calls until they end.
+/// Ratio of the mean time in flight to the mean time to the first byte from which answers stream,
+/// weight of an answer in these means, and the time after such an answer during which no limit
+/// orders calls, in its times in flight and at least in nanoseconds: under a limit, a few long
+/// streams would hold all other calls until they end. A single answer may be written slowly.
 const STREAM: f64 = 1.5;
+const STREAM_WEIGHT: f64 = 1.0 / 16.0;
 const STREAM_REST: (f64, f64) = (10.0, 60e9);
 /// Minimum and maximum time between two increases, in nanoseconds.
 const RAISE_REST: (f64, f64) = (10e9, 300e9);
@@ -62,6 +64,14 @@ pub(super) struct OrderingTest {
     from: Tick,
     next_raise: Tick,
     raise_rest: f64,
+}
+
+/// Mean times of recent answers to calls that were not merged, in nanoseconds: in flight, and to
+/// the first byte.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct StreamOccupancy {
+    in_flight: f64,
+    first_byte: f64,
 }
 
 /// What the next mean latency is compared with.
@@ -241,11 +251,14 @@ impl ConcurrencyLimiter {
         self.ordering = Some(OrderingTest::default());
     }
 
-    /// Records whether an answer streamed. Its call counts in flight until the last byte, but its
-    /// latency is that of the first one, so neither a rate nor a limit follows from the latency.
+    /// Records for how long an answer streamed. Its call counts in flight until the last byte, but
+    /// its latency is that of the first one, so neither a rate nor a limit follows from the latency.
     pub(super) fn observe_stream(&mut self, now: Tick, sent: Tick, latency: f64) {
         let in_flight = nanos_between(sent, now);
-        if in_flight < STREAM * latency {
+        let StreamOccupancy { in_flight: mean, first_byte } = &mut self.occupancy;
+        *mean += STREAM_WEIGHT * (in_flight - *mean);
+        *first_byte += STREAM_WEIGHT * (latency - *first_byte);
+        if *mean < STREAM * *first_byte {
             return;
         }
         self.streams_until = self.streams_until.max(after_nanos(now, (STREAM_REST.0 * in_flight).max(STREAM_REST.1)));
