@@ -11,6 +11,7 @@
 //! the server becomes slower and gains room at once, the latency may stay the same, so the limit is
 //! also raised from time to time, for a few calls.
 
+use super::super::math::to_f64;
 use super::super::tick::Tick;
 use super::curve::Knee;
 use super::growth::BatchCap;
@@ -170,13 +171,17 @@ impl OrderingTest {
         }
     }
 
+    /// Returns `true` if a mean latency at the limit shows a slower server.
+    fn is_slower(&self, latency: f64) -> bool {
+        self.stage == OrderingStage::Steady && latency > UNCHANGED.1 * self.base
+    }
+
     fn compare(&mut self, now: Tick, limit: f64, latency: f64, may_open: bool) -> OrderingOutcome {
-        let ratio = latency / self.base;
-        if may_open && ratio < UNCHANGED.0 {
+        if may_open && latency < UNCHANGED.0 * self.base {
             return OrderingOutcome::Changed;
         }
-        if ratio > UNCHANGED.1 {
-            // A slower server, which may have room.
+        if self.is_slower(latency) {
+            // The server may have room.
             self.base = latency;
             return Self::raise(limit);
         }
@@ -275,6 +280,10 @@ impl ConcurrencyLimiter {
             return;
         }
         let Some(mean) = test.add(latency) else { return };
+        if test.is_slower(mean) {
+            // Batches that did not pay before the change may pay now.
+            self.schedule.jump = now;
+        }
         let known = OrderingEvidence {
             rate: self.knee.map_or(0.0, |knee| knee.rate),
             may_open: now >= self.schedule.room_from,
@@ -299,8 +308,11 @@ impl ConcurrencyLimiter {
         if now < self.schedule.jump {
             return;
         }
-        if let Some(OrderingTest { stage: OrderingStage::Raised { previous }, .. }) = self.ordering.take() {
-            self.limit = Some(previous);
-        }
+        let (Some(test), Some(limit)) = (self.ordering.take(), self.limit) else { return };
+        let before = if let OrderingStage::Raised { previous } = test.stage { previous } else { limit };
+        // With the margin for order, calls would share as many more and smaller batches.
+        self.limit = Some(self.knee.map_or(before, |knee| to_f64(knee.limit())).min(before));
+        self.schedule.since = now;
+        self.sojourns.clear();
     }
 }

@@ -76,7 +76,8 @@ fn calls_are_merged_under_a_limit_for_order_as_soon_as_they_can_be() {
     callers.run(5000);
     callers.mergeable = true;
     callers.run(5000);
-    assert!(callers.run(1000) >= 500, "one by one there are 50");
+    assert_eq!(limit_of(&callers), 1);
+    assert!(callers.run(1000) >= 600, "with batches of 48 there are 716");
     callers.mergeable = false;
     callers.run(5000);
     assert!(limit_of(&callers) <= 3 && callers.run(4000) >= 190, "directly there are 200");
@@ -88,6 +89,15 @@ fn calls_queue_where_a_batch_costs_as_much_as_its_calls() {
     callers.run(20_000);
     assert!(limit_of(&callers) <= 3);
     assert!(callers.run(10_000) >= 475, "directly there are 500");
+}
+
+#[test]
+fn calls_are_merged_again_once_the_server_is_slower() {
+    let mut callers = ordered(ServerModel { per_item: 1.0, ..SERIAL }, 48, true);
+    callers.run(60_000);
+    callers.world = ServerModel { lone: 100 * MS, per_item: 0.05, ..SERIAL };
+    callers.run(15_000);
+    assert!(callers.run(2000) >= 150, "directly there are 20");
 }
 
 #[test]
