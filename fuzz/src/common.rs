@@ -25,6 +25,10 @@ pub(crate) fn path_endpoints() -> Vec<PathEndpoint> {
     [
         ("/v1/embeddings", RouteProtocol::Auto),
         ("/v1/embeddings", RouteProtocol::Vllm),
+        ("/v1/completions", RouteProtocol::OpenAi),
+        ("/v1/completions", RouteProtocol::Vllm),
+        ("/v1/completions", RouteProtocol::SgLang),
+        ("/v1/moderations", RouteProtocol::OpenAi),
         ("/v1/models/m:predict", RouteProtocol::KServeV1),
         ("/v1/models/m:explain", RouteProtocol::KServeV1),
         ("/v1/models/m:predict", RouteProtocol::TfServing),

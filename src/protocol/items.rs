@@ -1,5 +1,7 @@
 //! Position, class and weight of a call's items.
 
+use std::num::NonZeroUsize;
+
 use crate::batching::Weight;
 use crate::json::{self, DuplicateKey, Elements, JsonType, LocatedValue, Members, Span, kind};
 use crate::pointer::Pointer;
@@ -14,6 +16,8 @@ pub(crate) struct ItemSpans {
     pub(crate) scalar: bool,
     /// Byte ranges that are removed in a shared call.
     pub(crate) cuts: Vec<Span>,
+    /// Number of results for each item, if the call names it.
+    pub(crate) results_each: Option<NonZeroUsize>,
 }
 
 /// One array of items.
@@ -26,6 +30,9 @@ pub(crate) struct Slot {
     /// Spans of the items.
     pub(crate) items: Vec<Span>,
 }
+
+/// Maximum number of results for each item: that of OpenAI.
+const RESULTS_EACH_MAX: usize = 128;
 
 /// Reason for which the items of a call cannot be merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +73,22 @@ pub(crate) fn locate(doc: &[u8], root: Span, shape: &ProtocolShape, count_max: u
         scalar = bare;
         slots.push(Slot { value: found.value, key: None, items });
     }
-    Ok(ItemSpans { slots, scalar, cuts: Vec::new() })
+    Ok(ItemSpans { slots, scalar, results_each: results_each(doc, root, shape)?, ..ItemSpans::default() })
+}
+
+/// Returns the number of results for each item, if the call names it.
+///
+/// # Errors
+/// The field is not a positive integer within the maximum.
+fn results_each(doc: &[u8], root: Span, shape: &ProtocolShape) -> Result<Option<NonZeroUsize>, ItemError> {
+    let Some(generation) = shape.generation else { return Ok(None) };
+    let Some(found) = json::find(doc, root, &Pointer::from_static(generation.count))? else { return Ok(None) };
+    let text = found.value.of(doc);
+    if text == b"null" {
+        return Ok(None);
+    }
+    let count = std::str::from_utf8(text).ok().and_then(|text| text.parse::<NonZeroUsize>().ok());
+    count.filter(|count| count.get() <= RESULTS_EACH_MAX).map(Some).ok_or(ItemError::Form)
 }
 
 fn locate_single(doc: &[u8], found: LocatedValue) -> Result<ItemSpans, ItemError> {
@@ -75,7 +97,7 @@ fn locate_single(doc: &[u8], found: LocatedValue) -> Result<ItemSpans, ItemError
         return Err(ItemError::Form);
     }
     let slot = Slot { value: found.value, key: found.key, items: vec![found.value] };
-    Ok(ItemSpans { slots: vec![slot], scalar: true, cuts: Vec::new() })
+    Ok(ItemSpans { slots: vec![slot], scalar: true, ..ItemSpans::default() })
 }
 
 /// Returns the items of one array, and whether the value is a single bare item.
@@ -321,6 +343,20 @@ fn cut_members(doc: &[u8], object: Span, cut: &[usize]) -> Vec<Span> {
         out.push(Span { start: kept_end.unwrap_or(run.start), end: run.end });
     }
     out
+}
+
+// === impl ItemSpans ===
+
+impl ItemSpans {
+    /// Returns the number of items.
+    pub(crate) fn count(&self) -> usize {
+        self.slots.first().map_or(0, |slot| slot.items.len())
+    }
+
+    /// Returns the number of results of each item.
+    pub(crate) fn results_each(&self) -> usize {
+        self.results_each.map_or(1, NonZeroUsize::get)
+    }
 }
 
 // === impl ItemError ===

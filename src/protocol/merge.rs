@@ -7,9 +7,15 @@ use http::HeaderValue;
 use crate::call::{Call, SharedRequest};
 use crate::headers;
 use crate::items::Slot;
-use crate::json::Span;
+use crate::json::{self, Span};
+use crate::pointer::Pointer;
 use crate::route::Endpoint;
+use crate::shape::{ProtocolShape, TokenIds};
 use crate::{head, ids};
+
+/// Pointer to the field that requests token ids from vLLM and SGLang.
+const TOKEN_IDS_FIELD: &str = "/return_token_ids";
+const REQUEST_TOKEN_IDS: &[u8] = b",\"return_token_ids\":true";
 
 /// A replacement of a byte range in the leader's body.
 enum RequestEdit {
@@ -18,6 +24,8 @@ enum RequestEdit {
     Name(Vec<u8>),
     /// Replaces an array by the items of all members.
     Items(usize),
+    /// Adds a request for token ids behind the last member.
+    RequestTokenIds,
 }
 
 // === impl Endpoint ===
@@ -63,6 +71,11 @@ impl Endpoint {
                 edits.push((key, RequestEdit::Name(self.list_name(index))));
             }
         }
+        if requests_token_ids(&self.shape, leader) {
+            // An object with items is not empty, so a comma is always correct.
+            let end = json::root(&leader.body).end.saturating_sub(1);
+            edits.push((Span { start: end, end }, RequestEdit::RequestTokenIds));
+        }
         // The edits never overlap, so they can be applied in document order.
         edits.sort_by_key(|(span, _)| span.start);
         let size = members.iter().map(|call| call.body.len()).sum();
@@ -73,6 +86,7 @@ impl Endpoint {
             match edit {
                 RequestEdit::Cut => {}
                 RequestEdit::Name(name) => out.extend_from_slice(&name),
+                RequestEdit::RequestTokenIds => out.extend_from_slice(REQUEST_TOKEN_IDS),
                 RequestEdit::Items(index) => write_items(members, index, &mut out),
             }
             from = span.end;
@@ -86,6 +100,13 @@ impl Endpoint {
         let name = self.shape.items.get(index).and_then(|pointer| pointer.name()).unwrap_or_default();
         to_json_string(name)
     }
+}
+
+/// Returns `true` if the shared call of a leader requests token ids although no member does.
+pub(crate) fn requests_token_ids(shape: &ProtocolShape, leader: &Call) -> bool {
+    let is_available = shape.generation.is_some_and(|generation| generation.token_ids != TokenIds::Unavailable);
+    let own = || json::find(&leader.body, json::root(&leader.body), &Pointer::from_static(TOKEN_IDS_FIELD));
+    is_available && matches!(own(), Ok(None))
 }
 
 /// Returns a name as a JSON string.

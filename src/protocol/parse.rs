@@ -66,8 +66,7 @@ impl Endpoint {
             Ok(found) => {
                 class.push_field(found.model.of(&call.body));
                 class.push_field(&[items::coarse_form(&call.body, &found.items)]);
-                let count = found.items.slots.first().map_or(0, |slot| slot.items.len());
-                call.items = u32::try_from(count).unwrap_or(u32::MAX);
+                call.items = u32::try_from(found.items.count()).unwrap_or(u32::MAX);
                 call.weight = items::weigh(&call.body, &found.items, &self.shape.weight);
                 call.exclusive = found.exclusive;
                 call.found = found.items;
@@ -202,6 +201,7 @@ fn unbatched_field(doc: &[u8], root: Span, shape: &ProtocolShape) -> Option<Unme
             UnbatchedIf::Present => true,
             UnbatchedIf::Set => value != b"null",
             UnbatchedIf::NotFalse => value != b"false",
+            UnbatchedIf::UnlessEqual(other) => value != b"null" && value != field_or_one(doc, root, other),
             UnbatchedIf::OneOf(words) => {
                 words.iter().any(|word| *word.as_bytes() == *unescape(member.value.inner_bytes(doc)))
             }
@@ -211,6 +211,13 @@ fn unbatched_field(doc: &[u8], root: Span, shape: &ProtocolShape) -> Option<Unme
         }
     }
     None
+}
+
+/// Returns the value of a top-level field as written, or one if the field is absent or null.
+fn field_or_one<'a>(doc: &'a [u8], root: Span, name: &str) -> &'a [u8] {
+    let is_named = |member: &json::Member| *unescape(member.key.inner_bytes(doc)) == *name.as_bytes();
+    let value = Members::new(doc, root).find(is_named).map(|member| member.value.of(doc));
+    value.filter(|value| *value != b"null").unwrap_or(b"1")
 }
 
 /// Returns the keys that the items will have in a result map.

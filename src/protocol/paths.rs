@@ -1,5 +1,5 @@
-//! Paths of inference protocols whose calls are never merged. They are recognised only to explain
-//! why such calls pass through.
+//! Paths of inference protocols whose calls are not merged unless a route of the policy names their
+//! protocol. They are recognised only to explain why such calls pass through.
 
 /// Last steps of the paths of text generation and chat: `OpenAI`, Anthropic, TGI, Ollama and
 /// llama.cpp.
@@ -45,7 +45,8 @@ impl UnmergedPath {
     }
 
     /// Returns the kind of a path of the Open Inference Protocol:
-    /// `/v2/models/{model}[/versions/{version}]/{verb}`, with the verbs of its generation extension.
+    /// `/v2/models/{model}[/versions/{version}]/{verb}`, with the verbs of its generation
+    /// extension.
     fn open_inference(path: &str) -> Option<Self> {
         if path.contains("/v2/repository/") {
             return Some(Self::Management);

@@ -14,6 +14,8 @@ use strum::{IntoStaticStr, VariantArray};
 use crate::dialect::Dialect;
 use crate::generic::{GenericOptions, OnMismatch, TooLargeSign};
 use crate::kserve::{self, V1Variant, V1Verb};
+use crate::openai::completions::{self, CompletionsVariant};
+use crate::openai::moderations;
 use crate::pointer::Pointer;
 use crate::shape::ProtocolShape;
 use crate::{openai, tei};
@@ -130,6 +132,8 @@ struct Route {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Adapter {
     Embeddings,
+    Completions,
+    Moderations,
     Embed,
     V1(V1Verb),
     Generic,
@@ -139,7 +143,7 @@ enum Adapter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum ProtocolLabel {
-    /// OpenAI embeddings, on any server.
+    /// OpenAI embeddings, completions and moderations, on any server.
     #[strum(serialize = "openai")]
     OpenAi,
     /// KServe V1.
@@ -335,13 +339,11 @@ impl Adapter {
                 [V1Verb::Predict, V1Verb::Explain, V1Verb::Regress, V1Verb::Classify].map(Self::V1).to_vec()
             }
             RouteProtocol::Tei => vec![Self::Embeddings, Self::Embed],
-            RouteProtocol::OpenAi
-            | RouteProtocol::Vllm
-            | RouteProtocol::SgLang
-            | RouteProtocol::Infinity
-            | RouteProtocol::Ollama
-            | RouteProtocol::Voyage
-            | RouteProtocol::Jina => vec![Self::Embeddings],
+            RouteProtocol::OpenAi => vec![Self::Embeddings, Self::Completions, Self::Moderations],
+            RouteProtocol::Vllm | RouteProtocol::SgLang => vec![Self::Embeddings, Self::Completions],
+            RouteProtocol::Infinity | RouteProtocol::Ollama | RouteProtocol::Voyage | RouteProtocol::Jina => {
+                vec![Self::Embeddings]
+            }
         }
     }
 
@@ -361,6 +363,10 @@ impl Adapter {
             RouteProtocol::Auto if path == tei::PATH => Some(Self::Embed),
             RouteProtocol::Auto => kserve::verb(path).filter(|_| kserve::is_model_path(path)).map(Self::V1),
             RouteProtocol::KServeV1 | RouteProtocol::TfServing => kserve::verb(path).map(Self::V1),
+            RouteProtocol::OpenAi | RouteProtocol::Vllm | RouteProtocol::SgLang if completions::is_path(path) => {
+                Some(Self::Completions)
+            }
+            RouteProtocol::OpenAi if moderations::is_path(path) => Some(Self::Moderations),
             RouteProtocol::Tei if path.ends_with(tei::PATH) => Some(Self::Embed),
             RouteProtocol::Tei
             | RouteProtocol::OpenAi
@@ -405,6 +411,15 @@ impl Endpoint {
             Adapter::Embeddings => {
                 (ProtocolLabel::OpenAi, Dialect::OpenAi, openai::embeddings(named == RouteProtocol::Vllm))
             }
+            Adapter::Completions => {
+                let variant = match named {
+                    RouteProtocol::Vllm => CompletionsVariant::Vllm,
+                    RouteProtocol::SgLang => CompletionsVariant::SgLang,
+                    _ => CompletionsVariant::OpenAi,
+                };
+                (ProtocolLabel::OpenAi, Dialect::OpenAi, completions::completions(variant))
+            }
+            Adapter::Moderations => (ProtocolLabel::OpenAi, Dialect::OpenAi, moderations::moderations()),
             Adapter::Embed => (ProtocolLabel::Tei, Dialect::Tei, tei::embed()),
             Adapter::V1(verb) if named == RouteProtocol::TfServing => {
                 (ProtocolLabel::TfServing, Dialect::Error, kserve::shape(verb, V1Variant::TfServing))

@@ -28,6 +28,8 @@ pub(crate) struct ProtocolShape {
     /// The results are sorted by the server rather than in the order of the items.
     pub(crate) sorted: bool,
     pub(crate) index: Option<ResultIndex>,
+    /// Several results for each item; `None` if each item has one.
+    pub(crate) generation: Option<TextGeneration>,
     /// Type that each result must have.
     pub(crate) element: ResultType,
     pub(crate) per_item_error: Option<(Pointer, u16)>,
@@ -102,6 +104,27 @@ pub(crate) struct ResultIndex {
     pub(crate) optional: bool,
 }
 
+/// Properties of a protocol that generates texts. The results of an item are consecutive, and
+/// `completion_tokens` counts results rather than items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TextGeneration {
+    /// Pointer to the number of results for each item.
+    pub(crate) count: &'static str,
+    pub(crate) token_ids: TokenIds,
+}
+
+/// Token ids in the results of a server. A shared call requests them, because they show how many
+/// tokens each member used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TokenIds {
+    /// Not available.
+    Unavailable,
+    /// The members for them are null in a response to a call that did not request them (vLLM).
+    NullUnlessRequested,
+    /// The members for them are absent from such a response (SGLang).
+    AbsentUnlessRequested,
+}
+
 /// Type that each result must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResultType {
@@ -164,6 +187,8 @@ pub(crate) enum UnbatchedIf {
     Set,
     /// The field is present and not `false`.
     NotFalse,
+    /// The field is set and differs from another one. Both are one by default.
+    UnlessEqual(&'static str),
     /// The field is one of these strings, as written.
     OneOf(&'static [&'static str]),
 }
@@ -185,6 +210,7 @@ impl ProtocolShape {
             unwrap: false,
             sorted: false,
             index: None,
+            generation: None,
             element: ResultType::Any,
             per_item_error: None,
             ids: Vec::new(),

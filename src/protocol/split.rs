@@ -12,6 +12,8 @@ mod envelope;
 mod plan;
 mod quote;
 mod results;
+mod shares;
+mod token_ids;
 
 use bytes::Bytes;
 use http::StatusCode;

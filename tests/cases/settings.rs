@@ -23,9 +23,9 @@ const ADAPTERS: [(&str, Built); 25] = [
     ("core", Built::All),
     ("faults", Built::All),
     ("openai.embeddings", Built::All),
-    ("openai.completions", Built::No),
+    ("openai.completions", Built::All),
     ("openai.chat", Built::No),
-    ("openai.moderations", Built::No),
+    ("openai.moderations", Built::All),
     ("kserve.v1", Built::All),
     ("oip.v2", Built::No),
     ("oip.grpc", Built::No),
@@ -79,6 +79,9 @@ pub(crate) fn verdict(adapter: &str, config: Option<&Json>, paths: &[String]) ->
     // support it.
     if adapter != "oip.grpc" && config.is_some_and(|config| config.get("adapter").is_some()) {
         return Ok(Verdict::Run);
+    }
+    if config.is_some_and(|config| config.get("stream").is_some()) {
+        return Ok(Verdict::Skip(format!("{adapter} streams")));
     }
     match built {
         Built::All => Ok(Verdict::Run),

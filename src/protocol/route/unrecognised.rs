@@ -5,6 +5,7 @@ use http::Method;
 use strum::{IntoStaticStr, VariantArray};
 
 use super::{Adapter, RouteProtocol, Routes};
+use crate::openai::completions;
 use crate::paths::UnmergedPath;
 
 /// Paths of Cohere, which end like those of TEI and have another format.
@@ -54,10 +55,11 @@ impl UnrecognisedCause {
     /// has routes, and none of them matches.
     fn for_path(path: &str, is_unlisted: bool) -> Self {
         match UnmergedPath::classify(path) {
-            Some(UnmergedPath::Generation) => return Self::Generation,
+            Some(UnmergedPath::Generation) if !completions::is_path(path) => return Self::Generation,
             Some(UnmergedPath::Reranking) => return Self::Reranking,
             Some(UnmergedPath::OpenInference | UnmergedPath::Management) => return Self::Management,
-            None => {}
+            // Completions are merged on a route that names a protocol.
+            Some(UnmergedPath::Generation) | None => {}
         }
         if is_unlisted && Adapter::is_automatic(path) {
             return Self::Unlisted;
@@ -115,6 +117,8 @@ mod tests {
             ("/v2/repository/index", UnrecognisedCause::Management),
             ("/v1/models/m:explain", UnrecognisedCause::Unnamed),
             ("/openai/v1/embeddings", UnrecognisedCause::Unnamed),
+            ("/v1/completions", UnrecognisedCause::Unnamed),
+            ("/v1/moderations", UnrecognisedCause::Unnamed),
             ("/ns/embed", UnrecognisedCause::Unnamed),
             ("/v2/embed", UnrecognisedCause::NoAdapter),
             ("/predict", UnrecognisedCause::NoAdapter),

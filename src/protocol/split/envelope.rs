@@ -23,6 +23,8 @@ const MODEL_MAX: usize = 256;
 const TEMPLATE_MAX: usize = 1024;
 /// Prefixes of the ids that known servers generate.
 const ID_PREFIXES: [&[u8]; 7] = [b"", b"embd-", b"emb-", b"cmpl-", b"chatcmpl-", b"infinity-", b"modr-"];
+/// Words of known protocols for the type of a response, with quotes.
+const OBJECTS: [&[u8]; 2] = [b"\"list\"", b"\"text_completion\""];
 /// Maximum number of digits of a time in seconds or milliseconds.
 const CREATED_DIGITS: usize = 13;
 /// Names inside a usage object that the protocols define.
@@ -222,7 +224,7 @@ impl<'a> EnvelopeWalker<'a> {
         let text = value.of(self.doc);
         match (kind(self.doc, value.start), name) {
             (JsonType::Null, _) => true,
-            (JsonType::String, "object") => text == b"\"list\"",
+            (JsonType::String, "object") => OBJECTS.contains(&text),
             (JsonType::String, "model") => self.members.is_some_and(|members| self.is_model(value, members)),
             (JsonType::Number, "created") => {
                 let quotes = self.members.is_some_and(|members| quote::quotes_digits(text, members));
@@ -252,7 +254,9 @@ impl<'a> EnvelopeWalker<'a> {
     fn is_countable(&self, number: &[u8]) -> bool {
         let Some(members) = self.members else { return true };
         let items = members.iter().flat_map(|call| &call.found.slots).map(|slot| slot.items.len()).sum::<usize>();
-        let max = members.iter().map(|call| call.body.len()).sum::<usize>() + TEMPLATE_MAX * items;
+        // A generated text has at most as many tokens as the response has bytes.
+        let generated = if self.shape.generation.is_some() { self.doc.len() } else { 0 };
+        let max = members.iter().map(|call| call.body.len()).sum::<usize>() + TEMPLATE_MAX * items + generated;
         let count = std::str::from_utf8(number).ok().and_then(|text| text.parse::<f64>().ok());
         count.is_none_or(|count| count <= f64::from(u32::try_from(max).unwrap_or(u32::MAX)))
     }

@@ -93,6 +93,10 @@ fn generate_body(route: &Route, path: &str) -> Result<Bytes, String> {
             _ => return Err(format!("its items are in several lists: give a call with --sample {path}=FILE")),
         },
         None if path.ends_with("/embeddings") => json!({"model": "default", "input": TEXT}),
+        None if path.ends_with("/completions") => {
+            json!({"model": "default", "prompt": TEXT, "max_tokens": 4, "temperature": 0})
+        }
+        None if path.ends_with("/moderations") => json!({"input": TEXT}),
         None if path.ends_with("/embed") => json!({"inputs": TEXT}),
         None if path.contains(':') => json!({"instances": [[1.0, 2.0, 3.0, 4.0]]}),
         None => return Err(format!("no sample is built in for this path: give one with --sample {path}=FILE")),

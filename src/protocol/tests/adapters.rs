@@ -1,0 +1,93 @@
+//! Properties of every adapter with a list of items and a list of results.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// The formats of an adapter's calls and responses.
+struct WireFormat {
+    protocol: RouteProtocol,
+    path: &'static str,
+    /// Formats the item with this number.
+    item: fn(usize) -> String,
+    /// Formats a call around a list of items.
+    call: fn(&str) -> String,
+    /// Formats a result with its index in the response.
+    result: fn(usize, &str) -> String,
+    /// Formats a response around a list of results.
+    response: fn(&str) -> String,
+}
+
+fn text(number: usize) -> String {
+    format!("\"t{number}\"")
+}
+
+const FORMATS: [WireFormat; 2] = [
+    WireFormat {
+        protocol: RouteProtocol::OpenAi,
+        path: "/v1/completions",
+        item: text,
+        call: |items| format!(r#"{{"prompt" : {items},"n":1}}"#),
+        result: |index, value| format!(r#"{{ "index":{index},"text":{value}}}"#),
+        response: |results| format!(r#"{{"object":"text_completion","choices": {results} }}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::OpenAi,
+        path: "/v1/moderations",
+        item: text,
+        call: |items| format!(r#"{{"input":{items}}}"#),
+        result: |_, value| format!(r#"{{"scores" :{value}}}"#),
+        response: |results| format!("{{\"results\":{results}}}\n"),
+    },
+];
+
+/// Formats values as a list with the given white space.
+fn list_of(values: &[String], blank: &str) -> String {
+    format!("[{blank}{}{blank}]", values.join(&format!(",{blank}")))
+}
+
+fn value() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "-?(0|[1-9][0-9]{0,18})(\\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?",
+        r#""([ -!#-\[\]-~]|ä|😀|\\n|\\"|\\\\|\\ud800){0,12}""#,
+        "\\[(0\\.[0-9]{1,9}, ){0,3}NaN\\]",
+        Just(r#"{"a" : [1,{"index":5}]}"#.to_owned()),
+    ]
+}
+
+/// Returns the results of one client as it would receive them alone.
+fn results_of(format: &WireFormat, values: &[String]) -> Vec<String> {
+    values.iter().enumerate().map(|(index, value)| (format.result)(index, value)).collect()
+}
+
+proptest! {
+    /// Joining and splitting yields exactly the bytes that each call would have received alone.
+    #[test]
+    fn split_undoes_join_for_every_adapter(
+        results in prop::collection::vec(prop::collection::vec(value(), 1..5), 2..5),
+        blank in "[ \n]{0,2}",
+    ) {
+        for format in &FORMATS {
+            let endpoint = endpoint(format.path, format.protocol);
+            let mut next = 0;
+            let calls: Vec<Call> = results.iter().map(|own| {
+                let items: Vec<String> = own.iter().map(|_| { next += 1; (format.item)(next) }).collect();
+                read(&endpoint, format.path, &(format.call)(&list_of(&items, &blank)))
+            }).collect();
+            for call in &calls {
+                prop_assert!(call.merge == calls[0].merge, "{}", format.path);
+            }
+            let members: Vec<&Call> = calls.iter().collect();
+            let sent = endpoint.write_batch(&members, None);
+            let all: Vec<String> = (1..=next).map(format.item).collect();
+            prop_assert_eq!(one_spelling(&sent.body), one_spelling((format.call)(&list_of(&all, "")).as_bytes()));
+
+            let flat: Vec<String> = results.iter().flatten().cloned().collect();
+            let response = (format.response)(&list_of(&results_of(format, &flat), &blank));
+            let replies = split(&endpoint, &members, &response).unwrap();
+            for (own, body) in results.iter().zip(bodies(&replies)) {
+                prop_assert_eq!(body, (format.response)(&list_of(&results_of(format, own), &blank)));
+            }
+        }
+    }
+}
