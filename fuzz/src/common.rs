@@ -34,6 +34,11 @@ pub(crate) fn path_endpoints() -> Vec<PathEndpoint> {
         ("/v1/models/m:predict", RouteProtocol::TfServing),
         ("/v1/models/m:classify", RouteProtocol::TfServing),
         ("/embed", RouteProtocol::Tei),
+        ("/predict", RouteProtocol::Tei),
+        ("/rerank", RouteProtocol::Tei),
+        ("/similarity", RouteProtocol::Tei),
+        ("/tokenize", RouteProtocol::Tei),
+        ("/decode", RouteProtocol::Tei),
     ]
     .into_iter()
     .map(|(path, named)| path_endpoint(path, named, None))

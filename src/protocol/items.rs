@@ -16,6 +16,10 @@ pub(crate) struct ItemSpans {
     pub(crate) scalar: bool,
     /// Byte ranges that are removed in a shared call.
     pub(crate) cuts: Vec<Span>,
+    /// The single item is a bare text that a shared call writes as a list.
+    pub(crate) is_wrapped: bool,
+    /// A text that the server reads beside the items, and whether it does so with each item.
+    pub(crate) shared_text: Option<(Span, bool)>,
     /// Number of results for each item, if the call names it.
     pub(crate) results_each: Option<NonZeroUsize>,
 }
@@ -73,7 +77,28 @@ pub(crate) fn locate(doc: &[u8], root: Span, shape: &ProtocolShape, count_max: u
         scalar = bare;
         slots.push(Slot { value: found.value, key: None, items });
     }
-    Ok(ItemSpans { slots, scalar, results_each: results_each(doc, root, shape)?, ..ItemSpans::default() })
+    let first = slots.first().and_then(|slot| slot.items.first());
+    let is_bare = first.is_some_and(|item| kind(doc, item.start) == JsonType::String);
+    let is_wrapped = scalar && shape.item_is == ItemIs::TextOrPair && is_bare;
+    let shared_text = shared_text(doc, root, shape)?;
+    Ok(ItemSpans {
+        slots,
+        scalar,
+        is_wrapped,
+        shared_text,
+        results_each: results_each(doc, root, shape)?,
+        ..ItemSpans::default()
+    })
+}
+
+/// Returns the text that the server reads beside the items, if the protocol has one.
+///
+/// # Errors
+/// The text is missing or of another type.
+fn shared_text(doc: &[u8], root: Span, shape: &ProtocolShape) -> Result<Option<(Span, bool)>, ItemError> {
+    let Some(text) = &shape.shared_text else { return Ok(None) };
+    let found = json::find(doc, root, &text.at)?.filter(|found| kind(doc, found.value.start) == JsonType::String);
+    found.map(|found| Some((found.value, text.with_each))).ok_or(ItemError::Form)
 }
 
 /// Returns the number of results for each item, if the call names it.
@@ -119,6 +144,9 @@ fn locate_list(
             return Err(ItemError::Form);
         }
     }
+    if shape.item_is == ItemIs::TextOrPair {
+        return locate_texts(doc, value, count_max);
+    }
     // A list that begins with a number is a single item on routes where an item is a list of
     // numbers.
     let flat = Elements::new(doc, value).next().is_some_and(|first| kind(doc, first.start) == JsonType::Number);
@@ -138,6 +166,28 @@ fn locate_list(
         items.push(element);
     }
     if items.is_empty() { Err(ItemError::Form) } else { Ok((items, false)) }
+}
+
+/// Returns the items of a list of texts and pairs, and whether the list is a single one.
+fn locate_texts(doc: &[u8], value: Span, count_max: usize) -> Result<(Vec<Span>, bool), ItemError> {
+    let is_item = |list: Span| {
+        let mut texts = Elements::new(doc, list);
+        let is_short = (1..=2).contains(&texts.clone().take(3).count());
+        kind(doc, list.start) == JsonType::Array
+            && is_short
+            && texts.all(|text| kind(doc, text.start) == JsonType::String)
+    };
+    if is_item(value) {
+        return Ok((vec![value], true));
+    }
+    let items: Vec<Span> = Elements::new(doc, value).take(count_max + 1).collect();
+    if items.is_empty() || !items.iter().all(|item| is_item(*item)) {
+        return Err(ItemError::Form);
+    }
+    if items.len() > count_max {
+        return Err(ItemError::Many(Elements::new(doc, value).count()));
+    }
+    Ok((items, false))
 }
 
 fn is_numbers(doc: &[u8], list: Span) -> bool {
@@ -224,15 +274,15 @@ pub(crate) fn coarse_form(doc: &[u8], items: &ItemSpans) -> u8 {
 }
 
 /// Returns the sum and the maximum of the items' weights. The weight of an item of parallel arrays
-/// is the sum over its parts.
+/// is the sum over its parts, and includes a text that the server reads with each item.
 pub(crate) fn weigh(doc: &[u8], items: &ItemSpans, measure: &Measure) -> Weight {
-    let count = items.slots.first().map_or(0, |slot| slot.items.len());
-    let each = (0..count).map(|index| {
-        let parts = items.slots.iter().filter_map(|slot| slot.items.get(index));
+    let each = (0..items.count()).map(|index| {
+        let beside = items.shared_text.filter(|(_, with_each)| *with_each).map(|(text, _)| text);
+        let parts = items.slots.iter().filter_map(|slot| slot.items.get(index)).copied().chain(beside);
         if *measure == Measure::Items {
             1
         } else {
-            parts.map(|item| item_weight(doc, *item, measure)).fold(0, u64::saturating_add)
+            parts.map(|item| item_weight(doc, item, measure)).fold(0, u64::saturating_add)
         }
     });
     each.fold(Weight::default(), |weight, one| Weight { sum: weight.sum.saturating_add(one), max: weight.max.max(one) })
@@ -250,11 +300,15 @@ pub(crate) fn item_weight(doc: &[u8], item: Span, measure: &Measure) -> u64 {
         Measure::At(pointer) => number_at(doc, item, pointer).unwrap_or(1),
         Measure::Text => match here {
             JsonType::String => json::code_points(item.inner_bytes(doc)),
+            JsonType::Array if holds_texts(doc, item) => chars(doc, item).unwrap_or(1),
             JsonType::Array => count(Elements::new(doc, item).count()),
             JsonType::Object => text_member(doc, item).map_or(1, |text| json::code_points(text.inner_bytes(doc))),
             JsonType::Number | JsonType::Bool | JsonType::Null => 1,
         },
         Measure::Tokens => match here {
+            JsonType::Array if holds_texts(doc, item) => {
+                Elements::new(doc, item).map(|text| item_weight(doc, text, measure)).fold(0, u64::saturating_add)
+            }
             JsonType::Array => count(Elements::new(doc, item).count()).max(1),
             JsonType::Object => {
                 let text = text_member(doc, item).map_or_else(|| item.of(doc), |text| text.inner_bytes(doc));
@@ -264,6 +318,15 @@ pub(crate) fn item_weight(doc: &[u8], item: Span, measure: &Measure) -> u64 {
             JsonType::Number | JsonType::Bool | JsonType::Null => 1,
         },
     }
+}
+
+/// Returns `true` for a list that may be one of token ids.
+pub(crate) fn is_token_list(doc: &[u8], item: Span) -> bool {
+    kind(doc, item.start) == JsonType::Array && !holds_texts(doc, item)
+}
+
+fn holds_texts(doc: &[u8], list: Span) -> bool {
+    Elements::new(doc, list).next().is_some_and(|first| kind(doc, first.start) == JsonType::String)
 }
 
 /// Returns the number at `pointer` inside a value if it is a non-negative integer.

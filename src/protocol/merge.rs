@@ -126,12 +126,17 @@ pub(crate) fn to_json_string(name: &str) -> Vec<u8> {
 fn write_items(members: &[&Call], index: usize, out: &mut Vec<u8>) {
     out.push(b'[');
     let slots = members.iter().filter_map(|call| Some((call, call.found.slots.get(index)?)));
-    let items = slots.flat_map(|(call, slot): (_, &Slot)| slot.items.iter().map(|item| item.of(&call.body)));
-    for (place, item) in items.enumerate() {
+    let items =
+        slots.flat_map(|(call, slot): (_, &Slot)| slot.items.iter().map(move |item| (call, item.of(&call.body))));
+    for (place, (call, item)) in items.enumerate() {
         if place > 0 {
             out.push(b',');
         }
-        out.extend_from_slice(item);
+        if call.found.is_wrapped {
+            out.extend_from_slice(&[b"[", item, b"]"].concat());
+        } else {
+            out.extend_from_slice(item);
+        }
     }
     out.push(b']');
 }

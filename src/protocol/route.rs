@@ -15,15 +15,15 @@ use crate::dialect::Dialect;
 use crate::generic::{GenericOptions, OnMismatch, TooLargeSign};
 use crate::kserve::{self, V1Variant, V1Verb};
 use crate::openai::completions::{self, CompletionsVariant};
-use crate::openai::moderations;
+use crate::openai::{self, moderations};
 use crate::pointer::Pointer;
 use crate::shape::ProtocolShape;
-use crate::{openai, tei};
+use crate::tei::TeiRoute;
 
 pub use unrecognised::{UnrecognisedCall, UnrecognisedCause};
 
 /// Adapters of a route without a named protocol.
-const AUTOMATIC: [Adapter; 3] = [Adapter::Embeddings, Adapter::V1(V1Verb::Predict), Adapter::Embed];
+const AUTOMATIC: [Adapter; 3] = [Adapter::Embeddings, Adapter::V1(V1Verb::Predict), Adapter::Tei(TeiRoute::Embed)];
 
 /// Protocol of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -134,7 +134,7 @@ enum Adapter {
     Embeddings,
     Completions,
     Moderations,
-    Embed,
+    Tei(TeiRoute),
     V1(V1Verb),
     Generic,
 }
@@ -171,7 +171,7 @@ pub struct Endpoint {
     /// `true` if the members of a failed batch may be retried.
     pub idempotent: bool,
     /// `true` if calls are merged only while `GET /info` does not show that the server batches by
-    /// itself ([`tei::parse_info`]).
+    /// itself ([`crate::parse_info`]).
     pub needs_info: bool,
     /// `true` if a batch with a mismatched response is isolated, `false` if it fails with 502.
     pub on_mismatch_isolates: bool,
@@ -338,7 +338,7 @@ impl Adapter {
             RouteProtocol::TfServing => {
                 [V1Verb::Predict, V1Verb::Explain, V1Verb::Regress, V1Verb::Classify].map(Self::V1).to_vec()
             }
-            RouteProtocol::Tei => vec![Self::Embeddings, Self::Embed],
+            RouteProtocol::Tei => TeiRoute::ALL.into_iter().map(Self::Tei).chain([Self::Embeddings]).collect(),
             RouteProtocol::OpenAi => vec![Self::Embeddings, Self::Completions, Self::Moderations],
             RouteProtocol::Vllm | RouteProtocol::SgLang => vec![Self::Embeddings, Self::Completions],
             RouteProtocol::Infinity | RouteProtocol::Ollama | RouteProtocol::Voyage | RouteProtocol::Jina => {
@@ -360,23 +360,26 @@ impl Adapter {
             RouteProtocol::PassThrough | RouteProtocol::LlamaCpp => None,
             RouteProtocol::Generic => Some(Self::Generic),
             RouteProtocol::Auto if openai::PATHS.contains(&path) => Some(Self::Embeddings),
-            RouteProtocol::Auto if path == tei::PATH => Some(Self::Embed),
+            RouteProtocol::Auto if path == TeiRoute::Embed.path() => Some(Self::Tei(TeiRoute::Embed)),
             RouteProtocol::Auto => kserve::verb(path).filter(|_| kserve::is_model_path(path)).map(Self::V1),
             RouteProtocol::KServeV1 | RouteProtocol::TfServing => kserve::verb(path).map(Self::V1),
             RouteProtocol::OpenAi | RouteProtocol::Vllm | RouteProtocol::SgLang if completions::is_path(path) => {
                 Some(Self::Completions)
             }
             RouteProtocol::OpenAi if moderations::is_path(path) => Some(Self::Moderations),
-            RouteProtocol::Tei if path.ends_with(tei::PATH) => Some(Self::Embed),
-            RouteProtocol::Tei
-            | RouteProtocol::OpenAi
+            RouteProtocol::Tei => TeiRoute::of_path(path).map(Self::Tei).or_else(|| Self::embeddings(path)),
+            RouteProtocol::OpenAi
             | RouteProtocol::Vllm
             | RouteProtocol::SgLang
             | RouteProtocol::Infinity
             | RouteProtocol::Ollama
             | RouteProtocol::Voyage
-            | RouteProtocol::Jina => path.ends_with(openai::SUFFIX).then_some(Self::Embeddings),
+            | RouteProtocol::Jina => Self::embeddings(path),
         }
+    }
+
+    fn embeddings(path: &str) -> Option<Self> {
+        path.ends_with(openai::SUFFIX).then_some(Self::Embeddings)
     }
 }
 
@@ -420,7 +423,7 @@ impl Endpoint {
                 (ProtocolLabel::OpenAi, Dialect::OpenAi, completions::completions(variant))
             }
             Adapter::Moderations => (ProtocolLabel::OpenAi, Dialect::OpenAi, moderations::moderations()),
-            Adapter::Embed => (ProtocolLabel::Tei, Dialect::Tei, tei::embed()),
+            Adapter::Tei(route) => (ProtocolLabel::Tei, Dialect::Tei, route.shape()),
             Adapter::V1(verb) if named == RouteProtocol::TfServing => {
                 (ProtocolLabel::TfServing, Dialect::Error, kserve::shape(verb, V1Variant::TfServing))
             }
@@ -436,7 +439,7 @@ impl Endpoint {
             label,
             dialect,
             idempotent: rules.idempotent.unwrap_or(adapter != Adapter::Generic),
-            needs_info: adapter == Adapter::Embed && named == RouteProtocol::Auto,
+            needs_info: adapter == Adapter::Tei(TeiRoute::Embed) && named == RouteProtocol::Auto,
             on_mismatch_isolates: generic.is_none_or(|spec| spec.on_mismatch == OnMismatch::Isolate),
             rules: Arc::clone(rules),
             common: Arc::clone(common),

@@ -28,6 +28,8 @@ pub(crate) struct ProtocolShape {
     /// The results are sorted by the server rather than in the order of the items.
     pub(crate) sorted: bool,
     pub(crate) index: Option<ResultIndex>,
+    /// A text that the server reads beside the items; `None` if there is none.
+    pub(crate) shared_text: Option<SharedText>,
     /// Several results for each item; `None` if each item has one.
     pub(crate) generation: Option<TextGeneration>,
     /// Type that each result must have.
@@ -74,6 +76,8 @@ pub(crate) enum ItemIs {
     Numbers,
     /// A single item if it consists of integers, which are token ids.
     Tokens,
+    /// A single item, which consists of one or two texts. Any other list holds such items.
+    TextOrPair,
 }
 
 /// Properties that the items of a batch must have in common.
@@ -104,6 +108,14 @@ pub(crate) struct ResultIndex {
     pub(crate) optional: bool,
 }
 
+/// A text that the server reads beside the items, such as the query of a reranker.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedText {
+    pub(crate) at: Pointer,
+    /// The text is read once with each item rather than once in a call.
+    pub(crate) with_each: bool,
+}
+
 /// Properties of a protocol that generates texts. The results of an item are consecutive, and
 /// `completion_tokens` counts results rather than items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +143,8 @@ pub(crate) enum ResultType {
     Any,
     Object,
     Array,
+    String,
+    Number,
 }
 
 /// Counters of the whole response.
@@ -171,8 +185,8 @@ pub(crate) enum Measure {
     ListLen,
     /// The number at this position.
     At(Pointer),
-    /// Number of code points of a string or of the `text` of an object, length of a list of token
-    /// ids, else one. Usage counters are divided by it.
+    /// Number of code points of a string, of a list of strings, or of the `text` of an object, length
+    /// of a list of token ids, else one. Usage counters are divided by it.
     Text,
     /// Estimated number of tokens: length of a list of token ids, else a quarter of the bytes.
     Tokens,
@@ -210,6 +224,7 @@ impl ProtocolShape {
             unwrap: false,
             sorted: false,
             index: None,
+            shared_text: None,
             generation: None,
             element: ResultType::Any,
             per_item_error: None,

@@ -1,19 +1,14 @@
-//! The `/embed` route of Text Embeddings Inference (TEI): the response is a list of vectors at the
-//! root, even for a single text.
+//! Text Embeddings Inference (TEI): its own routes, and the limits that it publishes.
 //!
-//! TEI forms batches by itself, so the route is merged only for other servers that implement it.
-//! The endpoint therefore requires the data that `/info` publishes.
+//! TEI forms batches by itself. Without a route that names the protocol, `/embed` is merged only
+//! for other servers that implement it, so the endpoint requires the data that `/info` publishes.
 
 use crate::json::{self, JsonRules, Span};
 use crate::pointer::Pointer;
-use crate::shape::{BareValue, Class, ItemIs, Measure, ProtocolShape, ResultType, UnbatchedIf};
 
-/// Path that is recognised even if no policy names it, and suffix of a path that a policy names.
-pub(crate) const PATH: &str = "/embed";
+pub(crate) use routes::TeiRoute;
 
-const KNOWN: [&str; 7] =
-    ["inputs", "truncate", "truncation_direction", "prompt_name", "normalize", "dimensions", "stream"];
-const ALONE: [(&str, UnbatchedIf); 0] = [];
+mod routes;
 
 /// Limits that a server publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,21 +25,6 @@ pub struct PublishedLimits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the response is not JSON")]
 pub struct NotJson;
-
-/// Returns the shape of `/embed`.
-pub(crate) fn embed() -> ProtocolShape {
-    ProtocolShape {
-        bare: BareValue::Strings,
-        item_is: ItemIs::Tokens,
-        class: Class::Text { objects: false },
-        element: ResultType::Array,
-        share_by: Measure::Text,
-        weight: Measure::Tokens,
-        known: &KNOWN,
-        unbatched_fields: &ALONE,
-        ..ProtocolShape::plain("/inputs", "")
-    }
-}
 
 /// Parses the response to `GET /info`. Returns `None` if it names no limits, since the server is
 /// then not known to observe the limits of this protocol.

@@ -7,6 +7,7 @@ use strum::{IntoStaticStr, VariantArray};
 use super::{Adapter, RouteProtocol, Routes};
 use crate::openai::completions;
 use crate::paths::UnmergedPath;
+use crate::tei::TeiRoute;
 
 /// Paths of Cohere, which end like those of TEI and have another format.
 const COHERE_EMBED: [&str; 2] = ["/v1/embed", "/v2/embed"];
@@ -64,8 +65,12 @@ impl UnrecognisedCause {
         if is_unlisted && Adapter::is_automatic(path) {
             return Self::Unlisted;
         }
-        let by_name = [RouteProtocol::OpenAi, RouteProtocol::KServeV1, RouteProtocol::TfServing, RouteProtocol::Tei];
-        let is_supported = by_name.into_iter().any(|protocol| protocol.is_recognised(path));
+        let by_name = [RouteProtocol::OpenAi, RouteProtocol::KServeV1, RouteProtocol::TfServing];
+        // The names of the other routes of TEI are common, and have another format on other
+        // servers.
+        let route = TeiRoute::of_path(path);
+        let is_tei = matches!(route, Some(TeiRoute::Embed | TeiRoute::EmbedAll | TeiRoute::EmbedSparse));
+        let is_supported = is_tei || by_name.into_iter().any(|protocol| protocol.is_recognised(path));
         let is_cohere = COHERE_EMBED.iter().any(|other| path.ends_with(other));
         if is_supported && !is_cohere { Self::Unnamed } else { Self::NoAdapter }
     }

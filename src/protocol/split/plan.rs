@@ -158,14 +158,7 @@ impl<'a> SplitPlan<'a> {
             return;
         }
         if head.contains_key(headers::COMPUTE_CHARACTERS) {
-            let spans = |call: &Call| call.found.slots.iter().flat_map(|slot| slot.items.clone()).collect::<Vec<_>>();
-            let chars = |call: &&Call| -> u64 {
-                spans(call)
-                    .into_iter()
-                    .map(|item| item_weight(&call.body, item, &Measure::Text))
-                    .fold(0, u64::saturating_add)
-            };
-            let counts = members.iter().map(|call| chars(call).to_string()).collect();
+            let counts = members.iter().map(|call| read_chars(call).to_string()).collect();
             self.member_headers.push((headers::COMPUTE_CHARACTERS, counts));
         }
         let tokens = head.get(headers::COMPUTE_TOKENS).and_then(|value| usage::divide_header(value.as_bytes(), shares));
@@ -254,6 +247,14 @@ impl<'a> SplitPlan<'a> {
         }
         None
     }
+}
+
+/// Returns the number of code points that the server reads for a call.
+fn read_chars(call: &Call) -> u64 {
+    let texts = call.found.slots.iter().flat_map(|slot| slot.items.iter().copied());
+    let times = |with_each| if with_each { call.found.count() } else { 1 };
+    let beside = call.found.shared_text.into_iter().flat_map(|(text, each)| std::iter::repeat_n(text, times(each)));
+    texts.chain(beside).map(|text| item_weight(&call.body, text, &Measure::Text)).fold(0, u64::saturating_add)
 }
 
 /// Checks the number of cached tokens in a response of generated texts. vLLM reports only that of

@@ -151,6 +151,9 @@ impl ResultList {
             ResultType::Any => true,
             ResultType::Object => kind(doc, span.start) == JsonType::Object,
             ResultType::Array => kind(doc, span.start) == JsonType::Array,
+            ResultType::String => kind(doc, span.start) == JsonType::String,
+            // A server of Python writes null for a number that is not finite.
+            ResultType::Number => matches!(kind(doc, span.start), JsonType::Number | JsonType::Null),
         };
         if !elements.iter().all(fits) {
             return Err(MismatchKind::Shape);

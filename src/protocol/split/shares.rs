@@ -4,7 +4,7 @@ use super::results::LocatedResults;
 use super::token_ids;
 use crate::call::Call;
 use crate::items::{self, item_weight};
-use crate::json::{JsonType, Span, kind};
+use crate::json::Span;
 use crate::shape::{Measure, ProtocolShape};
 use crate::usage::ShareWeights;
 
@@ -54,11 +54,12 @@ fn weigh_items(doc: &[u8], results: &LocatedResults, shape: &ProtocolShape, memb
     for call in members {
         for index in 0..call.found.count() {
             let parts: Vec<Span> = call.found.slots.iter().filter_map(|slot| slot.items.get(index).copied()).collect();
-            are_token_ids &= parts.iter().all(|part| kind(&call.body, part.start) == JsonType::Array);
+            are_token_ids &= parts.iter().all(|part| items::is_token_list(&call.body, *part));
             let bytes: Vec<&[u8]> = parts.iter().map(|part| part.of(&call.body)).collect();
             identical &= first.get_or_insert_with(|| bytes.clone()) == &bytes;
+            let beside = call.found.shared_text.filter(|(_, with_each)| *with_each).map(|(text, _)| text);
             let part = |part: &Span| item_weight(&call.body, *part, &shape.share_by);
-            weights.push(parts.iter().map(part).fold(0, u64::saturating_add));
+            weights.push(parts.iter().chain(&beside).map(part).fold(0, u64::saturating_add));
         }
     }
     if let Measure::At(pointer) = &shape.share_by {

@@ -22,7 +22,7 @@ fn text(number: usize) -> String {
     format!("\"t{number}\"")
 }
 
-const FORMATS: [WireFormat; 2] = [
+const FORMATS: [WireFormat; 9] = [
     WireFormat {
         protocol: RouteProtocol::OpenAi,
         path: "/v1/completions",
@@ -38,6 +38,62 @@ const FORMATS: [WireFormat; 2] = [
         call: |items| format!(r#"{{"input":{items}}}"#),
         result: |_, value| format!(r#"{{"scores" :{value}}}"#),
         response: |results| format!("{{\"results\":{results}}}\n"),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Tei,
+        path: "/embed_sparse",
+        item: text,
+        call: |items| format!(r#"{{"inputs": {items}}}"#),
+        result: |_, value| format!("[{value}]"),
+        response: str::to_owned,
+    },
+    WireFormat {
+        protocol: RouteProtocol::Tei,
+        path: "/embed_all",
+        item: text,
+        call: |items| format!(r#"{{"inputs": {items}}}"#),
+        result: |_, value| format!("[{value}]"),
+        response: str::to_owned,
+    },
+    WireFormat {
+        protocol: RouteProtocol::Tei,
+        path: "/predict",
+        item: |number| format!("[\"t{number}\"]"),
+        call: |items| format!(r#"{{"inputs": {items}}}"#),
+        result: |_, value| format!("[{value}]"),
+        response: str::to_owned,
+    },
+    WireFormat {
+        protocol: RouteProtocol::Tei,
+        path: "/rerank",
+        item: text,
+        call: |items| format!(r#"{{"query":"q","texts":{items}}}"#),
+        result: |index, value| format!(r#"{{"index":{index},"score": {value}}}"#),
+        response: str::to_owned,
+    },
+    WireFormat {
+        protocol: RouteProtocol::Tei,
+        path: "/similarity",
+        item: text,
+        call: |items| format!(r#"{{"inputs":{{"sentences":{items},"source_sentence":"s"}}}}"#),
+        result: |_, value| value.len().to_string(),
+        response: str::to_owned,
+    },
+    WireFormat {
+        protocol: RouteProtocol::Tei,
+        path: "/tokenize",
+        item: text,
+        call: |items| format!(r#"{{"inputs": {items}}}"#),
+        result: |_, value| format!("[{value}]"),
+        response: str::to_owned,
+    },
+    WireFormat {
+        protocol: RouteProtocol::Tei,
+        path: "/decode",
+        item: |number| format!("[{number}, 7]"),
+        call: |items| format!(r#"{{"ids":{items}}}"#),
+        result: |_, value| format!("\"{}\"", value.len()),
+        response: str::to_owned,
     },
 ];
 

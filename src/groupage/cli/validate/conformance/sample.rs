@@ -98,6 +98,12 @@ fn generate_body(route: &Route, path: &str) -> Result<Bytes, String> {
         }
         None if path.ends_with("/moderations") => json!({"input": TEXT}),
         None if path.ends_with("/embed") => json!({"inputs": TEXT}),
+        None if route.protocol == RouteProtocol::Tei => match path.rsplit_once('/') {
+            Some((_, "rerank")) => json!({"query": TEXT, "texts": [TEXT]}),
+            Some((_, "similarity")) => json!({"inputs": {"source_sentence": TEXT, "sentences": [TEXT]}}),
+            Some((_, "decode")) => json!({"ids": [[1]]}),
+            _ => json!({"inputs": TEXT}),
+        },
         None if path.contains(':') => json!({"instances": [[1.0, 2.0, 3.0, 4.0]]}),
         None => return Err(format!("no sample is built in for this path: give one with --sample {path}=FILE")),
     };
