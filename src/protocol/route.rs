@@ -3,6 +3,7 @@
 //! Paths are matched raw, without decoding or normalisation: a path that a server might interpret
 //! as another one is simply a different path.
 
+mod adapter;
 mod unrecognised;
 
 use std::sync::Arc;
@@ -13,17 +14,12 @@ use strum::{IntoStaticStr, VariantArray};
 
 use crate::dialect::Dialect;
 use crate::generic::{GenericOptions, OnMismatch, TooLargeSign};
-use crate::kserve::{self, V1Variant, V1Verb};
-use crate::openai::completions::{self, CompletionsVariant};
-use crate::openai::{self, moderations};
 use crate::pointer::Pointer;
 use crate::shape::ProtocolShape;
-use crate::tei::TeiRoute;
+
+use adapter::Adapter;
 
 pub use unrecognised::{UnrecognisedCall, UnrecognisedCause};
-
-/// Adapters of a route without a named protocol.
-const AUTOMATIC: [Adapter; 3] = [Adapter::Embeddings, Adapter::V1(V1Verb::Predict), Adapter::Tei(TeiRoute::Embed)];
 
 /// Protocol of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -126,17 +122,6 @@ struct Route {
     /// The route matches every path that an adapter recognises.
     any_path: bool,
     generation: u64,
-}
-
-/// The adapter for one type of path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Adapter {
-    Embeddings,
-    Completions,
-    Moderations,
-    Tei(TeiRoute),
-    V1(V1Verb),
-    Generic,
 }
 
 /// The `protocol` label of metrics.
@@ -325,64 +310,6 @@ impl SharedHeaderRules {
     }
 }
 
-// === impl Adapter ===
-
-impl Adapter {
-    /// Returns the adapters that a route may need.
-    fn of(rules: &RouteRules) -> Vec<Self> {
-        match rules.protocol {
-            RouteProtocol::Auto => AUTOMATIC.to_vec(),
-            RouteProtocol::PassThrough | RouteProtocol::LlamaCpp => Vec::new(),
-            RouteProtocol::Generic => rules.generic.iter().map(|_| Self::Generic).collect(),
-            RouteProtocol::KServeV1 => vec![Self::V1(V1Verb::Predict), Self::V1(V1Verb::Explain)],
-            RouteProtocol::TfServing => {
-                [V1Verb::Predict, V1Verb::Explain, V1Verb::Regress, V1Verb::Classify].map(Self::V1).to_vec()
-            }
-            RouteProtocol::Tei => TeiRoute::ALL.into_iter().map(Self::Tei).chain([Self::Embeddings]).collect(),
-            RouteProtocol::OpenAi => vec![Self::Embeddings, Self::Completions, Self::Moderations],
-            RouteProtocol::Vllm | RouteProtocol::SgLang => vec![Self::Embeddings, Self::Completions],
-            RouteProtocol::Infinity | RouteProtocol::Ollama | RouteProtocol::Voyage | RouteProtocol::Jina => {
-                vec![Self::Embeddings]
-            }
-        }
-    }
-
-    /// Returns `true` if a path is merged without a route that names its protocol.
-    fn is_automatic(path: &str) -> bool {
-        Self::recognise(RouteProtocol::Auto, path).is_some_and(|adapter| AUTOMATIC.contains(&adapter))
-    }
-
-    /// Returns the adapter for a path on a route with this protocol. If the policy names the
-    /// protocol, the operator has chosen the path, so only its suffix is checked. With `Auto`, the
-    /// path must be one that the protocol defines.
-    fn recognise(protocol: RouteProtocol, path: &str) -> Option<Self> {
-        match protocol {
-            RouteProtocol::PassThrough | RouteProtocol::LlamaCpp => None,
-            RouteProtocol::Generic => Some(Self::Generic),
-            RouteProtocol::Auto if openai::PATHS.contains(&path) => Some(Self::Embeddings),
-            RouteProtocol::Auto if path == TeiRoute::Embed.path() => Some(Self::Tei(TeiRoute::Embed)),
-            RouteProtocol::Auto => kserve::verb(path).filter(|_| kserve::is_model_path(path)).map(Self::V1),
-            RouteProtocol::KServeV1 | RouteProtocol::TfServing => kserve::verb(path).map(Self::V1),
-            RouteProtocol::OpenAi | RouteProtocol::Vllm | RouteProtocol::SgLang if completions::is_path(path) => {
-                Some(Self::Completions)
-            }
-            RouteProtocol::OpenAi if moderations::is_path(path) => Some(Self::Moderations),
-            RouteProtocol::Tei => TeiRoute::of_path(path).map(Self::Tei).or_else(|| Self::embeddings(path)),
-            RouteProtocol::OpenAi
-            | RouteProtocol::Vllm
-            | RouteProtocol::SgLang
-            | RouteProtocol::Infinity
-            | RouteProtocol::Ollama
-            | RouteProtocol::Voyage
-            | RouteProtocol::Jina => Self::embeddings(path),
-        }
-    }
-
-    fn embeddings(path: &str) -> Option<Self> {
-        path.ends_with(openai::SUFFIX).then_some(Self::Embeddings)
-    }
-}
-
 // === impl ProtocolLabel ===
 
 impl ProtocolLabel {
@@ -409,37 +336,14 @@ impl Endpoint {
         common: &Arc<SharedHeaderRules>,
         generation: u64,
     ) -> Self {
-        let named = rules.protocol;
-        let (label, dialect, shape) = match adapter {
-            Adapter::Embeddings => {
-                (ProtocolLabel::OpenAi, Dialect::OpenAi, openai::embeddings(named == RouteProtocol::Vllm))
-            }
-            Adapter::Completions => {
-                let variant = match named {
-                    RouteProtocol::Vllm => CompletionsVariant::Vllm,
-                    RouteProtocol::SgLang => CompletionsVariant::SgLang,
-                    _ => CompletionsVariant::OpenAi,
-                };
-                (ProtocolLabel::OpenAi, Dialect::OpenAi, completions::completions(variant))
-            }
-            Adapter::Moderations => (ProtocolLabel::OpenAi, Dialect::OpenAi, moderations::moderations()),
-            Adapter::Tei(route) => (ProtocolLabel::Tei, Dialect::Tei, route.shape()),
-            Adapter::V1(verb) if named == RouteProtocol::TfServing => {
-                (ProtocolLabel::TfServing, Dialect::Error, kserve::shape(verb, V1Variant::TfServing))
-            }
-            Adapter::V1(verb) => (ProtocolLabel::KServeV1, Dialect::Error, kserve::shape(verb, V1Variant::KServe)),
-            Adapter::Generic => {
-                let shape = rules.generic.as_ref().map_or_else(|| ProtocolShape::plain("", ""), GenericOptions::shape);
-                (ProtocolLabel::Generic, Dialect::Problem, shape)
-            }
-        };
+        let (label, dialect, shape) = adapter.format(rules);
         let generic = rules.generic.as_ref().filter(|_| adapter == Adapter::Generic);
         Self {
             route,
             label,
             dialect,
             idempotent: rules.idempotent.unwrap_or(adapter != Adapter::Generic),
-            needs_info: adapter == Adapter::Tei(TeiRoute::Embed) && named == RouteProtocol::Auto,
+            needs_info: adapter.is_tei_embed() && rules.protocol == RouteProtocol::Auto,
             on_mismatch_isolates: generic.is_none_or(|spec| spec.on_mismatch == OnMismatch::Isolate),
             rules: Arc::clone(rules),
             common: Arc::clone(common),

@@ -4,7 +4,8 @@
 use http::Method;
 use strum::{IntoStaticStr, VariantArray};
 
-use super::{Adapter, RouteProtocol, Routes};
+use super::adapter::Adapter;
+use super::{RouteProtocol, Routes};
 use crate::openai::completions;
 use crate::paths::UnmergedPath;
 use crate::tei::TeiRoute;
