@@ -56,7 +56,7 @@ impl Endpoint {
         let doc = &call.body;
         let mut edits: Vec<(Span, Vec<u8>)> = Vec::new();
         for (index, slot) in call.found.slots.iter().enumerate() {
-            let list = self.shape.items.get(index)?;
+            let list = self.shape.positions().nth(call.found.position)?.get(index)?;
             let (name, key) = match form {
                 CallForm::Single => (self.shape.single.as_ref()?.name()?, true),
                 CallForm::List | CallForm::Bare => (list.name()?, false),

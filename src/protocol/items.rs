@@ -21,6 +21,8 @@ pub(crate) struct ItemSpans {
     pub(crate) scalar: bool,
     /// Byte ranges that are removed in a shared call.
     pub(crate) cuts: Vec<Span>,
+    /// Number of the position of the items among those of the protocol.
+    pub(crate) position: usize,
     /// The single item is a bare text that a shared call writes as a list.
     pub(crate) is_wrapped: bool,
     /// A text that the server reads beside the items, and whether it does so with each item.
@@ -70,9 +72,10 @@ pub(crate) fn locate(doc: &[u8], root: Span, shape: &ProtocolShape, count_max: u
         }
         return locate_single(doc, found);
     }
-    let mut slots = Vec::with_capacity(shape.items.len());
+    let (position, lists) = choose_position(doc, root, shape)?;
+    let mut slots = Vec::with_capacity(lists.len());
     let mut scalar = false;
-    for pointer in &shape.items {
+    for pointer in lists {
         let found = json::find(doc, root, pointer)?.ok_or(ItemError::Form)?;
         let (items, bare) = locate_list(doc, found.value, shape, count_max)?;
         let first = slots.is_empty();
@@ -89,11 +92,31 @@ pub(crate) fn locate(doc: &[u8], root: Span, shape: &ProtocolShape, count_max: u
     Ok(ItemSpans {
         slots,
         scalar,
+        position,
         is_wrapped,
         shared_text,
         results_each: results_each(doc, root, shape)?,
         ..ItemSpans::default()
     })
+}
+
+/// Returns the position of the items of a call, and its number.
+///
+/// # Errors
+/// The call has items at no position, or lists of several positions.
+fn choose_position<'a>(doc: &[u8], root: Span, shape: &'a ProtocolShape) -> Result<(usize, &'a [Pointer]), ItemError> {
+    if shape.alternatives.is_empty() {
+        return Ok((0, &shape.items));
+    }
+    let mut present: Vec<&Pointer> = Vec::new();
+    for pointer in shape.positions().flatten() {
+        if !present.contains(&pointer) && json::find(doc, root, pointer)?.is_some() {
+            present.push(pointer);
+        }
+    }
+    let is_present =
+        |lists: &&[Pointer]| lists.len() == present.len() && lists.iter().all(|pointer| present.contains(&pointer));
+    shape.positions().enumerate().find(|(_, lists)| is_present(lists)).ok_or(ItemError::Form)
 }
 
 /// Returns the text that the server reads beside the items, if the protocol has one.
@@ -217,6 +240,10 @@ fn is_tokens(doc: &[u8], list: Span) -> bool {
 /// # Errors
 /// The items are of classes that may not be combined, or a key occurs twice in one of them.
 pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &mut Vec<u8>) -> Result<(), ItemError> {
+    // The position is no part of the fields, whose keys are left out with the items.
+    if !shape.alternatives.is_empty() {
+        out.extend_from_slice(format!("{}:", items.position).as_bytes());
+    }
     let mut one = Vec::new();
     for slot in &items.slots {
         let mut classes: Vec<Vec<u8>> = Vec::new();

@@ -100,6 +100,11 @@ impl Endpoint {
         if let Some(reason) = unbatched_field(doc, root, &self.shape) {
             return Err(reason.into());
         }
+        for member in self.shape.unbatched_members {
+            if json::find(doc, root, &Pointer::from_static(member)).map_err(ItemError::from)?.is_some() {
+                return Err(UnmergeableReason::ItemForm.into());
+            }
+        }
         let mut items = items::locate(doc, root, &self.shape, self.rules.item_count_max)?;
         let mut key = MergeKeyBuilder::new();
         // Generation, route and label separate the keys of different endpoints and rule versions.
@@ -125,8 +130,8 @@ impl Endpoint {
         items: &mut ItemSpans,
         key: &mut MergeKeyBuilder,
     ) -> Result<(), ItemError> {
-        let over = &self.rules.merge_over_fields;
-        let (cuts, mut without) = items::removal_spans(doc, root, over)?;
+        let over: Vec<Pointer> = self.rules.merge_over_fields.iter().chain(&self.shape.call_id).cloned().collect();
+        let (cuts, mut without) = items::removal_spans(doc, root, &over)?;
         // A removed field must neither contain items nor be part of one.
         let touches =
             |slot: &items::Slot| cuts.iter().any(|cut| cut.start < slot.value.end && slot.value.start < cut.end);
@@ -135,8 +140,14 @@ impl Endpoint {
         }
         without.extend(items.slots.iter().map(|slot| slot.value.start));
         without.sort_unstable();
-        let pointers: Vec<&Pointer> =
-            self.shape.items.iter().chain(&self.shape.single).chain(over).chain(&self.rules.merge_on_fields).collect();
+        let pointers: Vec<&Pointer> = self
+            .shape
+            .positions()
+            .flatten()
+            .chain(&self.shape.single)
+            .chain(&over)
+            .chain(&self.rules.merge_on_fields)
+            .collect();
         let mut text = Vec::new();
         json::write_canonical(
             doc,

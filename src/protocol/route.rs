@@ -46,6 +46,12 @@ pub enum RouteProtocol {
     Infinity,
     /// Ollama.
     Ollama,
+    /// MLflow.
+    MlFlow,
+    /// Version 0 of the protocol of Seldon Core.
+    Seldon,
+    /// The Hugging Face toolkit of `SageMaker`.
+    SageMaker,
     /// Voyage.
     Voyage,
     /// Jina.
@@ -138,6 +144,14 @@ pub enum ProtocolLabel {
     TfServing,
     /// TEI's own routes.
     Tei,
+    /// MLflow.
+    #[strum(serialize = "mlflow")]
+    MlFlow,
+    /// Version 0 of the protocol of Seldon Core.
+    Seldon,
+    /// The Hugging Face toolkit of `SageMaker`.
+    #[strum(serialize = "sagemaker")]
+    SageMaker,
     /// The protocol that a route declares.
     Generic,
     /// No adapter recognised the path.

@@ -14,6 +14,8 @@ use crate::pointer::Pointer;
 pub(crate) struct ProtocolShape {
     /// Parallel arrays of items.
     pub(crate) items: Vec<Pointer>,
+    /// Other positions of the items. A call has items at one position only.
+    pub(crate) alternatives: Vec<Vec<Pointer>>,
     /// A field that holds a single item instead of `items[0]`.
     pub(crate) single: Option<Pointer>,
     /// Bare values that `items` may hold.
@@ -37,6 +39,10 @@ pub(crate) struct ProtocolShape {
     pub(crate) per_item_error: Option<(Pointer, u16)>,
     /// Ids of the whole response.
     pub(crate) ids: Vec<Pointer>,
+    /// An id that a call may have, and that its response repeats. Shared calls leave it out.
+    pub(crate) call_id: Option<Pointer>,
+    /// A list of names of columns in the response, which every member of a shared call may receive.
+    pub(crate) names: Option<Pointer>,
     /// An id consists of a prefix and the client's `x-request-id`, if it sent one (vLLM).
     pub(crate) id_from_request: bool,
     pub(crate) counters: Counters,
@@ -48,6 +54,8 @@ pub(crate) struct ProtocolShape {
     pub(crate) known: &'static [&'static str],
     /// Fields that prevent merging.
     pub(crate) unbatched_fields: &'static [(&'static str, UnbatchedIf)],
+    /// Members below other ones that prevent merging if they are present.
+    pub(crate) unbatched_members: &'static [&'static str],
     /// The field that names the model.
     pub(crate) model: Option<Pointer>,
     /// Accepts `NaN` and `Infinity` as numbers in a request.
@@ -210,11 +218,17 @@ pub(crate) enum UnbatchedIf {
 // === impl ProtocolShape ===
 
 impl ProtocolShape {
+    /// Returns all positions of the items.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = &[Pointer]> {
+        std::iter::once(self.items.as_slice()).chain(self.alternatives.iter().map(Vec::as_slice))
+    }
+
     /// Creates a shape with one list of items, one list of results, and defaults for everything
     /// else.
     pub(crate) fn plain(items: &str, results: &str) -> Self {
         Self {
             items: vec![Pointer::from_static(items)],
+            alternatives: Vec::new(),
             single: None,
             bare: BareValue::Never,
             item_is: ItemIs::Element,
@@ -229,12 +243,15 @@ impl ProtocolShape {
             element: ResultType::Any,
             per_item_error: None,
             ids: Vec::new(),
+            call_id: None,
+            names: None,
             id_from_request: false,
             counters: Counters::None,
             share_by: Measure::Items,
             weight: Measure::Items,
             known: &[],
             unbatched_fields: &[],
+            unbatched_members: &[],
             model: None,
             lenient: false,
             envelope: &[],

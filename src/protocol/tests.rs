@@ -19,6 +19,7 @@ mod forms;
 mod limits;
 mod merging;
 mod quoted_forms;
+mod rows;
 mod quoting;
 mod splitting;
 mod tei;
@@ -190,11 +191,14 @@ fn named(case: &Value) -> Option<RouteProtocol> {
         _ => {}
     }
     Some(match adapter {
-        "core" | "faults" => RouteProtocol::Auto,
+        "core" | "faults" | "torchserve" | "litserve" => RouteProtocol::Auto,
         "openai.embeddings" | "openai.completions" | "openai.moderations" => RouteProtocol::OpenAi,
         "kserve.v1" => RouteProtocol::KServeV1,
         "tfserving" => RouteProtocol::TfServing,
         "tei" => RouteProtocol::Tei,
+        "mlflow" => RouteProtocol::MlFlow,
+        "seldon.v0" => RouteProtocol::Seldon,
+        "sagemaker" => RouteProtocol::SageMaker,
         _ => return None,
     })
 }
@@ -368,7 +372,7 @@ fn every_case_of_a_built_adapter_is_read_merged_and_split_as_expected() {
     let cases: Vec<Value> = CASES.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let ran: Vec<_> =
         cases.iter().filter_map(|case| run(case).map(|shared| (case["id"].as_str().unwrap(), shared))).collect();
-    assert_eq!(ran.len(), 94, "{ran:?}");
+    assert_eq!(ran.len(), 104, "{ran:?}");
     assert!(ran.iter().map(|(_, shared)| shared).sum::<usize>() >= 40);
 }
 

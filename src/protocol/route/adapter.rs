@@ -8,6 +8,7 @@ use crate::openai::completions::{self, CompletionsVariant};
 use crate::openai::{self, moderations};
 use crate::shape::ProtocolShape;
 use crate::tei::TeiRoute;
+use crate::{mlflow, sagemaker, seldon};
 
 /// Adapters of a route without a named protocol.
 const AUTOMATIC: [Adapter; 3] = [Adapter::Embeddings, Adapter::V1(V1Verb::Predict), Adapter::Tei(TeiRoute::Embed)];
@@ -20,6 +21,9 @@ pub(super) enum Adapter {
     Moderations,
     Tei(TeiRoute),
     V1(V1Verb),
+    MlFlow,
+    Seldon,
+    SageMaker,
     Generic,
 }
 
@@ -37,6 +41,9 @@ impl Adapter {
                 [V1Verb::Predict, V1Verb::Explain, V1Verb::Regress, V1Verb::Classify].map(Self::V1).to_vec()
             }
             RouteProtocol::Tei => TeiRoute::ALL.into_iter().map(Self::Tei).chain([Self::Embeddings]).collect(),
+            RouteProtocol::MlFlow => vec![Self::MlFlow],
+            RouteProtocol::Seldon => vec![Self::Seldon],
+            RouteProtocol::SageMaker => vec![Self::SageMaker],
             RouteProtocol::OpenAi => vec![Self::Embeddings, Self::Completions, Self::Moderations],
             RouteProtocol::Vllm | RouteProtocol::SgLang => vec![Self::Embeddings, Self::Completions],
             RouteProtocol::Infinity | RouteProtocol::Ollama | RouteProtocol::Voyage | RouteProtocol::Jina => {
@@ -66,6 +73,9 @@ impl Adapter {
                 (ProtocolLabel::TfServing, Dialect::Error, kserve::shape(verb, V1Variant::TfServing))
             }
             Self::V1(verb) => (ProtocolLabel::KServeV1, Dialect::Error, kserve::shape(verb, V1Variant::KServe)),
+            Self::MlFlow => (ProtocolLabel::MlFlow, Dialect::MlFlow, mlflow::invocations()),
+            Self::Seldon => (ProtocolLabel::Seldon, Dialect::Problem, seldon::predictions()),
+            Self::SageMaker => (ProtocolLabel::SageMaker, Dialect::Problem, sagemaker::invocations()),
             Self::Generic => {
                 let shape = rules.generic.as_ref().map_or_else(|| ProtocolShape::plain("", ""), GenericOptions::shape);
                 (ProtocolLabel::Generic, Dialect::Problem, shape)
@@ -89,6 +99,9 @@ impl Adapter {
             RouteProtocol::Auto if path == TeiRoute::Embed.path() => Some(Self::Tei(TeiRoute::Embed)),
             RouteProtocol::Auto => kserve::verb(path).filter(|_| kserve::is_model_path(path)).map(Self::V1),
             RouteProtocol::KServeV1 | RouteProtocol::TfServing => kserve::verb(path).map(Self::V1),
+            RouteProtocol::MlFlow => mlflow::is_path(path).then_some(Self::MlFlow),
+            RouteProtocol::Seldon => seldon::is_path(path).then_some(Self::Seldon),
+            RouteProtocol::SageMaker => sagemaker::is_path(path).then_some(Self::SageMaker),
             RouteProtocol::OpenAi | RouteProtocol::Vllm | RouteProtocol::SgLang if completions::is_path(path) => {
                 Some(Self::Completions)
             }

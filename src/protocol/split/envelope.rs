@@ -15,9 +15,9 @@ use crate::usage;
 
 use super::quote;
 
-/// Maximum length in bytes of the name of a model that the calls do not name. Paths of models are no
-/// longer in practice.
-const MODEL_MAX: usize = 256;
+/// Maximum length in bytes of the name of a column, or of a model that the calls do not name. Paths
+/// of models are no longer in practice.
+const NAME_MAX: usize = 256;
 /// Maximum number of tokens that a server adds to an item, by a prompt or a template. A token has at
 /// least one byte, so a larger count is not a number of tokens.
 const TEMPLATE_MAX: usize = 1024;
@@ -92,6 +92,12 @@ pub(super) fn undeclared_in_unbatched(doc: &[u8], shape: &ProtocolShape, fields:
     envelope.walk()
 }
 
+/// Returns `true` for a text with the form of the name of a model or column.
+fn is_name(text: &[u8]) -> bool {
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"._:/@+-".contains(byte);
+    text.len() <= NAME_MAX && text.iter().all(is_part)
+}
+
 /// Returns `true` for a zero that is written with more than a zero. It is copied as written.
 fn is_nonstandard_zero(number: &[u8]) -> bool {
     usage::is_zero(number) && !matches!(number, b"0" | b"-0" | b"0.0" | b"-0.0")
@@ -133,6 +139,10 @@ impl<'a> EnvelopeWalker<'a> {
                 return self.visit_usage(value, path);
             }
             _ => {}
+        }
+        let is_names = self.shape.names.as_ref().is_some_and(|pointer| pointer.tokens() == *path);
+        if is_names && self.members.is_some_and(|members| self.are_names(value, members)) {
+            return;
         }
         if let [name] = path.as_slice()
             && self.shape.envelope.contains(&name.as_str())
@@ -234,6 +244,16 @@ impl<'a> EnvelopeWalker<'a> {
         }
     }
 
+    /// Returns `true` for a list of names that quote no item.
+    fn are_names(&self, value: Span, members: &[&Call]) -> bool {
+        let mut names = Elements::new(self.doc, value);
+        kind(self.doc, value.start) == JsonType::Array
+            && names.all(|name| {
+                let text = unescape(name.inner_bytes(self.doc));
+                kind(self.doc, name.start) == JsonType::String && is_name(&text) && !quote::shares_text(&text, members)
+            })
+    }
+
     /// Returns `true` if a text is the model that the calls name, or may be the name of another one:
     /// servers report the version of an alias, or a path.
     fn is_model(&self, value: Span, members: &[&Call]) -> bool {
@@ -245,9 +265,8 @@ impl<'a> EnvelopeWalker<'a> {
                 kind(doc, found.value.start) == JsonType::String && unescape(found.value.inner_bytes(doc)) == text
             })
         };
-        let is_name = || text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"._:/@+-".contains(byte));
         members.first().is_some_and(|leader| is_requested(&leader))
-            || text.len() <= MODEL_MAX && is_name() && !quote::shares_text(&text, members)
+            || is_name(&text) && !quote::shares_text(&text, members)
     }
 
     /// Returns `true` if a counter may be a number of tokens of the items.

@@ -273,6 +273,12 @@ fn check_cached_tokens(doc: &[u8], usage: Span, shape: &ProtocolShape) -> Result
 /// server derives ids from it (vLLM), else a random one of the same form.
 fn write_id(doc: &[u8], span: Span, call: &Call, sent: &SharedRequest, shape: &ProtocolShape, out: &mut Vec<u8>) {
     let header = call.head.headers.get(headers::REQUEST_ID).map(HeaderValue::as_bytes);
+    let find_own = |pointer| json::find(&call.body, json::root(&call.body), pointer).ok().flatten();
+    let is_text = |own: Span| kind(&call.body, own.start) == JsonType::String && own.len() > 2;
+    if let Some(own) = shape.call_id.as_ref().and_then(find_own).map(|own| own.value).filter(|own| is_text(*own)) {
+        out.extend_from_slice(own.of(&call.body));
+        return;
+    }
     match kind(doc, span.start) {
         JsonType::Number => out.extend_from_slice(&ids::random_like(span.of(doc), true)),
         JsonType::String => {

@@ -22,7 +22,7 @@ fn text(number: usize) -> String {
     format!("\"t{number}\"")
 }
 
-const FORMATS: [WireFormat; 9] = [
+const FORMATS: [WireFormat; 15] = [
     WireFormat {
         protocol: RouteProtocol::OpenAi,
         path: "/v1/completions",
@@ -94,6 +94,54 @@ const FORMATS: [WireFormat; 9] = [
         call: |items| format!(r#"{{"ids":{items}}}"#),
         result: |_, value| format!("\"{}\"", value.len()),
         response: str::to_owned,
+    },
+    WireFormat {
+        protocol: RouteProtocol::MlFlow,
+        path: "/invocations",
+        item: |number| format!("[{number}, 1.5]"),
+        call: |items| format!(r#"{{"dataframe_split":{{"columns":["a","b"],"data":{items}}}}}"#),
+        result: |_, value| value.to_owned(),
+        response: |results| format!(r#"{{"predictions": {results}}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::MlFlow,
+        path: "/invocations",
+        item: |number| format!(r#"{{"a":{number}}}"#),
+        call: |items| format!(r#"{{"params":{{"k":1}},"dataframe_records":{items}}}"#),
+        result: |_, value| value.to_owned(),
+        response: |results| format!(r#"{{"predictions": {results}}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::MlFlow,
+        path: "/invocations",
+        item: |number| format!("[{number}, 1.5]"),
+        call: |items| format!(r#"{{"inputs":{items}}}"#),
+        result: |_, value| value.to_owned(),
+        response: |results| format!(r#"{{"predictions": {results}}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Seldon,
+        path: "/api/v1.0/predictions",
+        item: |number| format!("[{number}, 1.5]"),
+        call: |items| format!(r#"{{"data":{{"names":["a","b"],"ndarray":{items}}}}}"#),
+        result: |_, value| value.to_owned(),
+        response: |results| format!(r#"{{"data":{{"names":["p"],"ndarray":{results}}}}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::SageMaker,
+        path: "/invocations",
+        item: text,
+        call: |items| format!(r#"{{"inputs":{items}}}"#),
+        result: |_, value| value.to_owned(),
+        response: str::to_owned,
+    },
+    WireFormat {
+        protocol: RouteProtocol::TfServing,
+        path: "/v1/models/m:classify",
+        item: |number| format!(r#"{{"x":{number}}}"#),
+        call: |items| format!(r#"{{"examples":{items},"context":{{"c":1}}}}"#),
+        result: |_, value| value.to_owned(),
+        response: |results| format!(r#"{{ "results": {results} }}"#),
     },
 ];
 

@@ -104,6 +104,9 @@ fn generate_body(route: &Route, path: &str) -> Result<Bytes, String> {
             Some((_, "decode")) => json!({"ids": [[1]]}),
             _ => json!({"inputs": TEXT}),
         },
+        None if route.protocol == RouteProtocol::MlFlow => json!({"inputs": [[1.0, 2.0, 3.0, 4.0]]}),
+        None if route.protocol == RouteProtocol::Seldon => json!({"data": {"ndarray": [[1.0, 2.0, 3.0, 4.0]]}}),
+        None if route.protocol == RouteProtocol::SageMaker => json!({"inputs": [TEXT]}),
         None if path.contains(':') => json!({"instances": [[1.0, 2.0, 3.0, 4.0]]}),
         None => return Err(format!("no sample is built in for this path: give one with --sample {path}=FILE")),
     };
@@ -128,6 +131,8 @@ fn concrete_path(route: &Route) -> Option<String> {
         | RouteProtocol::Ollama
         | RouteProtocol::Voyage
         | RouteProtocol::Jina => &["/v1/embeddings"],
+        RouteProtocol::MlFlow | RouteProtocol::SageMaker => &["/invocations"],
+        RouteProtocol::Seldon => &["/api/v1.0/predictions", "/api/v0.1/predictions"],
         RouteProtocol::PassThrough
         | RouteProtocol::Generic
         | RouteProtocol::KServeV1
