@@ -40,6 +40,9 @@ pub(crate) fn path_endpoints() -> Vec<PathEndpoint> {
         ("/tokenize", RouteProtocol::Tei),
         ("/decode", RouteProtocol::Tei),
         ("/invocations", RouteProtocol::MlFlow),
+        ("/api/embed", RouteProtocol::Ollama),
+        ("/v2/embed", RouteProtocol::Cohere),
+        ("/v1/contextualizedembeddings", RouteProtocol::Voyage),
         ("/invocations", RouteProtocol::SageMaker),
         ("/api/v1.0/predictions", RouteProtocol::Seldon),
     ]

@@ -252,6 +252,9 @@ pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &
             match shape.class {
                 Class::None => {}
                 Class::Strict(scalars) => json::write_class(doc, *item, scalars, &mut one)?,
+                Class::Strings if kind(doc, item.start) == JsonType::String => {}
+                Class::StringLists if is_string_list(doc, *item) => {}
+                Class::Strings | Class::StringLists => return Err(ItemError::Form),
                 Class::Text { objects } => text_class(doc, *item, objects, &mut one)?,
             }
             if let Err(place) = classes.binary_search(&one) {
@@ -270,6 +273,13 @@ pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &
         out.push(b';');
     }
     Ok(())
+}
+
+fn is_string_list(doc: &[u8], item: Span) -> bool {
+    let mut texts = Elements::new(doc, item).peekable();
+    kind(doc, item.start) == JsonType::Array
+        && texts.peek().is_some()
+        && texts.all(|text| kind(doc, text.start) == JsonType::String)
 }
 
 fn text_class(doc: &[u8], item: Span, objects: bool, out: &mut Vec<u8>) -> Result<(), ItemError> {

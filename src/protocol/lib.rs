@@ -23,6 +23,7 @@ use groupage_batching as batching;
 
 mod key_parts;
 mod call;
+mod cohere;
 mod call_form;
 mod dialect;
 mod key_diff;
@@ -36,6 +37,7 @@ mod json;
 mod merge_key;
 mod kserve;
 mod mlflow;
+mod ollama;
 mod limit_errors;
 mod merge;
 mod openai;

@@ -52,6 +52,8 @@ pub enum RouteProtocol {
     Seldon,
     /// The Hugging Face toolkit of `SageMaker`.
     SageMaker,
+    /// Cohere.
+    Cohere,
     /// Voyage.
     Voyage,
     /// Jina.
@@ -152,6 +154,10 @@ pub enum ProtocolLabel {
     /// The Hugging Face toolkit of `SageMaker`.
     #[strum(serialize = "sagemaker")]
     SageMaker,
+    /// Ollama's own routes.
+    Ollama,
+    /// Cohere.
+    Cohere,
     /// The protocol that a route declares.
     Generic,
     /// No adapter recognised the path.

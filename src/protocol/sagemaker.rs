@@ -20,7 +20,7 @@ pub(crate) fn is_path(path: &str) -> bool {
 /// Returns the shape of `/invocations`.
 pub(crate) fn invocations() -> ProtocolShape {
     ProtocolShape {
-        class: Class::Text { objects: false },
+        class: Class::Strings,
         weight: Measure::Tokens,
         known: &KNOWN,
         ..ProtocolShape::plain("/inputs", "")

@@ -60,8 +60,8 @@ pub(crate) struct ProtocolShape {
     pub(crate) model: Option<Pointer>,
     /// Accepts `NaN` and `Infinity` as numbers in a request.
     pub(crate) lenient: bool,
-    /// Top-level members of a response, besides results, ids and counters. Every member of a shared
-    /// call may receive their scalar values.
+    /// Members of a response, besides results, ids and counters, as names separated by slashes. Every
+    /// member of a shared call may receive their scalar values.
     pub(crate) envelope: &'static [&'static str],
     /// Path of shared calls, if it differs from the path of their members.
     pub(crate) upstream_path: Option<String>,
@@ -95,6 +95,10 @@ pub(crate) enum Class {
     Strict(Base64Form),
     /// Strings, lists of token ids, or (if allowed) objects with the same keys.
     Text { objects: bool },
+    /// Strings.
+    Strings,
+    /// Lists of strings.
+    StringLists,
     /// No common property.
     None,
 }
@@ -104,6 +108,9 @@ pub(crate) enum Class {
 pub(crate) enum ResultLayout {
     /// Parallel arrays, one element for each item.
     Lists(Vec<Pointer>),
+    /// The list at `at`, or the lists in the members of an object there, which have some of
+    /// `names`, and the list at `echo` if it is present.
+    Columns { at: Pointer, names: &'static [&'static str], echo: Pointer },
     /// A map with a field of the item as its key.
     Map { at: Pointer, key: Pointer },
 }
@@ -193,8 +200,8 @@ pub(crate) enum Measure {
     ListLen,
     /// The number at this position.
     At(Pointer),
-    /// Number of code points of a string, of a list of strings, or of the `text` of an object, length
-    /// of a list of token ids, else one. Usage counters are divided by it.
+    /// Number of code points of a string, of a list of strings, or of the `text` of an object,
+    /// length of a list of token ids, else one. Usage counters are divided by it.
     Text,
     /// Estimated number of tokens: length of a list of token ids, else a quarter of the bytes.
     Tokens,

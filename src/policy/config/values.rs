@@ -81,9 +81,10 @@ pub(super) fn to_route_protocol(protocol: Protocol) -> Option<RouteProtocol> {
         Protocol::Voyage => RouteProtocol::Voyage,
         Protocol::Jina => RouteProtocol::Jina,
         Protocol::LlamaCpp => RouteProtocol::LlamaCpp,
+        Protocol::Cohere => RouteProtocol::Cohere,
         Protocol::MLflow => RouteProtocol::MlFlow,
         Protocol::Seldon => RouteProtocol::Seldon,
         Protocol::SageMaker => RouteProtocol::SageMaker,
-        Protocol::OpenInferenceV2 | Protocol::BentoML | Protocol::TGI | Protocol::Cohere => return None,
+        Protocol::OpenInferenceV2 | Protocol::BentoML | Protocol::TGI => return None,
     })
 }

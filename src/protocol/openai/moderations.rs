@@ -19,7 +19,7 @@ pub(crate) fn is_path(path: &str) -> bool {
 pub(crate) fn moderations() -> ProtocolShape {
     ProtocolShape {
         bare: BareValue::Strings,
-        class: Class::Text { objects: false },
+        class: Class::Strings,
         element: ResultType::Object,
         ids: vec![Pointer::from_static("/id")],
         weight: Measure::Tokens,

@@ -5,10 +5,10 @@ use crate::dialect::Dialect;
 use crate::generic::GenericOptions;
 use crate::kserve::{self, V1Variant, V1Verb};
 use crate::openai::completions::{self, CompletionsVariant};
-use crate::openai::{self, moderations};
+use crate::openai::{self, contextual, moderations};
 use crate::shape::ProtocolShape;
 use crate::tei::TeiRoute;
-use crate::{mlflow, sagemaker, seldon};
+use crate::{cohere, mlflow, ollama, sagemaker, seldon};
 
 /// Adapters of a route without a named protocol.
 const AUTOMATIC: [Adapter; 3] = [Adapter::Embeddings, Adapter::V1(V1Verb::Predict), Adapter::Tei(TeiRoute::Embed)];
@@ -24,6 +24,9 @@ pub(super) enum Adapter {
     MlFlow,
     Seldon,
     SageMaker,
+    Ollama,
+    Cohere,
+    Contextual,
     Generic,
 }
 
@@ -44,11 +47,12 @@ impl Adapter {
             RouteProtocol::MlFlow => vec![Self::MlFlow],
             RouteProtocol::Seldon => vec![Self::Seldon],
             RouteProtocol::SageMaker => vec![Self::SageMaker],
+            RouteProtocol::Cohere => vec![Self::Cohere],
+            RouteProtocol::Ollama => vec![Self::Embeddings, Self::Ollama],
+            RouteProtocol::Voyage => vec![Self::Embeddings, Self::Contextual],
             RouteProtocol::OpenAi => vec![Self::Embeddings, Self::Completions, Self::Moderations],
             RouteProtocol::Vllm | RouteProtocol::SgLang => vec![Self::Embeddings, Self::Completions],
-            RouteProtocol::Infinity | RouteProtocol::Ollama | RouteProtocol::Voyage | RouteProtocol::Jina => {
-                vec![Self::Embeddings]
-            }
+            RouteProtocol::Infinity | RouteProtocol::Jina => vec![Self::Embeddings],
         }
     }
 
@@ -76,6 +80,9 @@ impl Adapter {
             Self::MlFlow => (ProtocolLabel::MlFlow, Dialect::MlFlow, mlflow::invocations()),
             Self::Seldon => (ProtocolLabel::Seldon, Dialect::Problem, seldon::predictions()),
             Self::SageMaker => (ProtocolLabel::SageMaker, Dialect::Problem, sagemaker::invocations()),
+            Self::Ollama => (ProtocolLabel::Ollama, Dialect::Error, ollama::embed()),
+            Self::Cohere => (ProtocolLabel::Cohere, Dialect::Problem, cohere::embed()),
+            Self::Contextual => (ProtocolLabel::OpenAi, Dialect::OpenAi, contextual::embeddings()),
             Self::Generic => {
                 let shape = rules.generic.as_ref().map_or_else(|| ProtocolShape::plain("", ""), GenericOptions::shape);
                 (ProtocolLabel::Generic, Dialect::Problem, shape)
@@ -102,6 +109,10 @@ impl Adapter {
             RouteProtocol::MlFlow => mlflow::is_path(path).then_some(Self::MlFlow),
             RouteProtocol::Seldon => seldon::is_path(path).then_some(Self::Seldon),
             RouteProtocol::SageMaker => sagemaker::is_path(path).then_some(Self::SageMaker),
+            RouteProtocol::Cohere => cohere::is_path(path).then_some(Self::Cohere),
+            RouteProtocol::Ollama if ollama::is_path(path) => Some(Self::Ollama),
+            RouteProtocol::Ollama if ollama::is_older_path(path) => None,
+            RouteProtocol::Voyage if contextual::is_path(path) => Some(Self::Contextual),
             RouteProtocol::OpenAi | RouteProtocol::Vllm | RouteProtocol::SgLang if completions::is_path(path) => {
                 Some(Self::Completions)
             }

@@ -10,9 +10,6 @@ use crate::openai::completions;
 use crate::paths::UnmergedPath;
 use crate::tei::TeiRoute;
 
-/// Paths of Cohere, which end like those of TEI and have another format.
-const COHERE_EMBED: [&str; 2] = ["/v1/embed", "/v2/embed"];
-
 /// Cause for which no adapter recognises a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
@@ -72,8 +69,7 @@ impl UnrecognisedCause {
         let route = TeiRoute::of_path(path);
         let is_tei = matches!(route, Some(TeiRoute::Embed | TeiRoute::EmbedAll | TeiRoute::EmbedSparse));
         let is_supported = is_tei || by_name.into_iter().any(|protocol| protocol.is_recognised(path));
-        let is_cohere = COHERE_EMBED.iter().any(|other| path.ends_with(other));
-        if is_supported && !is_cohere { Self::Unnamed } else { Self::NoAdapter }
+        if is_supported { Self::Unnamed } else { Self::NoAdapter }
     }
 }
 
@@ -126,7 +122,7 @@ mod tests {
             ("/v1/completions", UnrecognisedCause::Unnamed),
             ("/v1/moderations", UnrecognisedCause::Unnamed),
             ("/ns/embed", UnrecognisedCause::Unnamed),
-            ("/v2/embed", UnrecognisedCause::NoAdapter),
+            ("/v2/embed", UnrecognisedCause::Unnamed),
             ("/predict", UnrecognisedCause::NoAdapter),
         ] {
             assert_eq!(of(&Method::POST, path), cause, "{path}");

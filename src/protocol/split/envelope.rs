@@ -25,8 +25,13 @@ const TEMPLATE_MAX: usize = 1024;
 const ID_PREFIXES: [&[u8]; 7] = [b"", b"embd-", b"emb-", b"cmpl-", b"chatcmpl-", b"infinity-", b"modr-"];
 /// Words of known protocols for the type of a response, with quotes.
 const OBJECTS: [&[u8]; 2] = [b"\"list\"", b"\"text_completion\""];
-/// Maximum number of digits of a time in seconds or milliseconds.
-const CREATED_DIGITS: usize = 13;
+/// Words of Cohere for the form of its embeddings, with quotes.
+const RESPONSE_TYPES: [&[u8]; 2] = [b"\"embeddings_floats\"", b"\"embeddings_by_type\""];
+/// Versions of the API of Cohere, with quotes.
+const API_VERSIONS: [&[u8]; 2] = [b"\"1\"", b"\"2\""];
+/// Maximum number of digits of a time in seconds or milliseconds, or of a duration of some hours in
+/// nanoseconds.
+const TIME_DIGITS: usize = 13;
 /// Names inside a usage object that the protocols define.
 const USAGE: [&str; 16] = [
     "prompt_tokens",
@@ -109,6 +114,7 @@ impl<'a> EnvelopeWalker<'a> {
     fn new(doc: &'a [u8], shape: &'a ProtocolShape, fields: &[Pointer], members: Option<&'a [&'a Call]>) -> Self {
         let mut declared: Vec<Pointer> = match &shape.results {
             ResultLayout::Lists(lists) => lists.clone(),
+            ResultLayout::Columns { at, echo, .. } => vec![at.clone(), echo.clone()],
             ResultLayout::Map { at, .. } => vec![at.clone()],
         };
         declared.extend_from_slice(fields);
@@ -144,10 +150,8 @@ impl<'a> EnvelopeWalker<'a> {
         if is_names && self.members.is_some_and(|members| self.are_names(value, members)) {
             return;
         }
-        if let [name] = path.as_slice()
-            && self.shape.envelope.contains(&name.as_str())
-            && self.is_plain(name, value)
-        {
+        let name = path.join("/");
+        if self.shape.envelope.contains(&name.as_str()) && self.is_plain(&name, value) {
             return;
         }
         if self.has_declared_below(path) {
@@ -233,12 +237,14 @@ impl<'a> EnvelopeWalker<'a> {
     fn is_plain(&self, name: &str, value: Span) -> bool {
         let text = value.of(self.doc);
         match (kind(self.doc, value.start), name) {
-            (JsonType::Null, _) => true,
+            (JsonType::Null | JsonType::Bool, _) => true,
             (JsonType::String, "object") => OBJECTS.contains(&text),
             (JsonType::String, "model") => self.members.is_some_and(|members| self.is_model(value, members)),
-            (JsonType::Number, "created") => {
+            (JsonType::String, "response_type") => RESPONSE_TYPES.contains(&text),
+            (JsonType::String, "meta/api_version/version") => API_VERSIONS.contains(&text),
+            (JsonType::Number, "created" | "total_duration" | "load_duration") => {
                 let quotes = self.members.is_some_and(|members| quote::quotes_digits(text, members));
-                json::is_integer(text) && text.len() <= CREATED_DIGITS && !quotes
+                json::is_integer(text) && text.len() <= TIME_DIGITS && !quotes
             }
             _ => false,
         }
@@ -294,7 +300,11 @@ impl<'a> EnvelopeWalker<'a> {
             Counters::Usage(at) => below(at),
             Counters::Totals { at, .. } => at.iter().any(below),
         };
-        counters || self.declared.iter().chain(&self.shape.ids).any(below)
+        let is_below = |name: &&str| {
+            let names: Vec<&str> = name.split('/').collect();
+            names.len() > path.len() && names.iter().zip(path).all(|(name, step)| name == step)
+        };
+        counters || self.shape.envelope.iter().any(is_below) || self.declared.iter().chain(&self.shape.ids).any(below)
     }
 
     /// Adds a part to the list. The list ends with one part more than the maximum, which shows that

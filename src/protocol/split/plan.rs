@@ -214,7 +214,7 @@ impl<'a> SplitPlan<'a> {
     /// Writes the client's results in place of a list: without the list itself if the client sent a
     /// scalar item and the protocol answers it with a bare result.
     fn write_results(&self, list: usize, member: usize, call: &Call, shape: &ProtocolShape, out: &mut Vec<u8>) {
-        let is_list = matches!(shape.results, ResultLayout::Lists(_));
+        let is_list = !matches!(shape.results, ResultLayout::Map { .. });
         if !(call.found.scalar && shape.unwrap && is_list) {
             self.results.write_list(self.doc, list, member, out);
             return;
@@ -237,7 +237,7 @@ impl<'a> SplitPlan<'a> {
                 continue;
             }
             let mut body = Vec::new();
-            if matches!(shape.results, ResultLayout::Lists(_)) {
+            if !matches!(shape.results, ResultLayout::Map { .. }) {
                 let start = self.results.starts.get(member).copied().unwrap_or(0);
                 self.results.write_element(self.doc, index, *position, start, &mut body);
             } else {

@@ -58,10 +58,19 @@ impl LocatedResults {
                 .iter()
                 .map(|pointer| ResultList::array(doc, root, pointer, total, shape.element))
                 .collect::<Result<_, _>>()?,
+            ResultLayout::Columns { at, names, echo } => {
+                let mut lists = ResultList::columns(doc, root, at, names, total)?;
+                if json::find(doc, root, echo)?.is_some_and(|found| kind(doc, found.value.start) != JsonType::Null) {
+                    lists.push(ResultList::array(doc, root, echo, total, shape.element)?);
+                }
+                lists
+            }
             ResultLayout::Map { at, .. } => vec![ResultList::map(doc, root, at, total)?],
         };
         let (item_at, index) = match &shape.results {
-            ResultLayout::Lists(_) => by_index(doc, &lists, shape.index.as_ref(), total)?,
+            ResultLayout::Lists(_) | ResultLayout::Columns { .. } => {
+                by_index(doc, &lists, shape.index.as_ref(), total)?
+            }
             ResultLayout::Map { .. } => (by_key(doc, &lists, members, total)?, vec![None; total]),
         };
         // A list that the server sorts, or a map, keeps the order of the response for each client.
@@ -139,11 +148,46 @@ impl ResultList {
         element: ResultType,
     ) -> Result<Self, MismatchKind> {
         let found = json::find(doc, root, pointer)?.ok_or(MismatchKind::Shape)?;
-        if kind(doc, found.value.start) != JsonType::Array {
+        Self::list(doc, (found.key, found.value), total, element)
+    }
+
+    /// Returns the list at `pointer`, or those in an object there. Members of the object without a
+    /// list are null.
+    fn columns(
+        doc: &[u8],
+        root: Span,
+        pointer: &Pointer,
+        names: &[&str],
+        total: usize,
+    ) -> Result<Vec<Self>, MismatchKind> {
+        let found = json::find(doc, root, pointer)?.ok_or(MismatchKind::Shape)?;
+        if kind(doc, found.value.start) != JsonType::Object {
+            return Ok(vec![Self::list(doc, (found.key, found.value), total, ResultType::Any)?]);
+        }
+        let mut lists = Vec::new();
+        for member in Members::new(doc, found.value) {
+            // A name could quote an input.
+            if !names.iter().any(|name| name.as_bytes() == member.key.inner_bytes(doc)) {
+                return Err(MismatchKind::Undeclared);
+            }
+            if kind(doc, member.value.start) != JsonType::Null {
+                lists.push(Self::list(doc, (Some(member.key), member.value), total, ResultType::Any)?);
+            }
+        }
+        if lists.is_empty() { Err(MismatchKind::Shape) } else { Ok(lists) }
+    }
+
+    fn list(
+        doc: &[u8],
+        (key, whole): (Option<Span>, Span),
+        total: usize,
+        element: ResultType,
+    ) -> Result<Self, MismatchKind> {
+        if kind(doc, whole.start) != JsonType::Array {
             return Err(MismatchKind::Shape);
         }
         // One element too many is enough for the error. Reading the rest would waste memory.
-        let elements: Vec<Span> = Elements::new(doc, found.value).take(total + 1).collect();
+        let elements: Vec<Span> = Elements::new(doc, whole).take(total + 1).collect();
         if elements.len() != total {
             return Err(MismatchKind::Count);
         }
@@ -158,7 +202,7 @@ impl ResultList {
         if !elements.iter().all(fits) {
             return Err(MismatchKind::Shape);
         }
-        Ok(Self { key: found.key, whole: found.value, keys: Vec::new(), values: elements.clone(), elements })
+        Ok(Self { key, whole, keys: Vec::new(), values: elements.clone(), elements })
     }
 
     fn map(doc: &[u8], root: Span, pointer: &Pointer, total: usize) -> Result<Self, MismatchKind> {

@@ -102,7 +102,7 @@ fn predict() -> ProtocolShape {
 
 fn rerank() -> ProtocolShape {
     ProtocolShape {
-        class: Class::Text { objects: false },
+        class: Class::Strings,
         shared_text: Some(SharedText { at: Pointer::from_static("/query"), with_each: true }),
         // Equal scores are in the reverse order of the texts, and remain so for each client.
         sorted: true,
@@ -117,7 +117,7 @@ fn rerank() -> ProtocolShape {
 
 fn similarity() -> ProtocolShape {
     ProtocolShape {
-        class: Class::Text { objects: false },
+        class: Class::Strings,
         shared_text: Some(SharedText { at: Pointer::from_static("/inputs/source_sentence"), with_each: false }),
         element: ResultType::Number,
         share_by: Measure::Text,
@@ -130,7 +130,7 @@ fn similarity() -> ProtocolShape {
 fn tokenize() -> ProtocolShape {
     ProtocolShape {
         bare: BareValue::Strings,
-        class: Class::Text { objects: false },
+        class: Class::Strings,
         element: ResultType::Array,
         weight: Measure::Tokens,
         known: &TOKENIZE,

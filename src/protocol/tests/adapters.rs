@@ -22,7 +22,7 @@ fn text(number: usize) -> String {
     format!("\"t{number}\"")
 }
 
-const FORMATS: [WireFormat; 15] = [
+const FORMATS: [WireFormat; 18] = [
     WireFormat {
         protocol: RouteProtocol::OpenAi,
         path: "/v1/completions",
@@ -142,6 +142,30 @@ const FORMATS: [WireFormat; 15] = [
         call: |items| format!(r#"{{"examples":{items},"context":{{"c":1}}}}"#),
         result: |_, value| value.to_owned(),
         response: |results| format!(r#"{{ "results": {results} }}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Ollama,
+        path: "/api/embed",
+        item: text,
+        call: |items| format!(r#"{{"model":"m","input":{items}}}"#),
+        result: |_, value| format!("[{value}]"),
+        response: |results| format!(r#"{{"model":"m","embeddings":{results}}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Cohere,
+        path: "/v1/embed",
+        item: text,
+        call: |items| format!(r#"{{"texts":{items}}}"#),
+        result: |_, value| value.to_owned(),
+        response: |results| format!(r#"{{"embeddings":{{"float":{results}}},"texts":{results}}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Voyage,
+        path: "/contextualizedembeddings",
+        item: |number| format!(r#"["t{number}"]"#),
+        call: |items| format!(r#"{{"inputs":{items}}}"#),
+        result: |index, value| format!(r#"{{"index": {index},"value":{value}}}"#),
+        response: |results| format!(r#"{{"object":"list","data":{results}}}"#),
     },
 ];
 

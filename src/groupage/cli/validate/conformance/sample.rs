@@ -97,6 +97,11 @@ fn generate_body(route: &Route, path: &str) -> Result<Bytes, String> {
             json!({"model": "default", "prompt": TEXT, "max_tokens": 4, "temperature": 0})
         }
         None if path.ends_with("/moderations") => json!({"input": TEXT}),
+        None if route.protocol == RouteProtocol::Cohere => {
+            json!({"model": "default", "texts": [TEXT], "input_type": "search_document"})
+        }
+        None if path.ends_with("/api/embed") => json!({"model": "default", "input": TEXT}),
+        None if path.ends_with("/contextualizedembeddings") => json!({"model": "default", "inputs": [[TEXT]]}),
         None if path.ends_with("/embed") => json!({"inputs": TEXT}),
         None if route.protocol == RouteProtocol::Tei => match path.rsplit_once('/') {
             Some((_, "rerank")) => json!({"query": TEXT, "texts": [TEXT]}),
@@ -131,6 +136,7 @@ fn concrete_path(route: &Route) -> Option<String> {
         | RouteProtocol::Ollama
         | RouteProtocol::Voyage
         | RouteProtocol::Jina => &["/v1/embeddings"],
+        RouteProtocol::Cohere => &["/v2/embed", "/v1/embed"],
         RouteProtocol::MlFlow | RouteProtocol::SageMaker => &["/invocations"],
         RouteProtocol::Seldon => &["/api/v1.0/predictions", "/api/v0.1/predictions"],
         RouteProtocol::PassThrough
