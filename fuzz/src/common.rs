@@ -43,6 +43,12 @@ pub(crate) fn path_endpoints() -> Vec<PathEndpoint> {
         ("/api/embed", RouteProtocol::Ollama),
         ("/v2/embed", RouteProtocol::Cohere),
         ("/v1/contextualizedembeddings", RouteProtocol::Voyage),
+        ("/classify", RouteProtocol::Vllm),
+        ("/pooling", RouteProtocol::Vllm),
+        ("/score", RouteProtocol::Vllm),
+        ("/rerank", RouteProtocol::Vllm),
+        ("/score", RouteProtocol::SgLang),
+        ("/classify", RouteProtocol::Infinity),
         ("/invocations", RouteProtocol::SageMaker),
         ("/api/v1.0/predictions", RouteProtocol::Seldon),
     ]

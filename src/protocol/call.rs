@@ -20,7 +20,7 @@ pub struct Call {
     pub items: u32,
     /// Weight of the items.
     pub weight: Weight,
-    /// Size of the body in bytes.
+    /// Size in bytes of the body, or of its part of a shared call if that is larger.
     pub bytes: usize,
     /// The tenant that sent the call.
     pub tenant: Tenant,

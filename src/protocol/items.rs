@@ -23,6 +23,8 @@ pub(crate) struct ItemSpans {
     pub(crate) cuts: Vec<Span>,
     /// Number of the position of the items among those of the protocol.
     pub(crate) position: usize,
+    /// Number of bytes by which the part of a shared call is longer than the call.
+    pub(crate) repeated_bytes: usize,
     /// The single item is a bare text that a shared call writes as a list.
     pub(crate) is_wrapped: bool,
     /// A text that the server reads beside the items, and whether it does so with each item.
@@ -74,17 +76,20 @@ pub(crate) fn locate(doc: &[u8], root: Span, shape: &ProtocolShape, count_max: u
     }
     let (position, lists) = choose_position(doc, root, shape)?;
     let mut slots = Vec::with_capacity(lists.len());
-    let mut scalar = false;
+    let mut forms = Vec::with_capacity(lists.len());
     for pointer in lists {
         let found = json::find(doc, root, pointer)?.ok_or(ItemError::Form)?;
         let (items, bare) = locate_list(doc, found.value, shape, count_max)?;
-        let first = slots.is_empty();
-        if !first && (bare != scalar || slots.first().is_some_and(|slot: &Slot| slot.items.len() != items.len())) {
-            return Err(ItemError::Form);
-        }
-        scalar = bare;
+        forms.push(bare);
         slots.push(Slot { value: found.value, key: None, items });
     }
+    let repeated_bytes = if shape.repeats_first { repeat_first(&mut slots) } else { 0 };
+    let are_parallel = slots.windows(2).all(|pair| pair[0].items.len() == pair[1].items.len());
+    let have_one_form = shape.repeats_first || forms.windows(2).all(|pair| pair[0] == pair[1]);
+    if !are_parallel || !have_one_form {
+        return Err(ItemError::Form);
+    }
+    let scalar = forms.first().copied().unwrap_or_default();
     let first = slots.first().and_then(|slot| slot.items.first());
     let is_bare = first.is_some_and(|item| kind(doc, item.start) == JsonType::String);
     let is_wrapped = scalar && shape.item_is == ItemIs::TextOrPair && is_bare;
@@ -94,10 +99,23 @@ pub(crate) fn locate(doc: &[u8], root: Span, shape: &ProtocolShape, count_max: u
         scalar,
         position,
         is_wrapped,
+        repeated_bytes,
         shared_text,
         results_each: results_each(doc, root, shape)?,
         ..ItemSpans::default()
     })
+}
+
+/// Repeats the only item of the first list for each item of the second, and returns the number of
+/// bytes that this adds to a shared call.
+fn repeat_first(slots: &mut [Slot]) -> usize {
+    if let [first, second, ..] = slots
+        && let [item] = first.items[..]
+    {
+        first.items = vec![item; second.items.len()];
+        return item.len().saturating_mul(second.items.len().saturating_sub(1));
+    }
+    0
 }
 
 /// Returns the position of the items of a call, and its number.

@@ -43,6 +43,7 @@ mod merge;
 mod openai;
 mod paths;
 mod pointer;
+mod pooling;
 mod parse;
 mod route;
 mod identity;

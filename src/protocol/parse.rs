@@ -68,6 +68,7 @@ impl Endpoint {
                 class.push_field(&[items::coarse_form(&call.body, &found.items)]);
                 call.items = u32::try_from(found.items.count()).unwrap_or(u32::MAX);
                 call.weight = items::weigh(&call.body, &found.items, &self.shape.weight);
+                call.bytes = call.bytes.saturating_add(found.items.repeated_bytes);
                 call.exclusive = found.exclusive;
                 call.found = found.items;
                 call.merge = MergeEligibility::With(found.key.into_bytes());
@@ -106,6 +107,9 @@ impl Endpoint {
             }
         }
         let mut items = items::locate(doc, root, &self.shape, self.rules.item_count_max)?;
+        if doc.len().saturating_add(items.repeated_bytes) > self.rules.item_bytes_max {
+            return Err(UnmergeableReason::TooLarge.into());
+        }
         let mut key = MergeKeyBuilder::new();
         // Generation, route and label separate the keys of different endpoints and rule versions.
         key.push_field(&self.generation.to_le_bytes());

@@ -158,6 +158,8 @@ pub enum ProtocolLabel {
     Ollama,
     /// Cohere.
     Cohere,
+    /// Classification, pooling, scores and reranking of vLLM, SGLang and infinity.
+    Pooling,
     /// The protocol that a route declares.
     Generic,
     /// No adapter recognised the path.

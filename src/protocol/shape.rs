@@ -16,6 +16,8 @@ pub(crate) struct ProtocolShape {
     pub(crate) items: Vec<Pointer>,
     /// Other positions of the items. A call has items at one position only.
     pub(crate) alternatives: Vec<Vec<Pointer>>,
+    /// A single value in the first list stands for one at each place of the other lists.
+    pub(crate) repeats_first: bool,
     /// A field that holds a single item instead of `items[0]`.
     pub(crate) single: Option<Pointer>,
     /// Bare values that `items` may hold.
@@ -236,6 +238,7 @@ impl ProtocolShape {
         Self {
             items: vec![Pointer::from_static(items)],
             alternatives: Vec::new(),
+            repeats_first: false,
             single: None,
             bare: BareValue::Never,
             item_is: ItemIs::Element,

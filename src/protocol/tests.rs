@@ -19,6 +19,7 @@ mod forms;
 mod hosted;
 mod limits;
 mod merging;
+mod pooling;
 mod quoted_forms;
 mod rows;
 mod quoting;
@@ -202,6 +203,8 @@ fn named(case: &Value) -> Option<RouteProtocol> {
         "sagemaker" => RouteProtocol::SageMaker,
         "ollama" => RouteProtocol::Ollama,
         "cohere.v2" => RouteProtocol::Cohere,
+        "vllm.score" | "vllm.pooling" | "rerank" => RouteProtocol::Vllm,
+        "infinity" => RouteProtocol::Infinity,
         _ => return None,
     })
 }
@@ -375,7 +378,7 @@ fn every_case_of_a_built_adapter_is_read_merged_and_split_as_expected() {
     let cases: Vec<Value> = CASES.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let ran: Vec<_> =
         cases.iter().filter_map(|case| run(case).map(|shared| (case["id"].as_str().unwrap(), shared))).collect();
-    assert_eq!(ran.len(), 108, "{ran:?}");
+    assert_eq!(ran.len(), 114, "{ran:?}");
     assert!(ran.iter().map(|(_, shared)| shared).sum::<usize>() >= 40);
 }
 

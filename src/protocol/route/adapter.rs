@@ -6,6 +6,7 @@ use crate::generic::GenericOptions;
 use crate::kserve::{self, V1Variant, V1Verb};
 use crate::openai::completions::{self, CompletionsVariant};
 use crate::openai::{self, contextual, moderations};
+use crate::pooling::PoolingRoute;
 use crate::shape::ProtocolShape;
 use crate::tei::TeiRoute;
 use crate::{cohere, mlflow, ollama, sagemaker, seldon};
@@ -27,6 +28,7 @@ pub(super) enum Adapter {
     Ollama,
     Cohere,
     Contextual,
+    Pooling(PoolingRoute),
     Generic,
 }
 
@@ -35,6 +37,7 @@ pub(super) enum Adapter {
 impl Adapter {
     /// Returns the adapters that a route may need.
     pub(super) fn of(rules: &RouteRules) -> Vec<Self> {
+        let pooling = |routes: &'static [PoolingRoute]| routes.iter().copied().map(Self::Pooling);
         match rules.protocol {
             RouteProtocol::Auto => AUTOMATIC.to_vec(),
             RouteProtocol::PassThrough | RouteProtocol::LlamaCpp => Vec::new(),
@@ -51,8 +54,12 @@ impl Adapter {
             RouteProtocol::Ollama => vec![Self::Embeddings, Self::Ollama],
             RouteProtocol::Voyage => vec![Self::Embeddings, Self::Contextual],
             RouteProtocol::OpenAi => vec![Self::Embeddings, Self::Completions, Self::Moderations],
-            RouteProtocol::Vllm | RouteProtocol::SgLang => vec![Self::Embeddings, Self::Completions],
-            RouteProtocol::Infinity | RouteProtocol::Jina => vec![Self::Embeddings],
+            RouteProtocol::Vllm => pooling(&PoolingRoute::VLLM).chain([Self::Embeddings, Self::Completions]).collect(),
+            RouteProtocol::SgLang => {
+                pooling(&PoolingRoute::SGLANG).chain([Self::Embeddings, Self::Completions]).collect()
+            }
+            RouteProtocol::Infinity => pooling(&PoolingRoute::INFINITY).chain([Self::Embeddings]).collect(),
+            RouteProtocol::Jina => vec![Self::Embeddings],
         }
     }
 
@@ -83,6 +90,7 @@ impl Adapter {
             Self::Ollama => (ProtocolLabel::Ollama, Dialect::Error, ollama::embed()),
             Self::Cohere => (ProtocolLabel::Cohere, Dialect::Problem, cohere::embed()),
             Self::Contextual => (ProtocolLabel::OpenAi, Dialect::OpenAi, contextual::embeddings()),
+            Self::Pooling(route) => (ProtocolLabel::Pooling, Dialect::OpenAi, route.shape()),
             Self::Generic => {
                 let shape = rules.generic.as_ref().map_or_else(|| ProtocolShape::plain("", ""), GenericOptions::shape);
                 (ProtocolLabel::Generic, Dialect::Problem, shape)
@@ -118,19 +126,22 @@ impl Adapter {
             }
             RouteProtocol::OpenAi if moderations::is_path(path) => Some(Self::Moderations),
             RouteProtocol::Tei => TeiRoute::of_path(path).map(Self::Tei).or_else(|| Self::embeddings(path)),
-            RouteProtocol::OpenAi
-            | RouteProtocol::Vllm
-            | RouteProtocol::SgLang
-            | RouteProtocol::Infinity
-            | RouteProtocol::Ollama
-            | RouteProtocol::Voyage
-            | RouteProtocol::Jina => Self::embeddings(path),
+            RouteProtocol::Vllm => Self::pooling(&PoolingRoute::VLLM, path),
+            RouteProtocol::SgLang => Self::pooling(&PoolingRoute::SGLANG, path),
+            RouteProtocol::Infinity => Self::pooling(&PoolingRoute::INFINITY, path),
+            RouteProtocol::OpenAi | RouteProtocol::Ollama | RouteProtocol::Voyage | RouteProtocol::Jina => {
+                Self::embeddings(path)
+            }
         }
     }
 
     /// Returns `true` for the only route of TEI that is merged without a named protocol.
     pub(super) fn is_tei_embed(self) -> bool {
         self == Self::Tei(TeiRoute::Embed)
+    }
+
+    fn pooling(routes: &[PoolingRoute], path: &str) -> Option<Self> {
+        PoolingRoute::of_path(routes, path).map(Self::Pooling).or_else(|| Self::embeddings(path))
     }
 
     fn embeddings(path: &str) -> Option<Self> {

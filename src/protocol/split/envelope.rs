@@ -22,9 +22,23 @@ const NAME_MAX: usize = 256;
 /// least one byte, so a larger count is not a number of tokens.
 const TEMPLATE_MAX: usize = 1024;
 /// Prefixes of the ids that known servers generate.
-const ID_PREFIXES: [&[u8]; 7] = [b"", b"embd-", b"emb-", b"cmpl-", b"chatcmpl-", b"infinity-", b"modr-"];
+const ID_PREFIXES: [&[u8]; 12] = [
+    b"",
+    b"embd-",
+    b"emb-",
+    b"cmpl-",
+    b"chatcmpl-",
+    b"infinity-",
+    b"modr-",
+    b"classify-",
+    b"pool-",
+    b"pooling-",
+    b"score-",
+    b"rerank-",
+];
 /// Words of known protocols for the type of a response, with quotes.
-const OBJECTS: [&[u8]; 2] = [b"\"list\"", b"\"text_completion\""];
+const OBJECTS: [&[u8]; 6] =
+    [b"\"list\"", b"\"text_completion\"", b"\"classify\"", b"\"rerank\"", b"\"score\"", b"\"scoring\""];
 /// Words of Cohere for the form of its embeddings, with quotes.
 const RESPONSE_TYPES: [&[u8]; 2] = [b"\"embeddings_floats\"", b"\"embeddings_by_type\""];
 /// Versions of the API of Cohere, with quotes.

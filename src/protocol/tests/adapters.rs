@@ -22,7 +22,7 @@ fn text(number: usize) -> String {
     format!("\"t{number}\"")
 }
 
-const FORMATS: [WireFormat; 18] = [
+const FORMATS: [WireFormat; 24] = [
     WireFormat {
         protocol: RouteProtocol::OpenAi,
         path: "/v1/completions",
@@ -166,6 +166,54 @@ const FORMATS: [WireFormat; 18] = [
         call: |items| format!(r#"{{"inputs":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"value":{value}}}"#),
         response: |results| format!(r#"{{"object":"list","data":{results}}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Vllm,
+        path: "/classify",
+        item: text,
+        call: |items| format!(r#"{{"model":"m","input":{items}}}"#),
+        result: |index, value| format!(r#"{{"index": {index},"value":{value}}}"#),
+        response: |results| format!(r#"{{"object":"list","data":{results}}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Vllm,
+        path: "/pooling",
+        item: |number| format!("[{number}]"),
+        call: |items| format!(r#"{{"model":"m","input":{items}}}"#),
+        result: |index, value| format!(r#"{{"index": {index},"value":{value}}}"#),
+        response: |results| format!(r#"{{"object":"list","data":{results}}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Vllm,
+        path: "/v1/score",
+        item: text,
+        call: |items| format!(r#"{{"text_1":{items},"text_2":{items}}}"#),
+        result: |index, value| format!(r#"{{"index": {index},"value":{value}}}"#),
+        response: |results| format!(r#"{{"object":"list","data":{results}}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Vllm,
+        path: "/rerank",
+        item: text,
+        call: |items| format!(r#"{{"query":"q","documents":{items}}}"#),
+        result: |index, value| format!(r#"{{"index": {index},"value":{value}}}"#),
+        response: |results| format!(r#"{{"results":{results}}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::SgLang,
+        path: "/score",
+        item: text,
+        call: |items| format!(r#"{{"query":"q","items":{items}}}"#),
+        result: |_, value| format!("[{value}]"),
+        response: |results| format!(r#"{{"scores":{results}}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Infinity,
+        path: "/classify",
+        item: text,
+        call: |items| format!(r#"{{"model":"m","input":{items}}}"#),
+        result: |_, value| format!("[{value}]"),
+        response: |results| format!(r#"{{"object":"classify","data":{results}}}"#),
     },
 ];
 

@@ -109,6 +109,13 @@ fn generate_body(route: &Route, path: &str) -> Result<Bytes, String> {
             Some((_, "decode")) => json!({"ids": [[1]]}),
             _ => json!({"inputs": TEXT}),
         },
+        None if path.ends_with("/classify") || path.ends_with("/pooling") => {
+            json!({"model": "default", "input": [TEXT]})
+        }
+        None if path.ends_with("/rerank") => json!({"model": "default", "query": TEXT, "documents": [TEXT]}),
+        None if path.ends_with("/score") && route.protocol == RouteProtocol::Vllm => {
+            json!({"model": "default", "queries": [TEXT], "documents": [TEXT]})
+        }
         None if route.protocol == RouteProtocol::MlFlow => json!({"inputs": [[1.0, 2.0, 3.0, 4.0]]}),
         None if route.protocol == RouteProtocol::Seldon => json!({"data": {"ndarray": [[1.0, 2.0, 3.0, 4.0]]}}),
         None if route.protocol == RouteProtocol::SageMaker => json!({"inputs": [TEXT]}),
