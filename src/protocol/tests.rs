@@ -28,6 +28,7 @@ mod tei;
 
 const CASES: &str = include_str!("../../tests/data/protocol_cases.jsonl");
 const TEI: &str = include_str!("../../tests/data/protocol/tei_embed.jsonl");
+const LISTS: &str = include_str!("../../tests/data/protocol/list_routes.jsonl");
 
 fn secret() -> DigestKey {
     DigestKey::from_bytes([3; 32])
@@ -383,9 +384,9 @@ fn every_case_of_a_built_adapter_is_read_merged_and_split_as_expected() {
 }
 
 #[test]
-fn every_case_of_tei_embed_is_read_merged_and_split_as_expected() {
-    let cases: Vec<Value> = TEI.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(cases.len() >= 8);
+fn every_case_of_the_project_is_read_merged_and_split_as_expected() {
+    let cases: Vec<Value> = TEI.lines().chain(LISTS.lines()).map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(cases.len() >= 20);
     for case in &cases {
         assert!(run(case).is_some(), "{}", case["id"]);
     }
