@@ -30,6 +30,7 @@ pub(crate) fn path_endpoints() -> Vec<PathEndpoint> {
         ("/v1/models/m:predict", RouteProtocol::TfServing),
         ("/v1/models/m:classify", RouteProtocol::TfServing),
         ("/embed", RouteProtocol::Tei),
+        ("/v2/models/m/infer", RouteProtocol::OpenInferenceV2),
     ]
     .into_iter()
     .map(|(path, named)| path_endpoint(path, named, None))
@@ -108,7 +109,8 @@ pub(crate) fn split(endpoint: &PathEndpoint, call: &Call, sent: &SharedRequest, 
 /// Returns `true` if another parser accepts the bytes as one document too. Python servers read and
 /// write `NaN` and `Infinity` as bare words, so these are allowed for their protocols.
 fn is_json(endpoint: &Endpoint, bytes: &[u8]) -> bool {
-    let python = matches!(endpoint.label, ProtocolLabel::KServeV1 | ProtocolLabel::TfServing);
+    let python =
+        matches!(endpoint.label, ProtocolLabel::KServeV1 | ProtocolLabel::TfServing | ProtocolLabel::OpenInferenceV2);
     let bytes = if python { without_bare_words(bytes) } else { bytes.to_vec() };
     serde_json::from_slice::<&RawValue>(&bytes).is_ok()
 }

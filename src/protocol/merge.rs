@@ -7,9 +7,10 @@ use http::HeaderValue;
 use crate::call::{Call, SharedRequest};
 use crate::headers;
 use crate::items::Slot;
-use crate::json::Span;
+use crate::json::{Span, to_json_string};
 use crate::route::Endpoint;
-use crate::{head, ids};
+use crate::shape::Payload;
+use crate::{head, ids, v2};
 
 /// A replacement of a byte range in the leader's body.
 enum RequestEdit {
@@ -49,7 +50,11 @@ impl Endpoint {
             let target = uri.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
             (leader.head.method.clone(), target)
         });
-        let body = Bytes::from(self.merged_body(members));
+        let body = match self.shape.payload {
+            Payload::Items => self.merged_body(members),
+            Payload::Tensors => v2::merge::write_shared(members, &request_id, &mut headers),
+        };
+        let body = Bytes::from(body);
         SharedRequest { method, target, headers, body, request_id, traceparent }
     }
 
@@ -86,20 +91,6 @@ impl Endpoint {
         let name = self.shape.items.get(index).and_then(|pointer| pointer.name()).unwrap_or_default();
         to_json_string(name)
     }
-}
-
-/// Returns a name as a JSON string.
-pub(crate) fn to_json_string(name: &str) -> Vec<u8> {
-    let mut out = vec![b'"'];
-    for byte in name.bytes() {
-        match byte {
-            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
-            0..=0x1f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
-            _ => out.push(byte),
-        }
-    }
-    out.push(b'"');
-    out
 }
 
 fn write_items(members: &[&Call], index: usize, out: &mut Vec<u8>) {

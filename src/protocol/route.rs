@@ -15,13 +15,14 @@ use crate::dialect::Dialect;
 use crate::generic::{GenericOptions, OnMismatch, TooLargeSign};
 use crate::kserve::{self, V1Variant, V1Verb};
 use crate::pointer::Pointer;
-use crate::shape::ProtocolShape;
+use crate::shape::{Payload, ProtocolShape};
+use crate::v2::{self, binary};
 use crate::{openai, tei};
 
 pub use unrecognised::{UnrecognisedCall, UnrecognisedCause};
 
 /// Adapters of a route without a named protocol.
-const AUTOMATIC: [Adapter; 3] = [Adapter::Embeddings, Adapter::V1(V1Verb::Predict), Adapter::Embed];
+const AUTOMATIC: [Adapter; 4] = [Adapter::Embeddings, Adapter::V1(V1Verb::Predict), Adapter::Embed, Adapter::V2];
 
 /// Protocol of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,6 +35,8 @@ pub enum RouteProtocol {
     Generic,
     /// KServe V1.
     KServeV1,
+    /// Open Inference Protocol (KServe V2) over REST.
+    OpenInferenceV2,
     /// TF Serving.
     TfServing,
     /// OpenAI.
@@ -132,6 +135,7 @@ enum Adapter {
     Embeddings,
     Embed,
     V1(V1Verb),
+    V2,
     Generic,
 }
 
@@ -145,6 +149,9 @@ pub enum ProtocolLabel {
     /// KServe V1.
     #[strum(serialize = "kserve_v1")]
     KServeV1,
+    /// The Open Inference Protocol (KServe V2) over REST.
+    #[strum(serialize = "open_inference_v2")]
+    OpenInferenceV2,
     /// The row format of TF Serving.
     TfServing,
     /// TEI's own routes.
@@ -167,7 +174,7 @@ pub struct Endpoint {
     /// `true` if the members of a failed batch may be retried.
     pub idempotent: bool,
     /// `true` if calls are merged only while `GET /info` does not show that the server batches by
-    /// itself ([`tei::parse_info`]).
+    /// itself ([`crate::LimitsSource::Info`]).
     pub needs_info: bool,
     /// `true` if a batch with a mismatched response is isolated, `false` if it fails with 502.
     pub on_mismatch_isolates: bool,
@@ -331,6 +338,7 @@ impl Adapter {
             RouteProtocol::PassThrough | RouteProtocol::LlamaCpp => Vec::new(),
             RouteProtocol::Generic => rules.generic.iter().map(|_| Self::Generic).collect(),
             RouteProtocol::KServeV1 => vec![Self::V1(V1Verb::Predict), Self::V1(V1Verb::Explain)],
+            RouteProtocol::OpenInferenceV2 => vec![Self::V2],
             RouteProtocol::TfServing => {
                 [V1Verb::Predict, V1Verb::Explain, V1Verb::Regress, V1Verb::Classify].map(Self::V1).to_vec()
             }
@@ -359,6 +367,10 @@ impl Adapter {
             RouteProtocol::Generic => Some(Self::Generic),
             RouteProtocol::Auto if openai::PATHS.contains(&path) => Some(Self::Embeddings),
             RouteProtocol::Auto if path == tei::PATH => Some(Self::Embed),
+            // A prefix before the protocol's path is accepted, because the configuration of the model
+            // below the same prefix shows that the protocol is the one of the server.
+            RouteProtocol::Auto if v2::is_model_path(path) => Some(Self::V2),
+            RouteProtocol::OpenInferenceV2 => path.ends_with(v2::SUFFIX).then_some(Self::V2),
             RouteProtocol::Auto => kserve::verb(path).filter(|_| kserve::is_model_path(path)).map(Self::V1),
             RouteProtocol::KServeV1 | RouteProtocol::TfServing => kserve::verb(path).map(Self::V1),
             RouteProtocol::Tei if path.ends_with(tei::PATH) => Some(Self::Embed),
@@ -410,6 +422,7 @@ impl Endpoint {
                 (ProtocolLabel::TfServing, Dialect::Error, kserve::shape(verb, V1Variant::TfServing))
             }
             Adapter::V1(verb) => (ProtocolLabel::KServeV1, Dialect::Error, kserve::shape(verb, V1Variant::KServe)),
+            Adapter::V2 => (ProtocolLabel::OpenInferenceV2, Dialect::Error, v2::shape()),
             Adapter::Generic => {
                 let shape = rules.generic.as_ref().map_or_else(|| ProtocolShape::plain("", ""), GenericOptions::shape);
                 (ProtocolLabel::Generic, Dialect::Problem, shape)
@@ -423,11 +436,22 @@ impl Endpoint {
             idempotent: rules.idempotent.unwrap_or(adapter != Adapter::Generic),
             needs_info: adapter == Adapter::Embed && named == RouteProtocol::Auto,
             on_mismatch_isolates: generic.is_none_or(|spec| spec.on_mismatch == OnMismatch::Isolate),
-            rules: Arc::clone(rules),
+            rules: if shape.payload == Payload::Tensors { Arc::new(for_tensors(rules)) } else { Arc::clone(rules) },
             common: Arc::clone(common),
             shape,
             too_large: generic.map(|spec| spec.too_large.clone()).unwrap_or_default(),
             generation,
         }
     }
+}
+
+/// Returns the rules of a route for calls with tensors. The header that frames a body and the id of
+/// a call are written anew for a shared call, so they need not be equal, whether or not the policy
+/// lists them.
+fn for_tensors(rules: &RouteRules) -> RouteRules {
+    let mut own = rules.clone();
+    own.merge_over_headers.push(binary::HEADER_LENGTH);
+    own.merge_on_headers.retain(|name| *name != binary::HEADER_LENGTH);
+    own.merge_over_fields.retain(|field| *field.tokens() != ["id"]);
+    own
 }

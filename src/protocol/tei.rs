@@ -6,6 +6,7 @@
 
 use crate::json::{self, JsonRules, Span};
 use crate::pointer::Pointer;
+use crate::published::{NotJson, PublishedLimits};
 use crate::shape::{BareValue, Class, ItemIs, Measure, ProtocolShape, ResultType, UnbatchedIf};
 
 /// Path that is recognised even if no policy names it, and suffix of a path that a policy names.
@@ -14,22 +15,6 @@ pub(crate) const PATH: &str = "/embed";
 const KNOWN: [&str; 7] =
     ["inputs", "truncate", "truncation_direction", "prompt_name", "normalize", "dimensions", "stream"];
 const ALONE: [(&str, UnbatchedIf); 0] = [];
-
-/// Limits that a server publishes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PublishedLimits {
-    /// Maximum number of items in a call.
-    pub items_max: Option<u32>,
-    /// Maximum number of tokens in a batch.
-    pub weight_max: Option<u64>,
-    /// The server forms batches from concurrent calls by itself.
-    pub batches_itself: bool,
-}
-
-/// A response that is not valid JSON.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the response is not JSON")]
-pub struct NotJson;
 
 /// Returns the shape of `/embed`.
 pub(crate) fn embed() -> ProtocolShape {
@@ -54,7 +39,7 @@ pub(crate) fn embed() -> ProtocolShape {
 ///
 /// # Errors
 /// [`NotJson`] if the response is not JSON, as that of a gateway or of a page for all paths.
-pub fn parse_info(info: &[u8]) -> Result<Option<PublishedLimits>, NotJson> {
+pub(crate) fn parse_info(info: &[u8]) -> Result<Option<PublishedLimits>, NotJson> {
     json::validate(info, JsonRules { lenient: false, strict: true, nesting_max: 32 }).map_err(|_| NotJson)?;
     let root = json::root(info);
     let number = |name: &str| -> Option<u64> {

@@ -27,7 +27,7 @@ const ADAPTERS: [(&str, Built); 25] = [
     ("openai.chat", Built::No),
     ("openai.moderations", Built::No),
     ("kserve.v1", Built::All),
-    ("oip.v2", Built::No),
+    ("oip.v2", Built::All),
     ("oip.grpc", Built::No),
     ("tfserving", Built::Endings(&[":predict"])),
     ("generic", Built::All),

@@ -56,13 +56,19 @@ impl UnrecognisedCause {
         match UnmergedPath::classify(path) {
             Some(UnmergedPath::Generation) => return Self::Generation,
             Some(UnmergedPath::Reranking) => return Self::Reranking,
-            Some(UnmergedPath::OpenInference | UnmergedPath::Management) => return Self::Management,
+            Some(UnmergedPath::Management) => return Self::Management,
             None => {}
         }
         if is_unlisted && Adapter::is_automatic(path) {
             return Self::Unlisted;
         }
-        let by_name = [RouteProtocol::OpenAi, RouteProtocol::KServeV1, RouteProtocol::TfServing, RouteProtocol::Tei];
+        let by_name = [
+            RouteProtocol::OpenAi,
+            RouteProtocol::KServeV1,
+            RouteProtocol::TfServing,
+            RouteProtocol::OpenInferenceV2,
+            RouteProtocol::Tei,
+        ];
         let is_supported = by_name.into_iter().any(|protocol| protocol.is_recognised(path));
         let is_cohere = COHERE_EMBED.iter().any(|other| path.ends_with(other));
         if is_supported && !is_cohere { Self::Unnamed } else { Self::NoAdapter }
@@ -116,6 +122,7 @@ mod tests {
             ("/v1/models/m:explain", UnrecognisedCause::Unnamed),
             ("/openai/v1/embeddings", UnrecognisedCause::Unnamed),
             ("/ns/embed", UnrecognisedCause::Unnamed),
+            ("/custom/infer", UnrecognisedCause::Unnamed),
             ("/v2/embed", UnrecognisedCause::NoAdapter),
             ("/predict", UnrecognisedCause::NoAdapter),
         ] {
@@ -139,7 +146,7 @@ mod tests {
     #[test]
     fn a_path_with_an_adapter_that_the_policy_does_not_list_is_reported_as_unlisted() {
         let written = [("/predict", RouteProtocol::PassThrough)];
-        for path in ["/v1/embeddings", "/embed", "/v1/models/m:predict"] {
+        for path in ["/v1/embeddings", "/embed", "/v1/models/m:predict", "/v2/models/m/infer"] {
             assert_eq!(cause(&written, &Method::POST, path), (UnrecognisedCause::Unlisted, None), "{path}");
         }
         assert_eq!(cause(&written, &Method::POST, "/v1/models/m:explain").0, UnrecognisedCause::Unnamed);
