@@ -51,6 +51,7 @@ pub(crate) fn path_endpoints() -> Vec<PathEndpoint> {
         ("/classify", RouteProtocol::Infinity),
         ("/invocations", RouteProtocol::SageMaker),
         ("/api/v1.0/predictions", RouteProtocol::Seldon),
+        ("/v2/models/m/infer", RouteProtocol::OpenInferenceV2),
     ]
     .into_iter()
     .map(|(path, named)| path_endpoint(path, named, None))
@@ -129,7 +130,10 @@ pub(crate) fn split(endpoint: &PathEndpoint, call: &Call, sent: &SharedRequest, 
 /// Returns `true` if another parser accepts the bytes as one document too. Python servers read and
 /// write `NaN` and `Infinity` as bare words, so these are allowed for their protocols.
 fn is_json(endpoint: &Endpoint, bytes: &[u8]) -> bool {
-    let python = matches!(endpoint.label, ProtocolLabel::KServeV1 | ProtocolLabel::TfServing | ProtocolLabel::MlFlow);
+    let python = matches!(
+        endpoint.label,
+        ProtocolLabel::KServeV1 | ProtocolLabel::TfServing | ProtocolLabel::OpenInferenceV2 | ProtocolLabel::MlFlow
+    );
     let bytes = if python { without_bare_words(bytes) } else { bytes.to_vec() };
     serde_json::from_slice::<&RawValue>(&bytes).is_ok()
 }

@@ -45,6 +45,8 @@ mod paths;
 mod pointer;
 mod pooling;
 mod parse;
+mod published;
+mod limits_source;
 mod route;
 mod identity;
 mod sagemaker;
@@ -53,6 +55,7 @@ mod shape;
 mod split;
 mod tei;
 mod usage;
+mod v2;
 
 pub use call::is_overload;
 pub use call::{
@@ -65,13 +68,15 @@ pub use evidence::UnbatchedEvidence;
 pub use identity::{DigestKey, PeerIdentity, Tenant};
 pub use key_diff::{DifferingPart, KEY_BYTES_MAX, PARTS_MAX, PartDigest, RecentKeys};
 pub use key_parts::{CostClassName, KeyPart, PartKind, decode_cost_class};
+pub use limits_source::LimitsSource;
 pub use pointer::Pointer;
+pub use published::{NotJson, PublishedLimits};
 pub use route::{
     Endpoint, PathPattern, ProtocolLabel, RouteProtocol, RouteRules, Routes, SharedHeaderRules, UnrecognisedCall,
     UnrecognisedCause,
 };
 pub use split::BatchResponse;
-pub use tei::{NotJson, PublishedLimits, parse_info, parse_info_model};
+pub use tei::parse_info_model;
 
 #[cfg(test)]
 mod tests;

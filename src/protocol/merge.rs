@@ -7,11 +7,11 @@ use http::HeaderValue;
 use crate::call::{Call, SharedRequest};
 use crate::headers;
 use crate::items::Slot;
-use crate::json::{self, Span};
+use crate::json::{self, Span, to_json_string};
 use crate::pointer::Pointer;
 use crate::route::Endpoint;
-use crate::shape::{ProtocolShape, TokenIds};
-use crate::{head, ids};
+use crate::shape::{Payload, ProtocolShape, TokenIds};
+use crate::{head, ids, v2};
 
 /// Pointer to the field that requests token ids from vLLM and SGLang.
 const TOKEN_IDS_FIELD: &str = "/return_token_ids";
@@ -57,7 +57,11 @@ impl Endpoint {
             let target = uri.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
             (leader.head.method.clone(), target)
         });
-        let body = Bytes::from(self.merged_body(members));
+        let body = match self.shape.payload {
+            Payload::Items => self.merged_body(members),
+            Payload::Tensors => v2::merge::write_shared(members, &request_id, &mut headers),
+        };
+        let body = Bytes::from(body);
         SharedRequest { method, target, headers, body, request_id, traceparent }
     }
 
@@ -107,20 +111,6 @@ pub(crate) fn requests_token_ids(shape: &ProtocolShape, leader: &Call) -> bool {
     let is_available = shape.generation.is_some_and(|generation| generation.token_ids != TokenIds::Unavailable);
     let own = || json::find(&leader.body, json::root(&leader.body), &Pointer::from_static(TOKEN_IDS_FIELD));
     is_available && matches!(own(), Ok(None))
-}
-
-/// Returns a name as a JSON string.
-pub(crate) fn to_json_string(name: &str) -> Vec<u8> {
-    let mut out = vec![b'"'];
-    for byte in name.bytes() {
-        match byte {
-            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
-            0..=0x1f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
-            _ => out.push(byte),
-        }
-    }
-    out.push(b'"');
-    out
 }
 
 fn write_items(members: &[&Call], index: usize, out: &mut Vec<u8>) {

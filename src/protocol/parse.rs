@@ -11,7 +11,9 @@ use crate::json::{self, CanonicalOptions, JsonRules, Members, Span, unescape};
 use crate::merge_key::MergeKeyBuilder;
 use crate::pointer::Pointer;
 use crate::route::Endpoint;
-use crate::shape::{CounterRule, Counters, Measure, ProtocolShape, ResultLayout, UnbatchedIf};
+use crate::shape::{CounterRule, Counters, Measure, Payload, ProtocolShape, ResultLayout, UnbatchedIf};
+use crate::v2::binary::Framing;
+use crate::v2::request::{self, TensorRequest};
 use crate::{UnmergeableReason, head};
 
 /// A call that is sent unbatched.
@@ -24,6 +26,8 @@ struct UnbatchedCall {
 struct MergeableCall {
     key: MergeKeyBuilder,
     items: ItemSpans,
+    /// The tensors, where the protocol has tensors instead of items.
+    tensors: Option<TensorRequest>,
     exclusive: Vec<Box<[u8]>>,
     /// The model that the body names, as written.
     model: Span,
@@ -36,7 +40,7 @@ impl Endpoint {
     /// be read and merged.
     #[must_use]
     pub fn check_head(&self, head: &Parts) -> Option<UnmergeableReason> {
-        head::check(head, &self.common)
+        head::check(head, &self.common, self.shape.payload)
     }
 
     /// Parses a call. A call that cannot be merged is marked as [`MergeEligibility::Alone`] with a
@@ -61,14 +65,17 @@ impl Endpoint {
             body,
             head: RequestHead { method: head.method.clone(), uri: head.uri.clone(), headers: head.headers.clone() },
             found: ItemSpans::default(),
+            tensors: None,
         };
         match self.mergeable(head, &call.body, secret) {
             Ok(found) => {
                 class.push_field(found.model.of(&call.body));
-                class.push_field(&[items::coarse_form(&call.body, &found.items)]);
-                call.items = u32::try_from(found.items.count()).unwrap_or(u32::MAX);
-                call.weight = items::weigh(&call.body, &found.items, &self.shape.weight);
+                let (form, count, weight) = self.measure(&call.body, &found);
+                class.push_field(&[form]);
+                call.items = u32::try_from(count).unwrap_or(u32::MAX);
+                call.weight = weight;
                 call.bytes = call.bytes.saturating_add(found.items.repeated_bytes);
+                call.tensors = found.tensors;
                 call.exclusive = found.exclusive;
                 call.found = found.items;
                 call.merge = MergeEligibility::With(found.key.into_bytes());
@@ -85,13 +92,28 @@ impl Endpoint {
         call
     }
 
-    fn mergeable(&self, head: &Parts, doc: &[u8], secret: &DigestKey) -> Result<MergeableCall, UnbatchedCall> {
-        if let Some(reason) = head::check(head, &self.common) {
+    /// Returns the coarse form of the items of a call, their number and their weight.
+    fn measure(&self, body: &[u8], found: &MergeableCall) -> (u8, usize, Weight) {
+        if let Some(tensors) = &found.tensors {
+            let rows = u64::try_from(tensors.rows).unwrap_or(u64::MAX);
+            return (tensors.coarse_form(), tensors.rows, Weight { sum: rows, max: 1 });
+        }
+        let (items, shape) = (&found.items, &self.shape);
+        (items::coarse_form(body, items), items.count(), items::weigh(body, items, &shape.weight))
+    }
+
+    fn mergeable(&self, head: &Parts, body: &Bytes, secret: &DigestKey) -> Result<MergeableCall, UnbatchedCall> {
+        if let Some(reason) = self.check_head(head) {
             return Err(reason.into());
         }
-        if doc.len() > self.rules.item_bytes_max {
+        if body.len() > self.rules.item_bytes_max {
             return Err(UnmergeableReason::TooLarge.into());
         }
+        let framing = match self.shape.payload {
+            Payload::Items => Framing::Json,
+            Payload::Tensors => Framing::read(&head.headers, body.len()).map_err(|_| ItemError::Form)?,
+        };
+        let doc = &framing.document(body)[..];
         let rules = JsonRules { lenient: self.shape.lenient, strict: true, nesting_max: self.rules.item_nesting_max };
         json::validate(doc, rules).map_err(|_| UnmergeableReason::AmbiguousJson)?;
         let root = json::root(doc);
@@ -106,7 +128,14 @@ impl Endpoint {
                 return Err(UnmergeableReason::ItemForm.into());
             }
         }
-        let mut items = items::locate(doc, root, &self.shape, self.rules.item_count_max)?;
+        let tensors = match self.shape.payload {
+            Payload::Items => None,
+            Payload::Tensors => Some(request::read((body, framing), doc, root, self.rules.item_count_max)?),
+        };
+        let mut items = match &tensors {
+            None => items::locate(doc, root, &self.shape, self.rules.item_count_max)?,
+            Some(tensors) => tensors.to_spans(),
+        };
         if doc.len().saturating_add(items.repeated_bytes) > self.rules.item_bytes_max {
             return Err(UnmergeableReason::TooLarge.into());
         }
@@ -117,12 +146,15 @@ impl Endpoint {
         key.push_field(self.label.as_str().as_bytes());
         head::write_key(head, &self.rules, &self.common, secret, &mut key);
         self.write_fields(doc, root, &mut items, &mut key)?;
-        self.write_class(doc, &items, &mut key)?;
+        match &tensors {
+            None => self.write_class(doc, &items, &mut key)?,
+            Some(tensors) => key.push_field(&tensors.key_class(&head.headers)),
+        }
         let exclusive = result_map_keys(doc, &items, &self.shape)?;
         let model =
             self.shape.model.as_ref().map(|model| json::find(doc, root, model)).transpose().map_err(ItemError::from)?;
         let model = model.flatten().map_or(Span { start: 0, end: 0 }, |found| found.value);
-        Ok(MergeableCall { key, items, exclusive, model })
+        Ok(MergeableCall { key, items, tensors, exclusive, model })
     }
 
     /// Writes everything in the body except the items to the key, in canonical form, and determines

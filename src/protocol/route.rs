@@ -15,7 +15,8 @@ use strum::{IntoStaticStr, VariantArray};
 use crate::dialect::Dialect;
 use crate::generic::{GenericOptions, OnMismatch, TooLargeSign};
 use crate::pointer::Pointer;
-use crate::shape::ProtocolShape;
+use crate::shape::{Payload, ProtocolShape};
+use crate::v2::binary;
 
 use adapter::Adapter;
 
@@ -32,6 +33,8 @@ pub enum RouteProtocol {
     Generic,
     /// KServe V1.
     KServeV1,
+    /// Open Inference Protocol (KServe V2) over REST.
+    OpenInferenceV2,
     /// TF Serving.
     TfServing,
     /// OpenAI.
@@ -142,6 +145,9 @@ pub enum ProtocolLabel {
     /// KServe V1.
     #[strum(serialize = "kserve_v1")]
     KServeV1,
+    /// The Open Inference Protocol (KServe V2) over REST.
+    #[strum(serialize = "open_inference_v2")]
+    OpenInferenceV2,
     /// The row format of TF Serving.
     TfServing,
     /// TEI's own routes.
@@ -178,7 +184,7 @@ pub struct Endpoint {
     /// `true` if the members of a failed batch may be retried.
     pub idempotent: bool,
     /// `true` if calls are merged only while `GET /info` does not show that the server batches by
-    /// itself ([`crate::parse_info`]).
+    /// itself ([`crate::LimitsSource::Info`]).
     pub needs_info: bool,
     /// `true` if a batch with a mismatched response is isolated, `false` if it fails with 502.
     pub on_mismatch_isolates: bool,
@@ -367,11 +373,22 @@ impl Endpoint {
             idempotent: rules.idempotent.unwrap_or(adapter != Adapter::Generic),
             needs_info: adapter.is_tei_embed() && rules.protocol == RouteProtocol::Auto,
             on_mismatch_isolates: generic.is_none_or(|spec| spec.on_mismatch == OnMismatch::Isolate),
-            rules: Arc::clone(rules),
+            rules: if shape.payload == Payload::Tensors { Arc::new(for_tensors(rules)) } else { Arc::clone(rules) },
             common: Arc::clone(common),
             shape,
             too_large: generic.map(|spec| spec.too_large.clone()).unwrap_or_default(),
             generation,
         }
     }
+}
+
+/// Returns the rules of a route for calls with tensors. The header that frames a body and the id of
+/// a call are written anew for a shared call, so they need not be equal, whether or not the policy
+/// lists them.
+fn for_tensors(rules: &RouteRules) -> RouteRules {
+    let mut own = rules.clone();
+    own.merge_over_headers.push(binary::HEADER_LENGTH);
+    own.merge_on_headers.retain(|name| *name != binary::HEADER_LENGTH);
+    own.merge_over_fields.retain(|field| *field.tokens() != ["id"]);
+    own
 }

@@ -12,6 +12,7 @@ use crate::pointer::Pointer;
 #[expect(clippy::struct_excessive_bools, reason = "a table of independent switches")]
 #[derive(Debug, Clone)]
 pub(crate) struct ProtocolShape {
+    pub(crate) payload: Payload,
     /// Parallel arrays of items.
     pub(crate) items: Vec<Pointer>,
     /// Other positions of the items. A call has items at one position only.
@@ -67,6 +68,16 @@ pub(crate) struct ProtocolShape {
     pub(crate) envelope: &'static [&'static str],
     /// Path of shared calls, if it differs from the path of their members.
     pub(crate) upstream_path: Option<String>,
+}
+
+/// Form of the inputs and results of a protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// Lists of items in one JSON document.
+    Items,
+    /// Tensors whose first dimension is the batch (`v2`). The positions of items and results in the
+    /// shape are unused.
+    Tensors,
 }
 
 /// Condition under which a bare value represents a list of one.
@@ -236,6 +247,7 @@ impl ProtocolShape {
     /// else.
     pub(crate) fn plain(items: &str, results: &str) -> Self {
         Self {
+            payload: Payload::Items,
             items: vec![Pointer::from_static(items)],
             alternatives: Vec::new(),
             repeats_first: false,

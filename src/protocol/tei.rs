@@ -5,26 +5,11 @@
 
 use crate::json::{self, JsonRules, Span};
 use crate::pointer::Pointer;
+use crate::published::{NotJson, PublishedLimits};
 
 pub(crate) use routes::TeiRoute;
 
 mod routes;
-
-/// Limits that a server publishes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PublishedLimits {
-    /// Maximum number of items in a call.
-    pub items_max: Option<u32>,
-    /// Maximum number of tokens in a batch.
-    pub weight_max: Option<u64>,
-    /// The server forms batches from concurrent calls by itself.
-    pub batches_itself: bool,
-}
-
-/// A response that is not valid JSON.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the response is not JSON")]
-pub struct NotJson;
 
 /// Parses the response to `GET /info`. Returns `None` if it names no limits, since the server is
 /// then not known to observe the limits of this protocol.
@@ -34,7 +19,7 @@ pub struct NotJson;
 ///
 /// # Errors
 /// [`NotJson`] if the response is not JSON, as that of a gateway or of a page for all paths.
-pub fn parse_info(info: &[u8]) -> Result<Option<PublishedLimits>, NotJson> {
+pub(crate) fn parse_info(info: &[u8]) -> Result<Option<PublishedLimits>, NotJson> {
     json::validate(info, JsonRules { lenient: false, strict: true, nesting_max: 32 }).map_err(|_| NotJson)?;
     let root = json::root(info);
     let number = |name: &str| -> Option<u64> {

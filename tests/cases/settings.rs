@@ -26,7 +26,7 @@ const ADAPTERS: [(&str, bool); 25] = [
     ("openai.chat", false),
     ("openai.moderations", true),
     ("kserve.v1", true),
-    ("oip.v2", false),
+    ("oip.v2", true),
     ("oip.grpc", false),
     ("tfserving", true),
     ("generic", true),

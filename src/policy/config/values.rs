@@ -71,6 +71,7 @@ pub(super) fn to_route_protocol(protocol: Protocol) -> Option<RouteProtocol> {
         Protocol::PassThrough => RouteProtocol::PassThrough,
         Protocol::Generic => RouteProtocol::Generic,
         Protocol::KServeV1 => RouteProtocol::KServeV1,
+        Protocol::OpenInferenceV2 => RouteProtocol::OpenInferenceV2,
         Protocol::TFServing => RouteProtocol::TfServing,
         Protocol::OpenAI => RouteProtocol::OpenAi,
         Protocol::TEI => RouteProtocol::Tei,
@@ -85,6 +86,6 @@ pub(super) fn to_route_protocol(protocol: Protocol) -> Option<RouteProtocol> {
         Protocol::MLflow => RouteProtocol::MlFlow,
         Protocol::Seldon => RouteProtocol::Seldon,
         Protocol::SageMaker => RouteProtocol::SageMaker,
-        Protocol::OpenInferenceV2 | Protocol::BentoML | Protocol::TGI => return None,
+        Protocol::BentoML | Protocol::TGI => return None,
     })
 }

@@ -9,10 +9,11 @@ use crate::openai::{self, contextual, moderations};
 use crate::pooling::PoolingRoute;
 use crate::shape::ProtocolShape;
 use crate::tei::TeiRoute;
-use crate::{cohere, mlflow, ollama, sagemaker, seldon};
+use crate::{cohere, mlflow, ollama, sagemaker, seldon, v2};
 
 /// Adapters of a route without a named protocol.
-const AUTOMATIC: [Adapter; 3] = [Adapter::Embeddings, Adapter::V1(V1Verb::Predict), Adapter::Tei(TeiRoute::Embed)];
+const AUTOMATIC: [Adapter; 4] =
+    [Adapter::Embeddings, Adapter::V1(V1Verb::Predict), Adapter::Tei(TeiRoute::Embed), Adapter::V2];
 
 /// The adapter for one type of path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +23,7 @@ pub(super) enum Adapter {
     Moderations,
     Tei(TeiRoute),
     V1(V1Verb),
+    V2,
     MlFlow,
     Seldon,
     SageMaker,
@@ -43,6 +45,7 @@ impl Adapter {
             RouteProtocol::PassThrough | RouteProtocol::LlamaCpp => Vec::new(),
             RouteProtocol::Generic => rules.generic.iter().map(|_| Self::Generic).collect(),
             RouteProtocol::KServeV1 => vec![Self::V1(V1Verb::Predict), Self::V1(V1Verb::Explain)],
+            RouteProtocol::OpenInferenceV2 => vec![Self::V2],
             RouteProtocol::TfServing => {
                 [V1Verb::Predict, V1Verb::Explain, V1Verb::Regress, V1Verb::Classify].map(Self::V1).to_vec()
             }
@@ -84,6 +87,7 @@ impl Adapter {
                 (ProtocolLabel::TfServing, Dialect::Error, kserve::shape(verb, V1Variant::TfServing))
             }
             Self::V1(verb) => (ProtocolLabel::KServeV1, Dialect::Error, kserve::shape(verb, V1Variant::KServe)),
+            Self::V2 => (ProtocolLabel::OpenInferenceV2, Dialect::Error, v2::shape()),
             Self::MlFlow => (ProtocolLabel::MlFlow, Dialect::MlFlow, mlflow::invocations()),
             Self::Seldon => (ProtocolLabel::Seldon, Dialect::Problem, seldon::predictions()),
             Self::SageMaker => (ProtocolLabel::SageMaker, Dialect::Problem, sagemaker::invocations()),
@@ -112,6 +116,10 @@ impl Adapter {
             RouteProtocol::Generic => Some(Self::Generic),
             RouteProtocol::Auto if openai::PATHS.contains(&path) => Some(Self::Embeddings),
             RouteProtocol::Auto if path == TeiRoute::Embed.path() => Some(Self::Tei(TeiRoute::Embed)),
+            // A prefix before the protocol's path is accepted, because the configuration of the model
+            // below the same prefix shows that the protocol is the one of the server.
+            RouteProtocol::Auto if v2::is_model_path(path) => Some(Self::V2),
+            RouteProtocol::OpenInferenceV2 => path.ends_with(v2::SUFFIX).then_some(Self::V2),
             RouteProtocol::Auto => kserve::verb(path).filter(|_| kserve::is_model_path(path)).map(Self::V1),
             RouteProtocol::KServeV1 | RouteProtocol::TfServing => kserve::verb(path).map(Self::V1),
             RouteProtocol::MlFlow => mlflow::is_path(path).then_some(Self::MlFlow),

@@ -56,14 +56,15 @@ impl UnrecognisedCause {
         match UnmergedPath::classify(path) {
             Some(UnmergedPath::Generation) if !completions::is_path(path) => return Self::Generation,
             Some(UnmergedPath::Reranking) => return Self::Reranking,
-            Some(UnmergedPath::OpenInference | UnmergedPath::Management) => return Self::Management,
+            Some(UnmergedPath::Management) => return Self::Management,
             // Completions are merged on a route that names a protocol.
             Some(UnmergedPath::Generation) | None => {}
         }
         if is_unlisted && Adapter::is_automatic(path) {
             return Self::Unlisted;
         }
-        let by_name = [RouteProtocol::OpenAi, RouteProtocol::KServeV1, RouteProtocol::TfServing];
+        let by_name =
+            [RouteProtocol::OpenAi, RouteProtocol::KServeV1, RouteProtocol::TfServing, RouteProtocol::OpenInferenceV2];
         // The names of the other routes of TEI are common, and have another format on other
         // servers.
         let route = TeiRoute::of_path(path);
@@ -123,6 +124,7 @@ mod tests {
             ("/v1/moderations", UnrecognisedCause::Unnamed),
             ("/ns/embed", UnrecognisedCause::Unnamed),
             ("/v2/embed", UnrecognisedCause::Unnamed),
+            ("/custom/infer", UnrecognisedCause::Unnamed),
             ("/predict", UnrecognisedCause::NoAdapter),
         ] {
             assert_eq!(of(&Method::POST, path), cause, "{path}");
@@ -145,7 +147,7 @@ mod tests {
     #[test]
     fn a_path_with_an_adapter_that_the_policy_does_not_list_is_reported_as_unlisted() {
         let written = [("/predict", RouteProtocol::PassThrough)];
-        for path in ["/v1/embeddings", "/embed", "/v1/models/m:predict"] {
+        for path in ["/v1/embeddings", "/embed", "/v1/models/m:predict", "/v2/models/m/infer"] {
             assert_eq!(cause(&written, &Method::POST, path), (UnrecognisedCause::Unlisted, None), "{path}");
         }
         assert_eq!(cause(&written, &Method::POST, "/v1/models/m:explain").0, UnrecognisedCause::Unnamed);

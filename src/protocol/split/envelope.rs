@@ -5,12 +5,14 @@
 //! shares a piece with an item. These are listed as undeclared, to be checked against
 //! [`UnbatchedEvidence`](crate::evidence::UnbatchedEvidence).
 
+mod outputs;
+
 use crate::call::Call;
 use crate::evidence::MEMBERS_MAX;
 use crate::ids;
 use crate::json::{self, Elements, JsonRules, JsonType, Members, NESTING_MAX, Span, kind, unescape};
 use crate::pointer::Pointer;
-use crate::shape::{Counters, ProtocolShape, ResultLayout};
+use crate::shape::{Counters, Payload, ProtocolShape, ResultLayout};
 use crate::usage;
 
 use super::quote;
@@ -148,6 +150,9 @@ impl<'a> EnvelopeWalker<'a> {
         if self.shape.ids.iter().any(|pointer| pointer.tokens() == *path) {
             return self.visit_id(value, path);
         }
+        if self.shape.payload == Payload::Tensors && *path == ["outputs"] {
+            return self.visit_outputs(value, path);
+        }
         match &self.shape.counters {
             Counters::Usage(at) if at.tokens() == *path => {
                 return match kind(self.doc, value.start) {
@@ -256,6 +261,9 @@ impl<'a> EnvelopeWalker<'a> {
             (JsonType::String, "model") => self.members.is_some_and(|members| self.is_model(value, members)),
             (JsonType::String, "response_type") => RESPONSE_TYPES.contains(&text),
             (JsonType::String, "meta/api_version/version") => API_VERSIONS.contains(&text),
+            (JsonType::String, "model_name") => self.members.is_some_and(|members| self.is_model_name(value, members)),
+            (JsonType::String, "model_version") => self.members.is_some_and(|members| self.is_version(value, members)),
+            (JsonType::Object, "parameters") => Members::new(self.doc, value).next().is_none(),
             (JsonType::Number, "created" | "total_duration" | "load_duration") => {
                 let quotes = self.members.is_some_and(|members| quote::quotes_digits(text, members));
                 json::is_integer(text) && text.len() <= TIME_DIGITS && !quotes

@@ -149,6 +149,7 @@ fn concrete_path(route: &Route) -> Option<String> {
         RouteProtocol::PassThrough
         | RouteProtocol::Generic
         | RouteProtocol::KServeV1
+        | RouteProtocol::OpenInferenceV2
         | RouteProtocol::TfServing
         | RouteProtocol::LlamaCpp => &[],
     };
