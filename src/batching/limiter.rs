@@ -58,7 +58,7 @@ use harm::HarmTest;
 use jump::LimitDrain;
 use level::LatencyModel;
 use narrow::Narrowing;
-use ordering::OrderingTest;
+use ordering::{OrderingTest, StreamOccupancy};
 use pair_probe::{PAIR_FIRST, PairTest};
 use probe::{PROBE_LIMIT_MAX, UpwardProbe};
 use schedule::Schedule;
@@ -124,6 +124,9 @@ pub(super) struct ConcurrencyLimiter {
     ordered: bool,
     /// Set while the limit only orders calls.
     ordering: Option<OrderingTest>,
+    /// End of the time after an answer that streamed during which no limit orders calls.
+    streams_until: Tick,
+    occupancy: StreamOccupancy,
     schedule: Schedule,
     /// The reason for being open, for reports.
     reason: OpenReason,
@@ -187,6 +190,8 @@ impl ConcurrencyLimiter {
             refine_from: 1.0,
             ordered: false,
             ordering: None,
+            streams_until: Tick(0),
+            occupancy: StreamOccupancy::default(),
             schedule: Schedule::default(),
             reason: OpenReason::Learning,
             flights: 0,
@@ -377,7 +382,9 @@ impl ConcurrencyLimiter {
 
     /// Opens the limiter because the server refuses batches, so that a limit has nothing to gain.
     pub(super) fn open_for_refused_batches(&mut self, now: Tick) {
-        if self.limit.is_some() || self.trial.is_some() {
+        if self.limit.is_some() && self.ordered {
+            self.keep_for_order();
+        } else if self.limit.is_some() || self.trial.is_some() {
             self.open(now, OpenReason::NothingToMerge);
         }
     }

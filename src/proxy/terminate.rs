@@ -1,7 +1,7 @@
 //! TLS termination for client connections: the handshake, with a timeout and a concurrency limit.
 //!
 //! ```text
-//! first byte: a TLS record  ──▶ the whole first message ──▶ a permit ──▶ handshake ──▶ the stream
+//! first byte: a TLS record  ──▶ the whole first record ──▶ a permit ──▶ handshake ──▶ the stream
 //!                               and the client's certificate
 //!             HTTP          ──▶ an error in its own HTTP version: this port requires TLS
 //!             anything else ──▶ closed
@@ -29,7 +29,7 @@ use crate::telemetry::names::HandshakeResult;
 use crate::tls::{DownstreamTlsAcceptor, HandshakeFailure, classify, wait_for_client_hello};
 
 /// Maximum number of concurrent handshakes; further ones wait for a permit. A handshake takes about
-/// 1 ms of a core and about 20 KiB, and a client that stalls after its first message holds its
+/// 1 ms of a core and about 20 KiB, and a client that stalls after its first record holds its
 /// permit for the rest of the head timeout: the limit tolerates a few hundred of them and bounds
 /// the memory at about 10 MiB.
 const HANDSHAKES_MAX: usize = 512;
@@ -113,7 +113,7 @@ async fn shake(
         Ok(0) | Err(_) => return Err(HandshakeResult::Left),
     }
     *slow = HandshakeResult::Slow;
-    // A connection gets no permit before its whole first message has arrived. Otherwise as many
+    // A connection gets no permit before its whole first record has arrived. Otherwise as many
     // connections as there are permits, with a byte each, would keep out all others.
     wait_for_client_hello(&stream).await.map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData => HandshakeResult::Protocol,

@@ -114,10 +114,10 @@ impl Adaptive {
         self.admission.set_calls_max(stand_aside_max);
     }
 
-    /// Returns the number of requests that the learned limits allow in flight, or 0 while a class
-    /// has no limit.
+    /// Returns the number of requests that the learned limits for batches allow in flight, or 0 while
+    /// a class has none.
     pub(in super::super) fn slots(&self) -> u32 {
-        let limits = self.models.values().map(|model| model.flow.limit());
+        let limits = self.models.values().map(|model| model.flow.batch_limit());
         limits.sum::<Option<u32>>().unwrap_or(0)
     }
 

@@ -384,7 +384,7 @@ impl KeyQuarantine {
                 }
                 return false;
             }
-            BatchOutcome::Mismatched | BatchOutcome::Refused(_) => {}
+            BatchOutcome::Mismatched | BatchOutcome::Refused(_) | BatchOutcome::NotRetried(_) => {}
             _ => return false,
         }
         let memory = self.entry(now, class, key);
@@ -394,7 +394,7 @@ impl KeyQuarantine {
             return false;
         }
         memory.refusal = match outcome {
-            BatchOutcome::Refused(refusal) => refusal,
+            BatchOutcome::Refused(refusal) | BatchOutcome::NotRetried(refusal) => refusal,
             _ => BatchRefusal::Mismatch,
         };
         let length = memory.next.max(base).min(Limits::QUARANTINE_MAX);

@@ -62,6 +62,7 @@ impl ConcurrencyLimiter {
             return self.release(now, OpenReason::NoQueue);
         }
         if mark.unbatched {
+            self.observe_stream(now, mark.sent, latency);
             return self.learn_unmergeable(now, mark, latency, &done, settled);
         }
         (self.last_merged, self.unmerged) = (now, 0);

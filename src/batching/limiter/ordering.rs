@@ -13,7 +13,9 @@
 
 use super::super::tick::Tick;
 use super::curve::Knee;
+use super::growth::BatchCap;
 use super::jump::JUMP_KNEES;
+use super::level::nanos_between;
 use super::request::FlightRecord;
 use super::{ConcurrencyLimiter, OpenReason, after_nanos};
 
@@ -39,6 +41,13 @@ const RAISE: f64 = 1.5;
 const RAISE_SLOWED: f64 = 0.9;
 /// Minimum rate at a lower limit, as a part of the rate before.
 const LOWER_KEPT: f64 = 0.93;
+/// Ratio of the mean time in flight to the mean time to the first byte from which answers stream,
+/// weight of an answer in these means, and the time after such an answer during which no limit
+/// orders calls, in its times in flight and at least in nanoseconds: under a limit, a few long
+/// streams would hold all other calls until they end. A single answer may be written slowly.
+const STREAM: f64 = 1.5;
+const STREAM_WEIGHT: f64 = 1.0 / 16.0;
+const STREAM_REST: (f64, f64) = (10.0, 60e9);
 /// Minimum and maximum time between two increases, in nanoseconds.
 const RAISE_REST: (f64, f64) = (10e9, 300e9);
 
@@ -55,6 +64,14 @@ pub(super) struct OrderingTest {
     from: Tick,
     next_raise: Tick,
     raise_rest: f64,
+}
+
+/// Mean times of recent answers to calls that were not merged, in nanoseconds: in flight, and to
+/// the first byte.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct StreamOccupancy {
+    in_flight: f64,
+    first_byte: f64,
 }
 
 /// What the next mean latency is compared with.
@@ -155,8 +172,13 @@ impl OrderingTest {
 
     fn compare(&mut self, now: Tick, limit: f64, latency: f64, may_open: bool) -> OrderingOutcome {
         let ratio = latency / self.base;
-        if ratio > UNCHANGED.1 || may_open && ratio < UNCHANGED.0 {
+        if may_open && ratio < UNCHANGED.0 {
             return OrderingOutcome::Changed;
+        }
+        if ratio > UNCHANGED.1 {
+            // A slower server, which may have room.
+            self.base = latency;
+            return Self::raise(limit);
         }
         self.base += BASE_WEIGHT * (latency - self.base);
         if now < self.next_raise {
@@ -181,9 +203,15 @@ impl ConcurrencyLimiter {
     /// Sets whether the policy orders calls.
     pub(in super::super) fn set_ordered(&mut self, now: Tick, ordered: bool) {
         if !ordered && self.ordering.is_some() {
-            self.open(now, OpenReason::Learning);
+            self.release(now, OpenReason::Learning);
         }
         self.ordered = ordered;
+    }
+
+    /// Returns the limit, unless it only orders calls: that one is above the number that the server
+    /// runs at once.
+    pub(in super::super) fn batch_limit(&self) -> Option<u32> {
+        self.limit().filter(|_| self.ordering.is_none())
     }
 
     /// Returns the latency of a lone call below the knee, in nanoseconds, under a limit that only
@@ -200,7 +228,7 @@ impl ConcurrencyLimiter {
             return;
         }
         // While batches do not pay, only merging rests.
-        if now < self.schedule.jump && !no_gain {
+        if now < self.streams_until || now < self.schedule.jump && !no_gain {
             return;
         }
         let knee = self.wave_knee.take().or_else(|| self.evident_knee(now));
@@ -211,8 +239,32 @@ impl ConcurrencyLimiter {
 
     /// Keeps the limit for the order of calls although nothing is merged under it.
     pub(super) fn keep_for_order(&mut self) {
+        if self.ordering.is_some() {
+            return;
+        }
         (self.trial, self.trial_limit) = (None, None);
-        self.ordering.get_or_insert_default();
+        // The limit was found for merging, with a smaller margin.
+        self.limit = self.limit.map(|limit| (MARGIN * self.knee.map_or(limit, |knee| knee.at)).ceil().max(limit));
+        self.growth = BatchCap::lone_only();
+        self.level.reset_batches();
+        (self.level.batch, self.level.batch_items) = (0.0, 0.0);
+        self.ordering = Some(OrderingTest::default());
+    }
+
+    /// Records for how long an answer streamed. Its call counts in flight until the last byte, but
+    /// its latency is that of the first one, so neither a rate nor a limit follows from the latency.
+    pub(super) fn observe_stream(&mut self, now: Tick, sent: Tick, latency: f64) {
+        let in_flight = nanos_between(sent, now);
+        let StreamOccupancy { in_flight: mean, first_byte } = &mut self.occupancy;
+        *mean += STREAM_WEIGHT * (in_flight - *mean);
+        *first_byte += STREAM_WEIGHT * (latency - *first_byte);
+        if *mean < STREAM * *first_byte {
+            return;
+        }
+        self.streams_until = self.streams_until.max(after_nanos(now, (STREAM_REST.0 * in_flight).max(STREAM_REST.1)));
+        if self.ordering.is_some() {
+            self.release(now, OpenReason::NoQueue);
+        }
     }
 
     /// Records the answer to a call that was sent alone under the limit.

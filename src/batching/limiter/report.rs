@@ -48,7 +48,7 @@ impl OpenReason {
 pub enum FlowMode {
     /// Forwards each call at once.
     Open(OpenReason),
-    /// Holds calls beyond this many requests in flight, and merges them.
+    /// Holds calls beyond this many requests in flight, and merges those that can be.
     Limited(u32),
 }
 

@@ -160,15 +160,17 @@ fn without_replay_the_first_failure_suspends_merging() {
 fn without_replay_a_proven_server_is_suspended_only_if_lone_calls_succeed() {
     let mut bench = MergeBench::careful();
     bench.batch(0, 1, BatchOutcome::Ok);
-    for _ in 0..3 {
+    for _ in 0..2 {
         let batch = bench.send(0, 1);
         bench.end(0, (batch, 2, 1), false, NOT_RETRIED);
     }
-    assert_eq!(bench.bound(0, 1), MergeLimit::Free, "lone calls failed as well");
+    let quarantined = MergeLimit::Alone(Some(UnbatchedReason::Quarantined));
+    assert_eq!(bench.bound(0, 1), quarantined, "each further batch of the key would fail calls");
+    assert_eq!(bench.bound(0, 2), MergeLimit::Free, "lone calls failed as well");
     bench.lone(1);
-    let batch = bench.send(1, 1);
-    bench.end(1, (batch, 2, 1), false, NOT_RETRIED);
-    assert_eq!(bench.bound(1, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
+    let batch = bench.send(1, 2);
+    bench.end(1, (batch, 2, 2), false, NOT_RETRIED);
+    assert_eq!(bench.bound(1, 2), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
 }
 
 #[test]

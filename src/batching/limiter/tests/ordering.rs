@@ -1,5 +1,6 @@
 //! Limits for calls that are not merged, under a policy that orders calls.
 
+use super::super::ordering::OrderingTest;
 use super::*;
 
 fn ordered(world: ServerModel, callers: usize, mergeable: bool) -> ClosedLoop {
@@ -96,4 +97,108 @@ fn a_policy_that_no_longer_orders_calls_holds_none() {
     callers.flow.set_ordered(Tick(callers.now), false);
     callers.run(1000);
     assert!(matches!(callers.flow.mode(), FlowMode::Open(_)) && callers.queue.is_empty());
+}
+
+/// Runs clients whose answers stream for three seconds after a first byte that calls queue for, and
+/// returns the number of answers in the last half of 40 seconds.
+fn streamed(ordered: bool) -> usize {
+    let mut flow = ConcurrencyLimiter::new();
+    flow.set_ordered(Tick(0), ordered);
+    let (mut idle, mut free, mut answered) = (0, 0, 0);
+    let mut flights: Vec<(u64, u64, super::super::FlightRecord, u64)> = Vec::new();
+    for now in (0..40_000).map(|ms| ms * MS) {
+        idle += usize::from(now % (5 * MS) == 0 && now < 48 * 5 * MS);
+        while let Some(at) = flights.iter().position(|(_, end, ..)| *end <= now) {
+            let (first, _, mark, sent) = flights.swap_remove(at);
+            let done = Completion::new(true, 1, Tick(sent), Tick(sent), idle as u64, 64);
+            let first_byte = std::time::Duration::from_nanos(first - sent);
+            flow.on_completion(Tick(now), &mark, done.with_first_byte(Some(first_byte)));
+            idle += 1;
+            answered += usize::from(now > 20_000 * MS);
+        }
+        while idle > 0 {
+            let queued = idle as u64;
+            let ask = PermitRequest { now: Tick(now), unbatched: true, arrived: Tick(now), has_second: false, queued };
+            let permit = flow.permit(&ask);
+            if matches!(permit, Permit::Full | Permit::Hold(_)) {
+                break;
+            }
+            idle -= 1;
+            let departure = Departure { items: 1, calls: 1, unbatched: true, permit, queued: idle as u64, expected: 0 };
+            free = now.max(free) + 20 * MS;
+            flights.push((free, free + 3000 * MS, flow.on_dispatch(Tick(now), &departure), now));
+        }
+    }
+    answered
+}
+
+#[test]
+fn streams_are_not_held_by_their_first_bytes() {
+    let (ordered, direct) = (streamed(true), streamed(false));
+    assert!(ordered * 100 >= direct * 97 && direct > 200, "{ordered} of {direct}");
+}
+
+#[test]
+fn a_server_that_has_become_slower_keeps_its_order() {
+    let mut callers = ordered(SERIAL, 48, false);
+    callers.run(5000);
+    callers.world.lone = 50 * MS;
+    for second in 0..30 {
+        let answered = callers.run(1000);
+        assert!(answered >= 18, "{answered} of 20 in second {second}");
+    }
+    assert!(limit_of(&callers) <= 5);
+}
+
+#[test]
+fn a_limit_for_merging_that_is_kept_for_order_does_not_hide_room() {
+    let mut callers = ordered(SERIAL, 48, true);
+    callers.run(5000);
+    callers.mergeable = false;
+    callers.run(3000);
+    callers.world.workers = 8;
+    callers.run(3000);
+    assert!(callers.run(1000) >= 370, "directly there are 400");
+}
+
+#[test]
+fn a_server_that_refuses_batches_keeps_its_order() {
+    let mut callers = ordered(SERIAL, 48, true);
+    callers.run(5000);
+    callers.flow.open_for_refused_batches(Tick(callers.now));
+    callers.mergeable = false;
+    for _ in 0..300 {
+        callers.run(10);
+        callers.flow.open_for_refused_batches(Tick(callers.now));
+    }
+    assert!(limit_of(&callers) <= 3);
+}
+
+#[test]
+fn a_limit_for_order_that_is_too_high_is_lowered_to_the_knee_of_the_curve() {
+    let mut callers = ordered(SERIAL, 48, false);
+    callers.run(5000);
+    callers.flow.set_limit(18.0);
+    callers.flow.ordering = Some(OrderingTest::default());
+    let answered = callers.run(20_000);
+    assert!(limit_of(&callers) <= 6 && answered >= 970, "{:?}, {answered} of 1000", callers.flow.mode());
+}
+
+#[test]
+fn no_limit_orders_calls_for_ten_times_as_long_as_a_stream_lasted() {
+    let mut callers = ordered(SERIAL, 48, false);
+    callers.run(5000);
+    assert!(limit_of(&callers) <= 3);
+    let now = callers.now;
+    callers.flow.observe_stream(Tick(now), Tick(now - 40 * MS), 20e6);
+    callers.run(1000);
+    assert!(limit_of(&callers) <= 3, "one answer was written slowly");
+    let now = callers.now;
+    callers.flow.observe_stream(Tick(now), Tick(now - 3000 * MS), 20e6);
+    callers.run(59_000);
+    assert!(callers.queue.is_empty(), "a minute at least");
+    let now = callers.now;
+    callers.flow.observe_stream(Tick(now), Tick(now.saturating_sub(60_000 * MS)), 20e6);
+    callers.run(300_000);
+    assert!(callers.queue.is_empty());
 }
