@@ -25,11 +25,33 @@ pub(crate) fn path_endpoints() -> Vec<PathEndpoint> {
     [
         ("/v1/embeddings", RouteProtocol::Auto),
         ("/v1/embeddings", RouteProtocol::Vllm),
+        ("/v1/completions", RouteProtocol::OpenAi),
+        ("/v1/completions", RouteProtocol::Vllm),
+        ("/v1/completions", RouteProtocol::SgLang),
+        ("/v1/moderations", RouteProtocol::OpenAi),
         ("/v1/models/m:predict", RouteProtocol::KServeV1),
         ("/v1/models/m:explain", RouteProtocol::KServeV1),
         ("/v1/models/m:predict", RouteProtocol::TfServing),
         ("/v1/models/m:classify", RouteProtocol::TfServing),
         ("/embed", RouteProtocol::Tei),
+        ("/predict", RouteProtocol::Tei),
+        ("/rerank", RouteProtocol::Tei),
+        ("/similarity", RouteProtocol::Tei),
+        ("/tokenize", RouteProtocol::Tei),
+        ("/decode", RouteProtocol::Tei),
+        ("/invocations", RouteProtocol::MlFlow),
+        ("/api/embed", RouteProtocol::Ollama),
+        ("/v2/embed", RouteProtocol::Cohere),
+        ("/v1/contextualizedembeddings", RouteProtocol::Voyage),
+        ("/classify", RouteProtocol::Vllm),
+        ("/pooling", RouteProtocol::Vllm),
+        ("/score", RouteProtocol::Vllm),
+        ("/rerank", RouteProtocol::Vllm),
+        ("/score", RouteProtocol::SgLang),
+        ("/classify", RouteProtocol::Infinity),
+        ("/invocations", RouteProtocol::SageMaker),
+        ("/api/v1.0/predictions", RouteProtocol::Seldon),
+        ("/v2/models/m/infer", RouteProtocol::OpenInferenceV2),
     ]
     .into_iter()
     .map(|(path, named)| path_endpoint(path, named, None))
@@ -108,7 +130,10 @@ pub(crate) fn split(endpoint: &PathEndpoint, call: &Call, sent: &SharedRequest, 
 /// Returns `true` if another parser accepts the bytes as one document too. Python servers read and
 /// write `NaN` and `Infinity` as bare words, so these are allowed for their protocols.
 fn is_json(endpoint: &Endpoint, bytes: &[u8]) -> bool {
-    let python = matches!(endpoint.label, ProtocolLabel::KServeV1 | ProtocolLabel::TfServing);
+    let python = matches!(
+        endpoint.label,
+        ProtocolLabel::KServeV1 | ProtocolLabel::TfServing | ProtocolLabel::OpenInferenceV2 | ProtocolLabel::MlFlow
+    );
     let bytes = if python { without_bare_words(bytes) } else { bytes.to_vec() };
     serde_json::from_slice::<&RawValue>(&bytes).is_ok()
 }

@@ -16,7 +16,8 @@ use super::common::{PathEndpoint, path_endpoints, read};
 /// one are skipped.
 const CANARIES: [&str; 4] = ["5f3a91c07be2", "c48d06e9a1b7", "07e1f9d25a3c", "b92c64d8f013"];
 /// Names of the response members that contain results.
-const RESULTS: [&str; 4] = ["data", "predictions", "results", "explanations"];
+const RESULTS: [&str; 8] =
+    ["data", "choices", "predictions", "results", "explanations", "scores", "embeddings", "texts"];
 
 /// Head of the answers of a server.
 struct AnswerHead<'a> {

@@ -180,9 +180,9 @@ impl Batcher {
         self.classes.defer_merging(now, class);
     }
 
-    /// Ends the deferral of merging, and returns the cost classes to which it applied.
-    pub fn end_deferral(&mut self) -> Vec<CostClassId> {
-        self.classes.end_deferral()
+    /// Ends the deferral of merging of a cost class.
+    pub fn end_deferral(&mut self, class: CostClassId) {
+        self.classes.end_deferral(class);
     }
 
     /// Applies the maximum number of items that the server publishes for a cost class.

@@ -380,10 +380,11 @@ impl ClassTable {
         self.entry(now, id).deferred = true;
     }
 
-    /// Ends the deferral of merging, and returns the classes to which it applied.
-    pub(super) fn end_deferral(&mut self) -> Vec<CostClassId> {
-        let ended = self.map.iter_mut().filter_map(|(id, class)| std::mem::take(&mut class.deferred).then_some(*id));
-        ended.collect()
+    /// Ends the deferral of merging of this class.
+    pub(super) fn end_deferral(&mut self, id: CostClassId) {
+        if let Some(class) = self.map.get_mut(&id) {
+            class.deferred = false;
+        }
     }
 
     /// Applies a maximum number of items that the server publishes for this class. The smallest

@@ -10,7 +10,7 @@ use strum::{IntoStaticStr, VariantArray};
 use crate::batching::Weight;
 use crate::identity::Tenant;
 use crate::items::ItemSpans;
-use crate::paths::UnmergedPath;
+use crate::v2::request::TensorRequest;
 
 /// A client request on a recognised route.
 pub struct Call {
@@ -20,7 +20,7 @@ pub struct Call {
     pub items: u32,
     /// Weight of the items.
     pub weight: Weight,
-    /// Size of the body in bytes.
+    /// Size in bytes of the body, or of its part of a shared call if that is larger.
     pub bytes: usize,
     /// The tenant that sent the call.
     pub tenant: Tenant,
@@ -37,6 +37,8 @@ pub struct Call {
     pub head: RequestHead,
     /// Positions of the items in the body; empty for a call that is sent unbatched.
     pub(crate) found: ItemSpans,
+    /// The tensors of a call that may be merged, where the protocol has tensors.
+    pub(crate) tensors: Option<TensorRequest>,
 }
 
 /// The part of a request head that a replay needs.
@@ -98,8 +100,9 @@ pub enum UnmergeableReason {
     /// The server's responses differ in a member outside the results that the protocol does not
     /// declare.
     AnswerVaries,
-    /// A call of the Open Inference Protocol (`/v2/models/*/infer`, also behind a prefix). Its tensors
-    /// are not merged.
+    /// A call of the Open Inference Protocol (`/v2/models/*/infer`, also behind a prefix) to a model
+    /// whose first dimension is not known to be the batch: neither the server publishes it nor a route
+    /// names the protocol.
     OpenInference,
 }
 
@@ -229,15 +232,6 @@ impl fmt::Debug for MergeEligibility {
 // === impl UnmergeableReason ===
 
 impl UnmergeableReason {
-    /// Returns the reason for passing through a call with a path that no adapter recognises.
-    #[must_use]
-    pub fn for_unrecognised_path(path: &str) -> Self {
-        match UnmergedPath::classify(path) {
-            Some(UnmergedPath::OpenInference) => Self::OpenInference,
-            _ => Self::NotRecognised,
-        }
-    }
-
     /// Returns the name used in metrics and logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {

@@ -8,9 +8,9 @@ use strum::{IntoStaticStr, VariantArray};
 
 use crate::call::{Call, MergeEligibility};
 use crate::items;
-use crate::json::{self, Span};
-use crate::merge::to_json_string;
+use crate::json::{self, Span, to_json_string};
 use crate::route::Endpoint;
+use crate::shape::Payload;
 
 /// The form in which a call holds its items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
@@ -37,9 +37,13 @@ impl CallForm {
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// Returns the form of a call that may be merged; `None` for any other call.
+    /// Returns the form of a call that may be merged; `None` for any other call, and for a protocol
+    /// with a single form.
     #[must_use]
     pub fn form_of(&self, call: &Call) -> Option<CallForm> {
+        if self.shape.payload == Payload::Tensors {
+            return None;
+        }
         let slot = call.found.slots.first().filter(|_| matches!(call.merge, MergeEligibility::With(_)))?;
         Some(match (slot.key, call.found.scalar) {
             (Some(_), _) => CallForm::Single,
@@ -53,10 +57,13 @@ impl Endpoint {
     /// item.
     #[must_use]
     pub fn body_in_form(&self, call: &Call, form: CallForm, place: usize) -> Option<Bytes> {
+        if self.shape.payload == Payload::Tensors {
+            return None;
+        }
         let doc = &call.body;
         let mut edits: Vec<(Span, Vec<u8>)> = Vec::new();
         for (index, slot) in call.found.slots.iter().enumerate() {
-            let list = self.shape.items.get(index)?;
+            let list = self.shape.positions().nth(call.found.position)?.get(index)?;
             let (name, key) = match form {
                 CallForm::Single => (self.shape.single.as_ref()?.name()?, true),
                 CallForm::List | CallForm::Bare => (list.name()?, false),

@@ -21,6 +21,8 @@ pub enum Dialect {
     Error,
     /// `{"error": message, "error_type": type}`, the format of TEI's own routes.
     Tei,
+    /// `{"error_code": code, "message": message}`, the format of MLflow.
+    MlFlow,
     /// Problem details of RFC 9457, for all routes without a format of their own.
     Problem,
 }
@@ -64,6 +66,15 @@ impl Dialect {
             Self::Tei => {
                 let kind = if is_overload(status) { "Overloaded" } else { "Backend" };
                 format!(r#"{{"error":"{message}","error_type":"{kind}"}}"#)
+            }
+            Self::MlFlow => {
+                let code = match status {
+                    StatusCode::TOO_MANY_REQUESTS => "REQUEST_LIMIT_EXCEEDED",
+                    StatusCode::SERVICE_UNAVAILABLE => "TEMPORARILY_UNAVAILABLE",
+                    StatusCode::GATEWAY_TIMEOUT => "DEADLINE_EXCEEDED",
+                    _ => "INTERNAL_ERROR",
+                };
+                format!(r#"{{"error_code":"{code}","message":"{message}"}}"#)
             }
             Self::Problem => {
                 let code = kind.code();
@@ -113,6 +124,14 @@ mod tests {
             FailureKind::TenantShare,
             r#"{"error":"tenant's share of the queue is used up","error_type":"Overloaded"}"#,
         );
+        for (kind, code) in [
+            (timeout, "DEADLINE_EXCEEDED"),
+            (FailureKind::TenantShare, "REQUEST_LIMIT_EXCEEDED"),
+            (FailureKind::QueueFull, "TEMPORARILY_UNAVAILABLE"),
+            (FailureKind::Mismatch, "INTERNAL_ERROR"),
+        ] {
+            check(Dialect::MlFlow, kind, &format!(r#"{{"error_code":"{code}","message":"{}"}}"#, kind.message()));
+        }
         check(
             Dialect::Problem,
             FailureKind::Mismatch,
@@ -130,7 +149,7 @@ mod tests {
     #[test]
     fn every_error_body_is_json() {
         for &kind in FailureKind::VARIANTS {
-            for dialect in [Dialect::OpenAi, Dialect::Error, Dialect::Tei, Dialect::Problem] {
+            for dialect in [Dialect::OpenAi, Dialect::Error, Dialect::Tei, Dialect::MlFlow, Dialect::Problem] {
                 let reply = dialect.failure_response(&kind.into(), Some("routes[0].timeout"));
                 assert!(serde_json::from_slice::<serde_json::Value>(&reply.body).is_ok());
             }

@@ -11,6 +11,8 @@ use crate::headers::{self, HeaderClass};
 use crate::identity::{DigestKey, PeerIdentity, Tenant};
 use crate::merge_key::MergeKeyBuilder;
 use crate::route::{RouteRules, SharedHeaderRules};
+use crate::shape::Payload;
+use crate::v2::binary;
 use crate::{Call, UnmergeableReason};
 
 /// Media type that `Accept` requests.
@@ -25,11 +27,14 @@ enum AcceptClass {
 }
 
 /// Returns the reason for which the head alone prevents a call from being merged.
-pub(crate) fn check(head: &Parts, common: &SharedHeaderRules) -> Option<UnmergeableReason> {
+pub(crate) fn check(head: &Parts, common: &SharedHeaderRules, payload: Payload) -> Option<UnmergeableReason> {
     let headers = &head.headers;
     let mut types = headers.get_all(header::CONTENT_TYPE).iter();
-    let json = types.next().is_some_and(is_json) && types.next().is_none();
-    if !json || headers.contains_key(header::CONTENT_ENCODING) || headers::has_other_coding(headers) {
+    // A length of the document in the head means that binary data follows it.
+    let is_binary = payload == Payload::Tensors && headers.contains_key(binary::HEADER_LENGTH);
+    let is_expected = |value: &HeaderValue| is_json(value) || is_binary && is_token(value, b"application/octet-stream");
+    let is_typed = types.next().is_some_and(is_expected) && types.next().is_none();
+    if !is_typed || headers.contains_key(header::CONTENT_ENCODING) || headers::has_other_coding(headers) {
         return Some(UnmergeableReason::Encoding);
     }
     for name in headers.keys() {

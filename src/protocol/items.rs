@@ -1,9 +1,16 @@
-//! Position, class and weight of a call's items.
+//! Position and class of a call's items. Weights are in a module of their own.
 
-use crate::batching::Weight;
-use crate::json::{self, DuplicateKey, Elements, JsonType, LocatedValue, Members, Span, kind};
+mod removal;
+mod weight;
+
+use std::num::NonZeroUsize;
+
+use crate::json::{self, DuplicateKey, Elements, JsonType, LocatedValue, Span, kind};
 use crate::pointer::Pointer;
-use crate::shape::{BareValue, Class, ItemIs, Measure, ProtocolShape};
+use crate::shape::{BareValue, Class, ItemIs, ProtocolShape};
+
+pub(crate) use removal::removal_spans;
+pub(crate) use weight::{is_token_list, item_weight, number_at, weigh};
 
 /// The items of a call, as positions in its body.
 #[derive(Debug, Default)]
@@ -14,6 +21,16 @@ pub(crate) struct ItemSpans {
     pub(crate) scalar: bool,
     /// Byte ranges that are removed in a shared call.
     pub(crate) cuts: Vec<Span>,
+    /// Number of the position of the items among those of the protocol.
+    pub(crate) position: usize,
+    /// Number of bytes by which the part of a shared call is longer than the call.
+    pub(crate) repeated_bytes: usize,
+    /// The single item is a bare text that a shared call writes as a list.
+    pub(crate) is_wrapped: bool,
+    /// A text that the server reads beside the items, and whether it does so with each item.
+    pub(crate) shared_text: Option<(Span, bool)>,
+    /// Number of results for each item, if the call names it.
+    pub(crate) results_each: Option<NonZeroUsize>,
 }
 
 /// One array of items.
@@ -26,6 +43,9 @@ pub(crate) struct Slot {
     /// Spans of the items.
     pub(crate) items: Vec<Span>,
 }
+
+/// Maximum number of results for each item: that of OpenAI.
+const RESULTS_EACH_MAX: usize = 128;
 
 /// Reason for which the items of a call cannot be merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,19 +74,92 @@ pub(crate) fn locate(doc: &[u8], root: Span, shape: &ProtocolShape, count_max: u
         }
         return locate_single(doc, found);
     }
-    let mut slots = Vec::with_capacity(shape.items.len());
-    let mut scalar = false;
-    for pointer in &shape.items {
+    let (position, lists) = choose_position(doc, root, shape)?;
+    let mut slots = Vec::with_capacity(lists.len());
+    let mut forms = Vec::with_capacity(lists.len());
+    for pointer in lists {
         let found = json::find(doc, root, pointer)?.ok_or(ItemError::Form)?;
         let (items, bare) = locate_list(doc, found.value, shape, count_max)?;
-        let first = slots.is_empty();
-        if !first && (bare != scalar || slots.first().is_some_and(|slot: &Slot| slot.items.len() != items.len())) {
-            return Err(ItemError::Form);
-        }
-        scalar = bare;
+        forms.push(bare);
         slots.push(Slot { value: found.value, key: None, items });
     }
-    Ok(ItemSpans { slots, scalar, cuts: Vec::new() })
+    let repeated_bytes = if shape.repeats_first { repeat_first(&mut slots) } else { 0 };
+    let are_parallel = slots.windows(2).all(|pair| pair[0].items.len() == pair[1].items.len());
+    let have_one_form = shape.repeats_first || forms.windows(2).all(|pair| pair[0] == pair[1]);
+    if !are_parallel || !have_one_form {
+        return Err(ItemError::Form);
+    }
+    let scalar = forms.first().copied().unwrap_or_default();
+    let first = slots.first().and_then(|slot| slot.items.first());
+    let is_bare = first.is_some_and(|item| kind(doc, item.start) == JsonType::String);
+    let is_wrapped = scalar && shape.item_is == ItemIs::TextOrPair && is_bare;
+    let shared_text = shared_text(doc, root, shape)?;
+    Ok(ItemSpans {
+        slots,
+        scalar,
+        position,
+        is_wrapped,
+        repeated_bytes,
+        shared_text,
+        results_each: results_each(doc, root, shape)?,
+        ..ItemSpans::default()
+    })
+}
+
+/// Repeats the only item of the first list for each item of the second, and returns the number of
+/// bytes that this adds to a shared call.
+fn repeat_first(slots: &mut [Slot]) -> usize {
+    if let [first, second, ..] = slots
+        && let [item] = first.items[..]
+    {
+        first.items = vec![item; second.items.len()];
+        return item.len().saturating_mul(second.items.len().saturating_sub(1));
+    }
+    0
+}
+
+/// Returns the position of the items of a call, and its number.
+///
+/// # Errors
+/// The call has items at no position, or lists of several positions.
+fn choose_position<'a>(doc: &[u8], root: Span, shape: &'a ProtocolShape) -> Result<(usize, &'a [Pointer]), ItemError> {
+    if shape.alternatives.is_empty() {
+        return Ok((0, &shape.items));
+    }
+    let mut present: Vec<&Pointer> = Vec::new();
+    for pointer in shape.positions().flatten() {
+        if !present.contains(&pointer) && json::find(doc, root, pointer)?.is_some() {
+            present.push(pointer);
+        }
+    }
+    let is_present =
+        |lists: &&[Pointer]| lists.len() == present.len() && lists.iter().all(|pointer| present.contains(&pointer));
+    shape.positions().enumerate().find(|(_, lists)| is_present(lists)).ok_or(ItemError::Form)
+}
+
+/// Returns the text that the server reads beside the items, if the protocol has one.
+///
+/// # Errors
+/// The text is missing or of another type.
+fn shared_text(doc: &[u8], root: Span, shape: &ProtocolShape) -> Result<Option<(Span, bool)>, ItemError> {
+    let Some(text) = &shape.shared_text else { return Ok(None) };
+    let found = json::find(doc, root, &text.at)?.filter(|found| kind(doc, found.value.start) == JsonType::String);
+    found.map(|found| Some((found.value, text.with_each))).ok_or(ItemError::Form)
+}
+
+/// Returns the number of results for each item, if the call names it.
+///
+/// # Errors
+/// The field is not a positive integer within the maximum.
+fn results_each(doc: &[u8], root: Span, shape: &ProtocolShape) -> Result<Option<NonZeroUsize>, ItemError> {
+    let Some(generation) = shape.generation else { return Ok(None) };
+    let Some(found) = json::find(doc, root, &Pointer::from_static(generation.count))? else { return Ok(None) };
+    let text = found.value.of(doc);
+    if text == b"null" {
+        return Ok(None);
+    }
+    let count = std::str::from_utf8(text).ok().and_then(|text| text.parse::<NonZeroUsize>().ok());
+    count.filter(|count| count.get() <= RESULTS_EACH_MAX).map(Some).ok_or(ItemError::Form)
 }
 
 fn locate_single(doc: &[u8], found: LocatedValue) -> Result<ItemSpans, ItemError> {
@@ -75,7 +168,7 @@ fn locate_single(doc: &[u8], found: LocatedValue) -> Result<ItemSpans, ItemError
         return Err(ItemError::Form);
     }
     let slot = Slot { value: found.value, key: found.key, items: vec![found.value] };
-    Ok(ItemSpans { slots: vec![slot], scalar: true, cuts: Vec::new() })
+    Ok(ItemSpans { slots: vec![slot], scalar: true, ..ItemSpans::default() })
 }
 
 /// Returns the items of one array, and whether the value is a single bare item.
@@ -97,6 +190,9 @@ fn locate_list(
             return Err(ItemError::Form);
         }
     }
+    if shape.item_is == ItemIs::TextOrPair {
+        return locate_texts(doc, value, count_max);
+    }
     // A list that begins with a number is a single item on routes where an item is a list of
     // numbers.
     let flat = Elements::new(doc, value).next().is_some_and(|first| kind(doc, first.start) == JsonType::Number);
@@ -116,6 +212,28 @@ fn locate_list(
         items.push(element);
     }
     if items.is_empty() { Err(ItemError::Form) } else { Ok((items, false)) }
+}
+
+/// Returns the items of a list of texts and pairs, and whether the list is a single one.
+fn locate_texts(doc: &[u8], value: Span, count_max: usize) -> Result<(Vec<Span>, bool), ItemError> {
+    let is_item = |list: Span| {
+        let mut texts = Elements::new(doc, list);
+        let is_short = (1..=2).contains(&texts.clone().take(3).count());
+        kind(doc, list.start) == JsonType::Array
+            && is_short
+            && texts.all(|text| kind(doc, text.start) == JsonType::String)
+    };
+    if is_item(value) {
+        return Ok((vec![value], true));
+    }
+    let items: Vec<Span> = Elements::new(doc, value).take(count_max + 1).collect();
+    if items.is_empty() || !items.iter().all(|item| is_item(*item)) {
+        return Err(ItemError::Form);
+    }
+    if items.len() > count_max {
+        return Err(ItemError::Many(Elements::new(doc, value).count()));
+    }
+    Ok((items, false))
 }
 
 fn is_numbers(doc: &[u8], list: Span) -> bool {
@@ -140,6 +258,10 @@ fn is_tokens(doc: &[u8], list: Span) -> bool {
 /// # Errors
 /// The items are of classes that may not be combined, or a key occurs twice in one of them.
 pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &mut Vec<u8>) -> Result<(), ItemError> {
+    // The position is no part of the fields, whose keys are left out with the items.
+    if !shape.alternatives.is_empty() {
+        out.extend_from_slice(format!("{}:", items.position).as_bytes());
+    }
     let mut one = Vec::new();
     for slot in &items.slots {
         let mut classes: Vec<Vec<u8>> = Vec::new();
@@ -148,6 +270,9 @@ pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &
             match shape.class {
                 Class::None => {}
                 Class::Strict(scalars) => json::write_class(doc, *item, scalars, &mut one)?,
+                Class::Strings if kind(doc, item.start) == JsonType::String => {}
+                Class::StringLists if is_string_list(doc, *item) => {}
+                Class::Strings | Class::StringLists => return Err(ItemError::Form),
                 Class::Text { objects } => text_class(doc, *item, objects, &mut one)?,
             }
             if let Err(place) = classes.binary_search(&one) {
@@ -166,6 +291,13 @@ pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &
         out.push(b';');
     }
     Ok(())
+}
+
+fn is_string_list(doc: &[u8], item: Span) -> bool {
+    let mut texts = Elements::new(doc, item).peekable();
+    kind(doc, item.start) == JsonType::Array
+        && texts.peek().is_some()
+        && texts.all(|text| kind(doc, text.start) == JsonType::String)
 }
 
 fn text_class(doc: &[u8], item: Span, objects: bool, out: &mut Vec<u8>) -> Result<(), ItemError> {
@@ -201,126 +333,18 @@ pub(crate) fn coarse_form(doc: &[u8], items: &ItemSpans) -> u8 {
     }
 }
 
-/// Returns the sum and the maximum of the items' weights. The weight of an item of parallel arrays
-/// is the sum over its parts.
-pub(crate) fn weigh(doc: &[u8], items: &ItemSpans, measure: &Measure) -> Weight {
-    let count = items.slots.first().map_or(0, |slot| slot.items.len());
-    let each = (0..count).map(|index| {
-        let parts = items.slots.iter().filter_map(|slot| slot.items.get(index));
-        if *measure == Measure::Items {
-            1
-        } else {
-            parts.map(|item| item_weight(doc, *item, measure)).fold(0, u64::saturating_add)
-        }
-    });
-    each.fold(Weight::default(), |weight, one| Weight { sum: weight.sum.saturating_add(one), max: weight.max.max(one) })
-}
+// === impl ItemSpans ===
 
-/// Returns the weight of one item.
-pub(crate) fn item_weight(doc: &[u8], item: Span, measure: &Measure) -> u64 {
-    let count = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
-    let here = kind(doc, item.start);
-    match measure {
-        Measure::Bytes => count(json::unescaped_len(item.of(doc))),
-        Measure::Chars => chars(doc, item).unwrap_or(1),
-        Measure::ListLen if here == JsonType::Array => count(Elements::new(doc, item).count()),
-        Measure::Items | Measure::ListLen => 1,
-        Measure::At(pointer) => number_at(doc, item, pointer).unwrap_or(1),
-        Measure::Text => match here {
-            JsonType::String => json::code_points(item.inner_bytes(doc)),
-            JsonType::Array => count(Elements::new(doc, item).count()),
-            JsonType::Object => text_member(doc, item).map_or(1, |text| json::code_points(text.inner_bytes(doc))),
-            JsonType::Number | JsonType::Bool | JsonType::Null => 1,
-        },
-        Measure::Tokens => match here {
-            JsonType::Array => count(Elements::new(doc, item).count()).max(1),
-            JsonType::Object => {
-                let text = text_member(doc, item).map_or_else(|| item.of(doc), |text| text.inner_bytes(doc));
-                count(json::unescaped_len(text).div_ceil(4)).max(1)
-            }
-            JsonType::String => count(json::unescaped_len(item.inner_bytes(doc)).div_ceil(4)).max(1),
-            JsonType::Number | JsonType::Bool | JsonType::Null => 1,
-        },
+impl ItemSpans {
+    /// Returns the number of items.
+    pub(crate) fn count(&self) -> usize {
+        self.slots.first().map_or(0, |slot| slot.items.len())
     }
-}
 
-/// Returns the number at `pointer` inside a value if it is a non-negative integer.
-pub(crate) fn number_at(doc: &[u8], value: Span, pointer: &Pointer) -> Option<u64> {
-    let found = json::find(doc, value, pointer).ok()??;
-    std::str::from_utf8(found.value.of(doc)).ok()?.parse().ok()
-}
-
-/// Returns the number of code points of all strings in a value, or `None` if it contains no string.
-fn chars(doc: &[u8], value: Span) -> Option<u64> {
-    match kind(doc, value.start) {
-        JsonType::String => Some(json::code_points(value.inner_bytes(doc))),
-        JsonType::Array => sum(Elements::new(doc, value).map(|element| chars(doc, element))),
-        JsonType::Object => sum(Members::new(doc, value).map(|member| chars(doc, member.value))),
-        JsonType::Number | JsonType::Bool | JsonType::Null => None,
+    /// Returns the number of results of each item.
+    pub(crate) fn results_each(&self) -> usize {
+        self.results_each.map_or(1, NonZeroUsize::get)
     }
-}
-
-fn sum(parts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
-    parts.flatten().fold(None, |sum, part| Some(sum.unwrap_or(0).saturating_add(part)))
-}
-
-fn text_member(doc: &[u8], object: Span) -> Option<Span> {
-    let found = json::find(doc, object, &Pointer::from_static("/text")).ok()??;
-    (kind(doc, found.value.start) == JsonType::String).then_some(found.value)
-}
-
-/// Returns the byte ranges to remove so that the values at `pointers` disappear, each with its key
-/// and one adjoining comma, and the start offsets of these values.
-///
-/// # Errors
-/// A key on a path occurs twice.
-pub(crate) fn removal_spans(
-    doc: &[u8],
-    root: Span,
-    pointers: &[Pointer],
-) -> Result<(Vec<Span>, Vec<usize>), DuplicateKey> {
-    let mut parents: Vec<(Span, Vec<usize>)> = Vec::new();
-    let mut starts = Vec::new();
-    for (index, pointer) in pointers.iter().enumerate() {
-        let below = |other: &Pointer| other.is_prefix_of(pointer) && other != pointer;
-        let again = pointers.iter().take(index).any(|other| other == pointer);
-        let Some(found) = json::find(doc, root, pointer)? else { continue };
-        let (Some(parent), false) = (found.parent, again || pointers.iter().any(below)) else { continue };
-        if found.key.is_none() {
-            continue;
-        }
-        starts.push(found.value.start);
-        match parents.iter_mut().find(|(span, _)| *span == parent) {
-            Some((_, cut)) => cut.push(found.value.start),
-            None => parents.push((parent, vec![found.value.start])),
-        }
-    }
-    starts.sort_unstable();
-    let mut cuts: Vec<_> = parents.iter().flat_map(|(parent, cut)| cut_members(doc, *parent, cut)).collect();
-    cuts.sort_unstable_by_key(|cut| cut.start);
-    Ok((cuts, starts))
-}
-
-fn cut_members(doc: &[u8], object: Span, cut: &[usize]) -> Vec<Span> {
-    let mut out = Vec::new();
-    let mut kept_end = None;
-    // Start of the current run of removed members, kept until the next retained member is found.
-    let mut open: Option<Span> = None;
-    for member in Members::new(doc, object) {
-        if cut.contains(&member.value.start) {
-            let start = open.map_or(member.key.start, |run| run.start);
-            open = Some(Span { start, end: member.value.end });
-            continue;
-        }
-        if let Some(run) = open.take() {
-            out.push(Span { start: run.start, end: member.key.start });
-        }
-        kept_end = Some(member.value.end);
-    }
-    if let Some(run) = open {
-        out.push(Span { start: kept_end.unwrap_or(run.start), end: run.end });
-    }
-    out
 }
 
 // === impl ItemError ===

@@ -23,6 +23,7 @@ use groupage_batching as batching;
 
 mod key_parts;
 mod call;
+mod cohere;
 mod call_form;
 mod dialect;
 mod key_diff;
@@ -35,18 +36,26 @@ mod items;
 mod json;
 mod merge_key;
 mod kserve;
+mod mlflow;
+mod ollama;
 mod limit_errors;
 mod merge;
 mod openai;
 mod paths;
 mod pointer;
+mod pooling;
 mod parse;
+mod published;
+mod limits_source;
 mod route;
 mod identity;
+mod sagemaker;
+mod seldon;
 mod shape;
 mod split;
 mod tei;
 mod usage;
+mod v2;
 
 pub use call::is_overload;
 pub use call::{
@@ -59,13 +68,15 @@ pub use evidence::UnbatchedEvidence;
 pub use identity::{DigestKey, PeerIdentity, Tenant};
 pub use key_diff::{DifferingPart, KEY_BYTES_MAX, PARTS_MAX, PartDigest, RecentKeys};
 pub use key_parts::{CostClassName, KeyPart, PartKind, decode_cost_class};
+pub use limits_source::LimitsSource;
 pub use pointer::Pointer;
+pub use published::{NotJson, PublishedLimits};
 pub use route::{
     Endpoint, PathPattern, ProtocolLabel, RouteProtocol, RouteRules, Routes, SharedHeaderRules, UnrecognisedCall,
     UnrecognisedCause,
 };
 pub use split::BatchResponse;
-pub use tei::{NotJson, PublishedLimits, parse_info, parse_info_model};
+pub use tei::parse_info_model;
 
 #[cfg(test)]
 mod tests;

@@ -82,10 +82,17 @@ impl Endpoint {
         let spoken = matches!(status.as_u16(), 400 | 413 | 422) || declared;
         let parsed = if spoken { messages(body).iter().find_map(|message| parse_limit(message)) } else { None };
         match parsed {
-            Some(limit) => Some(BatchTooLarge { limit }),
+            Some(limit) => Some(BatchTooLarge { limit: limit.map(|limit| self.item_limit(limit)) }),
             None if declared || status == StatusCode::PAYLOAD_TOO_LARGE => Some(BatchTooLarge { limit: None }),
             None => None,
         }
+    }
+
+    /// Returns the number of items within a limit of the server, which counts a text beside them
+    /// too.
+    fn item_limit(&self, limit: u32) -> u32 {
+        let is_counted = self.shape.shared_text.as_ref().is_some_and(|text| !text.with_each);
+        if is_counted { limit.saturating_sub(1).max(1) } else { limit }
     }
 
     /// Returns `true` if the upstream's response to a shared call means that its memory was too

@@ -7,9 +7,15 @@ use http::HeaderValue;
 use crate::call::{Call, SharedRequest};
 use crate::headers;
 use crate::items::Slot;
-use crate::json::Span;
+use crate::json::{self, Span, to_json_string};
+use crate::pointer::Pointer;
 use crate::route::Endpoint;
-use crate::{head, ids};
+use crate::shape::{Payload, ProtocolShape, TokenIds};
+use crate::{head, ids, v2};
+
+/// Pointer to the field that requests token ids from vLLM and SGLang.
+const TOKEN_IDS_FIELD: &str = "/return_token_ids";
+const REQUEST_TOKEN_IDS: &[u8] = b",\"return_token_ids\":true";
 
 /// A replacement of a byte range in the leader's body.
 enum RequestEdit {
@@ -18,6 +24,8 @@ enum RequestEdit {
     Name(Vec<u8>),
     /// Replaces an array by the items of all members.
     Items(usize),
+    /// Adds a request for token ids behind the last member.
+    RequestTokenIds,
 }
 
 // === impl Endpoint ===
@@ -49,7 +57,11 @@ impl Endpoint {
             let target = uri.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
             (leader.head.method.clone(), target)
         });
-        let body = Bytes::from(self.merged_body(members));
+        let body = match self.shape.payload {
+            Payload::Items => self.merged_body(members),
+            Payload::Tensors => v2::merge::write_shared(members, &request_id, &mut headers),
+        };
+        let body = Bytes::from(body);
         SharedRequest { method, target, headers, body, request_id, traceparent }
     }
 
@@ -63,6 +75,11 @@ impl Endpoint {
                 edits.push((key, RequestEdit::Name(self.list_name(index))));
             }
         }
+        if requests_token_ids(&self.shape, leader) {
+            // An object with items is not empty, so a comma is always correct.
+            let end = json::root(&leader.body).end.saturating_sub(1);
+            edits.push((Span { start: end, end }, RequestEdit::RequestTokenIds));
+        }
         // The edits never overlap, so they can be applied in document order.
         edits.sort_by_key(|(span, _)| span.start);
         let size = members.iter().map(|call| call.body.len()).sum();
@@ -73,6 +90,7 @@ impl Endpoint {
             match edit {
                 RequestEdit::Cut => {}
                 RequestEdit::Name(name) => out.extend_from_slice(&name),
+                RequestEdit::RequestTokenIds => out.extend_from_slice(REQUEST_TOKEN_IDS),
                 RequestEdit::Items(index) => write_items(members, index, &mut out),
             }
             from = span.end;
@@ -88,29 +106,27 @@ impl Endpoint {
     }
 }
 
-/// Returns a name as a JSON string.
-pub(crate) fn to_json_string(name: &str) -> Vec<u8> {
-    let mut out = vec![b'"'];
-    for byte in name.bytes() {
-        match byte {
-            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
-            0..=0x1f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
-            _ => out.push(byte),
-        }
-    }
-    out.push(b'"');
-    out
+/// Returns `true` if the shared call of a leader requests token ids although no member does.
+pub(crate) fn requests_token_ids(shape: &ProtocolShape, leader: &Call) -> bool {
+    let is_available = shape.generation.is_some_and(|generation| generation.token_ids != TokenIds::Unavailable);
+    let own = || json::find(&leader.body, json::root(&leader.body), &Pointer::from_static(TOKEN_IDS_FIELD));
+    is_available && matches!(own(), Ok(None))
 }
 
 fn write_items(members: &[&Call], index: usize, out: &mut Vec<u8>) {
     out.push(b'[');
     let slots = members.iter().filter_map(|call| Some((call, call.found.slots.get(index)?)));
-    let items = slots.flat_map(|(call, slot): (_, &Slot)| slot.items.iter().map(|item| item.of(&call.body)));
-    for (place, item) in items.enumerate() {
+    let items =
+        slots.flat_map(|(call, slot): (_, &Slot)| slot.items.iter().map(move |item| (call, item.of(&call.body))));
+    for (place, (call, item)) in items.enumerate() {
         if place > 0 {
             out.push(b',');
         }
-        out.extend_from_slice(item);
+        if call.found.is_wrapped {
+            out.extend_from_slice(&[b"[", item, b"]"].concat());
+        } else {
+            out.extend_from_slice(item);
+        }
     }
     out.push(b']');
 }

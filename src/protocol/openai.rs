@@ -3,6 +3,11 @@
 //!
 //! `input` is a string, a list of strings, a list of token ids, a list of such lists, or a list of
 //! objects. The response is always a list under `data`, in which each element has an `index`.
+//! Completions, moderations and contextualized embeddings are in modules of their own.
+
+pub(crate) mod completions;
+pub(crate) mod contextual;
+pub(crate) mod moderations;
 
 use crate::pointer::Pointer;
 use crate::shape::{BareValue, Class, Counters, ItemIs, Measure, ProtocolShape, ResultIndex, ResultType, UnbatchedIf};

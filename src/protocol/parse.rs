@@ -11,7 +11,9 @@ use crate::json::{self, CanonicalOptions, JsonRules, Members, Span, unescape};
 use crate::merge_key::MergeKeyBuilder;
 use crate::pointer::Pointer;
 use crate::route::Endpoint;
-use crate::shape::{CounterRule, Counters, Measure, ProtocolShape, ResultLayout, UnbatchedIf};
+use crate::shape::{CounterRule, Counters, Measure, Payload, ProtocolShape, ResultLayout, UnbatchedIf};
+use crate::v2::binary::Framing;
+use crate::v2::request::{self, TensorRequest};
 use crate::{UnmergeableReason, head};
 
 /// A call that is sent unbatched.
@@ -24,6 +26,8 @@ struct UnbatchedCall {
 struct MergeableCall {
     key: MergeKeyBuilder,
     items: ItemSpans,
+    /// The tensors, where the protocol has tensors instead of items.
+    tensors: Option<TensorRequest>,
     exclusive: Vec<Box<[u8]>>,
     /// The model that the body names, as written.
     model: Span,
@@ -36,7 +40,7 @@ impl Endpoint {
     /// be read and merged.
     #[must_use]
     pub fn check_head(&self, head: &Parts) -> Option<UnmergeableReason> {
-        head::check(head, &self.common)
+        head::check(head, &self.common, self.shape.payload)
     }
 
     /// Parses a call. A call that cannot be merged is marked as [`MergeEligibility::Alone`] with a
@@ -61,14 +65,17 @@ impl Endpoint {
             body,
             head: RequestHead { method: head.method.clone(), uri: head.uri.clone(), headers: head.headers.clone() },
             found: ItemSpans::default(),
+            tensors: None,
         };
         match self.mergeable(head, &call.body, secret) {
             Ok(found) => {
                 class.push_field(found.model.of(&call.body));
-                class.push_field(&[items::coarse_form(&call.body, &found.items)]);
-                let count = found.items.slots.first().map_or(0, |slot| slot.items.len());
+                let (form, count, weight) = self.measure(&call.body, &found);
+                class.push_field(&[form]);
                 call.items = u32::try_from(count).unwrap_or(u32::MAX);
-                call.weight = items::weigh(&call.body, &found.items, &self.shape.weight);
+                call.weight = weight;
+                call.bytes = call.bytes.saturating_add(found.items.repeated_bytes);
+                call.tensors = found.tensors;
                 call.exclusive = found.exclusive;
                 call.found = found.items;
                 call.merge = MergeEligibility::With(found.key.into_bytes());
@@ -85,13 +92,28 @@ impl Endpoint {
         call
     }
 
-    fn mergeable(&self, head: &Parts, doc: &[u8], secret: &DigestKey) -> Result<MergeableCall, UnbatchedCall> {
-        if let Some(reason) = head::check(head, &self.common) {
+    /// Returns the coarse form of the items of a call, their number and their weight.
+    fn measure(&self, body: &[u8], found: &MergeableCall) -> (u8, usize, Weight) {
+        if let Some(tensors) = &found.tensors {
+            let rows = u64::try_from(tensors.rows).unwrap_or(u64::MAX);
+            return (tensors.coarse_form(), tensors.rows, Weight { sum: rows, max: 1 });
+        }
+        let (items, shape) = (&found.items, &self.shape);
+        (items::coarse_form(body, items), items.count(), items::weigh(body, items, &shape.weight))
+    }
+
+    fn mergeable(&self, head: &Parts, body: &Bytes, secret: &DigestKey) -> Result<MergeableCall, UnbatchedCall> {
+        if let Some(reason) = self.check_head(head) {
             return Err(reason.into());
         }
-        if doc.len() > self.rules.item_bytes_max {
+        if body.len() > self.rules.item_bytes_max {
             return Err(UnmergeableReason::TooLarge.into());
         }
+        let framing = match self.shape.payload {
+            Payload::Items => Framing::Json,
+            Payload::Tensors => Framing::read(&head.headers, body.len()).map_err(|_| ItemError::Form)?,
+        };
+        let doc = &framing.document(body)[..];
         let rules = JsonRules { lenient: self.shape.lenient, strict: true, nesting_max: self.rules.item_nesting_max };
         json::validate(doc, rules).map_err(|_| UnmergeableReason::AmbiguousJson)?;
         let root = json::root(doc);
@@ -101,7 +123,22 @@ impl Endpoint {
         if let Some(reason) = unbatched_field(doc, root, &self.shape) {
             return Err(reason.into());
         }
-        let mut items = items::locate(doc, root, &self.shape, self.rules.item_count_max)?;
+        for member in self.shape.unbatched_members {
+            if json::find(doc, root, &Pointer::from_static(member)).map_err(ItemError::from)?.is_some() {
+                return Err(UnmergeableReason::ItemForm.into());
+            }
+        }
+        let tensors = match self.shape.payload {
+            Payload::Items => None,
+            Payload::Tensors => Some(request::read((body, framing), doc, root, self.rules.item_count_max)?),
+        };
+        let mut items = match &tensors {
+            None => items::locate(doc, root, &self.shape, self.rules.item_count_max)?,
+            Some(tensors) => tensors.to_spans(),
+        };
+        if doc.len().saturating_add(items.repeated_bytes) > self.rules.item_bytes_max {
+            return Err(UnmergeableReason::TooLarge.into());
+        }
         let mut key = MergeKeyBuilder::new();
         // Generation, route and label separate the keys of different endpoints and rule versions.
         key.push_field(&self.generation.to_le_bytes());
@@ -109,12 +146,15 @@ impl Endpoint {
         key.push_field(self.label.as_str().as_bytes());
         head::write_key(head, &self.rules, &self.common, secret, &mut key);
         self.write_fields(doc, root, &mut items, &mut key)?;
-        self.write_class(doc, &items, &mut key)?;
+        match &tensors {
+            None => self.write_class(doc, &items, &mut key)?,
+            Some(tensors) => key.push_field(&tensors.key_class(&head.headers)),
+        }
         let exclusive = result_map_keys(doc, &items, &self.shape)?;
         let model =
             self.shape.model.as_ref().map(|model| json::find(doc, root, model)).transpose().map_err(ItemError::from)?;
         let model = model.flatten().map_or(Span { start: 0, end: 0 }, |found| found.value);
-        Ok(MergeableCall { key, items, exclusive, model })
+        Ok(MergeableCall { key, items, tensors, exclusive, model })
     }
 
     /// Writes everything in the body except the items to the key, in canonical form, and determines
@@ -126,8 +166,8 @@ impl Endpoint {
         items: &mut ItemSpans,
         key: &mut MergeKeyBuilder,
     ) -> Result<(), ItemError> {
-        let over = &self.rules.merge_over_fields;
-        let (cuts, mut without) = items::removal_spans(doc, root, over)?;
+        let over: Vec<Pointer> = self.rules.merge_over_fields.iter().chain(&self.shape.call_id).cloned().collect();
+        let (cuts, mut without) = items::removal_spans(doc, root, &over)?;
         // A removed field must neither contain items nor be part of one.
         let touches =
             |slot: &items::Slot| cuts.iter().any(|cut| cut.start < slot.value.end && slot.value.start < cut.end);
@@ -136,8 +176,14 @@ impl Endpoint {
         }
         without.extend(items.slots.iter().map(|slot| slot.value.start));
         without.sort_unstable();
-        let pointers: Vec<&Pointer> =
-            self.shape.items.iter().chain(&self.shape.single).chain(over).chain(&self.rules.merge_on_fields).collect();
+        let pointers: Vec<&Pointer> = self
+            .shape
+            .positions()
+            .flatten()
+            .chain(&self.shape.single)
+            .chain(&over)
+            .chain(&self.rules.merge_on_fields)
+            .collect();
         let mut text = Vec::new();
         json::write_canonical(
             doc,
@@ -202,6 +248,7 @@ fn unbatched_field(doc: &[u8], root: Span, shape: &ProtocolShape) -> Option<Unme
             UnbatchedIf::Present => true,
             UnbatchedIf::Set => value != b"null",
             UnbatchedIf::NotFalse => value != b"false",
+            UnbatchedIf::UnlessEqual(other) => value != b"null" && value != field_or_one(doc, root, other),
             UnbatchedIf::OneOf(words) => {
                 words.iter().any(|word| *word.as_bytes() == *unescape(member.value.inner_bytes(doc)))
             }
@@ -211,6 +258,13 @@ fn unbatched_field(doc: &[u8], root: Span, shape: &ProtocolShape) -> Option<Unme
         }
     }
     None
+}
+
+/// Returns the value of a top-level field as written, or one if the field is absent or null.
+fn field_or_one<'a>(doc: &'a [u8], root: Span, name: &str) -> &'a [u8] {
+    let is_named = |member: &json::Member| *unescape(member.key.inner_bytes(doc)) == *name.as_bytes();
+    let value = Members::new(doc, root).find(is_named).map(|member| member.value.of(doc));
+    value.filter(|value| *value != b"null").unwrap_or(b"1")
 }
 
 /// Returns the keys that the items will have in a result map.

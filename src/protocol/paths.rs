@@ -1,5 +1,7 @@
-//! Paths of inference protocols whose calls are never merged. They are recognised only to explain
-//! why such calls pass through.
+//! Paths of inference protocols whose calls are not merged unless a route of the policy names their
+//! protocol. They are recognised only to explain why such calls pass through.
+
+use crate::v2;
 
 /// Last steps of the paths of text generation and chat: `OpenAI`, Anthropic, TGI, Ollama and
 /// llama.cpp.
@@ -19,8 +21,6 @@ const RERANKING: &str = "/rerank";
 /// Kind of a path whose calls are never merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnmergedPath {
-    /// Inference of the Open Inference Protocol (KServe V2): its tensors are not merged.
-    OpenInference,
     /// Text generation or chat, of any protocol.
     Generation,
     /// Reranking of documents by one query.
@@ -35,8 +35,8 @@ impl UnmergedPath {
     /// Returns the kind of a raw path, or `None` if it is of none of these protocols. Servers are
     /// often reached behind a prefix (`/seldon/NAMESPACE/NAME`), so any prefix is accepted.
     pub(crate) fn classify(path: &str) -> Option<Self> {
-        if let Some(found) = Self::open_inference(path) {
-            return Some(found);
+        if path.contains("/v2/repository/") || path.contains("/v2/models/") {
+            return Self::open_inference(path);
         }
         if GENERATION.iter().any(|last| path.ends_with(last)) {
             return Some(Self::Generation);
@@ -44,22 +44,15 @@ impl UnmergedPath {
         path.ends_with(RERANKING).then_some(Self::Reranking)
     }
 
-    /// Returns the kind of a path of the Open Inference Protocol:
-    /// `/v2/models/{model}[/versions/{version}]/{verb}`, with the verbs of its generation extension.
+    /// Returns the kind of a path of the Open Inference Protocol,
+    /// `/v2/models/{model}[/versions/{version}]/{verb}` with the verbs of its generation extension;
+    /// `None` for inference.
     fn open_inference(path: &str) -> Option<Self> {
-        if path.contains("/v2/repository/") {
-            return Some(Self::Management);
+        if v2::is_model_path(path) {
+            return None;
         }
-        let (_, rest) = path.split_once("/v2/models/")?;
-        let steps: Vec<&str> = rest.split('/').collect();
-        Some(match steps.as_slice() {
-            [_, verb] | [_, "versions", _, verb] => match *verb {
-                "infer" => Self::OpenInference,
-                "generate" | "generate_stream" => Self::Generation,
-                _ => Self::Management,
-            },
-            _ => Self::Management,
-        })
+        let is_generation = ["/generate", "/generate_stream"].iter().any(|last| path.ends_with(last));
+        Some(if is_generation { Self::Generation } else { Self::Management })
     }
 }
 
@@ -68,14 +61,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn open_inference_is_recognised_behind_any_prefix_and_with_a_version() {
+    fn only_the_inference_of_open_inference_may_be_merged() {
         for path in [
             "/v2/models/m/infer",
             "/v2/models/m/versions/1/infer",
             "/seldon/ns/dep/v2/models/m/infer",
             "/myns/v2/models/m/versions/2/infer",
         ] {
-            assert_eq!(UnmergedPath::classify(path), Some(UnmergedPath::OpenInference), "{path}");
+            assert_eq!(UnmergedPath::classify(path), None, "{path}");
         }
         for path in ["/v2/models/m", "/v2/models/m/ready", "/ns/v2/models/m/config", "/v2/repository/index"] {
             assert_eq!(UnmergedPath::classify(path), Some(UnmergedPath::Management), "{path}");

@@ -3,6 +3,7 @@
 //! Paths are matched raw, without decoding or normalisation: a path that a server might interpret
 //! as another one is simply a different path.
 
+mod adapter;
 mod unrecognised;
 
 use std::sync::Arc;
@@ -13,15 +14,13 @@ use strum::{IntoStaticStr, VariantArray};
 
 use crate::dialect::Dialect;
 use crate::generic::{GenericOptions, OnMismatch, TooLargeSign};
-use crate::kserve::{self, V1Variant, V1Verb};
 use crate::pointer::Pointer;
-use crate::shape::ProtocolShape;
-use crate::{openai, tei};
+use crate::shape::{Payload, ProtocolShape};
+use crate::v2::binary;
+
+use adapter::Adapter;
 
 pub use unrecognised::{UnrecognisedCall, UnrecognisedCause};
-
-/// Adapters of a route without a named protocol.
-const AUTOMATIC: [Adapter; 3] = [Adapter::Embeddings, Adapter::V1(V1Verb::Predict), Adapter::Embed];
 
 /// Protocol of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,6 +33,8 @@ pub enum RouteProtocol {
     Generic,
     /// KServe V1.
     KServeV1,
+    /// Open Inference Protocol (KServe V2) over REST.
+    OpenInferenceV2,
     /// TF Serving.
     TfServing,
     /// OpenAI.
@@ -48,6 +49,14 @@ pub enum RouteProtocol {
     Infinity,
     /// Ollama.
     Ollama,
+    /// MLflow.
+    MlFlow,
+    /// Version 0 of the protocol of Seldon Core.
+    Seldon,
+    /// The Hugging Face toolkit of `SageMaker`.
+    SageMaker,
+    /// Cohere.
+    Cohere,
     /// Voyage.
     Voyage,
     /// Jina.
@@ -126,29 +135,37 @@ struct Route {
     generation: u64,
 }
 
-/// The adapter for one type of path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Adapter {
-    Embeddings,
-    Embed,
-    V1(V1Verb),
-    Generic,
-}
-
 /// The `protocol` label of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum ProtocolLabel {
-    /// OpenAI embeddings, on any server.
+    /// OpenAI embeddings, completions and moderations, on any server.
     #[strum(serialize = "openai")]
     OpenAi,
     /// KServe V1.
     #[strum(serialize = "kserve_v1")]
     KServeV1,
+    /// The Open Inference Protocol (KServe V2) over REST.
+    #[strum(serialize = "open_inference_v2")]
+    OpenInferenceV2,
     /// The row format of TF Serving.
     TfServing,
     /// TEI's own routes.
     Tei,
+    /// MLflow.
+    #[strum(serialize = "mlflow")]
+    MlFlow,
+    /// Version 0 of the protocol of Seldon Core.
+    Seldon,
+    /// The Hugging Face toolkit of `SageMaker`.
+    #[strum(serialize = "sagemaker")]
+    SageMaker,
+    /// Ollama's own routes.
+    Ollama,
+    /// Cohere.
+    Cohere,
+    /// Classification, pooling, scores and reranking of vLLM, SGLang and infinity.
+    Pooling,
     /// The protocol that a route declares.
     Generic,
     /// No adapter recognised the path.
@@ -167,7 +184,7 @@ pub struct Endpoint {
     /// `true` if the members of a failed batch may be retried.
     pub idempotent: bool,
     /// `true` if calls are merged only while `GET /info` does not show that the server batches by
-    /// itself ([`tei::parse_info`]).
+    /// itself ([`crate::LimitsSource::Info`]).
     pub needs_info: bool,
     /// `true` if a batch with a mismatched response is isolated, `false` if it fails with 502.
     pub on_mismatch_isolates: bool,
@@ -321,59 +338,6 @@ impl SharedHeaderRules {
     }
 }
 
-// === impl Adapter ===
-
-impl Adapter {
-    /// Returns the adapters that a route may need.
-    fn of(rules: &RouteRules) -> Vec<Self> {
-        match rules.protocol {
-            RouteProtocol::Auto => AUTOMATIC.to_vec(),
-            RouteProtocol::PassThrough | RouteProtocol::LlamaCpp => Vec::new(),
-            RouteProtocol::Generic => rules.generic.iter().map(|_| Self::Generic).collect(),
-            RouteProtocol::KServeV1 => vec![Self::V1(V1Verb::Predict), Self::V1(V1Verb::Explain)],
-            RouteProtocol::TfServing => {
-                [V1Verb::Predict, V1Verb::Explain, V1Verb::Regress, V1Verb::Classify].map(Self::V1).to_vec()
-            }
-            RouteProtocol::Tei => vec![Self::Embeddings, Self::Embed],
-            RouteProtocol::OpenAi
-            | RouteProtocol::Vllm
-            | RouteProtocol::SgLang
-            | RouteProtocol::Infinity
-            | RouteProtocol::Ollama
-            | RouteProtocol::Voyage
-            | RouteProtocol::Jina => vec![Self::Embeddings],
-        }
-    }
-
-    /// Returns `true` if a path is merged without a route that names its protocol.
-    fn is_automatic(path: &str) -> bool {
-        Self::recognise(RouteProtocol::Auto, path).is_some_and(|adapter| AUTOMATIC.contains(&adapter))
-    }
-
-    /// Returns the adapter for a path on a route with this protocol. If the policy names the
-    /// protocol, the operator has chosen the path, so only its suffix is checked. With `Auto`, the
-    /// path must be one that the protocol defines.
-    fn recognise(protocol: RouteProtocol, path: &str) -> Option<Self> {
-        match protocol {
-            RouteProtocol::PassThrough | RouteProtocol::LlamaCpp => None,
-            RouteProtocol::Generic => Some(Self::Generic),
-            RouteProtocol::Auto if openai::PATHS.contains(&path) => Some(Self::Embeddings),
-            RouteProtocol::Auto if path == tei::PATH => Some(Self::Embed),
-            RouteProtocol::Auto => kserve::verb(path).filter(|_| kserve::is_model_path(path)).map(Self::V1),
-            RouteProtocol::KServeV1 | RouteProtocol::TfServing => kserve::verb(path).map(Self::V1),
-            RouteProtocol::Tei if path.ends_with(tei::PATH) => Some(Self::Embed),
-            RouteProtocol::Tei
-            | RouteProtocol::OpenAi
-            | RouteProtocol::Vllm
-            | RouteProtocol::SgLang
-            | RouteProtocol::Infinity
-            | RouteProtocol::Ollama
-            | RouteProtocol::Voyage
-            | RouteProtocol::Jina => path.ends_with(openai::SUFFIX).then_some(Self::Embeddings),
-        }
-    }
-}
-
 // === impl ProtocolLabel ===
 
 impl ProtocolLabel {
@@ -400,34 +364,31 @@ impl Endpoint {
         common: &Arc<SharedHeaderRules>,
         generation: u64,
     ) -> Self {
-        let named = rules.protocol;
-        let (label, dialect, shape) = match adapter {
-            Adapter::Embeddings => {
-                (ProtocolLabel::OpenAi, Dialect::OpenAi, openai::embeddings(named == RouteProtocol::Vllm))
-            }
-            Adapter::Embed => (ProtocolLabel::Tei, Dialect::Tei, tei::embed()),
-            Adapter::V1(verb) if named == RouteProtocol::TfServing => {
-                (ProtocolLabel::TfServing, Dialect::Error, kserve::shape(verb, V1Variant::TfServing))
-            }
-            Adapter::V1(verb) => (ProtocolLabel::KServeV1, Dialect::Error, kserve::shape(verb, V1Variant::KServe)),
-            Adapter::Generic => {
-                let shape = rules.generic.as_ref().map_or_else(|| ProtocolShape::plain("", ""), GenericOptions::shape);
-                (ProtocolLabel::Generic, Dialect::Problem, shape)
-            }
-        };
+        let (label, dialect, shape) = adapter.format(rules);
         let generic = rules.generic.as_ref().filter(|_| adapter == Adapter::Generic);
         Self {
             route,
             label,
             dialect,
             idempotent: rules.idempotent.unwrap_or(adapter != Adapter::Generic),
-            needs_info: adapter == Adapter::Embed && named == RouteProtocol::Auto,
+            needs_info: adapter.is_tei_embed() && rules.protocol == RouteProtocol::Auto,
             on_mismatch_isolates: generic.is_none_or(|spec| spec.on_mismatch == OnMismatch::Isolate),
-            rules: Arc::clone(rules),
+            rules: if shape.payload == Payload::Tensors { Arc::new(for_tensors(rules)) } else { Arc::clone(rules) },
             common: Arc::clone(common),
             shape,
             too_large: generic.map(|spec| spec.too_large.clone()).unwrap_or_default(),
             generation,
         }
     }
+}
+
+/// Returns the rules of a route for calls with tensors. The header that frames a body and the id of
+/// a call are written anew for a shared call, so they need not be equal, whether or not the policy
+/// lists them.
+fn for_tensors(rules: &RouteRules) -> RouteRules {
+    let mut own = rules.clone();
+    own.merge_over_headers.push(binary::HEADER_LENGTH);
+    own.merge_on_headers.retain(|name| *name != binary::HEADER_LENGTH);
+    own.merge_over_fields.retain(|field| *field.tokens() != ["id"]);
+    own
 }

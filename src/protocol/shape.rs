@@ -12,8 +12,13 @@ use crate::pointer::Pointer;
 #[expect(clippy::struct_excessive_bools, reason = "a table of independent switches")]
 #[derive(Debug, Clone)]
 pub(crate) struct ProtocolShape {
+    pub(crate) payload: Payload,
     /// Parallel arrays of items.
     pub(crate) items: Vec<Pointer>,
+    /// Other positions of the items. A call has items at one position only.
+    pub(crate) alternatives: Vec<Vec<Pointer>>,
+    /// A single value in the first list stands for one at each place of the other lists.
+    pub(crate) repeats_first: bool,
     /// A field that holds a single item instead of `items[0]`.
     pub(crate) single: Option<Pointer>,
     /// Bare values that `items` may hold.
@@ -28,11 +33,19 @@ pub(crate) struct ProtocolShape {
     /// The results are sorted by the server rather than in the order of the items.
     pub(crate) sorted: bool,
     pub(crate) index: Option<ResultIndex>,
+    /// A text that the server reads beside the items; `None` if there is none.
+    pub(crate) shared_text: Option<SharedText>,
+    /// Several results for each item; `None` if each item has one.
+    pub(crate) generation: Option<TextGeneration>,
     /// Type that each result must have.
     pub(crate) element: ResultType,
     pub(crate) per_item_error: Option<(Pointer, u16)>,
     /// Ids of the whole response.
     pub(crate) ids: Vec<Pointer>,
+    /// An id that a call may have, and that its response repeats. Shared calls leave it out.
+    pub(crate) call_id: Option<Pointer>,
+    /// A list of names of columns in the response, which every member of a shared call may receive.
+    pub(crate) names: Option<Pointer>,
     /// An id consists of a prefix and the client's `x-request-id`, if it sent one (vLLM).
     pub(crate) id_from_request: bool,
     pub(crate) counters: Counters,
@@ -44,15 +57,27 @@ pub(crate) struct ProtocolShape {
     pub(crate) known: &'static [&'static str],
     /// Fields that prevent merging.
     pub(crate) unbatched_fields: &'static [(&'static str, UnbatchedIf)],
+    /// Members below other ones that prevent merging if they are present.
+    pub(crate) unbatched_members: &'static [&'static str],
     /// The field that names the model.
     pub(crate) model: Option<Pointer>,
     /// Accepts `NaN` and `Infinity` as numbers in a request.
     pub(crate) lenient: bool,
-    /// Top-level members of a response, besides results, ids and counters. Every member of a shared
-    /// call may receive their scalar values.
+    /// Members of a response, besides results, ids and counters, as names separated by slashes. Every
+    /// member of a shared call may receive their scalar values.
     pub(crate) envelope: &'static [&'static str],
     /// Path of shared calls, if it differs from the path of their members.
     pub(crate) upstream_path: Option<String>,
+}
+
+/// Form of the inputs and results of a protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// Lists of items in one JSON document.
+    Items,
+    /// Tensors whose first dimension is the batch (`v2`). The positions of items and results in the
+    /// shape are unused.
+    Tensors,
 }
 
 /// Condition under which a bare value represents a list of one.
@@ -72,6 +97,8 @@ pub(crate) enum ItemIs {
     Numbers,
     /// A single item if it consists of integers, which are token ids.
     Tokens,
+    /// A single item, which consists of one or two texts. Any other list holds such items.
+    TextOrPair,
 }
 
 /// Properties that the items of a batch must have in common.
@@ -81,6 +108,10 @@ pub(crate) enum Class {
     Strict(Base64Form),
     /// Strings, lists of token ids, or (if allowed) objects with the same keys.
     Text { objects: bool },
+    /// Strings.
+    Strings,
+    /// Lists of strings.
+    StringLists,
     /// No common property.
     None,
 }
@@ -90,6 +121,9 @@ pub(crate) enum Class {
 pub(crate) enum ResultLayout {
     /// Parallel arrays, one element for each item.
     Lists(Vec<Pointer>),
+    /// The list at `at`, or the lists in the members of an object there, which have some of
+    /// `names`, and the list at `echo` if it is present.
+    Columns { at: Pointer, names: &'static [&'static str], echo: Pointer },
     /// A map with a field of the item as its key.
     Map { at: Pointer, key: Pointer },
 }
@@ -102,12 +136,43 @@ pub(crate) struct ResultIndex {
     pub(crate) optional: bool,
 }
 
+/// A text that the server reads beside the items, such as the query of a reranker.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedText {
+    pub(crate) at: Pointer,
+    /// The text is read once with each item rather than once in a call.
+    pub(crate) with_each: bool,
+}
+
+/// Properties of a protocol that generates texts. The results of an item are consecutive, and
+/// `completion_tokens` counts results rather than items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TextGeneration {
+    /// Pointer to the number of results for each item.
+    pub(crate) count: &'static str,
+    pub(crate) token_ids: TokenIds,
+}
+
+/// Token ids in the results of a server. A shared call requests them, because they show how many
+/// tokens each member used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TokenIds {
+    /// Not available.
+    Unavailable,
+    /// The members for them are null in a response to a call that did not request them (vLLM).
+    NullUnlessRequested,
+    /// The members for them are absent from such a response (SGLang).
+    AbsentUnlessRequested,
+}
+
 /// Type that each result must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResultType {
     Any,
     Object,
     Array,
+    String,
+    Number,
 }
 
 /// Counters of the whole response.
@@ -148,8 +213,8 @@ pub(crate) enum Measure {
     ListLen,
     /// The number at this position.
     At(Pointer),
-    /// Number of code points of a string or of the `text` of an object, length of a list of token
-    /// ids, else one. Usage counters are divided by it.
+    /// Number of code points of a string, of a list of strings, or of the `text` of an object,
+    /// length of a list of token ids, else one. Usage counters are divided by it.
     Text,
     /// Estimated number of tokens: length of a list of token ids, else a quarter of the bytes.
     Tokens,
@@ -164,6 +229,8 @@ pub(crate) enum UnbatchedIf {
     Set,
     /// The field is present and not `false`.
     NotFalse,
+    /// The field is set and differs from another one. Both are one by default.
+    UnlessEqual(&'static str),
     /// The field is one of these strings, as written.
     OneOf(&'static [&'static str]),
 }
@@ -171,11 +238,19 @@ pub(crate) enum UnbatchedIf {
 // === impl ProtocolShape ===
 
 impl ProtocolShape {
+    /// Returns all positions of the items.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = &[Pointer]> {
+        std::iter::once(self.items.as_slice()).chain(self.alternatives.iter().map(Vec::as_slice))
+    }
+
     /// Creates a shape with one list of items, one list of results, and defaults for everything
     /// else.
     pub(crate) fn plain(items: &str, results: &str) -> Self {
         Self {
+            payload: Payload::Items,
             items: vec![Pointer::from_static(items)],
+            alternatives: Vec::new(),
+            repeats_first: false,
             single: None,
             bare: BareValue::Never,
             item_is: ItemIs::Element,
@@ -185,15 +260,20 @@ impl ProtocolShape {
             unwrap: false,
             sorted: false,
             index: None,
+            shared_text: None,
+            generation: None,
             element: ResultType::Any,
             per_item_error: None,
             ids: Vec::new(),
+            call_id: None,
+            names: None,
             id_from_request: false,
             counters: Counters::None,
             share_by: Measure::Items,
             weight: Measure::Items,
             known: &[],
             unbatched_fields: &[],
+            unbatched_members: &[],
             model: None,
             lenient: false,
             envelope: &[],

@@ -12,6 +12,8 @@ mod envelope;
 mod plan;
 mod quote;
 mod results;
+mod shares;
+mod token_ids;
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -21,7 +23,9 @@ use crate::batching::Tick;
 use crate::call::{Call, MismatchKind, Reply, ResponseMismatch, SharedRequest, is_overload};
 use crate::evidence::{AnswerPart, Constancy, UnbatchedEvidence};
 use crate::route::Endpoint;
-use crate::shape::Counters;
+use crate::shape::{Counters, Payload};
+use crate::v2::binary::Framing;
+use crate::v2::split::TensorSplit;
 
 use envelope::UndeclaredPart;
 use head::SharedHead;
@@ -74,10 +78,19 @@ impl Endpoint {
             return Err(MismatchKind::Usage.into());
         }
         let Some(leader) = members.first() else { return Ok(Vec::new()) };
-        let plan = SplitPlan::new(&self.shape, members, (body, headers), || match evidence {
-            Some(evidence) => self.check_envelope(members, leader, body, evidence),
+        let document = self.document(headers, body);
+        let check_envelope = || match evidence {
+            Some(evidence) => self.check_envelope(members, leader, &document, evidence),
             None => Ok(()),
-        })?;
+        };
+        if self.shape.payload == Payload::Tensors {
+            let split = TensorSplit::new(members, body, headers)?;
+            check_envelope()?;
+            let head = SharedHead::new(self, members, headers, evidence.map(|(_, evidence)| evidence));
+            let reply = |(index, call): (usize, &&Call)| split.reply(index, call, sent, head.of_member(call, sent));
+            return Ok(members.iter().enumerate().map(reply).map(|reply| Reply { status, ..reply }).collect());
+        }
+        let plan = SplitPlan::new(&self.shape, members, (body, headers), check_envelope)?;
         let head = SharedHead::new(self, members, headers, evidence.map(|(_, evidence)| evidence));
         let reply = |(index, call): (usize, &&Call)| {
             let written = plan.write(index, call, sent, &self.shape);
@@ -122,6 +135,7 @@ impl Endpoint {
         let overload = is_overload(status).then_some(AnswerPart::Body(status, body));
         // A route that must not retry calls needs this evidence before its first batch.
         let looks = status.is_success() && (!self.idempotent || evidence.is_watched(call));
+        let body = &self.document(headers, body);
         let members = if looks {
             envelope::undeclared_in_unbatched(body, &self.shape, &self.rules.respond_with_fields)
         } else {
@@ -144,6 +158,14 @@ impl Endpoint {
         };
         let parts = envelope::undeclared_in_batch(body, &self.shape, fields, members);
         parts.iter().map(|part| (String::from_utf8_lossy(&part.path).into_owned(), is_same(part))).collect()
+    }
+
+    /// Returns the JSON document of a response, without the tensors in binary form after it.
+    fn document(&self, headers: &HeaderMap, body: &Bytes) -> Bytes {
+        match self.shape.payload {
+            Payload::Items => body.clone(),
+            Payload::Tensors => Framing::read(headers, body.len()).unwrap_or(Framing::Json).document(body),
+        }
     }
 
     /// Checks that no part of the body outside the results may quote an input.

@@ -1,50 +1,15 @@
-//! The `/embed` route of Text Embeddings Inference (TEI): the response is a list of vectors at the
-//! root, even for a single text.
+//! Text Embeddings Inference (TEI): its own routes, and the limits that it publishes.
 //!
-//! TEI forms batches by itself, so the route is merged only for other servers that implement it.
-//! The endpoint therefore requires the data that `/info` publishes.
+//! TEI forms batches by itself. Without a route that names the protocol, `/embed` is merged only
+//! for other servers that implement it, so the endpoint requires the data that `/info` publishes.
 
 use crate::json::{self, JsonRules, Span};
 use crate::pointer::Pointer;
-use crate::shape::{BareValue, Class, ItemIs, Measure, ProtocolShape, ResultType, UnbatchedIf};
+use crate::published::{NotJson, PublishedLimits};
 
-/// Path that is recognised even if no policy names it, and suffix of a path that a policy names.
-pub(crate) const PATH: &str = "/embed";
+pub(crate) use routes::TeiRoute;
 
-const KNOWN: [&str; 7] =
-    ["inputs", "truncate", "truncation_direction", "prompt_name", "normalize", "dimensions", "stream"];
-const ALONE: [(&str, UnbatchedIf); 0] = [];
-
-/// Limits that a server publishes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PublishedLimits {
-    /// Maximum number of items in a call.
-    pub items_max: Option<u32>,
-    /// Maximum number of tokens in a batch.
-    pub weight_max: Option<u64>,
-    /// The server forms batches from concurrent calls by itself.
-    pub batches_itself: bool,
-}
-
-/// A response that is not valid JSON.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the response is not JSON")]
-pub struct NotJson;
-
-/// Returns the shape of `/embed`.
-pub(crate) fn embed() -> ProtocolShape {
-    ProtocolShape {
-        bare: BareValue::Strings,
-        item_is: ItemIs::Tokens,
-        class: Class::Text { objects: false },
-        element: ResultType::Array,
-        share_by: Measure::Text,
-        weight: Measure::Tokens,
-        known: &KNOWN,
-        unbatched_fields: &ALONE,
-        ..ProtocolShape::plain("/inputs", "")
-    }
-}
+mod routes;
 
 /// Parses the response to `GET /info`. Returns `None` if it names no limits, since the server is
 /// then not known to observe the limits of this protocol.
@@ -54,7 +19,7 @@ pub(crate) fn embed() -> ProtocolShape {
 ///
 /// # Errors
 /// [`NotJson`] if the response is not JSON, as that of a gateway or of a page for all paths.
-pub fn parse_info(info: &[u8]) -> Result<Option<PublishedLimits>, NotJson> {
+pub(crate) fn parse_info(info: &[u8]) -> Result<Option<PublishedLimits>, NotJson> {
     json::validate(info, JsonRules { lenient: false, strict: true, nesting_max: 32 }).map_err(|_| NotJson)?;
     let root = json::root(info);
     let number = |name: &str| -> Option<u64> {

@@ -6,6 +6,9 @@
 
 use crate::json::{Elements, JsonType, Members, Span, kind, unescape};
 
+/// Start of the names of counters that count results.
+const COMPLETION_TOKENS: &[u8] = b"completion_tokens";
+
 /// A counter of a response, divided among the clients.
 #[derive(Debug)]
 pub(crate) struct DividedCounter {
@@ -17,7 +20,7 @@ pub(crate) struct DividedCounter {
     pub(crate) exact: bool,
 }
 
-/// The items of each client and their weights.
+/// The items or results of each client and their weights.
 #[derive(Debug)]
 pub(crate) struct ShareWeights {
     /// The weight of each item, in order.
@@ -42,20 +45,29 @@ struct Decimal {
 pub(crate) struct IndivisibleCounter;
 
 /// Divides the counters below a `usage` object. Names that end in `tokens` or `characters` are sums
-/// over items and are divided. Any other number except zero has an unknown meaning.
+/// over items and are divided. Any other number except zero has an unknown meaning. With `results`,
+/// completion tokens are sums over results.
 ///
 /// # Errors
 /// The object contains a number of unknown meaning.
 pub(crate) fn divide_usage(
     doc: &[u8],
     usage: Span,
-    ledger: &ShareWeights,
+    items: &ShareWeights,
+    results: Option<&ShareWeights>,
 ) -> Result<Vec<DividedCounter>, IndivisibleCounter> {
-    let mut leaves = Vec::new();
+    let mut counters = Vec::new();
     if kind(doc, usage.start) == JsonType::Object {
-        collect(doc, usage, b"", &mut leaves)?;
+        for member in Members::new(doc, usage) {
+            let name = unescape(member.key.inner_bytes(doc));
+            let ledger = results.filter(|_| name.starts_with(COMPLETION_TOKENS)).unwrap_or(items);
+            let mut leaves = Vec::new();
+            collect(doc, member.value, &name, &mut leaves)?;
+            for span in leaves {
+                counters.push(share(doc, span, ledger)?);
+            }
+        }
     }
-    let mut counters = leaves.iter().map(|(_, span)| share(doc, *span, ledger)).collect::<Result<Vec<_>, _>>()?;
     adjust_total_tokens(doc, usage, &mut counters);
     Ok(counters)
 }
@@ -83,12 +95,7 @@ pub(crate) fn divide_header(value: &[u8], ledger: &ShareWeights) -> Option<(Vec<
     Some((counter.parts, counter.exact))
 }
 
-fn collect<'a>(
-    doc: &'a [u8],
-    value: Span,
-    name: &[u8],
-    leaves: &mut Vec<(std::borrow::Cow<'a, [u8]>, Span)>,
-) -> Result<(), IndivisibleCounter> {
+fn collect(doc: &[u8], value: Span, name: &[u8], leaves: &mut Vec<Span>) -> Result<(), IndivisibleCounter> {
     match kind(doc, value.start) {
         JsonType::Object => {
             for member in Members::new(doc, value) {
@@ -106,7 +113,7 @@ fn collect<'a>(
                 if !sums {
                     return Err(IndivisibleCounter);
                 }
-                leaves.push((std::borrow::Cow::Owned(name.to_vec()), value));
+                leaves.push(value);
             }
         }
         JsonType::String | JsonType::Bool | JsonType::Null => {}
@@ -128,15 +135,22 @@ fn adjust_total_tokens(doc: &[u8], usage: Span, counters: &mut [DividedCounter])
     let units =
         |span: Span| Decimal::parse(span.of(doc)).filter(|number| number.places == 0).map(|number| number.units);
     let (Some(a), Some(b), Some(sum)) = (units(prompt), units(completion), units(total)) else { return };
-    if a == 0 || b == 0 || a + b != sum {
+    if a + b != sum {
         return;
     }
-    let parts = |span: Span| counters.iter().find(|counter| counter.span == span).map(|counter| counter.parts.clone());
-    let (Some(a), Some(b)) = (parts(prompt), parts(completion)) else { return };
-    let number = |text: &String| text.parse::<u128>().unwrap_or(0);
-    let sums = a.iter().zip(&b).map(|(a, b)| (number(a) + number(b)).to_string()).collect();
+    // A counter of zero has no shares.
+    let share = |span: Span, member: usize| -> u128 {
+        let counter = counters.iter().find(|counter| counter.span == span);
+        counter.and_then(|counter| counter.parts.get(member)?.parse().ok()).unwrap_or(0)
+    };
+    let Some(members) = counters.iter().find(|counter| counter.span == total).map(|counter| counter.parts.len()) else {
+        return;
+    };
+    let sums = (0..members).map(|member| (share(prompt, member) + share(completion, member)).to_string()).collect();
+    let exact = counters.iter().filter(|counter| [prompt, completion].contains(&counter.span)).all(|own| own.exact);
     if let Some(counter) = counters.iter_mut().find(|counter| counter.span == total) {
         counter.parts = sums;
+        counter.exact = exact;
     }
 }
 

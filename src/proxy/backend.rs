@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::batching::{BatchId, Observation};
 use crate::body::Body;
 use crate::error::Failure;
-use crate::protocol::{BatchResponse, Call, Endpoint, PublishedLimits, Reply};
+use crate::protocol::{BatchResponse, Call, Endpoint, LimitsSource, PublishedLimits, Reply};
 
 /// A batch of at least two members.
 #[derive(Debug, Clone)]
@@ -88,9 +88,9 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// responses differ in parts that belong to no single result.
     fn is_merging_unsafe(&self, call: &Call) -> bool;
 
-    /// Returns the limits that the model server publishes, as far as they are known. They are looked
-    /// up in the background, from the first time on that this is called.
-    fn published_limits(&self) -> LimitsLookUp;
+    /// Returns the limits that the model server publishes in a document, as far as they are known.
+    /// They are looked up in the background, from the first time on that this is called.
+    fn published_limits(&self, source: &LimitsSource) -> LimitsLookUp;
 }
 
 /// The path from one client connection to the upstream. Its connections are never shared with

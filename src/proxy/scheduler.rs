@@ -33,7 +33,7 @@ use crate::batching::{
 };
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
-use crate::protocol::{Call, Endpoint, Reply};
+use crate::protocol::{Call, Endpoint, LimitsSource, Reply};
 use crate::telemetry::Metrics;
 use crate::telemetry::names::HoldReason;
 
@@ -102,9 +102,9 @@ pub struct Submission {
     /// Maximum time from dispatch to the last byte of the response (to the first byte if it is
     /// streamed). `None`: no limit.
     pub timeout: Option<Duration>,
-    /// The limits that the server publishes are being looked up. The call shares no batch until they
-    /// are known.
-    pub limits_pending: bool,
+    /// The document with limits of the server that is being looked up, if there is one. The call
+    /// shares no batch until they are known.
+    pub pending_limits: Option<LimitsSource>,
     /// Maximum number of items of such a call that the server publishes.
     pub published_items_max: Option<u32>,
     /// Maximum weight of a batch that the server publishes.

@@ -23,9 +23,7 @@ use crate::backend::{Lane, LimitsLookUp};
 use crate::batching::{PriorityId, Tick, UnbatchedReason};
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
-use crate::protocol::{
-    Call, Dialect, Endpoint, MergeEligibility, ProtocolLabel, Reply, UnmergeableReason, UnrecognisedCall,
-};
+use crate::protocol::{Call, Dialect, Endpoint, MergeEligibility, Reply, UnmergeableReason, UnrecognisedCall};
 use crate::scheduler::{Submission, SubmitOutcome};
 use crate::telemetry::names::{Outcome as CallOutcome, OverheadStage};
 
@@ -111,7 +109,7 @@ impl Proxy {
         }
         let Some(endpoint) = table.routes.recognise(request.method(), request.uri().path()) else {
             let path = request.uri().path();
-            let reason = UnmergeableReason::for_unrecognised_path(path);
+            let reason = UnmergeableReason::NotRecognised;
             let UnrecognisedCall { cause, route } = table.routes.unrecognised(request.method(), path);
             recorder.on_unrecognised(reason, cause, route.map(|route| table.route(route)));
             return CallRouting::Open(PendingRouting::Pass(reason, recorder, Dialect::Problem));
@@ -274,12 +272,14 @@ impl Proxy {
             table.priorities.class(priority),
             requested_deadlines.first.map(|deadline| deadline.at),
         );
-        // The limits that a text-embeddings-inference server publishes are looked up in the
-        // background. A call that arrives before they are known does not wait for them.
-        let look_up = (endpoint.label == ProtocolLabel::Tei).then(|| self.backend.published_limits());
+        // The limits that a server publishes are looked up in the background. A call that arrives
+        // before they are known does not wait for them.
+        let source = endpoint.limits_source(buffered.head.uri.path());
+        let look_up = source.as_ref().map(|source| self.backend.published_limits(source));
         let published = look_up.and_then(LimitsLookUp::limits);
         let batches_itself = published.filter(|_| endpoint.needs_info).map(|limits| limits.batches_itself);
         let reason = self.unmergeable_reason(table, &call, buffered.trailers.is_some(), batches_itself);
+        let reason = reason.or_else(|| endpoint.unmergeable_model(published));
         let submission = Submission {
             call: call.clone(),
             endpoint: endpoint.clone(),
@@ -293,7 +293,7 @@ impl Proxy {
             slo,
             caller_deadline: core_deadlines.caller,
             timeout: route.timeout,
-            limits_pending: look_up == Some(LimitsLookUp::Pending),
+            pending_limits: source.filter(|_| reason.is_none() && look_up == Some(LimitsLookUp::Pending)),
             published_items_max: published.and_then(|limits| limits.items_max),
             published_weight_max: published.and_then(|limits| limits.weight_max),
         };

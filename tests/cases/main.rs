@@ -126,7 +126,7 @@ async fn one(line: &[u8], place: &str, options: &Options) -> Outcome {
     }
     let paths = Case::paths(&line);
     let name = format!("{id} [{adapter}] {place}");
-    match verdict(&adapter, line.get("config"), &paths) {
+    match verdict(&adapter, line.get("config")) {
         Ok(Verdict::Run) => {}
         Ok(Verdict::Skip(name)) => return Outcome::Skipped(name),
         Err(e) => return Outcome::Failed(name, vec![e]),

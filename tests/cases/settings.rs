@@ -13,46 +13,38 @@ use crate::support::json::Json;
 pub(crate) enum Verdict {
     /// The adapter is supported.
     Run,
-    /// The adapter is not supported, or not for these paths. The case is counted under this name.
+    /// The adapter or a part of it is not supported. The case is counted under this name.
     Skip(String),
 }
 
-/// Adapters of the format, and the endings of the paths for which they are supported: all, none, or
-/// some.
-const ADAPTERS: [(&str, Built); 25] = [
-    ("core", Built::All),
-    ("faults", Built::All),
-    ("openai.embeddings", Built::All),
-    ("openai.completions", Built::No),
-    ("openai.chat", Built::No),
-    ("openai.moderations", Built::No),
-    ("kserve.v1", Built::All),
-    ("oip.v2", Built::No),
-    ("oip.grpc", Built::No),
-    ("tfserving", Built::Endings(&[":predict"])),
-    ("generic", Built::All),
-    ("tei", Built::Endings(&["/embed"])),
-    ("mlflow", Built::No),
-    ("ollama", Built::No),
-    ("vllm.score", Built::No),
-    ("vllm.pooling", Built::No),
-    ("rerank", Built::No),
-    ("infinity", Built::No),
-    ("cohere.v2", Built::No),
-    ("sagemaker", Built::No),
-    ("sagemaker.triton", Built::No),
-    ("torchserve", Built::No),
-    ("seldon.v0", Built::No),
-    ("bentoml", Built::All),
-    ("litserve", Built::No),
+/// Adapters of the format, and whether they are supported.
+const ADAPTERS: [(&str, bool); 25] = [
+    ("core", true),
+    ("faults", true),
+    ("openai.embeddings", true),
+    ("openai.completions", true),
+    ("openai.chat", false),
+    ("openai.moderations", true),
+    ("kserve.v1", true),
+    ("oip.v2", true),
+    ("oip.grpc", false),
+    ("tfserving", true),
+    ("generic", true),
+    ("tei", true),
+    ("mlflow", true),
+    ("ollama", true),
+    ("vllm.score", true),
+    ("vllm.pooling", true),
+    ("rerank", true),
+    ("infinity", true),
+    ("cohere.v2", true),
+    ("sagemaker", true),
+    ("sagemaker.triton", false),
+    ("torchserve", true),
+    ("seldon.v0", true),
+    ("bentoml", true),
+    ("litserve", true),
 ];
-
-#[derive(Debug, Clone, Copy)]
-enum Built {
-    All,
-    No,
-    Endings(&'static [&'static str]),
-}
 
 /// Contents of `config` in a case.
 #[derive(Debug, Default)]
@@ -72,28 +64,18 @@ pub(crate) struct Settings {
 }
 
 /// Decides whether a case is run. An adapter that the format does not list is an error of the case.
-pub(crate) fn verdict(adapter: &str, config: Option<&Json>, paths: &[String]) -> Result<Verdict, String> {
-    let built = ADAPTERS.iter().find(|(name, _)| *name == adapter).map(|(_, built)| *built);
+pub(crate) fn verdict(adapter: &str, config: Option<&Json>) -> Result<Verdict, String> {
+    let built = ADAPTERS.iter().find(|(name, _)| *name == adapter).map(|(_, built)| built);
     let built = built.ok_or_else(|| format!("adapter `{adapter}` is not named in the format"))?;
     // A generic declaration replaces the adapter. gRPC is excluded, because the clients do not
     // support it.
     if adapter != "oip.grpc" && config.is_some_and(|config| config.get("adapter").is_some()) {
         return Ok(Verdict::Run);
     }
-    match built {
-        Built::All => Ok(Verdict::Run),
-        Built::No => Ok(Verdict::Skip(adapter.to_owned())),
-        Built::Endings(endings) => Ok(match paths.iter().find(|path| !endings.iter().any(|end| path.ends_with(end))) {
-            None => Verdict::Run,
-            Some(path) => Verdict::Skip(format!("{adapter} {}", ending(path))),
-        }),
+    if config.is_some_and(|config| config.get("stream").is_some()) {
+        return Ok(Verdict::Skip(format!("{adapter} streams")));
     }
-}
-
-/// Returns the last part of a path, from its colon or slash.
-fn ending(path: &str) -> String {
-    let at = path.rfind([':', '/']).unwrap_or_default();
-    path.chars().skip(path.chars().count().saturating_sub(path.len() - at)).collect()
+    Ok(if *built { Verdict::Run } else { Verdict::Skip(adapter.to_owned()) })
 }
 
 // === impl Settings ===

@@ -298,7 +298,7 @@ impl Validator {
             let message = format!("`{path}: {text}` is not supported yet");
             let finding = Finding::new(ConfigCode::NotSupportedYet, path, node.at, &message).value(text);
             let finding = finding.allowed(value_type.allowed());
-            self.findings.push(match hints::hint(value_type, path, text) {
+            self.findings.push(match hints::hint(value_type, text) {
                 Some(hint) => finding.help(hint),
                 None => finding,
             });
@@ -330,7 +330,7 @@ impl Validator {
         let mut finding =
             Finding::new(ConfigCode::BadValue, path, node.at, &message).value(text).allowed(value_type.allowed());
         let zero = matches!(text, "0" | "0s" | "0ms" | "0Ki" | "0Mi");
-        if let Some(hint) = hints::hint(value_type, path, text) {
+        if let Some(hint) = hints::hint(value_type, text) {
             self.findings.push(finding.help(hint));
             return None;
         }

@@ -3,28 +3,24 @@
 use super::schema::ValueType;
 use super::text::{ADDRESS, ADDRESS_OR_OFF, LOCAL_OR_OFF, POINTER, RESULT_WEIGHT, ROUTE_PATH, TextRule, WEIGHT};
 
-/// Common names of the protocol of `/v2/models/*/infer`, in lower case and without punctuation.
-const OPEN_INFERENCE: [&str; 10] = [
-    "kservev2",
-    "kfservingv2",
-    "v2",
-    "oip",
-    "oipv2",
-    "openinference",
-    "openinferencev2",
-    "openinferenceprotocol",
-    "triton",
-    "mlserver",
-];
-/// Other names of protocols, normalized in the same way. Without them, the edit distance takes
+/// Other names of protocols, in lower case and without punctuation. Without them, the edit distance takes
 /// `KFServing`, the former name of KServe, for TF Serving.
-const OTHER_NAMES: [(&str, &str); 6] = [
+const OTHER_NAMES: [(&str, &str); 15] = [
     ("kfserving", "KServeV1"),
     ("kfservingv1", "KServeV1"),
     ("tensorflow", "TFServing"),
     ("tensorflowserving", "TFServing"),
     ("textembeddingsinference", "TEI"),
     ("passthru", "PassThrough"),
+    ("kservev2", "OpenInferenceV2"),
+    ("kfservingv2", "OpenInferenceV2"),
+    ("v2", "OpenInferenceV2"),
+    ("oip", "OpenInferenceV2"),
+    ("oipv2", "OpenInferenceV2"),
+    ("openinference", "OpenInferenceV2"),
+    ("openinferenceprotocol", "OpenInferenceV2"),
+    ("triton", "OpenInferenceV2"),
+    ("mlserver", "OpenInferenceV2"),
 ];
 /// Keys that a section has under another name than its neighbours: the section, the name, and the
 /// key of the section.
@@ -34,9 +30,8 @@ const PART_CHARS_MIN: usize = 3;
 
 /// Returns advice about a scalar that a value type rejects; `None` if the list of allowed values is
 /// the best advice.
-pub(super) fn hint(value_type: &ValueType, path: &str, text: &str) -> Option<String> {
+pub(super) fn hint(value_type: &ValueType, text: &str) -> Option<String> {
     match value_type {
-        ValueType::Word(..) if path.ends_with(".protocol") => protocol(text),
         ValueType::Text(rule) if is_rule(rule, &ROUTE_PATH) => route_path(text),
         ValueType::Text(rule) if [&POINTER, &WEIGHT, &RESULT_WEIGHT].iter().any(|known| is_rule(rule, known)) => {
             pointer(text)
@@ -112,14 +107,6 @@ fn port(text: &str) -> Option<u16> {
     digits.then(|| text.parse().ok()).flatten().filter(|port| *port > 0)
 }
 
-fn protocol(text: &str) -> Option<String> {
-    OPEN_INFERENCE.contains(&normalize_word(text).as_str()).then(|| {
-        "calls of the Open Inference Protocol (KServe V2, `/v2/models/*/infer`) are not merged yet and pass through: \
-         leave the route out"
-            .to_owned()
-    })
-}
-
 /// Returns advice about a `*` that is not at the end of a path.
 fn route_path(text: &str) -> Option<String> {
     let before = text.split_once('*')?.0;
@@ -156,7 +143,7 @@ mod tests {
             ("texts", "/texts"),
             ("a.b", "/a/b"),
         ] {
-            let hint = hint(&ValueType::Text(&POINTER), "routes[0].generic.items", text).unwrap();
+            let hint = hint(&ValueType::Text(&POINTER), text).unwrap();
             assert!(hint.ends_with(&format!("write {pointer}")), "{hint}");
         }
         assert!(pointer("$").unwrap().contains("\"\""));
@@ -174,10 +161,10 @@ mod tests {
 
     #[test]
     fn kserve_v2_is_not_taken_for_v1() {
-        for word in ["KServeV2", "kserve-v2", "V2", "OIP", "Triton", "OpenInferenceV2"] {
-            assert!(protocol(word).unwrap().contains("leave the route out"), "{word}");
+        let words = ValueType::Word(&["KServeV1", "OpenInferenceV2"], &[]);
+        for word in ["KServeV2", "kserve-v2", "V2", "OIP", "Triton"] {
+            assert_eq!(other_name(&words, "routes[0].protocol", word), Some("OpenInferenceV2"), "{word}");
         }
-        assert_eq!(protocol("KServV1"), None);
     }
 
     #[test]
@@ -209,7 +196,7 @@ mod tests {
     fn a_bare_port_becomes_an_address() {
         assert_eq!(list_element_for(&ValueType::Text(&ADDRESS), "15080"), ":15080");
         assert_eq!(list_element_for(&ValueType::Text(&ADDRESS), "0.0.0.0:1"), "0.0.0.0:1");
-        let hint = |rule, text| hint(&ValueType::Text(rule), "p", text);
+        let hint = |rule, text| hint(&ValueType::Text(rule), text);
         assert!(hint(&ADDRESS, "15080").unwrap().starts_with("write \":15080\""));
         assert_eq!(hint(&LOCAL_OR_OFF, "9191").unwrap(), "write \"127.0.0.1:9191\"");
         assert_eq!(hint(&ADDRESS, "70000"), None);

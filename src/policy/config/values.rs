@@ -71,6 +71,7 @@ pub(super) fn to_route_protocol(protocol: Protocol) -> Option<RouteProtocol> {
         Protocol::PassThrough => RouteProtocol::PassThrough,
         Protocol::Generic => RouteProtocol::Generic,
         Protocol::KServeV1 => RouteProtocol::KServeV1,
+        Protocol::OpenInferenceV2 => RouteProtocol::OpenInferenceV2,
         Protocol::TFServing => RouteProtocol::TfServing,
         Protocol::OpenAI => RouteProtocol::OpenAi,
         Protocol::TEI => RouteProtocol::Tei,
@@ -81,12 +82,10 @@ pub(super) fn to_route_protocol(protocol: Protocol) -> Option<RouteProtocol> {
         Protocol::Voyage => RouteProtocol::Voyage,
         Protocol::Jina => RouteProtocol::Jina,
         Protocol::LlamaCpp => RouteProtocol::LlamaCpp,
-        Protocol::OpenInferenceV2
-        | Protocol::MLflow
-        | Protocol::Seldon
-        | Protocol::SageMaker
-        | Protocol::BentoML
-        | Protocol::TGI
-        | Protocol::Cohere => return None,
+        Protocol::Cohere => RouteProtocol::Cohere,
+        Protocol::MLflow => RouteProtocol::MlFlow,
+        Protocol::Seldon => RouteProtocol::Seldon,
+        Protocol::SageMaker => RouteProtocol::SageMaker,
+        Protocol::BentoML | Protocol::TGI => return None,
     })
 }

@@ -105,6 +105,20 @@ pub(crate) fn escape_latin1(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Returns a name as a JSON string.
+pub(crate) fn to_json_string(name: &str) -> Vec<u8> {
+    let mut out = vec![b'"'];
+    for byte in name.bytes() {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            0..=0x1f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            _ => out.push(byte),
+        }
+    }
+    out.push(b'"');
+    out
+}
+
 fn count_code_points(bytes: &[u8]) -> u64 {
     bytes.iter().map(|byte| u64::from(byte & 0xc0 != 0x80)).sum()
 }

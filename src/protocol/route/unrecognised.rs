@@ -4,11 +4,11 @@
 use http::Method;
 use strum::{IntoStaticStr, VariantArray};
 
-use super::{Adapter, RouteProtocol, Routes};
+use super::adapter::Adapter;
+use super::{RouteProtocol, Routes};
+use crate::openai::completions;
 use crate::paths::UnmergedPath;
-
-/// Paths of Cohere, which end like those of TEI and have another format.
-const COHERE_EMBED: [&str; 2] = ["/v1/embed", "/v2/embed"];
+use crate::tei::TeiRoute;
 
 /// Cause for which no adapter recognises a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
@@ -54,18 +54,23 @@ impl UnrecognisedCause {
     /// has routes, and none of them matches.
     fn for_path(path: &str, is_unlisted: bool) -> Self {
         match UnmergedPath::classify(path) {
-            Some(UnmergedPath::Generation) => return Self::Generation,
+            Some(UnmergedPath::Generation) if !completions::is_path(path) => return Self::Generation,
             Some(UnmergedPath::Reranking) => return Self::Reranking,
-            Some(UnmergedPath::OpenInference | UnmergedPath::Management) => return Self::Management,
-            None => {}
+            Some(UnmergedPath::Management) => return Self::Management,
+            // Completions are merged on a route that names a protocol.
+            Some(UnmergedPath::Generation) | None => {}
         }
         if is_unlisted && Adapter::is_automatic(path) {
             return Self::Unlisted;
         }
-        let by_name = [RouteProtocol::OpenAi, RouteProtocol::KServeV1, RouteProtocol::TfServing, RouteProtocol::Tei];
-        let is_supported = by_name.into_iter().any(|protocol| protocol.is_recognised(path));
-        let is_cohere = COHERE_EMBED.iter().any(|other| path.ends_with(other));
-        if is_supported && !is_cohere { Self::Unnamed } else { Self::NoAdapter }
+        let by_name =
+            [RouteProtocol::OpenAi, RouteProtocol::KServeV1, RouteProtocol::TfServing, RouteProtocol::OpenInferenceV2];
+        // The names of the other routes of TEI are common, and have another format on other
+        // servers.
+        let route = TeiRoute::of_path(path);
+        let is_tei = matches!(route, Some(TeiRoute::Embed | TeiRoute::EmbedAll | TeiRoute::EmbedSparse));
+        let is_supported = is_tei || by_name.into_iter().any(|protocol| protocol.is_recognised(path));
+        if is_supported { Self::Unnamed } else { Self::NoAdapter }
     }
 }
 
@@ -115,8 +120,11 @@ mod tests {
             ("/v2/repository/index", UnrecognisedCause::Management),
             ("/v1/models/m:explain", UnrecognisedCause::Unnamed),
             ("/openai/v1/embeddings", UnrecognisedCause::Unnamed),
+            ("/v1/completions", UnrecognisedCause::Unnamed),
+            ("/v1/moderations", UnrecognisedCause::Unnamed),
             ("/ns/embed", UnrecognisedCause::Unnamed),
-            ("/v2/embed", UnrecognisedCause::NoAdapter),
+            ("/v2/embed", UnrecognisedCause::Unnamed),
+            ("/custom/infer", UnrecognisedCause::Unnamed),
             ("/predict", UnrecognisedCause::NoAdapter),
         ] {
             assert_eq!(of(&Method::POST, path), cause, "{path}");
@@ -139,7 +147,7 @@ mod tests {
     #[test]
     fn a_path_with_an_adapter_that_the_policy_does_not_list_is_reported_as_unlisted() {
         let written = [("/predict", RouteProtocol::PassThrough)];
-        for path in ["/v1/embeddings", "/embed", "/v1/models/m:predict"] {
+        for path in ["/v1/embeddings", "/embed", "/v1/models/m:predict", "/v2/models/m/infer"] {
             assert_eq!(cause(&written, &Method::POST, path), (UnrecognisedCause::Unlisted, None), "{path}");
         }
         assert_eq!(cause(&written, &Method::POST, "/v1/models/m:explain").0, UnrecognisedCause::Unnamed);

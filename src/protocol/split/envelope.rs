@@ -5,26 +5,49 @@
 //! shares a piece with an item. These are listed as undeclared, to be checked against
 //! [`UnbatchedEvidence`](crate::evidence::UnbatchedEvidence).
 
+mod outputs;
+
 use crate::call::Call;
 use crate::evidence::MEMBERS_MAX;
 use crate::ids;
 use crate::json::{self, Elements, JsonRules, JsonType, Members, NESTING_MAX, Span, kind, unescape};
 use crate::pointer::Pointer;
-use crate::shape::{Counters, ProtocolShape, ResultLayout};
+use crate::shape::{Counters, Payload, ProtocolShape, ResultLayout};
 use crate::usage;
 
 use super::quote;
 
-/// Maximum length in bytes of the name of a model that the calls do not name. Paths of models are no
-/// longer in practice.
-const MODEL_MAX: usize = 256;
+/// Maximum length in bytes of the name of a column, or of a model that the calls do not name. Paths
+/// of models are no longer in practice.
+const NAME_MAX: usize = 256;
 /// Maximum number of tokens that a server adds to an item, by a prompt or a template. A token has at
 /// least one byte, so a larger count is not a number of tokens.
 const TEMPLATE_MAX: usize = 1024;
 /// Prefixes of the ids that known servers generate.
-const ID_PREFIXES: [&[u8]; 7] = [b"", b"embd-", b"emb-", b"cmpl-", b"chatcmpl-", b"infinity-", b"modr-"];
-/// Maximum number of digits of a time in seconds or milliseconds.
-const CREATED_DIGITS: usize = 13;
+const ID_PREFIXES: [&[u8]; 12] = [
+    b"",
+    b"embd-",
+    b"emb-",
+    b"cmpl-",
+    b"chatcmpl-",
+    b"infinity-",
+    b"modr-",
+    b"classify-",
+    b"pool-",
+    b"pooling-",
+    b"score-",
+    b"rerank-",
+];
+/// Words of known protocols for the type of a response, with quotes.
+const OBJECTS: [&[u8]; 6] =
+    [b"\"list\"", b"\"text_completion\"", b"\"classify\"", b"\"rerank\"", b"\"score\"", b"\"scoring\""];
+/// Words of Cohere for the form of its embeddings, with quotes.
+const RESPONSE_TYPES: [&[u8]; 2] = [b"\"embeddings_floats\"", b"\"embeddings_by_type\""];
+/// Versions of the API of Cohere, with quotes.
+const API_VERSIONS: [&[u8]; 2] = [b"\"1\"", b"\"2\""];
+/// Maximum number of digits of a time in seconds or milliseconds, or of a duration of some hours in
+/// nanoseconds.
+const TIME_DIGITS: usize = 13;
 /// Names inside a usage object that the protocols define.
 const USAGE: [&str; 16] = [
     "prompt_tokens",
@@ -90,6 +113,12 @@ pub(super) fn undeclared_in_unbatched(doc: &[u8], shape: &ProtocolShape, fields:
     envelope.walk()
 }
 
+/// Returns `true` for a text with the form of the name of a model or column.
+fn is_name(text: &[u8]) -> bool {
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"._:/@+-".contains(byte);
+    text.len() <= NAME_MAX && text.iter().all(is_part)
+}
+
 /// Returns `true` for a zero that is written with more than a zero. It is copied as written.
 fn is_nonstandard_zero(number: &[u8]) -> bool {
     usage::is_zero(number) && !matches!(number, b"0" | b"-0" | b"0.0" | b"-0.0")
@@ -101,6 +130,7 @@ impl<'a> EnvelopeWalker<'a> {
     fn new(doc: &'a [u8], shape: &'a ProtocolShape, fields: &[Pointer], members: Option<&'a [&'a Call]>) -> Self {
         let mut declared: Vec<Pointer> = match &shape.results {
             ResultLayout::Lists(lists) => lists.clone(),
+            ResultLayout::Columns { at, echo, .. } => vec![at.clone(), echo.clone()],
             ResultLayout::Map { at, .. } => vec![at.clone()],
         };
         declared.extend_from_slice(fields);
@@ -120,6 +150,9 @@ impl<'a> EnvelopeWalker<'a> {
         if self.shape.ids.iter().any(|pointer| pointer.tokens() == *path) {
             return self.visit_id(value, path);
         }
+        if self.shape.payload == Payload::Tensors && *path == ["outputs"] {
+            return self.visit_outputs(value, path);
+        }
         match &self.shape.counters {
             Counters::Usage(at) if at.tokens() == *path => {
                 return match kind(self.doc, value.start) {
@@ -132,10 +165,12 @@ impl<'a> EnvelopeWalker<'a> {
             }
             _ => {}
         }
-        if let [name] = path.as_slice()
-            && self.shape.envelope.contains(&name.as_str())
-            && self.is_plain(name, value)
-        {
+        let is_names = self.shape.names.as_ref().is_some_and(|pointer| pointer.tokens() == *path);
+        if is_names && self.members.is_some_and(|members| self.are_names(value, members)) {
+            return;
+        }
+        let name = path.join("/");
+        if self.shape.envelope.contains(&name.as_str()) && self.is_plain(&name, value) {
             return;
         }
         if self.has_declared_below(path) {
@@ -221,15 +256,30 @@ impl<'a> EnvelopeWalker<'a> {
     fn is_plain(&self, name: &str, value: Span) -> bool {
         let text = value.of(self.doc);
         match (kind(self.doc, value.start), name) {
-            (JsonType::Null, _) => true,
-            (JsonType::String, "object") => text == b"\"list\"",
+            (JsonType::Null | JsonType::Bool, _) => true,
+            (JsonType::String, "object") => OBJECTS.contains(&text),
             (JsonType::String, "model") => self.members.is_some_and(|members| self.is_model(value, members)),
-            (JsonType::Number, "created") => {
+            (JsonType::String, "response_type") => RESPONSE_TYPES.contains(&text),
+            (JsonType::String, "meta/api_version/version") => API_VERSIONS.contains(&text),
+            (JsonType::String, "model_name") => self.members.is_some_and(|members| self.is_model_name(value, members)),
+            (JsonType::String, "model_version") => self.members.is_some_and(|members| self.is_version(value, members)),
+            (JsonType::Object, "parameters") => Members::new(self.doc, value).next().is_none(),
+            (JsonType::Number, "created" | "total_duration" | "load_duration") => {
                 let quotes = self.members.is_some_and(|members| quote::quotes_digits(text, members));
-                json::is_integer(text) && text.len() <= CREATED_DIGITS && !quotes
+                json::is_integer(text) && text.len() <= TIME_DIGITS && !quotes
             }
             _ => false,
         }
+    }
+
+    /// Returns `true` for a list of names that quote no item.
+    fn are_names(&self, value: Span, members: &[&Call]) -> bool {
+        let mut names = Elements::new(self.doc, value);
+        kind(self.doc, value.start) == JsonType::Array
+            && names.all(|name| {
+                let text = unescape(name.inner_bytes(self.doc));
+                kind(self.doc, name.start) == JsonType::String && is_name(&text) && !quote::shares_text(&text, members)
+            })
     }
 
     /// Returns `true` if a text is the model that the calls name, or may be the name of another one:
@@ -243,16 +293,17 @@ impl<'a> EnvelopeWalker<'a> {
                 kind(doc, found.value.start) == JsonType::String && unescape(found.value.inner_bytes(doc)) == text
             })
         };
-        let is_name = || text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"._:/@+-".contains(byte));
         members.first().is_some_and(|leader| is_requested(&leader))
-            || text.len() <= MODEL_MAX && is_name() && !quote::shares_text(&text, members)
+            || is_name(&text) && !quote::shares_text(&text, members)
     }
 
     /// Returns `true` if a counter may be a number of tokens of the items.
     fn is_countable(&self, number: &[u8]) -> bool {
         let Some(members) = self.members else { return true };
         let items = members.iter().flat_map(|call| &call.found.slots).map(|slot| slot.items.len()).sum::<usize>();
-        let max = members.iter().map(|call| call.body.len()).sum::<usize>() + TEMPLATE_MAX * items;
+        // A generated text has at most as many tokens as the response has bytes.
+        let generated = if self.shape.generation.is_some() { self.doc.len() } else { 0 };
+        let max = members.iter().map(|call| call.body.len()).sum::<usize>() + TEMPLATE_MAX * items + generated;
         let count = std::str::from_utf8(number).ok().and_then(|text| text.parse::<f64>().ok());
         count.is_none_or(|count| count <= f64::from(u32::try_from(max).unwrap_or(u32::MAX)))
     }
@@ -271,7 +322,11 @@ impl<'a> EnvelopeWalker<'a> {
             Counters::Usage(at) => below(at),
             Counters::Totals { at, .. } => at.iter().any(below),
         };
-        counters || self.declared.iter().chain(&self.shape.ids).any(below)
+        let is_below = |name: &&str| {
+            let names: Vec<&str> = name.split('/').collect();
+            names.len() > path.len() && names.iter().zip(path).all(|(name, step)| name == step)
+        };
+        counters || self.shape.envelope.iter().any(is_below) || self.declared.iter().chain(&self.shape.ids).any(below)
     }
 
     /// Adds a part to the list. The list ends with one part more than the maximum, which shows that

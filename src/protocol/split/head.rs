@@ -67,7 +67,7 @@ const LISTED: [&str; 45] = [
 /// Prefixes of headers that may be forwarded if unbatched responses have the same one.
 const LISTED_PREFIXES: [&str; 3] = ["x-ratelimit-", "openai-", "access-control-"];
 /// Words that may occur in the values of such headers, besides numbers and units.
-const WORDS: [&str; 11] = [
+const WORDS: [&str; 12] = [
     "*",
     "true",
     "false",
@@ -75,6 +75,7 @@ const WORDS: [&str; 11] = [
     "application/json;charset=utf-8",
     "application/json; charset=utf-8",
     "application/json; charset=UTF-8",
+    "application/octet-stream",
     "text/plain; charset=utf-8",
     "cpu",
     "gpu",

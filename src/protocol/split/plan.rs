@@ -6,11 +6,14 @@ use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::results::LocatedResults;
+use super::shares::CounterShares;
+use super::token_ids;
 use crate::call::{Call, MismatchKind, ResponseMismatch, SharedRequest};
 use crate::items::{self, item_weight};
-use crate::json::{self, JsonRules, JsonType, NESTING_MAX, Span, kind};
-use crate::merge::to_json_string;
-use crate::shape::{CounterRule, Counters, Measure, ProtocolShape, ResultLayout};
+use crate::json::{self, JsonRules, JsonType, NESTING_MAX, Span, kind, to_json_string};
+use crate::merge;
+use crate::pointer::Pointer;
+use crate::shape::{CounterRule, Counters, Measure, ProtocolShape, ResultLayout, TokenIds};
 use crate::usage::{self, DividedCounter, ShareWeights};
 use crate::{headers, ids};
 
@@ -78,9 +81,12 @@ impl<'a> SplitPlan<'a> {
                 plan.edits.push((found.value, ResponseEdit::Id));
             }
         }
-        let shares = plan.share_weights(shape, members);
+        let shares = CounterShares::new(doc, &plan.results, shape, members);
+        if members.first().is_some_and(|leader| merge::requests_token_ids(shape, leader)) {
+            plan.results.hidden = token_ids::hidden_parts(doc, &plan.results, shape)?;
+        }
         plan.add_counters(root, shape, &shares)?;
-        plan.add_headers(shape, members, head, &shares);
+        plan.add_headers(shape, members, head, &shares.items);
         plan.edits.sort_by_key(|(span, _)| span.start);
         // Declared positions that overlap in this response cannot be replaced independently.
         if plan.edits.windows(2).any(|pair| pair[0].0.end > pair[1].0.start) {
@@ -102,14 +108,18 @@ impl<'a> SplitPlan<'a> {
         &mut self,
         root: Span,
         shape: &ProtocolShape,
-        shares: &ShareWeights,
+        shares: &CounterShares,
     ) -> Result<(), ResponseMismatch> {
         let shape_mismatch = |_| MismatchKind::Shape;
         let mut exact_only = false;
         let counters = match &shape.counters {
             Counters::None => Vec::new(),
             Counters::Usage(pointer) => match json::find(self.doc, root, pointer).map_err(MismatchKind::from)? {
-                Some(found) => usage::divide_usage(self.doc, found.value, shares).map_err(shape_mismatch)?,
+                Some(found) => {
+                    check_cached_tokens(self.doc, found.value, shape)?;
+                    usage::divide_usage(self.doc, found.value, &shares.items, shares.results.as_ref())
+                        .map_err(shape_mismatch)?
+                }
                 None => Vec::new(),
             },
             Counters::Totals { at, share: CounterRule::Drop } => {
@@ -122,7 +132,9 @@ impl<'a> SplitPlan<'a> {
                 let mut counters = Vec::new();
                 for pointer in at {
                     if let Some(found) = json::find(self.doc, root, pointer).map_err(MismatchKind::from)? {
-                        counters.extend(usage::divide_declared(self.doc, found.value, shares).map_err(shape_mismatch)?);
+                        counters.extend(
+                            usage::divide_declared(self.doc, found.value, &shares.items).map_err(shape_mismatch)?,
+                        );
                     }
                 }
                 counters
@@ -139,49 +151,6 @@ impl<'a> SplitPlan<'a> {
         Ok(())
     }
 
-    /// Returns the weights of the items by which counters are divided: taken from the result if it
-    /// carries a number, else from the request.
-    fn share_weights(&self, shape: &ProtocolShape, members: &[&Call]) -> ShareWeights {
-        let mut weights = Vec::with_capacity(self.results.item_at.len());
-        let mut are_token_ids = true;
-        let mut first: Option<Vec<&[u8]>> = None;
-        let mut identical = true;
-        for call in members {
-            let count = call.found.slots.first().map_or(0, |slot| slot.items.len());
-            for index in 0..count {
-                let parts: Vec<Span> =
-                    call.found.slots.iter().filter_map(|slot| slot.items.get(index).copied()).collect();
-                are_token_ids &= parts.iter().all(|part| kind(&call.body, part.start) == JsonType::Array);
-                let bytes: Vec<&[u8]> = parts.iter().map(|part| part.of(&call.body)).collect();
-                identical &= first.get_or_insert_with(|| bytes.clone()) == &bytes;
-                weights.push(
-                    parts
-                        .iter()
-                        .map(|part| item_weight(&call.body, *part, &shape.share_by))
-                        .fold(0, u64::saturating_add),
-                );
-            }
-        }
-        if let Measure::At(pointer) = &shape.share_by {
-            let values = self.results.lists.first().map(|list| list.values.as_slice()).unwrap_or_default();
-            for (value, item) in values.iter().zip(&self.results.item_at) {
-                if let (Some(weight), Some(number)) =
-                    (weights.get_mut(*item), items::number_at(self.doc, *value, pointer))
-                {
-                    *weight = number;
-                }
-            }
-        }
-        let counted = match shape.share_by {
-            // The server counts tokens, which only lists of token ids show.
-            Measure::Text => are_token_ids,
-            Measure::ListLen | Measure::At(_) => true,
-            Measure::Items | Measure::Bytes | Measure::Chars | Measure::Tokens => false,
-        };
-        let counts = self.results.positions.iter().map(Vec::len).collect();
-        ShareWeights { weights, counts, identical, counted }
-    }
-
     /// Divides the counters in TEI's headers: the characters of each client are counted in its
     /// request, and tokens are divided like usage counters.
     fn add_headers(&mut self, shape: &ProtocolShape, members: &[&Call], head: &HeaderMap, shares: &ShareWeights) {
@@ -189,14 +158,7 @@ impl<'a> SplitPlan<'a> {
             return;
         }
         if head.contains_key(headers::COMPUTE_CHARACTERS) {
-            let spans = |call: &Call| call.found.slots.iter().flat_map(|slot| slot.items.clone()).collect::<Vec<_>>();
-            let chars = |call: &&Call| -> u64 {
-                spans(call)
-                    .into_iter()
-                    .map(|item| item_weight(&call.body, item, &Measure::Text))
-                    .fold(0, u64::saturating_add)
-            };
-            let counts = members.iter().map(|call| chars(call).to_string()).collect();
+            let counts = members.iter().map(|call| read_chars(call).to_string()).collect();
             self.member_headers.push((headers::COMPUTE_CHARACTERS, counts));
         }
         let tokens = head.get(headers::COMPUTE_TOKENS).and_then(|value| usage::divide_header(value.as_bytes(), shares));
@@ -252,7 +214,7 @@ impl<'a> SplitPlan<'a> {
     /// Writes the client's results in place of a list: without the list itself if the client sent a
     /// scalar item and the protocol answers it with a bare result.
     fn write_results(&self, list: usize, member: usize, call: &Call, shape: &ProtocolShape, out: &mut Vec<u8>) {
-        let is_list = matches!(shape.results, ResultLayout::Lists(_));
+        let is_list = !matches!(shape.results, ResultLayout::Map { .. });
         if !(call.found.scalar && shape.unwrap && is_list) {
             self.results.write_list(self.doc, list, member, out);
             return;
@@ -275,7 +237,7 @@ impl<'a> SplitPlan<'a> {
                 continue;
             }
             let mut body = Vec::new();
-            if matches!(shape.results, ResultLayout::Lists(_)) {
+            if !matches!(shape.results, ResultLayout::Map { .. }) {
                 let start = self.results.starts.get(member).copied().unwrap_or(0);
                 self.results.write_element(self.doc, index, *position, start, &mut body);
             } else {
@@ -287,10 +249,36 @@ impl<'a> SplitPlan<'a> {
     }
 }
 
+/// Returns the number of code points that the server reads for a call.
+fn read_chars(call: &Call) -> u64 {
+    let texts = call.found.slots.iter().flat_map(|slot| slot.items.iter().copied());
+    let times = |with_each| if with_each { call.found.count() } else { 1 };
+    let beside = call.found.shared_text.into_iter().flat_map(|(text, each)| std::iter::repeat_n(text, times(each)));
+    texts.chain(beside).map(|text| item_weight(&call.body, text, &Measure::Text)).fold(0, u64::saturating_add)
+}
+
+/// Checks the number of cached tokens in a response of generated texts. vLLM reports only that of
+/// the last prompt, and SGLang the sum.
+fn check_cached_tokens(doc: &[u8], usage: Span, shape: &ProtocolShape) -> Result<(), MismatchKind> {
+    let is_sum = |token_ids| token_ids == TokenIds::AbsentUnlessRequested;
+    if shape.generation.is_none_or(|generation| is_sum(generation.token_ids)) {
+        return Ok(());
+    }
+    let cached = json::find(doc, usage, &Pointer::from_static("/prompt_tokens_details/cached_tokens"))?;
+    let is_number = cached.is_some_and(|cached| kind(doc, cached.value.start) == JsonType::Number);
+    if is_number { Err(MismatchKind::Usage) } else { Ok(()) }
+}
+
 /// Writes the id that the client would have received alone: derived from its request id if the
 /// server derives ids from it (vLLM), else a random one of the same form.
 fn write_id(doc: &[u8], span: Span, call: &Call, sent: &SharedRequest, shape: &ProtocolShape, out: &mut Vec<u8>) {
     let header = call.head.headers.get(headers::REQUEST_ID).map(HeaderValue::as_bytes);
+    let find_own = |pointer| json::find(&call.body, json::root(&call.body), pointer).ok().flatten();
+    let is_text = |own: Span| kind(&call.body, own.start) == JsonType::String && own.len() > 2;
+    if let Some(own) = shape.call_id.as_ref().and_then(find_own).map(|own| own.value).filter(|own| is_text(*own)) {
+        out.extend_from_slice(own.of(&call.body));
+        return;
+    }
     match kind(doc, span.start) {
         JsonType::Number => out.extend_from_slice(&ids::random_like(span.of(doc), true)),
         JsonType::String => {

@@ -49,7 +49,10 @@ fn items<'a>(members: &'a [&'a Call]) -> impl Iterator<Item = SearchedItem<'a>> 
     members.iter().flat_map(|call| {
         call.found.slots.iter().flat_map(|slot| &slot.items).map(|item| SearchedItem {
             text: unescape(item.of(&call.body)),
-            is_text: matches!(kind(&call.body, item.start), JsonType::String | JsonType::Object),
+            is_text: match &call.tensors {
+                None => matches!(kind(&call.body, item.start), JsonType::String | JsonType::Object),
+                Some(tensors) => tensors.may_hold_text,
+            },
         })
     })
 }

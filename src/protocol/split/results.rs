@@ -14,13 +14,20 @@ pub(super) struct LocatedResults {
     pub(super) lists: Vec<ResultList>,
     /// For each client, the positions of its results in the order in which they are written.
     pub(super) positions: Vec<Vec<usize>>,
-    /// For each position, the number of its item, counted over all clients.
+    /// For each position, the number of its result in the order of the items, counted over all
+    /// clients. An item has several results if its call requests them.
     pub(super) item_at: Vec<usize>,
     /// For each element of the first list, the position of its index.
     pub(super) index: Vec<Option<Span>>,
-    /// For each client, the number of its first item.
+    /// For each client, the number of its first result.
     pub(super) starts: Vec<usize>,
+    /// For each element of the first list, the parts that no client receives, in order, each with
+    /// its replacement; empty if there are none.
+    pub(super) hidden: Vec<Vec<HiddenPart>>,
 }
+
+/// A part of an element that no client receives, and the bytes in its place.
+pub(super) type HiddenPart = (Span, &'static [u8]);
 
 /// An array, or the members of a map.
 #[derive(Debug)]
@@ -42,8 +49,7 @@ pub(super) struct ResultList {
 impl LocatedResults {
     /// Locates the results and checks them against the items that were sent.
     pub(super) fn find(doc: &[u8], root: Span, shape: &ProtocolShape, members: &[&Call]) -> Result<Self, MismatchKind> {
-        let counts: Vec<usize> =
-            members.iter().map(|call| call.found.slots.first().map_or(0, |slot| slot.items.len())).collect();
+        let counts: Vec<usize> = members.iter().map(|call| call.found.count() * call.found.results_each()).collect();
         let total: usize = counts.iter().sum();
         let starts: Vec<usize> =
             counts.iter().scan(0, |next, count| Some(std::mem::replace(next, *next + count))).collect();
@@ -52,10 +58,19 @@ impl LocatedResults {
                 .iter()
                 .map(|pointer| ResultList::array(doc, root, pointer, total, shape.element))
                 .collect::<Result<_, _>>()?,
+            ResultLayout::Columns { at, names, echo } => {
+                let mut lists = ResultList::columns(doc, root, at, names, total)?;
+                if json::find(doc, root, echo)?.is_some_and(|found| kind(doc, found.value.start) != JsonType::Null) {
+                    lists.push(ResultList::array(doc, root, echo, total, shape.element)?);
+                }
+                lists
+            }
             ResultLayout::Map { at, .. } => vec![ResultList::map(doc, root, at, total)?],
         };
         let (item_at, index) = match &shape.results {
-            ResultLayout::Lists(_) => by_index(doc, &lists, shape.index.as_ref(), total)?,
+            ResultLayout::Lists(_) | ResultLayout::Columns { .. } => {
+                by_index(doc, &lists, shape.index.as_ref(), total)?
+            }
             ResultLayout::Map { .. } => (by_key(doc, &lists, members, total)?, vec![None; total]),
         };
         // A list that the server sorts, or a map, keeps the order of the response for each client.
@@ -76,7 +91,7 @@ impl LocatedResults {
             own.filter_map(|item| position_of.get(item).copied()).collect()
         };
         let positions = starts.iter().zip(&counts).map(of_member).collect();
-        Ok(Self { lists, positions, item_at, index, starts })
+        Ok(Self { lists, positions, item_at, index, starts, hidden: Vec::new() })
     }
 
     /// Appends the element at `position` of a list, with its index counted from the client's first
@@ -84,15 +99,23 @@ impl LocatedResults {
     pub(super) fn write_element(&self, doc: &[u8], list: usize, position: usize, start: usize, out: &mut Vec<u8>) {
         let element = self.lists.get(list).and_then(|list| list.elements.get(position)).copied();
         let Some(element) = element else { return };
-        let index = self.index.get(position).copied().flatten().filter(|_| list == 0);
-        let Some(index) = index else {
+        if list > 0 {
             out.extend_from_slice(element.of(doc));
             return;
-        };
-        let item = self.item_at.get(position).copied().unwrap_or(0);
-        out.extend_from_slice(Span { start: element.start, end: index.start }.of(doc));
-        out.extend_from_slice(item.saturating_sub(start).to_string().as_bytes());
-        out.extend_from_slice(Span { start: index.end, end: element.end }.of(doc));
+        }
+        let index = self.index.get(position).copied().flatten();
+        let item = self.item_at.get(position).copied().unwrap_or(0).saturating_sub(start).to_string();
+        let hidden = self.hidden.get(position).map(Vec::as_slice).unwrap_or_default();
+        let mut edits: Vec<(Span, &[u8])> = hidden.to_vec();
+        edits.extend(index.map(|index| (index, item.as_bytes())));
+        edits.sort_unstable_by_key(|(span, _)| span.start);
+        let mut from = element.start;
+        for (span, text) in edits {
+            out.extend_from_slice(Span { start: from, end: span.start }.of(doc));
+            out.extend_from_slice(text);
+            from = span.end;
+        }
+        out.extend_from_slice(Span { start: from, end: element.end }.of(doc));
     }
 
     /// Appends a client's part of a list, with the upstream's own bytes before, between and after
@@ -125,11 +148,46 @@ impl ResultList {
         element: ResultType,
     ) -> Result<Self, MismatchKind> {
         let found = json::find(doc, root, pointer)?.ok_or(MismatchKind::Shape)?;
-        if kind(doc, found.value.start) != JsonType::Array {
+        Self::list(doc, (found.key, found.value), total, element)
+    }
+
+    /// Returns the list at `pointer`, or those in an object there. Members of the object without a
+    /// list are null.
+    fn columns(
+        doc: &[u8],
+        root: Span,
+        pointer: &Pointer,
+        names: &[&str],
+        total: usize,
+    ) -> Result<Vec<Self>, MismatchKind> {
+        let found = json::find(doc, root, pointer)?.ok_or(MismatchKind::Shape)?;
+        if kind(doc, found.value.start) != JsonType::Object {
+            return Ok(vec![Self::list(doc, (found.key, found.value), total, ResultType::Any)?]);
+        }
+        let mut lists = Vec::new();
+        for member in Members::new(doc, found.value) {
+            // A name could quote an input.
+            if !names.iter().any(|name| name.as_bytes() == member.key.inner_bytes(doc)) {
+                return Err(MismatchKind::Undeclared);
+            }
+            if kind(doc, member.value.start) != JsonType::Null {
+                lists.push(Self::list(doc, (Some(member.key), member.value), total, ResultType::Any)?);
+            }
+        }
+        if lists.is_empty() { Err(MismatchKind::Shape) } else { Ok(lists) }
+    }
+
+    fn list(
+        doc: &[u8],
+        (key, whole): (Option<Span>, Span),
+        total: usize,
+        element: ResultType,
+    ) -> Result<Self, MismatchKind> {
+        if kind(doc, whole.start) != JsonType::Array {
             return Err(MismatchKind::Shape);
         }
         // One element too many is enough for the error. Reading the rest would waste memory.
-        let elements: Vec<Span> = Elements::new(doc, found.value).take(total + 1).collect();
+        let elements: Vec<Span> = Elements::new(doc, whole).take(total + 1).collect();
         if elements.len() != total {
             return Err(MismatchKind::Count);
         }
@@ -137,11 +195,14 @@ impl ResultList {
             ResultType::Any => true,
             ResultType::Object => kind(doc, span.start) == JsonType::Object,
             ResultType::Array => kind(doc, span.start) == JsonType::Array,
+            ResultType::String => kind(doc, span.start) == JsonType::String,
+            // A server of Python writes null for a number that is not finite.
+            ResultType::Number => matches!(kind(doc, span.start), JsonType::Number | JsonType::Null),
         };
         if !elements.iter().all(fits) {
             return Err(MismatchKind::Shape);
         }
-        Ok(Self { key: found.key, whole: found.value, keys: Vec::new(), values: elements.clone(), elements })
+        Ok(Self { key, whole, keys: Vec::new(), values: elements.clone(), elements })
     }
 
     fn map(doc: &[u8], root: Span, pointer: &Pointer, total: usize) -> Result<Self, MismatchKind> {

@@ -83,3 +83,13 @@ fn out_of_memory_is_recognised_in_the_errors_of_known_servers() {
     assert!(!says(422, r#"{"error":"out of memory"}"#), "caused by the caller");
     assert!(!says(500, r#"{"error":"bad input","input":"my cat is out of memory"}"#), "echoed input is no message");
 }
+
+#[test]
+fn a_text_beside_the_items_counts_against_the_limit_of_the_server() {
+    let body = r#"{"error":"batch size 5 > maximum allowed batch size 4","error_type":"Validation"}"#;
+    for (path, limit) in [("/similarity", 3), ("/rerank", 4), ("/predict", 4)] {
+        let found =
+            endpoint(path, RouteProtocol::Tei).detect_too_large(StatusCode::UNPROCESSABLE_ENTITY, body.as_bytes());
+        assert_eq!(found.and_then(|found| found.limit), Some(limit), "{path}");
+    }
+}

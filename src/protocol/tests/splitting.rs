@@ -405,7 +405,7 @@ proptest! {
             let answer = Bytes::from(answer.clone());
             let _replies = split_sent(&endpoint, &[&good, &good], &sent, StatusCode::OK, &HeaderMap::new(), &answer);
             let _limit = endpoint.detect_too_large(StatusCode::UNPROCESSABLE_ENTITY, &answer);
-            let _info = parse_info(&answer);
+            let _info = LimitsSource::Info.parse(&answer);
         }
     }
 

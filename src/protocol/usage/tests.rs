@@ -9,7 +9,7 @@ fn ledger(weights: &[u64], counts: &[usize]) -> ShareWeights {
 
 fn check(body: &str, ledger: &ShareWeights, expected: &[&[&str]]) {
     let doc = body.as_bytes();
-    let counters = divide_usage(doc, json::root(doc), ledger).unwrap();
+    let counters = divide_usage(doc, json::root(doc), ledger, None).unwrap();
     let parts: Vec<Vec<&str>> = counters.iter().map(|c| c.parts.iter().map(String::as_str).collect()).collect();
     assert_eq!(parts, expected, "{body}");
 }
@@ -42,11 +42,22 @@ fn a_total_is_the_sum_of_each_callers_own_parts() {
 }
 
 #[test]
+fn completion_tokens_go_by_the_results_and_the_total_is_exact_if_both_parts_are() {
+    let items = ShareWeights { counted: true, ..ledger(&[3, 2], &[1, 1]) };
+    let results = ShareWeights { counted: true, ..ledger(&[1, 4], &[1, 1]) };
+    let body = br#"{"prompt_tokens":5,"completion_tokens":5,"total_tokens":10,"completion_tokens_details":{"audio_tokens":10}}"#;
+    let counters = divide_usage(body, json::root(body), &items, Some(&results)).unwrap();
+    let parts: Vec<_> = counters.iter().map(|counter| (counter.parts.join(" "), counter.exact)).collect();
+    let exact = |parts: &str| (parts.to_owned(), true);
+    assert_eq!(parts, [exact("3 2"), exact("1 4"), exact("4 6"), ("3 7".to_owned(), false)]);
+}
+
+#[test]
 fn a_number_that_is_no_sum_over_items_cannot_be_shared() {
     for body in [r#"{"cost":0.5}"#, r#"{"total_tokens":-1}"#, r#"{"total_tokens":1e3}"#, r#"{"x":[1]}"#] {
         let doc = body.as_bytes();
         assert_eq!(
-            divide_usage(doc, json::root(doc), &ledger(&[1, 1], &[1, 1])).map(|_| ()),
+            divide_usage(doc, json::root(doc), &ledger(&[1, 1], &[1, 1]), None).map(|_| ()),
             Err(IndivisibleCounter),
             "{body}"
         );

@@ -29,13 +29,16 @@ use crate::batching::{
 };
 use crate::clock::{Alarm, Clock};
 use crate::error::{Failure, FailureKind};
-use crate::protocol::MergeEligibility;
+use crate::protocol::{LimitsSource, MergeEligibility};
 use crate::telemetry::Metrics;
 
 /// Capacity retained by an empty queue. Additional capacity from a peak is freed.
 const RETAINED_CAPACITY_MAX: usize = 1024;
 /// Maximum number of events received from the channel at once.
 const EVENT_BATCH_MAX: usize = 256;
+/// Maximum number of cost classes that wait for limits of the server. A server has few kinds of calls
+/// that are new at the same time; beyond it, calls are sent unbatched.
+const PENDING_LIMITS_MAX: usize = 256;
 /// Number of panics within [`PANIC_WINDOW`] that end the process.
 const PANICS_MAX: usize = 3;
 const PANIC_WINDOW: Duration = Duration::from_secs(60);
@@ -66,9 +69,9 @@ struct Driver<'a> {
     weight_cap: ExportedCap,
     /// The server advertises that it batches by itself.
     batches_itself: bool,
-    /// Calls arrived before the limits that the server publishes were known. Those of their cost
-    /// classes leave one by one until then.
-    limits_pending: bool,
+    /// Cost classes of calls that arrived before the limits that the server publishes were known, with
+    /// the document that has them. Their calls leave one by one until then.
+    pending_limits: Vec<(CostClassId, LimitsSource)>,
     queued: HashMap<CallId, QueuedCall>,
     in_flight: HashMap<BatchId, InFlightExecution>,
     /// Differences between the merge keys of each cost class.
@@ -144,7 +147,7 @@ impl<'a> Driver<'a> {
             items_cap: ExportedCap::default(),
             weight_cap: ExportedCap::default(),
             batches_itself: false,
-            limits_pending: false,
+            pending_limits: Vec::new(),
             key_diversity: KeyDiversity::default(),
             counted_changes: 0,
             completion_sender,
@@ -284,14 +287,19 @@ impl<'a> Driver<'a> {
             submission.alone |=
                 batches_itself && !matches!(self.supervisor.config.limits.policy, DispatchPolicy::Adaptive { .. });
         }
+        submission.alone |= submission.pending_limits.is_some() && self.pending_limits.len() >= PENDING_LIMITS_MAX;
         let (call, is_new_key) = self.ids.intern_call(id, &submission);
         let cost_class = call.cost_class;
         if let (true, MergeEligibility::With(key)) = (is_new_key, &submission.call.merge) {
             self.key_diversity.on_new_key(now, cost_class, &submission.endpoint, key);
         }
-        if submission.limits_pending {
+        if let Some(source) = submission.pending_limits.take()
+            && !submission.alone
+        {
             self.core.defer_merging(now, cost_class);
-            self.limits_pending = true;
+            if !self.pending_limits.iter().any(|(class, other)| (*class, other) == (cost_class, &source)) {
+                self.pending_limits.push((cost_class, source));
+            }
         }
         self.apply_published(now, cost_class, (submission.published_items_max, submission.published_weight_max));
         let items = call.items;
@@ -325,13 +333,17 @@ impl<'a> Driver<'a> {
     /// This precedes every decision, so that calls that were held meanwhile are merged within the
     /// limits. Nothing else wakes the driver for them, because no call waits for them.
     fn resolve_pending_limits(&mut self) {
-        if !self.limits_pending {
+        if self.pending_limits.is_empty() {
             return;
         }
-        let LimitsLookUp::Known(published) = self.supervisor.backend.published_limits() else { return };
-        self.limits_pending = false;
-        let (now, maxima) = (self.now(), published.map_or((None, None), |known| (known.items_max, known.weight_max)));
-        for class in self.core.end_deferral() {
+        let now = self.now();
+        for (class, source) in std::mem::take(&mut self.pending_limits) {
+            let LimitsLookUp::Known(published) = self.supervisor.backend.published_limits(&source) else {
+                self.pending_limits.push((class, source));
+                continue;
+            };
+            self.core.end_deferral(class);
+            let maxima = published.map_or((None, None), |known| (known.items_max, known.weight_max));
             self.apply_published(now, class, maxima);
         }
     }

@@ -23,7 +23,7 @@ use crate::batching::{
     ShadowOutcome, Tick, solve,
 };
 use crate::clock::Clock;
-use crate::protocol::{Call, Endpoint, MergeEligibility, ProtocolLabel, PublishedLimits};
+use crate::protocol::{Call, Endpoint, LimitsSource, MergeEligibility, PublishedLimits};
 use crate::telemetry::names::{Outcome, UnpredictedReason};
 use crate::telemetry::{CompletedCall, Metrics};
 
@@ -297,14 +297,23 @@ impl ShadowTask {
     fn on_body(&mut self, (id, at): (CallId, Tick), passing: ObservedCall, call: Call, answered: ResponseOrder) {
         let ObservedCall { endpoint, scope, priority, tenant_weight, began, .. } = passing;
         let mut unbatched = matches!(call.merge, MergeEligibility::Alone(_));
-        if endpoint.label == ProtocolLabel::Tei {
-            if let LimitsLookUp::Known(published) = self.backend.published_limits() {
-                self.published = published;
+        let published = match endpoint.limits_source(call.head.uri.path()) {
+            Some(LimitsSource::Info) => {
+                if let LimitsLookUp::Known(published) = self.backend.published_limits(&LimitsSource::Info) {
+                    self.published = published;
+                }
+                let by_itself = self.published.is_some_and(|known| endpoint.needs_info && known.batches_itself);
+                self.shadow.set_known_batching(by_itself && !passing.names_protocol);
+                unbatched |= by_itself && passing.names_protocol;
+                self.published
             }
-            let by_itself = self.published.is_some_and(|known| endpoint.needs_info && known.batches_itself);
-            self.shadow.set_known_batching(by_itself && !passing.names_protocol);
-            unbatched |= by_itself && passing.names_protocol;
-        }
+            Some(source) => {
+                let published = self.backend.published_limits(&source).limits();
+                unbatched |= endpoint.unmergeable_model(published).is_some();
+                published
+            }
+            None => self.published,
+        };
         let submission = Submission {
             call: Arc::new(call),
             endpoint,
@@ -318,12 +327,12 @@ impl ShadowTask {
             slo: passing.slo,
             caller_deadline: None,
             timeout: None,
-            limits_pending: false,
+            pending_limits: None,
             published_items_max: None,
             published_weight_max: None,
         };
         let (offered, _) = self.numbers.intern_call(id, &submission);
-        if let Some(published) = self.published {
+        if let Some(published) = published {
             let most = (published.items_max, published.weight_max);
             self.shadow.publish(at, offered.cost_class, most);
         }

@@ -12,7 +12,7 @@ use super::*;
 use crate::backend::{BatchOutputs, BatchRequest, LimitsLookUp};
 use crate::batching::{BatchOutcome, Observation, Tick};
 use crate::protocol::{
-    Call, DigestKey, PathPattern, PublishedLimits, RouteProtocol, RouteRules, Routes, SharedHeaderRules,
+    Call, DigestKey, LimitsSource, PathPattern, PublishedLimits, RouteProtocol, RouteRules, Routes, SharedHeaderRules,
 };
 
 /// A backend that answers every member with the number of members, once `release` is notified.
@@ -64,7 +64,7 @@ impl Backend for ScriptedBackend {
         false
     }
 
-    fn published_limits(&self) -> LimitsLookUp {
+    fn published_limits(&self, _source: &LimitsSource) -> LimitsLookUp {
         self.limits.lock().unwrap().unwrap_or(LimitsLookUp::Known(None))
     }
 }
@@ -107,7 +107,7 @@ fn submission() -> Submission {
         slo: None,
         caller_deadline: None,
         timeout: Some(Duration::from_secs(30)),
-        limits_pending: false,
+        pending_limits: None,
         published_items_max: None,
         published_weight_max: None,
     }
@@ -141,7 +141,8 @@ impl TestScheduler {
     fn submit_with(&self, limits_pending: bool) -> tokio::task::JoinHandle<SubmitOutcome> {
         let handle = self.scheduler.handle.clone();
         let Submission { call, endpoint, .. } = &self.submission;
-        let submission = Submission { call: call.clone(), endpoint: endpoint.clone(), limits_pending, ..submission() };
+        let pending_limits = limits_pending.then_some(LimitsSource::Info);
+        let submission = Submission { call: call.clone(), endpoint: endpoint.clone(), pending_limits, ..submission() };
         tokio::spawn(async move { handle.submit(submission).await })
     }
 

@@ -24,7 +24,7 @@ use crate::batching::{BatchOutcome, IsolationPlan, MemberRange, Observation, Par
 use crate::body::Body;
 use crate::bounded_body::MinRate;
 use crate::error::FailureKind;
-use crate::protocol::{BatchResponse, Call, MismatchKind, Reply, ResponseMismatch, headers, is_overload};
+use crate::protocol::{BatchResponse, Call, LimitsSource, MismatchKind, Reply, ResponseMismatch, headers, is_overload};
 use crate::telemetry::names::OverheadStage;
 
 /// Minimum rate of a response to a shared call, since all members wait for it. A slower response is
@@ -67,8 +67,8 @@ impl Backend for BatchExecutor {
         self.0.evidence.is_unbatched(self.0.clock.now(), call)
     }
 
-    fn published_limits(&self) -> LimitsLookUp {
-        published_limits(&self.0)
+    fn published_limits(&self, source: &LimitsSource) -> LimitsLookUp {
+        published_limits(&self.0, source)
     }
 }
 

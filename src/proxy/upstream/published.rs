@@ -1,6 +1,7 @@
 //! Look-up of the limits that the model server publishes, in a task beside the calls that depend on
 //! them. No call waits for it.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use super::Inner;
 use crate::backend::LimitsLookUp;
 use crate::batching::Tick;
 use crate::body::Body;
-use crate::protocol::{PublishedLimits, is_overload, parse_info, parse_info_model};
+use crate::protocol::{LimitsSource, PublishedLimits, is_overload, parse_info_model};
 
 /// Maximum time to wait for the response.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(1);
@@ -22,12 +23,22 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 /// until a later look-up succeeds. With the times above this takes at most 5 s, enough for a server
 /// that starts, and a server with a broken `/info` is merged nevertheless.
 const FAILURES_MAX: u32 = 3;
+/// Maximum number of documents whose look-up is remembered: those of a server with many models, at
+/// about 200 bytes each.
+const SOURCES_MAX: usize = 256;
+/// Maximum number of look-ups at a time. Paths are written by clients, so their number must not
+/// decide how many requests the server receives.
+const RUNNING_MAX: usize = 8;
 
 /// The limits that the server publishes, as far as they are known.
 #[derive(Debug, Default)]
-pub(super) struct LimitsCache(Mutex<LookUpState>);
+pub(super) struct LimitsCache(Mutex<LookUpStates>);
 
-/// State of the look-up. It applies to one server: it starts again once the server has become
+/// States of the look-ups.
+#[derive(Debug, Default)]
+struct LookUpStates(HashMap<LimitsSource, LookUpState>);
+
+/// State of the look-up of one document. It applies to one server: it starts again once the server has become
 /// reachable after a failure, because it may have been replaced.
 #[derive(Debug, Default)]
 struct LookUpState {
@@ -54,17 +65,19 @@ enum LookUpResult {
 /// A look-up in progress. Its end is recorded on drop, so that it is repeated also after a panic.
 struct LookUp {
     inner: Arc<Inner>,
+    source: LimitsSource,
     recoveries: u64,
     result: LookUpResult,
 }
 
-/// Returns what is known of the limits that the server publishes, and starts to look them up if
-/// that is due.
-pub(super) fn published_limits(inner: &Arc<Inner>) -> LimitsLookUp {
+/// Returns what is known of the limits that the server publishes in a document, and starts to look
+/// them up if that is due.
+pub(super) fn published_limits(inner: &Arc<Inner>, source: &LimitsSource) -> LimitsLookUp {
     let recoveries = inner.health.recovery_count();
-    let (known, is_due) = inner.published.state().read(inner.clock.now(), recoveries);
+    let (known, is_due) = inner.published.states().read(source, inner.clock.now(), recoveries);
     if is_due {
-        tokio::spawn(LookUp { inner: inner.clone(), recoveries, result: LookUpResult::Failed }.run());
+        let (inner, source) = (inner.clone(), source.clone());
+        tokio::spawn(LookUp { inner, source, recoveries, result: LookUpResult::Failed }.run());
     }
     known
 }
@@ -72,21 +85,46 @@ pub(super) fn published_limits(inner: &Arc<Inner>) -> LimitsLookUp {
 // === impl LimitsCache ===
 
 impl LimitsCache {
-    fn state(&self) -> MutexGuard<'_, LookUpState> {
+    fn states(&self) -> MutexGuard<'_, LookUpStates> {
         // No code panics while holding this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl LookUpStates ===
+
+impl LookUpStates {
+    /// Returns what is known of a document, and `true` if a look-up is due. The caller then starts
+    /// it.
+    fn read(&mut self, source: &LimitsSource, now: Tick, recoveries: u64) -> (LimitsLookUp, bool) {
+        if !self.0.contains_key(source) {
+            let is_room = self.0.len() < SOURCES_MAX;
+            // The order of the map is random, which serves as random replacement.
+            let idle = || self.0.iter().find(|(_, state)| !state.is_running).map(|(source, _)| source.clone());
+            if let Some(evicted) = (!is_room).then(idle).flatten() {
+                self.0.remove(&evicted);
+            }
+        }
+        let is_free = self.0.values().filter(|state| state.is_running).take(RUNNING_MAX).count() < RUNNING_MAX;
+        self.0.entry(source.clone()).or_default().read(now, recoveries, is_free)
+    }
+
+    fn on_end(&mut self, source: &LimitsSource, now: Tick, recoveries: u64, result: LookUpResult) {
+        if let Some(state) = self.0.get_mut(source) {
+            state.on_end(now, recoveries, result);
+        }
     }
 }
 
 // === impl LookUpState ===
 
 impl LookUpState {
-    /// Returns what is known, and `true` if a look-up is due. The caller then starts it.
-    fn read(&mut self, now: Tick, recoveries: u64) -> (LimitsLookUp, bool) {
+    /// Returns what is known, and `true` if a look-up is due and may start.
+    fn read(&mut self, now: Tick, recoveries: u64, may_start: bool) -> (LimitsLookUp, bool) {
         if self.recoveries != recoveries {
             *self = Self { recoveries, is_running: self.is_running, ..Self::default() };
         }
-        let is_due = self.known.is_none() && !self.is_running && self.retry_at <= now;
+        let is_due = may_start && self.known.is_none() && !self.is_running && self.retry_at <= now;
         self.is_running |= is_due;
         let look_up = match self.known {
             Some(known) => LimitsLookUp::Known(known),
@@ -124,33 +162,34 @@ impl LookUp {
 
     async fn request(&self) -> LookUpResult {
         let host = self.inner.config.target.authority();
-        let Ok(request) = Request::get("/info").header(http::header::HOST, host).body(Body::empty()) else {
+        let Ok(request) = Request::get(self.source.path()).header(http::header::HOST, host).body(Body::empty()) else {
             return LookUpResult::Failed;
         };
         let Ok(answer) = self.inner.exchange(request, Some(LOOK_UP_LIMIT), None).await else {
             return LookUpResult::Failed;
         };
         if answer.status.is_success()
+            && self.source == LimitsSource::Info
             && let Some(model) = parse_info_model(&answer.body)
         {
             self.inner.identity.on_published_model(&model);
         }
-        judge_response(answer.status, &answer.body)
+        judge_response(&self.source, answer.status, &answer.body)
     }
 }
 
 impl Drop for LookUp {
     fn drop(&mut self) {
         let now = self.inner.clock.now();
-        self.inner.published.state().on_end(now, self.recoveries, self.result);
+        self.inner.published.states().on_end(&self.source, now, self.recoveries, self.result);
     }
 }
 
-/// Judges a response to `GET /info`. An error of the client, such as 404, is that of a server
+/// Judges a response to the request for a document. An error of the client, such as 404, is that of a server
 /// without this path.
-fn judge_response(status: StatusCode, body: &[u8]) -> LookUpResult {
+fn judge_response(source: &LimitsSource, status: StatusCode, body: &[u8]) -> LookUpResult {
     if status.is_success() {
-        return parse_info(body).map_or(LookUpResult::Failed, LookUpResult::Found);
+        return source.parse(body).map_or(LookUpResult::Failed, LookUpResult::Found);
     }
     if status.is_client_error() && !is_overload(status) { LookUpResult::Found(None) } else { LookUpResult::Failed }
 }
@@ -168,10 +207,10 @@ mod tests {
     #[test]
     fn one_look_up_runs_at_a_time_and_its_result_is_kept() {
         let mut state = LookUpState::default();
-        assert_eq!(state.read(seconds(0), 0), (LimitsLookUp::Pending, true));
-        assert_eq!(state.read(seconds(9), 0), (LimitsLookUp::Pending, false));
+        assert_eq!(state.read(seconds(0), 0, true), (LimitsLookUp::Pending, true));
+        assert_eq!(state.read(seconds(9), 0, true), (LimitsLookUp::Pending, false));
         state.on_end(seconds(9), 0, LookUpResult::Found(Some(LIMITS)));
-        assert_eq!(state.read(seconds(9999), 0), (LimitsLookUp::Known(Some(LIMITS)), false));
+        assert_eq!(state.read(seconds(9999), 0, true), (LimitsLookUp::Known(Some(LIMITS)), false));
     }
 
     #[test]
@@ -180,34 +219,44 @@ mod tests {
         let (mut now, mut pauses) = (Tick::default(), Vec::new());
         for failures in 0..10 {
             let expected = if failures < 3 { LimitsLookUp::Pending } else { LimitsLookUp::Known(None) };
-            assert_eq!(state.read(now, 0), (expected, true), "{failures}");
+            assert_eq!(state.read(now, 0, true), (expected, true), "{failures}");
             state.on_end(now, 0, LookUpResult::Failed);
             pauses.push(state.retry_at.since(now).as_millis());
-            assert!(!state.read(state.retry_at.before(Duration::from_nanos(1)), 0).1, "{failures}");
+            assert!(!state.read(state.retry_at.before(Duration::from_nanos(1)), 0, true).1, "{failures}");
             now = state.retry_at;
         }
         assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000, 60_000]);
-        assert!(state.read(now, 0).1);
+        assert!(state.read(now, 0, true).1);
         state.on_end(now, 0, LookUpResult::Found(Some(LIMITS)));
-        assert_eq!(state.read(now, 0), (LimitsLookUp::Known(Some(LIMITS)), false), "a late result is used");
+        assert_eq!(state.read(now, 0, true), (LimitsLookUp::Known(Some(LIMITS)), false), "a late result is used");
     }
 
     #[test]
     fn a_server_that_became_reachable_again_is_looked_up_anew() {
         let mut state = LookUpState::default();
         for _ in 0..3 {
-            state.read(state.retry_at, 0);
+            state.read(state.retry_at, 0, true);
             state.on_end(state.retry_at, 0, LookUpResult::Failed);
         }
-        assert_eq!(state.read(seconds(0), 1), (LimitsLookUp::Pending, true), "the failures of the other do not count");
-        assert_eq!(state.read(seconds(0), 2), (LimitsLookUp::Pending, false), "one at a time");
+        assert_eq!(
+            state.read(seconds(0), 1, true),
+            (LimitsLookUp::Pending, true),
+            "the failures of the other do not count"
+        );
+        assert_eq!(state.read(seconds(0), 2, true), (LimitsLookUp::Pending, false), "one at a time");
         state.on_end(seconds(1), 1, LookUpResult::Found(Some(LIMITS)));
-        assert_eq!(state.read(seconds(1), 2), (LimitsLookUp::Pending, true), "the limits may be those of another");
+        assert_eq!(
+            state.read(seconds(1), 2, true),
+            (LimitsLookUp::Pending, true),
+            "the limits may be those of another"
+        );
     }
 
     #[test]
     fn only_a_response_of_the_server_itself_is_conclusive() {
-        let judge = |status: u16, body: &str| judge_response(StatusCode::from_u16(status).unwrap(), body.as_bytes());
+        let judge = |status: u16, body: &str| {
+            judge_response(&LimitsSource::Info, StatusCode::from_u16(status).unwrap(), body.as_bytes())
+        };
         assert_eq!(judge(200, r#"{"max_client_batch_size":8}"#), LookUpResult::Found(Some(LIMITS)));
         for (status, body) in [(200, "{}"), (404, "not found"), (401, ""), (405, "{}")] {
             assert_eq!(judge(status, body), LookUpResult::Found(None), "{status} {body}");
@@ -215,5 +264,20 @@ mod tests {
         for (status, body) in [(200, "<html>"), (500, "{}"), (503, ""), (429, ""), (302, "")] {
             assert_eq!(judge(status, body), LookUpResult::Failed, "{status} {body}");
         }
+    }
+
+    #[test]
+    fn the_documents_and_their_look_ups_are_bounded() {
+        let source = |model: usize| LimitsSource::ModelConfig(format!("/v2/models/m{model}/config"));
+        let mut states = LookUpStates::default();
+        let due = (0..SOURCES_MAX).filter(|model| states.read(&source(*model), seconds(0), 0).1).count();
+        assert_eq!(due, RUNNING_MAX);
+        for model in 0..RUNNING_MAX {
+            states.on_end(&source(model), seconds(0), 0, LookUpResult::Found(Some(LIMITS)));
+        }
+        for model in SOURCES_MAX..2 * SOURCES_MAX {
+            states.read(&source(model), seconds(0), 0);
+        }
+        assert_eq!(states.0.len(), SOURCES_MAX);
     }
 }

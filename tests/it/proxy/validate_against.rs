@@ -165,7 +165,7 @@ async fn routes_that_cannot_be_tested_are_no_finding_and_no_success_and_the_reas
     let output = validate(&routes, &url, Some("{}"), &[]).await;
     let text = output_text(&output);
     assert_eq!(output.status.code(), Some(66), "{text}");
-    assert!(text.contains("KServe V2 calls are not merged yet") && text.contains("--sample PATH=FILE"), "{text}");
+    assert!(text.contains("calls like the sample are never merged") && text.contains("--sample PATH=FILE"), "{text}");
     let none = validate(&json!({"mode": "Batch"}), &url, None, &["-o", "json"]).await;
     assert_eq!(none.status.code(), Some(66), "{}", output_text(&none));
     assert_eq!(serde_json::from_slice::<Value>(&none.stdout).unwrap()["tested"], 0);

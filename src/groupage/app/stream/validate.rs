@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_route_that_is_not_wholly_understood_is_not_merged() {
-        let routes = json!([{"path": "/a", "mergeOn": {"cookies": ["tenant"]}}, {"path": "/b"}, {"path": "/c", "protocol": "Cohere"}]);
+        let routes = json!([{"path": "/a", "mergeOn": {"cookies": ["tenant"]}}, {"path": "/b"}, {"path": "/c", "protocol": "TGI"}]);
         let judged = of(json!({ "routes": routes })).unwrap();
         let modes: Vec<Mode> = judged.policy.routes.iter().map(|route| route.mode).collect();
         assert_eq!(modes, [Mode::Passthrough, Mode::Batch, Mode::Passthrough]);

@@ -33,7 +33,7 @@ use crate::clock::Clock;
 use crate::config::{self, LoadedPolicy, MachineLimits, Overrides, Policy, Sourced};
 use crate::error::FailureKind;
 use crate::memory::BufferBudget;
-use crate::protocol::{Call, CallForm, DigestKey, Endpoint, UnmergeableReason};
+use crate::protocol::{Call, CallForm, DigestKey, Endpoint};
 use crate::proxy::RoutingTable;
 use crate::telemetry::Metrics;
 use crate::upstream::Upstream;
@@ -155,13 +155,8 @@ impl ConformanceClient {
     }
 
     fn endpoint(&self, method: &Method, path: &str) -> Result<Arc<Endpoint>, String> {
-        self.table.routes.recognise(method, path).ok_or_else(|| {
-            let obstacle = match UnmergeableReason::for_unrecognised_path(path) {
-                UnmergeableReason::OpenInference => "KServe V2 calls are not merged yet and pass through",
-                _ => "no adapter supports this path, so its calls pass through",
-            };
-            obstacle.to_owned()
-        })
+        let obstacle = "no adapter supports this path, so its calls pass through";
+        self.table.routes.recognise(method, path).ok_or_else(|| obstacle.to_owned())
     }
 
     /// Returns the calls to send: the sample, and its first item in each other form that the route

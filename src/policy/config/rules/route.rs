@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 use super::list;
 use crate::config::check::Validator;
 use crate::config::values::to_route_protocol;
-use crate::protocol::{PathPattern, RouteProtocol, UnmergeableReason};
+use crate::protocol::{PathPattern, RouteProtocol};
 
 /// Prefix of the paths of models in the Open Inference Protocol.
 const OPEN_INFERENCE_MODELS: &str = "/v2/models/";
@@ -41,7 +41,7 @@ fn check_endpoint(check: &mut Validator, path: &str, route: &Json) {
         check.notice(
             &at,
             "calls at this path are of the Open Inference Protocol (KServe V2), whose tensors Generic cannot merge: \
-             leave the route out, so that they pass through",
+             write protocol OpenInferenceV2",
         );
     }
     if !pattern.ends_with("/*") && !protocol.is_recognised(pattern) {
@@ -128,7 +128,7 @@ const fn passes_all(protocol: RouteProtocol) -> bool {
 fn is_open_inference(pattern: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(prefix) => prefix.starts_with(OPEN_INFERENCE_MODELS),
-        None => UnmergeableReason::for_unrecognised_path(pattern) == UnmergeableReason::OpenInference,
+        None => RouteProtocol::OpenInferenceV2.is_recognised(pattern) && pattern.contains(OPEN_INFERENCE_MODELS),
     }
 }
 

@@ -42,7 +42,9 @@ pub(super) fn describe_reason(word: &str) -> &'static str {
         "not_recognised" => {
             "no adapter recognises method and path; `groupage explain` against the running proxy has the cause"
         }
-        "open_inference" => "KServe V2, `/v2/models/*/infer`, also behind a prefix: its tensors are not merged yet",
+        "open_inference" => {
+            "KServe V2, and the server does not publish that the first dimension of its tensors is the batch; if it is, add a route with `protocol: OpenInferenceV2`"
+        }
         "streaming" => "they request a stream",
         "encoding" => "not plain JSON in UTF-8, or compressed",
         "too_large" => "larger than `limits.itemBytesMax`",

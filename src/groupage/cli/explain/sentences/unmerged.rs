@@ -61,7 +61,7 @@ fn describe_cause(cause: &str, passing_routes: &LabelCounts) -> String {
             "an adapter supports their path, but the policy lists `routes` and none matches it: add a route with the path, such as `{path: /v1/embeddings}`, `{path: /embed}` or `{path: /v1/models/*}`"
         }
         "unnamed" => {
-            "an adapter supports their path on a route that names the protocol: add one, such as `protocol: OpenAI` for a path that ends in `/embeddings`, or `KServeV1` for `:predict` and `:explain`"
+            "an adapter supports their path on a route that names the protocol: add one, such as `protocol: OpenAI` for a path that ends in `/embeddings`, `KServeV1` for `:predict` and `:explain`, or `OpenInferenceV2` for `/infer`"
         }
         "no_adapter" => {
             "no adapter supports the path; if the body contains a list of items and the answer a list of results, declare a route with `protocol: Generic`"

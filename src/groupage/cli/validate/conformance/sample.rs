@@ -93,7 +93,32 @@ fn generate_body(route: &Route, path: &str) -> Result<Bytes, String> {
             _ => return Err(format!("its items are in several lists: give a call with --sample {path}=FILE")),
         },
         None if path.ends_with("/embeddings") => json!({"model": "default", "input": TEXT}),
+        None if path.ends_with("/completions") => {
+            json!({"model": "default", "prompt": TEXT, "max_tokens": 4, "temperature": 0})
+        }
+        None if path.ends_with("/moderations") => json!({"input": TEXT}),
+        None if route.protocol == RouteProtocol::Cohere => {
+            json!({"model": "default", "texts": [TEXT], "input_type": "search_document"})
+        }
+        None if path.ends_with("/api/embed") => json!({"model": "default", "input": TEXT}),
+        None if path.ends_with("/contextualizedembeddings") => json!({"model": "default", "inputs": [[TEXT]]}),
         None if path.ends_with("/embed") => json!({"inputs": TEXT}),
+        None if route.protocol == RouteProtocol::Tei => match path.rsplit_once('/') {
+            Some((_, "rerank")) => json!({"query": TEXT, "texts": [TEXT]}),
+            Some((_, "similarity")) => json!({"inputs": {"source_sentence": TEXT, "sentences": [TEXT]}}),
+            Some((_, "decode")) => json!({"ids": [[1]]}),
+            _ => json!({"inputs": TEXT}),
+        },
+        None if path.ends_with("/classify") || path.ends_with("/pooling") => {
+            json!({"model": "default", "input": [TEXT]})
+        }
+        None if path.ends_with("/rerank") => json!({"model": "default", "query": TEXT, "documents": [TEXT]}),
+        None if path.ends_with("/score") && route.protocol == RouteProtocol::Vllm => {
+            json!({"model": "default", "queries": [TEXT], "documents": [TEXT]})
+        }
+        None if route.protocol == RouteProtocol::MlFlow => json!({"inputs": [[1.0, 2.0, 3.0, 4.0]]}),
+        None if route.protocol == RouteProtocol::Seldon => json!({"data": {"ndarray": [[1.0, 2.0, 3.0, 4.0]]}}),
+        None if route.protocol == RouteProtocol::SageMaker => json!({"inputs": [TEXT]}),
         None if path.contains(':') => json!({"instances": [[1.0, 2.0, 3.0, 4.0]]}),
         None => return Err(format!("no sample is built in for this path: give one with --sample {path}=FILE")),
     };
@@ -118,9 +143,13 @@ fn concrete_path(route: &Route) -> Option<String> {
         | RouteProtocol::Ollama
         | RouteProtocol::Voyage
         | RouteProtocol::Jina => &["/v1/embeddings"],
+        RouteProtocol::Cohere => &["/v2/embed", "/v1/embed"],
+        RouteProtocol::MlFlow | RouteProtocol::SageMaker => &["/invocations"],
+        RouteProtocol::Seldon => &["/api/v1.0/predictions", "/api/v0.1/predictions"],
         RouteProtocol::PassThrough
         | RouteProtocol::Generic
         | RouteProtocol::KServeV1
+        | RouteProtocol::OpenInferenceV2
         | RouteProtocol::TfServing
         | RouteProtocol::LlamaCpp => &[],
     };

@@ -1,0 +1,88 @@
+//! Measures of items, by which batches are limited and counters are divided.
+
+use super::ItemSpans;
+use crate::batching::Weight;
+use crate::json::{self, Elements, JsonType, Members, Span, kind};
+use crate::pointer::Pointer;
+use crate::shape::Measure;
+
+/// Returns the sum and the maximum of the items' weights. The weight of an item of parallel arrays
+/// is the sum over its parts, and includes a text that the server reads with each item.
+pub(crate) fn weigh(doc: &[u8], items: &ItemSpans, measure: &Measure) -> Weight {
+    let each = (0..items.count()).map(|index| {
+        let beside = items.shared_text.filter(|(_, with_each)| *with_each).map(|(text, _)| text);
+        let parts = items.slots.iter().filter_map(|slot| slot.items.get(index)).copied().chain(beside);
+        if *measure == Measure::Items {
+            1
+        } else {
+            parts.map(|item| item_weight(doc, item, measure)).fold(0, u64::saturating_add)
+        }
+    });
+    each.fold(Weight::default(), |weight, one| Weight { sum: weight.sum.saturating_add(one), max: weight.max.max(one) })
+}
+
+/// Returns the weight of one item.
+pub(crate) fn item_weight(doc: &[u8], item: Span, measure: &Measure) -> u64 {
+    let count = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
+    let here = kind(doc, item.start);
+    match measure {
+        Measure::Bytes => count(json::unescaped_len(item.of(doc))),
+        Measure::Chars => chars(doc, item).unwrap_or(1),
+        Measure::ListLen if here == JsonType::Array => count(Elements::new(doc, item).count()),
+        Measure::Items | Measure::ListLen => 1,
+        Measure::At(pointer) => number_at(doc, item, pointer).unwrap_or(1),
+        Measure::Text => match here {
+            JsonType::String => json::code_points(item.inner_bytes(doc)),
+            JsonType::Array if holds_texts(doc, item) => chars(doc, item).unwrap_or(1),
+            JsonType::Array => count(Elements::new(doc, item).count()),
+            JsonType::Object => text_member(doc, item).map_or(1, |text| json::code_points(text.inner_bytes(doc))),
+            JsonType::Number | JsonType::Bool | JsonType::Null => 1,
+        },
+        Measure::Tokens => match here {
+            JsonType::Array if holds_texts(doc, item) => {
+                Elements::new(doc, item).map(|text| item_weight(doc, text, measure)).fold(0, u64::saturating_add)
+            }
+            JsonType::Array => count(Elements::new(doc, item).count()).max(1),
+            JsonType::Object => {
+                let text = text_member(doc, item).map_or_else(|| item.of(doc), |text| text.inner_bytes(doc));
+                count(json::unescaped_len(text).div_ceil(4)).max(1)
+            }
+            JsonType::String => count(json::unescaped_len(item.inner_bytes(doc)).div_ceil(4)).max(1),
+            JsonType::Number | JsonType::Bool | JsonType::Null => 1,
+        },
+    }
+}
+
+/// Returns `true` for a list that may be one of token ids.
+pub(crate) fn is_token_list(doc: &[u8], item: Span) -> bool {
+    kind(doc, item.start) == JsonType::Array && !holds_texts(doc, item)
+}
+
+fn holds_texts(doc: &[u8], list: Span) -> bool {
+    Elements::new(doc, list).next().is_some_and(|first| kind(doc, first.start) == JsonType::String)
+}
+
+/// Returns the number at `pointer` inside a value if it is a non-negative integer.
+pub(crate) fn number_at(doc: &[u8], value: Span, pointer: &Pointer) -> Option<u64> {
+    let found = json::find(doc, value, pointer).ok()??;
+    std::str::from_utf8(found.value.of(doc)).ok()?.parse().ok()
+}
+
+/// Returns the number of code points of all strings in a value, or `None` if it contains no string.
+fn chars(doc: &[u8], value: Span) -> Option<u64> {
+    match kind(doc, value.start) {
+        JsonType::String => Some(json::code_points(value.inner_bytes(doc))),
+        JsonType::Array => sum(Elements::new(doc, value).map(|element| chars(doc, element))),
+        JsonType::Object => sum(Members::new(doc, value).map(|member| chars(doc, member.value))),
+        JsonType::Number | JsonType::Bool | JsonType::Null => None,
+    }
+}
+
+fn sum(parts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    parts.flatten().fold(None, |sum, part| Some(sum.unwrap_or(0).saturating_add(part)))
+}
+
+fn text_member(doc: &[u8], object: Span) -> Option<Span> {
+    let found = json::find(doc, object, &Pointer::from_static("/text")).ok()??;
+    (kind(doc, found.value.start) == JsonType::String).then_some(found.value)
+}

@@ -1,0 +1,130 @@
+//! OpenAI completions: generation of text that continues one or more prompts.
+//!
+//! `prompt` is a string, a list of strings, a list of token ids, or a list of such lists. The
+//! result with number `k` of the prompt at `place` has the index `place * n + k`. Parameters of
+//! sampling are part of the merge key, so calls that differ in one of them never share a batch.
+//!
+//! Streams are left out: a call that requests one is sent unbatched.
+
+use crate::pointer::Pointer;
+use crate::shape::{
+    BareValue, Class, Counters, ItemIs, Measure, ProtocolShape, ResultIndex, ResultType, TextGeneration, TokenIds,
+    UnbatchedIf,
+};
+
+/// Last steps of the path, and last steps of the path of chat, which has the same ending.
+const SUFFIX: &str = "/completions";
+const CHAT_SUFFIX: &str = "/chat/completions";
+
+const KNOWN: [&str; 37] = [
+    "model",
+    "prompt",
+    "prompt_embeds",
+    "best_of",
+    "echo",
+    "frequency_penalty",
+    "logit_bias",
+    "logprobs",
+    "max_tokens",
+    "min_tokens",
+    "n",
+    "num_return_sequences",
+    "presence_penalty",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "stream",
+    "stream_options",
+    "suffix",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "user",
+    "use_beam_search",
+    "response_format",
+    "truncate_prompt_tokens",
+    "prompt_logprobs",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
+    "priority",
+    "cache_salt",
+    "request_id",
+    "rid",
+    "session_id",
+    "kv_transfer_params",
+    "ignore_eos",
+];
+
+const ALONE: [(&str, UnbatchedIf); 9] = [
+    // The prompt is a tensor.
+    ("prompt_embeds", UnbatchedIf::Set),
+    // The text behind the insertion belongs to one prompt.
+    ("suffix", UnbatchedIf::Set),
+    // More candidates than results are generated, and only the totals show their tokens.
+    ("best_of", UnbatchedIf::UnlessEqual("n")),
+    // Another name of `n`, on servers built on transformers.
+    ("num_return_sequences", UnbatchedIf::Set),
+    ("use_beam_search", UnbatchedIf::NotFalse),
+    // State of this call alone: a transfer of its cache, its session, and the id of its response.
+    ("kv_transfer_params", UnbatchedIf::Set),
+    ("session_id", UnbatchedIf::Set),
+    ("request_id", UnbatchedIf::Set),
+    ("rid", UnbatchedIf::Set),
+];
+
+/// Variant of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CompletionsVariant {
+    OpenAi,
+    Vllm,
+    SgLang,
+}
+
+/// Returns `true` for a path of completions.
+pub(crate) fn is_path(path: &str) -> bool {
+    path.ends_with(SUFFIX) && !path.ends_with(CHAT_SUFFIX)
+}
+
+/// Returns the shape of `/v1/completions`.
+pub(crate) fn completions(variant: CompletionsVariant) -> ProtocolShape {
+    let token_ids = match variant {
+        CompletionsVariant::OpenAi => TokenIds::Unavailable,
+        CompletionsVariant::Vllm => TokenIds::NullUnlessRequested,
+        CompletionsVariant::SgLang => TokenIds::AbsentUnlessRequested,
+    };
+    ProtocolShape {
+        bare: BareValue::Strings,
+        item_is: ItemIs::Tokens,
+        class: Class::Text { objects: false },
+        // TGI writes the results in the order of their completion.
+        index: Some(ResultIndex { at: Pointer::from_static("/index"), optional: false }),
+        generation: Some(TextGeneration { count: "/n", token_ids }),
+        element: ResultType::Object,
+        ids: vec![Pointer::from_static("/id")],
+        id_from_request: variant == CompletionsVariant::Vllm,
+        counters: Counters::Usage(Pointer::from_static("/usage")),
+        share_by: Measure::Text,
+        weight: Measure::Tokens,
+        known: &KNOWN,
+        unbatched_fields: &ALONE,
+        model: Some(Pointer::from_static("/model")),
+        envelope: &["object", "model", "created", "service_tier", "system_fingerprint", "kv_transfer_params"],
+        ..ProtocolShape::plain("/prompt", "/choices")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chat_is_no_path_of_completions() {
+        for path in ["/v1/completions", "/completions", "/openai/v1/completions"] {
+            assert!(is_path(path), "{path}");
+        }
+        for path in ["/v1/chat/completions", "/chat/completions", "/completion", "/v1/completions/"] {
+            assert!(!is_path(path), "{path}");
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Limits that a model server publishes about itself or about one of its models.
+
+/// Limits that a server publishes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PublishedLimits {
+    /// Maximum number of items in a call.
+    pub items_max: Option<u32>,
+    /// Maximum number of tokens in a batch.
+    pub weight_max: Option<u64>,
+    /// The server forms batches from concurrent calls by itself.
+    pub batches_itself: bool,
+}
+
+/// A response that is not valid JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the response is not JSON")]
+pub struct NotJson;

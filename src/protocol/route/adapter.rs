@@ -1,0 +1,158 @@
+//! Adapters: which of them reads the calls at a path, and in which format.
+
+use super::{ProtocolLabel, RouteProtocol, RouteRules};
+use crate::dialect::Dialect;
+use crate::generic::GenericOptions;
+use crate::kserve::{self, V1Variant, V1Verb};
+use crate::openai::completions::{self, CompletionsVariant};
+use crate::openai::{self, contextual, moderations};
+use crate::pooling::PoolingRoute;
+use crate::shape::ProtocolShape;
+use crate::tei::TeiRoute;
+use crate::{cohere, mlflow, ollama, sagemaker, seldon, v2};
+
+/// Adapters of a route without a named protocol.
+const AUTOMATIC: [Adapter; 4] =
+    [Adapter::Embeddings, Adapter::V1(V1Verb::Predict), Adapter::Tei(TeiRoute::Embed), Adapter::V2];
+
+/// The adapter for one type of path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Adapter {
+    Embeddings,
+    Completions,
+    Moderations,
+    Tei(TeiRoute),
+    V1(V1Verb),
+    V2,
+    MlFlow,
+    Seldon,
+    SageMaker,
+    Ollama,
+    Cohere,
+    Contextual,
+    Pooling(PoolingRoute),
+    Generic,
+}
+
+// === impl Adapter ===
+
+impl Adapter {
+    /// Returns the adapters that a route may need.
+    pub(super) fn of(rules: &RouteRules) -> Vec<Self> {
+        let pooling = |routes: &'static [PoolingRoute]| routes.iter().copied().map(Self::Pooling);
+        match rules.protocol {
+            RouteProtocol::Auto => AUTOMATIC.to_vec(),
+            RouteProtocol::PassThrough | RouteProtocol::LlamaCpp => Vec::new(),
+            RouteProtocol::Generic => rules.generic.iter().map(|_| Self::Generic).collect(),
+            RouteProtocol::KServeV1 => vec![Self::V1(V1Verb::Predict), Self::V1(V1Verb::Explain)],
+            RouteProtocol::OpenInferenceV2 => vec![Self::V2],
+            RouteProtocol::TfServing => {
+                [V1Verb::Predict, V1Verb::Explain, V1Verb::Regress, V1Verb::Classify].map(Self::V1).to_vec()
+            }
+            RouteProtocol::Tei => TeiRoute::ALL.into_iter().map(Self::Tei).chain([Self::Embeddings]).collect(),
+            RouteProtocol::MlFlow => vec![Self::MlFlow],
+            RouteProtocol::Seldon => vec![Self::Seldon],
+            RouteProtocol::SageMaker => vec![Self::SageMaker],
+            RouteProtocol::Cohere => vec![Self::Cohere],
+            RouteProtocol::Ollama => vec![Self::Embeddings, Self::Ollama],
+            RouteProtocol::Voyage => vec![Self::Embeddings, Self::Contextual],
+            RouteProtocol::OpenAi => vec![Self::Embeddings, Self::Completions, Self::Moderations],
+            RouteProtocol::Vllm => pooling(&PoolingRoute::VLLM).chain([Self::Embeddings, Self::Completions]).collect(),
+            RouteProtocol::SgLang => {
+                pooling(&PoolingRoute::SGLANG).chain([Self::Embeddings, Self::Completions]).collect()
+            }
+            RouteProtocol::Infinity => pooling(&PoolingRoute::INFINITY).chain([Self::Embeddings]).collect(),
+            RouteProtocol::Jina => vec![Self::Embeddings],
+        }
+    }
+
+    /// Returns the label, the error format and the shape of calls on a route.
+    pub(super) fn format(self, rules: &RouteRules) -> (ProtocolLabel, Dialect, ProtocolShape) {
+        let named = rules.protocol;
+        match self {
+            Self::Embeddings => {
+                (ProtocolLabel::OpenAi, Dialect::OpenAi, openai::embeddings(named == RouteProtocol::Vllm))
+            }
+            Self::Completions => {
+                let variant = match named {
+                    RouteProtocol::Vllm => CompletionsVariant::Vllm,
+                    RouteProtocol::SgLang => CompletionsVariant::SgLang,
+                    _ => CompletionsVariant::OpenAi,
+                };
+                (ProtocolLabel::OpenAi, Dialect::OpenAi, completions::completions(variant))
+            }
+            Self::Moderations => (ProtocolLabel::OpenAi, Dialect::OpenAi, moderations::moderations()),
+            Self::Tei(route) => (ProtocolLabel::Tei, Dialect::Tei, route.shape()),
+            Self::V1(verb) if named == RouteProtocol::TfServing => {
+                (ProtocolLabel::TfServing, Dialect::Error, kserve::shape(verb, V1Variant::TfServing))
+            }
+            Self::V1(verb) => (ProtocolLabel::KServeV1, Dialect::Error, kserve::shape(verb, V1Variant::KServe)),
+            Self::V2 => (ProtocolLabel::OpenInferenceV2, Dialect::Error, v2::shape()),
+            Self::MlFlow => (ProtocolLabel::MlFlow, Dialect::MlFlow, mlflow::invocations()),
+            Self::Seldon => (ProtocolLabel::Seldon, Dialect::Problem, seldon::predictions()),
+            Self::SageMaker => (ProtocolLabel::SageMaker, Dialect::Problem, sagemaker::invocations()),
+            Self::Ollama => (ProtocolLabel::Ollama, Dialect::Error, ollama::embed()),
+            Self::Cohere => (ProtocolLabel::Cohere, Dialect::Problem, cohere::embed()),
+            Self::Contextual => (ProtocolLabel::OpenAi, Dialect::OpenAi, contextual::embeddings()),
+            Self::Pooling(route) => (ProtocolLabel::Pooling, Dialect::OpenAi, route.shape()),
+            Self::Generic => {
+                let shape = rules.generic.as_ref().map_or_else(|| ProtocolShape::plain("", ""), GenericOptions::shape);
+                (ProtocolLabel::Generic, Dialect::Problem, shape)
+            }
+        }
+    }
+
+    /// Returns `true` if a path is merged without a route that names its protocol.
+    pub(super) fn is_automatic(path: &str) -> bool {
+        Self::recognise(RouteProtocol::Auto, path).is_some_and(|adapter| AUTOMATIC.contains(&adapter))
+    }
+
+    /// Returns the adapter for a path on a route with this protocol. If the policy names the
+    /// protocol, the operator has chosen the path, so only its suffix is checked. With `Auto`, the
+    /// path must be one that the protocol defines.
+    pub(super) fn recognise(protocol: RouteProtocol, path: &str) -> Option<Self> {
+        match protocol {
+            RouteProtocol::PassThrough | RouteProtocol::LlamaCpp => None,
+            RouteProtocol::Generic => Some(Self::Generic),
+            RouteProtocol::Auto if openai::PATHS.contains(&path) => Some(Self::Embeddings),
+            RouteProtocol::Auto if path == TeiRoute::Embed.path() => Some(Self::Tei(TeiRoute::Embed)),
+            // A prefix before the protocol's path is accepted, because the configuration of the model
+            // below the same prefix shows that the protocol is the one of the server.
+            RouteProtocol::Auto if v2::is_model_path(path) => Some(Self::V2),
+            RouteProtocol::OpenInferenceV2 => path.ends_with(v2::SUFFIX).then_some(Self::V2),
+            RouteProtocol::Auto => kserve::verb(path).filter(|_| kserve::is_model_path(path)).map(Self::V1),
+            RouteProtocol::KServeV1 | RouteProtocol::TfServing => kserve::verb(path).map(Self::V1),
+            RouteProtocol::MlFlow => mlflow::is_path(path).then_some(Self::MlFlow),
+            RouteProtocol::Seldon => seldon::is_path(path).then_some(Self::Seldon),
+            RouteProtocol::SageMaker => sagemaker::is_path(path).then_some(Self::SageMaker),
+            RouteProtocol::Cohere => cohere::is_path(path).then_some(Self::Cohere),
+            RouteProtocol::Ollama if ollama::is_path(path) => Some(Self::Ollama),
+            RouteProtocol::Ollama if ollama::is_older_path(path) => None,
+            RouteProtocol::Voyage if contextual::is_path(path) => Some(Self::Contextual),
+            RouteProtocol::OpenAi | RouteProtocol::Vllm | RouteProtocol::SgLang if completions::is_path(path) => {
+                Some(Self::Completions)
+            }
+            RouteProtocol::OpenAi if moderations::is_path(path) => Some(Self::Moderations),
+            RouteProtocol::Tei => TeiRoute::of_path(path).map(Self::Tei).or_else(|| Self::embeddings(path)),
+            RouteProtocol::Vllm => Self::pooling(&PoolingRoute::VLLM, path),
+            RouteProtocol::SgLang => Self::pooling(&PoolingRoute::SGLANG, path),
+            RouteProtocol::Infinity => Self::pooling(&PoolingRoute::INFINITY, path),
+            RouteProtocol::OpenAi | RouteProtocol::Ollama | RouteProtocol::Voyage | RouteProtocol::Jina => {
+                Self::embeddings(path)
+            }
+        }
+    }
+
+    /// Returns `true` for the only route of TEI that is merged without a named protocol.
+    pub(super) fn is_tei_embed(self) -> bool {
+        self == Self::Tei(TeiRoute::Embed)
+    }
+
+    fn pooling(routes: &[PoolingRoute], path: &str) -> Option<Self> {
+        PoolingRoute::of_path(routes, path).map(Self::Pooling).or_else(|| Self::embeddings(path))
+    }
+
+    fn embeddings(path: &str) -> Option<Self> {
+        path.ends_with(openai::SUFFIX).then_some(Self::Embeddings)
+    }
+}

@@ -1,0 +1,28 @@
+//! The Hugging Face toolkit of `SageMaker`, at `/invocations`: a list of texts in `inputs`, and a
+//! list of results at the root.
+//!
+//! Pipelines differ in their response to a text that is not in a list, and to objects: some answer
+//! with a list and some with its only element. Such calls are sent unbatched, since the form of
+//! their response cannot be derived from that of a batch.
+
+use crate::shape::{Class, Measure, ProtocolShape};
+
+/// Suffix of the path.
+const SUFFIX: &str = "/invocations";
+
+const KNOWN: [&str; 2] = ["inputs", "parameters"];
+
+/// Returns `true` for a path of the protocol.
+pub(crate) fn is_path(path: &str) -> bool {
+    path.ends_with(SUFFIX)
+}
+
+/// Returns the shape of `/invocations`.
+pub(crate) fn invocations() -> ProtocolShape {
+    ProtocolShape {
+        class: Class::Strings,
+        weight: Measure::Tokens,
+        known: &KNOWN,
+        ..ProtocolShape::plain("/inputs", "")
+    }
+}

@@ -1,0 +1,31 @@
+//! Version 0 of the protocol of Seldon Core: rows in `data.ndarray`.
+//!
+//! The id of a call (`meta.puid`) is repeated in its response. Other kinds of payload (`tensor`,
+//! `strData`, `binData`, `jsonData`) are left out, and so is `/feedback`.
+
+use crate::json::Base64Form;
+use crate::pointer::Pointer;
+use crate::shape::{Class, ProtocolShape};
+
+/// Suffix of the path.
+const SUFFIX: &str = "/predictions";
+
+const KNOWN: [&str; 7] = ["data", "meta", "status", "strData", "binData", "jsonData", "customData"];
+
+/// Returns `true` for a path of the protocol.
+pub(crate) fn is_path(path: &str) -> bool {
+    path.ends_with(SUFFIX)
+}
+
+/// Returns the shape of `/api/v0.1/predictions` and `/api/v1.0/predictions`.
+pub(crate) fn predictions() -> ProtocolShape {
+    ProtocolShape {
+        class: Class::Strict(Base64Form::Plain),
+        ids: vec![Pointer::from_static("/meta/puid")],
+        call_id: Some(Pointer::from_static("/meta/puid")),
+        names: Some(Pointer::from_static("/data/names")),
+        known: &KNOWN,
+        unbatched_members: &["/data/tensor", "/data/tftensor", "/strData", "/binData", "/jsonData", "/customData"],
+        ..ProtocolShape::plain("/data/ndarray", "/data/ndarray")
+    }
+}

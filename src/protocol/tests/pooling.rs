@@ -1,0 +1,161 @@
+//! Classification, scores of pairs and reranking.
+
+use super::*;
+
+fn same(a: &Call, b: &Call) -> bool {
+    matches!((&a.merge, &b.merge), (MergeEligibility::With(a), MergeEligibility::With(b)) if a == b)
+}
+
+/// Joins calls, and splits a response to them. Returns the body of the batch, and those of the
+/// members.
+fn exchange(
+    (protocol, path): (RouteProtocol, &str),
+    calls: &[&str],
+    response: &str,
+) -> (String, Result<Vec<String>, MismatchKind>) {
+    let endpoint = endpoint(path, protocol);
+    let calls: Vec<Call> = calls.iter().map(|body| read(&endpoint, path, body)).collect();
+    assert!(calls.iter().all(|call| same(&calls[0], call)), "{calls:?}");
+    let members: Vec<&Call> = calls.iter().collect();
+    let sent = endpoint.write_batch(&members, None);
+    let replies = split(&endpoint, &members, response).map_err(|mismatch| mismatch.what);
+    let replies = replies.map(|replies| bodies(&replies).into_iter().map(str::to_owned).collect());
+    (String::from_utf8(sent.body.to_vec()).unwrap(), replies)
+}
+
+fn reason(protocol: RouteProtocol, path: &str, body: &str) -> Option<UnmergeableReason> {
+    read(&endpoint(path, protocol), path, body).unbatched_reason()
+}
+
+const SCORE: (RouteProtocol, &str) = (RouteProtocol::Vllm, "/score");
+
+#[test]
+fn a_query_is_repeated_for_each_of_its_documents() {
+    let calls = [
+        r#"{"queries":"q", "documents":["a","b"]}"#,
+        r#"{"documents":"c","queries":["r"]}"#,
+        r#"{"queries":["s","t"],"documents":["d","e"]}"#,
+    ];
+    let scores: Vec<String> = (0..5).map(|index| format!(r#"{{"index":{index},"score":0.{index}}}"#)).collect();
+    let (sent, replies) = exchange(SCORE, &calls, &format!(r#"{{"data":[{}]}}"#, scores.join(",")));
+    assert_eq!(sent, r#"{"queries":["q","q","r","s","t"], "documents":["a","b","c","d","e"]}"#);
+    assert_eq!(
+        replies.unwrap(),
+        [
+            r#"{"data":[{"index":0,"score":0.0},{"index":1,"score":0.1}]}"#,
+            r#"{"data":[{"index":0,"score":0.2}]}"#,
+            r#"{"data":[{"index":0,"score":0.3},{"index":1,"score":0.4}]}"#,
+        ]
+    );
+    let call = read(&endpoint(SCORE.1, SCORE.0), SCORE.1, calls[0]);
+    assert_eq!((call.items, call.bytes), (2, calls[0].len() + 3));
+    let endpoint = endpoint_of(RouteRules { item_bytes_max: 60, ..rules(SCORE.1, SCORE.0) }, SCORE.1);
+    let reason = |query: &str| {
+        let body = format!(r#"{{"queries":"{query}","documents":["a","b","c"]}}"#);
+        read(&endpoint, SCORE.1, &body).unbatched_reason()
+    };
+    assert_eq!((reason("q"), reason("queries")), (None, Some(UnmergeableReason::TooLarge)));
+}
+
+#[test]
+fn names_of_pairs_never_share_a_batch_and_are_never_mixed() {
+    let endpoint = endpoint(SCORE.1, SCORE.0);
+    let pairs = [("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), ("data_1", "data_2")];
+    let calls = pairs.map(|(first, second)| read(&endpoint, SCORE.1, &format!(r#"{{"{first}":"a","{second}":"b"}}"#)));
+    for (place, call) in calls.iter().enumerate() {
+        assert_eq!(call.unbatched_reason(), None);
+        assert!(calls.iter().skip(place + 1).all(|other| !same(call, other)), "{place}");
+    }
+    for body in [
+        r#"{"queries":"a","text_2":"b"}"#,
+        r#"{"queries":"a","documents":"b","items":"c"}"#,
+        r#"{"queries":"a","documents":"b","text_1":"c"}"#,
+        r#"{"queries":["a","b"],"documents":"c"}"#,
+        r#"{"queries":["a","b"],"documents":["c","d","e"]}"#,
+        r#"{"queries":"a","documents":[]}"#,
+        r#"{"queries":"a","documents":[[1,2]]}"#,
+        r#"{"queries":"a","documents":{"content":[]}}"#,
+        r#"{"queries":"a"}"#,
+    ] {
+        assert_eq!(read(&endpoint, SCORE.1, body).unbatched_reason(), Some(UnmergeableReason::ItemForm), "{body}");
+    }
+}
+
+#[test]
+fn a_ranking_is_merged_under_one_query_and_without_a_maximum_of_results() {
+    for protocol in [RouteProtocol::Vllm, RouteProtocol::Infinity] {
+        let calls = [r#"{"query":"q","documents":["a","b"]}"#, r#"{"query":"q","documents":["c"]}"#];
+        let ranked = r#"{"results":[{"index":2,"relevance_score":3},{"index":1,"relevance_score":2},{"index":0,"relevance_score":1}],"usage":{"total_tokens":9}}"#;
+        let (sent, replies) = exchange((protocol, "/rerank"), &calls, ranked);
+        assert_eq!(sent, r#"{"query":"q","documents":["a","b","c"]}"#);
+        assert_eq!(
+            replies.unwrap(),
+            [
+                r#"{"results":[{"index":1,"relevance_score":2},{"index":0,"relevance_score":1}],"usage":{"total_tokens":6}}"#,
+                r#"{"results":[{"index":0,"relevance_score":3}],"usage":{"total_tokens":3}}"#,
+            ]
+        );
+        for body in [
+            r#"{"query":"q","documents":["a"],"top_n":1}"#,
+            r#"{"documents":["a"]}"#,
+            r#"{"query":["q"],"documents":["a"]}"#,
+        ] {
+            assert_eq!(reason(protocol, "/rerank", body), Some(UnmergeableReason::ItemForm), "{body}");
+        }
+        assert_eq!(reason(protocol, "/rerank", r#"{"query":"q","documents":["a"],"top_n":null}"#), None);
+    }
+    for protocol in [RouteProtocol::SgLang, RouteProtocol::Jina, RouteProtocol::Cohere, RouteProtocol::OpenAi] {
+        assert!(routes_of(&[("/*", protocol)]).recognise(&Method::POST, "/v1/rerank").is_none(), "{protocol:?}");
+    }
+}
+
+#[test]
+fn classes_belong_to_their_inputs() {
+    let calls = [r#"{"model":"m","input":"abc"}"#, r#"{"model":"m","input":["de"]}"#];
+    let response = r#"{"id":"classify-1","object":"list","created":1,"model":"m","data":[{"index":1,"label":"b"},{"index":0,"label":"a"}],"usage":{"prompt_tokens":5}}"#;
+    for (protocol, path) in [(RouteProtocol::Vllm, "/classify"), (RouteProtocol::SgLang, "/v1/classify")] {
+        let replies = exchange((protocol, path), &calls, response).1.unwrap();
+        assert!(
+            replies[0].contains(r#""data":[{"index":0,"label":"a"}],"usage":{"prompt_tokens":3}"#),
+            "{}",
+            replies[0]
+        );
+        assert!(
+            replies[1].contains(r#""data":[{"index":0,"label":"b"}],"usage":{"prompt_tokens":2}"#),
+            "{}",
+            replies[1]
+        );
+        assert!(replies[0].starts_with(r#"{"id":"classify-"#) && !replies[0].starts_with(r#"{"id":"classify-1""#));
+    }
+    assert_eq!(reason(RouteProtocol::Vllm, "/classify", r#"{"input":[[1,2],[3]]}"#), None);
+    for (protocol, path, body) in [
+        (RouteProtocol::SgLang, "/classify", r#"{"input":[[1,2],[3]]}"#),
+        (RouteProtocol::Infinity, "/classify", r#"{"input":"a"}"#),
+        (RouteProtocol::Vllm, "/classify", r#"{"messages":[{"role":"user","content":"a"}]}"#),
+        (RouteProtocol::Vllm, "/pooling", r#"{"data":{"x":1}}"#),
+        (RouteProtocol::Vllm, "/pooling", r#"{"input":"a","task":"plugin"}"#),
+        (RouteProtocol::Vllm, "/pooling", r#"{"input":"a","encoding_format":"bytes"}"#),
+    ] {
+        assert_eq!(reason(protocol, path, body), Some(UnmergeableReason::ItemForm), "{body}");
+    }
+}
+
+#[test]
+fn scores_of_sglang_belong_to_one_query_and_its_labels() {
+    let route = (RouteProtocol::SgLang, "/v1/score");
+    let calls = [
+        r#"{"query":"q","items":["a"],"label_token_ids":[1,2]}"#,
+        r#"{"query":"q","items":["b","c"],"label_token_ids":[1,2]}"#,
+    ];
+    let response = r#"{"scores":[[0.1],[0.2],[0.3]],"model":"m","object":"scoring","usage":null}"#;
+    assert_eq!(
+        exchange(route, &calls, response).1.unwrap(),
+        [
+            r#"{"scores":[[0.1]],"model":"m","object":"scoring","usage":null}"#,
+            r#"{"scores":[[0.2],[0.3]],"model":"m","object":"scoring","usage":null}"#,
+        ]
+    );
+    let endpoint = endpoint(route.1, route.0);
+    let other = read(&endpoint, route.1, r#"{"query":"q","items":["b"],"label_token_ids":[1]}"#);
+    assert!(!same(&read(&endpoint, route.1, calls[0]), &other));
+}

@@ -1,0 +1,104 @@
+//! The own routes of TEI.
+
+use super::*;
+
+fn same(a: &Call, b: &Call) -> bool {
+    matches!((&a.merge, &b.merge), (MergeEligibility::With(a), MergeEligibility::With(b)) if a == b)
+}
+
+/// Joins calls, and splits a response to them. Returns the body of the batch, and those of the
+/// members.
+fn exchange(path: &str, calls: &[&str], response: &str) -> (String, Result<Vec<String>, MismatchKind>) {
+    let endpoint = endpoint(path, RouteProtocol::Tei);
+    let calls: Vec<Call> = calls.iter().map(|body| read(&endpoint, path, body)).collect();
+    assert!(calls.iter().all(|call| same(&calls[0], call)), "{calls:?}");
+    let members: Vec<&Call> = calls.iter().collect();
+    let sent = endpoint.write_batch(&members, None);
+    let replies = split(&endpoint, &members, response).map_err(|mismatch| mismatch.what);
+    let replies = replies.map(|replies| bodies(&replies).into_iter().map(str::to_owned).collect());
+    (String::from_utf8(sent.body.to_vec()).unwrap(), replies)
+}
+
+#[test]
+fn a_text_or_pair_is_classified_as_one_item_and_answered_without_a_list() {
+    let (sent, replies) = exchange(
+        "/predict",
+        &[r#"{"inputs":"a"}"#, r#"{"inputs":["b"]}"#, r#"{"inputs":["c","d"]}"#, r#"{"inputs":[["e"], ["f","g"]]}"#],
+        "[[1], [2], [3], [4], [5]]",
+    );
+    assert_eq!(sent, r#"{"inputs":[["a"],["b"],["c","d"],["e"],["f","g"]]}"#);
+    assert_eq!(replies.unwrap(), ["[1]", "[2]", "[3]", "[[4], [5]]"]);
+    let endpoint = endpoint("/predict", RouteProtocol::Tei);
+    for body in [
+        r#"{"inputs":["a","b","c"]}"#,
+        r#"{"inputs":["a",["b"]]}"#,
+        r#"{"inputs":[["a"],"b"]}"#,
+        r#"{"inputs":[[]]}"#,
+        r#"{"inputs":[]}"#,
+        r#"{"inputs":""}"#,
+        r#"{"inputs":[[["a"]]]}"#,
+        r#"{"inputs":[1]}"#,
+    ] {
+        let reason = read(&endpoint, "/predict", body).unbatched_reason();
+        assert_eq!(reason, Some(UnmergeableReason::ItemForm), "{body}");
+    }
+}
+
+#[test]
+fn a_ranking_is_divided_in_the_order_of_the_server() {
+    let calls = [r#"{"query":"q","texts":["a","b"]}"#, r#"{"query":"q","texts":["c"]}"#];
+    let ranked = r#"[{"index":2,"score":9},{"index":1,"score":5},{"index":0,"score":5}]"#;
+    let (sent, replies) = exchange("/rerank", &calls, ranked);
+    assert_eq!(sent, r#"{"query":"q","texts":["a","b","c"]}"#);
+    let own = [r#"[{"index":1,"score":5},{"index":0,"score":5}]"#, r#"[{"index":0,"score":9}]"#];
+    assert_eq!(replies.unwrap(), own);
+
+    let endpoint = endpoint("/rerank", RouteProtocol::Tei);
+    let one = read(&endpoint, "/rerank", calls[0]);
+    assert!(!same(&one, &read(&endpoint, "/rerank", r#"{"query":"r","texts":["c"]}"#)));
+    assert!(!same(&one, &read(&endpoint, "/rerank", r#"{"query":"q","texts":["c"],"return_text":true}"#)));
+    let reason = read(&endpoint, "/rerank", r#"{"texts":["c"]}"#).unbatched_reason();
+    assert_eq!(reason, Some(UnmergeableReason::ItemForm));
+}
+
+#[test]
+fn a_similarity_belongs_to_one_source_sentence() {
+    let endpoint = endpoint("/similarity", RouteProtocol::Tei);
+    let call = |source: &str| {
+        read(&endpoint, "/similarity", &format!(r#"{{"inputs":{{"source_sentence":"{source}","sentences":["a"]}}}}"#))
+    };
+    assert!(same(&call("s"), &call("s")));
+    assert!(!same(&call("s"), &call("t")));
+    let two = [r#"{"inputs":{"source_sentence":"s","sentences":["a"]}}"#; 2];
+    assert_eq!(exchange("/similarity", &two, "[0.5,[1]]").1, Err(MismatchKind::Shape));
+}
+
+#[test]
+fn characters_are_counted_as_the_server_reads_them() {
+    for (path, call, own) in [
+        ("/predict", r#"{"inputs":["ab","c"]}"#, "3"),
+        ("/predict", r#"{"inputs":[["ab"],["c","d"]]}"#, "4"),
+        ("/rerank", r#"{"query":"qq","texts":["a","bc"]}"#, "7"),
+        ("/similarity", r#"{"inputs":{"source_sentence":"ss","sentences":["a","bc"]}}"#, "5"),
+    ] {
+        let endpoint = endpoint(path, RouteProtocol::Tei);
+        let call = read(&endpoint, path, call);
+        let sent = endpoint.write_batch(&[&call, &call], None);
+        let one = match path {
+            "/predict" => "[1]",
+            "/rerank" => r#"{"index":@}"#,
+            _ => "1",
+        };
+        let results: Vec<String> = (0..2 * call.items).map(|index| one.replace('@', &index.to_string())).collect();
+        let body = Bytes::from(format!("[{}]", results.join(",")));
+        let headers = HeaderMap::from_iter([
+            (HeaderName::from_static("x-compute-characters"), HeaderValue::from_static("99")),
+            (HeaderName::from_static("x-compute-tokens"), HeaderValue::from_static("20")),
+        ]);
+        let replies = split_sent(&endpoint, &[&call, &call], &sent, StatusCode::OK, &headers, &body).unwrap();
+        for reply in replies {
+            assert_eq!(reply.headers["x-compute-characters"], own, "{path}");
+            assert_eq!(reply.headers["x-compute-tokens"], "10", "{path}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The configuration of a model, as far as Triton publishes it: whether the first dimension of its
+//! tensors is the batch, and how large a batch may be.
+
+use crate::json::{self, JsonRules, JsonType, kind};
+use crate::pointer::Pointer;
+use crate::published::{NotJson, PublishedLimits};
+
+/// Section of a model whose calls are parts of sequences.
+const STATEFUL: &str = "/sequence_batching";
+/// Section of a model that answers a call with any number of responses.
+const DECOUPLED: &str = "/model_transaction_policy/decoupled";
+/// Section of a model for which the server forms batches.
+const DYNAMIC: &str = "/dynamic_batching";
+
+/// Parses the response to `GET /v2/models/{model}/config`. Returns `None` if it does not have the
+/// maximum size of a batch.
+///
+/// A maximum of zero means that the first dimension is not the batch. Such a model, and one with
+/// state or with several responses to a call, accepts one row at a time.
+///
+/// # Errors
+/// [`NotJson`] if the response is not JSON.
+pub(crate) fn parse_model_config(config: &[u8]) -> Result<Option<PublishedLimits>, NotJson> {
+    json::validate(config, JsonRules { lenient: true, strict: true, nesting_max: 64 }).map_err(|_| NotJson)?;
+    let root = json::root(config);
+    let find = |name: &str| json::find(config, root, &Pointer::from_static(name)).ok().flatten();
+    let size = find("/max_batch_size").and_then(|found| std::str::from_utf8(found.value.of(config)).ok()?.parse().ok());
+    let Some(size): Option<i64> = size else { return Ok(None) };
+    let has_section = |name: &str| find(name).is_some_and(|found| kind(config, found.value.start) == JsonType::Object);
+    let is_decoupled = find(DECOUPLED).is_some_and(|found| found.value.of(config) == b"true");
+    let max = if has_section(STATEFUL) || is_decoupled { 0 } else { size };
+    Ok(Some(PublishedLimits {
+        items_max: Some(u32::try_from(max.max(1)).unwrap_or(u32::MAX)),
+        weight_max: None,
+        batches_itself: has_section(DYNAMIC),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_maximum_of_a_model_is_parsed() {
+        let limits = |config: &str| parse_model_config(config.as_bytes());
+        let items = |config: &str| limits(config).unwrap().unwrap().items_max;
+        assert_eq!(items(r#"{"name":"m","max_batch_size":8,"input":[{"dims":[2]}]}"#), Some(8));
+        assert_eq!(items(r#"{"max_batch_size":0}"#), Some(1));
+        assert_eq!(items(r#"{"max_batch_size":-1}"#), Some(1));
+        assert_eq!(items(r#"{"max_batch_size":8,"sequence_batching":{}}"#), Some(1));
+        assert_eq!(items(r#"{"max_batch_size":8,"model_transaction_policy":{"decoupled":true}}"#), Some(1));
+        assert_eq!(items(r#"{"max_batch_size":8,"model_transaction_policy":{"decoupled":false}}"#), Some(8));
+        assert!(!limits(r#"{"max_batch_size":8}"#).unwrap().unwrap().batches_itself);
+        assert!(limits(r#"{"max_batch_size":8,"dynamic_batching":{}}"#).unwrap().unwrap().batches_itself);
+        for none in ["{}", "[]", r#"{"max_batch_size":"8"}"#, r#"{"max_batch_size":1,"max_batch_size":2}"#] {
+            assert_eq!(limits(none), Ok(None), "{none}");
+        }
+        assert_eq!(limits("<html>"), Err(NotJson));
+    }
+}

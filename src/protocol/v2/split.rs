@@ -1,0 +1,176 @@
+//! Cuts the outputs of a batch into the rows of its members.
+//!
+//! Every output must have the rows of all members, in order, and its data must match its shape. An
+//! output with another first dimension, such as a sum over the batch, belongs to no member.
+
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::{HeaderMap, HeaderValue};
+
+use super::binary::{self, Framing};
+use super::tensor::{Datatype, Dimensions, integer, json_rows, members as named_members};
+use crate::call::{Call, MismatchKind, Reply, SharedRequest};
+use crate::ids;
+use crate::json::{self, Elements, JsonRules, JsonType, NESTING_MAX, Span, kind};
+
+/// Members of an output.
+const OUTPUT: [&str; 5] = ["name", "shape", "datatype", "parameters", "data"];
+
+/// The replacements that turn a response to a batch into those of its members.
+#[derive(Debug)]
+pub(crate) struct TensorSplit {
+    framing: Framing,
+    doc: Bytes,
+    /// Spans to replace, in order and disjoint.
+    edits: Vec<(Span, OutputEdit)>,
+    /// Number of rows of each member.
+    rows: Vec<usize>,
+    /// For each output in binary form, the part of each member.
+    binary: Vec<Vec<Bytes>>,
+    /// For each output in the document, the elements of each member.
+    lists: Vec<Vec<Span>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum OutputEdit {
+    /// Replaces the id by that of the member.
+    Id,
+    /// Replaces the first number of a shape by the rows of the member.
+    Rows,
+    /// Replaces the elements of the list at this index of `lists`.
+    Elements(usize),
+    /// Replaces the number of bytes of the tensor at this index of `binary`.
+    Size(usize),
+}
+
+// === impl TensorSplit ===
+
+impl TensorSplit {
+    /// Determines the replacements, after the whole response is validated.
+    pub(crate) fn new(members: &[&Call], body: &Bytes, headers: &HeaderMap) -> Result<Self, MismatchKind> {
+        let framing = Framing::read(headers, body.len()).map_err(|_| MismatchKind::Shape)?;
+        let doc = framing.document(body);
+        let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
+        json::validate(&doc, rules).map_err(|_| MismatchKind::NotJson)?;
+        let root = json::root(&doc);
+        if kind(&doc, root.start) != JsonType::Object {
+            return Err(MismatchKind::Shape);
+        }
+        let [id, outputs] = named_members(&doc, root, ["id", "outputs"])?;
+        let outputs = outputs.filter(|outputs| kind(&doc, outputs.start) == JsonType::Array);
+        let outputs = outputs.ok_or(MismatchKind::Shape)?;
+        let rows = members.iter().filter_map(|call| call.tensors.as_ref()).map(|tensors| tensors.rows).collect();
+        let edits = id.map(|id| (id, OutputEdit::Id)).into_iter().collect();
+        let mut split = Self { framing, doc, edits, rows, binary: Vec::new(), lists: Vec::new() };
+        let mut next = framing.tensors_start(body);
+        let doc = split.doc.clone();
+        for output in Elements::new(&doc, outputs) {
+            split.add_output(output, body, &mut next)?;
+        }
+        if split.lists.is_empty() && split.binary.is_empty() || next != body.len() {
+            return Err(MismatchKind::Shape);
+        }
+        split.edits.sort_by_key(|(span, _)| span.start);
+        Ok(split)
+    }
+
+    /// Adds the replacements of an output. `next` is the offset of the next tensor in binary form.
+    fn add_output(&mut self, output: Span, body: &Bytes, next: &mut usize) -> Result<(), MismatchKind> {
+        let doc = self.doc.clone();
+        if kind(&doc, output.start) != JsonType::Object {
+            return Err(MismatchKind::Shape);
+        }
+        let [_, shape, datatype, parameters, data] = named_members(&doc, output, OUTPUT)?;
+        let shape = shape.ok_or(MismatchKind::Shape)?;
+        let dimensions = Dimensions::read(&doc, shape).ok_or(MismatchKind::Shape)?;
+        let datatype = datatype.and_then(|value| Datatype::read(&doc, value)).ok_or(MismatchKind::Shape)?;
+        if dimensions.rows != self.rows.iter().sum::<usize>() {
+            return Err(MismatchKind::Count);
+        }
+        let first = Elements::new(&doc, shape).next().ok_or(MismatchKind::Shape)?;
+        self.edits.push((first, OutputEdit::Rows));
+        let parameters = parameters.filter(|value| kind(&doc, value.start) == JsonType::Object);
+        let size = match parameters {
+            Some(parameters) => named_members(&doc, parameters, [binary::SIZE])?[0],
+            None => None,
+        };
+        match (data, size) {
+            (Some(list), None) => {
+                let found = json_rows(&doc, list, &dimensions, &self.rows, |_| true).ok_or(MismatchKind::Shape)?;
+                let (Some(start), Some(end)) = (found.parts.first(), found.parts.last()) else {
+                    return Err(MismatchKind::Shape);
+                };
+                self.edits.push((Span { start: start.start, end: end.end }, OutputEdit::Elements(self.lists.len())));
+                self.lists.push(found.parts);
+            }
+            (None, Some(size)) => {
+                let end = integer(&doc, size).and_then(|size| next.checked_add(size));
+                let end = end.filter(|end| *end <= body.len()).ok_or(MismatchKind::Shape)?;
+                let tensor = body.slice(*next..end);
+                let parts = binary::cut_rows(&tensor, datatype, &dimensions, &self.rows);
+                *next = end;
+                self.edits.push((size, OutputEdit::Size(self.binary.len())));
+                self.binary.push(parts.ok_or(MismatchKind::Shape)?);
+            }
+            _ => return Err(MismatchKind::Shape),
+        }
+        Ok(())
+    }
+
+    /// Returns the response to a member with these headers.
+    pub(crate) fn reply(&self, member: usize, call: &Call, sent: &SharedRequest, mut headers: HeaderMap) -> Reply {
+        let mut body = self.write_document(member, call, sent);
+        if self.framing.is_binary() {
+            headers.insert(binary::HEADER_LENGTH, HeaderValue::from(body.len()));
+        }
+        for part in self.binary.iter().filter_map(|parts| parts.get(member)) {
+            body.extend_from_slice(part);
+        }
+        Reply { status: StatusCode::OK, headers, body: Bytes::from(body), trailers: None }
+    }
+
+    fn write_document(&self, member: usize, call: &Call, sent: &SharedRequest) -> Vec<u8> {
+        let doc = &self.doc;
+        let mut out = Vec::with_capacity(doc.len() / self.rows.len().max(1) + 512);
+        let mut from = 0;
+        for (span, edit) in &self.edits {
+            out.extend_from_slice(Span { start: from, end: span.start }.of(doc));
+            match edit {
+                OutputEdit::Id => write_id(doc, *span, call, sent, &mut out),
+                OutputEdit::Rows => {
+                    let rows = self.rows.get(member).copied().unwrap_or_default();
+                    out.extend_from_slice(rows.to_string().as_bytes());
+                }
+                OutputEdit::Elements(index) => {
+                    let elements = self.lists.get(*index).and_then(|parts| parts.get(member));
+                    out.extend_from_slice(elements.map(|span| span.of(doc)).unwrap_or_default());
+                }
+                OutputEdit::Size(index) => {
+                    let part = self.binary.get(*index).and_then(|parts| parts.get(member));
+                    out.extend_from_slice(part.map_or(0, Bytes::len).to_string().as_bytes());
+                }
+            }
+            from = span.end;
+        }
+        out.extend_from_slice(Span { start: from, end: doc.len() }.of(doc));
+        out
+    }
+}
+
+/// Writes the id that the member would have received alone: its own if the server returned that of
+/// the shared call, else a random one of the same form.
+fn write_id(doc: &[u8], span: Span, call: &Call, sent: &SharedRequest, out: &mut Vec<u8>) {
+    let own = call.tensors.as_ref().and_then(|tensors| tensors.id);
+    match (kind(doc, span.start), own) {
+        (JsonType::String, Some(own)) if span.inner_bytes(doc) == sent.request_id.as_bytes() => {
+            out.extend_from_slice(own.of(&call.body));
+        }
+        (JsonType::String, _) => {
+            out.push(b'"');
+            out.extend_from_slice(&ids::random_like(span.inner_bytes(doc), false));
+            out.push(b'"');
+        }
+        (JsonType::Number, _) => out.extend_from_slice(&ids::random_like(span.of(doc), true)),
+        _ => out.extend_from_slice(span.of(doc)),
+    }
+}
