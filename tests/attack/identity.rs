@@ -19,7 +19,7 @@ use super::support::client::{Answer, Client};
 use super::support::json::{self, Json};
 use super::support::proxy::{Proxy, Start};
 use super::support::upstream::{Reply, Request, Script, Upstream, now};
-use super::support::wire::End;
+use super::support::wire::{End, nominates};
 
 /// Name by which the run is selected.
 pub(crate) const NAME: &str = "identity";
@@ -119,7 +119,13 @@ async fn make_calls(proxy: SocketAddr, caller: u64, calls: u64) -> Tally {
         let identity = Identity::draw(&mut draw, BASES);
         let nonce = format!("{caller}-{number}");
         match call(&mut client, proxy, &identity.spell(&nonce, &mut draw)).await {
-            Ok(answer) if is_own(&answer, &nonce, &identity) => tally.served += 1,
+            Ok(answer) if is_own(&answer, &nonce, &identity) => {
+                tally.served += 1;
+                // The proxy ends a connection after some number of calls, and announces it.
+                if nominates(&answer.headers, "close") {
+                    client = None;
+                }
+            }
             Ok(answer) => {
                 let body = String::from_utf8_lossy(&answer.body).into_owned();
                 tally.faults.push(format!("{nonce} of {identity:?}: {:?} {:?} {body}", answer.status, answer.end));
