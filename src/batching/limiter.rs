@@ -41,6 +41,7 @@ mod schedule;
 mod report;
 mod sojourn;
 mod steps;
+mod streams;
 mod trial;
 mod wave;
 
@@ -63,6 +64,7 @@ use pair_probe::{PAIR_FIRST, PairTest};
 use probe::{PROBE_LIMIT_MAX, UpwardProbe};
 use schedule::Schedule;
 use sojourn::Sojourns;
+use streams::StreamLimiter;
 use trial::LimitTrial;
 use wave::WaveTest;
 
@@ -127,6 +129,8 @@ pub(super) struct ConcurrencyLimiter {
     /// End of the time after an answer that streamed during which no limit orders calls.
     streams_until: Tick,
     occupancy: StreamOccupancy,
+    /// The limit of a class whose answers are generated and streamed, which has no other.
+    streams: StreamLimiter,
     schedule: Schedule,
     /// The reason for being open, for reports.
     reason: OpenReason,
@@ -192,6 +196,7 @@ impl ConcurrencyLimiter {
             ordering: None,
             streams_until: Tick(0),
             occupancy: StreamOccupancy::default(),
+            streams: StreamLimiter::default(),
             schedule: Schedule::default(),
             reason: OpenReason::Learning,
             flights: 0,

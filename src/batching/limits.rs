@@ -114,6 +114,11 @@ impl Limits {
         self.priorities.get(usize::from(id.0)).or_else(|| self.priorities.first()).unwrap_or(&PriorityClass::PLAIN)
     }
 
+    /// Returns `true` if a class precedes others.
+    pub(super) fn has_strict_class(&self) -> bool {
+        self.priorities.iter().any(|class| class.strict)
+    }
+
     /// Returns the fair-queueing weight of a call: its class's weight times its tenant's.
     pub(super) fn fair_weight(&self, call: &Call) -> u64 {
         u64::from(self.priority(call.priority).weight.max(1)) * u64::from(call.tenant_weight.max(1))

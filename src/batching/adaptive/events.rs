@@ -111,13 +111,14 @@ impl Adaptive {
     }
 
     /// Records the end of a batch. Returns `true` if its sample showed that the server was
-    /// replaced. `queued`: items of its class that are queued; `items_max`: the largest batch that
+    /// replaced. `tokens`: those of all streams so far, if the response was one; `queued`: items of its
+    /// class that are queued; `items_max`: the largest batch that
     /// the limits allow.
     pub(in super::super) fn returned(
         &mut self,
         now: Tick,
         id: BatchId,
-        observed: &Observation,
+        (observed, tokens): (&Observation, Option<u64>),
         (queued, items_max): (u64, u32),
     ) -> bool {
         let Some(InFlight { flight, born, mark, sent_when_alone: first_of, batch, trial, .. }) =
@@ -140,7 +141,8 @@ impl Adaptive {
         model.on_return(self.flights.values_mut().filter(|other| other.batch.class == batch.class), now);
         let answered = observed.outcome == BatchOutcome::Ok && batch.kind != DispatchKind::Plain;
         let done = Completion::new(answered, batch.calls, batch.first, batch.last, queued, items_max)
-            .with_first_byte(observed.first_byte);
+            .with_first_byte(observed.first_byte)
+            .with_tokens(tokens);
         let before = model.flow.limit();
         model.flow.on_completion(now, &mark, done);
         if let Some(limit) = model.flow.limit().filter(|limit| before != Some(*limit)) {

@@ -143,11 +143,13 @@ impl VirtualClocks {
 }
 
 /// Returns the rank of a queued call. A filler that has waited long enough ranks as a plain call.
+/// Without a strict class, old calls need no rank above the others: each class has its share.
 fn rank(ctx: DecisionContext<'_>, flow: FairFlow, id: CallId) -> Rank {
     let class = ctx.limits.priority(flow.priority);
     let Some(queued) = ctx.queue.get(id) else { return class.rank(Duration::ZERO) };
     match class.rank(ctx.now.since(queued.arrived)) {
         Rank::Filler if filler_until(ctx, queued).is_none() => Rank::Plain,
+        Rank::Strict if !ctx.limits.has_strict_class() => Rank::Plain,
         rank => rank,
     }
 }

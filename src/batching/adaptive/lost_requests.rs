@@ -43,6 +43,10 @@ impl ClassModel {
         let (Some(limit), false) = (self.flow.limit(), self.flow.is_draining(now)) else {
             return SpareRoom::None(None);
         };
+        // Nothing is known about the length of a generated stream.
+        if self.flow.limits_streams() {
+            return SpareRoom::None(None);
+        }
         let lone = self.lone_nanos().unwrap_or(mean_time);
         let (mut count, mut overdue, mut lost, mut next) = (0_u32, 0_u32, 0_u32, None);
         let settled = self.flow.settled_since();

@@ -15,9 +15,10 @@ use super::decision::DecisionContext;
 use super::fair_queueing::{self, FlowTurn, ServiceOrder};
 use super::state::Adaptive;
 
-/// Maximum number of lines examined for one decision. If there are more, those with the earliest
+/// Maximum number of lines examined for one decision: as many as items are queued by default, since
+/// calls that cannot be merged have lines of their own. If there are more, those with the earliest
 /// deadlines are examined.
-const LINES_MAX: usize = 1024;
+const LINES_MAX: usize = 2048;
 
 /// Estimate for the batch that a line would send now.
 struct BatchEstimate {

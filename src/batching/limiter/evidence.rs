@@ -47,6 +47,9 @@ impl ConcurrencyLimiter {
             return;
         }
         self.answered_calls += u64::from(done.calls);
+        if let (Some(tokens), Some(first_token)) = (done.tokens, done.first_byte) {
+            return self.observe_generated(now, mark, (first_token, tokens), done.queued > 0);
+        }
         // A stream may last for an unbounded time. The time to its first byte shows the load of the
         // server.
         let latency = done.first_byte.filter(|_| mark.unbatched).unwrap_or_else(|| nanos_between(mark.sent, now));

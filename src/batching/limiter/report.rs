@@ -145,6 +145,9 @@ impl ConcurrencyLimiter {
 
     /// Returns `true` before the first conclusions about the server under the present limit.
     pub(in super::super) fn is_learning(&self) -> bool {
+        if let Some(is_searching) = self.streams.is_searching() {
+            return is_searching;
+        }
         let few = self.limit.is_none() && self.answered_calls < LEARNED_CALLS;
         let sizes = match &self.ordering {
             Some(test) => !test.is_known(),

@@ -68,6 +68,8 @@ pub(in super::super) struct Completion {
     pub(super) items_in_system: u64,
     /// Nanoseconds to the first byte of its answer, if that was observed.
     pub(super) first_byte: Option<f64>,
+    /// Tokens of all streams so far, if the answer was generated and streamed.
+    pub(super) tokens: Option<u64>,
 }
 
 // === impl LoadIntegral ===
@@ -98,13 +100,29 @@ impl Completion {
         queued: u64,
         items_max: u32,
     ) -> Self {
-        Self { answered, calls, first, last, queued, items_max, items: 1, items_in_system: 1, first_byte: None }
+        Self {
+            answered,
+            calls,
+            first,
+            last,
+            queued,
+            items_max,
+            items: 1,
+            items_in_system: 1,
+            first_byte: None,
+            tokens: None,
+        }
     }
 
     /// Adds the time to the first byte of the answer, which shows the load of the server if the
     /// call streams.
     pub(in super::super) fn with_first_byte(self, first_byte: Option<Duration>) -> Self {
         Self { first_byte: first_byte.map(|time| to_f64(nanos(time))), ..self }
+    }
+
+    /// Adds the tokens of all streams so far, for an answer that was generated and streamed.
+    pub(in super::super) fn with_tokens(self, tokens: Option<u64>) -> Self {
+        Self { tokens, ..self }
     }
 
     /// Returns the items of the calls that arrived from `from` on, and their mean time until now.

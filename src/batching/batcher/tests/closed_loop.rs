@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::super::super::call::PriorityId;
+use super::super::super::priority::PriorityClass;
 use super::*;
 
 /// Service time of a lone call in nanoseconds, and its ratio to that of each further item of a batch.
@@ -61,6 +62,12 @@ impl ClosedLoop {
             arrived: BTreeMap::new(),
             longest: Duration::ZERO,
         }
+    }
+
+    /// Sets the priority classes.
+    pub(super) fn set_priorities(&mut self, classes: Vec<PriorityClass>) {
+        let policy = DispatchPolicy::Adaptive { hold_permille: 0 };
+        self.batcher.set_limits(limits(|l| (l.policy, l.slots, l.priorities) = (policy, 256, classes)));
     }
 
     /// Adds clients of a tenant, with a merge key in common.

@@ -1,6 +1,7 @@
 //! The order of calls that cannot be merged, in front of a saturated server.
 
 use super::super::super::call::PriorityId;
+use super::super::super::priority::PriorityClass;
 use super::closed_loop::ClosedLoop;
 use super::*;
 
@@ -50,4 +51,22 @@ fn calls_of_several_classes_are_ordered_although_the_policy_has_no_target() {
     clients.add(1, 99, 0);
     clients.run(3000);
     assert!(clients.batcher.queue.len() > 40);
+}
+
+#[test]
+fn a_class_has_its_share_however_long_the_calls_of_another_have_waited() {
+    let mut clients = ClosedLoop::without_clients(1, false);
+    let heavy = PriorityClass { weight: 8, ..PriorityClass::PLAIN };
+    clients.set_priorities(vec![PriorityClass::PLAIN, heavy]);
+    // Calls of the light class wait for four seconds.
+    (1..=200).for_each(|key| clients.add(1, key, 0));
+    clients.priorities.insert(KeyId(999), PriorityId(1));
+    clients.add(1, 999, 0);
+    clients.run(20_000);
+    let mut urgent = 0;
+    let all = clients.run_counting(5000, |key| {
+        urgent += usize::from(key == KeyId(999));
+        true
+    });
+    assert!(urgent >= 60 && all >= 240, "{urgent} of {all}");
 }

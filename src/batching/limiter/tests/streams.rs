@@ -1,0 +1,174 @@
+//! Limits for generated streams, in front of a simulated engine that batches continuously.
+
+use super::super::FlightRecord;
+use super::*;
+
+/// A simulated engine. Each step gives every running call one token; the first step of a call also
+/// reads its prompt.
+#[derive(Clone, Copy)]
+struct EngineModel {
+    /// Calls that its memory holds.
+    calls: usize,
+    /// Time of a step, of each call in it, and of each prompt.
+    step: u64,
+    call: u64,
+    prompt: u64,
+}
+
+struct Stream {
+    mark: FlightRecord,
+    arrived: u64,
+    sent: u64,
+    first: u64,
+    left: u32,
+}
+
+/// Closed-loop clients in front of a limiter and an engine.
+struct Streams {
+    flow: ConcurrencyLimiter,
+    engine: EngineModel,
+    idle: usize,
+    lengths: (u32, u32),
+    waiting: std::collections::VecDeque<Stream>,
+    running: Vec<Stream>,
+    tokens: u64,
+    calls: u64,
+    now: u64,
+}
+
+impl Streams {
+    fn new(engine: EngineModel, clients: usize, ordered: bool) -> Self {
+        let mut flow = ConcurrencyLimiter::new();
+        flow.set_ordered(Tick(0), ordered);
+        Self {
+            flow,
+            engine,
+            idle: clients,
+            lengths: (20, 200),
+            waiting: std::collections::VecDeque::new(),
+            running: Vec::new(),
+            tokens: 0,
+            calls: 0,
+            now: 1,
+        }
+    }
+
+    fn send(&mut self) {
+        while self.idle > 0 {
+            let (now, queued) = (Tick(self.now), self.idle as u64);
+            let ask = PermitRequest { now, unbatched: true, arrived: now, has_second: false, queued };
+            let permit = self.flow.permit(&ask);
+            if matches!(permit, Permit::Full | Permit::Hold(_)) {
+                return;
+            }
+            self.idle -= 1;
+            let departure =
+                Departure { items: 1, calls: 1, unbatched: true, permit, queued: self.idle as u64, expected: 0 };
+            let mark = self.flow.on_dispatch(now, &departure);
+            self.calls += 1;
+            // Lengths of a multiplicative congruential generator.
+            let random = self.calls.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (least, most) = self.lengths;
+            let left = least + u32::try_from((random >> 33) % u64::from(most - least + 1)).unwrap();
+            self.waiting.push_back(Stream { mark, arrived: self.now, sent: self.now, first: 0, left });
+        }
+    }
+
+    /// Runs for this long and returns the number of tokens meanwhile.
+    fn run(&mut self, millis: u64) -> u64 {
+        let (before, until) = (self.tokens, self.now + millis * MS);
+        while self.now < until {
+            self.send();
+            let admitted = (self.engine.calls - self.running.len().min(self.engine.calls)).min(self.waiting.len());
+            self.running.extend(self.waiting.drain(..admitted));
+            let EngineModel { step, call, prompt, .. } = self.engine;
+            self.now += step + call * self.running.len() as u64 + prompt * admitted as u64;
+            for stream in &mut self.running {
+                stream.first = if stream.first == 0 { self.now } else { stream.first };
+                stream.left -= 1;
+            }
+            self.tokens += self.running.len() as u64;
+            let (ended, running) = std::mem::take(&mut self.running).into_iter().partition(|one| one.left == 0);
+            self.running = running;
+            let ended: Vec<Stream> = ended;
+            for stream in ended {
+                let first_byte = std::time::Duration::from_nanos(stream.first - stream.sent);
+                let arrived = Tick(stream.arrived);
+                let done = Completion::new(true, 1, arrived, arrived, self.idle as u64, 1)
+                    .with_first_byte(Some(first_byte))
+                    .with_tokens(Some(self.tokens));
+                self.flow.on_completion(Tick(self.now), &stream.mark, done);
+                self.idle += 1;
+            }
+        }
+        self.tokens - before
+    }
+}
+
+const ENGINE: EngineModel = EngineModel { calls: 48, step: 20 * MS, call: MS / 5, prompt: 10 * MS };
+
+/// Runs the same clients with and without a limit for this long. Returns the tokens under the limit,
+/// as a part of the others, and the limit.
+fn compare(engine: EngineModel, clients: usize, lengths: (u32, u32), seconds: u64) -> (f64, Option<u32>) {
+    let mut streams = Streams { lengths, ..Streams::new(engine, clients, true) };
+    let mut direct = Streams { lengths, ..Streams::new(engine, clients, false) };
+    let (ours, theirs) = (streams.run(seconds * 1000), direct.run(seconds * 1000));
+    (ours as f64 / theirs as f64, streams.flow.limit())
+}
+
+#[test]
+fn calls_beyond_what_the_engine_runs_wait_here_at_no_cost_in_tokens() {
+    for (calls, clients, lengths) in [
+        (48, 300, (20, 200)),
+        (48, 100, (20, 200)),
+        (8, 100, (20, 200)),
+        (1, 30, (20, 200)),
+        (48, 300, (5, 20)),
+        (48, 300, (1, 400)),
+        (128, 600, (100, 400)),
+    ] {
+        let (part, limit) = compare(EngineModel { calls, ..ENGINE }, clients, lengths, 600);
+        let tested = format!("{calls} places, {clients} clients, {lengths:?}: {part}, limit {limit:?}");
+        assert!(part >= 0.98, "{tested}");
+        // A test of more room may be in progress.
+        assert!(limit.is_some_and(|limit| (calls..=calls * 2 + 14).contains(&(limit as usize))), "{tested}");
+    }
+}
+
+#[test]
+fn calls_to_an_engine_with_room_are_not_held() {
+    for (clients, lengths) in [(30, (20, 200)), (47, (20, 200)), (47, (5, 20)), (47, (1, 400)), (10, (2, 5))] {
+        let (part, limit) = compare(ENGINE, clients, lengths, 120);
+        let is_held = limit.is_some_and(|limit| (limit as usize) < clients);
+        assert!(part >= 0.99 && !is_held, "{clients} clients, {lengths:?}: {part}, limit {limit:?}");
+    }
+}
+
+#[test]
+fn the_limit_follows_the_engine() {
+    let mut streams = Streams::new(ENGINE, 300, true);
+    streams.run(60_000);
+    for (calls, step) in [(16, 20), (64, 20), (48, 60), (48, 10), (200, 20), (400, 20), (48, 20)] {
+        streams.engine = EngineModel { calls, step: step * MS, ..ENGINE };
+        let mut direct = Streams::new(streams.engine, 300, false);
+        streams.run(90_000);
+        direct.run(90_000);
+        let (ours, theirs) = (streams.run(30_000) as f64, direct.run(30_000) as f64);
+        assert!(
+            ours >= 0.97 * theirs,
+            "{calls} places, {step} ms: {}, limit {:?}",
+            ours / theirs,
+            streams.flow.limit()
+        );
+    }
+}
+
+#[test]
+fn calls_without_an_order_are_not_held() {
+    let mut streams = Streams::new(ENGINE, 300, true);
+    streams.run(120_000);
+    assert!(streams.flow.limit().is_some());
+    streams.flow.set_ordered(Tick(streams.now), false);
+    streams.run(10_000);
+    assert!(streams.flow.limit().is_none() && streams.idle <= 1, "{} are held", streams.idle);
+}
