@@ -70,6 +70,8 @@ pub enum UnmergeableReason {
     NotRecognised,
     /// The call requests a streamed response.
     Streaming,
+    /// The call generates text on a route that merges no such calls.
+    Generation,
     /// The content type, charset or coding is not plain JSON in UTF-8.
     Encoding,
     /// The body is larger than the maximum for merged calls.

@@ -29,6 +29,7 @@ mod dialect;
 mod key_diff;
 mod evidence;
 mod ids;
+mod generation;
 pub mod generic;
 mod head;
 pub mod headers;
@@ -65,6 +66,7 @@ pub use call::{
 pub use call_form::CallForm;
 pub use dialect::Dialect;
 pub use evidence::UnbatchedEvidence;
+pub use generation::{OutputMeter, TokenCounts};
 pub use identity::{DigestKey, PeerIdentity, Tenant};
 pub use key_diff::{DifferingPart, KEY_BYTES_MAX, PARTS_MAX, PartDigest, RecentKeys};
 pub use key_parts::{CostClassName, KeyPart, PartKind, decode_cost_class};

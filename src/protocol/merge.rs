@@ -58,7 +58,7 @@ impl Endpoint {
             (leader.head.method.clone(), target)
         });
         let body = match self.shape.payload {
-            Payload::Items => self.merged_body(members),
+            Payload::Items | Payload::Generation(_) => self.merged_body(members),
             Payload::Tensors => v2::merge::write_shared(members, &request_id, &mut headers),
         };
         let body = Bytes::from(body);

@@ -14,7 +14,7 @@ use crate::route::Endpoint;
 use crate::shape::{CounterRule, Counters, Measure, Payload, ProtocolShape, ResultLayout, UnbatchedIf};
 use crate::v2::binary::Framing;
 use crate::v2::request::{self, TensorRequest};
-use crate::{UnmergeableReason, head};
+use crate::{UnmergeableReason, generation, head};
 
 /// A call that is sent unbatched.
 struct UnbatchedCall {
@@ -67,6 +67,17 @@ impl Endpoint {
             found: ItemSpans::default(),
             tensors: None,
         };
+        if let Payload::Generation(streams) = self.shape.payload {
+            let found = generation::read(streams, &call.body, self.rules.item_nesting_max);
+            class.push_field(&found.model);
+            // The time to the first byte of a stream is not that of a whole response.
+            class.push_field(&[u8::from(found.streaming)]);
+            call.weight = found.weight;
+            call.streaming |= found.streaming;
+            call.merge = MergeEligibility::Alone(UnmergeableReason::Generation);
+            call.cost_class = class.into_bytes();
+            return call;
+        }
         match self.mergeable(head, &call.body, secret) {
             Ok(found) => {
                 class.push_field(found.model.of(&call.body));
@@ -110,7 +121,7 @@ impl Endpoint {
             return Err(UnmergeableReason::TooLarge.into());
         }
         let framing = match self.shape.payload {
-            Payload::Items => Framing::Json,
+            Payload::Items | Payload::Generation(_) => Framing::Json,
             Payload::Tensors => Framing::read(&head.headers, body.len()).map_err(|_| ItemError::Form)?,
         };
         let doc = &framing.document(body)[..];
@@ -129,7 +140,7 @@ impl Endpoint {
             }
         }
         let tensors = match self.shape.payload {
-            Payload::Items => None,
+            Payload::Items | Payload::Generation(_) => None,
             Payload::Tensors => Some(request::read((body, framing), doc, root, self.rules.item_count_max)?),
         };
         let mut items = match &tensors {

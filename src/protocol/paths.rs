@@ -1,28 +1,15 @@
 //! Paths of inference protocols whose calls are not merged unless a route of the policy names their
 //! protocol. They are recognised only to explain why such calls pass through.
 
+use crate::generation::GenerationFormat;
 use crate::v2;
 
-/// Last steps of the paths of text generation and chat: `OpenAI`, Anthropic, TGI, Ollama and
-/// llama.cpp.
-const GENERATION: [&str; 8] = [
-    "/completions",
-    "/completion",
-    "/generate",
-    "/generate_stream",
-    "/chat",
-    "/infill",
-    "/v1/messages",
-    "/v1/responses",
-];
 /// Last step of the paths of reranking: `OpenAI`-compatible servers, TEI, Cohere.
 const RERANKING: &str = "/rerank";
 
 /// Kind of a path whose calls are never merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnmergedPath {
-    /// Text generation or chat, of any protocol.
-    Generation,
     /// Reranking of documents by one query.
     Reranking,
     /// Any other path of the Open Inference Protocol, such as that of a model's metadata.
@@ -38,21 +25,14 @@ impl UnmergedPath {
         if path.contains("/v2/repository/") || path.contains("/v2/models/") {
             return Self::open_inference(path);
         }
-        if GENERATION.iter().any(|last| path.ends_with(last)) {
-            return Some(Self::Generation);
-        }
         path.ends_with(RERANKING).then_some(Self::Reranking)
     }
 
     /// Returns the kind of a path of the Open Inference Protocol,
-    /// `/v2/models/{model}[/versions/{version}]/{verb}` with the verbs of its generation extension;
-    /// `None` for inference.
+    /// `/v2/models/{model}[/versions/{version}]/{verb}`; `None` for inference and generation.
     fn open_inference(path: &str) -> Option<Self> {
-        if v2::is_model_path(path) {
-            return None;
-        }
-        let is_generation = ["/generate", "/generate_stream"].iter().any(|last| path.ends_with(last));
-        Some(if is_generation { Self::Generation } else { Self::Management })
+        let is_inference = v2::is_model_path(path) || GenerationFormat::of_path(path).is_some();
+        (!is_inference).then_some(Self::Management)
     }
 }
 
@@ -61,12 +41,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_inference_of_open_inference_may_be_merged() {
+    fn inference_and_generation_of_open_inference_are_no_management() {
         for path in [
             "/v2/models/m/infer",
             "/v2/models/m/versions/1/infer",
             "/seldon/ns/dep/v2/models/m/infer",
             "/myns/v2/models/m/versions/2/infer",
+            "/v2/models/m/generate",
+            "/ns/v2/models/m/versions/1/generate_stream",
         ] {
             assert_eq!(UnmergedPath::classify(path), None, "{path}");
         }
@@ -76,22 +58,11 @@ mod tests {
     }
 
     #[test]
-    fn generation_and_reranking_are_recognised_by_the_end_of_the_path() {
-        for path in [
-            "/v1/chat/completions",
-            "/openai/v1/completions",
-            "/v2/models/m/generate",
-            "/ns/v2/models/m/versions/1/generate_stream",
-            "/generate",
-            "/api/chat",
-            "/v1/messages",
-        ] {
-            assert_eq!(UnmergedPath::classify(path), Some(UnmergedPath::Generation), "{path}");
-        }
+    fn reranking_is_recognised_by_the_end_of_the_path() {
         for path in ["/rerank", "/v1/rerank", "/v2/rerank"] {
             assert_eq!(UnmergedPath::classify(path), Some(UnmergedPath::Reranking), "{path}");
         }
-        for path in ["/predict", "/v1/embeddings", "/v1/models/m:predict", "/generated", "/messages"] {
+        for path in ["/predict", "/v1/embeddings", "/v1/models/m:predict", "/v1/chat/completions"] {
             assert_eq!(UnmergedPath::classify(path), None, "{path}");
         }
     }

@@ -61,7 +61,7 @@ pub enum RouteProtocol {
     Voyage,
     /// Jina.
     Jina,
-    /// llama.cpp. Its totals count only the first prompt, so calls are passed through.
+    /// llama.cpp. Its totals count only the first prompt, so no calls are merged.
     LlamaCpp,
 }
 
@@ -139,7 +139,7 @@ struct Route {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum ProtocolLabel {
-    /// OpenAI embeddings, completions and moderations, on any server.
+    /// OpenAI embeddings, moderations and merged completions, on any server.
     #[strum(serialize = "openai")]
     OpenAi,
     /// KServe V1.
@@ -166,6 +166,8 @@ pub enum ProtocolLabel {
     Cohere,
     /// Classification, pooling, scores and reranking of vLLM, SGLang and infinity.
     Pooling,
+    /// Text generation and chat, which are never merged.
+    Generation,
     /// The protocol that a route declares.
     Generic,
     /// No adapter recognised the path.
@@ -351,6 +353,12 @@ impl ProtocolLabel {
 // === impl Endpoint ===
 
 impl Endpoint {
+    /// Returns `true` if its calls generate text and are never merged.
+    #[must_use]
+    pub fn is_generation(&self) -> bool {
+        self.label == ProtocolLabel::Generation
+    }
+
     /// Returns the path of its route as written in the policy; `/*` for the default route.
     #[must_use]
     pub fn route_path(&self) -> String {
@@ -370,7 +378,7 @@ impl Endpoint {
             route,
             label,
             dialect,
-            idempotent: rules.idempotent.unwrap_or(adapter != Adapter::Generic),
+            idempotent: rules.idempotent.unwrap_or(adapter.is_idempotent()),
             needs_info: adapter.is_tei_embed() && rules.protocol == RouteProtocol::Auto,
             on_mismatch_isolates: generic.is_none_or(|spec| spec.on_mismatch == OnMismatch::Isolate),
             rules: if shape.payload == Payload::Tensors { Arc::new(for_tensors(rules)) } else { Arc::clone(rules) },

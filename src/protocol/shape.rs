@@ -78,6 +78,20 @@ pub(crate) enum Payload {
     /// Tensors whose first dimension is the batch (`v2`). The positions of items and results in the
     /// shape are unused.
     Tensors,
+    /// A prompt, which is never merged (`generation`). The positions of items and results in the
+    /// shape are unused.
+    Generation(StreamRule),
+}
+
+/// The calls for text whose response streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamRule {
+    /// Those that request it.
+    IfRequested,
+    /// Those that do not decline it.
+    UnlessDeclined,
+    /// All.
+    Always,
 }
 
 /// Condition under which a bare value represents a list of one.

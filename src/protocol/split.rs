@@ -163,7 +163,7 @@ impl Endpoint {
     /// Returns the JSON document of a response, without the tensors in binary form after it.
     fn document(&self, headers: &HeaderMap, body: &Bytes) -> Bytes {
         match self.shape.payload {
-            Payload::Items => body.clone(),
+            Payload::Items | Payload::Generation(_) => body.clone(),
             Payload::Tensors => Framing::read(headers, body.len()).unwrap_or(Framing::Json).document(body),
         }
     }

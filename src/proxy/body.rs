@@ -129,6 +129,12 @@ impl Body {
         self
     }
 
+    /// Returns `true` if the bytes arrive one after the other, `false` if all of them are known.
+    #[must_use]
+    pub const fn is_streamed(&self) -> bool {
+        matches!(self.kind, BodyKind::Stream { .. })
+    }
+
     /// Sets the trailers that follow the bytes of a full body.
     #[must_use]
     pub fn with_trailers(mut self, trailers: Option<HeaderMap>) -> Self {

@@ -50,6 +50,7 @@ mod observe;
 mod pass;
 mod priority;
 mod recorder;
+mod token_meter;
 mod response;
 mod session;
 mod deadline_shift;
@@ -155,6 +156,9 @@ pub struct RoutingTable {
     /// A merged route names its protocol, which requests batching even in front of a server that
     /// batches by itself.
     pub names_protocol: bool,
+    /// Calls for text are queued. They pass through under a policy with a fixed number of slots, which
+    /// is meant for batches: an engine runs many such calls at once.
+    pub admits_generation: bool,
     /// Minimum amount by which SLO deadlines are moved earlier, in thousandths of the SLO.
     pub shift_permille: u32,
     /// Headers that carry a deadline in milliseconds.

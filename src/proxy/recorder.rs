@@ -76,6 +76,16 @@ impl CallRecorder {
         self.server_timing = Some(Box::default());
     }
 
+    /// Returns the time at which the call began.
+    pub(super) fn began(&self) -> Tick {
+        self.began
+    }
+
+    /// Returns the latency histograms that the call counts for.
+    pub(super) fn durations(&self) -> Option<&RouteDurations> {
+        self.durations.as_ref().or_else(|| self.proxy.durations.get(self.protocol))
+    }
+
     /// Sets the SLO that the latency of the call is compared with.
     pub(super) fn set_slo(&mut self, slo: Option<std::time::Duration>) {
         self.slo = slo;
@@ -223,7 +233,7 @@ impl Drop for CallRecorder {
         }
         let now = proxy.clock.now();
         let latency = now.since(self.began);
-        if let Some(durations) = self.durations.as_ref().or_else(|| proxy.durations.get(self.protocol)) {
+        if let Some(durations) = self.durations() {
             durations.record(self.outcome, latency);
         }
         if let Some(class) = &self.class {

@@ -14,6 +14,7 @@ mod holds;
 mod interner;
 mod ids;
 mod shadow;
+mod stream_tokens;
 mod benefit;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub use self::benefit::{Benefit, RecentCounts};
 pub use self::execution::UnbatchedPermit;
 pub use self::key_diversity::{ClassDiversity, DecisionReport};
 pub use self::shadow::{DeferredParse, ObservedCall, PendingBody, PendingResponse, ShadowRecorder, ShadowReport};
+pub use self::stream_tokens::StreamRecorder;
 use crate::backend::{Backend, StreamedAnswer};
 use crate::batching::{
     BatchId, BatcherReport, CallId, ClassSnapshot, CostClassId, Deadline, DispatchCause, FlowMode, Limits, Plan,

@@ -120,6 +120,8 @@ impl Proxy {
         let length = content_length(request);
         let pass_reason = if route.mode == RouteMode::Passthrough {
             Some(UnmergeableReason::PolicyOff)
+        } else if endpoint.is_generation() && !table.admits_generation {
+            Some(UnmergeableReason::Generation)
         } else if request.headers().contains_key(http::header::UPGRADE) {
             Some(UnmergeableReason::Header)
         } else if route.mode == RouteMode::Batch && length.is_some_and(|length| length > route.item_bytes_max as u64) {
@@ -224,8 +226,12 @@ impl Proxy {
                 }
                 let details = permit.details;
                 let forwarding = pin!(self.forward_unbatched(lane, buffered, permit, (endpoint, &call), route.timeout));
-                let response = self.await_until(deadlines.caller, forwarding).await;
-                (response.flatten().map_err(Failure::from), details)
+                let response = self.await_until(deadlines.caller, forwarding).await.flatten();
+                let response = response.map(|response| match endpoint.is_generation() {
+                    true => self.meter_tokens(&recorder, response),
+                    false => response,
+                });
+                (response.map_err(Failure::from), details)
             }
         };
         recorder.on_execution(&details);

@@ -74,16 +74,21 @@ impl Proxy {
         self.forward.observe_answer(&head.headers);
         // The idle timeout of pass-through traffic does not apply to a recognised call.
         let body = body.without_idle();
-        if call.streaming || is_event_stream(&head.headers) {
-            permit.set_outcome(BatchOutcome::Ok);
+        if call.streaming || streams(endpoint, &head.headers) {
+            permit.set_outcome(outcome_of_status(&head));
+            if endpoint.is_generation() {
+                head.extensions.insert(permit.record_stream());
+            }
             let body = body.with_idle_timeout(self.config.answer_idle_timeout, None).with_guard(permit);
             return Ok(Response::from_parts(head, body));
         }
         let body = self.read_answer(body, until).await.inspect_err(|_| permit.set_outcome(BatchOutcome::Failed))?;
         permit.set_outcome(observed_outcome(endpoint, &head, &body));
         if let BufferedResponse::Whole(bytes, _) = &body {
-            let answer = BatchResponse { status: head.status, headers: &head.headers, body: bytes };
-            self.forward.observe_unbatched(endpoint, call, answer);
+            if !endpoint.is_generation() {
+                let answer = BatchResponse { status: head.status, headers: &head.headers, body: bytes };
+                self.forward.observe_unbatched(endpoint, call, answer);
+            }
             // The response is framed anew: its length is that of the buffered bytes.
             head.headers.remove(http::header::CONTENT_LENGTH);
         }
@@ -156,23 +161,29 @@ impl BufferedResponse {
 /// Derives the outcome that the batching core learns from the response to an unbatched call:
 /// success, overload, or a size limit named in the error.
 fn observed_outcome(endpoint: &Endpoint, head: &response::Parts, body: &BufferedResponse) -> BatchOutcome {
+    let outcome = outcome_of_status(head);
+    let BufferedResponse::Whole(bytes, _) = body else { return outcome };
+    let too_large = if outcome == BatchOutcome::Failed { endpoint.detect_too_large(head.status, bytes) } else { None };
+    too_large
+        .filter(|found| found.limit.is_some())
+        .map_or(outcome, |found| BatchOutcome::TooLarge { limit: found.limit })
+}
+
+fn outcome_of_status(head: &response::Parts) -> BatchOutcome {
     match head.status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
             BatchOutcome::Overloaded { retry_after: parse_retry_after(&head.headers) }
         }
         status if status.is_success() => BatchOutcome::Ok,
-        status => match body {
-            BufferedResponse::Whole(bytes, _) => match endpoint.detect_too_large(status, bytes) {
-                Some(too_large) if too_large.limit.is_some() => BatchOutcome::TooLarge { limit: too_large.limit },
-                _ => BatchOutcome::Failed,
-            },
-            BufferedResponse::TooLarge(_) => BatchOutcome::Failed,
-        },
+        _ => BatchOutcome::Failed,
     }
 }
 
-fn is_event_stream(headers: &HeaderMap) -> bool {
-    headers.get(http::header::CONTENT_TYPE).is_some_and(|value| {
+/// Returns `true` for a response that is forwarded as it arrives although its call requested no
+/// stream: server-sent events, and text whose length the server did not know at its beginning.
+fn streams(endpoint: &Endpoint, headers: &HeaderMap) -> bool {
+    let is_event_stream = headers.get(http::header::CONTENT_TYPE).is_some_and(|value| {
         value.as_bytes().get(..17).is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"))
-    })
+    });
+    is_event_stream || endpoint.is_generation() && !headers.contains_key(http::header::CONTENT_LENGTH)
 }

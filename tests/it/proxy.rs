@@ -18,6 +18,7 @@ mod deadlines;
 mod drain;
 mod faults;
 mod floods;
+mod generation;
 mod h2;
 mod scripted_server;
 mod scripted_setup;

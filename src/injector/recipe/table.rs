@@ -174,7 +174,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "vllm",
         source: "https://docs.vllm.ai/en/latest/cli/serve.html",
-        merges: "/v1/embeddings is merged; chat, completions and all others pass through",
+        merges: "/v1/embeddings is merged; chat and completions are sent one by one; all others pass through",
         programs: &["vllm"],
         modules: &["vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server"],
         verbs: &["serve"],
@@ -186,7 +186,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "sglang",
         source: "https://docs.sglang.ai/advanced_features/server_arguments.html",
-        merges: "/v1/embeddings is merged; chat, completions and all others pass through",
+        merges: "/v1/embeddings is merged; chat and completions are sent one by one; all others pass through",
         is_local: true,
         programs: &["sglang"],
         modules: &["sglang.launch_server"],
@@ -218,7 +218,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "llama.cpp",
         source: "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md",
-        merges: "/v1/embeddings is merged; chat, completions and all others pass through",
+        merges: "/v1/embeddings is merged; chat and completions are sent one by one; all others pass through",
         programs: &["llama-server"],
         images: &["ggml-org/llama.cpp", "ggerganov/llama.cpp"],
         // `common/arg.cpp` matches whole words only.
@@ -269,7 +269,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "litellm",
         source: "https://docs.litellm.ai/docs/proxy/cli",
-        merges: "/v1/embeddings is merged; chat, completions and all others pass through",
+        merges: "/v1/embeddings is merged; chat and completions are sent one by one; all others pass through",
         trusts_loopback: true,
         programs: &["litellm"],
         images: &["berriai/litellm", "berriai/litellm-database", "berriai/litellm-non_root"],
@@ -367,7 +367,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "ollama",
         source: "https://github.com/ollama/ollama/blob/main/docs/faq.mdx",
-        merges: "/v1/embeddings is merged; chat, completions and all others pass through",
+        merges: "/v1/embeddings is merged; chat and completions are sent one by one; all others pass through",
         programs: &["ollama"],
         verbs: &["serve"],
         images: &["ollama/ollama"],

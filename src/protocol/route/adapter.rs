@@ -2,6 +2,7 @@
 
 use super::{ProtocolLabel, RouteProtocol, RouteRules};
 use crate::dialect::Dialect;
+use crate::generation::{self, GenerationFormat};
 use crate::generic::GenericOptions;
 use crate::kserve::{self, V1Variant, V1Verb};
 use crate::openai::completions::{self, CompletionsVariant};
@@ -31,6 +32,7 @@ pub(super) enum Adapter {
     Cohere,
     Contextual,
     Pooling(PoolingRoute),
+    Generation(&'static GenerationFormat),
     Generic,
 }
 
@@ -40,9 +42,11 @@ impl Adapter {
     /// Returns the adapters that a route may need.
     pub(super) fn of(rules: &RouteRules) -> Vec<Self> {
         let pooling = |routes: &'static [PoolingRoute]| routes.iter().copied().map(Self::Pooling);
+        let generation = || generation::FORMATS.iter().map(Self::Generation);
         match rules.protocol {
-            RouteProtocol::Auto => AUTOMATIC.to_vec(),
-            RouteProtocol::PassThrough | RouteProtocol::LlamaCpp => Vec::new(),
+            RouteProtocol::Auto => AUTOMATIC.into_iter().chain(generation()).collect(),
+            RouteProtocol::PassThrough => Vec::new(),
+            RouteProtocol::LlamaCpp => generation().collect(),
             RouteProtocol::Generic => rules.generic.iter().map(|_| Self::Generic).collect(),
             RouteProtocol::KServeV1 => vec![Self::V1(V1Verb::Predict), Self::V1(V1Verb::Explain)],
             RouteProtocol::OpenInferenceV2 => vec![Self::V2],
@@ -54,13 +58,18 @@ impl Adapter {
             RouteProtocol::Seldon => vec![Self::Seldon],
             RouteProtocol::SageMaker => vec![Self::SageMaker],
             RouteProtocol::Cohere => vec![Self::Cohere],
-            RouteProtocol::Ollama => vec![Self::Embeddings, Self::Ollama],
+            RouteProtocol::Ollama => generation().chain([Self::Embeddings, Self::Ollama]).collect(),
             RouteProtocol::Voyage => vec![Self::Embeddings, Self::Contextual],
-            RouteProtocol::OpenAi => vec![Self::Embeddings, Self::Completions, Self::Moderations],
-            RouteProtocol::Vllm => pooling(&PoolingRoute::VLLM).chain([Self::Embeddings, Self::Completions]).collect(),
-            RouteProtocol::SgLang => {
-                pooling(&PoolingRoute::SGLANG).chain([Self::Embeddings, Self::Completions]).collect()
+            RouteProtocol::OpenAi => {
+                generation().chain([Self::Embeddings, Self::Completions, Self::Moderations]).collect()
             }
+            RouteProtocol::Vllm => {
+                pooling(&PoolingRoute::VLLM).chain([Self::Embeddings, Self::Completions]).chain(generation()).collect()
+            }
+            RouteProtocol::SgLang => pooling(&PoolingRoute::SGLANG)
+                .chain([Self::Embeddings, Self::Completions])
+                .chain(generation())
+                .collect(),
             RouteProtocol::Infinity => pooling(&PoolingRoute::INFINITY).chain([Self::Embeddings]).collect(),
             RouteProtocol::Jina => vec![Self::Embeddings],
         }
@@ -95,6 +104,7 @@ impl Adapter {
             Self::Cohere => (ProtocolLabel::Cohere, Dialect::Problem, cohere::embed()),
             Self::Contextual => (ProtocolLabel::OpenAi, Dialect::OpenAi, contextual::embeddings()),
             Self::Pooling(route) => (ProtocolLabel::Pooling, Dialect::OpenAi, route.shape()),
+            Self::Generation(format) => (ProtocolLabel::Generation, format.dialect, generation::shape(format)),
             Self::Generic => {
                 let shape = rules.generic.as_ref().map_or_else(|| ProtocolShape::plain("", ""), GenericOptions::shape);
                 (ProtocolLabel::Generic, Dialect::Problem, shape)
@@ -102,9 +112,10 @@ impl Adapter {
         }
     }
 
-    /// Returns `true` if a path is merged without a route that names its protocol.
+    /// Returns `true` if a path is recognised without a route that names its protocol.
     pub(super) fn is_automatic(path: &str) -> bool {
-        Self::recognise(RouteProtocol::Auto, path).is_some_and(|adapter| AUTOMATIC.contains(&adapter))
+        Self::recognise(RouteProtocol::Auto, path)
+            .is_some_and(|adapter| AUTOMATIC.contains(&adapter) || matches!(adapter, Self::Generation(_)))
     }
 
     /// Returns the adapter for a path on a route with this protocol. If the policy names the
@@ -112,7 +123,8 @@ impl Adapter {
     /// path must be one that the protocol defines.
     pub(super) fn recognise(protocol: RouteProtocol, path: &str) -> Option<Self> {
         match protocol {
-            RouteProtocol::PassThrough | RouteProtocol::LlamaCpp => None,
+            RouteProtocol::PassThrough => None,
+            RouteProtocol::LlamaCpp => Self::generation(path),
             RouteProtocol::Generic => Some(Self::Generic),
             RouteProtocol::Auto if openai::PATHS.contains(&path) => Some(Self::Embeddings),
             RouteProtocol::Auto if path == TeiRoute::Embed.path() => Some(Self::Tei(TeiRoute::Embed)),
@@ -120,7 +132,10 @@ impl Adapter {
             // below the same prefix shows that the protocol is the one of the server.
             RouteProtocol::Auto if v2::is_model_path(path) => Some(Self::V2),
             RouteProtocol::OpenInferenceV2 => path.ends_with(v2::SUFFIX).then_some(Self::V2),
-            RouteProtocol::Auto => kserve::verb(path).filter(|_| kserve::is_model_path(path)).map(Self::V1),
+            RouteProtocol::Auto => {
+                let verb = kserve::verb(path).filter(|_| kserve::is_model_path(path));
+                verb.map(Self::V1).or_else(|| Self::generation(path))
+            }
             RouteProtocol::KServeV1 | RouteProtocol::TfServing => kserve::verb(path).map(Self::V1),
             RouteProtocol::MlFlow => mlflow::is_path(path).then_some(Self::MlFlow),
             RouteProtocol::Seldon => seldon::is_path(path).then_some(Self::Seldon),
@@ -133,6 +148,11 @@ impl Adapter {
                 Some(Self::Completions)
             }
             RouteProtocol::OpenAi if moderations::is_path(path) => Some(Self::Moderations),
+            RouteProtocol::OpenAi | RouteProtocol::Vllm | RouteProtocol::SgLang | RouteProtocol::Ollama
+                if GenerationFormat::of_path(path).is_some() =>
+            {
+                Self::generation(path)
+            }
             RouteProtocol::Tei => TeiRoute::of_path(path).map(Self::Tei).or_else(|| Self::embeddings(path)),
             RouteProtocol::Vllm => Self::pooling(&PoolingRoute::VLLM, path),
             RouteProtocol::SgLang => Self::pooling(&PoolingRoute::SGLANG, path),
@@ -141,6 +161,19 @@ impl Adapter {
                 Self::embeddings(path)
             }
         }
+    }
+
+    /// Returns `true` if a call whose connection broke may be sent again, unless the policy decides.
+    pub(super) fn is_idempotent(self) -> bool {
+        match self {
+            Self::Generation(format) => format.idempotent,
+            Self::Generic => false,
+            _ => true,
+        }
+    }
+
+    fn generation(path: &str) -> Option<Self> {
+        GenerationFormat::of_path(path).map(Self::Generation)
     }
 
     /// Returns `true` for the only route of TEI that is merged without a named protocol.

@@ -6,7 +6,6 @@ use strum::{IntoStaticStr, VariantArray};
 
 use super::adapter::Adapter;
 use super::{RouteProtocol, Routes};
-use crate::openai::completions;
 use crate::paths::UnmergedPath;
 use crate::tei::TeiRoute;
 
@@ -18,8 +17,6 @@ pub enum UnrecognisedCause {
     Method,
     /// A route of the policy passes the call through.
     Route,
-    /// The call is text generation or chat.
-    Generation,
     /// The call is reranking.
     Reranking,
     /// The path is one of the Open Inference Protocol, but not of inference.
@@ -54,11 +51,9 @@ impl UnrecognisedCause {
     /// has routes, and none of them matches.
     fn for_path(path: &str, is_unlisted: bool) -> Self {
         match UnmergedPath::classify(path) {
-            Some(UnmergedPath::Generation) if !completions::is_path(path) => return Self::Generation,
             Some(UnmergedPath::Reranking) => return Self::Reranking,
             Some(UnmergedPath::Management) => return Self::Management,
-            // Completions are merged on a route that names a protocol.
-            Some(UnmergedPath::Generation) | None => {}
+            None => {}
         }
         if is_unlisted && Adapter::is_automatic(path) {
             return Self::Unlisted;
@@ -114,13 +109,10 @@ mod tests {
         assert_eq!(of(&Method::GET, "/health"), UnrecognisedCause::Method);
         assert_eq!(of(&Method::GET, "/v1/embeddings"), UnrecognisedCause::Method);
         for (path, cause) in [
-            ("/v1/chat/completions", UnrecognisedCause::Generation),
-            ("/v2/models/m/generate", UnrecognisedCause::Generation),
             ("/rerank", UnrecognisedCause::Reranking),
             ("/v2/repository/index", UnrecognisedCause::Management),
             ("/v1/models/m:explain", UnrecognisedCause::Unnamed),
             ("/openai/v1/embeddings", UnrecognisedCause::Unnamed),
-            ("/v1/completions", UnrecognisedCause::Unnamed),
             ("/v1/moderations", UnrecognisedCause::Unnamed),
             ("/ns/embed", UnrecognisedCause::Unnamed),
             ("/v2/embed", UnrecognisedCause::Unnamed),
@@ -147,7 +139,7 @@ mod tests {
     #[test]
     fn a_path_with_an_adapter_that_the_policy_does_not_list_is_reported_as_unlisted() {
         let written = [("/predict", RouteProtocol::PassThrough)];
-        for path in ["/v1/embeddings", "/embed", "/v1/models/m:predict", "/v2/models/m/infer"] {
+        for path in ["/v1/embeddings", "/embed", "/v1/models/m:predict", "/v2/models/m/infer", "/v1/chat/completions"] {
             assert_eq!(cause(&written, &Method::POST, path), (UnrecognisedCause::Unlisted, None), "{path}");
         }
         assert_eq!(cause(&written, &Method::POST, "/v1/models/m:explain").0, UnrecognisedCause::Unnamed);

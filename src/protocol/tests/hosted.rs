@@ -47,8 +47,9 @@ fn the_older_route_of_ollama_is_not_recognised() {
     let label = |path| routes.recognise(&Method::POST, path).map(|endpoint| endpoint.label);
     assert_eq!(label("/api/embed"), Some(ProtocolLabel::Ollama));
     assert_eq!(label("/v1/embeddings"), Some(ProtocolLabel::OpenAi));
-    for path in ["/api/embeddings", "/api/generate", "/api/chat", "/v1/completions"] {
-        assert_eq!(label(path), None, "{path}");
+    assert_eq!(label("/api/embeddings"), None);
+    for path in ["/api/generate", "/api/chat", "/v1/completions"] {
+        assert_eq!(label(path), Some(ProtocolLabel::Generation), "{path}");
     }
 }
 

@@ -61,14 +61,10 @@ fn routes_recognise_by_method_and_raw_path_and_the_first_match_decides() {
     assert_eq!(found(&default, &Method::POST, "/v1/models/m:predict"), Some((0, ProtocolLabel::KServeV1)));
     assert_eq!(found(&default, &Method::POST, "/embed"), Some((0, ProtocolLabel::Tei)));
     assert!(default.recognise(&Method::POST, "/embed").unwrap().needs_info);
-    for path in [
-        "/v1/embeddings/",
-        "//v1/embeddings",
-        "/v1/completions",
-        "/v1/models/m:explain",
-        "/a/../v1/embeddings",
-        "/v1/%65mbeddings",
-    ] {
+    assert_eq!(found(&default, &Method::POST, "/v1/completions"), Some((0, ProtocolLabel::Generation)));
+    for path in
+        ["/v1/embeddings/", "//v1/embeddings", "/v1/models/m:explain", "/a/../v1/embeddings", "/v1/%65mbeddings"]
+    {
         assert_eq!(found(&default, &Method::POST, path), None, "{path}");
     }
     assert_eq!(found(&default, &Method::GET, "/v1/embeddings"), None);
@@ -82,7 +78,8 @@ fn routes_recognise_by_method_and_raw_path_and_the_first_match_decides() {
     assert_eq!(found(&written, &Method::POST, "/x/embeddings"), None);
     assert_eq!(found(&written, &Method::POST, "/x/v1/embeddings"), Some((1, ProtocolLabel::OpenAi)));
     assert_eq!(found(&written, &Method::POST, "/x/v1/completions"), Some((1, ProtocolLabel::OpenAi)));
-    assert_eq!(found(&written, &Method::POST, "/x/v1/chat/completions"), None);
+    let chat = found(&written, &Method::POST, "/x/v1/chat/completions");
+    assert_eq!(chat, Some((1, ProtocolLabel::Generation)));
     assert_eq!(found(&written, &Method::POST, "/v1/models/m:explain"), Some((2, ProtocolLabel::KServeV1)));
     assert_eq!(found(&written, &Method::POST, "/t/embed"), Some((3, ProtocolLabel::Tei)));
     assert_eq!(found(&written, &Method::POST, "/v1/embeddings"), None);

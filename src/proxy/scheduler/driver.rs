@@ -18,6 +18,7 @@ use super::execution::Completion;
 use super::exported_cap::ExportedCap;
 use super::ids::IdInterner;
 use super::key_diversity::{DecisionReport, KeyDiversity};
+use super::stream_tokens::StreamTokens;
 use super::{
     COMPLETIONS_MAX, DriverEvent, ExecutionDetails, LearnedState, SLOTS_UNLIMITED, SchedulerConfig, Submission,
     SubmitOutcome,
@@ -79,6 +80,7 @@ struct Driver<'a> {
     /// Number of upstream changes already added to the counter.
     counted_changes: u64,
     completion_sender: mpsc::Sender<Completion>,
+    stream_tokens: StreamTokens,
 }
 
 /// An execution in flight.
@@ -151,6 +153,7 @@ impl<'a> Driver<'a> {
             key_diversity: KeyDiversity::default(),
             counted_changes: 0,
             completion_sender,
+            stream_tokens: StreamTokens::default(),
         };
         if driver.supervisor.draining {
             driver.core.drain(driver.now());
@@ -430,7 +433,11 @@ impl<'a> Driver<'a> {
         {
             observer.on_execution(scope, completion.observed.duration, completion.observed.outcome == BatchOutcome::Ok);
         }
-        self.core.complete(self.now(), completion.batch, completion.observed);
+        let (now, batch, observed) = (self.now(), completion.batch, completion.observed);
+        match completion.stream_tokens {
+            Some(tokens) => self.core.complete_stream(now, batch, observed, tokens),
+            None => self.core.complete(now, batch, observed),
+        }
         self.report_merging_changes();
         if let Some(notify) = &self.supervisor.config.learned {
             notify.notify_one();

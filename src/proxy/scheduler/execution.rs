@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::stream_tokens::{StreamRecorder, StreamTokens};
 use super::{DriverEvent, ExecutionDetails, SubmitOutcome};
 use crate::backend::{Backend, BatchOutputs, BatchRequest, StreamedAnswer};
 use crate::batching::{BatchId, BatchOutcome, CallId, Observation, Tick};
@@ -20,6 +21,8 @@ pub(super) struct Completion {
     pub(super) generation: u64,
     pub(super) batch: BatchId,
     pub(super) observed: Observation,
+    /// Tokens of all streams so far, if the response was one.
+    pub(super) stream_tokens: Option<u64>,
 }
 
 /// The slot of one execution. Dropping it releases the slot and reports the outcome, which is
@@ -33,6 +36,8 @@ pub(super) struct Slot {
     sent: Tick,
     outcome: BatchOutcome,
     first_byte: Option<Duration>,
+    stream_tokens: StreamTokens,
+    stream: Option<StreamRecorder>,
 }
 
 /// The permit to send one call upstream unbatched, in its original form, from the task of its
@@ -64,20 +69,29 @@ pub(super) struct WaitingMembers {
 // === impl Slot ===
 
 impl Slot {
-    pub(super) fn new(completions: mpsc::Sender<Completion>, generation: u64, batch: BatchId, clock: Clock) -> Self {
+    pub(super) fn new(
+        completions: mpsc::Sender<Completion>,
+        generation: u64,
+        batch: BatchId,
+        clock: Clock,
+        stream_tokens: StreamTokens,
+    ) -> Self {
         let sent = clock.now();
-        Self { completions, generation, batch, clock, sent, outcome: BatchOutcome::Cancelled, first_byte: None }
+        let outcome = BatchOutcome::Cancelled;
+        Self { completions, generation, batch, clock, sent, outcome, first_byte: None, stream_tokens, stream: None }
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        let stream = self.stream.as_ref().and_then(StreamRecorder::observed);
         let observed = Observation {
             duration: self.clock.now().since(self.sent),
-            first_byte: self.first_byte,
+            first_byte: stream.map(|(first, _)| first).or(self.first_byte),
             outcome: self.outcome,
         };
-        let completion = Completion { generation: self.generation, batch: self.batch, observed };
+        let stream_tokens = stream.map(|(_, tokens)| tokens);
+        let completion = Completion { generation: self.generation, batch: self.batch, observed, stream_tokens };
         // The channel has a place for every possible slot, and is closed only when the driver has
         // stopped.
         if let Err(mpsc::error::TrySendError::Full(_)) = self.completions.try_send(completion) {
@@ -96,6 +110,13 @@ impl UnbatchedPermit {
     /// Records the arrival of the first response byte.
     pub fn on_first_byte(&mut self) {
         self.slot.first_byte = Some(self.slot.clock.now().since(self.slot.sent));
+    }
+
+    /// Returns the recorder for a generated stream, whose first token counts instead of the first
+    /// byte.
+    pub fn record_stream(&mut self) -> StreamRecorder {
+        let Slot { clock, sent, stream_tokens, .. } = &self.slot;
+        self.slot.stream.insert(stream_tokens.recorder(*clock, *sent)).clone()
     }
 
     /// Sets the outcome of the execution. The slot is released when the permit is dropped.

@@ -1,4 +1,5 @@
-//! End-to-end latency of calls, by route and outcome, and the calls that a route passes through.
+//! End-to-end latency of calls, by route and outcome, the calls that a route passes through, and the
+//! tokens of those that generate text.
 //!
 //! A histogram is registered with its first sample, since every bucket is a series and most routes
 //! have only two of the six outcomes.
@@ -23,6 +24,8 @@ struct RouteHistograms {
     route: String,
     by_outcome: [OnceLock<Histogram>; Outcome::VARIANTS.len()],
     passed_through: Arc<AtomicU64>,
+    first_token: OnceLock<Histogram>,
+    output_token_time: OnceLock<Histogram>,
 }
 
 // === impl Metrics ===
@@ -38,6 +41,8 @@ impl Metrics {
             passed_through: self.shared.passing_routes.take(route.clone()),
             route,
             by_outcome: [const { OnceLock::new() }; Outcome::VARIANTS.len()],
+            first_token: OnceLock::new(),
+            output_token_time: OnceLock::new(),
         }))
     }
 }
@@ -53,6 +58,32 @@ impl RouteDurations {
         });
         histogram.record(latency.as_secs_f64());
         shared.sampled(1);
+    }
+
+    /// Records the time to the first part of a streamed text.
+    pub fn record_first_token(&self, time: Duration) {
+        let RouteHistograms { shared, route, first_token, .. } = &*self.0;
+        let histogram =
+            first_token.get_or_init(|| shared.recorder.histogram(Metric::FirstToken, &[route.clone().into()]));
+        histogram.record(time.as_secs_f64());
+        shared.sampled(1);
+    }
+
+    /// Records the mean time between two tokens of a stream.
+    pub fn record_output_token_time(&self, time: Duration) {
+        let RouteHistograms { shared, route, output_token_time, .. } = &*self.0;
+        let histogram = output_token_time
+            .get_or_init(|| shared.recorder.histogram(Metric::OutputTokenTime, &[route.clone().into()]));
+        histogram.record(time.as_secs_f64());
+        shared.sampled(1);
+    }
+
+    /// Records the tokens of a call in one direction, `input` or `output`. `source` is `usage` if the
+    /// response reports them, and `events` if its events were counted.
+    pub fn record_tokens(&self, direction: &'static str, source: &'static str, tokens: u64) {
+        let RouteHistograms { shared, route, .. } = &*self.0;
+        let labels = [route.clone().into(), direction.into(), source.into()];
+        shared.recorder.counter(Metric::Tokens, &labels).increment(tokens);
     }
 
     /// Records a call that the route passes through because its protocol has no adapter.
@@ -89,6 +120,24 @@ mod tests {
             assert!(text.contains(&format!("{name}{line}")), "{line}: {text}");
         }
         assert!(!text.contains(&format!("{name}_count{{route=\"none\",outcome=\"served\"")), "{text}");
+    }
+
+    #[test]
+    fn tokens_and_their_times_are_shown_by_route() {
+        let metrics = Metrics::new("local");
+        let route = metrics.route_durations("/v1/chat/completions");
+        route.record_first_token(Duration::from_millis(30));
+        route.record_output_token_time(Duration::from_millis(20));
+        route.record_tokens("output", "usage", 7);
+        route.record_tokens("output", "usage", 5);
+        let text = metrics.render();
+        for line in [
+            "groupage_time_to_first_token_seconds_count{route=\"/v1/chat/completions\"} 1",
+            "groupage_time_per_output_token_seconds_bucket{route=\"/v1/chat/completions\",le=\"0.025\"} 1",
+            "groupage_tokens_total{route=\"/v1/chat/completions\",direction=\"output\",source=\"usage\"} 12",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
     }
 
     #[test]

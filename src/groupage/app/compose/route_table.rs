@@ -42,6 +42,7 @@ pub(super) fn build_port_table(
             route.mode != config::Mode::Passthrough
                 && !matches!(route.protocol, RouteProtocol::Auto | RouteProtocol::PassThrough)
         }),
+        admits_generation: policy.scheduling.policy == config::SchedulingPolicy::Adaptive,
         shift_permille: policy.shift_permille,
         deadline_headers: policy.deadline.headers.clone(),
         tenant_header: policy.tenant_header.clone(),

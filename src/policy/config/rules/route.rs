@@ -118,9 +118,9 @@ fn protocol(check: &Validator, path: &str, route: &Json) -> Option<RouteProtocol
     }
 }
 
-/// Returns `true` if no call of this protocol is ever merged.
+/// Returns `true` if every call of this protocol passes through.
 const fn passes_all(protocol: RouteProtocol) -> bool {
-    matches!(protocol, RouteProtocol::PassThrough | RouteProtocol::LlamaCpp)
+    matches!(protocol, RouteProtocol::PassThrough)
 }
 
 /// Returns `true` if every call that the pattern matches is of the Open Inference Protocol, or all

@@ -67,7 +67,13 @@ impl Driver<'_> {
             sent: Some(now),
             answered: None,
         };
-        let slot = Slot::new(self.completion_sender.clone(), self.generation, batch.id, self.supervisor.clock);
+        let slot = Slot::new(
+            self.completion_sender.clone(),
+            self.generation,
+            batch.id,
+            self.supervisor.clock,
+            self.stream_tokens.clone(),
+        );
         let (ids, mut members): (Vec<CallId>, Vec<QueuedCall>) = members.into_iter().unzip();
         // A batch of one is sent unbatched by the task of its caller, which holds the slot through
         // the permit.

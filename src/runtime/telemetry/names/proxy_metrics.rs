@@ -18,6 +18,12 @@ metric_table! {
         Calls: Counter, "groupage_calls_total", "policy, protocol, outcome", "Client calls by outcome.";
         CallDuration: CallSeconds, "groupage_call_duration_seconds", "route, outcome",
             "End-to-end latency of every call, merged or not: from the request head to the complete response, or to the response head for a call that passes through or streams.", optional = true;
+        FirstToken: CallSeconds, "groupage_time_to_first_token_seconds", "route",
+            "Time from the request head of a call for text to the first part of its streamed response.", optional = true;
+        OutputTokenTime: Seconds, "groupage_time_per_output_token_seconds", "route",
+            "Mean time between two tokens of a streamed response.", optional = true;
+        Tokens: Counter, "groupage_tokens_total", "route, direction, source",
+            "Tokens of calls for text: as the responses report them (usage), or events of streams that report none.", optional = true;
         CallsPassed: Counter, "groupage_calls_passed_total", "reason",
             "Calls that were not merged, by reason: forwarded untouched, or sent alone.";
         CallsHeld: Counter, "groupage_calls_held_total", "reason",

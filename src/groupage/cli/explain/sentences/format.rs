@@ -46,6 +46,9 @@ pub(super) fn describe_reason(word: &str) -> &'static str {
             "KServe V2, and the server does not publish that the first dimension of its tensors is the batch; if it is, add a route with `protocol: OpenInferenceV2`"
         }
         "streaming" => "they request a stream",
+        "generation" => {
+            "text generation or chat: sent one by one, in the order of classes and deadlines; completions are merged on a route with `protocol: OpenAI`, `VLLM` or `SGLang`"
+        }
         "encoding" => "not plain JSON in UTF-8, or compressed",
         "too_large" => "larger than `limits.itemBytesMax`",
         "client_batch_full" => "they already have as many items as a batch may have, `limits.batchItemsMax`",

@@ -54,7 +54,6 @@ fn describe_cause(cause: &str, passing_routes: &LabelCounts) -> String {
     match cause {
         "method" => "another method than POST, so they are no inference",
         "route" => return describe_passing_routes(passing_routes),
-        "generation" => "text generation or chat, which is passed through as it is",
         "reranking" => "reranking, which is passed through as it is: each call has a query of its own",
         "management" => "a path of KServe V2 other than inference, which is passed through as it is",
         "unlisted" => {
@@ -118,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_generic_route_is_advised_only_where_no_adapter_supports_the_path() {
-        for cause in ["method", "route", "generation", "reranking", "management", "unlisted", "unnamed", "new_word"] {
+        for cause in ["method", "route", "reranking", "management", "unlisted", "unnamed", "new_word"] {
             let found = text(&[(cause, 50)], &[("/predict", 50)]);
             assert!(!found.contains("Generic"), "{cause}: {found}");
         }

@@ -1,0 +1,116 @@
+//! Metrics of responses with generated text: time to the first token, time for each further token,
+//! and numbers of tokens.
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+
+use super::Proxy;
+use super::recorder::CallRecorder;
+use crate::batching::Tick;
+use crate::body::{Body, BodyTap};
+use crate::clock::Clock;
+use crate::protocol::{OutputMeter, TokenCounts};
+use crate::scheduler::StreamRecorder;
+use crate::telemetry::RouteDurations;
+
+/// A tap on a response whose bytes arrive one after the other.
+#[derive(Debug)]
+struct StreamTap {
+    meter: OutputMeter,
+    times: TokenTimes,
+    /// Reports the tokens to the scheduler.
+    stream: Option<StreamRecorder>,
+}
+
+/// Times of the parts of a stream.
+#[derive(Debug)]
+struct TokenTimes {
+    clock: Clock,
+    durations: RouteDurations,
+    began: Tick,
+    /// Arrival of the first part and of the latest one.
+    parts: Option<(Tick, Tick)>,
+}
+
+/// A tap on a response that is read whole.
+#[derive(Debug)]
+struct BodyMeter {
+    durations: RouteDurations,
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// Measures the tokens of a successful response.
+    pub(super) fn meter_tokens(&self, recorder: &CallRecorder, mut response: Response<Body>) -> Response<Body> {
+        if response.status() != StatusCode::OK || response.headers().contains_key(http::header::CONTENT_ENCODING) {
+            return response;
+        }
+        let Some(durations) = recorder.durations().cloned() else { return response };
+        let tap: Box<dyn BodyTap> = if response.body().is_streamed() {
+            let times = TokenTimes { clock: self.clock, durations, began: recorder.began(), parts: None };
+            let stream = response.extensions_mut().remove::<StreamRecorder>();
+            Box::new(StreamTap { meter: OutputMeter::default(), times, stream })
+        } else {
+            Box::new(BodyMeter { durations })
+        };
+        response.map(|body| body.with_tap(tap))
+    }
+}
+
+// === impl TokenTimes ===
+
+impl TokenTimes {
+    fn on_part(&mut self) {
+        let now = self.clock.now();
+        match &mut self.parts {
+            Some((_, latest)) => *latest = now,
+            None => {
+                self.parts = Some((now, now));
+                self.durations.record_first_token(now.since(self.began));
+            }
+        }
+    }
+
+    fn on_end(&self, counts: TokenCounts) {
+        record_counts(&self.durations, counts);
+        let gaps = u32::try_from(counts.output.saturating_sub(1)).unwrap_or(u32::MAX);
+        if let (Some((first, latest)), true) = (self.parts, gaps > 0) {
+            self.durations.record_output_token_time(latest.since(first) / gaps);
+        }
+    }
+}
+
+impl BodyTap for StreamTap {
+    fn data(&mut self, data: &Bytes) {
+        self.times.on_part();
+        let tokens = self.meter.push(data);
+        if let Some(stream) = &self.stream {
+            stream.on_tokens(tokens);
+        }
+    }
+
+    fn end(&mut self, _: bool) {
+        if let Some(counts) = std::mem::take(&mut self.meter).finish() {
+            self.times.on_end(counts);
+        }
+    }
+}
+
+impl BodyTap for BodyMeter {
+    fn data(&mut self, data: &Bytes) {
+        if let Some(counts) = TokenCounts::of_body(data) {
+            record_counts(&self.durations, counts);
+        }
+    }
+
+    fn end(&mut self, _: bool) {}
+}
+
+fn record_counts(durations: &RouteDurations, counts: TokenCounts) {
+    let source = if counts.is_reported { "usage" } else { "events" };
+    if let Some(input) = counts.input {
+        durations.record_tokens("input", source, input);
+    }
+    durations.record_tokens("output", source, counts.output);
+}
