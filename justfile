@@ -106,6 +106,10 @@ bench-real *ARGS:
 bench-streams *ARGS:
     cargo bench --locked --bench streams -- {{ARGS}}
 
+# Benchmark generated text in front of an overloaded engine
+bench-generate *ARGS:
+    cargo bench --locked --bench generate -- {{ARGS}}
+
 # Benchmark the core: time and allocations per item, plans
 bench-core *ARGS:
     cargo bench --locked --bench core -- {{ARGS}}
