@@ -20,7 +20,7 @@ use crate::batching::BatchOutcome;
 use crate::body::Body;
 use crate::bounded_body::{ReadLimits, ReadResult, StopReason, read_bounded};
 use crate::error::FailureKind;
-use crate::protocol::headers::parse_retry_after;
+use crate::protocol::headers::{is_event_stream, parse_retry_after};
 use crate::protocol::{BatchResponse, Call, Endpoint};
 use crate::scheduler::UnbatchedPermit;
 
@@ -169,10 +169,4 @@ fn observed_outcome(endpoint: &Endpoint, head: &response::Parts, body: &Buffered
             BufferedResponse::TooLarge(_) => BatchOutcome::Failed,
         },
     }
-}
-
-fn is_event_stream(headers: &HeaderMap) -> bool {
-    headers.get(http::header::CONTENT_TYPE).is_some_and(|value| {
-        value.as_bytes().get(..17).is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"))
-    })
 }
