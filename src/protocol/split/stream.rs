@@ -125,7 +125,8 @@ impl Endpoint {
         let split = StreamSplit {
             endpoint: self.clone(),
             calls,
-            sent,
+            // Only its ids are needed.
+            sent: SharedRequest { body: Bytes::new(), ..sent },
             options,
             buffer: EventBuffer::default(),
             streams,
@@ -145,11 +146,11 @@ impl StreamSplit {
         self.buffer.push(data);
     }
 
-    /// Returns the number of bytes that are buffered, at most the maximum size of an event and the
-    /// bytes that were added last.
+    /// Returns the number of bytes that are held: the calls, whose inputs are compared with parts of
+    /// the stream, and an incomplete event of at most the maximum size.
     #[must_use]
-    pub fn buffered_bytes(&self) -> usize {
-        self.buffer.len()
+    pub fn held_bytes(&self) -> usize {
+        self.calls.iter().map(|call| call.body.len()).sum::<usize>() + self.buffer.len()
     }
 
     /// Returns `true` if a step with bytes for members was returned: the batch cannot be isolated

@@ -70,7 +70,7 @@ impl<'a> StreamedBatch<'a> {
             Ok(relay) => relay,
             Err(result) => return result,
         };
-        // The part of an event that is buffered until its end arrives.
+        // The calls are charged by their callers only until the heads are delivered.
         let mut held = inner.buffers.empty_for_answer();
         loop {
             let is_awaited = relay.split.is_open() && !relay.split.is_over();
@@ -92,7 +92,9 @@ impl<'a> StreamedBatch<'a> {
             {
                 return result;
             }
-            held.set_bytes(relay.split.buffered_bytes());
+            if relay.split.is_open() {
+                held.set_bytes(relay.split.held_bytes());
+            }
         }
     }
 

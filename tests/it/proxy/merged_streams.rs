@@ -1,10 +1,13 @@
 //! Merged streams of completions: each caller receives its own chunks as they arrive, and neither
 //! a caller that leaves nor one that reads slowly affects another.
 
+use http::Request;
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
+use super::h2::{H2Client, full};
 use super::scripted_server::{PendingRequest, ScriptedServer, reply};
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{PREDICT, PendingCall, TestProxy, assert_answer, assert_failure, count, header, within_timeout};
@@ -123,6 +126,34 @@ async fn a_caller_that_leaves_affects_no_other_and_the_last_one_cancels_the_call
     drop(callers);
     turn.wait_closed().await;
     proxy.wait_idle().await;
+}
+
+#[tokio::test]
+async fn a_cut_is_a_reset_for_http_2_callers_that_are_unfinished() {
+    let (proxy, mut hand) = start(json!({})).await;
+    let client = H2Client::connect(proxy.address).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
+    let mut callers = Vec::new();
+    for prompt in ["ab", "cde"] {
+        let before = count(&proxy.stats().items_accepted);
+        let request = Request::post(format!("http://model.example{PATH}")).header("content-type", "application/json");
+        let mut send = client.0.clone();
+        let request = request.body(full(body(prompt))).unwrap();
+        callers.push(tokio::spawn(async move { send.send_request(request).await.unwrap().collect().await }));
+        proxy.wait_until(|stats| count(&stats.items_accepted) > before).await;
+    }
+    turn.echo().await;
+    assert_eq!(first.answer().await.status, Some(200));
+    let mut turn = hand.next_request().await;
+    turn.send_part(HEAD).await;
+    turn.chunk((event(0, "a", true) + &event(1, "b", false)).as_bytes()).await;
+    drop(turn);
+    let mut ends = Vec::new();
+    for caller in callers {
+        ends.push(within_timeout(caller).await.unwrap().map(http_body_util::Collected::to_bytes));
+    }
+    assert_eq!(ends[0].as_ref().unwrap(), &(event(0, "a", true) + DONE));
+    assert!(ends[1].is_err());
 }
 
 #[tokio::test]
