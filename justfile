@@ -68,7 +68,7 @@ image:
 
 # Follow every item through faults, cancellations and poisoned calls
 ledger ITEMS="300000":
-    GROUPAGE_LEDGER_ITEMS={{ITEMS}} cargo test --locked --profile sim --test it ledger -- --nocapture
+    GROUPAGE_LEDGER_ITEMS={{ITEMS}} GROUPAGE_STREAM_LEDGER_CALLS=10000 cargo test --locked --profile sim --test it ledger -- --nocapture
 
 # The same for hours
 soak ITEMS="30000000":

@@ -10,6 +10,7 @@ use strum::{IntoStaticStr, VariantArray};
 use crate::batching::Weight;
 use crate::identity::Tenant;
 use crate::items::ItemSpans;
+use crate::stream_options::StreamOptions;
 use crate::v2::request::TensorRequest;
 
 /// A client request on a recognised route.
@@ -39,6 +40,8 @@ pub struct Call {
     pub(crate) found: ItemSpans,
     /// The tensors of a call that may be merged, where the protocol has tensors.
     pub(crate) tensors: Option<TensorRequest>,
+    /// The options of a call that requests a stream and may be merged.
+    pub(crate) stream: Option<StreamOptions>,
 }
 
 /// The part of a request head that a replay needs.
@@ -195,6 +198,13 @@ impl Call {
             MergeEligibility::With(_) => None,
             MergeEligibility::Alone(reason) => Some(reason),
         }
+    }
+
+    /// Returns `true` if the call may be merged and requests a stream. All calls with its merge key
+    /// do.
+    #[must_use]
+    pub const fn is_mergeable_stream(&self) -> bool {
+        self.stream.is_some()
     }
 }
 

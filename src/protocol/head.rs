@@ -11,7 +11,7 @@ use crate::headers::{self, HeaderClass};
 use crate::identity::{DigestKey, PeerIdentity, Tenant};
 use crate::merge_key::MergeKeyBuilder;
 use crate::route::{RouteRules, SharedHeaderRules};
-use crate::shape::Payload;
+use crate::shape::{Payload, ProtocolShape};
 use crate::v2::binary;
 use crate::{Call, UnmergeableReason};
 
@@ -27,11 +27,11 @@ enum AcceptClass {
 }
 
 /// Returns the reason for which the head alone prevents a call from being merged.
-pub(crate) fn check(head: &Parts, common: &SharedHeaderRules, payload: Payload) -> Option<UnmergeableReason> {
+pub(crate) fn check(head: &Parts, common: &SharedHeaderRules, shape: &ProtocolShape) -> Option<UnmergeableReason> {
     let headers = &head.headers;
     let mut types = headers.get_all(header::CONTENT_TYPE).iter();
     // A length of the document in the head means that binary data follows it.
-    let is_binary = payload == Payload::Tensors && headers.contains_key(binary::HEADER_LENGTH);
+    let is_binary = shape.payload == Payload::Tensors && headers.contains_key(binary::HEADER_LENGTH);
     let is_expected = |value: &HeaderValue| is_json(value) || is_binary && is_token(value, b"application/octet-stream");
     let is_typed = types.next().is_some_and(is_expected) && types.next().is_none();
     if !is_typed || headers.contains_key(header::CONTENT_ENCODING) || headers::has_other_coding(headers) {
@@ -57,7 +57,8 @@ pub(crate) fn check(head: &Parts, common: &SharedHeaderRules, payload: Payload) 
     if !is_one_host(&head.uri, headers) {
         return Some(UnmergeableReason::Header);
     }
-    (accept(headers) == AcceptClass::Stream).then_some(UnmergeableReason::Streaming)
+    // A protocol that generates texts may merge streams, which its body requests.
+    (accept(headers) == AcceptClass::Stream && shape.generation.is_none()).then_some(UnmergeableReason::Streaming)
 }
 
 /// Returns `true` if the head requests a streamed response.

@@ -258,6 +258,15 @@ pub(crate) fn nominated_headers(headers: &HeaderMap) -> Vec<HeaderName> {
     names
 }
 
+/// Returns `true` if the body of a response is a stream of server-sent events.
+#[must_use]
+pub fn is_event_stream(headers: &HeaderMap) -> bool {
+    const EVENT_STREAM: &[u8] = b"text/event-stream";
+    headers.get(header::CONTENT_TYPE).is_some_and(|value| {
+        value.as_bytes().get(..EVENT_STREAM.len()).is_some_and(|start| start.eq_ignore_ascii_case(EVENT_STREAM))
+    })
+}
+
 /// Returns `true` if the body has a transfer coding other than `chunked`.
 pub(crate) fn has_other_coding(headers: &HeaderMap) -> bool {
     let is_chunked =

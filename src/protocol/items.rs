@@ -9,7 +9,7 @@ use crate::json::{self, DuplicateKey, Elements, JsonType, LocatedValue, Span, ki
 use crate::pointer::Pointer;
 use crate::shape::{BareValue, Class, ItemIs, ProtocolShape};
 
-pub(crate) use removal::removal_spans;
+pub(crate) use removal::{cut_members, removal_spans};
 pub(crate) use weight::{is_token_list, item_weight, number_at, weigh};
 
 /// The items of a call, as positions in its body.

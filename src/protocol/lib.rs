@@ -4,7 +4,7 @@
 //! A call takes four steps. [`Routes::recognise`] finds its [`Endpoint`], [`Endpoint::parse_call`] turns
 //! head and body into a [`Call`], [`Endpoint::write_batch`] writes one [`SharedRequest`] for
 //! several calls with equal merge keys, and [`Endpoint::split_batch`] produces one [`Reply`] for
-//! each of them. A call that cannot be merged is never an error: it is [`MergeEligibility::Alone`],
+//! each of them; the streamed response to a shared call is split by [`StreamSplit`], chunk by chunk. A call that cannot be merged is never an error: it is [`MergeEligibility::Alone`],
 //! with the reason.
 //!
 //! # Guarantees
@@ -12,7 +12,8 @@
 //!   counters and indexes computed here.
 //! * Two calls have equal keys only if everything except their items is equal. The identity of the
 //!   client enters a key only as a keyed digest.
-//! * No byte of a batch response reaches a client before the whole response is validated.
+//! * No byte of a batch response reaches a client before the whole response is validated; of a
+//!   stream, before the chunk is validated.
 //!
 //! Sockets, timers and tasks are left out, and so are the decisions that are made about a call
 //! (`batching`, `scheduler`, `upstream`).
@@ -54,6 +55,7 @@ mod sagemaker;
 mod seldon;
 mod shape;
 mod split;
+mod stream_options;
 mod tei;
 mod usage;
 mod v2;
@@ -77,7 +79,7 @@ pub use route::{
     Endpoint, PathPattern, ProtocolLabel, RouteProtocol, RouteRules, Routes, SharedHeaderRules, UnrecognisedCall,
     UnrecognisedCause,
 };
-pub use split::BatchResponse;
+pub use split::{BatchResponse, StreamSplit, StreamStep};
 pub use tei::parse_info_model;
 
 #[cfg(test)]

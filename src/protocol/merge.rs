@@ -24,8 +24,8 @@ enum RequestEdit {
     Name(Vec<u8>),
     /// Replaces an array by the items of all members.
     Items(usize),
-    /// Adds a request for token ids behind the last member.
-    RequestTokenIds,
+    /// Replaces a value, or adds a member.
+    Text(&'static [u8]),
 }
 
 // === impl Endpoint ===
@@ -78,7 +78,10 @@ impl Endpoint {
         if requests_token_ids(&self.shape, leader) {
             // An object with items is not empty, so a comma is always correct.
             let end = json::root(&leader.body).end.saturating_sub(1);
-            edits.push((Span { start: end, end }, RequestEdit::RequestTokenIds));
+            edits.push((Span { start: end, end }, RequestEdit::Text(REQUEST_TOKEN_IDS)));
+        }
+        if let Some((span, text)) = leader.stream.and_then(|options| options.counting_edit(&leader.body)) {
+            edits.push((span, RequestEdit::Text(text)));
         }
         // The edits never overlap, so they can be applied in document order.
         edits.sort_by_key(|(span, _)| span.start);
@@ -90,7 +93,7 @@ impl Endpoint {
             match edit {
                 RequestEdit::Cut => {}
                 RequestEdit::Name(name) => out.extend_from_slice(&name),
-                RequestEdit::RequestTokenIds => out.extend_from_slice(REQUEST_TOKEN_IDS),
+                RequestEdit::Text(text) => out.extend_from_slice(text),
                 RequestEdit::Items(index) => write_items(members, index, &mut out),
             }
             from = span.end;
@@ -106,11 +109,12 @@ impl Endpoint {
     }
 }
 
-/// Returns `true` if the shared call of a leader requests token ids although no member does.
+/// Returns `true` if the shared call of a leader requests token ids although no member does. The
+/// chunks of a stream have numbers of tokens instead.
 pub(crate) fn requests_token_ids(shape: &ProtocolShape, leader: &Call) -> bool {
     let is_available = shape.generation.is_some_and(|generation| generation.token_ids != TokenIds::Unavailable);
     let own = || json::find(&leader.body, json::root(&leader.body), &Pointer::from_static(TOKEN_IDS_FIELD));
-    is_available && matches!(own(), Ok(None))
+    is_available && leader.stream.is_none() && matches!(own(), Ok(None))
 }
 
 fn write_items(members: &[&Call], index: usize, out: &mut Vec<u8>) {

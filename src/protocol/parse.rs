@@ -12,9 +12,13 @@ use crate::merge_key::MergeKeyBuilder;
 use crate::pointer::Pointer;
 use crate::route::Endpoint;
 use crate::shape::{CounterRule, Counters, Measure, Payload, ProtocolShape, ResultLayout, UnbatchedIf};
+use crate::stream_options::{StreamOptions, StreamOptionsError};
 use crate::v2::binary::Framing;
 use crate::v2::request::{self, TensorRequest};
 use crate::{UnmergeableReason, generation, head};
+
+/// Additional field of the cost class of calls that request a stream.
+const STREAM_CLASS: &[u8] = b"stream";
 
 /// A call that is sent unbatched.
 struct UnbatchedCall {
@@ -29,6 +33,8 @@ struct MergeableCall {
     /// The tensors, where the protocol has tensors instead of items.
     tensors: Option<TensorRequest>,
     exclusive: Vec<Box<[u8]>>,
+    /// The options of a streamed response, if the call requests one.
+    stream: Option<StreamOptions>,
     /// The model that the body names, as written.
     model: Span,
 }
@@ -40,7 +46,7 @@ impl Endpoint {
     /// be read and merged.
     #[must_use]
     pub fn check_head(&self, head: &Parts) -> Option<UnmergeableReason> {
-        head::check(head, &self.common, self.shape.payload)
+        head::check(head, &self.common, &self.shape)
     }
 
     /// Parses a call. A call that cannot be merged is marked as [`MergeEligibility::Alone`] with a
@@ -66,6 +72,7 @@ impl Endpoint {
             head: RequestHead { method: head.method.clone(), uri: head.uri.clone(), headers: head.headers.clone() },
             found: ItemSpans::default(),
             tensors: None,
+            stream: None,
         };
         if let Payload::Generation(streams) = self.shape.payload {
             let found = generation::read(streams, &call.body, self.rules.item_nesting_max);
@@ -83,11 +90,17 @@ impl Endpoint {
                 class.push_field(found.model.of(&call.body));
                 let (form, count, weight) = self.measure(&call.body, &found);
                 class.push_field(&[form]);
+                // A server may refuse streams of several prompts and accept other lists of them.
+                if found.stream.is_some() {
+                    class.push_field(STREAM_CLASS);
+                }
                 call.items = u32::try_from(count).unwrap_or(u32::MAX);
                 call.weight = weight;
                 call.bytes = call.bytes.saturating_add(found.items.repeated_bytes);
                 call.tensors = found.tensors;
                 call.exclusive = found.exclusive;
+                call.streaming |= found.stream.is_some();
+                call.stream = found.stream;
                 call.found = found.items;
                 call.merge = MergeEligibility::With(found.key.into_bytes());
             }
@@ -134,6 +147,10 @@ impl Endpoint {
         if let Some(reason) = unbatched_field(doc, root, &self.shape) {
             return Err(reason.into());
         }
+        let stream = StreamOptions::read(doc, root, &self.shape, &self.rules.merge_over_fields)?;
+        if stream.is_none() && head::is_streaming_request(&head.headers) {
+            return Err(UnmergeableReason::Streaming.into());
+        }
         for member in self.shape.unbatched_members {
             if json::find(doc, root, &Pointer::from_static(member)).map_err(ItemError::from)?.is_some() {
                 return Err(UnmergeableReason::ItemForm.into());
@@ -165,7 +182,7 @@ impl Endpoint {
         let model =
             self.shape.model.as_ref().map(|model| json::find(doc, root, model)).transpose().map_err(ItemError::from)?;
         let model = model.flatten().map_or(Span { start: 0, end: 0 }, |found| found.value);
-        Ok(MergeableCall { key, items, tensors, exclusive, model })
+        Ok(MergeableCall { key, items, tensors, exclusive, stream, model })
     }
 
     /// Writes everything in the body except the items to the key, in canonical form, and determines
@@ -249,7 +266,8 @@ fn unbatched_field(doc: &[u8], root: Span, shape: &ProtocolShape) -> Option<Unme
         // Servers of the known protocols interpret `1` and `"true"` as true. On a Generic route,
         // the field may have any meaning.
         let asks = value == b"true" || (!shape.known.is_empty() && !matches!(value, b"false" | b"null"));
-        if *key == *b"stream" && asks {
+        let is_mergeable = shape.generation.is_some() && value == b"true";
+        if *key == *b"stream" && asks && !is_mergeable {
             return Some(UnmergeableReason::Streaming);
         }
         let Some((_, when)) = shape.unbatched_fields.iter().find(|(name, _)| *name.as_bytes() == *key) else {
@@ -310,6 +328,15 @@ pub(crate) fn map_key(doc: &[u8], item: Span, key: &Pointer) -> Result<Option<Bo
 impl From<UnmergeableReason> for UnbatchedCall {
     fn from(reason: UnmergeableReason) -> Self {
         Self { reason, items: 1 }
+    }
+}
+
+impl From<StreamOptionsError> for UnbatchedCall {
+    fn from(error: StreamOptionsError) -> Self {
+        match error {
+            StreamOptionsError::Ambiguous => UnmergeableReason::AmbiguousJson.into(),
+            StreamOptionsError::Unmergeable => UnmergeableReason::Streaming.into(),
+        }
     }
 }
 

@@ -13,6 +13,7 @@ mod plan;
 mod quote;
 mod results;
 mod shares;
+mod stream;
 mod token_ids;
 
 use bytes::Bytes;
@@ -30,6 +31,8 @@ use crate::v2::split::TensorSplit;
 use envelope::UndeclaredPart;
 use head::SharedHead;
 use plan::SplitPlan;
+
+pub use stream::{StreamSplit, StreamStep};
 
 /// The response to a shared call.
 #[derive(Debug, Clone, Copy)]
@@ -177,6 +180,17 @@ impl Endpoint {
         (now, evidence): (Tick, &UnbatchedEvidence),
     ) -> Result<(), ResponseMismatch> {
         let parts = envelope::undeclared_in_batch(body, &self.shape, &self.rules.respond_with_fields, members);
+        self.check_parts(leader, &parts, body, (now, evidence))
+    }
+
+    /// Checks that undeclared parts of a response are constants of the key of a member.
+    fn check_parts(
+        &self,
+        leader: &Call,
+        parts: &[UndeclaredPart],
+        body: &[u8],
+        (now, evidence): (Tick, &UnbatchedEvidence),
+    ) -> Result<(), ResponseMismatch> {
         if parts.is_empty() {
             return Ok(());
         }

@@ -24,6 +24,7 @@ mod quoted_forms;
 mod rows;
 mod quoting;
 mod splitting;
+mod streams;
 mod tei;
 
 const CASES: &str = include_str!("../../tests/data/protocol_cases.jsonl");

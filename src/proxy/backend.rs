@@ -25,13 +25,15 @@ pub struct BatchRequest {
     pub endpoint: Arc<Endpoint>,
     /// Its members, in order.
     pub members: Vec<Arc<Call>>,
-    /// Maximum time from dispatch to the last byte of the response; `None`: no limit.
+    /// Maximum time from dispatch to the last byte of the response, or to the head of a stream;
+    /// `None`: no limit.
     pub timeout: Option<Duration>,
     /// The latest of the members' own deadlines in milliseconds from now, if every member has one.
     pub deadline_ms: Option<u64>,
 }
 
-/// A response that is too large to be buffered: its beginning, and the rest as it arrives.
+/// A stream of events, or a response that is too large to be buffered: its beginning, and the rest
+/// as it arrives.
 pub type StreamedAnswer = http::Response<Body>;
 
 /// State of the look-up of the limits that the model server publishes.
@@ -48,7 +50,7 @@ pub trait BatchOutputs: Send {
     /// Answers a member; a second answer to the same member is ignored.
     fn deliver(&mut self, member: usize, result: Result<Reply, Failure>);
 
-    /// Answers a member with a response that is too large to be buffered and is streamed.
+    /// Answers a member with a response that is streamed.
     fn deliver_streamed(&mut self, member: usize, response: StreamedAnswer);
 
     /// Reports that the members are answered one after the other from now on, while others still
@@ -61,6 +63,16 @@ pub trait BatchOutputs: Send {
 
     /// Returns `true` if a member has neither been answered nor gone.
     fn is_waiting(&self, member: usize) -> bool;
+}
+
+// === impl BatchRequest ===
+
+impl BatchRequest {
+    /// Returns `true` if the members request streams.
+    #[must_use]
+    pub fn is_stream(&self) -> bool {
+        self.members.first().is_some_and(|call| call.is_mergeable_stream())
+    }
 }
 
 // === impl LimitsLookUp ===

@@ -4,6 +4,7 @@
 //! It streams bodies that pass through, contains bodies that were read or spliced, and holds guards
 //! that must live as long as the bytes, such as a memory charge or a slot.
 
+mod channel;
 mod idle;
 
 use std::any::Any;
@@ -17,6 +18,8 @@ use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use self::channel::BodyReader;
+pub use self::channel::{BodyClosed, BodyWriter, body_channel};
 use self::idle::IdleTimer;
 pub use self::idle::{ActivityFlag, BodyIdleError};
 use crate::error::BoxError;
@@ -44,6 +47,7 @@ pub struct Body {
 enum BodyKind {
     Empty,
     Full(Bytes),
+    Channel(Box<BodyReader>),
     Stream { rest: Incoming, beside: Option<Box<StreamExtras>> },
 }
 
@@ -104,6 +108,11 @@ impl Body {
         Self::new(BodyKind::Stream { rest, beside: None })
     }
 
+    /// Creates a body from the reader of a channel.
+    fn channel(reader: BodyReader) -> Self {
+        Self::new(BodyKind::Channel(Box::new(reader)))
+    }
+
     /// Attaches a tap. Bytes already available are delivered to it immediately.
     #[must_use]
     pub fn with_tap(mut self, mut tap: Box<dyn BodyTap>) -> Self {
@@ -125,6 +134,8 @@ impl Body {
                 tap.end(self.trailers.is_some());
             }
             BodyKind::Empty => tap.end(self.trailers.is_some()),
+            // A tap observes forwarded calls, whose bodies are not written here.
+            BodyKind::Channel(_) => {}
         }
         self
     }
@@ -198,7 +209,9 @@ impl Body {
                 self
             }
             // The body ended with the bytes that were read.
-            BodyKind::Empty | BodyKind::Full(_) => Self { kind: BodyKind::Full(read), ..self }.with_guard(held),
+            BodyKind::Empty | BodyKind::Full(_) | BodyKind::Channel(_) => {
+                Self { kind: BodyKind::Full(read), ..self }.with_guard(held)
+            }
         }
     }
 
@@ -223,7 +236,7 @@ impl Body {
         self.upload = Some(moved);
     }
 
-    fn poll_kind(&mut self, cx: &mut Context<'_>) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+    fn poll_kind(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut self.kind {
             BodyKind::Empty => Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(*trailers)))),
             BodyKind::Full(bytes) => {
@@ -231,7 +244,8 @@ impl Body {
                 self.kind = BodyKind::Empty;
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
-            BodyKind::Stream { rest, beside: None } => Pin::new(rest).poll_frame(cx),
+            BodyKind::Channel(reader) => reader.poll_frame(cx).map_err(Into::into),
+            BodyKind::Stream { rest, beside: None } => Pin::new(rest).poll_frame(cx).map_err(Into::into),
             BodyKind::Stream { rest, beside: Some(beside) } => {
                 if !beside.prefix.is_empty() {
                     beside.prefix_charge = None;
@@ -243,7 +257,7 @@ impl Body {
                 {
                     beside.tap = None;
                 }
-                frame
+                frame.map_err(Into::into)
             }
         }
     }
@@ -282,12 +296,12 @@ impl HttpBody for Body {
             }
         }
         let Some(idle) = &mut this.idle else {
-            return frame.map_err(Into::into);
+            return frame;
         };
         match frame {
             Poll::Ready(frame) => {
                 idle.on_activity();
-                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+                Poll::Ready(frame)
             }
             Poll::Pending => {
                 ready!(idle.poll_expired(cx));
@@ -300,6 +314,7 @@ impl HttpBody for Body {
         match &self.kind {
             BodyKind::Empty => self.trailers.is_none(),
             BodyKind::Full(_) => false,
+            BodyKind::Channel(reader) => reader.is_end(),
             BodyKind::Stream { rest, beside } => {
                 beside.as_ref().is_none_or(|beside| beside.prefix.is_empty()) && rest.is_end_stream()
             }
@@ -312,6 +327,7 @@ impl HttpBody for Body {
             _ if self.trailers.is_some() => SizeHint::default(),
             BodyKind::Empty => SizeHint::with_exact(0),
             BodyKind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            BodyKind::Channel(_) => SizeHint::default(),
             BodyKind::Stream { rest, beside: None } => rest.size_hint(),
             BodyKind::Stream { rest, beside: Some(beside) } => {
                 let mut hint = rest.size_hint();

@@ -148,7 +148,8 @@ pub enum SubmitOutcome {
     Alone(UnbatchedPermit),
     /// The call's part of a batch response.
     Reply(Box<Reply>, ExecutionDetails),
-    /// A response of its own, after the batch failed, that is too large to be buffered.
+    /// A streamed response: the call's part of that of a batch or, after the batch failed, one of its
+    /// own.
     Streamed(Box<StreamedAnswer>, ExecutionDetails),
     /// Ended by the proxy.
     Failed(Failure, ExecutionDetails),

@@ -20,7 +20,7 @@ use crate::batching::BatchOutcome;
 use crate::body::Body;
 use crate::bounded_body::{ReadLimits, ReadResult, StopReason, read_bounded};
 use crate::error::FailureKind;
-use crate::protocol::headers::parse_retry_after;
+use crate::protocol::headers::{is_event_stream, parse_retry_after};
 use crate::protocol::{BatchResponse, Call, Endpoint};
 use crate::scheduler::UnbatchedPermit;
 
@@ -182,8 +182,5 @@ fn outcome_of_status(head: &response::Parts) -> BatchOutcome {
 /// Returns `true` for a response that is forwarded as it arrives although its call requested no
 /// stream: server-sent events, and text whose length the server did not know at its beginning.
 fn streams(endpoint: &Endpoint, headers: &HeaderMap) -> bool {
-    let is_event_stream = headers.get(http::header::CONTENT_TYPE).is_some_and(|value| {
-        value.as_bytes().get(..17).is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"))
-    });
-    is_event_stream || endpoint.is_generation() && !headers.contains_key(http::header::CONTENT_LENGTH)
+    is_event_stream(headers) || endpoint.is_generation() && !headers.contains_key(http::header::CONTENT_LENGTH)
 }

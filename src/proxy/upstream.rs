@@ -22,6 +22,7 @@ mod permits;
 mod part_result;
 mod published;
 mod pinned;
+mod stream;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

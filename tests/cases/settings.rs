@@ -72,9 +72,6 @@ pub(crate) fn verdict(adapter: &str, config: Option<&Json>) -> Result<Verdict, S
     if adapter != "oip.grpc" && config.is_some_and(|config| config.get("adapter").is_some()) {
         return Ok(Verdict::Run);
     }
-    if config.is_some_and(|config| config.get("stream").is_some()) {
-        return Ok(Verdict::Skip(format!("{adapter} streams")));
-    }
     Ok(if *built { Verdict::Run } else { Verdict::Skip(adapter.to_owned()) })
 }
 

@@ -35,7 +35,9 @@ pub(crate) fn removal_spans(
     Ok((cuts, starts))
 }
 
-fn cut_members(doc: &[u8], object: Span, cut: &[usize]) -> Vec<Span> {
+/// Returns the byte ranges to remove so that the members of an object whose values start at these
+/// offsets disappear, each with one adjoining comma.
+pub(crate) fn cut_members(doc: &[u8], object: Span, cut: &[usize]) -> Vec<Span> {
     let mut out = Vec::new();
     let mut kept_end = None;
     // Start of the current run of removed members, kept until the next retained member is found.

@@ -49,7 +49,7 @@ const API_VERSIONS: [&[u8]; 2] = [b"\"1\"", b"\"2\""];
 /// nanoseconds.
 const TIME_DIGITS: usize = 13;
 /// Names inside a usage object that the protocols define.
-const USAGE: [&str; 16] = [
+pub(super) const USAGE: [&str; 16] = [
     "prompt_tokens",
     "completion_tokens",
     "total_tokens",

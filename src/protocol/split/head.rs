@@ -67,7 +67,7 @@ const LISTED: [&str; 45] = [
 /// Prefixes of headers that may be forwarded if unbatched responses have the same one.
 const LISTED_PREFIXES: [&str; 3] = ["x-ratelimit-", "openai-", "access-control-"];
 /// Words that may occur in the values of such headers, besides numbers and units.
-const WORDS: [&str; 12] = [
+const WORDS: [&str; 16] = [
     "*",
     "true",
     "false",
@@ -76,6 +76,10 @@ const WORDS: [&str; 12] = [
     "application/json; charset=utf-8",
     "application/json; charset=UTF-8",
     "application/octet-stream",
+    "text/event-stream",
+    "text/event-stream;charset=utf-8",
+    "text/event-stream; charset=utf-8",
+    "text/event-stream; charset=UTF-8",
     "text/plain; charset=utf-8",
     "cpu",
     "gpu",
@@ -201,7 +205,9 @@ impl SharedHead {
             });
         }
         if headers.contains_key(header::CONTENT_TYPE) && !listed.contains_key(header::CONTENT_TYPE) {
-            listed.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            let is_stream = leader.is_some_and(|leader| leader.stream.is_some());
+            let form = if is_stream { "text/event-stream" } else { "application/json" };
+            listed.insert(header::CONTENT_TYPE, HeaderValue::from_static(form));
         }
         Self { listed, has_id: headers.contains_key(headers::REQUEST_ID) }
     }

@@ -259,7 +259,7 @@ fn read_chars(call: &Call) -> u64 {
 
 /// Checks the number of cached tokens in a response of generated texts. vLLM reports only that of
 /// the last prompt, and SGLang the sum.
-fn check_cached_tokens(doc: &[u8], usage: Span, shape: &ProtocolShape) -> Result<(), MismatchKind> {
+pub(super) fn check_cached_tokens(doc: &[u8], usage: Span, shape: &ProtocolShape) -> Result<(), MismatchKind> {
     let is_sum = |token_ids| token_ids == TokenIds::AbsentUnlessRequested;
     if shape.generation.is_none_or(|generation| is_sum(generation.token_ids)) {
         return Ok(());
@@ -271,7 +271,14 @@ fn check_cached_tokens(doc: &[u8], usage: Span, shape: &ProtocolShape) -> Result
 
 /// Writes the id that the client would have received alone: derived from its request id if the
 /// server derives ids from it (vLLM), else a random one of the same form.
-fn write_id(doc: &[u8], span: Span, call: &Call, sent: &SharedRequest, shape: &ProtocolShape, out: &mut Vec<u8>) {
+pub(super) fn write_id(
+    doc: &[u8],
+    span: Span,
+    call: &Call,
+    sent: &SharedRequest,
+    shape: &ProtocolShape,
+    out: &mut Vec<u8>,
+) {
     let header = call.head.headers.get(headers::REQUEST_ID).map(HeaderValue::as_bytes);
     let find_own = |pointer| json::find(&call.body, json::root(&call.body), pointer).ok().flatten();
     let is_text = |own: Span| kind(&call.body, own.start) == JsonType::String && own.len() > 2;

@@ -84,8 +84,6 @@ fn calls_that_cannot_be_divided_are_sent_unbatched() {
         let call = read(&endpoint, PATH, body);
         assert_eq!(call.unbatched_reason(), Some(UnmergeableReason::ItemForm), "{body}");
     }
-    let stream = read(&endpoint, PATH, r#"{"prompt":"a","stream":true}"#);
-    assert_eq!(stream.unbatched_reason(), Some(UnmergeableReason::Streaming));
     for body in [
         r#"{"prompt":"a","n":null}"#,
         r#"{"prompt":"a","suffix":null,"best_of":null}"#,

@@ -5,6 +5,8 @@
 //! response is invalid, the members are sent again alone in their original form, in the slot of the
 //! batch. Each member is entitled to this one unbatched retry at any cost; the replay budget limits
 //! only the smaller batches in between. If a retry is not allowed, the members receive 502.
+//!
+//! A streamed response is split as it arrives ([`stream`](super::stream)).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,14 +19,17 @@ use http::{HeaderMap, Request, Version};
 use super::Inner;
 use super::exchange::{UnbatchedResponse, UpstreamResponse};
 use super::head::prepare_upstream_head;
-use super::part_result::{PartResult, judge_error_status, judge_failure, judge_mismatch, outcome_without_retry};
+use super::part_result::{
+    PartResult, judge_error_status, judge_failure, judge_mismatch, outcome_without_retry, report_mismatch,
+};
 use super::published::published_limits;
+use super::stream::{OpenStreams, StreamedBatch};
 use crate::backend::{Backend, BatchOutputs, BatchRequest, LimitsLookUp};
 use crate::batching::{BatchOutcome, IsolationPlan, MemberRange, Observation, PartOutcome};
 use crate::body::Body;
 use crate::bounded_body::MinRate;
 use crate::error::FailureKind;
-use crate::protocol::{BatchResponse, Call, LimitsSource, MismatchKind, Reply, ResponseMismatch, headers, is_overload};
+use crate::protocol::{BatchResponse, Call, LimitsSource, Reply, headers, is_overload};
 use crate::telemetry::names::OverheadStage;
 
 /// Minimum rate of a response to a shared call, since all members wait for it. A slower response is
@@ -82,7 +87,8 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ba
         budget.record_first_send(started);
     }
     let mut first_byte = None;
-    let judged = try_part(inner, &request, whole.clone(), outputs, &mut first_byte, request.timeout).await;
+    let mut streams = OpenStreams::default();
+    let judged = try_part(inner, &request, whole.clone(), outputs, &mut first_byte, &mut streams).await;
     let outcome = match judged {
         PartResult::Split(replies, _held) => {
             let outcome = BatchOutcome::Ok;
@@ -100,7 +106,8 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ba
             outcome_without_retry(observed, refusal)
         }
         PartResult::Retry { verdict, observed, refusal, allowed: true, .. } => {
-            let evidence = isolate(inner, &request, verdict, outputs).await;
+            let evidence = isolate(inner, &request, verdict, outputs, &mut streams).await;
+            streams.wait_end().await;
             match refusal {
                 Some(refusal) if evidence.is_refusing_batches() => BatchOutcome::Refused(refusal),
                 _ => observed,
@@ -116,6 +123,7 @@ async fn isolate(
     request: &BatchRequest,
     verdict: PartOutcome,
     outputs: &mut dyn BatchOutputs,
+    streams: &mut OpenStreams,
 ) -> IsolationEvidence {
     tracing::debug!(batch = request.id.0, members = request.members.len(), ?verdict, "isolating a failed batch");
     let items = request.members.iter().map(|call| call.items).collect();
@@ -137,7 +145,7 @@ async fn isolate(
         let isolated = part.clone().map(|member| request.members.get(member).map_or(0, |call| call.items)).sum();
         // A retry gets the time of an unbatched call; the time that the batch has used is not
         // deducted.
-        match try_part(inner, request, part.clone(), outputs, &mut None, request.timeout).await {
+        match try_part(inner, request, part.clone(), outputs, &mut None, streams).await {
             PartResult::Answered(outcome) if part.len() == 1 && outcome == BatchOutcome::Ok => {
                 evidence.answered.push(part.start);
             }
@@ -191,10 +199,10 @@ async fn try_part(
     part: MemberRange,
     outputs: &mut dyn BatchOutputs,
     first_byte: &mut Option<Duration>,
-    left: Option<Duration>,
+    streams: &mut OpenStreams,
 ) -> PartResult {
     if part.len() == 1 {
-        return execute_unbatched(inner, request, part, outputs, left).await;
+        return execute_unbatched(inner, request, part, outputs, streams).await;
     }
     let endpoint = &request.endpoint;
     let members: Vec<&Call> = request.members.get(part.clone()).unwrap_or_default().iter().map(AsRef::as_ref).collect();
@@ -206,11 +214,18 @@ async fn try_part(
         fail_part(outputs, part, FailureKind::Internal);
         return PartResult::Answered(BatchOutcome::Failed);
     };
-    let answer = match inner.exchange(http, left, Some(SHARED_FLOOR)).await {
+    let pending = match inner.begin(http, request.timeout).await {
+        Ok(pending) => pending,
+        Err(kind) => return judge_failure(endpoint, kind),
+    };
+    *first_byte = Some(pending.first_byte);
+    if request.is_stream() && pending.head.status.is_success() {
+        return StreamedBatch { inner, request, part, outputs }.run(sent, pending).await;
+    }
+    let answer = match inner.read_whole(pending, Some(SHARED_FLOOR)).await {
         Ok(answer) => answer,
         Err(kind) => return judge_failure(endpoint, kind),
     };
-    *first_byte = Some(answer.first_byte);
     let UpstreamResponse { status, headers, body, .. } = &answer;
     let shared = BatchResponse { status: *status, headers, body };
     // Servers also report this with 503. It then concerns this batch rather than their load.
@@ -228,41 +243,9 @@ async fn try_part(
     match split {
         Ok(replies) => PartResult::Split(replies, answer.held),
         Err(mismatch) => {
-            log_mismatch(request, &mismatch, members.len());
-            inner.metrics.mismatch(mismatch.what.as_str());
+            report_mismatch(inner, request, &mismatch, members.len());
             judge_mismatch(endpoint, &mismatch)
         }
-    }
-}
-
-fn log_mismatch(request: &BatchRequest, mismatch: &ResponseMismatch, members: usize) {
-    if mismatch.what != MismatchKind::Undeclared {
-        // The route as written: the path of a call may contain data of its caller.
-        tracing::warn!(
-            batch = request.id.0,
-            members,
-            %mismatch,
-            route = request.endpoint.route_path(),
-            protocol = request.endpoint.label.as_str(),
-            follows = describe_consequence(mismatch),
-            "the response to a batch cannot be split"
-        );
-    } else if let Some(member) = &mismatch.member {
-        tracing::warn!(
-            member,
-            path = request.members.first().map(|call| call.head.uri.path()),
-            "responses differ in a member outside the results: such calls are sent alone for a while; if every caller \
-             may see the member, add it to respondWith.fields"
-        );
-    }
-}
-
-/// Returns what follows from a mismatch for later calls.
-const fn describe_consequence(mismatch: &ResponseMismatch) -> &'static str {
-    if mismatch.is_quarantining() {
-        "calls of this merge key are sent alone for `failure.quarantine`, longer each time"
-    } else {
-        "if the next batch fails too, calls like these are sent alone (`merge_refused`)"
     }
 }
 
@@ -272,19 +255,19 @@ async fn execute_unbatched(
     request: &BatchRequest,
     part: MemberRange,
     outputs: &mut dyn BatchOutputs,
-    left: Option<Duration>,
+    streams: &mut OpenStreams,
 ) -> PartResult {
     let member = part.start;
     let Some(call) = request.members.get(member) else { return PartResult::Answered(BatchOutcome::Failed) };
     let answer = match original_request(call) {
-        Some(http) => inner.exchange_unbatched(http, left).await,
+        Some(http) => inner.exchange_unbatched(http, request.timeout, call.is_mergeable_stream()).await,
         None => Err(FailureKind::Internal),
     };
     let answer = match answer {
         Ok(UnbatchedResponse::Streamed(mut response)) => {
             headers::strip_hop_by_hop(response.headers_mut());
             let answered = response.status().is_success();
-            outputs.deliver_streamed(member, response);
+            outputs.deliver_streamed(member, streams.hold(call, response));
             return PartResult::Answered(if answered { BatchOutcome::Ok } else { BatchOutcome::Failed });
         }
         Ok(UnbatchedResponse::Whole(answer)) => Ok(answer),

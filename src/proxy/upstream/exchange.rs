@@ -18,6 +18,7 @@ use crate::bounded_body::{MinRate, ReadLimits, ReadResult, StopReason, read_boun
 use crate::clock::Clock;
 use crate::error::FailureKind;
 use crate::memory::BufferGuard;
+use crate::protocol::headers::is_event_stream;
 
 /// A complete response.
 #[derive(Debug)]
@@ -26,7 +27,6 @@ pub(super) struct UpstreamResponse {
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
     pub(super) trailers: Option<HeaderMap>,
-    pub(super) first_byte: Duration,
     /// Reservation of the response in the buffer budget.
     pub(super) held: BufferGuard,
 }
@@ -35,16 +35,16 @@ pub(super) struct UpstreamResponse {
 #[derive(Debug)]
 pub(super) enum UnbatchedResponse {
     Whole(UpstreamResponse),
-    /// A response that is too large to be buffered: the part that was read, followed by the rest as
-    /// it arrives.
+    /// A stream of events, or a response that is too large to be buffered: the part that was read,
+    /// followed by the rest as it arrives.
     Streamed(Response<Body>),
 }
 
 /// The head of a response, with its body yet to be read.
-struct PendingResponse {
-    head: response::Parts,
-    body: Incoming,
-    first_byte: Duration,
+pub(super) struct PendingResponse {
+    pub(super) head: response::Parts,
+    pub(super) body: Incoming,
+    pub(super) first_byte: Duration,
     /// Deadline for the last byte.
     until: Option<Instant>,
 }
@@ -62,43 +62,45 @@ impl Inner {
         limit: Option<Duration>,
         floor: Option<MinRate>,
     ) -> Result<UpstreamResponse, FailureKind> {
-        let PendingResponse { head, mut body, first_byte, until } = self.begin(request, limit).await?;
+        let pending = self.begin(request, limit).await?;
+        self.read_whole(pending, floor).await
+    }
+
+    /// Reads the complete body of a response.
+    pub(super) async fn read_whole(
+        &self,
+        pending: PendingResponse,
+        floor: Option<MinRate>,
+    ) -> Result<UpstreamResponse, FailureKind> {
+        let PendingResponse { head, mut body, until, .. } = pending;
         match read_bounded(&mut body, self.bounds(until, floor), self.buffers.empty_for_answer()).await {
             ReadResult::Whole { bytes, trailers, held } => {
                 self.identity.on_response(&head.headers);
-                Ok(UpstreamResponse {
-                    status: head.status,
-                    headers: head.headers,
-                    body: bytes,
-                    trailers,
-                    first_byte,
-                    held,
-                })
+                Ok(UpstreamResponse { status: head.status, headers: head.headers, body: bytes, trailers, held })
             }
             ReadResult::Stopped { reason, .. } => Err(reason.response_failure()),
         }
     }
 
-    /// Sends the call of one client and reads its response, completely if it can be buffered.
+    /// Sends the call of one client and reads its response, completely if it can be buffered. A
+    /// stream of events that the call requests (`streams`) is forwarded as it arrives.
     pub(super) async fn exchange_unbatched(
         self: &Arc<Self>,
         request: Request<Body>,
         limit: Option<Duration>,
+        streams: bool,
     ) -> Result<UnbatchedResponse, FailureKind> {
-        let PendingResponse { head, body, first_byte, until } = self.begin(request, limit).await?;
+        let PendingResponse { head, body, until, .. } = self.begin(request, limit).await?;
         self.identity.on_response(&head.headers);
         let mut body = Body::stream(body);
+        if streams && is_event_stream(&head.headers) {
+            let body = body.with_idle_timeout(self.config.body_idle_timeout, None);
+            return Ok(UnbatchedResponse::Streamed(Response::from_parts(head, body)));
+        }
         match read_bounded(&mut body, self.bounds(until, None), self.buffers.empty_for_answer()).await {
             ReadResult::Whole { bytes, trailers, held } => {
                 let response::Parts { status, headers, .. } = head;
-                Ok(UnbatchedResponse::Whole(UpstreamResponse {
-                    status,
-                    headers,
-                    body: bytes,
-                    trailers,
-                    first_byte,
-                    held,
-                }))
+                Ok(UnbatchedResponse::Whole(UpstreamResponse { status, headers, body: bytes, trailers, held }))
             }
             ReadResult::Stopped { reason: StopReason::TooLarge | StopReason::BuffersFull, read, held } => {
                 let body = body.with_prefix(read, held).with_idle_timeout(self.config.body_idle_timeout, None);
@@ -108,7 +110,8 @@ impl Inner {
         }
     }
 
-    async fn begin(
+    /// Sends a call and reads the head of its response.
+    pub(super) async fn begin(
         self: &Arc<Self>,
         request: Request<Body>,
         limit: Option<Duration>,

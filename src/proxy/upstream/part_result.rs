@@ -4,6 +4,8 @@
 use bytes::Bytes;
 use http::StatusCode;
 
+use super::Inner;
+use crate::backend::BatchRequest;
 use crate::batching::{BatchOutcome, BatchRefusal, PartOutcome};
 use crate::error::FailureKind;
 use crate::memory::BufferGuard;
@@ -106,6 +108,43 @@ pub(super) fn judge_mismatch(endpoint: &Endpoint, mismatch: &ResponseMismatch) -
         observed: if is_quarantining { BatchOutcome::Mismatched } else { BatchOutcome::Failed },
         refusal: mismatch_refusal(mismatch),
         allowed: endpoint.idempotent && endpoint.on_mismatch_isolates,
+    }
+}
+
+/// Logs and counts a response that cannot be split.
+pub(super) fn report_mismatch(inner: &Inner, request: &BatchRequest, mismatch: &ResponseMismatch, members: usize) {
+    log_mismatch(request, mismatch, members);
+    inner.metrics.mismatch(mismatch.what.as_str());
+}
+
+fn log_mismatch(request: &BatchRequest, mismatch: &ResponseMismatch, members: usize) {
+    if mismatch.what != MismatchKind::Undeclared {
+        // The route as written: the path of a call may contain data of its caller.
+        tracing::warn!(
+            batch = request.id.0,
+            members,
+            %mismatch,
+            route = request.endpoint.route_path(),
+            protocol = request.endpoint.label.as_str(),
+            follows = describe_consequence(mismatch),
+            "the response to a batch cannot be split"
+        );
+    } else if let Some(member) = &mismatch.member {
+        tracing::warn!(
+            member,
+            path = request.members.first().map(|call| call.head.uri.path()),
+            "responses differ in a member outside the results: such calls are sent alone for a while; if every caller \
+             may see the member, add it to respondWith.fields"
+        );
+    }
+}
+
+/// Returns what follows from a mismatch for later calls.
+const fn describe_consequence(mismatch: &ResponseMismatch) -> &'static str {
+    if mismatch.is_quarantining() {
+        "calls of this merge key are sent alone for `failure.quarantine`, longer each time"
+    } else {
+        "if the next batch fails too, calls like these are sent alone (`merge_refused`)"
     }
 }
 

@@ -21,14 +21,14 @@ const PIECE: usize = 64 << 10;
 /// Period of the test pattern. It is prime, so that a misplaced piece is detected.
 const PERIOD: usize = 251;
 
-async fn connect(proxy: &TestProxy, text: &str) -> TcpStream {
+pub(super) async fn connect(proxy: &TestProxy, text: &str) -> TcpStream {
     let mut stream = within_timeout(TcpStream::connect(proxy.address)).await.unwrap();
     within_timeout(stream.write_all(text.as_bytes())).await.unwrap();
     stream
 }
 
 /// Reads until these bytes have arrived, and returns everything that was read.
-async fn until(stream: &mut TcpStream, needle: &[u8]) -> Vec<u8> {
+pub(super) async fn until(stream: &mut TcpStream, needle: &[u8]) -> Vec<u8> {
     let mut came = Vec::new();
     while !came.windows(needle.len()).any(|window| window == needle) {
         assert_ne!(
