@@ -78,6 +78,8 @@ pub(crate) enum Payload {
     /// Tensors whose first dimension is the batch (`v2`). The positions of items and results in the
     /// shape are unused.
     Tensors,
+    /// Such tensors in a message of gRPC (`v2::grpc`).
+    GrpcTensors,
 }
 
 /// Condition under which a bare value represents a list of one.

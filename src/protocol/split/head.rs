@@ -67,7 +67,7 @@ const LISTED: [&str; 45] = [
 /// Prefixes of headers that may be forwarded if unbatched responses have the same one.
 const LISTED_PREFIXES: [&str; 3] = ["x-ratelimit-", "openai-", "access-control-"];
 /// Words that may occur in the values of such headers, besides numbers and units.
-const WORDS: [&str; 12] = [
+const WORDS: [&str; 14] = [
     "*",
     "true",
     "false",
@@ -76,6 +76,8 @@ const WORDS: [&str; 12] = [
     "application/json; charset=utf-8",
     "application/json; charset=UTF-8",
     "application/octet-stream",
+    "application/grpc",
+    "application/grpc+proto",
     "text/plain; charset=utf-8",
     "cpu",
     "gpu",
