@@ -18,6 +18,7 @@ mod deadlines;
 mod drain;
 mod faults;
 mod floods;
+mod grpc;
 mod h2;
 mod scripted_server;
 mod scripted_setup;

@@ -143,6 +143,14 @@ fn ids_and_the_order_of_parameters_do_not_separate_calls() {
 }
 
 #[test]
+fn the_parts_of_a_key_have_the_names_of_their_fields() {
+    let call = read(&raw(b"\x01", b"aa", &parameter(4, "priority")));
+    let parts = grpc().key_parts(key(&call).unwrap()).unwrap();
+    let names: Vec<&str> = parts.iter().map(|part| part.name.as_ref()).filter(|name| name.starts_with('/')).collect();
+    assert_eq!(names, ["/model_name", "/model_version", "/parameters", "/inputs", "/outputs"]);
+}
+
+#[test]
 fn a_call_that_a_batch_cannot_represent_is_not_merged() {
     let input = |contents: Option<&[u8]>| field(5, &tensor("x", "INT16", b"\x01", contents));
     for message in [

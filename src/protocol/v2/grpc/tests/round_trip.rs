@@ -149,6 +149,24 @@ proptest! {
     }
 
     #[test]
+    fn a_call_with_any_byte_changed_is_joined_with_itself_or_sent_alone(
+        signature in signature(),
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+    ) {
+        let mut message = write(&signature, 2, 5, b"id", 7);
+        let place = at.index(message.len());
+        message[place] = byte;
+        let call = read(&message);
+        if call.unbatched_reason().is_none() {
+            let sent = grpc().write_batch(&[&call, &call], None);
+            let again = read(&sent.body[5..]);
+            prop_assert_eq!(again.unbatched_reason(), None);
+            prop_assert_eq!(again.items, 2 * call.items);
+        }
+    }
+
+    #[test]
     fn bytes_that_are_no_valid_response_are_never_shared(
         signature in signature(),
         at in any::<prop::sample::Index>(),
