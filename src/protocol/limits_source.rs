@@ -9,6 +9,9 @@ use crate::route::{Endpoint, ProtocolLabel, RouteProtocol};
 use crate::v2::grpc;
 use crate::{tei, v2};
 
+/// Maximum number of bytes of the name of a model: that of the folder in which a server keeps it.
+const NAME_BYTES_MAX: usize = 255;
+
 /// A document with the limits of a server or of one of its models.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum LimitsSource {
@@ -76,9 +79,10 @@ impl Endpoint {
             ProtocolLabel::Tei => Some(LimitsSource::Info),
             ProtocolLabel::OpenInferenceV2 => v2::config_path(call.head.uri.path()).map(LimitsSource::ModelConfig),
             ProtocolLabel::OpenInferenceGrpc => {
-                let message = call.message.as_ref().filter(|message| !message.model.is_empty())?;
+                let message = call.message.as_ref()?;
                 let (model, version) = (message.model.clone(), message.version.clone());
-                Some(LimitsSource::ModelConfigMethod { model, version })
+                let is_name = !model.is_empty() && model.len().max(version.len()) <= NAME_BYTES_MAX;
+                is_name.then_some(LimitsSource::ModelConfigMethod { model, version })
             }
             _ => None,
         }

@@ -13,6 +13,7 @@ use super::quote;
 use crate::call::{Call, SharedRequest};
 use crate::evidence::{AnswerPart, UnbatchedEvidence};
 use crate::route::Endpoint;
+use crate::shape::Payload;
 use crate::{headers, ids};
 
 /// Names of headers that may be forwarded: those of HTTP and CORS, of the rate limits of OpenAI and
@@ -203,7 +204,9 @@ impl SharedHead {
             });
         }
         if headers.contains_key(header::CONTENT_TYPE) && !listed.contains_key(header::CONTENT_TYPE) {
-            listed.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            let is_grpc = endpoint.shape.payload == Payload::GrpcTensors;
+            let plain = if is_grpc { "application/grpc" } else { "application/json" };
+            listed.insert(header::CONTENT_TYPE, HeaderValue::from_static(plain));
         }
         Self { listed, has_id: headers.contains_key(headers::REQUEST_ID) }
     }

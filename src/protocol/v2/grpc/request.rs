@@ -24,6 +24,10 @@ const OUTPUT_PARAMETERS: u32 = 2;
 /// and a few dozen parameters.
 const FIELDS_MAX: usize = 128;
 
+/// Maximum number of bytes of the fields that calls of a batch have in common, in canonical form: a
+/// thousand times those of a usual call. Merge keys are kept beside the body.
+const COMMON_BYTES_MAX: usize = 256 << 10;
+
 /// The tensors of a call, as positions in its body.
 #[derive(Debug)]
 pub(crate) struct InferRequest {
@@ -99,7 +103,8 @@ pub(crate) fn read(body: &Bytes, rows_max: usize) -> Result<InferRequest, ItemEr
         // Bytes of an image may be text as well.
         matches!(input.tensor.datatype, Datatype::Bytes | Datatype::Uint8 | Datatype::Int8)
     };
-    let part = |span: Option<Span>| span.map_or_else(Bytes::new, |span| body.slice(span.start..span.end));
+    // Copied, because a look-up of the model's configuration outlives the body.
+    let part = |span: Option<Span>| span.map_or_else(Bytes::new, |span| Bytes::copy_from_slice(span.of(body)));
     Ok(InferRequest {
         message,
         rows,
@@ -248,7 +253,7 @@ impl RequestFields {
         }
         push_member(&mut out, "outputs", &text);
         out.push(b'}');
-        Ok(out)
+        if out.len() > COMMON_BYTES_MAX { Err(ItemError::Form) } else { Ok(out) }
     }
 }
 

@@ -169,6 +169,11 @@ fn a_call_that_a_batch_cannot_represent_is_not_merged() {
         raw(b"\x01", b"aa", &[field(3, b"a"), field(3, b"b")].concat()),
         raw(b"\x01", b"aa", b"\x0b\x0c"),
         raw(b"\x01", b"aa", b"\x08\x01"),
+        {
+            let mut long = raw(b"\x01", b"aa", b"");
+            super::wire::write_bytes(&mut long, 15, &vec![0; 200 << 10]);
+            long
+        },
     ] {
         assert_eq!(read(&message).unbatched_reason(), Some(UnmergeableReason::ItemForm), "{message:?}");
     }
