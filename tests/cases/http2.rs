@@ -118,13 +118,26 @@ fn lines(map: &HeaderMap) -> Headers {
     map.iter().map(|(name, value)| (name.to_string(), value.as_bytes().to_vec())).collect()
 }
 
-/// Sends a request on a connection of its own and reads its response. `told` is notified once the
-/// request is on its way.
-pub(crate) async fn ask(proxy: SocketAddr, outgoing: &Outgoing, told: oneshot::Sender<()>) -> Result<Answer, String> {
+/// A connection to the proxy. Dropping it closes it.
+pub(crate) type Http2Client = SendRequest<Full<Bytes>>;
+
+/// Opens a connection. Clients connect before the first of them sends, because the window of a case
+/// is shorter than a few handshakes on a busy machine.
+pub(crate) async fn connect(proxy: SocketAddr) -> Result<Http2Client, String> {
     let stream = TcpStream::connect(proxy).await.map_err(|e| format!("connect: {e}"))?;
     let shaken = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
-    let (mut send, connection): (SendRequest<Full<Bytes>>, _) = shaken.map_err(|e| format!("connect: {e}"))?;
-    let driver = tokio::spawn(connection);
+    let (send, connection) = shaken.map_err(|e| format!("connect: {e}"))?;
+    tokio::spawn(connection);
+    Ok(send)
+}
+
+/// Sends a request and reads its response. `told` is notified once the request is on its way.
+pub(crate) async fn ask(
+    mut send: Http2Client,
+    proxy: SocketAddr,
+    outgoing: &Outgoing,
+    told: oneshot::Sender<()>,
+) -> Result<Answer, String> {
     let mut request = http::Request::builder()
         .method(outgoing.method.as_str())
         .uri(format!("http://{proxy}{}", outgoing.target))
@@ -148,6 +161,5 @@ pub(crate) async fn ask(proxy: SocketAddr, outgoing: &Outgoing, told: oneshot::S
         Err(_) => End::Reset,
     });
     answer.done = Some(now());
-    driver.abort();
     Ok(answer)
 }

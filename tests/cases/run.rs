@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::case::{Call, Case, ExpectedAnswer};
-use crate::http2::{self, Http2Upstream};
+use crate::http2::{self, Http2Client, Http2Upstream};
 use crate::matching::{self, Bindings};
 use crate::script::{CaseScript, Own};
 use crate::settings::Settings;
@@ -128,15 +128,19 @@ async fn start_clients(
     let mut stats = Stats::open(proxy).await;
     let mut before = stats.read().await;
     let last = outgoing.len();
+    let mut http2_clients = Vec::new();
+    for _ in outgoing.iter().filter(|_| case.is_grpc()) {
+        http2_clients.push(http2::connect(proxy.listen).await);
+    }
+    let mut http2_clients = http2_clients.into_iter();
     let started = now();
     for (at, (call, outgoing)) in case.calls.iter().zip(outgoing).enumerate() {
         tokio::time::sleep_until(started + call.at.mul_f64(factor)).await;
         let (sent, told) = oneshot::channel();
         let leaves = call.disconnect.map(|after| after.mul_f64(factor));
-        clients.push(if case.is_grpc() {
-            tokio::spawn(grpc_client(proxy.listen, outgoing, patience, sent))
-        } else {
-            tokio::spawn(client(proxy.listen, outgoing, leaves, patience, sent))
+        clients.push(match http2_clients.next() {
+            Some(connected) => tokio::spawn(grpc_client(connected, (proxy.listen, outgoing), patience, sent)),
+            None => tokio::spawn(client(proxy.listen, outgoing, leaves, patience, sent)),
         });
         if at + 1 < last {
             // The sender is dropped without a message if the client cannot connect.
@@ -170,8 +174,13 @@ async fn client(
     Ok((Some(client), answer))
 }
 
-async fn grpc_client(proxy: SocketAddr, outgoing: Outgoing, patience: Duration, told: oneshot::Sender<()>) -> Outcome {
-    let asked = tokio::time::timeout(patience, http2::ask(proxy, &outgoing, told)).await;
+async fn grpc_client(
+    connected: Result<Http2Client, String>,
+    (proxy, outgoing): (SocketAddr, Outgoing),
+    patience: Duration,
+    told: oneshot::Sender<()>,
+) -> Outcome {
+    let asked = tokio::time::timeout(patience, http2::ask(connected?, proxy, &outgoing, told)).await;
     Ok((None, asked.map_err(|_| "no response in time".to_owned())??))
 }
 
