@@ -8,6 +8,7 @@ mod common;
 mod config;
 mod frames;
 mod generic;
+mod grpc;
 mod leak;
 mod scanner;
 mod webhook;
@@ -16,6 +17,7 @@ mod wire;
 pub use config::config_load;
 pub use frames::frame_heads;
 pub use generic::generic_spec;
+pub use grpc::grpc_call;
 pub use leak::{merge_key, split_leak};
 pub use scanner::json_scanner;
 pub use webhook::admission_review;
@@ -25,11 +27,12 @@ pub use wire::{read_call, split_batch};
 pub type Target = fn(&[u8]);
 
 /// All targets by name, which is also the name of the corpus and of the file in `fuzz_targets/`.
-pub const ALL: [(&str, Target); 9] = [
+pub const ALL: [(&str, Target); 10] = [
     ("admission_review", admission_review),
     ("config_load", config_load),
     ("frame_heads", frame_heads),
     ("generic_spec", generic_spec),
+    ("grpc_call", grpc_call),
     ("json_scanner", json_scanner),
     ("merge_key", merge_key),
     ("read_call", read_call),

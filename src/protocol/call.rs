@@ -4,13 +4,14 @@
 use std::fmt;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode, Uri};
+use http::{HeaderMap, Method, StatusCode, Uri, Version};
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::batching::Weight;
 use crate::identity::Tenant;
 use crate::items::ItemSpans;
 use crate::stream_options::StreamOptions;
+use crate::v2::grpc::request::InferRequest;
 use crate::v2::request::TensorRequest;
 
 /// A client request on a recognised route.
@@ -42,6 +43,8 @@ pub struct Call {
     pub(crate) tensors: Option<TensorRequest>,
     /// The options of a call that requests a stream and may be merged.
     pub(crate) stream: Option<StreamOptions>,
+    /// The same for a call of gRPC. Boxed, because most calls have none.
+    pub(crate) message: Option<Box<InferRequest>>,
 }
 
 /// The part of a request head that a replay needs.
@@ -105,8 +108,8 @@ pub enum UnmergeableReason {
     /// The server's responses differ in a member outside the results that the protocol does not
     /// declare.
     AnswerVaries,
-    /// A call of the Open Inference Protocol (`/v2/models/*/infer`, also behind a prefix) to a model
-    /// whose first dimension is not known to be the batch: neither the server publishes it nor a route
+    /// A call of the Open Inference Protocol (`/v2/models/*/infer`, also behind a prefix, or
+    /// `ModelInfer` of gRPC) to a model whose first dimension is not known to be the batch: neither the server publishes it nor a route
     /// names the protocol.
     OpenInference,
 }
@@ -114,6 +117,8 @@ pub enum UnmergeableReason {
 /// A request to the upstream that carries the items of several calls.
 #[derive(Clone)]
 pub struct SharedRequest {
+    /// The version of HTTP. HTTP/1.1 stands for any that the upstream supports.
+    pub version: Version,
     /// The request method.
     pub method: Method,
     /// The raw path, with the query if there is one.
@@ -137,7 +142,8 @@ pub struct Reply {
     pub headers: HeaderMap,
     /// The response body.
     pub body: Bytes,
-    /// Trailers, present only for an unbatched call.
+    /// Trailers, present for an unbatched call whose response had some, and where the protocol writes
+    /// its status into them.
     pub trailers: Option<HeaderMap>,
 }
 
@@ -162,7 +168,7 @@ pub enum MismatchKind {
     Index,
     /// Results are missing or of a different type, or counters cannot be divided.
     Shape,
-    /// The body is not a single JSON document.
+    /// The body is not a single JSON document, or a single message where the protocol has messages.
     NotJson,
     /// The body has a content coding that was not requested.
     Compressed,
@@ -205,6 +211,12 @@ impl Call {
     #[must_use]
     pub const fn is_mergeable_stream(&self) -> bool {
         self.stream.is_some()
+    }
+
+    /// Returns `true` if the tensors of the call may contain text; `None` for a call without tensors.
+    pub(crate) fn tensors_may_hold_text(&self) -> Option<bool> {
+        let tensors = self.tensors.as_ref().map(|tensors| tensors.may_hold_text);
+        tensors.or_else(|| self.message.as_ref().map(|message| message.may_hold_text))
     }
 }
 

@@ -41,7 +41,7 @@ impl Endpoint {
     /// with a single form.
     #[must_use]
     pub fn form_of(&self, call: &Call) -> Option<CallForm> {
-        if self.shape.payload == Payload::Tensors {
+        if self.shape.payload != Payload::Items {
             return None;
         }
         let slot = call.found.slots.first().filter(|_| matches!(call.merge, MergeEligibility::With(_)))?;
@@ -57,7 +57,7 @@ impl Endpoint {
     /// item.
     #[must_use]
     pub fn body_in_form(&self, call: &Call, form: CallForm, place: usize) -> Option<Bytes> {
-        if self.shape.payload == Payload::Tensors {
+        if self.shape.payload != Payload::Items {
             return None;
         }
         let doc = &call.body;

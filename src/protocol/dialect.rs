@@ -11,6 +11,7 @@ use crate::Reply;
 use crate::call::is_overload;
 use crate::error::{Failure, FailureKind};
 use crate::headers;
+use crate::v2::grpc;
 
 /// Error format expected by the clients of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub enum Dialect {
     MlFlow,
     /// Problem details of RFC 9457, for all routes without a format of their own.
     Problem,
+    /// Status 200 and a `grpc-status` in a head without a body, the format of gRPC.
+    Grpc,
 }
 
 // === impl Dialect ===
@@ -57,8 +60,28 @@ impl Dialect {
     }
 
     fn write(self, kind: FailureKind, status: StatusCode) -> Reply {
+        let content_type = match self {
+            Self::Problem => "application/problem+json",
+            Self::Grpc => "application/grpc",
+            Self::OpenAi | Self::Error | Self::Tei | Self::MlFlow => "application/json",
+        };
+        let mut headers = HeaderMap::with_capacity(7);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        headers.insert(headers::ERROR, HeaderValue::from_static(kind.code()));
+        headers.insert(headers::REASON, HeaderValue::from_static(kind.reason()));
+        if self == Self::Grpc {
+            grpc::status::write_failure(status, kind.message(), &mut headers);
+            return Reply { status: StatusCode::OK, headers, body: Bytes::new(), trailers: None };
+        }
+        let body = Bytes::from(self.body(kind, status));
+        Reply { status, headers, body, trailers: None }
+    }
+
+    /// Returns the body, which is empty in the format of gRPC.
+    fn body(self, kind: FailureKind, status: StatusCode) -> String {
         let (message, reason, number) = (kind.message(), kind.reason(), status.as_u16());
-        let body = match self {
+        match self {
+            Self::Grpc => String::new(),
             Self::OpenAi => {
                 format!(r#"{{"error":{{"message":"{message}","type":"{reason}","param":null,"code":{number}}}}}"#)
             }
@@ -82,13 +105,7 @@ impl Dialect {
                     r#"{{"type":"about:blank","title":"{message}","status":{number},"detail":"{message}","code":"{code}","reason":"{reason}"}}"#
                 )
             }
-        };
-        let content_type = if self == Self::Problem { "application/problem+json" } else { "application/json" };
-        let mut headers = HeaderMap::with_capacity(5);
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        headers.insert(headers::ERROR, HeaderValue::from_static(kind.code()));
-        headers.insert(headers::REASON, HeaderValue::from_static(reason));
-        Reply { status, headers, body: Bytes::from(body), trailers: None }
+        }
     }
 }
 
@@ -140,6 +157,24 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_of_a_grpc_call_is_in_the_head_of_a_response_without_a_body() {
+        let after = Duration::from_millis(1200);
+        let reply = Dialect::Grpc.failure_response(&Failure::retry(FailureKind::QueueFull, after), None);
+        assert_eq!((reply.status, reply.body.len()), (StatusCode::OK, 0));
+        for (name, value) in [
+            ("content-type", "application/grpc"),
+            ("grpc-status", "14"),
+            ("grpc-message", "queue full"),
+            ("x-groupage-error", "GRP3101"),
+            ("retry-after-ms", "1200"),
+        ] {
+            assert_eq!(reply.headers[name], value);
+        }
+        let overload = Dialect::Grpc.overload_response(StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!((overload.status, &overload.headers["grpc-status"]), (StatusCode::OK, &"8".parse().unwrap()));
+    }
+
+    #[test]
     fn a_limit_that_ended_the_call_is_named_in_a_header() {
         let reply = Dialect::Error.failure_response(&FailureKind::UpstreamTimeout.into(), Some("routes[0].timeout"));
         assert_eq!(reply.body, r#"{"error":"upstream timeout"}"#);
@@ -149,6 +184,7 @@ mod tests {
     #[test]
     fn every_error_body_is_json() {
         for &kind in FailureKind::VARIANTS {
+            assert!(Dialect::Grpc.failure_response(&kind.into(), None).body.is_empty());
             for dialect in [Dialect::OpenAi, Dialect::Error, Dialect::Tei, Dialect::MlFlow, Dialect::Problem] {
                 let reply = dialect.failure_response(&kind.into(), Some("routes[0].timeout"));
                 assert!(serde_json::from_slice::<serde_json::Value>(&reply.body).is_ok());

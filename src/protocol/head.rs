@@ -12,7 +12,7 @@ use crate::identity::{DigestKey, PeerIdentity, Tenant};
 use crate::merge_key::MergeKeyBuilder;
 use crate::route::{RouteRules, SharedHeaderRules};
 use crate::shape::{Payload, ProtocolShape};
-use crate::v2::binary;
+use crate::v2::{binary, grpc};
 use crate::{Call, UnmergeableReason};
 
 /// Media type that `Accept` requests.
@@ -31,10 +31,22 @@ pub(crate) fn check(head: &Parts, common: &SharedHeaderRules, shape: &ProtocolSh
     let headers = &head.headers;
     let mut types = headers.get_all(header::CONTENT_TYPE).iter();
     // A length of the document in the head means that binary data follows it.
-    let is_binary = shape.payload == Payload::Tensors && headers.contains_key(binary::HEADER_LENGTH);
-    let is_expected = |value: &HeaderValue| is_json(value) || is_binary && is_token(value, b"application/octet-stream");
+    let payload = shape.payload;
+    let is_binary = payload == Payload::Tensors && headers.contains_key(binary::HEADER_LENGTH);
+    let is_expected = |value: &HeaderValue| match payload {
+        Payload::GrpcTensors => grpc::is_content_type(value),
+        Payload::Items | Payload::Tensors | Payload::Generation(_) => {
+            is_json(value) || is_binary && is_token(value, b"application/octet-stream")
+        }
+    };
     let is_typed = types.next().is_some_and(is_expected) && types.next().is_none();
-    if !is_typed || headers.contains_key(header::CONTENT_ENCODING) || headers::has_other_coding(headers) {
+    let is_other_grpc =
+        || payload == Payload::GrpcTensors && (head.version != Version::HTTP_2 || grpc::is_compressed(headers));
+    if !is_typed
+        || is_other_grpc()
+        || headers.contains_key(header::CONTENT_ENCODING)
+        || headers::has_other_coding(headers)
+    {
         return Some(UnmergeableReason::Encoding);
     }
     for name in headers.keys() {

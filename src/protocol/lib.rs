@@ -49,6 +49,7 @@ mod pooling;
 mod parse;
 mod published;
 mod limits_source;
+mod response_status;
 mod route;
 mod identity;
 mod sagemaker;

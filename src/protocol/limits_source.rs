@@ -1,9 +1,16 @@
 //! The documents in which model servers publish their limits.
 
-use crate::call::UnmergeableReason;
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode, Uri};
+
+use crate::call::{Call, UnmergeableReason};
 use crate::published::{NotJson, PublishedLimits};
 use crate::route::{Endpoint, ProtocolLabel, RouteProtocol};
+use crate::v2::grpc;
 use crate::{tei, v2};
+
+/// Maximum number of bytes of the name of a model: that of the folder in which a server keeps it.
+const NAME_BYTES_MAX: usize = 255;
 
 /// A document with the limits of a server or of one of its models.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -12,28 +19,52 @@ pub enum LimitsSource {
     Info,
     /// `GET` of this path, `/v2/models/{model}/config` of the Open Inference Protocol.
     ModelConfig(String),
+    /// The method `ModelConfig` of the Open Inference Protocol over gRPC.
+    ModelConfigMethod {
+        /// Name of the model.
+        model: Bytes,
+        /// Its version; empty for the one that the server chooses.
+        version: Bytes,
+    },
 }
 
 // === impl LimitsSource ===
 
 impl LimitsSource {
-    /// Returns the path of the document.
+    /// Returns the request for the document, without a host. One with version HTTP/2 cannot be sent
+    /// in another version.
     #[must_use]
-    pub fn path(&self) -> &str {
-        match self {
+    pub fn request(&self) -> Request<Bytes> {
+        let path = match self {
             Self::Info => "/info",
             Self::ModelConfig(path) => path,
+            Self::ModelConfigMethod { model, version } => return grpc::config::request(model, version),
+        };
+        let mut request = Request::new(Bytes::new());
+        // The path is a part of one that was received.
+        *request.uri_mut() = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
+        request
+    }
+
+    /// Returns the status by which a response is judged.
+    #[must_use]
+    pub fn response_status(&self, status: StatusCode, headers: &HeaderMap, trailers: Option<&HeaderMap>) -> StatusCode {
+        match self {
+            Self::Info | Self::ModelConfig(_) => status,
+            Self::ModelConfigMethod { .. } => grpc::status::as_http(status, headers, trailers).0,
         }
     }
 
     /// Parses the document. Returns `None` if it names no limits.
     ///
     /// # Errors
-    /// [`NotJson`] if the response is not JSON, as that of a gateway or of a page for all paths.
+    /// [`NotJson`] if the response is not of the expected format, as that of a gateway or of a page
+    /// for all paths.
     pub fn parse(&self, body: &[u8]) -> Result<Option<PublishedLimits>, NotJson> {
         match self {
             Self::Info => tei::parse_info(body),
             Self::ModelConfig(_) => v2::config::parse_model_config(body),
+            Self::ModelConfigMethod { .. } => grpc::config::parse_response(body),
         }
     }
 }
@@ -41,13 +72,18 @@ impl LimitsSource {
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// Returns the document with the limits that apply to a call to `path`; `None` if the protocol
-    /// has none.
+    /// Returns the document with the limits that apply to a call; `None` if the protocol has none.
     #[must_use]
-    pub fn limits_source(&self, path: &str) -> Option<LimitsSource> {
+    pub fn limits_source(&self, call: &Call) -> Option<LimitsSource> {
         match self.label {
             ProtocolLabel::Tei => Some(LimitsSource::Info),
-            ProtocolLabel::OpenInferenceV2 => v2::config_path(path).map(LimitsSource::ModelConfig),
+            ProtocolLabel::OpenInferenceV2 => v2::config_path(call.head.uri.path()).map(LimitsSource::ModelConfig),
+            ProtocolLabel::OpenInferenceGrpc => {
+                let message = call.message.as_ref()?;
+                let (model, version) = (message.model.clone(), message.version.clone());
+                let is_name = !model.is_empty() && model.len().max(version.len()) <= NAME_BYTES_MAX;
+                is_name.then_some(LimitsSource::ModelConfigMethod { model, version })
+            }
             _ => None,
         }
     }
@@ -55,7 +91,8 @@ impl Endpoint {
     /// Returns `true` if calls are merged only where the server publishes that the first dimension of
     /// the model's tensors is the batch ([`LimitsSource::ModelConfig`]).
     fn needs_model_config(&self) -> bool {
-        self.label == ProtocolLabel::OpenInferenceV2 && self.rules.protocol == RouteProtocol::Auto
+        matches!(self.label, ProtocolLabel::OpenInferenceV2 | ProtocolLabel::OpenInferenceGrpc)
+            && self.rules.protocol == RouteProtocol::Auto
     }
 
     /// Returns the reason why calls to a model are not merged without a route that names their

@@ -2,7 +2,7 @@
 //! its own.
 
 use bytes::Bytes;
-use http::HeaderValue;
+use http::{HeaderValue, Version};
 
 use crate::call::{Call, SharedRequest};
 use crate::headers;
@@ -11,7 +11,7 @@ use crate::json::{self, Span, to_json_string};
 use crate::pointer::Pointer;
 use crate::route::Endpoint;
 use crate::shape::{Payload, ProtocolShape, TokenIds};
-use crate::{head, ids, v2};
+use crate::{BatchTooLarge, head, ids, v2};
 
 /// Pointer to the field that requests token ids from vLLM and SGLang.
 const TOKEN_IDS_FIELD: &str = "/return_token_ids";
@@ -58,11 +58,26 @@ impl Endpoint {
             (leader.head.method.clone(), target)
         });
         let body = match self.shape.payload {
-            Payload::Items | Payload::Generation(_) => self.merged_body(members),
-            Payload::Tensors => v2::merge::write_shared(members, &request_id, &mut headers),
+            Payload::Items | Payload::Generation(_) => Bytes::from(self.merged_body(members)),
+            Payload::Tensors => Bytes::from(v2::merge::write_shared(members, &request_id, &mut headers)),
+            Payload::GrpcTensors => v2::grpc::merge::write_shared(members, &request_id, &mut headers),
         };
-        let body = Bytes::from(body);
-        SharedRequest { method, target, headers, body, request_id, traceparent }
+        let is_grpc = self.shape.payload == Payload::GrpcTensors;
+        let version = if is_grpc { Version::HTTP_2 } else { Version::HTTP_11 };
+        SharedRequest { version, method, target, headers, body, request_id, traceparent }
+    }
+
+    /// Returns `Some` if a shared call is larger than servers of the protocol accept, with the number
+    /// of such items that they accept.
+    #[must_use]
+    pub fn detect_oversize(&self, members: &[&Call], sent: &SharedRequest) -> Option<BatchTooLarge> {
+        let (length, max) = (sent.body.len(), v2::grpc::MESSAGE_BYTES_MAX);
+        if self.shape.payload != Payload::GrpcTensors || length <= max {
+            return None;
+        }
+        let items: usize = members.iter().filter_map(|call| usize::try_from(call.items).ok()).sum();
+        let limit = items.saturating_mul(max) / length;
+        Some(BatchTooLarge { limit: Some(u32::try_from(limit.max(1)).unwrap_or(u32::MAX)) })
     }
 
     fn merged_body(&self, members: &[&Call]) -> Vec<u8> {

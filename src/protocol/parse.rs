@@ -1,6 +1,7 @@
 //! Parses a call: its items, its weight, and its merge key.
 
 use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 
 use crate::batching::Weight;
@@ -14,6 +15,8 @@ use crate::route::Endpoint;
 use crate::shape::{CounterRule, Counters, Measure, Payload, ProtocolShape, ResultLayout, UnbatchedIf};
 use crate::stream_options::{StreamOptions, StreamOptionsError};
 use crate::v2::binary::Framing;
+use crate::v2::grpc::frame::{self, FrameError};
+use crate::v2::grpc::request::{self as grpc_request, InferRequest};
 use crate::v2::request::{self, TensorRequest};
 use crate::{UnmergeableReason, generation, head};
 
@@ -32,6 +35,7 @@ struct MergeableCall {
     items: ItemSpans,
     /// The tensors, where the protocol has tensors instead of items.
     tensors: Option<TensorRequest>,
+    message: Option<Box<InferRequest>>,
     exclusive: Vec<Box<[u8]>>,
     /// The options of a streamed response, if the call requests one.
     stream: Option<StreamOptions>,
@@ -73,6 +77,7 @@ impl Endpoint {
             found: ItemSpans::default(),
             tensors: None,
             stream: None,
+            message: None,
         };
         if let Payload::Generation(streams) = self.shape.payload {
             let found = generation::read(streams, &call.body, self.rules.item_nesting_max);
@@ -98,6 +103,7 @@ impl Endpoint {
                 call.weight = weight;
                 call.bytes = call.bytes.saturating_add(found.items.repeated_bytes);
                 call.tensors = found.tensors;
+                call.message = found.message;
                 call.exclusive = found.exclusive;
                 call.streaming |= found.stream.is_some();
                 call.stream = found.stream;
@@ -122,6 +128,10 @@ impl Endpoint {
             let rows = u64::try_from(tensors.rows).unwrap_or(u64::MAX);
             return (tensors.coarse_form(), tensors.rows, Weight { sum: rows, max: 1 });
         }
+        if let Some(message) = &found.message {
+            let rows = u64::try_from(message.rows).unwrap_or(u64::MAX);
+            return (message.coarse_form(), message.rows, Weight { sum: rows, max: 1 });
+        }
         let (items, shape) = (&found.items, &self.shape);
         (items::coarse_form(body, items), items.count(), items::weigh(body, items, &shape.weight))
     }
@@ -134,6 +144,7 @@ impl Endpoint {
             return Err(UnmergeableReason::TooLarge.into());
         }
         let framing = match self.shape.payload {
+            Payload::GrpcTensors => return self.mergeable_message(head, body, secret),
             Payload::Items | Payload::Generation(_) => Framing::Json,
             Payload::Tensors => Framing::read(&head.headers, body.len()).map_err(|_| ItemError::Form)?,
         };
@@ -157,7 +168,7 @@ impl Endpoint {
             }
         }
         let tensors = match self.shape.payload {
-            Payload::Items | Payload::Generation(_) => None,
+            Payload::Items | Payload::Generation(_) | Payload::GrpcTensors => None,
             Payload::Tensors => Some(request::read((body, framing), doc, root, self.rules.item_count_max)?),
         };
         let mut items = match &tensors {
@@ -167,12 +178,7 @@ impl Endpoint {
         if doc.len().saturating_add(items.repeated_bytes) > self.rules.item_bytes_max {
             return Err(UnmergeableReason::TooLarge.into());
         }
-        let mut key = MergeKeyBuilder::new();
-        // Generation, route and label separate the keys of different endpoints and rule versions.
-        key.push_field(&self.generation.to_le_bytes());
-        key.push_count(self.route);
-        key.push_field(self.label.as_str().as_bytes());
-        head::write_key(head, &self.rules, &self.common, secret, &mut key);
+        let mut key = self.begin_key(head, secret);
         self.write_fields(doc, root, &mut items, &mut key)?;
         match &tensors {
             None => self.write_class(doc, &items, &mut key)?,
@@ -182,7 +188,40 @@ impl Endpoint {
         let model =
             self.shape.model.as_ref().map(|model| json::find(doc, root, model)).transpose().map_err(ItemError::from)?;
         let model = model.flatten().map_or(Span { start: 0, end: 0 }, |found| found.value);
-        Ok(MergeableCall { key, items, tensors, exclusive, stream, model })
+        Ok(MergeableCall { key, items, tensors, message: None, exclusive, stream, model })
+    }
+
+    /// Returns a key with the properties of the endpoint and of the head.
+    fn begin_key(&self, head: &Parts, secret: &DigestKey) -> MergeKeyBuilder {
+        let mut key = MergeKeyBuilder::new();
+        // Generation, route and label separate the keys of different endpoints and rule versions.
+        key.push_field(&self.generation.to_le_bytes());
+        key.push_count(self.route);
+        key.push_field(self.label.as_str().as_bytes());
+        head::write_key(head, &self.rules, &self.common, secret, &mut key);
+        key
+    }
+
+    /// Parses a call whose body is a message. Fields that a policy names are those of JSON, so here
+    /// all of them are compared.
+    fn mergeable_message(
+        &self,
+        head: &Parts,
+        body: &Bytes,
+        secret: &DigestKey,
+    ) -> Result<MergeableCall, UnbatchedCall> {
+        if frame::message(body) == Err(FrameError::Compressed) {
+            return Err(UnmergeableReason::Encoding.into());
+        }
+        let message = grpc_request::read(body, self.rules.item_count_max)?;
+        let mut key = self.begin_key(head, secret);
+        key.push_field(&message.fields);
+        self.rules.merge_on_fields.iter().for_each(|_| key.push_field(b""));
+        let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+        key.push_field(&[&message.key_class(), content_type].concat());
+        let (items, model) = (message.to_spans(), message.model_span);
+        let message = Some(Box::new(message));
+        Ok(MergeableCall { key, items, tensors: None, message, exclusive: Vec::new(), stream: None, model })
     }
 
     /// Writes everything in the body except the items to the key, in canonical form, and determines

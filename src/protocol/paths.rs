@@ -22,6 +22,9 @@ impl UnmergedPath {
     /// Returns the kind of a raw path, or `None` if it is of none of these protocols. Servers are
     /// often reached behind a prefix (`/seldon/NAMESPACE/NAME`), so any prefix is accepted.
     pub(crate) fn classify(path: &str) -> Option<Self> {
+        if path.contains(v2::grpc::SERVICE) {
+            return (!v2::grpc::is_path(path)).then_some(Self::Management);
+        }
         if path.contains("/v2/repository/") || path.contains("/v2/models/") {
             return Self::open_inference(path);
         }
@@ -52,6 +55,9 @@ mod tests {
         ] {
             assert_eq!(UnmergedPath::classify(path), None, "{path}");
         }
+        assert_eq!(UnmergedPath::classify("/inference.GRPCInferenceService/ModelInfer"), None);
+        let stream = UnmergedPath::classify("/inference.GRPCInferenceService/ModelStreamInfer");
+        assert_eq!(stream, Some(UnmergedPath::Management));
         for path in ["/v2/models/m", "/v2/models/m/ready", "/ns/v2/models/m/config", "/v2/repository/index"] {
             assert_eq!(UnmergedPath::classify(path), Some(UnmergedPath::Management), "{path}");
         }

@@ -33,7 +33,7 @@ pub enum RouteProtocol {
     Generic,
     /// KServe V1.
     KServeV1,
-    /// Open Inference Protocol (KServe V2) over REST.
+    /// Open Inference Protocol (KServe V2).
     OpenInferenceV2,
     /// TF Serving.
     TfServing,
@@ -148,6 +148,8 @@ pub enum ProtocolLabel {
     /// The Open Inference Protocol (KServe V2) over REST.
     #[strum(serialize = "open_inference_v2")]
     OpenInferenceV2,
+    /// The Open Inference Protocol (KServe V2) over gRPC.
+    OpenInferenceGrpc,
     /// The row format of TF Serving.
     TfServing,
     /// TEI's own routes.

@@ -78,6 +78,8 @@ pub(crate) enum Payload {
     /// Tensors whose first dimension is the batch (`v2`). The positions of items and results in the
     /// shape are unused.
     Tensors,
+    /// Such tensors in a message of gRPC (`v2::grpc`).
+    GrpcTensors,
     /// A prompt, which is never merged (`generation`). The positions of items and results in the
     /// shape are unused.
     Generation(StreamRule),

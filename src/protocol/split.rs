@@ -26,6 +26,7 @@ use crate::evidence::{AnswerPart, Constancy, UnbatchedEvidence};
 use crate::route::Endpoint;
 use crate::shape::{Counters, Payload};
 use crate::v2::binary::Framing;
+use crate::v2::grpc::split::MessageSplit;
 use crate::v2::split::TensorSplit;
 
 use envelope::UndeclaredPart;
@@ -93,6 +94,13 @@ impl Endpoint {
             let reply = |(index, call): (usize, &&Call)| split.reply(index, call, sent, head.of_member(call, sent));
             return Ok(members.iter().enumerate().map(reply).map(|reply| Reply { status, ..reply }).collect());
         }
+        if self.shape.payload == Payload::GrpcTensors {
+            let split = MessageSplit::new(members, body)?;
+            check_envelope()?;
+            let head = SharedHead::new(self, members, headers, evidence.map(|(_, evidence)| evidence));
+            let reply = |(index, call): (usize, &&Call)| split.reply(index, call, sent, head.of_member(call, sent));
+            return Ok(members.iter().enumerate().map(reply).collect());
+        }
         let plan = SplitPlan::new(&self.shape, members, (body, headers), check_envelope)?;
         let head = SharedHead::new(self, members, headers, evidence.map(|(_, evidence)| evidence));
         let reply = |(index, call): (usize, &&Call)| {
@@ -119,7 +127,9 @@ impl Endpoint {
         let BatchResponse { status, headers, body } = answer;
         let Some(leader) = members.first() else { return Vec::new() };
         let head = SharedHead::new(self, members, headers, Some(evidence));
-        let is_known = !has_content_coding(headers) && evidence.is_constant(leader, AnswerPart::Body(status, body));
+        let is_known = self.shape.payload != Payload::GrpcTensors
+            && !has_content_coding(headers)
+            && evidence.is_constant(leader, AnswerPart::Body(status, body));
         let own = self.dialect.overload_response(status);
         let reply = |call: &&Call| {
             let mut headers = head.of_member(call, sent);
@@ -135,15 +145,13 @@ impl Endpoint {
     /// Records the parts of an unbatched response that may be constants of its key.
     pub fn observe_lone(&self, call: &Call, answer: BatchResponse<'_>, evidence: &UnbatchedEvidence) {
         let BatchResponse { status, headers, body } = answer;
-        let overload = is_overload(status).then_some(AnswerPart::Body(status, body));
+        // An error of gRPC has no body.
+        let has_body = self.shape.payload != Payload::GrpcTensors;
+        let overload = (is_overload(status) && has_body).then_some(AnswerPart::Body(status, body));
         // A route that must not retry calls needs this evidence before its first batch.
         let looks = status.is_success() && (!self.idempotent || evidence.is_watched(call));
         let body = &self.document(headers, body);
-        let members = if looks {
-            envelope::undeclared_in_unbatched(body, &self.shape, &self.rules.respond_with_fields)
-        } else {
-            Vec::new()
-        };
+        let members = if looks { self.undeclared_in_unbatched(body) } else { Vec::new() };
         let headers = head::free_text_headers(headers).map(|name| AnswerPart::Header(name, headers));
         let members = members.iter().map(|own| AnswerPart::Member(&own.path, own.value.of(body)));
         evidence.observe(call, !self.idempotent, headers.chain(overload).chain(members));
@@ -154,21 +162,34 @@ impl Endpoint {
     /// there.
     #[must_use]
     pub fn undeclared_members(&self, members: &[&Call], body: &Bytes, lone: &Bytes) -> Vec<(String, bool)> {
-        let fields = &self.rules.respond_with_fields;
-        let known = envelope::undeclared_in_unbatched(lone, &self.shape, fields);
+        let known = self.undeclared_in_unbatched(lone);
         let is_same = |part: &UndeclaredPart| {
             known.iter().any(|own| own.path == part.path && own.value.of(lone) == part.value.of(body))
         };
-        let parts = envelope::undeclared_in_batch(body, &self.shape, fields, members);
+        let parts = self.undeclared_in_batch(body, members);
         parts.iter().map(|part| (String::from_utf8_lossy(&part.path).into_owned(), is_same(part))).collect()
     }
 
     /// Returns the JSON document of a response, without the tensors in binary form after it.
     fn document(&self, headers: &HeaderMap, body: &Bytes) -> Bytes {
         match self.shape.payload {
-            Payload::Items | Payload::Generation(_) => body.clone(),
+            Payload::Items | Payload::Generation(_) | Payload::GrpcTensors => body.clone(),
             Payload::Tensors => Framing::read(headers, body.len()).unwrap_or(Framing::Json).document(body),
         }
+    }
+
+    fn undeclared_in_batch(&self, body: &[u8], members: &[&Call]) -> Vec<UndeclaredPart> {
+        if self.shape.payload == Payload::GrpcTensors {
+            return envelope::undeclared_in_message(body, Some(members));
+        }
+        envelope::undeclared_in_batch(body, &self.shape, &self.rules.respond_with_fields, members)
+    }
+
+    fn undeclared_in_unbatched(&self, body: &[u8]) -> Vec<UndeclaredPart> {
+        if self.shape.payload == Payload::GrpcTensors {
+            return envelope::undeclared_in_message(body, None);
+        }
+        envelope::undeclared_in_unbatched(body, &self.shape, &self.rules.respond_with_fields)
     }
 
     /// Checks that no part of the body outside the results may quote an input.
@@ -179,7 +200,7 @@ impl Endpoint {
         body: &Bytes,
         (now, evidence): (Tick, &UnbatchedEvidence),
     ) -> Result<(), ResponseMismatch> {
-        let parts = envelope::undeclared_in_batch(body, &self.shape, &self.rules.respond_with_fields, members);
+        let parts = self.undeclared_in_batch(body, members);
         self.check_parts(leader, &parts, body, (now, evidence))
     }
 

@@ -1,4 +1,5 @@
-//! The Open Inference Protocol over REST (KServe V2): tensors with a name, a datatype and a shape.
+//! The Open Inference Protocol (KServe V2): tensors with a name, a datatype and a shape. This module
+//! has the form over REST, and [`grpc`] the form over gRPC.
 //!
 //! The rows of a call lie along the first dimension of each of its inputs, so it has no list of
 //! items that could be joined. Calls with equal inputs apart from their rows are joined input by
@@ -12,6 +13,7 @@
 
 pub(crate) mod binary;
 pub(crate) mod config;
+pub(crate) mod grpc;
 pub(crate) mod merge;
 pub(crate) mod request;
 pub(crate) mod split;

@@ -280,7 +280,7 @@ impl Proxy {
         );
         // The limits that a server publishes are looked up in the background. A call that arrives
         // before they are known does not wait for them.
-        let source = endpoint.limits_source(buffered.head.uri.path());
+        let source = endpoint.limits_source(&call);
         let look_up = source.as_ref().map(|source| self.backend.published_limits(source));
         let published = look_up.and_then(LimitsLookUp::limits);
         let batches_itself = published.filter(|_| endpoint.needs_info).map(|limits| limits.batches_itself);

@@ -75,7 +75,7 @@ impl Proxy {
         // The idle timeout of pass-through traffic does not apply to a recognised call.
         let body = body.without_idle();
         if call.streaming || streams(endpoint, &head.headers) {
-            permit.set_outcome(outcome_of_status(&head));
+            permit.set_outcome(outcome_of_status(head.status, &head.headers));
             if endpoint.is_generation() {
                 head.extensions.insert(permit.record_stream());
             }
@@ -83,16 +83,20 @@ impl Proxy {
             return Ok(Response::from_parts(head, body));
         }
         let body = self.read_answer(body, until).await.inspect_err(|_| permit.set_outcome(BatchOutcome::Failed))?;
-        permit.set_outcome(observed_outcome(endpoint, &head, &body));
-        if let BufferedResponse::Whole(bytes, _) = &body {
+        let BufferedResponse { whole, .. } = &body;
+        let read = whole
+            .as_ref()
+            .map(|(bytes, trailers)| endpoint.response_status(head.status, (&head.headers, trailers.as_ref()), bytes));
+        permit.set_outcome(observed_outcome(endpoint, &head, read.as_ref()));
+        if let Some((status, bytes)) = &read {
             if !endpoint.is_generation() {
-                let answer = BatchResponse { status: head.status, headers: &head.headers, body: bytes };
+                let answer = BatchResponse { status: *status, headers: &head.headers, body: bytes };
                 self.forward.observe_unbatched(endpoint, call, answer);
             }
             // The response is framed anew: its length is that of the buffered bytes.
             head.headers.remove(http::header::CONTENT_LENGTH);
         }
-        Ok(Response::from_parts(head, body.into_body()))
+        Ok(Response::from_parts(head, body.body))
     }
 
     async fn read_answer(&self, mut body: Body, until: Option<Instant>) -> Result<BufferedResponse, FailureKind> {
@@ -106,12 +110,15 @@ impl Proxy {
         .await
         {
             ReadResult::Whole { bytes, trailers, held } => {
-                Ok(BufferedResponse::Whole(bytes.clone(), Body::full(bytes).with_trailers(trailers).with_charge(held)))
+                let whole = Some((bytes.clone(), trailers.clone()));
+                let body = Body::full(bytes).with_trailers(trailers).with_charge(held);
+                Ok(BufferedResponse { whole, body })
             }
             // Too large to buffer: the bytes already read are sent first, the rest is streamed
             // after them, and the slot becomes free.
             ReadResult::Stopped { reason: StopReason::TooLarge | StopReason::BuffersFull, read, held } => {
-                Ok(BufferedResponse::TooLarge(body.with_prefix(read, held).with_idle_timeout(idle, None)))
+                let body = body.with_prefix(read, held).with_idle_timeout(idle, None);
+                Ok(BufferedResponse { whole: None, body })
             }
             ReadResult::Stopped { reason, .. } => Err(reason.response_failure()),
         }
@@ -143,36 +150,26 @@ async fn send(
 }
 
 /// A response, buffered whole or up to the cap.
-enum BufferedResponse {
-    Whole(Bytes, Body),
-    TooLarge(Body),
-}
-
-// === impl BufferedResponse ===
-
-impl BufferedResponse {
-    fn into_body(self) -> Body {
-        match self {
-            Self::Whole(_, body) | Self::TooLarge(body) => body,
-        }
-    }
+struct BufferedResponse {
+    /// The bytes and trailers of a whole response.
+    whole: Option<(Bytes, Option<HeaderMap>)>,
+    body: Body,
 }
 
 /// Derives the outcome that the batching core learns from the response to an unbatched call:
-/// success, overload, or a size limit named in the error.
-fn observed_outcome(endpoint: &Endpoint, head: &response::Parts, body: &BufferedResponse) -> BatchOutcome {
-    let outcome = outcome_of_status(head);
-    let BufferedResponse::Whole(bytes, _) = body else { return outcome };
-    let too_large = if outcome == BatchOutcome::Failed { endpoint.detect_too_large(head.status, bytes) } else { None };
-    too_large
-        .filter(|found| found.limit.is_some())
-        .map_or(outcome, |found| BatchOutcome::TooLarge { limit: found.limit })
+/// success, overload, or a size limit named in the error. `read` are the status and the body of a
+/// whole response.
+fn observed_outcome(endpoint: &Endpoint, head: &response::Parts, read: Option<&(StatusCode, Bytes)>) -> BatchOutcome {
+    let outcome = outcome_of_status(read.map_or(head.status, |(status, _)| *status), &head.headers);
+    let Some((status, body)) = read.filter(|_| outcome == BatchOutcome::Failed) else { return outcome };
+    let limit = endpoint.detect_too_large(*status, body).and_then(|found| found.limit);
+    limit.map_or(outcome, |limit| BatchOutcome::TooLarge { limit: Some(limit) })
 }
 
-fn outcome_of_status(head: &response::Parts) -> BatchOutcome {
-    match head.status {
+fn outcome_of_status(status: StatusCode, headers: &HeaderMap) -> BatchOutcome {
+    match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-            BatchOutcome::Overloaded { retry_after: parse_retry_after(&head.headers) }
+            BatchOutcome::Overloaded { retry_after: parse_retry_after(headers) }
         }
         status if status.is_success() => BatchOutcome::Ok,
         _ => BatchOutcome::Failed,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::coding::{base64, gzipped};
 use crate::matching::Mode;
+use crate::oip::MessageKind;
 use crate::support::json::{self, Json};
 use crate::support::upstream::{Content, Reply};
 use crate::support::wire::Headers;
@@ -60,6 +61,8 @@ pub(crate) struct ExpectedAnswer {
     pub(crate) interim: Option<Vec<u16>>,
     pub(crate) done_before: Option<Duration>,
     pub(crate) truncated: bool,
+    /// Values of `grpc-status` and `grpc-message`, in the trailers or in a head without a message.
+    pub(crate) grpc: Headers,
 }
 
 /// Members of an object, consumed one by one. A member that is left at the end is unknown to the
@@ -155,28 +158,36 @@ fn status(value: &Json) -> Option<u16> {
 }
 
 fn mode(fields: &mut Fields<'_>, answer: bool) -> Result<Mode, String> {
+    let kind = if answer { MessageKind::Response } else { MessageKind::Request };
     let Some(name) = fields.read("match", Json::as_str)? else { return Ok(Mode::Bytes) };
     match (name.as_str(), answer) {
         ("bytes", _) => Ok(Mode::Bytes),
         ("json", _) => Ok(Mode::Json),
         ("tokens", false) => Ok(Mode::Tokens),
         ("oip-binary", false) => Ok(Mode::OipBinary),
-        ("protobuf", _) => Err("match `protobuf` is for oip.grpc, which is not built".to_owned()),
+        ("protobuf", _) => Ok(Mode::Protobuf(kind)),
         _ => Err(fields.bad("match")),
     }
 }
 
-/// Removes `body` or `body_b64`. Both together are an error.
-fn body(fields: &mut Fields<'_>) -> Result<Option<Vec<u8>>, String> {
+/// Removes `body`, `body_b64` or `message`. Two of them together are an error.
+fn body(fields: &mut Fields<'_>, kind: MessageKind) -> Result<Option<Vec<u8>>, String> {
     let text = fields.read("body", |v| v.as_str().map(String::into_bytes))?;
     let bytes = fields.read("body_b64", |v| v.as_str().and_then(|text| base64(&text)))?;
-    if fields.take("message").is_some() {
-        return Err("`message` is for oip.grpc, which is not built".to_owned());
+    let message = fields.read("message", Json::value)?.map(|message| kind.encode(&message)).transpose()?;
+    match (text, bytes, message) {
+        (text, None, None) => Ok(text),
+        (None, bytes, None) => Ok(bytes),
+        (None, None, message) => Ok(message),
+        _ => Err(format!("{}: two of `body`, `body_b64` and `message`", fields.of)),
     }
-    match (text, bytes) {
-        (Some(_), Some(_)) => Err(format!("{}: both `body` and `body_b64`", fields.of)),
-        (text, bytes) => Ok(text.or(bytes)),
-    }
+}
+
+/// Removes the status of a gRPC call, as header lines.
+fn grpc(fields: &mut Fields<'_>) -> Result<Headers, String> {
+    let status = fields.read("grpc_status", Json::as_u64)?.map(|status| status.to_string());
+    let lines = [("grpc-status", status), ("grpc-message", fields.read("grpc_message", Json::as_str)?)];
+    Ok(lines.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into_bytes()))).collect())
 }
 
 /// Validates an expected body: one that is compared as JSON must be JSON.
@@ -248,6 +259,11 @@ impl Case {
         Ok(case)
     }
 
+    /// Returns `true` if clients and upstream use HTTP/2.
+    pub(crate) fn is_grpc(&self) -> bool {
+        self.adapter == "oip.grpc"
+    }
+
     /// Verifies that every client has one request, that every client that stays has one response,
     /// and that no other clients are named.
     fn agrees_with_itself(&self) -> Result<(), String> {
@@ -279,7 +295,7 @@ impl Call {
             method: fields.need("method", |v| v.as_str().filter(|m| is_word(m)))?,
             target: fields.need("path", |v| v.as_str().filter(|p| is_word(p)))?,
             headers: fields.read("headers", headers)?.unwrap_or_default(),
-            body: body(&mut fields)?,
+            body: body(&mut fields, MessageKind::Request)?,
             disconnect: fields.millis("disconnect_ms")?,
         };
         fields.end()?;
@@ -301,7 +317,7 @@ impl Expected {
             method: fields.need("method", Json::as_str)?,
             target: fields.need("path", Json::as_str)?,
             mode,
-            body: checked(mode, body(&mut fields)?)?,
+            body: checked(mode, body(&mut fields, MessageKind::Request)?)?,
             headers: fields.read("headers", headers)?.unwrap_or_default(),
             headers_absent: fields.read("headers_absent", strings)?.unwrap_or_default(),
             headers_fresh: fields.read("headers_fresh", strings)?.unwrap_or_default(),
@@ -319,12 +335,13 @@ impl ExpectedAnswer {
             client: fields.need("c", Json::as_str)?,
             status: fields.need("status", status)?,
             mode,
-            body: checked(mode, body(&mut fields)?)?,
+            body: checked(mode, body(&mut fields, MessageKind::Response)?)?,
             headers: fields.read("headers", headers)?.unwrap_or_default(),
             headers_absent: fields.read("headers_absent", strings)?.unwrap_or_default(),
             interim: fields.read("interim", |v| v.elements()?.iter().map(status).collect())?,
             done_before: fields.millis("done_before_ms")?,
             truncated: fields.switch("truncated")?,
+            grpc: grpc(&mut fields)?,
         };
         fields.end()?;
         Ok(answer)
@@ -333,7 +350,7 @@ impl ExpectedAnswer {
 
 fn reply(value: &Json) -> Result<Reply, String> {
     let mut fields = Fields::new(value, "upstream_response[]")?;
-    let answer_body = body(&mut fields)?;
+    let answer_body = body(&mut fields, MessageKind::Response)?;
     let sse = fields.read("sse", |v| v.elements()?.iter().map(event).collect::<Option<Vec<_>>>())?;
     let gzip = fields.read("encode", |v| (v.as_str()? == "gzip").then_some(()))?.is_some();
     let abort = fields.take("abort").map(abort).transpose()?;
@@ -355,7 +372,7 @@ fn reply(value: &Json) -> Result<Reply, String> {
     let silent = matches!(content, Content::Hang | Content::Reset);
     let reply = Reply {
         status: status.or(silent.then_some(200)).ok_or("upstream_response[]: no `status`")?,
-        headers: fields.read("headers", headers)?.unwrap_or_default(),
+        headers: [fields.read("headers", headers)?.unwrap_or_default(), grpc(&mut fields)?].concat(),
         delay: fields.millis("delay_ms")?.unwrap_or_default(),
         content,
     };

@@ -11,7 +11,9 @@
 
 mod case;
 mod coding;
+mod http2;
 mod matching;
+mod oip;
 mod run;
 mod script;
 mod selfcheck;

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::oip::MessageKind;
 use crate::support::json::{self, Json};
 use crate::support::report::difference;
 use crate::support::wire::{self, Headers};
@@ -19,6 +20,8 @@ pub(crate) enum Mode {
     Json,
     /// A JSON part, with its length in a header, followed by equal bytes.
     OipBinary,
+    /// Equal messages of gRPC, floats by their bits, without unknown fields.
+    Protobuf(MessageKind),
 }
 
 /// Values of the placeholders of one message, by prefix. Placeholders with the same prefix have the
@@ -135,6 +138,10 @@ pub(crate) fn body(mode: Mode, want: &[u8], got: &[u8], headers: &Headers, taken
             let want_rest = want.get(want_end..).unwrap_or_default();
             let got_json = json::parse(got_json).map_err(|e| format!("body: {e}"))?;
             same(&want_json, &got_json, taken, false) && want_rest == got_rest
+        }
+        Mode::Protobuf(kind) => {
+            let got = kind.decode(got).map_err(|e| format!("body: {e}: {}", crate::support::report::shown(got, 0)))?;
+            same(&kind.decode(want)?, &got, taken, false)
         }
     };
     if agrees { Ok(()) } else { Err(format!("body ({mode:?}): {}", difference(want, got))) }

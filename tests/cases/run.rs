@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::case::{Call, Case, ExpectedAnswer};
+use crate::http2::{self, Http2Client, Http2Upstream};
 use crate::matching::{self, Bindings};
 use crate::script::{CaseScript, Own};
 use crate::settings::Settings;
@@ -42,9 +43,9 @@ pub(crate) async fn run(case: Case, paths: &[String], options: &Options) -> Resu
 
     let case = Arc::new(case);
     let script = Arc::new(CaseScript::new(Arc::clone(&case), settings.model_config.as_ref(), factor));
-    let upstream = Upstream::start(Arc::clone(&script) as Arc<_>).await.map_err(|e| format!("upstream: {e}"))?;
+    let (upstream, address) = start_upstream(&case, &script).await.map_err(|e| format!("upstream: {e}"))?;
     let binary = options.binary.clone();
-    let start = Start { binary, upstream: upstream.address, config: Some(file.path()), metrics: false };
+    let start = Start { binary, upstream: address, config: Some(file.path()), metrics: false };
     let mut proxy = Proxy::start(&start).await?;
 
     let outgoing: Vec<_> = case
@@ -63,6 +64,8 @@ pub(crate) async fn run(case: Case, paths: &[String], options: &Options) -> Resu
         done.push((call, outcome));
     }
     tokio::time::sleep(SETTLE.mul_f64(factor)).await;
+
+    drop(upstream);
 
     let mut faults = script.faults();
     let mut ids = Vec::new();
@@ -92,6 +95,25 @@ pub(crate) async fn run(case: Case, paths: &[String], options: &Options) -> Resu
     Ok(faults)
 }
 
+/// A listening upstream of either version of HTTP.
+enum Listening {
+    Http1(#[expect(dead_code, reason = "closed on drop")] Upstream),
+    Http2(#[expect(dead_code, reason = "closed on drop")] Http2Upstream),
+}
+
+async fn start_upstream(case: &Case, script: &Arc<CaseScript>) -> std::io::Result<(Listening, SocketAddr)> {
+    let script = Arc::clone(script) as Arc<_>;
+    Ok(if case.is_grpc() {
+        let upstream = Http2Upstream::start(script).await?;
+        let address = upstream.address;
+        (Listening::Http2(upstream), address)
+    } else {
+        let upstream = Upstream::start(script).await?;
+        let address = upstream.address;
+        (Listening::Http1(upstream), address)
+    })
+}
+
 type Outcome = Result<(Option<Client>, Answer), String>;
 
 /// Starts the clients in file order, each after the request before it is enqueued.
@@ -106,12 +128,20 @@ async fn start_clients(
     let mut stats = Stats::open(proxy).await;
     let mut before = stats.read().await;
     let last = outgoing.len();
+    let mut http2_clients = Vec::new();
+    for _ in outgoing.iter().filter(|_| case.is_grpc()) {
+        http2_clients.push(http2::connect(proxy.listen).await);
+    }
+    let mut http2_clients = http2_clients.into_iter();
     let started = now();
     for (at, (call, outgoing)) in case.calls.iter().zip(outgoing).enumerate() {
         tokio::time::sleep_until(started + call.at.mul_f64(factor)).await;
         let (sent, told) = oneshot::channel();
         let leaves = call.disconnect.map(|after| after.mul_f64(factor));
-        clients.push(tokio::spawn(client(proxy.listen, outgoing, leaves, patience, sent)));
+        clients.push(match http2_clients.next() {
+            Some(connected) => tokio::spawn(grpc_client(connected, (proxy.listen, outgoing), patience, sent)),
+            None => tokio::spawn(client(proxy.listen, outgoing, leaves, patience, sent)),
+        });
         if at + 1 < last {
             // The sender is dropped without a message if the client cannot connect.
             told.await.ok();
@@ -142,6 +172,16 @@ async fn client(
         tokio::time::timeout(patience, client.receive(&outgoing.method, &mut answer)).await.ok();
     }
     Ok((Some(client), answer))
+}
+
+async fn grpc_client(
+    connected: Result<Http2Client, String>,
+    (proxy, outgoing): (SocketAddr, Outgoing),
+    patience: Duration,
+    told: oneshot::Sender<()>,
+) -> Outcome {
+    let asked = tokio::time::timeout(patience, http2::ask(connected?, proxy, &outgoing, told)).await;
+    Ok((None, asked.map_err(|_| "no response in time".to_owned())??))
 }
 
 /// Returns a time that is longer than all times of the case together.
@@ -182,6 +222,13 @@ fn judge(expected: &ExpectedAnswer, call: &Call, answer: &Answer, taken: &mut Bi
         matching::absent(&expected.headers_absent, &answer.headers),
     ];
     faults.extend([end].into_iter().chain(rest).filter_map(Result::err));
+    for (name, value) in &expected.grpc {
+        let actual = [wire::values(&answer.trailers, name), wire::values(&answer.headers, name)].concat();
+        if actual != [value.as_slice()] {
+            let shown: Vec<_> = actual.iter().map(|value| String::from_utf8_lossy(value)).collect();
+            faults.push(format!("{name}: expected {}, actual {shown:?}", String::from_utf8_lossy(value)));
+        }
+    }
     match (&answer.end, expected.truncated) {
         (Some(End::Proper), false) | (Some(End::Closed | End::Reset), true) => {}
         (Some(End::Proper), true) => faults.push("end: expected a close without the proper end".to_owned()),

@@ -5,12 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::case::{Case, Expected};
 use crate::matching::{self, Bindings, Mode};
+use crate::oip::{self, MessageKind};
 use crate::support::report::shown;
 use crate::support::upstream::{Content, Reply, Request, Script};
 use crate::support::wire::{self, End, Headers};
 
 /// Placeholder in an answer for an id that the proxy generated in its request.
 const SENT_ID: &[u8] = b"{{upstream-sent-id}}";
+/// Path of the gRPC method by which servers publish the configuration of a model.
+const MODEL_CONFIG: &str = "/inference.GRPCInferenceService/ModelConfig";
 
 /// Headers of a client's request, as sent.
 #[derive(Debug)]
@@ -80,10 +83,14 @@ impl CaseScript {
 
     /// Answers reads that no client sent: the proxy looks up limits that servers publish.
     fn look_up(&self, request: &Request) -> Option<Reply> {
-        let read = matches!(request.method.as_str(), "GET" | "HEAD");
+        let is_grpc = request.target == MODEL_CONFIG;
+        let read = is_grpc || matches!(request.method.as_str(), "GET" | "HEAD");
         let asked = |call: &crate::case::Call| call.method == request.method && call.target == request.target;
         if !read || self.case.calls.iter().any(asked) {
             return None;
+        }
+        if is_grpc {
+            return Some(self.grpc_config());
         }
         let path = request.target.split('?').next().unwrap_or_default();
         let model = path.strip_prefix("/v2/models/").and_then(|rest| rest.strip_suffix("/config"));
@@ -91,6 +98,18 @@ impl CaseScript {
             (Some(config), Some(_)) => Reply::plain(200, "application/json", config.clone()),
             _ => Reply::plain(404, "text/plain", "not found"),
         })
+    }
+
+    /// Returns the answer to the method that publishes the configuration of a model.
+    fn grpc_config(&self) -> Reply {
+        let config =
+            self.model_config.as_ref().and_then(|config| serde_json::from_slice::<serde_json::Value>(config).ok());
+        let message = config.and_then(|config| MessageKind::Config.encode(&serde_json::json!({"config": config})).ok());
+        // UNIMPLEMENTED, the status of a server without the method.
+        let status = if message.is_some() { "0" } else { "12" };
+        let mut reply = Reply::plain(200, "application/grpc", message.unwrap_or_default());
+        reply.headers.push(("grpc-status".to_owned(), status.into()));
+        reply
     }
 
     /// Compares a request with an entry and returns the values of its placeholders.
@@ -147,6 +166,10 @@ impl CaseScript {
         let mut fill = |text: &mut Vec<u8>| {
             if matching::holds(text, SENT_ID) {
                 match taken.values().next() {
+                    Some(id) if self.case.is_grpc() => match oip::with_id(text, |text| replaced(text, id)) {
+                        Ok(message) => *text = message,
+                        Err(e) => state.faults.push(format!("upstream: {e}")),
+                    },
                     Some(id) => *text = replaced(text, id),
                     None => {
                         state.faults.push("upstream: no {{uid:}} was taken that the answer could send back".to_owned());

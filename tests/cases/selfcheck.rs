@@ -3,6 +3,7 @@
 
 use crate::case::Case;
 use crate::matching::{Bindings, Mode, body, original, subset};
+use crate::oip::MessageKind;
 use crate::settings::{Settings, Verdict, verdict};
 use crate::support::json;
 use crate::support::wire::Headers;
@@ -16,6 +17,7 @@ pub(crate) fn run() -> Vec<&'static str> {
         }
     };
     bodies(&mut hold);
+    messages(&mut hold);
     placeholders(&mut hold);
     headers(&mut hold);
     format(&mut hold);
@@ -47,6 +49,29 @@ fn bodies(hold: &mut impl FnMut(bool, &'static str)) {
     };
     hold(binary("{\"a\": 1}\u{1}", "8"), "a V2 body is JSON of the length that is named, then bytes");
     hold(!binary("{\"a\": 1}\u{2}", "8") && !binary("{\"a\": 1}\u{1}", "7"), "both parts are compared");
+}
+
+fn messages(hold: &mut impl FnMut(bool, &'static str)) {
+    let message = |text: &str| MessageKind::Request.encode(&serde_json::from_str(text).unwrap_or_default());
+    let agrees = |want: &str, got: &[u8]| {
+        let mode = Mode::Protobuf(MessageKind::Request);
+        let want = message(want).unwrap_or_default();
+        body(mode, &want, got, &Headers::new(), &mut Bindings::default()).is_ok()
+    };
+    let same = |want: &str, got: &str| message(got).is_ok_and(|got| agrees(want, &got));
+    hold(same(r#"{"id":"{{uid:}}"}"#, r#"{"id":"0123abcd"}"#), "ids occur in messages too");
+    hold(!same(r#"{"id":"a"}"#, r#"{"id":"b"}"#) && !same("{}", r#"{"id":"b"}"#), "fields are equal or not");
+    let shape = |text: &str| format!(r#"{{"inputs":[{{"shape":{text}}}]}}"#);
+    hold(same(&shape("[2,-1]"), &shape("[2,-1]")), "a list of numbers is read as it is written");
+    hold(
+        !same(&shape("[2,1]"), &shape("[1,2]")) && !same(&shape("[2]"), &shape("[2,1]")),
+        "it has an order and a length",
+    );
+    let floats = |text: &str| format!(r#"{{"inputs":[{{"contents":{{"fp32_contents":{text}}}}}]}}"#);
+    hold(!same(&floats("[0.0]"), &floats("[-0.0]")), "floats compare by their bits");
+    hold(!agrees("{}", b"\0\0\0\0\x02\x7a\x00"), "an unknown field is seen");
+    hold(!agrees("{}", b"\x01\0\0\0\0") && !agrees("{}", b"\0\0\0\0\x01"), "a message is whole and uncompressed");
+    hold(message(r#"{"ID":"a"}"#).is_err(), "a field that the protocol does not have fails the case");
 }
 
 fn placeholders(hold: &mut impl FnMut(bool, &'static str)) {

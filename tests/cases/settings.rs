@@ -27,7 +27,7 @@ const ADAPTERS: [(&str, bool); 25] = [
     ("openai.moderations", true),
     ("kserve.v1", true),
     ("oip.v2", true),
-    ("oip.grpc", false),
+    ("oip.grpc", true),
     ("tfserving", true),
     ("generic", true),
     ("tei", true),
@@ -58,6 +58,8 @@ pub(crate) struct Settings {
     merge_over: Vec<String>,
     flavour: Option<String>,
     opted_in: bool,
+    /// No route names the protocol.
+    is_automatic: bool,
     generic: Option<Value>,
     /// The upstream's answer to `GET /v2/models/{m}/config`.
     pub(crate) model_config: Option<Value>,
@@ -67,8 +69,7 @@ pub(crate) struct Settings {
 pub(crate) fn verdict(adapter: &str, config: Option<&Json>) -> Result<Verdict, String> {
     let built = ADAPTERS.iter().find(|(name, _)| *name == adapter).map(|(_, built)| built);
     let built = built.ok_or_else(|| format!("adapter `{adapter}` is not named in the format"))?;
-    // A generic declaration replaces the adapter. gRPC is excluded, because the clients do not
-    // support it.
+    // A generic declaration replaces the adapter. gRPC is excluded, because its bodies are no JSON.
     if adapter != "oip.grpc" && config.is_some_and(|config| config.get("adapter").is_some()) {
         return Ok(Verdict::Run);
     }
@@ -95,6 +96,7 @@ impl Settings {
             merge_over: fields.read("merge_over", strings)?.unwrap_or_default(),
             flavour: fields.read("flavour", |v| v.as_str().and_then(|name| flavour(&name)))?,
             opted_in: fields.switch("route_enabled")?,
+            is_automatic: fields.switch("automatic")?,
             generic: None,
             model_config: fields.read("model_config", Json::value)?,
         };
@@ -254,6 +256,9 @@ impl Settings {
                 _ => ("SageMaker", false),
             }
         };
+        if self.is_automatic {
+            return None;
+        }
         let named = self.flavour.clone().unwrap_or_else(|| named.to_owned());
         (!asks || self.opted_in).then_some(named)
     }

@@ -19,6 +19,7 @@ mod drain;
 mod faults;
 mod floods;
 mod generation;
+mod grpc;
 mod h2;
 mod scripted_server;
 mod scripted_setup;

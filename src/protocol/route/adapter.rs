@@ -13,8 +13,8 @@ use crate::tei::TeiRoute;
 use crate::{cohere, mlflow, ollama, sagemaker, seldon, v2};
 
 /// Adapters of a route without a named protocol.
-const AUTOMATIC: [Adapter; 4] =
-    [Adapter::Embeddings, Adapter::V1(V1Verb::Predict), Adapter::Tei(TeiRoute::Embed), Adapter::V2];
+const AUTOMATIC: [Adapter; 5] =
+    [Adapter::Embeddings, Adapter::V1(V1Verb::Predict), Adapter::Tei(TeiRoute::Embed), Adapter::V2, Adapter::V2Grpc];
 
 /// The adapter for one type of path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +25,7 @@ pub(super) enum Adapter {
     Tei(TeiRoute),
     V1(V1Verb),
     V2,
+    V2Grpc,
     MlFlow,
     Seldon,
     SageMaker,
@@ -49,7 +50,7 @@ impl Adapter {
             RouteProtocol::LlamaCpp => generation().collect(),
             RouteProtocol::Generic => rules.generic.iter().map(|_| Self::Generic).collect(),
             RouteProtocol::KServeV1 => vec![Self::V1(V1Verb::Predict), Self::V1(V1Verb::Explain)],
-            RouteProtocol::OpenInferenceV2 => vec![Self::V2],
+            RouteProtocol::OpenInferenceV2 => vec![Self::V2, Self::V2Grpc],
             RouteProtocol::TfServing => {
                 [V1Verb::Predict, V1Verb::Explain, V1Verb::Regress, V1Verb::Classify].map(Self::V1).to_vec()
             }
@@ -97,6 +98,7 @@ impl Adapter {
             }
             Self::V1(verb) => (ProtocolLabel::KServeV1, Dialect::Error, kserve::shape(verb, V1Variant::KServe)),
             Self::V2 => (ProtocolLabel::OpenInferenceV2, Dialect::Error, v2::shape()),
+            Self::V2Grpc => (ProtocolLabel::OpenInferenceGrpc, Dialect::Grpc, v2::grpc::shape()),
             Self::MlFlow => (ProtocolLabel::MlFlow, Dialect::MlFlow, mlflow::invocations()),
             Self::Seldon => (ProtocolLabel::Seldon, Dialect::Problem, seldon::predictions()),
             Self::SageMaker => (ProtocolLabel::SageMaker, Dialect::Problem, sagemaker::invocations()),
@@ -131,6 +133,8 @@ impl Adapter {
             // A prefix before the protocol's path is accepted, because the configuration of the model
             // below the same prefix shows that the protocol is the one of the server.
             RouteProtocol::Auto if v2::is_model_path(path) => Some(Self::V2),
+            RouteProtocol::Auto if path == v2::grpc::PATH => Some(Self::V2Grpc),
+            RouteProtocol::OpenInferenceV2 if v2::grpc::is_path(path) => Some(Self::V2Grpc),
             RouteProtocol::OpenInferenceV2 => path.ends_with(v2::SUFFIX).then_some(Self::V2),
             RouteProtocol::Auto => {
                 let verb = kserve::verb(path).filter(|_| kserve::is_model_path(path));

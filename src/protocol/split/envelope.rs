@@ -5,6 +5,7 @@
 //! shares a piece with an item. These are listed as undeclared, to be checked against
 //! [`UnbatchedEvidence`](crate::evidence::UnbatchedEvidence).
 
+mod message;
 mod outputs;
 
 use crate::call::Call;
@@ -16,6 +17,8 @@ use crate::shape::{Counters, Payload, ProtocolShape, ResultLayout};
 use crate::usage;
 
 use super::quote;
+
+pub(super) use message::undeclared_in_message;
 
 /// Maximum length in bytes of the name of a column, or of a model that the calls do not name. Paths
 /// of models are no longer in practice.
@@ -111,6 +114,16 @@ pub(super) fn undeclared_in_unbatched(doc: &[u8], shape: &ProtocolShape, fields:
         envelope.declared.extend(lists.iter().filter_map(|list| list.with_name(single)));
     }
     envelope.walk()
+}
+
+/// Returns the length of the beginning of an id that may quote an input: all of it, or its prefix.
+/// `None` if it has the form of an id of a known server.
+fn undeclared_id_part(id: &[u8]) -> Option<usize> {
+    let prefix = ids::prefix_len(id);
+    if !id.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte)) {
+        return Some(id.len());
+    }
+    (!ID_PREFIXES.iter().any(|known| id.get(..prefix) == Some(*known))).then_some(prefix)
 }
 
 /// Returns `true` for a text with the form of the name of a model or column.
@@ -241,11 +254,10 @@ impl<'a> EnvelopeWalker<'a> {
             JsonType::Object | JsonType::Array | JsonType::Bool => self.add(value, path),
             JsonType::String => {
                 let raw = value.inner_bytes(self.doc);
-                let prefix = Span { start: value.start + 1, end: value.start + 1 + ids::prefix_len(raw) };
-                if !raw.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte)) {
-                    self.add(value, path);
-                } else if !ID_PREFIXES.contains(&prefix.of(self.doc)) {
-                    self.add(prefix, path);
+                match undeclared_id_part(raw) {
+                    None => {}
+                    Some(length) if length == raw.len() => self.add(value, path),
+                    Some(length) => self.add(Span { start: value.start + 1, end: value.start + 1 + length }, path),
                 }
             }
         }
@@ -261,8 +273,12 @@ impl<'a> EnvelopeWalker<'a> {
             (JsonType::String, "model") => self.members.is_some_and(|members| self.is_model(value, members)),
             (JsonType::String, "response_type") => RESPONSE_TYPES.contains(&text),
             (JsonType::String, "meta/api_version/version") => API_VERSIONS.contains(&text),
-            (JsonType::String, "model_name") => self.members.is_some_and(|members| self.is_model_name(value, members)),
-            (JsonType::String, "model_version") => self.members.is_some_and(|members| self.is_version(value, members)),
+            (JsonType::String, "model_name") => {
+                self.members.is_some_and(|members| outputs::is_model_name(self.text(value), members))
+            }
+            (JsonType::String, "model_version") => {
+                self.members.is_some_and(|members| outputs::is_version(self.text(value), members))
+            }
             (JsonType::Object, "parameters") => Members::new(self.doc, value).next().is_none(),
             (JsonType::Number, "created" | "total_duration" | "load_duration") => {
                 let quotes = self.members.is_some_and(|members| quote::quotes_digits(text, members));

@@ -13,6 +13,7 @@ use super::quote;
 use crate::call::{Call, SharedRequest};
 use crate::evidence::{AnswerPart, UnbatchedEvidence};
 use crate::route::Endpoint;
+use crate::shape::Payload;
 use crate::{headers, ids};
 
 /// Names of headers that may be forwarded: those of HTTP and CORS, of the rate limits of OpenAI and
@@ -67,7 +68,7 @@ const LISTED: [&str; 45] = [
 /// Prefixes of headers that may be forwarded if unbatched responses have the same one.
 const LISTED_PREFIXES: [&str; 3] = ["x-ratelimit-", "openai-", "access-control-"];
 /// Words that may occur in the values of such headers, besides numbers and units.
-const WORDS: [&str; 16] = [
+const WORDS: [&str; 18] = [
     "*",
     "true",
     "false",
@@ -80,6 +81,8 @@ const WORDS: [&str; 16] = [
     "text/event-stream;charset=utf-8",
     "text/event-stream; charset=utf-8",
     "text/event-stream; charset=UTF-8",
+    "application/grpc",
+    "application/grpc+proto",
     "text/plain; charset=utf-8",
     "cpu",
     "gpu",
@@ -205,9 +208,13 @@ impl SharedHead {
             });
         }
         if headers.contains_key(header::CONTENT_TYPE) && !listed.contains_key(header::CONTENT_TYPE) {
-            let is_stream = leader.is_some_and(|leader| leader.stream.is_some());
-            let form = if is_stream { "text/event-stream" } else { "application/json" };
-            listed.insert(header::CONTENT_TYPE, HeaderValue::from_static(form));
+            let is_grpc = endpoint.shape.payload == Payload::GrpcTensors;
+            let plain = match leader {
+                Some(leader) if leader.stream.is_some() => "text/event-stream",
+                _ if is_grpc => "application/grpc",
+                _ => "application/json",
+            };
+            listed.insert(header::CONTENT_TYPE, HeaderValue::from_static(plain));
         }
         Self { listed, has_id: headers.contains_key(headers::REQUEST_ID) }
     }

@@ -49,10 +49,9 @@ fn items<'a>(members: &'a [&'a Call]) -> impl Iterator<Item = SearchedItem<'a>> 
     members.iter().flat_map(|call| {
         call.found.slots.iter().flat_map(|slot| &slot.items).map(|item| SearchedItem {
             text: unescape(item.of(&call.body)),
-            is_text: match &call.tensors {
-                None => matches!(kind(&call.body, item.start), JsonType::String | JsonType::Object),
-                Some(tensors) => tensors.may_hold_text,
-            },
+            is_text: call
+                .tensors_may_hold_text()
+                .unwrap_or_else(|| matches!(kind(&call.body, item.start), JsonType::String | JsonType::Object)),
         })
     })
 }

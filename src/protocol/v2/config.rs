@@ -28,12 +28,14 @@ pub(crate) fn parse_model_config(config: &[u8]) -> Result<Option<PublishedLimits
     let Some(size): Option<i64> = size else { return Ok(None) };
     let has_section = |name: &str| find(name).is_some_and(|found| kind(config, found.value.start) == JsonType::Object);
     let is_decoupled = find(DECOUPLED).is_some_and(|found| found.value.of(config) == b"true");
-    let max = if has_section(STATEFUL) || is_decoupled { 0 } else { size };
-    Ok(Some(PublishedLimits {
-        items_max: Some(u32::try_from(max.max(1)).unwrap_or(u32::MAX)),
-        weight_max: None,
-        batches_itself: has_section(DYNAMIC),
-    }))
+    let size = if has_section(STATEFUL) || is_decoupled { 0 } else { size };
+    Ok(Some(model_limits(size, has_section(DYNAMIC))))
+}
+
+/// Returns the limits of a model with this maximum size of a batch.
+pub(crate) fn model_limits(size: i64, batches_itself: bool) -> PublishedLimits {
+    let items_max = Some(u32::try_from(size.max(1)).unwrap_or(u32::MAX));
+    PublishedLimits { items_max, weight_max: None, batches_itself }
 }
 
 #[cfg(test)]

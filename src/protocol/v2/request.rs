@@ -11,7 +11,7 @@ use crate::json::{Elements, JsonType, Members, Span, kind, unescape};
 
 /// Maximum number of inputs of a merged call. Models with more are rare, and each input adds to
 /// the cost of reading the calls of a batch.
-const INPUTS_MAX: usize = 64;
+pub(crate) const INPUTS_MAX: usize = 64;
 
 /// Members of an input.
 const INPUT: [&str; 5] = ["name", "shape", "datatype", "parameters", "data"];
@@ -130,10 +130,13 @@ pub(crate) fn read(
 /// Returns `true` if parameters refer to state at the server.
 fn has_state(doc: &[u8], parameters: Span) -> bool {
     kind(doc, parameters.start) == JsonType::Object
-        && Members::new(doc, parameters).any(|member| {
-            let name = unescape(member.key.inner_bytes(doc)).to_ascii_lowercase();
-            STATE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-        })
+        && Members::new(doc, parameters).any(|member| is_state_name(&unescape(member.key.inner_bytes(doc))))
+}
+
+/// Returns `true` for the name of a parameter that refers to state at the server.
+pub(crate) fn is_state_name(name: &[u8]) -> bool {
+    let has = |prefix: &&[u8]| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
+    STATE_PREFIXES.iter().any(has)
 }
 
 // === impl InputReader ===

@@ -7,7 +7,7 @@ use strum::EnumString;
 use crate::json::{self, DuplicateKey, Elements, JsonType, Members, Span, is_case_variant, kind, unescape};
 
 /// Maximum number of dimensions. Array libraries allow no more than 64.
-const RANK_MAX: usize = 64;
+pub(crate) const RANK_MAX: usize = 64;
 
 /// Datatype of the elements of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString)]
@@ -152,7 +152,12 @@ impl Datatype {
         if kind(doc, value.start) != JsonType::String {
             return None;
         }
-        std::str::from_utf8(value.inner_bytes(doc)).ok()?.parse().ok()
+        Self::from_name(value.inner_bytes(doc))
+    }
+
+    /// Returns the datatype with a name.
+    pub(crate) fn from_name(name: &[u8]) -> Option<Self> {
+        std::str::from_utf8(name).ok()?.parse().ok()
     }
 
     /// Returns the number of bytes of an element in binary form; `None` if it varies.
@@ -203,9 +208,17 @@ impl Dimensions {
             if lengths.len() == RANK_MAX {
                 return None;
             }
-            lengths.push(integer(doc, element).filter(|length| *length > 0)?);
+            lengths.push(integer(doc, element)?);
         }
+        Self::from_lengths(&lengths)
+    }
+
+    /// Returns the dimensions with these lengths, under the same conditions.
+    pub(crate) fn from_lengths(lengths: &[usize]) -> Option<Self> {
         let (rows, row) = lengths.split_first()?;
+        if lengths.contains(&0) {
+            return None;
+        }
         let row_len = row.iter().try_fold(1_usize, |len, next| len.checked_mul(*next))?;
         row_len.checked_mul(*rows)?;
         Some(Self { rows: *rows, row: row.to_vec(), row_len })

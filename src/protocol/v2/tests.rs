@@ -248,7 +248,10 @@ fn a_response_with_binary_outputs_is_cut_after_its_document() {
 
 #[test]
 fn a_model_publishes_its_configuration_beside_its_calls() {
-    let source = |path: &str| endpoint(path, RouteProtocol::OpenInferenceV2).limits_source(path);
+    let source = |path: &str| {
+        let endpoint = endpoint(path, RouteProtocol::OpenInferenceV2);
+        endpoint.limits_source(&read(&endpoint, path, "{}"))
+    };
     let config = |path: &str| Some(LimitsSource::ModelConfig(path.to_owned()));
     assert_eq!(source(PATH), config("/v2/models/m/config"));
     assert_eq!(source("/ns/v2/models/m/versions/2/infer"), config("/ns/v2/models/m/versions/2/config"));

@@ -297,7 +297,7 @@ impl ShadowTask {
     fn on_body(&mut self, (id, at): (CallId, Tick), passing: ObservedCall, call: Call, answered: ResponseOrder) {
         let ObservedCall { endpoint, scope, priority, tenant_weight, began, .. } = passing;
         let mut unbatched = matches!(call.merge, MergeEligibility::Alone(_));
-        let published = match endpoint.limits_source(call.head.uri.path()) {
+        let published = match endpoint.limits_source(&call) {
             Some(LimitsSource::Info) => {
                 if let LimitsLookUp::Known(published) = self.backend.published_limits(&LimitsSource::Info) {
                     self.published = published;

@@ -14,13 +14,14 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, Request, Version};
+use http::{Request, Version};
 
 use super::Inner;
 use super::exchange::{UnbatchedResponse, UpstreamResponse};
 use super::head::prepare_upstream_head;
 use super::part_result::{
-    PartResult, judge_error_status, judge_failure, judge_mismatch, outcome_without_retry, report_mismatch,
+    PartResult, judge_error_status, judge_failure, judge_mismatch, judge_too_large, outcome_without_retry,
+    report_mismatch,
 };
 use super::published::published_limits;
 use super::stream::{OpenStreams, StreamedBatch};
@@ -29,7 +30,7 @@ use crate::batching::{BatchOutcome, IsolationPlan, MemberRange, Observation, Par
 use crate::body::Body;
 use crate::bounded_body::MinRate;
 use crate::error::FailureKind;
-use crate::protocol::{BatchResponse, Call, LimitsSource, Reply, headers, is_overload};
+use crate::protocol::{BatchResponse, Call, LimitsSource, Reply, SharedRequest, headers, is_overload};
 use crate::telemetry::names::OverheadStage;
 
 /// Minimum rate of a response to a shared call, since all members wait for it. A slower response is
@@ -210,7 +211,10 @@ async fn try_part(
     let began = clock.now();
     let sent = endpoint.write_batch(&members, request.deadline_ms);
     inner.metrics.overhead(OverheadStage::Merge, clock.now().since(began));
-    let Some(http) = to_http(&sent.method, &sent.target, &sent.headers, Body::full(sent.body.clone())) else {
+    if let Some(too_large) = endpoint.detect_oversize(&members, &sent) {
+        return judge_too_large(too_large, None);
+    }
+    let Some(http) = to_http(&sent) else {
         fail_part(outputs, part, FailureKind::Internal);
         return PartResult::Answered(BatchOutcome::Failed);
     };
@@ -226,16 +230,17 @@ async fn try_part(
         Ok(answer) => answer,
         Err(kind) => return judge_failure(endpoint, kind),
     };
-    let UpstreamResponse { status, headers, body, .. } = &answer;
-    let shared = BatchResponse { status: *status, headers, body };
+    let UpstreamResponse { headers, trailers, .. } = &answer;
+    let (status, body) = endpoint.response_status(answer.status, (headers, trailers.as_ref()), &answer.body);
+    let shared = BatchResponse { status, headers, body: &body };
     // Servers also report this with 503. It then concerns this batch rather than their load.
-    let out_of_memory = !status.is_success() && endpoint.is_out_of_memory(*status, body);
-    if is_overload(*status) && !out_of_memory {
+    let out_of_memory = !status.is_success() && endpoint.is_out_of_memory(status, &body);
+    if is_overload(status) && !out_of_memory {
         deliver_all(outputs, part, endpoint.overload_replies(&members, &sent, shared, &inner.evidence));
         return PartResult::Answered(BatchOutcome::Overloaded { retry_after: headers::parse_retry_after(headers) });
     }
     if !status.is_success() {
-        return judge_error_status(endpoint, *status, body, out_of_memory);
+        return judge_error_status(endpoint, status, &body, out_of_memory);
     }
     let began = clock.now();
     let split = endpoint.split_batch(&members, &sent, shared, Some((clock.now(), &inner.evidence)));
@@ -273,16 +278,19 @@ async fn execute_unbatched(
         Ok(UnbatchedResponse::Whole(answer)) => Ok(answer),
         Err(kind) => Err(kind.into()),
     };
+    let mut answered = false;
     let result = answer.map(|answer| {
-        let unbatched = BatchResponse { status: answer.status, headers: &answer.headers, body: &answer.body };
+        let heads = (&answer.headers, answer.trailers.as_ref());
+        let (status, body) = request.endpoint.response_status(answer.status, heads, &answer.body);
+        let unbatched = BatchResponse { status, headers: &answer.headers, body: &body };
         request.endpoint.observe_lone(call, unbatched, &inner.evidence);
+        answered = status.is_success();
         let mut headers = answer.headers;
         headers::strip_hop_by_hop(&mut headers);
         // The framing is generated again, with the actual length of the body.
         headers.remove(http::header::CONTENT_LENGTH);
         Reply { status: answer.status, headers, body: answer.body, trailers: answer.trailers }
     });
-    let answered = result.as_ref().is_ok_and(|reply: &Reply| reply.status.is_success());
     let outcome = if answered { BatchOutcome::Ok } else { BatchOutcome::Failed };
     outputs.deliver(member, result);
     PartResult::Answered(outcome)
@@ -309,8 +317,9 @@ fn deliver_all(outputs: &mut dyn BatchOutputs, part: MemberRange, replies: Vec<R
     }
 }
 
-fn to_http(method: &http::Method, target: &str, headers: &HeaderMap, body: Body) -> Option<Request<Body>> {
-    let mut request = Request::builder().method(method).uri(target).version(Version::HTTP_11).body(body).ok()?;
-    *request.headers_mut() = headers.clone();
+fn to_http(sent: &SharedRequest) -> Option<Request<Body>> {
+    let builder = Request::builder().method(&sent.method).uri(&sent.target).version(sent.version);
+    let mut request = builder.body(Body::full(sent.body.clone())).ok()?;
+    request.headers_mut().clone_from(&sent.headers);
     Some(request)
 }

@@ -85,6 +85,10 @@ impl Inner {
         request: Request<Body>,
         http2: bool,
     ) -> Result<Response<Incoming>, SendError> {
+        // Such a call has no form in HTTP/1, so the probe must not be late.
+        if request.version() == Version::HTTP_2 {
+            self.probe_http2().await;
+        }
         if self.config.http2 == Http2::Always || (http2 && self.shared.speaks_http2()) {
             let connection = match self.shared_h2().await {
                 // The server supports only HTTP/1 now.

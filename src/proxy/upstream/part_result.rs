@@ -9,7 +9,7 @@ use crate::backend::BatchRequest;
 use crate::batching::{BatchOutcome, BatchRefusal, PartOutcome};
 use crate::error::FailureKind;
 use crate::memory::BufferGuard;
-use crate::protocol::{Endpoint, MismatchKind, Reply, ResponseMismatch};
+use crate::protocol::{BatchTooLarge, Endpoint, MismatchKind, Reply, ResponseMismatch};
 
 /// Result of one upstream call for a part of the batch.
 pub(super) enum PartResult {
@@ -57,6 +57,19 @@ pub(super) fn judge_failure(endpoint: &Endpoint, kind: FailureKind) -> PartResul
     }
 }
 
+/// Judges a batch that was rejected as a whole because of its size, or not sent at all. None of it was
+/// executed, so its parts are not replays.
+pub(super) const fn judge_too_large(too_large: BatchTooLarge, refusal: Option<BatchRefusal>) -> PartResult {
+    let limit = too_large.limit;
+    PartResult::Retry {
+        verdict: PartOutcome::TooLarge { limit },
+        or: FailureKind::BatchFailed,
+        observed: BatchOutcome::TooLarge { limit },
+        refusal,
+        allowed: true,
+    }
+}
+
 /// Judges a batch whose response has a status of an error, other than overload.
 pub(super) fn judge_error_status(
     endpoint: &Endpoint,
@@ -65,17 +78,9 @@ pub(super) fn judge_error_status(
     out_of_memory: bool,
 ) -> PartResult {
     if let Some(too_large) = endpoint.detect_too_large(status, body) {
-        // The call was rejected as a whole because of its size, so none of it was executed, and its
-        // parts are not replays.
-        let limit = too_large.limit;
-        return PartResult::Retry {
-            verdict: PartOutcome::TooLarge { limit },
-            or: FailureKind::BatchFailed,
-            observed: BatchOutcome::TooLarge { limit },
-            // A limit that the server names is observed from now on, so it is not a refusal.
-            refusal: limit.is_none().then_some(BatchRefusal::TooLarge(status.as_u16())),
-            allowed: true,
-        };
+        // A limit that the server names is observed from now on, so it is not a refusal.
+        let is_named = too_large.limit.is_some();
+        return judge_too_large(too_large, (!is_named).then_some(BatchRefusal::TooLarge(status.as_u16())));
     }
     // All members have the same credential and method, so parts would get the same response.
     let is_keyed = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::METHOD_NOT_ALLOWED);

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::{Request, StatusCode};
+use http::StatusCode;
+use http::header::{HOST, HeaderValue};
 
 use super::Inner;
 use crate::backend::LimitsLookUp;
@@ -162,19 +163,20 @@ impl LookUp {
 
     async fn request(&self) -> LookUpResult {
         let host = self.inner.config.target.authority();
-        let Ok(request) = Request::get(self.source.path()).header(http::header::HOST, host).body(Body::empty()) else {
-            return LookUpResult::Failed;
-        };
+        let Ok(host) = HeaderValue::from_str(&host) else { return LookUpResult::Failed };
+        let mut request = self.source.request().map(Body::full);
+        request.headers_mut().insert(HOST, host);
         let Ok(answer) = self.inner.exchange(request, Some(LOOK_UP_LIMIT), None).await else {
             return LookUpResult::Failed;
         };
-        if answer.status.is_success()
+        let status = self.source.response_status(answer.status, &answer.headers, answer.trailers.as_ref());
+        if status.is_success()
             && self.source == LimitsSource::Info
             && let Some(model) = parse_info_model(&answer.body)
         {
             self.inner.identity.on_published_model(&model);
         }
-        judge_response(&self.source, answer.status, &answer.body)
+        judge_response(&self.source, status, &answer.body)
     }
 }
 
@@ -185,13 +187,14 @@ impl Drop for LookUp {
     }
 }
 
-/// Judges a response to the request for a document. An error of the client, such as 404, is that of a server
-/// without this path.
+/// Judges a response to the request for a document. An error of the client, such as 404, is that of a
+/// server without this path, and 501 that of one without this method.
 fn judge_response(source: &LimitsSource, status: StatusCode, body: &[u8]) -> LookUpResult {
     if status.is_success() {
         return source.parse(body).map_or(LookUpResult::Failed, LookUpResult::Found);
     }
-    if status.is_client_error() && !is_overload(status) { LookUpResult::Found(None) } else { LookUpResult::Failed }
+    let is_absent = status.is_client_error() && !is_overload(status) || status == StatusCode::NOT_IMPLEMENTED;
+    if is_absent { LookUpResult::Found(None) } else { LookUpResult::Failed }
 }
 
 #[cfg(test)]
@@ -258,7 +261,7 @@ mod tests {
             judge_response(&LimitsSource::Info, StatusCode::from_u16(status).unwrap(), body.as_bytes())
         };
         assert_eq!(judge(200, r#"{"max_client_batch_size":8}"#), LookUpResult::Found(Some(LIMITS)));
-        for (status, body) in [(200, "{}"), (404, "not found"), (401, ""), (405, "{}")] {
+        for (status, body) in [(200, "{}"), (404, "not found"), (401, ""), (405, "{}"), (501, "")] {
             assert_eq!(judge(status, body), LookUpResult::Found(None), "{status} {body}");
         }
         for (status, body) in [(200, "<html>"), (500, "{}"), (503, ""), (429, ""), (302, "")] {

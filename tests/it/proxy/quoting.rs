@@ -18,15 +18,27 @@ const CALLERS: usize = 5;
 #[derive(Debug, Clone, Copy)]
 struct RouteShape {
     path: &'static str,
+    protocol: &'static str,
     items: &'static str,
     results: &'static str,
 }
 
+/// The adapters that are tested with all quotes and statuses, and those that share their rules.
 const ADAPTERS: [RouteShape; 4] = [
-    RouteShape { path: PREDICT, items: "instances", results: "predictions" },
-    RouteShape { path: "/v1/embeddings", items: "input", results: "data" },
-    RouteShape { path: "/embed", items: "inputs", results: "" },
-    RouteShape { path: "/g", items: "texts", results: "vectors" },
+    RouteShape::new(PREDICT, "Auto", "instances", "predictions"),
+    RouteShape::new("/v1/embeddings", "Auto", "input", "data"),
+    RouteShape::new("/embed", "Auto", "inputs", ""),
+    RouteShape::new("/g", "Generic", "texts", "vectors"),
+];
+const OTHERS: [RouteShape; 8] = [
+    RouteShape::new("/v1/completions", "OpenAI", "prompt", "choices"),
+    RouteShape::new("/v1/moderations", "OpenAI", "input", "results"),
+    RouteShape::new("/tokenize", "TEI", "inputs", ""),
+    RouteShape::new("/v1/models/m:classify", "TFServing", "examples", "results"),
+    RouteShape::new("/invocations", "MLflow", "inputs", "predictions"),
+    RouteShape::new("/api/embed", "Ollama", "input", "embeddings"),
+    RouteShape::new("/v2/embed", "Cohere", "texts", "embeddings"),
+    RouteShape::new("/classify", "VLLM", "input", "data"),
 ];
 
 /// Position at which the server quotes its inputs.
@@ -54,17 +66,21 @@ const PLACES: [QuotePosition; 9] = [
 
 fn spec(policy: &str) -> Value {
     let declared = json!({"items": "/texts", "results": "/vectors"});
-    json!({"scheduling": {"policy": policy}, "routes": [
-        {"path": PREDICT},
-        {"path": "/v1/embeddings"},
-        {"path": "/embed"},
-        {"path": "/g", "protocol": "Generic", "idempotent": "Always", "generic": declared},
-    ]})
+    let route = |adapter: RouteShape| match adapter.protocol {
+        "Generic" => json!({"path": adapter.path, "protocol": "Generic", "idempotent": "Always", "generic": declared}),
+        protocol => json!({"path": adapter.path, "protocol": protocol}),
+    };
+    let routes: Vec<Value> = ADAPTERS.into_iter().chain(OTHERS).map(route).collect();
+    json!({"scheduling": {"policy": policy}, "routes": routes})
 }
 
 // === impl RouteShape ===
 
 impl RouteShape {
+    const fn new(path: &'static str, protocol: &'static str, items: &'static str, results: &'static str) -> Self {
+        Self { path, protocol, items, results }
+    }
+
     fn call(self, proxy: &TestProxy, text: &str) -> Outgoing {
         proxy.post(self.path, &[], &json!({self.items: [text]}).to_string())
     }
@@ -79,7 +95,12 @@ impl RouteShape {
         let quoted = texts.join(" ");
         let mut body = json!({});
         if status == 200 && !self.results.is_empty() {
-            let result = |index| if self.results == "data" { json!({"index": index}) } else { json!(1) };
+            let result = |index| match self.results {
+                "data" | "choices" => json!({"index": index}),
+                "embeddings" => json!([1]),
+                "results" => json!({"flagged": true}),
+                _ => json!(1),
+            };
             body[self.results] = (0..texts.len()).map(result).collect();
         }
         match place {
@@ -132,9 +153,12 @@ fn check(answer: &Answer, own: &str, all: &[String], seen: &str) {
 async fn no_caller_receives_input_of_another() {
     let errors = [401, 403, 404, 405, 413, 422, 429, 500, 503];
     for policy in ["WorkConserving", "Static", "Adaptive"] {
-        for adapter in ADAPTERS {
+        for (index, adapter) in ADAPTERS.into_iter().chain(OTHERS).enumerate() {
             // The other policies form batches at other times but answer them in the same way.
-            let all = policy == "WorkConserving";
+            let all = policy == "WorkConserving" && index < ADAPTERS.len();
+            if policy != "WorkConserving" && index >= ADAPTERS.len() {
+                continue;
+            }
             let successes = PLACES.map(|place| (200, place)).into_iter().take(if all { PLACES.len() } else { 2 });
             let errors = errors.into_iter().take(if all { errors.len() } else { 1 }).flat_map(|status| {
                 [(status, QuotePosition::Text), (status, QuotePosition::Header("www-authenticate"))]

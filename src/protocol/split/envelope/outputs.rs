@@ -32,7 +32,7 @@ impl EnvelopeWalker<'_> {
         match (name, kind(self.doc, value.start)) {
             // A datatype is a word of the protocol, or the response is rejected.
             ("data" | "shape" | "datatype", _) | ("parameters", JsonType::Null) => {}
-            ("name", JsonType::String) if self.members.is_some_and(|members| self.is_name(value, members)) => {}
+            ("name", JsonType::String) if self.members.is_some_and(|members| is_name(self.text(value), members)) => {}
             ("parameters", JsonType::Object) => {
                 for member in Members::new(self.doc, value) {
                     let name = unescape(member.key.inner_bytes(self.doc));
@@ -49,28 +49,34 @@ impl EnvelopeWalker<'_> {
         }
     }
 
-    /// Returns `true` if a text is the model in the path of the calls, or may be the name of another
-    /// one.
-    pub(super) fn is_model_name(&self, value: Span, members: &[&Call]) -> bool {
-        let leader = members.first().and_then(|leader| v2::model(leader.head.uri.path()));
-        leader.is_some_and(|model| model.as_bytes() == value.inner_bytes(self.doc)) || self.is_name(value, members)
+    /// Returns the content of a string, as written.
+    pub(super) fn text(&self, value: Span) -> &[u8] {
+        value.inner_bytes(self.doc)
     }
+}
 
-    /// Returns `true` if a text is a version number, or may be the name of a version.
-    pub(super) fn is_version(&self, value: Span, members: &[&Call]) -> bool {
-        let text = value.inner_bytes(self.doc);
-        let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
-        if is_number { !quote::quotes_digits(text, members) } else { self.is_name(value, members) }
-    }
+/// Returns `true` if a text is the model of the calls, from their path or their message, or may be
+/// the name of another one.
+pub(super) fn is_model_name(text: &[u8], members: &[&Call]) -> bool {
+    let is_requested = |leader: &&Call| match &leader.message {
+        None => v2::model(leader.head.uri.path()).is_some_and(|model| model.as_bytes() == text),
+        Some(message) => !text.is_empty() && message.model == text,
+    };
+    members.first().is_some_and(is_requested) || is_name(text, members)
+}
 
-    /// Returns `true` if a text may be the name of a model or of an output, and quotes no input. The
-    /// letters of a name cannot come from inputs that hold numbers only.
-    fn is_name(&self, value: Span, members: &[&Call]) -> bool {
-        let text = value.inner_bytes(self.doc);
-        let has_letter = text.iter().any(u8::is_ascii_alphabetic);
-        let may_hold_text = members.iter().filter_map(|call| call.tensors.as_ref()).any(|own| own.may_hold_text);
-        super::is_name(text)
-            && !quote::quotes_digits(text, members)
-            && (has_letter && !may_hold_text || !quote::shares_text(text, members))
-    }
+/// Returns `true` if a text is a version number, or may be the name of a version.
+pub(super) fn is_version(text: &[u8], members: &[&Call]) -> bool {
+    let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    if is_number { !quote::quotes_digits(text, members) } else { is_name(text, members) }
+}
+
+/// Returns `true` if a text may be the name of a model or of an output, and quotes no input. The
+/// letters of a name cannot come from inputs that hold numbers only.
+pub(super) fn is_name(text: &[u8], members: &[&Call]) -> bool {
+    let has_letter = text.iter().any(u8::is_ascii_alphabetic);
+    let may_hold_text = members.iter().any(|call| call.tensors_may_hold_text() == Some(true));
+    super::is_name(text)
+        && !quote::quotes_digits(text, members)
+        && (has_letter && !may_hold_text || !quote::shares_text(text, members))
 }

@@ -1,0 +1,90 @@
+//! The parts of a message of Protocol Buffers that belong to no row: names, parameters, the id, and
+//! fields that the protocol does not define.
+
+use super::outputs::{is_model_name, is_name, is_version};
+use super::{UndeclaredPart, undeclared_id_part};
+use crate::call::Call;
+use crate::evidence::MEMBERS_MAX;
+use crate::json::Span;
+use crate::v2::grpc::frame;
+use crate::v2::grpc::request::entry_name;
+use crate::v2::grpc::split::{ID, MODEL_NAME, MODEL_VERSION, OUTPUTS, RAW_CONTENTS};
+use crate::v2::grpc::tensor::PARAMETERS;
+use crate::v2::grpc::wire::{WireField, WireFields};
+
+/// Fields of an output: the name, and those that are validated and cut elsewhere.
+const OUTPUT_NAME: u32 = 1;
+const OUTPUT_DATA: [u32; 3] = [2, 3, 5];
+
+/// A traversal of a response that collects its undeclared parts.
+struct MessageWalker<'a> {
+    body: &'a [u8],
+    /// The members of the shared call. `None` for an unbatched response: all its texts are listed,
+    /// to be compared with those of batch responses.
+    members: Option<&'a [&'a Call]>,
+    found: Vec<UndeclaredPart>,
+}
+
+/// Returns the undeclared parts of a response; empty if it is no message.
+pub(in crate::split) fn undeclared_in_message(body: &[u8], members: Option<&[&Call]>) -> Vec<UndeclaredPart> {
+    let mut walker = MessageWalker { body, members, found: Vec::new() };
+    if let Ok(message) = frame::message(body) {
+        walker.visit(message);
+    }
+    walker.found
+}
+
+// === impl MessageWalker ===
+
+impl MessageWalker<'_> {
+    fn visit(&mut self, message: Span) {
+        let mut outputs = 0_usize;
+        for field in WireFields::new(self.body, message).flatten() {
+            let text = field.value.of(self.body);
+            match field.number {
+                MODEL_NAME if self.members.is_some_and(|members| is_model_name(text, members)) => {}
+                MODEL_VERSION if self.members.is_some_and(|members| is_version(text, members)) => {}
+                MODEL_NAME => self.add("/model_name", field.value),
+                MODEL_VERSION => self.add("/model_version", field.value),
+                ID => {
+                    if let Some(length) = undeclared_id_part(text) {
+                        self.add("/id", Span { start: field.value.start, end: field.value.start + length });
+                    }
+                }
+                PARAMETERS => self.visit_parameter("", field),
+                OUTPUTS => {
+                    self.visit_output(&format!("/outputs/{outputs}"), field.value);
+                    outputs += 1;
+                }
+                RAW_CONTENTS => {}
+                number => self.add(&format!("/{number}"), field.whole),
+            }
+        }
+    }
+
+    fn visit_output(&mut self, path: &str, output: Span) {
+        for field in WireFields::new(self.body, output).flatten() {
+            let text = field.value.of(self.body);
+            match field.number {
+                OUTPUT_NAME if self.members.is_some_and(|members| is_name(text, members)) => {}
+                OUTPUT_NAME => self.add(&format!("{path}/name"), field.value),
+                PARAMETERS => self.visit_parameter(path, field),
+                number if OUTPUT_DATA.contains(&number) => {}
+                number => self.add(&format!("{path}/{number}"), field.whole),
+            }
+        }
+    }
+
+    /// Visits an entry of a map, which is listed by its name.
+    fn visit_parameter(&mut self, path: &str, entry: WireField) {
+        let name = String::from_utf8_lossy(entry_name(self.body, entry).unwrap_or_default());
+        self.add(&format!("{path}/parameters/{name}"), entry.whole);
+    }
+
+    /// Adds a part to the list, which ends with one part more than the maximum.
+    fn add(&mut self, path: &str, value: Span) {
+        if self.found.len() <= MEMBERS_MAX {
+            self.found.push(UndeclaredPart { path: path.as_bytes().to_vec(), value });
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Cuts the outputs of a batch into the rows of its members.
+//!
+//! Every output must have the rows of all members, in order, and its data must match its shape. Each
+//! output keeps the form in which the server sent it: Triton returns blobs, `KServe` typed contents,
+//! and `MLServer` the form of the inputs.
+
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::HeaderMap;
+
+use super::frame::{self, FrameError, MessageWriter};
+use super::status;
+use super::tensor::{self, TensorMessage};
+use super::wire::{self, WireFields, WireType};
+use crate::call::{Call, MismatchKind, Reply, SharedRequest};
+use crate::ids;
+use crate::json::Span;
+use crate::v2::binary;
+
+pub(crate) const MODEL_NAME: u32 = 1;
+pub(crate) const MODEL_VERSION: u32 = 2;
+pub(crate) const ID: u32 = 3;
+pub(crate) const OUTPUTS: u32 = 5;
+pub(crate) const RAW_CONTENTS: u32 = 6;
+
+/// Maximum number of outputs of a response that is split. Models have a few.
+const OUTPUTS_MAX: usize = 1024;
+
+/// The parts of a response to a batch that its members receive.
+#[derive(Debug)]
+pub(crate) struct MessageSplit {
+    body: Bytes,
+    message: Span,
+    /// Number of rows of each member.
+    rows: Vec<usize>,
+    outputs: Vec<SplitOutput>,
+}
+
+/// An output, cut into the parts of the members.
+#[derive(Debug)]
+struct SplitOutput {
+    tensor: TensorMessage,
+    parts: Vec<Span>,
+}
+
+// === impl MessageSplit ===
+
+impl MessageSplit {
+    /// Cuts the outputs, after the whole response is validated.
+    pub(crate) fn new(members: &[&Call], body: &Bytes) -> Result<Self, MismatchKind> {
+        let message = frame::message(body).map_err(|error| match error {
+            FrameError::Compressed => MismatchKind::Compressed,
+            FrameError::Length => MismatchKind::NotJson,
+        })?;
+        let (mut outputs, mut raw) = (Vec::new(), Vec::new());
+        for field in WireFields::new(body, message) {
+            let field = field.map_err(|_| MismatchKind::NotJson)?;
+            let list = match field.number {
+                OUTPUTS => &mut outputs,
+                RAW_CONTENTS => &mut raw,
+                _ => continue,
+            };
+            if list.len() == OUTPUTS_MAX || field.wire != WireType::Bytes {
+                return Err(MismatchKind::Shape);
+            }
+            list.push(field.value);
+        }
+        if outputs.is_empty() || !raw.is_empty() && raw.len() != outputs.len() {
+            return Err(MismatchKind::Shape);
+        }
+        let rows = members.iter().filter_map(|call| call.message.as_ref()).map(|request| request.rows).collect();
+        let mut split = Self { body: body.clone(), message, rows, outputs: Vec::with_capacity(outputs.len()) };
+        for (index, output) in outputs.into_iter().enumerate() {
+            split.add_output(output, raw.get(index).copied())?;
+        }
+        Ok(split)
+    }
+
+    fn add_output(&mut self, message: Span, raw: Option<Span>) -> Result<(), MismatchKind> {
+        let tensor = tensor::read(&self.body, message).ok_or(MismatchKind::Shape)?;
+        let (datatype, dimensions) = (tensor.datatype, &tensor.dimensions);
+        if dimensions.rows != self.rows.iter().sum::<usize>() {
+            return Err(MismatchKind::Count);
+        }
+        let parts = match (raw, tensor.elements) {
+            (Some(raw), None) => {
+                let blob = self.body.slice(raw.start..raw.end);
+                binary::cut_rows(&blob, datatype, dimensions, &self.rows).map(|parts| to_spans(raw, &parts))
+            }
+            (None, Some(elements)) => tensor::cut_elements(&self.body, elements, (datatype, dimensions), &self.rows),
+            _ => None,
+        };
+        let parts = parts.ok_or(MismatchKind::Shape)?;
+        self.outputs.push(SplitOutput { tensor, parts });
+        Ok(())
+    }
+
+    /// Returns the response to a member with these headers.
+    pub(crate) fn reply(&self, member: usize, call: &Call, sent: &SharedRequest, headers: HeaderMap) -> Reply {
+        let doc = &self.body;
+        let part = |index: usize| {
+            let span = self.outputs.get(index).and_then(|output| output.parts.get(member));
+            span.map_or(&[][..], |span| span.of(doc))
+        };
+        let rows = self.rows.get(member).copied().unwrap_or_default();
+        let mut body = MessageWriter::with_capacity(doc.len() / self.rows.len().max(1) + 256);
+        let out = body.bytes();
+        let (mut output, mut raw) = (0, 0);
+        for field in WireFields::new(doc, self.message).flatten() {
+            match field.number {
+                ID => wire::write_bytes(out, ID, &own_id(field.value.of(doc), call, sent)),
+                OUTPUTS => {
+                    if let Some(own) = self.outputs.get(output) {
+                        let elements = [part(output)];
+                        let is_typed = own.tensor.elements.is_some();
+                        own.tensor.write(doc, OUTPUTS, rows, if is_typed { &elements } else { &[] }, out);
+                    }
+                    output += 1;
+                }
+                RAW_CONTENTS => {
+                    wire::write_bytes(out, RAW_CONTENTS, part(raw));
+                    raw += 1;
+                }
+                _ => out.extend_from_slice(field.whole.of(doc)),
+            }
+        }
+        Reply { status: StatusCode::OK, headers, body: body.finish(), trailers: Some(status::ok_trailers()) }
+    }
+}
+
+/// Returns the positions of consecutive parts of a blob.
+fn to_spans(blob: Span, parts: &[Bytes]) -> Vec<Span> {
+    let mut start = blob.start;
+    let span = |part: &Bytes| {
+        let span = Span { start, end: start + part.len() };
+        start = span.end;
+        span
+    };
+    parts.iter().map(span).collect()
+}
+
+/// Returns the id that the member would have received alone: its own if the server returned that of
+/// the shared call, else a random one of the same form.
+fn own_id(id: &[u8], call: &Call, sent: &SharedRequest) -> Vec<u8> {
+    let own = call.message.as_ref().and_then(|request| request.id);
+    match own {
+        Some(own) if id == sent.request_id.as_bytes() => own.of(&call.body).to_vec(),
+        _ => ids::random_like(id, false),
+    }
+}

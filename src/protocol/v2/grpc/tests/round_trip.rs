@@ -1,0 +1,188 @@
+//! Generated calls of every datatype and form: a batch that is answered with its own inputs gives
+//! each member its own inputs again.
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use proptest::prelude::*;
+
+use super::{field, framed, grpc, read};
+use crate::{BatchResponse, Call};
+
+/// Datatypes, and the field of their typed elements.
+const DATATYPES: [(&str, Option<u8>); 14] = [
+    ("BOOL", Some(1)),
+    ("UINT8", Some(4)),
+    ("UINT16", Some(4)),
+    ("UINT32", Some(4)),
+    ("UINT64", Some(5)),
+    ("INT8", Some(2)),
+    ("INT16", Some(2)),
+    ("INT32", Some(2)),
+    ("INT64", Some(3)),
+    ("FP16", None),
+    ("FP32", Some(6)),
+    ("FP64", Some(7)),
+    ("BF16", None),
+    ("BYTES", Some(8)),
+];
+
+/// What the calls of one batch have in common.
+#[derive(Debug, Clone)]
+struct Signature {
+    inputs: Vec<(usize, Vec<u8>, Option<Vec<u8>>)>,
+    is_raw: bool,
+    has_id: bool,
+    /// Fields that the protocol does not define.
+    unknown: Vec<Vec<u8>>,
+}
+
+fn signature() -> impl Strategy<Value = Signature> {
+    let unknown = || prop::collection::vec(any::<u8>(), 0..5);
+    let input = (0..DATATYPES.len(), prop::collection::vec(1..4_u8, 0..3), prop::option::of(unknown()));
+    let inputs = prop::collection::vec(input, 1..4);
+    (inputs, any::<bool>(), any::<bool>(), prop::collection::vec(unknown(), 0..3)).prop_map(
+        |(inputs, is_raw, has_id, unknown)| {
+            let is_raw = is_raw || inputs.iter().any(|(datatype, ..)| DATATYPES[*datatype].1.is_none());
+            Signature { inputs, is_raw, has_id, unknown }
+        },
+    )
+}
+
+/// Returns an element in binary form.
+fn raw_element(datatype: &str, seed: u64) -> Vec<u8> {
+    let bytes = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+    let width = match datatype {
+        "BOOL" | "UINT8" | "INT8" => 1,
+        "UINT16" | "INT16" | "FP16" | "BF16" => 2,
+        "UINT32" | "INT32" | "FP32" => 4,
+        "BYTES" => {
+            let length = bytes[0] % 5;
+            return [&[length, 0, 0, 0], &bytes[..usize::from(length)]].concat();
+        }
+        _ => 8,
+    };
+    bytes[..width].to_vec()
+}
+
+/// Returns an element of a typed list: a varint of one to ten bytes, a number of fixed width, or the
+/// field of a byte string.
+fn typed_element(datatype: &str, number: u8, seed: u64) -> Vec<u8> {
+    let bytes = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+    match datatype {
+        "FP32" => bytes[..4].to_vec(),
+        "FP64" => bytes.to_vec(),
+        "BYTES" => field(number, &bytes[..usize::from(bytes[0] % 5)]),
+        _ => {
+            let mut varint: Vec<u8> = bytes.iter().take(usize::from(bytes[0] % 9)).map(|byte| byte | 128).collect();
+            varint.push(bytes[1] & 127);
+            varint
+        }
+    }
+}
+
+/// Writes the message of a call (`raw_field` 7) or of a response (6).
+fn write(signature: &Signature, rows: u8, seed: u64, id: &[u8], raw_field: u8) -> Vec<u8> {
+    let (mut tensors, mut blobs) = (Vec::new(), Vec::new());
+    for (index, (datatype, row, unknown)) in signature.inputs.iter().enumerate() {
+        let (name, number) = DATATYPES[*datatype];
+        let shape: Vec<u8> = std::iter::once(rows).chain(row.iter().copied()).collect();
+        let count: u64 = shape.iter().map(|length| u64::from(*length)).product();
+        let seeds = (0..count).map(|element| seed * 1000 + element);
+        let mut tensor = [field(1, format!("t{index}").as_bytes()), field(2, name.as_bytes())].concat();
+        tensor.extend(unknown.as_ref().map(|value| field(14, value)).unwrap_or_default());
+        tensor.extend(field(3, &shape));
+        match number.filter(|_| !signature.is_raw) {
+            None => {
+                let blob: Vec<u8> = seeds.flat_map(|seed| raw_element(name, seed)).collect();
+                blobs.extend(field(raw_field, &blob));
+            }
+            Some(number) => {
+                let elements: Vec<u8> = seeds.flat_map(|seed| typed_element(name, number, seed)).collect();
+                tensor.extend(field(5, &if number == 8 { elements } else { field(number, &elements) }));
+            }
+        }
+        tensors.extend(field(5, &tensor));
+    }
+    let id = if signature.has_id { field(3, id) } else { Vec::new() };
+    let unknown: Vec<u8> = signature.unknown.iter().flat_map(|value| field(13, value)).collect();
+    [field(1, b"m"), id, tensors, unknown, blobs].concat()
+}
+
+fn call(signature: &Signature, rows: u8, seed: u64) -> Call {
+    read(&write(signature, rows, seed, seed.to_string().as_bytes(), 7))
+}
+
+proptest! {
+    #[test]
+    fn a_batch_that_is_answered_with_its_inputs_returns_them_to_their_members(
+        signature in signature(),
+        members in prop::collection::vec((1..4_u8, 0..9_u64), 2..5),
+    ) {
+        let calls: Vec<Call> = members.iter().map(|(rows, seed)| call(&signature, *rows, *seed)).collect();
+        let endpoint = grpc();
+        for (call, (rows, _)) in calls.iter().zip(&members) {
+            prop_assert_eq!(call.unbatched_reason(), None, "{:?}", call.body);
+            prop_assert!(call.merge == calls[0].merge, "{:?} {:?}", call.body, calls[0].body);
+            prop_assert_eq!(call.items, u32::from(*rows));
+        }
+        let batch: Vec<&Call> = calls.iter().collect();
+        let sent = endpoint.write_batch(&batch, None);
+
+        // The joined call is a call with the rows of all members.
+        let again = read(&sent.body[5..]);
+        prop_assert_eq!(again.unbatched_reason(), None);
+        prop_assert_eq!(again.items, members.iter().map(|(rows, _)| u32::from(*rows)).sum::<u32>());
+
+        // A response has its blobs in another field, of which the tag has one byte as well.
+        let message = super::super::wire::WireFields::new(&sent.body, crate::json::Span { start: 5, end: sent.body.len() });
+        let mut body = sent.body.to_vec();
+        for blob in message.flatten().filter(|field| field.number == 7) {
+            body[blob.whole.start] = 6 << 3 | 2;
+        }
+        let body = Bytes::from(body);
+        let answer = BatchResponse { status: StatusCode::OK, headers: &HeaderMap::new(), body: &body };
+        let replies = endpoint.split_batch(&batch, &sent, answer, None).unwrap();
+        for (reply, (rows, seed)) in replies.iter().zip(&members) {
+            let expected = framed(&write(&signature, *rows, *seed, seed.to_string().as_bytes(), 6));
+            prop_assert!(reply.body == expected, "{:?} instead of {:?}", reply.body, expected);
+        }
+    }
+
+    #[test]
+    fn a_call_with_any_byte_changed_is_joined_with_itself_or_sent_alone(
+        signature in signature(),
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+    ) {
+        let mut message = write(&signature, 2, 5, b"id", 7);
+        let place = at.index(message.len());
+        message[place] = byte;
+        let call = read(&message);
+        if call.unbatched_reason().is_none() {
+            let sent = grpc().write_batch(&[&call, &call], None);
+            let again = read(&sent.body[5..]);
+            prop_assert_eq!(again.unbatched_reason(), None);
+            prop_assert_eq!(again.items, 2 * call.items);
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_valid_response_are_never_shared(
+        signature in signature(),
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+    ) {
+        let calls = [call(&signature, 1, 1), call(&signature, 2, 2)];
+        let batch: Vec<&Call> = calls.iter().collect();
+        let sent = grpc().write_batch(&batch, None);
+        let mut body = framed(&write(&signature, 3, 4, b"id", 6)).to_vec();
+        let place = at.index(body.len());
+        body[place] = byte;
+        let body = Bytes::from(body);
+        let answer = BatchResponse { status: StatusCode::OK, headers: &HeaderMap::new(), body: &body };
+        // Either the changed response still has three rows, or no member receives a part of it.
+        if let Ok(replies) = grpc().split_batch(&batch, &sent, answer, None) {
+            prop_assert_eq!(replies.len(), 2);
+        }
+    }
+}
