@@ -228,7 +228,7 @@ impl Proxy {
                 let forwarding = pin!(self.forward_unbatched(lane, buffered, permit, (endpoint, &call), route.timeout));
                 let response = self.await_until(deadlines.caller, forwarding).await.flatten();
                 let response = response.map(|response| match endpoint.is_generation() {
-                    true => self.meter_tokens(&recorder, response),
+                    true => self.meter_tokens(&recorder, call.streaming, response),
                     false => response,
                 });
                 (response.map_err(Failure::from), details)

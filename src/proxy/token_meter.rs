@@ -9,6 +9,7 @@ use super::recorder::CallRecorder;
 use crate::batching::Tick;
 use crate::body::{Body, BodyTap};
 use crate::clock::Clock;
+use crate::protocol::headers::is_event_stream;
 use crate::protocol::{OutputMeter, TokenCounts};
 use crate::scheduler::StreamRecorder;
 use crate::telemetry::RouteDurations;
@@ -36,23 +37,31 @@ struct TokenTimes {
 #[derive(Debug)]
 struct BodyMeter {
     durations: RouteDurations,
+    /// Reads a response that arrives in several pieces; `None` once it was read.
+    meter: Option<OutputMeter>,
 }
 
 // === impl Proxy ===
 
 impl Proxy {
-    /// Measures the tokens of a successful response.
-    pub(super) fn meter_tokens(&self, recorder: &CallRecorder, mut response: Response<Body>) -> Response<Body> {
+    /// Measures the tokens of a successful response. `streaming`: its call requests a stream.
+    pub(super) fn meter_tokens(
+        &self,
+        recorder: &CallRecorder,
+        streaming: bool,
+        mut response: Response<Body>,
+    ) -> Response<Body> {
         if response.status() != StatusCode::OK || response.headers().contains_key(http::header::CONTENT_ENCODING) {
             return response;
         }
         let Some(durations) = recorder.durations().cloned() else { return response };
-        let tap: Box<dyn BodyTap> = if response.body().is_streamed() {
+        let streaming = streaming || is_event_stream(response.headers());
+        let tap: Box<dyn BodyTap> = if streaming && response.body().is_streamed() {
             let times = TokenTimes { clock: self.clock, durations, began: recorder.began(), parts: None };
             let stream = response.extensions_mut().remove::<StreamRecorder>();
             Box::new(StreamTap { meter: OutputMeter::default(), times, stream })
         } else {
-            Box::new(BodyMeter { durations })
+            Box::new(BodyMeter { durations, meter: Some(OutputMeter::default()) })
         };
         response.map(|body| body.with_tap(tap))
     }
@@ -101,10 +110,18 @@ impl BodyTap for BodyMeter {
     fn data(&mut self, data: &Bytes) {
         if let Some(counts) = TokenCounts::of_body(data) {
             record_counts(&self.durations, counts);
+            self.meter = None;
+        } else if let Some(meter) = &mut self.meter {
+            meter.push(data);
         }
     }
 
-    fn end(&mut self, _: bool) {}
+    fn end(&mut self, _: bool) {
+        let counts = self.meter.take().and_then(OutputMeter::finish);
+        if let Some(counts) = counts.filter(|counts| counts.is_reported) {
+            record_counts(&self.durations, counts);
+        }
+    }
 }
 
 fn record_counts(durations: &RouteDurations, counts: TokenCounts) {

@@ -21,7 +21,7 @@ use crate::body::Body;
 use crate::bounded_body::{ReadLimits, ReadResult, StopReason, read_bounded};
 use crate::error::FailureKind;
 use crate::protocol::headers::{is_event_stream, parse_retry_after};
-use crate::protocol::{BatchResponse, Call, Endpoint};
+use crate::protocol::{BatchResponse, Call, Dialect, Endpoint};
 use crate::scheduler::UnbatchedPermit;
 
 /// A recognised request with its body read, in its original form.
@@ -75,7 +75,7 @@ impl Proxy {
         // The idle timeout of pass-through traffic does not apply to a recognised call.
         let body = body.without_idle();
         if call.streaming || streams(endpoint, &head.headers) {
-            permit.set_outcome(outcome_of_status(head.status, &head.headers));
+            permit.set_outcome(text_outcome(endpoint, &head));
             if endpoint.is_generation() {
                 head.extensions.insert(permit.record_stream());
             }
@@ -160,10 +160,24 @@ struct BufferedResponse {
 /// success, overload, or a size limit named in the error. `read` are the status and the body of a
 /// whole response.
 fn observed_outcome(endpoint: &Endpoint, head: &response::Parts, read: Option<&(StatusCode, Bytes)>) -> BatchOutcome {
+    if endpoint.is_generation() {
+        return text_outcome(endpoint, head);
+    }
     let outcome = outcome_of_status(read.map_or(head.status, |(status, _)| *status), &head.headers);
     let Some((status, body)) = read.filter(|_| outcome == BatchOutcome::Failed) else { return outcome };
     let limit = endpoint.detect_too_large(*status, body).and_then(|found| found.limit);
     limit.map_or(outcome, |limit| BatchOutcome::TooLarge { limit: Some(limit) })
+}
+
+/// Derives the outcome from the head of a response with text, or of a stream. Gateways answer
+/// 429 to a caller above its own quota, which must not slow down others. Engines report their load
+/// with 503, and TGI with 429.
+fn text_outcome(endpoint: &Endpoint, head: &response::Parts) -> BatchOutcome {
+    let is_quota = head.status == StatusCode::TOO_MANY_REQUESTS && endpoint.dialect != Dialect::Tei;
+    if endpoint.is_generation() && is_quota {
+        return BatchOutcome::Failed;
+    }
+    outcome_of_status(head.status, &head.headers)
 }
 
 fn outcome_of_status(status: StatusCode, headers: &HeaderMap) -> BatchOutcome {

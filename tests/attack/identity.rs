@@ -25,7 +25,7 @@ use super::support::wire::{End, nominates};
 pub(crate) const NAME: &str = "identity";
 /// Number of calls of each caller in a short and in a full run, for each scheduling policy. A full
 /// run has 200 000 calls.
-const CALLS_EACH: (u64, u64) = (30, 1_563);
+const CALLS_EACH: (u64, u64) = (90, 1_563);
 /// Number of callers, which are as many connections.
 const CALLERS: u64 = 64;
 /// Number of base identities. Each has variants that differ in one part.

@@ -50,6 +50,10 @@ impl ConcurrencyLimiter {
         if let (Some(tokens), Some(first_token)) = (done.tokens, done.first_byte) {
             return self.observe_generated(now, mark, (first_token, tokens), done.queued > 0);
         }
+        // The end of a stream without a token, whose caller left.
+        if mark.unbatched && self.limits_streams() {
+            return;
+        }
         // A stream may last for an unbounded time. The time to its first byte shows the load of the
         // server.
         let latency = done.first_byte.filter(|_| mark.unbatched).unwrap_or_else(|| nanos_between(mark.sent, now));

@@ -4,7 +4,7 @@
 //! result with number `k` of the prompt at `place` has the index `place * n + k`. Parameters of
 //! sampling are part of the merge key, so calls that differ in one of them never share a batch.
 //!
-//! Streams are left out: a call that requests one is sent unbatched.
+//! Streamed responses are split by `split::stream`.
 
 use crate::pointer::Pointer;
 use crate::shape::{

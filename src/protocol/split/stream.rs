@@ -12,8 +12,8 @@
 //!   the callers their texts, although only a part beside the text is in doubt.
 //! - An error of the whole call may quote any input. It is replaced by one of the proxy, except for
 //!   the only member that is left, if the error shares nothing with the inputs of the others.
-//! - A comment that shares something with an input is replaced by an empty one. A comment before the
-//!   first chunk is forwarded too, because it keeps the connections of the callers alive.
+//! - A comment that shares something with an input is replaced by an empty one. Those before the first
+//!   chunk are left out.
 
 mod chunk;
 mod edit;
@@ -177,12 +177,14 @@ impl StreamSplit {
             let step = match event.content() {
                 EventContent::Empty => None,
                 EventContent::Unknown => return Err(MismatchKind::Shape.into()),
+                // Before the first chunk, the batch may have to be isolated.
+                EventContent::Comment if !self.is_open => None,
                 EventContent::Comment => Some(StreamStep::Comment(self.shared_comment(&event))),
                 EventContent::Data { data, .. } if event.text(data).trim_ascii() == DONE => Some(StreamStep::End),
                 EventContent::Data { data, .. } => self.on_data(&event, event.text(data), evidence)?,
             };
             if let Some(step) = step {
-                self.is_open |= matches!(step, StreamStep::Member { .. } | StreamStep::Comment(_));
+                self.is_open |= matches!(step, StreamStep::Member { .. });
                 return Ok(Some(step));
             }
         }

@@ -91,7 +91,8 @@ impl BodyWriter {
     /// should be given up: its next bytes would not be those that follow.
     pub fn write(&self, bytes: &[u8]) -> Result<(), BodyClosed> {
         let mut state = lock(&self.0);
-        let has_room = state.buffered.len() + bytes.len() <= BUFFERED_MAX;
+        // A piece larger than the buffer is one event, whose size is bounded.
+        let has_room = state.buffered.is_empty() || state.buffered.len() + bytes.len() <= BUFFERED_MAX;
         if state.is_reader_gone || !has_room || state.held.grow(bytes.len()).is_err() {
             return Err(BodyClosed);
         }
@@ -201,6 +202,16 @@ mod tests {
 
     fn budget() -> BufferBudget {
         BufferBudget::new(64 << 20, Clock::start())
+    }
+
+    #[tokio::test]
+    async fn a_piece_larger_than_the_buffer_is_taken_while_nothing_waits() {
+        let (writer, mut body, _gone) = channel(&budget());
+        let large = vec![b'x'; BUFFERED_MAX + 1];
+        writer.write(&large).unwrap();
+        assert!(writer.write(b"y").is_err());
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), large);
+        writer.write(b"y").unwrap();
     }
 
     #[tokio::test]

@@ -18,7 +18,7 @@ use super::execution::Completion;
 use super::exported_cap::ExportedCap;
 use super::ids::IdInterner;
 use super::key_diversity::{DecisionReport, KeyDiversity};
-use super::stream_tokens::StreamTokens;
+use super::stream_tokens::ClassTokens;
 use super::{
     COMPLETIONS_MAX, DriverEvent, ExecutionDetails, LearnedState, SLOTS_UNLIMITED, SchedulerConfig, Submission,
     SubmitOutcome,
@@ -80,7 +80,7 @@ struct Driver<'a> {
     /// Number of upstream changes already added to the counter.
     counted_changes: u64,
     completion_sender: mpsc::Sender<Completion>,
-    stream_tokens: StreamTokens,
+    stream_tokens: ClassTokens,
 }
 
 /// An execution in flight.
@@ -153,7 +153,7 @@ impl<'a> Driver<'a> {
             key_diversity: KeyDiversity::default(),
             counted_changes: 0,
             completion_sender,
-            stream_tokens: StreamTokens::default(),
+            stream_tokens: ClassTokens::default(),
         };
         if driver.supervisor.draining {
             driver.core.drain(driver.now());

@@ -36,7 +36,8 @@ pub(super) struct Slot {
     sent: Tick,
     outcome: BatchOutcome,
     first_byte: Option<Duration>,
-    stream_tokens: StreamTokens,
+    /// The counter for the class of the call, if it may stream generated text.
+    stream_tokens: Option<StreamTokens>,
     stream: Option<StreamRecorder>,
 }
 
@@ -74,7 +75,7 @@ impl Slot {
         generation: u64,
         batch: BatchId,
         clock: Clock,
-        stream_tokens: StreamTokens,
+        stream_tokens: Option<StreamTokens>,
     ) -> Self {
         let sent = clock.now();
         let outcome = BatchOutcome::Cancelled;
@@ -116,7 +117,8 @@ impl UnbatchedPermit {
     /// byte.
     pub fn record_stream(&mut self) -> StreamRecorder {
         let Slot { clock, sent, stream_tokens, .. } = &self.slot;
-        self.slot.stream.insert(stream_tokens.recorder(*clock, *sent)).clone()
+        let tokens = stream_tokens.clone().unwrap_or_default();
+        self.slot.stream.insert(tokens.recorder(*clock, *sent)).clone()
     }
 
     /// Sets the outcome of the execution. The slot is released when the permit is dropped.

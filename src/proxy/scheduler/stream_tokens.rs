@@ -1,14 +1,23 @@
 //! Tokens of generated streams, which show the load of an engine: the time to the first one, and
 //! the rate of all of them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::batching::Tick;
+use crate::batching::{CostClassId, Tick};
 use crate::clock::Clock;
 
-/// Number of tokens of all streams of a scheduler.
+/// Maximum number of classes that are counted, a bound on memory: a server has few models and routes.
+/// Beyond it, the counts begin again, which costs one measurement.
+const CLASSES_MAX: usize = 1024;
+
+/// Numbers of tokens by cost class. Each class has a limit of its own, which follows from its tokens.
+#[derive(Debug, Default)]
+pub(super) struct ClassTokens(HashMap<CostClassId, StreamTokens>);
+
+/// Number of tokens of all streams of a class.
 #[derive(Debug, Clone, Default)]
 pub(super) struct StreamTokens(Arc<AtomicU64>);
 
@@ -20,6 +29,18 @@ pub struct StreamRecorder {
     /// Nanoseconds from the dispatch to the first token; 0 before it.
     first: Arc<AtomicU64>,
     tokens: StreamTokens,
+}
+
+// === impl ClassTokens ===
+
+impl ClassTokens {
+    /// Returns the counter of a class.
+    pub(super) fn of_class(&mut self, class: CostClassId) -> StreamTokens {
+        if self.0.len() >= CLASSES_MAX && !self.0.contains_key(&class) {
+            self.0.clear();
+        }
+        self.0.entry(class).or_default().clone()
+    }
 }
 
 // === impl StreamTokens ===
@@ -46,7 +67,7 @@ impl StreamRecorder {
         self.tokens.0.fetch_add(tokens, Ordering::Relaxed);
     }
 
-    /// Returns the time to the first token, and the tokens of all streams so far; `None` before the
+    /// Returns the time to the first token, and the tokens of all streams of its class so far; `None` before the
     /// first token.
     pub(super) fn observed(&self) -> Option<(Duration, u64)> {
         let first = Some(self.first.load(Ordering::Relaxed)).filter(|first| *first > 0)?;

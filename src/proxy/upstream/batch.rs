@@ -137,6 +137,11 @@ async fn isolate(
         if !part.clone().any(|member| outputs.is_waiting(member)) {
             continue;
         }
+        // A smaller batch of streams would end with its longest one, and delay all that follow.
+        if request.is_stream() && part.len() > 1 {
+            plan.split(part);
+            continue;
+        }
         if !take_replay(inner, &part) {
             tracing::debug!(batch = request.id.0, "replay budget empty: each member is sent alone");
             plan.split(part);

@@ -154,10 +154,10 @@ async fn a_refused_stream_lowers_the_number_of_calls_at_once() {
         turns.push(hand.next_request().await);
     }
     for turn in turns {
-        turn.answer(429, r#"{"error":"busy"}"#).await;
+        turn.answer(503, r#"{"error":"busy"}"#).await;
     }
     for call in wave {
-        assert_answer(&call.answer().await, 429, r#"{"error":"busy"}"#);
+        assert_answer(&call.answer().await, 503, r#"{"error":"busy"}"#);
     }
     proxy.wait_idle().await;
     // Seven tenths of the calls that were too many.

@@ -92,7 +92,10 @@ impl Chunk {
             result,
             index,
             results,
-            is_last: is_set(find(element, &Pointer::from_static(FINISH_REASON))?),
+            // Older versions of SGLang write an empty text until the end.
+            is_last: is_set(
+                find(element, &Pointer::from_static(FINISH_REASON))?.filter(|reason| reason.of(doc) != b"\"\""),
+            ),
             id: shape.ids.first().map(|id| find(root, id)).transpose()?.flatten(),
             usage,
         }))

@@ -12,9 +12,9 @@ use super::chunk::ResultChunk;
 use super::edit::{contains, outside};
 use super::events::Event;
 use crate::batching::Tick;
-use crate::call::{Call, ResponseMismatch};
+use crate::call::{Call, MismatchKind, ResponseMismatch};
 use crate::error::FailureKind;
-use crate::evidence::{AnswerPart, UnbatchedEvidence};
+use crate::evidence::{AnswerPart, MEMBERS_MAX, UnbatchedEvidence};
 use crate::items;
 use crate::json::{self, Members, Span, unescape};
 
@@ -45,6 +45,10 @@ impl StreamSplit {
         let Some(leader) = calls.first() else { return Ok(Vec::new()) };
         let fields = &self.endpoint.rules.respond_with_fields;
         let mut parts = envelope::undeclared_in_batch(doc, &self.endpoint.shape, fields, &calls);
+        // Of more parts, not all are listed.
+        if parts.len() > MEMBERS_MAX {
+            return Err(MismatchKind::Undeclared.into());
+        }
         // The id is replaced once the member has one, and the numbers of tokens always are, or
         // consist of nothing else.
         let is_replaced = |part: &UndeclaredPart| {

@@ -67,13 +67,10 @@ impl Driver<'_> {
             sent: Some(now),
             answered: None,
         };
-        let slot = Slot::new(
-            self.completion_sender.clone(),
-            self.generation,
-            batch.id,
-            self.supervisor.clock,
-            self.stream_tokens.clone(),
-        );
+        let generates = members.first().is_some_and(|(_, queued)| queued.submission.endpoint.is_generation());
+        let stream_tokens = generates.then(|| self.stream_tokens.of_class(batch.cost_class));
+        let slot =
+            Slot::new(self.completion_sender.clone(), self.generation, batch.id, self.supervisor.clock, stream_tokens);
         let (ids, mut members): (Vec<CallId>, Vec<QueuedCall>) = members.into_iter().unzip();
         // A batch of one is sent unbatched by the task of its caller, which holds the slot through
         // the permit.
