@@ -25,7 +25,7 @@ use super::support::wire::{End, nominates};
 pub(crate) const NAME: &str = "identity";
 /// Number of calls of each caller in a short and in a full run, for each scheduling policy. A full
 /// run has 200 000 calls.
-const CALLS_EACH: (u64, u64) = (90, 1_563);
+const CALLS_EACH: (u64, u64) = (60, 1_563);
 /// Number of callers, which are as many connections.
 const CALLERS: u64 = 64;
 /// Number of base identities. Each has variants that differ in one part.
@@ -83,20 +83,24 @@ async fn run_policy(policy: &str, config: Option<&Path>, binary: PathBuf, calls:
     let upstream = Upstream::start(Arc::<IdentityServer>::clone(&server)).await.map_err(|error| error.to_string())?;
     let mut proxy = Proxy::start(&Start { binary, upstream: upstream.address, config, metrics: false }).await?;
     let mut callers = JoinSet::new();
+    let mut tally = Tally::default();
     for number in 0..CALLERS {
+        // One call comes before each caller, so that the load rises and shows what the server runs at
+        // once. Of a load that never varies, the proxy may not learn it.
+        tally.add(make_calls(proxy.listen, CALLERS + number, 1).await);
         callers.spawn(make_calls(proxy.listen, number, calls));
     }
-    let mut tally = Tally::default();
     while let Some(done) = callers.join_next().await {
-        let Tally { served, faults } = done.map_err(|error| error.to_string())?;
-        tally.served += served;
-        tally.faults.extend(faults);
+        tally.add(done.map_err(|error| error.to_string())?);
     }
     let requests = server.requests.load(Ordering::Relaxed);
     let count = |number: u64| f64::from(u32::try_from(number).unwrap_or(u32::MAX));
     let shared = count(tally.served) / count(requests.max(1));
-    let mut lines =
-        vec![format!("{policy}: {} of {} calls answered, {shared:.2} per request", tally.served, calls * CALLERS)];
+    let mut lines = vec![format!(
+        "{policy}: {} of {} calls answered, {shared:.2} per request",
+        tally.served,
+        (calls + 1) * CALLERS
+    )];
     lines.extend(tally.faults.iter().take(5).map(|fault| format!("FAILED: {policy}: {fault}")));
     let unreadable = server.unreadable.lock().unwrap_or_else(PoisonError::into_inner).clone();
     lines.extend(unreadable.iter().take(5).map(|fault| format!("FAILED: {policy}: request upstream: {fault}")));
@@ -156,6 +160,15 @@ fn is_own(answer: &Answer, nonce: &str, identity: &Identity) -> bool {
     answer.status == Some(200)
         && answer.end == Some(End::Proper)
         && texts == [format!("{nonce} {}", identity.received())]
+}
+
+// === impl Tally ===
+
+impl Tally {
+    fn add(&mut self, other: Self) {
+        self.served += other.served;
+        self.faults.extend(other.faults);
+    }
 }
 
 // === impl IdentityServer ===
