@@ -111,7 +111,7 @@ impl Adaptive {
     }
 
     /// Records the end of a batch. Returns `true` if its sample showed that the server was
-    /// replaced. `tokens`: those of all streams so far, if the response was one; `queued`: items of its
+    /// replaced. `tokens`: those of all streams of its class so far, if the response was one; `queued`: items of its
     /// class that are queued; `items_max`: the largest batch that
     /// the limits allow.
     pub(in super::super) fn returned(

@@ -68,7 +68,7 @@ pub(in super::super) struct Completion {
     pub(super) items_in_system: u64,
     /// Nanoseconds to the first byte of its answer, if that was observed.
     pub(super) first_byte: Option<f64>,
-    /// Tokens of all streams so far, if the answer was generated and streamed.
+    /// Tokens of all streams of the class so far, if the answer was generated and streamed.
     pub(super) tokens: Option<u64>,
 }
 
@@ -120,7 +120,7 @@ impl Completion {
         Self { first_byte: first_byte.map(|time| to_f64(nanos(time))), ..self }
     }
 
-    /// Adds the tokens of all streams so far, for an answer that was generated and streamed.
+    /// Adds the tokens of all streams of the class so far, for an answer that was generated and streamed.
     pub(in super::super) fn with_tokens(self, tokens: Option<u64>) -> Self {
         Self { tokens, ..self }
     }

@@ -7,7 +7,7 @@
 //! - By Little's law, the time to the first token beyond that of a call that does not wait,
 //!   times the rate of answers, is the number of calls that wait in the engine (TCP Vegas estimates
 //!   the queue of a link in this way).
-//! - The rate of the tokens of all streams shows whether the engine does as much as before.
+//! - The rate of the tokens of all streams of a class shows whether the engine does as much as before.
 //!
 //! While calls wait in the engine, the limit is lowered by bisection to the least one at which the
 //! rate of tokens stays. It is raised from time to time, because the engine may have room for more.
@@ -37,7 +37,7 @@ const STEP: f64 = 0.25;
 /// Difference between the limits of a bisection at which it ends, as a part of the limit.
 const CLOSE: f64 = 0.1;
 /// Part by which a limit is raised to look for room, and the minimum gain in the rate of tokens. The
-/// part doubles with each gain.
+/// part doubles with each gain, up to a maximum.
 const RAISE: (f64, f64) = (0.125, 1.03);
 const RAISE_MAX: f64 = 1.0;
 /// Time to the first token from which the engine has room, as a part of the time before.
@@ -95,7 +95,7 @@ pub(super) struct StreamSample {
     pub(super) sent: Tick,
     /// Time to the first token, in nanoseconds.
     pub(super) first_token: f64,
-    /// Tokens of all streams so far.
+    /// Tokens of all streams of the class so far.
     pub(super) tokens: u64,
     /// Calls that are left in flight.
     pub(super) flights: u32,
@@ -107,7 +107,7 @@ pub(super) struct StreamSample {
 #[derive(Debug, Clone, Copy, Default)]
 struct StreamWindow {
     begun: Tick,
-    /// Tokens of all streams at the begin.
+    /// Tokens of all streams of the class at the begin.
     tokens: u64,
     /// All answers since the begin, and those to calls that were sent since.
     ended: u32,

@@ -126,6 +126,11 @@ fn undeclared_id_part(id: &[u8]) -> Option<usize> {
     (!ID_PREFIXES.iter().any(|known| id.get(..prefix) == Some(*known))).then_some(prefix)
 }
 
+/// Returns `true` for an id of which no part may quote an input.
+pub(super) fn is_plain_id(id: &[u8]) -> bool {
+    undeclared_id_part(id).is_none()
+}
+
 /// Returns `true` for a text with the form of the name of a model or column.
 fn is_name(text: &[u8]) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"._:/@+-".contains(byte);

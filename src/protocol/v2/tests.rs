@@ -1,6 +1,6 @@
 //! Calls and responses as a whole: what may share a batch, and what each member receives.
 
-mod round_trip;
+pub(super) mod round_trip;
 
 use std::sync::{Arc, LazyLock};
 

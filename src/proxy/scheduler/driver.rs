@@ -339,13 +339,20 @@ impl<'a> Driver<'a> {
         if self.pending_limits.is_empty() {
             return;
         }
-        let now = self.now();
-        for (class, source) in std::mem::take(&mut self.pending_limits) {
-            let LimitsLookUp::Known(published) = self.supervisor.backend.published_limits(&source) else {
-                self.pending_limits.push((class, source));
-                continue;
-            };
-            self.core.end_deferral(class);
+        let (now, backend) = (self.now(), &self.supervisor.backend);
+        let mut known = Vec::new();
+        self.pending_limits.retain(|(class, source)| match backend.published_limits(source) {
+            LimitsLookUp::Known(published) => {
+                known.push((*class, published));
+                false
+            }
+            LimitsLookUp::Pending => true,
+        });
+        for (class, published) in known {
+            // The versions of a model may share a class, and have a document each.
+            if self.pending_limits.iter().all(|(waiting, _)| *waiting != class) {
+                self.core.end_deferral(class);
+            }
             let maxima = published.map_or((None, None), |known| (known.items_max, known.weight_max));
             self.apply_published(now, class, maxima);
         }

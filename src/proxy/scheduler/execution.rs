@@ -21,7 +21,7 @@ pub(super) struct Completion {
     pub(super) generation: u64,
     pub(super) batch: BatchId,
     pub(super) observed: Observation,
-    /// Tokens of all streams so far, if the response was one.
+    /// Tokens of all streams of the class so far, if the response was one.
     pub(super) stream_tokens: Option<u64>,
 }
 

@@ -62,7 +62,8 @@ fn scalar(datatype: &str, seed: u64) -> String {
     if spelling == "1e400000" { "-1.5e-3".to_owned() } else { spelling.to_owned() }
 }
 
-fn binary_element(datatype: &str, seed: u64) -> Vec<u8> {
+/// Returns an element in binary form.
+pub(in crate::v2) fn binary_element(datatype: &str, seed: u64) -> Vec<u8> {
     let bytes = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
     let width = match datatype {
         "BOOL" | "UINT8" | "INT8" => 1,

@@ -6,6 +6,7 @@ use http::{HeaderMap, StatusCode};
 use proptest::prelude::*;
 
 use super::{field, framed, grpc, read};
+use crate::v2::tests::round_trip::binary_element;
 use crate::{BatchResponse, Call};
 
 /// Datatypes, and the field of their typed elements.
@@ -48,22 +49,6 @@ fn signature() -> impl Strategy<Value = Signature> {
     )
 }
 
-/// Returns an element in binary form.
-fn raw_element(datatype: &str, seed: u64) -> Vec<u8> {
-    let bytes = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
-    let width = match datatype {
-        "BOOL" | "UINT8" | "INT8" => 1,
-        "UINT16" | "INT16" | "FP16" | "BF16" => 2,
-        "UINT32" | "INT32" | "FP32" => 4,
-        "BYTES" => {
-            let length = bytes[0] % 5;
-            return [&[length, 0, 0, 0], &bytes[..usize::from(length)]].concat();
-        }
-        _ => 8,
-    };
-    bytes[..width].to_vec()
-}
-
 /// Returns an element of a typed list: a varint of one to ten bytes, a number of fixed width, or the
 /// field of a byte string.
 fn typed_element(datatype: &str, number: u8, seed: u64) -> Vec<u8> {
@@ -93,7 +78,7 @@ fn write(signature: &Signature, rows: u8, seed: u64, id: &[u8], raw_field: u8) -
         tensor.extend(field(3, &shape));
         match number.filter(|_| !signature.is_raw) {
             None => {
-                let blob: Vec<u8> = seeds.flat_map(|seed| raw_element(name, seed)).collect();
+                let blob: Vec<u8> = seeds.flat_map(|seed| binary_element(name, seed)).collect();
                 blobs.extend(field(raw_field, &blob));
             }
             Some(number) => {
