@@ -15,6 +15,9 @@ use super::support::upstream::now;
 
 /// First argument of the test binary when it runs as an attacker.
 pub(crate) const FLAG: &str = "--attacker";
+/// Lowest CPU priority (`nice(2)`). The processes stand for other machines, which would not use the
+/// cores of the proxy.
+pub(crate) const NICENESS: i32 = 19;
 /// Number of processes per attack.
 const PROCESSES: usize = 4;
 /// Unit of the reconnect delay. A connection that the proxy closed is reopened after one to three

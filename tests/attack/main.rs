@@ -97,6 +97,11 @@ struct RunOptions {
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    let is_attacker = args.first().is_some_and(|first| first == attackers::FLAG);
+    // Threads inherit the priority, so it is lowered before the runtime starts any.
+    if is_attacker && let Err(error) = rustix::process::nice(attackers::NICENESS) {
+        eprintln!("the attacker keeps its CPU priority: {error}");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
@@ -105,7 +110,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if args.first().is_some_and(|first| first == attackers::FLAG) {
+    if is_attacker {
         return runtime.block_on(attackers::attack(&args));
     }
     let options = match RunOptions::parse(&args) {
