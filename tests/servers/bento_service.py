@@ -10,6 +10,4 @@ class Sums:
     @bentoml.api(batchable=True, max_batch_size=128, max_latency_ms=10_000)
     def predict(self, rows: list[list[float]]) -> list[float]:
         time.sleep(0.010 + 0.0002 * len(rows))
-        if any(row[0] < 0 for row in rows):
-            raise ValueError("a negative number")
         return [sum(row) for row in rows]

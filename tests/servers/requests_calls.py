@@ -15,7 +15,7 @@ CALLERS, CALLS = 32, 3
 
 def litserve(at, turn):
     """Returns a call with one number. A text has no square."""
-    number = 1000.25 + 4 * at + turn / 4
+    number = round(3.14159 + 7.7 * at + turn / 100, 5)
     bad = (at, turn) in ((3, 1), (16, 2))
     return compare.Call({"path": "/predict", "json": {"input": f"no number {number}" if bad else number}}, f"{number}", 500 if bad else 200)
 
