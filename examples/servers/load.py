@@ -104,7 +104,8 @@ def compared(answer):
         document = json.loads(body)
     except ValueError:
         return status, body
-    if isinstance(document, dict):
+    # Only the API of OpenAI has ids of the server; those of tensors are the ids of their calls.
+    if isinstance(document, dict) and "object" in document:
         document = {name: value for name, value in document.items() if name not in OWN}
     return status, document
 
@@ -142,8 +143,7 @@ def main():
     failed = [at for at in calls if direct[at][0] != 200 or merged[at][0] != 200]
     faults = [f"call {at}: {direct[at][0]} {direct[at][1][:200]!r}, {merged[at][0]} {merged[at][1][:200]!r}" for at in unequal + failed]
     if options.json:
-        unlike = len({repr(value) for value in expected.values()})
-        report = {"client": "load.py", "calls": len(calls), "equal": len(calls) - len(unequal), "refused": 0, "unlike": unlike}
+        report = {"client": "load.py", "calls": len(calls), "equal": len(calls) - len(unequal), "refused": 0}
         seconds = {"direct_seconds": round(direct_seconds, 3), "proxy_seconds": round(merged_seconds, 3)}
         print(json.dumps(report | seconds | {"faults": faults}), flush=True)
     else:

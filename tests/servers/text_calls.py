@@ -27,7 +27,8 @@ def call(at, turn):
     """Returns a call with one text, or with three from some callers."""
     mark = f"parcel {at}.{turn}."
     bad = LIMIT and (at, turn) in ((3, 1), (17, 0))
-    texts = [f"{'word ' * ((7 * at + n) % 5)}{n} of {mark}{chr(97 + at)}" for n in range(3 if at % 8 == 5 and KIND[:4] != "chat" else 1)]
+    # Embeddings of the debug engine of infinity depend on the length alone.
+    texts = [f"{'x' * (at * CALLS + turn)} {n} of {mark}{chr(97 + at)}" for n in range(3 if at % 8 == 5 and KIND[:4] != "chat" else 1)]
     if bad:
         texts[0] = mark + "x" * LIMIT
     status = 400 if bad else 401 if KEYS and at == CALLERS - 1 else 200

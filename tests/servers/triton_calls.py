@@ -1,4 +1,4 @@
-"""Calls of Triton's clients for the Open Inference Protocol: `triton_calls.py DIRECT PROXY http|binary|grpc ROWS [MODEL]`.
+"""Calls of Triton's clients for the Open Inference Protocol: `triton_calls.py DIRECT PROXY http|binary|grpc ROWS OUTPUT`.
 
 With `http`, tensors are JSON, with `binary` they follow the header. Each caller sends three calls with one row, some with three rows. Two
 of them have a value that the forest refuses.
@@ -18,7 +18,7 @@ import numpy
 from tritonclient.utils import InferenceServerException
 
 CALLERS, CALLS = 32, 3
-PROTOCOL, MODEL = sys.argv[3], "digits"
+PROTOCOL, MODEL, OUTPUT = sys.argv[3], "digits", sys.argv[5]
 ROWS = [json.loads(line) for line in pathlib.Path(sys.argv[4]).read_text(encoding="utf-8").splitlines()]
 # The client for gRPC has the name of the status, that for HTTP has no status if the body is not
 # JSON.
@@ -55,16 +55,16 @@ def infer(made, call):
     tensor = triton.InferInput("input-0", list(rows.shape), "FP64")
     if PROTOCOL == "grpc":
         tensor.set_data_from_numpy(rows)
-        wanted = [triton.InferRequestedOutput("predict_proba")]
+        wanted = [triton.InferRequestedOutput(OUTPUT)]
     else:
         tensor.set_data_from_numpy(rows, binary_data=PROTOCOL == "binary")
-        wanted = [triton.InferRequestedOutput("predict_proba", binary_data=False)]
+        wanted = [triton.InferRequestedOutput(OUTPUT, binary_data=False)]
     try:
         result = made.infer(MODEL, [tensor], outputs=wanted, request_id=call.marker)
     except InferenceServerException as error:
         return compare.Answer(number(error), error.message())
     answer = result.get_response() if PROTOCOL != "grpc" else result.get_response(as_json=True)
-    outputs = result.as_numpy("predict_proba")
+    outputs = result.as_numpy(OUTPUT)
     # The client for gRPC returns the raw bytes, too.
     answer.pop("raw_output_contents", None)
     return compare.Answer(200, [answer.get("id"), answer["model_name"], outputs.shape, outputs.tolist()], repr(answer))

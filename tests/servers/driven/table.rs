@@ -158,6 +158,17 @@ const TRANSFORMERS: ServerSpec = ServerSpec {
     upstream: None,
 };
 
+/// The server of llama.cpp, which the package contains.
+const LLAMA: ServerSpec = ServerSpec {
+    name: "llama",
+    package: "xllamacpp",
+    environment: Environment::Venv("llama"),
+    prepared_by: &[],
+    command: &["llama_server.py", "MODEL"],
+    ready: "/health",
+    upstream: None,
+};
+
 const LITELLM: ServerSpec = ServerSpec {
     name: "litellm",
     package: "litellm",
@@ -246,7 +257,7 @@ pub(crate) const SCENARIOS: &[DrivenScenario] = &[
     },
     DrivenScenario {
         name: "kserve.triton_client_binary",
-        client: (CLIENTS, &["triton_calls.py", "binary", ROWS]),
+        client: (CLIENTS, &["triton_calls.py", "binary", ROWS, "output-0"]),
         policy: TENSORS,
         ..MERGED
     },
@@ -260,14 +271,14 @@ pub(crate) const SCENARIOS: &[DrivenScenario] = &[
     DrivenScenario {
         name: "mlserver.triton_client_http",
         server: &MLSERVER,
-        client: (CLIENTS, &["triton_calls.py", "http", ROWS]),
+        client: (CLIENTS, &["triton_calls.py", "http", ROWS, "predict_proba"]),
         policy: TENSORS,
         ..MERGED
     },
     DrivenScenario {
         name: "mlserver.triton_client_grpc",
         server: &MLSERVER,
-        client: (CLIENTS, &["triton_calls.py", "grpc", ROWS]),
+        client: (CLIENTS, &["triton_calls.py", "grpc", ROWS, "predict_proba"]),
         policy: TENSORS,
         is_grpc: true,
         ..MERGED
@@ -359,6 +370,16 @@ pub(crate) const SCENARIOS: &[DrivenScenario] = &[
         policy: TEXTS,
         ..MERGED
     },
+    DrivenScenario {
+        policy: Some("tests/servers/llama.yaml"),
+        ..texts("llama.completions", &LLAMA, &["text_calls.py", "completions", "tiny"], Treatment::Queued)
+    },
+    DrivenScenario {
+        policy: Some("tests/servers/llama.yaml"),
+        ..texts("llama.chat_streams", &LLAMA, &["text_calls.py", "chat_streams", "tiny"], Treatment::Queued)
+    },
+    // Its `usage` counts the first prompt of a list alone.
+    texts("llama.on_route_of_openai", &LLAMA, &["text_calls.py", "completions", "tiny"], Treatment::Retracted),
     texts("litellm.embeddings", &LITELLM, &["text_calls.py", "embeddings", "tiny", LIMIT], Treatment::Merged),
     texts(
         "litellm.embeddings_with_own_keys",
