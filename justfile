@@ -57,7 +57,7 @@ servers-setup:
 servers *ARGS:
     cargo test --locked --test servers -- {{ARGS}}
 
-# Installs their packages from PyPI and npm on first use, about 4 GB in ~/.cache/groupage-e2e.
+# Installs their packages from PyPI and npm on first use, about 4.5 GB in ~/.cache/groupage-e2e.
 # The same with all servers and clients
 servers-all: servers-setup
     cargo test --locked --test servers -- --all

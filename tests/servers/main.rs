@@ -5,7 +5,7 @@
 //! Without `--all` or a name, a sample runs, whose Python packages are installed by `setup.sh`
 //! (`just servers-setup`). If they are missing, nothing is downloaded and all scenarios count as
 //! skipped. All other scenarios (`driven::table`) install the pinned packages of their server and
-//! client from `PyPI` and npm, about 4 GB in total, and keep them. A scenario whose packages cannot
+//! client from `PyPI` and npm, about 4.5 GB in total, and keep them. A scenario whose packages cannot
 //! be installed is skipped and names them. The last line has the totals; the exit status is 0 if no
 //! scenario failed.
 

@@ -1,5 +1,6 @@
 // Calls of OpenAI's client for Node.js: `openai_calls.mjs PACKAGES DIRECT PROXY MODEL LIMIT`. Embeddings in the client's default form, completions, and streams of
 // completions. Two callers send a text that the server refuses with 400, because it has more than LIMIT characters. Prints one line of JSON.
+import {readFileSync} from "node:fs";
 import {createRequire} from "node:module";
 import process from "node:process";
 
@@ -61,7 +62,7 @@ for (const call of calls) {
   for (const other of calls) if (other !== call && theirs.value.includes(other.mark)) faults.push(`${call.mark}: the answer contains ${other.mark}`);
 }
 console.log(JSON.stringify({
-  client: `openai ${load("openai/package.json").version} on Node.js ${process.versions.node}`, calls: calls.length, equal,
+  client: `openai ${JSON.parse(readFileSync(`${packages}/node_modules/openai/package.json`)).version} on Node.js ${process.versions.node}`, calls: calls.length, equal,
   refused: calls.filter((call) => call.status !== 200).length, unlike: new Set([...expected.values()].map((it) => it.value)).size,
   direct_seconds: Number(directSeconds.toFixed(3)), proxy_seconds: Number(proxySeconds.toFixed(3)), faults,
 }));
