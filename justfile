@@ -53,9 +53,14 @@ attack *ARGS:
 servers-setup:
     tests/servers/setup.sh
 
-# Real model servers behind the proxy and real clients in front of it
+# Real model servers behind the proxy and real clients in front of it: just servers [PART-OF-NAME]
 servers *ARGS:
     cargo test --locked --test servers -- {{ARGS}}
+
+# Installs their packages from PyPI and npm on first use, about 4.5 GB in ~/.cache/groupage-e2e.
+# The same with all servers and clients
+servers-all: servers-setup
+    cargo test --locked --test servers -- --all
 
 # The tests start a cluster and remove it. They need root, Linux and Go; see docs/testing.md.
 # Tests on a Kubernetes cluster: just e2e [CASE…] [--all] [--shell] [--kubeconfig FILE]

@@ -8,4 +8,4 @@ import mlflow.sklearn
 
 folder = pathlib.Path(sys.argv[1])
 model = joblib.load(folder / "model.joblib")
-mlflow.sklearn.save_model(model, str(folder / "mlflow"), serialization_format="cloudpickle")
+mlflow.sklearn.save_model(model, str(folder / "mlflow"), serialization_format="cloudpickle", pyfunc_predict_fn="predict_proba")

@@ -39,7 +39,8 @@ pub(crate) fn check(head: &Parts, common: &SharedHeaderRules, shape: &ProtocolSh
             is_json(value) || is_binary && is_token(value, b"application/octet-stream")
         }
     };
-    let is_typed = types.next().is_some_and(is_expected) && types.next().is_none();
+    // Triton's client over HTTP sends no type.
+    let is_typed = types.next().map_or(payload == Payload::Tensors, is_expected) && types.next().is_none();
     let is_other_grpc =
         || payload == Payload::GrpcTensors && (head.version != Version::HTTP_2 || grpc::is_compressed(headers));
     if !is_typed

@@ -23,6 +23,7 @@ mod pooling;
 mod quoted_forms;
 mod rows;
 mod quoting;
+mod reference;
 mod splitting;
 mod streams;
 mod tei;

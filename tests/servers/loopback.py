@@ -2,22 +2,58 @@
 
 import json
 import os
+import signal
 import socket
 import sys
 import threading
 
+# Sockets of reserved ports, which stay open until the process ends.
+held = []
 
-def listen():
-    """Returns a socket bound to a free port, which is printed to standard output.
 
-    Connections are refused until the server listens on the socket, so polling the port shows when the server is ready.
-    """
+def bind():
+    """Returns a socket bound to a free port of the loopback interface."""
     # The protocol is explicit: asyncio sets TCP_NODELAY only for IPPROTO_TCP, and without it
     # answers take 40 ms.
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.bind(("127.0.0.1", 0))
-    print(json.dumps({"port": bound.getsockname()[1]}), flush=True)
     return bound
+
+
+def report(**values):
+    """Prints one line of JSON, which the test reads."""
+    print(json.dumps(values), flush=True)
+
+
+def listen(**more):
+    """Returns a socket bound to a free port, which is printed to standard output.
+
+    Connections are refused until the server listens on the socket, so polling the port shows when the server is ready.
+    """
+    bound = bind()
+    report(port=bound.getsockname()[1], **more)
+    return bound
+
+
+def reserve(*names):
+    """Returns a free port for each name. The kernel gives them to nothing else, and servers that reuse addresses can listen on them."""
+    ports = {}
+    for name in names:
+        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        bound.bind(("127.0.0.1", 0))
+        # Set after the port was chosen: the kernel would choose a port that others reuse, too.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.append(bound)
+        ports[name] = bound.getsockname()[1]
+    return ports
+
+
+def end(status=0):
+    """Exits this process, and with it all processes that it started if it leads their group."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(status)
 
 
 def end_with_the_test():
@@ -31,6 +67,11 @@ def end_with_the_test():
         # interpreter shuts down.
         while os.read(0, 4096):
             pass
-        os._exit(0)
+        end()
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def wait():
+    """Blocks the main thread of a server that runs in others."""
+    threading.Event().wait()

@@ -1,15 +1,19 @@
-//! `servers [PART-OF-NAME]... [--bin PATH]`: real model servers behind the proxy and real clients
-//! in front of it. The servers are a scikit-learn model on the `kserve` server, a FastAPI
-//! application behind the generic adapter, and an embeddings route for the OpenAI client. Every
-//! answer is compared with that of the same call sent alone to the server.
+//! `servers [PART-OF-NAME]... [--all] [--bin PATH]`: real model servers behind the proxy and real
+//! clients in front of it. Every answer is compared with that of the same call sent alone to the
+//! server.
 //!
-//! The Python packages are installed by `setup.sh` (`just servers-setup`). If they are missing,
-//! nothing is downloaded and all scenarios count as skipped. The last line has the totals; the exit
-//! status is 0 if no scenario failed.
+//! Without `--all` or a name, a sample runs, whose Python packages are installed by `setup.sh`
+//! (`just servers-setup`). If they are missing, nothing is downloaded and all scenarios count as
+//! skipped. All other scenarios (`driven::table`) install the pinned packages of their server and
+//! client from `PyPI` and npm, about 4.5 GB in total, and keep them. A scenario whose packages cannot
+//! be installed is skipped and names them. The last line has the totals; the exit status is 0 if no
+//! scenario failed.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a runner for people and scripts")]
 
 mod calls;
+mod driven;
+mod environment;
 mod fastapi;
 mod kserve;
 mod openai;
@@ -22,7 +26,9 @@ mod support;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
+use driven::{DrivenScenario, table};
 use kserve::Model;
 use python::{Python, Server};
 use support::proxy::{Proxy, Start};
@@ -108,7 +114,14 @@ fn main() -> ExitCode {
 async fn all(options: Options) -> Totals {
     let mut totals = Totals::default();
     let wanted: Vec<_> = SCENARIOS.into_iter().filter(|name| options.wants(name)).collect();
-    if wanted.is_empty() {
+    let is_all = std::env::args().any(|arg| arg == "--all") || !options.filters.is_empty();
+    let (driven, left): (Vec<_>, Vec<_>) =
+        table::SCENARIOS.iter().filter(|it| options.wants(it.name)).partition(|it| is_all || it.is_sample);
+    if !left.is_empty() {
+        totals.skipped += left.len();
+        println!("SKIPPED: {} scenarios of further servers; run `just servers-all`", left.len());
+    }
+    if wanted.is_empty() && driven.is_empty() {
         println!("{}", totals.line());
         return totals;
     }
@@ -116,10 +129,10 @@ async fn all(options: Options) -> Totals {
         Ok(python) => python,
         Err(missing) => {
             println!("SKIPPED: {missing} missing; run `just servers-setup` (tests/servers/setup.sh)");
-            for name in &wanted {
+            for name in wanted.iter().copied().chain(driven.iter().map(|it| it.name)) {
                 println!("SKIPPED: {name}");
+                totals.skipped += 1;
             }
-            totals.skipped = wanted.len();
             println!("{}", totals.line());
             return totals;
         }
@@ -133,17 +146,39 @@ async fn all(options: Options) -> Totals {
     );
     for name in wanted {
         let began = now();
-        match bench.run(name, &kserve, &fastapi).await {
-            Ok(numbers) => {
-                totals.passed += 1;
-                println!("ok   {name}: {numbers} ({:.1} s)", now().duration_since(began).as_secs_f64());
-            }
-            Err(fault) => {
-                totals.failed += 1;
-                println!("FAIL {name}: {fault}");
+        let verdict = bench.run(name, &kserve, &fastapi).await;
+        report(&mut totals, name, verdict, now().duration_since(began));
+    }
+    drop((kserve, fastapi));
+    run_driven(&bench, &driven, &mut totals).await;
+    println!("{}", totals.line());
+    totals
+}
+
+/// Runs the scenarios of the table, in which each server is started once.
+async fn run_driven(bench: &Bench, scenarios: &[&DrivenScenario], totals: &mut Totals) {
+    let mut running = None;
+    for scenario in scenarios {
+        let began = now();
+        match scenario.run(bench, &mut running).await {
+            Ok(verdict) => report(totals, scenario.name, verdict, now().duration_since(began)),
+            Err(missing) => {
+                totals.skipped += 1;
+                println!("SKIPPED: {}: {missing}", scenario.name);
             }
         }
     }
-    println!("{}", totals.line());
-    totals
+}
+
+fn report(totals: &mut Totals, name: &str, verdict: Verdict, took: Duration) {
+    match verdict {
+        Ok(numbers) => {
+            totals.passed += 1;
+            println!("ok   {name}: {numbers} ({:.1} s)", took.as_secs_f64());
+        }
+        Err(fault) => {
+            totals.failed += 1;
+            println!("FAIL {name}: {fault}");
+        }
+    }
 }

@@ -6,11 +6,13 @@ use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -18,9 +20,9 @@ use super::support::client::{Client, Outgoing};
 use super::support::upstream::now;
 use super::support::wire::Headers;
 
-/// Maximum time until a server is ready. The slowest is `kserve`, which imports for seconds, and
-/// longer on a busy machine or a cold disk.
-const START_MAX: Duration = Duration::from_secs(60);
+/// Maximum time until a server is ready. The slowest is `LiteLLM`, which imports for a quarter of a
+/// minute, and longer on a busy machine or a cold disk.
+const START_MAX: Duration = Duration::from_secs(150);
 /// Interval between two readiness checks of a port.
 const POLL: Duration = Duration::from_millis(30);
 /// Number of output lines kept for the report of a failure.
@@ -28,10 +30,14 @@ const TAIL_LINES: usize = 15;
 /// Capacity for lines of JSON. A script prints one; a few more do no harm.
 const LINES_MAX: usize = 16;
 
-/// A Python interpreter with all packages of `requirements.txt`.
-#[derive(Debug)]
+/// An interpreter with its packages: Python, or Node.js for some clients.
+#[derive(Debug, Clone)]
 pub(crate) struct Python {
     interpreter: PathBuf,
+    /// Arguments before the script.
+    options: &'static [&'static str],
+    /// Folder of the packages of Node.js, the first argument of its scripts.
+    packages: Option<PathBuf>,
 }
 
 /// A running script. Dropping it kills the process.
@@ -47,6 +53,8 @@ pub(crate) struct Process {
 pub(crate) struct Server {
     /// Address of the server.
     pub(crate) address: SocketAddr,
+    /// Address of its gRPC port, if it has one.
+    pub(crate) grpc: Option<SocketAddr>,
     process: Process,
 }
 
@@ -61,6 +69,17 @@ pub(crate) fn folder() -> PathBuf {
 // === impl Python ===
 
 impl Python {
+    /// Creates the interpreter of a virtual environment.
+    pub(crate) const fn new(interpreter: PathBuf) -> Self {
+        // Scripts import each other; `-B` avoids compiled files in their folder.
+        Self { interpreter, options: &["-B"], packages: None }
+    }
+
+    /// Creates the Node.js of this machine, with packages in a folder.
+    pub(crate) fn node(packages: PathBuf) -> Self {
+        Self { interpreter: "node".into(), options: &[], packages: Some(packages) }
+    }
+
     /// Returns the interpreter of the virtual environment, or a description of what is missing. The
     /// environment is never created here, because that would download packages.
     pub(crate) async fn find() -> Result<Self, String> {
@@ -68,7 +87,7 @@ impl Python {
             || Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("servers-venv"),
             |venv| Path::new(env!("CARGO_MANIFEST_DIR")).join(venv),
         );
-        let python = Self { interpreter: venv.join("bin/python") };
+        let python = Self::new(venv.join("bin/python"));
         if !python.interpreter.exists() {
             return Err(format!("the virtual environment {} is", venv.display()));
         }
@@ -82,11 +101,27 @@ impl Python {
         }
     }
 
-    /// Starts a script of `tests/servers`.
+    /// Runs a script of the repository, which prepares a folder and exits.
+    pub(crate) async fn prepare(&self, script: &str, model: &Path, within: Duration) -> Result<(), String> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(script);
+        let mut process = self.start(&path.to_string_lossy(), &[model.into()])?;
+        let until = now() + within;
+        loop {
+            match process.child.try_wait().map_err(|e| format!("{script}: {e}"))? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(format!("{script} failed ({status})\n{}", process.tail.shown())),
+                None if now() > until => return Err(format!("{script} runs for more than {} s", within.as_secs())),
+                None => tokio::time::sleep(POLL).await,
+            }
+        }
+    }
+
+    /// Starts a script of `tests/servers`, or of an absolute path.
     pub(crate) fn start(&self, script: &str, args: &[OsString]) -> Result<Process, String> {
         let mut command = Command::new(&self.interpreter);
-        // Scripts import each other; `-B` avoids compiled files in their folder.
-        command.arg("-B").arg(folder().join(script)).args(args);
+        command.args(self.options).arg(folder().join(script)).args(&self.packages).args(args);
+        // Servers start processes of their own, which are killed with them.
+        command.process_group(0);
         // Proxy settings, API keys and Python variables of the calling environment must not apply
         // to scripts.
         command.env_clear().env("PYTHONNOUSERSITE", "1").env("PYTHONUNBUFFERED", "1").env("OMP_NUM_THREADS", "1");
@@ -124,13 +159,15 @@ impl Python {
         let port = line.get("port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
         let address =
             SocketAddr::from(([127, 0, 0, 1], port.ok_or_else(|| format!("{script} names no port: {line}"))?));
+        let grpc = line.get("grpc_port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
+        let grpc = grpc.map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let request = Outgoing::new("GET", ready, address, &Headers::new(), None);
         loop {
             if let Ok(mut client) = Client::connect(address).await
                 && let Ok(answer) = tokio::time::timeout(START_MAX, client.ask(&request)).await
                 && answer.status == Some(200)
             {
-                return Ok(Server { address, process });
+                return Ok(Server { address, grpc, process });
             }
             if let Ok(Some(status)) = process.child.try_wait() {
                 return Err(told(format!("ended before it served ({status})"), &process));
@@ -158,7 +195,10 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both calls fail only if the process has already exited.
+        // All calls fail only if the processes have already exited.
+        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            kill_process_group(group, Signal::KILL).ok();
+        }
         self.child.kill().ok();
         self.child.wait().ok();
     }

@@ -381,8 +381,13 @@ fn validate_reports_every_file_and_exits_with_the_worst_code() {
 
 #[test]
 fn the_examples_are_valid_and_not_empty() {
-    let files = yaml_files("examples/policies");
+    let mut files = yaml_files("examples/policies");
     assert!(files.len() >= 3);
+    for server in std::fs::read_dir(root().join("examples/servers")).unwrap() {
+        let folder = server.unwrap().path();
+        files.extend(folder.is_dir().then(|| folder.join("policy.yaml")));
+    }
+    assert!(files.len() >= 3 + 8);
     for path in files {
         let loaded = read(&path).unwrap_or_else(|error| panic!("{}", error.render(false)));
         assert!(!loaded.lines.is_empty() && loaded.notices.is_empty(), "{}", path.display());

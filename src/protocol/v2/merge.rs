@@ -49,11 +49,14 @@ pub(crate) fn write_shared(members: &[&Call], id: &str, headers: &mut HeaderMap)
     }
     let end = own.framing.tensors_start(&leader.body);
     body.extend_from_slice(Span { start: from, end }.of(&leader.body));
+    // The calls of a batch have the same type, or none.
+    match leader.head.headers.get(header::CONTENT_TYPE) {
+        Some(_) if !own.framing.is_binary() => {}
+        Some(content_type) => drop(headers.insert(header::CONTENT_TYPE, content_type.clone())),
+        None => drop(headers.remove(header::CONTENT_TYPE)),
+    }
     if own.framing.is_binary() {
         headers.insert(binary::HEADER_LENGTH, HeaderValue::from(body.len()));
-        if let Some(content_type) = leader.head.headers.get(header::CONTENT_TYPE) {
-            headers.insert(header::CONTENT_TYPE, content_type.clone());
-        }
     }
     for index in 0..own.inputs.len() {
         binary_parts(&all, index).for_each(|part| body.extend_from_slice(part));

@@ -225,6 +225,8 @@ impl TensorRequest {
             class.push(b'|');
             let content_type = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
             class.extend_from_slice(content_type);
+        } else if !headers.contains_key(header::CONTENT_TYPE) {
+            class.push(b'?');
         }
         class
     }

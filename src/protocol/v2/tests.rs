@@ -119,6 +119,36 @@ fn only_a_document_with_its_length_may_precede_binary_data() {
     assert_eq!(head.unbatched_reason(), Some(UnmergeableReason::Encoding));
 }
 
+/// Reads calls without a content type, as Triton's client sends them.
+fn read_untyped(length: Option<usize>, body: &[u8]) -> Call {
+    let mut head = http::Request::post(PATH).header("host", "h");
+    if let Some(length) = length {
+        head = head.header(HEADER_LENGTH, length);
+    }
+    let body = Bytes::copy_from_slice(body);
+    v2().parse_call(&head.body(()).unwrap().into_parts().0, body, &DigestKey::from_bytes([3; 32]))
+}
+
+#[test]
+fn calls_without_a_content_type_share_batches_that_have_none() {
+    let typed = read(&v2(), PATH, &fp32("[1]", "[1]"));
+    let json = [read_untyped(None, fp32("[1]", "[1]").as_bytes()), read_untyped(None, fp32("[1]", "[2]").as_bytes())];
+    assert!(key(&json[0]).is_some() && key(&json[0]) == key(&json[1]));
+    assert_ne!(key(&json[0]), key(&typed));
+    let doc = r#"{"inputs":[{"name":"x","shape":[1],"datatype":"INT16","parameters":{"binary_data_size":2}}]}"#;
+    let call = |data: &[u8]| read_untyped(Some(doc.len()), &[doc.as_bytes(), data].concat());
+    let binary = [call(b"aa"), call(b"bb")];
+    assert!(key(&binary[0]).is_some() && key(&binary[0]) == key(&binary[1]));
+    for calls in [&json, &binary] {
+        let sent = v2().write_batch(&[&calls[0], &calls[1]], None);
+        assert!(!sent.headers.contains_key("content-type"), "{:?}", sent.headers);
+        assert_eq!(sent.headers.contains_key(HEADER_LENGTH), calls[0].body.ends_with(b"aa"));
+    }
+    let untyped = http::Request::post("/v1/embeddings").body(()).unwrap().into_parts().0;
+    let call = endpoint_for_embeddings().parse_call(&untyped, Bytes::from("{}"), &DigestKey::from_bytes([3; 32]));
+    assert_eq!(call.unbatched_reason(), Some(UnmergeableReason::Encoding));
+}
+
 fn endpoint_for_embeddings() -> Arc<Endpoint> {
     endpoint("/v1/embeddings", RouteProtocol::OpenAi)
 }

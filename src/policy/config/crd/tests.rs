@@ -226,7 +226,10 @@ fn every_example_policy_is_accepted_by_the_schema() {
     let kind = Definition::policy();
     let examples = files("examples/policies");
     assert!(examples.len() >= 3);
-    for (name, text) in examples {
+    let servers: Vec<_> = std::fs::read_dir(root().join("examples/servers")).unwrap().collect();
+    let servers = servers.into_iter().map(|server| server.unwrap().path()).filter(|path| path.is_dir());
+    let of_servers = servers.flat_map(|path| files(&path.to_string_lossy()));
+    for (name, text) in examples.into_iter().chain(of_servers) {
         let written = yaml_of(&text);
         let object = if written.get("kind").is_some() { written } else { policy(&written) };
         assert_eq!(kind.wrong(&object, None), [""; 0], "{name}");

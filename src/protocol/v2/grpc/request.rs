@@ -123,7 +123,8 @@ fn read_input(body: &Bytes, message: Span, raw: Option<Span>) -> Result<InferInp
     let (datatype, dimensions) = (tensor.datatype, &tensor.dimensions);
     let rows = [dimensions.rows];
     let data = match (raw, tensor.elements) {
-        (Some(raw), None) => {
+        // Servers differ in whether they accept empty contents beside a blob.
+        (Some(raw), None) if !tensor.has_empty_contents => {
             let blob = body.slice(raw.start..raw.end);
             binary::cut_rows(&blob, datatype, dimensions, &rows).map(|_| TensorData::Raw(raw))
         }

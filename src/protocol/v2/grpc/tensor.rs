@@ -27,6 +27,8 @@ pub(crate) struct TensorMessage {
     pub(crate) dimensions: Dimensions,
     /// The elements, if the tensor has typed contents: packed numbers, or the fields of byte strings.
     pub(crate) elements: Option<Span>,
+    /// `true` if the typed contents are present and empty. `MLServer` writes them beside a blob.
+    pub(crate) has_empty_contents: bool,
 }
 
 /// Reads the tensor at a span of `doc`. Returns `None` for bytes that are no tensor with rows, or
@@ -48,10 +50,11 @@ pub(crate) fn read(doc: &[u8], message: Span) -> Option<TensorMessage> {
     let datatype = Datatype::from_name(datatype?.of(doc))?;
     let dimensions = Dimensions::from_lengths(&lengths)?;
     let elements = match contents {
-        Some(contents) => Some(typed_elements(doc, contents, datatype)?),
-        None => None,
+        Some(contents) if contents.len() > 0 => Some(typed_elements(doc, contents, datatype)?),
+        _ => None,
     };
-    Some(TensorMessage { message, name, datatype, dimensions, elements })
+    let has_empty_contents = contents.is_some() && elements.is_none();
+    Some(TensorMessage { message, name, datatype, dimensions, elements, has_empty_contents })
 }
 
 /// Appends the lengths of a shape, packed or single.
@@ -153,8 +156,11 @@ impl TensorMessage {
     /// elements of these rows, in pieces; unused for a tensor without typed contents.
     pub(crate) fn write(&self, doc: &[u8], number: u32, rows: usize, elements: &[&[u8]], out: &mut Vec<u8>) {
         let mut head = Vec::with_capacity(self.message.len().saturating_sub(self.elements.map_or(0, Span::len)) + 32);
-        for field in WireFields::new(doc, self.message).flatten().filter(|field| !ROW_FIELDS.contains(&field.number)) {
-            head.extend_from_slice(field.whole.of(doc));
+        for field in WireFields::new(doc, self.message).flatten() {
+            let is_empty = field.number == CONTENTS && field.value.len() == 0;
+            if is_empty || !ROW_FIELDS.contains(&field.number) {
+                head.extend_from_slice(field.whole.of(doc));
+            }
         }
         let mut shape = Vec::with_capacity(16);
         for length in std::iter::once(&rows).chain(&self.dimensions.row) {
@@ -246,6 +252,23 @@ mod tests {
         wire::write_bytes(&mut expected, 77, b"new");
         wire::write_bytes(&mut expected, SHAPE, b"\x03\x01");
         wire::write_bytes(&mut expected, CONTENTS, b"\x12\x03\x01\x02\x07");
+        let mut whole = Vec::new();
+        wire::write_bytes(&mut whole, 5, &expected);
+        assert_eq!(out, whole);
+    }
+
+    #[test]
+    fn empty_contents_hold_no_elements_and_are_kept() {
+        let doc = tensor(b"", b"FP32", b"\x02\x01");
+        let own = read_all(&doc).unwrap();
+        assert!(own.elements.is_none() && own.has_empty_contents);
+        let mut out = Vec::new();
+        own.write(&doc, 5, 1, &[], &mut out);
+        let mut expected = Vec::new();
+        wire::write_bytes(&mut expected, NAME, b"x");
+        wire::write_bytes(&mut expected, DATATYPE, b"FP32");
+        wire::write_bytes(&mut expected, CONTENTS, b"");
+        wire::write_bytes(&mut expected, SHAPE, b"\x01\x01");
         let mut whole = Vec::new();
         wire::write_bytes(&mut whole, 5, &expected);
         assert_eq!(out, whole);

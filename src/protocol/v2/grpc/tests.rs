@@ -130,6 +130,23 @@ fn calls_differ_in_everything_but_their_rows() {
 }
 
 #[test]
+fn a_call_with_empty_contents_beside_a_blob_is_sent_alone() {
+    let input = tensor("x", "INT16", b"\x01", Some(b""));
+    let call = read(&[field(1, b"m"), field(5, &input), field(7, b"aa")].concat());
+    assert_eq!(call.unbatched_reason(), Some(UnmergeableReason::ItemForm));
+}
+
+#[test]
+fn blobs_with_empty_contents_beside_them_are_cut() {
+    let answer = |shape: &[u8], data: &[u8]| {
+        let output = [field(1, b"o"), field(2, b"INT16"), field(5, b""), field(3, shape)].concat();
+        [field(1, b"m"), field(5, &output), field(6, data)].concat()
+    };
+    let split = split_one_and_two(&answer(b"\x03", b"aabbcc")).unwrap();
+    assert_eq!(split, [framed(&answer(b"\x01", b"aa")), framed(&answer(b"\x02", b"bbcc"))]);
+}
+
+#[test]
 fn ids_and_the_order_of_parameters_do_not_separate_calls() {
     let call = |id: &[u8], first: &str, second: &str| {
         let fields = [field(3, id), parameter(4, first), field(15, b"new"), parameter(4, second)].concat();
@@ -226,6 +243,7 @@ fn an_output_without_exactly_the_rows_of_the_batch_is_a_mismatch() {
         (outputs(b"\x03", b"aabbcc", &field(6, b"aabbcc")), MismatchKind::Shape),
         (outputs(b"\x03", b"aabbcc", &typed(b"\x12\x03\x01\x02\x03")), MismatchKind::Shape),
         (typed(b"\x12\x02\x01\x02"), MismatchKind::Shape),
+        (typed(b""), MismatchKind::Shape),
         (field(1, b"m"), MismatchKind::Shape),
         (b"\x0a\x05m".to_vec(), MismatchKind::NotJson),
     ] {

@@ -1,0 +1,399 @@
+//! Table of servers, and of the calls that are sent to them.
+
+use super::{DrivenScenario, ServerSpec, Treatment};
+use crate::environment::Environment;
+
+/// Trains a random forest on handwritten digits, and writes rows that it was not trained with.
+const TRAIN: &str = "tests/servers/train.py";
+const ROWS: &str = "MODEL/rows.json";
+/// Load script of the examples.
+const LOAD: &str = "../../examples/servers/load.py";
+/// Longest text in characters that `generate_server.py` accepts, and more.
+const LIMIT: &str = "200";
+
+const KSERVE: ServerSpec = ServerSpec {
+    name: "kserve",
+    package: "kserve",
+    environment: Environment::Base,
+    prepared_by: &[TRAIN],
+    command: &["kserve_model.py", "MODEL/model.joblib"],
+    ready: "/v2/health/ready",
+    upstream: None,
+};
+
+const FASTAPI: ServerSpec = ServerSpec {
+    name: "fastapi",
+    package: "fastapi",
+    environment: Environment::Base,
+    prepared_by: &[],
+    command: &["fastapi_app.py"],
+    ready: "/docs",
+    upstream: None,
+};
+
+const MLSERVER: ServerSpec = ServerSpec {
+    name: "mlserver",
+    package: "mlserver",
+    environment: Environment::Venv("mlserver"),
+    prepared_by: &[TRAIN, "e2e/python/mlserver_model.py"],
+    command: &[
+        "served.py",
+        "HOME=MODEL",
+        "MLSERVER_HOST=127.0.0.1",
+        "MLSERVER_HTTP_PORT={port}",
+        "MLSERVER_GRPC_PORT={grpc_port}",
+        "MLSERVER_METRICS_PORT={spare_port}",
+        "MLSERVER_METRICS_DIR=MODEL",
+        "MLSERVER_PARALLEL_WORKERS=0",
+        "mlserver",
+        "start",
+        "MODEL",
+    ],
+    ready: "/v2/health/ready",
+    upstream: None,
+};
+
+const MLFLOW: ServerSpec = ServerSpec {
+    name: "mlflow",
+    package: "mlflow",
+    environment: Environment::Venv("mlflow"),
+    prepared_by: &[TRAIN, "e2e/python/mlflow_model.py"],
+    command: &[
+        "served.py",
+        "HOME=MODEL",
+        "mlflow",
+        "models",
+        "serve",
+        "-m",
+        "MODEL/mlflow",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "{port}",
+        "--env-manager",
+        "local",
+    ],
+    ready: "/ping",
+    upstream: None,
+};
+
+const BENTOML: ServerSpec = ServerSpec {
+    name: "bentoml",
+    package: "bentoml",
+    environment: Environment::Venv("bentoml"),
+    prepared_by: &[],
+    command: &[
+        "served.py",
+        "HOME=MODEL",
+        "DO_NOT_TRACK=True",
+        "bentoml",
+        "serve",
+        "bento_service:Sums",
+        "--working-dir",
+        "SCRIPTS",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "{port}",
+    ],
+    ready: "/readyz",
+    upstream: None,
+};
+
+const LITSERVE: ServerSpec = ServerSpec {
+    name: "litserve",
+    package: "litserve",
+    environment: Environment::Venv("litserve"),
+    prepared_by: &[],
+    command: &["litserve_server.py"],
+    ready: "/health",
+    upstream: None,
+};
+
+const INFINITY: ServerSpec = ServerSpec {
+    name: "infinity",
+    package: "infinity-emb",
+    environment: Environment::Venv("infinity"),
+    prepared_by: &[],
+    command: &[
+        "served.py",
+        "HOME=MODEL",
+        "DO_NOT_TRACK=1",
+        "INFINITY_ANONYMOUS_USAGE_STATS=0",
+        "HF_HUB_OFFLINE=1",
+        "infinity_emb",
+        "v2",
+        "--engine",
+        "debugengine",
+        "--model-id",
+        "tiny",
+        "--url-prefix",
+        "/v1",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "{port}",
+    ],
+    ready: "/health",
+    upstream: None,
+};
+
+const RAY: ServerSpec = ServerSpec {
+    name: "ray",
+    package: "ray",
+    environment: Environment::Venv("ray"),
+    prepared_by: &[],
+    command: &["ray_server.py"],
+    ready: "/docs",
+    upstream: None,
+};
+
+const TRANSFORMERS: ServerSpec = ServerSpec {
+    name: "transformers",
+    package: "transformers",
+    environment: Environment::Venv("transformers"),
+    prepared_by: &[],
+    command: &["generate_server.py"],
+    ready: "/runs",
+    upstream: None,
+};
+
+/// The server of llama.cpp, which the package contains.
+const LLAMA: ServerSpec = ServerSpec {
+    name: "llama",
+    package: "xllamacpp",
+    environment: Environment::Venv("llama"),
+    prepared_by: &[],
+    command: &["llama_server.py", "MODEL"],
+    ready: "/health",
+    upstream: None,
+};
+
+const LITELLM: ServerSpec = ServerSpec {
+    name: "litellm",
+    package: "litellm",
+    environment: Environment::Venv("litellm"),
+    prepared_by: &[],
+    command: &[
+        "served.py",
+        "HOME=MODEL",
+        "UPSTREAM=http://UPSTREAM_ADDRESS/v1",
+        "LITELLM_LOG=ERROR",
+        // Prices are taken from the package, since the test downloads nothing.
+        "LITELLM_LOCAL_MODEL_COST_MAP=True",
+        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY=true",
+        "litellm",
+        "--config",
+        "SCRIPTS/litellm.yaml",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "{port}",
+        "--telemetry",
+        "False",
+    ],
+    ready: "/health/liveliness",
+    upstream: Some(&TRANSFORMERS),
+};
+
+const CLIENTS: Environment = Environment::Venv("clients");
+const TENSORS: Option<&str> = Some("examples/servers/mlserver/policy.yaml");
+const TEXTS: Option<&str> = Some("tests/servers/texts.yaml");
+
+/// Scenario of which the others differ in some fields.
+const MERGED: DrivenScenario = DrivenScenario {
+    name: "",
+    server: &KSERVE,
+    client: (Environment::Base, &[]),
+    policy: None,
+    treatment: Treatment::Merged,
+    is_grpc: false,
+    is_sample: false,
+};
+
+/// Returns a scenario with the client of `OpenAI` or `LangChain`.
+const fn texts(
+    name: &'static str,
+    server: &'static ServerSpec,
+    args: &'static [&'static str],
+    treatment: Treatment,
+) -> DrivenScenario {
+    DrivenScenario { name, server, client: (CLIENTS, args), policy: TEXTS, treatment, ..MERGED }
+}
+
+/// Returns a scenario with the load script of an example.
+const fn example(
+    name: &'static str,
+    server: &'static ServerSpec,
+    args: &'static [&'static str],
+    policy: &'static str,
+) -> DrivenScenario {
+    DrivenScenario { name, server, client: (Environment::Base, args), policy: Some(policy), ..MERGED }
+}
+
+/// The scenarios. Those of a server follow each other, so that it is started once.
+pub(crate) const SCENARIOS: &[DrivenScenario] = &[
+    DrivenScenario {
+        name: "kserve.v1_client",
+        client: (Environment::Base, &["kserve_calls.py", "v1", ROWS]),
+        policy: Some("examples/servers/kserve-sklearn/policy.yaml"),
+        is_sample: true,
+        ..MERGED
+    },
+    DrivenScenario {
+        name: "kserve.v2_client",
+        client: (Environment::Base, &["kserve_calls.py", "v2", ROWS]),
+        policy: Some("examples/servers/kserve-sklearn/policy.yaml"),
+        is_sample: true,
+        ..MERGED
+    },
+    DrivenScenario {
+        name: "kserve.grpc_client",
+        client: (Environment::Base, &["kserve_calls.py", "grpc", ROWS]),
+        policy: Some("examples/servers/kserve-sklearn/policy.yaml"),
+        is_grpc: true,
+        is_sample: true,
+        ..MERGED
+    },
+    DrivenScenario {
+        name: "kserve.triton_client_binary",
+        client: (CLIENTS, &["triton_calls.py", "binary", ROWS, "output-0"]),
+        policy: TENSORS,
+        ..MERGED
+    },
+    example(
+        "kserve.example",
+        &KSERVE,
+        &[LOAD, "kserve-sklearn", "--json", "--model=digits", "--columns=64"],
+        "examples/servers/kserve-sklearn/policy.yaml",
+    ),
+    example("fastapi.example", &FASTAPI, &[LOAD, "fastapi", "--json"], "examples/servers/fastapi/policy.yaml"),
+    DrivenScenario {
+        name: "mlserver.triton_client_http",
+        server: &MLSERVER,
+        client: (CLIENTS, &["triton_calls.py", "http", ROWS, "predict_proba"]),
+        policy: TENSORS,
+        ..MERGED
+    },
+    DrivenScenario {
+        name: "mlserver.triton_client_grpc",
+        server: &MLSERVER,
+        client: (CLIENTS, &["triton_calls.py", "grpc", ROWS, "predict_proba"]),
+        policy: TENSORS,
+        is_grpc: true,
+        ..MERGED
+    },
+    example(
+        "mlserver.example",
+        &MLSERVER,
+        &[LOAD, "mlserver", "--json", "--model=digits", "--columns=64", "--datatype=FP64"],
+        "examples/servers/mlserver/policy.yaml",
+    ),
+    DrivenScenario {
+        name: "mlflow.client",
+        server: &MLFLOW,
+        client: (Environment::Venv("mlflow"), &["mlflow_calls.py", ROWS]),
+        policy: Some("examples/servers/mlflow/policy.yaml"),
+        ..MERGED
+    },
+    example(
+        "mlflow.example",
+        &MLFLOW,
+        &[LOAD, "mlflow", "--json", "--columns=64"],
+        "examples/servers/mlflow/policy.yaml",
+    ),
+    DrivenScenario {
+        name: "bentoml.client",
+        server: &BENTOML,
+        client: (Environment::Venv("bentoml"), &["bento_calls.py"]),
+        policy: Some("examples/servers/bentoml/policy.yaml"),
+        ..MERGED
+    },
+    example("bentoml.example", &BENTOML, &[LOAD, "bentoml", "--json"], "examples/servers/bentoml/policy.yaml"),
+    DrivenScenario {
+        name: "litserve.requests",
+        server: &LITSERVE,
+        client: (CLIENTS, &["requests_calls.py", "litserve"]),
+        treatment: Treatment::Passed,
+        ..MERGED
+    },
+    texts("litserve.openai_embeddings", &LITSERVE, &["text_calls.py", "embeddings", "any"], Treatment::Merged),
+    texts("infinity.openai_embeddings", &INFINITY, &["text_calls.py", "embeddings", "tiny"], Treatment::Merged),
+    example(
+        "infinity.example",
+        &INFINITY,
+        &[LOAD, "infinity", "--json", "--model=tiny"],
+        "examples/servers/infinity/policy.yaml",
+    ),
+    DrivenScenario {
+        name: "ray.requests",
+        server: &RAY,
+        client: (CLIENTS, &["requests_calls.py", "ray"]),
+        policy: Some("examples/servers/fastapi/policy.yaml"),
+        ..MERGED
+    },
+    example("ray.fastapi_example", &RAY, &[LOAD, "fastapi", "--json"], "examples/servers/fastapi/policy.yaml"),
+    texts("transformers.embeddings", &TRANSFORMERS, &["text_calls.py", "embeddings", "tiny", LIMIT], Treatment::Merged),
+    texts("transformers.langchain", &TRANSFORMERS, &["text_calls.py", "langchain", "tiny", LIMIT], Treatment::Merged),
+    texts(
+        "transformers.completions",
+        &TRANSFORMERS,
+        &["text_calls.py", "completions", "tiny", LIMIT],
+        Treatment::Merged,
+    ),
+    texts(
+        "transformers.completion_streams",
+        &TRANSFORMERS,
+        &["text_calls.py", "completion_streams", "tiny", LIMIT],
+        Treatment::Merged,
+    ),
+    texts("transformers.chat", &TRANSFORMERS, &["text_calls.py", "chat", "tiny", LIMIT], Treatment::Queued),
+    texts(
+        "transformers.chat_streams",
+        &TRANSFORMERS,
+        &["text_calls.py", "chat_streams", "tiny", LIMIT],
+        Treatment::Queued,
+    ),
+    DrivenScenario {
+        treatment: Treatment::Queued,
+        ..example(
+            "transformers.vllm_example",
+            &TRANSFORMERS,
+            &[LOAD, "vllm", "--json", "--model=tiny", "--calls=100"],
+            "examples/servers/vllm/policy.yaml",
+        )
+    },
+    DrivenScenario {
+        name: "transformers.openai_for_node",
+        server: &TRANSFORMERS,
+        client: (Environment::Node, &["openai_calls.mjs", "tiny", LIMIT]),
+        policy: TEXTS,
+        ..MERGED
+    },
+    DrivenScenario {
+        policy: Some("tests/servers/llama.yaml"),
+        ..texts("llama.completions", &LLAMA, &["text_calls.py", "completions", "tiny"], Treatment::Queued)
+    },
+    DrivenScenario {
+        policy: Some("tests/servers/llama.yaml"),
+        ..texts("llama.chat_streams", &LLAMA, &["text_calls.py", "chat_streams", "tiny"], Treatment::Queued)
+    },
+    // Its `usage` counts the first prompt of a list alone.
+    texts("llama.on_route_of_openai", &LLAMA, &["text_calls.py", "completions", "tiny"], Treatment::Retracted),
+    texts("litellm.embeddings", &LITELLM, &["text_calls.py", "embeddings", "tiny", LIMIT], Treatment::Merged),
+    texts(
+        "litellm.embeddings_with_own_keys",
+        &LITELLM,
+        &["text_calls.py", "embeddings+keys", "tiny", LIMIT],
+        Treatment::Apart,
+    ),
+    texts("litellm.completions", &LITELLM, &["text_calls.py", "completions", "tiny", LIMIT], Treatment::Merged),
+    texts("litellm.chat_with_own_keys", &LITELLM, &["text_calls.py", "chat+keys", "tiny", LIMIT], Treatment::Queued),
+    texts("litellm.chat_streams", &LITELLM, &["text_calls.py", "chat_streams", "tiny", LIMIT], Treatment::Queued),
+    example(
+        "litellm.example",
+        &LITELLM,
+        &[LOAD, "litellm", "--json", "--model=tiny", "--key=sk-caller-1", "--calls=100"],
+        "examples/servers/litellm/policy.yaml",
+    ),
+];
