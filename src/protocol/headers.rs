@@ -148,10 +148,13 @@ pub(crate) const COMPUTE_TOKENS: HeaderName = HeaderName::from_static("x-compute
 #[must_use]
 pub fn classify(name: &HeaderName) -> HeaderClass {
     let name = name.as_str();
-    // This runs several times for every header of every call: exact names are found by binary
-    // search, and there are few prefixes.
-    if let Ok(index) = EXACT.binary_search_by(|(exact, _)| exact.cmp(&name)) {
-        return EXACT.get(index).map_or(HeaderClass::Behaviour, |(_, class)| *class);
+    // This runs several times for every header of every call. Few names have the same length, and
+    // fewer the same last byte.
+    let last = name.as_bytes().last();
+    let candidates = EXACT.get(name.len()).into_iter().flatten();
+    let is_name = |(exact, _): &&(&str, _)| exact.as_bytes().last() == last && *exact == name;
+    if let Some((_, class)) = candidates.into_iter().find(is_name) {
+        return *class;
     }
     // `x-amz-cf-id` and `x-amz-content-sha256` match a prefix of the identity class, so exact names
     // take precedence.
@@ -166,12 +169,16 @@ static CLASSES: [(&HeaderNames, HeaderClass); 4] = [
     (&IDENTITY, HeaderClass::Identity),
 ];
 
-/// The exact names of all classes, sorted. No name belongs to two classes.
-static EXACT: LazyLock<Vec<(&'static str, HeaderClass)>> = LazyLock::new(|| {
-    let names = CLASSES.iter().flat_map(|(names, class)| names.exact.iter().map(|name| (*name, *class)));
-    let mut exact: Vec<_> = names.collect();
-    exact.sort_unstable_by_key(|(name, _)| *name);
-    exact
+/// The exact names of all classes, by their length. No name belongs to two classes.
+static EXACT: LazyLock<Vec<Vec<(&'static str, HeaderClass)>>> = LazyLock::new(|| {
+    let mut by_length: Vec<Vec<_>> = Vec::new();
+    for (name, class) in CLASSES.iter().flat_map(|(names, class)| names.exact.iter().map(|name| (*name, *class))) {
+        if by_length.len() <= name.len() {
+            by_length.resize(name.len() + 1, Vec::new());
+        }
+        by_length[name.len()].push((name, class));
+    }
+    by_length
 });
 
 /// Returns `true` if the header identifies the client. Such a header can neither be merged over nor
@@ -351,7 +358,9 @@ impl HeaderNames {
     }
 
     fn matches_prefix(&self, name: &str) -> bool {
-        self.prefixes.iter().any(|prefix| name.starts_with(prefix))
+        // The comparison of one byte excludes most names at a lower cost.
+        let first = name.as_bytes().first();
+        self.prefixes.iter().any(|prefix| prefix.as_bytes().first() == first && name.starts_with(prefix))
     }
 }
 

@@ -63,6 +63,18 @@ pub(crate) struct LocatedValue {
     pub(crate) parent: Option<Span>,
 }
 
+/// The members of an object, traversed once for several look-ups.
+#[derive(Debug)]
+pub(crate) struct ObjectIndex<'a> {
+    doc: &'a [u8],
+    pub(crate) object: Span,
+    /// `None` if there are too many members to keep, or if the value is no object.
+    members: Option<Vec<Member>>,
+}
+
+/// Maximum number of members in an index. Responses of known servers have fewer than 20.
+const INDEXED_MAX: usize = 64;
+
 /// Error for an object with a duplicate key, or with a second key that some servers treat as the
 /// same one. Servers disagree about the meaning of such a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +113,13 @@ fn skip_whitespace(doc: &[u8], mut pos: usize) -> usize {
 pub(crate) fn root(doc: &[u8]) -> Span {
     let start = skip_whitespace(doc, 0);
     Span { start, end: value_end(doc, start) }
+}
+
+/// Returns the same for a document that was validated as a whole, without a traversal.
+pub(crate) fn root_of_validated(doc: &[u8]) -> Span {
+    let is_whitespace = |byte: &u8| matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
+    let after = doc.iter().rev().take_while(|byte| is_whitespace(byte)).count();
+    Span { start: skip_whitespace(doc, 0), end: doc.len() - after }
 }
 
 /// Returns the type of the value that starts at `pos`.
@@ -182,8 +201,13 @@ fn skip_nested(doc: &[u8], pos: usize, open: u8, close: u8) -> usize {
 /// # Errors
 /// A key on the path occurs twice in its object.
 pub(crate) fn find(doc: &[u8], within: Span, pointer: &Pointer) -> Result<Option<LocatedValue>, DuplicateKey> {
-    let mut found = LocatedValue { key: None, value: within, parent: None };
-    for token in pointer.tokens() {
+    follow(doc, LocatedValue { key: None, value: within, parent: None }, pointer.tokens())
+}
+
+/// Resolves the rest of a pointer starting at a value.
+fn follow(doc: &[u8], from: LocatedValue, tokens: &[String]) -> Result<Option<LocatedValue>, DuplicateKey> {
+    let mut found = from;
+    for token in tokens {
         let Some(next) = step(doc, found.value, token)? else { return Ok(None) };
         found = next;
     }
@@ -192,19 +216,7 @@ pub(crate) fn find(doc: &[u8], within: Span, pointer: &Pointer) -> Result<Option
 
 fn step(doc: &[u8], within: Span, token: &str) -> Result<Option<LocatedValue>, DuplicateKey> {
     match kind(doc, within.start) {
-        JsonType::Object => {
-            let mut found = None;
-            for member in Members::new(doc, within) {
-                if *unescape(member.key.inner_bytes(doc)) != *token.as_bytes() {
-                    continue;
-                }
-                if found.is_some() {
-                    return Err(DuplicateKey);
-                }
-                found = Some(LocatedValue { key: Some(member.key), value: member.value, parent: Some(within) });
-            }
-            Ok(found)
-        }
+        JsonType::Object => find_member(doc, within, Members::new(doc, within), token),
         JsonType::Array => {
             let canonical = token == "0" || !token.starts_with('0');
             let Some(index) = token.parse::<usize>().ok().filter(|_| canonical) else { return Ok(None) };
@@ -213,6 +225,26 @@ fn step(doc: &[u8], within: Span, token: &str) -> Result<Option<LocatedValue>, D
         }
         JsonType::String | JsonType::Number | JsonType::Bool | JsonType::Null => Ok(None),
     }
+}
+
+/// Finds the member of an object with this key.
+fn find_member(
+    doc: &[u8],
+    object: Span,
+    members: impl Iterator<Item = Member>,
+    token: &str,
+) -> Result<Option<LocatedValue>, DuplicateKey> {
+    let mut found = None;
+    for member in members {
+        if *unescape(member.key.inner_bytes(doc)) != *token.as_bytes() {
+            continue;
+        }
+        if found.is_some() {
+            return Err(DuplicateKey);
+        }
+        found = Some(LocatedValue { key: Some(member.key), value: member.value, parent: Some(object) });
+    }
+    Ok(found)
 }
 
 // === impl Span ===
@@ -231,6 +263,31 @@ impl Span {
 
     pub(crate) const fn len(self) -> usize {
         self.end.saturating_sub(self.start)
+    }
+}
+
+// === impl ObjectIndex ===
+
+impl<'a> ObjectIndex<'a> {
+    pub(crate) fn new(doc: &'a [u8], object: Span) -> Self {
+        let members = (kind(doc, object.start) == JsonType::Object)
+            .then(|| Members::new(doc, object).take(INDEXED_MAX + 1).collect::<Vec<_>>())
+            .filter(|members| members.len() <= INDEXED_MAX);
+        Self { doc, object, members }
+    }
+
+    /// Resolves `pointer` starting at the object.
+    ///
+    /// # Errors
+    /// A key on the path occurs twice in its object.
+    pub(crate) fn find(&self, pointer: &Pointer) -> Result<Option<LocatedValue>, DuplicateKey> {
+        let (Some(members), Some((first, rest))) = (&self.members, pointer.tokens().split_first()) else {
+            return find(self.doc, self.object, pointer);
+        };
+        match find_member(self.doc, self.object, members.iter().copied(), first)? {
+            Some(found) => follow(self.doc, found, rest),
+            None => Ok(None),
+        }
     }
 }
 

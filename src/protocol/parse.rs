@@ -151,7 +151,7 @@ impl Endpoint {
         let doc = &framing.document(body)[..];
         let rules = JsonRules { lenient: self.shape.lenient, strict: true, nesting_max: self.rules.item_nesting_max };
         json::validate(doc, rules).map_err(|_| UnmergeableReason::AmbiguousJson)?;
-        let root = json::root(doc);
+        let root = json::root_of_validated(doc);
         if json::kind(doc, root.start) != json::JsonType::Object {
             return Err(UnmergeableReason::ItemForm.into());
         }

@@ -10,7 +10,7 @@ use super::shares::CounterShares;
 use super::token_ids;
 use crate::call::{Call, MismatchKind, ResponseMismatch, SharedRequest};
 use crate::items::{self, item_weight};
-use crate::json::{self, JsonRules, JsonType, NESTING_MAX, Span, kind, to_json_string};
+use crate::json::{self, JsonRules, JsonType, NESTING_MAX, ObjectIndex, Span, kind, to_json_string};
 use crate::merge;
 use crate::pointer::Pointer;
 use crate::shape::{CounterRule, Counters, Measure, ProtocolShape, ResultLayout, TokenIds};
@@ -64,8 +64,8 @@ impl<'a> SplitPlan<'a> {
     ) -> Result<Self, ResponseMismatch> {
         let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
         json::validate(doc, rules).map_err(|_| MismatchKind::NotJson)?;
-        let root = json::root(doc);
-        let results = LocatedResults::find(doc, root, shape, members)?;
+        let root = ObjectIndex::new(doc, json::root_of_validated(doc));
+        let results = LocatedResults::find(doc, &root, shape, members)?;
         check_rest()?;
         let mut plan = Self {
             doc,
@@ -77,7 +77,7 @@ impl<'a> SplitPlan<'a> {
         };
         plan.add_lists(shape);
         for pointer in &shape.ids {
-            if let Some(found) = json::find(doc, root, pointer).map_err(MismatchKind::from)? {
+            if let Some(found) = root.find(pointer).map_err(MismatchKind::from)? {
                 plan.edits.push((found.value, ResponseEdit::Id));
             }
         }
@@ -85,7 +85,7 @@ impl<'a> SplitPlan<'a> {
         if members.first().is_some_and(|leader| merge::requests_token_ids(shape, leader)) {
             plan.results.hidden = token_ids::hidden_parts(doc, &plan.results, shape)?;
         }
-        plan.add_counters(root, shape, &shares)?;
+        plan.add_counters(&root, shape, &shares)?;
         plan.add_headers(shape, members, head, &shares.items);
         plan.edits.sort_by_key(|(span, _)| span.start);
         // Declared positions that overlap in this response cannot be replaced independently.
@@ -106,7 +106,7 @@ impl<'a> SplitPlan<'a> {
 
     fn add_counters(
         &mut self,
-        root: Span,
+        root: &ObjectIndex<'_>,
         shape: &ProtocolShape,
         shares: &CounterShares,
     ) -> Result<(), ResponseMismatch> {
@@ -114,7 +114,7 @@ impl<'a> SplitPlan<'a> {
         let mut exact_only = false;
         let counters = match &shape.counters {
             Counters::None => Vec::new(),
-            Counters::Usage(pointer) => match json::find(self.doc, root, pointer).map_err(MismatchKind::from)? {
+            Counters::Usage(pointer) => match root.find(pointer).map_err(MismatchKind::from)? {
                 Some(found) => {
                     check_cached_tokens(self.doc, found.value, shape)?;
                     usage::divide_usage(self.doc, found.value, &shares.items, shares.results.as_ref())
@@ -123,7 +123,7 @@ impl<'a> SplitPlan<'a> {
                 None => Vec::new(),
             },
             Counters::Totals { at, share: CounterRule::Drop } => {
-                let (cuts, _) = items::removal_spans(self.doc, root, at).map_err(MismatchKind::from)?;
+                let (cuts, _) = items::removal_spans(self.doc, root.object, at).map_err(MismatchKind::from)?;
                 self.edits.extend(cuts.into_iter().map(|cut| (cut, ResponseEdit::Cut)));
                 Vec::new()
             }
@@ -131,7 +131,7 @@ impl<'a> SplitPlan<'a> {
                 exact_only = *share == CounterRule::Exact;
                 let mut counters = Vec::new();
                 for pointer in at {
-                    if let Some(found) = json::find(self.doc, root, pointer).map_err(MismatchKind::from)? {
+                    if let Some(found) = root.find(pointer).map_err(MismatchKind::from)? {
                         counters.extend(
                             usage::divide_declared(self.doc, found.value, &shares.items).map_err(shape_mismatch)?,
                         );

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::call::{Call, MismatchKind};
-use crate::json::{self, DuplicateKey, Elements, JsonType, Members, Span, kind, unescape};
+use crate::json::{self, DuplicateKey, Elements, JsonType, Members, ObjectIndex, Span, kind, unescape};
 use crate::pointer::Pointer;
 use crate::shape::{ProtocolShape, ResultIndex, ResultLayout, ResultType};
 
@@ -48,7 +48,12 @@ pub(super) struct ResultList {
 
 impl LocatedResults {
     /// Locates the results and checks them against the items that were sent.
-    pub(super) fn find(doc: &[u8], root: Span, shape: &ProtocolShape, members: &[&Call]) -> Result<Self, MismatchKind> {
+    pub(super) fn find(
+        doc: &[u8],
+        root: &ObjectIndex<'_>,
+        shape: &ProtocolShape,
+        members: &[&Call],
+    ) -> Result<Self, MismatchKind> {
         let counts: Vec<usize> = members.iter().map(|call| call.found.count() * call.found.results_each()).collect();
         let total: usize = counts.iter().sum();
         let starts: Vec<usize> =
@@ -60,7 +65,7 @@ impl LocatedResults {
                 .collect::<Result<_, _>>()?,
             ResultLayout::Columns { at, names, echo } => {
                 let mut lists = ResultList::columns(doc, root, at, names, total)?;
-                if json::find(doc, root, echo)?.is_some_and(|found| kind(doc, found.value.start) != JsonType::Null) {
+                if root.find(echo)?.is_some_and(|found| kind(doc, found.value.start) != JsonType::Null) {
                     lists.push(ResultList::array(doc, root, echo, total, shape.element)?);
                 }
                 lists
@@ -142,12 +147,12 @@ impl LocatedResults {
 impl ResultList {
     fn array(
         doc: &[u8],
-        root: Span,
+        root: &ObjectIndex<'_>,
         pointer: &Pointer,
         total: usize,
         element: ResultType,
     ) -> Result<Self, MismatchKind> {
-        let found = json::find(doc, root, pointer)?.ok_or(MismatchKind::Shape)?;
+        let found = root.find(pointer)?.ok_or(MismatchKind::Shape)?;
         Self::list(doc, (found.key, found.value), total, element)
     }
 
@@ -155,12 +160,12 @@ impl ResultList {
     /// list are null.
     fn columns(
         doc: &[u8],
-        root: Span,
+        root: &ObjectIndex<'_>,
         pointer: &Pointer,
         names: &[&str],
         total: usize,
     ) -> Result<Vec<Self>, MismatchKind> {
-        let found = json::find(doc, root, pointer)?.ok_or(MismatchKind::Shape)?;
+        let found = root.find(pointer)?.ok_or(MismatchKind::Shape)?;
         if kind(doc, found.value.start) != JsonType::Object {
             return Ok(vec![Self::list(doc, (found.key, found.value), total, ResultType::Any)?]);
         }
@@ -205,8 +210,8 @@ impl ResultList {
         Ok(Self { key, whole, keys: Vec::new(), values: elements.clone(), elements })
     }
 
-    fn map(doc: &[u8], root: Span, pointer: &Pointer, total: usize) -> Result<Self, MismatchKind> {
-        let found = json::find(doc, root, pointer)?.ok_or(MismatchKind::Shape)?;
+    fn map(doc: &[u8], root: &ObjectIndex<'_>, pointer: &Pointer, total: usize) -> Result<Self, MismatchKind> {
+        let found = root.find(pointer)?.ok_or(MismatchKind::Shape)?;
         if kind(doc, found.value.start) != JsonType::Object {
             return Err(MismatchKind::Shape);
         }
