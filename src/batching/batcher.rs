@@ -3,6 +3,7 @@
 
 mod late_calls;
 mod dispatch;
+mod division;
 mod measures;
 mod pause;
 mod policy;
@@ -36,6 +37,7 @@ use pause::PausedKeys;
 use report::RequestedSlos;
 use selected_batch::MemberChoice;
 
+pub use division::{DivisionLimits, PartLimits};
 pub use pause::PauseStats;
 pub use report::{BatcherReport, CeilingInForce, ClassSnapshot, InfeasibleSlo};
 pub use statistics::{ClassDecisionStats, DecisionStats};

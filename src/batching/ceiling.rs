@@ -143,6 +143,16 @@ impl Ceilings {
         self.cap(bounded).max()
     }
 
+    /// Returns the smallest size that the server is known to refuse, or `u64::MAX` if there is none:
+    /// one that it refused, or one above its published maximum. A published weight does not count,
+    /// since servers publish it for the batches that they form themselves.
+    pub(super) fn refused_from(&self, bounded: SizeMeasure) -> u64 {
+        let cap = self.cap(bounded);
+        let published = cap.published.filter(|_| bounded == SizeMeasure::Items);
+        let above = published.map_or(u64::MAX, |(max, _)| max.saturating_add(1));
+        cap.learned.map_or(u64::MAX, |learned| learned.refused).min(above)
+    }
+
     /// Applies a published ceiling. The smallest published value is kept.
     pub(super) fn set_published(&mut self, now: Tick, bounded: SizeMeasure, max: u64) {
         let cap = self.cap_mut(bounded);

@@ -125,6 +125,11 @@ impl ClassState {
         self.ceilings.max(bounded)
     }
 
+    /// Returns `true` if the server is known to refuse a call of this size.
+    pub(super) fn refuses(&self, extent: BatchExtent) -> bool {
+        SizeMeasure::ALL.into_iter().any(|bounded| extent.in_measure(bounded) >= self.ceilings.refused_from(bounded))
+    }
+
     /// Returns the ceiling to retest: its measure, the maximum size of the retesting batch, and the
     /// duration of the last refusal. Returns `None` while the server is overloaded, because it
     /// would then refuse any batch.

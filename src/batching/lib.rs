@@ -78,8 +78,8 @@ pub use batch::{
     UnbatchedReason,
 };
 pub use batcher::{
-    Batcher, BatcherReport, CeilingInForce, ClassDecisionStats, ClassSnapshot, DecisionStats, InfeasibleSlo,
-    PauseStats, QueueGauges,
+    Batcher, BatcherReport, CeilingInForce, ClassDecisionStats, ClassSnapshot, DecisionStats, DivisionLimits,
+    InfeasibleSlo, PartLimits, PauseStats, QueueGauges,
 };
 pub use budget::ReplayBudget;
 pub use call::{

@@ -4,8 +4,10 @@
 //! A call takes four steps. [`Routes::recognise`] finds its [`Endpoint`], [`Endpoint::parse_call`] turns
 //! head and body into a [`Call`], [`Endpoint::write_batch`] writes one [`SharedRequest`] for
 //! several calls with equal merge keys, and [`Endpoint::split_batch`] produces one [`Reply`] for
-//! each of them; the streamed response to a shared call is split by [`StreamSplit`], chunk by chunk. A call that cannot be merged is never an error: it is [`MergeEligibility::Alone`],
-//! with the reason.
+//! each of them; the streamed response to a shared call is split by [`StreamSplit`], chunk by chunk.
+//! A call that cannot be merged is never an error: it is [`MergeEligibility::Alone`], with the
+//! reason. A call that is too large is divided ([`Endpoint::divide_call`]), and the responses to its
+//! parts are joined ([`Endpoint::join_answers`]).
 //!
 //! # Guarantees
 //! * Items and results are spliced as raw bytes. The only numbers that are written anew are
@@ -27,6 +29,7 @@ mod call;
 mod cohere;
 mod call_form;
 mod dialect;
+mod division;
 mod key_diff;
 mod evidence;
 mod ids;
@@ -68,6 +71,7 @@ pub use call::{
 };
 pub use call_form::CallForm;
 pub use dialect::Dialect;
+pub use division::{CALL_PARTS_MAX, DIVISIBLE_ITEMS_MAX};
 pub use evidence::UnbatchedEvidence;
 pub use generation::{OutputMeter, TokenCounts};
 pub use identity::{DigestKey, PeerIdentity, Tenant};
@@ -80,7 +84,7 @@ pub use route::{
     Endpoint, PathPattern, ProtocolLabel, RouteProtocol, RouteRules, Routes, SharedHeaderRules, UnrecognisedCall,
     UnrecognisedCause,
 };
-pub use split::{BatchResponse, StreamSplit, StreamStep};
+pub use split::{BatchResponse, PartAnswer, StreamSplit, StreamStep};
 pub use tei::parse_info_model;
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 
 mod head;
 mod envelope;
+mod join;
 mod plan;
 mod quote;
 mod results;
@@ -33,6 +34,7 @@ use envelope::UndeclaredPart;
 use head::SharedHead;
 use plan::SplitPlan;
 
+pub use join::PartAnswer;
 pub use stream::{StreamSplit, StreamStep};
 
 /// The response to a shared call.

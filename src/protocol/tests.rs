@@ -15,6 +15,7 @@ use crate::batching::Tick;
 
 mod adapters;
 mod completions;
+mod division;
 mod forms;
 mod hosted;
 mod key_pairs;

@@ -95,6 +95,56 @@ pub(crate) fn divide_header(value: &[u8], ledger: &ShareWeights) -> Option<(Vec<
     Some((counter.parts, counter.exact))
 }
 
+/// Adds up the numbers at the same places of several values. Returns the positions of the numbers in
+/// the first value, with their sums.
+///
+/// # Errors
+/// The values have numbers at different places, or a number in a format that cannot be added.
+pub(crate) fn add_numbers(values: &[(&[u8], Span)]) -> Result<Vec<(Span, String)>, IndivisibleCounter> {
+    let mut sums: Option<Vec<(Vec<u8>, Span, Decimal)>> = None;
+    for (doc, value) in values {
+        let mut leaves = Vec::new();
+        locate_numbers(doc, *value, &mut Vec::new(), &mut leaves);
+        let mut own = Vec::with_capacity(leaves.len());
+        for (path, span) in leaves {
+            own.push((path, span, Decimal::parse(span.of(doc)).ok_or(IndivisibleCounter)?));
+        }
+        let Some(sums) = &mut sums else {
+            sums = Some(own);
+            continue;
+        };
+        if sums.len() != own.len() {
+            return Err(IndivisibleCounter);
+        }
+        for ((path, _, sum), (own_path, _, number)) in sums.iter_mut().zip(own) {
+            if *path != own_path || sum.places != number.places {
+                return Err(IndivisibleCounter);
+            }
+            sum.units = sum.units.saturating_add(number.units);
+        }
+    }
+    Ok(sums.into_iter().flatten().map(|(_, span, sum)| (span, sum.to_text())).collect())
+}
+
+/// Lists the numbers in a value with their paths.
+fn locate_numbers(doc: &[u8], value: Span, path: &mut Vec<u8>, out: &mut Vec<(Vec<u8>, Span)>) {
+    let length = path.len();
+    let mut descend = |name: &[u8], value: Span| {
+        path.push(b'/');
+        path.extend_from_slice(name);
+        locate_numbers(doc, value, path, out);
+        path.truncate(length);
+    };
+    match kind(doc, value.start) {
+        JsonType::Object => {
+            Members::new(doc, value).for_each(|member| descend(&unescape(member.key.inner_bytes(doc)), member.value));
+        }
+        JsonType::Array => Elements::new(doc, value).for_each(|element| descend(b"", element)),
+        JsonType::Number => out.push((path.clone(), value)),
+        JsonType::String | JsonType::Bool | JsonType::Null => {}
+    }
+}
+
 fn collect(doc: &[u8], value: Span, name: &[u8], leaves: &mut Vec<Span>) -> Result<(), IndivisibleCounter> {
     match kind(doc, value.start) {
         JsonType::Object => {

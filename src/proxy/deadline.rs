@@ -93,7 +93,7 @@ impl RouteSettings {
 mod tests {
     use super::super::RouteMode;
     use super::*;
-    use crate::batching::ScopeId;
+    use crate::batching::{DivisionLimits, ScopeId};
 
     const NAMES: [HeaderName; 2] =
         [HeaderName::from_static("x-request-timeout-ms"), HeaderName::from_static("x-envoy-expected-rq-timeout-ms")];
@@ -123,6 +123,7 @@ mod tests {
             timeout,
             mode,
             item_bytes_max: 1,
+            division: DivisionLimits::default(),
             durations: None,
         }
     }

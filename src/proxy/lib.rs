@@ -37,6 +37,7 @@ mod connections;
 mod deadline;
 mod debug;
 mod detect;
+mod division;
 mod poll_sides;
 mod memory_accounting;
 pub mod frames;
@@ -69,6 +70,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::connections::Connections;
 use self::deadline_shift::DeadlineShifts;
+use self::division::UndividedClasses;
 use self::flood::FloodLog;
 pub use self::listener::{ListenerHandle, serve};
 pub use self::priority::{OutcomeCounters, PriorityClass, PriorityClasses, TenantWeights};
@@ -76,7 +78,7 @@ pub use self::state::{ListenerChannel, ListenerControl, ListenerState};
 pub use self::terminate::TlsTermination;
 use crate::access_log::AccessLog;
 use crate::backend::{Backend, Forwarder};
-use crate::batching::{LateTreatment, ScopeId};
+use crate::batching::{DivisionLimits, LateTreatment, ScopeId};
 use crate::clock::Clock;
 use crate::memory::BufferBudget;
 use crate::protocol::{DigestKey, Routes, UnmergeableReason, UnrecognisedCause};
@@ -203,6 +205,8 @@ pub struct RouteSettings {
     pub mode: RouteMode,
     /// Maximum size in bytes of a request body that is read for batching.
     pub item_bytes_max: usize,
+    /// Sizes above which the policy has a call divided.
+    pub division: DivisionLimits,
     /// The latency histograms of a configured route, also for calls that it passes through; `None`
     /// selects those of the adapter. Set by the proxy when it installs the table.
     pub durations: Option<RouteDurations>,
@@ -231,6 +235,7 @@ pub struct Proxy {
     unrecognised: Vec<UnrecognisedCounter>,
     shifts: DeadlineShifts,
     floods: FloodLog,
+    undivided: UndividedClasses,
     /// Cancelled at the drain limit, which ends all waiting calls at once.
     cut: CancellationToken,
 }
@@ -287,6 +292,7 @@ impl Proxy {
             secret: DigestKey::random(),
             shifts,
             floods: FloodLog::default(),
+            undivided: UndividedClasses::default(),
             cut: CancellationToken::new(),
             access_log,
         }

@@ -30,8 +30,8 @@ pub use self::shadow::{DeferredParse, ObservedCall, PendingBody, PendingResponse
 pub use self::stream_tokens::StreamRecorder;
 use crate::backend::{Backend, StreamedAnswer};
 use crate::batching::{
-    BatchId, BatcherReport, CallId, ClassSnapshot, CostClassId, Deadline, DispatchCause, FlowMode, Limits, Plan,
-    PriorityId, ScopeId, UnbatchedReason, UpstreamSnapshot,
+    BatchId, BatcherReport, CallId, ClassSnapshot, CostClassId, Deadline, DispatchCause, DivisionLimits, FlowMode,
+    Limits, PartLimits, Plan, PriorityId, ScopeId, UnbatchedReason, UpstreamSnapshot,
 };
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
@@ -76,7 +76,7 @@ pub struct LearnedState {
 }
 
 /// A call submitted to the queue.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Submission {
     /// The call.
     pub call: Arc<Call>,
@@ -111,6 +111,8 @@ pub struct Submission {
     pub published_items_max: Option<u32>,
     /// Maximum weight of a batch that the server publishes.
     pub published_weight_max: Option<u64>,
+    /// Sizes above which the policy divides the call; `None` if it stays whole.
+    pub division: Option<DivisionLimits>,
 }
 
 /// Details of the execution that a call was part of.
@@ -151,6 +153,8 @@ pub enum SubmitOutcome {
     /// A streamed response: the call's part of that of a batch or, after the batch failed, one of its
     /// own.
     Streamed(Box<StreamedAnswer>, ExecutionDetails),
+    /// The call is too large, and was not queued: it is to be submitted in parts within these limits.
+    Divide(Box<Submission>, PartLimits),
     /// Ended by the proxy.
     Failed(Failure, ExecutionDetails),
 }

@@ -24,7 +24,7 @@ use crate::batching::{PriorityId, Tick, UnbatchedReason};
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{Call, Dialect, Endpoint, MergeEligibility, Reply, UnmergeableReason, UnrecognisedCall};
-use crate::scheduler::{Submission, SubmitOutcome};
+use crate::scheduler::{ExecutionDetails, Submission, SubmitOutcome};
 use crate::telemetry::names::{Outcome as CallOutcome, OverheadStage};
 
 /// Priority and deadlines of a call, from its headers and its route.
@@ -208,7 +208,7 @@ impl Proxy {
         // Wait for the batch's result, for a permit to execute unbatched, or for a failure,
         // whichever the scheduler reports.
         let submitted = {
-            let submitting = pin!(self.scheduler.submit(submission));
+            let submitting = pin!(self.submit(submission, &buffered));
             self.await_until(deadlines.caller, submitting).await
         };
         let (result, details) = match submitted {
@@ -216,6 +216,8 @@ impl Proxy {
                 return self.respond_with_failure(kind.into(), recorder, dialect, limit_name(kind, None).as_deref());
             }
             Ok(SubmitOutcome::Failed(failure, details)) => (Err(failure), details),
+            // `submit` has divided the call.
+            Ok(SubmitOutcome::Divide(..)) => (Err(FailureKind::Internal.into()), ExecutionDetails::default()),
             Ok(SubmitOutcome::Reply(reply, details)) => (Ok(self.write_reply(*reply)), details),
             Ok(SubmitOutcome::Streamed(response, details)) => (Ok(*response), details),
             Ok(SubmitOutcome::Alone(permit)) => {
@@ -225,7 +227,8 @@ impl Proxy {
                     recorder.on_passthrough(reason);
                 }
                 let details = permit.details;
-                let forwarding = pin!(self.forward_unbatched(lane, buffered, permit, (endpoint, &call), route.timeout));
+                let sent = (endpoint.as_ref(), call.as_ref());
+                let forwarding = pin!(self.forward_unbatched(Some(lane), buffered, permit, sent, route.timeout));
                 let response = self.await_until(deadlines.caller, forwarding).await.flatten();
                 let response = response.map(|response| match endpoint.is_generation() {
                     true => self.meter_tokens(&recorder, call.streaming, response),
@@ -286,7 +289,12 @@ impl Proxy {
         let batches_itself = published.filter(|_| endpoint.needs_info).map(|limits| limits.batches_itself);
         let reason = self.unmergeable_reason(table, &call, buffered.trailers.is_some(), batches_itself);
         let reason = reason.or_else(|| endpoint.unmergeable_model(published));
+        // Before a server that batches by itself, the parts of a call are sent one by one.
+        let is_divided = reason.is_none_or(|reason| reason == UnmergeableReason::NoGain)
+            && endpoint.is_divisible(&call)
+            && !self.undivided.contains(&call.cost_class);
         let submission = Submission {
+            division: is_divided.then_some(route.division),
             call: call.clone(),
             endpoint: endpoint.clone(),
             scope: route.scope,

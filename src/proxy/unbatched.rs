@@ -20,8 +20,9 @@ use crate::batching::BatchOutcome;
 use crate::body::Body;
 use crate::bounded_body::{ReadLimits, ReadResult, StopReason, read_bounded};
 use crate::error::FailureKind;
+use crate::memory::BufferGuard;
 use crate::protocol::headers::{is_event_stream, parse_retry_after};
-use crate::protocol::{BatchResponse, Call, Dialect, Endpoint};
+use crate::protocol::{BatchResponse, Call, Dialect, Endpoint, Reply};
 use crate::scheduler::UnbatchedPermit;
 
 /// A recognised request with its body read, in its original form.
@@ -35,6 +36,13 @@ pub(super) struct BufferedRequest {
 // === impl BufferedRequest ===
 
 impl BufferedRequest {
+    /// Returns the request of a part of the call.
+    pub(super) fn of_part(&self, part: &Call) -> Self {
+        let mut head = self.head.clone();
+        head.headers.clone_from(&part.head.headers);
+        Self { head, bytes: part.body.clone(), trailers: None }
+    }
+
     fn into_request(self) -> Request<Body> {
         let Self { head, bytes, trailers } = self;
         Request::from_parts(head, Body::full(bytes).with_trailers(trailers))
@@ -46,10 +54,11 @@ impl BufferedRequest {
 impl Proxy {
     /// Sends a call that holds a slot and reads its response. `limit` bounds the time to the last
     /// byte of a response that is buffered, and to the first byte of one that is streamed. Without
-    /// a limit the call ends when its client or its connection does.
+    /// a limit the call ends when its client or its connection does. Without a lane, the call has a
+    /// connection of its own.
     pub(super) async fn forward_unbatched(
         self: &Arc<Self>,
-        lane: Arc<dyn Lane>,
+        lane: Option<Arc<dyn Lane>>,
         buffered: BufferedRequest,
         mut permit: UnbatchedPermit,
         (endpoint, call): (&Endpoint, &Call),
@@ -58,7 +67,8 @@ impl Proxy {
         let until = limit.map(|limit| self.clock.instant(self.clock.now().after(limit)));
         // Pinned here, so that the future is stored once and not again inside each branch that
         // awaits it.
-        let send = pin!(send(&*self.forward, lane, buffered, endpoint.idempotent));
+        let lane = lane.filter(|_| endpoint.idempotent);
+        let send = pin!(send(&*self.forward, lane, buffered));
         let response = match until {
             Some(until) => timeout_at(until, send).await,
             None => Ok(send.await),
@@ -99,6 +109,20 @@ impl Proxy {
         Ok(Response::from_parts(head, body.body))
     }
 
+    /// Reads the rest of a response into memory.
+    pub(super) async fn read_reply(&self, response: Response<Body>) -> Result<(Reply, BufferGuard), FailureKind> {
+        let (head, mut body) = response.into_parts();
+        let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
+        let limits =
+            ReadLimits { max, idle: self.config.answer_idle_timeout, until: None, floor: None, evictable: false };
+        match read_bounded(&mut body, limits, self.buffers.empty_for_answer()).await {
+            ReadResult::Whole { bytes, trailers, held } => {
+                Ok((Reply { status: head.status, headers: head.headers, body: bytes, trailers }, held))
+            }
+            ReadResult::Stopped { reason, .. } => Err(reason.response_failure()),
+        }
+    }
+
     async fn read_answer(&self, mut body: Body, until: Option<Instant>) -> Result<BufferedResponse, FailureKind> {
         let idle = self.config.answer_idle_timeout;
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
@@ -130,13 +154,12 @@ impl Proxy {
 /// that is not idempotent uses a new connection from the start.
 async fn send(
     forward: &dyn Forwarder,
-    lane: Arc<dyn Lane>,
+    lane: Option<Arc<dyn Lane>>,
     buffered: BufferedRequest,
-    idempotent: bool,
 ) -> Result<Response<Body>, FailureKind> {
-    if !idempotent {
+    let Some(lane) = lane else {
         return forward.forward_once(buffered.into_request()).await.map_err(|failure| failure.kind);
-    }
+    };
     let again = buffered.clone();
     // Calls of HTTP/2 clients run concurrently, each over any connection of the lane, so
     // `was_reused` does not identify the connection of this call.

@@ -15,6 +15,7 @@ mod cancels;
 mod capture;
 mod crashes;
 mod deadlines;
+mod division;
 mod drain;
 mod faults;
 mod floods;

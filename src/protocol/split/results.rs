@@ -21,6 +21,8 @@ pub(super) struct LocatedResults {
     pub(super) index: Vec<Option<Span>>,
     /// For each client, the number of its first result.
     pub(super) starts: Vec<usize>,
+    /// Number that is added to each index: zero, except in a part of a divided call.
+    pub(super) first_index: usize,
     /// For each element of the first list, the parts that no client receives, in order, each with
     /// its replacement; empty if there are none.
     pub(super) hidden: Vec<Vec<HiddenPart>>,
@@ -96,7 +98,7 @@ impl LocatedResults {
             own.filter_map(|item| position_of.get(item).copied()).collect()
         };
         let positions = starts.iter().zip(&counts).map(of_member).collect();
-        Ok(Self { lists, positions, item_at, index, starts, hidden: Vec::new() })
+        Ok(Self { lists, positions, item_at, index, starts, first_index: 0, hidden: Vec::new() })
     }
 
     /// Appends the element at `position` of a list, with its index counted from the client's first
@@ -109,7 +111,8 @@ impl LocatedResults {
             return;
         }
         let index = self.index.get(position).copied().flatten();
-        let item = self.item_at.get(position).copied().unwrap_or(0).saturating_sub(start).to_string();
+        let item = self.item_at.get(position).copied().unwrap_or(0).saturating_sub(start) + self.first_index;
+        let item = item.to_string();
         let hidden = self.hidden.get(position).map(Vec::as_slice).unwrap_or_default();
         let mut edits: Vec<(Span, &[u8])> = hidden.to_vec();
         edits.extend(index.map(|index| (index, item.as_bytes())));

@@ -305,6 +305,11 @@ impl<'a> Driver<'a> {
             }
         }
         self.apply_published(now, cost_class, (submission.published_items_max, submission.published_weight_max));
+        if let Some(limits) = submission.division.and_then(|division| self.core.part_limits(&call, &division)) {
+            self.ids.release(&submission);
+            send_outcome(reply, SubmitOutcome::Divide(submission, limits));
+            return;
+        }
         let items = call.items;
         self.queued.insert(id, QueuedCall { submission, reply, arrived: now });
         if let Err(rejection) = self.core.enqueue(now, call)

@@ -330,6 +330,7 @@ impl ShadowTask {
             pending_limits: None,
             published_items_max: None,
             published_weight_max: None,
+            division: None,
         };
         let (offered, _) = self.numbers.intern_call(id, &submission);
         if let Some(published) = published {

@@ -110,6 +110,7 @@ fn submission() -> Submission {
         pending_limits: None,
         published_items_max: None,
         published_weight_max: None,
+        division: None,
     }
 }
 

@@ -76,6 +76,12 @@ impl Metrics {
         self.shared.calls.held[reason as usize].increment(calls);
     }
 
+    /// Records a call that is sent in parts.
+    pub fn call_divided(&self, parts: usize) {
+        self.shared.calls.divided.increment(1);
+        self.shared.calls.parts.increment(parts as u64);
+    }
+
     /// Records the outcome of items.
     pub fn items(&self, outcome: Outcome, items: u32) {
         self.shared.calls.items[outcome as usize].increment(u64::from(items));

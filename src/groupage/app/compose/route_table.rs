@@ -4,8 +4,8 @@
 use super::limits::to_core_late;
 use super::routes;
 use super::scopes::ScopeRegistry;
-use crate::batching::ScopeId;
-use crate::config::{self, Capture, Policy};
+use crate::batching::{DivisionLimits, ScopeId};
+use crate::config::{self, Capture, LimitsOverride, Policy, SettingSource};
 use crate::protocol::{RouteProtocol, Routes, SharedHeaderRules};
 use crate::proxy::{self, RouteSettings, RoutingTable};
 
@@ -57,7 +57,7 @@ pub(super) fn build_port_table(
 /// Returns the settings of the routes that apply to a port, followed by those of the default route.
 fn route_settings(policy: &Policy, scopes: &[ScopeId], capture: Option<&Capture>) -> Vec<RouteSettings> {
     let scope = |index: usize| scopes.get(index).copied().unwrap_or(ScopeId(u16::MAX));
-    let settings = |name: &str, index: Option<usize>, (slo, late), timeout, mode, item_bytes_max| RouteSettings {
+    let settings = |name: &str, index: Option<usize>, (slo, late), timeout, mode, limits| RouteSettings {
         name: name.to_owned(),
         index: index.and_then(|index| u16::try_from(index).ok()),
         scope: scope(index.unwrap_or(policy.routes.len())),
@@ -65,17 +65,36 @@ fn route_settings(policy: &Policy, scopes: &[ScopeId], capture: Option<&Capture>
         late: to_core_late(late),
         timeout,
         mode: to_route_mode(mode),
-        item_bytes_max,
+        item_bytes_max: policy.limits.overridden(limits).item_bytes_max,
+        division: division_limits(policy, limits),
         durations: None,
     };
     let own = policy.routes.iter().enumerate().filter(|(_, route)| route.applies_to(capture));
     let written = own.map(|(index, route)| {
-        let item_bytes_max = policy.limits.overridden(&route.limits).item_bytes_max;
-        settings(&route.path, Some(index), (route.slo, route.late), route.timeout, route.mode, item_bytes_max)
+        settings(&route.path, Some(index), (route.slo, route.late), route.timeout, route.mode, &route.limits)
     });
     let promise = (policy.slo, policy.late);
-    let default = settings("default", None, promise, None, policy.mode, policy.limits.item_bytes_max);
+    let own_limits = LimitsOverride::default();
+    let default = settings("default", None, promise, None, policy.mode, &own_limits);
     written.chain([default]).collect()
+}
+
+/// Returns the sizes above which calls are divided: the limits that the policy or the route states.
+/// Defaults divide no call that the server may accept whole.
+fn division_limits(policy: &Policy, route: &LimitsOverride) -> DivisionLimits {
+    let is_stated = |key: &str| {
+        let own = policy.effective().iter().find(|own| own.path == key);
+        own.is_some_and(|own| !matches!(own.source, SettingSource::Default | SettingSource::Tuned))
+    };
+    let limits = policy.limits.overridden(route);
+    let items = is_stated("limits.batchItemsMax") || route.batch_items_max.is_some();
+    let weight = is_stated("limits.batchWeightMax") || route.batch_weight_max.is_some();
+    let bytes = is_stated("limits.batchBytesMax") || route.batch_bytes_max.is_some();
+    DivisionLimits {
+        items: items.then_some(limits.batch_items_max),
+        weight: limits.batch_weight_max.filter(|_| weight),
+        bytes: bytes.then_some(limits.batch_bytes_max as u64),
+    }
 }
 
 const fn to_route_mode(mode: config::Mode) -> proxy::RouteMode {

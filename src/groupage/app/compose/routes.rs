@@ -4,7 +4,7 @@ use http::Method;
 
 use crate::api::v1alpha1 as api;
 use crate::config::{self, Policy};
-use crate::protocol::{PathPattern, RouteProtocol, RouteRules};
+use crate::protocol::{DIVISIBLE_ITEMS_MAX, PathPattern, RouteProtocol, RouteRules};
 
 /// The default route: every path, with the protocol detected by an adapter.
 pub(super) fn default_route(policy: &Policy) -> RouteRules {
@@ -32,8 +32,10 @@ pub(super) fn relay_route(policy: &Policy) -> RouteRules {
     RouteRules { protocol: RouteProtocol::PassThrough, ..default_route(policy) }
 }
 
+/// Returns the number of items up to which a call is read completely: that of a batch, or that of a
+/// call that may be divided.
 fn items(count: u32) -> usize {
-    usize::try_from(count).unwrap_or(usize::MAX)
+    usize::try_from(count).unwrap_or(usize::MAX).max(DIVISIBLE_ITEMS_MAX)
 }
 
 /// Converts a route of the policy.

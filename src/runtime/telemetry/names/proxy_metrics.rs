@@ -26,6 +26,9 @@ metric_table! {
             "Tokens of calls for text: as the responses report them (usage), or events of streams that report none.", optional = true;
         CallsPassed: Counter, "groupage_calls_passed_total", "reason",
             "Calls that were not merged, by reason: forwarded untouched, or sent alone.";
+        CallsDivided: Counter, "groupage_calls_divided_total", "",
+            "Calls that were larger than a batch may be, and were sent in parts." => divided;
+        CallParts: Counter, "groupage_call_parts_total", "", "Parts of such calls." => parts;
         CallsHeld: Counter, "groupage_calls_held_total", "reason",
             "Calls that were held before they were sent, by reason."
             => [held] of HoldReason::VARIANTS.iter().map(Into::into);

@@ -1,0 +1,142 @@
+//! Division of a call that is too large into parts: calls like it, each with some of its items, in
+//! order.
+//!
+//! A part is a call of its own in every respect. It has the bytes of the whole call, except that its
+//! lists hold only its own items, and it is parsed like any other call. Parts whose responses cannot
+//! be joined to exactly what the whole call would receive are not made.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH};
+use http::request::Parts;
+
+use crate::batching::PartLimits;
+use crate::call::{Call, MergeEligibility};
+use crate::identity::DigestKey;
+use crate::items::{Slot, item_weight};
+use crate::json::Span;
+use crate::route::Endpoint;
+use crate::shape::{Counters, Measure, Payload, ResultLayout};
+
+/// Maximum number of parts of a call: the default of `limits.batchItemsMax`. A call of 2048 inputs,
+/// the maximum of OpenAI, has as many parts in front of a server that accepts 16.
+pub const CALL_PARTS_MAX: usize = 128;
+/// Maximum number of items of a call that may be divided: twice the number of inputs that OpenAI
+/// accepts. Their positions occupy 64 KiB.
+pub const DIVISIBLE_ITEMS_MAX: usize = 4096;
+
+// === impl Endpoint ===
+
+impl Endpoint {
+    /// Returns `true` if the call may be divided: it has several items, may be sent again, and the
+    /// responses to its parts can be joined exactly.
+    #[must_use]
+    pub fn is_divisible(&self, call: &Call) -> bool {
+        let shape = &self.shape;
+        // A list that the server sorts cannot be joined without its order, and a failure of one item
+        // is reported by the status if the item is alone.
+        let can_join = shape.payload == Payload::Items
+            && !shape.sorted
+            && shape.per_item_error.is_none()
+            && !matches!(shape.results, ResultLayout::Map { .. });
+        // A text that the server reads once in a call would be counted with every part.
+        let counts_once =
+            shape.shared_text.as_ref().is_none_or(|text| text.with_each) || matches!(shape.counters, Counters::None);
+        let is_plain = call.found.count() > 1 && !call.found.scalar && !call.streaming;
+        self.idempotent && can_join && counts_once && is_plain && call.unbatched_reason().is_none()
+    }
+
+    /// Divides a call into parts within the limits. `None` if it has too many parts, or a part that
+    /// must not share a batch with the others: its items may then be read differently without them.
+    #[must_use]
+    pub fn divide_call(&self, call: &Call, head: &Parts, limits: &PartLimits, secret: &DigestKey) -> Option<Vec<Call>> {
+        if !self.is_divisible(call) {
+            return None;
+        }
+        let ranges = self.part_ranges(call, limits);
+        if !(2..=CALL_PARTS_MAX).contains(&ranges.len()) {
+            return None;
+        }
+        let mut head = head.clone();
+        // Responses are joined as they are, and one without a coding is acceptable to every client.
+        head.headers.remove(ACCEPT_ENCODING);
+        head.headers.remove(CONTENT_LENGTH);
+        let part = |range: Range<usize>| {
+            let items = range.len();
+            let part = self.parse_call(&head, part_body(call, range)?, secret);
+            let is_same = part.found.count() == items && !part.found.scalar && part.merge == call.merge;
+            (is_same && matches!(part.merge, MergeEligibility::With(_))).then_some(part)
+        };
+        ranges.into_iter().map(part).collect()
+    }
+
+    /// Returns the ranges of items of the parts: each takes as many as the limits allow.
+    fn part_ranges(&self, call: &Call, limits: &PartLimits) -> Vec<Range<usize>> {
+        let items_max = usize::try_from(limits.items).unwrap_or(usize::MAX).max(1);
+        let bytes_max = usize::try_from(limits.bytes).unwrap_or(usize::MAX);
+        let item_bytes = |place: usize| -> usize { items_at(call, place).map(|(_, item)| item.len()).sum() };
+        let list_bytes: usize = (0..call.found.count()).map(item_bytes).fold(0, usize::saturating_add);
+        let envelope = call.body.len().saturating_sub(list_bytes);
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        let (mut start, mut sum, mut heaviest, mut bytes) = (0, 0_u64, 0_u64, envelope);
+        for place in 0..call.found.count() {
+            let (weight, size) = (self.weight_of(call, place), item_bytes(place));
+            let count = place - start;
+            let padded = u64::try_from(count + 1).unwrap_or(u64::MAX).saturating_mul(heaviest.max(weight));
+            let fits = count < items_max
+                && sum.saturating_add(weight) <= limits.weight
+                && padded <= limits.padded_weight
+                && bytes.saturating_add(size) <= bytes_max;
+            if count > 0 && !fits {
+                ranges.push(start..place);
+                (start, sum, heaviest, bytes) = (place, 0, 0, envelope);
+            }
+            sum = sum.saturating_add(weight);
+            heaviest = heaviest.max(weight);
+            bytes = bytes.saturating_add(size);
+        }
+        ranges.push(start..call.found.count());
+        ranges
+    }
+
+    fn weight_of(&self, call: &Call, place: usize) -> u64 {
+        if self.shape.weight == Measure::Items {
+            return 1;
+        }
+        let beside = call.found.shared_text.filter(|(_, with_each)| *with_each).map(|(text, _)| text);
+        let items = items_at(call, place).map(|(_, item)| item).chain(beside);
+        items.map(|item| item_weight(&call.body, item, &self.shape.weight)).fold(0, u64::saturating_add)
+    }
+}
+
+fn items_at(call: &Call, place: usize) -> impl Iterator<Item = (&Slot, Span)> {
+    call.found.slots.iter().filter_map(move |slot| Some((slot, *slot.items.get(place)?)))
+}
+
+/// Returns the body of a part: that of the call, with the items of a range and the bytes between
+/// them in place of each list.
+fn part_body(call: &Call, range: Range<usize>) -> Option<Bytes> {
+    let mut lists: Vec<(Span, Span)> = Vec::new();
+    for slot in &call.found.slots {
+        // A value that stands for one at each place of another list is kept.
+        if slot.items.len() > 1 && slot.items.first() == slot.items.get(1) {
+            continue;
+        }
+        let own = slot.items.get(range.clone())?;
+        lists.push((slot.value, Span { start: own.first()?.start, end: own.last()?.end }));
+    }
+    lists.sort_by_key(|(list, _)| list.start);
+    let kept: usize = lists.iter().map(|(list, own)| list.len() - own.len()).sum();
+    let mut out = Vec::with_capacity(call.body.len().saturating_sub(kept) + 2 * lists.len());
+    let mut from = 0;
+    for (list, own) in lists {
+        out.extend_from_slice(Span { start: from, end: list.start }.of(&call.body));
+        out.push(b'[');
+        out.extend_from_slice(own.of(&call.body));
+        out.push(b']');
+        from = list.end;
+    }
+    out.extend_from_slice(Span { start: from, end: call.body.len() }.of(&call.body));
+    Some(Bytes::from(out))
+}

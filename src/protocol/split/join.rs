@@ -1,0 +1,230 @@
+//! Joins the responses to the parts of a divided call into the one that the whole call would have
+//! received: the inverse of splitting.
+//!
+//! The first response is written again, with the results of all of them in its lists, as raw bytes
+//! and with the server's own bytes between them. Indexes are counted on, and counters are added up.
+//! Its ids and all declared members are kept. A response with any other member is not joined, since
+//! the member may depend on the number of items.
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderValue};
+
+use super::results::{LocatedResults, ResultList};
+use super::{envelope, has_content_coding};
+use crate::call::{Call, MismatchKind, Reply, ResponseMismatch};
+use crate::headers;
+use crate::items;
+use crate::json::{self, Elements, JsonRules, JsonType, Members, NESTING_MAX, Span, kind};
+use crate::pointer::Pointer;
+use crate::route::Endpoint;
+use crate::shape::{CounterRule, Counters};
+use crate::usage::{self, IndivisibleCounter};
+
+/// Numbers in the headers of TEI that count what the call contains.
+const COUNTED_HEADERS: [http::HeaderName; 2] = [headers::COMPUTE_CHARACTERS, headers::COMPUTE_TOKENS];
+
+/// The successful response to a part of a divided call.
+#[derive(Debug)]
+pub struct PartAnswer<'a> {
+    /// The part.
+    pub call: &'a Call,
+    /// Its response.
+    pub reply: &'a Reply,
+}
+
+/// A validated response to a part.
+struct LocatedPart<'a> {
+    doc: &'a Bytes,
+    results: LocatedResults,
+}
+
+/// A replacement in the first response.
+enum JoinEdit {
+    /// Removes a counter.
+    Cut,
+    /// Replaces the list at this index by the results of all parts.
+    List(usize),
+    /// Replaces a counter by the sum.
+    Number(String),
+}
+
+// === impl Endpoint ===
+
+impl Endpoint {
+    /// Joins the responses to all parts of a call, in order.
+    ///
+    /// # Errors
+    /// A response is incomplete, does not match the items of its part, or has members that may
+    /// depend on the number of items.
+    pub fn join_answers(&self, parts: &[PartAnswer<'_>]) -> Result<Reply, ResponseMismatch> {
+        let mut located = parts.iter().map(|part| self.locate_part(part)).collect::<Result<Vec<_>, _>>()?;
+        located.iter_mut().fold(0, |before, part| {
+            part.results.first_index = before;
+            before + part.results.item_at.len()
+        });
+        let (Some(first), Some(reply)) = (located.first(), parts.first().map(|part| part.reply)) else {
+            return Err(MismatchKind::Empty.into());
+        };
+        if parts.iter().any(|part| part.reply.status != reply.status) {
+            return Err(MismatchKind::Status.into());
+        }
+        let mut edits = self.join_counters(&located)?;
+        for (index, list) in first.results.lists.iter().enumerate() {
+            let is_same = |part: &LocatedPart<'_>| has_list(part, index, (first, list));
+            if !located.iter().all(is_same) {
+                return Err(MismatchKind::Shape.into());
+            }
+            edits.push((list.whole, JoinEdit::List(index)));
+        }
+        edits.sort_by_key(|(span, _)| span.start);
+        if edits.windows(2).any(|pair| pair[0].0.end > pair[1].0.start) {
+            return Err(MismatchKind::Shape.into());
+        }
+        let mut out = Vec::with_capacity(located.iter().map(|part| part.doc.len()).sum());
+        let mut from = 0;
+        for (span, edit) in edits {
+            out.extend_from_slice(Span { start: from, end: span.start }.of(first.doc));
+            match edit {
+                JoinEdit::Cut => {}
+                JoinEdit::List(index) => write_list(&located, index, &mut out),
+                JoinEdit::Number(sum) => out.extend_from_slice(sum.as_bytes()),
+            }
+            from = span.end;
+        }
+        out.extend_from_slice(Span { start: from, end: first.doc.len() }.of(first.doc));
+        let headers = join_headers(parts, &reply.headers);
+        Ok(Reply { status: reply.status, headers, body: Bytes::from(out), trailers: None })
+    }
+
+    fn locate_part<'a>(&self, part: &PartAnswer<'a>) -> Result<LocatedPart<'a>, ResponseMismatch> {
+        let Reply { status, headers, body: doc, .. } = part.reply;
+        if !status.is_success() {
+            return Err(MismatchKind::Status.into());
+        }
+        if has_content_coding(headers) {
+            return Err(MismatchKind::Compressed.into());
+        }
+        if doc.is_empty() {
+            return Err(MismatchKind::Empty.into());
+        }
+        let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
+        json::validate(doc, rules).map_err(|_| MismatchKind::NotJson)?;
+        let members = [part.call];
+        let results = LocatedResults::find(doc, json::root(doc), &self.shape, &members)?;
+        let fields = &self.rules.respond_with_fields;
+        if !envelope::undeclared_in_batch(doc, &self.shape, fields, &members).is_empty() {
+            return Err(MismatchKind::Undeclared.into());
+        }
+        Ok(LocatedPart { doc, results })
+    }
+
+    /// Returns the replacements for the counters of the first response.
+    fn join_counters(&self, parts: &[LocatedPart<'_>]) -> Result<Vec<(Span, JoinEdit)>, ResponseMismatch> {
+        let mut edits = Vec::new();
+        let mut add = |pointer: &Pointer| {
+            let sums = add_counters(parts, pointer)?;
+            edits.extend(sums.into_iter().map(|(span, sum)| (span, JoinEdit::Number(sum))));
+            Ok::<_, MismatchKind>(())
+        };
+        match &self.shape.counters {
+            Counters::None => {}
+            Counters::Usage(pointer) => add(pointer)?,
+            Counters::Totals { at, share: CounterRule::Drop } => {
+                let Some(first) = parts.first() else { return Ok(edits) };
+                let (cuts, _) =
+                    items::removal_spans(first.doc, json::root(first.doc), at).map_err(MismatchKind::from)?;
+                edits.extend(cuts.into_iter().map(|cut| (cut, JoinEdit::Cut)));
+            }
+            Counters::Totals { at, .. } => at.iter().try_for_each(add)?,
+        }
+        Ok(edits)
+    }
+}
+
+/// Adds up the numbers at a position that all responses have, or none.
+fn add_counters(parts: &[LocatedPart<'_>], pointer: &Pointer) -> Result<Vec<(Span, String)>, MismatchKind> {
+    let mut values: Vec<(&[u8], Span)> = Vec::with_capacity(parts.len());
+    for part in parts {
+        if let Some(found) = json::find(part.doc, json::root(part.doc), pointer)? {
+            values.push((part.doc, found.value));
+        }
+    }
+    if !values.is_empty() && values.len() != parts.len() {
+        return Err(MismatchKind::Shape);
+    }
+    usage::add_numbers(&values).map_err(|IndivisibleCounter| MismatchKind::Shape)
+}
+
+/// Returns `true` if a response has the same list as the first one, and indexes if that has them.
+fn has_list(part: &LocatedPart<'_>, index: usize, (first, list): (&LocatedPart<'_>, &ResultList)) -> bool {
+    let key = |list: &ResultList, doc: &[u8]| list.key.map(|key| key.of(doc).to_vec());
+    let is_indexed = |part: &LocatedPart<'_>| part.results.index.iter().any(Option::is_some);
+    let own = part.results.lists.get(index);
+    part.results.lists.len() == first.results.lists.len()
+        && own.is_some_and(|own| key(own, part.doc) == key(list, first.doc))
+        && is_indexed(part) == is_indexed(first)
+}
+
+/// Writes a list with the results of all parts, in the bytes of the first one.
+fn write_list(parts: &[LocatedPart<'_>], index: usize, out: &mut Vec<u8>) {
+    let lists = || parts.iter().filter_map(|part| Some((part, part.results.lists.get(index)?)));
+    let between = lists().find_map(|(part, list)| {
+        let (first, second) = (list.elements.first()?, list.elements.get(1)?);
+        Some(Span { start: first.end, end: second.start }.of(part.doc))
+    });
+    let Some((first, list)) = lists().next() else { return };
+    let (Some(start), Some(end)) = (list.elements.first(), list.elements.last()) else { return };
+    let between = between.map_or_else(|| infer_separator(first.doc, list.whole, *start), <[u8]>::to_vec);
+    out.extend_from_slice(Span { start: list.whole.start, end: start.start }.of(first.doc));
+    for (part, _) in lists() {
+        for (place, position) in part.results.positions.first().into_iter().flatten().enumerate() {
+            if part.results.first_index + place > 0 {
+                out.extend_from_slice(&between);
+            }
+            part.results.write_element(part.doc, index, *position, 0, out);
+        }
+    }
+    out.extend_from_slice(Span { start: end.end, end: list.whole.end }.of(first.doc));
+}
+
+/// Returns the bytes that the server writes between two results if each response has a single one: a
+/// comma, and the spacing before the result, or that between the values inside it or around it.
+fn infer_separator(doc: &[u8], list: Span, result: Span) -> Vec<u8> {
+    let before = Span { start: list.start + 1, end: result.start }.of(doc);
+    if !before.is_empty() {
+        return [b",", before].concat();
+    }
+    let gap = |value: Span| -> Option<Span> {
+        let (first, second) = match kind(doc, value.start) {
+            JsonType::Array => {
+                let mut elements = Elements::new(doc, value);
+                (elements.next()?.end, elements.next()?.start)
+            }
+            JsonType::Object => {
+                let mut members = Members::new(doc, value);
+                (members.next()?.value.end, members.next()?.key.start)
+            }
+            JsonType::String | JsonType::Number | JsonType::Bool | JsonType::Null => return None,
+        };
+        Some(Span { start: first, end: second })
+    };
+    gap(result).or_else(|| gap(json::root(doc))).map_or(b",".to_vec(), |gap| gap.of(doc).to_vec())
+}
+
+/// Returns the headers of the first response, with the numbers that count the whole call.
+fn join_headers(parts: &[PartAnswer<'_>], first: &HeaderMap) -> HeaderMap {
+    let mut out = first.clone();
+    out.remove(header::CONTENT_LENGTH);
+    for name in COUNTED_HEADERS {
+        let number = |part: &PartAnswer<'_>| part.reply.headers.get(&name)?.to_str().ok()?.trim().parse::<u64>().ok();
+        let sum = parts.iter().map(number).try_fold(0_u64, |sum, own| Some(sum.saturating_add(own?)));
+        out.remove(&name);
+        if let Some(value) = sum.and_then(|sum| HeaderValue::from_str(&sum.to_string()).ok()) {
+            out.insert(name, value);
+        }
+    }
+    if parts.iter().any(|part| part.reply.headers.contains_key(headers::USAGE)) {
+        out.insert(headers::USAGE, HeaderValue::from_static("estimated"));
+    }
+    out
+}

@@ -1,0 +1,181 @@
+//! Division of large calls: the bodies of the parts, the calls that stay whole, and the joined
+//! response.
+
+use super::*;
+use crate::batching::PartLimits;
+
+const OPEN: PartLimits =
+    PartLimits { items: u32::MAX, weight: u64::MAX, padded_weight: u64::MAX, bytes: u64::MAX, concurrent: 1 };
+
+fn items(items: u32) -> PartLimits {
+    PartLimits { items, ..OPEN }
+}
+
+fn divide(endpoint: &Endpoint, target: &str, body: &str, limits: &PartLimits) -> Option<Vec<Call>> {
+    let json = [("content-type", "application/json"), ("host", "h")];
+    endpoint.divide_call(&read(endpoint, target, body), &parts(target, &json), limits, &secret())
+}
+
+fn bodies(parts: &[Call]) -> Vec<&str> {
+    parts.iter().map(|part| std::str::from_utf8(&part.body).unwrap()).collect()
+}
+
+fn reply(body: &str) -> Reply {
+    let body = Bytes::from(body.to_owned());
+    Reply { status: StatusCode::OK, headers: HeaderMap::new(), body, trailers: None }
+}
+
+fn join(endpoint: &Endpoint, calls: &[Call], replies: &[Reply]) -> Result<Reply, MismatchKind> {
+    let answers: Vec<PartAnswer<'_>> =
+        calls.iter().zip(replies).map(|(call, reply)| PartAnswer { call, reply }).collect();
+    endpoint.join_answers(&answers).map_err(|mismatch| mismatch.what)
+}
+
+/// Divides a call into parts of `each` items, splits the response to the whole call among them, and
+/// joins the results.
+fn split_and_join(endpoint: &Endpoint, target: &str, (body, each): (&str, u32), answer: &str) -> String {
+    let calls = divide(endpoint, target, body, &items(each)).unwrap();
+    let replies = split(endpoint, &calls.iter().collect::<Vec<_>>(), answer).unwrap();
+    String::from_utf8(join(endpoint, &calls, &replies).unwrap().body.to_vec()).unwrap()
+}
+
+#[test]
+fn a_part_has_the_bytes_of_the_call_and_its_own_items() {
+    let endpoint = endpoint("/v1/embeddings", RouteProtocol::OpenAi);
+    let body = r#"{ "model" : "m", "input" : [ "a" ,"b", "c\u00e9",  "d" , "e" ] , "user":"u" }"#;
+    let parts = divide(&endpoint, "/v1/embeddings", body, &items(2)).unwrap();
+    let expected = [
+        r#"{ "model" : "m", "input" : ["a" ,"b"] , "user":"u" }"#,
+        r#"{ "model" : "m", "input" : ["c\u00e9",  "d"] , "user":"u" }"#,
+        r#"{ "model" : "m", "input" : ["e"] , "user":"u" }"#,
+    ];
+    assert_eq!(bodies(&parts), expected);
+    let whole = read(&endpoint, "/v1/embeddings", body);
+    assert!(parts.iter().all(|part| part.merge == whole.merge), "the parts may share batches with other calls");
+    assert_eq!(parts.iter().map(|part| part.items).collect::<Vec<_>>(), [2, 2, 1]);
+}
+
+#[test]
+fn parts_end_at_the_limits_on_weight_and_bytes() {
+    let endpoint = endpoint("/v1/embeddings", RouteProtocol::OpenAi);
+    // Each number of letters is the weight of a text in tokens, times four.
+    let body = r#"{"input":["aaaaaaaa","bbbb","cccc","dddddddddddd","eeee"]}"#;
+    let counts = |limits: PartLimits| {
+        let parts = divide(&endpoint, "/v1/embeddings", body, &limits)?;
+        Some(parts.iter().map(|part| part.items).collect::<Vec<_>>())
+    };
+    assert_eq!(counts(PartLimits { weight: 3, ..OPEN }), Some(vec![2, 1, 1, 1]));
+    assert_eq!(counts(PartLimits { padded_weight: 4, ..OPEN }), Some(vec![2, 1, 1, 1]));
+    assert_eq!(counts(PartLimits { weight: 4, ..OPEN }), Some(vec![3, 2]));
+    assert_eq!(counts(PartLimits { bytes: 35, ..OPEN }), Some(vec![2, 1, 1, 1]), "16 bytes are no items");
+    assert_eq!(counts(OPEN), None, "there is nothing to divide");
+}
+
+#[test]
+fn calls_whose_responses_cannot_be_joined_exactly_stay_whole() {
+    let embeddings = endpoint("/v1/embeddings", RouteProtocol::OpenAi);
+    let whole = |endpoint: &Endpoint, target: &str, body: &str| {
+        assert!(divide(endpoint, target, body, &items(1)).is_none(), "{body}");
+    };
+    whole(&embeddings, "/v1/embeddings", r#"{"input":[1,2,3]}"#);
+    whole(&embeddings, "/v1/embeddings", r#"{"input":["a","b"],"late_chunking":true}"#);
+    let rerank = endpoint("/rerank", RouteProtocol::Tei);
+    whole(&rerank, "/rerank", r#"{"query":"q","texts":["a","b"]}"#);
+    let completions = endpoint("/v1/completions", RouteProtocol::OpenAi);
+    whole(&completions, "/v1/completions", r#"{"prompt":["a","b"],"stream":true}"#);
+    let never_again = RouteRules { idempotent: Some(false), ..rules("/v1/embeddings", RouteProtocol::OpenAi) };
+    whole(&endpoint_of(never_again, "/v1/embeddings"), "/v1/embeddings", r#"{"input":["a","b"]}"#);
+    let many: Vec<String> = (0..129).map(|item| item.to_string()).collect();
+    let list_rules = RouteRules { item_count_max: 4096, ..rules("/m:predict", RouteProtocol::KServeV1) };
+    let list = endpoint_of(list_rules, "/m:predict");
+    let many = format!(r#"{{"instances":[{}]}}"#, many.join(","));
+    assert!(divide(&list, "/m:predict", &many, &items(2)).is_some());
+    whole(&list, "/m:predict", &many);
+}
+
+#[test]
+fn rows_of_several_kinds_stay_whole_because_their_parts_would_be_read_differently() {
+    let endpoint = endpoint("/invocations", RouteProtocol::MlFlow);
+    let divides = |body| divide(&endpoint, "/invocations", body, &items(1)).is_some();
+    assert!(divides(r#"{"inputs":[[1.5],[2.5]]}"#));
+    assert!(!divides(r#"{"inputs":[[1],["a"]]}"#));
+}
+
+#[test]
+fn joining_is_the_inverse_of_splitting() {
+    let embeddings = endpoint("/v1/embeddings", RouteProtocol::OpenAi);
+    let answer = concat!(
+        "{\"object\": \"list\", \"data\": [\n  {\"object\": \"embedding\", \"index\": 0, \"embedding\": [1.50, 2e-3]},",
+        "\n  {\"object\": \"embedding\", \"index\": 1, \"embedding\": [3]},",
+        "\n  {\"object\": \"embedding\", \"index\": 2, \"embedding\": [4]}\n], \"model\": \"m\", ",
+        "\"usage\": {\"prompt_tokens\": 9, \"total_tokens\": 9}}\n"
+    );
+    let body = r#"{"model":"m","input":["a","b","c"]}"#;
+    for each in [1, 2] {
+        assert_eq!(split_and_join(&embeddings, "/v1/embeddings", (body, each), answer), answer);
+    }
+    let predict = endpoint("/m:predict", RouteProtocol::KServeV1);
+    let answer = r#"{"predictions": [[0.10], [0.20], [0.30], [0.40], [0.50]]}"#;
+    let body = r#"{"instances":[[1],[2],[3],[4],[5]]}"#;
+    assert_eq!(split_and_join(&predict, "/m:predict", (body, 2), answer), answer);
+    let completions = endpoint("/v1/completions", RouteProtocol::OpenAi);
+    let choice = |index: usize| format!(r#"{{"index":{index},"text":"t{index}","finish_reason":"stop"}}"#);
+    let choices: Vec<String> = (0..6).map(choice).collect();
+    let answer = format!(r#"{{"object":"text_completion","choices":[{}]}}"#, choices.join(","));
+    let body = r#"{"prompt":["a","b","c"],"n":2}"#;
+    assert_eq!(split_and_join(&completions, "/v1/completions", (body, 2), &answer), answer);
+}
+
+#[test]
+fn one_id_is_kept_and_counters_are_added_up() {
+    let endpoint = endpoint("/v1/embeddings", RouteProtocol::OpenAi);
+    let calls = divide(&endpoint, "/v1/embeddings", r#"{"input":["a","b"]}"#, &items(1)).unwrap();
+    let answer = |id: &str, tokens: u32| {
+        reply(&format!(
+            r#"{{"id":"embd-{id}","data":[{{"index":0,"embedding":[1]}}],"usage":{{"prompt_tokens":{tokens},"prompt_tokens_details":{{"cached_tokens":0}}}}}}"#
+        ))
+    };
+    let mut replies = [answer("11111111", 7), answer("22222222", 12)];
+    replies[1].headers.insert(headers::USAGE, HeaderValue::from_static("estimated"));
+    let joined = join(&endpoint, &calls, &replies).unwrap();
+    let expected = r#"{"id":"embd-11111111","data":[{"index":0,"embedding":[1]},{"index":1,"embedding":[1]}],"usage":{"prompt_tokens":19,"prompt_tokens_details":{"cached_tokens":0}}}"#;
+    assert_eq!(std::str::from_utf8(&joined.body).unwrap(), expected);
+    assert_eq!(joined.headers[headers::USAGE], "estimated");
+}
+
+#[test]
+fn the_counters_in_headers_of_tei_are_added_up() {
+    let endpoint = endpoint("/embed", RouteProtocol::Tei);
+    let calls = divide(&endpoint, "/embed", r#"{"inputs":["a","b"]}"#, &items(1)).unwrap();
+    let mut replies = [reply("[[1]]"), reply("[[2]]")];
+    for (reply, tokens) in replies.iter_mut().zip(["3", "4"]) {
+        reply.headers.insert("x-compute-tokens", HeaderValue::from_static(tokens));
+        reply.headers.insert("content-length", HeaderValue::from_static("5"));
+    }
+    let joined = join(&endpoint, &calls, &replies).unwrap();
+    assert_eq!((&joined.body[..], &joined.headers["x-compute-tokens"]), (&b"[[1],[2]]"[..], &HeaderValue::from(7)));
+    assert!(!joined.headers.contains_key("content-length"));
+}
+
+#[test]
+fn responses_that_may_depend_on_the_number_of_items_are_not_joined() {
+    let endpoint = endpoint("/m:predict", RouteProtocol::KServeV1);
+    let calls = divide(&endpoint, "/m:predict", r#"{"instances":[[1],[2]]}"#, &items(1)).unwrap();
+    let join = |first: &str, second: &str| join(&endpoint, &calls, &[reply(first), reply(second)]).map(|_| ());
+    assert_eq!(join(r#"{"predictions":[1]}"#, r#"{"predictions":[2]}"#), Ok(()));
+    let counted = r#"{"predictions":[1],"count":1}"#;
+    assert_eq!(join(counted, counted), Err(MismatchKind::Undeclared));
+    assert_eq!(join(r#"{"predictions":[1]}"#, r#"{"predictions":[1,2]}"#), Err(MismatchKind::Count));
+    assert_eq!(join(r#"{"predictions":[1]}"#, "<html>"), Err(MismatchKind::NotJson));
+}
+
+#[test]
+fn a_member_that_the_policy_declares_is_that_of_the_first_response() {
+    let declared =
+        RouteRules { respond_with_fields: vec![pointer("version")], ..rules("/m:predict", RouteProtocol::KServeV1) };
+    let endpoint = endpoint_of(declared, "/m:predict");
+    let calls = divide(&endpoint, "/m:predict", r#"{"instances":[[1],[2]]}"#, &items(1)).unwrap();
+    let replies = [reply(r#"{"version":"a","predictions":[1]}"#), reply(r#"{"version":"b","predictions":[2]}"#)];
+    let joined = join(&endpoint, &calls, &replies).unwrap();
+    assert_eq!(&joined.body[..], br#"{"version":"a","predictions":[1,2]}"#);
+}
