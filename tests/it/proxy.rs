@@ -42,6 +42,7 @@ mod state;
 mod stream_ledger;
 mod streams;
 mod tls;
+mod tokens;
 mod tunnel;
 mod explain;
 

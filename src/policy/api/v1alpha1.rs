@@ -359,10 +359,9 @@ pub struct SchedulingSpec {
     /// four tenths.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<OpenEnum<Preset>>,
-    /// Order of calls of one priority class and tenant. `Deadline` serves them by deadline with
-    /// `Adaptive`, and by arrival with the other policies. `ShortFirst` lets short calls pass longer
-    /// ones that arrived shortly before, but no call for longer than four times the latency target of
-    /// its class, or 2 s without one.
+    /// Order of calls of one priority class and tenant. `Deadline`: by deadline with `Adaptive`, else
+    /// by arrival. `ShortFirst`: short calls pass longer ones that arrived shortly before, at most
+    /// four times the latency target of their class, or 2 s without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<OpenEnum<CallOrder>>,
     /// Boundaries between length buckets, in the unit of `limits.batchWeightMax`: the largest weight
