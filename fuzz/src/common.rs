@@ -82,6 +82,7 @@ pub(crate) fn path_endpoint(
         item_bytes_max: 1 << 20,
         item_nesting_max: 64,
         item_count_max: ITEMS_MAX,
+        tokenizer: None,
     };
     let routes = Routes::new(vec![rules.clone()], rules, SharedHeaderRules::default());
     (path, routes.recognise(&Method::POST, path).expect("every adapter recognises its path"))

@@ -166,9 +166,11 @@ impl Batcher {
         assert!(!limits.scopes.is_empty(), "limits must name at least one scope");
         self.adaptive.set_passthrough_max(limits.stand_aside_max);
         let by_deadline = |limits: &Limits| matches!(limits.policy, DispatchPolicy::Adaptive { .. });
-        if by_deadline(&limits) != by_deadline(&self.limits) {
-            self.queue.reorder(by_deadline(&limits));
-            self.late.queue.reorder(by_deadline(&limits));
+        if (by_deadline(&limits), limits.order, &limits.length_buckets)
+            != (by_deadline(&self.limits), self.limits.order, &self.limits.length_buckets)
+        {
+            self.queue.reorder(&limits);
+            self.late.queue.reorder(&limits);
         }
         self.limits = limits;
         self.requested_slos.limits_since = self.now;
@@ -206,8 +208,11 @@ impl Batcher {
     /// [`Rejection`] if the queue, the route's share of it or the tenant's share of it is full. A
     /// call that finds the queue empty is always accepted, so that a call larger than the queue is
     /// not refused for ever.
-    pub fn enqueue(&mut self, now: Tick, call: Call) -> Result<(), Rejection> {
+    pub fn enqueue(&mut self, now: Tick, mut call: Call) -> Result<(), Rejection> {
         let now = self.advance(now);
+        if !self.limits.length_buckets.is_empty() {
+            call.key = self.limits.bucketed_key(&call);
+        }
         if let Some(reason) =
             self.rejection_reason(&call, true).and_then(|reason| self.displace_late_calls(&call, reason))
         {
@@ -216,11 +221,10 @@ impl Batcher {
         }
         self.requested_slos.on_arrival(now, &call);
         let adaptive = matches!(self.limits.policy, DispatchPolicy::Adaptive { .. });
-        let mut order = Tick(0);
+        let order = self.limits.order_key(now, &call);
         if adaptive {
             let queued = self.queue.load_of_key(call.key).items;
             self.adaptive.on_arrival(now, &call, self.queue.is_empty() && self.in_flight.is_empty(), queued);
-            order = call.deadline.map_or(Tick(u64::MAX), |deadline| deadline.at);
             let limit = self.limits.slots.min(self.limits.scope(call.scope).slots_max);
             let held = self.in_flight.len() >= self.limits.slots as usize || !self.has_free_scope_slot(call.scope);
             if held && !call.alone {

@@ -100,6 +100,9 @@ pub struct Call {
     pub items: u32,
     /// Weight of the items.
     pub weight: Weight,
+    /// Set if the cost of the call is its own weight, although it is dispatched alone: its server works
+    /// on many calls at once, so that the time of one says little. Its flow is charged by weight.
+    pub charged_by_weight: bool,
     /// Size of the body in bytes.
     pub bytes: u64,
     /// Interned values that may occur only once in a batch, for responses that are maps.
@@ -165,6 +168,7 @@ impl Call {
             slo: None,
             items: 1,
             weight: Weight { sum: 1, max: 1 },
+            charged_by_weight: false,
             bytes: 0,
             exclusive: Vec::new(),
         }

@@ -33,6 +33,16 @@ pub enum DispatchPolicy {
     },
 }
 
+/// The order of calls within a flow of one merge key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CallOrder {
+    /// By deadline under [`DispatchPolicy::Adaptive`], by arrival under the other policies.
+    #[default]
+    Deadline,
+    /// Short calls first. Longer ones, and calls with a deadline, are passed only for a limited time.
+    ShortFirst,
+}
+
 /// The treatment of a call that can no longer meet its SLO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LateTreatment {
@@ -70,6 +80,12 @@ pub struct ScopeLimits {
 pub struct Limits {
     /// Dispatch policy.
     pub policy: DispatchPolicy,
+    /// Order of calls.
+    pub order: CallOrder,
+    /// Boundaries between length buckets, ascending: the largest weight of an item in each bucket but
+    /// the last. Calls whose heaviest items are in different buckets share no batch. At most 255 are
+    /// applied.
+    pub length_buckets: Vec<u64>,
     /// Maximum number of batches in flight. [`DispatchPolicy::Adaptive`] determines the number to
     /// use up to this maximum.
     pub slots: u32,
@@ -87,7 +103,7 @@ pub struct Limits {
     /// Initial duration for which a merge key or a cost class is not merged after a mismatch or
     /// after refused batches. It doubles up to [`Limits::QUARANTINE_MAX`].
     pub quarantine: Duration,
-    /// Set if the policy orders calls by SLO or tenant. While the server is saturated, calls that
+    /// Set if the policy orders calls by SLO, tenant or length. While the server is saturated, calls that
     /// cannot be merged then queue too, in the same order as the others, as they do while calls of
     /// several priority classes arrive.
     pub ordered: bool,
@@ -135,6 +151,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             policy: DispatchPolicy::WorkConserving,
+            order: CallOrder::Deadline,
+            length_buckets: Vec::new(),
             slots: 1,
             stand_aside_max: 512,
             queue_items_max: 2048,

@@ -72,12 +72,12 @@ pub(super) fn exp(x: f64) -> f64 {
 /// Returns the nearest integer: 0 for negative numbers and NaN, `u64::MAX` for numbers out of
 /// range.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates, as intended")]
-pub(super) fn round_to_u64(x: f64) -> u64 {
+pub fn round_to_u64(x: f64) -> u64 {
     (x + 0.5) as u64
 }
 
 /// Converts to a float, rounded to the nearest one past 2^53.
-pub(super) fn to_f64(x: u64) -> f64 {
+pub fn to_f64(x: u64) -> f64 {
     x as f64
 }
 

@@ -1,8 +1,8 @@
 //! The queue of accepted calls that are not yet dispatched, with one sub-queue per merge key.
 //!
 //! The calls themselves are stored in `calls`. The queue of a key is a sorted deque of ids in the
-//! order that the policy requires: by arrival, or by deadline with ties by arrival. Once the queue
-//! has reached its usual length, calls are added and removed without an allocation.
+//! order that the policy requires (`order`), with ties by arrival. Once the queue has reached its usual
+//! length, calls are added and removed without an allocation.
 
 mod call_map;
 
@@ -11,6 +11,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::call::{Call, CallId, CostClassId, FairFlow, KeyId, PriorityId, ScopeId, TenantId};
+use super::limits::Limits;
 use super::sorted_deque::SortedDeque;
 use super::tick::Tick;
 use call_map::CallMap;
@@ -242,20 +243,18 @@ impl Queue {
     }
 
     /// Drops the deadline of a call. It stays queued until its later deadline, if it has one.
-    pub(super) fn give_up_deadline(&mut self, id: CallId) {
+    pub(super) fn give_up_deadline(&mut self, id: CallId, limits: &Limits) {
         let Some(mut queued) = self.remove(id) else { return };
         queued.call.deadline = queued.call.fallback_deadline.take();
-        if queued.order > Tick(0) {
-            queued.order = queued.call.deadline.map_or(Tick(u64::MAX), |deadline| deadline.at);
-        }
+        queued.order = limits.order_key(queued.arrived, &queued.call);
         self.insert(queued);
     }
 
-    /// Sorts all calls again, by deadline or by arrival.
-    pub(super) fn reorder(&mut self, by_deadline: bool) {
+    /// Sorts all calls again, by the order and the length buckets of other limits.
+    pub(super) fn reorder(&mut self, limits: &Limits) {
         for mut queued in std::mem::take(self).calls.into_values() {
-            let deadline = queued.call.deadline.map_or(Tick(u64::MAX), |deadline| deadline.at);
-            queued.order = if by_deadline { deadline } else { Tick(0) };
+            queued.call.key = limits.bucketed_key(&queued.call);
+            queued.order = limits.order_key(queued.arrived, &queued.call);
             self.insert(queued);
         }
     }

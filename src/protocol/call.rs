@@ -11,6 +11,7 @@ use crate::batching::Weight;
 use crate::identity::Tenant;
 use crate::items::ItemSpans;
 use crate::stream_options::StreamOptions;
+use crate::tokens::CallText;
 use crate::v2::grpc::request::InferRequest;
 use crate::v2::request::TensorRequest;
 
@@ -37,6 +38,8 @@ pub struct Call {
     pub body: Bytes,
     /// The original head, kept for a replay.
     pub head: RequestHead,
+    /// Sizes of the texts of a call whose weight is an estimate. Boxed, because many calls have none.
+    pub(crate) text: Option<Box<CallText>>,
     /// Positions of the items in the body; empty for a call that is sent unbatched.
     pub(crate) found: ItemSpans,
     /// The tensors of a call that may be merged, where the protocol has tensors.

@@ -62,6 +62,12 @@ impl GenerationFormat {
     }
 }
 
+/// Returns `true` if the server reports all tokens of a prompt. Anthropic leaves out those that it had
+/// cached, and Ollama the beginning that a prompt has in common with the one before.
+pub(crate) fn reports_whole_prompt(path: &str) -> bool {
+    !["/v1/messages", "/api/generate", "/api/chat"].iter().any(|suffix| path.ends_with(suffix))
+}
+
 /// Returns the shape of calls that are never merged.
 pub(crate) fn shape(format: &GenerationFormat) -> ProtocolShape {
     ProtocolShape { payload: Payload::Generation(format.streams), ..ProtocolShape::plain("", "") }

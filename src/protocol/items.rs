@@ -10,7 +10,7 @@ use crate::pointer::Pointer;
 use crate::shape::{BareValue, Class, ItemIs, ProtocolShape};
 
 pub(crate) use removal::{cut_members, removal_spans};
-pub(crate) use weight::{is_token_list, item_weight, number_at, weigh};
+pub(crate) use weight::{is_token_list, item_weight, number_at, weigh, weigh_texts};
 
 /// The items of a call, as positions in its body.
 #[derive(Debug, Default)]

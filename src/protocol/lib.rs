@@ -61,6 +61,7 @@ mod shape;
 mod split;
 mod stream_options;
 mod tei;
+mod tokens;
 mod usage;
 mod v2;
 
@@ -86,6 +87,7 @@ pub use route::{
 };
 pub use split::{BatchResponse, PartAnswer, StreamSplit, StreamStep};
 pub use tei::parse_info_model;
+pub use tokens::{TokenCalibration, TokenCounter, TokenSample};
 
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,7 @@ use crate::pointer::Pointer;
 use crate::route::Endpoint;
 use crate::shape::{CounterRule, Counters, Measure, Payload, ProtocolShape, ResultLayout, UnbatchedIf};
 use crate::stream_options::{StreamOptions, StreamOptionsError};
+use crate::tokens::{CallText, NAME_MAX, TextMeter, TextSize};
 use crate::v2::binary::Framing;
 use crate::v2::grpc::frame::{self, FrameError};
 use crate::v2::grpc::request::{self as grpc_request, InferRequest};
@@ -74,17 +75,23 @@ impl Endpoint {
             streaming: head::is_streaming_request(&head.headers),
             body,
             head: RequestHead { method: head.method.clone(), uri: head.uri.clone(), headers: head.headers.clone() },
+            text: None,
             found: ItemSpans::default(),
             tensors: None,
             stream: None,
             message: None,
         };
         if let Payload::Generation(streams) = self.shape.payload {
-            let found = generation::read(streams, &call.body, self.rules.item_nesting_max);
+            let mut meter = TextMeter::new(self.rules.tokenizer.as_deref());
+            let found = generation::read(streams, &call.body, self.rules.item_nesting_max, &mut meter);
             class.push_field(&found.model);
             // The time to the first byte of a stream is not that of a whole response.
             class.push_field(&[u8::from(found.streaming)]);
-            call.weight = found.weight;
+            call.weight = found.weight();
+            call.text = self.call_text(head, &found.model, (found.prompt, found.prompt)).map(|text| {
+                let is_whole = found.is_whole && generation::reports_whole_prompt(head.uri.path());
+                Box::new(CallText { output_max: found.output_max, is_whole, ..text })
+            });
             call.streaming |= found.streaming;
             call.merge = MergeEligibility::Alone(UnmergeableReason::Generation);
             call.cost_class = class.into_bytes();
@@ -93,14 +100,14 @@ impl Endpoint {
         match self.mergeable(head, &call.body, secret) {
             Ok(found) => {
                 class.push_field(found.model.of(&call.body));
-                let (form, count, weight) = self.measure(&call.body, &found);
+                let (form, count) = Self::form(&call.body, &found);
+                (call.weight, call.text) = self.weigh(head, &call.body, &found, count);
                 class.push_field(&[form]);
                 // A server may refuse streams of several prompts and accept other lists of them.
                 if found.stream.is_some() {
                     class.push_field(STREAM_CLASS);
                 }
                 call.items = u32::try_from(count).unwrap_or(u32::MAX);
-                call.weight = weight;
                 call.bytes = call.bytes.saturating_add(found.items.repeated_bytes);
                 call.tensors = found.tensors;
                 call.message = found.message;
@@ -122,18 +129,42 @@ impl Endpoint {
         call
     }
 
-    /// Returns the coarse form of the items of a call, their number and their weight.
-    fn measure(&self, body: &[u8], found: &MergeableCall) -> (u8, usize, Weight) {
+    /// Returns the coarse form of the items of a call, and their number.
+    fn form(body: &[u8], found: &MergeableCall) -> (u8, usize) {
         if let Some(tensors) = &found.tensors {
-            let rows = u64::try_from(tensors.rows).unwrap_or(u64::MAX);
-            return (tensors.coarse_form(), tensors.rows, Weight { sum: rows, max: 1 });
+            return (tensors.coarse_form(), tensors.rows);
         }
         if let Some(message) = &found.message {
-            let rows = u64::try_from(message.rows).unwrap_or(u64::MAX);
-            return (message.coarse_form(), message.rows, Weight { sum: rows, max: 1 });
+            return (message.coarse_form(), message.rows);
         }
-        let (items, shape) = (&found.items, &self.shape);
-        (items::coarse_form(body, items), items.count(), items::weigh(body, items, &shape.weight))
+        (items::coarse_form(body, &found.items), found.items.count())
+    }
+
+    /// Returns the weight of the `count` items of a call, and the sizes of their texts if the weight
+    /// is an estimate.
+    fn weigh(&self, head: &Parts, body: &[u8], found: &MergeableCall, count: usize) -> (Weight, Option<Box<CallText>>) {
+        if found.tensors.is_some() || found.message.is_some() {
+            return (Weight { sum: u64::try_from(count).unwrap_or(u64::MAX), max: 1 }, None);
+        }
+        if self.shape.weight != Measure::Tokens {
+            return (items::weigh(body, &found.items, &self.shape.weight), None);
+        }
+        let mut meter = TextMeter::new(self.rules.tokenizer.as_deref());
+        let (weight, texts) = items::weigh_texts(body, &found.items, &mut meter);
+        let text = self.call_text(head, found.model.of(body), (texts.sum, texts.heaviest));
+        (weight, text.map(Box::new))
+    }
+
+    /// Returns the texts of a call, for a weight at learned rates. `None` if tokens are counted, or if
+    /// responses do not report them.
+    fn call_text(&self, head: &Parts, model: &[u8], (sum, heaviest): (TextSize, TextSize)) -> Option<CallText> {
+        if self.rules.tokenizer.is_some() || !self.reports_tokens() {
+            return None;
+        }
+        // Servers whose calls name no model have one for each path.
+        let model = if model.is_empty() { head.uri.path().as_bytes() } else { model };
+        let name = [self.label.as_str().as_bytes(), b" ", model].concat();
+        (name.len() <= NAME_MAX).then(|| CallText { model: name.into(), sum, heaviest, output_max: 0, is_whole: true })
     }
 
     fn mergeable(&self, head: &Parts, body: &Bytes, secret: &DigestKey) -> Result<MergeableCall, UnbatchedCall> {

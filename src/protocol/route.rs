@@ -16,6 +16,7 @@ use crate::dialect::Dialect;
 use crate::generic::{GenericOptions, OnMismatch, TooLargeSign};
 use crate::pointer::Pointer;
 use crate::shape::{Payload, ProtocolShape};
+use crate::tokens::TokenCounter;
 use crate::v2::binary;
 
 use adapter::Adapter;
@@ -105,6 +106,8 @@ pub struct RouteRules {
     pub item_nesting_max: usize,
     /// Maximum number of items of a merged call.
     pub item_count_max: usize,
+    /// Tokenizer of the model, which counts the tokens of texts.
+    pub tokenizer: Option<Arc<dyn TokenCounter>>,
 }
 
 /// Settings shared by all routes.
@@ -307,7 +310,7 @@ impl Routes {
 
 impl RouteRules {
     /// Returns `true` if calls are parsed, merged and split in the same way. The maxima are
-    /// ignored.
+    /// ignored, and so is the tokenizer, which only weighs.
     fn is_equivalent(&self, other: &Self) -> bool {
         let Self {
             path,
@@ -324,6 +327,7 @@ impl RouteRules {
             item_bytes_max: _,
             item_nesting_max: _,
             item_count_max: _,
+            tokenizer: _,
         } = self;
         (path, method, protocol, generic, idempotent)
             == (&other.path, &other.method, &other.protocol, &other.generic, &other.idempotent)

@@ -232,7 +232,8 @@ pub(crate) enum Measure {
     /// Number of code points of a string, of a list of strings, or of the `text` of an object,
     /// length of a list of token ids, else one. Usage counters are divided by it.
     Text,
-    /// Estimated number of tokens: length of a list of token ids, else a quarter of the bytes.
+    /// Number of tokens: length of a list of token ids, else estimated from the code points or counted
+    /// (`tokens`).
     Tokens,
 }
 

@@ -237,11 +237,11 @@ impl Endpoint {
 
 /// Returns `true` if the responding server is llama.cpp: for several inputs, its `usage` counts
 /// only the first.
-fn counts_first_item_only(headers: &HeaderMap) -> bool {
+pub(crate) fn counts_first_item_only(headers: &HeaderMap) -> bool {
     headers.get(header::SERVER).is_some_and(|name| name.as_bytes().trim_ascii().eq_ignore_ascii_case(b"llama.cpp"))
 }
 
-fn has_content_coding(headers: &HeaderMap) -> bool {
+pub(crate) fn has_content_coding(headers: &HeaderMap) -> bool {
     let plain = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
     !headers.get_all(header::CONTENT_ENCODING).iter().all(plain)
 }

@@ -29,6 +29,7 @@ mod reference;
 mod splitting;
 mod streams;
 mod tei;
+mod tokens;
 
 const CASES: &str = include_str!("../../tests/data/protocol_cases.jsonl");
 const OPEN_INFERENCE: &str = include_str!("../../tests/data/protocol/open_inference.jsonl");
@@ -60,6 +61,7 @@ pub(crate) fn rules(path: &str, protocol: RouteProtocol) -> RouteRules {
         item_bytes_max: 1 << 20,
         item_nesting_max: 64,
         item_count_max: 128,
+        tokenizer: None,
     }
 }
 

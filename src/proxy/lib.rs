@@ -81,7 +81,7 @@ use crate::backend::{Backend, Forwarder};
 use crate::batching::{DivisionLimits, LateTreatment, ScopeId};
 use crate::clock::Clock;
 use crate::memory::BufferBudget;
-use crate::protocol::{DigestKey, Routes, UnmergeableReason, UnrecognisedCause};
+use crate::protocol::{DigestKey, Routes, TokenCalibration, UnmergeableReason, UnrecognisedCause};
 use crate::scheduler::{SchedulerHandle, ShadowRecorder};
 use crate::telemetry::{CallCounters, Metrics, RouteDurations, UnmergedCounter, UnrecognisedCounter};
 
@@ -226,6 +226,7 @@ pub struct Proxy {
     metrics: Arc<Metrics>,
     secret: DigestKey,
     access_log: Option<AccessLog>,
+    tokens: Arc<TokenCalibration>,
     labels: HashMap<&'static str, CallCounters>,
     /// Latency histograms of calls to no configured route, by adapter.
     durations: HashMap<&'static str, RouteDurations>,
@@ -259,6 +260,8 @@ pub struct ProxyComponents {
     pub metrics: Arc<Metrics>,
     /// Destination of sampled call records.
     pub access_log: Option<AccessLog>,
+    /// Rates of tokens, by which texts are weighed.
+    pub tokens: Arc<TokenCalibration>,
 }
 
 // === impl Proxy ===
@@ -267,7 +270,8 @@ impl Proxy {
     /// Creates a data port from its components.
     #[must_use]
     pub fn new(config: ProxyConfig, table: RoutingTable, parts: ProxyComponents) -> Self {
-        let ProxyComponents { clock, scheduler, shadow, backend, forward, buffers, metrics, access_log } = parts;
+        let ProxyComponents { clock, scheduler, shadow, backend, forward, buffers, metrics, access_log, tokens } =
+            parts;
         let shifts = DeadlineShifts::default();
         shifts.set_slos(table.slos());
         let labels = || protocol::ProtocolLabel::VARIANTS.iter().map(|label| label.as_str()).chain(["none"]);
@@ -295,6 +299,7 @@ impl Proxy {
             undivided: UndividedClasses::default(),
             cut: CancellationToken::new(),
             access_log,
+            tokens,
         }
     }
 

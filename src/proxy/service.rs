@@ -231,7 +231,7 @@ impl Proxy {
                 let forwarding = pin!(self.forward_unbatched(Some(lane), buffered, permit, sent, route.timeout));
                 let response = self.await_until(deadlines.caller, forwarding).await.flatten();
                 let response = response.map(|response| match endpoint.is_generation() {
-                    true => self.meter_tokens(&recorder, call.streaming, response),
+                    true => self.meter_tokens(&recorder, &call, response),
                     false => response,
                 });
                 (response.map_err(Failure::from), details)
@@ -270,7 +270,11 @@ impl Proxy {
         let route = table.route(endpoint.route);
         let headers = &buffered.head.headers;
         let start = self.clock.now();
-        let call = Arc::new(endpoint.parse_call(&buffered.head, buffered.bytes.clone(), &self.secret));
+        let mut call = endpoint.parse_call(&buffered.head, buffered.bytes.clone(), &self.secret);
+        if let Some(weight) = self.tokens.weigh(&call) {
+            call.weight = weight;
+        }
+        let call = Arc::new(call);
         self.metrics.overhead(OverheadStage::Read, self.clock.now().since(start));
         let CallRequirements { priority, slo, requested_deadlines, core_deadlines } =
             self.resolve_requirements(table, route, headers, arrived);

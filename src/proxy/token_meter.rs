@@ -1,6 +1,8 @@
 //! Metrics of responses with generated text: time to the first token, time for each further token,
 //! and numbers of tokens.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
@@ -10,7 +12,7 @@ use crate::batching::Tick;
 use crate::body::{Body, BodyTap};
 use crate::clock::Clock;
 use crate::protocol::headers::is_event_stream;
-use crate::protocol::{OutputMeter, TokenCounts};
+use crate::protocol::{Call, OutputMeter, TokenCalibration, TokenCounts, TokenSample};
 use crate::scheduler::StreamRecorder;
 use crate::telemetry::RouteDurations;
 
@@ -27,16 +29,25 @@ struct StreamTap {
 #[derive(Debug)]
 struct TokenTimes {
     clock: Clock,
-    durations: RouteDurations,
+    recorder: CountRecorder,
     began: Tick,
     /// Arrival of the first part and of the latest one.
     parts: Option<(Tick, Tick)>,
 }
 
+/// Records the numbers of tokens of a call.
+#[derive(Debug)]
+struct CountRecorder {
+    durations: RouteDurations,
+    calibration: Arc<TokenCalibration>,
+    /// The texts of the call, if the number of input tokens belongs to them.
+    sample: Option<TokenSample>,
+}
+
 /// A tap on a response that is read whole.
 #[derive(Debug)]
 struct BodyMeter {
-    durations: RouteDurations,
+    recorder: CountRecorder,
     /// Reads a response that arrives in several pieces; `None` once it was read.
     meter: Option<OutputMeter>,
 }
@@ -44,24 +55,26 @@ struct BodyMeter {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Measures the tokens of a successful response. `streaming`: its call requests a stream.
+    /// Measures the tokens of a successful response.
     pub(super) fn meter_tokens(
         &self,
-        recorder: &CallRecorder,
-        streaming: bool,
+        call_recorder: &CallRecorder,
+        call: &Call,
         mut response: Response<Body>,
     ) -> Response<Body> {
         if response.status() != StatusCode::OK || response.headers().contains_key(http::header::CONTENT_ENCODING) {
             return response;
         }
-        let Some(durations) = recorder.durations().cloned() else { return response };
-        let streaming = streaming || is_event_stream(response.headers());
+        let Some(durations) = call_recorder.durations().cloned() else { return response };
+        let recorder =
+            CountRecorder { durations, calibration: self.tokens.clone(), sample: TokenSample::of_call(call) };
+        let streaming = call.streaming || is_event_stream(response.headers());
         let tap: Box<dyn BodyTap> = if streaming && response.body().is_streamed() {
-            let times = TokenTimes { clock: self.clock, durations, began: recorder.began(), parts: None };
+            let times = TokenTimes { clock: self.clock, recorder, began: call_recorder.began(), parts: None };
             let stream = response.extensions_mut().remove::<StreamRecorder>();
             Box::new(StreamTap { meter: OutputMeter::default(), times, stream })
         } else {
-            Box::new(BodyMeter { durations, meter: Some(OutputMeter::default()) })
+            Box::new(BodyMeter { recorder, meter: Some(OutputMeter::default()) })
         };
         response.map(|body| body.with_tap(tap))
     }
@@ -76,16 +89,16 @@ impl TokenTimes {
             Some((_, latest)) => *latest = now,
             None => {
                 self.parts = Some((now, now));
-                self.durations.record_first_token(now.since(self.began));
+                self.recorder.durations.record_first_token(now.since(self.began));
             }
         }
     }
 
     fn on_end(&self, counts: TokenCounts) {
-        record_counts(&self.durations, counts);
+        self.recorder.record(counts);
         let gaps = u32::try_from(counts.output.saturating_sub(1)).unwrap_or(u32::MAX);
         if let (Some((first, latest)), true) = (self.parts, gaps > 0) {
-            self.durations.record_output_token_time(latest.since(first) / gaps);
+            self.recorder.durations.record_output_token_time(latest.since(first) / gaps);
         }
     }
 }
@@ -109,7 +122,7 @@ impl BodyTap for StreamTap {
 impl BodyTap for BodyMeter {
     fn data(&mut self, data: &Bytes) {
         if let Some(counts) = TokenCounts::of_body(data) {
-            record_counts(&self.durations, counts);
+            self.recorder.record(counts);
             self.meter = None;
         } else if let Some(meter) = &mut self.meter {
             meter.push(data);
@@ -119,15 +132,22 @@ impl BodyTap for BodyMeter {
     fn end(&mut self, _: bool) {
         let counts = self.meter.take().and_then(OutputMeter::finish);
         if let Some(counts) = counts.filter(|counts| counts.is_reported) {
-            record_counts(&self.durations, counts);
+            self.recorder.record(counts);
         }
     }
 }
 
-fn record_counts(durations: &RouteDurations, counts: TokenCounts) {
-    let source = if counts.is_reported { "usage" } else { "events" };
-    if let Some(input) = counts.input {
-        durations.record_tokens("input", source, input);
+// === impl CountRecorder ===
+
+impl CountRecorder {
+    fn record(&self, counts: TokenCounts) {
+        let source = if counts.is_reported { "usage" } else { "events" };
+        if let Some(input) = counts.input {
+            self.durations.record_tokens("input", source, input);
+            if let Some(sample) = &self.sample {
+                self.calibration.record(sample, input);
+            }
+        }
+        self.durations.record_tokens("output", source, counts.output);
     }
-    durations.record_tokens("output", source, counts.output);
 }

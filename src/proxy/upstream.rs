@@ -40,7 +40,7 @@ use crate::backend::{Backend, Forwarder};
 use crate::batching::ReplayBudget;
 use crate::clock::Clock;
 use crate::memory::BufferBudget;
-use crate::protocol::UnbatchedEvidence;
+use crate::protocol::{TokenCalibration, UnbatchedEvidence};
 use crate::telemetry::Metrics;
 use crate::tls::{AlpnProtocols, UpstreamTlsConnector};
 
@@ -98,6 +98,7 @@ struct Inner {
     isolate_above: AtomicU32,
     identity: IdentityWatch,
     evidence: UnbatchedEvidence,
+    tokens: Arc<TokenCalibration>,
     buffers: BufferBudget,
     places: UpstreamPermits,
     metrics: Arc<Metrics>,
@@ -133,6 +134,7 @@ impl Upstream {
                 isolate_above,
                 identity,
                 evidence: UnbatchedEvidence::default(),
+                tokens: Arc::default(),
                 buffers,
                 places,
                 metrics,
@@ -186,6 +188,12 @@ impl Upstream {
     /// accepts.
     pub async fn check_connection(&self) -> bool {
         self.inner.connect(self.inner.http_version()).await.is_ok()
+    }
+
+    /// Returns the rates of tokens that are learned from responses.
+    #[must_use]
+    pub fn token_calibration(&self) -> Arc<TokenCalibration> {
+        self.inner.tokens.clone()
     }
 
     /// Returns the interface for batches.

@@ -43,6 +43,7 @@ mod state;
 mod stream_ledger;
 mod streams;
 mod tls;
+mod tokens;
 mod tunnel;
 mod explain;
 

@@ -240,6 +240,10 @@ impl Adaptive {
             }
             learning = flow.is_learning();
         }
+        if call.charged_by_weight {
+            work = self.weight_price.charge(call.weight.sum, work);
+            time = time.max(work.saturating_mul(share));
+        }
         // The cost of a call is not known while the limit is being found: a charge that is too large
         // would cost its flow several turns.
         self.clocks.charge_flow(call.flow(), work, time, sole_flow || learning);

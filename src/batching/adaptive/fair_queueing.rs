@@ -27,6 +27,8 @@ const CLOCKS_MAX: usize = 1024;
 /// shares accurate to one or two batches, and gives no credit for time spent waiting behind a
 /// strict class.
 const LAG_MAX: u64 = 2;
+/// Inverse weight of a new call in the means of [`WeightPrice`].
+const PRICE_PARTS: u64 = 32;
 /// Divisor of the largest batch time that gives its decay per call.
 const DECAY_DIVISOR: u64 = 256;
 /// Maximum number of flows, and of calls, examined for one batch.
@@ -64,6 +66,17 @@ pub(super) type ServiceOrder = Vec<(FlowTurn, KeyId)>;
 pub(in super::super) struct BatchWork {
     pub(in super::super) items: u32,
     pub(in super::super) weight: u64,
+}
+
+/// Price of a unit of weight, for calls that are charged by weight: the mean charge of such calls by
+/// time, divided by their mean weight. All such calls of a server have one price, because they share
+/// its capacity whatever their cost class.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct WeightPrice {
+    /// EWMA of the weight of a call; 0 before the first one.
+    weight: u64,
+    /// EWMA of the charge by time.
+    time: u64,
 }
 
 /// Heap storage that is reused between decisions, so that a decision does not allocate.
@@ -297,6 +310,21 @@ fn turn_heap(
     let flows = ctx.queue.flow_queues(key).take(FLOWS_MAX);
     turns.extend(flows.filter_map(|(flow, queue)| clocks.turn_of(ctx, flow, queue)).map(Reverse));
     turns
+}
+
+// === impl WeightPrice ===
+
+impl WeightPrice {
+    /// Returns the charge for a call of this weight, whose charge by time would be `time`.
+    pub(super) fn charge(&mut self, weight: u64, time: u64) -> u64 {
+        let mean = |mean: u64, new: u64| if mean == 0 { new } else { mean - mean / PRICE_PARTS + new / PRICE_PARTS };
+        // A mean below the divisor would not change.
+        let weight = weight.clamp(1, u64::MAX / PRICE_PARTS);
+        self.weight = mean(self.weight, weight.saturating_mul(PRICE_PARTS));
+        self.time = mean(self.time, time);
+        let part = u128::from(self.time) * u128::from(weight) * u128::from(PRICE_PARTS);
+        u64::try_from(part / u128::from(self.weight.max(1))).unwrap_or(u64::MAX)
+    }
 }
 
 // === impl FlowTurn ===

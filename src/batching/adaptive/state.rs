@@ -14,7 +14,7 @@ use super::super::stats::HoldReason;
 use super::super::tick::Tick;
 use super::class_mix::ClassMix;
 use super::exploration::ExplorationBudget;
-use super::fair_queueing::{ServiceOrder, TurnHeap, VirtualClocks};
+use super::fair_queueing::{ServiceOrder, TurnHeap, VirtualClocks, WeightPrice};
 use super::models::{ClassModel, InFlight, KeyModel, evict_oldest, in_flight_of};
 
 /// Initial value of T, the running mean of execution times, in nanoseconds.
@@ -47,6 +47,7 @@ pub(in super::super) struct Adaptive {
     pub(super) begin: UpstreamSnapshot,
     pub(super) mix: ClassMix,
     pub(super) clocks: VirtualClocks,
+    pub(super) weight_price: WeightPrice,
     /// Buffer for the service order, reused so that a decision does not allocate.
     pub(super) order: ServiceOrder,
     pub(super) room: TurnHeap,
@@ -88,6 +89,7 @@ impl Adaptive {
             begin: UpstreamSnapshot::default(),
             mix: ClassMix::default(),
             clocks: VirtualClocks::default(),
+            weight_price: WeightPrice::default(),
             order: ServiceOrder::new(),
             room: TurnHeap::default(),
             held: BTreeSet::new(),

@@ -86,7 +86,7 @@ impl Batcher {
             {
                 // Shedding cannot save an SLO that is shorter than one execution: serve the call
                 // anyway.
-                self.queue.give_up_deadline(id);
+                self.queue.give_up_deadline(id, &self.limits);
                 continue;
             }
             if self.defer(now, id) {

@@ -4,6 +4,7 @@ mod ceilings;
 mod closed_loop;
 mod deferral;
 mod late;
+mod lengths;
 mod ordering;
 mod refusing;
 mod reset;

@@ -1,4 +1,5 @@
 use super::super::call::{Deadline, DeadlineSource};
+use super::super::limits::DispatchPolicy;
 use super::super::sorted_deque::GAPS_MAX;
 use super::*;
 
@@ -59,10 +60,10 @@ fn reorder_sorts_by_deadline_or_arrival() {
     }
     let line = |queue: &Queue| queue.line(KeyId(7)).map(|queued| queued.call.id.0).collect::<Vec<_>>();
     let held = queue.held();
-    queue.reorder(true);
+    queue.reorder(&Limits { policy: DispatchPolicy::Adaptive { hold_permille: 0 }, ..Limits::default() });
     assert_eq!((line(&queue), order(&queue)), (vec![3, 1], vec![7, 3]));
     assert_eq!(queue.flow_queues(KeyId(7)).map(|(_, line)| line.calls.keys().count()).sum::<usize>(), 2);
-    queue.reorder(false);
+    queue.reorder(&Limits::default());
     assert_eq!((line(&queue), order(&queue)), (vec![1, 3], vec![7, 3]));
     assert_eq!((queue.held(), queue.oldest()), (held, Some(Tick(1))));
 }

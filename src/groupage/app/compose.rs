@@ -24,6 +24,7 @@ mod routes;
 mod running;
 mod scopes;
 mod settings_state;
+mod tokenizer;
 mod transport;
 mod decisions;
 

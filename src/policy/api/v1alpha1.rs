@@ -29,9 +29,9 @@ pub use cluster::{
     TuningBounds, TuningSpec,
 };
 pub use enums::{
-    ArmAssignment, CaptureMode, ConnectionReuse, CostShare, Http2Mode, Idempotent, ItemClass, ItemForm, LateHandling,
-    LogFormat, Mode, NativeSidecar, OnFailure, OnMismatch, OpenEnum, Preset, Protocol, ResultForm, ResultOrder,
-    RolloutStrategy, SchedulingPolicy, TuningGranularity, TuningMode,
+    ArmAssignment, CallOrder, CaptureMode, ConnectionReuse, CostShare, Http2Mode, Idempotent, ItemClass, ItemForm,
+    LateHandling, LogFormat, Mode, NativeSidecar, OnFailure, OnMismatch, OpenEnum, Preset, Protocol, ResultForm,
+    ResultOrder, RolloutStrategy, SchedulingPolicy, TuningGranularity, TuningMode,
 };
 pub use lengths::{ARMS_MAX, CONDITIONS_MAX, CURVE_MAX, LEARNED_MAX, POD_TUNINGS_MAX, USED_BY_MAX};
 pub use proxy::{
@@ -311,7 +311,8 @@ pub struct LimitsSpec {
     /// from its errors, applies as well. The smallest limit takes precedence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_items_max: Option<u32>,
-    /// Maximum weight of a batch, in tokens or in the unit of `generic.weight`. If absent, the
+    /// Maximum weight of a batch: in tokens for text, in rows for tensors, or in the unit of
+    /// `generic.weight`. If absent, the
     /// weight is not limited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_weight_max: Option<u64>,
@@ -358,6 +359,16 @@ pub struct SchedulingSpec {
     /// four tenths.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<OpenEnum<Preset>>,
+    /// Order of calls of one priority class and tenant. `Deadline`: by deadline with `Adaptive`, else
+    /// by arrival. `ShortFirst`: short calls pass longer ones that arrived shortly before, at most
+    /// four times the latency target of their class, or 2 s without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<OpenEnum<CallOrder>>,
+    /// Boundaries between length buckets, in the unit of `limits.batchWeightMax`: the largest weight
+    /// of an item in each bucket. Calls whose heaviest items are in different buckets never share a
+    /// batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub length_buckets: Option<Vec<u64>>,
     /// Number of concurrent upstream calls for `WorkConserving`, `Window` and `Static`. It is
     /// limited by `limits.slotsMax`, if set.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -11,7 +11,7 @@ use super::capture::{Capture, RoutePort};
 use super::effective::Setting;
 use super::units::Share;
 use super::upstream::{UpstreamAddress, UpstreamConnection, UpstreamTls};
-use crate::api::v1alpha1::{Idempotent, LateHandling, LogFormat, Mode, Preset, SchedulingPolicy};
+use crate::api::v1alpha1::{CallOrder, Idempotent, LateHandling, LogFormat, Mode, Preset, SchedulingPolicy};
 use crate::protocol::generic::GenericOptions;
 use crate::protocol::{Pointer, RouteProtocol};
 
@@ -80,6 +80,8 @@ pub struct Route {
     /// Time limit from dispatch to the last byte (of a stream: the first), and for the time in the
     /// queue; `None` for no limit.
     pub timeout: Option<Duration>,
+    /// The model's `tokenizer.json`; `None` if tokens are estimated.
+    pub tokenizer: Option<PathBuf>,
     /// Declaration of protocol `Generic`.
     pub generic: Option<GenericOptions>,
 }
@@ -149,6 +151,10 @@ pub struct SchedulingConfig {
     pub policy: SchedulingPolicy,
     /// Preference of `Adaptive` between latency and throughput.
     pub preset: Preset,
+    /// Order of calls of one class and tenant.
+    pub order: CallOrder,
+    /// Boundaries between length buckets, ascending.
+    pub length_buckets: Vec<u64>,
     /// Number of concurrent upstream calls; never above `slots_max`.
     pub slots: u32,
     /// Number of items at which a batch is dispatched.

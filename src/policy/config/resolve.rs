@@ -161,6 +161,7 @@ fn route(
         },
         idempotent: word(spec.idempotent.as_ref(), "routes[].idempotent")?,
         timeout: spec.timeout.as_ref().map(|text| time(Some(text), "routes[].timeout")).transpose()?,
+        tokenizer: spec.tokenizer.as_ref().map(Into::into),
         generic: spec.generic.as_ref().map(generic::to_spec).transpose()?,
     })
 }
@@ -218,6 +219,13 @@ fn scheduling(spec: &SchedulingSpec, slots_max: Option<u32>) -> Resolved<Schedul
     Ok(SchedulingConfig {
         policy: word(spec.policy.as_ref(), "scheduling.policy")?,
         preset: word(spec.preset.as_ref(), "scheduling.preset")?,
+        order: word(spec.order.as_ref(), "scheduling.order")?,
+        length_buckets: {
+            let mut bounds = require(spec.length_buckets.clone(), "scheduling.lengthBuckets")?;
+            bounds.sort_unstable();
+            bounds.dedup();
+            bounds
+        },
         slots: require(spec.slots, "scheduling.slots")?.min(slots_max.unwrap_or(u32::MAX)),
         items: require(spec.items, "scheduling.items")?,
         delay: time(spec.delay.as_ref(), "scheduling.delay")?,

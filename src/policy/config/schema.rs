@@ -211,6 +211,7 @@ const ROUTE: &[SchemaKey] = &[
     group("respondWith", &[key("headers", HEADERS, Value("[]")), key("fields", POINTERS, Value("[]"))]),
     key("idempotent", Word(&["Auto", "Always", "Never"], &[]), Value("Auto")),
     key("timeout", TIMEOUT, Absent("no limit")),
+    text("tokenizer", &FILE, Absent("estimated from `usage`")),
     optional("generic", GENERIC, "none"),
 ];
 
@@ -271,6 +272,9 @@ const LIMITS: &[SchemaKey] = &[
 const SCHEDULING: &[SchemaKey] = &[
     key("policy", Word(&["Adaptive", "WorkConserving", "Window", "Static"], &[]), Value("Adaptive")),
     key("preset", Word(&["latency", "balanced", "throughput"], &[]), Value("latency")),
+    key("order", Word(&["Deadline", "ShortFirst"], &[]), Value("Deadline")),
+    // More buckets than a server has efficient lengths; each divides the calls that may share a batch.
+    key("lengthBuckets", List(&Int(1, 1 << 40), 16), Value("[]")),
     key("slots", Int(1, 1_024), Value("1")),
     key("items", Int(1, 65_536), Value("32")),
     key("delay", Time(0, MINUTE), Value("5ms")),

@@ -5,20 +5,66 @@ use crate::batching::Weight;
 use crate::json::{self, Elements, JsonType, Members, Span, kind};
 use crate::pointer::Pointer;
 use crate::shape::Measure;
+use crate::tokens::{TextMeter, TextSize};
+
+/// Sizes of the texts of a call: of all items, and of the heaviest one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ItemTexts {
+    pub(crate) sum: TextSize,
+    pub(crate) heaviest: TextSize,
+}
 
 /// Returns the sum and the maximum of the items' weights. The weight of an item of parallel arrays
 /// is the sum over its parts, and includes a text that the server reads with each item.
 pub(crate) fn weigh(doc: &[u8], items: &ItemSpans, measure: &Measure) -> Weight {
     let each = (0..items.count()).map(|index| {
-        let beside = items.shared_text.filter(|(_, with_each)| *with_each).map(|(text, _)| text);
-        let parts = items.slots.iter().filter_map(|slot| slot.items.get(index)).copied().chain(beside);
         if *measure == Measure::Items {
             1
         } else {
-            parts.map(|item| item_weight(doc, item, measure)).fold(0, u64::saturating_add)
+            parts(items, index).map(|item| item_weight(doc, item, measure)).fold(0, u64::saturating_add)
         }
     });
     each.fold(Weight::default(), |weight, one| Weight { sum: weight.sum.saturating_add(one), max: weight.max.max(one) })
+}
+
+/// Returns the weight of texts in tokens, and their sizes, from which the weight can be computed at
+/// other rates.
+pub(crate) fn weigh_texts(doc: &[u8], items: &ItemSpans, meter: &mut TextMeter<'_>) -> (Weight, ItemTexts) {
+    let (mut weight, mut texts) = (Weight::default(), ItemTexts::default());
+    for index in 0..items.count() {
+        let mut size = TextSize::default();
+        parts(items, index).for_each(|part| size += text_size(doc, part, meter));
+        let tokens = size.default_tokens().max(1);
+        if tokens > weight.max {
+            (weight.max, texts.heaviest) = (tokens, size);
+        }
+        weight.sum = weight.sum.saturating_add(tokens);
+        texts.sum += size;
+    }
+    (weight, texts)
+}
+
+/// Iterates over the parts of an item: one of each array, and a text that is read with each item.
+fn parts(items: &ItemSpans, index: usize) -> impl Iterator<Item = Span> {
+    let beside = items.shared_text.filter(|(_, with_each)| *with_each).map(|(text, _)| text);
+    items.slots.iter().filter_map(move |slot| slot.items.get(index)).copied().chain(beside)
+}
+
+/// Returns the size of one text: a string, a list of strings, the `text` of an object, or token ids.
+fn text_size(doc: &[u8], item: Span, meter: &mut TextMeter<'_>) -> TextSize {
+    match kind(doc, item.start) {
+        JsonType::String => meter.measure(item.inner_bytes(doc)),
+        JsonType::Array if holds_texts(doc, item) => {
+            let mut size = TextSize::default();
+            Elements::new(doc, item).for_each(|text| size += text_size(doc, text, meter));
+            size
+        }
+        JsonType::Array => TextSize::of_tokens(u64::try_from(Elements::new(doc, item).count()).unwrap_or(u64::MAX)),
+        JsonType::Object => {
+            meter.measure(text_member(doc, item).map_or_else(|| item.of(doc), |text| text.inner_bytes(doc)))
+        }
+        JsonType::Number | JsonType::Bool | JsonType::Null => TextSize::of_tokens(1),
+    }
 }
 
 /// Returns the weight of one item.
@@ -38,18 +84,7 @@ pub(crate) fn item_weight(doc: &[u8], item: Span, measure: &Measure) -> u64 {
             JsonType::Object => text_member(doc, item).map_or(1, |text| json::code_points(text.inner_bytes(doc))),
             JsonType::Number | JsonType::Bool | JsonType::Null => 1,
         },
-        Measure::Tokens => match here {
-            JsonType::Array if holds_texts(doc, item) => {
-                Elements::new(doc, item).map(|text| item_weight(doc, text, measure)).fold(0, u64::saturating_add)
-            }
-            JsonType::Array => count(Elements::new(doc, item).count()).max(1),
-            JsonType::Object => {
-                let text = text_member(doc, item).map_or_else(|| item.of(doc), |text| text.inner_bytes(doc));
-                count(json::unescaped_len(text).div_ceil(4)).max(1)
-            }
-            JsonType::String => count(json::unescaped_len(item.inner_bytes(doc)).div_ceil(4)).max(1),
-            JsonType::Number | JsonType::Bool | JsonType::Null => 1,
-        },
+        Measure::Tokens => text_size(doc, item, &mut TextMeter::default()).default_tokens().max(1),
     }
 }
 

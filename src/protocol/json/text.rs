@@ -125,7 +125,7 @@ fn count_code_points(bytes: &[u8]) -> u64 {
 
 /// Returns the scalar value (or lone surrogate) of the `\u` escape at `pos`, and the length of the
 /// escape in bytes.
-fn decode_unicode_escape(raw: &[u8], pos: usize) -> (u32, usize) {
+pub(super) fn decode_unicode_escape(raw: &[u8], pos: usize) -> (u32, usize) {
     let high = parse_code_unit(raw, pos);
     if (0xd800..0xdc00).contains(&high) && raw.get(pos + 6..pos + 8) == Some(b"\\u") {
         let low = parse_code_unit(raw, pos + 6);

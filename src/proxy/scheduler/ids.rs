@@ -56,6 +56,7 @@ impl IdInterner {
             slo: submission.slo,
             items: call.items.max(1),
             weight: Weight { sum: call.weight.sum, max: call.weight.max },
+            charged_by_weight: submission.endpoint.is_generation(),
             bytes: call.bytes as u64,
             exclusive: call.exclusive.iter().map(|value| self.exclusives.acquire(&**value)).collect(),
         };

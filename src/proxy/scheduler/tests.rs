@@ -85,6 +85,7 @@ fn endpoint() -> Arc<Endpoint> {
         item_bytes_max: 1 << 20,
         item_nesting_max: 64,
         item_count_max: 128,
+        tokenizer: None,
     };
     Routes::new(vec![], rules, SharedHeaderRules::default()).recognise(&Method::POST, "/v1/embeddings").unwrap()
 }

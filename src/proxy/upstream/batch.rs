@@ -251,7 +251,10 @@ async fn try_part(
     let split = endpoint.split_batch(&members, &sent, shared, Some((clock.now(), &inner.evidence)));
     inner.metrics.overhead(OverheadStage::Split, clock.now().since(began));
     match split {
-        Ok(replies) => PartResult::Split(replies, answer.held),
+        Ok(replies) => {
+            endpoint.observe_tokens(&members, shared, &inner.tokens);
+            PartResult::Split(replies, answer.held)
+        }
         Err(mismatch) => {
             report_mismatch(inner, request, &mismatch, members.len());
             judge_mismatch(endpoint, &mismatch)

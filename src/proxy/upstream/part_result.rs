@@ -188,6 +188,7 @@ mod tests {
             item_bytes_max: 1 << 20,
             item_nesting_max: 64,
             item_count_max: 64,
+            tokenizer: None,
         };
         let routes = Routes::new(Vec::new(), rules, SharedHeaderRules::default());
         routes.recognise(&Method::POST, "/v1/embeddings").unwrap()

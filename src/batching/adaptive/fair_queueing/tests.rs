@@ -40,3 +40,15 @@ fn clocks_are_bounded() {
     }
     assert!(clocks.finish_tags.len() <= CLOCKS_MAX);
 }
+
+#[test]
+fn the_charge_by_weight_is_proportional_and_has_the_mean_of_the_charge_by_time() {
+    let mut price = WeightPrice::default();
+    let charge = |price: &mut WeightPrice, weight| price.charge(weight, 1_000_000);
+    (0..2000).for_each(|call| _ = charge(&mut price, if call % 2 == 0 { 100 } else { 1900 }));
+    let (light, heavy) = (charge(&mut price, 100), charge(&mut price, 1900));
+    assert!((17..=21).contains(&(heavy / light)), "{light} {heavy}");
+    let mean = light.midpoint(heavy);
+    assert!((900_000..1_100_000).contains(&mean), "{mean}");
+    assert!(price.charge(u64::MAX, u64::MAX) > 0, "extreme weights do not overflow");
+}

@@ -30,6 +30,8 @@ pub(super) struct ClosedLoop {
     tenants: BTreeMap<KeyId, TenantId>,
     /// Priority class of a merge key, if it is not the default one.
     pub(super) priorities: BTreeMap<KeyId, PriorityId>,
+    /// Weight of the calls of a merge key that are charged by weight.
+    pub(super) weights: BTreeMap<KeyId, u64>,
     /// Arrivals of the calls that are not answered yet, and the longest time to an answer.
     arrived: BTreeMap<CallId, Tick>,
     pub(super) longest: Duration,
@@ -59,6 +61,7 @@ impl ClosedLoop {
             calls: 0,
             tenants: BTreeMap::new(),
             priorities: BTreeMap::new(),
+            weights: BTreeMap::new(),
             arrived: BTreeMap::new(),
             longest: Duration::ZERO,
         }
@@ -80,7 +83,11 @@ impl ClosedLoop {
         self.calls += 1;
         self.arrived.insert(CallId(self.calls), self.now);
         let (tenant, priority) = (self.tenants[&key], self.priorities.get(&key).copied().unwrap_or_default());
-        self.batcher.enqueue(self.now, Call { key, tenant, priority, ..call(self.calls) }).unwrap();
+        let mut call = Call { key, tenant, priority, ..call(self.calls) };
+        if let Some(weight) = self.weights.get(&key) {
+            (call.weight, call.charged_by_weight) = (Weight { sum: *weight, max: *weight }, true);
+        }
+        self.batcher.enqueue(self.now, call).unwrap();
     }
 
     fn refusal(&self, batch: &Batch) -> Option<BatchOutcome> {

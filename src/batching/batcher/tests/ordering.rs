@@ -70,3 +70,23 @@ fn a_class_has_its_share_however_long_the_calls_of_another_have_waited() {
     });
     assert!(urgent >= 60 && all >= 240, "{urgent} of {all}");
 }
+
+#[test]
+fn a_tenant_with_long_answers_is_charged_for_their_length() {
+    let mut clients = ClosedLoop::without_clients(1, true);
+    for key in 0..48 {
+        clients.weights.insert(KeyId(key), if key < 24 { 100 } else { 900 });
+        clients.add(1, key, u64::from(key >= 24));
+    }
+    clients.run(5000);
+    let (mut short, mut long) = (0, 0);
+    clients.run_counting(20_000, |key| {
+        if key.0 < 24 {
+            short += 1
+        } else {
+            long += 1
+        }
+        true
+    });
+    assert!(long > 0 && (7..=11).contains(&(short / long)), "{short} short calls, {long} of nine times their weight");
+}

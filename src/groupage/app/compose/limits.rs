@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::api::v1alpha1 as api;
-use crate::batching::{DispatchPolicy as CorePolicy, LateTreatment, Limits, PriorityClass, ScopeLimits};
+use crate::batching::{CallOrder, DispatchPolicy as CorePolicy, LateTreatment, Limits, PriorityClass, ScopeLimits};
 use crate::config::{self, Policy};
 use crate::scheduler;
 use crate::telemetry::Metrics;
@@ -12,7 +12,7 @@ use crate::telemetry::Metrics;
 /// Converts the limits of a policy to the core's type. `scopes` has every route since the start of
 /// the process.
 pub(super) fn core_limits(policy: &Policy, scopes: &[ScopeLimits]) -> Limits {
-    let config::SchedulingConfig { items, delay, slots, preset, policy: kind } = policy.scheduling;
+    let config::SchedulingConfig { items, delay, slots, preset, policy: kind, .. } = policy.scheduling;
     let adaptive = kind == config::SchedulingPolicy::Adaptive;
     // Without a limit in the policy, the limit of the process applies, as for unbatched calls.
     let slots_max = policy.limits.slots_max.unwrap_or(scheduler::SLOTS_UNLIMITED);
@@ -29,6 +29,11 @@ pub(super) fn core_limits(policy: &Policy, scopes: &[ScopeLimits]) -> Limits {
             config::SchedulingPolicy::Window => CorePolicy::Window { items, delay },
             config::SchedulingPolicy::Static => CorePolicy::Static { items, delay },
         },
+        order: match policy.scheduling.order {
+            api::CallOrder::Deadline => CallOrder::Deadline,
+            api::CallOrder::ShortFirst => CallOrder::ShortFirst,
+        },
+        length_buckets: policy.scheduling.length_buckets.clone(),
         slots: if adaptive { slots_max } else { slots.min(slots_max) },
         stand_aside_max: policy.limits.passthrough_calls_max.min(scheduler::COMPLETIONS_MAX / 2),
         queue_items_max: policy.limits.queue_items_max,
@@ -40,10 +45,11 @@ pub(super) fn core_limits(policy: &Policy, scopes: &[ScopeLimits]) -> Limits {
     }
 }
 
-/// Returns `true` if the policy orders calls by SLO or tenant.
+/// Returns `true` if the policy orders calls by SLO, tenant or length.
 fn is_ordered(policy: &Policy) -> bool {
     policy.tenant_header.is_some()
         || policy.slo.is_some()
+        || policy.scheduling.order == api::CallOrder::ShortFirst
         || policy.routes.iter().any(|route| route.slo.is_some())
         || policy.priority.classes.iter().any(|class| class.slo.is_some())
 }

@@ -114,6 +114,7 @@ impl BoundPort {
             buffers: buffers.clone(),
             metrics: metrics.clone(),
             access_log: access_log.cloned(),
+            tokens: upstream.token_calibration(),
         };
         let proxy = Arc::new(Proxy::new(proxy_config(policy, certs), table, parts));
         let keeping = folder.zip(learned).map(|(folder, learned)| (folder, found, learned));

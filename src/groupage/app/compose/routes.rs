@@ -2,6 +2,7 @@
 
 use http::Method;
 
+use super::tokenizer;
 use crate::api::v1alpha1 as api;
 use crate::config::{self, Policy};
 use crate::protocol::{DIVISIBLE_ITEMS_MAX, PathPattern, RouteProtocol, RouteRules};
@@ -23,6 +24,7 @@ pub(super) fn default_route(policy: &Policy) -> RouteRules {
         item_bytes_max: policy.limits.item_bytes_max,
         item_nesting_max: policy.limits.item_nesting_max,
         item_count_max: items(policy.limits.batch_items_max),
+        tokenizer: None,
     }
 }
 
@@ -60,5 +62,6 @@ pub(super) fn to_rules(policy: &Policy, route: &config::Route) -> Result<RouteRu
         item_bytes_max: limits.item_bytes_max,
         item_nesting_max: limits.item_nesting_max,
         item_count_max: items(limits.batch_items_max),
+        tokenizer: route.tokenizer.as_deref().map(|file| tokenizer::load(&route.path, file)).transpose()?,
     })
 }

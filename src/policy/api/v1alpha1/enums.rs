@@ -165,6 +165,15 @@ pub enum SchedulingPolicy {
     Static,
 }
 
+/// Order of calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum CallOrder {
+    /// By deadline, or by arrival.
+    Deadline,
+    /// Short calls first, for a limited time.
+    ShortFirst,
+}
+
 /// Objective of adaptive scheduling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Preset {

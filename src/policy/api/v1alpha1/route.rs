@@ -55,6 +55,11 @@ pub struct RouteSpec {
     /// answered with 504. If absent, the time is not limited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<DurationText>,
+    /// Path of the model's `tokenizer.json`, with which the tokens of texts are counted. If absent,
+    /// they are estimated from the tokens that responses report. It requires a binary that is built
+    /// with the feature `tokenizer`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<String>,
     /// Locations of items and results in JSON bodies. Only valid with the protocol `Generic`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generic: Option<GenericSpec>,
