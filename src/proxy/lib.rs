@@ -37,6 +37,7 @@ mod connections;
 mod deadline;
 mod debug;
 mod detect;
+mod endpoint_choice;
 mod poll_sides;
 mod memory_accounting;
 pub mod frames;

@@ -41,6 +41,7 @@ pub(super) struct CallRequirements {
 
 /// A parsed call, ready for the scheduler.
 struct PreparedCall {
+    endpoint: Arc<Endpoint>,
     call: Arc<Call>,
     submission: Submission,
     /// The deadlines passed to the batching core.
@@ -114,6 +115,7 @@ impl Proxy {
             recorder.on_unrecognised(reason, cause, route.map(|route| table.route(route)));
             return CallRouting::Open(PendingRouting::Pass(reason, recorder, Dialect::Problem));
         };
+        let endpoint = self.choose_endpoint(&table, endpoint, request);
         let route = table.route(endpoint.route);
         recorder.on_recognised(endpoint.label.as_str(), route);
         recorder.set_slo(route.slo);
@@ -201,7 +203,7 @@ impl Proxy {
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
         let prepared = self.prepare_call(table, endpoint, &buffered, arrived, &mut recorder);
-        let PreparedCall { call, submission, deadlines, reason, batches_itself } = prepared;
+        let PreparedCall { endpoint, call, submission, deadlines, reason, batches_itself } = prepared;
         let dialect = endpoint.dialect;
         let limit_name =
             |kind, sent| deadlines.limit_name(kind, (self.clock.now(), sent), route, &table.deadline_headers);
@@ -225,15 +227,16 @@ impl Proxy {
                     recorder.on_passthrough(reason);
                 }
                 let details = permit.details;
-                let forwarding = pin!(self.forward_unbatched(lane, buffered, permit, (endpoint, &call), route.timeout));
+                let forwarding =
+                    pin!(self.forward_unbatched(lane, buffered, permit, (&endpoint, &call), route.timeout));
                 let response = self.await_until(deadlines.caller, forwarding).await.flatten();
-                let response = response.map(|response| match endpoint.is_generation() {
-                    true => self.meter_tokens(&recorder, call.streaming, response),
-                    false => response,
-                });
                 (response.map_err(Failure::from), details)
             }
         };
+        let result = result.map(|response| match endpoint.generates_text() {
+            true => self.meter_tokens(&recorder, call.streaming, response),
+            false => response,
+        });
         recorder.on_execution(&details);
         match result {
             Ok(mut response) => {
@@ -267,13 +270,14 @@ impl Proxy {
         let route = table.route(endpoint.route);
         let headers = &buffered.head.headers;
         let start = self.clock.now();
-        let call = Arc::new(endpoint.parse_call(&buffered.head, buffered.bytes.clone(), &self.secret));
+        let (endpoint, call) = self.parse_call(table, endpoint, buffered);
+        let call = Arc::new(call);
         self.metrics.overhead(OverheadStage::Read, self.clock.now().since(start));
         let CallRequirements { priority, slo, requested_deadlines, core_deadlines } =
             self.resolve_requirements(table, route, headers, arrived);
         recorder.set_slo(slo);
         recorder.on_parsed(
-            endpoint,
+            &endpoint,
             &call,
             table.priorities.class(priority),
             requested_deadlines.first.map(|deadline| deadline.at),
@@ -303,7 +307,7 @@ impl Proxy {
             published_items_max: published.and_then(|limits| limits.items_max),
             published_weight_max: published.and_then(|limits| limits.weight_max),
         };
-        PreparedCall { call, submission, deadlines: core_deadlines, reason, batches_itself }
+        PreparedCall { endpoint, call, submission, deadlines: core_deadlines, reason, batches_itself }
     }
 
     /// Returns the reason why a call cannot be merged, if there is one.

@@ -6,6 +6,7 @@ mod deferral;
 mod late;
 mod ordering;
 mod refusing;
+mod required_merge;
 mod reset;
 
 use std::time::Duration;

@@ -42,6 +42,8 @@ pub(crate) fn item_weight(doc: &[u8], item: Span, measure: &Measure) -> u64 {
             JsonType::Array if holds_texts(doc, item) => {
                 Elements::new(doc, item).map(|text| item_weight(doc, text, measure)).fold(0, u64::saturating_add)
             }
+            // A conversation.
+            JsonType::Array if holds_objects(doc, item) => count(json::unescaped_len(item.of(doc)).div_ceil(4)),
             JsonType::Array => count(Elements::new(doc, item).count()).max(1),
             JsonType::Object => {
                 let text = text_member(doc, item).map_or_else(|| item.of(doc), |text| text.inner_bytes(doc));
@@ -56,6 +58,10 @@ pub(crate) fn item_weight(doc: &[u8], item: Span, measure: &Measure) -> u64 {
 /// Returns `true` for a list that may be one of token ids.
 pub(crate) fn is_token_list(doc: &[u8], item: Span) -> bool {
     kind(doc, item.start) == JsonType::Array && !holds_texts(doc, item)
+}
+
+fn holds_objects(doc: &[u8], list: Span) -> bool {
+    Elements::new(doc, list).next().is_some_and(|first| kind(doc, first.start) == JsonType::Object)
 }
 
 fn holds_texts(doc: &[u8], list: Span) -> bool {

@@ -22,7 +22,15 @@ fn text(number: usize) -> String {
     format!("\"t{number}\"")
 }
 
-const FORMATS: [WireFormat; 24] = [
+const FORMATS: [WireFormat; 25] = [
+    WireFormat {
+        protocol: RouteProtocol::BentoMl,
+        path: "/encode",
+        item: text,
+        call: |items| format!(r#"{{ "texts" :{items}}}"#),
+        result: |_, value| value.to_owned(),
+        response: str::to_owned,
+    },
     WireFormat {
         protocol: RouteProtocol::OpenAi,
         path: "/v1/completions",

@@ -1,9 +1,8 @@
 //! Writes the body of a shared call: the document of the leader with the rows of all members, then
 //! the tensors in binary form, input by input.
 
-use http::header::{self, HeaderMap, HeaderValue};
+use http::header::{self, HeaderMap};
 
-use super::binary;
 use super::request::{InputData, TensorInput, TensorRequest};
 use crate::call::Call;
 use crate::json::{Span, to_json_string};
@@ -50,10 +49,10 @@ pub(crate) fn write_shared(members: &[&Call], id: &str, headers: &mut HeaderMap)
     let end = own.framing.tensors_start(&leader.body);
     body.extend_from_slice(Span { start: from, end }.of(&leader.body));
     if own.framing.is_binary() {
-        headers.insert(binary::HEADER_LENGTH, HeaderValue::from(body.len()));
         if let Some(content_type) = leader.head.headers.get(header::CONTENT_TYPE) {
             headers.insert(header::CONTENT_TYPE, content_type.clone());
         }
+        own.framing.write_length(body.len(), headers);
     }
     for index in 0..own.inputs.len() {
         binary_parts(&all, index).for_each(|part| body.extend_from_slice(part));
