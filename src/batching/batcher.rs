@@ -438,8 +438,7 @@ impl Batcher {
     #[doc(hidden)]
     #[must_use]
     pub fn merge_limit(&self, now: Tick, call: &Call) -> (usize, Option<UnbatchedReason>) {
-        let eager = !matches!(self.limits.policy, DispatchPolicy::Adaptive { .. });
-        match self.classes.merge_bound(self.now.max(now), call, eager) {
+        match self.classes.merge_bound(self.now.max(now), call, self.limits.merges_eagerly(call.scope)) {
             MergeLimit::Alone(lone) => (1, lone),
             MergeLimit::Deferred => (1, None),
             MergeLimit::Trial => (2, None),
@@ -449,8 +448,7 @@ impl Batcher {
 
     /// Returns the bound on the number of calls of this call's merge key that may share a batch.
     fn merge_bound(&self, call: &Call) -> MergeLimit {
-        let eager = !matches!(self.limits.policy, DispatchPolicy::Adaptive { .. });
-        self.classes.merge_bound(self.now, call, eager)
+        self.classes.merge_bound(self.now, call, self.limits.merges_eagerly(call.scope))
     }
 
     fn ready(&self, queue: &Queue, key: KeyId, head: &QueuedCall) -> Readiness {

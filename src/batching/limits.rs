@@ -73,6 +73,9 @@ pub struct ScopeLimits {
     pub slots_max: u32,
     /// Treatment of calls of this route that can no longer meet their SLO.
     pub late: LateTreatment,
+    /// Calls of this route are merged without evidence that merging pays. Refusals, quarantines and
+    /// all other limits apply.
+    pub merges_always: bool,
 }
 
 /// The complete configuration of the core.
@@ -122,6 +125,11 @@ impl Limits {
             .get(usize::from(scope.0))
             .or_else(|| self.scopes.last())
             .expect("`Limits::scopes` is never empty: `Batcher` refuses it")
+    }
+
+    /// Returns `true` if calls of a scope are merged before a batch of them has succeeded.
+    pub(super) fn merges_eagerly(&self, scope: ScopeId) -> bool {
+        !matches!(self.policy, DispatchPolicy::Adaptive { .. }) || self.scope(scope).merges_always
     }
 
     /// Returns the properties of a priority class.
@@ -178,6 +186,7 @@ impl Default for ScopeLimits {
             queue_bytes_max: 32 << 20,
             slots_max: u32::MAX,
             late: LateTreatment::Refuse,
+            merges_always: false,
         }
     }
 }

@@ -102,6 +102,8 @@ pub enum UnmergeableReason {
     PolicyObserve,
     /// The policy is in mode Off.
     PolicyOff,
+    /// The route has `merge: Never`.
+    MergeNever,
     /// Batching does not pay off for such calls.
     NoGain,
     /// The whole proxy is bypassed.

@@ -4,7 +4,8 @@
 //! save there, and all of its answers wait for the longest one. Such calls are recognised so that
 //! priorities, deadlines, shares of tenants and limits apply to them, and so that their tokens are
 //! measured. Their bytes are never changed. Completions and the batch form of chat are merged on a
-//! route that names their protocol (`openai`).
+//! route that names their protocol, and completions also before a server that is known not to batch
+//! text by itself (`openai`, `engines`).
 
 mod meter;
 mod request;
@@ -87,9 +88,10 @@ mod tests {
             let written = [("/*", protocol)];
             routes_of(&written).recognise(&Method::POST, path).map(|endpoint| endpoint.label)
         };
-        for protocol in [RouteProtocol::Auto, RouteProtocol::Vllm, RouteProtocol::LlamaCpp, RouteProtocol::Ollama] {
+        for protocol in [RouteProtocol::Auto, RouteProtocol::OpenAi, RouteProtocol::LlamaCpp, RouteProtocol::Ollama] {
             assert_eq!(label(protocol, "/v1/chat/completions"), Some(ProtocolLabel::Generation), "{protocol:?}");
         }
+        assert_eq!(label(RouteProtocol::Vllm, "/v1/chat/completions"), Some(ProtocolLabel::OpenAi));
         assert_eq!(label(RouteProtocol::Auto, "/v1/completions"), Some(ProtocolLabel::Generation));
         assert_eq!(label(RouteProtocol::Vllm, "/v1/completions"), Some(ProtocolLabel::OpenAi));
         assert_eq!(label(RouteProtocol::LlamaCpp, "/v1/embeddings"), None);

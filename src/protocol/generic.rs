@@ -6,7 +6,7 @@
 use crate::json::Base64Form;
 use crate::pointer::Pointer;
 use crate::shape;
-use crate::shape::{BareValue, Class, Counters, ProtocolShape, ResultIndex, ResultLayout};
+use crate::shape::{BareValue, Class, Counters, ListPath, ProtocolShape, ResultIndex, ResultLayout};
 
 /// The keys of `generic`. See `policy.yaml` for defaults and meanings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -346,7 +346,7 @@ impl GenericOptions {
                 BatchWeight::At(pointer) => shape::Measure::At(pointer.clone()),
             },
             lenient: self.lenient_numbers,
-            upstream_path: self.upstream_path.clone(),
+            upstream_path: self.upstream_path.clone().map(ListPath::Whole),
             ..ProtocolShape::plain("", "")
         }
     }

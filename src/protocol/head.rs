@@ -35,6 +35,9 @@ pub(crate) fn check(head: &Parts, common: &SharedHeaderRules, shape: &ProtocolSh
     let is_binary = payload == Payload::Tensors && headers.contains_key(binary::HEADER_LENGTH);
     let is_expected = |value: &HeaderValue| match payload {
         Payload::GrpcTensors => grpc::is_content_type(value),
+        Payload::Tensors if shape.is_framed_by_type => {
+            binary::is_framing_type(value) && !headers.contains_key(binary::HEADER_LENGTH)
+        }
         Payload::Items | Payload::Tensors | Payload::Generation(_) => {
             is_json(value) || is_binary && is_token(value, b"application/octet-stream")
         }
@@ -71,7 +74,7 @@ pub(crate) fn check(head: &Parts, common: &SharedHeaderRules, shape: &ProtocolSh
         return Some(UnmergeableReason::Header);
     }
     // A protocol that generates texts may merge streams, which its body requests.
-    (accept(headers) == AcceptClass::Stream && shape.generation.is_none()).then_some(UnmergeableReason::Streaming)
+    (accept(headers) == AcceptClass::Stream && !shape.merges_streams()).then_some(UnmergeableReason::Streaming)
 }
 
 /// Returns `true` if the head requests a streamed response.

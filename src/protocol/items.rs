@@ -5,7 +5,7 @@ mod weight;
 
 use std::num::NonZeroUsize;
 
-use crate::json::{self, DuplicateKey, Elements, JsonType, LocatedValue, Span, kind};
+use crate::json::{self, DuplicateKey, Elements, JsonType, LocatedValue, Members, Span, kind};
 use crate::pointer::Pointer;
 use crate::shape::{BareValue, Class, ItemIs, ProtocolShape};
 
@@ -62,6 +62,9 @@ pub(crate) enum ItemError {
 /// The items are missing, have a form that cannot be merged, or are too many. No spans are kept in
 /// the latter case.
 pub(crate) fn locate(doc: &[u8], root: Span, shape: &ProtocolShape, count_max: usize) -> Result<ItemSpans, ItemError> {
+    if shape.is_sole_member {
+        return locate_sole_member(doc, root, shape, count_max);
+    }
     let single = match &shape.single {
         Some(pointer) => json::find(doc, root, pointer)?,
         None => None,
@@ -162,6 +165,15 @@ fn results_each(doc: &[u8], root: Span, shape: &ProtocolShape) -> Result<Option<
     count.filter(|count| count.get() <= RESULTS_EACH_MAX).map(Some).ok_or(ItemError::Form)
 }
 
+/// Locates the items in the only member of a document.
+fn locate_sole_member(doc: &[u8], root: Span, shape: &ProtocolShape, count_max: usize) -> Result<ItemSpans, ItemError> {
+    let mut members = Members::new(doc, root);
+    let (Some(member), None) = (members.next(), members.next()) else { return Err(ItemError::Form) };
+    let (items, scalar) = locate_list(doc, member.value, shape, count_max)?;
+    let slot = Slot { value: member.value, key: None, items };
+    Ok(ItemSpans { slots: vec![slot], scalar, ..ItemSpans::default() })
+}
+
 fn locate_single(doc: &[u8], found: LocatedValue) -> Result<ItemSpans, ItemError> {
     let empty = found.value.len() <= 2 && kind(doc, found.value.start) == JsonType::String;
     if empty || kind(doc, found.value.start) == JsonType::Null {
@@ -189,6 +201,9 @@ fn locate_list(
         JsonType::Object | JsonType::String | JsonType::Number | JsonType::Bool | JsonType::Null => {
             return Err(ItemError::Form);
         }
+    }
+    if shape.item_is == ItemIs::Conversation {
+        return if is_conversation(doc, value) { Ok((vec![value], true)) } else { Err(ItemError::Form) };
     }
     if shape.item_is == ItemIs::TextOrPair {
         return locate_texts(doc, value, count_max);
@@ -272,7 +287,8 @@ pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &
                 Class::Strict(scalars) => json::write_class(doc, *item, scalars, &mut one)?,
                 Class::Strings if kind(doc, item.start) == JsonType::String => {}
                 Class::StringLists if is_string_list(doc, *item) => {}
-                Class::Strings | Class::StringLists => return Err(ItemError::Form),
+                Class::Conversations if is_conversation(doc, *item) => {}
+                Class::Strings | Class::StringLists | Class::Conversations => return Err(ItemError::Form),
                 Class::Text { objects } => text_class(doc, *item, objects, &mut one)?,
             }
             if let Err(place) = classes.binary_search(&one) {
@@ -291,6 +307,14 @@ pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &
         out.push(b';');
     }
     Ok(())
+}
+
+/// Returns `true` for a list of objects that is not empty.
+fn is_conversation(doc: &[u8], item: Span) -> bool {
+    let mut turns = Elements::new(doc, item).peekable();
+    kind(doc, item.start) == JsonType::Array
+        && turns.peek().is_some()
+        && turns.all(|turn| kind(doc, turn.start) == JsonType::Object)
 }
 
 fn is_string_list(doc: &[u8], item: Span) -> bool {

@@ -26,11 +26,13 @@ use groupage_batching as batching;
 
 mod key_parts;
 mod call;
+mod bentoml;
 mod cohere;
 mod call_form;
 mod dialect;
 mod division;
 mod key_diff;
+mod engines;
 mod evidence;
 mod ids;
 mod generation;
@@ -73,6 +75,7 @@ pub use call::{
 pub use call_form::CallForm;
 pub use dialect::Dialect;
 pub use division::{CALL_PARTS_MAX, DIVISIBLE_ITEMS_MAX};
+pub use engines::is_engine;
 pub use evidence::UnbatchedEvidence;
 pub use generation::{OutputMeter, TokenCounts};
 pub use identity::{DigestKey, PeerIdentity, Tenant};
@@ -82,8 +85,8 @@ pub use limits_source::LimitsSource;
 pub use pointer::Pointer;
 pub use published::{NotJson, PublishedLimits};
 pub use route::{
-    Endpoint, PathPattern, ProtocolLabel, RouteProtocol, RouteRules, Routes, SharedHeaderRules, UnrecognisedCall,
-    UnrecognisedCause,
+    Endpoint, MergeRule, PathPattern, ProtocolLabel, RouteProtocol, RouteRules, Routes, SharedHeaderRules,
+    UnrecognisedCall, UnrecognisedCause,
 };
 pub use split::{BatchResponse, PartAnswer, StreamSplit, StreamStep};
 pub use tei::parse_info_model;

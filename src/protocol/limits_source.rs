@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode, Uri};
 
-use crate::call::{Call, UnmergeableReason};
+use crate::call::{Call, UnmergeableReason, is_overload};
 use crate::published::{NotJson, PublishedLimits};
-use crate::route::{Endpoint, ProtocolLabel, RouteProtocol};
+use crate::route::{Endpoint, MergeRule, ProtocolLabel, RouteProtocol};
 use crate::v2::grpc;
-use crate::{tei, v2};
+use crate::{engines, tei, v2};
 
 /// Maximum number of bytes of the name of a model: that of the folder in which a server keeps it.
 const NAME_BYTES_MAX: usize = 255;
@@ -15,8 +15,12 @@ const NAME_BYTES_MAX: usize = 255;
 /// A document with the limits of a server or of one of its models.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum LimitsSource {
-    /// `GET /info` of Text Embeddings Inference.
+    /// `GET /info` of Text Embeddings Inference and Text Generation Inference.
     Info,
+    /// `GET /v1/models` of the `OpenAI` API, in which engines name themselves.
+    Models,
+    /// `GET /version` of vLLM.
+    Version,
     /// `GET` of this path, `/v2/models/{model}/config` of the Open Inference Protocol.
     ModelConfig(String),
     /// The method `ModelConfig` of the Open Inference Protocol over gRPC.
@@ -31,12 +35,17 @@ pub enum LimitsSource {
 // === impl LimitsSource ===
 
 impl LimitsSource {
+    /// The documents that show whether a server batches text generation by itself.
+    pub const OF_ENGINES: [Self; 3] = [Self::Models, Self::Version, Self::Info];
+
     /// Returns the request for the document, without a host. One with version HTTP/2 cannot be sent
     /// in another version.
     #[must_use]
     pub fn request(&self) -> Request<Bytes> {
         let path = match self {
             Self::Info => "/info",
+            Self::Models => "/v1/models",
+            Self::Version => "/version",
             Self::ModelConfig(path) => path,
             Self::ModelConfigMethod { model, version } => return grpc::config::request(model, version),
         };
@@ -50,9 +59,18 @@ impl LimitsSource {
     #[must_use]
     pub fn response_status(&self, status: StatusCode, headers: &HeaderMap, trailers: Option<&HeaderMap>) -> StatusCode {
         match self {
-            Self::Info | Self::ModelConfig(_) => status,
+            Self::Info | Self::Models | Self::Version | Self::ModelConfig(_) => status,
             Self::ModelConfigMethod { .. } => grpc::status::as_http(status, headers, trailers).0,
         }
+    }
+
+    /// Returns `true` if a response with an error of the client shows that the server has no such
+    /// document. A list of models may be for callers with a key only.
+    #[must_use]
+    pub fn is_absent(&self, status: StatusCode) -> bool {
+        let is_protected = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+        status == StatusCode::NOT_IMPLEMENTED
+            || status.is_client_error() && !is_overload(status) && !(*self == Self::Models && is_protected)
     }
 
     /// Parses the document. Returns `None` if it names no limits.
@@ -63,6 +81,8 @@ impl LimitsSource {
     pub fn parse(&self, body: &[u8]) -> Result<Option<PublishedLimits>, NotJson> {
         match self {
             Self::Info => tei::parse_info(body),
+            Self::Models => engines::parse_models(body),
+            Self::Version => engines::parse_version(body),
             Self::ModelConfig(_) => v2::config::parse_model_config(body),
             Self::ModelConfigMethod { .. } => grpc::config::parse_response(body),
         }
@@ -75,6 +95,9 @@ impl Endpoint {
     /// Returns the document with the limits that apply to a call; `None` if the protocol has none.
     #[must_use]
     pub fn limits_source(&self, call: &Call) -> Option<LimitsSource> {
+        if self.rules.merge == MergeRule::Never {
+            return None;
+        }
         match self.label {
             ProtocolLabel::Tei => Some(LimitsSource::Info),
             ProtocolLabel::OpenInferenceV2 => v2::config_path(call.head.uri.path()).map(LimitsSource::ModelConfig),
@@ -105,7 +128,10 @@ impl Endpoint {
         }
         match published {
             None => Some(UnmergeableReason::OpenInference),
-            Some(limits) => limits.batches_itself.then_some(UnmergeableReason::NoGain),
+            Some(limits) => {
+                let is_left = limits.batches_itself && self.rules.merge != MergeRule::Always;
+                is_left.then_some(UnmergeableReason::NoGain)
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::items::Slot;
 use crate::json::{self, Span, to_json_string};
 use crate::pointer::Pointer;
 use crate::route::Endpoint;
-use crate::shape::{Payload, ProtocolShape, TokenIds};
+use crate::shape::{ListPath, Payload, ProtocolShape, TokenIds};
 use crate::{BatchTooLarge, head, ids, v2};
 
 /// Pointer to the field that requests token ids from vLLM and SGLang.
@@ -53,8 +53,12 @@ impl Endpoint {
         }
         let (method, target) = members.first().map_or_else(Default::default, |leader| {
             let uri = &leader.head.uri;
-            let path = self.shape.upstream_path.as_deref().unwrap_or_else(|| uri.path());
-            let target = uri.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+            let path = match &self.shape.upstream_path {
+                None => uri.path().to_owned(),
+                Some(ListPath::Whole(path)) => path.clone(),
+                Some(ListPath::Below(steps)) => format!("{}{steps}", uri.path()),
+            };
+            let target = uri.query().map_or_else(|| path.clone(), |query| format!("{path}?{query}"));
             (leader.head.method.clone(), target)
         });
         let body = match self.shape.payload {

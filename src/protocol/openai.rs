@@ -3,8 +3,9 @@
 //!
 //! `input` is a string, a list of strings, a list of token ids, a list of such lists, or a list of
 //! objects. The response is always a list under `data`, in which each element has an `index`.
-//! Completions, moderations and contextualized embeddings are in modules of their own.
+//! Completions, chat, moderations and contextualized embeddings are in modules of their own.
 
+pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod contextual;
 pub(crate) mod moderations;

@@ -11,7 +11,7 @@ use crate::items::{self, ItemError, ItemSpans};
 use crate::json::{self, CanonicalOptions, JsonRules, Members, Span, unescape};
 use crate::merge_key::MergeKeyBuilder;
 use crate::pointer::Pointer;
-use crate::route::Endpoint;
+use crate::route::{Endpoint, MergeRule};
 use crate::shape::{CounterRule, Counters, Measure, Payload, ProtocolShape, ResultLayout, UnbatchedIf};
 use crate::stream_options::{StreamOptions, StreamOptionsError};
 use crate::tokens::{CallText, NAME_MAX, TextMeter, TextSize};
@@ -93,7 +93,9 @@ impl Endpoint {
                 Box::new(CallText { output_max: found.output_max, is_whole, ..text })
             });
             call.streaming |= found.streaming;
-            call.merge = MergeEligibility::Alone(UnmergeableReason::Generation);
+            let is_off = self.rules.merge == MergeRule::Never;
+            let reason = if is_off { UnmergeableReason::MergeNever } else { UnmergeableReason::Generation };
+            call.merge = MergeEligibility::Alone(reason);
             call.cost_class = class.into_bytes();
             return call;
         }
@@ -115,7 +117,10 @@ impl Endpoint {
                 call.streaming |= found.stream.is_some();
                 call.stream = found.stream;
                 call.found = found.items;
-                call.merge = MergeEligibility::With(found.key.into_bytes());
+                call.merge = match self.rules.merge {
+                    MergeRule::Auto | MergeRule::Always => MergeEligibility::With(found.key.into_bytes()),
+                    MergeRule::Never => MergeEligibility::Alone(UnmergeableReason::MergeNever),
+                };
             }
             Err(lone) => {
                 let count = u32::try_from(lone.items).unwrap_or(u32::MAX);
@@ -310,6 +315,10 @@ impl Endpoint {
         let mut class = Vec::new();
         items::class(doc, items, &self.shape, &mut class)?;
         key.push_field(&class);
+        if self.shape.is_sole_member {
+            let name = Members::new(doc, json::root(doc)).next().map(|member| member.key.inner_bytes(doc));
+            key.push_field(&unescape(name.unwrap_or_default()));
+        }
         // A total over texts can be divided exactly only if all items are equal, so the item
         // becomes part of the key.
         if let Counters::Totals { share: CounterRule::Exact, .. } = self.shape.counters
@@ -336,7 +345,7 @@ fn unbatched_field(doc: &[u8], root: Span, shape: &ProtocolShape) -> Option<Unme
         // Servers of the known protocols interpret `1` and `"true"` as true. On a Generic route,
         // the field may have any meaning.
         let asks = value == b"true" || (!shape.known.is_empty() && !matches!(value, b"false" | b"null"));
-        let is_mergeable = shape.generation.is_some() && value == b"true";
+        let is_mergeable = shape.merges_streams() && value == b"true";
         if *key == *b"stream" && asks && !is_mergeable {
             return Some(UnmergeableReason::Streaming);
         }
@@ -347,6 +356,7 @@ fn unbatched_field(doc: &[u8], root: Span, shape: &ProtocolShape) -> Option<Unme
             UnbatchedIf::Present => true,
             UnbatchedIf::Set => value != b"null",
             UnbatchedIf::NotFalse => value != b"false",
+            UnbatchedIf::UnlessOne => !matches!(value, b"null" | b"1"),
             UnbatchedIf::UnlessEqual(other) => value != b"null" && value != field_or_one(doc, root, other),
             UnbatchedIf::OneOf(words) => {
                 words.iter().any(|word| *word.as_bytes() == *unescape(member.value.inner_bytes(doc)))

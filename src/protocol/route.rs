@@ -9,7 +9,7 @@ mod unrecognised;
 use std::sync::Arc;
 
 use http::Method;
-use http::header::HeaderName;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName};
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::dialect::Dialect;
@@ -64,6 +64,22 @@ pub enum RouteProtocol {
     Jina,
     /// llama.cpp. Its totals count only the first prompt, so no calls are merged.
     LlamaCpp,
+    /// Text Generation Inference.
+    Tgi,
+    /// A batchable API of BentoML.
+    BentoMl,
+}
+
+/// Rule for merging the calls of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MergeRule {
+    /// Merged where that is measured to pay. Calls for text to a server that is known to batch by
+    /// itself are merged only on a route that names their protocol.
+    Auto,
+    /// Merged without such a measurement, and also before a server that batches by itself.
+    Always,
+    /// Queued, and sent one by one.
+    Never,
 }
 
 /// A path pattern of a route: an exact path, or a prefix ending in `/*`.
@@ -97,6 +113,8 @@ pub struct RouteRules {
     pub respond_with_fields: Vec<Pointer>,
     /// The declaration of a Generic route.
     pub generic: Option<GenericOptions>,
+    /// Rule for merging the calls.
+    pub merge: MergeRule,
     /// Allows the members of a failed batch to be retried. By default, this is `true` for known
     /// inference routes and `false` for Generic ones.
     pub idempotent: Option<bool>,
@@ -142,7 +160,7 @@ struct Route {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum ProtocolLabel {
-    /// OpenAI embeddings, moderations and merged completions, on any server.
+    /// OpenAI embeddings, moderations, and merged completions and chat, on any server.
     #[strum(serialize = "openai")]
     OpenAi,
     /// KServe V1.
@@ -171,8 +189,11 @@ pub enum ProtocolLabel {
     Cohere,
     /// Classification, pooling, scores and reranking of vLLM, SGLang and infinity.
     Pooling,
-    /// Text generation and chat, which are never merged.
+    /// Text generation and chat whose calls are not merged.
     Generation,
+    /// A batchable API of BentoML.
+    #[strum(serialize = "bentoml")]
+    BentoMl,
     /// The protocol that a route declares.
     Generic,
     /// No adapter recognised the path.
@@ -290,7 +311,34 @@ impl Routes {
             |route: &&Route| route.rules.method == *method && (route.any_path || route.rules.path.matches(path));
         let route = self.routes.iter().find(matches)?;
         let adapter = Adapter::recognise(route.rules.protocol, path)?;
-        route.endpoints.iter().find(|(own, _)| *own == adapter).map(|(_, endpoint)| Arc::clone(endpoint))
+        // A protocol may have no adapter that merges calls for text.
+        route.endpoint(adapter.under(route.rules.merge, path)).or_else(|| route.endpoint(adapter))
+    }
+
+    /// Returns the endpoint that merges the calls at a path for which [`Routes::recognise`] returns
+    /// `queued`, before a server that is known not to batch them by itself. `None` if they are not
+    /// merged there either.
+    #[must_use]
+    pub fn merging_form(&self, queued: &Endpoint, path: &str) -> Option<Arc<Endpoint>> {
+        let is_auto = queued.rules.protocol == RouteProtocol::Auto && queued.rules.merge == MergeRule::Auto;
+        let route = self.routes.get(queued.route).filter(|_| queued.is_generation() && is_auto)?;
+        route.endpoint(Adapter::merged_text(path)?)
+    }
+
+    /// Returns the endpoint for calls for text that an endpoint which merges them cannot merge.
+    #[must_use]
+    pub fn queued_form(&self, merging: &Endpoint, path: &str) -> Option<Arc<Endpoint>> {
+        let route = self.routes.get(merging.route).filter(|_| merging.shape.generation.is_some())?;
+        route.endpoint(Adapter::generation(path)?)
+    }
+
+    /// Returns the endpoint for calls with tensors at a path for which [`Routes::recognise`] returns
+    /// `endpoint`. `None` if the head is that of another call.
+    #[must_use]
+    pub fn tensor_form(&self, endpoint: &Endpoint, headers: &HeaderMap) -> Option<Arc<Endpoint>> {
+        let is_framed = || headers.get(CONTENT_TYPE).is_some_and(binary::is_framing_type);
+        let is_other = endpoint.label != ProtocolLabel::SageMaker || !is_framed();
+        self.routes.get(endpoint.route).filter(|_| !is_other)?.endpoint(Adapter::SageMakerTensors)
     }
 
     /// Returns the generation of the route at this index if its rules are equivalent.
@@ -303,6 +351,14 @@ impl Routes {
         let route =
             self.routes.get(index).filter(|route| route.any_path == any_path && route.rules.is_equivalent(rules))?;
         (*self.common == *common).then_some(route.generation)
+    }
+}
+
+// === impl Route ===
+
+impl Route {
+    fn endpoint(&self, adapter: Adapter) -> Option<Arc<Endpoint>> {
+        self.endpoints.iter().find(|(own, _)| *own == adapter).map(|(_, endpoint)| Arc::clone(endpoint))
     }
 }
 
@@ -323,6 +379,7 @@ impl RouteRules {
             respond_with_headers,
             respond_with_fields,
             generic,
+            merge,
             idempotent,
             item_bytes_max: _,
             item_nesting_max: _,
@@ -331,6 +388,7 @@ impl RouteRules {
         } = self;
         (path, method, protocol, generic, idempotent)
             == (&other.path, &other.method, &other.protocol, &other.generic, &other.idempotent)
+            && *merge == other.merge
             && (merge_on_headers, merge_on_fields) == (&other.merge_on_headers, &other.merge_on_fields)
             && (merge_over_headers, merge_over_fields) == (&other.merge_over_headers, &other.merge_over_fields)
             && (respond_with_headers, respond_with_fields) == (&other.respond_with_headers, &other.respond_with_fields)
@@ -365,6 +423,12 @@ impl Endpoint {
         self.label == ProtocolLabel::Generation
     }
 
+    /// Returns `true` if its calls generate text, merged or not.
+    #[must_use]
+    pub fn generates_text(&self) -> bool {
+        self.is_generation() || self.shape.generation.is_some()
+    }
+
     /// Returns the path of its route as written in the policy; `/*` for the default route.
     #[must_use]
     pub fn route_path(&self) -> String {
@@ -385,7 +449,9 @@ impl Endpoint {
             label,
             dialect,
             idempotent: rules.idempotent.unwrap_or(adapter.is_idempotent()),
-            needs_info: adapter.is_tei_embed() && rules.protocol == RouteProtocol::Auto,
+            needs_info: adapter.is_tei_embed()
+                && rules.protocol == RouteProtocol::Auto
+                && rules.merge == MergeRule::Auto,
             on_mismatch_isolates: generic.is_none_or(|spec| spec.on_mismatch == OnMismatch::Isolate),
             rules: if shape.payload == Payload::Tensors { Arc::new(for_tensors(rules)) } else { Arc::clone(rules) },
             common: Arc::clone(common),

@@ -67,7 +67,21 @@ pub(crate) struct ProtocolShape {
     /// member of a shared call may receive their scalar values.
     pub(crate) envelope: &'static [&'static str],
     /// Path of shared calls, if it differs from the path of their members.
-    pub(crate) upstream_path: Option<String>,
+    pub(crate) upstream_path: Option<ListPath>,
+    /// The items are the only member of the document, whatever its name.
+    pub(crate) is_sole_member: bool,
+    /// The content type has the length of the document before tensors in binary form, instead of a
+    /// header of its own (`SageMaker`).
+    pub(crate) is_framed_by_type: bool,
+}
+
+/// Path of shared calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ListPath {
+    /// This path.
+    Whole(String),
+    /// The path of the members, and these steps after it.
+    Below(&'static str),
 }
 
 /// Form of the inputs and results of a protocol.
@@ -115,6 +129,8 @@ pub(crate) enum ItemIs {
     Tokens,
     /// A single item, which consists of one or two texts. Any other list holds such items.
     TextOrPair,
+    /// A single item, always: the list is a conversation.
+    Conversation,
 }
 
 /// Properties that the items of a batch must have in common.
@@ -128,6 +144,8 @@ pub(crate) enum Class {
     Strings,
     /// Lists of strings.
     StringLists,
+    /// Lists of objects.
+    Conversations,
     /// No common property.
     None,
 }
@@ -167,6 +185,10 @@ pub(crate) struct TextGeneration {
     /// Pointer to the number of results for each item.
     pub(crate) count: &'static str,
     pub(crate) token_ids: TokenIds,
+    /// The token ids of an item are in its results too.
+    pub(crate) has_prompt_ids: bool,
+    /// The server streams the results of several items.
+    pub(crate) streams: bool,
 }
 
 /// Token ids in the results of a server. A shared call requests them, because they show how many
@@ -248,6 +270,8 @@ pub(crate) enum UnbatchedIf {
     NotFalse,
     /// The field is set and differs from another one. Both are one by default.
     UnlessEqual(&'static str),
+    /// The field is set and is not one.
+    UnlessOne,
     /// The field is one of these strings, as written.
     OneOf(&'static [&'static str]),
 }
@@ -258,6 +282,11 @@ impl ProtocolShape {
     /// Returns all positions of the items.
     pub(crate) fn positions(&self) -> impl Iterator<Item = &[Pointer]> {
         std::iter::once(self.items.as_slice()).chain(self.alternatives.iter().map(Vec::as_slice))
+    }
+
+    /// Returns `true` if calls that request a stream may be merged.
+    pub(crate) fn merges_streams(&self) -> bool {
+        self.generation.is_some_and(|generation| generation.streams)
     }
 
     /// Creates a shape with one list of items, one list of results, and defaults for everything
@@ -295,6 +324,8 @@ impl ProtocolShape {
             lenient: false,
             envelope: &[],
             upstream_path: None,
+            is_sole_member: false,
+            is_framed_by_type: false,
         }
     }
 }

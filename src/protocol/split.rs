@@ -23,6 +23,7 @@ use http::header::{self, HeaderMap, HeaderValue};
 
 use crate::batching::Tick;
 use crate::call::{Call, MismatchKind, Reply, ResponseMismatch, SharedRequest, is_overload};
+use crate::engines;
 use crate::evidence::{AnswerPart, Constancy, UnbatchedEvidence};
 use crate::route::Endpoint;
 use crate::shape::{Counters, Payload};
@@ -238,7 +239,7 @@ impl Endpoint {
 /// Returns `true` if the responding server is llama.cpp: for several inputs, its `usage` counts
 /// only the first.
 pub(crate) fn counts_first_item_only(headers: &HeaderMap) -> bool {
-    headers.get(header::SERVER).is_some_and(|name| name.as_bytes().trim_ascii().eq_ignore_ascii_case(b"llama.cpp"))
+    headers.get(header::SERVER).is_some_and(engines::is_llama_cpp)
 }
 
 pub(crate) fn has_content_coding(headers: &HeaderMap) -> bool {

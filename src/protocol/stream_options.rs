@@ -49,7 +49,7 @@ impl StreamOptions {
         shape: &ProtocolShape,
         merge_over: &[Pointer],
     ) -> Result<Option<Self>, StreamOptionsError> {
-        let Some(generation) = shape.generation else { return Ok(None) };
+        let Some(generation) = shape.generation.filter(|generation| generation.streams) else { return Ok(None) };
         let find = |pointer| json::find(doc, root, &Pointer::from_static(pointer));
         if find(STREAM)?.is_none_or(|stream| stream.value.of(doc) != TRUE) {
             return Ok(None);

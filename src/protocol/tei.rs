@@ -15,7 +15,8 @@ mod routes;
 /// then not known to observe the limits of this protocol.
 ///
 /// A server that publishes `max_batch_tokens` has a token budget to fill, so it forms batches
-/// itself.
+/// itself. So does Text Generation Inference, which publishes `max_total_tokens`, the budget of one
+/// call.
 ///
 /// # Errors
 /// [`NotJson`] if the response is not JSON, as that of a gateway or of a page for all paths.
@@ -34,7 +35,7 @@ pub(crate) fn parse_info(info: &[u8]) -> Result<Option<PublishedLimits>, NotJson
     Ok(Some(PublishedLimits {
         items_max: items_max.map(|items| u32::try_from(items).unwrap_or(u32::MAX)),
         weight_max,
-        batches_itself: weight_max.is_some(),
+        batches_itself: weight_max.is_some() || number("/max_total_tokens").is_some(),
     }))
 }
 
@@ -68,6 +69,13 @@ mod tests {
         assert_eq!(parse_info(info), Ok(Some(expected)));
         let info = br#"{"max_client_batch_size": 8}"#;
         assert_eq!(parse_info(info), Ok(Some(PublishedLimits { items_max: Some(8), ..PublishedLimits::default() })));
+    }
+
+    #[test]
+    fn text_generation_inference_batches_by_itself() {
+        let info = br#"{"model_id":"m","max_best_of":2,"max_total_tokens":4096,"max_client_batch_size":4,"router":"text-generation-router"}"#;
+        let expected = PublishedLimits { items_max: Some(4), weight_max: None, batches_itself: true };
+        assert_eq!(parse_info(info), Ok(Some(expected)));
     }
 
     #[test]

@@ -14,12 +14,14 @@ use super::*;
 use crate::batching::Tick;
 
 mod adapters;
+mod chat;
 mod completions;
 mod division;
 mod forms;
 mod hosted;
 mod key_pairs;
 mod limits;
+mod merge_rules;
 mod merging;
 mod pooling;
 mod quoted_forms;
@@ -57,6 +59,7 @@ pub(crate) fn rules(path: &str, protocol: RouteProtocol) -> RouteRules {
         respond_with_headers: Vec::new(),
         respond_with_fields: Vec::new(),
         generic: None,
+        merge: MergeRule::Auto,
         idempotent: None,
         item_bytes_max: 1 << 20,
         item_nesting_max: 64,

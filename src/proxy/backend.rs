@@ -103,6 +103,10 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Returns the limits that the model server publishes in a document, as far as they are known.
     /// They are looked up in the background, from the first time on that this is called.
     fn published_limits(&self, source: &LimitsSource) -> LimitsLookUp;
+
+    /// Returns whether the model server is known to batch text generation by itself; `None` until
+    /// that is known. It is looked up in the background, from the first time on that this is called.
+    fn batches_text(&self) -> Option<bool>;
 }
 
 /// The path from one client connection to the upstream. Its connections are never shared with

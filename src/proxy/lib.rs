@@ -38,6 +38,7 @@ mod deadline;
 mod debug;
 mod detect;
 mod division;
+mod endpoint_choice;
 mod poll_sides;
 mod memory_accounting;
 pub mod frames;

@@ -41,6 +41,7 @@ pub(super) struct CallRequirements {
 
 /// A parsed call, ready for the scheduler.
 struct PreparedCall {
+    endpoint: Arc<Endpoint>,
     call: Arc<Call>,
     submission: Submission,
     /// The deadlines passed to the batching core.
@@ -114,6 +115,7 @@ impl Proxy {
             recorder.on_unrecognised(reason, cause, route.map(|route| table.route(route)));
             return CallRouting::Open(PendingRouting::Pass(reason, recorder, Dialect::Problem));
         };
+        let endpoint = self.choose_endpoint(&table, endpoint, request);
         let route = table.route(endpoint.route);
         recorder.on_recognised(endpoint.label.as_str(), route);
         recorder.set_slo(route.slo);
@@ -201,7 +203,7 @@ impl Proxy {
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
         let prepared = self.prepare_call(table, endpoint, &buffered, arrived, &mut recorder);
-        let PreparedCall { call, submission, deadlines, reason, batches_itself } = prepared;
+        let PreparedCall { endpoint, call, submission, deadlines, reason, batches_itself } = prepared;
         let dialect = endpoint.dialect;
         let limit_name =
             |kind, sent| deadlines.limit_name(kind, (self.clock.now(), sent), route, &table.deadline_headers);
@@ -230,13 +232,13 @@ impl Proxy {
                 let sent = (endpoint.as_ref(), call.as_ref());
                 let forwarding = pin!(self.forward_unbatched(Some(lane), buffered, permit, sent, route.timeout));
                 let response = self.await_until(deadlines.caller, forwarding).await.flatten();
-                let response = response.map(|response| match endpoint.is_generation() {
-                    true => self.meter_tokens(&recorder, &call, response),
-                    false => response,
-                });
                 (response.map_err(Failure::from), details)
             }
         };
+        let result = result.map(|response| match endpoint.generates_text() {
+            true => self.meter_tokens(&recorder, (&endpoint, &call), response),
+            false => response,
+        });
         recorder.on_execution(&details);
         match result {
             Ok(mut response) => {
@@ -270,7 +272,7 @@ impl Proxy {
         let route = table.route(endpoint.route);
         let headers = &buffered.head.headers;
         let start = self.clock.now();
-        let mut call = endpoint.parse_call(&buffered.head, buffered.bytes.clone(), &self.secret);
+        let (endpoint, mut call) = self.parse_call(table, endpoint, buffered);
         if let Some(weight) = self.tokens.weigh(&call) {
             call.weight = weight;
         }
@@ -280,7 +282,7 @@ impl Proxy {
             self.resolve_requirements(table, route, headers, arrived);
         recorder.set_slo(slo);
         recorder.on_parsed(
-            endpoint,
+            &endpoint,
             &call,
             table.priorities.class(priority),
             requested_deadlines.first.map(|deadline| deadline.at),
@@ -315,7 +317,7 @@ impl Proxy {
             published_items_max: published.and_then(|limits| limits.items_max),
             published_weight_max: published.and_then(|limits| limits.weight_max),
         };
-        PreparedCall { call, submission, deadlines: core_deadlines, reason, batches_itself }
+        PreparedCall { endpoint, call, submission, deadlines: core_deadlines, reason, batches_itself }
     }
 
     /// Returns the reason why a call cannot be merged, if there is one.

@@ -55,19 +55,20 @@ struct BodyMeter {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Measures the tokens of a successful response.
+    /// Measures the tokens of a successful response. The rates of tokens are learned here from calls
+    /// that are never merged; other responses are observed where they are split.
     pub(super) fn meter_tokens(
         &self,
         call_recorder: &CallRecorder,
-        call: &Call,
+        (endpoint, call): (&Endpoint, &Call),
         mut response: Response<Body>,
     ) -> Response<Body> {
         if response.status() != StatusCode::OK || response.headers().contains_key(http::header::CONTENT_ENCODING) {
             return response;
         }
         let Some(durations) = call_recorder.durations().cloned() else { return response };
-        let recorder =
-            CountRecorder { durations, calibration: self.tokens.clone(), sample: TokenSample::of_call(call) };
+        let sample = TokenSample::of_call(call).filter(|_| endpoint.is_generation());
+        let recorder = CountRecorder { durations, calibration: self.tokens.clone(), sample };
         let streaming = call.streaming || is_event_stream(response.headers());
         let tap: Box<dyn BodyTap> = if streaming && response.body().is_streamed() {
             let times = TokenTimes { clock: self.clock, recorder, began: call_recorder.began(), parts: None };

@@ -39,7 +39,7 @@ const ADAPTERS: [(&str, bool); 25] = [
     ("infinity", true),
     ("cohere.v2", true),
     ("sagemaker", true),
-    ("sagemaker.triton", false),
+    ("sagemaker.triton", true),
     ("torchserve", true),
     ("seldon.v0", true),
     ("bentoml", true),
@@ -69,10 +69,6 @@ pub(crate) struct Settings {
 pub(crate) fn verdict(adapter: &str, config: Option<&Json>) -> Result<Verdict, String> {
     let built = ADAPTERS.iter().find(|(name, _)| *name == adapter).map(|(_, built)| built);
     let built = built.ok_or_else(|| format!("adapter `{adapter}` is not named in the format"))?;
-    // Calls for chat are queued, and never merged.
-    if config.is_some_and(|config| config.get("chat_batch").is_some()) {
-        return Ok(Verdict::Skip(format!("{adapter} chat_batch")));
-    }
     // A generic declaration replaces the adapter. gRPC is excluded, because its bodies are no JSON.
     if adapter != "oip.grpc" && config.is_some_and(|config| config.get("adapter").is_some()) {
         return Ok(Verdict::Run);

@@ -27,6 +27,7 @@ mod scripted_setup;
 mod http2;
 mod hygiene;
 mod isolation;
+mod merge_rules;
 mod merged_streams;
 mod observe;
 mod overload;

@@ -53,6 +53,11 @@ impl BatchDraft<'_> {
         self.subject != TestSubject::Nothing
     }
 
+    /// Returns `true` if the policy merges calls of the line whether or not that was measured to pay.
+    pub(super) fn merges_always(&self) -> bool {
+        self.view.ctx.limits.scope(self.view.head.call.scope).merges_always
+    }
+
     /// Returns `true` if the batch would leave shortly before another one returns.
     pub(super) const fn is_leading(&self) -> bool {
         self.in_flight >= self.slots

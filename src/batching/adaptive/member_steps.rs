@@ -45,7 +45,7 @@ impl Adaptive {
     pub(super) fn choose_size(&mut self, draft: &BatchDraft<'_>) -> ControlFlow<KeyDecision, u32> {
         let items = match self.decide_size(&draft.view) {
             // The test is about the limit, or about the cost of a batch of the newest size.
-            _ if draft.is_testing() => draft.view.items.min(draft.view.cap),
+            _ if draft.is_testing() || draft.merges_always() => draft.view.items.min(draft.view.cap),
             SizeDecision::Send(items) => items,
             SizeDecision::Hold { until, otherwise } => {
                 self.hold_line(draft, until, HoldReason::Plan)?;

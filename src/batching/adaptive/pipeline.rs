@@ -85,7 +85,7 @@ impl Adaptive {
                 key,
                 head,
                 class: classes.get(class_id),
-                merge: classes.merge_bound(ctx.now, &head.call, false),
+                merge: classes.merge_bound(ctx.now, &head.call, ctx.limits.merges_eagerly(head.call.scope)),
                 is_mixed: ctx.queue.is_mixed(key),
             };
             match self.decide_key(&line, steps) {

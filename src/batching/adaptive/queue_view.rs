@@ -55,6 +55,11 @@ impl<'a> KeyContext<'a> {
         self.head.call.alone || matches!(self.merge, MergeLimit::Alone(_) | MergeLimit::Deferred)
     }
 
+    /// Returns `true` if calls of the line are merged whether or not that was measured to pay.
+    pub(super) fn merges_always(&self) -> bool {
+        !self.is_unbatched() && self.ctx.limits.scope(self.head.call.scope).merges_always
+    }
+
     /// Returns the view for a batch of a single call.
     pub(super) const fn single_call(&self, caps: BatchCaps) -> QueueView<'a> {
         QueueView { ctx: self.ctx, key: self.key, head: self.head, items: 1, cap: 1, wait: 0, caps }

@@ -96,6 +96,9 @@ impl Adaptive {
     ) -> ControlFlow<KeyDecision, u32> {
         let key = line.key;
         match slot.permit {
+            Permit::Forward | Permit::Pair if line.merges_always() => {
+                ControlFlow::Break(self.merge_or_forward(line, slot.caps))
+            }
             Permit::Forward => ControlFlow::Break(self.forward_call(line, slot.caps)),
             Permit::Pair => ControlFlow::Break(KeyDecision::Do(Action::Send {
                 key,
@@ -124,7 +127,7 @@ impl Adaptive {
     }
 
     /// Forwards a call, unless its answer would be useless to its client.
-    fn forward_call(&mut self, line: &KeyContext<'_>, caps: BatchCaps) -> KeyDecision {
+    pub(super) fn forward_call(&mut self, line: &KeyContext<'_>, caps: BatchCaps) -> KeyDecision {
         let lone = self.models.get(&line.class_id()).and_then(ClassModel::lone_nanos);
         match line.single_call(caps).head_late_for_client(lone) {
             Some(late) => KeyDecision::expire_late(late),

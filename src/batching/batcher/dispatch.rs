@@ -82,7 +82,8 @@ impl Batcher {
             Some((larger, bounded)) => (larger, Some(bounded)),
             None => (cut, None),
         };
-        if kind == DispatchKind::Forward && self.adaptive.finds_no_gain(cost_class) {
+        let may_gain = self.limits.scope(scope).merges_always;
+        if kind == DispatchKind::Forward && !may_gain && self.adaptive.finds_no_gain(cost_class) {
             choice.lone = choice.lone.or(Some(UnbatchedReason::NoGain));
         }
         Some(SelectedBatch {

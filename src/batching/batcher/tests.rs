@@ -7,6 +7,7 @@ mod late;
 mod lengths;
 mod ordering;
 mod refusing;
+mod required_merge;
 mod reset;
 
 use std::time::Duration;

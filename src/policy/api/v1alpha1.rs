@@ -30,7 +30,7 @@ pub use cluster::{
 };
 pub use enums::{
     ArmAssignment, CallOrder, CaptureMode, ConnectionReuse, CostShare, Http2Mode, Idempotent, ItemClass, ItemForm,
-    LateHandling, LogFormat, Mode, NativeSidecar, OnFailure, OnMismatch, OpenEnum, Preset, Protocol, ResultForm,
+    LateHandling, LogFormat, MergeRule, Mode, NativeSidecar, OnFailure, OnMismatch, OpenEnum, Preset, Protocol, ResultForm,
     ResultOrder, RolloutStrategy, SchedulingPolicy, TuningGranularity, TuningMode,
 };
 pub use lengths::{ARMS_MAX, CONDITIONS_MAX, CURVE_MAX, LEARNED_MAX, POD_TUNINGS_MAX, USED_BY_MAX};

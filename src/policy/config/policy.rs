@@ -11,7 +11,7 @@ use super::capture::{Capture, RoutePort};
 use super::effective::Setting;
 use super::units::Share;
 use super::upstream::{UpstreamAddress, UpstreamConnection, UpstreamTls};
-use crate::api::v1alpha1::{CallOrder, Idempotent, LateHandling, LogFormat, Mode, Preset, SchedulingPolicy};
+use crate::api::v1alpha1::{CallOrder, Idempotent, LateHandling, LogFormat, MergeRule, Mode, Preset, SchedulingPolicy};
 use crate::protocol::generic::GenericOptions;
 use crate::protocol::{Pointer, RouteProtocol};
 
@@ -75,6 +75,8 @@ pub struct Route {
     pub merge_over: MergeNames,
     /// Headers and top-level members of an answer that every member of a shared call may see.
     pub respond_with: MergeNames,
+    /// Rule for merging the calls.
+    pub merge: MergeRule,
     /// Permission to send members of a failed batch again.
     pub idempotent: Idempotent,
     /// Time limit from dispatch to the last byte (of a stream: the first), and for the time in the

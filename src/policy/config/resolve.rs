@@ -142,8 +142,7 @@ fn route(
         path: require(spec.path.clone(), "routes[].path")?,
         method: Method::from_bytes(method.as_bytes()).map_err(|_| MissingDefault("routes[].method"))?,
         ports: spec.ports.iter().flatten().map(port).collect(),
-        protocol: to_route_protocol(word(spec.protocol.as_ref(), "routes[].protocol")?)
-            .ok_or(MissingDefault("routes[].protocol"))?,
+        protocol: to_route_protocol(word(spec.protocol.as_ref(), "routes[].protocol")?),
         // Mode `Passthrough` of the policy is the kill switch: it must work whatever the routes
         // contain.
         mode: if policy_mode == Mode::Passthrough { policy_mode } else { own.unwrap_or(policy_mode) },
@@ -159,6 +158,7 @@ fn route(
             },
             None => MergeNames::default(),
         },
+        merge: word(spec.merge.as_ref(), "routes[].merge")?,
         idempotent: word(spec.idempotent.as_ref(), "routes[].idempotent")?,
         timeout: spec.timeout.as_ref().map(|text| time(Some(text), "routes[].timeout")).transpose()?,
         tokenizer: spec.tokenizer.as_ref().map(Into::into),

@@ -63,10 +63,9 @@ pub(super) fn narrow(number: impl TryInto<usize>, key: &'static str) -> Resolved
     number.try_into().map_err(|_| MissingDefault(key))
 }
 
-/// Returns the adapter for a protocol; `None` for protocols of later versions, which the schema
-/// rejects.
-pub(super) fn to_route_protocol(protocol: Protocol) -> Option<RouteProtocol> {
-    Some(match protocol {
+/// Returns the adapter for a protocol.
+pub(super) const fn to_route_protocol(protocol: Protocol) -> RouteProtocol {
+    match protocol {
         Protocol::Auto => RouteProtocol::Auto,
         Protocol::PassThrough => RouteProtocol::PassThrough,
         Protocol::Generic => RouteProtocol::Generic,
@@ -86,6 +85,7 @@ pub(super) fn to_route_protocol(protocol: Protocol) -> Option<RouteProtocol> {
         Protocol::MLflow => RouteProtocol::MlFlow,
         Protocol::Seldon => RouteProtocol::Seldon,
         Protocol::SageMaker => RouteProtocol::SageMaker,
-        Protocol::BentoML | Protocol::TGI => return None,
-    })
+        Protocol::BentoML => RouteProtocol::BentoMl,
+        Protocol::TGI => RouteProtocol::Tgi,
+    }
 }

@@ -59,6 +59,8 @@ fn text_size(doc: &[u8], item: Span, meter: &mut TextMeter<'_>) -> TextSize {
             Elements::new(doc, item).for_each(|text| size += text_size(doc, text, meter));
             size
         }
+        // A conversation.
+        JsonType::Array if holds_objects(doc, item) => meter.measure(item.of(doc)),
         JsonType::Array => TextSize::of_tokens(u64::try_from(Elements::new(doc, item).count()).unwrap_or(u64::MAX)),
         JsonType::Object => {
             meter.measure(text_member(doc, item).map_or_else(|| item.of(doc), |text| text.inner_bytes(doc)))
@@ -91,6 +93,10 @@ pub(crate) fn item_weight(doc: &[u8], item: Span, measure: &Measure) -> u64 {
 /// Returns `true` for a list that may be one of token ids.
 pub(crate) fn is_token_list(doc: &[u8], item: Span) -> bool {
     kind(doc, item.start) == JsonType::Array && !holds_texts(doc, item)
+}
+
+fn holds_objects(doc: &[u8], list: Span) -> bool {
+    Elements::new(doc, list).next().is_some_and(|first| kind(doc, first.start) == JsonType::Object)
 }
 
 fn holds_texts(doc: &[u8], list: Span) -> bool {

@@ -12,6 +12,8 @@ use crate::shape::{
     UnbatchedIf,
 };
 
+/// The path that is recognised even if no policy names it.
+pub(crate) const PATH: &str = "/v1/completions";
 /// Last steps of the path, and last steps of the path of chat, which has the same ending.
 const SUFFIX: &str = "/completions";
 const CHAT_SUFFIX: &str = "/chat/completions";
@@ -79,6 +81,8 @@ pub(crate) enum CompletionsVariant {
     OpenAi,
     Vllm,
     SgLang,
+    /// Accepts texts, but no token ids.
+    Tgi,
 }
 
 /// Returns `true` for a path of completions.
@@ -89,17 +93,17 @@ pub(crate) fn is_path(path: &str) -> bool {
 /// Returns the shape of `/v1/completions`.
 pub(crate) fn completions(variant: CompletionsVariant) -> ProtocolShape {
     let token_ids = match variant {
-        CompletionsVariant::OpenAi => TokenIds::Unavailable,
+        CompletionsVariant::OpenAi | CompletionsVariant::Tgi => TokenIds::Unavailable,
         CompletionsVariant::Vllm => TokenIds::NullUnlessRequested,
         CompletionsVariant::SgLang => TokenIds::AbsentUnlessRequested,
     };
     ProtocolShape {
         bare: BareValue::Strings,
         item_is: ItemIs::Tokens,
-        class: Class::Text { objects: false },
+        class: if variant == CompletionsVariant::Tgi { Class::Strings } else { Class::Text { objects: false } },
         // TGI writes the results in the order of their completion.
         index: Some(ResultIndex { at: Pointer::from_static("/index"), optional: false }),
-        generation: Some(TextGeneration { count: "/n", token_ids }),
+        generation: Some(TextGeneration { count: "/n", token_ids, has_prompt_ids: true, streams: true }),
         element: ResultType::Object,
         ids: vec![Pointer::from_static("/id")],
         id_from_request: variant == CompletionsVariant::Vllm,

@@ -1,16 +1,16 @@
 //! Adapters: which of them reads the calls at a path, and in which format.
 
-use super::{ProtocolLabel, RouteProtocol, RouteRules};
+use super::{MergeRule, ProtocolLabel, RouteProtocol, RouteRules};
 use crate::dialect::Dialect;
 use crate::generation::{self, GenerationFormat};
 use crate::generic::GenericOptions;
 use crate::kserve::{self, V1Variant, V1Verb};
 use crate::openai::completions::{self, CompletionsVariant};
-use crate::openai::{self, contextual, moderations};
+use crate::openai::{self, chat, contextual, moderations};
 use crate::pooling::PoolingRoute;
 use crate::shape::ProtocolShape;
 use crate::tei::TeiRoute;
-use crate::{cohere, mlflow, ollama, sagemaker, seldon, v2};
+use crate::{bentoml, cohere, mlflow, ollama, sagemaker, seldon, v2};
 
 /// Adapters of a route without a named protocol.
 const AUTOMATIC: [Adapter; 5] =
@@ -21,6 +21,7 @@ const AUTOMATIC: [Adapter; 5] =
 pub(super) enum Adapter {
     Embeddings,
     Completions,
+    Chat,
     Moderations,
     Tei(TeiRoute),
     V1(V1Verb),
@@ -29,6 +30,8 @@ pub(super) enum Adapter {
     MlFlow,
     Seldon,
     SageMaker,
+    SageMakerTensors,
+    BentoMl,
     Ollama,
     Cohere,
     Contextual,
@@ -45,7 +48,7 @@ impl Adapter {
         let pooling = |routes: &'static [PoolingRoute]| routes.iter().copied().map(Self::Pooling);
         let generation = || generation::FORMATS.iter().map(Self::Generation);
         match rules.protocol {
-            RouteProtocol::Auto => AUTOMATIC.into_iter().chain(generation()).collect(),
+            RouteProtocol::Auto => AUTOMATIC.into_iter().chain([Self::Completions]).chain(generation()).collect(),
             RouteProtocol::PassThrough => Vec::new(),
             RouteProtocol::LlamaCpp => generation().collect(),
             RouteProtocol::Generic => rules.generic.iter().map(|_| Self::Generic).collect(),
@@ -57,16 +60,19 @@ impl Adapter {
             RouteProtocol::Tei => TeiRoute::ALL.into_iter().map(Self::Tei).chain([Self::Embeddings]).collect(),
             RouteProtocol::MlFlow => vec![Self::MlFlow],
             RouteProtocol::Seldon => vec![Self::Seldon],
-            RouteProtocol::SageMaker => vec![Self::SageMaker],
+            RouteProtocol::SageMaker => vec![Self::SageMaker, Self::SageMakerTensors],
+            RouteProtocol::BentoMl => vec![Self::BentoMl],
+            RouteProtocol::Tgi => generation().chain([Self::Completions]).collect(),
             RouteProtocol::Cohere => vec![Self::Cohere],
             RouteProtocol::Ollama => generation().chain([Self::Embeddings, Self::Ollama]).collect(),
             RouteProtocol::Voyage => vec![Self::Embeddings, Self::Contextual],
             RouteProtocol::OpenAi => {
                 generation().chain([Self::Embeddings, Self::Completions, Self::Moderations]).collect()
             }
-            RouteProtocol::Vllm => {
-                pooling(&PoolingRoute::VLLM).chain([Self::Embeddings, Self::Completions]).chain(generation()).collect()
-            }
+            RouteProtocol::Vllm => pooling(&PoolingRoute::VLLM)
+                .chain([Self::Embeddings, Self::Completions, Self::Chat])
+                .chain(generation())
+                .collect(),
             RouteProtocol::SgLang => pooling(&PoolingRoute::SGLANG)
                 .chain([Self::Embeddings, Self::Completions])
                 .chain(generation())
@@ -87,10 +93,12 @@ impl Adapter {
                 let variant = match named {
                     RouteProtocol::Vllm => CompletionsVariant::Vllm,
                     RouteProtocol::SgLang => CompletionsVariant::SgLang,
+                    RouteProtocol::Tgi => CompletionsVariant::Tgi,
                     _ => CompletionsVariant::OpenAi,
                 };
                 (ProtocolLabel::OpenAi, Dialect::OpenAi, completions::completions(variant))
             }
+            Self::Chat => (ProtocolLabel::OpenAi, Dialect::OpenAi, chat::completions()),
             Self::Moderations => (ProtocolLabel::OpenAi, Dialect::OpenAi, moderations::moderations()),
             Self::Tei(route) => (ProtocolLabel::Tei, Dialect::Tei, route.shape()),
             Self::V1(verb) if named == RouteProtocol::TfServing => {
@@ -102,6 +110,8 @@ impl Adapter {
             Self::MlFlow => (ProtocolLabel::MlFlow, Dialect::MlFlow, mlflow::invocations()),
             Self::Seldon => (ProtocolLabel::Seldon, Dialect::Problem, seldon::predictions()),
             Self::SageMaker => (ProtocolLabel::SageMaker, Dialect::Problem, sagemaker::invocations()),
+            Self::SageMakerTensors => (ProtocolLabel::SageMaker, Dialect::Problem, sagemaker::tensors()),
+            Self::BentoMl => (ProtocolLabel::BentoMl, Dialect::Problem, bentoml::batchable_api()),
             Self::Ollama => (ProtocolLabel::Ollama, Dialect::Error, ollama::embed()),
             Self::Cohere => (ProtocolLabel::Cohere, Dialect::Problem, cohere::embed()),
             Self::Contextual => (ProtocolLabel::OpenAi, Dialect::OpenAi, contextual::embeddings()),
@@ -144,13 +154,18 @@ impl Adapter {
             RouteProtocol::MlFlow => mlflow::is_path(path).then_some(Self::MlFlow),
             RouteProtocol::Seldon => seldon::is_path(path).then_some(Self::Seldon),
             RouteProtocol::SageMaker => sagemaker::is_path(path).then_some(Self::SageMaker),
+            RouteProtocol::BentoMl => Some(Self::BentoMl),
             RouteProtocol::Cohere => cohere::is_path(path).then_some(Self::Cohere),
             RouteProtocol::Ollama if ollama::is_path(path) => Some(Self::Ollama),
             RouteProtocol::Ollama if ollama::is_older_path(path) => None,
             RouteProtocol::Voyage if contextual::is_path(path) => Some(Self::Contextual),
-            RouteProtocol::OpenAi | RouteProtocol::Vllm | RouteProtocol::SgLang if completions::is_path(path) => {
+            RouteProtocol::OpenAi | RouteProtocol::Vllm | RouteProtocol::SgLang | RouteProtocol::Tgi
+                if completions::is_path(path) =>
+            {
                 Some(Self::Completions)
             }
+            RouteProtocol::Vllm if chat::is_path(path) => Some(Self::Chat),
+            RouteProtocol::Tgi => Self::generation(path),
             RouteProtocol::OpenAi if moderations::is_path(path) => Some(Self::Moderations),
             RouteProtocol::OpenAi | RouteProtocol::Vllm | RouteProtocol::SgLang | RouteProtocol::Ollama
                 if GenerationFormat::of_path(path).is_some() =>
@@ -171,12 +186,29 @@ impl Adapter {
     pub(super) fn is_idempotent(self) -> bool {
         match self {
             Self::Generation(format) => format.idempotent,
-            Self::Generic => false,
+            // APIs that a user writes may have effects.
+            Self::Generic | Self::BentoMl => false,
             _ => true,
         }
     }
 
-    fn generation(path: &str) -> Option<Self> {
+    /// Returns the adapter of a route with this rule for merging: calls for text are merged or only
+    /// queued.
+    pub(super) fn under(self, merge: MergeRule, path: &str) -> Self {
+        let other = match (self, merge) {
+            (Self::Completions | Self::Chat, MergeRule::Never) => Self::generation(path),
+            (Self::Generation(_), MergeRule::Always) => Self::merged_text(path),
+            _ => None,
+        };
+        other.unwrap_or(self)
+    }
+
+    /// Returns the adapter that merges calls for text at a path which no policy names.
+    pub(super) fn merged_text(path: &str) -> Option<Self> {
+        (path == completions::PATH).then_some(Self::Completions)
+    }
+
+    pub(super) fn generation(path: &str) -> Option<Self> {
         GenerationFormat::of_path(path).map(Self::Generation)
     }
 

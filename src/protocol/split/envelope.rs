@@ -42,8 +42,15 @@ const ID_PREFIXES: [&[u8]; 12] = [
     b"rerank-",
 ];
 /// Words of known protocols for the type of a response, with quotes.
-const OBJECTS: [&[u8]; 6] =
-    [b"\"list\"", b"\"text_completion\"", b"\"classify\"", b"\"rerank\"", b"\"score\"", b"\"scoring\""];
+const OBJECTS: [&[u8]; 7] = [
+    b"\"list\"",
+    b"\"text_completion\"",
+    b"\"chat.completion\"",
+    b"\"classify\"",
+    b"\"rerank\"",
+    b"\"score\"",
+    b"\"scoring\"",
+];
 /// Words of Cohere for the form of its embeddings, with quotes.
 const RESPONSE_TYPES: [&[u8]; 2] = [b"\"embeddings_floats\"", b"\"embeddings_by_type\""];
 /// Versions of the API of Cohere, with quotes.

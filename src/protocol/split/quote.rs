@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use crate::call::Call;
-use crate::json::{JsonType, kind, unescape};
+use crate::json::{Elements, JsonType, Span, kind, unescape};
 
 /// Length in bytes from which a text that is common to a part and an item counts as quoted. Model
 /// names and inputs share shorter ones by chance.
@@ -49,9 +49,18 @@ fn items<'a>(members: &'a [&'a Call]) -> impl Iterator<Item = SearchedItem<'a>> 
     members.iter().flat_map(|call| {
         call.found.slots.iter().flat_map(|slot| &slot.items).map(|item| SearchedItem {
             text: unescape(item.of(&call.body)),
-            is_text: call
-                .tensors_may_hold_text()
-                .unwrap_or_else(|| matches!(kind(&call.body, item.start), JsonType::String | JsonType::Object)),
+            is_text: call.tensors_may_hold_text().unwrap_or_else(|| is_text(&call.body, *item)),
         })
     })
+}
+
+/// Returns `true` for a text, an object, and a list of objects, which is a conversation.
+fn is_text(doc: &[u8], item: Span) -> bool {
+    match kind(doc, item.start) {
+        JsonType::String | JsonType::Object => true,
+        JsonType::Array => {
+            Elements::new(doc, item).next().is_some_and(|first| kind(doc, first.start) == JsonType::Object)
+        }
+        JsonType::Number | JsonType::Bool | JsonType::Null => false,
+    }
 }

@@ -23,20 +23,16 @@ impl CounterShares {
     /// and result, else the protocol's measure.
     pub(super) fn new(doc: &[u8], results: &LocatedResults, shape: &ProtocolShape, members: &[&Call]) -> Self {
         let mut shares = Self { items: weigh_items(doc, results, shape, members), results: None };
-        if shape.generation.is_none() {
-            return shares;
-        }
+        let Some(generation) = shape.generation else { return shares };
         let each = members.first().map_or(1, |leader| leader.found.results_each());
         let counts: Vec<usize> = results.positions.iter().map(Vec::len).collect();
         let own = |weights, counted| ShareWeights { weights, counts: counts.clone(), identical: false, counted };
-        shares.results = Some(match token_ids::count(doc, results, each) {
+        shares.results = Some(match token_ids::count(doc, results, generation, each) {
             Some(tokens) => {
-                shares.items = ShareWeights {
-                    weights: tokens.items,
-                    identical: false,
-                    counted: true,
-                    counts: shares.items.counts,
-                };
+                if let Some(weights) = tokens.items {
+                    shares.items =
+                        ShareWeights { weights, identical: false, counted: true, counts: shares.items.counts };
+                }
                 own(tokens.results, true)
             }
             None => own(weigh_results(doc, results), false),

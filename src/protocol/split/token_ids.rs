@@ -8,7 +8,7 @@ use crate::call::MismatchKind;
 use crate::items;
 use crate::json::{self, Elements, JsonType, Span, kind};
 use crate::pointer::Pointer;
-use crate::shape::{ProtocolShape, TokenIds};
+use crate::shape::{ProtocolShape, TextGeneration, TokenIds};
 
 /// Members of a result: the tokens of its prompt, and its own.
 const PROMPT: &str = "/prompt_token_ids";
@@ -16,24 +16,32 @@ const RESULT: &str = "/token_ids";
 
 /// Numbers of tokens.
 pub(super) struct TokenCounts {
-    /// Of each item.
-    pub(super) items: Vec<u64>,
+    /// Of each item; `None` if the server does not report them.
+    pub(super) items: Option<Vec<u64>>,
     /// Of each result, in the order of the items.
     pub(super) results: Vec<u64>,
 }
 
 /// Counts the tokens of items with `each` results. Returns `None` unless the response has the token
-/// ids of all of them.
-pub(super) fn count(doc: &[u8], results: &LocatedResults, each: usize) -> Option<TokenCounts> {
+/// ids of all results, and of all items if the server reports those.
+pub(super) fn count(
+    doc: &[u8],
+    results: &LocatedResults,
+    generation: TextGeneration,
+    each: usize,
+) -> Option<TokenCounts> {
     let list = results.lists.first()?;
     let total = results.item_at.len();
-    let mut counts = TokenCounts { items: vec![0; total / each.max(1)], results: vec![0; total] };
+    let mut items = vec![0; total / each.max(1)];
+    let mut counts = vec![0; total];
     for (element, place) in list.elements.iter().zip(&results.item_at) {
-        // The results of an item repeat the tokens of its prompt.
-        *counts.items.get_mut(place / each.max(1))? = list_len(doc, *element, PROMPT)?;
-        *counts.results.get_mut(*place)? = list_len(doc, *element, RESULT)?;
+        if generation.has_prompt_ids {
+            // The results of an item repeat the tokens of its prompt.
+            *items.get_mut(place / each.max(1))? = list_len(doc, *element, PROMPT)?;
+        }
+        *counts.get_mut(*place)? = list_len(doc, *element, RESULT)?;
     }
-    Some(counts)
+    Some(TokenCounts { items: generation.has_prompt_ids.then_some(items), results: counts })
 }
 
 /// Returns the parts of each result that its client did not request.

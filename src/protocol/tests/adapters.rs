@@ -54,7 +54,15 @@ fn object(number: usize) -> String {
     }
 }
 
-const FORMATS: [WireFormat; 43] = [
+const FORMATS: [WireFormat; 44] = [
+    WireFormat {
+        protocol: RouteProtocol::BentoMl,
+        path: "/encode",
+        item: text,
+        call: |items| format!(r#"{{ "texts" :{items}}}"#),
+        result: |_, value| value.to_owned(),
+        response: str::to_owned,
+    },
     WireFormat {
         protocol: RouteProtocol::OpenAi,
         path: "/v1/completions",

@@ -79,7 +79,7 @@ fn routes_recognise_by_method_and_raw_path_and_the_first_match_decides() {
     assert_eq!(found(&written, &Method::POST, "/x/v1/embeddings"), Some((1, ProtocolLabel::OpenAi)));
     assert_eq!(found(&written, &Method::POST, "/x/v1/completions"), Some((1, ProtocolLabel::OpenAi)));
     let chat = found(&written, &Method::POST, "/x/v1/chat/completions");
-    assert_eq!(chat, Some((1, ProtocolLabel::Generation)));
+    assert_eq!(chat, Some((1, ProtocolLabel::OpenAi)));
     assert_eq!(found(&written, &Method::POST, "/v1/models/m:explain"), Some((2, ProtocolLabel::KServeV1)));
     assert_eq!(found(&written, &Method::POST, "/t/embed"), Some((3, ProtocolLabel::Tei)));
     assert_eq!(found(&written, &Method::POST, "/v1/embeddings"), None);

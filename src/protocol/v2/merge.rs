@@ -1,9 +1,8 @@
 //! Writes the body of a shared call: the document of the leader with the rows of all members, then
 //! the tensors in binary form, input by input.
 
-use http::header::{self, HeaderMap, HeaderValue};
+use http::header::{self, HeaderMap};
 
-use super::binary;
 use super::request::{InputData, TensorInput, TensorRequest};
 use crate::call::Call;
 use crate::json::{Span, to_json_string};
@@ -56,7 +55,7 @@ pub(crate) fn write_shared(members: &[&Call], id: &str, headers: &mut HeaderMap)
         None => drop(headers.remove(header::CONTENT_TYPE)),
     }
     if own.framing.is_binary() {
-        headers.insert(binary::HEADER_LENGTH, HeaderValue::from(body.len()));
+        own.framing.write_length(body.len(), headers);
     }
     for index in 0..own.inputs.len() {
         binary_parts(&all, index).for_each(|part| body.extend_from_slice(part));

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 
 use super::KNOWN;
-use super::binary::{self, Framing};
+use super::binary::{self, Framing, LengthPlace};
 use super::tensor::{DataForm, Datatype, Dimensions, integer, json_rows, members};
 use crate::items::{ItemError, ItemSpans, Slot};
 use crate::json::{Elements, JsonType, Members, Span, kind, unescape};
@@ -221,12 +221,16 @@ impl TensorRequest {
     /// and the datatype of their data, the presence of an id, and the framing of the body.
     pub(crate) fn key_class(&self, headers: &HeaderMap) -> Vec<u8> {
         let mut class = self.class.clone();
-        if self.framing.is_binary() {
-            class.push(b'|');
-            let content_type = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-            class.extend_from_slice(content_type);
-        } else if !headers.contains_key(header::CONTENT_TYPE) {
-            class.push(b'?');
+        match self.framing {
+            Framing::Json if headers.contains_key(header::CONTENT_TYPE) => {}
+            Framing::Json => class.push(b'?'),
+            Framing::Binary { place: LengthPlace::Header, .. } => {
+                class.push(b'|');
+                let content_type = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+                class.extend_from_slice(content_type);
+            }
+            // The type has the length, in which calls of one batch differ.
+            Framing::Binary { place: LengthPlace::ContentType, .. } => class.extend_from_slice(b"|typed"),
         }
         class
     }

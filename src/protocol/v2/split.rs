@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::{HeaderMap, HeaderValue};
+use http::header::HeaderMap;
 
 use super::binary::{self, Framing};
 use super::tensor::{Datatype, Dimensions, integer, json_rows, members as named_members};
@@ -120,9 +120,7 @@ impl TensorSplit {
     /// Returns the response to a member with these headers.
     pub(crate) fn reply(&self, member: usize, call: &Call, sent: &SharedRequest, mut headers: HeaderMap) -> Reply {
         let mut body = self.write_document(member, call, sent);
-        if self.framing.is_binary() {
-            headers.insert(binary::HEADER_LENGTH, HeaderValue::from(body.len()));
-        }
+        self.framing.write_length(body.len(), &mut headers);
         for part in self.binary.iter().filter_map(|parts| parts.get(member)) {
             body.extend_from_slice(part);
         }

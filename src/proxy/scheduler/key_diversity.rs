@@ -130,7 +130,8 @@ mod tests {
 
     use super::*;
     use crate::protocol::{
-        DigestKey, MergeEligibility, PartKind, PathPattern, RouteProtocol, RouteRules, Routes, SharedHeaderRules,
+        DigestKey, MergeEligibility, MergeRule, PartKind, PathPattern, RouteProtocol, RouteRules, Routes,
+        SharedHeaderRules,
     };
 
     const CLASS: CostClassId = CostClassId(3);
@@ -147,6 +148,7 @@ mod tests {
             respond_with_headers: Vec::new(),
             respond_with_fields: Vec::new(),
             generic: None,
+            merge: MergeRule::Auto,
             idempotent: None,
             item_bytes_max: 1 << 20,
             item_nesting_max: 64,

@@ -12,7 +12,8 @@ use super::*;
 use crate::backend::{BatchOutputs, BatchRequest, LimitsLookUp};
 use crate::batching::{BatchOutcome, Observation, Tick};
 use crate::protocol::{
-    Call, DigestKey, LimitsSource, PathPattern, PublishedLimits, RouteProtocol, RouteRules, Routes, SharedHeaderRules,
+    Call, DigestKey, LimitsSource, MergeRule, PathPattern, PublishedLimits, RouteProtocol, RouteRules, Routes,
+    SharedHeaderRules,
 };
 
 /// A backend that answers every member with the number of members, once `release` is notified.
@@ -67,6 +68,10 @@ impl Backend for ScriptedBackend {
     fn published_limits(&self, _source: &LimitsSource) -> LimitsLookUp {
         self.limits.lock().unwrap().unwrap_or(LimitsLookUp::Known(None))
     }
+
+    fn batches_text(&self) -> Option<bool> {
+        None
+    }
 }
 
 fn endpoint() -> Arc<Endpoint> {
@@ -81,6 +86,7 @@ fn endpoint() -> Arc<Endpoint> {
         respond_with_headers: vec![],
         respond_with_fields: vec![],
         generic: None,
+        merge: MergeRule::Auto,
         idempotent: None,
         item_bytes_max: 1 << 20,
         item_nesting_max: 64,

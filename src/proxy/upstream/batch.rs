@@ -23,7 +23,7 @@ use super::part_result::{
     PartResult, judge_error_status, judge_failure, judge_mismatch, judge_too_large, outcome_without_retry,
     report_mismatch,
 };
-use super::published::published_limits;
+use super::published::{self, published_limits};
 use super::stream::{OpenStreams, StreamedBatch};
 use crate::backend::{Backend, BatchOutputs, BatchRequest, LimitsLookUp};
 use crate::batching::{BatchOutcome, IsolationPlan, MemberRange, Observation, PartOutcome};
@@ -75,6 +75,10 @@ impl Backend for BatchExecutor {
 
     fn published_limits(&self, source: &LimitsSource) -> LimitsLookUp {
         published_limits(&self.0, source)
+    }
+
+    fn batches_text(&self) -> Option<bool> {
+        published::batches_text(&self.0)
     }
 }
 

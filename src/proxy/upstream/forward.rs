@@ -49,7 +49,7 @@ impl Forwarder for LaneForwarder {
     }
 
     fn observe_answer(&self, headers: &HeaderMap) {
-        self.0.identity.on_response(headers);
+        self.0.identity.on_client_response(headers, self.0.health.recovery_count());
     }
 
     fn observe_unbatched(&self, endpoint: &Endpoint, call: &Call, answer: BatchResponse<'_>) {
@@ -158,7 +158,7 @@ async fn forward_unbatched(inner: Arc<Inner>, mut request: Request<Body>) -> Res
     frame(&mut request);
     let response = inner.send_as(request, version == Version::HTTP_2).await;
     let (mut head, incoming) = response.map_err(SendError::failure)?.into_parts();
-    inner.identity.on_response(&head.headers);
+    inner.identity.on_client_response(&head.headers, inner.health.recovery_count());
     headers::strip_hop_by_hop(&mut head.headers);
     head.version = if version == Version::HTTP_2 { Version::HTTP_2 } else { Version::HTTP_11 };
     head.extensions.clear();

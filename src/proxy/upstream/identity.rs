@@ -4,9 +4,13 @@
 //! The consequences of a change are left to `app::state_dir`. A server that is replaced without a
 //! change of its identity is detected by the execution times of its batches.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use http::HeaderMap;
 use http::header::SERVER;
 use tokio::sync::watch;
+
+use crate::protocol::is_engine;
 
 /// Maximum length of a stored name in bytes. Real names are shorter.
 const NAME_MAX: usize = 256;
@@ -21,8 +25,13 @@ pub struct ServerIdentity {
 }
 
 /// Broadcasts the identity of the server that responded last.
-#[derive(Debug)]
-pub(super) struct IdentityWatch(watch::Sender<ServerIdentity>);
+#[derive(Debug, Default)]
+pub(super) struct IdentityWatch {
+    latest: watch::Sender<ServerIdentity>,
+    /// One more than the number of recoveries of the server at its last response to a client's call;
+    /// 0 before the first.
+    answered: AtomicU64,
+}
 
 // === impl ServerIdentity ===
 
@@ -52,31 +61,42 @@ impl ServerIdentity {
 
 // === impl IdentityWatch ===
 
-impl Default for IdentityWatch {
-    fn default() -> Self {
-        Self(watch::Sender::new(ServerIdentity::default()))
-    }
-}
-
 impl IdentityWatch {
     pub(super) fn subscribe(&self) -> watch::Receiver<ServerIdentity> {
-        self.0.subscribe()
+        self.latest.subscribe()
     }
 
     /// Stores the `Server` header of a response.
     pub(super) fn on_response(&self, headers: &HeaderMap) {
         let Some(name) = headers.get(SERVER).and_then(|name| name.to_str().ok()).map(truncate_name) else { return };
         // The value nearly always matches, and a read lock does not block other responses.
-        if self.0.borrow().server.as_deref() != Some(name) {
-            self.0.send_modify(|known| known.server = Some(name.to_owned()));
+        if self.latest.borrow().server.as_deref() != Some(name) {
+            self.latest.send_modify(|known| known.server = Some(name.to_owned()));
         }
+    }
+
+    /// Stores the `Server` header of a response to a client's call, from a server that has recovered
+    /// this many times.
+    pub(super) fn on_client_response(&self, headers: &HeaderMap, recoveries: u64) {
+        self.on_response(headers);
+        self.answered.store(recoveries.saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// Returns `true` if a client's call was answered since the last of these recoveries.
+    pub(super) fn has_answered(&self, recoveries: u64) -> bool {
+        self.answered.load(Ordering::Relaxed) > recoveries
+    }
+
+    /// Returns `true` if the latest response was that of an engine for text generation.
+    pub(super) fn is_engine(&self) -> bool {
+        self.latest.borrow().server.as_deref().is_some_and(is_engine)
     }
 
     /// Stores the model that the server published.
     pub(super) fn on_published_model(&self, model: &str) {
         let name = truncate_name(model);
-        if self.0.borrow().model.as_deref() != Some(name) {
-            self.0.send_modify(|known| known.model = Some(name.to_owned()));
+        if self.latest.borrow().model.as_deref() != Some(name) {
+            self.latest.send_modify(|known| known.model = Some(name.to_owned()));
         }
     }
 }
@@ -116,5 +136,16 @@ mod tests {
         assert!(!waits.has_changed().unwrap());
         identity.on_published_model(&"é".repeat(NAME_MAX));
         assert_eq!(waits.borrow().model.as_deref().map(str::len), Some(NAME_MAX));
+    }
+
+    #[test]
+    fn an_answer_counts_until_the_server_recovers_again() {
+        let identity = IdentityWatch::default();
+        assert!(!identity.has_answered(0) && !identity.is_engine());
+        let headers = HeaderMap::from_iter([(SERVER, http::HeaderValue::from_static("llama.cpp"))]);
+        identity.on_response(&headers);
+        assert!(!identity.has_answered(0) && identity.is_engine());
+        identity.on_client_response(&headers, 0);
+        assert!(identity.has_answered(0) && !identity.has_answered(1));
     }
 }

@@ -170,7 +170,7 @@ mod tests {
     use http::Method;
 
     use super::*;
-    use crate::protocol::{PathPattern, RouteProtocol, RouteRules, Routes, SharedHeaderRules};
+    use crate::protocol::{MergeRule, PathPattern, RouteProtocol, RouteRules, Routes, SharedHeaderRules};
 
     fn endpoint(idempotent: bool) -> Arc<Endpoint> {
         let rules = RouteRules {
@@ -184,6 +184,7 @@ mod tests {
             respond_with_headers: Vec::new(),
             respond_with_fields: Vec::new(),
             generic: None,
+            merge: MergeRule::Auto,
             idempotent: Some(idempotent),
             item_bytes_max: 1 << 20,
             item_nesting_max: 64,

@@ -12,7 +12,7 @@ use super::Inner;
 use crate::backend::LimitsLookUp;
 use crate::batching::Tick;
 use crate::body::Body;
-use crate::protocol::{LimitsSource, PublishedLimits, is_overload, parse_info_model};
+use crate::protocol::{LimitsSource, PublishedLimits, parse_info_model};
 
 /// Maximum time to wait for the response.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(1);
@@ -83,6 +83,26 @@ pub(super) fn published_limits(inner: &Arc<Inner>, source: &LimitsSource) -> Lim
     known
 }
 
+/// Returns whether the server is known to batch text generation by itself. An engine names itself in
+/// the head of its responses or in a document. Any other server is known not to be one once each of
+/// these look-ups has succeeded and a call was answered.
+pub(super) fn batches_text(inner: &Arc<Inner>) -> Option<bool> {
+    let recoveries = inner.health.recovery_count();
+    if inner.identity.is_engine() {
+        return Some(true);
+    }
+    let mut are_known = inner.identity.has_answered(recoveries);
+    for source in &LimitsSource::OF_ENGINES {
+        published_limits(inner, source);
+        match inner.published.states().conclusion(source) {
+            Some(Some(limits)) if limits.batches_itself => return Some(true),
+            Some(_) => {}
+            None => are_known = false,
+        }
+    }
+    are_known.then_some(false)
+}
+
 // === impl LimitsCache ===
 
 impl LimitsCache {
@@ -108,6 +128,11 @@ impl LookUpStates {
         }
         let is_free = self.0.values().filter(|state| state.is_running).take(RUNNING_MAX).count() < RUNNING_MAX;
         self.0.entry(source.clone()).or_default().read(now, recoveries, is_free)
+    }
+
+    /// Returns the conclusive result of the look-up of a document, if there is one.
+    fn conclusion(&self, source: &LimitsSource) -> Option<Option<PublishedLimits>> {
+        self.0.get(source).and_then(|state| state.known)
     }
 
     fn on_end(&mut self, source: &LimitsSource, now: Tick, recoveries: u64, result: LookUpResult) {
@@ -193,8 +218,7 @@ fn judge_response(source: &LimitsSource, status: StatusCode, body: &[u8]) -> Loo
     if status.is_success() {
         return source.parse(body).map_or(LookUpResult::Failed, LookUpResult::Found);
     }
-    let is_absent = status.is_client_error() && !is_overload(status) || status == StatusCode::NOT_IMPLEMENTED;
-    if is_absent { LookUpResult::Found(None) } else { LookUpResult::Failed }
+    if source.is_absent(status) { LookUpResult::Found(None) } else { LookUpResult::Failed }
 }
 
 #[cfg(test)]

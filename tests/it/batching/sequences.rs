@@ -76,6 +76,7 @@ fn limits() -> impl Strategy<Value = Limits> {
             queue_bytes_max: 120,
             slots_max,
             late: LateTreatment::Refuse,
+            merges_always: false,
         },
     );
     (policy(), 1..4_u32, 1..16_u32, prop::collection::vec(scope, 1..3)).prop_map(

@@ -52,7 +52,7 @@ async fn calls_of_one_prompt_form_are_never_merged_and_keep_their_bytes() {
     let (proxy, mut hand) = start_with_scripted_server(json!({"scheduling": {"policy": "Adaptive"}})).await;
     let bodies: Vec<String> = (0..8).map(|n| format!(r#"{{"prompt" : "{n}", "max_tokens":3}}"#)).collect();
     let calls: Vec<PendingCall> =
-        bodies.iter().map(|body| proxy.call(proxy.post("/v1/completions", &[("x-own", "1")], body))).collect();
+        bodies.iter().map(|body| proxy.call(proxy.post("/openai/v1/completions", &[("x-own", "1")], body))).collect();
     for _ in &bodies {
         let turn = hand.next_request().await;
         let sent = String::from_utf8(turn.request.body.clone()).unwrap();

@@ -136,6 +136,7 @@ impl RunParameters {
                 queue_bytes_max: if roomy { 100_000 } else { draw.between(20, 2000) },
                 slots_max: draw.count(1, 4),
                 late: LateTreatment::Refuse,
+                merges_always: false,
             })
             .collect();
         Limits {

@@ -54,8 +54,9 @@ fn is_ordered(policy: &Policy) -> bool {
         || policy.priority.classes.iter().any(|class| class.slo.is_some())
 }
 
-/// Converts the limits of one route, and its treatment of late calls, to the core's type.
-pub(super) fn to_scope_limits(limits: &config::Limits, late: api::LateHandling) -> ScopeLimits {
+/// Converts the limits of one route, its treatment of late calls, and its rule for merging to the
+/// core's type.
+pub(super) fn to_scope_limits(limits: &config::Limits, late: api::LateHandling, merge: api::MergeRule) -> ScopeLimits {
     ScopeLimits {
         batch_items_max: limits.batch_items_max,
         batch_weight_max: limits.batch_weight_max,
@@ -65,6 +66,7 @@ pub(super) fn to_scope_limits(limits: &config::Limits, late: api::LateHandling) 
         queue_bytes_max: limits.queue_bytes_max as u64,
         slots_max: limits.slots_max.unwrap_or(u32::MAX),
         late: to_core_late(late),
+        merges_always: merge == api::MergeRule::Always,
     }
 }
 

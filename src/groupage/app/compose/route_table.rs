@@ -4,6 +4,7 @@
 use super::limits::to_core_late;
 use super::routes;
 use super::scopes::ScopeRegistry;
+use crate::api::v1alpha1::MergeRule;
 use crate::batching::{DivisionLimits, ScopeId};
 use crate::config::{self, Capture, LimitsOverride, Policy, SettingSource};
 use crate::protocol::{RouteProtocol, Routes, SharedHeaderRules};
@@ -40,7 +41,8 @@ pub(super) fn build_port_table(
         relays,
         names_protocol: own.iter().any(|route| {
             route.mode != config::Mode::Passthrough
-                && !matches!(route.protocol, RouteProtocol::Auto | RouteProtocol::PassThrough)
+                && (route.merge == MergeRule::Always
+                    || !matches!(route.protocol, RouteProtocol::Auto | RouteProtocol::PassThrough))
         }),
         admits_generation: policy.scheduling.policy == config::SchedulingPolicy::Adaptive,
         shift_permille: policy.shift_permille,

@@ -5,7 +5,7 @@ use http::Method;
 use super::tokenizer;
 use crate::api::v1alpha1 as api;
 use crate::config::{self, Policy};
-use crate::protocol::{DIVISIBLE_ITEMS_MAX, PathPattern, RouteProtocol, RouteRules};
+use crate::protocol::{DIVISIBLE_ITEMS_MAX, MergeRule, PathPattern, RouteProtocol, RouteRules};
 
 /// The default route: every path, with the protocol detected by an adapter.
 pub(super) fn default_route(policy: &Policy) -> RouteRules {
@@ -20,6 +20,7 @@ pub(super) fn default_route(policy: &Policy) -> RouteRules {
         respond_with_headers: Vec::new(),
         respond_with_fields: Vec::new(),
         generic: None,
+        merge: MergeRule::Auto,
         idempotent: None,
         item_bytes_max: policy.limits.item_bytes_max,
         item_nesting_max: policy.limits.item_nesting_max,
@@ -54,6 +55,11 @@ pub(super) fn to_rules(policy: &Policy, route: &config::Route) -> Result<RouteRu
         respond_with_headers: route.respond_with.headers.clone(),
         respond_with_fields: route.respond_with.fields.clone(),
         generic: route.generic.clone(),
+        merge: match route.merge {
+            api::MergeRule::Auto => MergeRule::Auto,
+            api::MergeRule::Always => MergeRule::Always,
+            api::MergeRule::Never => MergeRule::Never,
+        },
         idempotent: match route.idempotent {
             api::Idempotent::Always => Some(true),
             api::Idempotent::Never => Some(false),

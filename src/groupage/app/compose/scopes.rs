@@ -7,6 +7,7 @@
 use http::Method;
 
 use super::limits::to_scope_limits;
+use crate::api::v1alpha1::MergeRule;
 use crate::batching::{ScopeId, ScopeLimits};
 use crate::config::{Policy, RoutePort};
 
@@ -31,9 +32,9 @@ impl ScopeRegistry {
         let mut ids: Vec<ScopeId> = Vec::with_capacity(policy.routes.len() + 1);
         let written = policy.routes.iter().map(|route| {
             let name = (route.method.clone(), route.path.clone(), route.ports.clone());
-            (Some(name), to_scope_limits(&policy.limits.overridden(&route.limits), route.late))
+            (Some(name), to_scope_limits(&policy.limits.overridden(&route.limits), route.late, route.merge))
         });
-        for (name, limits) in written.chain([(None, to_scope_limits(&policy.limits, policy.late))]) {
+        for (name, limits) in written.chain([(None, to_scope_limits(&policy.limits, policy.late, MergeRule::Auto))]) {
             let known = self.names.iter().position(|other| *other == name);
             let index = match known {
                 Some(index) => index,

@@ -199,11 +199,11 @@ mod tests {
 
     #[test]
     fn a_route_that_is_not_wholly_understood_is_not_merged() {
-        let routes = json!([{"path": "/a", "mergeOn": {"cookies": ["tenant"]}}, {"path": "/b"}, {"path": "/c", "protocol": "TGI"}]);
+        let routes = json!([{"path": "/a", "mergeOn": {"cookies": ["tenant"]}}, {"path": "/b"}, {"path": "/c", "weather": "rain"}]);
         let judged = of(json!({ "routes": routes })).unwrap();
         let modes: Vec<Mode> = judged.policy.routes.iter().map(|route| route.mode).collect();
         assert_eq!(modes, [Mode::Passthrough, Mode::Batch, Mode::Passthrough]);
-        assert_eq!(judged.left_out, ["routes[0].mergeOn.cookies", "routes[2].protocol"]);
+        assert_eq!(judged.left_out, ["routes[0].mergeOn.cookies", "routes[2].weather"]);
     }
 
     #[test]

@@ -82,6 +82,17 @@ pub enum Protocol {
     Jina,
 }
 
+/// Rule for merging the calls of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum MergeRule {
+    /// Merged where that is measured to pay.
+    Auto,
+    /// Merged without such a measurement.
+    Always,
+    /// Queued, and sent one by one.
+    Never,
+}
+
 /// Permission to retry a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Idempotent {

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CostShare, DurationText, Idempotent, ItemClass, ItemForm, LimitsSpec, Mode, OnMismatch, OneOrMany, OpenEnum,
-    PortRef, Protocol, ResultForm, ResultOrder, Slo,
+    CostShare, DurationText, Idempotent, ItemClass, ItemForm, LimitsSpec, MergeRule, Mode, OnMismatch, OneOrMany,
+    OpenEnum, PortRef, Protocol, ResultForm, ResultOrder, Slo,
 };
 
 /// A route and the batching of its calls.
@@ -46,6 +46,11 @@ pub struct RouteSpec {
     /// results.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub respond_with: Option<ResponseParts>,
+    /// Rule for merging calls of the route. `Auto` merges where that is measured to pay. `Always`
+    /// needs no measurement, and also merges before a server that batches by itself. `Never` queues
+    /// calls and sends them one by one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub merge: Option<OpenEnum<MergeRule>>,
     /// Permission to retry the members of a failed batch individually. `Auto` allows it on known
     /// routes of pure inference, but not with the protocol `Generic`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -86,6 +86,10 @@ fn check_passing(check: &mut Validator, path: &str, route: &Json, policy_mode: &
     if check.has(&timeout) && (passes || mode != "Batch") {
         check.notice(&timeout, &format!("{reason}, and only proxy.client.passThroughIdleTimeout applies to it"));
     }
+    let merge = format!("{path}.merge");
+    if route["merge"] == "Always" && (passes || mode == "Passthrough") {
+        check.notice(&merge, &format!("{reason}, so none is merged"));
+    }
     // In mode Observe, predictions depend on the SLO.
     if check.has(&slo) && (passes || mode == "Passthrough") {
         check.notice(&slo, &format!("{reason}, so it orders and refuses no call"));
@@ -114,7 +118,7 @@ fn check_late(check: &mut Validator, spec: &Json, routes: &[Json]) {
 fn protocol(check: &Validator, path: &str, route: &Json) -> Option<RouteProtocol> {
     match &route["protocol"] {
         Json::Null if !check.has(&format!("{path}.protocol")) => Some(RouteProtocol::Auto),
-        word => serde_json::from_value(word.clone()).ok().and_then(to_route_protocol),
+        word => serde_json::from_value(word.clone()).ok().map(to_route_protocol),
     }
 }
 

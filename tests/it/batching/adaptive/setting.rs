@@ -152,6 +152,7 @@ impl RunParameters {
                 queue_bytes_max: if self.roomy { 1 << 20 } else { draw.between(20, 2000) },
                 slots_max: *draw.pick(&[1, 2, 16, 16, 16]),
                 late: LateTreatment::Refuse,
+                merges_always: false,
             })
             .collect();
         let mut slots = *draw.pick(&[1, 2, 4, 16, 16]);

@@ -47,7 +47,7 @@ pub(super) fn describe_reason(word: &str) -> &'static str {
         }
         "streaming" => "they request a stream",
         "generation" => {
-            "text generation or chat: sent one by one, in the order of classes and deadlines; completions are merged on a route with `protocol: OpenAI`, `VLLM` or `SGLang`"
+            "text generation or chat: sent one by one, in the order of classes and deadlines; completions are merged if the server is known not to batch text by itself, and on a route with `protocol: OpenAI`, `VLLM`, `SGLang` or `TGI`"
         }
         "encoding" => "not plain JSON in UTF-8, or compressed",
         "too_large" => "larger than `limits.itemBytesMax`",
@@ -60,6 +60,7 @@ pub(super) fn describe_reason(word: &str) -> &'static str {
             "batches were refused, or their answers could not be used; or the server accepts one item per call; or too many batches failed"
         }
         "policy_off" => "the policy sets `mode: Passthrough`",
+        "merge_never" => "their route sets `merge: Never`",
         "policy_observe" => "the policy sets `mode: Observe`",
         "queue_full" => "more items than `limits.queueItemsMax` allows",
         "bytes_full" => "more bytes than the buffers can hold",

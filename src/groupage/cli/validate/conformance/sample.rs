@@ -143,6 +143,7 @@ fn concrete_path(route: &Route) -> Option<String> {
         | RouteProtocol::Ollama
         | RouteProtocol::Voyage
         | RouteProtocol::Jina => &["/v1/embeddings"],
+        RouteProtocol::Tgi => &["/v1/completions"],
         RouteProtocol::Cohere => &["/v2/embed", "/v1/embed"],
         RouteProtocol::MlFlow | RouteProtocol::SageMaker => &["/invocations"],
         RouteProtocol::Seldon => &["/api/v1.0/predictions", "/api/v0.1/predictions"],
@@ -151,6 +152,7 @@ fn concrete_path(route: &Route) -> Option<String> {
         | RouteProtocol::KServeV1
         | RouteProtocol::OpenInferenceV2
         | RouteProtocol::TfServing
+        | RouteProtocol::BentoMl
         | RouteProtocol::LlamaCpp => &[],
     };
     known.iter().find(|path| is_match(route, path)).map(|path| (*path).to_owned())

@@ -1,0 +1,112 @@
+//! OpenAI chat, for vLLM: several conversations are one call to `/v1/chat/completions/batch`, whose
+//! `messages` is a list of conversations and whose result has one choice for each.
+//!
+//! vLLM takes no streams, no tools, no beam search and one choice in this form. The other calls are
+//! queued as those for text on any server (`generation`).
+
+use crate::pointer::Pointer;
+use crate::shape::{
+    BareValue, Class, Counters, ItemIs, ListPath, Measure, ProtocolShape, ResultIndex, ResultType, TextGeneration,
+    TokenIds, UnbatchedIf,
+};
+
+/// Last steps of the path.
+const SUFFIX: &str = "/chat/completions";
+/// Further steps of the path of shared calls.
+const LIST_STEPS: &str = "/batch";
+
+const KNOWN: [&str; 36] = [
+    "model",
+    "messages",
+    "frequency_penalty",
+    "logit_bias",
+    "logprobs",
+    "top_logprobs",
+    "max_tokens",
+    "max_completion_tokens",
+    "min_tokens",
+    "n",
+    "presence_penalty",
+    "response_format",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "stream",
+    "stream_options",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "tools",
+    "tool_choice",
+    "functions",
+    "function_call",
+    "user",
+    "use_beam_search",
+    "chat_template",
+    "chat_template_kwargs",
+    "echo",
+    "return_token_ids",
+    "priority",
+    "cache_salt",
+    "request_id",
+    "session_id",
+    "kv_transfer_params",
+];
+
+const ALONE: [(&str, UnbatchedIf); 10] = [
+    ("n", UnbatchedIf::UnlessOne),
+    ("best_of", UnbatchedIf::UnlessOne),
+    ("tools", UnbatchedIf::Set),
+    ("functions", UnbatchedIf::Set),
+    ("use_beam_search", UnbatchedIf::NotFalse),
+    // The response has the tokens of one prompt, beside its choices.
+    ("prompt_logprobs", UnbatchedIf::Set),
+    // State of this call alone: a transfer of its cache, its session, and the id of its response.
+    ("kv_transfer_params", UnbatchedIf::Set),
+    ("session_id", UnbatchedIf::Set),
+    ("request_id", UnbatchedIf::Set),
+    ("rid", UnbatchedIf::Set),
+];
+
+/// Returns `true` for a path of chat.
+pub(crate) fn is_path(path: &str) -> bool {
+    path.ends_with(SUFFIX)
+}
+
+/// Returns the shape of `/v1/chat/completions`.
+pub(crate) fn completions() -> ProtocolShape {
+    ProtocolShape {
+        bare: BareValue::Never,
+        item_is: ItemIs::Conversation,
+        class: Class::Conversations,
+        index: Some(ResultIndex { at: Pointer::from_static("/index"), optional: false }),
+        generation: Some(TextGeneration {
+            count: "/n",
+            token_ids: TokenIds::NullUnlessRequested,
+            has_prompt_ids: false,
+            streams: false,
+        }),
+        element: ResultType::Object,
+        ids: vec![Pointer::from_static("/id")],
+        id_from_request: true,
+        counters: Counters::Usage(Pointer::from_static("/usage")),
+        share_by: Measure::Bytes,
+        weight: Measure::Tokens,
+        known: &KNOWN,
+        unbatched_fields: &ALONE,
+        model: Some(Pointer::from_static("/model")),
+        envelope: &[
+            "object",
+            "model",
+            "created",
+            "service_tier",
+            "system_fingerprint",
+            "prompt_logprobs",
+            "prompt_token_ids",
+            "kv_transfer_params",
+        ],
+        upstream_path: Some(ListPath::Below(LIST_STEPS)),
+        ..ProtocolShape::plain("/messages", "/choices")
+    }
+}

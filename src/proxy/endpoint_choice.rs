@@ -1,0 +1,53 @@
+//! Choice of the endpoint of a recognised call where its path alone does not determine it: by the
+//! content type, by what is known of the model server, and by the body.
+
+use std::sync::Arc;
+
+use http::Request;
+use hyper::body::Incoming;
+
+use super::unbatched::BufferedRequest;
+use super::{Proxy, RouteMode, RoutingTable};
+use crate::protocol::{Call, Endpoint, MergeEligibility};
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// Returns the endpoint for the head of a call.
+    pub(super) fn choose_endpoint(
+        &self,
+        table: &RoutingTable,
+        recognised: Arc<Endpoint>,
+        request: &Request<Incoming>,
+    ) -> Arc<Endpoint> {
+        if let Some(tensors) = table.routes.tensor_form(&recognised, request.headers()) {
+            return tensors;
+        }
+        let merging = table.routes.merging_form(&recognised, request.uri().path());
+        match merging.filter(|_| table.route(recognised.route).mode != RouteMode::Passthrough) {
+            // Calls for text are merged once the server is known not to batch them by itself.
+            Some(merging) if self.backend.batches_text() == Some(false) => merging,
+            _ => recognised,
+        }
+    }
+
+    /// Parses a call. One for text that cannot be merged is queued like all calls for text, which
+    /// have limits and measurements of their own.
+    pub(super) fn parse_call(
+        &self,
+        table: &RoutingTable,
+        endpoint: &Arc<Endpoint>,
+        buffered: &BufferedRequest,
+    ) -> (Arc<Endpoint>, Call) {
+        let parse = |endpoint: &Endpoint| endpoint.parse_call(&buffered.head, buffered.bytes.clone(), &self.secret);
+        let call = parse(endpoint);
+        let reason = call.unbatched_reason().filter(|_| table.admits_generation);
+        let queued = || table.routes.queued_form(endpoint, buffered.head.uri.path());
+        let Some((reason, queued)) = reason.and_then(|reason| Some((reason, queued()?))) else {
+            return (endpoint.clone(), call);
+        };
+        let mut call = parse(&queued);
+        call.merge = MergeEligibility::Alone(reason);
+        (queued, call)
+    }
+}
