@@ -12,7 +12,7 @@ use crate::batching::Tick;
 use crate::body::{Body, BodyTap};
 use crate::clock::Clock;
 use crate::protocol::headers::is_event_stream;
-use crate::protocol::{Call, OutputMeter, TokenCalibration, TokenCounts, TokenSample};
+use crate::protocol::{Call, Endpoint, OutputMeter, TokenCalibration, TokenCounts, TokenSample};
 use crate::scheduler::StreamRecorder;
 use crate::telemetry::RouteDurations;
 
