@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use groupage::protocol::generic::GenericOptions;
 use groupage::protocol::{
-    BatchResponse, Call, DigestKey, Endpoint, MergeEligibility, PathPattern, Pointer, ProtocolLabel, Reply,
+    BatchResponse, Call, DigestKey, Endpoint, MergeEligibility, MergeRule, PathPattern, Pointer, ProtocolLabel, Reply,
     RouteProtocol, RouteRules, Routes, SharedHeaderRules, SharedRequest,
 };
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -71,6 +71,7 @@ pub(crate) fn path_endpoint(
         path: PathPattern::parse("/*").expect("the pattern is valid"),
         method: Method::POST,
         protocol,
+        merge: MergeRule::Auto,
         merge_on_headers: Vec::new(),
         merge_on_fields: Vec::new(),
         merge_over_headers: Vec::new(),

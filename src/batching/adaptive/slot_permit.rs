@@ -96,7 +96,7 @@ impl Adaptive {
     ) -> ControlFlow<KeyDecision, u32> {
         let key = line.key;
         match slot.permit {
-            Permit::Forward | Permit::Pair if line.merges_always() => {
+            Permit::Forward | Permit::Pair | Permit::Control if line.merges_always() => {
                 ControlFlow::Break(self.merge_or_forward(line, slot.caps))
             }
             Permit::Forward => ControlFlow::Break(self.forward_call(line, slot.caps)),
@@ -105,6 +105,12 @@ impl Adaptive {
                 items: 2,
                 cause: DispatchCause::Probe,
                 kind: DispatchKind::Pair,
+            })),
+            Permit::Control => ControlFlow::Break(KeyDecision::Do(Action::Send {
+                key,
+                items: 1,
+                cause: DispatchCause::Probe,
+                kind: DispatchKind::Control,
             })),
             Permit::Hold(until) if self.in_flight() > 0 => {
                 self.note_hold(key, HoldReason::Gather);

@@ -21,6 +21,8 @@ pub(in super::super) struct FlightRecord {
     pub(super) wave: Option<usize>,
     /// `true` if no batch was in flight at its dispatch.
     pub(super) clean: bool,
+    /// `true` for a lone call that is sent as a batch would be.
+    pub(in super::super) own_connection: bool,
     /// Expected time with its slot idle, in nanoseconds; 0 if unknown.
     pub(super) expected: u64,
     /// The load until its dispatch.

@@ -30,8 +30,8 @@ pub use cluster::{
 };
 pub use enums::{
     ArmAssignment, CallOrder, CaptureMode, ConnectionReuse, CostShare, Http2Mode, Idempotent, ItemClass, ItemForm,
-    LateHandling, LogFormat, MergeRule, Mode, NativeSidecar, OnFailure, OnMismatch, OpenEnum, Preset, Protocol, ResultForm,
-    ResultOrder, RolloutStrategy, SchedulingPolicy, TuningGranularity, TuningMode,
+    LateHandling, LogFormat, MergeRule, Mode, NativeSidecar, OnFailure, OnMismatch, OpenEnum, Preset, Protocol,
+    ResultForm, ResultOrder, RolloutStrategy, SchedulingPolicy, TuningGranularity, TuningMode,
 };
 pub use lengths::{ARMS_MAX, CONDITIONS_MAX, CURVE_MAX, LEARNED_MAX, POD_TUNINGS_MAX, USED_BY_MAX};
 pub use proxy::{

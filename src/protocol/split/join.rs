@@ -14,7 +14,7 @@ use super::{envelope, has_content_coding};
 use crate::call::{Call, MismatchKind, Reply, ResponseMismatch};
 use crate::headers;
 use crate::items;
-use crate::json::{self, Elements, JsonRules, JsonType, Members, NESTING_MAX, Span, kind};
+use crate::json::{self, Elements, JsonRules, JsonType, Members, NESTING_MAX, ObjectIndex, Span, kind};
 use crate::pointer::Pointer;
 use crate::route::Endpoint;
 use crate::shape::{CounterRule, Counters};
@@ -110,7 +110,8 @@ impl Endpoint {
         let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
         json::validate(doc, rules).map_err(|_| MismatchKind::NotJson)?;
         let members = [part.call];
-        let results = LocatedResults::find(doc, json::root(doc), &self.shape, &members)?;
+        let results =
+            LocatedResults::find(doc, &ObjectIndex::new(doc, json::root_of_validated(doc)), &self.shape, &members)?;
         let fields = &self.rules.respond_with_fields;
         if !envelope::undeclared_in_batch(doc, &self.shape, fields, &members).is_empty() {
             return Err(MismatchKind::Undeclared.into());

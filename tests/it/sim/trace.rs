@@ -106,6 +106,7 @@ impl fmt::Display for Event {
                     fallback_deadline: later,
                     slo: _,
                     replayable: _,
+                    charged_by_weight: _,
                 } = call;
                 write!(
                     f,
@@ -155,7 +156,7 @@ impl fmt::Display for CoreResponse {
             }
             Self::Cancelled(left) => write!(f, "{}", if *left { "left" } else { "unknown" }),
             Self::Decided(Decision::Dispatch(batch)) => {
-                let Batch { id, key, cost_class, members, items, weight, bytes, cause, lone, predicted: _ } = batch;
+                let Batch { id, key, cost_class, members, items, weight, bytes, cause, lone, .. } = batch;
                 write!(
                     f,
                     "batch {} key {} class {} {cause:?}, {items} items, weight {weight}",

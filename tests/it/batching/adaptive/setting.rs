@@ -221,6 +221,7 @@ impl RunParameters {
             deadline,
             fallback_deadline: later,
             slo: None,
+            charged_by_weight: alone && id.0.is_multiple_of(3),
             items,
             weight: Weight { sum: max + draw.between(0, max) * u64::from(items - 1), max },
             bytes: draw.between(0, 80),
