@@ -17,6 +17,7 @@ mod adapters;
 mod completions;
 mod forms;
 mod hosted;
+mod key_pairs;
 mod limits;
 mod merging;
 mod pooling;

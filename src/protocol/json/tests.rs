@@ -2,6 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod reference;
+
 const STRICT: JsonRules = JsonRules { lenient: false, strict: true, nesting_max: 64 };
 const ANSWER: JsonRules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
 
@@ -196,7 +198,13 @@ fn classes_differ_by_type_and_shape() {
 #[test]
 fn a_pointer_resolves_through_objects_and_arrays() {
     let doc = br#" {"a":[{"b":"x\"]"},{"b":{"c":7}}],"":0} "#;
-    let at = |text: &str| find(doc, root(doc), &pointer(text)).unwrap().map(|found| found.value.of(doc).to_vec());
+    let index = ObjectIndex::new(doc, root(doc));
+    let at = |text: &str| {
+        let value = |found: Option<LocatedValue>| found.map(|found| found.value.of(doc).to_vec());
+        let found = value(find(doc, root(doc), &pointer(text)).unwrap());
+        assert_eq!(value(index.find(&pointer(text)).unwrap()), found, "{text}");
+        found
+    };
     assert_eq!(at("/a/1/b/c"), Some(b"7".to_vec()));
     assert_eq!(at("/a/0/b"), Some(br#""x\"]""#.to_vec()));
     assert_eq!(at("/"), Some(b"0".to_vec()));
@@ -205,6 +213,17 @@ fn a_pointer_resolves_through_objects_and_arrays() {
     assert_eq!(at("/a/b"), None);
     let twice = br#"{"a":1,"a":2}"#;
     assert_eq!(find(twice, root(twice), &pointer("/a")).map(|_| ()), Err(DuplicateKey));
+    assert_eq!(ObjectIndex::new(twice, root(twice)).find(&pointer("/a")).map(|_| ()), Err(DuplicateKey));
+}
+
+#[test]
+fn an_object_with_too_many_members_for_an_index_is_still_searched() {
+    let members: Vec<String> = (0..=INDEXED_MAX).map(|number| format!("\"k{number}\":{number}")).collect();
+    let doc = format!("{{{}}}", members.join(","));
+    let index = ObjectIndex::new(doc.as_bytes(), root(doc.as_bytes()));
+    let found = index.find(&pointer(&format!("/k{INDEXED_MAX}"))).unwrap().unwrap();
+    assert_eq!(found.value.of(doc.as_bytes()), INDEXED_MAX.to_string().as_bytes());
+    assert!(index.members.is_none() && index.find(&pointer("/k")).unwrap().is_none());
 }
 
 /// Generates JSON values in various spellings.

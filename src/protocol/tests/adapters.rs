@@ -1,6 +1,7 @@
 //! Properties of every adapter with a list of items and a list of results.
 
 use proptest::prelude::*;
+use strum::VariantArray as _;
 
 use super::*;
 
@@ -8,7 +9,7 @@ use super::*;
 struct WireFormat {
     protocol: RouteProtocol,
     path: &'static str,
-    /// Formats the item with this number.
+    /// Formats an item of one class, in a spelling that depends on this number.
     item: fn(usize) -> String,
     /// Formats a call around a list of items.
     call: fn(&str) -> String,
@@ -18,11 +19,42 @@ struct WireFormat {
     response: fn(&str) -> String,
 }
 
+/// Texts that a parser would print in another way, or that look like the end of an item.
 fn text(number: usize) -> String {
-    format!("\"t{number}\"")
+    match number % 8 {
+        0 => format!("\"t{number}\""),
+        1 => format!("\"\\u00e4\\u0074{number}\""),
+        2 => format!("\"{number}\\\",]}}\""),
+        3 => format!("\"汉{number}\\\\\""),
+        4 => format!("\"\\ud83d\\ude00{number}\\/\""),
+        5 => format!("\"[{{\\\"{number}\""),
+        6 => format!("\"\\ud800{number}\""),
+        _ => format!("\" {number}\\n\\t \u{7f}\""),
+    }
 }
 
-const FORMATS: [WireFormat; 24] = [
+/// Rows of an integer and a float in various spellings.
+fn row(number: usize) -> String {
+    match number % 6 {
+        0 => format!("[{number}, 1.5]"),
+        1 => format!("[ -{number} ,-0.0]"),
+        2 => format!("[{number},1E5 ]"),
+        3 => format!("[0,\n{number}.10]"),
+        4 => format!("[9007199254740993, 0.20000000298023225{number}]"),
+        _ => format!("[-0,2.50e-{}]", number % 300),
+    }
+}
+
+/// Objects with the same fields in any order.
+fn object(number: usize) -> String {
+    match number % 3 {
+        0 => format!(r#"{{"a":{number}}}"#),
+        1 => format!(r#"{{ "\u0061" : -{number} }}"#),
+        _ => "{\"a\"\n:0}".to_owned(),
+    }
+}
+
+const FORMATS: [WireFormat; 43] = [
     WireFormat {
         protocol: RouteProtocol::OpenAi,
         path: "/v1/completions",
@@ -58,7 +90,7 @@ const FORMATS: [WireFormat; 24] = [
     WireFormat {
         protocol: RouteProtocol::Tei,
         path: "/predict",
-        item: |number| format!("[\"t{number}\"]"),
+        item: |number| format!("[{}]", text(number)),
         call: |items| format!(r#"{{"inputs": {items}}}"#),
         result: |_, value| format!("[{value}]"),
         response: str::to_owned,
@@ -98,7 +130,7 @@ const FORMATS: [WireFormat; 24] = [
     WireFormat {
         protocol: RouteProtocol::MlFlow,
         path: "/invocations",
-        item: |number| format!("[{number}, 1.5]"),
+        item: row,
         call: |items| format!(r#"{{"dataframe_split":{{"columns":["a","b"],"data":{items}}}}}"#),
         result: |_, value| value.to_owned(),
         response: |results| format!(r#"{{"predictions": {results}}}"#),
@@ -106,7 +138,7 @@ const FORMATS: [WireFormat; 24] = [
     WireFormat {
         protocol: RouteProtocol::MlFlow,
         path: "/invocations",
-        item: |number| format!(r#"{{"a":{number}}}"#),
+        item: object,
         call: |items| format!(r#"{{"params":{{"k":1}},"dataframe_records":{items}}}"#),
         result: |_, value| value.to_owned(),
         response: |results| format!(r#"{{"predictions": {results}}}"#),
@@ -114,7 +146,7 @@ const FORMATS: [WireFormat; 24] = [
     WireFormat {
         protocol: RouteProtocol::MlFlow,
         path: "/invocations",
-        item: |number| format!("[{number}, 1.5]"),
+        item: row,
         call: |items| format!(r#"{{"inputs":{items}}}"#),
         result: |_, value| value.to_owned(),
         response: |results| format!(r#"{{"predictions": {results}}}"#),
@@ -122,7 +154,7 @@ const FORMATS: [WireFormat; 24] = [
     WireFormat {
         protocol: RouteProtocol::Seldon,
         path: "/api/v1.0/predictions",
-        item: |number| format!("[{number}, 1.5]"),
+        item: row,
         call: |items| format!(r#"{{"data":{{"names":["a","b"],"ndarray":{items}}}}}"#),
         result: |_, value| value.to_owned(),
         response: |results| format!(r#"{{"data":{{"names":["p"],"ndarray":{results}}}}}"#),
@@ -138,7 +170,7 @@ const FORMATS: [WireFormat; 24] = [
     WireFormat {
         protocol: RouteProtocol::TfServing,
         path: "/v1/models/m:classify",
-        item: |number| format!(r#"{{"x":{number}}}"#),
+        item: object,
         call: |items| format!(r#"{{"examples":{items},"context":{{"c":1}}}}"#),
         result: |_, value| value.to_owned(),
         response: |results| format!(r#"{{ "results": {results} }}"#),
@@ -162,7 +194,7 @@ const FORMATS: [WireFormat; 24] = [
     WireFormat {
         protocol: RouteProtocol::Voyage,
         path: "/contextualizedembeddings",
-        item: |number| format!(r#"["t{number}"]"#),
+        item: |number| format!("[{} ]", text(number)),
         call: |items| format!(r#"{{"inputs":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"value":{value}}}"#),
         response: |results| format!(r#"{{"object":"list","data":{results}}}"#),
@@ -215,7 +247,164 @@ const FORMATS: [WireFormat; 24] = [
         result: |_, value| format!("[{value}]"),
         response: |results| format!(r#"{{"object":"classify","data":{results}}}"#),
     },
+    WireFormat {
+        protocol: RouteProtocol::OpenAi,
+        path: "/v1/embeddings",
+        item: text,
+        call: |items| format!(r#"{{"model" : "m","input":{items}}}"#),
+        result: |index, value| format!(r#"{{"index": {index},"embedding":{value}}}"#),
+        response: |results| format!(r#"{{"object":"list" ,"data":{results},"model":"m"}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Vllm,
+        path: "/v1/embeddings",
+        item: text,
+        call: |items| format!(r#"{{"model" : "m","input":{items}}}"#),
+        result: |index, value| format!(r#"{{"index": {index},"embedding":{value}}}"#),
+        response: |results| format!(r#"{{"object":"list" ,"data":{results},"model":"m"}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::SgLang,
+        path: "/v1/embeddings",
+        item: text,
+        call: |items| format!(r#"{{"model" : "m","input":{items}}}"#),
+        result: |index, value| format!(r#"{{"index": {index},"embedding":{value}}}"#),
+        response: |results| format!(r#"{{"object":"list" ,"data":{results},"model":"m"}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Infinity,
+        path: "/embeddings",
+        item: text,
+        call: |items| format!(r#"{{"model" : "m","input":{items}}}"#),
+        result: |index, value| format!(r#"{{"index": {index},"embedding":{value}}}"#),
+        response: |results| format!(r#"{{"object":"list" ,"data":{results},"model":"m"}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Ollama,
+        path: "/v1/embeddings",
+        item: text,
+        call: |items| format!(r#"{{"model" : "m","input":{items}}}"#),
+        result: |index, value| format!(r#"{{"index": {index},"embedding":{value}}}"#),
+        response: |results| format!(r#"{{"object":"list" ,"data":{results},"model":"m"}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Voyage,
+        path: "/v1/embeddings",
+        item: text,
+        call: |items| format!(r#"{{"model" : "m","input":{items}}}"#),
+        result: |index, value| format!(r#"{{"index": {index},"embedding":{value}}}"#),
+        response: |results| format!(r#"{{"object":"list" ,"data":{results},"model":"m"}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Jina,
+        path: "/v1/embeddings",
+        item: text,
+        call: |items| format!(r#"{{"model" : "m","input":{items}}}"#),
+        result: |index, value| format!(r#"{{"index": {index},"embedding":{value}}}"#),
+        response: |results| format!(r#"{{"object":"list" ,"data":{results},"model":"m"}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Tei,
+        path: "/v1/embeddings",
+        item: text,
+        call: |items| format!(r#"{{"model" : "m","input":{items}}}"#),
+        result: |index, value| format!(r#"{{"index": {index},"embedding":{value}}}"#),
+        response: |results| format!(r#"{{"object":"list" ,"data":{results},"model":"m"}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Vllm,
+        path: "/v1/completions",
+        item: text,
+        call: |items| format!(r#"{{"prompt" : {items},"return_token_ids":false}}"#),
+        result: |index, value| format!(r#"{{ "index":{index},"text":{value}}}"#),
+        response: |results| format!(r#"{{"object":"text_completion","choices": {results} }}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::SgLang,
+        path: "/v1/completions",
+        item: text,
+        call: |items| format!(r#"{{"prompt" : {items},"return_token_ids":false}}"#),
+        result: |index, value| format!(r#"{{ "index":{index},"text":{value}}}"#),
+        response: |results| format!(r#"{{"object":"text_completion","choices": {results} }}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::KServeV1,
+        path: "/v1/models/m:predict",
+        item: row,
+        call: |items| format!(r#"{{"instances":{items}, "signature_name" :"s"}}"#),
+        result: |_, value| value.to_owned(),
+        response: |results| format!(r#"{{ "predictions": {results} }}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::KServeV1,
+        path: "/v1/models/m:explain",
+        item: object,
+        call: |items| format!(r#"{{"instances":{items}, "signature_name" :"s"}}"#),
+        result: |_, value| value.to_owned(),
+        response: |results| format!(r#"{{ "explanations": {results} }}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::TfServing,
+        path: "/v1/models/m:predict",
+        item: text,
+        call: |items| format!(r#"{{"instances":{items}, "signature_name" :"s"}}"#),
+        result: |_, value| value.to_owned(),
+        response: |results| format!(r#"{{ "predictions": {results} }}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::TfServing,
+        path: "/v1/models/m:explain",
+        item: row,
+        call: |items| format!(r#"{{"instances":{items}, "signature_name" :"s"}}"#),
+        result: |_, value| value.to_owned(),
+        response: |results| format!(r#"{{ "explanations": {results} }}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::TfServing,
+        path: "/v1/models/m:regress",
+        item: object,
+        call: |items| format!(r#"{{"examples":{items}, "signature_name" :"s"}}"#),
+        result: |_, value| value.to_owned(),
+        response: |results| format!(r#"{{ "results": {results} }}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Tei,
+        path: "/embed",
+        item: text,
+        call: |items| format!(r#"{{"inputs": {items}, "truncate":true}}"#),
+        result: |_, value| format!("[{value}]"),
+        response: str::to_owned,
+    },
+    WireFormat {
+        protocol: RouteProtocol::SgLang,
+        path: "/classify",
+        item: text,
+        call: |items| format!(r#"{{"model":"m","input":{items}}}"#),
+        result: |index, value| format!(r#"{{"index": {index},"value":{value}}}"#),
+        response: |results| format!(r#"{{"object":"list","data":{results}}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Infinity,
+        path: "/rerank",
+        item: text,
+        call: |items| format!(r#"{{"query":"q","documents":{items}}}"#),
+        result: |index, value| format!(r#"{{"index": {index},"value":{value}}}"#),
+        response: |results| format!(r#"{{"results":{results}}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Generic,
+        path: "/g",
+        item: object,
+        call: |items| format!(r#"{{"in" : {{"rows":{items}}}}}"#),
+        result: |_, value| value.to_owned(),
+        response: |results| format!(r#"{{"out" :{{"rows": {results} }} }}"#),
+    },
 ];
+
+/// Labels whose calls have no list of items: nothing is merged, or tensors are, which have tests of
+/// their own (`v2::tests::round_trip` and `v2::grpc::tests::round_trip`).
+const OTHER_LABELS: [ProtocolLabel; 4] =
+    [ProtocolLabel::OpenInferenceV2, ProtocolLabel::OpenInferenceGrpc, ProtocolLabel::Generation, ProtocolLabel::None];
 
 /// Formats values as a list with the given white space.
 fn list_of(values: &[String], blank: &str) -> String {
@@ -231,33 +420,70 @@ fn value() -> impl Strategy<Value = String> {
     ]
 }
 
+/// Values that every adapter accepts in a request.
+fn unknown() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "-?(0|[1-9][0-9]{0,30})(\\.[0-9]{1,18})?",
+        r#""([ -!#-\[\]-~]|ä|😀|\\n|\\"|\\\\|\\ud800){0,12}""#,
+        Just("[ 1E5 ,{\"\\u0061\" :-0}, [ ] ]".to_owned()),
+    ]
+}
+
 /// Returns the results of one client as it would receive them alone.
 fn results_of(format: &WireFormat, values: &[String]) -> Vec<String> {
     values.iter().enumerate().map(|(index, value)| (format.result)(index, value)).collect()
 }
 
+fn endpoint_of_format(format: &WireFormat) -> Arc<Endpoint> {
+    let generic = (format.protocol == RouteProtocol::Generic)
+        .then(|| GenericOptions::new(vec![pointer("/in/rows")], vec![pointer("/out/rows")]));
+    endpoint_of(RouteRules { generic, ..rules(format.path, format.protocol) }, format.path)
+}
+
+/// Adds a field that no adapter knows in front of the others.
+fn with_field(call: &str, field: &str) -> String {
+    format!("{{{field},{}", call.strip_prefix('{').unwrap())
+}
+
+#[test]
+fn every_adapter_with_a_list_of_items_has_a_format() {
+    let labels: Vec<ProtocolLabel> = FORMATS.iter().map(|format| endpoint_of_format(format).label).collect();
+    for label in ProtocolLabel::VARIANTS {
+        assert!(labels.contains(label) != OTHER_LABELS.contains(label), "{label:?}");
+    }
+}
+
 proptest! {
+    // Each case has a batch for each format.
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
     /// Joining and splitting yields exactly the bytes that each call would have received alone.
     #[test]
     fn split_undoes_join_for_every_adapter(
-        results in prop::collection::vec(prop::collection::vec(value(), 1..5), 2..5),
+        results in prop::collection::vec(prop::collection::vec((1..1000_usize, value()), 1..5), 2..5),
         blank in "[ \n]{0,2}",
+        unknown in unknown(),
     ) {
+        let field = format!("\"\\u0078x\"{blank}:{unknown}");
         for format in &FORMATS {
-            let endpoint = endpoint(format.path, format.protocol);
-            let mut next = 0;
+            let endpoint = endpoint_of_format(format);
+            let written = |items: &[String], blank: &str| with_field(&(format.call)(&list_of(items, blank)), &field);
             let calls: Vec<Call> = results.iter().map(|own| {
-                let items: Vec<String> = own.iter().map(|_| { next += 1; (format.item)(next) }).collect();
-                read(&endpoint, format.path, &(format.call)(&list_of(&items, &blank)))
+                let items: Vec<String> = own.iter().map(|(number, _)| (format.item)(*number)).collect();
+                read(&endpoint, format.path, &written(&items, &blank))
             }).collect();
             for call in &calls {
-                prop_assert!(call.merge == calls[0].merge, "{}", format.path);
+                prop_assert!(call.unbatched_reason().is_none(), "{} {:?} {:?}", format.path, call.unbatched_reason(), call.body);
+                prop_assert!(call.merge == calls[0].merge, "{} {:?} {:?}", format.path, call.body, calls[0].body);
             }
             let members: Vec<&Call> = calls.iter().collect();
             let sent = endpoint.write_batch(&members, None);
-            let all: Vec<String> = (1..=next).map(format.item).collect();
-            prop_assert_eq!(one_spelling(&sent.body), one_spelling((format.call)(&list_of(&all, "")).as_bytes()));
+            // The items are in the shared call as they are written.
+            let all: Vec<String> = results.iter().flatten().map(|(number, _)| (format.item)(*number)).collect();
+            prop_assert_eq!(one_spelling(&sent.body), one_spelling(written(&all, "").as_bytes()));
 
+            let results: Vec<Vec<String>> =
+                results.iter().map(|own| own.iter().map(|(_, value)| value.clone()).collect()).collect();
             let flat: Vec<String> = results.iter().flatten().cloned().collect();
             let response = (format.response)(&list_of(&results_of(format, &flat), &blank));
             let replies = split(&endpoint, &members, &response).unwrap();

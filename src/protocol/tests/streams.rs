@@ -423,6 +423,43 @@ fn only_a_plain_stream_of_events_is_split() {
     assert_eq!(begin(StatusCode::NO_CONTENT, ("server", "x")), Some(MismatchKind::Status));
 }
 
+/// Each stream arrives in three pieces, for every pair of cuts. The chunks are short, so that there
+/// are few thousand pairs.
+#[test]
+fn every_pair_of_cuts_of_a_stream_changes_nothing() {
+    let chunk = |index: usize, finish: &str, more: &str| {
+        format!("data: {{\"choices\":[{{\"index\":{index},\"text\":\"\u{1f600}\",\"finish_reason\":{finish}}}]{more}}}")
+    };
+    let usage = |tokens| format!(r#","usage":{{"prompt_tokens":{tokens},"total_tokens":9,"completion_tokens":1}}"#);
+    let counted = r#"{"prompt":"ab","stream":true,"stream_options":{"include_usage":true}}"#;
+    let error = format!("data: {SERVER_ERROR}\n\n");
+    let streams = [
+        (
+            RouteProtocol::OpenAi,
+            AB,
+            format!(": \u{e9}\r\n\r\n{}\r\n\r\n\n{}\n\n{DONE}", chunk(1, "null", ""), chunk(0, "\"stop\"", "")),
+        ),
+        (RouteProtocol::OpenAi, AB, format!("{}\n\n{error}{DONE}", chunk(1, "\"stop\"", ""))),
+        (
+            RouteProtocol::Vllm,
+            counted,
+            format!("{}\n\n{}\r\n\r\n{DONE}", chunk(1, "\"stop\"", &usage(4)), chunk(0, "\"stop\"", &usage(5))),
+        ),
+    ];
+    for (protocol, call, stream) in &streams {
+        let calls = [*call, *call];
+        let bytes = stream.as_bytes();
+        let whole = split_pieces(*protocol, &calls, &[bytes]).unwrap();
+        assert!(whole.bodies[1].contains("\u{1f600}"), "{whole:?}");
+        for first in 0..=bytes.len() {
+            for second in first..=bytes.len() {
+                let pieces = [&bytes[..first], &bytes[first..second], &bytes[second..]];
+                assert_eq!(split_pieces(*protocol, &calls, &pieces).as_ref(), Ok(&whole), "{first} {second}");
+            }
+        }
+    }
+}
+
 /// An event of the generated stream: the member that it belongs to, and whether it ends with CRLF.
 fn events() -> impl Strategy<Value = Vec<(u8, bool)>> {
     prop::collection::vec((0..5_u8, any::<bool>()), 0..12)
