@@ -79,6 +79,10 @@ ledger ITEMS="300000":
 soak ITEMS="30000000":
     GROUPAGE_LEDGER_ITEMS={{ITEMS}} cargo test --locked --profile sim --test it ledger -- --nocapture
 
+# Generated pairs of calls that must not share a batch
+key-pairs PAIRS="1000000":
+    GROUPAGE_KEY_PAIRS={{PAIRS}} cargo test --locked --profile sim --package groupage-protocol --lib key_pairs
+
 # With 3 seeds, rows with bursts or near saturation depend on chance. The last lines list the
 # criteria that are missed.
 # All requirements on the scheduler, in virtual time with 10 seeds per row
@@ -114,6 +118,10 @@ bench-streams *ARGS:
 # Benchmark generated text in front of an overloaded engine
 bench-generate *ARGS:
     cargo bench --locked --bench generate -- {{ARGS}}
+
+# Benchmark merging and splitting of bodies beside serde_json
+bench-splice *ARGS:
+    cargo bench --locked --package groupage-protocol --bench splice -- {{ARGS}}
 
 # Benchmark the core: time and allocations per item, plans
 bench-core *ARGS:

@@ -9,6 +9,7 @@
 //! tokeniser and no TLS.
 
 mod batching_engine;
+mod chat;
 mod model;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ use tokio::task::JoinSet;
 
 use self::batching_engine::Engine;
 pub use self::batching_engine::InternalBatching;
+pub use self::chat::chat_text;
 pub use self::model::CurveShape;
 pub(crate) use self::model::{RunError, SimulatedModel};
 use super::http1::ServerAddr;
@@ -119,6 +121,9 @@ pub struct ServerStats {
     /// Number of calls that were refused because they contained more than one item.
     #[serde(default)]
     pub lists: u64,
+    /// Maximum number of calls that were in the server at once, running or waiting.
+    #[serde(default)]
+    pub in_flight_max: u64,
     /// Numbers of calls answered with 200, indexed by their number of items.
     pub sizes: Vec<u64>,
 }
@@ -143,7 +148,12 @@ struct ServerCounters {
     too_large: AtomicU64,
     failed: AtomicU64,
     lists: AtomicU64,
+    in_flight: AtomicU64,
+    in_flight_max: AtomicU64,
 }
+
+/// Guard that counts a call as in the server until it is dropped.
+struct InFlightGuard<'a>(&'a ServerCounters);
 
 /// The simulated model server.
 #[derive(Debug, Clone, Copy)]
@@ -241,6 +251,7 @@ impl ServerHandle {
             too_large: get(&counts.too_large),
             failed: get(&counts.failed),
             lists: get(&counts.lists),
+            in_flight_max: get(&counts.in_flight_max),
             sizes,
         }
     }
@@ -291,7 +302,8 @@ impl ServerStats {
         if self.calls == 0 { 0.0 } else { self.items as f64 / self.calls as f64 }
     }
 
-    /// Returns the difference between these counters and `earlier` ones.
+    /// Returns the difference between these counters and `earlier` ones. The maximum in flight stays
+    /// that since the start.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let before = |size: usize| earlier.sizes.get(size).copied().unwrap_or_default();
@@ -303,8 +315,25 @@ impl ServerStats {
             too_large: self.too_large - earlier.too_large,
             failed: self.failed - earlier.failed,
             lists: self.lists - earlier.lists,
+            in_flight_max: self.in_flight_max,
             sizes: self.sizes.iter().enumerate().map(|(size, count)| count - before(size)).collect(),
         }
+    }
+}
+
+// === impl InFlightGuard ===
+
+impl<'a> InFlightGuard<'a> {
+    fn new(counts: &'a ServerCounters) -> Self {
+        let now = counts.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
+        counts.in_flight_max.fetch_max(now, Ordering::Relaxed);
+        Self(counts)
+    }
+}
+
+impl Drop for InFlightGuard<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -415,18 +444,21 @@ impl ServerState {
             (&Method::GET, "/info") => return Ok(self.info()),
             _ => {}
         }
-        let Some(route) = Route::from_path(path) else {
+        let route = Route::from_path(path);
+        if route.is_none() && path != chat::PATH {
             return Ok(json(StatusCode::NOT_FOUND, r#"{"error":"not found"}"#));
-        };
+        }
         if request.method() != Method::POST {
             return Ok(json(StatusCode::METHOD_NOT_ALLOWED, r#"{"error":"method not allowed"}"#));
         }
+        let _in_flight = InFlightGuard::new(&self.counts);
         let Ok(body) = Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await else {
             return Ok(json(StatusCode::PAYLOAD_TOO_LARGE, r#"{"error":"body too large"}"#));
         };
         let body = body.to_bytes();
+        let Some(route) = route else { return Ok(self.chat(&body).await) };
         let Some(items) = route.extract_items(&body) else {
-            self.counts.failed.fetch_add(1, Ordering::Relaxed);
+            self.count_failure();
             return Ok(json(StatusCode::BAD_REQUEST, r#"{"error":"no items of the form of this route"}"#));
         };
         match self.config.lists.filter(|_| items.raw.len() > 1) {
@@ -468,28 +500,42 @@ impl ServerState {
             Some(inner) => inner.run(n).await,
             None => self.model.run_with_base(n, self.base_override(body)).await,
         };
-        match ran {
-            Ok(()) => {}
-            Err(RunError::QueueFull) => {
+        if let Err(error) = ran {
+            return self.run_failure(&error);
+        }
+        if self.config.poison.as_ref().is_some_and(|mark| items.raw.iter().any(|item| item.contains(mark))) {
+            self.count_failure();
+            return json(StatusCode::INTERNAL_SERVER_ERROR, r#"{"error":"an item could not be computed"}"#);
+        }
+        self.count_call(n);
+        json(StatusCode::OK, route.response_body(items))
+    }
+
+    /// Returns the response to a call that was not run.
+    fn run_failure(&self, error: &RunError) -> Response<Full<Bytes>> {
+        match error {
+            RunError::QueueFull => {
                 self.counts.refused.fetch_add(1, Ordering::Relaxed);
                 let mut answer = json(StatusCode::SERVICE_UNAVAILABLE, r#"{"error":"queue full"}"#);
                 answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-                return answer;
+                answer
             }
-            Err(RunError::NoTimer) => return json(StatusCode::INTERNAL_SERVER_ERROR, r#"{"error":"no timer"}"#),
+            RunError::NoTimer => json(StatusCode::INTERNAL_SERVER_ERROR, r#"{"error":"no timer"}"#),
         }
-        if self.config.poison.as_ref().is_some_and(|mark| items.raw.iter().any(|item| item.contains(mark))) {
-            self.counts.failed.fetch_add(1, Ordering::Relaxed);
-            return json(StatusCode::INTERNAL_SERVER_ERROR, r#"{"error":"an item could not be computed"}"#);
-        }
-        self.counts.items.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    fn count_failure(&self) {
+        self.counts.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a call that was answered, with its number of items.
+    fn count_call(&self, items: usize) {
+        self.counts.items.fetch_add(items as u64, Ordering::Relaxed);
         let mut sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
-        if sizes.len() <= n {
-            sizes.resize(n + 1, 0);
+        if sizes.len() <= items {
+            sizes.resize(items + 1, 0);
         }
-        sizes[n] += 1;
-        drop(sizes);
-        json(StatusCode::OK, route.response_body(items))
+        sizes[items] += 1;
     }
 
     /// Returns the fixed cost that applies to a call with this body instead of `base`, if any.

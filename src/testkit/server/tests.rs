@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use super::{
     CurveShape, Engine, InternalBatching, Server, ServerAddr, ServerConfig, ServerHandle, SimulatedModel,
-    TooLargeResponse,
+    TooLargeResponse, chat_text,
 };
 use crate::http1::HttpConnection;
 use crate::item::Route;
@@ -300,4 +300,22 @@ async fn draining_server_answers_open_calls_and_refuses_connections() {
     let answer = conn.inbox.read_answer().await.unwrap();
     assert_eq!((answer.status, answer.close), (200, true));
     assert!(drained.await.unwrap(), "everything was answered");
+}
+
+#[tokio::test]
+async fn chat_holds_a_slot_for_its_tokens_and_is_answered_by_its_messages() {
+    let config = ServerConfig { base: QUICK, per_item: QUICK, queue_max: 0, ..ServerConfig::default() };
+    let (running, mut conn) = start(config).await;
+    let messages = r#"[{"role": "user","content":"a"}]"#;
+    let begun = now();
+    let body = format!(r#"{{"model":"m","messages":{messages},"max_tokens":4}}"#);
+    let (status, plain) = call(&mut conn, "/v1/chat/completions", &body).await;
+    assert!(status == 200 && plain.contains(&chat_text(messages)), "{plain}");
+    assert!(elapsed_since(begun) >= QUICK * 5);
+    let body = format!(r#"{{"messages":{messages},"max_tokens":1,"stream":true}}"#);
+    let (_, stream) = call(&mut conn, "/v1/chat/completions", &body).await;
+    assert!(stream.contains(&chat_text(messages)) && stream.ends_with("data: [DONE]\n\n"), "{stream}");
+    assert_eq!(call(&mut conn, "/v1/chat/completions", "{}").await.0, 400);
+    let stats = running.stats();
+    assert_eq!((stats.calls, stats.failed, stats.in_flight_max), (2, 1, 1));
 }

@@ -9,7 +9,7 @@ use super::*;
 struct Tree {
     span: Span,
     /// Elements of an array, or members of an object with their keys.
-    children: Vec<(Option<Span>, Tree)>,
+    children: Vec<(Option<Span>, Self)>,
 }
 
 struct Reference<'a> {
