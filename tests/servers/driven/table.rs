@@ -318,7 +318,15 @@ pub(crate) const SCENARIOS: &[DrivenScenario] = &[
         ..MERGED
     },
     texts("litserve.openai_embeddings", &LITSERVE, &["text_calls.py", "embeddings", "any"], Treatment::Merged),
-    texts("infinity.openai_embeddings", &INFINITY, &["text_calls.py", "embeddings", "tiny"], Treatment::Merged),
+    DrivenScenario {
+        policy: Some("examples/servers/infinity/policy.yaml"),
+        ..texts(
+            "infinity.openai_embeddings",
+            &INFINITY,
+            &["text_calls.py", "embeddings", "tiny", "130000", "422"],
+            Treatment::Merged,
+        )
+    },
     example(
         "infinity.example",
         &INFINITY,
