@@ -1,6 +1,7 @@
 //! Model servers in environments of their own, each driven by its own client. A script of the
 //! client compares every call sent alone to the server with the same call sent through the proxy.
 
+mod specs;
 pub(crate) mod table;
 
 use std::ffi::OsString;
