@@ -138,7 +138,7 @@ pub(super) const RAY: ServerSpec = ServerSpec {
     package: "ray",
     environment: Environment::Venv("ray"),
     prepared_by: &[],
-    command: &["ray_server.py"],
+    command: &["ray_server.py", "MODEL"],
     ready: "/docs",
     upstream: None,
 };
