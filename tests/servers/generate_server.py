@@ -1,7 +1,7 @@
 """A causal language model of `transformers` behind FastAPI, with OpenAI's completions, chat and embeddings: `generate_server.py`.
 
 The model has the architecture of GPT-2, three small layers and random weights, and runs on the CPU in JAX, which PyPI has without CUDA. Its tokenizer is
-built here from the bytes. Decoding is greedy and each step has one shape for all prompts of a call, so a prompt has the same text alone and in a batch. One
+built here from the bytes. Decoding is greedy, so a prompt has the same text alone and in a batch. One
 call runs at a time, as on a server that does not batch by itself.
 """
 
@@ -223,7 +223,7 @@ async def embeddings(call: Embeddings):
     async with slot:
         ids, lengths = padded(rows)
         hidden = numpy.asarray((await asyncio.to_thread(step, model.params, ids, lengths))[1])
-    # Six digits: the last bits depend on the size of the batch.
+    # Three digits: the last bits depend on the size of the batch.
     data = [
         {"object": "embedding", "index": at, "embedding": [float(f"{x:.3g}") for x in hidden[at, :8]]} for at in range(len(rows))
     ]

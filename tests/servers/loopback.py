@@ -1,7 +1,9 @@
 """Shared parts of the test servers: a loopback port selected by the kernel, and an exit together with the test."""
 
+import contextlib
 import json
 import os
+import pathlib
 import signal
 import socket
 import sys
@@ -49,10 +51,27 @@ def reserve(*names):
     return ports
 
 
+def descendants(root):
+    """Returns the ids of the processes that a process started, directly or not. Some of them lead a session of their own."""
+    children = {}
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
+        except (OSError, IndexError):
+            # The process ended.
+            continue
+        children.setdefault(parent, []).append(int(folder.name))
+    found = [root]
+    for one in found:
+        found += children.get(one, [])
+    return found[1:]
+
+
 def end(status=0):
-    """Exits this process, and with it all processes that it started if it leads their group."""
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
+    """Exits this process, and with it all processes that it started."""
+    for one in descendants(os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
     os._exit(status)
 
 

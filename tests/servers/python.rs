@@ -6,13 +6,12 @@ use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -64,6 +63,27 @@ struct Tail(Arc<Mutex<VecDeque<String>>>);
 /// Returns the folder of the scripts.
 pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers")
+}
+
+/// Returns the processes that a process started, directly or not. Servers start processes, some of
+/// which lead a session of their own.
+fn descendants(root: u32) -> Vec<Pid> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let parents = entries.filter_map(|entry| {
+        let id = entry.file_name().to_str()?.parse::<i32>().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        // The name in parentheses may contain spaces.
+        let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<i32>().ok()?;
+        Some((parent, id))
+    });
+    let parents: Vec<(i32, i32)> = parents.collect();
+    let mut found = vec![i32::try_from(root).unwrap_or_default()];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        found.extend(parents.iter().filter(|(own, _)| *own == parent).map(|(_, id)| *id));
+        next += 1;
+    }
+    found.into_iter().skip(1).filter_map(Pid::from_raw).collect()
 }
 
 // === impl Python ===
@@ -120,8 +140,6 @@ impl Python {
     pub(crate) fn start(&self, script: &str, args: &[OsString]) -> Result<Process, String> {
         let mut command = Command::new(&self.interpreter);
         command.args(self.options).arg(folder().join(script)).args(&self.packages).args(args);
-        // Servers start processes of their own, which are killed with them.
-        command.process_group(0);
         // Proxy settings, API keys and Python variables of the calling environment must not apply
         // to scripts.
         command.env_clear().env("PYTHONNOUSERSITE", "1").env("PYTHONUNBUFFERED", "1").env("OMP_NUM_THREADS", "1");
@@ -196,8 +214,8 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // All calls fail only if the processes have already exited.
-        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            kill_process_group(group, Signal::KILL).ok();
+        for pid in descendants(self.child.id()) {
+            kill_process(pid, Signal::KILL).ok();
         }
         self.child.kill().ok();
         self.child.wait().ok();

@@ -21,8 +21,8 @@ while "=" in text[0]:
     name, value = text.pop(0).split("=", 1)
     environment[name] = value
 beside = pathlib.Path(sys.executable).parent
-# Caches and histories of the servers go to a folder of the test.
 environment["PATH"] = f"{beside}{os.pathsep}{environment.get('PATH', '')}"
+# Modules of this folder are imported by servers, too.
 environment["PYTHONDONTWRITEBYTECODE"] = "1"
 environment.setdefault("PYTHONPATH", str(pathlib.Path(__file__).resolve().parent))
 process = subprocess.Popen([beside / text[0], *text[1:]], env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr)

@@ -1,8 +1,8 @@
-"""Calls of the clients of OpenAI and LangChain: `text_calls.py DIRECT PROXY KIND MODEL [LIMIT]`.
+"""Calls of the clients of OpenAI and LangChain: `text_calls.py DIRECT PROXY KIND MODEL [LIMIT [STATUS]]`.
 
 KIND is embeddings, langchain, completions, completion_streams, chat or chat_streams. Each caller has an API key of its own if KIND ends in `+keys`,
-and the last one a key that the server refuses. Two callers
-send an input that the server refuses with 400, if LIMIT is the number of characters that it accepts.
+and the last one a key that the server refuses. If LIMIT is a number of characters that is above that of the server, two callers send such a text, and
+STATUS (400) is expected.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ KIND, _, KEYS = sys.argv[3].partition("+")
 MODEL = sys.argv[4]
 UNKNOWN = "sk-unknown"
 LIMIT = int(sys.argv[5]) if len(sys.argv) > 5 else 0
+REFUSED = int(sys.argv[6]) if len(sys.argv) > 6 else 400
 
 
 def call(at, turn):
@@ -31,7 +32,7 @@ def call(at, turn):
     texts = [f"{'x' * (at * CALLS + turn)} {n} of {mark}{chr(97 + at)}" for n in range(3 if at % 8 == 5 and KIND[:4] != "chat" else 1)]
     if bad:
         texts[0] = mark + "x" * LIMIT
-    status = 400 if bad else 401 if KEYS and at == CALLERS - 1 else 200
+    status = REFUSED if bad else 401 if KEYS and at == CALLERS - 1 else 200
     return compare.Call({"texts": texts}, mark, status)
 
 
