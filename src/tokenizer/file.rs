@@ -27,7 +27,7 @@ pub struct TokenizerError {
 }
 
 /// The tokenizers in use, by file. A file that did not change is not read again, because reading a
-/// large one takes a second and several times its size in memory.
+/// large one takes long, and several times its size in memory.
 #[derive(Debug, Default)]
 pub struct TokenizerFiles {
     /// One entry for each file in use; others are removed at the next load.

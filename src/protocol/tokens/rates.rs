@@ -95,12 +95,11 @@ impl TokenRates {
 
     fn solve(&mut self) {
         for _ in 0..ROUNDS {
-            for term in 0..TERMS {
-                let others: f64 = (0..TERMS)
-                    .filter(|other| *other != term)
-                    .map(|other| self.gram[term][other] * self.rates[other])
-                    .sum();
-                let best = (self.target[term] + RIDGE * PRIOR[term] - others) / (self.gram[term][term] + RIDGE);
+            for (term, prior) in PRIOR.iter().enumerate() {
+                let factors = &self.gram[term];
+                let of_others = |other: &usize| *other != term;
+                let others: f64 = (0..TERMS).filter(of_others).map(|other| factors[other] * self.rates[other]).sum();
+                let best = (self.target[term] + RIDGE * prior - others) / (factors[term] + RIDGE);
                 self.rates[term] = best.clamp(0.0, RATE_MAX);
             }
         }
