@@ -28,6 +28,7 @@ mod key_parts;
 mod call;
 mod cohere;
 mod call_form;
+mod comparison;
 mod dialect;
 mod division;
 mod key_diff;
@@ -70,6 +71,7 @@ pub use call::{
     UnmergeableReason,
 };
 pub use call_form::CallForm;
+pub use comparison::{AnswerComparison, AnswerDifference, DifferenceKind, ROUNDING_MAX};
 pub use dialect::Dialect;
 pub use division::{CALL_PARTS_MAX, DIVISIBLE_ITEMS_MAX};
 pub use evidence::UnbatchedEvidence;

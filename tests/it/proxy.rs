@@ -13,6 +13,7 @@ mod batches;
 mod binary;
 mod cancels;
 mod capture;
+mod check_local;
 mod crashes;
 mod deadlines;
 mod division;
@@ -44,6 +45,7 @@ mod stream_ledger;
 mod streams;
 mod tls;
 mod tunnel;
+mod verification;
 mod explain;
 
 #[path = "../support/all.rs"]

@@ -19,7 +19,7 @@ async fn echo_items(hand: &mut ScriptedServer, items: usize) -> Vec<Vec<u64>> {
     let mut sent: Vec<Vec<u64>> = Vec::new();
     while sent.iter().map(Vec::len).sum::<usize>() < items {
         let turn = hand.next_request().await;
-        sent.push(turn.instances().iter().map(|item| item.as_u64().unwrap()).collect());
+        sent.push(turn.instances().to_vec());
         turn.echo().await;
     }
     sent
