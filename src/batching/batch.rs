@@ -39,6 +39,9 @@ pub enum UnbatchedReason {
     ClientBatchFull,
     /// Its merge key is in quarantine after a mismatch or a refused batch.
     Quarantined,
+    /// Its merge key is in quarantine after a response that differed from the response to the same
+    /// call alone.
+    Different,
     /// Merging was measured not to pay, or the server batches by itself.
     NoGain,
     /// The server refused batches of its cost class and answered their members when sent alone, or
@@ -68,6 +71,8 @@ pub enum BatchRefusal {
     Timeout,
     /// 429 or 503, while unbatched calls are answered.
     Overload,
+    /// A response that differs from the response to the same call alone.
+    Different,
 }
 
 /// A member of a batch.
@@ -198,6 +203,7 @@ impl BatchRefusal {
             Self::OutOfMemory => "out_of_memory",
             Self::Timeout => "silence",
             Self::Overload => "overload",
+            Self::Different => "different",
         }
     }
 
@@ -206,7 +212,13 @@ impl BatchRefusal {
     pub const fn status(self) -> Option<u16> {
         match self {
             Self::Status(status) | Self::TooLarge(status) => Some(status),
-            Self::Mismatch | Self::Usage | Self::Reset | Self::OutOfMemory | Self::Timeout | Self::Overload => None,
+            Self::Mismatch
+            | Self::Usage
+            | Self::Reset
+            | Self::OutOfMemory
+            | Self::Timeout
+            | Self::Overload
+            | Self::Different => None,
         }
     }
 }

@@ -202,6 +202,13 @@ impl Batcher {
         self.classes.publish_weight(now, class, bounded, weight_max);
     }
 
+    /// Puts a merge key in quarantine, because a call received another response from a batch than
+    /// alone.
+    pub fn quarantine_different(&mut self, now: Tick, class: CostClassId, key: KeyId) {
+        let now = self.advance(now);
+        self.classes.quarantine_different(now, self.limits.quarantine, class, key);
+    }
+
     /// Queues a call, or rejects it if there is no room.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::batch::{BatchId, BatchOutcome, BatchRefusal, Observation, UnbatchedReason};
 use super::budget::ReplayBudget;
-use super::call::{Call, CostClassId};
+use super::call::{Call, CostClassId, KeyId};
 use super::ceiling::{BatchExtent, CeilingReport, CeilingSnapshot, Ceilings, LimitSource, SizeMeasure};
 use super::limits::Limits;
 use super::tick::Tick;
@@ -269,7 +269,11 @@ impl ClassTable {
             _ if class.is_some_and(|class| class.accepts_one_item(now)) => {
                 MergeLimit::Alone(Some(UnbatchedReason::Refused))
             }
-            _ if self.keys.quarantined(now, call.key) => MergeLimit::Alone(Some(UnbatchedReason::Quarantined)),
+            _ if let Some(refusal) = self.keys.quarantine_cause(now, call.key) => {
+                let is_different = refusal == BatchRefusal::Different;
+                let reason = if is_different { UnbatchedReason::Different } else { UnbatchedReason::Quarantined };
+                MergeLimit::Alone(Some(reason))
+            }
             _ if self.replays.replays_left(now) == 0 => MergeLimit::Alone(Some(UnbatchedReason::BudgetEmpty)),
             _ if class.is_some_and(|class| class.deferred) => MergeLimit::Deferred,
             // Without a reason: `Refused` would open the limiter, and the calls of a preferred key
@@ -277,6 +281,12 @@ impl ClassTable {
             _ if class.is_some_and(|class| class.merging.prefers_other_key(now, call.key)) => MergeLimit::Alone(None),
             _ => bound,
         }
+    }
+
+    /// Puts a merge key of this class in quarantine, because a call received another response from a
+    /// batch than alone.
+    pub(super) fn quarantine_different(&mut self, now: Tick, base: Duration, id: CostClassId, key: KeyId) {
+        self.keys.quarantine((now, base), (id, key), BatchRefusal::Different);
     }
 
     /// Returns `true` if some calls of this class are dispatched alone because a batch could not be

@@ -29,6 +29,7 @@ mod call;
 mod bentoml;
 mod cohere;
 mod call_form;
+mod comparison;
 mod dialect;
 mod division;
 mod key_diff;
@@ -73,6 +74,7 @@ pub use call::{
     UnmergeableReason,
 };
 pub use call_form::CallForm;
+pub use comparison::{AnswerComparison, AnswerDifference, DifferenceKind, ROUNDING_MAX};
 pub use dialect::Dialect;
 pub use division::{CALL_PARTS_MAX, DIVISIBLE_ITEMS_MAX};
 pub use engines::is_engine;

@@ -100,6 +100,10 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// responses differ in parts that belong to no single result.
     fn is_merging_unsafe(&self, call: &Call) -> bool;
 
+    /// Takes a call that no client sent from the replay budget. Returns `false` if the budget is
+    /// empty.
+    fn take_replay(&self) -> bool;
+
     /// Returns the limits that the model server publishes in a document, as far as they are known.
     /// They are looked up in the background, from the first time on that this is called.
     fn published_limits(&self, source: &LimitsSource) -> LimitsLookUp;

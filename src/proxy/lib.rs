@@ -59,6 +59,7 @@ mod deadline_shift;
 mod state;
 mod terminate;
 mod upload;
+mod verification;
 mod activity;
 
 use std::collections::HashMap;
@@ -77,6 +78,7 @@ pub use self::listener::{ListenerHandle, serve};
 pub use self::priority::{OutcomeCounters, PriorityClass, PriorityClasses, TenantWeights};
 pub use self::state::{ListenerChannel, ListenerControl, ListenerState};
 pub use self::terminate::TlsTermination;
+use self::verification::VerificationPermits;
 use crate::access_log::AccessLog;
 use crate::backend::{Backend, Forwarder};
 use crate::batching::{DivisionLimits, LateTreatment, ScopeId};
@@ -172,6 +174,8 @@ pub struct RoutingTable {
     pub priorities: PriorityClasses,
     /// The fair-queueing weights of tenants.
     pub tenant_weights: TenantWeights,
+    /// Share of the members of batches that are also sent alone, in millionths.
+    pub verify_ppm: u32,
 }
 
 /// Handling of recognised calls.
@@ -238,6 +242,7 @@ pub struct Proxy {
     shifts: DeadlineShifts,
     floods: FloodLog,
     undivided: UndividedClasses,
+    verifications: VerificationPermits,
     /// Cancelled at the drain limit, which ends all waiting calls at once.
     cut: CancellationToken,
 }
@@ -298,6 +303,7 @@ impl Proxy {
             shifts,
             floods: FloodLog::default(),
             undivided: UndividedClasses::default(),
+            verifications: VerificationPermits::default(),
             cut: CancellationToken::new(),
             access_log,
             tokens,

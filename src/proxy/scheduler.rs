@@ -187,6 +187,7 @@ enum DriverEvent {
     SetLimits(Box<Limits>, oneshot::Sender<()>),
     Snapshot(oneshot::Sender<LearnedState>),
     Seed(Box<LearnedState>),
+    Quarantine(Arc<Call>),
     Reset,
     Drain,
     Resume,
@@ -286,6 +287,13 @@ impl SchedulerHandle {
     pub async fn seed(&self, state: LearnedState) {
         // Ignored if the driver has stopped.
         self.events.send(DriverEvent::Seed(Box::new(state))).await.ok();
+    }
+
+    /// Puts the merge key of a call in quarantine, because the call received another response from a
+    /// batch than alone.
+    pub async fn quarantine(&self, call: Arc<Call>) {
+        // Ignored if the driver has stopped.
+        self.events.send(DriverEvent::Quarantine(call)).await.ok();
     }
 
     /// Resets the learned state, because the upstream was replaced by another.

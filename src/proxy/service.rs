@@ -220,7 +220,10 @@ impl Proxy {
             Ok(SubmitOutcome::Failed(failure, details)) => (Err(failure), details),
             // `submit` has divided the call.
             Ok(SubmitOutcome::Divide(..)) => (Err(FailureKind::Internal.into()), ExecutionDetails::default()),
-            Ok(SubmitOutcome::Reply(reply, details)) => (Ok(self.write_reply(*reply)), details),
+            Ok(SubmitOutcome::Reply(reply, details)) => {
+                self.verify_sample(table, endpoint, &call, (&buffered, &reply), &details);
+                (Ok(self.write_reply(*reply)), details)
+            }
             Ok(SubmitOutcome::Streamed(response, details)) => (Ok(*response), details),
             Ok(SubmitOutcome::Alone(permit)) => {
                 if let Some(reason) =
@@ -420,6 +423,7 @@ fn unbatched_reason(reason: Option<UnbatchedReason>, batches_itself: Option<bool
     match reason {
         Some(UnbatchedReason::ClientBatchFull) => Some(UnmergeableReason::ClientBatchFull),
         Some(UnbatchedReason::Quarantined) => Some(UnmergeableReason::Quarantined),
+        Some(UnbatchedReason::Different) => Some(UnmergeableReason::VerifyFailed),
         Some(UnbatchedReason::Refused | UnbatchedReason::BudgetEmpty) => Some(UnmergeableReason::MergeRefused),
         Some(UnbatchedReason::NoGain) => Some(UnmergeableReason::NoGain),
         // The policy has no pass-through detection.

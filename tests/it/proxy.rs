@@ -13,6 +13,7 @@ mod batches;
 mod binary;
 mod cancels;
 mod capture;
+mod check_local;
 mod crashes;
 mod deadlines;
 mod division;
@@ -46,6 +47,7 @@ mod streams;
 mod tls;
 mod tokens;
 mod tunnel;
+mod verification;
 mod explain;
 
 #[path = "../support/all.rs"]

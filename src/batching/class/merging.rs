@@ -336,8 +336,10 @@ pub(super) const fn is_answered_alone(outcome: BatchOutcome) -> bool {
 // === impl KeyQuarantine ===
 
 impl KeyQuarantine {
-    pub(super) fn quarantined(&self, now: Tick, key: KeyId) -> bool {
-        self.map.get(&key).and_then(|memory| memory.until).is_some_and(|until| now < until)
+    /// Returns the response that put a merge key in the quarantine that is in force.
+    pub(super) fn quarantine_cause(&self, now: Tick, key: KeyId) -> Option<BatchRefusal> {
+        let memory = self.map.get(&key)?;
+        memory.until.is_some_and(|until| now < until).then_some(memory.refusal)
     }
 
     /// Returns the end of the quarantine of a merge key that is in force.
@@ -393,19 +395,31 @@ impl KeyQuarantine {
         if outcome != BatchOutcome::Mismatched && memory.row < REFUSED_MAX {
             return false;
         }
-        memory.refusal = match outcome {
+        let refusal = match outcome {
             BatchOutcome::Refused(refusal) | BatchOutcome::NotRetried(refusal) => refusal,
             _ => BatchRefusal::Mismatch,
         };
-        let length = memory.next.max(base).min(Limits::QUARANTINE_MAX);
-        memory.until = Some(now.after(length));
-        memory.next = length.saturating_mul(2).min(Limits::QUARANTINE_MAX);
-        memory.whole = 0;
+        self.quarantine((now, base), (class, key), refusal);
         let failing = || {
             self.map.values().filter(|memory| memory.is_quarantined(now, class) && memory.whole_before == whole_total)
         };
         let tenants: BTreeSet<TenantId> = failing().map(|memory| memory.tenant).collect();
         tenants.len() >= TENANTS_END_CLASS || failing().count() >= KEYS_END_CLASS
+    }
+
+    /// Puts a merge key in quarantine, for twice as long as the last time.
+    pub(super) fn quarantine(
+        &mut self,
+        (now, base): (Tick, Duration),
+        (class, key): (CostClassId, KeyId),
+        refusal: BatchRefusal,
+    ) {
+        let memory = self.entry(now, class, key);
+        memory.refusal = refusal;
+        let length = memory.next.max(base).min(Limits::QUARANTINE_MAX);
+        memory.until = Some(now.after(length));
+        memory.next = length.saturating_mul(2).min(Limits::QUARANTINE_MAX);
+        memory.whole = 0;
     }
 
     fn entry(&mut self, now: Tick, class: CostClassId, key: KeyId) -> &mut KeyState {

@@ -1,4 +1,5 @@
-//! `groupage check`: verifies that a cluster can run Groupage and that an installation works.
+//! `groupage check`: verifies that a cluster can run Groupage and that an installation works, or with
+//! `--local` that a model server can be batched (`validate::local`).
 //!
 //! The command gathers facts (`facts`), judges them (`evaluate`) and prints the findings (`print`).
 //! Symbols and exit codes are those of `linkerd check`: √ passes, ‼ is a warning, × is an error and
@@ -17,6 +18,7 @@ use self::evaluate::{Severity, evaluate, worst_level};
 use self::facts::{collect, dry_run_injection};
 use self::print::format_results;
 use super::cluster::{self, ClusterTarget};
+use super::validate::{LocalCheck, check_local};
 use crate::config::parse_duration;
 
 /// Interval between two checks while `--wait` has not elapsed.
@@ -38,6 +40,8 @@ enum Output {
 pub(super) struct CheckArgs {
     #[command(flatten)]
     target: ClusterTarget,
+    #[command(flatten)]
+    server: LocalCheck,
     /// Check only what an installation requires
     #[arg(long)]
     pre: bool,
@@ -57,6 +61,9 @@ pub(super) struct CheckArgs {
 }
 
 pub(super) fn run(args: &CheckArgs) -> ExitCode {
+    if let Some(url) = &args.server.local {
+        return check_local(&args.server, url);
+    }
     cluster::run_cluster_command(async {
         let wait = parse_duration(&args.wait).ok_or_else(|| format!("--wait {:?} is not a duration", args.wait))?;
         let cluster = args.target.connect().await?;

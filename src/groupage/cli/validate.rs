@@ -2,6 +2,7 @@
 //! settings.
 
 mod conformance;
+mod local;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{proxy, refusal};
 use crate::config;
+
+pub(super) use local::{LocalCheck, check_local};
 
 /// Format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -114,7 +117,7 @@ fn try_file(
     }
     let loaded = config::read(file).map_err(|error| error.to_string())?;
     let samples = conformance::SampleCalls::read(samples)?;
-    conformance::run(&loaded, url, &samples, headers)
+    conformance::run(&loaded, ("--against", url), &samples, headers)
 }
 
 /// Formats the findings about the files together with those about the server.

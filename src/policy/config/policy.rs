@@ -44,6 +44,8 @@ pub struct Policy {
     pub priority: Priority,
     /// Handling of failed batches.
     pub failure: FailureHandling,
+    /// Share of the members of batches that are also sent alone, to compare the responses.
+    pub verify: Share,
     /// Settings of the process.
     pub proxy: ProcessConfig,
     pub(super) settings: Vec<Setting>,

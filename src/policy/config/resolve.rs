@@ -104,6 +104,7 @@ fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Resolved<Policy> {
             replay_budget: share(failure.replay_budget.as_ref(), "failure.replayBudget")?,
             quarantine: time(failure.quarantine.as_ref(), "failure.quarantine")?,
         },
+        verify: share(spec.verify.as_ref(), "verify")?,
         proxy: proxy(require(spec.proxy.as_ref(), "proxy")?)?,
         settings,
     })

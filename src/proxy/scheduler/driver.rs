@@ -227,6 +227,12 @@ impl<'a> Driver<'a> {
             }
             DriverEvent::Snapshot(reply) => _ = reply.send(self.learned_state()),
             DriverEvent::Seed(state) => self.seed(&state),
+            DriverEvent::Quarantine(call) => {
+                if let Some(key) = self.ids.key_of(&call) {
+                    let class = self.ids.intern_class(&call.cost_class);
+                    self.core.quarantine_different(self.now(), class, key);
+                }
+            }
             DriverEvent::Reset => {
                 self.core.reset(self.now());
                 self.report_merging_changes();

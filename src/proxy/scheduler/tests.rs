@@ -65,6 +65,10 @@ impl Backend for ScriptedBackend {
         false
     }
 
+    fn take_replay(&self) -> bool {
+        true
+    }
+
     fn published_limits(&self, _source: &LimitsSource) -> LimitsLookUp {
         self.limits.lock().unwrap().unwrap_or(LimitsLookUp::Known(None))
     }

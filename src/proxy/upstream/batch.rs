@@ -73,6 +73,11 @@ impl Backend for BatchExecutor {
         self.0.evidence.is_unbatched(self.0.clock.now(), call)
     }
 
+    fn take_replay(&self) -> bool {
+        let now = self.0.clock.now();
+        self.0.budget.lock().is_ok_and(|mut budget| budget.try_take_replay(now))
+    }
+
     fn published_limits(&self, source: &LimitsSource) -> LimitsLookUp {
         published_limits(&self.0, source)
     }

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::names::{Metric, OverheadStage};
+use super::names::{Metric, OverheadStage, VerifyResult};
 use super::registry::Metrics;
 use super::series::to_f64;
 use crate::batching::{BatchOutcome, DispatchCause, LearnedGauges, QueueGauges, Tick};
@@ -69,6 +69,16 @@ impl Metrics {
     pub fn mismatch(&self, kind: &'static str) {
         self.shared.recorder.counter(Metric::Mismatches, &[kind.into()]).increment(1);
         self.stats.mismatches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Records a member of a batch that was to be sent alone as well.
+    pub fn verified(&self, result: VerifyResult) {
+        self.shared.process.verifications[result as usize].increment(1);
+    }
+
+    /// Sets the largest difference found by verifications.
+    pub fn verify_difference(&self, largest: f64) {
+        self.shared.process.verify_difference.set(largest);
     }
 
     /// Records an upstream call made by isolation.

@@ -14,7 +14,7 @@ mod proxy_metrics;
 pub use self::controller_metrics::{AdmissionResult, ControllerMetric, EventResult, WriteResult};
 pub use self::labels::{
     EXPIRE_REASONS, FloodReason, HandshakeResult, HoldReason, OTHER_ROUTE, Outcome, OverheadStage, REJECT_REASONS,
-    RelayReason, ReloadResult, SLO_RESULTS, UnpredictedReason,
+    RelayReason, ReloadResult, SLO_RESULTS, UnpredictedReason, VerifyResult,
 };
 pub use self::proxy_metrics::Metric;
 pub use super::kind::MetricKind;

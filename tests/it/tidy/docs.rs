@@ -10,7 +10,8 @@ use groupage::injector;
 use groupage::protocol::{MismatchKind, ProtocolLabel, UnmergeableReason};
 use groupage::telemetry::names::{
     AdmissionResult, ControllerMetric, EXPIRE_REASONS, EventResult, FloodReason, HoldReason, Metric, MetricKind,
-    Outcome, OverheadStage, REJECT_REASONS, RelayReason, ReloadResult, SLO_RESULTS, UnpredictedReason, WriteResult,
+    Outcome, OverheadStage, REJECT_REASONS, RelayReason, ReloadResult, SLO_RESULTS, UnpredictedReason, VerifyResult,
+    WriteResult,
 };
 use strum::VariantArray as _;
 
@@ -101,6 +102,7 @@ fn the_metrics_page_matches_the_list_in_the_code() {
     row("`reason` of flooded connections", FloodReason::VARIANTS.iter().map(|word| word.as_str()).collect());
     row("`reason` of relayed connections", RelayReason::VARIANTS.iter().map(|word| word.as_str()).collect());
     row("`result`", SLO_RESULTS.to_vec());
+    row("`result` of verifications", VerifyResult::VARIANTS.iter().map(Into::into).collect());
     row("`result` of reloads", ReloadResult::VARIANTS.iter().map(|word| word.as_str()).collect());
     row(
         "`result` of `groupage_webhook_requests_total`",

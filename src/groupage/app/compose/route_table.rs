@@ -53,6 +53,7 @@ pub(super) fn build_port_table(
             header: policy.tenant_header.clone(),
             weights: policy.tenant_weights.clone(),
         },
+        verify_ppm: policy.verify.ppm(),
     })
 }
 

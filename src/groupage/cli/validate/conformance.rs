@@ -10,6 +10,7 @@
 
 mod sample;
 mod judge;
+mod limits;
 mod result;
 mod shape;
 
@@ -23,7 +24,7 @@ use tokio::time::timeout_at;
 
 use self::judge::{is_refusal_of_form, judge_batch, judge_refusal};
 pub(super) use self::result::RouteResult;
-use self::result::RouteVerdict;
+use self::result::{MemberComparison, RouteVerdict};
 use self::sample::SampleCall;
 pub(super) use self::sample::SampleCalls;
 use crate::app::{build_route_table, build_upstream};
@@ -70,17 +71,18 @@ struct TestCalls {
     other: Option<Call>,
 }
 
-/// Tests every declared route, and every path that a sample names.
+/// Tests every declared route, and every path that a sample names. `server` is the flag with the URL
+/// of the server, and the URL.
 ///
 /// # Errors
 /// The test failed before anything was sent; the error is a message for the user.
 pub(super) fn run(
     loaded: &LoadedPolicy,
-    url: &str,
+    (flag, url): (&'static str, &str),
     samples: &SampleCalls,
     headers: &HeaderMap,
 ) -> Result<Vec<RouteResult>, String> {
-    let overrides = Overrides { upstream: Some(Sourced::flag("--against", url.to_owned())), ..Overrides::default() };
+    let overrides = Overrides { upstream: Some(Sourced::flag(flag, url.to_owned())), ..Overrides::default() };
     let policy =
         config::build(Some(loaded), &overrides, &MachineLimits::default()).map_err(|errors| errors.render(false))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -116,10 +118,14 @@ impl ConformanceClient {
 
     /// Tests a route with its sample in each form that the route accepts, the sample's own first.
     async fn test_route(&self, sample: SampleCall) -> Vec<RouteResult> {
-        let SampleCall { route, method, path, body } = sample;
+        let SampleCall { route, method, path, body, other, finds_limits } = sample;
         let prepared = body.and_then(|body| {
             let endpoint = self.endpoint(&method, &path)?;
-            self.calls(&endpoint, &method, &path, body).map(|calls| (endpoint, calls))
+            let calls = match other {
+                Some(other) => self.pair(&endpoint, &method, &path, [body, other]),
+                None => self.calls(&endpoint, &method, &path, body),
+            };
+            calls.map(|calls| (endpoint, calls))
         });
         let (endpoint, calls) = match prepared {
             Ok(prepared) => prepared,
@@ -144,6 +150,9 @@ impl ConformanceClient {
                     RouteVerdict::Inconclusive(reason)
                 }
             };
+            if finds_limits && results.is_empty() && is_success(result.merged) {
+                result.limits = self.find_limits(&endpoint, &members).await;
+            }
             // A server that answers no batch answers none in another form either.
             more &= !result.is_wrong() || is_success(result.merged) || !is_success(result.lone);
             results.push(result);
@@ -184,6 +193,28 @@ impl ConformanceClient {
         Ok(std::iter::once(TestCalls { form: own, call, other: None }).chain(others).collect())
     }
 
+    /// Returns the two calls of a recorded pair.
+    fn pair(
+        &self,
+        endpoint: &Endpoint,
+        method: &Method,
+        path: &str,
+        bodies: [Bytes; 2],
+    ) -> Result<Vec<TestCalls>, String> {
+        let [call, other] = bodies.map(|body| self.read(endpoint, method, path, body));
+        let (Some(call), Some(other)) = (call, other) else {
+            return Err("the path is not a valid request target".to_owned());
+        };
+        if let Some(reason) = call.unbatched_reason().or(other.unbatched_reason()) {
+            return Err(format!("calls like the samples are never merged: `{}`", reason.as_str()));
+        }
+        if call.merge != other.merge {
+            return Err("the two samples never share a batch, because they differ in more than their items".to_owned());
+        }
+        let form = endpoint.form_of(&call).unwrap_or(CallForm::List);
+        Ok(vec![TestCalls { form, call, other: Some(other) }])
+    }
+
     /// Sends a call alone. The error is the reason that it has no answer.
     async fn send_call(&self, call: &Call, result: &mut RouteResult) -> Result<ServerAnswer, String> {
         result.bytes = call.body.len();
@@ -213,7 +244,26 @@ impl ConformanceClient {
             }
         };
         result.merged = Some(answer.status);
-        judge_batch(endpoint, members, &sent, (&answer, lone))
+        let (verdict, parts) = judge_batch(endpoint, members, &sent, (&answer, lone));
+        for (place, part) in parts.iter().enumerate().filter(|_| endpoint.is_comparable(members[0])) {
+            // A pair has two different calls, each with an answer of its own.
+            let own = match place {
+                0 => Some(lone.body.clone()),
+                _ if members[0].body == members[1].body => None,
+                _ => self.send_member(members[1], &result.path).await,
+            };
+            if let (Some(own), Some(call)) = (own, members.get(place)) {
+                let comparison = endpoint.compare_answers(call, part, &own);
+                result.comparisons.push(MemberComparison { is_identical: *part == own, comparison });
+            }
+        }
+        verdict
+    }
+
+    /// Sends a call alone and returns the body of a successful answer.
+    async fn send_member(&self, call: &Call, path: &str) -> Option<Bytes> {
+        let sent = self.send(&call.head.method, path, call.head.headers.clone(), call.body.clone()).await;
+        sent.ok().filter(|answer| answer.status.is_success()).map(|answer| answer.body)
     }
 
     fn read(&self, endpoint: &Endpoint, method: &Method, path: &str, body: Bytes) -> Option<Call> {

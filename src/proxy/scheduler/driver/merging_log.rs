@@ -80,6 +80,10 @@ fn suspension_message(suspension: Suspension) -> String {
             "responses to batches cannot be split",
             "Check that the route's `protocol` is that of the server, or set `mode: Passthrough`",
         ),
+        BatchRefusal::Different => (
+            "responses to batches differ from responses to single calls",
+            "The model computes an item depending on the others: set `mode: Passthrough`",
+        ),
         BatchRefusal::Timeout => ("the server does not answer batches in time", ONE_ITEM_REMEDY),
         BatchRefusal::Status(_)
         | BatchRefusal::TooLarge(_)

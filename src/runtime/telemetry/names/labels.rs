@@ -48,6 +48,23 @@ pub enum ReloadResult {
     Refused,
 }
 
+/// Result of a verification: a member of a batch was also sent alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum VerifyResult {
+    /// The responses are equal.
+    Equal,
+    /// Numbers differ by as much as rounding explains.
+    Rounded,
+    /// The responses differ by more than that.
+    Different,
+    /// The call alone had no successful response.
+    Unanswered,
+    /// The call was not sent: too many others were verified, or the replay budget or the memory was
+    /// exhausted.
+    Skipped,
+}
+
 /// Reason why a connection of a captured port is relayed as bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]

@@ -5,6 +5,7 @@ use strum::VariantArray as _;
 
 use super::labels::{
     EXPIRE_REASONS, FloodReason, HoldReason, Outcome, OverheadStage, REJECT_REASONS, ReloadResult, SLO_RESULTS,
+    VerifyResult,
 };
 use crate::batching::DispatchCause;
 use crate::error::FailureKind;
@@ -141,6 +142,12 @@ metric_table! {
         // Limits, batch responses and configuration.
         Limit: Gauge, "groupage_limit", "limit, source", "A limit in force and where it comes from.";
         Mismatches: Counter, "groupage_mismatches_total", "kind", "Batch responses that could not be split, by kind.";
+        Verifications: Counter, "groupage_verify_total", "result",
+            "Members of batches that were also sent alone, by the comparison of the two responses."
+            => [verifications] of VerifyResult::VARIANTS.iter().map(Into::into);
+        VerifyDifference: Gauge, "groupage_verify_difference_max_ratio", "",
+            "Largest difference between numbers of two such responses, relative to the largest number of the result."
+            => verify_difference;
         ConfigReloads: Counter, "groupage_config_reloads_total", "result",
             "Reloads of the settings, by result."
             => [config_reloads] of ReloadResult::VARIANTS.iter().map(Into::into);

@@ -56,6 +56,7 @@ pub(super) fn describe_reason(word: &str) -> &'static str {
         "header" => "a header that applies to one call only",
         "item_form" => "items of a form that cannot be merged",
         "quarantined" => "batches of their merge key were refused, or their answers could not be split",
+        "verify_failed" => "a response to a batch of their merge key differed from the response to the call alone",
         "merge_refused" => {
             "batches were refused, or their answers could not be used; or the server accepts one item per call; or too many batches failed"
         }

@@ -95,6 +95,9 @@ fn explain_quarantine(found: Option<&QuarantineFacts>) -> (String, Value) {
             "an answer of the server to their batch had a wrong count, index or shape (`groupage explain GRP3304`)"
                 .to_owned()
         }
+        "different" => "a response to a batch differed from the response to the same call alone (`verify`): see \
+             `groupage_verify_total` and the WARN line"
+            .to_owned(),
         answer => {
             format!("{}, but the same calls succeeded when sent alone", describe_response(answer, found.status))
         }

@@ -55,23 +55,27 @@ pub(super) fn is_refusal_of_form(status: StatusCode) -> bool {
 }
 
 /// Judges the answer to `sent`, which has the items of both members, by the answer to the first
-/// member sent alone.
+/// member sent alone. Returns the parts of the members too, if the answer can be split.
 pub(super) fn judge_batch(
     endpoint: &Endpoint,
     members: [&Call; 2],
     sent: &SharedRequest,
     (answer, lone): (&ServerAnswer, &ServerAnswer),
-) -> RouteVerdict {
+) -> (RouteVerdict, Vec<Bytes>) {
     if let Some(verdict) = judge_status(answer.status, lone.status) {
-        return verdict;
+        return (verdict, Vec::new());
     }
     // Split as the proxy does it. Until that succeeds, the parts of the answer are unknown.
     let shared = BatchResponse { status: answer.status, headers: &answer.headers, body: &answer.body };
-    let part = match endpoint.split_batch(&members, sent, shared, None) {
-        Ok(replies) => replies.first().map(|reply| reply.body.clone()).unwrap_or_default(),
-        Err(mismatch) => return RouteVerdict::Wrong(describe_mismatch(mismatch.what, &answer.body)),
+    let parts: Vec<Bytes> = match endpoint.split_batch(&members, sent, shared, None) {
+        Ok(replies) => replies.into_iter().map(|reply| reply.body).collect(),
+        Err(mismatch) => {
+            return (RouteVerdict::Wrong(describe_mismatch(mismatch.what, &answer.body)), Vec::new());
+        }
     };
-    judge_members(endpoint, &members, answer, lone).unwrap_or_else(|| judge_part(&part, lone))
+    let part = parts.first().cloned().unwrap_or_default();
+    let verdict = judge_members(endpoint, &members, answer, lone).unwrap_or_else(|| judge_part(&part, lone));
+    (verdict, parts)
 }
 
 fn judge_status(status: StatusCode, lone: StatusCode) -> Option<RouteVerdict> {

@@ -3,7 +3,7 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::protocol::CallForm;
+use crate::protocol::{AnswerComparison, CallForm, DifferenceKind};
 
 /// Test result of one route with calls of one form.
 #[derive(Debug)]
@@ -20,6 +20,18 @@ pub(in super::super) struct RouteResult {
     pub(super) merged: Option<StatusCode>,
     /// The finding and its severity.
     pub(super) verdict: RouteVerdict,
+    /// The comparison of each member's part of the batch response with the answer to it alone.
+    pub(super) comparisons: Vec<MemberComparison>,
+    /// Findings about limits of the server, if they were looked for.
+    pub(super) limits: Vec<String>,
+}
+
+/// Comparison of a member's part of a batch response with the answer to the member alone.
+#[derive(Debug)]
+pub(super) struct MemberComparison {
+    /// All bytes are equal.
+    pub(super) is_identical: bool,
+    pub(super) comparison: AnswerComparison,
 }
 
 /// Finding on a route.
@@ -40,17 +52,78 @@ pub(super) const fn form_name(form: CallForm) -> &'static str {
     }
 }
 
+// === impl MemberComparison ===
+
+impl MemberComparison {
+    fn text(&self, number: usize) -> String {
+        match &self.comparison {
+            _ if self.is_identical => {
+                format!("√ call {number}: merged and alone, its answers are equal byte for byte\n")
+            }
+            AnswerComparison::Equal => {
+                format!(
+                    "√ call {number}: merged and alone, its answers are equal, except for ids, counters and spelling\n"
+                )
+            }
+            AnswerComparison::Rounded(difference) => format!(
+                "√ call {number}: merged and alone, numbers in its answers differ by at most {difference:.1e} of the \
+                 largest number of the result, as rounding explains\n"
+            ),
+            AnswerComparison::Different(found) => {
+                let by = match found.kind {
+                    DifferenceKind::Number(difference) => {
+                        format!("by {difference:.1e} of the largest number of the result, more than rounding explains")
+                    }
+                    DifferenceKind::Structure => "in structure".to_owned(),
+                    DifferenceKind::Value => "in a value".to_owned(),
+                };
+                let at = if found.at.is_empty() { "as a whole" } else { &format!("at `{}`", found.at) };
+                format!(
+                    "× call {number}: merged and alone, its answers differ {at} {by}: the model may compute an item \
+                     depending on the others; set `mode: Passthrough`\n"
+                )
+            }
+        }
+    }
+}
+
 // === impl RouteResult ===
 
 impl RouteResult {
     /// Creates the result of a route to which nothing was sent, for this reason.
     pub(super) fn untested(route: String, path: String, reason: String) -> Self {
         let verdict = RouteVerdict::Inconclusive(reason);
-        Self { route, path, form: None, bytes: 0, lone: None, merged: None, verdict }
+        Self {
+            route,
+            path,
+            form: None,
+            bytes: 0,
+            lone: None,
+            merged: None,
+            verdict,
+            comparisons: Vec::new(),
+            limits: Vec::new(),
+        }
+    }
+
+    /// Returns `true` if a value of a member's part differs by more than rounding explains.
+    pub(in super::super) fn is_different(&self) -> bool {
+        self.comparisons.iter().any(|own| matches!(own.comparison, AnswerComparison::Different(_)))
+    }
+
+    /// Formats the comparison of the values and the limits, a line each.
+    pub(in super::super) fn details(&self) -> String {
+        let comparisons = self.comparisons.iter().enumerate().map(|(place, own)| own.text(place + 1));
+        comparisons.chain(self.limits.iter().map(|limit| format!("√ {limit}\n"))).collect()
     }
 
     pub(in super::super) const fn is_wrong(&self) -> bool {
         matches!(self.verdict, RouteVerdict::Wrong(_))
+    }
+
+    /// Returns `true` for the result of this route.
+    pub(in super::super) fn is_of(&self, route: &str) -> bool {
+        self.route == route || self.path == route
     }
 
     /// Returns `true` if the test came to a conclusion.
@@ -60,7 +133,7 @@ impl RouteResult {
 
     /// Formats the result as one line of text.
     pub(in super::super) fn text(&self) -> String {
-        let Self { route, path, form, bytes, lone, merged, verdict } = self;
+        let Self { route, path, form, bytes, lone, merged, verdict, .. } = self;
         let (mark, text) = match verdict {
             RouteVerdict::Fits => ("√", "one item and two items get answers of the same shape"),
             RouteVerdict::Inconclusive(reason) => ("‼", reason.as_str()),

@@ -20,6 +20,10 @@ pub(super) struct SampleCall {
     pub(super) path: String,
     /// The body, or the reason that none is available.
     pub(super) body: Result<Bytes, String>,
+    /// The body of the other member of its batch, if it is not the same call again.
+    pub(super) other: Option<Bytes>,
+    /// The limits of the server are looked for too.
+    pub(super) finds_limits: bool,
 }
 
 /// Samples that the user gave.
@@ -28,6 +32,9 @@ pub(in super::super) struct SampleCalls {
     /// Sample for every route without a sample of its own.
     any: Option<Bytes>,
     by_path: Vec<(String, Bytes)>,
+    /// The second call of a pair.
+    other: Option<Bytes>,
+    finds_limits: bool,
 }
 
 // === impl SampleCalls ===
@@ -48,6 +55,19 @@ impl SampleCalls {
         Ok(samples)
     }
 
+    /// Reads the files of one call or of a pair. The limits of the server are looked for too.
+    ///
+    /// # Errors
+    /// A file cannot be read; the message contains its name.
+    pub(in super::super) fn read_pair(files: &[String]) -> Result<Self, String> {
+        let mut bodies = files.iter().map(|file| read_body(file));
+        let (any, other) = (bodies.next().transpose()?, bodies.next().transpose()?);
+        if bodies.next().is_some() {
+            return Err("more than two samples: a pair has two calls".to_owned());
+        }
+        Ok(Self { any, other, by_path: Vec::new(), finds_limits: true })
+    }
+
     /// Returns a call for each path that a sample names, and for each other route of the policy
     /// that is merged.
     pub(super) fn calls(&self, policy: &Policy) -> Vec<SampleCall> {
@@ -58,6 +78,8 @@ impl SampleCalls {
                 method: route.map_or(Method::POST, |route| route.method.clone()),
                 path: path.clone(),
                 body: Ok(body.clone()),
+                other: None,
+                finds_limits: self.finds_limits,
             }
         });
         let is_named = |route: &Route| self.by_path.iter().any(|(path, _)| is_match(route, path));
@@ -81,7 +103,8 @@ impl SampleCalls {
             Some(path) => self.any.clone().map_or_else(|| generate_body(route, path), Ok),
         };
         let path = path.unwrap_or_else(|| route.path.clone());
-        SampleCall { route: route.path.clone(), method: route.method.clone(), path, body }
+        let (other, finds_limits) = (self.other.clone(), self.finds_limits);
+        SampleCall { route: route.path.clone(), method: route.method.clone(), path, body, other, finds_limits }
     }
 }
 
@@ -190,7 +213,8 @@ mod tests {
         assert_eq!(body(2).as_deref(), Ok(r#"{"in":{"texts":["groupage validate"]}}"#));
         assert!(body(3).unwrap().contains("instances"));
         assert!(body(4).unwrap_err().contains("--sample PATH=FILE"));
-        let own = SampleCalls { by_path: vec![("/v1/models/a:predict".to_owned(), Bytes::new())], any: None };
+        let by_path = vec![("/v1/models/a:predict".to_owned(), Bytes::new())];
+        let own = SampleCalls { by_path, ..SampleCalls::default() };
         let calls = own.calls(&policy);
         assert_eq!((calls[0].path.as_str(), calls[0].route.as_str()), ("/v1/models/a:predict", "/v1/*"));
         assert!(calls.iter().all(|call| call.path != "/v1/models/*"), "a sample names it");

@@ -29,7 +29,7 @@ fn judged(generic: &str, call: &str, lone: &str, merged: &ServerAnswer) -> Route
     let call = endpoint.parse_call(&request.into_parts().0, body, &DigestKey::random());
     assert_eq!(call.unbatched_reason(), None);
     let sent = endpoint.write_batch(&[&call, &call], None);
-    judge_batch(&endpoint, [&call, &call], &sent, (merged, &answer(200, lone)))
+    judge_batch(&endpoint, [&call, &call], &sent, (merged, &answer(200, lone))).0
 }
 
 /// Judges in the same way, and returns the reason of a finding.

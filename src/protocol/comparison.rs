@@ -1,0 +1,396 @@
+//! Comparison of the response that a call received from a batch with the response to it alone.
+//!
+//! Ids, counters and numbers beside the results are left out: they differ between two responses to
+//! the same call. Numbers of a result are compared relative to the largest number of that result, in
+//! which the rounding of a sum of products shows; a component near zero would otherwise differ by
+//! any factor. A number that is a value of its own and an integer is a class or a count, and has to
+//! be equal.
+
+mod floats;
+
+use std::borrow::Cow;
+
+use floats::decode_floats;
+
+use crate::call::Call;
+use crate::json::{self, Elements, JsonRules, JsonType, Members, NESTING_MAX, Span, kind, unescape};
+use crate::pointer::Pointer;
+use crate::route::Endpoint;
+use crate::shape::{Counters, Payload, ProtocolShape, ResultLayout};
+
+/// Maximum difference that rounding explains, relative to the largest number of a result: the
+/// spacing of bfloat16 with its 8 significant bits, the coarsest of the floating-point formats in
+/// which servers commonly compute.
+pub const ROUNDING_MAX: f64 = 1.0 / 128.0;
+
+/// Result of a comparison of two responses.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AnswerComparison {
+    /// They are equal, apart from the spelling of numbers and the parts that are left out.
+    Equal,
+    /// Numbers differ by at most this much, relative to the largest number of their result.
+    Rounded(f64),
+    /// They differ by more than rounding explains.
+    Different(AnswerDifference),
+}
+
+/// The first difference between two responses.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AnswerDifference {
+    /// JSON Pointer to the place. It may contain names from the response, so it does not belong in a
+    /// log.
+    pub at: String,
+    /// Kind of the difference.
+    pub kind: DifferenceKind,
+}
+
+/// Kind of a difference between two responses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum DifferenceKind {
+    /// A value is missing, or of another type.
+    Structure,
+    /// A text or another value that is no number.
+    Value,
+    /// A number, by this much relative to the largest number of its result.
+    Number(f64),
+}
+
+/// State of a comparison. The first document is the one from the batch.
+struct Comparer<'a> {
+    docs: [&'a [u8]; 2],
+    shape: &'a ProtocolShape,
+    /// Texts of results are floating-point numbers in base64.
+    has_base64: bool,
+    path: Vec<String>,
+    rounding: f64,
+}
+
+/// Scale of the numbers of a result; `None` beside the results.
+type Scale = Option<f64>;
+
+// === impl Endpoint ===
+
+impl Endpoint {
+    /// Returns `true` if responses to a call like this can be compared: the server computes them from
+    /// its items alone, and they are JSON. Generated texts differ from one time to the next.
+    #[must_use]
+    pub fn is_comparable(&self, call: &Call) -> bool {
+        self.shape.payload == Payload::Items && self.shape.generation.is_none() && !call.streaming
+    }
+
+    /// Compares the body that a call received from a batch with the body of the response to it alone.
+    #[must_use]
+    pub fn compare_answers(&self, call: &Call, merged: &[u8], alone: &[u8]) -> AnswerComparison {
+        let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
+        let different = |kind| AnswerComparison::Different(AnswerDifference { at: String::new(), kind });
+        if [merged, alone].iter().any(|doc| json::validate(doc, rules).is_err()) {
+            return if merged == alone { AnswerComparison::Equal } else { different(DifferenceKind::Structure) };
+        }
+        let encoding = Pointer::from_static("/encoding_format");
+        let encoding = json::find(&call.body, json::root(&call.body), &encoding).ok().flatten();
+        let mut comparer = Comparer {
+            docs: [merged, alone],
+            shape: &self.shape,
+            has_base64: encoding.is_some_and(|found| found.value.inner_bytes(&call.body) == b"base64"),
+            path: Vec::new(),
+            rounding: 0.0,
+        };
+        let roots = [json::root(merged), json::root(alone)];
+        // A response to a single form may have no list of results: all of it is one.
+        let has_list = comparer.has_results(merged) && comparer.has_results(alone);
+        let scale = (!has_list).then(|| comparer.scale_of(roots));
+        match comparer.compare(roots, scale) {
+            Err(kind) => AnswerComparison::Different(AnswerDifference { at: to_pointer(&comparer.path), kind }),
+            Ok(()) if comparer.rounding > 0.0 => AnswerComparison::Rounded(comparer.rounding),
+            Ok(()) => AnswerComparison::Equal,
+        }
+    }
+}
+
+fn to_pointer(path: &[String]) -> String {
+    path.iter().map(|name| format!("/{}", name.replace('~', "~0").replace('/', "~1"))).collect()
+}
+
+// === impl DifferenceKind ===
+
+impl DifferenceKind {
+    /// Returns the name used in logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Structure => "structure",
+            Self::Value => "value",
+            Self::Number(_) => "number",
+        }
+    }
+}
+
+// === impl Comparer ===
+
+impl Comparer<'_> {
+    /// Compares two values. After a difference, `path` leads to it.
+    fn compare(&mut self, [one, other]: [Span; 2], scale: Scale) -> Result<(), DifferenceKind> {
+        if self.is_left_out() {
+            return Ok(());
+        }
+        let [merged, alone] = self.docs;
+        match (kind(merged, one.start), kind(alone, other.start)) {
+            (JsonType::Object, JsonType::Object) => self.compare_objects([one, other], scale),
+            (JsonType::Array, JsonType::Array) => self.compare_lists([one, other], scale),
+            (JsonType::Number, JsonType::Number) => {
+                let texts = [one.of(merged), other.of(alone)];
+                let is_exact = texts.iter().all(|text| json::is_integer(text));
+                match scale {
+                    None => Ok(()),
+                    Some(_) if is_exact && texts[0] == texts[1] => Ok(()),
+                    Some(_) if is_exact => Err(DifferenceKind::Value),
+                    Some(scale) => self.compare_numbers(texts.map(to_number), scale),
+                }
+            }
+            (JsonType::String, JsonType::String) => {
+                let texts = [unescape(one.inner_bytes(merged)), unescape(other.inner_bytes(alone))];
+                if texts[0] == texts[1] {
+                    return Ok(());
+                }
+                match texts.each_ref().map(|text| decode_floats(text)) {
+                    [Some(one), Some(other)] if self.has_base64 && scale.is_some() && one.len() == other.len() => {
+                        let scale = one.iter().chain(&other).fold(0.0, |max: f64, number| max.max(number.abs()));
+                        one.into_iter().zip(other).try_for_each(|pair| self.compare_numbers(pair.into(), scale))
+                    }
+                    _ => Err(DifferenceKind::Value),
+                }
+            }
+            (one_kind, other_kind) if one_kind != other_kind => Err(DifferenceKind::Structure),
+            _ if one.of(merged) == other.of(alone) => Ok(()),
+            _ => Err(DifferenceKind::Value),
+        }
+    }
+
+    fn compare_objects(&mut self, [one, other]: [Span; 2], scale: Scale) -> Result<(), DifferenceKind> {
+        let [merged, alone] = self.docs;
+        let members = |doc, object| -> Vec<(Cow<'_, [u8]>, Span)> {
+            Members::new(doc, object).map(|member| (unescape(member.key.inner_bytes(doc)), member.value)).collect()
+        };
+        let (own, others) = (members(merged, one), members(alone, other));
+        for (name, value) in &own {
+            self.path.push(String::from_utf8_lossy(name).into_owned());
+            match others.iter().find(|(other, _)| other == name) {
+                Some((_, other)) => self.compare([*value, *other], scale)?,
+                None if self.is_left_out() => {}
+                None => return Err(DifferenceKind::Structure),
+            }
+            self.path.pop();
+        }
+        for (name, _) in others.iter().filter(|(name, _)| !own.iter().any(|(own, _)| own == name)) {
+            self.path.push(String::from_utf8_lossy(name).into_owned());
+            if !self.is_left_out() {
+                return Err(DifferenceKind::Structure);
+            }
+            self.path.pop();
+        }
+        Ok(())
+    }
+
+    fn compare_lists(&mut self, lists: [Span; 2], scale: Scale) -> Result<(), DifferenceKind> {
+        let [merged, alone] = self.docs;
+        let mut elements: [Vec<Span>; 2] =
+            [Elements::new(merged, lists[0]).collect(), Elements::new(alone, lists[1]).collect()];
+        if elements[0].len() != elements[1].len() {
+            return Err(DifferenceKind::Structure);
+        }
+        let are_results = scale.is_none() && self.is_results();
+        if are_results && let Some(index) = &self.shape.index {
+            // Two results with equal scores may be sorted in either order.
+            for (doc, elements) in self.docs.into_iter().zip(&mut elements) {
+                elements.sort_by_key(|element| index_of(doc, *element, &index.at));
+            }
+        }
+        let [own, others] = elements;
+        for (place, (one, other)) in own.into_iter().zip(others).enumerate() {
+            self.path.push(place.to_string());
+            let both_numbers = [(merged, one), (alone, other)].map(|(doc, span)| kind(doc, span.start));
+            match scale {
+                None if are_results => self.compare([one, other], Some(self.scale_of([one, other])))?,
+                // Components of a vector may be integers of a quantized model.
+                Some(scale) if both_numbers == [JsonType::Number; 2] => {
+                    self.compare_numbers([to_number(one.of(merged)), to_number(other.of(alone))], scale)?;
+                }
+                _ => self.compare([one, other], scale)?,
+            }
+            self.path.pop();
+        }
+        Ok(())
+    }
+
+    fn compare_numbers(&mut self, [one, other]: [f64; 2], scale: f64) -> Result<(), DifferenceKind> {
+        let is_same = one == other || one.is_nan() && other.is_nan();
+        if is_same {
+            return Ok(());
+        }
+        let difference = (one - other).abs() / scale;
+        if difference <= ROUNDING_MAX {
+            self.rounding = self.rounding.max(difference);
+            return Ok(());
+        }
+        Err(DifferenceKind::Number(difference))
+    }
+
+    /// Returns the largest magnitude of the numbers in two values that are not exact.
+    fn scale_of(&self, values: [Span; 2]) -> f64 {
+        let largest = |(doc, value): (&[u8], Span)| largest_magnitude(doc, value, false);
+        self.docs.into_iter().zip(values).map(largest).fold(0.0, f64::max)
+    }
+
+    /// Returns `true` if the current path leads to results.
+    fn is_results(&self) -> bool {
+        let is_here = |pointer: &Pointer| pointer.tokens() == self.path;
+        match &self.shape.results {
+            ResultLayout::Lists(lists) => lists.iter().any(is_here),
+            ResultLayout::Columns { at, .. } => {
+                self.path.starts_with(at.tokens()) && self.path.len() <= at.tokens().len() + 1
+            }
+            ResultLayout::Map { .. } => false,
+        }
+    }
+
+    fn has_results(&self, doc: &[u8]) -> bool {
+        let is_list = |pointer: &Pointer| {
+            let found = json::find(doc, json::root(doc), pointer).ok().flatten();
+            found.is_some_and(|found| matches!(kind(doc, found.value.start), JsonType::Array | JsonType::Object))
+        };
+        match &self.shape.results {
+            ResultLayout::Lists(lists) => lists.iter().all(is_list),
+            ResultLayout::Columns { at, .. } => is_list(at),
+            ResultLayout::Map { .. } => false,
+        }
+    }
+
+    /// Returns `true` if the value at the current path differs between two responses by its nature.
+    fn is_left_out(&self) -> bool {
+        let is_here = |pointer: &Pointer| pointer.tokens() == self.path;
+        let counters = match &self.shape.counters {
+            Counters::None => false,
+            Counters::Usage(at) => is_here(at),
+            Counters::Totals { at, .. } => at.iter().any(is_here),
+        };
+        counters || self.shape.ids.iter().chain(&self.shape.call_id).any(is_here)
+    }
+}
+
+/// Returns the largest magnitude of the numbers in a value. Integers count only as components of a
+/// vector.
+fn largest_magnitude(doc: &[u8], value: Span, is_component: bool) -> f64 {
+    let magnitudes: Vec<f64> = match kind(doc, value.start) {
+        JsonType::Object => {
+            Members::new(doc, value).map(|member| largest_magnitude(doc, member.value, false)).collect()
+        }
+        JsonType::Array => Elements::new(doc, value).map(|element| largest_magnitude(doc, element, true)).collect(),
+        JsonType::Number if is_component || !json::is_integer(value.of(doc)) => vec![to_number(value.of(doc)).abs()],
+        JsonType::Number | JsonType::String | JsonType::Bool | JsonType::Null => Vec::new(),
+    };
+    magnitudes.into_iter().filter(|number| number.is_finite()).fold(0.0, f64::max)
+}
+
+fn to_number(text: &[u8]) -> f64 {
+    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).unwrap_or(f64::NAN)
+}
+
+/// Returns the index of a result, as written.
+fn index_of(doc: &[u8], result: Span, at: &Pointer) -> u64 {
+    let found = json::find(doc, result, at).ok().flatten();
+    let text = found.and_then(|found| std::str::from_utf8(found.value.of(doc)).ok());
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RouteProtocol;
+    use crate::tests::{endpoint, read};
+
+    fn compare(call: &str, merged: &str, alone: &str) -> AnswerComparison {
+        let endpoint = endpoint("/v1/embeddings", RouteProtocol::OpenAi);
+        let call = read(&endpoint, "/v1/embeddings", call);
+        endpoint.compare_answers(&call, merged.as_bytes(), alone.as_bytes())
+    }
+
+    fn vector(values: &str) -> String {
+        format!(r#"{{"data":[{{"index":0,"embedding":{values}}}],"model":"m"}}"#)
+    }
+
+    fn different(at: &str, kind: DifferenceKind) -> AnswerComparison {
+        AnswerComparison::Different(AnswerDifference { at: at.to_owned(), kind })
+    }
+
+    const CALL: &str = r#"{"input":"a"}"#;
+
+    #[test]
+    fn ids_times_counters_and_spelling_are_no_difference() {
+        let merged = r#"{"id":"embd-1","created":17,"data":[{"embedding":[1.0,2e-1]}],"usage":{"total_tokens":3}}"#;
+        let alone = r#"{ "id": "embd-2", "created": 18, "data": [ {"embedding": [1, 0.20]} ], "usage": null }"#;
+        assert_eq!(compare(CALL, merged, alone), AnswerComparison::Equal);
+    }
+
+    #[test]
+    fn rounding_is_measured_relative_to_the_largest_component() {
+        let compared = compare(CALL, &vector("[0.8,1e-9]"), &vector("[0.8,3e-9]"));
+        let AnswerComparison::Rounded(difference) = compared else { panic!("{compared:?}") };
+        assert!((difference - 2.5e-9).abs() < 1e-12, "{difference}");
+    }
+
+    #[test]
+    fn other_numbers_texts_and_structures_are_different() {
+        let numbers = compare(CALL, &vector("[0.8,0.1]"), &vector("[0.8,0.3]"));
+        let AnswerComparison::Different(found) = numbers else { panic!("{numbers:?}") };
+        assert_eq!(found.at, "/data/0/embedding/1");
+        assert!(matches!(found.kind, DifferenceKind::Number(difference) if (difference - 0.25).abs() < 1e-9));
+        assert_eq!(
+            compare(CALL, &vector("[0.8,0.1]"), &vector("[0.8]")),
+            different("/data/0/embedding", DifferenceKind::Structure)
+        );
+        assert_eq!(
+            compare(CALL, &vector("[0.8]"), &vector("[0.8]").replace(r#""m""#, r#""n""#)),
+            different("/model", DifferenceKind::Value)
+        );
+        assert_eq!(
+            compare(CALL, &vector("[0.8]"), r#"{"data":[{"index":0,"embedding":[0.8]}]}"#),
+            different("/model", DifferenceKind::Structure)
+        );
+        assert_eq!(compare(CALL, "{}", "<html>"), different("", DifferenceKind::Structure));
+    }
+
+    #[test]
+    fn an_integer_of_its_own_has_to_be_equal_and_a_component_does_not() {
+        let endpoint = endpoint("/m:predict", RouteProtocol::KServeV1);
+        let call = read(&endpoint, "/m:predict", r#"{"instances":[[1]]}"#);
+        let compare = |merged: &str, alone: &str| endpoint.compare_answers(&call, merged.as_bytes(), alone.as_bytes());
+        assert_eq!(
+            compare(r#"{"predictions":[1000]}"#, r#"{"predictions":[1001]}"#),
+            different("/predictions/0", DifferenceKind::Value)
+        );
+        let components = compare(r#"{"predictions":[[1000,3]]}"#, r#"{"predictions":[[1001,3]]}"#);
+        assert!(matches!(components, AnswerComparison::Rounded(_)), "{components:?}");
+        assert_eq!(compare("[0]", "[0]"), AnswerComparison::Equal);
+    }
+
+    #[test]
+    fn base64_is_compared_as_the_numbers_that_it_encodes() {
+        // [0.5, 0.25], [0.5, 0.250001] and [0.5, -0.25].
+        let [one, near, far] =
+            ["AAAAPwAAgD4=", "AAAAPyIAgD4=", "AAAAPwAAgL4="].map(|text| vector(&format!("\"{text}\"")));
+        let call = r#"{"input":"a","encoding_format":"base64"}"#;
+        assert!(matches!(compare(call, &one, &near), AnswerComparison::Rounded(_)));
+        assert!(matches!(compare(call, &one, &far), AnswerComparison::Different(_)));
+        assert_eq!(compare(CALL, &one, &near), different("/data/0/embedding", DifferenceKind::Value));
+    }
+
+    #[test]
+    fn results_that_the_server_sorts_are_compared_by_index() {
+        let endpoint = endpoint("/rerank", RouteProtocol::Tei);
+        let call = read(&endpoint, "/rerank", r#"{"query":"q","texts":["a","b"]}"#);
+        let merged = br#"[{"index":1,"score":0.5000},{"index":0,"score":0.4999}]"#;
+        let alone = br#"[{"index":0,"score":0.5000},{"index":1,"score":0.4999}]"#;
+        let compared = endpoint.compare_answers(&call, merged, alone);
+        assert!(matches!(compared, AnswerComparison::Rounded(_)), "{compared:?}");
+    }
+}

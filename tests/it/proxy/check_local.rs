@@ -1,0 +1,93 @@
+//! `groupage check --local URL`: a pair of calls alone and together, and the limits of the server.
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+use super::scripted_server::{AutoResponder, ScriptedServer, reply};
+use super::setup::{PREDICT, within_timeout};
+use super::support::upstream::Request;
+
+/// Runs the check with these samples.
+async fn check(url: &str, samples: &[&str]) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_groupage"));
+    command.args(["check", "--local", url, "--route", PREDICT, "--protocol", "KServeV1"]);
+    for (index, text) in samples.iter().enumerate() {
+        let file = folder.path().join(format!("{index}.json"));
+        std::fs::write(&file, text).unwrap();
+        command.arg("--sample").arg(file);
+    }
+    command.stdin(Stdio::null());
+    let output: Output = within_timeout(tokio::task::spawn_blocking(move || {
+        let output = command.output().unwrap();
+        drop(folder);
+        output
+    }))
+    .await
+    .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code(), text)
+}
+
+/// Starts a server that predicts by `predict` from all items of a call and one of them.
+async fn server(items_max: usize, predict: fn(&[f64], f64) -> f64) -> (String, AutoResponder) {
+    let hand = ScriptedServer::start().await;
+    let url = hand.url();
+    let auto = hand.into_auto_responder(move |request: &Request| {
+        let body: Value = serde_json::from_slice(&request.body).unwrap();
+        let items: Vec<f64> = body["instances"].as_array().unwrap().iter().map(|i| i[0].as_f64().unwrap()).collect();
+        if items.len() > items_max {
+            let error = format!("batch-size must be <= {items_max}");
+            return reply(400, &json!({ "error": error }).to_string());
+        }
+        let predictions: Vec<[f64; 1]> = items.iter().map(|item| [predict(&items, *item)]).collect();
+        reply(200, &json!({ "predictions": predictions }).to_string())
+    });
+    (url, auto)
+}
+
+const PAIR: [&str; 2] = [r#"{"instances":[[1.5]]}"#, r#"{"instances":[[2.5]]}"#];
+
+#[tokio::test]
+async fn a_server_that_computes_each_item_by_itself_passes() {
+    let (url, _auto) = server(usize::MAX, |_, item| item / 3.0).await;
+    let (code, text) = check(&url, &PAIR).await;
+    assert_eq!(code, Some(0), "{text}");
+    for number in [1, 2] {
+        assert!(
+            text.contains(&format!("√ call {number}: merged and alone, its answers are equal byte for byte")),
+            "{text}"
+        );
+    }
+    assert!(text.contains("√ the server accepts a call with 128 items"), "{text}");
+    assert!(text.ends_with("status: √\n"), "{text}");
+    let (code, text) = check(&url, &[]).await;
+    assert_eq!(code, Some(0), "a sample is built in: {text}");
+}
+
+#[tokio::test]
+async fn rounding_and_limits_are_reported() {
+    let (url, _auto) = server(16, |items, item| item + if items.len() > 1 { 1e-6 } else { 0.0 }).await;
+    let (code, text) = check(&url, &PAIR).await;
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("call 2: merged and alone, numbers in its answers differ by at most 4.0e-7"), "{text}");
+    assert!(text.contains("refuses a call with 128 items (400) and names a limit of 16"), "{text}");
+}
+
+#[tokio::test]
+async fn an_item_that_depends_on_its_neighbours_is_an_error_with_its_place() {
+    let (url, _auto) = server(usize::MAX, |items, _| items.iter().sum()).await;
+    let (code, text) = check(&url, &PAIR).await;
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("× call 1: merged and alone, its answers differ at `/predictions/0/0` by"), "{text}");
+    assert!(text.ends_with("status: ×\n"), "{text}");
+}
+
+#[tokio::test]
+async fn samples_that_never_share_a_batch_are_not_sent() {
+    let (url, _auto) = server(usize::MAX, |_, item| item).await;
+    let (code, text) = check(&url, &[PAIR[0], r#"{"instances":["a"]}"#]).await;
+    assert_eq!(code, Some(66), "{text}");
+    assert!(text.contains("never share a batch"), "{text}");
+}
