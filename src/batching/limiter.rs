@@ -51,7 +51,7 @@ mod tests;
 pub(super) use permit::{Permit, PermitRequest};
 pub use report::{FlowMode, FlowReport, FlowSnapshot, LoadPoint, OpenReason};
 use request::LoadIntegral;
-pub(super) use request::{Completion, Departure, FlightRecord};
+pub(super) use request::{Completion, ConnectionUse, Departure, FlightRecord};
 
 use curve::{Knee, LoadCurve};
 use growth::BatchCap;
@@ -362,8 +362,8 @@ impl ConcurrencyLimiter {
             (self.probe.sent, self.probe.companions) = (now, self.flights - 1);
         }
         let free = self.is_open() && self.gate.is_none();
-        let own_connection = calls == 1 && !unbatched && self.compares_lone_calls(permit);
-        let lone = calls == 1 && clean && free && !own_connection;
+        let compared = calls == 1 && !unbatched && self.compares_lone_calls(permit);
+        let lone = calls == 1 && clean && free && !compared;
         let wave = lone.then(|| self.wave.on_send(now, self.flights));
         if !free {
             self.wave.reset();
@@ -378,7 +378,7 @@ impl ConcurrencyLimiter {
             probe: self.probe.id,
             items,
             clean,
-            own_connection,
+            connection: if compared { ConnectionUse::Own } else { ConnectionUse::Client },
             expected,
             load: self.load,
         }

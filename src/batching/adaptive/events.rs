@@ -6,7 +6,7 @@
 use super::super::batch::{BatchId, BatchOutcome, Observation};
 use super::super::call::{Call, CostClassId};
 use super::super::cost::CostSample;
-use super::super::limiter::{Completion, Departure, Permit};
+use super::super::limiter::{Completion, ConnectionUse, Departure, Permit};
 use super::super::queue::{Queue, QueuedCall};
 use super::super::slots::{SampleUse, SlotFlight};
 use super::super::tick::{Tick, nanos};
@@ -113,7 +113,7 @@ impl Adaptive {
 
     /// Returns `true` if a request is a lone call that has to be sent as a batch would be.
     pub(in super::super) fn has_own_connection(&self, id: BatchId) -> bool {
-        self.flights.get(&id).is_some_and(|flight| flight.mark.own_connection)
+        self.flights.get(&id).is_some_and(|flight| flight.mark.connection == ConnectionUse::Own)
     }
 
     /// Records the end of a batch. Returns `true` if its sample showed that the server was

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::super::tick::Tick;
 use super::curve::Knee;
-use super::{Completion, ConcurrencyLimiter, Departure, FlowMode, OpenReason, Permit, PermitRequest};
+use super::{Completion, ConcurrencyLimiter, ConnectionUse, Departure, FlowMode, OpenReason, Permit, PermitRequest};
 
 /// One millisecond in nanoseconds.
 const MS: u64 = 1_000_000;
@@ -102,7 +102,7 @@ impl ClosedLoop {
                 expected: 0,
             };
             let mark = self.flow.on_dispatch(Tick(self.now), &departure);
-            let connecting = self.event_loop && (calls > 1 || mark.own_connection);
+            let connecting = self.event_loop && (calls > 1 || mark.connection == ConnectionUse::Own);
             self.waiting.push(Request { items: calls, connecting, arrived, mark });
         }
         while self.running.len() < self.world.workers as usize && !self.waiting.is_empty() {

@@ -82,9 +82,9 @@ fn a_tenant_with_long_answers_is_charged_for_their_length() {
     let (mut short, mut long) = (0, 0);
     clients.run_counting(20_000, |key| {
         if key.0 < 24 {
-            short += 1
+            short += 1;
         } else {
-            long += 1
+            long += 1;
         }
         true
     });
