@@ -37,7 +37,7 @@ pub(crate) struct ServerSpec {
     /// Path that is answered with 200 once the server is ready.
     pub(crate) ready: &'static str,
     /// Server to which it forwards calls.
-    pub(crate) upstream: Option<&'static ServerSpec>,
+    pub(crate) upstream: Option<&'static Self>,
 }
 
 /// What the proxy must do with the calls of a scenario.
@@ -155,7 +155,7 @@ impl DrivenScenario {
             vec![format!("http://{address}").into(), format!("http://{}", proxy.listen).into()];
         args.extend(more.iter().map(|arg| replaced(arg, running.model.path(), "")));
         let report = client.report(script, &args, CALLS_MAX).await?;
-        let numbers = self.judge(&report)?;
+        let numbers = Self::judge(&report)?;
         let counted = self.treated(&mut proxy).await?;
         Ok(format!("{}, {numbers}, {counted}", self.versions(&report)))
     }
@@ -179,7 +179,7 @@ impl DrivenScenario {
     }
 
     /// Returns the numbers of a script's report if all answers are as expected.
-    fn judge(&self, report: &Value) -> Result<String, String> {
+    fn judge(report: &Value) -> Result<String, String> {
         let number = |name: &str| report.get(name).cloned().unwrap_or(Value::Null);
         let numbers = format!(
             "{} calls, {} equal, {} of them errors, {} s directly and {} s through the proxy",
