@@ -223,7 +223,8 @@ impl Comparer<'_> {
     }
 
     fn compare_numbers(&mut self, [one, other]: [f64; 2], scale: f64) -> Result<(), DifferenceKind> {
-        let is_same = one == other || one.is_nan() && other.is_nan();
+        let is_infinite = one.is_infinite() && one.total_cmp(&other).is_eq();
+        let is_same = is_infinite || one.is_nan() && other.is_nan() || (one - other).abs() <= 0.0;
         if is_same {
             return Ok(());
         }

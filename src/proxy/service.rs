@@ -221,7 +221,7 @@ impl Proxy {
             // `submit` has divided the call.
             Ok(SubmitOutcome::Divide(..)) => (Err(FailureKind::Internal.into()), ExecutionDetails::default()),
             Ok(SubmitOutcome::Reply(reply, details)) => {
-                self.verify_sample(table, endpoint, &call, (&buffered, &reply), &details);
+                self.verify_sample(table, &endpoint, &call, (&buffered, &reply), &details);
                 (Ok(self.write_reply(*reply)), details)
             }
             Ok(SubmitOutcome::Streamed(response, details)) => (Ok(*response), details),

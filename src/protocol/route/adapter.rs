@@ -136,7 +136,6 @@ impl Adapter {
     pub(super) fn recognise(protocol: RouteProtocol, path: &str) -> Option<Self> {
         match protocol {
             RouteProtocol::PassThrough => None,
-            RouteProtocol::LlamaCpp => Self::generation(path),
             RouteProtocol::Generic => Some(Self::Generic),
             RouteProtocol::Auto if openai::PATHS.contains(&path) => Some(Self::Embeddings),
             RouteProtocol::Auto if path == TeiRoute::Embed.path() => Some(Self::Tei(TeiRoute::Embed)),
@@ -165,7 +164,7 @@ impl Adapter {
                 Some(Self::Completions)
             }
             RouteProtocol::Vllm if chat::is_path(path) => Some(Self::Chat),
-            RouteProtocol::Tgi => Self::generation(path),
+            RouteProtocol::LlamaCpp | RouteProtocol::Tgi => Self::generation(path),
             RouteProtocol::OpenAi if moderations::is_path(path) => Some(Self::Moderations),
             RouteProtocol::OpenAi | RouteProtocol::Vllm | RouteProtocol::SgLang | RouteProtocol::Ollama
                 if GenerationFormat::of_path(path).is_some() =>

@@ -76,7 +76,7 @@ fn a_route_that_always_merges_needs_nothing_published() {
 
 #[test]
 fn calls_of_different_rules_share_no_batch() {
-    let rules = |merge| super::routes(vec![route("/v1/embeddings", RouteProtocol::Auto, merge)]);
+    let rules = |merge| routes(vec![route("/v1/embeddings", RouteProtocol::Auto, merge)]);
     let key = |routes: &Routes| {
         let endpoint = routes.recognise(&Method::POST, "/v1/embeddings").unwrap();
         read(&endpoint, "/v1/embeddings", r#"{"input":"a"}"#).merge

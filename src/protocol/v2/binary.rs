@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn a_header_that_names_no_length_of_the_body_is_an_error() {
         let framing = |values: &[&'static str]| {
-            let value = |text: &&'static str| (HEADER_LENGTH, http::HeaderValue::from_static(text));
+            let value = |text: &&'static str| (HEADER_LENGTH, HeaderValue::from_static(text));
             let mut headers = HeaderMap::new();
             values.iter().map(value).for_each(|(name, value)| _ = headers.append(name, value));
             Framing::read(&headers, 10)

@@ -480,7 +480,7 @@ impl Model {
         match batch.lone {
             Some(UnbatchedReason::ClientBatchFull) => self.record_situation("alone: client batch full"),
             Some(UnbatchedReason::Quarantined | UnbatchedReason::Different) => {
-                self.record_situation("alone: quarantined")
+                self.record_situation("alone: quarantined");
             }
             Some(UnbatchedReason::Refused) => self.record_situation("alone: refused"),
             Some(UnbatchedReason::BudgetEmpty) => self.record_situation("alone: budget empty"),

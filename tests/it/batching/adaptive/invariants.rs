@@ -385,7 +385,7 @@ impl InvariantChecker {
         match batch.lone {
             Some(UnbatchedReason::ClientBatchFull) => self.record_situation("alone: client batch full"),
             Some(UnbatchedReason::Quarantined | UnbatchedReason::Different) => {
-                self.record_situation("alone: quarantined")
+                self.record_situation("alone: quarantined");
             }
             Some(UnbatchedReason::NoGain) => self.record_situation("alone: no gain"),
             Some(UnbatchedReason::Refused) => self.record_situation("alone: refused"),
