@@ -86,7 +86,7 @@ pub struct Limits {
     /// Order of calls.
     pub order: CallOrder,
     /// Boundaries between length buckets, ascending: the largest weight of an item in each bucket but
-    /// the last. Calls whose heaviest items are in different buckets share no batch. At most 255 are
+    /// the last. Calls with their heaviest items in different buckets share no batch. At most 255 are
     /// applied.
     pub length_buckets: Vec<u64>,
     /// Maximum number of batches in flight. [`DispatchPolicy::Adaptive`] determines the number to

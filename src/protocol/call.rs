@@ -38,7 +38,7 @@ pub struct Call {
     pub body: Bytes,
     /// The original head, kept for a replay.
     pub head: RequestHead,
-    /// Sizes of the texts of a call whose weight is an estimate. Boxed, because many calls have none.
+    /// Sizes of the texts of a call with an estimated weight. Boxed, because many calls have none.
     pub(crate) text: Option<Box<CallText>>,
     /// Positions of the items in the body; empty for a call that is sent unbatched.
     pub(crate) found: ItemSpans,

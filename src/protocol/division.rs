@@ -2,7 +2,7 @@
 //! order.
 //!
 //! A part is a call of its own in every respect. It has the bytes of the whole call, except that its
-//! lists hold only its own items, and it is parsed like any other call. Parts whose responses cannot
+//! lists hold only its own items, and it is parsed like any other call. Parts with responses that cannot
 //! be joined to exactly what the whole call would receive are not made.
 
 use std::ops::Range;

@@ -166,7 +166,7 @@ impl Endpoint {
         if self.rules.tokenizer.is_some() || !self.reports_tokens() {
             return None;
         }
-        // Servers whose calls name no model have one for each path.
+        // Servers without a model in their calls have one for each path.
         let model = if model.is_empty() { head.uri.path().as_bytes() } else { model };
         let name = [self.label.as_str().as_bytes(), b" ", model].concat();
         (name.len() <= NAME_MAX).then(|| CallText { model: name.into(), sum, heaviest, output_max: 0, is_whole: true })

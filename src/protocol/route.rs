@@ -189,7 +189,7 @@ pub enum ProtocolLabel {
     Cohere,
     /// Classification, pooling, scores and reranking of vLLM, SGLang and infinity.
     Pooling,
-    /// Text generation and chat whose calls are not merged.
+    /// Text generation and chat that is not merged.
     Generation,
     /// A batchable API of BentoML.
     #[strum(serialize = "bentoml")]

@@ -18,11 +18,11 @@ use crate::memory::BufferGuard;
 use crate::protocol::{Call, PartAnswer, Reply};
 use crate::scheduler::{ExecutionDetails, Submission, SubmitOutcome};
 
-/// Maximum number of cost classes whose calls are not divided: the number that the batching core
+/// Maximum number of cost classes that are not divided: the number that the batching core
 /// remembers. Beyond it, all of them are divided again.
 const UNDIVIDED_MAX: usize = 256;
 
-/// Cost classes whose calls are not divided, because responses to their parts could not be joined.
+/// Cost classes that are not divided, because responses to their parts could not be joined.
 #[derive(Debug, Default)]
 pub(super) struct UndividedClasses(Mutex<HashSet<Box<[u8]>>>);
 

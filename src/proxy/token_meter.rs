@@ -16,7 +16,7 @@ use crate::protocol::{Call, Endpoint, OutputMeter, TokenCalibration, TokenCounts
 use crate::scheduler::StreamRecorder;
 use crate::telemetry::RouteDurations;
 
-/// A tap on a response whose bytes arrive one after the other.
+/// A tap on a response that arrives in pieces.
 #[derive(Debug)]
 struct StreamTap {
     meter: OutputMeter,

@@ -315,7 +315,7 @@ fn turn_heap(
 // === impl WeightPrice ===
 
 impl WeightPrice {
-    /// Returns the charge for a call of this weight, whose charge by time would be `time`.
+    /// Returns the charge for a call of this weight; `time` is its charge by time.
     pub(super) fn charge(&mut self, weight: u64, time: u64) -> u64 {
         let mean = |mean: u64, new: u64| if mean == 0 { new } else { mean - mean / PRICE_PARTS + new / PRICE_PARTS };
         // A mean below the divisor would not change.

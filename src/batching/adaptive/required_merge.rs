@@ -1,4 +1,4 @@
-//! Merging on routes whose policy requires it (`merge: Always`), while the limiter has no limit and
+//! Merging on routes with `merge: Always`, while the limiter has no limit and
 //! would forward each call.
 //!
 //! Nagle's algorithm (RFC 896) decides: a call leaves at once if no call of its line is in flight.

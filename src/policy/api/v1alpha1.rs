@@ -365,7 +365,7 @@ pub struct SchedulingSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<OpenEnum<CallOrder>>,
     /// Boundaries between length buckets, in the unit of `limits.batchWeightMax`: the largest weight
-    /// of an item in each bucket. Calls whose heaviest items are in different buckets never share a
+    /// of an item in each bucket. Calls with their heaviest items in different buckets never share a
     /// batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub length_buckets: Option<Vec<u64>>,

@@ -1,5 +1,5 @@
-//! OpenAI chat, for vLLM: several conversations are one call to `/v1/chat/completions/batch`, whose
-//! `messages` is a list of conversations and whose result has one choice for each.
+//! OpenAI chat, for vLLM: several conversations are one call to `/v1/chat/completions/batch`, with a
+//! list of conversations as `messages`. The result has one choice for each.
 //!
 //! vLLM takes no streams, no tools, no beam search and one choice in this form. The other calls are
 //! queued as those for text on any server (`generation`).

@@ -15,7 +15,7 @@ pub(crate) struct TextSize {
     pub(crate) cjk: u64,
     /// Code points of all other scripts.
     pub(crate) other: u64,
-    /// Tokens whose number is known, as of token ids.
+    /// Tokens in a known number, as of token ids.
     pub(crate) tokens: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Routes whose policy requires merging: calls are merged without evidence, and held for a bounded
+//! Routes with `merge: Always`: calls are merged without evidence, and held for a bounded
 //! time only.
 
 use super::*;

@@ -419,26 +419,6 @@ fn words_of_the_table_are_accepted_and_planned_words_refused() {
 }
 
 #[test]
-fn an_unsupported_key_accepts_only_its_empty_or_default_value() {
-    let kind = Definition::policy();
-    let mut later = 0;
-    for (path, key) in all_keys().into_iter().filter(|(_, key)| key.availability == Availability::Later) {
-        later += 1;
-        let (nothing, something) = match (&key.value_type, key.default) {
-            (ValueType::Map(keys), _) => ("{}".to_owned(), format!("{{{}: /x}}", keys.first().unwrap().name)),
-            (ValueType::List(..), _) => ("[]".to_owned(), "[x]".to_owned()),
-            (_, KeyDefault::Value(default)) => (default.to_owned(), "7%".to_owned()),
-            _ => continue,
-        };
-        assert_eq!(kind.spec(&file_with(&path, &nothing).0), [""; 0], "{path}: {nothing}");
-        assert!(!kind.spec(&file_with(&path, &something).0).is_empty(), "{path}: {something}");
-    }
-    let words =
-        all_keys().iter().any(|(_, key)| matches!(key.value_type, ValueType::Word(_, later) if !later.is_empty()));
-    assert!(later > 0 || words, "no key is unsupported any more: remove this test");
-}
-
-#[test]
 fn a_missing_required_key_is_an_error() {
     let kind = Definition::policy();
     let wrong = kind.spec("{targetRefs: [{}], selector: {matchExpressions: [{}]}}");
