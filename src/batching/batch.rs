@@ -101,6 +101,9 @@ pub struct Batch {
     /// Set if the batch is a single mergeable call that is dispatched alone by a decision of the
     /// proxy.
     pub lone: Option<UnbatchedReason>,
+    /// Set if the batch is a single call, to compare batches with. It has to be sent as a batch is,
+    /// over a connection of its own if batches have one.
+    pub own_connection: bool,
     /// Expected time from now to the response; `None` while the cost is unknown.
     pub predicted: Option<Duration>,
 }

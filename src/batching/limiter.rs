@@ -51,7 +51,7 @@ mod tests;
 pub(super) use permit::{Permit, PermitRequest};
 pub use report::{FlowMode, FlowReport, FlowSnapshot, LoadPoint, OpenReason};
 use request::LoadIntegral;
-pub(super) use request::{Completion, Departure, FlightRecord};
+pub(super) use request::{Completion, ConnectionUse, Departure, FlightRecord};
 
 use curve::{Knee, LoadCurve};
 use growth::BatchCap;
@@ -355,11 +355,15 @@ impl ConcurrencyLimiter {
         if queued == 0 {
             self.gate = None;
         }
+        if permit == Permit::Control {
+            self.on_control();
+        }
         if matches!(permit, Permit::Probe(_)) && self.probe.sent == Tick::default() {
             (self.probe.sent, self.probe.companions) = (now, self.flights - 1);
         }
         let free = self.is_open() && self.gate.is_none();
-        let lone = calls == 1 && clean && free;
+        let compared = calls == 1 && !unbatched && self.compares_lone_calls(permit);
+        let lone = calls == 1 && clean && free && !compared;
         let wave = lone.then(|| self.wave.on_send(now, self.flights));
         if !free {
             self.wave.reset();
@@ -374,9 +378,16 @@ impl ConcurrencyLimiter {
             probe: self.probe.id,
             items,
             clean,
+            connection: if compared { ConnectionUse::Own } else { ConnectionUse::Client },
             expected,
             load: self.load,
         }
+    }
+
+    /// Returns `true` if a batch is compared with the lone calls that are sent now. They have
+    /// connections of their own then, as the batch has.
+    fn compares_lone_calls(&self, permit: Permit) -> bool {
+        permit == Permit::Control || self.limit.is_some() && self.ordering.is_none() && !self.growth.is_uncapped()
     }
 
     fn set_limit(&mut self, limit: f64) {

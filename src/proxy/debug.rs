@@ -123,6 +123,7 @@ mod tests {
             cause: Some(DispatchCause::Idle),
             queue_delay: Duration::from_micros(5412),
             unbatched_reason: None,
+            own_connection: false,
             predicted: Some(Duration::from_micros(11_900)),
             sent: Some(Tick::from_millis(18)),
             answered: None,

@@ -133,6 +133,8 @@ pub struct ExecutionDetails {
     pub mode: Option<FlowMode>,
     /// Reason for which a mergeable call was executed unbatched.
     pub unbatched_reason: Option<UnbatchedReason>,
+    /// Set if the call has to be sent over a connection of its own, as a batch is.
+    pub own_connection: bool,
     /// Predicted time from dispatch to the response. `None` while the cost is unknown.
     pub predicted: Option<Duration>,
     /// Instant of dispatch.

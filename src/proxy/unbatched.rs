@@ -58,7 +58,8 @@ impl Proxy {
         let until = limit.map(|limit| self.clock.instant(self.clock.now().after(limit)));
         // Pinned here, so that the future is stored once and not again inside each branch that
         // awaits it.
-        let send = pin!(send(&*self.forward, lane, buffered, endpoint.idempotent));
+        let own_connection = !endpoint.idempotent || permit.details.own_connection;
+        let send = pin!(send(&*self.forward, lane, buffered, own_connection));
         let response = match until {
             Some(until) => timeout_at(until, send).await,
             None => Ok(send.await),
@@ -125,16 +126,17 @@ impl Proxy {
     }
 }
 
-/// Sends an idempotent call over its client's lane, and retries it on a new connection if the
-/// reused one breaks, because the server may have closed it while the call was on its way. A call
-/// that is not idempotent uses a new connection from the start.
+/// Sends a call over its client's lane, and retries it on a new connection if the reused one breaks,
+/// because the server may have closed it while the call was on its way. `own_connection`: the call
+/// uses a new connection from the start, because it is not idempotent or because batches, which have
+/// one too, are compared with it.
 async fn send(
     forward: &dyn Forwarder,
     lane: Arc<dyn Lane>,
     buffered: BufferedRequest,
-    idempotent: bool,
+    own_connection: bool,
 ) -> Result<Response<Body>, FailureKind> {
-    if !idempotent {
+    if own_connection {
         return forward.forward_once(buffered.into_request()).await.map_err(|failure| failure.kind);
     }
     let again = buffered.clone();

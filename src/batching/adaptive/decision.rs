@@ -44,6 +44,8 @@ pub(in super::super) enum DispatchKind {
     Probe,
     /// Two calls together while the limiter is open, to measure the cost of a pair.
     Pair,
+    /// One call to compare the next pair with.
+    Control,
     /// A single call, forwarded as it arrived.
     Forward,
     /// A batch of another policy, or of a drain. It is a cost sample only if it did not overlap

@@ -6,7 +6,7 @@
 use super::super::batch::{BatchId, BatchOutcome, Observation};
 use super::super::call::{Call, CostClassId};
 use super::super::cost::CostSample;
-use super::super::limiter::{Completion, Departure, Permit};
+use super::super::limiter::{Completion, ConnectionUse, Departure, Permit};
 use super::super::queue::{Queue, QueuedCall};
 use super::super::slots::{SampleUse, SlotFlight};
 use super::super::tick::{Tick, nanos};
@@ -92,7 +92,8 @@ impl Adaptive {
             DispatchKind::Batch | DispatchKind::Plain => Permit::Share(batch.items),
             DispatchKind::Probe => Permit::Probe(batch.items),
             DispatchKind::Pair if batch.calls > 1 => Permit::Pair,
-            DispatchKind::Pair | DispatchKind::Forward => Permit::Forward,
+            DispatchKind::Control if batch.calls == 1 => Permit::Control,
+            DispatchKind::Pair | DispatchKind::Control | DispatchKind::Forward => Permit::Forward,
         };
         let unbatched = batch.unbatched || batch.calls < 2 && !partner;
         let expected = if model.cost.samples() >= EXPECTED_SAMPLES { predicted } else { 0 };
@@ -108,6 +109,11 @@ impl Adaptive {
         self.flights
             .insert(id, InFlight { flight, born, mark, due, predicted, sent_when_alone: first_of, batch, trial });
         known.then_some(due.0.saturating_sub(now.0))
+    }
+
+    /// Returns `true` if a request is a lone call that has to be sent as a batch would be.
+    pub(in super::super) fn has_own_connection(&self, id: BatchId) -> bool {
+        self.flights.get(&id).is_some_and(|flight| flight.mark.connection == ConnectionUse::Own)
     }
 
     /// Records the end of a batch. Returns `true` if its sample showed that the server was

@@ -103,6 +103,12 @@ impl Adaptive {
                 cause: DispatchCause::Probe,
                 kind: DispatchKind::Pair,
             })),
+            Permit::Control => ControlFlow::Break(KeyDecision::Do(Action::Send {
+                key,
+                items: 1,
+                cause: DispatchCause::Probe,
+                kind: DispatchKind::Control,
+            })),
             Permit::Hold(until) if self.in_flight() > 0 => {
                 self.note_hold(key, HoldReason::Gather);
                 let is_open = self.models.get(&line.class_id()).is_some_and(|model| model.flow.is_open());

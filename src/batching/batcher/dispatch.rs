@@ -55,7 +55,20 @@ impl Batcher {
         self.count_dispatch(now, &batch, &taken, cause);
         let (cost_class, members) = (batch.cost_class, taken.members);
         let Selection { items, weight, bytes, lone, .. } = batch.choice;
-        Some(Decision::Dispatch(Batch { id, key, cost_class, members, items, weight, bytes, cause, lone, predicted }))
+        let own_connection = self.is_adaptive() && self.adaptive.has_own_connection(id);
+        Some(Decision::Dispatch(Batch {
+            id,
+            key,
+            cost_class,
+            members,
+            items,
+            weight,
+            bytes,
+            cause,
+            lone,
+            own_connection,
+            predicted,
+        }))
     }
 
     /// Selects the calls of a batch, or of a larger one that retests a ceiling in its place.

@@ -8,7 +8,7 @@ use super::growth::{GrowthOutcome, LoneBase};
 use super::jump::JUMP_KNEES;
 use super::level::nanos_between;
 use super::permit::Permit;
-use super::request::{Completion, FlightRecord};
+use super::request::{Completion, ConnectionUse, FlightRecord};
 use super::sojourn::Sojourn;
 use super::{ConcurrencyLimiter, OpenReason, QueueRelease};
 
@@ -42,6 +42,9 @@ impl ConcurrencyLimiter {
         self.end_flight(mark, &done);
         if !done.answered {
             self.wave.reset();
+        }
+        if mark.permit == Permit::Control {
+            self.observe_control(done.answered.then(|| nanos_between(mark.sent, now)));
         }
         if !done.answered || self.pinned {
             return;
@@ -110,7 +113,9 @@ impl ConcurrencyLimiter {
     /// Records the latency of a lone call, and the rate of answers while there is no limit.
     fn observe_load(&mut self, now: Tick, mark: &FlightRecord, latency: f64, calls: u32) {
         let limited = self.limit.is_some();
-        if calls == 1 && mark.clean && (!limited || mark.unbatched) && self.trial.is_none() {
+        if mark.connection == ConnectionUse::Own {
+            // Its latency is that of its connection too.
+        } else if calls == 1 && mark.clean && (!limited || mark.unbatched) && self.trial.is_none() {
             self.observe_lone(now, mark, latency);
         } else if calls == 1 && !limited && self.trial.is_none() {
             // A lone call beside a pair, which is compared with the calls around it.

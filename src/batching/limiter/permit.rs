@@ -23,6 +23,8 @@ pub(in super::super) struct PermitRequest {
 pub(in super::super) enum Permit {
     /// Forward one call now.
     Forward,
+    /// Send one call as a batch would be sent, to compare a pair with it.
+    Control,
     /// Send two calls together, to measure the cost of a pair.
     Pair,
     /// Send a batch of at most this many items.

@@ -21,10 +21,20 @@ pub(in super::super) struct FlightRecord {
     pub(super) wave: Option<usize>,
     /// `true` if no batch was in flight at its dispatch.
     pub(super) clean: bool,
+    pub(in super::super) connection: ConnectionUse,
     /// Expected time with its slot idle, in nanoseconds; 0 if unknown.
     pub(super) expected: u64,
     /// The load until its dispatch.
     pub(super) load: LoadIntegral,
+}
+
+/// Connection of a lone call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum ConnectionUse {
+    /// That of its client.
+    Client,
+    /// One of its own, as a batch has.
+    Own,
 }
 
 /// The integral of the number of requests in flight over time, of which two values give the mean

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::super::tick::Tick;
 use super::curve::Knee;
-use super::{Completion, ConcurrencyLimiter, Departure, FlowMode, OpenReason, Permit, PermitRequest};
+use super::{Completion, ConcurrencyLimiter, ConnectionUse, Departure, FlowMode, OpenReason, Permit, PermitRequest};
 
 /// One millisecond in nanoseconds.
 const MS: u64 = 1_000_000;
@@ -24,6 +24,8 @@ struct ServerModel {
 /// A request at the server.
 struct Request {
     items: u32,
+    /// `true` until the server accepts its connection.
+    connecting: bool,
     arrived: Vec<u64>,
     mark: super::FlightRecord,
 }
@@ -38,6 +40,9 @@ struct ClosedLoop {
     /// Number of first calls that arrive in any order, as over connections that are opened side by
     /// side.
     mixed: u64,
+    /// Set for an event loop: it accepts a connection in one round of the calls that wait, and reads
+    /// from it in the next.
+    event_loop: bool,
     queue: Vec<u64>,
     waiting: Vec<Request>,
     running: BTreeMap<(u64, u64), Request>,
@@ -54,6 +59,7 @@ impl ClosedLoop {
             mergeable,
             items: 1,
             mixed: 0,
+            event_loop: false,
             queue: vec![0; callers],
             waiting: Vec::new(),
             running: BTreeMap::new(),
@@ -78,7 +84,7 @@ impl ClosedLoop {
             };
             let permit = self.flow.permit(&ask);
             let items = match permit {
-                Permit::Forward => 1,
+                Permit::Forward | Permit::Control => 1,
                 Permit::Pair => 2,
                 Permit::Share(items) | Permit::Probe(items) => items as usize,
                 Permit::Hold(_) | Permit::Full => break,
@@ -96,11 +102,16 @@ impl ClosedLoop {
                 expected: 0,
             };
             let mark = self.flow.on_dispatch(Tick(self.now), &departure);
-            self.waiting.push(Request { items: calls, arrived, mark });
+            let connecting = self.event_loop && (calls > 1 || mark.connection == ConnectionUse::Own);
+            self.waiting.push(Request { items: calls, connecting, arrived, mark });
         }
         while self.running.len() < self.world.workers as usize && !self.waiting.is_empty() {
             let first = self.mixed.saturating_sub(self.sent).min(self.waiting.len() as u64).max(1);
-            let request = self.waiting.remove(usize::try_from(self.sent * 7 % first).unwrap());
+            let mut request = self.waiting.remove(usize::try_from(self.sent * 7 % first).unwrap());
+            if std::mem::take(&mut request.connecting) {
+                self.waiting.push(request);
+                continue;
+            }
             let factor = 1.0 + f64::from(request.items - 1) * self.world.per_item;
             // Times differ a little, because with equal ones all requests would end at once.
             let takes = super::super::math::round_to_u64(self.world.lone as f64 * factor) + self.sent % 7 * MS / 20;
@@ -183,6 +194,33 @@ fn a_queue_is_detected_in_the_first_waves_in_mixed_order() {
     callers.mixed = 48;
     callers.run(2000);
     assert!(matches!(callers.flow.mode(), FlowMode::Open(_)));
+}
+
+#[test]
+fn a_server_that_accepts_connections_late_is_found_by_pairs() {
+    for workers in [1, 4] {
+        let mut callers = ClosedLoop::new(ServerModel { workers, ..SERIAL }, 48, true);
+        callers.event_loop = true;
+        // Neither the load curve nor the first waves show the queue.
+        callers.flow.schedule.jump = Tick(u64::MAX);
+        callers.run(u64::from(24_000 / workers));
+        assert_eq!(callers.flow.pairs.cheap, Some(true), "{workers} workers");
+        let FlowMode::Limited(limit) = callers.flow.mode() else { panic!("open before {workers} workers") };
+        assert!(limit <= 16, "{limit} before {workers} workers");
+    }
+}
+
+#[test]
+fn batches_grow_before_a_server_that_accepts_connections_late() {
+    let mut callers = ClosedLoop::new(SERIAL, 48, true);
+    callers.event_loop = true;
+    callers.flow.schedule.jump = Tick(u64::MAX);
+    callers.run(1000);
+    // The knee was measured too high, so that calls queue in the server under the limit.
+    let knee = Knee { at: 5.0, base: 1e8, rate: 5e-8, is_bound: false };
+    callers.flow.set_knee(Tick(callers.now), knee, 5.0);
+    callers.run(3000);
+    assert!(callers.run(2000) >= 4 * 100, "directly there are 100: {:?}", callers.flow.mode());
 }
 
 #[test]

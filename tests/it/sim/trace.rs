@@ -155,7 +155,7 @@ impl fmt::Display for CoreResponse {
             }
             Self::Cancelled(left) => write!(f, "{}", if *left { "left" } else { "unknown" }),
             Self::Decided(Decision::Dispatch(batch)) => {
-                let Batch { id, key, cost_class, members, items, weight, bytes, cause, lone, predicted: _ } = batch;
+                let Batch { id, key, cost_class, members, items, weight, bytes, cause, lone, .. } = batch;
                 write!(
                     f,
                     "batch {} key {} class {} {cause:?}, {items} items, weight {weight}",

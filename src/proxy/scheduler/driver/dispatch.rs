@@ -63,6 +63,7 @@ impl Driver<'_> {
             held: holds.reason(now, queued.arrived),
             mode,
             unbatched_reason: batch.lone,
+            own_connection: batch.own_connection,
             predicted: batch.predicted,
             sent: Some(now),
             answered: None,
