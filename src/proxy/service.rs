@@ -233,7 +233,7 @@ impl Proxy {
                 }
                 let details = permit.details;
                 let sent = (endpoint.as_ref(), call.as_ref());
-                let lane = Some(lane).filter(|_| !details.own_connection);
+                let lane = Some(lane);
                 let forwarding = pin!(self.forward_unbatched(lane, buffered, permit, sent, route.timeout));
                 let response = self.await_until(deadlines.caller, forwarding).await.flatten();
                 (response.map_err(Failure::from), details)

@@ -68,7 +68,7 @@ impl Proxy {
         // Pinned here, so that the future is stored once and not again inside each branch that
         // awaits it.
         let lane = lane.filter(|_| endpoint.idempotent);
-        let send = pin!(send(&*self.forward, lane, buffered));
+        let send = pin!(send(&*self.forward, lane, buffered, permit.details.own_connection));
         let response = match until {
             Some(until) => timeout_at(until, send).await,
             None => Ok(send.await),
@@ -149,17 +149,34 @@ impl Proxy {
     }
 }
 
-/// Sends an idempotent call over its client's lane, and retries it on a new connection if the
-/// reused one breaks, because the server may have closed it while the call was on its way. A call
-/// that is not idempotent uses a new connection from the start.
+/// Sends a call over its client's lane, if it has one. `own_connection`: it uses a new connection,
+/// because batches, which have one too, are compared with it; where there is none to be had, nothing
+/// was sent and the lane serves the call.
 async fn send(
     forward: &dyn Forwarder,
     lane: Option<Arc<dyn Lane>>,
     buffered: BufferedRequest,
+    own_connection: bool,
 ) -> Result<Response<Body>, FailureKind> {
     let Some(lane) = lane else {
         return forward.forward_once(buffered.into_request()).await.map_err(|failure| failure.kind);
     };
+    if own_connection {
+        match forward.forward_once(buffered.clone().into_request()).await {
+            Err(failure) if matches!(failure.kind, FailureKind::UpstreamRefused | FailureKind::ConnectionsFull) => {}
+            sent => return sent.map_err(|failure| failure.kind),
+        }
+    }
+    send_over_lane(forward, lane, buffered).await
+}
+
+/// Sends an idempotent call over a lane, and retries it on a new connection if the reused one breaks,
+/// because the server may have closed it while the call was on its way.
+async fn send_over_lane(
+    forward: &dyn Forwarder,
+    lane: Arc<dyn Lane>,
+    buffered: BufferedRequest,
+) -> Result<Response<Body>, FailureKind> {
     let again = buffered.clone();
     // Calls of HTTP/2 clients run concurrently, each over any connection of the lane, so
     // `was_reused` does not identify the connection of this call.

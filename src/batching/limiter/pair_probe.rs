@@ -26,6 +26,10 @@ pub(super) const HOLD: f64 = 1.0 / 32.0;
 pub(super) const PAIR_COST_MAX: f64 = 1.3;
 /// Cost of a pair, in lone calls, from which it is too expensive without a second sample.
 const PAIR_COST_CLEAR: f64 = 1.6;
+/// Largest part of the latency of a pair that is attributed to its connection, in lone calls: two
+/// rounds of an event loop, and noise. A connection that waits longer, because idle ones occupy the
+/// threads of the server, would delay every batch, and counts as the cost of the pair.
+const CONTROL_MAX: f64 = 3.0;
 /// Minimum and maximum rest of trials after a pair that gained too little, in nanoseconds.
 const PAIR_REST: (f64, f64) = (10e9, 300e9);
 
@@ -50,7 +54,7 @@ pub(super) enum PairControl {
     Due,
     /// It is in flight.
     Sent,
-    /// Its latency ÷ that of other lone calls, at least 1.
+    /// Its latency ÷ that of other lone calls, from 1 to [`CONTROL_MAX`].
     Measured(f64),
 }
 
@@ -100,8 +104,9 @@ impl ConcurrencyLimiter {
 
     /// Records the end of a control. Another one is due if it was not answered.
     pub(super) fn observe_control(&mut self, latency: Option<f64>) {
-        self.pairs.control =
-            latency.map_or(PairControl::Due, |latency| PairControl::Measured((latency / self.lone_latency()).max(1.0)));
+        self.pairs.control = latency.map_or(PairControl::Due, |latency| {
+            PairControl::Measured((latency / self.lone_latency()).clamp(1.0, CONTROL_MAX))
+        });
     }
 
     /// Returns the recent latency of lone calls, in nanoseconds.
