@@ -67,7 +67,7 @@ fn refused_batches_fail_no_innocent_call() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     for refusal in ListResponse::TERMINATING {
         let report = runtime.block_on(async {
-            let config = MockConfig { fault_share: 0.0, ..MockConfig::default() };
+            let config = MockConfig { fault_share: 0.0, divides: true, ..MockConfig::default() };
             let mock = LedgerMock::start(config).await.unwrap();
             mock.refuse_shared(Some(refusal));
             let (_, mut proxy) = start_proxy(&mock, &[policy_with_timeout("20s")]);
@@ -86,7 +86,7 @@ fn refused_batches_fail_no_innocent_call() {
 fn no_item_is_lost_if_batches_are_refused() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let report = runtime.block_on(async {
-        let mock = LedgerMock::start(MockConfig::default()).await.unwrap();
+        let mock = LedgerMock::start(MockConfig { divides: true, ..MockConfig::default() }).await.unwrap();
         let (_, mut proxy) = start_proxy(&mock, &[policy_with_timeout("2s")]);
         let refusals = ListResponse::TERMINATING.map(Some).into_iter().chain([None]);
         let refused = async {
@@ -135,7 +135,9 @@ fn start_proxy(mock: &LedgerMock, policies: &[String]) -> (Vec<Policy>, RunningA
 fn run_ledger(policies: &[String]) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mock = LedgerMock::start(MockConfig::default()).await.unwrap();
+        // Some of the policies state limits below the size of a call.
+        let mock =
+            LedgerMock::start(MockConfig { divides: policies.len() > 1, ..MockConfig::default() }).await.unwrap();
         let (policies, mut proxy) = start_proxy(&mock, policies);
         let to: SocketAddr = proxy.listen[0];
         let control = proxy.control();

@@ -51,6 +51,8 @@ pub struct MockConfig {
     /// that client, as it would without the proxy. The option is therefore for clients that call
     /// the mock directly.
     pub unsolicited_unbatched: bool,
+    /// `true` if the proxy may learn a limit, or have one stated, above which it divides a call.
+    pub divides: bool,
     /// Size limit for a response that the proxy enforces. Oversized responses exceed it.
     pub answer_bytes_max: usize,
     /// Value of `retry-after` in 429 and 503 responses, in seconds.
@@ -135,6 +137,7 @@ impl Default for MockConfig {
             slots: 4,
             fault_share: 0.02,
             unsolicited_unbatched: false,
+            divides: false,
             answer_bytes_max: 256 * 1024,
             retry_after: 0,
             refuse_duration: Duration::from_millis(2),
@@ -158,7 +161,7 @@ impl LedgerMock {
         let addr = listener.local_addr()?;
         let shared = Arc::new(MockState {
             key: splitmix64(config.seed),
-            books: ItemRecords::new(config.clients_max.min(CLIENTS_MAX)),
+            books: ItemRecords::new(config.clients_max.min(CLIENTS_MAX), config.divides),
             done: AtomicU64::new(0),
             model: SimulatedModel::new(config.base, config.per_item, config.slots, usize::MAX),
             changes: MockSettings::new(),

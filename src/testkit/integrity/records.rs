@@ -16,6 +16,8 @@ const CALLS_KEPT: usize = 16;
 #[derive(Debug)]
 pub(super) struct ItemRecords {
     clients: Box<[Mutex<CallRing>]>,
+    /// Set if the proxy may send a call in parts: runs of its items.
+    divides: bool,
     /// Violations, and related events that may explain them.
     pub(super) counts: ArrivalCounts,
 }
@@ -36,7 +38,8 @@ pub(super) struct ArrivalCounts {
     pub(super) mixed_tenants: AtomicU64,
     /// Items that are not genuine items of this run.
     pub(super) corrupt: AtomicU64,
-    /// Upstream calls that contained only a part of a client's call.
+    /// Upstream calls with items out of order, or with a part of a client's call although the proxy
+    /// may divide none.
     pub(super) partial_calls: AtomicU64,
     /// Number of upstream calls that arrived.
     pub(super) calls: AtomicU64,
@@ -75,8 +78,8 @@ enum CallState {
 // === impl ItemRecords ===
 
 impl ItemRecords {
-    pub(super) fn new(clients: usize) -> Self {
-        Self { clients: (0..clients).map(|_| Mutex::default()).collect(), counts: ArrivalCounts::default() }
+    pub(super) fn new(clients: usize, divides: bool) -> Self {
+        Self { clients: (0..clients).map(|_| Mutex::default()).collect(), divides, counts: ArrivalCounts::default() }
     }
 
     pub(super) fn clients(&self) -> usize {
@@ -115,7 +118,8 @@ impl ItemRecords {
         members
     }
 
-    /// Records the items of one client call. Returns `true` if they are the complete call in order.
+    /// Records the items of one client call. Returns `true` if they are in order and complete, or a part
+    /// where calls may be divided.
     fn record_client_call(&self, items: &[LedgerItem], members: usize) -> bool {
         let Some(first) = items.first() else { return true };
         let counts = &self.counts;
@@ -142,7 +146,8 @@ impl ItemRecords {
                 add(&counts.replayed_too_often, usize::from(*sent > entry.allowed));
             }
         }
-        items.len() == entry.items && items.iter().enumerate().all(|(place, item)| item.place == place)
+        let is_run = items.iter().enumerate().all(|(offset, item)| item.place == first.place + offset);
+        is_run && (self.divides || items.len() == entry.items)
     }
 
     fn ring(&self, client: usize) -> Option<MutexGuard<'_, CallRing>> {
@@ -188,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_batch_of_several_calls_is_shared_and_one_call_is_not() {
-        let books = ItemRecords::new(2);
+        let books = ItemRecords::new(2, false);
         books.on_call_start(0, 0, 2);
         books.on_call_start(1, 0, 1);
         assert_eq!(books.on_arrival(&[items(0, 0, 2), items(1, 0, 1)].concat()), 2);
@@ -201,7 +206,7 @@ mod tests {
 
     #[test]
     fn an_item_may_be_sent_twice_and_not_a_third_time() {
-        let books = ItemRecords::new(1);
+        let books = ItemRecords::new(1, false);
         books.on_call_start(0, 0, 1);
         for (sent, oversent) in [(1, 0), (2, 0), (3, 1)] {
             books.on_arrival(&items(0, 0, 1));
@@ -216,7 +221,7 @@ mod tests {
 
     #[test]
     fn an_arrival_after_the_answer_is_a_violation_and_after_a_cancellation_late() {
-        let books = ItemRecords::new(1);
+        let books = ItemRecords::new(1, false);
         books.on_call_start(0, 0, 1);
         books.on_call_end(0, 0, true);
         books.on_call_start(0, 1, 1);
@@ -230,10 +235,20 @@ mod tests {
 
     #[test]
     fn a_call_that_arrives_in_part_or_out_of_order_is_torn() {
-        let books = ItemRecords::new(1);
+        let books = ItemRecords::new(1, false);
         books.on_call_start(0, 0, 3);
         books.on_arrival(&items(0, 0, 2));
         books.on_arrival(&items(0, 0, 3).into_iter().rev().collect::<Vec<_>>());
         assert_eq!(get(&books.counts.partial_calls), 2);
+    }
+    #[test]
+    fn a_part_of_a_divided_call_is_a_run_of_its_items() {
+        let books = ItemRecords::new(1, true);
+        books.on_call_start(0, 0, 3);
+        books.on_arrival(&items(0, 0, 3)[1..]);
+        assert_eq!(get(&books.counts.partial_calls), 0);
+        let [first, _, last] = items(0, 0, 3)[..] else { panic!("three items") };
+        books.on_arrival(&[first, last]);
+        assert_eq!(get(&books.counts.partial_calls), 1);
     }
 }

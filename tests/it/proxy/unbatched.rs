@@ -104,20 +104,22 @@ async fn a_call_that_is_too_large_to_be_read_streams_and_holds_no_slot() {
 
 #[tokio::test]
 async fn a_call_with_more_items_than_a_batch_may_have_is_unbatched_with_a_reason() {
-    let (proxy, mut hand) = start_with_scripted_server(json!({"limits": {"batchItemsMax": 4}})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
-    let body = "{\"instances\":[1,2, 3,4,5]}";
-    let mut callers = proxy.queue([proxy.predict(9), proxy.post(PREDICT, &[], body), proxy.predict(10)]).await;
+    // The default maximum is 128. Only a maximum that the policy states divides a call.
+    let body = json!({"instances": (1..=129).collect::<Vec<_>>()}).to_string();
+    let large = proxy.queue([proxy.post(PREDICT, &[], &body)]).await.remove(0);
+    let small = proxy.queue(predicts(&proxy, 9..=10)).await;
     turn.echo().await;
     first.answer().await;
-    let mut turns = vec![hand.next_request().await];
-    assert_eq!(turns.first().unwrap().instances(), [9, 10]);
-    turns.remove(0).echo().await;
-    let large = hand.next_request().await;
-    assert_eq!(large.request.body, body.as_bytes());
-    large.answer(422, "{\"detail\": \"the upstream's own\"}").await;
-    assert_answer(&callers.remove(1).answer().await, 422, "{\"detail\": \"the upstream's own\"}");
-    for (item, caller) in [9, 10].into_iter().zip(callers) {
+    let turn = hand.next_request().await;
+    assert_eq!(turn.request.body, body.as_bytes());
+    turn.answer(422, "{\"detail\": \"the upstream's own\"}").await;
+    assert_answer(&large.answer().await, 422, "{\"detail\": \"the upstream's own\"}");
+    let turn = hand.next_request().await;
+    assert_eq!(turn.instances(), [9, 10]);
+    turn.echo().await;
+    for (item, caller) in (9..).zip(small) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
     assert_eq!(proxy.metric(r#"groupage_calls_passed_total{reason="client_batch_full"}"#), 1);

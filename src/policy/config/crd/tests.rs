@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
 use super::*;
-use crate::config::schema::{Availability, KeyDefault, SPEC, ValueType, walk};
+use crate::config::schema::{KeyDefault, SPEC, ValueType, walk};
 use crate::config::tests::reference_policy::{examples, file_with, leaves};
 use crate::config::{ConfigCode, format_duration, load};
 
