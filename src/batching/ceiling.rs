@@ -143,14 +143,15 @@ impl Ceilings {
         self.cap(bounded).max()
     }
 
-    /// Returns the smallest size that the server is known to refuse, or `u64::MAX` if there is none:
-    /// one that it refused, or one above its published maximum. A published weight does not count,
+    /// Returns the smallest size that the server certainly refuses, or `u64::MAX` if there is none:
+    /// one above the maximum that it published or named, or one for which it had no memory. A
+    /// refusal that names no limit may have another cause, and a published weight does not count,
     /// since servers publish it for the batches that they form themselves.
     pub(super) fn refused_from(&self, bounded: SizeMeasure) -> u64 {
         let cap = self.cap(bounded);
         let published = cap.published.filter(|_| bounded == SizeMeasure::Items);
         let above = published.map_or(u64::MAX, |(max, _)| max.saturating_add(1));
-        cap.learned.map_or(u64::MAX, |learned| learned.refused).min(above)
+        cap.learned.filter(|learned| learned.firm).map_or(u64::MAX, |learned| learned.refused).min(above)
     }
 
     /// Applies a published ceiling. The smallest published value is kept.

@@ -2,8 +2,8 @@
 //! that are queued like calls of their own. The items themselves are divided outside the core.
 //!
 //! A call is divided only where the limit is certain, because a server that accepts it whole answers
-//! it sooner: the server published the limit or refused a call of that size, or the policy states
-//! it. A default of the policy states nothing.
+//! it sooner: the server published the limit, named it in a refusal or ran out of memory, or the
+//! policy states it. A default of the policy states nothing.
 
 use super::super::call::Call;
 use super::super::ceiling::{BatchExtent, SizeMeasure};
@@ -135,5 +135,20 @@ mod tests {
         assert_eq!(items_of_parts(&core, 11, SILENT), Some(10), "the server named the limit");
         assert_eq!(items_of_parts(&core, 10, SILENT), None);
         assert_eq!(core.part_limits(&call(11), &SILENT).unwrap().concurrent, 102, "half of the queue of 2048 items");
+    }
+
+    #[test]
+    fn a_refusal_that_names_no_limit_divides_no_call() {
+        let mut core = core(128);
+        core.enqueue(Tick(0), Call { id: CallId(1), replayable: true, ..call(20) }).unwrap();
+        core.enqueue(Tick(0), Call { id: CallId(2), replayable: true, ..call(20) }).unwrap();
+        let Some(super::super::super::batch::Decision::Dispatch(batch)) = core.poll(Tick(0)) else {
+            panic!("the slot is free")
+        };
+        let duration = std::time::Duration::from_millis(1);
+        let outcome = BatchOutcome::TooLarge { limit: None };
+        core.complete(Tick(0), batch.id, Observation { duration, first_byte: None, outcome });
+        assert!(!core.report().ceilings.is_empty(), "batches are smaller from now on");
+        assert_eq!(items_of_parts(&core, 50, SILENT), None);
     }
 }

@@ -54,7 +54,7 @@ const KNOWN: [&str; 36] = [
     "kv_transfer_params",
 ];
 
-const ALONE: [(&str, UnbatchedIf); 10] = [
+const ALONE: [(&str, UnbatchedIf); 12] = [
     ("n", UnbatchedIf::UnlessOne),
     ("best_of", UnbatchedIf::UnlessOne),
     ("tools", UnbatchedIf::Set),
@@ -62,6 +62,9 @@ const ALONE: [(&str, UnbatchedIf); 10] = [
     ("use_beam_search", UnbatchedIf::NotFalse),
     // The response has the tokens of one prompt, beside its choices.
     ("prompt_logprobs", UnbatchedIf::Set),
+    ("return_token_ids", UnbatchedIf::NotFalse),
+    // The batch form names these tokens by their ids if it returns ids, as it is requested to.
+    ("logprobs", UnbatchedIf::NotFalse),
     // State of this call alone: a transfer of its cache, its session, and the id of its response.
     ("kv_transfer_params", UnbatchedIf::Set),
     ("session_id", UnbatchedIf::Set),

@@ -58,7 +58,9 @@ const KNOWN: [&str; 37] = [
     "ignore_eos",
 ];
 
-const ALONE: [(&str, UnbatchedIf); 9] = [
+static ALONE: [(&str, UnbatchedIf); 10] = [
+    // The first, see `unbatched_fields`: the server draws random numbers for a batch as a whole.
+    ("seed", UnbatchedIf::Set),
     // The prompt is a tensor.
     ("prompt_embeds", UnbatchedIf::Set),
     // The text behind the insertion belongs to one prompt.
@@ -90,6 +92,17 @@ pub(crate) fn is_path(path: &str) -> bool {
     path.ends_with(SUFFIX) && !path.ends_with(CHAT_SUFFIX)
 }
 
+/// Returns the fields of calls that are sent alone. Engines draw random numbers for each prompt, so
+/// that those of a call with a seed do not depend on its neighbours.
+fn unbatched_fields(variant: CompletionsVariant) -> &'static [(&'static str, UnbatchedIf)] {
+    match variant {
+        CompletionsVariant::OpenAi => &ALONE,
+        CompletionsVariant::Vllm | CompletionsVariant::SgLang | CompletionsVariant::Tgi => {
+            ALONE.split_first().map_or(&[], |(_, rest)| rest)
+        }
+    }
+}
+
 /// Returns the shape of `/v1/completions`.
 pub(crate) fn completions(variant: CompletionsVariant) -> ProtocolShape {
     let token_ids = match variant {
@@ -111,7 +124,7 @@ pub(crate) fn completions(variant: CompletionsVariant) -> ProtocolShape {
         share_by: Measure::Text,
         weight: Measure::Tokens,
         known: &KNOWN,
-        unbatched_fields: &ALONE,
+        unbatched_fields: unbatched_fields(variant),
         model: Some(Pointer::from_static("/model")),
         envelope: &["object", "model", "created", "service_tier", "system_fingerprint", "kv_transfer_params"],
         ..ProtocolShape::plain("/prompt", "/choices")

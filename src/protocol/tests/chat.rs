@@ -74,11 +74,15 @@ fn calls_that_the_batch_form_does_not_take_are_sent_unbatched() {
         r#""use_beam_search":true"#,
         r#""request_id":"r""#,
         r#""prompt_logprobs":1"#,
+        r#""return_token_ids":true"#,
+        r#""logprobs":true,"top_logprobs":2"#,
     ] {
         assert_eq!(with(field), Some(UnmergeableReason::ItemForm), "{field}");
     }
     assert_eq!(with(r#""stream":true"#), Some(UnmergeableReason::Streaming));
-    for field in [r#""n":1"#, r#""n":null"#, r#""stream":false"#, r#""tools":null"#, r#""temperature":0"#] {
+    for field in
+        [r#""n":1"#, r#""n":null"#, r#""stream":false"#, r#""tools":null"#, r#""logprobs":false"#, r#""temperature":0"#]
+    {
         assert_eq!(with(field), None, "{field}");
     }
     for messages in [r#""hi""#, "[]", r#"["hi"]"#, r#"[[{"role":"user","content":"a"}]]"#] {

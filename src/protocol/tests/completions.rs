@@ -60,6 +60,15 @@ fn a_call_with_other_parameters_never_shares_a_batch() {
 }
 
 #[test]
+fn a_seed_is_a_parameter_before_engines_and_ends_merging_before_other_servers() {
+    let reason = |protocol| read(&endpoint(PATH, protocol), PATH, r#"{"prompt":"a","seed":1}"#).unbatched_reason();
+    assert_eq!(reason(RouteProtocol::OpenAi), Some(UnmergeableReason::ItemForm));
+    for engine in [RouteProtocol::Vllm, RouteProtocol::SgLang, RouteProtocol::Tgi] {
+        assert_eq!(reason(engine), None, "{engine:?}");
+    }
+}
+
+#[test]
 fn calls_that_cannot_be_divided_are_sent_unbatched() {
     let endpoint = endpoint(PATH, RouteProtocol::OpenAi);
     for body in [

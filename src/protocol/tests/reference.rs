@@ -5,7 +5,7 @@ use super::*;
 const PAGE: &str = include_str!("../../../docs/reference/protocols.md");
 
 /// Protocols by their names in a policy.
-const PROTOCOLS: [(&str, RouteProtocol); 19] = [
+const PROTOCOLS: [(&str, RouteProtocol); 21] = [
     ("Auto", RouteProtocol::Auto),
     ("PassThrough", RouteProtocol::PassThrough),
     ("Generic", RouteProtocol::Generic),
@@ -25,6 +25,8 @@ const PROTOCOLS: [(&str, RouteProtocol); 19] = [
     ("Voyage", RouteProtocol::Voyage),
     ("Jina", RouteProtocol::Jina),
     ("LlamaCpp", RouteProtocol::LlamaCpp),
+    ("BentoML", RouteProtocol::BentoMl),
+    ("TGI", RouteProtocol::Tgi),
 ];
 
 /// Returns the rows of the table: the path, the name of the protocol, and what happens to calls.

@@ -52,7 +52,8 @@ pub struct RouteSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub merge: Option<OpenEnum<MergeRule>>,
     /// Permission to retry the members of a failed batch individually. `Auto` allows it on known
-    /// routes of pure inference, but not with the protocol `Generic`.
+    /// routes of pure inference, but not with the protocols `Generic` and
+    /// `BentoML`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotent: Option<OpenEnum<Idempotent>>,
     /// Maximum time from dispatch to the last byte of a shared or buffered response, or to the

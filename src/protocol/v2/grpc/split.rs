@@ -2,8 +2,7 @@
 //!
 //! Every output must have the rows of all members, in order, and its data must match its shape. Each
 //! output keeps the form in which the server sent it: Triton returns blobs, `KServe` typed contents,
-//! and `MLServer` the form of the inputs, blobs with empty contents
-//! beside them.
+//! and `MLServer` the form of the inputs, blobs with empty contents beside them.
 
 use bytes::Bytes;
 use http::StatusCode;
