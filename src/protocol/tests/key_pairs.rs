@@ -99,7 +99,7 @@ const OWN_HEADERS: [&str; 6] =
 const QUERIES: [&str; 6] = ["", "?", "?a=1", "?a=%31", "?a=1&b=2", "?b=2&a=1"];
 const HOSTS: [&str; 4] = ["h", "H", "h:80", "i"];
 /// Fields that no adapter knows. Some names contain others, or the separators of a key.
-const FIELDS: [&str; 10] = ["u", "u1", "dims", "a/b", "a~1b", "汉", "seed", "k,", "k", "opt"];
+const FIELDS: [&str; 10] = ["u", "u1", "dims", "a/b", "a~1b", "汉", "top", "k,", "k", "opt"];
 /// Values of fields, each of which is another one to some server.
 const VALUES: [&str; 22] = [
     "1",
