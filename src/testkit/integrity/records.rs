@@ -112,7 +112,7 @@ impl ItemRecords {
         self.counts.items_max.fetch_max(items.len() as u64, Ordering::Relaxed);
         let mut torn = false;
         for call in items.chunk_by(|a, b| whose(a) == whose(b)) {
-            torn |= !self.record_client_call(call, members);
+            torn |= !self.record_client_call(call, (members, items.len()));
         }
         add(&self.counts.partial_calls, usize::from(torn));
         members
@@ -120,7 +120,8 @@ impl ItemRecords {
 
     /// Records the items of one client call. Returns `true` if they are in order and complete, or a part
     /// where calls may be divided.
-    fn record_client_call(&self, items: &[LedgerItem], members: usize) -> bool {
+    /// `members` and `batch_items`: numbers of client calls and of items in the upstream call.
+    fn record_client_call(&self, items: &[LedgerItem], (members, batch_items): (usize, usize)) -> bool {
         let Some(first) = items.first() else { return true };
         let counts = &self.counts;
         let ring = self.ring(first.client);
@@ -139,7 +140,10 @@ impl ItemRecords {
             CallState::Ended => add(&counts.arrived_after_end, items.len()),
         }
         entry.shared |= members > 1;
-        entry.allowed = entry.allowed.max(sends_allowed(members));
+        // Each item of a divided call may be a part of its own, and a call whose responses cannot be
+        // joined is sent again, whole.
+        let allowed = if self.divides { 2 * sends_allowed(members.max(batch_items)) } else { sends_allowed(members) };
+        entry.allowed = entry.allowed.max(allowed);
         for item in items {
             if let Some(sent) = entry.sent.get_mut(item.place) {
                 *sent += 1;
@@ -247,6 +251,10 @@ mod tests {
         books.on_call_start(0, 0, 3);
         books.on_arrival(&items(0, 0, 3)[1..]);
         assert_eq!(get(&books.counts.partial_calls), 0);
+        books.on_arrival(&items(0, 0, 3));
+        books.on_arrival(&items(0, 0, 3)[1..]);
+        books.on_arrival(&items(0, 0, 3));
+        assert_eq!(get(&books.counts.replayed_too_often), 0, "in parts, then whole");
         let [first, _, last] = items(0, 0, 3)[..] else { panic!("three items") };
         books.on_arrival(&[first, last]);
         assert_eq!(get(&books.counts.partial_calls), 1);
