@@ -28,7 +28,7 @@ metadata: {name: model}
 spec:
   targetRefs: [{group: apps, kind: Deployment, name: model}]
   slo: {latencyP99: 3s, late: Refuse}
-  limits: {slotsMax: 4, queueItemsMax: 200}
+  limits: {slotsMax: 4, queueItemsMax: 1000}
   priority:
     header: x-priority
     classes: [{name: bulk, weight: 1}, {name: urgent, weight: 8}]
@@ -40,8 +40,8 @@ const TOKENS: u32 = 20;
 const SLOTS: u64 = 4;
 /// Calls from which the sidecar learns their time.
 const FIRST: usize = 12;
-/// A wave alone takes four times as long as the SLO allows, and each follows when all calls of the
-/// one before it have an answer.
+/// A wave fits into the queue, and alone takes four times as long as the SLO allows. Each follows
+/// when all calls of the one before it have an answer.
 const WAVES: usize = 3;
 const WAVE: usize = 240;
 const URGENT_ROUNDS: usize = 4;
