@@ -333,7 +333,8 @@ impl Batcher {
             && !self.draining
         {
             let queues = [&self.queue, &self.late.queue];
-            let waits = |key| queues.iter().any(|queue| queue.load_of_key(key).items > 0);
+            let is_queued = |key| queues.iter().any(|queue| queue.load_of_key(key).items > 0);
+            let waits = |key| self.limits.keys_of_buckets(key).any(is_queued);
             let paused = self.paused.all(self.now).filter(|(key, ..)| waits(*key));
             let paused = paused.map(|(.., until)| until);
             return deadline.into_iter().chain(self.adaptive.wake()).chain(paused).min();
@@ -389,6 +390,7 @@ impl Batcher {
             }
         }
         let InFlightBatch { key, tenant, replayable, .. } = in_flight;
+        let key = key.map(KeyId::without_bucket);
         let ended = EndedBatch { batch, key, tenant, shared: in_flight.size.shared, replayable };
         self.classes.observe(now, in_flight.cost_class, &self.limits, (ended, &in_flight.size), &observed);
         match observed.outcome {
@@ -396,7 +398,7 @@ impl Batcher {
             // The response is forwarded to the callers unmodified, or no caller is left: nothing is
             // replayed.
             BatchOutcome::Overloaded { retry_after } => {
-                if let (Some(key), Some(after)) = (in_flight.key, retry_after) {
+                if let (Some(key), Some(after)) = (key, retry_after) {
                     self.paused.pause(now, key, in_flight.cost_class, after);
                 }
             }

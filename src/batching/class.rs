@@ -261,7 +261,7 @@ impl ClassTable {
     /// `eager` is set for policies that batch as configured before the first batch has succeeded.
     pub(super) fn merge_bound(&self, now: Tick, call: &Call, eager: bool) -> MergeLimit {
         let eager = eager && call.replayable;
-        let class = self.get(call.cost_class);
+        let (class, key) = (self.get(call.cost_class), call.key.without_bucket());
         let bound = class.map(|class| class.merging.merge_limit(now, eager));
         let bound = bound.unwrap_or(if eager { MergeLimit::Free } else { MergeLimit::Trial });
         match bound {
@@ -269,7 +269,7 @@ impl ClassTable {
             _ if class.is_some_and(|class| class.accepts_one_item(now)) => {
                 MergeLimit::Alone(Some(UnbatchedReason::Refused))
             }
-            _ if let Some(refusal) = self.keys.quarantine_cause(now, call.key) => {
+            _ if let Some(refusal) = self.keys.quarantine_cause(now, key) => {
                 let is_different = refusal == BatchRefusal::Different;
                 let reason = if is_different { UnbatchedReason::Different } else { UnbatchedReason::Quarantined };
                 MergeLimit::Alone(Some(reason))
@@ -278,7 +278,7 @@ impl ClassTable {
             _ if class.is_some_and(|class| class.deferred) => MergeLimit::Deferred,
             // Without a reason: `Refused` would open the limiter, and the calls of a preferred key
             // would leave alone instead of as the pair of the retest.
-            _ if class.is_some_and(|class| class.merging.prefers_other_key(now, call.key)) => MergeLimit::Alone(None),
+            _ if class.is_some_and(|class| class.merging.prefers_other_key(now, key)) => MergeLimit::Alone(None),
             _ => bound,
         }
     }
@@ -286,7 +286,7 @@ impl ClassTable {
     /// Puts a merge key of this class in quarantine, because a call received another response from a
     /// batch than alone.
     pub(super) fn quarantine_different(&mut self, now: Tick, base: Duration, id: CostClassId, key: KeyId) {
-        self.keys.quarantine((now, base), (id, key), BatchRefusal::Different);
+        self.keys.quarantine((now, base), (id, key.without_bucket()), BatchRefusal::Different);
     }
 
     /// Returns `true` if some calls of this class are dispatched alone because a batch could not be

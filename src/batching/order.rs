@@ -42,9 +42,12 @@ impl Limits {
     /// Calls of different buckets have different keys, so that they share no batch under any policy.
     pub(super) fn bucketed_key(&self, call: &Call) -> KeyId {
         let buckets = self.length_buckets.get(..BUCKETS_MAX).unwrap_or(&self.length_buckets);
-        let bucket = buckets.partition_point(|last| *last < call.weight.max);
-        let interned = call.key.0 & ((1 << BUCKET_SHIFT) - 1);
-        KeyId(interned | u64::try_from(bucket).unwrap_or(0) << BUCKET_SHIFT)
+        call.key.in_bucket(buckets.partition_point(|last| *last < call.weight.max))
+    }
+
+    /// Iterates over the keys of all length buckets of a key.
+    pub(super) fn keys_of_buckets(&self, key: KeyId) -> impl Iterator<Item = KeyId> + use<> {
+        (0..=self.length_buckets.len().min(BUCKETS_MAX)).map(move |bucket| key.in_bucket(bucket))
     }
 
     /// Returns the arrival of a call plus a part of the time after which calls of its class rise in
@@ -53,6 +56,21 @@ impl Limits {
         let longest = nanos(self.priority(call.priority).aging_interval);
         let wait = longest / STEPS_MAX * weight_steps(call.weight.sum);
         Tick(arrived.0.saturating_add(wait))
+    }
+}
+
+// === impl KeyId ===
+
+impl KeyId {
+    /// Returns the interned key, which all length buckets share. What the server does with calls of
+    /// a key, such as a refusal of their batches, concerns all of its buckets.
+    #[must_use]
+    pub(super) const fn without_bucket(self) -> Self {
+        Self(self.0 & ((1 << BUCKET_SHIFT) - 1))
+    }
+
+    fn in_bucket(self, bucket: usize) -> Self {
+        Self(self.without_bucket().0 | u64::try_from(bucket).unwrap_or(0) << BUCKET_SHIFT)
     }
 }
 

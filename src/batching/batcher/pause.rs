@@ -1,6 +1,6 @@
 //! Merge keys that the upstream paused with the `Retry-After` of a 429 or 503.
 //!
-//! A pause applies to a merge key, not to the upstream. The key includes the identity of the
+//! A pause applies to a merge key with all its length buckets, not to the upstream. The key includes the identity of the
 //! client, so a rate limit of one client pauses no other. If all clients share one key, the pause
 //! applies to the whole upstream. A drain ignores pauses.
 
@@ -49,6 +49,7 @@ impl PausedKeys {
     /// Pauses a key after the upstream requested a delay.
     pub(super) fn pause(&mut self, now: Tick, key: KeyId, class: CostClassId, after: Duration) {
         self.keys.retain(|_, (until, _)| *until > now);
+        let key = key.without_bucket();
         let held = after.min(PAUSE_MAX);
         self.count(PauseStats { class, count: 1, last: now, requested: after, applied: held });
         let until = now.after(held);
@@ -78,12 +79,12 @@ impl PausedKeys {
 
     /// Returns the end of a key's pause, if the key is paused.
     pub(super) fn until(&self, now: Tick, key: KeyId) -> Option<Tick> {
-        self.keys.get(&key).map(|(until, _)| *until).filter(|until| *until > now)
+        self.end(key).filter(|until| *until > now)
     }
 
     /// Returns the end of the last pause of a key, past or not, as long as it is remembered.
     pub(super) fn end(&self, key: KeyId) -> Option<Tick> {
-        self.keys.get(&key).map(|(until, _)| *until)
+        self.keys.get(&key.without_bucket()).map(|(until, _)| *until)
     }
 
     /// Returns all pauses in force with their cost classes.

@@ -123,3 +123,30 @@ fn queued_calls_follow_new_buckets_and_a_new_order() {
     batcher.set_limits(changed);
     assert_eq!(drain(&mut batcher, running), [vec![2, 4, 1], vec![3]]);
 }
+
+#[test]
+fn a_quarantine_covers_all_length_buckets_of_a_key() {
+    for policy in policies() {
+        let weights = [10, 500, 20, 600, 64, 65];
+        let change = |limits: &mut Limits| limits.length_buckets = vec![64, 512];
+        let (mut batcher, running) = busy(policy, change, &weights);
+        let member = weighing(1, 500);
+        batcher.quarantine_different(ms(1040), member.cost_class, member.key);
+        let batches = drain(&mut batcher, running);
+        assert_eq!(batches.concat().len(), weights.len(), "{policy:?}");
+        assert!(batches.iter().all(|batch| batch.len() == 1), "{policy:?}: {batches:?}");
+    }
+}
+
+#[test]
+fn a_pause_covers_all_length_buckets_of_a_key() {
+    for policy in policies() {
+        let change = |limits: &mut Limits| limits.length_buckets = vec![64, 512];
+        let (mut batcher, running) = busy(policy, change, &[10, 500, 600]);
+        let refused = BatchOutcome::Overloaded { retry_after: Some(80 * MS) };
+        batcher.complete(ms(1050), running, Observation { duration: 10 * MS, first_byte: None, outcome: refused });
+        assert_eq!(batcher.poll(ms(1051)), None, "{policy:?}");
+        assert_eq!(batcher.next_wakeup(), Some(ms(1130)), "{policy:?}");
+        assert!(matches!(batcher.poll(ms(1130)), Some(Decision::Dispatch(_))), "{policy:?}");
+    }
+}
