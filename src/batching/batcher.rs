@@ -3,6 +3,7 @@
 
 mod late_calls;
 mod dispatch;
+mod displacement;
 mod division;
 mod measures;
 mod pause;
@@ -31,6 +32,7 @@ use super::slots::UpstreamSnapshot;
 use super::sorted_deque::SortedDeque;
 use super::stats::DispatchStats;
 use super::tick::Tick;
+use displacement::DisplacedCalls;
 use late_calls::LateCalls;
 use measures::{DrainRate, FreeTime};
 use pause::PausedKeys;
@@ -52,6 +54,7 @@ pub struct Batcher {
     limits: Limits,
     queue: Queue,
     late: LateCalls,
+    displaced: DisplacedCalls,
     classes: ClassTable,
     in_flight: BTreeMap<BatchId, InFlightBatch>,
     members: SortedDeque<CallId, BatchId>,
@@ -121,6 +124,7 @@ impl Batcher {
             limits,
             queue: Queue::default(),
             late: LateCalls::default(),
+            displaced: DisplacedCalls::default(),
             classes: ClassTable::default(),
             in_flight: BTreeMap::new(),
             members: SortedDeque::default(),
@@ -220,9 +224,7 @@ impl Batcher {
         if !self.limits.length_buckets.is_empty() {
             call.key = self.limits.bucketed_key(&call);
         }
-        if let Some(reason) =
-            self.rejection_reason(&call, true).and_then(|reason| self.displace_late_calls(&call, reason))
-        {
+        if let Some(reason) = self.rejection_reason(&call, true).and_then(|reason| self.make_room(&call, reason)) {
             self.tallies.on_rejection(call.cost_class, reason, call.items);
             return Err(Rejection { reason, retry_after: self.retry_after() });
         }
@@ -251,7 +253,7 @@ impl Batcher {
     /// was queued or in flight.
     pub fn cancel(&mut self, now: Tick, id: CallId) -> bool {
         self.advance(now);
-        if self.queue.remove(id).is_some() || self.late.cancel(id) {
+        if self.queue.remove(id).is_some() || self.late.cancel(id) || self.displaced.cancel(id) {
             return true;
         }
         let Some(batch) = self.members.remove(id) else { return false };
@@ -305,7 +307,7 @@ impl Batcher {
         if let Some(batch) = self.aborts.pop() {
             return Some(Decision::Abort(batch));
         }
-        if let Some(id) = self.late.pop_displaced() {
+        if let Some(id) = self.displaced.pop() {
             return Some(Decision::Expire { id, reason: ExpiryReason::QueueFull });
         }
         if let Some(expired) = self.next_expiry(now) {
@@ -324,7 +326,7 @@ impl Batcher {
     /// `poll` has returned `None`, it is later than the `now` of that call.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Tick> {
-        if !self.aborts.is_empty() || self.late.has_displaced() {
+        if !self.aborts.is_empty() || !self.displaced.is_empty() {
             return Some(self.now);
         }
         let deadlines = self.first_deadline().into_iter().chain(self.late.queue.first_deadline());

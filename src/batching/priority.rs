@@ -46,6 +46,11 @@ impl PriorityClass {
     /// [`PriorityClass::aging_interval`] as a multiple of the SLO.
     pub const AGES_SLOS: u32 = 4;
 
+    /// Returns the rank of a call of this class that has not waited.
+    pub(super) fn base_rank(&self) -> Rank {
+        self.rank(Duration::ZERO)
+    }
+
     /// Returns the rank of a call of this class that has waited this long.
     pub(super) fn rank(&self, waited: Duration) -> Rank {
         if self.strict {

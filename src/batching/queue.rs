@@ -69,8 +69,7 @@ pub(super) struct Queue {
     /// Items by cost class. Classes without items are kept, so that their calls are added and
     /// removed without an allocation.
     classes: BTreeMap<CostClassId, u64>,
-    /// Items by flow.
-    flows: BTreeMap<FairFlow, u64>,
+    flows: BTreeMap<FairFlow, Load>,
     /// Number of tenants with queued calls.
     tenants: usize,
     by_flow: BTreeMap<(KeyId, FairFlow), FlowQueue>,
@@ -127,7 +126,12 @@ impl Queue {
     }
 
     pub(super) fn held_by_tenant(&self, tenant: TenantId) -> u64 {
-        self.flows.range(flows_of(tenant)).map(|(_, items)| *items).sum()
+        self.flows.range(flows_of(tenant)).map(|(_, held)| held.items).sum()
+    }
+
+    pub(super) fn held_by_priority(&self, priority: PriorityId) -> Load {
+        let own = self.flows.iter().filter(|(flow, _)| flow.priority == priority);
+        own.fold(Load::default(), |sum, (_, held)| sum.and(*held))
     }
 
     pub(super) fn flows(&self) -> usize {
@@ -135,12 +139,12 @@ impl Queue {
     }
 
     pub(super) fn held_by_flow(&self, flow: FairFlow) -> u64 {
-        self.flows.get(&flow).copied().unwrap_or(0)
+        self.flows.get(&flow).map_or(0, |held| held.items)
     }
 
-    /// Iterates over the flows with their numbers of items.
-    pub(super) fn flow_items(&self) -> impl Iterator<Item = (FairFlow, u64)> {
-        self.flows.iter().map(|(flow, items)| (*flow, *items))
+    /// Iterates over the flows with their items, weight and bytes.
+    pub(super) fn flow_loads(&self) -> impl Iterator<Item = (FairFlow, Load)> {
+        self.flows.iter().map(|(flow, held)| (*flow, *held))
     }
 
     /// Returns the arrival time of the oldest queued call, if any.
@@ -181,7 +185,7 @@ impl Queue {
         if !self.flows.contains_key(&flow) && self.flows.range(flows_of(flow.tenant)).next().is_none() {
             self.tenants += 1;
         }
-        *self.flows.entry(flow).or_default() += u64::from(call.items);
+        self.flows.entry(flow).or_default().add(call);
         if let Some(deadline) = call.deadline {
             self.deadlines.insert((deadline.at, id), ());
         }
@@ -220,9 +224,9 @@ impl Queue {
             *items -= u64::from(call.items);
         }
         let flow = call.flow();
-        if let Some(items) = self.flows.get_mut(&flow) {
-            *items -= u64::from(call.items);
-            if *items == 0 {
+        if let Some(held) = self.flows.get_mut(&flow) {
+            held.sub(call);
+            if held.items == 0 {
                 self.flows.remove(&flow);
                 self.tenants -= usize::from(self.flows.range(flows_of(flow.tenant)).next().is_none());
             }

@@ -259,7 +259,7 @@ impl Adaptive {
     /// counts from now on.
     pub(in super::super) fn joined(&mut self, queue: &Queue, call: &Call) {
         if queue.flows() == 2 {
-            queue.flow_items().for_each(|(flow, _)| self.clocks.on_contended(flow));
+            queue.flow_loads().for_each(|(flow, _)| self.clocks.on_contended(flow));
         }
         if queue.flows() > 1 && queue.held_by_flow(call.flow()) == u64::from(call.items) {
             self.clocks.on_backlogged(call.flow());

@@ -4,14 +4,13 @@
 //! A late call leaves when no call in time can use the capacity, and at least one batch in ten is
 //! of late calls, so that none starves. Batches of late calls are kept short beside calls in time,
 //! which would be late behind a long one. A late call ends by a deadline of its client, by the
-//! route's timeout, or when the queue is full and a call arrives that can be in time: then the last
-//! late call is displaced. Lateness is determined in `admission` and `adaptive`. Batches are formed
-//! in the same way for both queues.
+//! route's timeout, or by `displacement` from a full queue. Lateness is determined in `admission`
+//! and `adaptive`. Batches are formed in the same way for both queues.
 
 use std::time::Duration;
 
-use super::super::batch::{Decision, ExpiryReason};
-use super::super::call::{Call, CallId, DeadlineSource, KeyId, RejectionReason};
+use super::super::batch::Decision;
+use super::super::call::{CallId, DeadlineSource, KeyId};
 use super::super::limits::LateTreatment;
 use super::super::queue::{Queue, QueuedCall};
 use super::super::tick::Tick;
@@ -39,8 +38,6 @@ pub(super) struct LateCalls {
     pub(super) batches_since_late: u32,
     /// Least SLO among the calls that became late since the queue was last empty.
     slo: Option<Duration>,
-    /// Calls that were displaced and are not yet reported.
-    displaced: Vec<CallId>,
     /// Maximum time of the batch of late calls that is being formed, in nanoseconds. The two queues
     /// are swapped meanwhile.
     batch_nanos_max: Option<u64>,
@@ -49,21 +46,9 @@ pub(super) struct LateCalls {
 // === impl LateCalls ===
 
 impl LateCalls {
-    /// Removes and returns a displaced call that is not yet reported.
-    pub(super) fn pop_displaced(&mut self) -> Option<CallId> {
-        self.displaced.pop()
-    }
-
-    /// Returns `true` if a displaced call is not yet reported.
-    pub(super) fn has_displaced(&self) -> bool {
-        !self.displaced.is_empty()
-    }
-
     /// Removes a call. Returns `true` if it was present.
     pub(super) fn cancel(&mut self, id: CallId) -> bool {
-        let before = self.displaced.len();
-        self.displaced.retain(|other| *other != id);
-        self.queue.remove(id).is_some() || self.displaced.len() < before
+        self.queue.remove(id).is_some()
     }
 
     /// Returns `true` if the next batch is due to late calls.
@@ -178,30 +163,6 @@ impl Batcher {
                 self.adaptive.shorten_chosen(&self.queue, most, LONE_HALVES);
                 MemberChoice::Chosen
             }
-        }
-    }
-
-    /// Displaces late calls, the last ones first, to make room for a call that is refused for this
-    /// reason. Returns the reason why the call is still refused, if it is.
-    pub(super) fn displace_late_calls(&mut self, call: &Call, mut reason: RejectionReason) -> Option<RejectionReason> {
-        if let Some(reason) = self.rejection_reason(call, false) {
-            return Some(reason);
-        }
-        loop {
-            let own_scope = |queued: &QueuedCall| queued.call.scope == call.scope;
-            let fits = |queued: &QueuedCall| match reason {
-                RejectionReason::TenantShare => queued.call.tenant == call.tenant,
-                RejectionReason::QueueFull | RejectionReason::BytesFull => {
-                    !self.scope_is_full(call) || own_scope(queued)
-                }
-            };
-            let Some(id) = self.late.queue.rfind(fits) else { return Some(reason) };
-            if let Some(queued) = self.late.queue.remove(id) {
-                self.adaptive.expired(self.now, &queued);
-                self.tallies.on_expiry(queued.call.cost_class, ExpiryReason::QueueFull, queued.call.items);
-            }
-            self.late.displaced.push(id);
-            reason = self.rejection_reason(call, true)?;
         }
     }
 }

@@ -3,6 +3,7 @@
 mod ceilings;
 mod closed_loop;
 mod deferral;
+mod displacing;
 mod late;
 mod lengths;
 mod ordering;

@@ -11,7 +11,7 @@ impl FailureKind {
     pub const fn why(self) -> &'static str {
         match self {
             Self::QueueFull => {
-                "the queue holds `limits.queueItemsMax` items: calls arrive faster than the model server completes them. A queued call that has missed its SLO is dropped in favour of a call that can still meet its own"
+                "the queue holds `limits.queueItemsMax` items: calls arrive faster than the model server completes them. A queued call is dropped in favour of another if it has missed its SLO, or is of a lower priority class"
             }
             Self::BytesFull => {
                 "the queued calls hold `limits.queueBytesMax` bytes, or all requests and responses together hold `proxy.process.bufferedBytesMax`"
