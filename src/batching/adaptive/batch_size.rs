@@ -83,7 +83,7 @@ fn best_known(line: &QueueView<'_>, model: &ClassModel, rate: ArrivalRate, most:
                 let patience = (cost.time(line.items) / 2).min(rate.mean_interval().saturating_mul(2)).max(1000);
                 let end = Tick(newest.0.saturating_add(patience));
                 let next = cost.tail_time(cost.time((line.items + 1).min(line.cap)));
-                if line.ctx.now < end && line.slack(line.head) > next.saturating_mul(3) {
+                if line.ctx.now < end && line.first_slack() > next.saturating_mul(3) {
                     until = Some(end);
                 }
                 otherwise

@@ -106,14 +106,14 @@ impl Adaptive {
         // A hold ends half-way to the head's deadline, and the held calls must still be queued when
         // the others are back.
         if hold == 0
-            || line.slack(line.head) / 2 <= hold
+            || line.first_slack() / 2 <= hold
             || all <= line.items
-            || line.slack(line.head) >= hold.saturating_add(cost.tail_time(together))
+            || line.first_slack() >= hold.saturating_add(cost.tail_time(together))
         {
             return None;
         }
         // Without a merge: the items that fit now, then the items of the rest that fit after them.
-        let first = max_items_within(cost, line.slack(line.head).saturating_sub(line.wait), line.items);
+        let first = max_items_within(cost, line.first_slack().saturating_sub(line.wait), line.items);
         let first_time = cost.time(first.max(1));
         let second = max_items_within(cost, slo.saturating_sub(first_time), all.saturating_sub(first));
         let lost = (line.items - first) + all.saturating_sub(first + second);

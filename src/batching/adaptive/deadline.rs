@@ -3,6 +3,7 @@
 
 use super::super::arrivals::ArrivalRate;
 use super::super::cost::CostModel;
+use super::super::limits::CallOrder;
 use super::super::math::to_f64;
 use super::super::queue::QueuedCall;
 use super::super::rng::SplitMix64;
@@ -43,7 +44,7 @@ pub(super) fn adjust_to_deadlines(
     if cost.samples() == 0 || line.is_infeasible(cost) {
         return DeadlineChoice::First(want);
     }
-    let fits = max_items_within(cost, slack(line, line.head), want);
+    let fits = max_items_within(cost, line.first_slack().saturating_sub(line.wait), want);
     if fits >= want {
         return DeadlineChoice::First(want);
     }
@@ -71,6 +72,10 @@ pub(super) fn adjust_to_deadlines(
     // and the calls that the smaller one leaves behind would be shed.
     if doubtful {
         return DeadlineChoice::First(2 * urgent);
+    }
+    // The first calls of a line that is in another order are not the urgent ones.
+    if line.ctx.limits.order == CallOrder::ShortFirst {
+        return DeadlineChoice::First(urgent);
     }
     match heads_to_shed(line, cost, urgent, want) {
         0 => DeadlineChoice::First(urgent),

@@ -147,7 +147,7 @@ pub(super) fn fits_slack(line: &QueueView<'_>, cost: &CostModel, size: u32) -> b
     let largest = cost.largest().max(1);
     let known = u128::from(cost.tail_time(cost.time(size.min(largest))));
     let scaled = known * u128::from(size.max(largest)) / u128::from(largest);
-    u128::from(line.slack(line.head).saturating_sub(line.wait)) >= scaled
+    u128::from(line.first_slack().saturating_sub(line.wait)) >= scaled
 }
 
 #[cfg(test)]

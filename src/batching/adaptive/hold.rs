@@ -73,7 +73,7 @@ impl Adaptive {
         }
         let now = line.ctx.now;
         let execution = cost.time(queued);
-        let slack = line.slack(line.head);
+        let slack = line.first_slack();
         // A hold is no longer than the execution, a quarter of the budget, and what the head's
         // slack leaves.
         let room = execution
@@ -151,7 +151,7 @@ impl Adaptive {
     /// deadlines has priority over low latency.
     fn closed_loop_hold(&self, line: &QueueView<'_>, watched: &KeyModel, leading: bool, room: u64) -> Option<u64> {
         let cost = &self.models.get(&line.head.call.cost_class)?.cost;
-        let (now, slack, arrivals) = (line.ctx.now, line.slack(line.head), &watched.arrivals);
+        let (now, slack, arrivals) = (line.ctx.now, line.first_slack(), &watched.arrivals);
         let here = u64::from(line.items).saturating_add(items_in_flight(&self.flights, line.key));
         let away = arrivals.absent_items(here, self.mean_time)?;
         // An item that misses this batch leaves with the clients that the batch brings back.

@@ -7,6 +7,7 @@ use super::super::call::{CallId, CostClassId, DeadlineSource, KeyId};
 use super::super::class::ClassState;
 use super::super::class::merging::MergeLimit;
 use super::super::cost::CostModel;
+use super::super::limits::CallOrder;
 use super::super::queue::QueuedCall;
 use super::super::select::BatchCaps;
 use super::super::tick::Tick;
@@ -74,10 +75,30 @@ impl QueueView<'_> {
         slack_of(queued, self.ctx.now)
     }
 
-    /// Returns the maximum nanoseconds for which the head may be held: it must still be queued when
-    /// its batch leaves.
+    /// Returns the least slack of the calls that the next batch may hold. In the order by deadline,
+    /// it is that of the head.
+    pub(super) fn first_slack(&self) -> u64 {
+        self.urgent_calls().map(|queued| self.slack(queued)).min().unwrap_or(u64::MAX)
+    }
+
+    /// Returns the maximum nanoseconds for which the line may be held: the calls of its next batch
+    /// must still be queued when it leaves.
     pub(super) fn hold_max(&self) -> u64 {
-        self.head.call.deadline.map_or(u64::MAX, |deadline| deadline.at.0.saturating_sub(self.ctx.now.0))
+        self.first_deadline().map_or(u64::MAX, |deadline| deadline.0.saturating_sub(self.ctx.now.0))
+    }
+
+    fn first_deadline(&self) -> Option<Tick> {
+        self.urgent_calls().filter_map(|queued| Some(queued.call.deadline?.at)).min()
+    }
+
+    /// Iterates over the calls of which one has the first deadline of the next batch.
+    fn urgent_calls(&self) -> impl Iterator<Item = &QueuedCall> {
+        let behind = match self.ctx.limits.order {
+            CallOrder::Deadline => 0,
+            CallOrder::ShortFirst => usize::try_from(self.cap).unwrap_or(usize::MAX),
+        };
+        let line = self.ctx.queue.line(self.key);
+        std::iter::once(self.head).chain(line.take(behind))
     }
 
     /// Returns the time from the head's arrival to its deadline, if an SLO or the client set one.
@@ -126,7 +147,7 @@ impl QueueView<'_> {
         }
         let patience = self.head.arrived.0.saturating_add(self.time_budget()? / 1000 * share);
         let next = cost.tail_time(cost.time((self.items + 1).min(self.cap)));
-        let deadline = self.head.call.deadline?.at.0;
+        let deadline = self.first_deadline()?.0;
         Some(Tick(patience.min(deadline.saturating_sub(next + next / 10))))
     }
 }

@@ -150,3 +150,30 @@ fn a_pause_covers_all_length_buckets_of_a_key() {
         assert!(matches!(batcher.poll(ms(1130)), Some(Decision::Dispatch(_))), "{policy:?}");
     }
 }
+
+#[test]
+fn a_hold_for_short_calls_ends_before_the_deadline_of_a_long_one() {
+    let due = |call: Call, at: u64| {
+        let deadline = Some(Deadline { at: ms(at), source: DeadlineSource::Slo });
+        Call { deadline, ..call }
+    };
+    let change = |limits: &mut Limits| {
+        limits.order = CallOrder::ShortFirst;
+        limits.scopes[0].queue_delay_max = Duration::from_secs(60);
+    };
+    let (mut batcher, running) = busy(DispatchPolicy::Adaptive { hold_permille: 900 }, change, &[]);
+    batcher.complete(ms(1010), running, ok(10 * MS));
+    batcher.enqueue(ms(2000), due(weighing(1, 1), 12_000)).unwrap();
+    // It is passed by the short one, and due long before it.
+    batcher.enqueue(ms(2000), due(weighing(2, 1 << 20), 2400)).unwrap();
+    let mut now = ms(2000);
+    let batch = loop {
+        match batcher.poll(now) {
+            Some(Decision::Dispatch(batch)) => break batch,
+            None => now = batcher.next_wakeup().unwrap(),
+            other => panic!("at {now:?}: {other:?}"),
+        }
+    };
+    assert_eq!(ids(&batch), [1, 2]);
+    assert!(ms(2001) < now && now < ms(2390), "held, and in time: {now:?}");
+}
