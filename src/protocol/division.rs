@@ -25,6 +25,21 @@ pub const CALL_PARTS_MAX: usize = 128;
 /// Maximum number of items of a call that may be divided: twice the number of inputs that OpenAI
 /// accepts. Their positions occupy 64 KiB.
 pub const DIVISIBLE_ITEMS_MAX: usize = 4096;
+/// Maximum number of bytes of all parts together, as a multiple of those of the call: each part
+/// repeats what stands beside the items.
+const GROWTH_MAX: usize = 2;
+/// Number of bytes that all parts together may have in any case: that of the smallest buffers that
+/// the policy allows, in which a single call fits.
+const PARTS_BYTES_MIN: usize = 1 << 20;
+
+/// The parts into which a call is divided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DivisionPlan {
+    /// Items of each part: ranges of the items of the call.
+    pub ranges: Vec<Range<usize>>,
+    /// Number of bytes of the bodies of all parts.
+    pub bytes: usize,
+}
 
 // === impl Endpoint ===
 
@@ -47,10 +62,10 @@ impl Endpoint {
         self.idempotent && can_join && counts_once && is_plain && call.unbatched_reason().is_none()
     }
 
-    /// Divides a call into parts within the limits. `None` if it has too many parts, or a part that
-    /// must not share a batch with the others: its items may then be read differently without them.
+    /// Plans the division of a call into parts within the limits. `None` if there are too many, or if
+    /// they have too many bytes together.
     #[must_use]
-    pub fn divide_call(&self, call: &Call, head: &Parts, limits: &PartLimits, secret: &DigestKey) -> Option<Vec<Call>> {
+    pub fn plan_division(&self, call: &Call, limits: &PartLimits) -> Option<DivisionPlan> {
         if !self.is_divisible(call) {
             return None;
         }
@@ -58,17 +73,27 @@ impl Endpoint {
         if !(2..=CALL_PARTS_MAX).contains(&ranges.len()) {
             return None;
         }
+        let sizes = ranges.iter().map(|range| Some(part_len(call, &part_lists(call, range)?)));
+        let bytes: usize = sizes.sum::<Option<usize>>()?;
+        let bytes_max = call.body.len().saturating_mul(GROWTH_MAX).max(PARTS_BYTES_MIN);
+        (bytes <= bytes_max).then_some(DivisionPlan { ranges, bytes })
+    }
+
+    /// Divides a call as planned. `None` if a part must not share a batch with the others: its items
+    /// may then be read differently without them.
+    #[must_use]
+    pub fn divide_call(&self, call: &Call, head: &Parts, plan: &DivisionPlan, secret: &DigestKey) -> Option<Vec<Call>> {
         let mut head = head.clone();
         // Responses are joined as they are, and one without a coding is acceptable to every client.
         head.headers.remove(ACCEPT_ENCODING);
         head.headers.remove(CONTENT_LENGTH);
         let part = |range: Range<usize>| {
             let items = range.len();
-            let part = self.parse_call(&head, part_body(call, range)?, secret);
+            let part = self.parse_call(&head, part_body(call, &range)?, secret);
             let is_same = part.found.count() == items && !part.found.scalar && part.merge == call.merge;
             (is_same && matches!(part.merge, MergeEligibility::With(_))).then_some(part)
         };
-        ranges.into_iter().map(part).collect()
+        plan.ranges.iter().cloned().map(part).collect()
     }
 
     /// Returns the ranges of items of the parts: each takes as many as the limits allow.
@@ -80,8 +105,8 @@ impl Endpoint {
         let envelope = call.body.len().saturating_sub(list_bytes);
         let mut ranges: Vec<Range<usize>> = Vec::new();
         let (mut start, mut sum, mut heaviest, mut bytes) = (0, 0_u64, 0_u64, envelope);
-        for place in 0..call.found.count() {
-            let (weight, size) = (self.weight_of(call, place), item_bytes(place));
+        for (place, weight) in self.item_weights(call).into_iter().enumerate() {
+            let size = item_bytes(place);
             let count = place - start;
             let padded = u64::try_from(count + 1).unwrap_or(u64::MAX).saturating_mul(heaviest.max(weight));
             let fits = count < items_max
@@ -100,13 +125,22 @@ impl Endpoint {
         ranges
     }
 
-    fn weight_of(&self, call: &Call, place: usize) -> u64 {
+    /// Returns the weights of the items. Their sum is the weight of the call, which may be known
+    /// better than at the default rates.
+    fn item_weights(&self, call: &Call) -> Vec<u64> {
+        let places = 0..call.found.count();
         if self.shape.weight == Measure::Items {
-            return 1;
+            return places.map(|_| 1).collect();
         }
         let beside = call.found.shared_text.filter(|(_, with_each)| *with_each).map(|(text, _)| text);
-        let items = items_at(call, place).map(|(_, item)| item).chain(beside);
-        items.map(|item| item_weight(&call.body, item, &self.shape.weight)).fold(0, u64::saturating_add)
+        let weight_of = |place| {
+            let items = items_at(call, place).map(|(_, item)| item).chain(beside);
+            items.map(|item| item_weight(&call.body, item, &self.shape.weight)).fold(0, u64::saturating_add)
+        };
+        let weights: Vec<u64> = places.map(weight_of).collect();
+        let by_default = weights.iter().copied().fold(0, u64::saturating_add);
+        let scaled = |weight: u64| (u128::from(weight) * u128::from(call.weight.sum)).div_ceil(by_default.max(1).into());
+        weights.into_iter().map(|weight| u64::try_from(scaled(weight)).unwrap_or(u64::MAX)).collect()
     }
 }
 
@@ -114,9 +148,8 @@ fn items_at(call: &Call, place: usize) -> impl Iterator<Item = (&Slot, Span)> {
     call.found.slots.iter().filter_map(move |slot| Some((slot, *slot.items.get(place)?)))
 }
 
-/// Returns the body of a part: that of the call, with the items of a range and the bytes between
-/// them in place of each list.
-fn part_body(call: &Call, range: Range<usize>) -> Option<Bytes> {
+/// Returns the lists of a call, in order, each with the items of a range and the bytes between them.
+fn part_lists(call: &Call, range: &Range<usize>) -> Option<Vec<(Span, Span)>> {
     let mut lists: Vec<(Span, Span)> = Vec::new();
     for slot in &call.found.slots {
         // A value that stands for one at each place of another list is kept.
@@ -127,8 +160,20 @@ fn part_body(call: &Call, range: Range<usize>) -> Option<Bytes> {
         lists.push((slot.value, Span { start: own.first()?.start, end: own.last()?.end }));
     }
     lists.sort_by_key(|(list, _)| list.start);
-    let kept: usize = lists.iter().map(|(list, own)| list.len() - own.len()).sum();
-    let mut out = Vec::with_capacity(call.body.len().saturating_sub(kept) + 2 * lists.len());
+    Some(lists)
+}
+
+/// Returns the number of bytes of the body of a part.
+fn part_len(call: &Call, lists: &[(Span, Span)]) -> usize {
+    let left_out: usize = lists.iter().map(|(list, _)| list.len()).sum();
+    let own: usize = lists.iter().map(|(_, own)| own.len() + 2).sum();
+    call.body.len().saturating_sub(left_out) + own
+}
+
+/// Returns the body of a part: that of the call, with the part's own items in place of each list.
+fn part_body(call: &Call, range: &Range<usize>) -> Option<Bytes> {
+    let lists = part_lists(call, range)?;
+    let mut out = Vec::with_capacity(part_len(call, &lists));
     let mut from = 0;
     for (list, own) in lists {
         out.extend_from_slice(Span { start: from, end: list.start }.of(&call.body));

@@ -13,7 +13,11 @@ fn items(items: u32) -> PartLimits {
 
 fn divide(endpoint: &Endpoint, target: &str, body: &str, limits: &PartLimits) -> Option<Vec<Call>> {
     let json = [("content-type", "application/json"), ("host", "h")];
-    endpoint.divide_call(&read(endpoint, target, body), &parts(target, &json), limits, &secret())
+    let call = read(endpoint, target, body);
+    let plan = endpoint.plan_division(&call, limits)?;
+    let calls = endpoint.divide_call(&call, &parts(target, &json), &plan, &secret())?;
+    assert_eq!(calls.iter().map(|call| call.body.len()).sum::<usize>(), plan.bytes);
+    Some(calls)
 }
 
 fn bodies(parts: &[Call]) -> Vec<&str> {
@@ -69,6 +73,32 @@ fn parts_end_at_the_limits_on_weight_and_bytes() {
     assert_eq!(counts(PartLimits { weight: 4, ..OPEN }), Some(vec![3, 2]));
     assert_eq!(counts(PartLimits { bytes: 35, ..OPEN }), Some(vec![2, 1, 1, 1]), "16 bytes are no items");
     assert_eq!(counts(OPEN), None, "there is nothing to divide");
+}
+
+#[test]
+fn a_call_whose_parts_would_repeat_a_large_member_stays_whole() {
+    let endpoint = endpoint("/v1/embeddings", RouteProtocol::OpenAi);
+    let texts: Vec<String> = (0..100).map(|text| format!("\"{text}\"")).collect();
+    let with = |user: usize| {
+        let body = format!(r#"{{"input":[{}],"user":"{}"}}"#, texts.join(","), "u".repeat(user));
+        divide(&endpoint, "/v1/embeddings", &body, &items(1)).map(|parts| parts.len())
+    };
+    assert_eq!(with(1000), Some(100));
+    assert_eq!(with(900_000), None, "they would have 90 MB together");
+}
+
+#[test]
+fn the_weight_that_is_known_of_a_call_is_divided_among_its_items() {
+    let endpoint = endpoint("/v1/embeddings", RouteProtocol::OpenAi);
+    let mut call = read(&endpoint, "/v1/embeddings", r#"{"input":["aaaaaaaa","bbbb","cccc","dddd"]}"#);
+    let counts = |call: &Call| {
+        let plan = endpoint.plan_division(call, &PartLimits { weight: 6, ..OPEN })?;
+        Some(plan.ranges.iter().map(std::iter::ExactSizeIterator::len).collect::<Vec<_>>())
+    };
+    assert_eq!((call.weight.sum, counts(&call)), (5, None));
+    // The server has reported twice as many tokens for such texts.
+    call.weight.sum = 10;
+    assert_eq!(counts(&call), Some(vec![2, 2]));
 }
 
 #[test]
