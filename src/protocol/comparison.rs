@@ -3,8 +3,9 @@
 //! Ids, counters and numbers beside the results are left out: they differ between two responses to
 //! the same call. Numbers of a result are compared relative to the largest number of that result, in
 //! which the rounding of a sum of products shows; a component near zero would otherwise differ by
-//! any factor. A number that is a value of its own and an integer is a class or a count, and has to
-//! be equal.
+//! any factor. Results with indexes are scores of one call, and are compared relative to the largest
+//! number of all of them. A number that is a value of its own and an integer is a class or a count,
+//! and has to be equal.
 
 mod floats;
 
@@ -144,7 +145,11 @@ impl Comparer<'_> {
                     None => Ok(()),
                     Some(_) if is_exact && texts[0] == texts[1] => Ok(()),
                     Some(_) if is_exact => Err(DifferenceKind::Value),
-                    Some(scale) => self.compare_numbers(texts.map(to_number), scale),
+                    Some(scale) => {
+                        let numbers = texts.map(to_number);
+                        let scale = numbers.map(probability_scale).into_iter().fold(scale, f64::max);
+                        self.compare_numbers(numbers, scale)
+                    }
                 }
             }
             (JsonType::String, JsonType::String) => {
@@ -199,6 +204,7 @@ impl Comparer<'_> {
             return Err(DifferenceKind::Structure);
         }
         let are_results = scale.is_none() && self.is_results();
+        let of_all = (are_results && self.shape.index.is_some()).then(|| self.scale_of(lists));
         if are_results && let Some(index) = &self.shape.index {
             // Two results with equal scores may be sorted in either order.
             for (doc, elements) in self.docs.into_iter().zip(&mut elements) {
@@ -210,7 +216,10 @@ impl Comparer<'_> {
             self.path.push(place.to_string());
             let both_numbers = [(merged, one), (alone, other)].map(|(doc, span)| kind(doc, span.start));
             match scale {
-                None if are_results => self.compare([one, other], Some(self.scale_of([one, other])))?,
+                None if are_results => {
+                    let scale = of_all.unwrap_or_else(|| self.scale_of([one, other]));
+                    self.compare([one, other], Some(scale))?;
+                }
                 // Components of a vector may be integers of a quantized model.
                 Some(scale) if both_numbers == [JsonType::Number; 2] => {
                     self.compare_numbers([to_number(one.of(merged)), to_number(other.of(alone))], scale)?;
@@ -290,6 +299,13 @@ fn largest_magnitude(doc: &[u8], value: Span, is_component: bool) -> f64 {
         JsonType::Number | JsonType::String | JsonType::Bool | JsonType::Null => Vec::new(),
     };
     magnitudes.into_iter().filter(|number| number.is_finite()).fold(0.0, f64::max)
+}
+
+/// Returns the scale of a number that may be a probability, and 0 for others. A model computes its
+/// logarithm, which is rounded relative to itself, so that a small probability changes by more than
+/// its own rounding.
+fn probability_scale(number: f64) -> f64 {
+    if number > 0.0 && number < 1.0 { number * number.ln().abs() } else { 0.0 }
 }
 
 fn to_number(text: &[u8]) -> f64 {
@@ -393,5 +409,22 @@ mod tests {
         let alone = br#"[{"index":0,"score":0.5000},{"index":1,"score":0.4999}]"#;
         let compared = endpoint.compare_answers(&call, merged, alone);
         assert!(matches!(compared, AnswerComparison::Rounded(_)), "{compared:?}");
+    }
+
+    #[test]
+    fn small_scores_differ_by_the_rounding_of_larger_numbers() {
+        let endpoint = endpoint("/rerank", RouteProtocol::Tei);
+        let call = read(&endpoint, "/rerank", r#"{"query":"q","texts":["a","b"]}"#);
+        let compare = |first: &str, second: &str, others: [&str; 2]| {
+            let list = |scores: [&str; 2]| {
+                format!(r#"[{{"index":0,"score":{}}},{{"index":1,"score":{}}}]"#, scores[0], scores[1])
+            };
+            let compared = endpoint.compare_answers(&call, list([first, second]).as_bytes(), list(others).as_bytes());
+            matches!(compared, AnswerComparison::Rounded(_))
+        };
+        assert!(compare("-11.5", "0.02", ["-11.5", "0.05"]), "logits of one call");
+        assert!(!compare("-11.5", "0.02", ["-11.5", "0.30"]));
+        assert!(compare("0.000010", "0.000020", ["0.000010", "0.0000205"]), "probabilities");
+        assert!(!compare("0.000010", "0.000020", ["0.000010", "0.000040"]));
     }
 }

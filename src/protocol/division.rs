@@ -139,7 +139,8 @@ impl Endpoint {
         };
         let weights: Vec<u64> = places.map(weight_of).collect();
         let by_default = weights.iter().copied().fold(0, u64::saturating_add);
-        let scaled = |weight: u64| (u128::from(weight) * u128::from(call.weight.sum)).div_ceil(by_default.max(1).into());
+        let scaled =
+            |weight: u64| (u128::from(weight) * u128::from(call.weight.sum)).div_ceil(by_default.max(1).into());
         weights.into_iter().map(|weight| u64::try_from(scaled(weight)).unwrap_or(u64::MAX)).collect()
     }
 }

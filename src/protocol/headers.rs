@@ -136,6 +136,9 @@ pub const REASON: HeaderName = HeaderName::from_static("x-groupage-reason");
 /// Name of the policy key or request header that defines the limit which ended a call, in a
 /// response that the proxy generated.
 pub const LIMIT: HeaderName = HeaderName::from_static("x-groupage-limit");
+/// Positions of the items of a call to which an error of the server belongs, from 0 and both
+/// included: the server received only these, because the call was divided.
+pub const ITEMS: HeaderName = HeaderName::from_static("x-groupage-items");
 pub(crate) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");

@@ -118,6 +118,7 @@ mod tests {
             batch: Some(BatchId(123)),
             batch_items: 17,
             calls: 12,
+            is_divided: false,
             held: Some(HoldReason::Limit),
             mode: Some(FlowMode::Limited(4)),
             cause: Some(DispatchCause::Idle),

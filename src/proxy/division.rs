@@ -5,50 +5,34 @@
 //! the parts that are not sent yet are withdrawn. If the responses cannot be joined exactly, the call
 //! is sent whole, and so are later ones of its cost class.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+mod undivided;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
+use http::HeaderValue;
 
 use super::Proxy;
 use super::unbatched::BufferedRequest;
 use crate::batching::PartLimits;
 use crate::error::{Failure, FailureKind};
 use crate::memory::BufferGuard;
-use crate::protocol::{Call, PartAnswer, Reply};
+use crate::protocol::{Call, PartAnswer, Reply, headers};
 use crate::scheduler::{ExecutionDetails, Submission, SubmitOutcome};
 
-/// Maximum number of cost classes that are not divided: the number that the batching core
-/// remembers. Beyond it, all of them are divided again.
-const UNDIVIDED_MAX: usize = 256;
+pub(super) use undivided::UndividedClasses;
 
-/// Cost classes that are not divided, because responses to their parts could not be joined.
-#[derive(Debug, Default)]
-pub(super) struct UndividedClasses(Mutex<HashSet<Box<[u8]>>>);
+/// Maximum number of times that a part is queued again after the queue had no room for it. Each
+/// waits for the `Retry-After` of the refusal, which is the predicted time to drain the queue.
+const PART_TRIES_MAX: usize = 8;
 
 /// The successful response to a part.
 struct PartReply {
     reply: Reply,
     details: ExecutionDetails,
-    /// Memory charge of the response.
     _held: BufferGuard,
-}
-
-// === impl UndividedClasses ===
-
-impl UndividedClasses {
-    pub(super) fn contains(&self, class: &[u8]) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(class)
-    }
-
-    /// Adds a class. Returns `true` if it is new.
-    fn insert(&self, class: &[u8]) -> bool {
-        let mut classes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if classes.len() >= UNDIVIDED_MAX {
-            classes.clear();
-        }
-        classes.insert(class.into())
-    }
 }
 
 // === impl Proxy ===
@@ -70,25 +54,29 @@ impl Proxy {
         buffered: &BufferedRequest,
     ) -> SubmitOutcome {
         let whole = Submission { division: None, ..whole };
-        let Some(parts) = whole.endpoint.divide_call(&whole.call, &buffered.head, &limits, &self.secret) else {
+        let Some(plan) = whole.endpoint.plan_division(&whole.call, &limits) else {
             return self.scheduler.submit(whole).await;
         };
         let mut held = self.buffers.empty();
-        if held.grow(parts.iter().map(|part| part.body.len()).sum()).is_err() {
+        if held.grow(plan.bytes).is_err() {
             return SubmitOutcome::Failed(FailureKind::BytesFull.into(), ExecutionDetails::default());
         }
+        let Some(parts) = whole.endpoint.divide_call(&whole.call, &buffered.head, &plan, &self.secret) else {
+            drop(held);
+            return self.scheduler.submit(whole).await;
+        };
         self.metrics.call_divided(parts.len());
-        let parts: Vec<Arc<Call>> = parts.into_iter().map(Arc::new).collect();
+        let parts: Vec<Arc<Call>> = parts.into_iter().map(|part| Arc::new(self.weigh_call(part))).collect();
         let replies = match self.execute_parts(&whole, &parts, &limits, buffered).await {
             Ok(replies) => replies,
-            Err(outcome) => return *outcome,
+            Err((place, outcome)) => return with_items(*outcome, plan.ranges.get(place)),
         };
         let answers: Vec<PartAnswer<'_>> =
             parts.iter().zip(&replies).map(|(call, part)| PartAnswer { call, reply: &part.reply }).collect();
         match whole.endpoint.join_answers(&answers) {
             Ok(reply) => SubmitOutcome::Reply(Box::new(reply), join_details(&replies)),
             Err(mismatch) => {
-                if self.undivided.insert(&whole.call.cost_class) {
+                if self.undivided.on_mismatch(self.clock.now(), &whole.call.cost_class, mismatch.what) {
                     tracing::warn!(
                         %mismatch,
                         route = whole.endpoint.route_path(),
@@ -102,31 +90,36 @@ impl Proxy {
         }
     }
 
-    /// Executes all parts. The error is the outcome of the first part that failed, in their order.
+    /// Executes all parts. The error is the place and the outcome of the first part that failed.
     async fn execute_parts(
         self: &Arc<Self>,
         whole: &Submission,
         parts: &[Arc<Call>],
         limits: &PartLimits,
         buffered: &BufferedRequest,
-    ) -> Result<Vec<PartReply>, Box<SubmitOutcome>> {
+    ) -> Result<Vec<PartReply>, (usize, Box<SubmitOutcome>)> {
         let concurrent = usize::try_from(limits.concurrent).unwrap_or(usize::MAX);
         let answer_max = self.config.answer_bytes_max.min(self.buffers.answer_max());
         let executions: Vec<_> = parts
             .iter()
-            .map(|part| {
+            .enumerate()
+            .map(|(place, part)| {
                 let submission = Submission { call: part.clone(), ..whole.clone() };
-                Box::pin(self.clone().execute_part(submission, buffered.of_part(part)))
+                // A call of which no part has a place in the queue is refused like any other.
+                let tries = if place == 0 { 1 } else { PART_TRIES_MAX };
+                Box::pin(self.clone().execute_part(submission, buffered.of_part(part), tries))
             })
             .collect();
         // Dropping the stream withdraws the parts that are queued, and aborts those in flight.
         let mut executions = stream::iter(executions).buffered(concurrent);
         let (mut replies, mut bytes) = (Vec::with_capacity(parts.len()), 0_usize);
         while let Some(part) = executions.next().await {
-            let part = part?;
+            let place = replies.len();
+            let part = part.map_err(|outcome| (place, outcome))?;
             bytes = bytes.saturating_add(part.reply.body.len());
             if bytes > answer_max {
-                return Err(Box::new(SubmitOutcome::Failed(FailureKind::AnswerTooLarge.into(), part.details)));
+                let failed = SubmitOutcome::Failed(FailureKind::AnswerTooLarge.into(), part.details);
+                return Err((place, Box::new(failed)));
             }
             replies.push(part);
         }
@@ -138,9 +131,10 @@ impl Proxy {
         self: Arc<Self>,
         submission: Submission,
         buffered: BufferedRequest,
+        tries: usize,
     ) -> Result<PartReply, Box<SubmitOutcome>> {
         let (call, endpoint, timeout) = (submission.call.clone(), submission.endpoint.clone(), submission.timeout);
-        let (reply, details, held) = match self.scheduler.submit(submission).await {
+        let (reply, details, held) = match self.queue_part(submission, tries).await {
             SubmitOutcome::Reply(reply, details) => {
                 let held = self.buffers.charge_unchecked(reply.body.len());
                 (*reply, details, held)
@@ -148,8 +142,8 @@ impl Proxy {
             SubmitOutcome::Alone(permit) => {
                 let details = permit.details;
                 let failed = |kind| Box::new(SubmitOutcome::Failed(Failure::from(kind), details));
-                let response = self.forward_unbatched(None, buffered, permit, (&endpoint, &call), timeout).await;
-                let (reply, held) = self.read_reply(response.map_err(failed)?).await.map_err(failed)?;
+                let sent = (&*endpoint, &*call);
+                let (reply, held) = self.fetch_unbatched(buffered, permit, sent, timeout).await.map_err(failed)?;
                 (reply, details, held)
             }
             // Its response is too large to be buffered. A stream is not requested by a part.
@@ -163,6 +157,38 @@ impl Proxy {
         }
         Ok(PartReply { reply, details, _held: held })
     }
+
+    /// Queues a part, and queues it again after the time that a full queue needs to drain.
+    async fn queue_part(&self, submission: Submission, tries: usize) -> SubmitOutcome {
+        for _ in 1..tries {
+            match self.scheduler.submit(submission.clone()).await {
+                SubmitOutcome::Failed(failure, _) if is_without_room(failure.kind) => {
+                    tokio::time::sleep(failure.retry_after.unwrap_or(Duration::from_secs(1))).await;
+                }
+                outcome => return outcome,
+            }
+        }
+        self.scheduler.submit(submission).await
+    }
+}
+
+const fn is_without_room(kind: FailureKind) -> bool {
+    matches!(kind, FailureKind::QueueFull | FailureKind::BytesFull | FailureKind::TenantShare)
+}
+
+/// Returns the outcome of a call of which a part failed. The response of the server to the part
+/// counts from its first item, so a header names the items of the call, from 0 and both included.
+fn with_items(outcome: SubmitOutcome, items: Option<&Range<usize>>) -> SubmitOutcome {
+    match (outcome, items) {
+        (SubmitOutcome::Reply(mut reply, details), Some(items)) => {
+            let name = format!("{}-{}", items.start, items.end.saturating_sub(1));
+            if let Ok(value) = HeaderValue::try_from(name) {
+                reply.headers.insert(headers::ITEMS, value);
+            }
+            SubmitOutcome::Reply(reply, ExecutionDetails { is_divided: true, ..details })
+        }
+        (outcome, _) => outcome,
+    }
 }
 
 /// Returns the details of the execution that was dispatched first, with the delays of the part that
@@ -172,23 +198,7 @@ fn join_details(parts: &[PartReply]) -> ExecutionDetails {
     ExecutionDetails {
         queue_delay: parts.iter().map(|part| part.details.queue_delay).max().unwrap_or_default(),
         answered: parts.iter().map(|part| part.details.answered).max().flatten(),
+        is_divided: true,
         ..first
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn classes_that_are_not_divided_are_bounded() {
-        let classes = UndividedClasses::default();
-        assert!(classes.insert(b"a"));
-        assert!(!classes.insert(b"a"));
-        assert!(classes.contains(b"a") && !classes.contains(b"b"));
-        for class in 0..1000_u16 {
-            classes.insert(&class.to_be_bytes());
-        }
-        assert!(classes.0.lock().unwrap().len() <= UNDIVIDED_MAX);
     }
 }

@@ -329,6 +329,7 @@ impl Proxy {
         self.metrics.deadline_shift(table.max_deadline_shift(found));
         *self.table.write().unwrap_or_else(PoisonError::into_inner) =
             Arc::new(table.with_route_durations(&self.metrics));
+        self.undivided.clear();
     }
 
     /// Returns the largest deadline shift in effect, learned or configured, in thousandths of its

@@ -124,6 +124,8 @@ pub struct ExecutionDetails {
     pub batch_items: u32,
     /// Number of calls in the execution.
     pub calls: u32,
+    /// Set if the call was executed in parts; the other values are those of one of them.
+    pub is_divided: bool,
     /// Reason for the dispatch at that instant.
     pub cause: Option<DispatchCause>,
     /// Time from acceptance to dispatch.

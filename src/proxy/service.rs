@@ -276,11 +276,8 @@ impl Proxy {
         let route = table.route(endpoint.route);
         let headers = &buffered.head.headers;
         let start = self.clock.now();
-        let (endpoint, mut call) = self.parse_call(table, endpoint, buffered);
-        if let Some(weight) = self.tokens.weigh(&call) {
-            call.weight = weight;
-        }
-        let call = Arc::new(call);
+        let (endpoint, call) = self.parse_call(table, endpoint, buffered);
+        let call = Arc::new(self.weigh_call(call));
         self.metrics.overhead(OverheadStage::Read, self.clock.now().since(start));
         let CallRequirements { priority, slo, requested_deadlines, core_deadlines } =
             self.resolve_requirements(table, route, headers, arrived);
@@ -302,7 +299,7 @@ impl Proxy {
         // Before a server that batches by itself, the parts of a call are sent one by one.
         let is_divided = reason.is_none_or(|reason| reason == UnmergeableReason::NoGain)
             && endpoint.is_divisible(&call)
-            && !self.undivided.contains(&call.cost_class);
+            && !self.undivided.contains(start, &call.cost_class);
         let submission = Submission {
             division: is_divided.then_some(route.division),
             call: call.clone(),
@@ -322,6 +319,12 @@ impl Proxy {
             published_weight_max: published.and_then(|limits| limits.weight_max),
         };
         PreparedCall { endpoint, call, submission, deadlines: core_deadlines, reason, batches_itself }
+    }
+
+    /// Returns a call with its weight at the rates that were learned for its model.
+    pub(super) fn weigh_call(&self, mut call: Call) -> Call {
+        call.weight = self.tokens.weigh(&call).unwrap_or(call.weight);
+        call
     }
 
     /// Returns the reason why a call cannot be merged, if there is one.

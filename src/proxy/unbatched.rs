@@ -60,10 +60,43 @@ impl Proxy {
         self: &Arc<Self>,
         lane: Option<Arc<dyn Lane>>,
         buffered: BufferedRequest,
+        permit: UnbatchedPermit,
+        sent: (&Endpoint, &Call),
+        limit: Option<Duration>,
+    ) -> Result<Response<Body>, FailureKind> {
+        let (head, body) = self.execute_unbatched(lane, buffered, permit, sent, limit).await?;
+        let body = match body {
+            AnswerBody::Whole { bytes, trailers, held } => Body::full(bytes).with_trailers(trailers).with_charge(held),
+            AnswerBody::Streamed(body) => body,
+        };
+        Ok(Response::from_parts(head, body))
+    }
+
+    /// Sends a call that holds a slot over a connection of its own, and reads its response into
+    /// memory. `limit` bounds the time to the last byte.
+    pub(super) async fn fetch_unbatched(
+        self: &Arc<Self>,
+        buffered: BufferedRequest,
+        permit: UnbatchedPermit,
+        sent: (&Endpoint, &Call),
+        limit: Option<Duration>,
+    ) -> Result<(Reply, BufferGuard), FailureKind> {
+        match self.execute_unbatched(None, buffered, permit, sent, limit).await? {
+            (head, AnswerBody::Whole { bytes, trailers, held }) => {
+                Ok((Reply { status: head.status, headers: head.headers, body: bytes, trailers }, held))
+            }
+            (_, AnswerBody::Streamed(_)) => Err(FailureKind::AnswerTooLarge),
+        }
+    }
+
+    async fn execute_unbatched(
+        self: &Arc<Self>,
+        lane: Option<Arc<dyn Lane>>,
+        buffered: BufferedRequest,
         mut permit: UnbatchedPermit,
         (endpoint, call): (&Endpoint, &Call),
         limit: Option<Duration>,
-    ) -> Result<Response<Body>, FailureKind> {
+    ) -> Result<(response::Parts, AnswerBody), FailureKind> {
         let until = limit.map(|limit| self.clock.instant(self.clock.now().after(limit)));
         // Pinned here, so that the future is stored once and not again inside each branch that
         // awaits it.
@@ -90,13 +123,15 @@ impl Proxy {
                 head.extensions.insert(permit.record_stream());
             }
             let body = body.with_idle_timeout(self.config.answer_idle_timeout, None).with_guard(permit);
-            return Ok(Response::from_parts(head, body));
+            return Ok((head, AnswerBody::Streamed(body)));
         }
         let body = self.read_answer(body, until).await.inspect_err(|_| permit.set_outcome(BatchOutcome::Failed))?;
-        let BufferedResponse { whole, .. } = &body;
-        let read = whole
-            .as_ref()
-            .map(|(bytes, trailers)| endpoint.response_status(head.status, (&head.headers, trailers.as_ref()), bytes));
+        let read = match &body {
+            AnswerBody::Whole { bytes, trailers, .. } => {
+                Some(endpoint.response_status(head.status, (&head.headers, trailers.as_ref()), bytes))
+            }
+            AnswerBody::Streamed(_) => None,
+        };
         permit.set_outcome(observed_outcome(endpoint, &head, read.as_ref()));
         if let Some((status, bytes)) = &read {
             if !endpoint.is_generation() {
@@ -106,24 +141,10 @@ impl Proxy {
             // The response is framed anew: its length is that of the buffered bytes.
             head.headers.remove(http::header::CONTENT_LENGTH);
         }
-        Ok(Response::from_parts(head, body.body))
+        Ok((head, body))
     }
 
-    /// Reads the rest of a response into memory.
-    pub(super) async fn read_reply(&self, response: Response<Body>) -> Result<(Reply, BufferGuard), FailureKind> {
-        let (head, mut body) = response.into_parts();
-        let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
-        let limits =
-            ReadLimits { max, idle: self.config.answer_idle_timeout, until: None, floor: None, evictable: false };
-        match read_bounded(&mut body, limits, self.buffers.empty_for_answer()).await {
-            ReadResult::Whole { bytes, trailers, held } => {
-                Ok((Reply { status: head.status, headers: head.headers, body: bytes, trailers }, held))
-            }
-            ReadResult::Stopped { reason, .. } => Err(reason.response_failure()),
-        }
-    }
-
-    async fn read_answer(&self, mut body: Body, until: Option<Instant>) -> Result<BufferedResponse, FailureKind> {
+    async fn read_answer(&self, mut body: Body, until: Option<Instant>) -> Result<AnswerBody, FailureKind> {
         let idle = self.config.answer_idle_timeout;
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
         match read_bounded(
@@ -133,16 +154,12 @@ impl Proxy {
         )
         .await
         {
-            ReadResult::Whole { bytes, trailers, held } => {
-                let whole = Some((bytes.clone(), trailers.clone()));
-                let body = Body::full(bytes).with_trailers(trailers).with_charge(held);
-                Ok(BufferedResponse { whole, body })
-            }
+            ReadResult::Whole { bytes, trailers, held } => Ok(AnswerBody::Whole { bytes, trailers, held }),
             // Too large to buffer: the bytes already read are sent first, the rest is streamed
             // after them, and the slot becomes free.
             ReadResult::Stopped { reason: StopReason::TooLarge | StopReason::BuffersFull, read, held } => {
                 let body = body.with_prefix(read, held).with_idle_timeout(idle, None);
-                Ok(BufferedResponse { whole: None, body })
+                Ok(AnswerBody::Streamed(body))
             }
             ReadResult::Stopped { reason, .. } => Err(reason.response_failure()),
         }
@@ -189,11 +206,12 @@ async fn send_over_lane(
     }
 }
 
-/// A response, buffered whole or up to the cap.
-struct BufferedResponse {
-    /// The bytes and trailers of a whole response.
-    whole: Option<(Bytes, Option<HeaderMap>)>,
-    body: Body,
+/// The body of a response.
+enum AnswerBody {
+    /// Read to its end, with its memory charge.
+    Whole { bytes: Bytes, trailers: Option<HeaderMap>, held: BufferGuard },
+    /// Forwarded as it arrives, or read up to the cap.
+    Streamed(Body),
 }
 
 /// Derives the outcome that the batching core learns from the response to an unbatched call:
@@ -234,4 +252,81 @@ fn outcome_of_status(status: StatusCode, headers: &HeaderMap) -> BatchOutcome {
 /// stream: server-sent events, and text whose length the server did not know at its beginning.
 fn streams(endpoint: &Endpoint, headers: &HeaderMap) -> bool {
     is_event_stream(headers) || endpoint.is_generation() && !headers.contains_key(http::header::CONTENT_LENGTH)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Context;
+
+    use futures_util::FutureExt;
+    use futures_util::future::BoxFuture;
+
+    use super::*;
+    use crate::backend::ByteStream;
+    use crate::error::Failure;
+
+    type Sent = BoxFuture<'static, Result<Response<Body>, Failure>>;
+
+    /// A lane that answers with 202, and connections of their own that fail.
+    #[derive(Debug)]
+    struct FailingConnections {
+        kind: FailureKind,
+        sent_over_lane: AtomicUsize,
+    }
+
+    impl Lane for FailingConnections {
+        fn send(self: Arc<Self>, _: Request<Body>) -> Sent {
+            self.sent_over_lane.fetch_add(1, Ordering::Relaxed);
+            let response = Response::builder().status(StatusCode::ACCEPTED).body(Body::full(Bytes::new())).unwrap();
+            async { Ok(response) }.boxed()
+        }
+
+        fn was_reused(&self) -> bool {
+            true
+        }
+
+        fn client_speaks_http2(&self) {}
+
+        fn poll_drive(&self, _: &mut Context<'_>) {}
+    }
+
+    impl Forwarder for FailingConnections {
+        fn lane(&self) -> Arc<dyn Lane> {
+            unreachable!("the call has a lane")
+        }
+
+        fn open_connection(&self) -> BoxFuture<'static, std::io::Result<Box<dyn ByteStream>>> {
+            unreachable!("no stream is opened")
+        }
+
+        fn forward_once(&self, _: Request<Body>) -> Sent {
+            let failure = Failure::from(self.kind);
+            async move { Err(failure) }.boxed()
+        }
+
+        fn observe_answer(&self, _: &HeaderMap) {}
+
+        fn observe_unbatched(&self, _: &Endpoint, _: &Call, _: BatchResponse<'_>) {}
+    }
+
+    /// Sends a call whose own connection fails in this way, and returns the status of its response
+    /// and the number of times that it was sent over the lane.
+    async fn send_after(kind: FailureKind, own_connection: bool) -> (Result<StatusCode, FailureKind>, usize) {
+        let server = Arc::new(FailingConnections { kind, sent_over_lane: AtomicUsize::new(0) });
+        let head = Request::post("/").body(()).unwrap().into_parts().0;
+        let buffered = BufferedRequest { head, bytes: Bytes::from_static(b"{}"), trailers: None };
+        let sent = send(&*server, Some(server.clone()), buffered, own_connection).await;
+        (sent.map(|response| response.status()), server.sent_over_lane.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn a_call_without_a_connection_of_its_own_is_sent_over_its_lane() {
+        for kind in [FailureKind::UpstreamRefused, FailureKind::ConnectionsFull] {
+            assert_eq!(send_after(kind, true).await, (Ok(StatusCode::ACCEPTED), 1), "{kind:?}");
+        }
+        let kind = FailureKind::UpstreamBroken;
+        assert_eq!(send_after(kind, true).await, (Err(kind), 0), "the server may have received it");
+        assert_eq!(send_after(kind, false).await, (Ok(StatusCode::ACCEPTED), 1));
+    }
 }

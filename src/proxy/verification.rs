@@ -74,7 +74,9 @@ impl Proxy {
         (buffered, reply): (&BufferedRequest, &Reply),
         details: &ExecutionDetails,
     ) {
+        // A divided call is larger than the server accepts at once.
         let may_verify = details.calls > 1
+            && !details.is_divided
             && reply.status.is_success()
             && endpoint.idempotent
             && call.unbatched_reason().is_none()
@@ -96,7 +98,7 @@ impl Proxy {
             endpoint: endpoint.clone(),
             scope: route.scope,
             priority: table.priorities.resolve(&buffered.head.headers),
-            tenant_weight: 1,
+            tenant_weight: table.tenant_weights.of(&buffered.head.headers),
             alone: true,
             batches_itself: None,
             deadline: Some(deadline),
@@ -130,10 +132,7 @@ impl Proxy {
         let timeout = submission.timeout;
         let alone = match self.scheduler.submit(submission).await {
             SubmitOutcome::Alone(permit) => {
-                match self.forward_unbatched(None, buffered, permit, (&endpoint, &call), timeout).await {
-                    Ok(response) => self.read_reply(response).await.ok(),
-                    Err(_) => None,
-                }
+                self.fetch_unbatched(buffered, permit, (&endpoint, &call), timeout).await.ok()
             }
             _ => None,
         };

@@ -32,7 +32,7 @@ pub struct PartLimits {
     /// Maximum number of bytes.
     pub bytes: u64,
     /// Maximum number of parts that are queued or in flight together: those that fit into half of
-    /// the queue, the share of a single tenant.
+    /// the queue, the share of a single tenant, by items and bytes.
     pub concurrent: u32,
 }
 
@@ -58,12 +58,15 @@ impl Batcher {
         let (sum_max, padded_max) = if is_padded { (u64::MAX, weight_max) } else { (weight_max, u64::MAX) };
         let items = u32::try_from(known(SizeMeasure::Items)).unwrap_or(u32::MAX).min(scope.batch_items_max).max(1);
         let queue = self.limits.queue_items_max.min(scope.queue_items_max);
+        let queue_bytes = self.limits.queue_bytes_max.min(scope.queue_bytes_max);
+        let part_bytes = scope.batch_bytes_max.min(call.bytes).max(1);
+        let by_bytes = u32::try_from(queue_bytes / 2 / part_bytes).unwrap_or(u32::MAX);
         Some(PartLimits {
             items,
             weight: known(SizeMeasure::Weight).min(sum_max),
             padded_weight: known(SizeMeasure::PaddedWeight).min(padded_max),
             bytes: scope.batch_bytes_max,
-            concurrent: (queue / 2 / items).max(1),
+            concurrent: (queue / 2 / items).min(by_bytes).max(1),
         })
     }
 }

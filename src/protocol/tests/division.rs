@@ -93,7 +93,7 @@ fn the_weight_that_is_known_of_a_call_is_divided_among_its_items() {
     let mut call = read(&endpoint, "/v1/embeddings", r#"{"input":["aaaaaaaa","bbbb","cccc","dddd"]}"#);
     let counts = |call: &Call| {
         let plan = endpoint.plan_division(call, &PartLimits { weight: 6, ..OPEN })?;
-        Some(plan.ranges.iter().map(std::iter::ExactSizeIterator::len).collect::<Vec<_>>())
+        Some(plan.ranges.iter().map(ExactSizeIterator::len).collect::<Vec<_>>())
     };
     assert_eq!((call.weight.sum, counts(&call)), (5, None));
     // The server has reported twice as many tokens for such texts.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::scripted_server::{PendingRequest, ScriptedServer};
 use super::scripted_setup::{start_with_scripted_server, take_look_up};
-use super::setup::{PREDICT, TestProxy, assert_answer, instances, predictions};
+use super::setup::{PREDICT, TestProxy, assert_answer, header, instances, predictions};
 
 const DIVIDED: &str = "groupage_calls_divided_total";
 const PARTS: &str = "groupage_call_parts_total";
@@ -70,7 +70,11 @@ async fn the_last_part_shares_a_batch_with_another_call() {
 async fn a_part_that_fails_ends_the_call_with_its_error() {
     let (proxy, mut hand) = start_with_scripted_server(stated(2)).await;
     let caller = proxy.call(proxy.post(PREDICT, &[], &instances(&[1, 2, 3, 4, 5, 6])));
-    let turn = hand.next_request().await;
+    let mut turn = hand.next_request().await;
+    while turn.instances() != [3, 4] {
+        turn.echo().await;
+        turn = hand.next_request().await;
+    }
     turn.answer(422, r#"{"error":"item 1"}"#).await;
     // The parts that follow may have been sent before the error arrived.
     let others = tokio::spawn(async move {
@@ -78,9 +82,33 @@ async fn a_part_that_fails_ends_the_call_with_its_error() {
             hand.next_request().await.echo().await;
         }
     });
-    assert_answer(&caller.answer().await, 422, r#"{"error":"item 1"}"#);
+    let answer = caller.answer().await;
+    assert_answer(&answer, 422, r#"{"error":"item 1"}"#);
+    assert_eq!(header(&answer.headers, "x-groupage-items"), "2-3", "the items of the call, from 0");
     proxy.wait_idle().await;
     others.abort();
+}
+
+#[tokio::test]
+async fn a_part_waits_for_room_in_the_queue() {
+    let limits = json!({"limits": {"batchItemsMax": 2, "queueItemsMax": 3, "slotsMax": 1}});
+    let (proxy, mut hand) = start_with_scripted_server(limits).await;
+    // Half of the queue holds one part, so that the second one is queued after the first is answered.
+    let large = proxy.call(proxy.post(PREDICT, &[], &instances(&[1, 2, 3, 4])));
+    let first = hand.next_request().await;
+    assert_eq!(first.instances(), [1, 2]);
+    let mut others = proxy.queue([proxy.predict(7)]).await;
+    others.extend(proxy.queue([proxy.post(PREDICT, &[], &instances(&[8, 9]))]).await);
+    // Once one of the others is in flight, two of three places are taken.
+    first.echo().await;
+    let turn = hand.next_request().await;
+    assert_eq!(turn.instances(), [7]);
+    turn.echo().await;
+    assert_eq!(echo_items(&mut hand, 4).await, [[8, 9], [3, 4]]);
+    assert_answer(&large.answer().await, 200, &predictions(&[1, 2, 3, 4]));
+    for (other, items) in others.into_iter().zip([&[7][..], &[8, 9]]) {
+        assert_answer(&other.answer().await, 200, &predictions(items));
+    }
 }
 
 #[tokio::test]

@@ -58,6 +58,7 @@ impl Driver<'_> {
             batch: Some(batch.id),
             batch_items: sample.items,
             calls: u32::try_from(sample.members).unwrap_or(u32::MAX),
+            is_divided: false,
             cause: Some(batch.cause),
             queue_delay: now.since(queued.arrived),
             held: holds.reason(now, queued.arrived),
