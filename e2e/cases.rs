@@ -4,6 +4,7 @@
 //! To add one, write the function in the file of its topic, named as a sentence that is true when
 //! it passes, and add a line to that file's `CASES`.
 
+mod admission;
 mod cli_injection;
 mod certificates;
 mod cluster;
@@ -84,6 +85,7 @@ pub(crate) fn all() -> impl Iterator<Item = TestCase> {
         stream::CASES,
         tuning::CASES,
         no_harm::CASES,
+        admission::CASES,
         cli_injection::CASES,
         rollout::CASES,
         ledger::CASES,
