@@ -28,7 +28,7 @@ metadata: {name: model}
 spec:
   targetRefs: [{group: apps, kind: Deployment, name: model}]
   slo: {latencyP99: 3s, late: Refuse}
-  limits: {slotsMax: 4, queueItemsMax: 1000}
+  limits: {slotsMax: 4, queueItemsMax: 100}
   priority:
     header: x-priority
     classes: [{name: bulk, weight: 1}, {name: urgent, weight: 8}]
@@ -40,15 +40,15 @@ const TOKENS: u32 = 20;
 const SLOTS: u64 = 4;
 /// Calls from which the sidecar learns their time.
 const FIRST: usize = 12;
-/// A wave fits into the queue, and alone takes four times as long as the SLO allows. Each follows
-/// when all calls of the one before it have an answer.
+/// A wave is more than the queue holds, and what it holds takes longer than the SLO allows. Each
+/// follows when all calls of the one before it have an answer.
 const WAVES: usize = 3;
 const WAVE: usize = 240;
 const URGENT_ROUNDS: usize = 4;
 const URGENT: usize = 8;
-/// Time for the urgent calls of a round: that of two of them one after the other, and of those that
-/// run already. In the order of arrival, it would be the SLO.
-const URGENT_MAX: Duration = Duration::from_millis(1500);
+/// Time for the urgent calls of a round: less than the SLO, at which a call in the order of arrival
+/// would be refused.
+const URGENT_MAX: Duration = Duration::from_millis(2500);
 /// Timeout for the flood to reach the model.
 const FLOODED_MAX: Duration = Duration::from_secs(30);
 
