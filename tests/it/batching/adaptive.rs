@@ -13,6 +13,7 @@
 
 mod alone;
 mod batch;
+mod displacement;
 mod setting;
 mod upstream;
 mod invariants;
@@ -34,7 +35,7 @@ const FAILED: [u64; 3] = [436, 467, 507];
 const STEPS_SHOWN: usize = 60;
 
 /// Situations that the seeds above must cover; otherwise they prove little.
-const TOUCHED: [&str; 28] = [
+const TOUCHED: [&str; 29] = [
     "aborted",
     "accepted",
     "alone: client batch full",
@@ -53,6 +54,7 @@ const TOUCHED: [&str; 28] = [
     "cause: weight",
     "ceiling lowered",
     "expired: deadline",
+    "expired: displaced",
     "expired: late predicted",
     "held beside an idle upstream",
     "late: slo, caller",

@@ -9,6 +9,7 @@ use groupage::batching::{
 };
 
 use super::batch::{self, CheckInputs, QueuedCall, ReportedLimits};
+use super::displacement::DisplacedCalls;
 use crate::sim::invariant::{CheckResult, Coverage, Violation, ensure_invariant};
 use crate::sim::trace::{CoreResponse, Event};
 
@@ -20,6 +21,7 @@ pub(super) struct InvariantChecker {
     limits: Limits,
     draining: bool,
     queue: BTreeMap<CallId, QueuedCall>,
+    displaced: DisplacedCalls,
     flights: BTreeMap<BatchId, InFlightBatch>,
     classes: BTreeMap<CostClassId, ReportedLimits>,
     /// Accepted calls and the way in which each left the queue; `None` while it is queued.
@@ -67,6 +69,7 @@ impl InvariantChecker {
             limits,
             draining: false,
             queue: BTreeMap::new(),
+            displaced: DisplacedCalls::default(),
             flights: BTreeMap::new(),
             classes: BTreeMap::new(),
             fates: BTreeMap::new(),
@@ -136,8 +139,11 @@ impl InvariantChecker {
             self.now = *now;
         }
         match (event, said) {
-            (Event::Offer(_, call), CoreResponse::Offered(result)) => self.offered(call, *result)?,
-            (Event::Cancel(_, id), CoreResponse::Cancelled(left)) => self.cancelled(*id, *left)?,
+            (Event::Offer(_, call), CoreResponse::Offered(result)) => self.offered(call, *result, core)?,
+            (Event::Cancel(_, id), CoreResponse::Cancelled(left)) => {
+                self.cancelled(*id, *left)?;
+                self.displaced.on_cancelled(self.held(), core.counts());
+            }
             (Event::Answered(id), _) => {
                 self.flights.values_mut().for_each(|flight| _ = flight.waiting.remove(id));
             }
@@ -153,6 +159,7 @@ impl InvariantChecker {
             }
             (Event::Drain(_), _) => self.draining = true,
             (Event::Poll(_), CoreResponse::Decided(Decision::Dispatch(batch))) => {
+                self.displaced.check_reported()?;
                 self.ignore_hopeless_slos()?;
                 self.dispatched(batch, ceiling(batch.cost_class))?;
             }
@@ -163,16 +170,18 @@ impl InvariantChecker {
         }
         // The core's counters match the calls and batches held here.
         let counts = core.counts();
-        let held = (
-            self.queue.len(),
-            self.queue.values().map(|waiting| u64::from(waiting.call.items)).sum(),
-            self.flights.len(),
-        );
+        let (calls, items) = self.displaced.without(self.held());
+        let held = (calls, items, self.flights.len());
         ensure_invariant(
             InvariantId::Balanced,
             (counts.queue_calls, counts.queue_items, counts.in_flight) == held,
             || format!("{counts:?} where {held:?} is held"),
         )
+    }
+
+    /// Returns the numbers of calls and items that are queued, or displaced and not reported.
+    fn held(&self) -> (usize, u64) {
+        (self.queue.len(), self.queue.values().map(|waiting| u64::from(waiting.call.items)).sum())
     }
 
     /// Checks the final state, when no event is left.
@@ -208,18 +217,19 @@ impl InvariantChecker {
         self.queue.remove(&id).ok_or_else(|| Violation { promise: InvariantId::LeavesOnce, how: how() })
     }
 
-    fn offered(&mut self, call: &Call, result: Result<(), Rejection>) -> CheckResult {
+    fn offered(&mut self, call: &Call, result: Result<(), Rejection>, core: &Batcher) -> CheckResult {
         let Err(rejection) = result else {
             self.record_situation("accepted");
             self.fates.insert(call.id, None);
             let waiting =
                 QueuedCall { call: call.clone(), arrived: self.now, beside_idle: Duration::ZERO, forgiven: false };
             self.queue.insert(call.id, waiting);
-            let items: u64 = self.queue.values().map(|waiting| u64::from(waiting.call.items)).sum();
-            let bytes: u64 = self.queue.values().map(|waiting| waiting.call.bytes).sum();
-            let within = items <= u64::from(self.limits.queue_items_max) && bytes <= self.limits.queue_bytes_max;
-            return ensure_invariant(InvariantId::QueueBound, within || self.queue.len() == 1, || {
-                format!("{items} items and {bytes} bytes are queued after call {}", call.id.0)
+            let counts = core.counts();
+            self.displaced.on_accepted(call, self.held(), counts, &self.limits);
+            let within = counts.queue_items <= u64::from(self.limits.queue_items_max)
+                && counts.queue_bytes <= self.limits.queue_bytes_max;
+            return ensure_invariant(InvariantId::QueueBound, within || counts.queue_calls == 1, || {
+                format!("{counts:?} after call {}", call.id.0)
             });
         };
         self.record_situation("refused");
@@ -297,6 +307,11 @@ impl InvariantChecker {
 
     fn expired(&mut self, id: CallId, reason: ExpiryReason) -> CheckResult {
         let waiting = self.remove_call(id, "expired")?;
+        if reason == ExpiryReason::QueueFull {
+            self.record_situation("expired: displaced");
+            return self.displaced.on_reported(&waiting.call);
+        }
+        self.displaced.check_reported()?;
         if reason == ExpiryReason::Deadline {
             self.record_situation("expired: deadline");
             // An SLO that was ignored no longer applies, but this cannot be observed from outside.
@@ -430,6 +445,7 @@ impl InvariantChecker {
     }
 
     fn idle(&mut self, wakeup: Option<Tick>) -> CheckResult {
+        self.displaced.check_reported()?;
         let owed = self.flights.iter().find(|(_, flight)| flight.abort == AbortState::Due);
         ensure_invariant(InvariantId::Aborts, owed.is_none(), || {
             format!("every member of {owed:?} was cancelled, and it is not aborted")
