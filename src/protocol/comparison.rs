@@ -3,9 +3,11 @@
 //! Ids, counters and numbers beside the results are left out: they differ between two responses to
 //! the same call. Numbers of a result are compared relative to the largest number of that result, in
 //! which the rounding of a sum of products shows; a component near zero would otherwise differ by
-//! any factor. Results with indexes are scores of one call, and are compared relative to the largest
-//! number of all of them. A number that is a value of its own and an integer is a class or a count,
-//! and has to be equal.
+//! any factor. Scores with indexes belong to one call, and are compared relative to the largest of
+//! them. A number between 0 and 1 may be a probability, and is compared relative to its product with
+//! its logarithm, which the model rounds. A number that is a value of its own and an integer is a
+//! class or a count, and has to be equal. So has an element of a tensor, unless its datatype is one
+//! of floating-point numbers.
 
 mod floats;
 
@@ -33,6 +35,8 @@ pub enum AnswerComparison {
     Rounded(f64),
     /// They differ by more than rounding explains.
     Different(AnswerDifference),
+    /// They differ, and at least one has tensors in binary form, which are not compared.
+    Incomparable,
 }
 
 /// The first difference between two responses.
@@ -73,10 +77,12 @@ type Scale = Option<f64>;
 
 impl Endpoint {
     /// Returns `true` if responses to a call like this can be compared: the server computes them from
-    /// its items alone, and they are JSON. Generated texts differ from one time to the next.
+    /// its items alone, and they may be JSON. Generated texts differ from one time to the next.
     #[must_use]
     pub fn is_comparable(&self, call: &Call) -> bool {
-        self.shape.payload == Payload::Items && self.shape.generation.is_none() && !call.streaming
+        matches!(self.shape.payload, Payload::Items | Payload::Tensors)
+            && self.shape.generation.is_none()
+            && !call.streaming
     }
 
     /// Compares the body that a call received from a batch with the body of the response to it alone.
@@ -84,8 +90,13 @@ impl Endpoint {
     pub fn compare_answers(&self, call: &Call, merged: &[u8], alone: &[u8]) -> AnswerComparison {
         let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
         let different = |kind| AnswerComparison::Different(AnswerDifference { at: String::new(), kind });
-        if [merged, alone].iter().any(|doc| json::validate(doc, rules).is_err()) {
-            return if merged == alone { AnswerComparison::Equal } else { different(DifferenceKind::Structure) };
+        let is_json = |doc: &[u8]| json::validate(doc, rules).is_ok();
+        match (is_json(merged), is_json(alone)) {
+            (true, true) => {}
+            _ if merged == alone => return AnswerComparison::Equal,
+            // The response to the batch was divided, so it has tensors in binary form.
+            (false, _) if self.shape.payload == Payload::Tensors => return AnswerComparison::Incomparable,
+            _ => return different(DifferenceKind::Structure),
         }
         let encoding = Pointer::from_static("/encoding_format");
         let encoding = json::find(&call.body, json::root(&call.body), &encoding).ok().flatten();
@@ -179,6 +190,7 @@ impl Comparer<'_> {
         let (own, others) = (members(merged, one), members(alone, other));
         for (name, value) in &own {
             self.path.push(String::from_utf8_lossy(name).into_owned());
+            let scale = self.member_scale(scale);
             match others.iter().find(|(other, _)| other == name) {
                 Some((_, other)) => self.compare([*value, *other], scale)?,
                 None if self.is_left_out() => {}
@@ -204,7 +216,10 @@ impl Comparer<'_> {
             return Err(DifferenceKind::Structure);
         }
         let are_results = scale.is_none() && self.is_results();
-        let of_all = (are_results && self.shape.index.is_some()).then(|| self.scale_of(lists));
+        let are_scores = are_results
+            && self.shape.index.is_some()
+            && !self.docs.iter().zip(&elements).any(|(doc, results)| results.iter().any(|one| holds_list(doc, *one)));
+        let of_all = are_scores.then(|| self.scale_of(lists));
         if are_results && let Some(index) = &self.shape.index {
             // Two results with equal scores may be sorted in either order.
             for (doc, elements) in self.docs.into_iter().zip(&mut elements) {
@@ -217,7 +232,7 @@ impl Comparer<'_> {
             let both_numbers = [(merged, one), (alone, other)].map(|(doc, span)| kind(doc, span.start));
             match scale {
                 None if are_results => {
-                    let scale = of_all.unwrap_or_else(|| self.scale_of([one, other]));
+                    let scale = of_all.unwrap_or_else(|| self.result_scale([one, other]));
                     self.compare([one, other], Some(scale))?;
                 }
                 // Components of a vector may be integers of a quantized model.
@@ -237,12 +252,38 @@ impl Comparer<'_> {
         if is_same {
             return Ok(());
         }
+        // The elements are exact.
+        if scale <= 0.0 {
+            return Err(DifferenceKind::Value);
+        }
         let difference = (one - other).abs() / scale;
         if difference <= ROUNDING_MAX {
             self.rounding = self.rounding.max(difference);
             return Ok(());
         }
         Err(DifferenceKind::Number(difference))
+    }
+
+    /// Returns the scale of the member at the current path of an object with this scale: that of a
+    /// tensor applies to its elements, and its shape has to be equal.
+    fn member_scale(&self, scale: Scale) -> Scale {
+        let [outputs, _, name] = self.path.as_slice() else { return scale };
+        match name.as_str() {
+            _ if self.shape.payload != Payload::Tensors || outputs != "outputs" => scale,
+            "data" => scale,
+            "shape" => Some(0.0),
+            _ => None,
+        }
+    }
+
+    /// Returns the scale of a result. That of a tensor is the scale of its elements, and zero if they
+    /// are exact.
+    fn result_scale(&self, results: [Span; 2]) -> f64 {
+        if self.shape.payload != Payload::Tensors {
+            return self.scale_of(results);
+        }
+        let tensors = self.docs.into_iter().zip(results);
+        tensors.map(|(doc, tensor)| tensor_scale(doc, tensor)).fold(0.0, f64::max)
     }
 
     /// Returns the largest magnitude of the numbers in two values that are not exact.
@@ -253,6 +294,9 @@ impl Comparer<'_> {
 
     /// Returns `true` if the current path leads to results.
     fn is_results(&self) -> bool {
+        if self.shape.payload == Payload::Tensors {
+            return self.path == ["outputs"];
+        }
         let is_here = |pointer: &Pointer| pointer.tokens() == self.path;
         match &self.shape.results {
             ResultLayout::Lists(lists) => lists.iter().any(is_here),
@@ -287,6 +331,16 @@ impl Comparer<'_> {
     }
 }
 
+/// Returns the largest magnitude of the elements of a tensor of floating-point numbers; zero for
+/// other tensors.
+fn tensor_scale(doc: &[u8], tensor: Span) -> f64 {
+    let member = |name: &str| json::find(doc, tensor, &Pointer::from_static(name)).ok().flatten();
+    let datatype = member("/datatype").map(|found| found.value.inner_bytes(doc)).unwrap_or_default();
+    let is_rounded = datatype.starts_with(b"FP") || datatype.starts_with(b"BF");
+    let data = member("/data").filter(|_| is_rounded);
+    data.map_or(0.0, |data| largest_magnitude(doc, data.value, true))
+}
+
 /// Returns the largest magnitude of the numbers in a value. Integers count only as components of a
 /// vector.
 fn largest_magnitude(doc: &[u8], value: Span, is_component: bool) -> f64 {
@@ -299,6 +353,15 @@ fn largest_magnitude(doc: &[u8], value: Span, is_component: bool) -> f64 {
         JsonType::Number | JsonType::String | JsonType::Bool | JsonType::Null => Vec::new(),
     };
     magnitudes.into_iter().filter(|number| number.is_finite()).fold(0.0, f64::max)
+}
+
+/// Returns `true` if a result is a list or has one, such as a vector.
+fn holds_list(doc: &[u8], result: Span) -> bool {
+    match kind(doc, result.start) {
+        JsonType::Array => true,
+        JsonType::Object => Members::new(doc, result).any(|member| kind(doc, member.value.start) == JsonType::Array),
+        JsonType::String | JsonType::Number | JsonType::Bool | JsonType::Null => false,
+    }
 }
 
 /// Returns the scale of a number that may be a probability, and 0 for others. A model computes its
@@ -356,6 +419,15 @@ mod tests {
     }
 
     #[test]
+    fn the_vectors_of_a_call_are_compared_one_by_one() {
+        let two = |second: &str| {
+            format!(r#"{{"data":[{{"index":0,"embedding":[100.0,1.0]}},{{"index":1,"embedding":{second}}}]}}"#)
+        };
+        let compared = compare(r#"{"input":["a","b"]}"#, &two("[0.5,0.1]"), &two("[0.1,0.5]"));
+        assert!(matches!(compared, AnswerComparison::Different(_)), "{compared:?}");
+    }
+
+    #[test]
     fn other_numbers_texts_and_structures_are_different() {
         let numbers = compare(CALL, &vector("[0.8,0.1]"), &vector("[0.8,0.3]"));
         let AnswerComparison::Different(found) = numbers else { panic!("{numbers:?}") };
@@ -409,6 +481,42 @@ mod tests {
         let alone = br#"[{"index":0,"score":0.5000},{"index":1,"score":0.4999}]"#;
         let compared = endpoint.compare_answers(&call, merged, alone);
         assert!(matches!(compared, AnswerComparison::Rounded(_)), "{compared:?}");
+    }
+
+    #[test]
+    fn tensors_of_floating_point_numbers_may_be_rounded_and_others_have_to_be_equal() {
+        let endpoint = endpoint("/v2/models/m/infer", RouteProtocol::OpenInferenceV2);
+        let body = r#"{"inputs":[{"name":"x","datatype":"FP32","shape":[1,1],"data":[1]}]}"#;
+        let call = read(&endpoint, "/v2/models/m/infer", body);
+        let answer = |datatype: &str, data: &str| {
+            format!(
+                r#"{{"id":"{}","model_name":"m","outputs":[{{"name":"y","datatype":"{datatype}","shape":[1,2],"data":{data}}}]}}"#,
+                data.len()
+            )
+        };
+        let compare = |datatype: &str, one: &str, other: &str| {
+            let [one, other] = [one, other].map(|data| answer(datatype, data));
+            endpoint.compare_answers(&call, one.as_bytes(), other.as_bytes())
+        };
+        assert_eq!(compare("FP32", "[800,0.5]", "[800.0,0.50]"), AnswerComparison::Equal);
+        let rounded = compare("FP32", "[800,0.5]", "[801,0.5]");
+        assert!(matches!(rounded, AnswerComparison::Rounded(_)), "{rounded:?}");
+        for (datatype, one, other) in [
+            ("FP32", "[800,0.5]", "[800,90]"),
+            ("INT64", "[800,1]", "[801,1]"),
+            ("BOOL", "[true,true]", "[true,false]"),
+            ("BYTES", r#"["a","b"]"#, r#"["a","c"]"#),
+        ] {
+            let compared = compare(datatype, one, other);
+            assert!(matches!(compared, AnswerComparison::Different(_)), "{datatype} {one}: {compared:?}");
+        }
+        let reshaped = answer("FP32", "[800,0.5]");
+        let shape = reshaped.replace("[1,2]", "[2,1]");
+        let reshaped = endpoint.compare_answers(&call, reshaped.as_bytes(), shape.as_bytes());
+        assert_eq!(reshaped, different("/outputs/0/shape/0", DifferenceKind::Value));
+        let compare = |one: &[u8], other: &[u8]| endpoint.compare_answers(&call, one, other);
+        assert_eq!(compare(b"{}ab", b"{}ac"), AnswerComparison::Incomparable);
+        assert_eq!(compare(b"{}", b"<html>"), different("", DifferenceKind::Structure));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::items::{Slot, item_weight};
 use crate::json::Span;
 use crate::route::Endpoint;
 use crate::shape::{Counters, Measure, Payload, ResultLayout};
+use crate::v2::division::TensorDivision;
 
 /// Maximum number of parts of a call: the default of `limits.batchItemsMax`. A call of 2048 inputs,
 /// the maximum of OpenAI, has as many parts in front of a server that accepts 16.
@@ -51,14 +52,17 @@ impl Endpoint {
         let shape = &self.shape;
         // A list that the server sorts cannot be joined without its order, and a failure of one item
         // is reported by the status if the item is alone.
-        let can_join = shape.payload == Payload::Items
-            && !shape.sorted
-            && shape.per_item_error.is_none()
-            && !matches!(shape.results, ResultLayout::Map { .. });
+        let can_join = match shape.payload {
+            Payload::Items => {
+                !shape.sorted && shape.per_item_error.is_none() && !matches!(shape.results, ResultLayout::Map { .. })
+            }
+            Payload::Tensors => true,
+            Payload::GrpcTensors | Payload::Generation(_) => false,
+        };
         // A text that the server reads once in a call would be counted with every part.
         let counts_once =
             shape.shared_text.as_ref().is_none_or(|text| text.with_each) || matches!(shape.counters, Counters::None);
-        let is_plain = call.found.count() > 1 && !call.found.scalar && !call.streaming;
+        let is_plain = item_count(call) > 1 && !call.found.scalar && !call.streaming;
         self.idempotent && can_join && counts_once && is_plain && call.unbatched_reason().is_none()
     }
 
@@ -73,8 +77,11 @@ impl Endpoint {
         if !(2..=CALL_PARTS_MAX).contains(&ranges.len()) {
             return None;
         }
-        let sizes = ranges.iter().map(|range| Some(part_len(call, &part_lists(call, range)?)));
-        let bytes: usize = sizes.sum::<Option<usize>>()?;
+        let bytes: usize = match &call.tensors {
+            // The numbers of rows and bytes have at most as many digits as those of the call.
+            Some(tensors) => (call.body.len() - tensors.data_len()) * ranges.len() + tensors.data_len(),
+            None => ranges.iter().map(|range| Some(part_len(call, &part_lists(call, range)?))).sum::<Option<_>>()?,
+        };
         let bytes_max = call.body.len().saturating_mul(GROWTH_MAX).max(PARTS_BYTES_MIN);
         (bytes <= bytes_max).then_some(DivisionPlan { ranges, bytes })
     }
@@ -87,21 +94,34 @@ impl Endpoint {
         // Responses are joined as they are, and one without a coding is acceptable to every client.
         head.headers.remove(ACCEPT_ENCODING);
         head.headers.remove(CONTENT_LENGTH);
-        let part = |range: Range<usize>| {
-            let items = range.len();
-            let part = self.parse_call(&head, part_body(call, &range)?, secret);
-            let is_same = part.found.count() == items && !part.found.scalar && part.merge == call.merge;
+        let tensors = match &call.tensors {
+            Some(_) => Some(TensorDivision::new(call, &plan.ranges)?),
+            None => None,
+        };
+        let part = |(place, range): (usize, &Range<usize>)| {
+            let body = match &tensors {
+                Some(tensors) => tensors.part_body(place, &mut head.headers)?,
+                None => part_body(call, range)?,
+            };
+            let part = self.parse_call(&head, body, secret);
+            let is_same = item_count(&part) == range.len() && !part.found.scalar && part.merge == call.merge;
             (is_same && matches!(part.merge, MergeEligibility::With(_))).then_some(part)
         };
-        plan.ranges.iter().cloned().map(part).collect()
+        plan.ranges.iter().enumerate().map(part).collect()
     }
 
     /// Returns the ranges of items of the parts: each takes as many as the limits allow.
     fn part_ranges(&self, call: &Call, limits: &PartLimits) -> Vec<Range<usize>> {
         let items_max = usize::try_from(limits.items).unwrap_or(usize::MAX).max(1);
         let bytes_max = usize::try_from(limits.bytes).unwrap_or(usize::MAX);
-        let item_bytes = |place: usize| -> usize { items_at(call, place).map(|(_, item)| item.len()).sum() };
-        let list_bytes: usize = (0..call.found.count()).map(item_bytes).fold(0, usize::saturating_add);
+        let count = item_count(call);
+        let rows: Vec<Range<usize>> = (0..count).map(|row| row..row + 1).collect();
+        let tensors = TensorDivision::new(call, &rows);
+        let item_bytes = |place: usize| -> usize {
+            let row = tensors.as_ref().map(|tensors| tensors.data_len(place));
+            row.unwrap_or_else(|| items_at(call, place).map(|(_, item)| item.len()).sum())
+        };
+        let list_bytes: usize = (0..count).map(item_bytes).fold(0, usize::saturating_add);
         let envelope = call.body.len().saturating_sub(list_bytes);
         let mut ranges: Vec<Range<usize>> = Vec::new();
         let (mut start, mut sum, mut heaviest, mut bytes) = (0, 0_u64, 0_u64, envelope);
@@ -121,15 +141,15 @@ impl Endpoint {
             heaviest = heaviest.max(weight);
             bytes = bytes.saturating_add(size);
         }
-        ranges.push(start..call.found.count());
+        ranges.push(start..count);
         ranges
     }
 
     /// Returns the weights of the items. Their sum is the weight of the call, which may be known
     /// better than at the default rates.
     fn item_weights(&self, call: &Call) -> Vec<u64> {
-        let places = 0..call.found.count();
-        if self.shape.weight == Measure::Items {
+        let places = 0..item_count(call);
+        if self.shape.weight == Measure::Items || call.tensors.is_some() {
             return places.map(|_| 1).collect();
         }
         let beside = call.found.shared_text.filter(|(_, with_each)| *with_each).map(|(text, _)| text);
@@ -143,6 +163,11 @@ impl Endpoint {
             |weight: u64| (u128::from(weight) * u128::from(call.weight.sum)).div_ceil(by_default.max(1).into());
         weights.into_iter().map(|weight| u64::try_from(scaled(weight)).unwrap_or(u64::MAX)).collect()
     }
+}
+
+/// Returns the number of items, or of rows of tensors.
+fn item_count(call: &Call) -> usize {
+    call.tensors.as_ref().map_or_else(|| call.found.count(), |tensors| tensors.rows)
 }
 
 fn items_at(call: &Call, place: usize) -> impl Iterator<Item = (&Slot, Span)> {

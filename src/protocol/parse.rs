@@ -358,6 +358,7 @@ fn unbatched_field(doc: &[u8], root: Span, shape: &ProtocolShape) -> Option<Unme
             UnbatchedIf::NotFalse => value != b"false",
             UnbatchedIf::UnlessOne => !matches!(value, b"null" | b"1"),
             UnbatchedIf::UnlessEqual(other) => value != b"null" && value != field_or_one(doc, root, other),
+            UnbatchedIf::List => value.first() == Some(&b'['),
             UnbatchedIf::OneOf(words) => {
                 words.iter().any(|word| *word.as_bytes() == *unescape(member.value.inner_bytes(doc)))
             }

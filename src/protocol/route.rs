@@ -189,6 +189,9 @@ pub enum ProtocolLabel {
     Cohere,
     /// Classification, pooling, scores and reranking of vLLM, SGLang and infinity.
     Pooling,
+    /// Text generation of SGLang's own route, merged.
+    #[strum(serialize = "sglang")]
+    SgLang,
     /// Text generation and chat that is not merged.
     Generation,
     /// A batchable API of BentoML.

@@ -272,6 +272,8 @@ pub(crate) enum UnbatchedIf {
     UnlessEqual(&'static str),
     /// The field is set and is not one.
     UnlessOne,
+    /// The field is a list, with one value for each item.
+    List,
     /// The field is one of these strings, as written.
     OneOf(&'static [&'static str]),
 }

@@ -28,6 +28,7 @@ mod quoted_forms;
 mod rows;
 mod quoting;
 mod reference;
+mod sglang;
 mod splitting;
 mod streams;
 mod tei;

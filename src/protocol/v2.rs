@@ -13,6 +13,7 @@
 
 pub(crate) mod binary;
 pub(crate) mod config;
+pub(crate) mod division;
 pub(crate) mod grpc;
 pub(crate) mod merge;
 pub(crate) mod request;

@@ -145,6 +145,7 @@ impl Proxy {
                 self.metrics.verified(VerifyResult::Rounded);
                 self.metrics.verify_difference(self.verifications.record(difference));
             }
+            AnswerComparison::Incomparable => self.metrics.verified(VerifyResult::Skipped),
             AnswerComparison::Different(found) => {
                 self.metrics.verified(VerifyResult::Different);
                 let difference = match found.kind {

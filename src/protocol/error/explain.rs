@@ -11,7 +11,7 @@ impl FailureKind {
     pub const fn why(self) -> &'static str {
         match self {
             Self::QueueFull => {
-                "the queue holds `limits.queueItemsMax` items: calls arrive faster than the model server completes them. A queued call is dropped in favour of another if it has missed its SLO, or is of a lower priority class"
+                "the queue holds `limits.queueItemsMax` items: calls arrive faster than the model server completes them. A queued call is dropped in favour of another if it has missed its SLO, or if its priority class is lower and the other one holds less than its share of the queue"
             }
             Self::BytesFull => {
                 "the queued calls hold `limits.queueBytesMax` bytes, or all requests and responses together hold `proxy.process.bufferedBytesMax`"

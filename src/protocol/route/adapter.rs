@@ -10,7 +10,7 @@ use crate::openai::{self, chat, contextual, moderations};
 use crate::pooling::PoolingRoute;
 use crate::shape::ProtocolShape;
 use crate::tei::TeiRoute;
-use crate::{bentoml, cohere, mlflow, ollama, sagemaker, seldon, v2};
+use crate::{bentoml, cohere, mlflow, ollama, sagemaker, seldon, sglang, v2};
 
 /// Adapters of a route without a named protocol.
 const AUTOMATIC: [Adapter; 5] =
@@ -33,6 +33,7 @@ pub(super) enum Adapter {
     SageMakerTensors,
     BentoMl,
     Ollama,
+    SgLang,
     Cohere,
     Contextual,
     Pooling(PoolingRoute),
@@ -74,7 +75,7 @@ impl Adapter {
                 .chain(generation())
                 .collect(),
             RouteProtocol::SgLang => pooling(&PoolingRoute::SGLANG)
-                .chain([Self::Embeddings, Self::Completions])
+                .chain([Self::Embeddings, Self::Completions, Self::SgLang])
                 .chain(generation())
                 .collect(),
             RouteProtocol::Infinity => pooling(&PoolingRoute::INFINITY).chain([Self::Embeddings]).collect(),
@@ -113,6 +114,7 @@ impl Adapter {
             Self::SageMakerTensors => (ProtocolLabel::SageMaker, Dialect::Problem, sagemaker::tensors()),
             Self::BentoMl => (ProtocolLabel::BentoMl, Dialect::Problem, bentoml::batchable_api()),
             Self::Ollama => (ProtocolLabel::Ollama, Dialect::Error, ollama::embed()),
+            Self::SgLang => (ProtocolLabel::SgLang, Dialect::OpenAi, sglang::generate()),
             Self::Cohere => (ProtocolLabel::Cohere, Dialect::Problem, cohere::embed()),
             Self::Contextual => (ProtocolLabel::OpenAi, Dialect::OpenAi, contextual::embeddings()),
             Self::Pooling(route) => (ProtocolLabel::Pooling, Dialect::OpenAi, route.shape()),
@@ -164,6 +166,10 @@ impl Adapter {
                 Some(Self::Completions)
             }
             RouteProtocol::Vllm if chat::is_path(path) => Some(Self::Chat),
+            // SageMaker reaches all routes of vLLM at one path. Calls without `input` are for text, and
+            // are sent one by one, without metrics of their tokens.
+            RouteProtocol::Vllm if sagemaker::is_path(path) => Some(Self::Embeddings),
+            RouteProtocol::SgLang if sglang::is_path(path) => Some(Self::SgLang),
             RouteProtocol::LlamaCpp | RouteProtocol::Tgi => Self::generation(path),
             RouteProtocol::OpenAi if moderations::is_path(path) => Some(Self::Moderations),
             RouteProtocol::OpenAi | RouteProtocol::Vllm | RouteProtocol::SgLang | RouteProtocol::Ollama
@@ -195,7 +201,7 @@ impl Adapter {
     /// queued.
     pub(super) fn under(self, merge: MergeRule, path: &str) -> Self {
         let other = match (self, merge) {
-            (Self::Completions | Self::Chat, MergeRule::Never) => Self::generation(path),
+            (Self::Completions | Self::Chat | Self::SgLang, MergeRule::Never) => Self::generation(path),
             (Self::Generation(_), MergeRule::Always) => Self::merged_text(path),
             _ => None,
         };

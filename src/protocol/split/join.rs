@@ -14,11 +14,13 @@ use super::{envelope, has_content_coding};
 use crate::call::{Call, MismatchKind, Reply, ResponseMismatch};
 use crate::headers;
 use crate::items;
-use crate::json::{self, Elements, JsonRules, JsonType, Members, NESTING_MAX, ObjectIndex, Span, kind};
+use crate::json::{self, JsonRules, NESTING_MAX, ObjectIndex, Span};
 use crate::pointer::Pointer;
 use crate::route::Endpoint;
-use crate::shape::{CounterRule, Counters};
+use crate::shape::{CounterRule, Counters, Payload};
+use crate::spacing::infer_separator;
 use crate::usage::{self, IndivisibleCounter};
+use crate::v2;
 
 /// Numbers in the headers of TEI that count what the call contains.
 const COUNTED_HEADERS: [http::HeaderName; 2] = [headers::COMPUTE_CHARACTERS, headers::COMPUTE_TOKENS];
@@ -57,6 +59,11 @@ impl Endpoint {
     /// A response is incomplete, does not match the items of its part, or has members that may
     /// depend on the number of items.
     pub fn join_answers(&self, parts: &[PartAnswer<'_>]) -> Result<Reply, ResponseMismatch> {
+        if let (Payload::Tensors, Some(first)) = (self.shape.payload, parts.first()) {
+            parts.iter().try_for_each(|part| self.check_tensors(part, first))?;
+            let pairs: Vec<(&Call, &Reply)> = parts.iter().map(|part| (part.call, part.reply)).collect();
+            return Ok(v2::division::join(&pairs, join_headers(parts, &first.reply.headers))?);
+        }
         let mut located = parts.iter().map(|part| self.locate_part(part)).collect::<Result<Vec<_>, _>>()?;
         located.iter_mut().fold(0, |before, part| {
             part.results.first_index = before;
@@ -96,17 +103,23 @@ impl Endpoint {
         Ok(Reply { status: reply.status, headers, body: Bytes::from(out), trailers: None })
     }
 
-    fn locate_part<'a>(&self, part: &PartAnswer<'a>) -> Result<LocatedPart<'a>, ResponseMismatch> {
-        let Reply { status, headers, body: doc, .. } = part.reply;
-        if !status.is_success() {
+    /// Checks that a response with tensors has only members that do not depend on the number of rows.
+    fn check_tensors(&self, part: &PartAnswer<'_>, first: &PartAnswer<'_>) -> Result<(), ResponseMismatch> {
+        check_response(part)?;
+        if part.reply.status != first.reply.status {
             return Err(MismatchKind::Status.into());
         }
-        if has_content_coding(headers) {
-            return Err(MismatchKind::Compressed.into());
-        }
-        if doc.is_empty() {
-            return Err(MismatchKind::Empty.into());
-        }
+        let document = self.document(&part.reply.headers, &part.reply.body);
+        let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
+        json::validate(&document, rules).map_err(|_| MismatchKind::NotJson)?;
+        let undeclared = self.undeclared_in_batch(&document, &[part.call]);
+        let is_declared = undeclared.is_empty() && !v2::division::has_numbers(&document);
+        is_declared.then_some(()).ok_or(MismatchKind::Undeclared.into())
+    }
+
+    fn locate_part<'a>(&self, part: &PartAnswer<'a>) -> Result<LocatedPart<'a>, ResponseMismatch> {
+        check_response(part)?;
+        let doc = &part.reply.body;
         let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
         json::validate(doc, rules).map_err(|_| MismatchKind::NotJson)?;
         let members = [part.call];
@@ -139,6 +152,17 @@ impl Endpoint {
             Counters::Totals { at, .. } => at.iter().try_for_each(add)?,
         }
         Ok(edits)
+    }
+}
+
+/// Checks that a response is a complete one in its own bytes.
+fn check_response(part: &PartAnswer<'_>) -> Result<(), ResponseMismatch> {
+    let Reply { status, headers, body, .. } = part.reply;
+    match () {
+        () if !status.is_success() => Err(MismatchKind::Status.into()),
+        () if has_content_coding(headers) => Err(MismatchKind::Compressed.into()),
+        () if body.is_empty() => Err(MismatchKind::Empty.into()),
+        () => Ok(()),
     }
 }
 
@@ -186,30 +210,6 @@ fn write_list(parts: &[LocatedPart<'_>], index: usize, out: &mut Vec<u8>) {
         }
     }
     out.extend_from_slice(Span { start: end.end, end: list.whole.end }.of(first.doc));
-}
-
-/// Returns the bytes that the server writes between two results if each response has a single one: a
-/// comma, and the spacing before the result, or that between the values inside it or around it.
-fn infer_separator(doc: &[u8], list: Span, result: Span) -> Vec<u8> {
-    let before = Span { start: list.start + 1, end: result.start }.of(doc);
-    if !before.is_empty() {
-        return [b",", before].concat();
-    }
-    let gap = |value: Span| -> Option<Span> {
-        let (first, second) = match kind(doc, value.start) {
-            JsonType::Array => {
-                let mut elements = Elements::new(doc, value);
-                (elements.next()?.end, elements.next()?.start)
-            }
-            JsonType::Object => {
-                let mut members = Members::new(doc, value);
-                (members.next()?.value.end, members.next()?.key.start)
-            }
-            JsonType::String | JsonType::Number | JsonType::Bool | JsonType::Null => return None,
-        };
-        Some(Span { start: first, end: second })
-    };
-    gap(result).or_else(|| gap(json::root(doc))).map_or(b",".to_vec(), |gap| gap.of(doc).to_vec())
 }
 
 /// Returns the headers of the first response, with the numbers that count the whole call.

@@ -54,7 +54,7 @@ fn object(number: usize) -> String {
     }
 }
 
-const FORMATS: [WireFormat; 44] = [
+const FORMATS: [WireFormat; 45] = [
     WireFormat {
         protocol: RouteProtocol::BentoMl,
         path: "/encode",
@@ -270,6 +270,14 @@ const FORMATS: [WireFormat; 44] = [
         call: |items| format!(r#"{{"model" : "m","input":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"embedding":{value}}}"#),
         response: |results| format!(r#"{{"object":"list" ,"data":{results},"model":"m"}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::SgLang,
+        path: "/generate",
+        item: text,
+        call: |items| format!(r#"{{"text":{items},"sampling_params":{{"max_new_tokens":2}}}}"#),
+        result: |_, value| format!(r#"{{"text": "x","meta_info":{{"id":{value}}}}}"#),
+        response: str::to_owned,
     },
     WireFormat {
         protocol: RouteProtocol::SgLang,

@@ -31,7 +31,7 @@ const OBJECTS: [&str; 3] = [
 ];
 const STRINGS: [&str; 3] = [r#"[["a","b"],["c","d"]]"#, r#"[["", "b"],["c","\n"]]"#, r#"[["1","2"],["c","d"]]"#];
 
-const FORMATS: [KeyFormat; 8] = [
+const FORMATS: [KeyFormat; 9] = [
     KeyFormat {
         protocol: RouteProtocol::OpenAi,
         paths: ["/v1/embeddings", "/x/v1/embeddings"],
@@ -69,6 +69,12 @@ const FORMATS: [KeyFormat; 8] = [
         classes: &[OBJECTS],
     },
     KeyFormat { protocol: RouteProtocol::Cohere, paths: ["/v1/embed", "/v2/embed"], items: "texts", classes: &[TEXTS] },
+    KeyFormat {
+        protocol: RouteProtocol::SgLang,
+        paths: ["/generate", "/x/generate"],
+        items: "text",
+        classes: &[TEXTS],
+    },
     KeyFormat {
         protocol: RouteProtocol::Ollama,
         paths: ["/api/embed", "/x/api/embed"],

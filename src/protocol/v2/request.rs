@@ -39,6 +39,8 @@ pub(crate) struct TensorRequest {
 pub(crate) struct TensorInput {
     /// The first number of the shape.
     pub(crate) rows: Span,
+    pub(crate) datatype: Datatype,
+    pub(crate) dimensions: Dimensions,
     pub(crate) data: InputData,
 }
 
@@ -49,13 +51,6 @@ pub(crate) enum InputData {
     Json { list: Span, elements: Span },
     /// After the document: the number of its bytes as written there, and the bytes.
     Binary { size: Span, offset: usize, bytes: Bytes },
-}
-
-/// An input without its position in the body.
-struct ReadInput {
-    input: TensorInput,
-    rows: usize,
-    datatype: Datatype,
 }
 
 /// A reader of the inputs of a call.
@@ -107,13 +102,13 @@ pub(crate) fn read(
         if found.inputs.len() == INPUTS_MAX {
             return Err(ItemError::Form);
         }
-        let ReadInput { input, rows, datatype } = reader.read_input(input)?;
-        if !found.inputs.is_empty() && rows != found.rows {
+        let input = reader.read_input(input)?;
+        if !found.inputs.is_empty() && input.dimensions.rows != found.rows {
             return Err(ItemError::Form);
         }
-        found.rows = rows;
+        found.rows = input.dimensions.rows;
         // Bytes of an image may be text as well.
-        found.may_hold_text |= matches!(datatype, Datatype::Bytes | Datatype::Uint8 | Datatype::Int8);
+        found.may_hold_text |= matches!(input.datatype, Datatype::Bytes | Datatype::Uint8 | Datatype::Int8);
         found.inputs.push(input);
     }
     if found.inputs.is_empty() || reader.next != body.len() {
@@ -142,7 +137,7 @@ pub(crate) fn is_state_name(name: &[u8]) -> bool {
 // === impl InputReader ===
 
 impl InputReader<'_> {
-    fn read_input(&mut self, input: Span) -> Result<ReadInput, ItemError> {
+    fn read_input(&mut self, input: Span) -> Result<TensorInput, ItemError> {
         let doc = self.doc;
         if kind(doc, input.start) != JsonType::Object {
             return Err(ItemError::Form);
@@ -166,8 +161,7 @@ impl InputReader<'_> {
             _ => None,
         };
         let rows = Elements::new(doc, shape).next().ok_or(ItemError::Form)?;
-        let input = TensorInput { rows, data: data.ok_or(ItemError::Form)? };
-        Ok(ReadInput { input, rows: dimensions.rows, datatype })
+        Ok(TensorInput { rows, datatype, dimensions, data: data.ok_or(ItemError::Form)? })
     }
 
     fn json_data(&mut self, list: Span, datatype: Datatype, dimensions: &Dimensions) -> Option<InputData> {
@@ -215,6 +209,15 @@ impl TensorRequest {
         }
         slots.extend(self.id.map(|id| slot(id, Vec::new())));
         ItemSpans { slots, ..ItemSpans::default() }
+    }
+
+    /// Returns the number of bytes of all rows.
+    pub(crate) fn data_len(&self) -> usize {
+        let len = |input: &TensorInput| match &input.data {
+            InputData::Json { elements, .. } => elements.len(),
+            InputData::Binary { bytes, .. } => bytes.len(),
+        };
+        self.inputs.iter().map(len).sum()
     }
 
     /// Returns what calls of one batch have in common apart from the rest of the document: the form

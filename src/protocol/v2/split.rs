@@ -19,20 +19,22 @@ const OUTPUT: [&str; 5] = ["name", "shape", "datatype", "parameters", "data"];
 /// The replacements that turn a response to a batch into those of its members.
 #[derive(Debug)]
 pub(crate) struct TensorSplit {
-    framing: Framing,
-    doc: Bytes,
+    pub(super) framing: Framing,
+    pub(super) doc: Bytes,
     /// Spans to replace, in order and disjoint.
-    edits: Vec<(Span, OutputEdit)>,
+    pub(super) edits: Vec<(Span, OutputEdit)>,
     /// Number of rows of each member.
-    rows: Vec<usize>,
+    pub(super) rows: Vec<usize>,
     /// For each output in binary form, the part of each member.
-    binary: Vec<Vec<Bytes>>,
+    pub(super) binary: Vec<Vec<Bytes>>,
     /// For each output in the document, the elements of each member.
-    lists: Vec<Vec<Span>>,
+    pub(super) lists: Vec<Vec<Span>>,
+    /// For each output in the document, the list as a whole.
+    pub(super) arrays: Vec<Span>,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum OutputEdit {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OutputEdit {
     /// Replaces the id by that of the member.
     Id,
     /// Replaces the first number of a shape by the rows of the member.
@@ -61,7 +63,7 @@ impl TensorSplit {
         let outputs = outputs.ok_or(MismatchKind::Shape)?;
         let rows = members.iter().filter_map(|call| call.tensors.as_ref()).map(|tensors| tensors.rows).collect();
         let edits = id.map(|id| (id, OutputEdit::Id)).into_iter().collect();
-        let mut split = Self { framing, doc, edits, rows, binary: Vec::new(), lists: Vec::new() };
+        let mut split = Self { framing, doc, edits, rows, binary: Vec::new(), lists: Vec::new(), arrays: Vec::new() };
         let mut next = framing.tensors_start(body);
         let doc = split.doc.clone();
         for output in Elements::new(&doc, outputs) {
@@ -102,6 +104,7 @@ impl TensorSplit {
                 };
                 self.edits.push((Span { start: start.start, end: end.end }, OutputEdit::Elements(self.lists.len())));
                 self.lists.push(found.parts);
+                self.arrays.push(list);
             }
             (None, Some(size)) => {
                 let end = integer(&doc, size).and_then(|size| next.checked_add(size));

@@ -140,6 +140,39 @@ async fn a_call_above_a_published_limit_is_divided() {
 }
 
 #[tokio::test]
+async fn rows_of_tensors_are_divided_like_items() {
+    let path = "/v2/models/m/infer";
+    let policy = json!({
+        "limits": {"batchItemsMax": 2},
+        "routes": [{"path": path, "method": "POST", "protocol": "OpenInferenceV2"}],
+    });
+    let (proxy, mut hand) = start_with_scripted_server(policy).await;
+    let tensor = |name: &str, data: &[u64]| {
+        format!(r#"{{"name":"{name}","shape":[{},1],"datatype":"FP32","data":{data:?}}}"#, data.len())
+    };
+    let inputs = |data: &[u64]| format!(r#"{{"inputs":[{}]}}"#, tensor("x", data));
+    let outputs = |data: &[u64]| format!(r#"{{"model_name":"m","outputs":[{}]}}"#, tensor("y", data));
+    let caller = proxy.call(proxy.post(path, &[], &inputs(&[1, 2, 3, 4, 5])));
+    let mut sent = 0;
+    while sent < 5 {
+        let turn = hand.next_request().await;
+        // The look-up of the model's configuration.
+        if turn.request.body.is_empty() {
+            turn.answer(404, "{}").await;
+            continue;
+        }
+        let body: Value = serde_json::from_slice(&turn.request.body).unwrap();
+        let rows: Vec<u64> = serde_json::from_value(body["inputs"][0]["data"].clone()).unwrap();
+        assert!(rows.len() <= 2, "{body}");
+        assert_eq!(body["inputs"][0]["shape"], json!([rows.len(), 1]));
+        sent += rows.len();
+        turn.answer(200, &outputs(&rows)).await;
+    }
+    assert_answer(&caller.answer().await, 200, &outputs(&[1, 2, 3, 4, 5]));
+    assert_eq!((proxy.metric(DIVIDED), proxy.metric(PARTS)), (1, 3));
+}
+
+#[tokio::test]
 async fn a_limit_that_the_server_named_divides_the_next_call() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let call = || proxy.post(PREDICT, &[], &instances(&[1, 2, 3]));

@@ -69,6 +69,9 @@ impl MemberComparison {
                 "√ call {number}: merged and alone, numbers in its answers differ by at most {difference:.1e} of the \
                  largest number of the result, as rounding explains\n"
             ),
+            AnswerComparison::Incomparable => {
+                format!("· call {number}: its answers have tensors in binary form, whose numbers are not compared\n")
+            }
             AnswerComparison::Different(found) => {
                 let by = match found.kind {
                     DifferenceKind::Number(difference) => {
