@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use super::ablation::Feature;
 use super::adaptive::{Adaptive, DispatchKind, LearnedSteps};
 use super::batch::{BatchId, BatchOutcome, Decision, DispatchCause, ExpiryReason, Observation, UnbatchedReason};
-use super::call::{Call, CallId, CostClassId, KeyId, Rejection, ScopeId, TenantId};
+use super::call::{Call, CallId, CallOrigin, CostClassId, KeyId, Rejection, ScopeId, TenantId};
 use super::ceiling::SizeMeasure;
 use super::class::merging::{EndedBatch, MergeLimit, MergingChange};
 use super::class::{ClassSample, ClassTable, RestrictedClass};
@@ -224,7 +224,11 @@ impl Batcher {
         if !self.limits.length_buckets.is_empty() {
             call.key = self.limits.bucketed_key(&call);
         }
-        if let Some(reason) = self.rejection_reason(&call, true).and_then(|reason| self.make_room(&call, reason)) {
+        let refused = self.rejection_reason(&call, true).and_then(|reason| match call.origin {
+            CallOrigin::Client => self.make_room(&call, reason),
+            CallOrigin::Proxy => Some(reason),
+        });
+        if let Some(reason) = refused {
             self.tallies.on_rejection(call.cost_class, reason, call.items);
             return Err(Rejection { reason, retry_after: self.retry_after() });
         }

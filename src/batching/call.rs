@@ -105,8 +105,20 @@ pub struct Call {
     pub charged_by_weight: bool,
     /// Size of the body in bytes.
     pub bytes: u64,
+    /// Origin of the call.
+    pub origin: CallOrigin,
     /// Interned values that may occur only once in a batch, for responses that are maps.
     pub exclusive: Vec<u64>,
+}
+
+/// The origin of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CallOrigin {
+    /// A client, which waits for the response.
+    #[default]
+    Client,
+    /// The proxy itself. The call displaces no other one from a full queue.
+    Proxy,
 }
 
 /// The reason for rejecting a call.
@@ -169,6 +181,7 @@ impl Call {
             items: 1,
             weight: Weight { sum: 1, max: 1 },
             charged_by_weight: false,
+            origin: CallOrigin::Client,
             bytes: 0,
             exclusive: Vec::new(),
         }

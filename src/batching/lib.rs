@@ -84,8 +84,8 @@ pub use batcher::{
 };
 pub use budget::ReplayBudget;
 pub use call::{
-    Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, PriorityId, Rejection, RejectionReason, ScopeId,
-    TenantId, Weight,
+    Call, CallId, CallOrigin, CostClassId, Deadline, DeadlineSource, KeyId, PriorityId, Rejection, RejectionReason,
+    ScopeId, TenantId, Weight,
 };
 pub use ceiling::{CeilingReport, CeilingSnapshot, LimitSource, SizeMeasure};
 pub use class::merging::{MergingChange, Suspension};

@@ -89,6 +89,15 @@ impl Load {
         }
     }
 
+    /// Returns what is left without another load.
+    pub(super) const fn without(self, other: Self) -> Self {
+        Self {
+            items: self.items.saturating_sub(other.items),
+            weight: self.weight.saturating_sub(other.weight),
+            bytes: self.bytes.saturating_sub(other.bytes),
+        }
+    }
+
     fn add(&mut self, call: &Call) {
         self.items += u64::from(call.items);
         self.weight = self.weight.saturating_add(call.weight.sum);
@@ -152,9 +161,9 @@ impl Queue {
         self.calls.first().map(|queued| queued.arrived)
     }
 
-    /// Returns the most recently arrived call that satisfies the predicate.
-    pub(super) fn rfind(&self, holds: impl Fn(&QueuedCall) -> bool) -> Option<CallId> {
-        self.calls.values_rev().find(|queued| holds(queued)).map(|queued| queued.call.id)
+    /// Iterates over the calls, the last arrival first.
+    pub(super) fn newest_first(&self) -> impl Iterator<Item = &QueuedCall> {
+        self.calls.values_rev()
     }
 
     /// Returns `true` if a tenant other than this one has queued calls.

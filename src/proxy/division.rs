@@ -16,7 +16,7 @@ use http::HeaderValue;
 
 use super::Proxy;
 use super::unbatched::BufferedRequest;
-use crate::batching::PartLimits;
+use crate::batching::{DeadlineSource, PartLimits};
 use crate::error::{Failure, FailureKind};
 use crate::memory::BufferGuard;
 use crate::protocol::{Call, PartAnswer, Reply, headers};
@@ -24,9 +24,12 @@ use crate::scheduler::{ExecutionDetails, Submission, SubmitOutcome};
 
 pub(super) use undivided::UndividedClasses;
 
-/// Maximum number of times that a part is queued again after the queue had no room for it. Each
-/// waits for the `Retry-After` of the refusal, which is the predicted time to drain the queue.
+/// Maximum number of times that a part is queued if the queue has no room for it. Each waits for the
+/// `Retry-After` of the refusal, which is the predicted time to drain the queue.
 const PART_TRIES_MAX: usize = 8;
+/// Maximum time for which a part waits for room in the queue: the responses to the other parts occupy
+/// memory meanwhile. A queue that takes longer to drain is overloaded.
+const PART_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// The successful response to a part.
 struct PartReply {
@@ -158,17 +161,23 @@ impl Proxy {
         Ok(PartReply { reply, details, _held: held })
     }
 
-    /// Queues a part, and queues it again after the time that a full queue needs to drain.
-    async fn queue_part(&self, submission: Submission, tries: usize) -> SubmitOutcome {
-        for _ in 1..tries {
-            match self.scheduler.submit(submission.clone()).await {
-                SubmitOutcome::Failed(failure, _) if is_without_room(failure.kind) => {
-                    tokio::time::sleep(failure.retry_after.unwrap_or(Duration::from_secs(1))).await;
-                }
-                outcome => return outcome,
+    /// Queues a part. If the queue has no room for it, queues it again after the time that the queue
+    /// needs to drain, unless the call would be too late then.
+    async fn queue_part(&self, submission: Submission, mut tries: usize) -> SubmitOutcome {
+        let now = self.clock.now();
+        // An SLO ends no call on a route that serves late calls.
+        let hard = submission.later.or(submission.deadline.filter(|deadline| deadline.source != DeadlineSource::Slo));
+        let end = hard.map_or(now.after(PART_WAIT_MAX), |hard| hard.at.min(now.after(PART_WAIT_MAX)));
+        loop {
+            tries = tries.saturating_sub(1);
+            let outcome = self.scheduler.submit(submission.clone()).await;
+            let SubmitOutcome::Failed(failure, _) = &outcome else { return outcome };
+            let again = self.clock.now().after(failure.retry_after.unwrap_or(Duration::from_secs(1)));
+            if tries == 0 || again >= end || !is_without_room(failure.kind) {
+                return outcome;
             }
+            tokio::time::sleep_until(self.clock.instant(again)).await;
         }
-        self.scheduler.submit(submission).await
     }
 }
 

@@ -30,8 +30,8 @@ pub use self::shadow::{DeferredParse, ObservedCall, PendingBody, PendingResponse
 pub use self::stream_tokens::StreamRecorder;
 use crate::backend::{Backend, StreamedAnswer};
 use crate::batching::{
-    BatchId, BatcherReport, CallId, ClassSnapshot, CostClassId, Deadline, DispatchCause, DivisionLimits, FlowMode,
-    Limits, PartLimits, Plan, PriorityId, ScopeId, UnbatchedReason, UpstreamSnapshot,
+    BatchId, BatcherReport, CallId, CallOrigin, ClassSnapshot, CostClassId, Deadline, DispatchCause, DivisionLimits,
+    FlowMode, Limits, PartLimits, Plan, PriorityId, ScopeId, UnbatchedReason, UpstreamSnapshot,
 };
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
@@ -90,6 +90,8 @@ pub struct Submission {
     pub tenant_weight: u32,
     /// The call must be executed unbatched, whatever its merge key.
     pub alone: bool,
+    /// Origin of the call.
+    pub origin: CallOrigin,
     /// `true` if the server advertises that it batches by itself; `None` if this is unknown. Under
     /// the policy `Adaptive` its calls are then forwarded unbatched.
     pub batches_itself: Option<bool>,

@@ -20,7 +20,7 @@ use super::unbatched::BufferedRequest;
 use super::upload::UploadGuard;
 use super::{Proxy, RouteMode, RouteSettings, RoutingTable};
 use crate::backend::{Lane, LimitsLookUp};
-use crate::batching::{PriorityId, Tick, UnbatchedReason};
+use crate::batching::{CallOrigin, PriorityId, Tick, UnbatchedReason};
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{Call, Dialect, Endpoint, MergeEligibility, Reply, UnmergeableReason, UnrecognisedCall};
@@ -308,6 +308,7 @@ impl Proxy {
             priority,
             tenant_weight: table.tenant_weights.of(headers),
             alone: reason.is_some(),
+            origin: CallOrigin::Client,
             batches_itself: batches_itself.map(|batches| batches && !table.names_protocol),
             deadline: core_deadlines.first,
             later: core_deadlines.fallback,

@@ -67,7 +67,7 @@ impl Proxy {
         let (head, body) = self.execute_unbatched(lane, buffered, permit, sent, limit).await?;
         let body = match body {
             AnswerBody::Whole { bytes, trailers, held } => Body::full(bytes).with_trailers(trailers).with_charge(held),
-            AnswerBody::Streamed(body) => body,
+            AnswerBody::Streamed(body, _) => body,
         };
         Ok(Response::from_parts(head, body))
     }
@@ -85,7 +85,7 @@ impl Proxy {
             (head, AnswerBody::Whole { bytes, trailers, held }) => {
                 Ok((Reply { status: head.status, headers: head.headers, body: bytes, trailers }, held))
             }
-            (_, AnswerBody::Streamed(_)) => Err(FailureKind::AnswerTooLarge),
+            (_, AnswerBody::Streamed(_, reason)) => Err(reason.response_failure()),
         }
     }
 
@@ -123,14 +123,14 @@ impl Proxy {
                 head.extensions.insert(permit.record_stream());
             }
             let body = body.with_idle_timeout(self.config.answer_idle_timeout, None).with_guard(permit);
-            return Ok((head, AnswerBody::Streamed(body)));
+            return Ok((head, AnswerBody::Streamed(body, StopReason::TooLarge)));
         }
         let body = self.read_answer(body, until).await.inspect_err(|_| permit.set_outcome(BatchOutcome::Failed))?;
         let read = match &body {
             AnswerBody::Whole { bytes, trailers, .. } => {
                 Some(endpoint.response_status(head.status, (&head.headers, trailers.as_ref()), bytes))
             }
-            AnswerBody::Streamed(_) => None,
+            AnswerBody::Streamed(..) => None,
         };
         permit.set_outcome(observed_outcome(endpoint, &head, read.as_ref()));
         if let Some((status, bytes)) = &read {
@@ -157,9 +157,9 @@ impl Proxy {
             ReadResult::Whole { bytes, trailers, held } => Ok(AnswerBody::Whole { bytes, trailers, held }),
             // Too large to buffer: the bytes already read are sent first, the rest is streamed
             // after them, and the slot becomes free.
-            ReadResult::Stopped { reason: StopReason::TooLarge | StopReason::BuffersFull, read, held } => {
+            ReadResult::Stopped { reason: reason @ (StopReason::TooLarge | StopReason::BuffersFull), read, held } => {
                 let body = body.with_prefix(read, held).with_idle_timeout(idle, None);
-                Ok(AnswerBody::Streamed(body))
+                Ok(AnswerBody::Streamed(body, reason))
             }
             ReadResult::Stopped { reason, .. } => Err(reason.response_failure()),
         }
@@ -210,8 +210,8 @@ async fn send_over_lane(
 enum AnswerBody {
     /// Read to its end, with its memory charge.
     Whole { bytes: Bytes, trailers: Option<HeaderMap>, held: BufferGuard },
-    /// Forwarded as it arrives, or read up to the cap.
-    Streamed(Body),
+    /// Forwarded as it arrives, or read up to the cap, with the reason why it is not in memory.
+    Streamed(Body, StopReason),
 }
 
 /// Derives the outcome that the batching core learns from the response to an unbatched call:

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use super::unbatched::BufferedRequest;
 use super::{Proxy, RoutingTable};
-use crate::batching::{Deadline, DeadlineSource};
+use crate::batching::{CallOrigin, Deadline, DeadlineSource};
 use crate::memory::BufferGuard;
 use crate::protocol::{AnswerComparison, Call, DifferenceKind, Endpoint, Reply};
 use crate::scheduler::{ExecutionDetails, Submission, SubmitOutcome};
@@ -100,6 +100,7 @@ impl Proxy {
             priority: table.priorities.resolve(&buffered.head.headers),
             tenant_weight: table.tenant_weights.of(&buffered.head.headers),
             alone: true,
+            origin: CallOrigin::Proxy,
             batches_itself: None,
             deadline: Some(deadline),
             later: None,

@@ -44,7 +44,7 @@ pub(super) fn adjust_to_deadlines(
     if cost.samples() == 0 || line.is_infeasible(cost) {
         return DeadlineChoice::First(want);
     }
-    let fits = max_items_within(cost, line.first_slack().saturating_sub(line.wait), want);
+    let fits = items_in_time(line, cost, want);
     if fits >= want {
         return DeadlineChoice::First(want);
     }
@@ -110,6 +110,26 @@ fn heads_to_shed(line: &QueueView<'_>, cost: &CostModel, urgent: u32, want: u32)
         heads += 1.0;
     }
     best.1
+}
+
+/// Returns the most items from the front of the line, up to `want`, that are answered in time together.
+/// In the order by length, a call that would be late even alone does not count.
+fn items_in_time(line: &QueueView<'_>, cost: &CostModel, want: u32) -> u32 {
+    if line.ctx.limits.order == CallOrder::Deadline {
+        return max_items_within(cost, slack(line, line.head), want);
+    }
+    let alone = cost.tail_time(cost.time(1));
+    let (mut items, mut least) = (0_u32, u64::MAX);
+    for queued in line.ctx.queue.line(line.key).take(LOOK_MAX) {
+        let (own, more) = (slack(line, queued), items.saturating_add(queued.call.items));
+        least = if own < alone { least } else { least.min(own) };
+        if more > want || cost.tail_time(cost.time(more)) > least {
+            break;
+        }
+        items = more;
+    }
+    // A call of several items may be larger than `want`, and nothing else limits the batch.
+    if least == u64::MAX { want } else { items }
 }
 
 /// Returns the nanoseconds that the execution of a batch sent now may take for a call.

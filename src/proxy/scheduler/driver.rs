@@ -416,15 +416,15 @@ impl<'a> Driver<'a> {
             match decision {
                 Decision::Dispatch(batch) => self.dispatch(&batch, now),
                 Decision::Expire { id, reason } => {
-                    let kind = match reason {
-                        ExpiryReason::Deadline => FailureKind::Deadline,
-                        ExpiryReason::LatePredicted => FailureKind::LatePredicted,
-                        ExpiryReason::QueueFull => FailureKind::QueueFull,
+                    let failure = match reason {
+                        ExpiryReason::Deadline => FailureKind::Deadline.into(),
+                        ExpiryReason::LatePredicted => FailureKind::LatePredicted.into(),
+                        ExpiryReason::QueueFull => Failure::retry(FailureKind::QueueFull, self.core.retry_after()),
                     };
                     if let Some(queued) = self.remove_call(id) {
                         let details =
                             ExecutionDetails { queue_delay: now.since(queued.arrived), ..ExecutionDetails::default() };
-                        send_outcome(queued.reply, SubmitOutcome::Failed(kind.into(), details));
+                        send_outcome(queued.reply, SubmitOutcome::Failed(failure, details));
                     }
                 }
                 Decision::Abort(batch) => {

@@ -58,6 +58,7 @@ impl IdInterner {
             weight: Weight { sum: call.weight.sum, max: call.weight.max },
             charged_by_weight: submission.endpoint.is_generation(),
             bytes: call.bytes as u64,
+            origin: submission.origin,
             exclusive: call.exclusive.iter().map(|value| self.exclusives.acquire(&**value)).collect(),
         };
         (call, new)

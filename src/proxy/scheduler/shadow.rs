@@ -19,8 +19,8 @@ use super::ids::IdInterner;
 use super::{SchedulerConfig, Submission};
 use crate::backend::{Backend, LimitsLookUp};
 use crate::batching::{
-    CallId, CostClassId, Deadline, Limits, Plan, PlanInput, PriorityId, ScopeId, Shadow, ShadowArrival, ShadowEnd,
-    ShadowOutcome, Tick, solve,
+    CallId, CallOrigin, CostClassId, Deadline, Limits, Plan, PlanInput, PriorityId, ScopeId, Shadow, ShadowArrival,
+    ShadowEnd, ShadowOutcome, Tick, solve,
 };
 use crate::clock::Clock;
 use crate::protocol::{Call, Endpoint, LimitsSource, MergeEligibility, PublishedLimits};
@@ -321,6 +321,7 @@ impl ShadowTask {
             priority,
             tenant_weight,
             alone: unbatched,
+            origin: CallOrigin::Client,
             batches_itself: None,
             deadline: passing.deadline,
             later: passing.later,

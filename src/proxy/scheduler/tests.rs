@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::backend::{BatchOutputs, BatchRequest, LimitsLookUp};
-use crate::batching::{BatchOutcome, Observation, Tick};
+use crate::batching::{BatchOutcome, CallOrigin, Observation, Tick};
 use crate::protocol::{
     Call, DigestKey, LimitsSource, MergeRule, PathPattern, PublishedLimits, RouteProtocol, RouteRules, Routes,
     SharedHeaderRules,
@@ -112,6 +112,7 @@ fn submission() -> Submission {
         priority: PriorityId(0),
         tenant_weight: 1,
         alone: false,
+        origin: CallOrigin::Client,
         batches_itself: None,
         deadline: None,
         later: None,

@@ -107,6 +107,7 @@ impl fmt::Display for Event {
                     slo: _,
                     replayable: _,
                     charged_by_weight: _,
+                    origin: _,
                 } = call;
                 write!(
                     f,

@@ -1,7 +1,7 @@
 //! Tests of calls that make room in a full queue for those of higher priority classes.
 
 use super::*;
-use crate::{PriorityClass, PriorityId};
+use crate::{CallOrigin, PriorityClass, PriorityId};
 
 const URGENT: PriorityId = PriorityId(0);
 const BULK: PriorityId = PriorityId(1);
@@ -58,6 +58,36 @@ fn a_class_displaces_others_up_to_its_share_of_the_queue() {
 }
 
 #[test]
+fn the_class_that_exceeds_its_share_the_most_loses_its_last_call() {
+    const NORMAL: PriorityId = PriorityId(2);
+    let mut batcher = flooded(|l| {
+        l.priorities.push(PriorityClass { weight: 4, ..PriorityClass::PLAIN });
+        l.queue_items_max = 13;
+    });
+    for id in 11..=14 {
+        batcher.enqueue(ms(id), of(NORMAL, id)).unwrap();
+    }
+    batcher.enqueue(ms(15), of(URGENT, 15)).unwrap();
+    assert_eq!(displaced(&mut batcher, ms(15)), Some(10), "nine bulk calls hold the places of one");
+    let mut batcher = flooded(|l| {
+        l.priorities.push(PriorityClass { weight: 2, ..PriorityClass::PLAIN });
+        l.queue_items_max = 99;
+    });
+    for id in 20..110 {
+        batcher.enqueue(ms(20), of(NORMAL, id)).unwrap();
+    }
+    batcher.enqueue(ms(21), of(URGENT, 200)).unwrap();
+    assert_eq!(displaced(&mut batcher, ms(21)), Some(109), "bulk calls hold 9 places, their share");
+}
+
+#[test]
+fn a_call_of_the_proxy_itself_displaces_none() {
+    let mut batcher = flooded(|_| {});
+    let own = Call { origin: CallOrigin::Proxy, ..of(URGENT, 11) };
+    assert_eq!(batcher.enqueue(ms(11), own).unwrap_err().reason, RejectionReason::QueueFull);
+}
+
+#[test]
 fn no_call_is_displaced_for_one_that_still_does_not_fit() {
     // An urgent call of 50 bytes fills half of the route's bytes, and cannot be displaced.
     let mut batcher = flooded(|l| l.scopes[0].queue_bytes_max = 100);
@@ -69,7 +99,7 @@ fn no_call_is_displaced_for_one_that_still_does_not_fit() {
 }
 
 #[test]
-fn a_policy_without_classes_displaces_none() {
+fn a_policy_that_does_not_order_by_class_displaces_none() {
     let mut batcher = flooded(|l| l.policy = DispatchPolicy::WorkConserving);
     assert_eq!(batcher.enqueue(ms(11), of(URGENT, 11)).unwrap_err().reason, RejectionReason::QueueFull);
     assert_eq!(displaced(&mut batcher, ms(11)), None);

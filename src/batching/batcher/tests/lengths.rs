@@ -7,6 +7,10 @@ fn weighing(id: u64, weight: u64) -> Call {
     Call { weight: Weight { sum: weight, max: weight }, ..call(id) }
 }
 
+fn due(call: Call, at: u64) -> Call {
+    Call { deadline: Some(Deadline { at: ms(at), source: DeadlineSource::Slo }), ..call }
+}
+
 /// Policies with one slot, each of which sends what waits once the slot is free.
 fn policies() -> [DispatchPolicy; 4] {
     let delay = Duration::from_millis(0);
@@ -153,10 +157,6 @@ fn a_pause_covers_all_length_buckets_of_a_key() {
 
 #[test]
 fn a_hold_for_short_calls_ends_before_the_deadline_of_a_long_one() {
-    let due = |call: Call, at: u64| {
-        let deadline = Some(Deadline { at: ms(at), source: DeadlineSource::Slo });
-        Call { deadline, ..call }
-    };
     let change = |limits: &mut Limits| {
         limits.order = CallOrder::ShortFirst;
         limits.scopes[0].queue_delay_max = Duration::from_secs(60);
@@ -176,4 +176,14 @@ fn a_hold_for_short_calls_ends_before_the_deadline_of_a_long_one() {
     };
     assert_eq!(ids(&batch), [1, 2]);
     assert!(ms(2001) < now && now < ms(2390), "held, and in time: {now:?}");
+}
+
+#[test]
+fn a_call_that_cannot_be_in_time_does_not_shrink_the_batch_of_short_ones() {
+    let change = |limits: &mut Limits| limits.order = CallOrder::ShortFirst;
+    let (mut batcher, running) = busy(DispatchPolicy::Adaptive { hold_permille: 0 }, change, &[1; 8]);
+    batcher.enqueue(ms(1040), due(weighing(9, 1 << 20), 1052)).unwrap();
+    let batches = drain(&mut batcher, running);
+    // Twice the size that was measured.
+    assert_eq!(batches[0], [1, 2, 3, 4], "{batches:?}");
 }

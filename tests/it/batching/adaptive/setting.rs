@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use groupage::batching::{
-    Call, CallId, CostClassId, Deadline, DeadlineSource, DispatchPolicy, KeyId, LateTreatment, Limits, PriorityClass,
-    PriorityId, ScopeId, ScopeLimits, TenantId, Tick, Weight,
+    Call, CallId, CallOrigin, CostClassId, Deadline, DeadlineSource, DispatchPolicy, KeyId, LateTreatment, Limits,
+    PriorityClass, PriorityId, ScopeId, ScopeLimits, TenantId, Tick, Weight,
 };
 
 use super::upstream::ServerProperties;
@@ -225,6 +225,7 @@ impl RunParameters {
             items,
             weight: Weight { sum: max + draw.between(0, max) * u64::from(items - 1), max },
             bytes: draw.between(0, 80),
+            origin: CallOrigin::Client,
             exclusive,
         }
     }
