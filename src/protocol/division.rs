@@ -29,8 +29,8 @@ pub const DIVISIBLE_ITEMS_MAX: usize = 4096;
 /// Maximum number of bytes of all parts together, as a multiple of those of the call: each part
 /// repeats what stands beside the items.
 const GROWTH_MAX: usize = 2;
-/// Number of bytes that all parts together may have in any case: that of the smallest buffers that
-/// the policy allows, in which a single call fits.
+/// Number of bytes that all parts together may have in any case: the default of
+/// `limits.itemBytesMax`, the maximum size of a merged call.
 const PARTS_BYTES_MIN: usize = 1 << 20;
 
 /// The parts into which a call is divided.

@@ -24,6 +24,7 @@ mod limits;
 mod merge_rules;
 mod merging;
 mod pooling;
+mod quoted_adapters;
 mod quoted_forms;
 mod rows;
 mod quoting;

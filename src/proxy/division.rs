@@ -24,9 +24,6 @@ use crate::scheduler::{ExecutionDetails, Submission, SubmitOutcome};
 
 pub(super) use undivided::UndividedClasses;
 
-/// Maximum number of times that a part is queued if the queue has no room for it. Each waits for the
-/// `Retry-After` of the refusal, which is the predicted time to drain the queue.
-const PART_TRIES_MAX: usize = 8;
 /// Maximum time for which a part waits for room in the queue: the responses to the other parts occupy
 /// memory meanwhile. A queue that takes longer to drain is overloaded.
 const PART_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -35,6 +32,7 @@ const PART_WAIT_MAX: Duration = Duration::from_secs(30);
 struct PartReply {
     reply: Reply,
     details: ExecutionDetails,
+    /// Memory charge of the response.
     _held: BufferGuard,
 }
 
@@ -109,8 +107,7 @@ impl Proxy {
             .map(|(place, part)| {
                 let submission = Submission { call: part.clone(), ..whole.clone() };
                 // A call of which no part has a place in the queue is refused like any other.
-                let tries = if place == 0 { 1 } else { PART_TRIES_MAX };
-                Box::pin(self.clone().execute_part(submission, buffered.of_part(part), tries))
+                Box::pin(self.clone().execute_part(submission, buffered.of_part(part), place > 0))
             })
             .collect();
         // Dropping the stream withdraws the parts that are queued, and aborts those in flight.
@@ -129,15 +126,16 @@ impl Proxy {
         Ok(replies)
     }
 
-    /// Executes a part. The error is its outcome if it has no successful response.
+    /// Executes a part. The error is its outcome if it has no successful response. `waits`: it waits
+    /// for room in a full queue.
     async fn execute_part(
         self: Arc<Self>,
         submission: Submission,
         buffered: BufferedRequest,
-        tries: usize,
+        waits: bool,
     ) -> Result<PartReply, Box<SubmitOutcome>> {
         let (call, endpoint, timeout) = (submission.call.clone(), submission.endpoint.clone(), submission.timeout);
-        let (reply, details, held) = match self.queue_part(submission, tries).await {
+        let (reply, details, held) = match self.queue_part(submission, waits).await {
             SubmitOutcome::Reply(reply, details) => {
                 let held = self.buffers.charge_unchecked(reply.body.len());
                 (*reply, details, held)
@@ -161,19 +159,19 @@ impl Proxy {
         Ok(PartReply { reply, details, _held: held })
     }
 
-    /// Queues a part. If the queue has no room for it, queues it again after the time that the queue
-    /// needs to drain, unless the call would be too late then.
-    async fn queue_part(&self, submission: Submission, mut tries: usize) -> SubmitOutcome {
+    /// Queues a part. If the queue has no room for it and it waits, it is queued again after the
+    /// `Retry-After` of the refusal, which is the predicted time to drain the queue, unless the call
+    /// would be too late then.
+    async fn queue_part(&self, submission: Submission, waits: bool) -> SubmitOutcome {
         let now = self.clock.now();
         // An SLO ends no call on a route that serves late calls.
         let hard = submission.later.or(submission.deadline.filter(|deadline| deadline.source != DeadlineSource::Slo));
         let end = hard.map_or(now.after(PART_WAIT_MAX), |hard| hard.at.min(now.after(PART_WAIT_MAX)));
         loop {
-            tries = tries.saturating_sub(1);
             let outcome = self.scheduler.submit(submission.clone()).await;
             let SubmitOutcome::Failed(failure, _) = &outcome else { return outcome };
             let again = self.clock.now().after(failure.retry_after.unwrap_or(Duration::from_secs(1)));
-            if tries == 0 || again >= end || !is_without_room(failure.kind) {
+            if !waits || again >= end || !is_without_room(failure.kind) {
                 return outcome;
             }
             tokio::time::sleep_until(self.clock.instant(again)).await;
@@ -194,7 +192,7 @@ fn with_items(outcome: SubmitOutcome, items: Option<&Range<usize>>) -> SubmitOut
             if let Ok(value) = HeaderValue::try_from(name) {
                 reply.headers.insert(headers::ITEMS, value);
             }
-            SubmitOutcome::Reply(reply, ExecutionDetails { is_divided: true, ..details })
+            SubmitOutcome::Reply(reply, details)
         }
         (outcome, _) => outcome,
     }

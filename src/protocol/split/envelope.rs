@@ -144,6 +144,11 @@ fn is_name(text: &[u8]) -> bool {
     text.len() <= NAME_MAX && text.iter().all(is_part)
 }
 
+/// Returns `true` for such a text that shares no part and no digits with an item.
+fn is_unquoted_name(text: &[u8], members: &[&Call]) -> bool {
+    is_name(text) && !quote::shares_text(text, members) && !quote::quotes_digits(text, members)
+}
+
 /// Returns `true` for a zero that is written with more than a zero. It is copied as written.
 fn is_nonstandard_zero(number: &[u8]) -> bool {
     usage::is_zero(number) && !matches!(number, b"0" | b"-0" | b"0.0" | b"-0.0")
@@ -306,7 +311,7 @@ impl<'a> EnvelopeWalker<'a> {
         kind(self.doc, value.start) == JsonType::Array
             && names.all(|name| {
                 let text = unescape(name.inner_bytes(self.doc));
-                kind(self.doc, name.start) == JsonType::String && is_name(&text) && !quote::shares_text(&text, members)
+                kind(self.doc, name.start) == JsonType::String && is_unquoted_name(&text, members)
             })
     }
 
@@ -321,8 +326,7 @@ impl<'a> EnvelopeWalker<'a> {
                 kind(doc, found.value.start) == JsonType::String && unescape(found.value.inner_bytes(doc)) == text
             })
         };
-        members.first().is_some_and(|leader| is_requested(&leader))
-            || is_name(&text) && !quote::shares_text(&text, members)
+        members.first().is_some_and(|leader| is_requested(&leader)) || is_unquoted_name(&text, members)
     }
 
     /// Returns `true` if a counter may be a number of tokens of the items.

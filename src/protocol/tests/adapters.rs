@@ -6,17 +6,17 @@ use strum::VariantArray as _;
 use super::*;
 
 /// The formats of an adapter's calls and responses.
-struct WireFormat {
-    protocol: RouteProtocol,
-    path: &'static str,
+pub(super) struct WireFormat {
+    pub(super) protocol: RouteProtocol,
+    pub(super) path: &'static str,
     /// Formats an item of one class, in a spelling that depends on this number.
-    item: fn(usize) -> String,
+    pub(super) item: fn(usize) -> String,
     /// Formats a call around a list of items.
-    call: fn(&str) -> String,
+    pub(super) call: fn(&str) -> String,
     /// Formats a result with its index in the response.
-    result: fn(usize, &str) -> String,
+    pub(super) result: fn(usize, &str) -> String,
     /// Formats a response around a list of results.
-    response: fn(&str) -> String,
+    pub(super) response: fn(&str) -> String,
 }
 
 /// Texts that a parser would print in another way, or that look like the end of an item.
@@ -54,7 +54,7 @@ fn object(number: usize) -> String {
     }
 }
 
-const FORMATS: [WireFormat; 45] = [
+pub(super) const FORMATS: [WireFormat; 45] = [
     WireFormat {
         protocol: RouteProtocol::BentoMl,
         path: "/encode",
@@ -423,7 +423,7 @@ const OTHER_LABELS: [ProtocolLabel; 4] =
     [ProtocolLabel::OpenInferenceV2, ProtocolLabel::OpenInferenceGrpc, ProtocolLabel::Generation, ProtocolLabel::None];
 
 /// Formats values as a list with the given white space.
-fn list_of(values: &[String], blank: &str) -> String {
+pub(super) fn list_of(values: &[String], blank: &str) -> String {
     format!("[{blank}{}{blank}]", values.join(&format!(",{blank}")))
 }
 
@@ -446,18 +446,18 @@ fn unknown() -> impl Strategy<Value = String> {
 }
 
 /// Returns the results of one client as it would receive them alone.
-fn results_of(format: &WireFormat, values: &[String]) -> Vec<String> {
+pub(super) fn results_of(format: &WireFormat, values: &[String]) -> Vec<String> {
     values.iter().enumerate().map(|(index, value)| (format.result)(index, value)).collect()
 }
 
-fn endpoint_of_format(format: &WireFormat) -> Arc<Endpoint> {
+pub(super) fn endpoint_of_format(format: &WireFormat) -> Arc<Endpoint> {
     let generic = (format.protocol == RouteProtocol::Generic)
         .then(|| GenericOptions::new(vec![pointer("/in/rows")], vec![pointer("/out/rows")]));
     endpoint_of(RouteRules { generic, ..rules(format.path, format.protocol) }, format.path)
 }
 
 /// Adds a field that no adapter knows in front of the others.
-fn with_field(call: &str, field: &str) -> String {
+pub(super) fn with_field(call: &str, field: &str) -> String {
     format!("{{{field},{}", call.strip_prefix('{').unwrap())
 }
 

@@ -78,6 +78,12 @@ fn a_model_that_shares_a_part_with_an_input_is_given_to_no_caller() {
     ] {
         assert_eq!(split_with_model(item, model), Err(MismatchKind::Undeclared), "{item} {model}");
     }
+    for (item, model) in
+        [(r#""4711""#, "emb-4711"), (r#""call 0815""#, "m-0815"), (r#""bob""#, "ns/bob"), (r#""Bob""#, "bob-v2")]
+    {
+        assert_eq!(split_with_model(item, model), Err(MismatchKind::Undeclared), "{item} {model}");
+    }
+    assert_eq!(split_with_model(r#""bob""#, "bobsled"), Ok(()), "a part of a word is common by chance");
     // The model of the calls, and the name or the path of another one.
     for (item, model) in [(r#""m""#, "m"), (r#""private data""#, "m-v2"), (r#""a""#, "/models/m.gguf")] {
         assert_eq!(split_with_model(item, model), Ok(()), "{item} {model}");

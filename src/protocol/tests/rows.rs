@@ -99,6 +99,15 @@ fn names_of_columns_are_shared_unless_they_may_quote_a_row() {
     for names in [r#"["private"]"#, r#"["is privat"]"#, r#"{"a":1}"#, r#"[["t"]]"#, "[1]"] {
         assert_eq!(split(names), Err(MismatchKind::Undeclared), "{names}");
     }
+    // Short texts and digits in rows of several columns.
+    let rows = [r#"["bob",3]"#, r#"[7,"4711"]"#].map(|row| format!(r#"{{"data":{{"ndarray":[{row}]}}}}"#));
+    let calls = rows.map(|body| read(&endpoint, SELDON, &body));
+    for (names, expected) in [(r#"["bob"]"#, false), (r#"["n-4711"]"#, false), (r#"["t:0"]"#, true)] {
+        let response = format!(r#"{{"data":{{"names":{names},"ndarray":[[3],[4]]}}}}"#);
+        let pair = [&calls[0], &calls[0]];
+        let pair = if names.contains("4711") { [&calls[1], &calls[1]] } else { pair };
+        assert_eq!(super::split(&endpoint, &pair, &response).is_ok(), expected, "{names}");
+    }
     for body in [
         r#"{"data":{"tensor":{"shape":[1,1],"values":[1]}}}"#,
         r#"{"data":{"ndarray":[[1]],"tensor":{}}}"#,

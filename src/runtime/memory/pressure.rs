@@ -12,6 +12,10 @@ use super::cgroup::ControlGroup;
 /// and reading two small files takes about 50 µs.
 const INTERVAL: Duration = Duration::from_millis(100);
 
+/// Number of failed measurements in a row after which connections are accepted again: 5 s. Without
+/// file descriptors none can be accepted anyway.
+const FAILED_MAX: u32 = 50;
+
 /// A level of memory pressure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -46,12 +50,17 @@ impl PressureLevel {
 ///
 /// From [`PressureLevel::Refuse`] on, every measurement is reported, so that eviction continues.
 pub async fn watch_pressure(group: ControlGroup, mut on_level: impl FnMut(PressureLevel)) {
-    let mut before = PressureLevel::None;
+    let (mut before, mut failed) = (PressureLevel::None, 0_u32);
     loop {
         tokio::time::sleep(INTERVAL).await;
-        // Reading fails if no file descriptor is left, in which case another limit applies.
-        let used = group.usage().unwrap_or(0);
-        let level = PressureLevel::of(used, group.limit());
+        // Reading fails if no file descriptor is left. The group may be as full as before.
+        let used = group.usage();
+        failed = if used.is_some() { 0 } else { failed.saturating_add(1) };
+        if failed == FAILED_MAX {
+            tracing::warn!("the memory usage of the control group cannot be read");
+        }
+        let unknown = if failed < FAILED_MAX { before } else { before.min(PressureLevel::Shrink) };
+        let level = used.map_or(unknown, |used| PressureLevel::of(used, group.limit()));
         if level != before {
             tracing::info!(?level, used, limit = group.limit(), "memory pressure changed");
         }
@@ -96,6 +105,10 @@ mod tests {
         assert_eq!(levels.recv().await, Some(PressureLevel::Shrink));
         std::fs::write(folder.join("memory.current"), "1000").unwrap();
         assert_eq!(levels.recv().await, Some(PressureLevel::Stop));
+        std::fs::remove_file(folder.join("memory.current")).unwrap();
+        for _ in 0..3 {
+            assert_eq!(levels.recv().await, Some(PressureLevel::Stop), "unknown usage ends no pressure");
+        }
         watching.abort();
     }
 }

@@ -1,0 +1,137 @@
+//! Servers that quote inputs outside the results, for every adapter with a list of items: no client
+//! receives a byte of another client's input. Errors are isolated, which `tests/it/proxy/quoting.rs`
+//! tests; tensors have tests of their own.
+
+use super::adapters::{FORMATS, WireFormat, endpoint_of_format, list_of, results_of, with_field};
+use super::*;
+
+/// Numbers of two items. All formats of items write a multiple of 24 in decimal.
+const NUMBERS: [usize; 2] = [739_182_624, 518_207_496];
+const OVERLOADS: [u16; 2] = [429, 503];
+
+/// Members of a response that quote a number of an item.
+fn quotes(number: usize) -> Vec<String> {
+    let texts = [
+        format!(r#""detail":"about t{number}""#),
+        format!(r#""detail":["{number}"]"#),
+        format!(r#""detail":["{number}",2]"#),
+        format!(r#""detail":{{"{number}":1}}"#),
+        format!(r#""detail":{{"of":[{{"text":"{number}"}}]}}"#),
+        format!(r#""detail":{number}"#),
+        format!(r#""{number}":1"#),
+        format!(r#""usage":{{"text":"{number}"}}"#),
+        format!(r#""usage":{{"{number}":0}}"#),
+    ];
+    // Members that an adapter may copy or divide.
+    let known = ["id", "model", "object", "created", "usage", "meta", "outputs", "columns", "model_version"];
+    let known = known.iter().flat_map(|name| {
+        [format!(r#""{name}":"t{number}""#), format!(r#""{name}":{number}"#), format!(r#""{name}":["t{number}"]"#)]
+    });
+    texts.into_iter().chain(known).collect()
+}
+
+/// Two calls of one item each, with the call that the server receives.
+struct SharedPair {
+    endpoint: Arc<Endpoint>,
+    calls: [Call; 2],
+}
+
+// === impl SharedPair ===
+
+impl SharedPair {
+    fn new(format: &WireFormat) -> Self {
+        let endpoint = endpoint_of_format(format);
+        let calls = NUMBERS.map(|number| {
+            let item = (format.item)(number);
+            assert!(item.contains(&number.to_string()), "{item}");
+            read(&endpoint, format.path, &(format.call)(&list_of(&[item], "")))
+        });
+        assert_eq!(calls[0].merge, calls[1].merge);
+        Self { endpoint, calls }
+    }
+
+    /// Asserts that no member receives the number of the other one. Returns `true` if the response
+    /// is split.
+    fn check(&self, status: u16, headers: &HeaderMap, body: &str) -> bool {
+        let members: Vec<&Call> = self.calls.iter().collect();
+        let sent = self.endpoint.write_batch(&members, None);
+        let (status, bytes) = (StatusCode::from_u16(status).unwrap(), Bytes::from(body.to_owned()));
+        let answer = BatchResponse { status, headers, body: &bytes };
+        let evidence = UnbatchedEvidence::default();
+        let replies = if is_overload(status) {
+            self.endpoint.overload_replies(&members, &sent, answer, &evidence)
+        } else {
+            match self.endpoint.split_batch(&members, &sent, answer, Some((Tick(0), &evidence))) {
+                Ok(replies) => replies,
+                Err(_) => return false,
+            }
+        };
+        for (reply, foreign) in replies.iter().zip([NUMBERS[1], NUMBERS[0]]) {
+            let seen = format!("{:?} {}", reply.headers, String::from_utf8_lossy(&reply.body));
+            assert!(!seen.contains(&foreign.to_string()), "{:?}: {status} {body}: {seen}", self.endpoint.label);
+        }
+        true
+    }
+}
+
+#[test]
+fn no_adapter_gives_a_client_the_input_of_another() {
+    for format in &FORMATS {
+        let pair = SharedPair::new(format);
+        let values = ["0.5", "0.5"].map(str::to_owned);
+        let body = (format.response)(&list_of(&results_of(format, &values), ""));
+        assert!(pair.check(200, &HeaderMap::new(), &body), "{:?}: {body}", pair.endpoint.label);
+        // A response that is a list of results has no other members.
+        let object = body.starts_with('{').then_some(&body);
+        for number in NUMBERS {
+            // Names and kinds that the server writes beside the results.
+            for name in ["object", "model", "model_name", "id"] {
+                let own: Value = serde_json::from_str(&body).unwrap();
+                if let Some(text) = own.get(name).and_then(Value::as_str) {
+                    pair.check(200, &HeaderMap::new(), &body.replace(text, &format!("t{number}")));
+                }
+            }
+        }
+        for quote in NUMBERS.into_iter().flat_map(quotes) {
+            if let Some(body) = object {
+                pair.check(200, &HeaderMap::new(), &with_field(body, &quote));
+            }
+            for status in OVERLOADS {
+                assert!(pair.check(status, &HeaderMap::new(), &format!("{{{quote}}}")));
+            }
+        }
+    }
+}
+
+#[test]
+fn no_adapter_gives_a_client_a_header_with_the_input_of_another() {
+    let names = [
+        "server",
+        "www-authenticate",
+        "allow",
+        "openai-organization",
+        "access-control-allow-origin",
+        "x-ratelimit-reset",
+        "retry-after",
+        "content-language",
+        "x-request-id",
+        "etag",
+        "set-cookie",
+        "warning",
+        "x-compute-characters",
+    ];
+    for format in &FORMATS {
+        let pair = SharedPair::new(format);
+        let values = ["0.5", "0.5"].map(str::to_owned);
+        let body = (format.response)(&list_of(&results_of(format, &values), ""));
+        for (name, number) in names.into_iter().flat_map(|name| NUMBERS.map(|number| (name, number))) {
+            for value in [number.to_string(), format!("about \"t{number}\"")] {
+                let headers = [(HeaderName::from_static(name), HeaderValue::from_str(&value).unwrap())];
+                let headers = HeaderMap::from_iter(headers);
+                for status in [200].into_iter().chain(OVERLOADS) {
+                    assert!(pair.check(status, &headers, &body), "{name}: {status}");
+                }
+            }
+        }
+    }
+}
