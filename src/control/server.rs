@@ -86,6 +86,10 @@ pub trait StreamHandler: Send + Sync + 'static {
     fn closed(&self, pod: &Arc<PodIdentity>);
 }
 
+/// Number of files that are not used for streams: the connections of the webhook (256) and of the
+/// port for probes (64), those to the API server, and a margin.
+const RESERVED_FILES: usize = 512;
+
 /// Limits of the server and of each stream.
 #[derive(Debug, Clone)]
 pub struct ServerLimits {
@@ -126,6 +130,16 @@ impl Default for ServerLimits {
             frames: (10, 100),
             bytes: (256 << 10, 2 << 20),
         }
+    }
+}
+
+impl ServerLimits {
+    /// Lowers the maximum number of connections for a process that may open `files_max` files.
+    #[must_use]
+    pub fn within(self, files_max: Option<u64>) -> Self {
+        let Some(files) = files_max.and_then(|files| usize::try_from(files).ok()) else { return self };
+        let streams_max = self.streams_max.min(files.saturating_sub(RESERVED_FILES).max(files / 2));
+        Self { streams_max, ..self }
     }
 }
 

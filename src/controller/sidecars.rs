@@ -42,6 +42,7 @@ use super::watch::SharedState;
 use super::world::{ClusterState, ObjectKey};
 use crate::api::v1alpha1::Mode;
 use crate::clock::Clock;
+use crate::config::MachineLimits;
 use crate::control::server::{
     EncodedPush, InjectedPods, PodIdentity, ServerLimits, StreamEvent, StreamHandler, StreamRegistry, TokenReviewer,
     serve,
@@ -132,7 +133,8 @@ impl SidecarController {
         let SidecarsConfig { clock, certificate, .. } = self.needs.clone();
         let reviews = Arc::new(TokenReviewer::new(client, self.clone(), clock));
         let tls = crate::control::server::server_config(Arc::new(certificate.clone()))?;
-        let (streams, work) = serve(port, tls, (reviews, self.clone()), ServerLimits::default(), (clock, stop.clone()));
+        let limits = ServerLimits::default().within(MachineLimits::read().files_max);
+        let (streams, work) = serve(port, tls, (reviews, self.clone()), limits, (clock, stop.clone()));
         self.streams.get_or_init(|| streams.clone());
         let own = self.clone();
         Ok(async move {

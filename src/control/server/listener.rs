@@ -89,18 +89,19 @@ async fn accept(shared: &Arc<ServerState>, tls: &TlsAcceptor, accepted: io::Resu
             return;
         }
     };
-    let (Some(waiting), Some(line)) = (shared.waiting.take(peer.ip()), shared.add_connection()) else {
+    let admitted = shared.add_connection(peer.ip()).map(|line| ConnectionPermit { shared: shared.clone(), line });
+    let Some((place, waiting)) = admitted.and_then(|place| Some((place, shared.waiting.take(peer.ip())?))) else {
         shared.counts.increment(StreamEvent::Shed);
         return;
     };
     // Setting the option fails only on a socket that is already closed.
     stream.set_nodelay(true).ok();
-    let place = ConnectionPermit { shared: shared.clone(), line: line.clone() };
+    let line = place.line.clone();
     let tls = tls.clone();
     let task = tokio::spawn(async move {
         let ConnectionPermit { shared, line } = &place;
-        match Box::pin(handshake(shared, &tls, stream, waiting)).await {
-            Some(stream) => serve_connection(shared.clone(), line.clone(), stream).await,
+        match Box::pin(handshake(shared, &tls, stream, &waiting)).await {
+            Some(stream) => serve_until_evicted(shared, line, stream, waiting).await,
             None => shared.counts.increment(StreamEvent::HandshakeFailed),
         }
     });
@@ -125,7 +126,7 @@ async fn handshake(
     shared: &ServerState,
     tls: &TlsAcceptor,
     stream: TcpStream,
-    place: permits::ConnectionPermit,
+    place: &permits::ConnectionPermit,
 ) -> Option<TlsStream<TcpStream>> {
     tokio::select! {
         stream = handshake_with_permit(shared, tls, stream) => stream,
@@ -156,6 +157,28 @@ async fn handshake_with_permit(
     };
     let stream = done.ok()?.ok()?;
     (stream.get_ref().1.alpn_protocol() == Some(b"h2")).then_some(stream)
+}
+
+/// Serves a connection, which holds `place` and may be evicted until its `Hello` is accepted: a
+/// peer without a valid token can complete the TLS handshake too.
+async fn serve_until_evicted(
+    shared: &Arc<ServerState>,
+    line: &Arc<Connection>,
+    stream: TlsStream<TcpStream>,
+    place: permits::ConnectionPermit,
+) {
+    let mut served = pin!(serve_connection(shared.clone(), line.clone(), stream));
+    tokio::select! {
+        biased;
+        () = &mut served => return,
+        () = line.opened.notified() => {}
+        () = place.wait_for_end(shared.limits.hello_timeout) => {
+            shared.counts.increment(StreamEvent::Idle);
+            return;
+        }
+    }
+    drop(place);
+    served.await;
 }
 
 async fn serve_connection(shared: Arc<ServerState>, line: Arc<Connection>, stream: TlsStream<TcpStream>) {

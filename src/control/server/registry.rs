@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::AbortHandle;
 
 use super::mailbox::{EncodedPush, Mailbox};
@@ -20,10 +21,12 @@ use crate::wire::{Acknowledgement, Hello};
 
 /// Interval of the sweep. The shortest timeout is six times as long.
 pub(super) const SWEEP: Duration = Duration::from_secs(5);
-/// Limits on connections that have not completed their handshake, in total and per address. A node
-/// may run a hundred sidecars behind one address, which reconnect at the same time. Each of them
-/// can make rustls buffer at most 64 KiB, for a second, so those of an address hold at most 8 MiB.
+/// Limits on connections without an accepted `Hello`, in total and per address. A node may run a
+/// hundred sidecars behind one address, which reconnect at the same time. Each of them can make
+/// rustls buffer at most 64 KiB, for a second, so those of an address hold at most 8 MiB.
 const HANDSHAKE_LIMITS: ConnectionLimits = ConnectionLimits { total: 4096, per_peer: 128 };
+/// Maximum number of evicted connections that are not yet closed while new ones are accepted.
+const EVICTED_MAX: usize = 64;
 /// Time without a write after which a sidecar is sent a keep-alive. Reports are acknowledged every
 /// 5 s, so it is rarely needed.
 const PING_AFTER: Duration = Duration::from_secs(20);
@@ -41,7 +44,7 @@ pub(super) struct ServerState {
     pub(super) counts: StreamEventCounters,
     pub(super) auth: Arc<dyn Authenticate>,
     pub(super) hub: Arc<dyn StreamHandler>,
-    /// Connections that have not completed their handshake. At a limit the oldest is evicted.
+    /// Connections without an accepted `Hello`. At a limit the oldest is evicted.
     pub(super) waiting: ConnectionLimiter,
     pub(super) handshakes: Semaphore,
     lines: Mutex<HashMap<u64, Arc<Connection>>>,
@@ -63,6 +66,8 @@ pub(super) struct Connection {
     last_write_at: AtomicU64,
     pub(super) mailbox: Mailbox,
     abort: OnceLock<AbortHandle>,
+    /// Notified when the `Hello` is accepted.
+    pub(super) opened: Notify,
     /// `true` once the sweep aborted the connection, so that it is counted once.
     dropped: AtomicBool,
 }
@@ -90,7 +95,10 @@ impl StreamRegistry {
         hub: Arc<dyn StreamHandler>,
     ) -> Self {
         Self(Arc::new(ServerState {
-            waiting: ConnectionLimiter::new(HANDSHAKE_LIMITS),
+            waiting: ConnectionLimiter::new(ConnectionLimits {
+                total: HANDSHAKE_LIMITS.total.min(limits.streams_max / 2),
+                ..HANDSHAKE_LIMITS
+            }),
             handshakes: Semaphore::new(limits.handshakes_max.clamp(1, Semaphore::MAX_PERMITS)),
             limits,
             clock,
@@ -164,10 +172,13 @@ impl fmt::Debug for StreamRegistry {
 // === impl ServerState ===
 
 impl ServerState {
-    /// Adds a connection, or returns `None` if the maximum is reached.
-    pub(super) fn add_connection(&self) -> Option<Arc<Connection>> {
+    /// Adds a connection of an address. At the maximum, one without an accepted `Hello` is evicted
+    /// for it. Returns `None` if there is none.
+    pub(super) fn add_connection(&self, peer: IpAddr) -> Option<Arc<Connection>> {
         let mut lines = self.lines();
-        if lines.len() >= self.limits.streams_max {
+        let excess = (lines.len() + 1).saturating_sub(self.limits.streams_max);
+        // An evicted connection is removed once its task runs.
+        if excess > EVICTED_MAX || excess > 0 && !self.waiting.make_room(peer) {
             return None;
         }
         let line = Arc::new(Connection {
@@ -177,6 +188,7 @@ impl ServerState {
             last_write_at: AtomicU64::new(0),
             mailbox: Mailbox::default(),
             abort: OnceLock::new(),
+            opened: Notify::new(),
             dropped: AtomicBool::new(false),
         });
         lines.insert(line.id, line.clone());
@@ -196,6 +208,7 @@ impl ServerState {
     /// Registers the stream of a pod after its `Hello`, and ends an earlier one of the same pod.
     pub(super) fn open(self: &Arc<Self>, line: &Arc<Connection>, identity: &Arc<PodIdentity>, hello: &Hello) {
         line.on_frame(self.clock.now());
+        line.opened.notify_one();
         let _turn = self.lifecycle_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let open = OpenStream { line: line.clone(), identity: identity.clone() };
         let before = self.pods().open.insert(identity.uid.clone(), open);

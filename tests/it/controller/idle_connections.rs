@@ -10,7 +10,7 @@ use groupage::control::server::ServerLimits;
 use groupage::testkit::report_skipped;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::pki_types::ServerName;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
 use super::api::FakeApiServer;
@@ -133,5 +133,33 @@ async fn a_handshake_does_not_wait_for_clients_that_send_their_first_message_and
     let name = ServerName::try_from(STREAM).unwrap();
     let shaken = tokio::time::timeout(SERVED, connector.connect(name, stream)).await;
     shaken.expect("the handshake is late").unwrap();
+    running.shut_down().await;
+}
+
+/// Connections that complete the handshake and open no stream hold at most the permits of their
+/// address: a new one evicts the oldest.
+#[tokio::test]
+async fn connections_without_a_stream_are_evicted_after_their_handshake() {
+    /// More than the permits of an address.
+    const UNUSED: usize = 160;
+    if !has_descriptors() {
+        return;
+    }
+    let api = FakeApiServer::start().await;
+    api.put(policy());
+    api.put(injected_pod("emb-0"));
+    let running = controller(&api).await;
+    let (port, connector) = (running.streams.unwrap(), tls_connector(&running));
+    let mut held = Vec::new();
+    for _ in 0..UNUSED {
+        let stream = TcpStream::connect(port).await.unwrap();
+        held.push(connector.connect(ServerName::try_from(STREAM).unwrap(), stream).await.unwrap());
+    }
+    // The end of the connection, with or without a TLS alert.
+    let mut received = Vec::new();
+    let closed = tokio::time::timeout(SERVED, held[0].read_to_end(&mut received)).await;
+    closed.expect("the oldest connection is still open").ok();
+    let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
+    sidecar.wait_for_config(|config| config.generation == 1).await;
     running.shut_down().await;
 }

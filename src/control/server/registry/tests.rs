@@ -36,6 +36,8 @@ fn streams(limits: ServerLimits) -> (StreamRegistry, Arc<RecordingHub>) {
     (StreamRegistry::new(limits, Clock::start(), Arc::new(RejectAll), hub.clone()), hub)
 }
 
+const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
 fn pod(uid: &str) -> Arc<PodIdentity> {
     Arc::new(PodIdentity { uid: uid.to_owned(), name: uid.to_owned(), namespace: "ns".to_owned() })
 }
@@ -43,7 +45,7 @@ fn pod(uid: &str) -> Arc<PodIdentity> {
 #[test]
 fn a_second_stream_of_a_pod_takes_the_place_of_the_first() {
     let (streams, hub) = streams(ServerLimits::default());
-    let (first, second) = (streams.0.add_connection().unwrap(), streams.0.add_connection().unwrap());
+    let (first, second) = (streams.0.add_connection(PEER).unwrap(), streams.0.add_connection(PEER).unwrap());
     streams.0.open(&first, &pod("a"), &Hello::default());
     streams.0.open(&second, &pod("a"), &Hello::default());
     streams.0.close(&first, &pod("a"));
@@ -56,11 +58,31 @@ fn a_second_stream_of_a_pod_takes_the_place_of_the_first() {
 #[test]
 fn connections_beyond_the_bound_are_refused() {
     let (streams, _) = streams(ServerLimits { streams_max: 2, ..ServerLimits::default() });
-    let first = streams.0.add_connection().unwrap();
-    let _second = streams.0.add_connection().unwrap();
-    assert!(streams.0.add_connection().is_none());
+    let first = streams.0.add_connection(PEER).unwrap();
+    let _second = streams.0.add_connection(PEER).unwrap();
+    assert!(streams.0.add_connection(PEER).is_none());
     streams.0.remove_connection(&first);
-    assert!(streams.0.add_connection().is_some());
+    assert!(streams.0.add_connection(PEER).is_some());
+}
+
+#[test]
+fn a_full_table_evicts_a_connection_without_hello() {
+    let (streams, _) = streams(ServerLimits { streams_max: 2, ..ServerLimits::default() });
+    let _open = streams.0.add_connection(PEER).unwrap();
+    let _silent = streams.0.add_connection(PEER).unwrap();
+    let _waiting = streams.0.waiting.take(PEER).unwrap();
+    assert!(streams.0.add_connection(PEER).is_some());
+    assert_eq!(streams.0.waiting.count(), 0);
+    assert!(streams.0.add_connection(PEER).is_none(), "none is left");
+}
+
+#[test]
+fn the_bound_leaves_files_for_other_ports() {
+    let within = |files| ServerLimits::default().within(files).streams_max;
+    assert_eq!(
+        [None, Some(1 << 20), Some(4_096), Some(1_024), Some(256)].map(within),
+        [12_000, 12_000, 3_584, 512, 128]
+    );
 }
 
 #[test]
@@ -83,8 +105,11 @@ async fn a_silent_or_unread_connection_is_dropped() {
         line.set_task(task.abort_handle());
         async { task.await.unwrap_err().is_cancelled() }
     };
-    let (mute, idle, slow) =
-        (streams.0.add_connection().unwrap(), streams.0.add_connection().unwrap(), streams.0.add_connection().unwrap());
+    let (mute, idle, slow) = (
+        streams.0.add_connection(PEER).unwrap(),
+        streams.0.add_connection(PEER).unwrap(),
+        streams.0.add_connection(PEER).unwrap(),
+    );
     let ends = [dies(&mute), dies(&idle), dies(&slow)];
     streams.0.open(&idle, &pod("idle"), &Hello::default());
     streams.0.open(&slow, &pod("slow"), &Hello::default());
