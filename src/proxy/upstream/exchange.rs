@@ -82,15 +82,14 @@ impl Inner {
         }
     }
 
-    /// Sends the call of one client and reads its response, completely if it can be buffered. A
-    /// stream of events that the call requests (`streams`) is forwarded as it arrives.
-    pub(super) async fn exchange_unbatched(
-        self: &Arc<Self>,
-        request: Request<Body>,
-        limit: Option<Duration>,
+    /// Reads the response to the call of one client, completely if it can be buffered. A stream of
+    /// events that the call requests (`streams`) is forwarded as it arrives.
+    pub(super) async fn read_unbatched(
+        &self,
+        pending: PendingResponse,
         streams: bool,
     ) -> Result<UnbatchedResponse, FailureKind> {
-        let PendingResponse { head, body, until, .. } = self.begin(request, limit).await?;
+        let PendingResponse { head, body, until, .. } = pending;
         self.identity.on_response(&head.headers);
         let mut body = Body::stream(body);
         if streams && is_event_stream(&head.headers) {

@@ -96,6 +96,29 @@ async fn all_failing_members_get_their_own_error() {
     }
 }
 
+/// A response to one member that arrives slowly delays no other, and is the response of its client.
+#[tokio::test]
+async fn a_member_with_a_slow_response_delays_no_other_member() {
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, &[1, 2, 3])).await;
+    turn.answer(500, "{\"error\":\"all\"}").await;
+    let mut slow = hand.next_request().await;
+    let body = predictions(&[1]);
+    let (first, rest) = body.split_at(1);
+    slow.send_part(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{first}", body.len()).as_bytes()).await;
+    for _ in 0..2 {
+        hand.next_request().await.echo().await;
+    }
+    let mut callers = callers.into_iter();
+    let delayed = callers.next().unwrap();
+    ok(callers.collect(), &[2, 3]).await;
+    assert_eq!(count(&proxy.stats().in_flight), 1, "the server still computes a response");
+    slow.send_part(rest.as_bytes()).await;
+    slow.finish_response();
+    assert_answer(&delayed.answer().await, 200, &body);
+    proxy.wait_idle().await;
+}
+
 #[tokio::test]
 async fn empty_budget_still_allows_one_replay_each() {
     /// With more than 33 members, a bisection empties the budget: it allows one replay for each

@@ -1,0 +1,190 @@
+//! Execution of one part of a batch: write the shared call, send it, validate and split the
+//! response. A part of one member is sent in its original form.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Version};
+
+use super::Inner;
+use super::exchange::{PendingResponse, UnbatchedResponse, UpstreamResponse};
+use super::head::prepare_upstream_head;
+use super::part_result::{
+    PartResult, judge_error_status, judge_failure, judge_mismatch, judge_too_large, report_mismatch,
+};
+use super::stream::{OpenStreams, StreamedBatch};
+use crate::backend::{BatchOutputs, BatchRequest};
+use crate::batching::{BatchOutcome, MemberRange};
+use crate::body::Body;
+use crate::bounded_body::MinRate;
+use crate::error::FailureKind;
+use crate::protocol::{BatchResponse, Call, Reply, SharedRequest, headers, is_overload};
+use crate::telemetry::names::OverheadStage;
+
+/// Minimum rate of a response to a shared call, since all members wait for it. A slower response is
+/// abandoned and the batch is isolated. The rate is 1 KiB/s, measured over windows that allow for
+/// pauses in which the server computes.
+const SHARED_FLOOR: MinRate = MinRate { bytes: 10 << 10, window: Duration::from_secs(10) };
+
+/// Makes one upstream call for a part of the batch: the original call for a single member, and a
+/// merged one otherwise.
+pub(super) async fn try_part(
+    inner: &Arc<Inner>,
+    request: &BatchRequest,
+    part: MemberRange,
+    outputs: &mut dyn BatchOutputs,
+    first_byte: &mut Option<Duration>,
+    streams: &mut OpenStreams,
+) -> PartResult {
+    if part.len() == 1 {
+        return execute_unbatched(inner, request, part, outputs, streams).await;
+    }
+    let endpoint = &request.endpoint;
+    let members: Vec<&Call> = request.members.get(part.clone()).unwrap_or_default().iter().map(AsRef::as_ref).collect();
+    let clock = inner.clock;
+    let began = clock.now();
+    let sent = endpoint.write_batch(&members, request.deadline_ms);
+    inner.metrics.overhead(OverheadStage::Merge, clock.now().since(began));
+    if let Some(too_large) = endpoint.detect_oversize(&members, &sent) {
+        return judge_too_large(too_large, None);
+    }
+    let Some(http) = to_http(&sent) else {
+        fail_part(outputs, part, FailureKind::Internal);
+        return PartResult::Answered(BatchOutcome::Failed);
+    };
+    let pending = match inner.begin(http, request.timeout).await {
+        Ok(pending) => pending,
+        Err(kind) => return judge_failure(endpoint, kind),
+    };
+    *first_byte = Some(pending.first_byte);
+    if request.is_stream() && pending.head.status.is_success() {
+        return StreamedBatch { inner, request, part, outputs }.run(sent, pending).await;
+    }
+    let answer = match inner.read_whole(pending, Some(SHARED_FLOOR)).await {
+        Ok(answer) => answer,
+        Err(kind) => return judge_failure(endpoint, kind),
+    };
+    let UpstreamResponse { headers, trailers, .. } = &answer;
+    let (status, body) = endpoint.response_status(answer.status, (headers, trailers.as_ref()), &answer.body);
+    let shared = BatchResponse { status, headers, body: &body };
+    // Servers also report this with 503. It then concerns this batch rather than their load.
+    let out_of_memory = !status.is_success() && endpoint.is_out_of_memory(status, &body);
+    if is_overload(status) && !out_of_memory {
+        deliver_all(outputs, part, endpoint.overload_replies(&members, &sent, shared, &inner.evidence));
+        return PartResult::Answered(BatchOutcome::Overloaded { retry_after: headers::parse_retry_after(headers) });
+    }
+    if !status.is_success() {
+        return judge_error_status(endpoint, status, &body, out_of_memory);
+    }
+    let began = clock.now();
+    let split = endpoint.split_batch(&members, &sent, shared, Some((clock.now(), &inner.evidence)));
+    inner.metrics.overhead(OverheadStage::Split, clock.now().since(began));
+    match split {
+        Ok(replies) => {
+            endpoint.observe_tokens(&members, shared, &inner.tokens);
+            PartResult::Split(replies, answer.held)
+        }
+        Err(mismatch) => {
+            report_mismatch(inner, request, &mismatch, members.len());
+            judge_mismatch(endpoint, &mismatch)
+        }
+    }
+}
+
+/// Sends the original call of one member, and delivers the response of the upstream.
+async fn execute_unbatched(
+    inner: &Arc<Inner>,
+    request: &BatchRequest,
+    part: MemberRange,
+    outputs: &mut dyn BatchOutputs,
+    streams: &mut OpenStreams,
+) -> PartResult {
+    let member = part.start;
+    let Some(call) = request.members.get(member) else { return PartResult::Answered(BatchOutcome::Failed) };
+    let answer = match begin_unbatched(inner, call, request.timeout).await {
+        Ok(pending) => inner.read_unbatched(pending, call.is_mergeable_stream()).await,
+        Err(kind) => Err(kind),
+    };
+    PartResult::Answered(deliver_unbatched((inner, request), member, answer, outputs, streams))
+}
+
+/// Sends the original call of a member, and reads the head of its response.
+pub(super) async fn begin_unbatched(
+    inner: &Arc<Inner>,
+    call: &Call,
+    timeout: Option<Duration>,
+) -> Result<PendingResponse, FailureKind> {
+    let http = original_request(call).ok_or(FailureKind::Internal)?;
+    inner.begin(http, timeout).await
+}
+
+/// Delivers the response to the original call of a member, and returns the outcome.
+pub(super) fn deliver_unbatched(
+    (inner, request): (&Inner, &BatchRequest),
+    member: usize,
+    answer: Result<UnbatchedResponse, FailureKind>,
+    outputs: &mut dyn BatchOutputs,
+    streams: &mut OpenStreams,
+) -> BatchOutcome {
+    let Some(call) = request.members.get(member) else { return BatchOutcome::Failed };
+    let is_answered = match answer {
+        Ok(UnbatchedResponse::Streamed(mut response)) => {
+            headers::strip_hop_by_hop(response.headers_mut());
+            let is_answered = response.status().is_success();
+            outputs.deliver_streamed(member, streams.hold(call, response));
+            is_answered
+        }
+        Ok(UnbatchedResponse::Whole(answer)) => {
+            let heads = (&answer.headers, answer.trailers.as_ref());
+            let (status, body) = request.endpoint.response_status(answer.status, heads, &answer.body);
+            let unbatched = BatchResponse { status, headers: &answer.headers, body: &body };
+            request.endpoint.observe_lone(call, unbatched, &inner.evidence);
+            let mut headers = answer.headers;
+            headers::strip_hop_by_hop(&mut headers);
+            // The framing is generated again, with the actual length of the body.
+            headers.remove(http::header::CONTENT_LENGTH);
+            let reply = Reply { status: answer.status, headers, body: answer.body, trailers: answer.trailers };
+            outputs.deliver(member, Ok(reply));
+            status.is_success()
+        }
+        Err(kind) => {
+            outputs.deliver(member, Err(kind.into()));
+            false
+        }
+    };
+    if is_answered { BatchOutcome::Ok } else { BatchOutcome::Failed }
+}
+
+/// Returns the original call of a member, prepared in the same way as any unbatched call.
+fn original_request(call: &Call) -> Option<Request<Body>> {
+    let mut request =
+        Request::builder().method(&call.head.method).uri(&call.head.uri).body(Body::full(call.body.clone())).ok()?;
+    request.headers_mut().clone_from(&call.head.headers);
+    if call.head.uri.authority().is_some() {
+        // Only HTTP/2 puts the authority into the target of such a call, and its cookies may be
+        // split into several fields.
+        *request.version_mut() = Version::HTTP_2;
+    }
+    prepare_upstream_head(&mut request, None);
+    Some(request)
+}
+
+pub(super) fn fail_part(outputs: &mut dyn BatchOutputs, part: MemberRange, kind: FailureKind) {
+    for member in part {
+        outputs.deliver(member, Err(kind.into()));
+    }
+}
+
+pub(super) fn deliver_all(outputs: &mut dyn BatchOutputs, part: MemberRange, replies: Vec<Reply>) {
+    debug_assert_eq!(part.len(), replies.len(), "one reply for each member");
+    for (member, reply) in part.zip(replies) {
+        outputs.deliver(member, Ok(reply));
+    }
+}
+
+fn to_http(sent: &SharedRequest) -> Option<Request<Body>> {
+    let builder = Request::builder().method(&sent.method).uri(&sent.target).version(sent.version);
+    let mut request = builder.body(Body::full(sent.body.clone())).ok()?;
+    request.headers_mut().clone_from(&sent.headers);
+    Some(request)
+}
