@@ -2,13 +2,15 @@
 //!
 //! At the limit, a new connection evicts connections that wait only for their client, first those
 //! of the address with the most connections, and among them the ones that have been silent the
-//! longest. Idle and stalled connections therefore block no calls, from any address.
+//! longest. Idle and stalled connections therefore block no calls, from any address. A new
+//! connection of an address that holds more than the mean evicts those of the same address, else
+//! any that was silent for long, and at intervals.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -36,13 +38,18 @@ const RESET_STREAM_BYTES: usize = 1 << 10;
 const RESETS_MIN: usize = 16;
 /// The initial window size of HTTP/2 (RFC 9113, 6.9.2).
 const WINDOW_MIN: u32 = 65_535;
+/// Minimum interval between evictions for new connections of an address that holds more connections
+/// than the mean of all addresses. Its other new connections are refused meanwhile: to accept and
+/// close one takes 10 µs, and to serve one in the place of another 200 µs, for which the
+/// connections of all addresses would wait in the accept queue of the kernel.
+const CROWD_INTERVAL: Duration = Duration::from_millis(100);
 /// Denominator of the fraction of the places that connections being closed may occupy.
 const CLOSING_DIVISOR: usize = 8;
 /// Maximum number of yields to the runtime while waiting for them: a few milliseconds. A tunnel
 /// with a stalled other end may take longer.
 const TURNS_MAX: usize = 1_000;
-/// Minimum silence of a connection that is evicted under memory pressure. A shorter silence may be
-/// the pause between two calls.
+/// Minimum silence of a connection that is evicted under memory pressure, or for an address above
+/// the mean. A shorter silence may be the pause between two calls.
 const SILENCE_MIN: Duration = Duration::from_secs(5);
 
 /// The open connections of a process, on all its ports.
@@ -56,11 +63,21 @@ pub struct Connections {
     /// Memory budget of their calls in bytes, which HTTP/2 connections share.
     buffered_bytes: usize,
     clock: Clock,
+    /// Addresses with open connections.
+    peers: Mutex<HashMap<IpAddr, PeerState>>,
     /// Notified when the last connection is closed.
     none: Notify,
     /// Set under the highest memory pressure, when no connection is accepted.
     stopped: watch::Sender<bool>,
     metrics: Arc<Metrics>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct PeerState {
+    /// Number of open connections.
+    open: usize,
+    /// Time of the last eviction for a new one while the address held more than the mean.
+    evicted_at: Option<Tick>,
 }
 
 /// The permit of an open connection.
@@ -103,6 +120,7 @@ impl Connections {
             max,
             buffered_bytes,
             clock,
+            peers: Mutex::default(),
             none: Notify::new(),
             stopped: watch::Sender::new(false),
             metrics,
@@ -136,7 +154,7 @@ impl Connections {
             std::mem::replace(stopped, stop) != stop
         });
         if level >= PressureLevel::Refuse {
-            self.evict(self.open_count() / 8 + 1, SILENCE_MIN);
+            self.evict(self.open_count() / 8 + 1, SILENCE_MIN, None);
         }
     }
 
@@ -154,36 +172,77 @@ impl Connections {
         self.stopped.subscribe().wait_for(|stopped| !*stopped).await.ok();
     }
 
-    /// Takes a permit, evicting other connections if necessary. Returns `None` if all are busy.
+    /// Takes a permit, evicting other connections if necessary. Returns `None` if all are busy, or
+    /// the address holds more connections than the mean and has just evicted some.
     pub(super) fn acquire(
         self: &Arc<Self>,
         peer: IpAddr,
         activity: Arc<ConnectionActivity>,
     ) -> Option<ConnectionPermit> {
         let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
-        let state = EvicteeState {
-            peer: peer.to_canonical(),
-            activity,
-            task: OnceLock::new(),
-            evicted: AtomicBool::new(false),
-        };
+        let peer = peer.to_canonical();
+        let is_above_mean = self.add_peer(peer, open);
+        let state = EvicteeState { peer, activity, task: OnceLock::new(), evicted: AtomicBool::new(false) };
         let has_room = open.saturating_sub(self.closing.load(Ordering::Relaxed)) <= self.max
-            || self.evict(self.max / EVICTION_DIVISOR + 1, Duration::ZERO) > 0;
+            || if is_above_mean { self.evict_own(peer) } else { self.evict_for_room(None, Duration::ZERO) };
         let place =
             ConnectionPermit { connections: self.clone(), member: self.set.insert(EvictionHandle(Arc::new(state))) };
         self.metrics.connections(open);
         has_room.then_some(place)
     }
 
-    /// Evicts up to `most` connections that have been silent for at least `silence`, and returns
-    /// their number.
-    fn evict(&self, most: usize, silence: Duration) -> usize {
-        let mut peers: HashMap<IpAddr, usize> = HashMap::new();
-        self.set.for_each(|evictee| *peers.entry(evictee.0.peer).or_default() += 1);
+    /// Counts a connection of an address. Returns `true` if the address now has more connections
+    /// than the mean of the addresses of all `open` ones.
+    fn add_peer(&self, peer: IpAddr, open: usize) -> bool {
+        let mut peers = self.peers();
+        let state = peers.entry(peer).or_default();
+        state.open += 1;
+        state.open * peers.len() > open
+    }
+
+    fn remove_peer(&self, peer: IpAddr) {
+        let mut peers = self.peers();
+        let Some(state) = peers.get_mut(&peer) else { return };
+        state.open -= 1;
+        if state.open == 0 {
+            peers.remove(&peer);
+        }
+    }
+
+    fn peers(&self) -> MutexGuard<'_, HashMap<IpAddr, PeerState>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Evicts connections of an address for its new ones, or else silent ones of any address,
+    /// unless it has done so just before. Returns `true` if any was evicted.
+    fn evict_own(&self, peer: IpAddr) -> bool {
+        let now = self.clock.now();
+        let before = self.peers().get(&peer).and_then(|state| state.evicted_at);
+        let is_due = before.is_none_or(|before| now.since(before) >= CROWD_INTERVAL);
+        if !is_due || !self.evict_for_room(Some(peer), Duration::ZERO) && !self.evict_for_room(None, SILENCE_MIN) {
+            return false;
+        }
+        if let Some(state) = self.peers().get_mut(&peer) {
+            state.evicted_at = Some(now);
+        }
+        true
+    }
+
+    /// Evicts connections, of one address if it is given. Returns `true` if any was evicted.
+    fn evict_for_room(&self, of: Option<IpAddr>, silence: Duration) -> bool {
+        self.evict(self.max / EVICTION_DIVISOR + 1, silence, of) > 0
+    }
+
+    /// Evicts up to `most` connections, of one address if it is given, that have been silent for at
+    /// least `silence`, and returns their number.
+    fn evict(&self, most: usize, silence: Duration, of: Option<IpAddr>) -> usize {
+        let peers = self.peers().clone();
         let before = Tick(self.clock.now().0.saturating_sub(u64::try_from(silence.as_nanos()).unwrap_or(u64::MAX)));
         let ranked = self.set.ranked_by(|evictee| {
+            let peer = evictee.0.peer;
             let (relayed, since) = evictee.waits_since().filter(|(_, since)| *since <= before)?;
-            Some((peers.get(&evictee.0.peer).copied().unwrap_or(0), !relayed, Reverse(since)))
+            let is_candidate = of.is_none_or(|of| of == peer);
+            is_candidate.then(|| (peers.get(&peer).map_or(0, |state| state.open), !relayed, Reverse(since)))
         });
         let mut evicted = 0;
         for evictee in ranked.iter().take(most) {
@@ -256,6 +315,7 @@ impl ConnectionPermit {
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let connections = &self.connections;
+        connections.remove_peer(self.peer());
         if self.member.0.evicted.swap(true, Ordering::AcqRel) {
             connections.closing.fetch_sub(1, Ordering::Relaxed);
         }

@@ -59,3 +59,28 @@ async fn under_pressure_silent_connections_go_and_none_is_accepted() {
     connections.set_pressure(PressureLevel::None);
     connections.wait_for_capacity().await;
 }
+
+#[tokio::test]
+async fn an_address_that_holds_more_than_others_rarely_evicts_and_only_its_own() {
+    let connections = connections(4);
+    let few = take(&connections, 2).unwrap();
+    let held: Vec<ConnectionPermit> = (0..3).map(|_| take(&connections, 1).unwrap()).collect();
+    let busy: Vec<_> = held.iter().map(|place| place.activity().on_call_start(false)).collect();
+    assert!(take(&connections, 1).is_none(), "its own are busy, and the other address keeps its connection");
+    assert!(!few.evictee().0.evicted.load(Ordering::Relaxed));
+    drop(busy);
+    let newcomer = take(&connections, 1);
+    assert!(newcomer.is_some(), "a failed attempt counts for nothing");
+    assert!(take(&connections, 1).is_none(), "the next ones are refused for a while");
+    let other = take(&connections, 2);
+    assert!(other.is_some(), "those of others are not");
+    connections.peers().values_mut().for_each(|state| state.evicted_at = None);
+    assert!(take(&connections, 1).is_some());
+}
+
+#[tokio::test]
+async fn an_address_that_is_alone_evicts_its_own_connections() {
+    let connections = connections(2);
+    let held: Vec<_> = (0..8).map(|_| take(&connections, 1)).collect();
+    assert!(held.iter().all(Option::is_some));
+}
