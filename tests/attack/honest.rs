@@ -39,12 +39,14 @@ pub(crate) struct CallResults {
     pub(crate) probes_failed: usize,
 }
 
-/// Latency of a call and the second of the run in which it began, which shows whether slow calls
-/// cluster.
+/// Latency of a call, and what shows whether slow calls cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct CallTime {
     took: Duration,
+    /// Second of the run in which the call began.
     second: u64,
+    /// Number of the call, which determines its path and size.
+    number: usize,
 }
 
 /// Memory and file descriptors of a process.
@@ -72,7 +74,7 @@ impl Honest {
             let second = start.elapsed().as_secs();
             tokio::spawn(async move {
                 let took = self.call(count).await;
-                done.send(took.map(|took| CallTime { took, second })).await.ok()
+                done.send(took.map(|took| CallTime { took, second, number: count })).await.ok()
             });
             if count.is_multiple_of(PROBES) {
                 for path in ["/livez", "/metrics"] {
@@ -95,21 +97,29 @@ impl Honest {
     }
 
     async fn call(self, number: usize) -> Result<Duration, String> {
-        let (path, body) = if number.is_multiple_of(2) { (PREDICT, "{\"instances\":[5]}") } else { ("/other", "{}") };
+        let (path, body) = if is_merged(number) { (PREDICT, "{\"instances\":[5]}") } else { ("/other", "{}") };
         // Some bodies exceed 64 KiB: larger bodies may use only a part of the buffer budget
         // (`src/memory/budget.rs`).
-        let body =
-            if number.is_multiple_of(LARGE) { format!("{body}{}", " ".repeat(100 << 10)) } else { body.to_owned() };
+        let body = if is_large(number) { format!("{body}{}", " ".repeat(100 << 10)) } else { body.to_owned() };
         let length = body.len();
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
         );
         let begun = now();
         let answer = exchange(self.calls, &head, &body).await?;
-        let fits = answer.starts_with("HTTP/1.1 200")
-            && answer.contains(if number.is_multiple_of(2) { "aaaaa" } else { "ok" });
+        let fits =
+            answer.starts_with("HTTP/1.1 200") && answer.contains(if is_merged(number) { "aaaaa" } else { "ok" });
         if fits { Ok(begun.elapsed()) } else { Err(answer.lines().take(3).collect::<Vec<_>>().join(" | ")) }
     }
+}
+
+/// Returns `true` for a call on the merged path; the others are passed through.
+const fn is_merged(number: usize) -> bool {
+    number.is_multiple_of(2)
+}
+
+const fn is_large(number: usize) -> bool {
+    number.is_multiple_of(LARGE)
 }
 
 async fn exchange(address: SocketAddr, head: &str, body: &str) -> Result<String, String> {
@@ -158,7 +168,9 @@ impl fmt::Display for CallResults {
         let slowest = self.times.get(self.times.len() * 99 / 100..).unwrap_or_default();
         let mut seconds: Vec<u64> = slowest.iter().map(|time| time.second).collect();
         seconds.sort_unstable();
-        write!(f, ", the slowest hundredth in seconds {seconds:?}")?;
+        let merged = slowest.iter().filter(|time| is_merged(time.number)).count();
+        let large = slowest.iter().filter(|time| is_large(time.number)).count();
+        write!(f, ", the slowest hundredth in seconds {seconds:?}, {merged} merged, {large} large")?;
         match self.failed.first() {
             Some(why) => write!(f, ", first: {why}"),
             None => Ok(()),

@@ -27,6 +27,7 @@ mod scripted_server;
 mod scripted_setup;
 mod http2;
 mod hygiene;
+mod identity_tricks;
 mod isolation;
 mod merge_rules;
 mod merged_streams;
