@@ -42,7 +42,7 @@ const WINDOW_MIN: u32 = 65_535;
 /// than the mean of all addresses. Its other new connections are refused meanwhile: to accept and
 /// close one takes 10 µs, and to serve one in the place of another 200 µs, for which the
 /// connections of all addresses would wait in the accept queue of the kernel.
-const CROWD_INTERVAL: Duration = Duration::from_millis(100);
+const OWN_EVICTION_INTERVAL: Duration = Duration::from_millis(100);
 /// Denominator of the fraction of the places that connections being closed may occupy.
 const CLOSING_DIVISOR: usize = 8;
 /// Maximum number of yields to the runtime while waiting for them: a few milliseconds. A tunnel
@@ -72,6 +72,7 @@ pub struct Connections {
     metrics: Arc<Metrics>,
 }
 
+/// An address with open connections.
 #[derive(Debug, Clone, Copy, Default)]
 struct PeerState {
     /// Number of open connections.
@@ -218,7 +219,7 @@ impl Connections {
     fn evict_own(&self, peer: IpAddr) -> bool {
         let now = self.clock.now();
         let before = self.peers().get(&peer).and_then(|state| state.evicted_at);
-        let is_due = before.is_none_or(|before| now.since(before) >= CROWD_INTERVAL);
+        let is_due = before.is_none_or(|before| now.since(before) >= OWN_EVICTION_INTERVAL);
         if !is_due || !self.evict_for_room(Some(peer), Duration::ZERO) && !self.evict_for_room(None, SILENCE_MIN) {
             return false;
         }

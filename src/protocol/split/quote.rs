@@ -4,8 +4,10 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use memchr::memmem;
+
 use crate::call::Call;
-use crate::json::{Elements, JsonType, Members, Span, kind, unescape};
+use crate::json::{JsonType, Span, kind, unescape};
 
 /// Length in bytes from which a text that is common to a part and an item counts as quoted. Model
 /// names and inputs share shorter ones by chance.
@@ -27,48 +29,35 @@ struct SearchedItem<'a> {
 pub(super) fn shares_text(text: &[u8], members: &[&Call]) -> bool {
     let text = text.to_ascii_lowercase();
     let parts: HashSet<&[u8]> = text.windows(TEXT_MIN).collect();
-    let json = members.iter().filter(|call| call.tensors_may_hold_text().is_none());
-    let mut values = json.flat_map(|call| spans(call).map(|item| (&call.body, *item)));
-    values.any(|(doc, item)| has_short_word(doc, item, &text))
-        || items(members).any(|item| {
-            let is_text = item.is_text;
-            let item = item.text.to_ascii_lowercase();
-            // A string item is compared without its quotes.
-            let inner = item.get(1..item.len().saturating_sub(1)).unwrap_or_default();
-            item == text
-                || inner == text
-                || is_text && inner.len() < TEXT_MIN && has_word(&text, inner)
-                || item.windows(TEXT_MIN).any(|part| parts.contains(part))
-        })
+    let words: Vec<&[u8]> = short_words(&text).collect();
+    items(members).any(|item| {
+        let item = item.text.to_ascii_lowercase();
+        // A string item is compared without its quotes.
+        item == text
+            || item.get(1..item.len().saturating_sub(1)) == Some(&text)
+            || words.iter().any(|word| contains_text(&item, word))
+            || item.windows(TEXT_MIN).any(|part| parts.contains(part))
+    })
 }
 
-/// Returns `true` if a value contains a short text that is a word of `text`.
-fn has_short_word(doc: &[u8], value: Span, text: &[u8]) -> bool {
-    match kind(doc, value.start) {
-        JsonType::String => {
-            let word = unescape(value.inner_bytes(doc)).to_ascii_lowercase();
-            word.len() < TEXT_MIN && has_word(text, &word)
-        }
-        JsonType::Array => {
-            holds_text(doc, value) && Elements::new(doc, value).any(|own| has_short_word(doc, own, text))
-        }
-        JsonType::Object => Members::new(doc, value).any(|member| has_short_word(doc, member.value, text)),
-        JsonType::Number | JsonType::Bool | JsonType::Null => false,
-    }
+/// Returns the parts of a text below [`TEXT_MIN`] with no letter or digit beside them.
+fn short_words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let is_edge = |at: Option<usize>| at.and_then(|at| text.get(at)).is_none_or(|byte| !byte.is_ascii_alphanumeric());
+    (0..text.len()).filter(move |start| is_edge(start.checked_sub(1))).flat_map(move |start| {
+        let ends = (start + 1..start + TEXT_MIN).filter(move |end| is_edge(Some(*end)));
+        ends.filter_map(move |end| text.get(start..end))
+    })
 }
 
-/// Returns `true` if a value contains a string. A search is faster than a walk for rows of numbers.
-fn holds_text(doc: &[u8], value: Span) -> bool {
-    memchr::memchr(b'"', value.of(doc)).is_some()
-}
-
-/// Returns `true` if a text contains a word with no letter or digit beside it.
-fn has_word(text: &[u8], word: &[u8]) -> bool {
-    let is_edge = |byte: Option<&u8>| byte.is_none_or(|byte| !byte.is_ascii_alphanumeric());
-    !word.is_empty()
-        && memchr::memmem::find_iter(text, word).any(|start| {
-            is_edge(start.checked_sub(1).and_then(|before| text.get(before))) && is_edge(text.get(start + word.len()))
-        })
+/// Returns `true` if one of the texts in an item is `word`: a string of JSON that is not the name of
+/// a member, or an element of a tensor, which follows its length in 32 bits or in a varint.
+fn contains_text(item: &[u8], word: &[u8]) -> bool {
+    let length = u8::try_from(word.len()).unwrap_or(u8::MAX);
+    let quoted = [b"\"", word, b"\""].concat();
+    let is_name = |end: usize| item.get(end..).is_some_and(|rest| rest.trim_ascii_start().starts_with(b":"));
+    memmem::find_iter(item, &quoted).any(|at| !is_name(at + quoted.len()))
+        || memmem::find(item, &[&[length, 0, 0, 0], word].concat()).is_some()
+        || memmem::find(item, &[&[length], word].concat()).is_some()
 }
 
 /// Returns `true` if a value of numbers and units has digits that occur in an item.
@@ -77,28 +66,24 @@ pub(super) fn quotes_digits(value: &[u8], members: &[&Call]) -> bool {
     rows().next().is_some()
         && items(members).any(|item| {
             let least = if item.is_text { TEXT_DIGITS_MIN } else { NUMBER_DIGITS_MIN };
-            rows().filter(|row| row.len() >= least).any(|row| memchr::memmem::find(&item.text, row).is_some())
+            rows().filter(|row| row.len() >= least).any(|row| memmem::find(&item.text, row).is_some())
         })
 }
 
 fn items<'a>(members: &'a [&'a Call]) -> impl Iterator<Item = SearchedItem<'a>> {
     members.iter().flat_map(|call| {
-        spans(call).map(|item| SearchedItem {
+        call.found.slots.iter().flat_map(|slot| &slot.items).map(|item| SearchedItem {
             text: unescape(item.of(&call.body)),
             is_text: call.tensors_may_hold_text().unwrap_or_else(|| is_text(&call.body, *item)),
         })
     })
 }
 
-fn spans(call: &Call) -> impl Iterator<Item = &Span> {
-    call.found.slots.iter().flat_map(|slot| &slot.items)
-}
-
 /// Returns `true` for a text, an object, and a list with texts or objects, such as a conversation.
 fn is_text(doc: &[u8], item: Span) -> bool {
     match kind(doc, item.start) {
         JsonType::String | JsonType::Object => true,
-        JsonType::Array => holds_text(doc, item),
+        JsonType::Array => memchr::memchr(b'"', item.of(doc)).is_some(),
         JsonType::Number | JsonType::Bool | JsonType::Null => false,
     }
 }

@@ -91,6 +91,25 @@ fn a_model_that_shares_a_part_with_an_input_is_given_to_no_caller() {
 }
 
 #[test]
+fn a_name_of_a_response_with_a_short_text_of_a_tensor_is_given_to_no_caller() {
+    const INFER: &str = "/v2/models/m/infer";
+    let endpoint = endpoint(INFER, RouteProtocol::OpenInferenceV2);
+    let call = |text: &str| {
+        let body = format!(r#"{{"inputs":[{{"name":"x","datatype":"BYTES","shape":[1],"data":["{text}"]}}]}}"#);
+        read(&endpoint, INFER, &body)
+    };
+    let (one, other) = (call("bob"), call("alicia"));
+    for (model, output, expected) in
+        [("m", "y", true), ("bob", "y", false), ("m", "bob", false), ("m", "bob-v2", false), ("m", "bobsled", true)]
+    {
+        let body = format!(
+            r#"{{"model_name":"{model}","outputs":[{{"name":"{output}","datatype":"FP32","shape":[2],"data":[1,2]}}]}}"#
+        );
+        assert_eq!(split(&endpoint, &[&one, &other], &body).is_ok(), expected, "{model} {output}");
+    }
+}
+
+#[test]
 fn an_allowed_origin_is_forwarded_if_it_is_that_of_the_callers() {
     let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     let origins = |given: &str| {

@@ -30,7 +30,8 @@ use crate::protocol::Reply;
 /// send the body of a result that is computed at once.
 const SLOW_AFTER: Duration = Duration::from_millis(500);
 
-/// Maximum number of such responses at a time. Each occupies a connection to the server.
+/// Maximum number of such responses at a time. Each occupies one of the connections for batches,
+/// of which a process with 256 file descriptors has about 19.
 const SLOW_MAX: usize = 8;
 
 /// The isolation of one batch.
@@ -41,6 +42,7 @@ pub(super) struct Isolation<'a> {
     streams: &'a mut OpenStreams,
     plan: IsolationPlan,
     evidence: IsolationEvidence,
+    /// Responses to single members that are read on.
     slow: FuturesUnordered<BoxFuture<'a, MemberResponse>>,
 }
 

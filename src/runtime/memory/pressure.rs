@@ -44,6 +44,12 @@ impl PressureLevel {
             _ => Self::Stop,
         }
     }
+
+    /// Returns the level after this number of failed measurements in a row. Reading fails if no file
+    /// descriptor is left, and the group may be as full as before.
+    fn without_usage(self, failed: u32) -> Self {
+        if failed < FAILED_MAX { self } else { self.min(Self::Shrink) }
+    }
 }
 
 /// Monitors a control group and reports each change of the level, as long as the future is polled.
@@ -53,14 +59,12 @@ pub async fn watch_pressure(group: ControlGroup, mut on_level: impl FnMut(Pressu
     let (mut before, mut failed) = (PressureLevel::None, 0_u32);
     loop {
         tokio::time::sleep(INTERVAL).await;
-        // Reading fails if no file descriptor is left. The group may be as full as before.
         let used = group.usage();
         failed = if used.is_some() { 0 } else { failed.saturating_add(1) };
         if failed == FAILED_MAX {
             tracing::warn!("the memory usage of the control group cannot be read");
         }
-        let unknown = if failed < FAILED_MAX { before } else { before.min(PressureLevel::Shrink) };
-        let level = used.map_or(unknown, |used| PressureLevel::of(used, group.limit()));
+        let level = used.map_or_else(|| before.without_usage(failed), |used| PressureLevel::of(used, group.limit()));
         if level != before {
             tracing::info!(?level, used, limit = group.limit(), "memory pressure changed");
         }
@@ -83,6 +87,8 @@ mod tests {
             assert_eq!(PressureLevel::of(used, 100), level, "{used}");
         }
         assert_eq!(PressureLevel::of(1, 0), Stop);
+        assert_eq!([Stop.without_usage(FAILED_MAX - 1), Stop.without_usage(FAILED_MAX)], [Stop, Shrink]);
+        assert_eq!(None.without_usage(FAILED_MAX), None);
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use groupage::control::server::ServerLimits;
+use groupage::controller::RunningController;
 use groupage::testkit::report_skipped;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::pki_types::ServerName;
@@ -62,15 +63,21 @@ async fn open_idle_connections(address: SocketAddr, count: usize, bytes: &[u8]) 
     held
 }
 
+/// Starts a controller with a policy and an injected pod.
+async fn start_with_pod() -> (FakeApiServer, RunningController) {
+    let api = FakeApiServer::start().await;
+    api.put(policy());
+    api.put(injected_pod("emb-0"));
+    let running = controller(&api).await;
+    (api, running)
+}
+
 #[tokio::test]
 async fn silent_connections_keep_out_neither_reviews_nor_sidecars_nor_probes() {
     if !has_descriptors() {
         return;
     }
-    let api = FakeApiServer::start().await;
-    api.put(policy());
-    api.put(injected_pod("emb-0"));
-    let running = controller(&api).await;
+    let (api, running) = start_with_pod().await;
     // Nothing, the first byte of a TLS record, and an incomplete request head.
     for bytes in [&b""[..], &[22], b"GET /livez HTTP/1.1\r\nx: "] {
         let held = open_idle_connections(running.webhook, SILENT_REVIEWS, bytes).await;
@@ -145,10 +152,7 @@ async fn connections_without_a_stream_are_evicted_after_their_handshake() {
     if !has_descriptors() {
         return;
     }
-    let api = FakeApiServer::start().await;
-    api.put(policy());
-    api.put(injected_pod("emb-0"));
-    let running = controller(&api).await;
+    let (api, running) = start_with_pod().await;
     let (port, connector) = (running.streams.unwrap(), tls_connector(&running));
     let mut held = Vec::new();
     for _ in 0..UNUSED {

@@ -119,6 +119,28 @@ async fn a_member_with_a_slow_response_delays_no_other_member() {
     proxy.wait_idle().await;
 }
 
+/// A slow response that ends while a smaller batch is sent is delivered at once.
+#[tokio::test]
+async fn a_slow_response_does_not_wait_for_the_next_smaller_batch() {
+    let spec = json!({"failure": {"isolateAbove": 1}});
+    let (proxy, mut hand) = start_with_scripted_server(spec).await;
+    let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, &[1, 2, 3, 4])).await;
+    turn.answer(500, "{\"error\":\"all\"}").await;
+    hand.next_request().await.answer(500, "{\"error\":\"the first half\"}").await;
+    let mut slow = hand.next_request().await;
+    let body = predictions(&[1]);
+    slow.send_part(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes()).await;
+    hand.next_request().await.echo().await;
+    let half = hand.next_request().await;
+    assert_eq!(half.instances(), [3, 4]);
+    slow.send_part(body.as_bytes()).await;
+    slow.finish_response();
+    let mut callers = callers.into_iter();
+    ok(callers.by_ref().take(2).collect(), &[1, 2]).await;
+    half.echo().await;
+    ok(callers.collect(), &[3, 4]).await;
+}
+
 #[tokio::test]
 async fn empty_budget_still_allows_one_replay_each() {
     /// With more than 33 members, a bisection empties the budget: it allows one replay for each
