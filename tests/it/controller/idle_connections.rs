@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
 use super::api::FakeApiServer;
-use super::end_to_end::{POST, admission_response, call_webhook, get, pod, policy, review, tls_connector};
+use super::end_to_end::{NAME, POST, admission_response, call_webhook, get, pod, policy, review, tls_connector};
 use super::streams::{ConnectedSidecar, STREAM, controller, injected_pod};
 
 /// More connections than the port for probes admits.
@@ -165,5 +165,35 @@ async fn connections_without_a_stream_are_evicted_after_their_handshake() {
     closed.expect("the oldest connection is still open").ok();
     let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
     sidecar.wait_for_config(|config| config.generation == 1).await;
+    running.shut_down().await;
+}
+
+/// Unfinished bodies of the largest size, of as many addresses as fill the bytes that the webhook
+/// holds at once.
+#[tokio::test]
+async fn unfinished_reviews_of_many_addresses_make_room_for_another() {
+    /// Largest body of a review.
+    const LARGEST: usize = 3 << 20;
+    /// More than the 32 of the largest reviews that are held at once.
+    const UNFINISHED: usize = 40;
+    /// The server may still read what has been sent.
+    const ANSWERED: Duration = Duration::from_secs(5);
+    if !has_descriptors() {
+        return;
+    }
+    let (_api, running) = start_with_pod().await;
+    let connector = tls_connector(&running);
+    let head = format!("{POST}\r\nHost: {NAME}\r\nContent-Length: {LARGEST}\r\n\r\n");
+    let part = [head.into_bytes(), vec![b' '; LARGEST - 1]].concat();
+    let mut held = Vec::new();
+    for stream in open_idle_connections(running.webhook, UNFINISHED, b"").await {
+        let mut stream = connector.connect(ServerName::try_from(NAME).unwrap(), stream).await.unwrap();
+        // The body may be refused before it has arrived.
+        stream.write_all(&part).await.ok();
+        held.push(stream);
+    }
+    let reviewed = tokio::time::timeout(ANSWERED, call_webhook(&running, POST, &review(&pod("emb-1")))).await;
+    assert_eq!(admission_response(&reviewed.expect("the review is late"))["allowed"], true);
+    drop(held);
     running.shut_down().await;
 }
