@@ -6,6 +6,9 @@ use crate::json;
 
 /// Minimum number of random characters in an id.
 const RANDOM_CHARS_MIN: usize = 8;
+/// Room in the response to a member for an id and counters that are longer than those of the batch.
+/// Longer ones cost a reallocation.
+pub(crate) const EDITS_LEN: usize = 256;
 
 /// Returns 128 random bits in hexadecimal.
 pub(crate) fn request_id() -> String {

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::batching::{BatchId, Observation};
 use crate::body::Body;
 use crate::error::Failure;
+use crate::memory::{BufferBudget, BufferGuard};
 use crate::protocol::{BatchResponse, Call, Endpoint, LimitsSource, PublishedLimits, Reply};
 
 /// A batch of at least two members.
@@ -36,6 +37,15 @@ pub struct BatchRequest {
 /// as it arrives.
 pub type StreamedAnswer = http::Response<Body>;
 
+/// A complete response to one client, with its memory charge until the client has taken it.
+#[derive(Debug)]
+pub struct BufferedReply {
+    /// The response.
+    pub reply: Reply,
+    /// The charge of its body.
+    pub held: BufferGuard,
+}
+
 /// State of the look-up of the limits that the model server publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitsLookUp {
@@ -48,7 +58,7 @@ pub enum LimitsLookUp {
 /// Receives the results of a batch. Members may be answered individually, early, and in any order.
 pub trait BatchOutputs: Send {
     /// Answers a member; a second answer to the same member is ignored.
-    fn deliver(&mut self, member: usize, result: Result<Reply, Failure>);
+    fn deliver(&mut self, member: usize, result: Result<BufferedReply, Failure>);
 
     /// Answers a member with a response that is streamed.
     fn deliver_streamed(&mut self, member: usize, response: StreamedAnswer);
@@ -72,6 +82,22 @@ impl BatchRequest {
     #[must_use]
     pub fn is_stream(&self) -> bool {
         self.members.first().is_some_and(|call| call.is_mergeable_stream())
+    }
+}
+
+// === impl BufferedReply ===
+
+impl BufferedReply {
+    /// Creates a response that is charged with bytes that were reserved for it.
+    #[must_use]
+    pub fn from_reserved(reply: Reply, reserved: &mut BufferGuard) -> Self {
+        Self { held: reserved.split_off(reply.body.len()), reply }
+    }
+
+    /// Creates a response, charging bytes that exist already.
+    #[must_use]
+    pub fn new(reply: Reply, buffers: &BufferBudget) -> Self {
+        Self { held: buffers.charge_unchecked(reply.body.len()), reply }
     }
 }
 

@@ -51,13 +51,15 @@ enum BodyKind {
     Stream { rest: Incoming, beside: Option<Box<StreamExtras>> },
 }
 
+/// Size of the pieces in which bytes that were read ahead are handed over: that of an HTTP/2 frame,
+/// so that the rest stays charged while the client takes nothing.
+const PREFIX_PIECE: usize = 16 << 10;
+
 /// Optional state of a streamed body.
 #[derive(Debug, Default)]
 struct StreamExtras {
     /// Bytes that were read ahead.
     prefix: Bytes,
-    /// Memory charge of the prefix, until it is taken.
-    prefix_charge: Option<BufferGuard>,
     tap: Option<Box<dyn BodyTap>>,
 }
 
@@ -200,13 +202,15 @@ impl Body {
 
     /// Prepends bytes that were read from a stream, with their memory charge until they are taken.
     #[must_use]
-    pub fn with_prefix(mut self, read: Bytes, held: BufferGuard) -> Self {
+    pub fn with_prefix(mut self, read: Bytes, mut held: BufferGuard) -> Self {
+        // The last piece exists even if the budget had no room for it.
+        held.set_bytes(read.len());
         match &mut self.kind {
             BodyKind::Stream { beside, .. } => {
                 let beside = beside.get_or_insert_default();
                 debug_assert!(beside.prefix.is_empty(), "what was put back is read before more is read");
-                (beside.prefix, beside.prefix_charge) = (read, Some(held));
-                self
+                beside.prefix = read;
+                self.with_charge(held)
             }
             // The body ended with the bytes that were read.
             BodyKind::Empty | BodyKind::Full(_) | BodyKind::Channel(_) => {
@@ -248,8 +252,11 @@ impl Body {
             BodyKind::Stream { rest, beside: None } => Pin::new(rest).poll_frame(cx).map_err(Into::into),
             BodyKind::Stream { rest, beside: Some(beside) } => {
                 if !beside.prefix.is_empty() {
-                    beside.prefix_charge = None;
-                    return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut beside.prefix)))));
+                    let piece = beside.prefix.split_to(beside.prefix.len().min(PREFIX_PIECE));
+                    if let Some(charge) = &mut self.charge {
+                        charge.set_bytes(beside.prefix.len());
+                    }
+                    return Poll::Ready(Some(Ok(Frame::data(piece))));
                 }
                 let frame = Pin::new(&mut *rest).poll_frame(cx);
                 if let (Poll::Ready(frame), Some(looks)) = (&frame, &mut beside.tap)

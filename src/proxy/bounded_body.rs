@@ -32,6 +32,8 @@ pub struct ReadLimits {
     pub floor: Option<MinRate>,
     /// The body may be evicted while more of it is awaited.
     pub evictable: bool,
+    /// The body will be copied, so room for twice its bytes is charged, if there is any.
+    pub is_copied: bool,
 }
 
 /// Minimum rate of a body from its first byte on. A lower rate indicates a sender that occupies its
@@ -110,6 +112,8 @@ struct PartialBody {
     size: usize,
     /// Number of bytes that `held` was charged with.
     charged: usize,
+    /// The body will be copied.
+    is_copied: bool,
 }
 
 /// Reads a body completely. Memory is held only for bytes that have arrived, never for an announced
@@ -129,7 +133,7 @@ where
         return ReadResult::Stopped { reason: StopReason::TooLarge, read: Bytes::new(), held };
     }
     let pieces = FrameBuffer { announced, at_once: !bounds.evictable, ..FrameBuffer::default() };
-    let mut arrived = PartialBody { pieces, held, size: 0, charged: 0 };
+    let mut arrived = PartialBody { pieces, held, size: 0, charged: 0, is_copied: bounds.is_copied };
     let mut trailers = None;
     let mut window = None;
     let reason = loop {
@@ -189,8 +193,13 @@ impl PartialBody {
         // The whole response is charged with its first frame: if many responses were charged step
         // by step, they could exhaust the budget with none of them complete.
         let needed = self.pieces.announced.filter(|_| self.pieces.at_once).unwrap_or_default().max(self.size);
-        let fits = needed == self.charged || self.held.grow(needed - self.charged).is_ok();
+        let more = needed - self.charged;
+        let fits = more == 0 || self.held.grow(more).is_ok();
         self.charged = needed;
+        if self.is_copied && fits && more > 0 {
+            // Without room for it now, the copy is charged beyond the limit once it exists.
+            self.held.grow(more).ok();
+        }
         self.pieces.push(data);
         if self.size > max {
             return Err(StopReason::TooLarge);

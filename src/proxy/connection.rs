@@ -53,7 +53,7 @@ pub(super) async fn run(
     let lane = proxy.forward.lane();
     let builder = builder(&proxy.config.client, &guard.place);
     let flow = ConnectionMemory::new(&proxy.buffers, &activity);
-    let calls = CallService::new(&proxy, &lane, (&activity, &flow), peer);
+    let calls = CallService::new(&proxy, &lane, (&activity, &flow), (client, peer));
     let io = TokioIo::new(MonitoredStream::new(
         stream,
         ahead,

@@ -16,10 +16,10 @@ use http::HeaderValue;
 
 use super::Proxy;
 use super::unbatched::BufferedRequest;
+use crate::backend::BufferedReply;
 use crate::batching::{DeadlineSource, PartLimits};
 use crate::error::{Failure, FailureKind};
-use crate::memory::BufferGuard;
-use crate::protocol::{Call, PartAnswer, Reply, headers};
+use crate::protocol::{Call, PartAnswer, headers};
 use crate::scheduler::{ExecutionDetails, Submission, SubmitOutcome};
 
 pub(super) use undivided::UndividedClasses;
@@ -30,10 +30,8 @@ const PART_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// The successful response to a part.
 struct PartReply {
-    reply: Reply,
+    answer: BufferedReply,
     details: ExecutionDetails,
-    /// Memory charge of the response.
-    _held: BufferGuard,
 }
 
 // === impl Proxy ===
@@ -73,9 +71,12 @@ impl Proxy {
             Err((place, outcome)) => return with_items(*outcome, plan.ranges.get(place)),
         };
         let answers: Vec<PartAnswer<'_>> =
-            parts.iter().zip(&replies).map(|(call, part)| PartAnswer { call, reply: &part.reply }).collect();
+            parts.iter().zip(&replies).map(|(call, part)| PartAnswer { call, reply: &part.answer.reply }).collect();
         match whole.endpoint.join_answers(&answers) {
-            Ok(reply) => SubmitOutcome::Reply(Box::new(reply), join_details(&replies)),
+            Ok(reply) => {
+                let joined = BufferedReply::new(reply, &self.buffers);
+                SubmitOutcome::Reply(Box::new(joined), join_details(&replies))
+            }
             Err(mismatch) => {
                 if self.undivided.on_mismatch(self.clock.now(), &whole.call.cost_class, mismatch.what) {
                     tracing::warn!(
@@ -116,7 +117,7 @@ impl Proxy {
         while let Some(part) = executions.next().await {
             let place = replies.len();
             let part = part.map_err(|outcome| (place, outcome))?;
-            bytes = bytes.saturating_add(part.reply.body.len());
+            bytes = bytes.saturating_add(part.answer.reply.body.len());
             if bytes > answer_max {
                 let failed = SubmitOutcome::Failed(FailureKind::AnswerTooLarge.into(), part.details);
                 return Err((place, Box::new(failed)));
@@ -135,17 +136,13 @@ impl Proxy {
         waits: bool,
     ) -> Result<PartReply, Box<SubmitOutcome>> {
         let (call, endpoint, timeout) = (submission.call.clone(), submission.endpoint.clone(), submission.timeout);
-        let (reply, details, held) = match self.queue_part(submission, waits).await {
-            SubmitOutcome::Reply(reply, details) => {
-                let held = self.buffers.charge_unchecked(reply.body.len());
-                (*reply, details, held)
-            }
+        let (answer, details) = match self.queue_part(submission, waits).await {
+            SubmitOutcome::Reply(answer, details) => (*answer, details),
             SubmitOutcome::Alone(permit) => {
                 let details = permit.details;
                 let failed = |kind| Box::new(SubmitOutcome::Failed(Failure::from(kind), details));
                 let sent = (&*endpoint, &*call);
-                let (reply, held) = self.fetch_unbatched(buffered, permit, sent, timeout).await.map_err(failed)?;
-                (reply, details, held)
+                (self.fetch_unbatched(buffered, permit, sent, timeout).await.map_err(failed)?, details)
             }
             // Its response is too large to be buffered. A stream is not requested by a part.
             SubmitOutcome::Streamed(_, details) => {
@@ -153,10 +150,10 @@ impl Proxy {
             }
             outcome @ (SubmitOutcome::Failed(..) | SubmitOutcome::Divide(..)) => return Err(Box::new(outcome)),
         };
-        if !reply.status.is_success() {
-            return Err(Box::new(SubmitOutcome::Reply(Box::new(reply), details)));
+        if !answer.reply.status.is_success() {
+            return Err(Box::new(SubmitOutcome::Reply(Box::new(answer), details)));
         }
-        Ok(PartReply { reply, details, _held: held })
+        Ok(PartReply { answer, details })
     }
 
     /// Queues a part. If the queue has no room for it and it waits, it is queued again after the
@@ -187,12 +184,12 @@ const fn is_without_room(kind: FailureKind) -> bool {
 /// counts from its first item, so a header names the items of the call, from 0 and both included.
 fn with_items(outcome: SubmitOutcome, items: Option<&Range<usize>>) -> SubmitOutcome {
     match (outcome, items) {
-        (SubmitOutcome::Reply(mut reply, details), Some(items)) => {
+        (SubmitOutcome::Reply(mut answer, details), Some(items)) => {
             let name = format!("{}-{}", items.start, items.end.saturating_sub(1));
             if let Ok(value) = HeaderValue::try_from(name) {
-                reply.headers.insert(headers::ITEMS, value);
+                answer.reply.headers.insert(headers::ITEMS, value);
             }
-            SubmitOutcome::Reply(reply, details)
+            SubmitOutcome::Reply(answer, details)
         }
         (outcome, _) => outcome,
     }

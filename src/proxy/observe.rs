@@ -11,10 +11,9 @@ use http::request::Parts;
 use http::{HeaderMap, Request, Response};
 
 use super::recorder::CallRecorder;
-use super::service::CallRequirements;
+use super::service::{CallArrival, CallRequirements};
 use super::{Proxy, RoutingTable};
 use crate::backend::Lane;
-use crate::batching::Tick;
 use crate::body::{Body, BodyTap};
 use crate::bounded_body::FrameBuffer;
 use crate::memory::BufferGuard;
@@ -50,18 +49,19 @@ impl Proxy {
         endpoint: &Arc<Endpoint>,
         lane: Arc<dyn Lane>,
         request: Request<Body>,
-        (arrived, recorder): (Tick, CallRecorder),
+        (arrival, recorder): (CallArrival, CallRecorder),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
         let (head, body) = request.into_parts();
         let CallRequirements { priority, slo, core_deadlines: times, .. } =
-            self.resolve_requirements(table, route, &head.headers, arrived);
+            self.resolve_requirements(table, route, &head.headers, arrival.at);
         let passing = ObservedCall {
             endpoint: endpoint.clone(),
             scope: route.scope,
             priority,
             tenant_weight: table.tenant_weights.of(&head.headers),
-            began: arrived,
+            client: arrival.client,
+            began: arrival.at,
             deadline: times.first,
             later: times.fallback,
             slo,

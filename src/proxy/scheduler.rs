@@ -6,6 +6,7 @@
 //! panics, its calls fail with `internal` and it restarts with an empty queue. Three panics within
 //! a minute are fatal ([`Scheduler::failed`]).
 
+mod anonymous;
 mod key_diversity;
 mod driver;
 mod execution;
@@ -17,6 +18,7 @@ mod shadow;
 mod stream_tokens;
 mod benefit;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,14 +30,14 @@ pub use self::execution::UnbatchedPermit;
 pub use self::key_diversity::{ClassDiversity, DecisionReport};
 pub use self::shadow::{DeferredParse, ObservedCall, PendingBody, PendingResponse, ShadowRecorder, ShadowReport};
 pub use self::stream_tokens::StreamRecorder;
-use crate::backend::{Backend, StreamedAnswer};
+use crate::backend::{Backend, BufferedReply, StreamedAnswer};
 use crate::batching::{
     BatchId, BatcherReport, CallId, CallOrigin, ClassSnapshot, CostClassId, Deadline, DispatchCause, DivisionLimits,
     FlowMode, Limits, PartLimits, Plan, PriorityId, ScopeId, UnbatchedReason, UpstreamSnapshot,
 };
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
-use crate::protocol::{Call, Endpoint, LimitsSource, Reply};
+use crate::protocol::{Call, Endpoint, LimitsSource};
 use crate::telemetry::Metrics;
 use crate::telemetry::names::HoldReason;
 
@@ -92,6 +94,9 @@ pub struct Submission {
     pub alone: bool,
     /// Origin of the call.
     pub origin: CallOrigin,
+    /// Address of the client, by which a flood of calls without an identity is noticed. `None` for
+    /// a call of the proxy.
+    pub client: Option<IpAddr>,
     /// `true` if the server advertises that it batches by itself; `None` if this is unknown. Under
     /// the policy `Adaptive` its calls are then forwarded unbatched.
     pub batches_itself: Option<bool>,
@@ -155,7 +160,7 @@ pub enum SubmitOutcome {
     /// The call holds a slot and is sent unbatched, in its original form, by its own task.
     Alone(UnbatchedPermit),
     /// The call's part of a batch response.
-    Reply(Box<Reply>, ExecutionDetails),
+    Reply(Box<BufferedReply>, ExecutionDetails),
     /// A streamed response: the call's part of that of a batch or, after the batch failed, one of its
     /// own.
     Streamed(Box<StreamedAnswer>, ExecutionDetails),

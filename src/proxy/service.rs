@@ -2,6 +2,7 @@
 //! result of its batch, of an unbatched execution, or with a failure.
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,14 +17,15 @@ use super::collect::{CollectResult, collect};
 use super::deadline::{CallDeadlines, resolve_deadlines};
 use super::debug::take_debug_header;
 use super::recorder::CallRecorder;
+use super::response::to_response;
 use super::unbatched::BufferedRequest;
 use super::upload::UploadGuard;
 use super::{Proxy, RouteMode, RouteSettings, RoutingTable};
-use crate::backend::{Lane, LimitsLookUp};
+use crate::backend::{BufferedReply, Lane, LimitsLookUp};
 use crate::batching::{CallOrigin, PriorityId, Tick, UnbatchedReason};
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
-use crate::protocol::{Call, Dialect, Endpoint, MergeEligibility, Reply, UnmergeableReason, UnrecognisedCall};
+use crate::protocol::{Call, Dialect, Endpoint, MergeEligibility, UnmergeableReason, UnrecognisedCall};
 use crate::scheduler::{ExecutionDetails, Submission, SubmitOutcome};
 use crate::telemetry::names::{Outcome as CallOutcome, OverheadStage};
 
@@ -37,6 +39,13 @@ pub(super) struct CallRequirements {
     /// The deadlines passed to the batching core. That of an SLO is earlier by the part of the
     /// latency that the core cannot measure.
     pub(super) core_deadlines: CallDeadlines,
+}
+
+/// Arrival time of a call, and the address of its client.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CallArrival {
+    pub(super) at: Tick,
+    pub(super) client: IpAddr,
 }
 
 /// A parsed call, ready for the scheduler.
@@ -72,15 +81,15 @@ pub(super) enum PendingRouting {
 pub(super) struct RecognisedCall {
     table: Arc<RoutingTable>,
     endpoint: Arc<Endpoint>,
-    arrived: Tick,
+    arrival: CallArrival,
     recorder: CallRecorder,
 }
 
 // === impl Proxy ===
 
 impl Proxy {
-    /// Decides from the head of a call how it is handled.
-    pub(super) fn route_call(self: &Arc<Self>, request: &mut Request<Incoming>) -> CallRouting {
+    /// Decides from the head of a call how it is handled. `client` is the address of its client.
+    pub(super) fn route_call(self: &Arc<Self>, client: IpAddr, request: &mut Request<Incoming>) -> CallRouting {
         let arrived = self.clock.now();
         self.metrics.stats.seen.fetch_add(1, Ordering::Relaxed);
         let mut recorder = CallRecorder::begin(self, arrived);
@@ -133,7 +142,10 @@ impl Proxy {
         };
         CallRouting::Open(match pass_reason {
             Some(reason) => PendingRouting::Pass(reason, recorder, endpoint.dialect),
-            None => PendingRouting::Recognised(Box::new(RecognisedCall { table, endpoint, arrived, recorder })),
+            None => {
+                let arrival = CallArrival { at: arrived, client };
+                PendingRouting::Recognised(Box::new(RecognisedCall { table, endpoint, arrival, recorder }))
+            }
         })
     }
 
@@ -145,13 +157,13 @@ impl Proxy {
         upload: Option<Box<UploadGuard>>,
         recognised: RecognisedCall,
     ) -> Response<Body> {
-        let RecognisedCall { table, endpoint, arrived, recorder } = recognised;
+        let RecognisedCall { table, endpoint, arrival, recorder } = recognised;
         if table.route(endpoint.route).mode == RouteMode::Observe {
             let watch = upload.map(UploadGuard::into_watch);
             let request = request.map(|body| Body::from(body).with_upload_watch(watch));
-            return Box::pin(self.observe(&table, &endpoint, lane, request, (arrived, recorder))).await;
+            return Box::pin(self.observe(&table, &endpoint, lane, request, (arrival, recorder))).await;
         }
-        self.serve_recognised(&table, &endpoint, lane, (request, upload), (arrived, recorder)).await
+        self.serve_recognised(&table, &endpoint, lane, (request, upload), (arrival, recorder)).await
     }
 
     async fn serve_recognised(
@@ -160,7 +172,7 @@ impl Proxy {
         endpoint: &Arc<Endpoint>,
         lane: Arc<dyn Lane>,
         (request, upload): (Request<Incoming>, Option<Box<UploadGuard>>),
-        (arrived, recorder): (Tick, CallRecorder),
+        (arrival, recorder): (CallArrival, CallRecorder),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
         let (head, body) = request.into_parts();
@@ -175,7 +187,7 @@ impl Proxy {
                 let buffered = BufferedRequest { head, bytes, trailers };
                 // Boxed, like the other branches: a slow upload does not reserve the memory of
                 // these futures.
-                let response = Box::pin(self.submit_call(table, endpoint, lane, buffered, (arrived, recorder))).await;
+                let response = Box::pin(self.submit_call(table, endpoint, lane, buffered, (arrival, recorder))).await;
                 drop(held);
                 response
             }
@@ -199,10 +211,10 @@ impl Proxy {
         endpoint: &Arc<Endpoint>,
         lane: Arc<dyn Lane>,
         buffered: BufferedRequest,
-        (arrived, mut recorder): (Tick, CallRecorder),
+        (arrival, mut recorder): (CallArrival, CallRecorder),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
-        let prepared = self.prepare_call(table, endpoint, &buffered, arrived, &mut recorder);
+        let prepared = self.prepare_call(table, endpoint, &buffered, arrival, &mut recorder);
         let PreparedCall { endpoint, call, submission, deadlines, reason, batches_itself } = prepared;
         let dialect = endpoint.dialect;
         let limit_name =
@@ -220,9 +232,9 @@ impl Proxy {
             Ok(SubmitOutcome::Failed(failure, details)) => (Err(failure), details),
             // `submit` has divided the call.
             Ok(SubmitOutcome::Divide(..)) => (Err(FailureKind::Internal.into()), ExecutionDetails::default()),
-            Ok(SubmitOutcome::Reply(reply, details)) => {
-                self.verify_sample(table, &endpoint, &call, (&buffered, &reply), &details);
-                (Ok(self.write_reply(*reply)), details)
+            Ok(SubmitOutcome::Reply(answer, details)) => {
+                self.verify_sample(table, &endpoint, &call, (&buffered, &answer.reply), &details);
+                (Ok(self.write_reply(*answer)), details)
             }
             Ok(SubmitOutcome::Streamed(response, details)) => (Ok(*response), details),
             Ok(SubmitOutcome::Alone(permit)) => {
@@ -257,9 +269,9 @@ impl Proxy {
     }
 
     /// Writes the response of a batch, and measures the time that this takes.
-    fn write_reply(&self, reply: Reply) -> Response<Body> {
+    fn write_reply(&self, reply: BufferedReply) -> Response<Body> {
         let start = self.clock.now();
-        let response = self.respond(reply);
+        let response = to_response(reply);
         self.metrics.overhead(OverheadStage::Write, self.clock.now().since(start));
         response
     }
@@ -270,7 +282,7 @@ impl Proxy {
         table: &RoutingTable,
         endpoint: &Arc<Endpoint>,
         buffered: &BufferedRequest,
-        arrived: Tick,
+        arrival: CallArrival,
         recorder: &mut CallRecorder,
     ) -> PreparedCall {
         let route = table.route(endpoint.route);
@@ -280,7 +292,7 @@ impl Proxy {
         let call = Arc::new(self.weigh_call(call));
         self.metrics.overhead(OverheadStage::Read, self.clock.now().since(start));
         let CallRequirements { priority, slo, requested_deadlines, core_deadlines } =
-            self.resolve_requirements(table, route, headers, arrived);
+            self.resolve_requirements(table, route, headers, arrival.at);
         recorder.set_slo(slo);
         recorder.on_parsed(
             &endpoint,
@@ -309,6 +321,7 @@ impl Proxy {
             tenant_weight: table.tenant_weights.of(headers),
             alone: reason.is_some(),
             origin: CallOrigin::Client,
+            client: Some(arrival.client),
             batches_itself: batches_itself.map(|batches| batches && !table.names_protocol),
             deadline: core_deadlines.first,
             later: core_deadlines.fallback,

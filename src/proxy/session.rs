@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -46,6 +47,8 @@ struct CallContext {
     lane: Arc<dyn Lane>,
     activity: Arc<ConnectionActivity>,
     flow: Arc<ConnectionMemory>,
+    /// Address of the client.
+    client: IpAddr,
     peer: Option<PeerIdentity>,
 }
 
@@ -83,16 +86,16 @@ enum CallFutureKind {
 // === impl CallService ===
 
 impl CallService {
-    /// Creates the service of a connection. `peer` is the identity from its client certificate, if
-    /// any.
+    /// Creates the service of a connection of `client`. `peer` is the identity from its client
+    /// certificate, if any.
     pub(super) fn new(
         proxy: &Arc<Proxy>,
         lane: &Arc<dyn Lane>,
         (activity, flow): (&Arc<ConnectionActivity>, &Arc<ConnectionMemory>),
-        peer: Option<PeerIdentity>,
+        (client, peer): (IpAddr, Option<PeerIdentity>),
     ) -> Self {
         let (proxy, lane, activity, flow) = (proxy.clone(), lane.clone(), activity.clone(), flow.clone());
-        Self(Arc::new(CallContext { proxy, lane, activity, flow, peer }))
+        Self(Arc::new(CallContext { proxy, lane, activity, flow, client, peer }))
     }
 }
 
@@ -140,7 +143,7 @@ impl CallContext {
         head_bytes: Option<usize>,
     ) -> (CallFutureKind, Option<Box<BufferGuard>>) {
         let answered = |response| (CallFutureKind::Other(std::future::ready(response).boxed()), None);
-        let way = match self.proxy.route_call(&mut request) {
+        let way = match self.proxy.route_call(self.client, &mut request) {
             CallRouting::Answered(response) => return answered(response),
             CallRouting::Open(way) => way,
         };

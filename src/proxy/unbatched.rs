@@ -15,7 +15,7 @@ use http::{HeaderMap, Request, Response, StatusCode, Version, response};
 use tokio::time::{Instant, timeout_at};
 
 use super::Proxy;
-use crate::backend::{Forwarder, Lane};
+use crate::backend::{BufferedReply, Forwarder, Lane};
 use crate::batching::BatchOutcome;
 use crate::body::Body;
 use crate::bounded_body::{ReadLimits, ReadResult, StopReason, read_bounded};
@@ -80,10 +80,11 @@ impl Proxy {
         permit: UnbatchedPermit,
         sent: (&Endpoint, &Call),
         limit: Option<Duration>,
-    ) -> Result<(Reply, BufferGuard), FailureKind> {
+    ) -> Result<BufferedReply, FailureKind> {
         match self.execute_unbatched(None, buffered, permit, sent, limit).await? {
             (head, AnswerBody::Whole { bytes, trailers, held }) => {
-                Ok((Reply { status: head.status, headers: head.headers, body: bytes, trailers }, held))
+                let reply = Reply { status: head.status, headers: head.headers, body: bytes, trailers };
+                Ok(BufferedReply { reply, held })
             }
             (_, AnswerBody::Streamed(_, reason)) => Err(reason.response_failure()),
         }
@@ -149,7 +150,7 @@ impl Proxy {
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
         match read_bounded(
             &mut body,
-            ReadLimits { max, idle, until, floor: None, evictable: false },
+            ReadLimits { max, idle, until, floor: None, evictable: false, is_copied: false },
             self.buffers.empty_for_answer(),
         )
         .await

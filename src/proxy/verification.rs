@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 
 use super::unbatched::BufferedRequest;
 use super::{Proxy, RoutingTable};
+use crate::backend::BufferedReply;
 use crate::batching::{CallOrigin, Deadline, DeadlineSource};
 use crate::memory::BufferGuard;
 use crate::protocol::{AnswerComparison, Call, DifferenceKind, Endpoint, Reply};
@@ -101,6 +102,7 @@ impl Proxy {
             tenant_weight: table.tenant_weights.of(&buffered.head.headers),
             alone: true,
             origin: CallOrigin::Proxy,
+            client: None,
             batches_itself: None,
             deadline: Some(deadline),
             later: None,
@@ -137,7 +139,8 @@ impl Proxy {
             }
             _ => None,
         };
-        let Some((alone, _held)) = alone.filter(|(reply, _)| reply.status.is_success()) else {
+        let Some(BufferedReply { reply: alone, held: _held }) = alone.filter(|alone| alone.reply.status.is_success())
+        else {
             return self.metrics.verified(VerifyResult::Unanswered);
         };
         match endpoint.compare_answers(&call, &merged, &alone.body) {

@@ -30,7 +30,9 @@ pub use pressure::{PressureLevel, watch_pressure};
 const BASE: u64 = 24 << 20;
 /// Memory of a client connection: its tasks, hyper's read buffer and its share of allocator pages.
 const CONNECTION: u64 = 16 << 10;
-/// Memory of an upstream connection, including data waiting to be written.
+/// Memory of an upstream connection: its state and hyper's read buffer, which grows to 64 KiB in an
+/// eighth as many as there are client connections, and to 16 KiB in the others
+/// (`proxy::upstream::permits`).
 const UPSTREAM: u64 = 24 << 10;
 /// Memory of an HTTP/2 stream in addition to its head and bodies: its task, its future and the
 /// state of `h2`.

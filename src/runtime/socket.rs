@@ -8,10 +8,16 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use socket2::SockRef;
 
 /// Maximum length of the kernel's accept queue, the kernel's own default limit
 /// (`net.core.somaxconn`). A connection beyond it is retried by its client after a second.
 const BACKLOG: i32 = 4096;
+
+/// Number of unsent bytes of a response from which on the kernel takes no more. Writers are woken
+/// at half of it, which is as much as hyper buffers. Without a limit it takes megabytes for each
+/// client that does not read, which count towards the memory limit of the pod.
+const UNSENT_MAX: u32 = 128 << 10;
 
 /// Binds a non-blocking listener.
 ///
@@ -42,6 +48,8 @@ fn bind_exact(address: SocketAddr) -> io::Result<TcpListener> {
         // address accepts both families.
         sockopt::set_ipv6_v6only(&socket, !is_every_v6(address))?;
     }
+    // Accepted connections inherit the option. A kernel without it serves all the same.
+    SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT_MAX).ok();
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(TcpListener::from(socket))
@@ -76,6 +84,15 @@ mod tests {
         } else {
             report_skipped("no IPv6 on loopback: only IPv4 is tested");
         }
+    }
+
+    #[test]
+    fn accepted_connections_hold_few_unsent_bytes() {
+        let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        assert_eq!(SockRef::from(&accepted).tcp_notsent_lowat().unwrap(), UNSENT_MAX);
     }
 
     #[test]

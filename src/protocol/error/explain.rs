@@ -50,7 +50,7 @@ impl FailureKind {
                 "the model server rejected a batch. Its calls were not retried because the route is not idempotent"
             }
             Self::AnswerTooLarge => {
-                "the response is larger than `proxy.connection.answerBytesMax`, or the response to a batch on a route that is not idempotent is larger than half of `proxy.process.bufferedBytesMax`"
+                "the response is larger than `proxy.connection.answerBytesMax`, or the response to a batch on a route that is not idempotent is larger than three eighths of `proxy.process.bufferedBytesMax`"
             }
             Self::UpstreamTls => {
                 "the TLS handshake with the model server failed: its certificate is not trusted or is for another name, it rejects the client certificate, or it does not support TLS"

@@ -185,10 +185,9 @@ impl<'a> SplitPlan<'a> {
         if let Some(written) = self.write_failure(member, shape) {
             return written;
         }
-        let count: usize = self.results.positions.get(member).map_or(0, Vec::len);
-        let share = self.doc.len() / self.results.item_at.len().max(1) * count;
-        // The client's share of the results, and room for the envelope, ids and counters.
-        let mut out = Vec::with_capacity(share + 512);
+        // Elements may differ a lot in size: with an average, the allocation would be too small, and
+        // be doubled to grow.
+        let mut out = Vec::with_capacity(self.results.reply_len(self.doc.len(), member) + ids::EDITS_LEN);
         let mut from = 0;
         for (span, edit) in &self.edits {
             out.extend_from_slice(Span { start: from, end: span.start }.of(self.doc));

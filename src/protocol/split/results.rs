@@ -101,6 +101,19 @@ impl LocatedResults {
         Ok(Self { lists, positions, item_at, index, starts, first_index: 0, hidden: Vec::new() })
     }
 
+    /// Returns the length of a client's response within a document of `doc_len` bytes, apart from
+    /// edits: its own elements, and everything outside of the lists.
+    pub(super) fn reply_len(&self, doc_len: usize, member: usize) -> usize {
+        let positions = self.positions.get(member).map(Vec::as_slice).unwrap_or_default();
+        let own = |list: &ResultList| -> usize {
+            let between = list.separator().map_or(1, Span::len);
+            let elements = positions.iter().filter_map(|position| list.elements.get(*position));
+            elements.map(|element| element.len() + between).sum()
+        };
+        let in_lists: usize = self.lists.iter().map(|list| list.whole.len()).sum();
+        doc_len.saturating_sub(in_lists) + self.lists.iter().map(own).sum::<usize>()
+    }
+
     /// Appends the element at `position` of a list, with its index counted from the client's first
     /// item.
     pub(super) fn write_element(&self, doc: &[u8], list: usize, position: usize, start: usize, out: &mut Vec<u8>) {
@@ -132,8 +145,7 @@ impl LocatedResults {
         let (Some(from), Some(positions)) = (self.lists.get(list), self.positions.get(member)) else { return };
         let start = self.starts.get(member).copied().unwrap_or(0);
         let (Some(first), Some(last)) = (from.elements.first(), from.elements.last()) else { return };
-        let between =
-            from.elements.get(1).map_or(&b","[..], |second| Span { start: first.end, end: second.start }.of(doc));
+        let between = from.separator().map_or(&b","[..], |between| between.of(doc));
         out.extend_from_slice(Span { start: from.whole.start, end: first.start }.of(doc));
         for (place, position) in positions.iter().enumerate() {
             if place > 0 {
@@ -148,6 +160,12 @@ impl LocatedResults {
 // === impl ResultList ===
 
 impl ResultList {
+    /// Returns the bytes between the first two elements.
+    fn separator(&self) -> Option<Span> {
+        let (first, second) = (self.elements.first()?, self.elements.get(1)?);
+        Some(Span { start: first.end, end: second.start })
+    }
+
     fn array(
         doc: &[u8],
         root: &ObjectIndex<'_>,

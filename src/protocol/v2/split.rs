@@ -130,9 +130,17 @@ impl TensorSplit {
         Reply { status: StatusCode::OK, headers, body: Bytes::from(body), trailers: None }
     }
 
+    /// Returns the length of the response to a member, apart from edits.
+    fn reply_len(&self, member: usize) -> usize {
+        let in_lists: usize = self.arrays.iter().map(|list| list.len()).sum();
+        let own: usize = self.lists.iter().filter_map(|parts| parts.get(member)).map(|part| part.len()).sum();
+        let binary: usize = self.binary.iter().filter_map(|parts| parts.get(member)).map(Bytes::len).sum();
+        self.doc.len().saturating_sub(in_lists) + own + binary
+    }
+
     fn write_document(&self, member: usize, call: &Call, sent: &SharedRequest) -> Vec<u8> {
         let doc = &self.doc;
-        let mut out = Vec::with_capacity(doc.len() / self.rows.len().max(1) + 512);
+        let mut out = Vec::with_capacity(self.reply_len(member) + ids::EDITS_LEN);
         let mut from = 0;
         for (span, edit) in &self.edits {
             out.extend_from_slice(Span { start: from, end: span.start }.of(doc));

@@ -18,14 +18,18 @@ fn frames(parts: &[&'static str]) -> Frames {
     parts.iter().map(|part| Ok(Frame::data(Bytes::from_static(part.as_bytes())))).collect()
 }
 
+const LIMITS: ReadLimits = ReadLimits {
+    max: 100,
+    idle: Duration::from_secs(300),
+    until: None,
+    floor: None,
+    evictable: false,
+    is_copied: false,
+};
+
 async fn read(parts: &[&'static str], max: usize, budget: &BufferBudget) -> ReadResult {
     let mut body = StreamBody::new(futures_util::stream::iter(frames(parts)));
-    read_bounded(
-        &mut body,
-        ReadLimits { max, idle: Duration::from_secs(1), until: None, floor: None, evictable: false },
-        budget.empty(),
-    )
-    .await
+    read_bounded(&mut body, ReadLimits { max, ..LIMITS }, budget.empty()).await
 }
 
 #[tokio::test]
@@ -40,6 +44,17 @@ async fn pieces_are_joined_in_order_and_counted() {
 }
 
 #[tokio::test]
+async fn a_body_that_will_be_copied_is_charged_twice() {
+    let budget = budget(100);
+    let limits = ReadLimits { is_copied: true, ..LIMITS };
+    let mut body = StreamBody::new(futures_util::stream::iter(frames(&["ab", "c"])));
+    let ReadResult::Whole { held, .. } = read_bounded(&mut body, limits, budget.empty()).await else {
+        panic!("it fits")
+    };
+    assert_eq!(held.bytes(), 6);
+}
+
+#[tokio::test]
 async fn a_body_over_the_limit_is_returned_with_the_bytes_read_so_far() {
     let budget = budget(100);
     let ReadResult::Stopped { reason, read, .. } = read(&["abc", "def", "ghi"], 5, &budget).await else {
@@ -51,7 +66,7 @@ async fn a_body_over_the_limit_is_returned_with_the_bytes_read_so_far() {
 #[tokio::test]
 async fn a_body_that_stalls_below_its_floor_is_stopped() {
     let floor = Some(MinRate { bytes: 2, window: Duration::from_millis(1) });
-    let bounds = ReadLimits { max: 100, idle: Duration::from_secs(300), until: None, floor, evictable: false };
+    let bounds = ReadLimits { floor, ..LIMITS };
     for parts in [&["a"][..], &["ab", "c"]] {
         let stalled = futures_util::stream::iter(frames(parts)).chain(futures_util::stream::pending());
         let gathered = read_bounded(&mut StreamBody::new(stalled), bounds, budget(100).empty()).await;

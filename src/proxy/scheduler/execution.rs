@@ -8,11 +8,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::stream_tokens::{StreamRecorder, StreamTokens};
 use super::{DriverEvent, ExecutionDetails, SubmitOutcome};
-use crate::backend::{Backend, BatchOutputs, BatchRequest, StreamedAnswer};
+use crate::backend::{Backend, BatchOutputs, BatchRequest, BufferedReply, StreamedAnswer};
 use crate::batching::{BatchId, BatchOutcome, CallId, Observation, Tick};
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
-use crate::protocol::Reply;
 
 /// The completion of an execution.
 #[derive(Debug, Clone, Copy)]
@@ -148,7 +147,7 @@ impl WaitingMembers {
 }
 
 impl BatchOutputs for WaitingMembers {
-    fn deliver(&mut self, member: usize, result: Result<Reply, Failure>) {
+    fn deliver(&mut self, member: usize, result: Result<BufferedReply, Failure>) {
         self.answer_member(member, |details| match result {
             Ok(answer) => SubmitOutcome::Reply(Box::new(answer), details),
             Err(failure) => SubmitOutcome::Failed(failure, details),

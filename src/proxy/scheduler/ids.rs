@@ -1,7 +1,10 @@
 //! Interns the merge keys, tenants, exclusive values and cost classes of calls as numeric ids for
 //! the batching core, by full comparison of their bytes.
 
+use std::net::IpAddr;
+
 use super::Submission;
+use super::anonymous::AnonymousCallers;
 use super::interner::{Interner, RecentInterner};
 use crate::batching::{Call, CallId, CostClassId, KeyId, TenantId, Weight};
 use crate::protocol::MergeEligibility;
@@ -10,11 +13,16 @@ use crate::protocol::MergeEligibility;
 /// evicted one has been unused for long.
 const COST_CLASSES_MAX: usize = 512;
 
+/// The tenant of calls without an identity whose clients are light beside a flood from other ones.
+/// Interned ids count from 1 and do not reach it.
+const LIGHT_CALLERS: TenantId = TenantId(u64::MAX);
+
 /// The interners of one driver.
 #[derive(Debug)]
 pub(super) struct IdInterner {
     keys: Interner<Box<[u8]>>,
     tenants: Interner<Box<[u8]>>,
+    anonymous: AnonymousCallers,
     exclusives: Interner<Box<[u8]>>,
     cost_classes: RecentInterner<Box<[u8]>>,
 }
@@ -26,6 +34,7 @@ impl IdInterner {
         Self {
             keys: Interner::new(),
             tenants: Interner::new(),
+            anonymous: AnonymousCallers::default(),
             exclusives: Interner::new(),
             cost_classes: RecentInterner::new(COST_CLASSES_MAX),
         }
@@ -45,7 +54,7 @@ impl IdInterner {
             cost_class: self.intern_class(&call.cost_class),
             // The number of tenant ids is small: only tenants with queued calls, and a few recent
             // ones, hold one.
-            tenant: TenantId(self.tenants.acquire(&call.tenant.0[..])),
+            tenant: self.intern_tenant(submission),
             tenant_weight: submission.tenant_weight,
             priority: submission.priority,
             scope: submission.scope,
@@ -82,8 +91,21 @@ impl IdInterner {
             self.keys.release(&**key);
         }
         self.tenants.release(&call.tenant.0[..]);
+        if anonymous_client(submission).is_some() {
+            self.anonymous.on_leave(call.items.max(1));
+        }
         for value in &call.exclusive {
             self.exclusives.release(&**value);
+        }
+    }
+
+    /// Returns the tenant of a call. Calls without an identity are of one tenant, and those of
+    /// light clients beside a flood are of another.
+    fn intern_tenant(&mut self, submission: &Submission) -> TenantId {
+        let own = TenantId(self.tenants.acquire(&submission.call.tenant.0[..]));
+        match anonymous_client(submission) {
+            Some(client) if self.anonymous.on_arrival(client, submission.call.items.max(1)) => LIGHT_CALLERS,
+            _ => own,
         }
     }
 
@@ -100,5 +122,38 @@ impl IdInterner {
     /// Iterates over all interned cost classes.
     pub(super) fn classes(&self) -> impl Iterator<Item = (CostClassId, &[u8])> {
         self.cost_classes.iter().map(|(name, id)| (CostClassId(id), &**name))
+    }
+}
+
+/// Returns the address of the client of a call without an identity.
+fn anonymous_client(submission: &Submission) -> Option<IpAddr> {
+    submission.client.filter(|_| submission.call.tenant.is_anonymous())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::submission;
+    use super::*;
+    use crate::protocol::{DigestKey, Tenant};
+
+    #[test]
+    fn a_flood_without_an_identity_does_not_delay_other_addresses() {
+        let mut interner = IdInterner::new();
+        let of = |address: &str, tenant: Tenant| {
+            let mut from = Submission { client: Some(address.parse().unwrap()), ..submission() };
+            std::sync::Arc::get_mut(&mut from.call).unwrap().tenant = tenant;
+            from
+        };
+        let (named, none) = (DigestKey::from_bytes([7; 32]).tenant(b"a"), Tenant::ANONYMOUS);
+        let mut tenant = |call: &Submission| interner.intern_call(CallId(1), call).0.tenant;
+        let flood: Vec<_> = (0..200).map(|_| of("10.0.0.1", none)).collect();
+        let ids: Vec<_> = flood.iter().map(&mut tenant).collect();
+        assert!(ids.iter().all(|id| *id == ids[0] && *id != LIGHT_CALLERS));
+        assert_eq!(tenant(&of("10.0.0.2", none)), LIGHT_CALLERS);
+        assert_ne!(tenant(&of("10.0.0.2", named)), LIGHT_CALLERS);
+        for call in &flood {
+            interner.release(call);
+        }
+        assert_eq!(interner.intern_call(CallId(1), &of("10.0.0.2", none)).0.tenant, ids[0]);
     }
 }

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -54,6 +55,8 @@ pub struct ObservedCall {
     pub priority: PriorityId,
     /// Fair-queueing weight of its tenant.
     pub tenant_weight: u32,
+    /// Address of its client.
+    pub client: IpAddr,
     /// Instant at which its head was read.
     pub began: Tick,
     /// The deadline of the call.
@@ -295,7 +298,7 @@ impl ShadowTask {
     }
 
     fn on_body(&mut self, (id, at): (CallId, Tick), passing: ObservedCall, call: Call, answered: ResponseOrder) {
-        let ObservedCall { endpoint, scope, priority, tenant_weight, began, .. } = passing;
+        let ObservedCall { endpoint, scope, priority, tenant_weight, client, began, .. } = passing;
         let mut unbatched = matches!(call.merge, MergeEligibility::Alone(_));
         let published = match endpoint.limits_source(&call) {
             Some(LimitsSource::Info) => {
@@ -322,6 +325,7 @@ impl ShadowTask {
             tenant_weight,
             alone: unbatched,
             origin: CallOrigin::Client,
+            client: Some(client),
             batches_itself: None,
             deadline: passing.deadline,
             later: passing.later,

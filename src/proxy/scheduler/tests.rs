@@ -1,5 +1,6 @@
 //! Tests of the driver with a scripted backend.
 
+use std::net::Ipv4Addr;
 use std::sync::Mutex;
 
 use bytes::Bytes;
@@ -9,10 +10,11 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use tokio::sync::Notify;
 
 use super::*;
-use crate::backend::{BatchOutputs, BatchRequest, LimitsLookUp};
+use crate::backend::{BatchOutputs, BatchRequest, BufferedReply, LimitsLookUp};
 use crate::batching::{BatchOutcome, CallOrigin, Observation, Tick};
+use crate::memory::BufferBudget;
 use crate::protocol::{
-    Call, DigestKey, LimitsSource, MergeRule, PathPattern, PublishedLimits, RouteProtocol, RouteRules, Routes,
+    Call, DigestKey, LimitsSource, MergeRule, PathPattern, PublishedLimits, Reply, RouteProtocol, RouteRules, Routes,
     SharedHeaderRules,
 };
 
@@ -54,7 +56,7 @@ impl Backend for ScriptedBackend {
                     body: members.to_string().into(),
                     trailers: None,
                 };
-                outputs.deliver(member, Ok(reply));
+                outputs.deliver(member, Ok(BufferedReply::new(reply, &BufferBudget::new(1 << 20, Clock::start()))));
             }
             Observation { duration: Duration::from_millis(1), first_byte: None, outcome: BatchOutcome::Ok }
         }
@@ -100,7 +102,7 @@ fn endpoint() -> Arc<Endpoint> {
     Routes::new(vec![], rules, SharedHeaderRules::default()).recognise(&Method::POST, "/v1/embeddings").unwrap()
 }
 
-fn submission() -> Submission {
+pub(super) fn submission() -> Submission {
     let endpoint = endpoint();
     let request = Request::post("/v1/embeddings").header("content-type", "application/json").body(()).unwrap();
     let body = Bytes::from_static(b"{\"model\":\"m\",\"input\":\"a\"}");
@@ -113,6 +115,7 @@ fn submission() -> Submission {
         tenant_weight: 1,
         alone: false,
         origin: CallOrigin::Client,
+        client: None,
         batches_itself: None,
         deadline: None,
         later: None,
@@ -194,8 +197,8 @@ async fn calls_that_wait_for_a_slot_leave_as_one_batch() {
     drop(permit);
     world.backend.release.notify_one();
     for call in waiting {
-        let SubmitOutcome::Reply(reply, details) = call.await.unwrap() else { panic!("expected a reply") };
-        assert_eq!(&reply.body[..], b"3");
+        let SubmitOutcome::Reply(answer, details) = call.await.unwrap() else { panic!("expected a reply") };
+        assert_eq!(&answer.reply.body[..], b"3");
         assert_eq!(details.batch_items, 3);
     }
     assert_eq!(*world.backend.sizes.lock().unwrap(), [3]);
@@ -364,6 +367,7 @@ async fn passed(calls: u32, answered_first: bool) -> ShadowReport {
             scope,
             priority,
             tenant_weight: 1,
+            client: Ipv4Addr::LOCALHOST.into(),
             began: Tick::default(),
             deadline: None,
             later: None,

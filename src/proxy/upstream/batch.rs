@@ -63,7 +63,7 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ba
     let mut streams = OpenStreams::default();
     let judged = try_part(inner, &request, whole.clone(), outputs, &mut first_byte, &mut streams).await;
     let outcome = match judged {
-        PartResult::Split(replies, _held) => {
+        PartResult::Split(replies) => {
             let outcome = BatchOutcome::Ok;
             let observed = Observation { duration: inner.clock.now().since(started), first_byte, outcome };
             outputs.release_slot(observed);

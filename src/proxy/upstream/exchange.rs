@@ -54,26 +54,34 @@ pub(super) struct PendingResponse {
 impl Inner {
     /// Sends a call of the proxy and reads the complete response.
     ///
-    /// `limit` bounds the time to the last byte, `floor` the rate of the body, the body idle
-    /// timeout each pause within the body, and the maximum response size its length.
+    /// `limit` bounds the time to the last byte, the body idle timeout each pause within the body,
+    /// and the maximum response size its length.
     pub(super) async fn exchange(
         self: &Arc<Self>,
         request: Request<Body>,
         limit: Option<Duration>,
-        floor: Option<MinRate>,
     ) -> Result<UpstreamResponse, FailureKind> {
         let pending = self.begin(request, limit).await?;
-        self.read_whole(pending, floor).await
+        let bounds = self.bounds(pending.until);
+        self.read_whole(pending, bounds).await
+    }
+
+    /// Reads the complete response to a shared call. Each member gets a copy of its part, so both
+    /// have to fit into the part of the buffers that is meant for responses.
+    pub(super) async fn read_shared(
+        &self,
+        pending: PendingResponse,
+        floor: MinRate,
+    ) -> Result<UpstreamResponse, FailureKind> {
+        let max = self.config.answer_bytes_max.min(self.buffers.shared_answer_max());
+        let bounds = ReadLimits { max, floor: Some(floor), is_copied: true, ..self.bounds(pending.until) };
+        self.read_whole(pending, bounds).await
     }
 
     /// Reads the complete body of a response.
-    pub(super) async fn read_whole(
-        &self,
-        pending: PendingResponse,
-        floor: Option<MinRate>,
-    ) -> Result<UpstreamResponse, FailureKind> {
-        let PendingResponse { head, mut body, until, .. } = pending;
-        match read_bounded(&mut body, self.bounds(until, floor), self.buffers.empty_for_answer()).await {
+    async fn read_whole(&self, pending: PendingResponse, bounds: ReadLimits) -> Result<UpstreamResponse, FailureKind> {
+        let PendingResponse { head, mut body, .. } = pending;
+        match read_bounded(&mut body, bounds, self.buffers.empty_for_answer()).await {
             ReadResult::Whole { bytes, trailers, held } => {
                 self.identity.on_response(&head.headers);
                 Ok(UpstreamResponse { status: head.status, headers: head.headers, body: bytes, trailers, held })
@@ -96,7 +104,7 @@ impl Inner {
             let body = body.with_idle_timeout(self.config.body_idle_timeout, None);
             return Ok(UnbatchedResponse::Streamed(Response::from_parts(head, body)));
         }
-        match read_bounded(&mut body, self.bounds(until, None), self.buffers.empty_for_answer()).await {
+        match read_bounded(&mut body, self.bounds(until), self.buffers.empty_for_answer()).await {
             ReadResult::Whole { bytes, trailers, held } => {
                 let response::Parts { status, headers, .. } = head;
                 Ok(UnbatchedResponse::Whole(UpstreamResponse { status, headers, body: bytes, trailers, held }))
@@ -132,9 +140,10 @@ impl Inner {
         Ok(PendingResponse { head, body, first_byte, until })
     }
 
-    fn bounds(&self, until: Option<Instant>, floor: Option<MinRate>) -> ReadLimits {
+    fn bounds(&self, until: Option<Instant>) -> ReadLimits {
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
-        ReadLimits { max, idle: self.config.body_idle_timeout, until, floor, evictable: false }
+        let idle = self.config.body_idle_timeout;
+        ReadLimits { max, idle, until, floor: None, evictable: false, is_copied: false }
     }
 }
 

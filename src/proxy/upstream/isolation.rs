@@ -21,10 +21,9 @@ use super::exchange::UnbatchedResponse;
 use super::part::{begin_unbatched, deliver_all, deliver_unbatched, fail_part, try_part};
 use super::part_result::PartResult;
 use super::stream::OpenStreams;
-use crate::backend::{BatchOutputs, BatchRequest, StreamedAnswer};
+use crate::backend::{BatchOutputs, BatchRequest, BufferedReply, StreamedAnswer};
 use crate::batching::{BatchOutcome, IsolationPlan, MemberRange, Observation, PartOutcome};
 use crate::error::{Failure, FailureKind};
-use crate::protocol::Reply;
 
 /// Time from the head of a response to a single member after which the next part is sent. Servers
 /// send the body of a result that is computed at once.
@@ -52,7 +51,7 @@ type MemberResponse = (usize, Result<UnbatchedResponse, FailureKind>);
 /// The replies to the members of a smaller batch, which is no stream, until they are delivered:
 /// slow responses are delivered meanwhile.
 #[derive(Debug, Default)]
-struct CollectedReplies(Vec<(usize, Result<Reply, Failure>)>);
+struct CollectedReplies(Vec<(usize, Result<BufferedReply, Failure>)>);
 
 /// Observations about the server during isolation.
 #[derive(Debug, Default)]
@@ -79,7 +78,7 @@ impl IsolationEvidence {
 // === impl CollectedReplies ===
 
 impl BatchOutputs for CollectedReplies {
-    fn deliver(&mut self, member: usize, result: Result<Reply, Failure>) {
+    fn deliver(&mut self, member: usize, result: Result<BufferedReply, Failure>) {
         self.0.push((member, result));
     }
 
@@ -158,7 +157,7 @@ impl<'a> Isolation<'a> {
         }
         match result {
             PartResult::Answered(_) => {}
-            PartResult::Split(replies, _held) => {
+            PartResult::Split(replies) => {
                 self.evidence.merged = true;
                 deliver_all(self.outputs, part.clone(), replies);
             }

@@ -13,11 +13,12 @@ use super::part_result::{
     PartResult, judge_error_status, judge_failure, judge_mismatch, judge_too_large, report_mismatch,
 };
 use super::stream::{OpenStreams, StreamedBatch};
-use crate::backend::{BatchOutputs, BatchRequest};
+use crate::backend::{BatchOutputs, BatchRequest, BufferedReply};
 use crate::batching::{BatchOutcome, MemberRange};
 use crate::body::Body;
 use crate::bounded_body::MinRate;
 use crate::error::FailureKind;
+use crate::memory::BufferGuard;
 use crate::protocol::{BatchResponse, Call, Reply, SharedRequest, headers, is_overload};
 use crate::telemetry::names::OverheadStage;
 
@@ -60,29 +61,42 @@ pub(super) async fn try_part(
     if request.is_stream() && pending.head.status.is_success() {
         return StreamedBatch { inner, request, part, outputs }.run(sent, pending).await;
     }
-    let answer = match inner.read_whole(pending, Some(SHARED_FLOOR)).await {
+    let answer = match inner.read_shared(pending, SHARED_FLOOR).await {
         Ok(answer) => answer,
         Err(kind) => return judge_failure(endpoint, kind),
     };
-    let UpstreamResponse { headers, trailers, .. } = &answer;
-    let (status, body) = endpoint.response_status(answer.status, (headers, trailers.as_ref()), &answer.body);
-    let shared = BatchResponse { status, headers, body: &body };
+    let UpstreamResponse { status, headers, body, trailers, held } = answer;
+    let (status, body) = endpoint.response_status(status, (&headers, trailers.as_ref()), &body);
+    let shared = BatchResponse { status, headers: &headers, body: &body };
     // Servers also report this with 503. It then concerns this batch rather than their load.
     let out_of_memory = !status.is_success() && endpoint.is_out_of_memory(status, &body);
     if is_overload(status) && !out_of_memory {
-        deliver_all(outputs, part, endpoint.overload_replies(&members, &sent, shared, &inner.evidence));
-        return PartResult::Answered(BatchOutcome::Overloaded { retry_after: headers::parse_retry_after(headers) });
+        let replies = endpoint.overload_replies(&members, &sent, shared, &inner.evidence);
+        let charged = replies.into_iter().map(|reply| BufferedReply::new(reply, &inner.buffers)).collect();
+        deliver_all(outputs, part, charged);
+        return PartResult::Answered(BatchOutcome::Overloaded { retry_after: headers::parse_retry_after(&headers) });
     }
     if !status.is_success() {
         return judge_error_status(endpoint, status, &body, out_of_memory);
     }
-    let began = clock.now();
-    let split = endpoint.split_batch(&members, &sent, shared, Some((clock.now(), &inner.evidence)));
-    inner.metrics.overhead(OverheadStage::Split, clock.now().since(began));
+    split_response((inner, request), (&members, &sent), shared, held)
+}
+
+/// Splits the response to a batch into one reply for each member. `held` is the charge of the
+/// response and of the replies, which are copies.
+fn split_response(
+    (inner, request): (&Inner, &BatchRequest),
+    (members, sent): (&[&Call], &SharedRequest),
+    shared: BatchResponse<'_>,
+    mut held: BufferGuard,
+) -> PartResult {
+    let (endpoint, began) = (&request.endpoint, inner.clock.now());
+    let split = endpoint.split_batch(members, sent, shared, Some((began, &inner.evidence)));
+    inner.metrics.overhead(OverheadStage::Split, inner.clock.now().since(began));
     match split {
         Ok(replies) => {
-            endpoint.observe_tokens(&members, shared, &inner.tokens);
-            PartResult::Split(replies, answer.held)
+            endpoint.observe_tokens(members, shared, &inner.tokens);
+            PartResult::Split(replies.into_iter().map(|reply| BufferedReply::from_reserved(reply, &mut held)).collect())
         }
         Err(mismatch) => {
             report_mismatch(inner, request, &mismatch, members.len());
@@ -144,7 +158,7 @@ pub(super) fn deliver_unbatched(
             // The framing is generated again, with the actual length of the body.
             headers.remove(http::header::CONTENT_LENGTH);
             let reply = Reply { status: answer.status, headers, body: answer.body, trailers: answer.trailers };
-            outputs.deliver(member, Ok(reply));
+            outputs.deliver(member, Ok(BufferedReply { reply, held: answer.held }));
             status.is_success()
         }
         Err(kind) => {
@@ -175,7 +189,7 @@ pub(super) fn fail_part(outputs: &mut dyn BatchOutputs, part: MemberRange, kind:
     }
 }
 
-pub(super) fn deliver_all(outputs: &mut dyn BatchOutputs, part: MemberRange, replies: Vec<Reply>) {
+pub(super) fn deliver_all(outputs: &mut dyn BatchOutputs, part: MemberRange, replies: Vec<BufferedReply>) {
     debug_assert_eq!(part.len(), replies.len(), "one reply for each member");
     for (member, reply) in part.zip(replies) {
         outputs.deliver(member, Ok(reply));

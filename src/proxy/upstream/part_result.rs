@@ -5,16 +5,15 @@ use bytes::Bytes;
 use http::StatusCode;
 
 use super::Inner;
-use crate::backend::BatchRequest;
+use crate::backend::{BatchRequest, BufferedReply};
 use crate::batching::{BatchOutcome, BatchRefusal, PartOutcome};
 use crate::error::FailureKind;
-use crate::memory::BufferGuard;
-use crate::protocol::{BatchTooLarge, Endpoint, MismatchKind, Reply, ResponseMismatch};
+use crate::protocol::{BatchTooLarge, Endpoint, MismatchKind, ResponseMismatch};
 
 /// Result of one upstream call for a part of the batch.
 pub(super) enum PartResult {
     /// The response was split into one reply for each member.
-    Split(Vec<Reply>, BufferGuard),
+    Split(Vec<BufferedReply>),
     /// Every member of the part has been answered.
     Answered(BatchOutcome),
     /// The part may be retried in smaller parts. If that is not allowed, its members fail with

@@ -44,6 +44,13 @@ const EVICTION_DIVISOR: usize = 64;
 /// Minimum interval between evictions.
 const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Divisor of the number of client connections: up to the quotient, connections read as much at
+/// once as hyper has room for, which grows to 64 KiB.
+const LARGE_READS_DIVISOR: usize = 8;
+/// Maximum number of bytes that each of more connections reads at once: a read that does not fill
+/// 16 KiB keeps hyper's buffer, which lives as long as the connection, within `memory::UPSTREAM`.
+const CROWDED_READ_MAX: usize = (16 << 10) - 1;
+
 /// Purpose of a connection.
 #[derive(Debug, Clone)]
 pub(super) enum ConnectionPurpose {
@@ -218,7 +225,10 @@ impl Drop for WaitingCall<'_> {
 impl UpstreamPermit {
     /// Returns the maximum number of bytes that the connection reads at once.
     pub(super) fn read_max(&self) -> usize {
-        self.permits.0.buffers.read_max()
+        let state = &self.permits.0;
+        let open: usize = state.used.iter().map(|used| used.load(Ordering::Relaxed)).sum();
+        let crowded = if open > state.clients_max / LARGE_READS_DIVISOR { CROWDED_READ_MAX } else { usize::MAX };
+        crowded.min(state.buffers.read_max())
     }
 }
 

@@ -191,7 +191,7 @@ impl LookUp {
         let Ok(host) = HeaderValue::from_str(&host) else { return LookUpResult::Failed };
         let mut request = self.source.request().map(Body::full);
         request.headers_mut().insert(HOST, host);
-        let Ok(answer) = self.inner.exchange(request, Some(LOOK_UP_LIMIT), None).await else {
+        let Ok(answer) = self.inner.exchange(request, Some(LOOK_UP_LIMIT)).await else {
             return LookUpResult::Failed;
         };
         let status = self.source.response_status(answer.status, &answer.headers, answer.trailers.as_ref());

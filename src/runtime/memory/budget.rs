@@ -24,6 +24,9 @@ use crate::clock::Clock;
 /// Maximum size of a guard that may use the whole budget. Larger ones may use all but an eighth, so
 /// that a call of typical size is admitted next to uploads that fill the rest.
 const SMALL_MAX: usize = 64 << 10;
+/// Maximum size of a guard that is spared while it is new: the charge of an upload in transit
+/// (`proxy::upload`), and the first step of a request head.
+const NEW_MAX: usize = 16 << 10;
 /// Denominator of the fraction of the budget that is freed at once, so that one search serves many
 /// new guards.
 const EVICTION_DIVISOR: usize = 64;
@@ -87,7 +90,10 @@ enum EvictionPolicy {
     /// For new bytes, which are rejected if eviction cannot free enough: nothing is evicted in
     /// vain.
     WholeOrNone,
-    /// For bytes that are already held.
+    /// For bytes that are already held: those of calls that have just begun are kept, as long as
+    /// the excess is covered by the memory bound of the process.
+    SparingNew,
+    /// For memory pressure and a larger excess.
     AsFarAsPossible,
 }
 
@@ -183,6 +189,13 @@ impl BufferBudget {
         self.inner.max / 2
     }
 
+    /// Returns the maximum size of the response to a batch: half of the part of the budget that
+    /// responses may use, for it and for the copies that its members get.
+    #[must_use]
+    pub fn shared_answer_max(&self) -> usize {
+        (self.inner.max - self.inner.max / 4) / 2
+    }
+
     /// Evicts up to `max` stalled uploads that occupy upstream connections, those with the longest
     /// silence first.
     pub fn evict_stalled_uploads(&self, max: usize) {
@@ -250,7 +263,8 @@ impl BudgetState {
     /// next, which is immediately.
     fn evict_for(&self, bytes: usize, policy: EvictionPolicy) {
         let now = self.clock.now();
-        let candidates = self.listed.ranked_by(|guard| guard.score(now));
+        let is_spared = |guard: &GuardState| policy == EvictionPolicy::SparingNew && guard.is_new(now, NEW_MAX);
+        let candidates = self.listed.ranked_by(|guard| guard.score(now).filter(|_| !is_spared(guard)));
         let sum: usize = candidates.iter().map(|guard| guard.bytes.load(Ordering::Relaxed)).sum();
         if policy == EvictionPolicy::WholeOrNone && sum < bytes {
             return;
@@ -330,6 +344,18 @@ impl BufferGuard {
         Ok(())
     }
 
+    /// Moves bytes that already exist to a new guard. Those that this guard does not hold are taken
+    /// even beyond the limit.
+    #[must_use]
+    pub fn split_off(&mut self, bytes: usize) -> Self {
+        debug_assert!(self.listed.is_none(), "a listed guard keeps its bytes elsewhere");
+        let moved = bytes.min(self.bytes);
+        self.bytes -= moved;
+        let mut other = self.budget.charge_unchecked(bytes - moved);
+        other.bytes += moved;
+        other
+    }
+
     /// Sets the number of bytes held, beyond the limit if necessary, since they already exist. In
     /// that case listed guards are evicted, possibly including this one.
     pub fn set_bytes(&mut self, bytes: usize) {
@@ -347,7 +373,9 @@ impl BufferGuard {
         let sum = inner.held.fetch_add(bytes - before, Ordering::Relaxed) + bytes - before;
         let excess = sum.saturating_sub(inner.limit_for(HoldClass::Large));
         if excess > 0 {
-            inner.evict_for(excess, EvictionPolicy::AsFarAsPossible);
+            let is_covered = excess <= inner.max / EVICTED_DIVISOR;
+            let policy = if is_covered { EvictionPolicy::SparingNew } else { EvictionPolicy::AsFarAsPossible };
+            inner.evict_for(excess, policy);
         }
     }
 

@@ -69,6 +69,13 @@ impl GuardState {
         Some((is_slow, bytes.saturating_mul(1 + millis)))
     }
 
+    /// Returns `true` for a guard of at most `max` bytes whose phase began less than
+    /// [`STALL_TIMEOUT`] ago.
+    pub(super) fn is_new(&self, now: Tick, max: usize) -> bool {
+        let age = now.since(Tick(self.phase_start.load(Ordering::Relaxed)));
+        self.bytes.load(Ordering::Relaxed) <= max && age < STALL_TIMEOUT
+    }
+
     pub(super) fn set_phase(&self, phase: HoldPhase, clock: Clock) {
         let now = clock.now().0;
         self.phase.store(phase as u8, Ordering::Relaxed);

@@ -161,7 +161,7 @@ async fn a_slow_reader_of_a_shared_answer_keeps_no_slot_and_no_neighbour() {
     let quick = proxy.queue([proxy.predict(2)]).await;
     turn.echo().await;
     first.answer().await;
-    let large = "7".repeat(20 << 20);
+    let large = "7".repeat(8 << 20);
     hand.next_request().await.answer(200, &format!("{{\"predictions\":[{large},2]}}")).await;
     for caller in quick {
         assert_answer(&caller.answer().await, 200, &predictions(&[2]));

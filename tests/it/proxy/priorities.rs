@@ -1,6 +1,10 @@
 //! Priority classes and tenant weights, from the request header to the service order.
 
+use std::net::Ipv4Addr;
+
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
 
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{PREDICT, TestProxy, assert_answer, assert_failure, instances, predictions};
@@ -113,6 +117,42 @@ async fn tenants_share_by_weight() {
     // a call.
     let place = |item: u64| order.iter().position(|other| *other == item).unwrap();
     assert!(place(12) < 11 && place(10) < 4, "{order:?}");
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+}
+
+#[tokio::test]
+async fn a_flood_from_one_address_does_not_delay_another() {
+    /// Enough queued items for the second address to count as light.
+    const FLOOD: u64 = 128;
+    const OTHER: u64 = FLOOD + 1;
+    let (proxy, mut hand) = start_with_scripted_server(adaptive(1, json!({}))).await;
+    let anonymous = |item| proxy.post(PREDICT, &[], &instances(&[item]));
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
+    let callers = proxy.queue((1..=FLOOD).map(anonymous)).await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::new(127, 0, 0, 2), 0).into()).unwrap();
+    let mut other = socket.connect(proxy.address).await.unwrap();
+    let body = instances(&[OTHER]);
+    let head = "host: h\r\ncontent-type: application/json\r\nconnection: close";
+    let call = format!("POST {PREDICT} HTTP/1.1\r\n{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    other.write_all(call.as_bytes()).await.unwrap();
+    proxy.wait_queued(OTHER).await;
+    turn.echo().await;
+    first.answer().await;
+    let mut order = Vec::new();
+    for _ in 0..OTHER {
+        let turn = hand.next_request().await;
+        order.extend(turn.instances());
+        turn.echo().await;
+    }
+    let place = order.iter().position(|item| *item == OTHER).unwrap();
+    // The two tenants take turns; which is first depends on the clocks.
+    assert!(place < 3, "the call that came last is from another address: {order:?}");
+    let mut answer = String::new();
+    other.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.ends_with(&predictions(&[OTHER])), "{answer}");
     for (item, caller) in (1..).zip(callers) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }

@@ -95,6 +95,15 @@ impl MessageSplit {
         Ok(())
     }
 
+    /// Returns the length of the response to a member, apart from edits.
+    fn reply_len(&self, member: usize) -> usize {
+        // The parts of an output follow each other.
+        let whole = |parts: &[Span]| Some(parts.last()?.end - parts.first()?.start);
+        let in_outputs: usize = self.outputs.iter().filter_map(|output| whole(&output.parts)).sum();
+        let own: usize = self.outputs.iter().filter_map(|output| output.parts.get(member)).map(|part| part.len()).sum();
+        self.body.len().saturating_sub(in_outputs) + own
+    }
+
     /// Returns the response to a member with these headers.
     pub(crate) fn reply(&self, member: usize, call: &Call, sent: &SharedRequest, headers: HeaderMap) -> Reply {
         let doc = &self.body;
@@ -103,7 +112,7 @@ impl MessageSplit {
             span.map_or(&[][..], |span| span.of(doc))
         };
         let rows = self.rows.get(member).copied().unwrap_or_default();
-        let mut body = MessageWriter::with_capacity(doc.len() / self.rows.len().max(1) + 256);
+        let mut body = MessageWriter::with_capacity(self.reply_len(member) + ids::EDITS_LEN);
         let out = body.bytes();
         let (mut output, mut raw) = (0, 0);
         for field in WireFields::new(doc, self.message).flatten() {

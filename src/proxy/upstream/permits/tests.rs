@@ -22,6 +22,15 @@ fn every_purpose_and_every_http2_client_has_permits_of_its_own() {
 }
 
 #[test]
+fn connections_read_less_at_once_when_many_are_open() {
+    let permits = permits(80);
+    let mut open: Vec<_> = (0..10).map(|_| permits.try_acquire(&ConnectionPurpose::Client).unwrap()).collect();
+    assert_eq!(open[0].read_max(), usize::MAX);
+    open.push(permits.try_acquire(&ConnectionPurpose::Batch).unwrap());
+    assert_eq!(open[0].read_max(), (16 << 10) - 1);
+}
+
+#[test]
 fn http2_clients_share_a_quarter_and_one_client_has_half_of_it() {
     // The client connections at 128 MiB (`memory::connections_within`).
     let permits = permits(806);

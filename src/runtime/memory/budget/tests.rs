@@ -96,6 +96,32 @@ fn pressure_lowers_the_bound_and_uploads_make_room_at_once() {
 }
 
 #[test]
+fn a_call_that_has_just_begun_is_kept_while_others_hold_too_much() {
+    let budget = budget(8 * NEW_MAX);
+    let [mut begun, mut upload, mut answers] = std::array::from_fn(|_| budget.empty());
+    begun.register_for_eviction();
+    begun.set_bytes(NEW_MAX);
+    upload.register_for_eviction();
+    upload.set_bytes(NEW_MAX + 1);
+    answers.set_bytes(7 * NEW_MAX - 1);
+    assert_eq!((begun.is_evicted(), upload.is_evicted()), (false, true));
+    // More than the memory bound of the process covers.
+    answers.set_bytes(9 * NEW_MAX);
+    assert!(begun.is_evicted());
+}
+
+#[test]
+fn reserved_bytes_move_to_the_replies_that_are_copied_from_them() {
+    let budget = budget(100);
+    let mut reserved = budget.empty();
+    reserved.grow(50).unwrap();
+    let replies = [reserved.split_off(30), reserved.split_off(30)];
+    assert_eq!((reserved.bytes(), budget.held()), (0, 60));
+    drop((reserved, replies));
+    assert_eq!(budget.held(), 0);
+}
+
+#[test]
 fn under_pressure_uploads_are_evicted_even_if_they_do_not_suffice() {
     let budget = budget(800);
     let [mut upload, mut worked_on] = std::array::from_fn(|_| budget.empty());
