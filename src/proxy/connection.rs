@@ -30,6 +30,9 @@ const FIRST_CALL_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum idle time of a connection that is to be closed, so that a call already on its way is
 /// still answered.
 const GOODBYE: Duration = Duration::from_secs(1);
+/// Maximum age of a connection that was opened while half of the byte budget was held. If it speaks
+/// HTTP/2, it has few streams, and hyper cannot raise their number later.
+const TIGHT_AGE_MAX: Duration = Duration::from_secs(60);
 /// hyper's default for the number of headers. With any other setting it clears an array of that
 /// size before each head.
 const HYPER_HEADERS_MAX: usize = 100;
@@ -51,7 +54,8 @@ pub(super) async fn run(
     let clock = proxy.clock;
     let (activity, client) = (guard.place.activity(), guard.place.peer());
     let lane = proxy.forward.lane();
-    let builder = builder(&proxy.config.client, &guard.place);
+    let is_tight = proxy.buffers.is_half_full();
+    let builder = builder(&proxy.config.client, &guard.place, is_tight);
     let flow = ConnectionMemory::new(&proxy.buffers, &activity);
     let calls = CallService::new(&proxy, &lane, (&activity, &flow), (client, peer));
     let io = TokioIo::new(MonitoredStream::new(
@@ -63,7 +67,7 @@ pub(super) async fn run(
     let mut connection = pin!(builder.serve_connection_with_upgrades(io, calls));
     // HTTP/2 connections have a maximum age. Jitter keeps connections that were opened together
     // from closing together.
-    let age = proxy.config.client.http2.age_max;
+    let age = proxy.config.client.http2.age_max.min(if is_tight { TIGHT_AGE_MAX } else { Duration::MAX });
     let old = clock.now().after(age.mul_f64(1.0 + 0.1 * rand::random::<f64>()));
     let mut timer = LazyTimer::new(clock);
     let mut state = pin!(async {
@@ -157,7 +161,8 @@ fn next_action(
     }
 }
 
-fn builder(limits: &ClientLimits, place: &ConnectionPermit) -> Builder<TokioExecutor> {
+/// Returns the settings of a connection. `is_tight` is `true` if half of the byte budget is held.
+fn builder(limits: &ClientLimits, place: &ConnectionPermit, is_tight: bool) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
@@ -174,7 +179,7 @@ fn builder(limits: &ClientLimits, place: &ConnectionPermit) -> Builder<TokioExec
         .http2()
         .timer(TokioTimer::new())
         .auto_date_header(false)
-        .max_concurrent_streams(http2.streams_max.min(place.streams_max()))
+        .max_concurrent_streams(http2.streams_max.min(place.streams_max(is_tight)))
         .initial_stream_window_size(http2.stream_window)
         .initial_connection_window_size(http2.connection_window.min(place.window_max()))
         .keep_alive_interval(http2.ping_interval)

@@ -169,12 +169,18 @@ impl BufferBudget {
         self.inner.held.load(Ordering::Relaxed)
     }
 
+    /// Returns `true` if at least half of the budget is held.
+    #[must_use]
+    pub fn is_half_full(&self) -> bool {
+        self.held() >= self.inner.max / 2
+    }
+
     /// Returns the maximum number of bytes of one read: unlimited while less than half of the
     /// budget is held, then less than hyper's initial buffer, so that hyper does not enlarge the
     /// buffer of the connection.
     #[must_use]
     pub fn read_max(&self) -> usize {
-        if self.held() < self.inner.max / 2 { usize::MAX } else { READ_MAX }
+        if self.is_half_full() { READ_MAX } else { usize::MAX }
     }
 
     /// Returns the number of guards evicted since the start.
