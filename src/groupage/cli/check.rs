@@ -62,7 +62,7 @@ pub(super) struct CheckArgs {
 
 pub(super) fn run(args: &CheckArgs) -> ExitCode {
     if let Some(url) = &args.server.local {
-        return check_local(&args.server, url);
+        return check_local(&args.server, url, args.output == Output::Json);
     }
     cluster::run_cluster_command(async {
         let wait = parse_duration(&args.wait).ok_or_else(|| format!("--wait {:?} is not a duration", args.wait))?;

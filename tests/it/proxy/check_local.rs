@@ -10,9 +10,14 @@ use super::support::upstream::Request;
 
 /// Runs the check with these samples.
 async fn check(url: &str, samples: &[&str]) -> (Option<i32>, String) {
+    check_as("table", url, samples).await
+}
+
+/// Runs the check with these samples, and an output format.
+async fn check_as(format: &str, url: &str, samples: &[&str]) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_groupage"));
-    command.args(["check", "--local", url, "--route", PREDICT, "--protocol", "KServeV1"]);
+    command.args(["check", "--local", url, "--route", PREDICT, "--protocol", "KServeV1", "--output", format]);
     for (index, text) in samples.iter().enumerate() {
         let file = folder.path().join(format!("{index}.json"));
         std::fs::write(&file, text).unwrap();
@@ -82,6 +87,18 @@ async fn an_item_that_depends_on_its_neighbours_is_an_error_with_its_place() {
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("× call 1: merged and alone, its answers differ at `/predictions/0/0` by"), "{text}");
     assert!(text.ends_with("status: ×\n"), "{text}");
+}
+
+#[tokio::test]
+async fn the_findings_are_written_as_json() {
+    let (url, _auto) = server(16, |items, _| items.iter().sum()).await;
+    let (code, text) = check_as("json", &url, &PAIR).await;
+    let all: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(all[0]["route"], PREDICT, "{text}");
+    assert_eq!(all[0]["comparisons"][0]["answers"], "different", "{text}");
+    assert_eq!(all[0]["comparisons"][0]["at"], "/predictions/0/0", "{text}");
+    assert!(all[0]["limits"][0].as_str().unwrap().contains("a limit of 16"), "{text}");
 }
 
 #[tokio::test]

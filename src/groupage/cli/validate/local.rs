@@ -36,8 +36,8 @@ pub(in super::super) struct LocalCheck {
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// Tests the server at `url`, and prints the findings.
-pub(in super::super) fn check_local(args: &LocalCheck, url: &str) -> ExitCode {
+/// Tests the server at `url`, and prints the findings as text or as JSON.
+pub(in super::super) fn check_local(args: &LocalCheck, url: &str, is_json: bool) -> ExitCode {
     let headers: HeaderMap = args.headers.iter().cloned().collect();
     let tested = load_policy(args).and_then(|loaded| {
         let samples = conformance::SampleCalls::read_pair(&args.samples)?;
@@ -47,7 +47,11 @@ pub(in super::super) fn check_local(args: &LocalCheck, url: &str) -> ExitCode {
     });
     match tested {
         Ok(results) => {
-            print!("{}", format_results(&results));
+            if is_json {
+                println!("{:#}", results.iter().map(RouteResult::json).collect::<serde_json::Value>());
+            } else {
+                print!("{}", format_results(&results));
+            }
             ExitCode::from(exit_code(&results))
         }
         Err(error) => {

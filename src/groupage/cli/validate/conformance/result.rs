@@ -88,6 +88,20 @@ impl MemberComparison {
             }
         }
     }
+
+    fn json(&self) -> Value {
+        let (answers, difference, at) = match &self.comparison {
+            _ if self.is_identical => ("identical", None, None),
+            AnswerComparison::Equal => ("equal", None, None),
+            AnswerComparison::Rounded(difference) => ("rounded", Some(*difference), None),
+            AnswerComparison::Incomparable => ("incomparable", None, None),
+            AnswerComparison::Different(found) => match found.kind {
+                DifferenceKind::Number(difference) => ("different", Some(difference), Some(&found.at)),
+                DifferenceKind::Structure | DifferenceKind::Value => ("different", None, Some(&found.at)),
+            },
+        };
+        json!({ "answers": answers, "difference": difference, "at": at })
+    }
 }
 
 // === impl RouteResult ===
@@ -170,6 +184,8 @@ impl RouteResult {
             "merged_status": self.merged.map(|status| status.as_u16()),
             "verdict": verdict,
             "why": reason,
+            "comparisons": self.comparisons.iter().map(MemberComparison::json).collect::<Vec<_>>(),
+            "limits": self.limits,
         })
     }
 }
