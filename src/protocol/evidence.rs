@@ -20,6 +20,13 @@ use crate::call::{Call, MergeEligibility};
 /// Number of unbatched responses to different inputs that have to agree. A single response proves
 /// nothing.
 const RUN_FIRST: u32 = 2;
+/// The same for a member with few possible values: a flag, a number, or a short word. In a batch it may
+/// be that of any member, such as a mark that one of the texts was cut off, and inputs often agree in
+/// it by chance.
+const RUN_FLAG: u32 = 1 << 6;
+const RUN_WORD: u32 = 1 << 4;
+/// Maximum length of such a word in bytes, with its quotes.
+const WORD_MAX: usize = 10;
 /// Factor by which the required number grows after each change of a value, up to `RUN_MAX`, because
 /// a value may repeat by chance. During a rolling update, responses of the old and the new version
 /// alternate.
@@ -85,6 +92,8 @@ struct PartDigest {
     value: u64,
     /// The part is a member of the body.
     is_member: bool,
+    /// Number of unbatched responses to different inputs that have to agree.
+    needed: u32,
 }
 
 /// The facts of one merge key.
@@ -118,6 +127,8 @@ struct PartFact {
     /// required.
     run: u32,
     needed: u32,
+    /// The value has changed.
+    has_changed: bool,
     /// Number of changes of the input among the responses that have a part of this name.
     inputs: u32,
 }
@@ -131,6 +142,19 @@ pub(crate) enum AnswerPart<'a> {
     Member(&'a [u8], &'a [u8]),
     /// The body of an error response with this status.
     Body(StatusCode, &'a [u8]),
+}
+
+/// Returns the number of unbatched responses to different inputs that have to agree in the value of a
+/// member.
+fn agreement_needed(value: &[u8]) -> u32 {
+    let is_number = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
+    match value {
+        b"" => RUN_FIRST,
+        b"true" | b"false" | b"null" => RUN_FLAG,
+        [b'"', ..] if value.len() <= WORD_MAX => RUN_WORD,
+        _ if value.iter().all(is_number) => RUN_FLAG,
+        _ => RUN_FIRST,
+    }
 }
 
 // === impl UnbatchedEvidence ===
@@ -259,7 +283,11 @@ impl UnbatchedEvidence {
             AnswerPart::Member(path, value) => (self.digest((1, path)), self.digest(value)),
             AnswerPart::Body(status, body) => (self.digest((2, status.as_u16())), self.digest(body)),
         };
-        PartDigest { name, value, is_member: matches!(part, AnswerPart::Member(..)) }
+        let needed = match part {
+            AnswerPart::Member(_, value) => agreement_needed(value),
+            AnswerPart::Header(..) | AnswerPart::Body(..) => RUN_FIRST,
+        };
+        PartDigest { name, value, is_member: matches!(part, AnswerPart::Member(..)), needed }
     }
 
     fn digest(&self, value: impl Hash) -> u64 {
@@ -305,14 +333,15 @@ impl KeyCache {
 
 impl KeyFacts {
     fn observe(&mut self, part: PartDigest, input: impl FnOnce() -> u64) {
-        let PartDigest { name, value, is_member } = part;
+        let PartDigest { name, value, is_member, needed } = part;
         if let Some(fact) = self.facts.iter_mut().find(|fact| fact.name == name) {
-            return fact.observe(value, input);
+            return fact.observe(value, needed, input);
         }
         if self.facts.len() >= FACTS_MAX {
             self.facts.remove(0);
         }
-        self.facts.push(PartFact { name, value, is_member, input: input(), run: 1, needed: RUN_FIRST, inputs: 0 });
+        let input = input();
+        self.facts.push(PartFact { name, value, is_member, input, run: 1, needed, has_changed: false, inputs: 0 });
     }
 
     fn on_input(&mut self, input: u64) {
@@ -334,7 +363,7 @@ impl KeyFacts {
         match (settled, same) {
             (true, true) => Constancy::Constant,
             (true, false) => Constancy::Varies(None),
-            (false, _) if fact.needed > RUN_FIRST => Constancy::Varies(None),
+            (false, _) if fact.has_changed => Constancy::Varies(None),
             (false, _) => Constancy::Unknown,
         }
     }
@@ -374,7 +403,7 @@ impl PartFact {
         self.inputs >= NAME_INPUTS && self.name == name
     }
 
-    fn observe(&mut self, value: u64, input: impl FnOnce() -> u64) {
+    fn observe(&mut self, value: u64, needed: u32, input: impl FnOnce() -> u64) {
         if value == self.value && self.run >= self.needed {
             return;
         }
@@ -382,8 +411,8 @@ impl PartFact {
         let is_other = input != self.input;
         self.inputs = self.inputs.saturating_add(u32::from(is_other));
         if value != self.value {
-            self.needed = self.needed.saturating_mul(RUN_GROWTH).min(RUN_MAX);
-            (self.value, self.run) = (value, 1);
+            self.needed = self.needed.saturating_mul(RUN_GROWTH).min(RUN_MAX).max(needed);
+            (self.value, self.run, self.has_changed) = (value, 1, true);
         } else if is_other {
             self.run += 1;
         }

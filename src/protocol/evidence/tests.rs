@@ -1,7 +1,7 @@
 use super::*;
 
 fn member(name: u64, value: u64) -> PartDigest {
-    PartDigest { name, value, is_member: true }
+    PartDigest { name, value, is_member: true, needed: RUN_FIRST }
 }
 
 /// Returns the standing of value 7 after unbatched responses with these values, each for a

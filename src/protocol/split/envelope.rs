@@ -13,7 +13,7 @@ use crate::evidence::MEMBERS_MAX;
 use crate::ids;
 use crate::json::{self, Elements, JsonRules, JsonType, Members, NESTING_MAX, Span, kind, unescape};
 use crate::pointer::Pointer;
-use crate::shape::{Counters, Payload, ProtocolShape, ResultLayout};
+use crate::shape::{Counters, Measure, Payload, ProtocolShape, ResultLayout};
 use crate::usage;
 
 use super::quote;
@@ -149,6 +149,15 @@ fn is_unquoted_name(text: &[u8], members: &[&Call]) -> bool {
     is_name(text) && !quote::shares_text(text, members) && !quote::quotes_digits(text, members)
 }
 
+/// Returns `true` if a number may be that of the tokens of all items and of `generated` further
+/// bytes. Any other number may quote an input, from which its share for each member is computed.
+pub(super) fn is_token_count(number: &[u8], members: &[&Call], generated: usize) -> bool {
+    let items = members.iter().flat_map(|call| &call.found.slots).map(|slot| slot.items.len()).sum::<usize>();
+    let max = members.iter().map(|call| call.body.len()).sum::<usize>() + TEMPLATE_MAX * items + generated;
+    let count = std::str::from_utf8(number).ok().and_then(|text| text.parse::<f64>().ok());
+    count.is_none_or(|count| count.fract() == 0.0 && count <= f64::from(u32::try_from(max).unwrap_or(u32::MAX)))
+}
+
 /// Returns `true` for a zero that is written with more than a zero. It is copied as written.
 fn is_nonstandard_zero(number: &[u8]) -> bool {
     usage::is_zero(number) && !matches!(number, b"0" | b"-0" | b"0.0" | b"-0.0")
@@ -259,7 +268,9 @@ impl<'a> EnvelopeWalker<'a> {
             JsonType::Array => self.visit_inside(value, path, Self::visit_usage),
             JsonType::String => self.add(value, path),
             JsonType::Number if is_nonstandard_zero(value.of(self.doc)) => self.add(value, path),
-            JsonType::Number if self.is_usage(path) && !self.is_countable(value.of(self.doc)) => self.add(value, path),
+            JsonType::Number if self.counts_tokens(path) && !self.is_countable(value.of(self.doc)) => {
+                self.add(value, path);
+            }
             JsonType::Number | JsonType::Bool | JsonType::Null => {}
         }
     }
@@ -331,19 +342,19 @@ impl<'a> EnvelopeWalker<'a> {
 
     /// Returns `true` if a counter may be a number of tokens of the items.
     fn is_countable(&self, number: &[u8]) -> bool {
-        let Some(members) = self.members else { return true };
-        let items = members.iter().flat_map(|call| &call.found.slots).map(|slot| slot.items.len()).sum::<usize>();
         // A generated text has at most as many tokens as the response has bytes.
         let generated = if self.shape.generation.is_some() { self.doc.len() } else { 0 };
-        let max = members.iter().map(|call| call.body.len()).sum::<usize>() + TEMPLATE_MAX * items + generated;
-        let count = std::str::from_utf8(number).ok().and_then(|text| text.parse::<f64>().ok());
-        count.is_none_or(|count| count <= f64::from(u32::try_from(max).unwrap_or(u32::MAX)))
+        self.members.is_none_or(|members| is_token_count(number, members, generated))
     }
 
-    /// Returns `true` if `path` lies in the protocol's usage object. Other counters are declared by a
-    /// policy, and may count anything.
-    fn is_usage(&self, path: &[String]) -> bool {
-        matches!(&self.shape.counters, Counters::Usage(at) if path.starts_with(at.tokens()))
+    /// Returns `true` if the counter at `path` counts tokens. Counters that a policy declares may count
+    /// anything.
+    fn counts_tokens(&self, path: &[String]) -> bool {
+        match &self.shape.counters {
+            Counters::None => false,
+            Counters::Usage(at) => path.starts_with(at.tokens()),
+            Counters::Totals { .. } => self.shape.weight == Measure::Tokens,
+        }
     }
 
     /// Returns `true` if a declared value lies below `path`.

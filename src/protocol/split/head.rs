@@ -5,10 +5,14 @@
 //! with values that consist of numbers, times and fixed words, which occur in no item, is forwarded
 //! unchanged. Any other text may quote an input, and so may a name of which only the prefix is
 //! listed. Such a header is forwarded only if unbatched responses of the same key have the same
-//! value ([`UnbatchedEvidence`]).
+//! value ([`UnbatchedEvidence`]). A `Retry-After` is always forwarded, rounded up if an item has its
+//! digits: otherwise one caller could deprive the others of it.
+
+mod measure;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
+use self::measure::{is_date, is_measure};
 use super::quote;
 use crate::call::{Call, SharedRequest};
 use crate::evidence::{AnswerPart, UnbatchedEvidence};
@@ -88,10 +92,8 @@ const WORDS: [&str; 18] = [
     "gpu",
     "gpu+optimized",
 ];
-/// Maximum length of a measure in bytes and in digits: those of a time of day with its date.
-const MEASURE_MAX: (usize, usize) = (32, 14);
-/// Letters of units and dates: `6m0s`, `1.5ms`, `100;w=60`, `2026-11-24T10:00:00Z`.
-const UNITS: &[u8] = b"dhmsunwTZ";
+/// Maximum delay in a `Retry-After` that is forwarded whatever the inputs: a day.
+const RETRY_SECONDS_MAX: u64 = 86_400;
 
 /// Headers that describe a single response or body, and are never forwarded.
 const NEVER: [HeaderName; 6] = [
@@ -140,40 +142,21 @@ fn is_text(value: &HeaderValue) -> bool {
     !is_measure(value) && !WORDS.iter().any(|word| word.as_bytes() == value) && !is_date(value)
 }
 
-/// Returns `true` for a few numbers with units and separators.
-fn is_measure(value: &[u8]) -> bool {
-    // A unit follows its number. Such a letter elsewhere is part of a word.
-    let unit = |place: usize| {
-        let before = |back: usize| place.checked_sub(back).and_then(|place| value.get(place)).copied().unwrap_or(b' ');
-        let second = value[place] == b's' && matches!(before(1), b'm' | b'u' | b'n') && before(2).is_ascii_digit();
-        before(1).is_ascii_digit() || second || value[place] == b'w' && before(1) == b';'
+/// Returns the delay that the server requests before a retry, for a value that would be dropped
+/// because an item has its digits. It is rounded up to two digits, so that it quotes no more. A
+/// date is forwarded unless all of its digits occur in an item.
+fn retry_delay(name: &HeaderName, value: &HeaderValue, members: &[&Call]) -> Option<HeaderValue> {
+    let units = match name {
+        _ if *name == header::RETRY_AFTER => 1,
+        _ if *name == headers::RETRY_AFTER_MS => 1000,
+        _ => return None,
     };
-    let known = |place: usize| match value[place] {
-        byte if byte.is_ascii_digit() => true,
-        byte if UNITS.contains(&byte) => unit(place),
-        byte => b" .,:;=+-".contains(&byte),
-    };
-    value.len() <= MEASURE_MAX.0
-        && value.iter().filter(|byte| byte.is_ascii_digit()).count() <= MEASURE_MAX.1
-        && (0..value.len()).all(known)
-}
-
-/// Returns `true` for the format of an HTTP date: `Tue, 24 Nov 2026 10:00:00 GMT`.
-fn is_date(value: &[u8]) -> bool {
-    const DAYS: [&[u8]; 7] = [b"Mon", b"Tue", b"Wed", b"Thu", b"Fri", b"Sat", b"Sun"];
-    const MONTHS: [&[u8]; 12] =
-        [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
-    let part = |from, to| value.get(from..to).unwrap_or_default();
-    let form = |from, form: &[u8]| {
-        form.iter()
-            .zip(part(from, from + form.len()))
-            .all(|(form, byte)| if *form == b'0' { byte.is_ascii_digit() } else { form == byte })
-    };
-    value.len() == 29
-        && DAYS.contains(&part(0, 3))
-        && form(3, b", 00 ")
-        && MONTHS.contains(&part(8, 11))
-        && form(11, b" 0000 00:00:00 GMT")
+    if is_date(value.as_bytes()) {
+        return (!quote::quotes_spread_digits(value.as_bytes(), members)).then(|| value.clone());
+    }
+    let delay: u64 = value.to_str().ok()?.parse().ok().filter(|delay| *delay <= RETRY_SECONDS_MAX * units)?;
+    let place = 10_u64.pow(delay.checked_ilog10().unwrap_or(0).saturating_sub(1));
+    Some(HeaderValue::from(delay.next_multiple_of(place)))
 }
 
 // === impl SharedHead ===
@@ -188,12 +171,11 @@ impl SharedHead {
     ) -> Self {
         let leader = members.first();
         let nominated = headers::nominated_headers(headers);
-        let is_visible = |name: &&HeaderName| {
-            if !headers::is_end_to_end(name) || NEVER.contains(name) || nominated.contains(name) {
-                return false;
-            }
+        let is_forwardable =
+            |name: &&HeaderName| headers::is_end_to_end(name) && !NEVER.contains(name) && !nominated.contains(name);
+        let is_visible = |name: &HeaderName| {
             let may_quote = |value| is_text(value) || quote::quotes_digits(value.as_bytes(), members);
-            let is_plain = || is_listed(name) && !headers.get_all(*name).iter().any(may_quote);
+            let is_plain = || is_listed(name) && !headers.get_all(name).iter().any(may_quote);
             let is_known = |call: &&&Call| {
                 allows_own_origin(name, headers, call)
                     || evidence.is_some_and(|known| known.is_constant(call, AnswerPart::Header(name, headers)))
@@ -202,10 +184,14 @@ impl SharedHead {
                 || is_allowed(name) && (is_plain() || leader.is_some_and(|leader| is_known(&leader)))
         };
         let mut listed = HeaderMap::with_capacity(headers.len());
-        for name in headers.keys().filter(is_visible) {
-            headers.get_all(name).iter().for_each(|value| {
-                listed.append(name.clone(), value.clone());
-            });
+        for name in headers.keys().filter(is_forwardable) {
+            if is_visible(name) {
+                headers.get_all(name).iter().for_each(|value| {
+                    listed.append(name.clone(), value.clone());
+                });
+            } else if let Some(delay) = headers.get(name).and_then(|value| retry_delay(name, value, members)) {
+                listed.insert(name.clone(), delay);
+            }
         }
         if headers.contains_key(header::CONTENT_TYPE) && !listed.contains_key(header::CONTENT_TYPE) {
             let is_grpc = endpoint.shape.payload == Payload::GrpcTensors;
@@ -240,42 +226,4 @@ impl SharedHead {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_times_and_fixed_words_are_not_free_text() {
-        for value in [
-            "149984",
-            "6m0s",
-            "1.5ms",
-            "100, 100;w=60",
-            "2026-11-24T10:00:00Z",
-            "Tue, 24 Nov 2026 10:00:00 GMT",
-            "true",
-            "*",
-            "gpu+optimized",
-            "application/json",
-        ] {
-            assert!(!is_text(&HeaderValue::from_static(value)), "{value}");
-        }
-    }
-
-    #[test]
-    fn any_other_text_may_quote_an_input() {
-        for value in [
-            "uvicorn",
-            "Bearer realm=\"private\"",
-            "private-0",
-            "musum",
-            "Tue, 24 Nov 2026 private-0 GM",
-            "Tue, 24 Nov 2026 411111111 GMT",
-            "4111 1111 1111 1111",
-            "d.u.m",
-            "12; private",
-            "application/json; note=private",
-        ] {
-            assert!(is_text(&HeaderValue::from_static(value)), "{value}");
-        }
-    }
-}
+mod tests;

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
+use super::envelope;
 use super::results::LocatedResults;
 use super::shares::CounterShares;
 use super::token_ids;
@@ -161,7 +162,9 @@ impl<'a> SplitPlan<'a> {
             let counts = members.iter().map(|call| read_chars(call).to_string()).collect();
             self.member_headers.push((headers::COMPUTE_CHARACTERS, counts));
         }
-        let tokens = head.get(headers::COMPUTE_TOKENS).and_then(|value| usage::divide_header(value.as_bytes(), shares));
+        let tokens = head.get(headers::COMPUTE_TOKENS).map(HeaderValue::as_bytes);
+        let tokens = tokens.filter(|value| envelope::is_token_count(value, members, 0));
+        let tokens = tokens.and_then(|value| usage::divide_header(value, shares));
         if let Some((parts, exact)) = tokens {
             self.estimated |= !exact;
             self.member_headers.push((headers::COMPUTE_TOKENS, parts));

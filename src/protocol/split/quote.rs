@@ -1,5 +1,6 @@
 //! Search for inputs that a part of a batch response quotes: as written, without JSON escapes, in
-//! another case, or in part. An encoding of an input, such as base64, is not recognised.
+//! another case, with other separators, or in part. An encoding of an input, such as base64, is not
+//! recognised.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -16,6 +17,8 @@ const TEXT_MIN: usize = 5;
 /// array of numbers, which contains any short row by chance.
 const TEXT_DIGITS_MIN: usize = 3;
 const NUMBER_DIGITS_MIN: usize = 6;
+/// Number of digits of a value that count as quoted if an item has them with other separators.
+const SPREAD_DIGITS_MIN: usize = 5;
 
 /// An item of a member, without escapes.
 struct SearchedItem<'a> {
@@ -24,20 +27,31 @@ struct SearchedItem<'a> {
     is_text: bool,
 }
 
-/// Returns `true` if `text`, a string without escapes, equals an item or shares a part with one. A
-/// text of an item that is shorter than such a part counts as quoted if it is a word of the text.
+/// Returns `true` if `text`, a string without escapes, equals an item or shares a part with one,
+/// whatever the separators in both. A text of an item that is shorter than such a part counts as
+/// quoted if it is a word of the text, and a text that is shorter if it occurs in an item.
 pub(super) fn shares_text(text: &[u8], members: &[&Call]) -> bool {
     let text = text.to_ascii_lowercase();
-    let parts: HashSet<&[u8]> = text.windows(TEXT_MIN).collect();
+    let compact = without_separators(&text);
+    let parts: HashSet<&[u8]> = text.windows(TEXT_MIN).chain(compact.windows(TEXT_MIN)).collect();
     let words: Vec<&[u8]> = short_words(&text).collect();
+    let is_short = (2..TEXT_MIN).contains(&compact.len());
     items(members).any(|item| {
+        let is_text = item.is_text;
         let item = item.text.to_ascii_lowercase();
+        let spread = without_separators(&item);
         // A string item is compared without its quotes.
         item == text
             || item.get(1..item.len().saturating_sub(1)) == Some(&text)
             || words.iter().any(|word| contains_text(&item, word))
-            || item.windows(TEXT_MIN).any(|part| parts.contains(part))
+            || is_text && is_short && memmem::find(&spread, &compact).is_some()
+            || item.windows(TEXT_MIN).chain(spread.windows(TEXT_MIN)).any(|part| parts.contains(part))
     })
+}
+
+/// Returns the letters and digits of a text, and its bytes beyond ASCII.
+fn without_separators(text: &[u8]) -> Vec<u8> {
+    text.iter().copied().filter(|byte| byte.is_ascii_alphanumeric() || !byte.is_ascii()).collect()
 }
 
 /// Returns the parts of a text below [`TEXT_MIN`] with no letter or digit beside them.
@@ -60,14 +74,37 @@ fn contains_text(item: &[u8], word: &[u8]) -> bool {
         || memmem::find(item, &[&[length], word].concat()).is_some()
 }
 
-/// Returns `true` if a value of numbers and units has digits that occur in an item.
+/// Returns `true` if a value of numbers and units has digits that occur in an item: in a row, as a
+/// whole number, or all of them with other separators.
 pub(super) fn quotes_digits(value: &[u8], members: &[&Call]) -> bool {
     let rows = || value.split(|byte| !byte.is_ascii_digit()).filter(|row| row.len() >= TEXT_DIGITS_MIN);
     rows().next().is_some()
         && items(members).any(|item| {
             let least = if item.is_text { TEXT_DIGITS_MIN } else { NUMBER_DIGITS_MIN };
             rows().filter(|row| row.len() >= least).any(|row| memmem::find(&item.text, row).is_some())
+                || !item.is_text && rows().any(|row| row == value && has_number(&item.text, row))
         })
+        || has_other_separators(value) && quotes_spread_digits(value, members)
+}
+
+/// Returns `true` if a value is no decimal number, of which the rows were compared: times in seconds
+/// are frequent, and no item has to be searched for one again.
+fn has_other_separators(value: &[u8]) -> bool {
+    value.split(|byte| !byte.is_ascii_digit()).filter(|row| !row.is_empty()).count() != 2
+}
+
+/// Returns `true` if all digits of a value occur in an item, whatever the separators in both.
+pub(super) fn quotes_spread_digits(value: &[u8], members: &[&Call]) -> bool {
+    let digits: Vec<u8> = value.iter().copied().filter(u8::is_ascii_digit).collect();
+    digits.len() >= SPREAD_DIGITS_MIN
+        && items(members).any(|item| memmem::find(&without_separators(&item.text), &digits).is_some())
+}
+
+/// Returns `true` if `number` is a number of an item, and not a part of one.
+fn has_number(item: &[u8], number: &[u8]) -> bool {
+    let is_edge =
+        |at: Option<usize>| at.and_then(|at| item.get(at)).is_none_or(|byte| !byte.is_ascii_digit() && *byte != b'.');
+    memmem::find_iter(item, number).any(|at| is_edge(at.checked_sub(1)) && is_edge(Some(at + number.len())))
 }
 
 fn items<'a>(members: &'a [&'a Call]) -> impl Iterator<Item = SearchedItem<'a>> {

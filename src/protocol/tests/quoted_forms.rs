@@ -75,6 +75,12 @@ fn a_model_that_shares_a_part_with_an_input_is_given_to_no_caller() {
         (r#""Grüße aus Ulm""#, r"Gr\u00fc\u00dfe"),
         (r#""ab""#, "ab"),
         (r#""4111""#, "4111"),
+        (r#""i am ill""#, "ill"),
+        (r#""annabel""#, "anna"),
+        (r#""he is ill""#, "he-is-ill"),
+        (r#""born 24121990""#, "24-12-19-90"),
+        (r#""annabel""#, "a-n-n-a-b-e-l"),
+        (r#""lat 48.8566""#, "v-488566"),
     ] {
         assert_eq!(split_with_model(item, model), Err(MismatchKind::Undeclared), "{item} {model}");
     }
@@ -110,6 +116,97 @@ fn a_name_of_a_response_with_a_short_text_of_a_tensor_is_given_to_no_caller() {
 }
 
 #[test]
+fn digits_of_an_input_with_other_separators_are_given_to_no_caller() {
+    for (input, header, value) in [
+        (r#""01 23 45 67 89""#, "x-process-time", "01 23 45 67 89"),
+        (r#""24.12.90""#, "retry-after", "24.12.90"),
+        (r#""4111111111111""#, "retry-after", "41-11-11-11-11-11-1"),
+        (r#""4111111111111""#, "x-process-time", "41h11m11s"),
+        ("[9.9,9.8,9.7,9.6]", "x-process-time", "9.9,9.8,9.7,9.6"),
+        ("[12345]", "x-ratelimit-remaining", "12345"),
+    ] {
+        for status in [200, 429, 503] {
+            let replies = shared_numbers([input, "[1]"], status, &[(header, value)]);
+            assert!(!names(&replies).contains(&header), "{status} {input} {value}");
+        }
+    }
+}
+
+#[test]
+fn a_delay_before_a_retry_is_forwarded_whatever_the_inputs() {
+    for (input, value, forwarded) in [
+        (r#""120 mg of it""#, "120", "120"),
+        ("[12345]", "12345", "13000"),
+        (r#""in 2026 we""#, "Sat, 28 Nov 2026 03:00:00 GMT", "Sat, 28 Nov 2026 03:00:00 GMT"),
+        (r#""none""#, "1234", "1234"),
+    ] {
+        for status in [429, 503] {
+            let replies = shared_numbers([input, "[1]"], status, &[("retry-after", value)]);
+            assert!(replies.iter().all(|reply| reply.headers["retry-after"] == forwarded), "{status} {value}");
+        }
+    }
+    let replies =
+        shared_numbers([r#""281126030000""#, "[1]"], 503, &[("retry-after", "Sat, 28 Nov 2026 03:00:00 GMT")]);
+    assert_eq!(replies.len(), 2);
+}
+
+/// Splits a response of this status and these headers to two calls with these instances.
+fn shared_numbers(instances: [&str; 2], status: u16, headers: &[(&'static str, &str)]) -> Vec<Reply> {
+    let endpoint = endpoint(PREDICT, RouteProtocol::KServeV1);
+    let calls = instances.map(|instance| read(&endpoint, PREDICT, &format!(r#"{{"instances":[{instance}]}}"#)));
+    let members: Vec<&Call> = calls.iter().collect();
+    let sent = endpoint.write_batch(&members, None);
+    let mut head = HeaderMap::new();
+    for (name, value) in headers {
+        head.extend(head_with(name, value));
+    }
+    let status = StatusCode::from_u16(status).unwrap();
+    let answer = BatchResponse { status, headers: &head, body: &Bytes::from_static(PREDICTIONS.as_bytes()) };
+    if is_overload(status) {
+        return endpoint.overload_replies(&members, &sent, answer, &UnbatchedEvidence::default());
+    }
+    endpoint.split_batch(&members, &sent, answer, Some((Tick(0), &UnbatchedEvidence::default()))).unwrap()
+}
+
+#[test]
+fn a_counter_that_is_no_number_of_tokens_is_given_to_no_caller() {
+    let number = "9999000011112222";
+    for (path, protocol, field, part) in [
+        (
+            "/api/embed",
+            RouteProtocol::Ollama,
+            "input",
+            format!(r#""embeddings":[[1],[2]],"prompt_eval_count":{number}"#),
+        ),
+        (
+            EMBEDDINGS,
+            RouteProtocol::OpenAi,
+            "input",
+            format!(r#""data":[{{"index":0}},{{"index":1}}],"usage":{{"prompt_tokens":0.{number}}}"#),
+        ),
+    ] {
+        let endpoint = endpoint(path, protocol);
+        let call = |text: &str| read(&endpoint, path, &format!(r#"{{"model":"m","{field}":["{text}"]}}"#));
+        let split = split(&endpoint, &[&call(number), &call("a text of us two")], &format!("{{{part}}}"));
+        assert_eq!(split.map(|_| ()).map_err(|mismatch| mismatch.what), Err(MismatchKind::Undeclared), "{part}");
+    }
+}
+
+#[test]
+fn a_flag_is_a_constant_only_after_many_unbatched_responses() {
+    let server = Server::new(PREDICT, RouteProtocol::KServeV1);
+    let body = |flag: &str, results: &str| format!(r#"{{"predictions":[{results}],"flagged":{flag}}}"#);
+    let is_split = |server: &Server| server.shared(["a", "b"], 200, &[], &body("true", "1,2")).is_ok();
+    assert!(!is_split(&server), "the members of unbatched responses are observed from now on");
+    for number in 0..63 {
+        server.lone(&format!("call {number}"), 200, &[], &body("true", "1"));
+    }
+    assert!(!is_split(&server));
+    server.lone("call 63", 200, &[], &body("true", "1"));
+    assert!(is_split(&server));
+}
+
+#[test]
 fn an_allowed_origin_is_forwarded_if_it_is_that_of_the_callers() {
     let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     let origins = |given: &str| {
@@ -137,18 +234,18 @@ fn head_with(name: &'static str, value: &str) -> HeaderMap {
 #[test]
 fn a_call_that_may_not_be_retried_is_merged_only_once_its_members_are_known() {
     let server = Server::generic_once();
-    let body = |text: &str| format!(r#"{{"vectors":[{text}],"version":"1"}}"#);
+    let body = |text: &str| format!(r#"{{"vectors":[{text}],"version":"2026.11.1"}}"#);
     assert!(!server.is_apart(Tick(0)), "nothing is known of the route");
     server.lone("a", 200, &[], &body("1"));
     assert!(server.is_apart(Tick(0)), "a single input shows nothing");
     server.lone("b", 200, &[], &body("2"));
     assert!(!server.is_apart(Tick(0)));
-    assert!(server.shared(["a", "b"], 200, &[], r#"{"vectors":[1,2],"version":"1"}"#).is_ok());
+    assert!(server.shared(["a", "b"], 200, &[], r#"{"vectors":[1,2],"version":"2026.11.1"}"#).is_ok());
     // Another key of the route needs evidence of its own.
     let other = read(&server.endpoint, "/e", r#"{"texts":["a"],"user":"u"}"#);
     assert!(server.evidence.is_unbatched(Tick(0), &other));
     // A member that varies is never known.
-    server.lone("c", 200, &[], r#"{"vectors":[1],"version":"2"}"#);
+    server.lone("c", 200, &[], r#"{"vectors":[1],"version":"2026.11.2"}"#);
     assert!(server.is_apart(Tick(0)));
 }
 

@@ -153,15 +153,16 @@ fn text_before_an_echoed_id_is_kept_only_if_it_is_a_known_prefix() {
 #[test]
 fn a_member_that_lone_answers_show_to_be_constant_is_given_to_all() {
     let server = Server::new(PREDICT, RouteProtocol::KServeV1);
-    let shared = |server: &Server| server.shared(["a", "b"], 200, &[], r#"{"predictions":[1,2],"version":"3"}"#);
+    let shared =
+        |server: &Server| server.shared(["a", "b"], 200, &[], r#"{"predictions":[1,2],"version":"2026.11.3"}"#);
     // Members are not observed before a batch response had such a member.
-    server.lone("a", 200, &[], r#"{"predictions":[1],"version":"3"}"#);
+    server.lone("a", 200, &[], r#"{"predictions":[1],"version":"2026.11.3"}"#);
     assert!(shared(&server).is_err());
-    server.lone("a", 200, &[], r#"{"predictions":[1],"version":"3"}"#);
-    server.lone("a", 200, &[], r#"{"predictions":[1],"version":"3"}"#);
+    server.lone("a", 200, &[], r#"{"predictions":[1],"version":"2026.11.3"}"#);
+    server.lone("a", 200, &[], r#"{"predictions":[1],"version":"2026.11.3"}"#);
     assert!(shared(&server).is_err(), "one input shows nothing");
-    server.lone("b", 200, &[], r#"{"predictions":[2],"version":"3"}"#);
-    assert_eq!(bodies(&shared(&server).unwrap())[1], r#"{"predictions":[2],"version":"3"}"#);
+    server.lone("b", 200, &[], r#"{"predictions":[2],"version":"2026.11.3"}"#);
+    assert_eq!(bodies(&shared(&server).unwrap())[1], r#"{"predictions":[2],"version":"2026.11.3"}"#);
     assert!(!server.is_apart(Tick(0)));
 }
 

@@ -215,7 +215,7 @@ fn a_parameter_that_unbatched_responses_have_is_shared() {
     let bodies = [calls[0].as_str(), calls[1].as_str()];
     let batch = || split(&bodies, &[], |_| outputs(parameters).into_bytes(), &evidence);
     assert_eq!(batch().unwrap_err(), MismatchKind::Undeclared);
-    for input in 0..8 {
+    for input in 0..16 {
         let call = read(&endpoint, PATH, &fp32("[1,1]", &format!("[{input}]")));
         let body = Bytes::from(outputs(parameters).replace("[3]", "[1]").replace(",2.0,3.0", ""));
         let answer = BatchResponse { status: StatusCode::OK, headers: &HeaderMap::new(), body: &body };
