@@ -88,18 +88,28 @@ impl Rig {
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let (send, found) = tokio::sync::oneshot::channel();
-        // Reads to the end, so that the controller never blocks on the pipe.
+        // Reads to the end, so that the controller never blocks on the pipe. The output of a controller
+        // that exits before it reports where it listens is sent instead.
         std::thread::spawn(move || {
-            let mut send = Some(send);
+            let (mut send, mut output) = (Some(send), String::new());
             for line in lines.map_while(Result::ok) {
                 let address = serde_json::from_str::<Value>(&line).ok().and_then(|line| streams_of(&line));
-                if let (Some(address), Some(send)) = (address, send.take_if(|_| true)) {
-                    send.send(address).ok();
+                if let Some(address) = address
+                    && let Some(send) = send.take()
+                {
+                    send.send(Ok(address)).ok();
+                }
+                if send.is_some() {
+                    output += &line;
+                    output.push('\n');
                 }
             }
+            if let Some(send) = send {
+                send.send(Err(output)).ok();
+            }
         });
-        let address =
-            tokio::time::timeout(HANG, found).await.unwrap().expect("the controller reports where it listens");
+        let found = tokio::time::timeout(HANG, found).await.unwrap().unwrap();
+        let address = found.unwrap_or_else(|output| panic!("the controller exited at its start:\n{output}"));
         let secret = api.until_object(("secrets", "groupage-system", "groupage-tls"), |secret| {
             secret["data"]["ca.crt"].is_string()
         });
