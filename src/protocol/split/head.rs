@@ -5,8 +5,8 @@
 //! with values that consist of numbers, times and fixed words, which occur in no item, is forwarded
 //! unchanged. Any other text may quote an input, and so may a name of which only the prefix is
 //! listed. Such a header is forwarded only if unbatched responses of the same key have the same
-//! value ([`UnbatchedEvidence`]). A `Retry-After` is always forwarded, rounded up if an item has its
-//! digits: otherwise one caller could deprive the others of it.
+//! value ([`UnbatchedEvidence`]). A `Retry-After` of up to a day is forwarded, rounded up if an
+//! item has its digits: otherwise one caller could deprive the others of it.
 
 mod measure;
 

@@ -17,8 +17,10 @@ const TEXT_MIN: usize = 5;
 /// array of numbers, which contains any short row by chance.
 const TEXT_DIGITS_MIN: usize = 3;
 const NUMBER_DIGITS_MIN: usize = 6;
-/// Number of digits of a value that count as quoted if an item has them with other separators.
+/// Number of digits of a value that count as quoted if a text has them with other separators, and if
+/// an array of numbers has.
 const SPREAD_DIGITS_MIN: usize = 5;
+const SPREAD_NUMBER_DIGITS_MIN: usize = 8;
 
 /// An item of a member, without escapes.
 struct SearchedItem<'a> {
@@ -82,22 +84,26 @@ pub(super) fn quotes_digits(value: &[u8], members: &[&Call]) -> bool {
         && items(members).any(|item| {
             let least = if item.is_text { TEXT_DIGITS_MIN } else { NUMBER_DIGITS_MIN };
             rows().filter(|row| row.len() >= least).any(|row| memmem::find(&item.text, row).is_some())
-                || !item.is_text && rows().any(|row| row == value && has_number(&item.text, row))
+                || !item.is_text && has_number(&item.text, value)
         })
         || has_other_separators(value) && quotes_spread_digits(value, members)
 }
 
-/// Returns `true` if a value is no decimal number, of which the rows were compared: times in seconds
-/// are frequent, and no item has to be searched for one again.
+/// Returns `false` for a short decimal number, of which the rows were compared: times in seconds are
+/// frequent, and no item has to be searched for one again.
 fn has_other_separators(value: &[u8]) -> bool {
-    value.split(|byte| !byte.is_ascii_digit()).filter(|row| !row.is_empty()).count() != 2
+    let rows = value.split(|byte| !byte.is_ascii_digit()).filter(|row| !row.is_empty());
+    rows.count() != 2 || value.len() > SPREAD_NUMBER_DIGITS_MIN
 }
 
 /// Returns `true` if all digits of a value occur in an item, whatever the separators in both.
 pub(super) fn quotes_spread_digits(value: &[u8], members: &[&Call]) -> bool {
     let digits: Vec<u8> = value.iter().copied().filter(u8::is_ascii_digit).collect();
-    digits.len() >= SPREAD_DIGITS_MIN
-        && items(members).any(|item| memmem::find(&without_separators(&item.text), &digits).is_some())
+    let has_digits = |item: &SearchedItem<'_>| {
+        let least = if item.is_text { SPREAD_DIGITS_MIN } else { SPREAD_NUMBER_DIGITS_MIN };
+        digits.len() >= least && memmem::find(&without_separators(&item.text), &digits).is_some()
+    };
+    digits.len() >= SPREAD_DIGITS_MIN && items(members).any(|item| has_digits(&item))
 }
 
 /// Returns `true` if `number` is a number of an item, and not a part of one.

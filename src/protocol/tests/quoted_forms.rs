@@ -124,6 +124,9 @@ fn digits_of_an_input_with_other_separators_are_given_to_no_caller() {
         (r#""4111111111111""#, "x-process-time", "41h11m11s"),
         ("[9.9,9.8,9.7,9.6]", "x-process-time", "9.9,9.8,9.7,9.6"),
         ("[12345]", "x-ratelimit-remaining", "12345"),
+        ("[84250.75]", "x-process-time", "84250.75"),
+        (r#""4111 1111 1111 1111""#, "x-process-time", "4111111.1111111"),
+        (r#""24.12.1990""#, "x-process-time", "241219.90"),
     ] {
         for status in [200, 429, 503] {
             let replies = shared_numbers([input, "[1]"], status, &[(header, value)]);

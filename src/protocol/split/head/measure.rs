@@ -8,6 +8,8 @@ const MEASURE_MAX: (usize, usize) = (32, 14);
 const UNITS: [&[u8]; 7] = [b"ms", b"us", b"ns", b"d", b"h", b"m", b"s"];
 /// Form of a time of day with its date (ISO 8601), where each zero stands for a digit.
 const ISO_TIME: &[u8] = b"0000-00-00T00:00:00";
+/// The same for a date alone, such as the version of an API.
+const ISO_DATE: &[u8] = b"0000-00-00";
 
 /// Returns `true` for a number, a duration such as `6m0s`, a time with its date, or the quota of a
 /// rate limit with its windows, such as `100, 100;w=60`. Numbers with other separators may quote a
@@ -47,6 +49,9 @@ fn is_duration(mut value: &[u8]) -> bool {
 }
 
 fn is_iso_time(value: &[u8]) -> bool {
+    if has_form(value, ISO_DATE) {
+        return true;
+    }
     let Some((time, rest)) = value.split_at_checked(ISO_TIME.len()) else { return false };
     let rest = rest.strip_prefix(b".").and_then(split_digits).map_or(rest, |(_, rest)| rest);
     has_form(time, ISO_TIME) && (rest == b"Z" || has_form(rest, b"+00:00") || has_form(rest, b"-00:00"))

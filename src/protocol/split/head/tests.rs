@@ -11,6 +11,7 @@ fn numbers_times_and_fixed_words_are_not_free_text() {
         "1.5ms",
         "100, 100;w=60",
         "2026-11-24T10:00:00Z",
+        "2020-10-01",
         "Tue, 24 Nov 2026 10:00:00 GMT",
         "true",
         "*",
