@@ -50,8 +50,9 @@ async fn every_command_of_the_guide_works(space: &TestNamespace) -> CaseResult {
     if blocks.len() < 8 {
         return Err(format!("{} blocks of commands were found in the guide", blocks.len()).into());
     }
-    let home = std::env::temp_dir().join(format!("groupage-e2e-guide-{}", std::process::id()));
-    std::fs::create_dir_all(&home)?;
+    // A unique directory: process ids repeat between runs. It is also removed when the case times
+    // out.
+    let home = tempfile::tempdir()?;
     let (begun, over) = (Notify::new(), AtomicBool::new(false));
     let calls = async {
         begun.notified().await;
@@ -59,13 +60,11 @@ async fn every_command_of_the_guide_works(space: &TestNamespace) -> CaseResult {
         load.until(&over, Some(load.calls.len())).await
     };
     let walk = async {
-        let lines = run_blocks(space, &home, &blocks, &begun).await?;
+        let lines = run_blocks(space, home.path(), &blocks, &begun).await?;
         over.store(true, Ordering::Relaxed);
         Ok(lines)
     };
-    let done = tokio::try_join!(calls, walk);
-    std::fs::remove_dir_all(&home)?;
-    let (calls, lines) = done?;
+    let (calls, lines) = tokio::try_join!(calls, walk)?;
     let commands: usize = blocks.iter().map(CommandBlock::commands).sum();
     Ok(format!(
         "{} blocks of {commands} commands, {lines} lines of output; {calls} calls beside, none lost",
