@@ -107,6 +107,15 @@ pub(super) enum ServerChange {
     Quicker,
 }
 
+/// A line of the latency over the number in flight.
+#[derive(Debug, Clone, Copy)]
+struct LatencyLine {
+    /// Nanoseconds by which each request in flight lengthens the others.
+    slope: f64,
+    /// Latency at which the line meets zero requests, in nanoseconds.
+    intercept: f64,
+}
+
 /// The load at which throughput stops growing.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Knee {
@@ -263,13 +272,16 @@ impl LoadCurve {
         // After a queue was released at once, there may be too few cells near the knee.
         let sent = |cell: &LoadCell| cell.in_flight;
         let most = if paired { INTERCEPT_PAIRED } else { INTERCEPT };
-        let meets = if near.clone().nth(1).is_some() { intercept(near, sent) } else { intercept(loaded.clone(), sent) };
+        let meets = if near.clone().nth(1).is_some() { line(near, sent) } else { line(loaded.clone(), sent) };
         // While the number in flight grows, a call on a server without a queue is also slowed by
         // later calls, so the number at its dispatch is too small.
         let observed = loaded.filter(|cell| cell.mean_in_flight <= SEEN_KNEES * knee.at);
-        // Rounds of calls that are all sent at once see the same number, which shows nothing.
-        let observed = intercept(observed, |cell| cell.mean_in_flight).unwrap_or(0.0);
-        if meets.is_none_or(|meets| meets > most * least) || observed > INTERCEPT_SEEN * least {
+        // Rounds of calls that are all sent at once see the same number, which shows nothing. Of a
+        // burst on an idle server, the first calls see the most. If they are answered first all the
+        // same, they are not slowed by those beside them.
+        let observed = line(observed, |cell| cell.mean_in_flight).filter(|line| line.slope > 0.0);
+        let observed = observed.map_or(0.0, |line| line.intercept);
+        if meets.is_none_or(|line| line.intercept > most * least) || observed > INTERCEPT_SEEN * least {
             return None;
         }
         let queued =
@@ -279,9 +291,9 @@ impl LoadCurve {
     }
 }
 
-/// Returns the latency at which the weighted least-squares line over the number in flight meets
-/// zero requests; `None` if the cells have nearly the same number.
-fn intercept<'a>(cells: impl Iterator<Item = &'a LoadCell>, load: impl Fn(&LoadCell) -> f64) -> Option<f64> {
+/// Returns the weighted least-squares line of the latency over the number in flight; `None` if the
+/// cells have nearly the same number.
+fn line<'a>(cells: impl Iterator<Item = &'a LoadCell>, load: impl Fn(&LoadCell) -> f64) -> Option<LatencyLine> {
     let (mut weight, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for cell in cells {
         weight += cell.samples;
@@ -293,7 +305,7 @@ fn intercept<'a>(cells: impl Iterator<Item = &'a LoadCell>, load: impl Fn(&LoadC
     }
     let spread = weight * xx - x * x;
     let slope = (weight * xy - x * y) / spread;
-    (spread > SPREAD_MIN * x * x).then(|| (y - slope * x) / weight)
+    (spread > SPREAD_MIN * x * x).then(|| LatencyLine { slope, intercept: (y - slope * x) / weight })
 }
 
 // === impl LoadCell ===

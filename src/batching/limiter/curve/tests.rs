@@ -35,6 +35,35 @@ fn four_calls_that_are_sent_at_once_in_each_round_show_a_queue() {
     assert!(knee.at < 1.5 && !knee.is_bound, "{knee:?}");
 }
 
+/// Returns the curve of bursts of 20 calls that are sent to an idle server at once. `latency` is
+/// called with the place in the burst.
+fn bursts(latency: impl Fn(f64) -> f64) -> LoadCurve {
+    let mut curve = LoadCurve::default();
+    for _ in 0..3 {
+        for place in 1..=20_u32 {
+            // The number in flight falls from 20 by one with each answer.
+            let mean = 20.5 - f64::from(place) / 2.0;
+            curve.observe((place, mean), latency(f64::from(place)));
+        }
+    }
+    curve
+}
+
+#[test]
+fn bursts_on_an_idle_server_that_are_answered_in_order_show_a_queue() {
+    let knee = bursts(|place| 20.0 * place).knee(false).expect("one call is computed at a time");
+    assert!(knee.at < 1.5 && !knee.is_bound, "{knee:?}");
+    let knee = bursts(|place| 20.0 * (place / 4.0).ceil()).knee(true).expect("four at a time");
+    assert!((3.0..=6.0).contains(&knee.at), "{}", knee.at);
+}
+
+#[test]
+fn bursts_that_are_computed_together_have_no_knee() {
+    assert!(bursts(|_| 20.0).knee(true).is_none());
+    // The first calls of a burst are computed while their batch is small.
+    assert!(bursts(|place| 20.0 + place / 4.0).knee(true).is_none());
+}
+
 #[test]
 fn rounds_of_calls_that_are_computed_together_have_no_knee() {
     let mut curve = LoadCurve::default();
