@@ -180,6 +180,16 @@ async fn wait_below_floor(window: &mut Option<RateWindow>, size: usize) {
     }
 }
 
+// === impl ReadLimits ===
+
+impl ReadLimits {
+    /// Returns limits on the size of a body and on the intervals between its frames only.
+    #[must_use]
+    pub const fn new(max: usize, idle: Duration) -> Self {
+        Self { max, idle, until: None, floor: None, evictable: false, is_copied: false }
+    }
+}
+
 // === impl PartialBody ===
 
 impl PartialBody {

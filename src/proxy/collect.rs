@@ -36,14 +36,7 @@ pub(super) async fn collect(
     };
     let limits = &proxy.config.client;
     let until = proxy.clock.instant(proxy.clock.now().after(limits.body_timeout));
-    let bounds = ReadLimits {
-        max,
-        idle: limits.body_idle_timeout,
-        until: Some(until),
-        floor: None,
-        evictable: true,
-        is_copied: false,
-    };
+    let bounds = ReadLimits { until: Some(until), evictable: true, ..ReadLimits::new(max, limits.body_idle_timeout) };
     let (mut body, held) = upload.split_for_reading(body, proxy.buffers.empty());
     let gathered = read_bounded(&mut body, bounds, held).await;
     let (body, was_evicted) = body.into_parts();

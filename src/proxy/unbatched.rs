@@ -150,7 +150,7 @@ impl Proxy {
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
         match read_bounded(
             &mut body,
-            ReadLimits { max, idle, until, floor: None, evictable: false, is_copied: false },
+            ReadLimits { until, ..ReadLimits::new(max, idle) },
             self.buffers.empty_for_answer(),
         )
         .await

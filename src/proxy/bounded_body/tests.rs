@@ -18,14 +18,7 @@ fn frames(parts: &[&'static str]) -> Frames {
     parts.iter().map(|part| Ok(Frame::data(Bytes::from_static(part.as_bytes())))).collect()
 }
 
-const LIMITS: ReadLimits = ReadLimits {
-    max: 100,
-    idle: Duration::from_secs(300),
-    until: None,
-    floor: None,
-    evictable: false,
-    is_copied: false,
-};
+const LIMITS: ReadLimits = ReadLimits::new(100, Duration::from_secs(300));
 
 async fn read(parts: &[&'static str], max: usize, budget: &BufferBudget) -> ReadResult {
     let mut body = StreamBody::new(futures_util::stream::iter(frames(parts)));

@@ -84,3 +84,13 @@ async fn an_address_that_is_alone_evicts_its_own_connections() {
     let held: Vec<_> = (0..8).map(|_| take(&connections, 1)).collect();
     assert!(held.iter().all(Option::is_some));
 }
+
+#[tokio::test]
+async fn a_connection_has_few_streams_while_half_of_the_budget_is_held() {
+    let connections = connections(2);
+    let place = take(&connections, 1).unwrap();
+    assert!(place.streams_max(false) > STREAMS_MIN);
+    assert_eq!(place.streams_max(true), STREAMS_MIN);
+    let _other = take(&connections, 2).unwrap();
+    assert!(place.streams_max(false) >= STREAMS_MIN);
+}

@@ -143,7 +143,7 @@ impl Inner {
     fn bounds(&self, until: Option<Instant>) -> ReadLimits {
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
         let idle = self.config.body_idle_timeout;
-        ReadLimits { max, idle, until, floor: None, evictable: false, is_copied: false }
+        ReadLimits { until, ..ReadLimits::new(max, idle) }
     }
 }
 

@@ -294,14 +294,7 @@ impl ConformanceClient {
         let response = timeout_at(until, self.upstream.forward().forward_once(request)).await;
         let response = response.map_err(|_| FailureKind::UpstreamTimeout)?.map_err(|failure| failure.kind)?;
         let (head, mut body) = response.into_parts();
-        let bounds = ReadLimits {
-            max: ANSWER_BYTES_MAX,
-            idle: ANSWER_LIMIT,
-            until: Some(until),
-            floor: None,
-            evictable: false,
-            is_copied: false,
-        };
+        let bounds = ReadLimits { until: Some(until), ..ReadLimits::new(ANSWER_BYTES_MAX, ANSWER_LIMIT) };
         match read_bounded(&mut body, bounds, self.buffers.empty()).await {
             ReadResult::Whole { bytes, .. } => {
                 Ok(ServerAnswer { status: head.status, headers: head.headers, body: bytes })
