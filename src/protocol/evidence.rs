@@ -6,49 +6,33 @@
 //! be a constant, such as a version: several unbatched responses to different inputs had the same
 //! bytes there. Names, values and inputs are kept as keyed digests of 64 bits, never as text.
 
+mod facts;
+
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName};
 
+pub(crate) use self::facts::Constancy;
+use self::facts::{KeyFacts, PartDigest};
 use crate::batching::Tick;
 use crate::call::{Call, MergeEligibility};
 
 /// Number of unbatched responses to different inputs that have to agree. A single response proves
-/// nothing.
-const RUN_FIRST: u32 = 2;
-/// The same for a member with few possible values: a flag, a number, or a short word. In a batch it may
-/// be that of any member, such as a mark that one of the texts was cut off, and inputs often agree in
-/// it by chance.
-const RUN_FLAG: u32 = 1 << 6;
-const RUN_WORD: u32 = 1 << 4;
-/// Maximum length of such a word in bytes, with its quotes.
-const WORD_MAX: usize = 10;
-/// Factor by which the required number grows after each change of a value, up to `RUN_MAX`, because
-/// a value may repeat by chance. During a rolling update, responses of the old and the new version
-/// alternate.
-const RUN_GROWTH: u32 = 4;
-const RUN_MAX: u32 = 1 << 6;
+/// nothing, and more are needed for a short word, and for a flag or a number.
+pub(crate) const AGREEMENT_MIN: u32 = 2;
+pub(crate) const AGREEMENT_WORD: u32 = 1 << 4;
+pub(crate) const AGREEMENT_FLAG: u32 = 1 << 6;
 /// Maximum number of undeclared members of a batch response.
 pub(crate) const MEMBERS_MAX: usize = 32;
-/// Maximum number of facts for one key: those members and some headers.
-const FACTS_MAX: usize = MEMBERS_MAX + 16;
 /// Maximum number of keys in each of the two generations. With a full set of facts, this is 2 MiB.
 const KEYS_MAX: usize = 512;
 /// Maximum number of consecutive isolated batches of a key with undeclared parts that occur in no
 /// unbatched response. After that, calls of the key are sent unbatched: members that are named
 /// after inputs never become known.
 const UNKNOWN_MAX: u32 = 3;
-/// Number of changes of the input after which the name of a part that occurs in all the responses
-/// is not considered an input. Before that it is not logged.
-const NAME_INPUTS: u32 = 32;
-/// Initial and maximum time for which calls of a key are sent unbatched because their responses
-/// differ outside the results. The time doubles on each repetition. Equal to the defaults of
-/// `failure.quarantine`.
-const UNBATCHED_TIME: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
 /// Number of bytes of a call's items that distinguish two inputs. Longer inputs with the same
 /// beginning count as one, which may delay a conclusion but never makes a wrong one.
 const INPUT_MAX: usize = 16 * 1024;
@@ -58,19 +42,6 @@ const INPUT_MAX: usize = 16 * 1024;
 pub struct UnbatchedEvidence {
     state: RandomState,
     keys: Mutex<KeyCache>,
-}
-
-/// Result of a comparison between parts of a batch response and the constants of its key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Constancy {
-    /// All parts are constants.
-    Constant,
-    /// Unbatched responses do not yet prove it.
-    Unknown,
-    /// A part is not constant: unbatched responses differ in it, or the batch response differs from
-    /// them. Contains the index of the part if unbatched responses to different inputs have a part
-    /// of this name, so that the name cannot be an input.
-    Varies(Option<usize>),
 }
 
 /// Facts of the most recently used keys, in two generations that approximate an LRU cache: when the
@@ -85,76 +56,16 @@ struct KeyCache {
     guarded: HashSet<u64>,
 }
 
-/// A part of a response as digests.
-#[derive(Debug, Clone, Copy)]
-struct PartDigest {
-    name: u64,
-    value: u64,
-    /// The part is a member of the body.
-    is_member: bool,
-    /// Number of unbatched responses to different inputs that have to agree.
-    needed: u32,
-}
-
-/// The facts of one merge key.
-#[derive(Debug, Default)]
-struct KeyFacts {
-    facts: Vec<PartFact>,
-    /// Input of the last unbatched response, and number of changes of the input. Counted for calls
-    /// of guarded classes only.
-    input: u64,
-    inputs: u32,
-    /// Members of unbatched responses are observed, because a batch response had an undeclared one.
-    is_watched: bool,
-    /// Number of batches isolated for unknown parts although an unbatched response arrived since
-    /// the previous batch. Each batch that is split decrements it.
-    unknown: u32,
-    /// An unbatched response arrived since the last batch.
-    has_new_answer: bool,
-    apart_until: Tick,
-    apart: Duration,
-}
-
-/// A part observed in unbatched responses, as digests.
-#[derive(Debug)]
-struct PartFact {
-    name: u64,
-    value: u64,
-    is_member: bool,
-    /// Input of the last response that was counted.
-    input: u64,
-    /// Number of consecutive responses to different inputs with this value, and the number
-    /// required.
-    run: u32,
-    needed: u32,
-    /// The value has changed.
-    has_changed: bool,
-    /// Number of changes of the input among the responses that have a part of this name.
-    inputs: u32,
-}
-
 /// A part of a response that belongs to no single result.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum AnswerPart<'a> {
     /// All values of a header.
     Header(&'a HeaderName, &'a HeaderMap),
-    /// A member of the body: the path to it, and its bytes.
-    Member(&'a [u8], &'a [u8]),
+    /// A member of the body: the path to it, its bytes, and the number of unbatched responses to
+    /// different inputs that have to agree in it.
+    Member { path: &'a [u8], value: &'a [u8], agreement: u32 },
     /// The body of an error response with this status.
     Body(StatusCode, &'a [u8]),
-}
-
-/// Returns the number of unbatched responses to different inputs that have to agree in the value of a
-/// member.
-fn agreement_needed(value: &[u8]) -> u32 {
-    let is_number = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
-    match value {
-        b"" => RUN_FIRST,
-        b"true" | b"false" | b"null" => RUN_FLAG,
-        [b'"', ..] if value.len() <= WORD_MAX => RUN_WORD,
-        _ if value.iter().all(is_number) => RUN_FLAG,
-        _ => RUN_FIRST,
-    }
 }
 
 // === impl UnbatchedEvidence ===
@@ -274,20 +185,20 @@ impl UnbatchedEvidence {
 
     /// Returns the digests of the name and of the value of a part.
     fn digests(&self, part: AnswerPart<'_>) -> PartDigest {
+        let (is_member, needed) = match part {
+            AnswerPart::Member { agreement, .. } => (true, agreement),
+            AnswerPart::Header(..) | AnswerPart::Body(..) => (false, AGREEMENT_MIN),
+        };
         let (name, value) = match part {
             AnswerPart::Header(name, headers) => {
                 let mut value = self.state.build_hasher();
                 headers.get_all(name).iter().for_each(|one| one.as_bytes().hash(&mut value));
                 (self.digest((0, name.as_str())), value.finish())
             }
-            AnswerPart::Member(path, value) => (self.digest((1, path)), self.digest(value)),
+            AnswerPart::Member { path, value, .. } => (self.digest((1, path)), self.digest(value)),
             AnswerPart::Body(status, body) => (self.digest((2, status.as_u16())), self.digest(body)),
         };
-        let needed = match part {
-            AnswerPart::Member(_, value) => agreement_needed(value),
-            AnswerPart::Header(..) | AnswerPart::Body(..) => RUN_FIRST,
-        };
-        PartDigest { name, value, is_member: matches!(part, AnswerPart::Member(..)), needed }
+        PartDigest { name, value, is_member, needed }
     }
 
     fn digest(&self, value: impl Hash) -> u64 {
@@ -326,97 +237,6 @@ impl KeyCache {
             self.young.insert(key, known);
         }
         self.young.entry(key).or_default()
-    }
-}
-
-// === impl KeyFacts ===
-
-impl KeyFacts {
-    fn observe(&mut self, part: PartDigest, input: impl FnOnce() -> u64) {
-        let PartDigest { name, value, is_member, needed } = part;
-        if let Some(fact) = self.facts.iter_mut().find(|fact| fact.name == name) {
-            return fact.observe(value, needed, input);
-        }
-        if self.facts.len() >= FACTS_MAX {
-            self.facts.remove(0);
-        }
-        let input = input();
-        self.facts.push(PartFact { name, value, is_member, input, run: 1, needed, has_changed: false, inputs: 0 });
-    }
-
-    fn on_input(&mut self, input: u64) {
-        self.inputs = self.inputs.saturating_add(u32::from(input != self.input));
-        self.input = input;
-    }
-
-    /// Returns `true` if unbatched responses to several inputs agree in all of their members.
-    fn is_settled(&self) -> bool {
-        let mut members = self.facts.iter().filter(|fact| fact.is_member);
-        self.inputs >= RUN_FIRST && members.all(|fact| fact.run >= fact.needed)
-    }
-
-    fn standing(&self, PartDigest { name, value, .. }: PartDigest) -> Constancy {
-        let Some(fact) = self.facts.iter().find(|fact| fact.name == name) else { return Constancy::Unknown };
-        // A fact that is not settled varies if its value has changed before. Otherwise it has only
-        // been observed too rarely.
-        let (settled, same) = (fact.run >= fact.needed, fact.value == value);
-        match (settled, same) {
-            (true, true) => Constancy::Constant,
-            (true, false) => Constancy::Varies(None),
-            (false, _) if fact.has_changed => Constancy::Varies(None),
-            (false, _) => Constancy::Unknown,
-        }
-    }
-
-    /// Updates the key after a batch. Of several batches in flight that fail together, only one is
-    /// counted.
-    fn on_batch(&mut self, now: Tick, standing: Constancy, unknown_max: u32) {
-        let is_varying = matches!(standing, Constancy::Varies(_));
-        match standing {
-            Constancy::Constant => {
-                self.unknown = self.unknown.saturating_sub(1);
-                self.apart = Duration::ZERO;
-            }
-            Constancy::Unknown if self.has_new_answer || self.unknown == 0 => self.unknown += 1,
-            Constancy::Unknown | Constancy::Varies(_) => {}
-        }
-        self.has_new_answer = false;
-        // Batches that were in flight before do not extend the time of a key that is already sent
-        // unbatched.
-        if now >= self.apart_until && (is_varying || self.unknown >= unknown_max) {
-            self.unknown = 0;
-            self.suspend_merging(now);
-        }
-    }
-
-    fn suspend_merging(&mut self, now: Tick) {
-        self.apart = (self.apart * 2).clamp(UNBATCHED_TIME.0, UNBATCHED_TIME.1);
-        self.apart_until = now.after(self.apart);
-    }
-}
-
-// === impl PartFact ===
-
-impl PartFact {
-    /// Returns `true` if this is the fact of that name and the name cannot be an input.
-    fn is_known_name(&self, name: u64) -> bool {
-        self.inputs >= NAME_INPUTS && self.name == name
-    }
-
-    fn observe(&mut self, value: u64, needed: u32, input: impl FnOnce() -> u64) {
-        if value == self.value && self.run >= self.needed {
-            return;
-        }
-        let input = input();
-        let is_other = input != self.input;
-        self.inputs = self.inputs.saturating_add(u32::from(is_other));
-        if value != self.value {
-            self.needed = self.needed.saturating_mul(RUN_GROWTH).min(RUN_MAX).max(needed);
-            (self.value, self.run, self.has_changed) = (value, 1, true);
-        } else if is_other {
-            self.run += 1;
-        }
-        self.input = input;
     }
 }
 

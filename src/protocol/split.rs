@@ -156,7 +156,7 @@ impl Endpoint {
         let body = &self.document(headers, body);
         let members = if looks { self.undeclared_in_unbatched(body) } else { Vec::new() };
         let headers = head::free_text_headers(headers).map(|name| AnswerPart::Header(name, headers));
-        let members = members.iter().map(|own| AnswerPart::Member(&own.path, own.value.of(body)));
+        let members = members.iter().map(|own| own.in_response(body));
         evidence.observe(call, !self.idempotent, headers.chain(overload).chain(members));
     }
 
@@ -218,12 +218,7 @@ impl Endpoint {
         if parts.is_empty() {
             return Ok(());
         }
-        match evidence.check_members(
-            now,
-            leader,
-            self.idempotent,
-            parts.iter().map(|own| AnswerPart::Member(&own.path, own.value.of(body))),
-        ) {
+        match evidence.check_members(now, leader, self.idempotent, parts.iter().map(|own| own.in_response(body))) {
             Constancy::Constant => Ok(()),
             Constancy::Unknown => Err(MismatchKind::Undeclared.into()),
             Constancy::Varies(place) => {

@@ -218,6 +218,13 @@ fn share(doc: &[u8], span: Span, ledger: &ShareWeights) -> Result<DividedCounter
     Ok(DividedCounter { span, parts: ledger.counts.iter().map(&mut part).collect(), exact })
 }
 
+/// Returns `true` for a whole number up to `max`, and for a number that division rejects.
+pub(crate) fn is_count(number: &[u8], max: usize) -> bool {
+    Decimal::parse(number).is_none_or(|number| {
+        number.is_whole() && usize::try_from(number.units / number.scale()).is_ok_and(|count| count <= max)
+    })
+}
+
 pub(crate) fn is_zero(number: &[u8]) -> bool {
     !number.iter().take_while(|byte| !matches!(byte, b'e' | b'E')).any(|byte| matches!(byte, b'1'..=b'9' | b'N' | b'I'))
 }

@@ -1,7 +1,8 @@
+use super::facts::{FACTS_MAX, NAME_INPUTS};
 use super::*;
 
 fn member(name: u64, value: u64) -> PartDigest {
-    PartDigest { name, value, is_member: true, needed: RUN_FIRST }
+    PartDigest { name, value, is_member: true, needed: AGREEMENT_MIN }
 }
 
 /// Returns the standing of value 7 after unbatched responses with these values, each for a

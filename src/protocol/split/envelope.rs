@@ -5,11 +5,12 @@
 //! shares a piece with an item. These are listed as undeclared, to be checked against
 //! [`UnbatchedEvidence`](crate::evidence::UnbatchedEvidence).
 
+mod agreement;
 mod message;
 mod outputs;
 
 use crate::call::Call;
-use crate::evidence::MEMBERS_MAX;
+use crate::evidence::{AnswerPart, MEMBERS_MAX};
 use crate::ids;
 use crate::json::{self, Elements, JsonRules, JsonType, Members, NESTING_MAX, Span, kind, unescape};
 use crate::pointer::Pointer;
@@ -84,6 +85,8 @@ pub(super) struct UndeclaredPart {
     /// The path to it, with a slash before each name.
     pub(super) path: Vec<u8>,
     pub(super) value: Span,
+    /// Number of unbatched responses to different inputs that have to agree in it.
+    agreement: u32,
 }
 
 /// A traversal of a response body that collects its undeclared parts.
@@ -154,13 +157,21 @@ fn is_unquoted_name(text: &[u8], members: &[&Call]) -> bool {
 pub(super) fn is_token_count(number: &[u8], members: &[&Call], generated: usize) -> bool {
     let items = members.iter().flat_map(|call| &call.found.slots).map(|slot| slot.items.len()).sum::<usize>();
     let max = members.iter().map(|call| call.body.len()).sum::<usize>() + TEMPLATE_MAX * items + generated;
-    let count = std::str::from_utf8(number).ok().and_then(|text| text.parse::<f64>().ok());
-    count.is_none_or(|count| count.fract() == 0.0 && count <= f64::from(u32::try_from(max).unwrap_or(u32::MAX)))
+    usage::is_count(number, max)
 }
 
 /// Returns `true` for a zero that is written with more than a zero. It is copied as written.
 fn is_nonstandard_zero(number: &[u8]) -> bool {
     usage::is_zero(number) && !matches!(number, b"0" | b"-0" | b"0.0" | b"-0.0")
+}
+
+// === impl UndeclaredPart ===
+
+impl UndeclaredPart {
+    /// Returns the part of a response, to be compared with that of unbatched responses.
+    pub(super) fn in_response<'a>(&'a self, response: &'a [u8]) -> AnswerPart<'a> {
+        AnswerPart::Member { path: &self.path, value: self.value.of(response), agreement: self.agreement }
+    }
 }
 
 // === impl EnvelopeWalker ===
@@ -307,7 +318,10 @@ impl<'a> EnvelopeWalker<'a> {
             (JsonType::String, "model_version") => {
                 self.members.is_some_and(|members| outputs::is_version(self.text(value), members))
             }
-            (JsonType::Object, "parameters") => Members::new(self.doc, value).next().is_none(),
+            (JsonType::Object, "parameters") => Members::new(self.doc, value).all(|member| {
+                unescape(member.key.inner_bytes(self.doc)) == outputs::CONTENT_TYPE
+                    && self.is_content_type(member.value)
+            }),
             (JsonType::Number, "created" | "total_duration" | "load_duration") => {
                 let quotes = self.members.is_some_and(|members| quote::quotes_digits(text, members));
                 json::is_integer(text) && text.len() <= TIME_DIGITS && !quotes
@@ -379,7 +393,7 @@ impl<'a> EnvelopeWalker<'a> {
             return;
         }
         let path = path.iter().flat_map(|name| std::iter::once(b'/').chain(name.bytes())).collect();
-        self.found.push(UndeclaredPart { path, value });
+        self.found.push(UndeclaredPart { path, value, agreement: agreement::of_json(self.doc, value) });
     }
 }
 

@@ -152,7 +152,7 @@ fn retry_delay(name: &HeaderName, value: &HeaderValue, members: &[&Call]) -> Opt
         _ => return None,
     };
     if is_date(value.as_bytes()) {
-        return (!quote::quotes_spread_digits(value.as_bytes(), members)).then(|| value.clone());
+        return (!quote::quotes_all_digits(value.as_bytes(), members)).then(|| value.clone());
     }
     let delay: u64 = value.to_str().ok()?.parse().ok().filter(|delay| *delay <= RETRY_SECONDS_MAX * units)?;
     let place = 10_u64.pow(delay.checked_ilog10().unwrap_or(0).saturating_sub(1));

@@ -17,10 +17,15 @@ const TEXT_MIN: usize = 5;
 /// array of numbers, which contains any short row by chance.
 const TEXT_DIGITS_MIN: usize = 3;
 const NUMBER_DIGITS_MIN: usize = 6;
-/// Number of digits of a value that count as quoted if a text has them with other separators, and if
-/// an array of numbers has.
+/// Minimum length of a word that counts as quoted in the middle of a text. Shorter ones are frequent
+/// words of many languages.
+const WORD_MIN: usize = 3;
+/// Number of digits in a row, without the separators of a value, that count as quoted if a text has
+/// them with other separators, and if an array of numbers has.
 const SPREAD_DIGITS_MIN: usize = 5;
 const SPREAD_NUMBER_DIGITS_MIN: usize = 8;
+/// Number of bits of a hash in the filter of [`TextParts`].
+const FILTER_BITS: u32 = 12;
 
 /// An item of a member, without escapes.
 struct SearchedItem<'a> {
@@ -29,13 +34,20 @@ struct SearchedItem<'a> {
     is_text: bool,
 }
 
+/// The parts of a text that an item is searched for. The filter has the hash of each, so that most
+/// places of an item need no lookup in the set.
+struct TextParts<'a> {
+    parts: HashSet<&'a [u8]>,
+    filter: [bool; 1 << FILTER_BITS],
+}
+
 /// Returns `true` if `text`, a string without escapes, equals an item or shares a part with one,
-/// whatever the separators in both. A text of an item that is shorter than such a part counts as
-/// quoted if it is a word of the text, and a text that is shorter if it occurs in an item.
+/// whatever the separators in both. A word of the text that is shorter than such a part counts as
+/// quoted if it is a text or a word of an item, and a text that is shorter if it occurs in an item.
 pub(super) fn shares_text(text: &[u8], members: &[&Call]) -> bool {
     let text = text.to_ascii_lowercase();
     let compact = without_separators(&text);
-    let parts: HashSet<&[u8]> = text.windows(TEXT_MIN).chain(compact.windows(TEXT_MIN)).collect();
+    let parts = TextParts::new([&text, &compact]);
     let words: Vec<&[u8]> = short_words(&text).collect();
     let is_short = (2..TEXT_MIN).contains(&compact.len());
     items(members).any(|item| {
@@ -45,9 +57,10 @@ pub(super) fn shares_text(text: &[u8], members: &[&Call]) -> bool {
         // A string item is compared without its quotes.
         item == text
             || item.get(1..item.len().saturating_sub(1)) == Some(&text)
-            || words.iter().any(|word| contains_text(&item, word))
+            || words.iter().any(|word| contains_text(&item, word) || is_text && contains_word(&item, word))
             || is_text && is_short && memmem::find(&spread, &compact).is_some()
-            || item.windows(TEXT_MIN).chain(spread.windows(TEXT_MIN)).any(|part| parts.contains(part))
+            || parts.occur_in(&item)
+            || parts.occur_in(&spread)
     })
 }
 
@@ -65,45 +78,76 @@ fn short_words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// Returns `true` if bytes of an item before `end`, a quote after them, are the name of a member.
+fn is_name(item: &[u8], end: usize) -> bool {
+    let rest = item.get(end..).and_then(|rest| rest.strip_prefix(b"\""));
+    rest.is_some_and(|rest| rest.trim_ascii_start().starts_with(b":"))
+}
+
+/// Returns `true` if a text of an item has a word, with no letter or digit beside it.
+fn contains_word(item: &[u8], word: &[u8]) -> bool {
+    let is_edge = |at: Option<usize>| {
+        at.and_then(|at| item.get(at)).is_none_or(|byte| byte.is_ascii() && !byte.is_ascii_alphanumeric())
+    };
+    let is_word = |at: usize| {
+        let end = at + word.len();
+        is_edge(at.checked_sub(1)) && is_edge(Some(end)) && !is_name(item, end)
+    };
+    word.len() >= WORD_MIN && memmem::find_iter(item, word).any(is_word)
+}
+
 /// Returns `true` if one of the texts in an item is `word`: a string of JSON that is not the name of
 /// a member, or an element of a tensor, which follows its length in 32 bits or in a varint.
 fn contains_text(item: &[u8], word: &[u8]) -> bool {
     let length = u8::try_from(word.len()).unwrap_or(u8::MAX);
     let quoted = [b"\"", word, b"\""].concat();
-    let is_name = |end: usize| item.get(end..).is_some_and(|rest| rest.trim_ascii_start().starts_with(b":"));
-    memmem::find_iter(item, &quoted).any(|at| !is_name(at + quoted.len()))
+    memmem::find_iter(item, &quoted).any(|at| !is_name(item, at + quoted.len() - 1))
         || memmem::find(item, &[&[length, 0, 0, 0], word].concat()).is_some()
         || memmem::find(item, &[&[length], word].concat()).is_some()
 }
 
 /// Returns `true` if a value of numbers and units has digits that occur in an item: in a row, as a
-/// whole number, or all of them with other separators.
+/// whole number, or enough of them with other separators.
 pub(super) fn quotes_digits(value: &[u8], members: &[&Call]) -> bool {
     let rows = || value.split(|byte| !byte.is_ascii_digit()).filter(|row| row.len() >= TEXT_DIGITS_MIN);
-    rows().next().is_some()
-        && items(members).any(|item| {
-            let least = if item.is_text { TEXT_DIGITS_MIN } else { NUMBER_DIGITS_MIN };
-            rows().filter(|row| row.len() >= least).any(|row| memmem::find(&item.text, row).is_some())
-                || !item.is_text && has_number(&item.text, value)
-        })
-        || has_other_separators(value) && quotes_spread_digits(value, members)
+    let digits = digits_of(value);
+    if digits.len() < TEXT_DIGITS_MIN {
+        return false;
+    }
+    items(members).any(|item| {
+        let least = if item.is_text { TEXT_DIGITS_MIN } else { NUMBER_DIGITS_MIN };
+        // Numbers of one or two digits are in most inputs of numbers.
+        let number = if item.is_text { Some(&*digits) } else { rows().next().map(|_| value) };
+        rows().filter(|row| row.len() >= least).any(|row| memmem::find(&item.text, row).is_some())
+            || number.is_some_and(|number| has_number(&item.text, number))
+    }) || !is_short_decimal(value) && shares_spread_digits(&digits, members)
 }
 
-/// Returns `false` for a short decimal number, of which the rows were compared: times in seconds are
+/// Returns `true` for a short decimal number, of which the rows were compared: times in seconds are
 /// frequent, and no item has to be searched for one again.
-fn has_other_separators(value: &[u8]) -> bool {
-    let rows = value.split(|byte| !byte.is_ascii_digit()).filter(|row| !row.is_empty());
-    rows.count() != 2 || value.len() > SPREAD_NUMBER_DIGITS_MIN
+fn is_short_decimal(value: &[u8]) -> bool {
+    value.len() <= SPREAD_NUMBER_DIGITS_MIN && value.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.')
+}
+
+fn digits_of(value: &[u8]) -> Vec<u8> {
+    value.iter().copied().filter(u8::is_ascii_digit).collect()
+}
+
+/// Returns `true` if enough digits in a row occur in an item, whatever the separators in it.
+fn shares_spread_digits(digits: &[u8], members: &[&Call]) -> bool {
+    let shares_digits = |item: &SearchedItem<'_>| {
+        let least = if item.is_text { SPREAD_DIGITS_MIN } else { SPREAD_NUMBER_DIGITS_MIN };
+        let spread = without_separators(&item.text);
+        digits.windows(least).any(|row| memmem::find(&spread, row).is_some())
+    };
+    digits.len() >= SPREAD_DIGITS_MIN && items(members).any(|item| shares_digits(&item))
 }
 
 /// Returns `true` if all digits of a value occur in an item, whatever the separators in both.
-pub(super) fn quotes_spread_digits(value: &[u8], members: &[&Call]) -> bool {
-    let digits: Vec<u8> = value.iter().copied().filter(u8::is_ascii_digit).collect();
-    let has_digits = |item: &SearchedItem<'_>| {
-        let least = if item.is_text { SPREAD_DIGITS_MIN } else { SPREAD_NUMBER_DIGITS_MIN };
-        digits.len() >= least && memmem::find(&without_separators(&item.text), &digits).is_some()
-    };
-    digits.len() >= SPREAD_DIGITS_MIN && items(members).any(|item| has_digits(&item))
+pub(super) fn quotes_all_digits(value: &[u8], members: &[&Call]) -> bool {
+    let digits = digits_of(value);
+    digits.len() >= SPREAD_DIGITS_MIN
+        && items(members).any(|item| memmem::find(&without_separators(&item.text), &digits).is_some())
 }
 
 /// Returns `true` if `number` is a number of an item, and not a part of one.
@@ -128,5 +172,32 @@ fn is_text(doc: &[u8], item: Span) -> bool {
         JsonType::String | JsonType::Object => true,
         JsonType::Array => memchr::memchr(b'"', item.of(doc)).is_some(),
         JsonType::Number | JsonType::Bool | JsonType::Null => false,
+    }
+}
+
+// === impl TextParts ===
+
+impl<'a> TextParts<'a> {
+    fn new(texts: [&'a [u8]; 2]) -> Self {
+        let parts: HashSet<&[u8]> = texts.into_iter().flat_map(|text| text.windows(TEXT_MIN)).collect();
+        let mut filter = [false; 1 << FILTER_BITS];
+        for part in &parts {
+            if let Some(place) = filter.get_mut(Self::hash(part)) {
+                *place = true;
+            }
+        }
+        Self { parts, filter }
+    }
+
+    fn occur_in(&self, item: &[u8]) -> bool {
+        let may_occur = |part: &[u8]| self.filter.get(Self::hash(part)).is_some_and(|place| *place);
+        item.windows(TEXT_MIN).any(|part| may_occur(part) && self.parts.contains(part))
+    }
+
+    /// A multiplicative hash of the first four bytes of a part, by the golden ratio (Knuth, The Art
+    /// of Computer Programming, 6.4).
+    fn hash(part: &[u8]) -> usize {
+        let start = part.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+        usize::try_from(start.wrapping_mul(0x9e37_79b1) >> (u32::BITS - FILTER_BITS)).unwrap_or(0)
     }
 }

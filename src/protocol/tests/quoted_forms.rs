@@ -81,6 +81,8 @@ fn a_model_that_shares_a_part_with_an_input_is_given_to_no_caller() {
         (r#""born 24121990""#, "24-12-19-90"),
         (r#""annabel""#, "a-n-n-a-b-e-l"),
         (r#""lat 48.8566""#, "v-488566"),
+        (r#""i am ill""#, "v1-ill"),
+        (r#""my pin: 1234""#, "v12-34x"),
     ] {
         assert_eq!(split_with_model(item, model), Err(MismatchKind::Undeclared), "{item} {model}");
     }
@@ -127,6 +129,9 @@ fn digits_of_an_input_with_other_separators_are_given_to_no_caller() {
         ("[84250.75]", "x-process-time", "84250.75"),
         (r#""4111 1111 1111 1111""#, "x-process-time", "4111111.1111111"),
         (r#""24.12.1990""#, "x-process-time", "241219.90"),
+        (r#""4111111111111""#, "x-process-time", "9h41m11s11ms11us"),
+        (r#""4111111111111""#, "x-ratelimit-reset", "2026-41-11T11:11:11Z"),
+        (r#""my pin: 1234""#, "x-process-time", "12h34m"),
     ] {
         for status in [200, 429, 503] {
             let replies = shared_numbers([input, "[1]"], status, &[(header, value)]);
@@ -207,6 +212,29 @@ fn a_flag_is_a_constant_only_after_many_unbatched_responses() {
     assert!(!is_split(&server));
     server.lone("call 63", 200, &[], &body("true", "1"));
     assert!(is_split(&server));
+}
+
+#[test]
+fn a_count_that_is_nearly_whole_is_given_to_no_caller() {
+    let server = Server::new(EMBEDDINGS, RouteProtocol::OpenAi);
+    for (count, expected) in [("12", true), ("12.0", true), ("12.00000000000004111", false)] {
+        let body = format!(r#"{{"data":[{{"index":0}},{{"index":1}}],"usage":{{"total_tokens":{count}}}}}"#);
+        assert_eq!(server.shared(["a", "b"], 200, &[], &body).is_ok(), expected, "{count}");
+    }
+}
+
+#[test]
+fn a_flag_in_an_object_is_a_constant_only_after_many_unbatched_responses() {
+    let server = Server::new(PREDICT, RouteProtocol::KServeV1);
+    let body = |results: &str| {
+        format!(r#"{{"predictions":[{results}],"details":{{"version":"2026.11.1-a","flags":[true]}}}}"#)
+    };
+    let is_split = |server: &Server| server.shared(["a", "b"], 200, &[], &body("1,2")).is_ok();
+    assert!(!is_split(&server));
+    for number in 0..64 {
+        server.lone(&format!("call {number}"), 200, &[], &body("1"));
+        assert_eq!(is_split(&server), number == 63, "{number}");
+    }
 }
 
 #[test]

@@ -210,7 +210,7 @@ fn a_part_outside_the_rows_is_shared_only_if_it_cannot_quote_a_neighbour() {
 fn a_parameter_that_unbatched_responses_have_is_shared() {
     let endpoint = v2();
     let evidence = UnbatchedEvidence::default();
-    let parameters = r#","parameters":{"content_type":"np"}}]}"#;
+    let parameters = r#","parameters":{"codec":"np"}}]}"#;
     let calls = [fp32("[1,1]", "[1]"), fp32("[2,1]", "[2,3]")];
     let bodies = [calls[0].as_str(), calls[1].as_str()];
     let batch = || split(&bodies, &[], |_| outputs(parameters).into_bytes(), &evidence);
@@ -222,6 +222,16 @@ fn a_parameter_that_unbatched_responses_have_is_shared() {
         endpoint.observe_lone(&call, answer, &evidence);
     }
     assert_eq!(batch().unwrap().len(), 2);
+}
+
+#[test]
+fn the_codecs_of_mlserver_are_known() {
+    for (codec, expected) in [("np", true), ("hg_json", true), ("private-0", false)] {
+        let outputs = outputs(&format!(
+            r#","parameters":{{"content_type":"{codec}"}}}}],"parameters":{{"content_type":"{codec}"}}}}"#
+        ));
+        assert_eq!(split_one_and_two(&outputs).is_ok(), expected, "{codec}");
+    }
 }
 
 #[test]

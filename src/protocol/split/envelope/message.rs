@@ -1,10 +1,10 @@
 //! The parts of a message of Protocol Buffers that belong to no row: names, parameters, the id, and
 //! fields that the protocol does not define.
 
-use super::outputs::{is_model_name, is_name, is_version};
-use super::{UndeclaredPart, undeclared_id_part};
+use super::outputs::{CONTENT_TYPE, CONTENT_TYPES, is_model_name, is_name, is_version};
+use super::{UndeclaredPart, agreement, undeclared_id_part};
 use crate::call::Call;
-use crate::evidence::MEMBERS_MAX;
+use crate::evidence::{AGREEMENT_FLAG, MEMBERS_MAX};
 use crate::json::Span;
 use crate::v2::grpc::frame;
 use crate::v2::grpc::request::entry_name;
@@ -44,11 +44,11 @@ impl MessageWalker<'_> {
             match field.number {
                 MODEL_NAME if self.members.is_some_and(|members| is_model_name(text, members)) => {}
                 MODEL_VERSION if self.members.is_some_and(|members| is_version(text, members)) => {}
-                MODEL_NAME => self.add("/model_name", field.value),
-                MODEL_VERSION => self.add("/model_version", field.value),
+                MODEL_NAME => self.add_text("/model_name", field.value),
+                MODEL_VERSION => self.add_text("/model_version", field.value),
                 ID => {
                     if let Some(length) = undeclared_id_part(text) {
-                        self.add("/id", Span { start: field.value.start, end: field.value.start + length });
+                        self.add_text("/id", Span { start: field.value.start, end: field.value.start + length });
                     }
                 }
                 PARAMETERS => self.visit_parameter("", field),
@@ -57,7 +57,7 @@ impl MessageWalker<'_> {
                     outputs += 1;
                 }
                 RAW_CONTENTS => {}
-                number => self.add(&format!("/{number}"), field.whole),
+                number => self.add(&format!("/{number}"), field.whole, AGREEMENT_FLAG),
             }
         }
     }
@@ -67,24 +67,33 @@ impl MessageWalker<'_> {
             let text = field.value.of(self.body);
             match field.number {
                 OUTPUT_NAME if self.members.is_some_and(|members| is_name(text, members)) => {}
-                OUTPUT_NAME => self.add(&format!("{path}/name"), field.value),
+                OUTPUT_NAME => self.add_text(&format!("{path}/name"), field.value),
                 PARAMETERS => self.visit_parameter(path, field),
                 number if OUTPUT_DATA.contains(&number) => {}
-                number => self.add(&format!("{path}/{number}"), field.whole),
+                number => self.add(&format!("{path}/{number}"), field.whole, AGREEMENT_FLAG),
             }
         }
     }
 
     /// Visits an entry of a map, which is listed by its name.
     fn visit_parameter(&mut self, path: &str, entry: WireField) {
-        let name = String::from_utf8_lossy(entry_name(self.body, entry).unwrap_or_default());
-        self.add(&format!("{path}/parameters/{name}"), entry.whole);
+        let name = entry_name(self.body, entry).unwrap_or_default();
+        let text = agreement::parameter_text(self.body, entry);
+        if name == CONTENT_TYPE && text.is_some_and(|text| CONTENT_TYPES.contains(&text)) {
+            return;
+        }
+        let path = format!("{path}/parameters/{}", String::from_utf8_lossy(name));
+        self.add(&path, entry.whole, agreement::of_parameter(self.body, entry));
+    }
+
+    fn add_text(&mut self, path: &str, text: Span) {
+        self.add(path, text, agreement::of_text(text.of(self.body)));
     }
 
     /// Adds a part to the list, which ends with one part more than the maximum.
-    fn add(&mut self, path: &str, value: Span) {
+    fn add(&mut self, path: &str, value: Span, agreement: u32) {
         if self.found.len() <= MEMBERS_MAX {
-            self.found.push(UndeclaredPart { path: path.as_bytes().to_vec(), value });
+            self.found.push(UndeclaredPart { path: path.as_bytes().to_vec(), value, agreement });
         }
     }
 }

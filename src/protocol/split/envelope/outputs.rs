@@ -7,6 +7,10 @@ use crate::call::Call;
 use crate::json::{Elements, JsonType, Members, Span, kind, unescape};
 use crate::v2::{self, binary};
 
+/// Name of the parameter of `MLServer` for the codec of a tensor, and the names of its own codecs.
+pub(super) const CONTENT_TYPE: &[u8] = b"content_type";
+pub(super) const CONTENT_TYPES: [&[u8]; 6] = [b"np", b"pd", b"str", b"base64", b"datetime", b"hg_json"];
+
 // === impl EnvelopeWalker ===
 
 impl EnvelopeWalker<'_> {
@@ -36,7 +40,8 @@ impl EnvelopeWalker<'_> {
             ("parameters", JsonType::Object) => {
                 for member in Members::new(self.doc, value) {
                     let name = unescape(member.key.inner_bytes(self.doc));
-                    if *name != *binary::SIZE.as_bytes() {
+                    let is_codec = *name == *CONTENT_TYPE && self.is_content_type(member.value);
+                    if *name != *binary::SIZE.as_bytes() && !is_codec {
                         path.push(String::from_utf8_lossy(&name).into_owned());
                         if !self.declared.iter().any(|pointer| pointer.tokens() == *path) {
                             self.add(member.value, path);
@@ -47,6 +52,11 @@ impl EnvelopeWalker<'_> {
             }
             _ => self.add(value, path),
         }
+    }
+
+    /// Returns `true` for the name of a codec of `MLServer`.
+    pub(super) fn is_content_type(&self, value: Span) -> bool {
+        kind(self.doc, value.start) == JsonType::String && CONTENT_TYPES.contains(&self.text(value))
     }
 
     /// Returns the content of a string, as written.

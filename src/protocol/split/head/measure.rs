@@ -2,10 +2,13 @@
 //!
 //! A value in another form, such as numbers with other separators, may quote a row of an input.
 
-/// Maximum length of a measure in bytes and in digits: those of a time of day with its date.
-const MEASURE_MAX: (usize, usize) = (32, 14);
-/// Units of a duration: `6m0s`, `1.5ms`.
-const UNITS: [&[u8]; 7] = [b"ms", b"us", b"ns", b"d", b"h", b"m", b"s"];
+/// Maximum length of a measure in bytes, and of any but a time in digits.
+const MEASURE_MAX: usize = 32;
+const DIGITS_MAX: usize = 14;
+/// Maximum number of decimal places of the seconds in a time: nanoseconds.
+const TIME_PLACES_MAX: usize = 9;
+/// Units of a duration in their order in it: `6m0s`, `1.5ms`.
+const UNITS: [&[u8]; 7] = [b"d", b"h", b"m", b"s", b"ms", b"us", b"ns"];
 /// Form of a time of day with its date (ISO 8601), where each zero stands for a digit.
 const ISO_TIME: &[u8] = b"0000-00-00T00:00:00";
 /// The same for a date alone, such as the version of an API.
@@ -15,9 +18,9 @@ const ISO_DATE: &[u8] = b"0000-00-00";
 /// rate limit with its windows, such as `100, 100;w=60`. Numbers with other separators may quote a
 /// row of an input.
 pub(super) fn is_measure(value: &[u8]) -> bool {
-    value.len() <= MEASURE_MAX.0
-        && value.iter().filter(|byte| byte.is_ascii_digit()).count() <= MEASURE_MAX.1
-        && (is_number(value) || is_duration(value) || is_iso_time(value) || is_quota(value))
+    let is_short = || value.iter().filter(|byte| byte.is_ascii_digit()).count() <= DIGITS_MAX;
+    value.len() <= MEASURE_MAX
+        && (is_iso_time(value) || is_short() && (is_number(value) || is_duration(value) || is_quota(value)))
 }
 
 /// Splits the digits at the start of a value from the rest. `None` if there are none.
@@ -36,10 +39,15 @@ fn is_number(value: &[u8]) -> bool {
     after_number(value.strip_prefix(b"-").unwrap_or(value)).is_some_and(<[u8]>::is_empty)
 }
 
-/// Returns `true` for numbers that are each followed by a unit.
+/// Returns `true` for numbers that are each followed by a unit, a smaller one each time.
 fn is_duration(mut value: &[u8]) -> bool {
+    let mut units = UNITS.iter();
     while let Some(rest) = after_number(value) {
-        let Some(rest) = UNITS.iter().find_map(|unit| rest.strip_prefix(*unit)) else { return false };
+        let letters = rest.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
+        let Some((unit, rest)) = rest.split_at_checked(letters) else { return false };
+        if !units.any(|smaller| *smaller == unit) {
+            return false;
+        }
         if rest.is_empty() {
             return true;
         }
@@ -53,7 +61,8 @@ fn is_iso_time(value: &[u8]) -> bool {
         return true;
     }
     let Some((time, rest)) = value.split_at_checked(ISO_TIME.len()) else { return false };
-    let rest = rest.strip_prefix(b".").and_then(split_digits).map_or(rest, |(_, rest)| rest);
+    let places = rest.strip_prefix(b".").and_then(split_digits).filter(|(places, _)| places.len() <= TIME_PLACES_MAX);
+    let rest = places.map_or(rest, |(_, rest)| rest);
     has_form(time, ISO_TIME) && (rest == b"Z" || has_form(rest, b"+00:00") || has_form(rest, b"-00:00"))
 }
 

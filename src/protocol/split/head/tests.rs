@@ -11,6 +11,7 @@ fn numbers_times_and_fixed_words_are_not_free_text() {
         "1.5ms",
         "100, 100;w=60",
         "2026-11-24T10:00:00Z",
+        "2026-11-24T10:00:00.123456+01:00",
         "2020-10-01",
         "Tue, 24 Nov 2026 10:00:00 GMT",
         "true",
@@ -40,6 +41,8 @@ fn any_other_text_may_quote_an_input() {
         "9.9,9.8,9.7,9.6",
         "1, 2, 3",
         "5m, 6m",
+        "9h41m11m11m",
+        "2026-11-24T10:00:00.1234567890Z",
         "application/json; note=private",
     ] {
         assert!(is_text(&HeaderValue::from_static(value)), "{value}");

@@ -14,7 +14,7 @@ use super::events::Event;
 use crate::batching::Tick;
 use crate::call::{Call, MismatchKind, ResponseMismatch};
 use crate::error::FailureKind;
-use crate::evidence::{AnswerPart, MEMBERS_MAX, UnbatchedEvidence};
+use crate::evidence::{MEMBERS_MAX, UnbatchedEvidence};
 use crate::items;
 use crate::json::{self, Members, Span, unescape};
 
@@ -62,7 +62,7 @@ impl StreamSplit {
             self.endpoint.check_parts(leader, &parts, doc, (now, evidence))?;
             parts.clear();
         }
-        parts.retain(|part| !evidence.is_constant(leader, AnswerPart::Member(&part.path, part.value.of(doc))));
+        parts.retain(|part| !evidence.is_constant(leader, part.in_response(doc)));
         if parts.is_empty() {
             self.approved = rest;
             return Ok(Vec::new());
