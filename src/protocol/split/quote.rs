@@ -126,7 +126,8 @@ pub(super) fn quotes_digits(value: &[u8], members: &[&Call]) -> bool {
 /// Returns `true` for a short decimal number, of which the rows were compared: times in seconds are
 /// frequent, and no item has to be searched for one again.
 fn is_short_decimal(value: &[u8]) -> bool {
-    value.len() <= SPREAD_NUMBER_DIGITS_MIN && value.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.')
+    let mut others = value.iter().filter(|byte| !byte.is_ascii_digit());
+    value.len() <= SPREAD_NUMBER_DIGITS_MIN && others.next() == Some(&b'.') && others.next().is_none()
 }
 
 fn digits_of(value: &[u8]) -> Vec<u8> {

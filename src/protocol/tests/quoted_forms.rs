@@ -132,6 +132,7 @@ fn digits_of_an_input_with_other_separators_are_given_to_no_caller() {
         (r#""4111111111111""#, "x-process-time", "9h41m11s11ms11us"),
         (r#""4111111111111""#, "x-ratelimit-reset", "2026-41-11T11:11:11Z"),
         (r#""my pin: 1234""#, "x-process-time", "12h34m"),
+        (r#""it is 4 1 1 1 1""#, "x-ratelimit-remaining", "41111"),
     ] {
         for status in [200, 429, 503] {
             let replies = shared_numbers([input, "[1]"], status, &[(header, value)]);

@@ -42,12 +42,8 @@ pub(super) fn of_text(text: &[u8]) -> u32 {
     if text.len() <= WORD_MAX { AGREEMENT_WORD } else { AGREEMENT_MIN }
 }
 
-/// Returns the number for an entry of the parameters of a message of Protocol Buffers.
-pub(super) fn of_parameter(doc: &[u8], entry: WireField) -> u32 {
-    parameter_text(doc, entry).map_or(AGREEMENT_FLAG, of_text)
-}
-
-/// Returns the value of an entry of such parameters. `None` unless it is a text and nothing else.
+/// Returns the value of an entry of the parameters of a message of Protocol Buffers. `None` unless it
+/// is a text and nothing else.
 pub(super) fn parameter_text(doc: &[u8], entry: WireField) -> Option<&[u8]> {
     let mut types = fields(doc, entry).filter(|field| field.number == ENTRY_VALUE).flat_map(|value| fields(doc, value));
     let text = types.next().filter(|text| text.number == STRING_PARAMETER && text.wire == WireType::Bytes)?;

@@ -83,7 +83,7 @@ impl MessageWalker<'_> {
             return;
         }
         let path = format!("{path}/parameters/{}", String::from_utf8_lossy(name));
-        self.add(&path, entry.whole, agreement::of_parameter(self.body, entry));
+        self.add(&path, entry.whole, text.map_or(AGREEMENT_FLAG, agreement::of_text));
     }
 
     fn add_text(&mut self, path: &str, text: Span) {
