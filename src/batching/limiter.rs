@@ -25,6 +25,7 @@
 //! the desired batch size (`adaptive`), and the lead by which a batch may be dispatched before
 //! another completes (`slots`).
 
+mod burst;
 mod curve;
 mod request;
 mod growth;
@@ -53,6 +54,7 @@ pub use report::{FlowMode, FlowReport, FlowSnapshot, LoadPoint, OpenReason};
 use request::LoadIntegral;
 pub(super) use request::{Completion, ConnectionUse, Departure, FlightRecord};
 
+use burst::BurstTest;
 use curve::{Knee, LoadCurve};
 use growth::BatchCap;
 use harm::HarmTest;
@@ -100,7 +102,8 @@ pub(super) struct ConcurrencyLimiter {
     policy_limit: Option<u32>,
     curve: LoadCurve,
     wave: WaveTest,
-    /// The knee found by the wave test, until the limit is set by it.
+    burst: BurstTest,
+    /// The knee found by the wave test or the burst test, until the limit is set by it.
     wave_knee: Option<Knee>,
     /// Set if unbatched calls take longer than before at the same concurrency, or may have done so
     /// from the start, and no trial has shown yet whether they queue.
@@ -179,6 +182,7 @@ impl ConcurrencyLimiter {
             policy_limit: None,
             curve: LoadCurve::default(),
             wave: WaveTest::default(),
+            burst: BurstTest::default(),
             wave_knee: None,
             slower: false,
             level: LatencyModel::default(),
@@ -365,6 +369,11 @@ impl ConcurrencyLimiter {
         let compared = calls == 1 && !unbatched && self.compares_lone_calls(permit);
         let lone = calls == 1 && clean && free && !compared;
         let wave = lone.then(|| self.wave.on_send(now, self.flights));
+        if lone {
+            self.burst.on_send(now, self.flights);
+        } else {
+            self.burst.reset();
+        }
         if !free {
             self.wave.reset();
         }

@@ -42,6 +42,7 @@ impl ConcurrencyLimiter {
         self.end_flight(mark, &done);
         if !done.answered {
             self.wave.reset();
+            self.burst.reset();
         }
         if mark.permit == Permit::Control {
             self.observe_control(done.answered.then(|| nanos_between(mark.sent, now)));
@@ -172,7 +173,8 @@ impl ConcurrencyLimiter {
         let latency =
             if mark.expected > 0 { (latency - to_f64(mark.expected) + typical).max(typical) } else { latency };
         if let Some(number) = mark.wave {
-            self.wave_knee = self.wave.observe(number, latency).or(self.wave_knee);
+            let knee = self.wave.observe(number, latency);
+            self.wave_knee = knee.or_else(|| self.burst.observe(now, self.flights)).or(self.wave_knee);
         }
         if let Some(change) = self.curve.observe((mark.in_flight, self.load.mean_since(&mark.load)), latency) {
             self.slower = change == ServerChange::Slower;
