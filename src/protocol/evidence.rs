@@ -10,6 +10,7 @@ mod facts;
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use http::StatusCode;
@@ -25,14 +26,15 @@ use crate::call::{Call, MergeEligibility};
 pub(crate) const AGREEMENT_MIN: u32 = 2;
 pub(crate) const AGREEMENT_WORD: u32 = 1 << 4;
 pub(crate) const AGREEMENT_FLAG: u32 = 1 << 6;
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
 /// Maximum number of undeclared members of a batch response.
 pub(crate) const MEMBERS_MAX: usize = 32;
 /// Maximum number of keys in each of the two generations. With a full set of facts, this is 2 MiB.
 const KEYS_MAX: usize = 512;
-/// Maximum number of consecutive isolated batches of a key with undeclared parts that occur in no
-/// unbatched response. After that, calls of the key are sent unbatched: members that are named
-/// after inputs never become known.
-const UNKNOWN_MAX: u32 = 3;
+/// Number of isolated batches of a key, less the batches that were split, after which calls of the key
+/// are sent unbatched: their parts are in no unbatched response, or differ from it. A part that is
+/// known to vary counts twice.
+const ISOLATED_MAX: u32 = 3;
 /// Number of bytes of a call's items that distinguish two inputs. Longer inputs with the same
 /// beginning count as one, which may delay a conclusion but never makes a wrong one.
 const INPUT_MAX: usize = 16 * 1024;
@@ -42,6 +44,10 @@ const INPUT_MAX: usize = 16 * 1024;
 pub struct UnbatchedEvidence {
     state: RandomState,
     keys: Mutex<KeyCache>,
+    /// A batch of some key had an undeclared part.
+    has_watched: AtomicBool,
+    /// Wall-clock time at tick 0 in seconds since the Unix epoch, if it is known.
+    epoch: Option<u64>,
 }
 
 /// Facts of the most recently used keys, in two generations that approximate an LRU cache: when the
@@ -71,6 +77,18 @@ pub(crate) enum AnswerPart<'a> {
 // === impl UnbatchedEvidence ===
 
 impl UnbatchedEvidence {
+    /// Creates an empty set of evidence. `now` is the tick at a wall-clock time in seconds since the
+    /// Unix epoch.
+    #[must_use]
+    pub fn new(now: Tick, wall_seconds: u64) -> Self {
+        Self { epoch: wall_seconds.checked_sub(now.0 / NANOS_PER_SECOND), ..Self::default() }
+    }
+
+    /// Returns the wall-clock time at a tick, in seconds since the Unix epoch, if it is known.
+    pub(crate) fn wall_time(&self, now: Tick) -> Option<u64> {
+        self.epoch.map(|epoch| epoch.saturating_add(now.0 / NANOS_PER_SECOND))
+    }
+
     /// Records parts of the response to an unbatched call. `guards`: the call may not be retried.
     pub(crate) fn observe<'a>(&self, call: &Call, guards: bool, parts: impl Iterator<Item = AnswerPart<'a>>) {
         let Some(key) = self.key(call) else { return };
@@ -81,13 +99,9 @@ impl UnbatchedEvidence {
             keys.guard(class);
         }
         let is_guarded = class.is_some_and(|class| keys.guarded.contains(&class));
-        if parts.is_empty() && !is_guarded {
-            // A response without such parts is evidence too: a part of a batch response is not in it.
-            keys.get_mut(key).into_iter().for_each(|known| known.has_new_answer = true);
-            return;
-        }
+        // A response without such parts is evidence too: a part of a batch response is not in it.
         let known = keys.entry(key);
-        known.has_new_answer = true;
+        known.on_answer();
         let mut input = None;
         let mut input = || *input.get_or_insert_with(|| self.input(call));
         if is_guarded {
@@ -123,6 +137,7 @@ impl UnbatchedEvidence {
         }
         let known = keys.entry(key);
         known.is_watched = true;
+        self.has_watched.store(true, Ordering::Relaxed);
         let mut standing = Constancy::Constant;
         for (place, part) in members.enumerate() {
             // A part that varies decides at once, and so does an excess of parts. An unknown part
@@ -131,6 +146,8 @@ impl UnbatchedEvidence {
             match known.standing(part) {
                 _ if place >= MEMBERS_MAX => standing = Constancy::Varies(None),
                 Constancy::Constant => {}
+                Constancy::Learning if standing == Constancy::Unknown => {}
+                Constancy::Learning => standing = Constancy::Learning,
                 Constancy::Unknown => standing = Constancy::Unknown,
                 Constancy::Varies(_) => {
                     standing = Constancy::Varies(
@@ -142,13 +159,31 @@ impl UnbatchedEvidence {
                 break;
             }
         }
-        known.on_batch(now, standing, if isolates { UNKNOWN_MAX } else { 1 });
+        known.on_batch(now, standing, isolated_max(isolates));
         standing
     }
 
-    /// Returns `true` if the members of unbatched responses of this key are observed.
-    pub(crate) fn is_watched(&self, call: &Call) -> bool {
-        self.key(call).is_some_and(|key| self.lock().get(key).is_some_and(|known| known.is_watched))
+    /// Records a batch whose response had no undeclared members.
+    pub(crate) fn on_plain_batch(&self, now: Tick, call: &Call) {
+        if !self.has_watched.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(key) = self.key(call) else { return };
+        if let Some(known) = self.lock().get_mut(key).filter(|known| known.is_watched) {
+            known.on_batch(now, Constancy::Constant, ISOLATED_MAX);
+        }
+    }
+
+    /// Records a batch in which the result of a member had an item of another one.
+    pub(crate) fn on_quote(&self, now: Tick, call: &Call, isolates: bool) {
+        let Some(key) = self.key(call) else { return };
+        self.lock().entry(key).on_batch(now, Constancy::Varies(None), isolated_max(isolates));
+    }
+
+    /// Returns `true` if the members of unbatched responses of this key are observed: those of the
+    /// first ones, and of all once a batch response had an undeclared member.
+    pub(crate) fn is_observed(&self, call: &Call) -> bool {
+        self.key(call).is_some_and(|key| self.lock().get(key).is_none_or(KeyFacts::is_observed))
     }
 
     /// Returns `true` while calls of this key are sent unbatched because their responses differ
@@ -208,6 +243,10 @@ impl UnbatchedEvidence {
     fn lock(&self) -> MutexGuard<'_, KeyCache> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+const fn isolated_max(isolates: bool) -> u32 {
+    if isolates { ISOLATED_MAX } else { 1 }
 }
 
 // === impl KeyCache ===

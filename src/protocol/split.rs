@@ -9,6 +9,7 @@
 
 mod head;
 mod envelope;
+mod foreign;
 mod join;
 mod plan;
 mod quote;
@@ -31,7 +32,7 @@ use crate::v2::binary::Framing;
 use crate::v2::grpc::split::MessageSplit;
 use crate::v2::split::TensorSplit;
 
-use envelope::UndeclaredPart;
+use envelope::{BatchContext, UndeclaredPart};
 use head::SharedHead;
 use plan::SplitPlan;
 
@@ -87,7 +88,7 @@ impl Endpoint {
         let Some(leader) = members.first() else { return Ok(Vec::new()) };
         let document = self.document(headers, body);
         let check_envelope = || match evidence {
-            Some(evidence) => self.check_envelope(members, leader, &document, evidence),
+            Some(evidence) => self.check_envelope(members, &document, evidence),
             None => Ok(()),
         };
         if self.shape.payload == Payload::Tensors {
@@ -105,6 +106,9 @@ impl Endpoint {
             return Ok(members.iter().enumerate().map(reply).collect());
         }
         let plan = SplitPlan::new(&self.shape, members, (body, headers), check_envelope)?;
+        if let Some((now, evidence)) = evidence {
+            plan.check_results(members).inspect_err(|_| evidence.on_quote(now, leader, self.idempotent))?;
+        }
         let head = SharedHead::new(self, members, headers, evidence.map(|(_, evidence)| evidence));
         let reply = |(index, call): (usize, &&Call)| {
             let written = plan.write(index, call, sent, &self.shape);
@@ -152,7 +156,7 @@ impl Endpoint {
         let has_body = self.shape.payload != Payload::GrpcTensors;
         let overload = (is_overload(status) && has_body).then_some(AnswerPart::Body(status, body));
         // A route that must not retry calls needs this evidence before its first batch.
-        let looks = status.is_success() && (!self.idempotent || evidence.is_watched(call));
+        let looks = status.is_success() && (!self.idempotent || evidence.is_observed(call));
         let body = &self.document(headers, body);
         let members = if looks { self.undeclared_in_unbatched(body) } else { Vec::new() };
         let headers = head::free_text_headers(headers).map(|name| AnswerPart::Header(name, headers));
@@ -169,7 +173,7 @@ impl Endpoint {
         let is_same = |part: &UndeclaredPart| {
             known.iter().any(|own| own.path == part.path && own.value.of(lone) == part.value.of(body))
         };
-        let parts = self.undeclared_in_batch(body, members);
+        let parts = self.undeclared_in_batch(body, members, None);
         parts.iter().map(|part| (String::from_utf8_lossy(&part.path).into_owned(), is_same(part))).collect()
     }
 
@@ -181,11 +185,14 @@ impl Endpoint {
         }
     }
 
-    fn undeclared_in_batch(&self, body: &[u8], members: &[&Call]) -> Vec<UndeclaredPart> {
+    /// Returns the parts of a batch response that may quote an input. `now` is the wall-clock time in
+    /// seconds, if it is known.
+    fn undeclared_in_batch(&self, body: &[u8], members: &[&Call], now: Option<u64>) -> Vec<UndeclaredPart> {
         if self.shape.payload == Payload::GrpcTensors {
             return envelope::undeclared_in_message(body, Some(members));
         }
-        envelope::undeclared_in_batch(body, &self.shape, &self.rules.respond_with_fields, members)
+        let batch = BatchContext { members, now };
+        envelope::undeclared_in_batch(body, &self.shape, &self.rules.respond_with_fields, batch)
     }
 
     fn undeclared_in_unbatched(&self, body: &[u8]) -> Vec<UndeclaredPart> {
@@ -199,11 +206,11 @@ impl Endpoint {
     fn check_envelope(
         &self,
         members: &[&Call],
-        leader: &Call,
         body: &Bytes,
         (now, evidence): (Tick, &UnbatchedEvidence),
     ) -> Result<(), ResponseMismatch> {
-        let parts = self.undeclared_in_batch(body, members);
+        let Some(leader) = members.first() else { return Ok(()) };
+        let parts = self.undeclared_in_batch(body, members, evidence.wall_time(now));
         self.check_parts(leader, &parts, body, (now, evidence))
     }
 
@@ -216,11 +223,12 @@ impl Endpoint {
         (now, evidence): (Tick, &UnbatchedEvidence),
     ) -> Result<(), ResponseMismatch> {
         if parts.is_empty() {
+            evidence.on_plain_batch(now, leader);
             return Ok(());
         }
         match evidence.check_members(now, leader, self.idempotent, parts.iter().map(|own| own.in_response(body))) {
             Constancy::Constant => Ok(()),
-            Constancy::Unknown => Err(MismatchKind::Undeclared.into()),
+            Constancy::Unknown | Constancy::Learning => Err(MismatchKind::Undeclared.into()),
             Constancy::Varies(place) => {
                 let path =
                     place.and_then(|place| parts.get(place)).map(|own| own.path.get(..NAME_MAX).unwrap_or(&own.path));

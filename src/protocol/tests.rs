@@ -26,6 +26,7 @@ mod merging;
 mod pooling;
 mod quoted_adapters;
 mod quoted_forms;
+mod quoted_results;
 mod rows;
 mod quoting;
 mod reference;

@@ -135,7 +135,7 @@ impl Upstream {
                 budget,
                 isolate_above,
                 identity,
-                evidence: UnbatchedEvidence::default(),
+                evidence: UnbatchedEvidence::new(clock.now(), Clock::wall_micros() / 1_000_000),
                 tokens: Arc::default(),
                 buffers,
                 places,

@@ -62,7 +62,7 @@ impl Clock {
         u64::try_from(millis).unwrap_or_default()
     }
 
-    /// Returns the microseconds since 1970, for log lines.
+    /// Returns the microseconds since 1970, for comparison with times outside this process.
     #[must_use]
     pub fn wall_micros() -> u64 {
         #[expect(clippy::disallowed_methods, reason = "this is the one reader of the clock")]

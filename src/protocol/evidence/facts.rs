@@ -27,6 +27,8 @@ pub(crate) enum Constancy {
     Constant,
     /// Unbatched responses do not yet prove it.
     Unknown,
+    /// All unbatched responses agree with it, and more of them are needed.
+    Learning,
     /// A part is not constant: unbatched responses differ in it, or the batch response differs from
     /// them. Contains the index of the part if unbatched responses to different inputs have a part
     /// of this name, so that the name cannot be an input.
@@ -54,11 +56,15 @@ pub(super) struct KeyFacts {
     inputs: u32,
     /// Members of unbatched responses are observed, because a batch response had an undeclared one.
     pub(super) is_watched: bool,
-    /// Number of batches isolated for unknown parts although an unbatched response arrived since
-    /// the previous batch. Each batch that is split decrements it.
-    unknown: u32,
+    /// Number of batches isolated for their parts although an unbatched response arrived since the
+    /// previous batch. Each batch that is split decrements it.
+    isolated: u32,
+    /// Number of unbatched responses, up to [`AGREEMENT_FLAG`].
+    answers: u32,
     /// An unbatched response arrived since the last batch.
-    pub(super) has_new_answer: bool,
+    has_new_answer: bool,
+    /// Number of unbatched responses that agreed, at the last batch with a part to be learned.
+    agreed: u32,
     pub(super) apart_until: Tick,
     apart: Duration,
 }
@@ -96,6 +102,17 @@ impl KeyFacts {
         self.facts.push(PartFact { name, value, is_member, input, run: 1, needed, has_changed: false, inputs: 0 });
     }
 
+    /// Records an unbatched response.
+    pub(super) fn on_answer(&mut self) {
+        self.has_new_answer = true;
+        self.answers = self.answers.saturating_add(1).min(AGREEMENT_FLAG);
+    }
+
+    /// Returns `true` if the members of further unbatched responses are evidence.
+    pub(super) fn is_observed(&self) -> bool {
+        self.is_watched || self.answers < AGREEMENT_FLAG
+    }
+
     pub(super) fn on_input(&mut self, input: u64) {
         self.inputs = self.inputs.saturating_add(u32::from(input != self.input));
         self.input = input;
@@ -116,27 +133,34 @@ impl KeyFacts {
             (true, true) => Constancy::Constant,
             (true, false) => Constancy::Varies(None),
             (false, _) if fact.has_changed => Constancy::Varies(None),
-            (false, _) => Constancy::Unknown,
+            (false, true) => Constancy::Learning,
+            (false, false) => Constancy::Unknown,
         }
     }
 
     /// Updates the key after a batch. Of several batches in flight that fail together, only one is
-    /// counted.
-    pub(super) fn on_batch(&mut self, now: Tick, standing: Constancy, unknown_max: u32) {
-        let is_varying = matches!(standing, Constancy::Varies(_));
+    /// counted. A batch with a part that is being learned counts only if nothing was learned since
+    /// the previous one, as if all inputs are equal.
+    pub(super) fn on_batch(&mut self, now: Tick, standing: Constancy, isolated_max: u32) {
+        let is_counted = self.has_new_answer || self.isolated == 0;
         match standing {
             Constancy::Constant => {
-                self.unknown = self.unknown.saturating_sub(1);
+                self.isolated = self.isolated.saturating_sub(1);
                 self.apart = Duration::ZERO;
             }
-            Constancy::Unknown if self.has_new_answer || self.unknown == 0 => self.unknown += 1,
-            Constancy::Unknown | Constancy::Varies(_) => {}
+            Constancy::Learning if isolated_max > 1 => {
+                let agreed = self.facts.iter().map(|fact| fact.run).sum();
+                let has_learned = std::mem::replace(&mut self.agreed, agreed) < agreed;
+                self.isolated += u32::from(is_counted && !has_learned);
+            }
+            Constancy::Learning | Constancy::Unknown => self.isolated += u32::from(is_counted),
+            Constancy::Varies(_) => self.isolated += 2 * u32::from(is_counted),
         }
         self.has_new_answer = false;
         // Batches that were in flight before do not extend the time of a key that is already sent
         // unbatched.
-        if now >= self.apart_until && (is_varying || self.unknown >= unknown_max) {
-            self.unknown = 0;
+        if now >= self.apart_until && self.isolated >= isolated_max {
+            self.isolated = 0;
             self.suspend_merging(now);
         }
     }

@@ -16,7 +16,7 @@ fn standing(values: &[u64]) -> Constancy {
 #[test]
 fn a_fact_is_constant_once_several_unbatched_answers_agree() {
     assert_eq!(standing(&[]), Constancy::Unknown);
-    assert_eq!(standing(&[7]), Constancy::Unknown);
+    assert_eq!(standing(&[7]), Constancy::Learning);
     assert_eq!(standing(&[7, 7]), Constancy::Constant);
     assert_eq!(standing(&[8]), Constancy::Unknown);
     assert_eq!(standing(&[8, 8]), Constancy::Varies(None), "alone it is another");
@@ -40,7 +40,7 @@ fn a_name_is_known_once_the_responses_to_many_inputs_have_it() {
 fn answers_to_a_single_input_are_no_evidence() {
     let mut facts = KeyFacts::default();
     (0..9).for_each(|_| facts.observe(member(1, 7), || 3));
-    assert_eq!(facts.standing(member(1, 7)), Constancy::Unknown);
+    assert_eq!(facts.standing(member(1, 7)), Constancy::Learning);
 }
 
 #[test]

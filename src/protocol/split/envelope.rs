@@ -56,9 +56,15 @@ const OBJECTS: [&[u8]; 7] = [
 const RESPONSE_TYPES: [&[u8]; 2] = [b"\"embeddings_floats\"", b"\"embeddings_by_type\""];
 /// Versions of the API of Cohere, with quotes.
 const API_VERSIONS: [&[u8]; 2] = [b"\"1\"", b"\"2\""];
-/// Maximum number of digits of a time in seconds or milliseconds, or of a duration of some hours in
-/// nanoseconds.
+/// Number of digits of a time in seconds and in milliseconds since the Unix epoch, between 2001 and
+/// 2286. The larger one is also the maximum of a duration of some hours in nanoseconds.
+const SECONDS_DIGITS: usize = 10;
 const TIME_DIGITS: usize = 13;
+/// Maximum number of digits of a constant in place of a time.
+const CONSTANT_DIGITS: usize = 3;
+/// Maximum difference in seconds between the time in a response and the wall clock. A model that is
+/// loaded for the call may take that long.
+const TIME_RANGE: u64 = 3600;
 /// Names inside a usage object that the protocols define.
 pub(super) const USAGE: [&str; 16] = [
     "prompt_tokens",
@@ -89,6 +95,15 @@ pub(super) struct UndeclaredPart {
     agreement: u32,
 }
 
+/// The batch whose response is searched.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BatchContext<'a> {
+    /// The members of the shared call.
+    pub(super) members: &'a [&'a Call],
+    /// Wall-clock time in seconds since the Unix epoch, if it is known.
+    pub(super) now: Option<u64>,
+}
+
 /// A traversal of a response body that collects its undeclared parts.
 struct EnvelopeWalker<'a> {
     doc: &'a [u8],
@@ -98,6 +113,7 @@ struct EnvelopeWalker<'a> {
     /// The members of the shared call. `None` for an unbatched response: all its texts are listed,
     /// to be compared with those of batch responses.
     members: Option<&'a [&'a Call]>,
+    now: Option<u64>,
     found: Vec<UndeclaredPart>,
 }
 
@@ -107,9 +123,9 @@ pub(super) fn undeclared_in_batch(
     doc: &[u8],
     shape: &ProtocolShape,
     fields: &[Pointer],
-    members: &[&Call],
+    batch: BatchContext<'_>,
 ) -> Vec<UndeclaredPart> {
-    EnvelopeWalker::new(doc, shape, fields, Some(members)).walk()
+    EnvelopeWalker { now: batch.now, ..EnvelopeWalker::new(doc, shape, fields, Some(batch.members)) }.walk()
 }
 
 /// Returns the parts of an unbatched response that are undeclared in some batch response; empty if
@@ -147,9 +163,12 @@ fn is_name(text: &[u8]) -> bool {
     text.len() <= NAME_MAX && text.iter().all(is_part)
 }
 
-/// Returns `true` for such a text that shares no part and no digits with an item.
+/// Returns `true` for such a text that shares no part, no digits and no number with an item.
 fn is_unquoted_name(text: &[u8], members: &[&Call]) -> bool {
-    is_name(text) && !quote::shares_text(text, members) && !quote::quotes_digits(text, members)
+    is_name(text)
+        && !quote::shares_text(text, members)
+        && !quote::quotes_digits(text, members)
+        && !quote::quotes_number(text, members)
 }
 
 /// Returns `true` if a number may be that of the tokens of all items and of `generated` further
@@ -184,7 +203,7 @@ impl<'a> EnvelopeWalker<'a> {
             ResultLayout::Map { at, .. } => vec![at.clone()],
         };
         declared.extend_from_slice(fields);
-        Self { doc, shape, declared, members, found: Vec::new() }
+        Self { doc, shape, declared, members, now: None, found: Vec::new() }
     }
 
     fn walk(mut self) -> Vec<UndeclaredPart> {
@@ -277,12 +296,13 @@ impl<'a> EnvelopeWalker<'a> {
                 }
             }
             JsonType::Array => self.visit_inside(value, path, Self::visit_usage),
-            JsonType::String => self.add(value, path),
+            // A flag may be that of any member.
+            JsonType::String | JsonType::Bool => self.add(value, path),
             JsonType::Number if is_nonstandard_zero(value.of(self.doc)) => self.add(value, path),
             JsonType::Number if self.counts_tokens(path) && !self.is_countable(value.of(self.doc)) => {
                 self.add(value, path);
             }
-            JsonType::Number | JsonType::Bool | JsonType::Null => {}
+            JsonType::Number | JsonType::Null => {}
         }
     }
 
@@ -307,7 +327,8 @@ impl<'a> EnvelopeWalker<'a> {
     fn is_plain(&self, name: &str, value: Span) -> bool {
         let text = value.of(self.doc);
         match (kind(self.doc, value.start), name) {
-            (JsonType::Null | JsonType::Bool, _) => true,
+            (JsonType::Null, _)
+            | (JsonType::Bool, "meta/api_version/is_deprecated" | "meta/api_version/is_experimental") => true,
             (JsonType::String, "object") => OBJECTS.contains(&text),
             (JsonType::String, "model") => self.members.is_some_and(|members| self.is_model(value, members)),
             (JsonType::String, "response_type") => RESPONSE_TYPES.contains(&text),
@@ -322,10 +343,30 @@ impl<'a> EnvelopeWalker<'a> {
                 unescape(member.key.inner_bytes(self.doc)) == outputs::CONTENT_TYPE
                     && self.is_content_type(member.value)
             }),
-            (JsonType::Number, "created" | "total_duration" | "load_duration") => {
-                let quotes = self.members.is_some_and(|members| quote::quotes_digits(text, members));
+            (JsonType::Number, "created") => json::is_integer(text) && self.is_time(text),
+            (JsonType::Number, "total_duration" | "load_duration") => {
+                let quotes = self.members.is_some_and(|members| quote::quotes_measure(text, members));
                 json::is_integer(text) && text.len() <= TIME_DIGITS && !quotes
             }
+            _ => false,
+        }
+    }
+
+    /// Returns `true` for a time close to the wall clock, or for another one that quotes no item.
+    /// Servers also write a small constant in place of a time.
+    fn is_time(&self, text: &[u8]) -> bool {
+        let number: Option<u64> = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+        let Some(number) = number else { return false };
+        let seconds = if text.len() == TIME_DIGITS { number / 1000 } else { number };
+        if self.now.is_some_and(|now| now.abs_diff(seconds) <= TIME_RANGE) {
+            return true;
+        }
+        let Some(members) = self.members else { return false };
+        match text.len() {
+            // A digit is in most inputs.
+            ..=1 => true,
+            2..=CONSTANT_DIGITS => !quote::quotes_whole_number(text, members),
+            SECONDS_DIGITS..=TIME_DIGITS => !quote::quotes_digits(text, members),
             _ => false,
         }
     }

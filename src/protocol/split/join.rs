@@ -9,8 +9,8 @@
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 
+use super::has_content_coding;
 use super::results::{LocatedResults, ResultList};
-use super::{envelope, has_content_coding};
 use crate::call::{Call, MismatchKind, Reply, ResponseMismatch};
 use crate::headers;
 use crate::items;
@@ -112,7 +112,7 @@ impl Endpoint {
         let document = self.document(&part.reply.headers, &part.reply.body);
         let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
         json::validate(&document, rules).map_err(|_| MismatchKind::NotJson)?;
-        let undeclared = self.undeclared_in_batch(&document, &[part.call]);
+        let undeclared = self.undeclared_in_batch(&document, &[part.call], None);
         let is_declared = undeclared.is_empty() && !v2::division::has_numbers(&document);
         is_declared.then_some(()).ok_or(MismatchKind::Undeclared.into())
     }
@@ -125,8 +125,7 @@ impl Endpoint {
         let members = [part.call];
         let results =
             LocatedResults::find(doc, &ObjectIndex::new(doc, json::root_of_validated(doc)), &self.shape, &members)?;
-        let fields = &self.rules.respond_with_fields;
-        if !envelope::undeclared_in_batch(doc, &self.shape, fields, &members).is_empty() {
+        if !self.undeclared_in_batch(doc, &members, None).is_empty() {
             return Err(MismatchKind::Undeclared.into());
         }
         Ok(LocatedPart { doc, results })

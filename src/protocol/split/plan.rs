@@ -6,6 +6,7 @@ use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::envelope;
+use super::foreign;
 use super::results::LocatedResults;
 use super::shares::CounterShares;
 use super::token_ids;
@@ -94,6 +95,16 @@ impl<'a> SplitPlan<'a> {
             return Err(MismatchKind::Shape.into());
         }
         Ok(plan)
+    }
+
+    /// Checks that no result of a member holds an item of another one.
+    pub(super) fn check_results(&self, members: &[&Call]) -> Result<(), ResponseMismatch> {
+        let values =
+            |position: usize| self.results.lists.iter().filter_map(move |list| list.values.get(position).copied());
+        let own = |positions: &Vec<usize>| positions.iter().flat_map(|position| values(*position)).collect();
+        let results: Vec<Vec<Span>> = self.results.positions.iter().map(own).collect();
+        let is_foreign = foreign::holds_foreign_item(self.doc, &results, members);
+        if is_foreign { Err(MismatchKind::Undeclared.into()) } else { Ok(()) }
     }
 
     fn add_lists(&mut self, shape: &ProtocolShape) {

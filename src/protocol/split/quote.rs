@@ -24,6 +24,9 @@ const WORD_MIN: usize = 3;
 /// them with other separators, and if an array of numbers has.
 const SPREAD_DIGITS_MIN: usize = 5;
 const SPREAD_NUMBER_DIGITS_MIN: usize = 8;
+/// Number of digits in a row of a measured number that count as quoted. It has any shorter row of an
+/// input with hundreds of decimals by chance.
+const MEASURE_DIGITS_MIN: usize = 7;
 /// Number of bits of a hash in the filter of [`TextParts`].
 const FILTER_BITS: u32 = 12;
 
@@ -121,6 +124,44 @@ pub(super) fn quotes_digits(value: &[u8], members: &[&Call]) -> bool {
         rows().filter(|row| row.len() >= least).any(|row| memmem::find(&item.text, row).is_some())
             || number.is_some_and(|number| has_number(&item.text, number))
     }) || !is_short_decimal(value) && shares_spread_digits(&digits, members)
+}
+
+/// Returns `true` if a name has a number that is one of an item: a decimal, or one with enough digits.
+/// A smaller number, such as that of an output, is in most inputs of numbers.
+pub(super) fn quotes_number(name: &[u8], members: &[&Call]) -> bool {
+    let numbers = name.split(|byte| !byte.is_ascii_digit() && *byte != b'.').map(trim_points);
+    let numbers: Vec<&[u8]> =
+        numbers.filter(|number| number.contains(&b'.') || number.len() >= TEXT_DIGITS_MIN).collect();
+    !numbers.is_empty() && items(members).any(|item| numbers.iter().any(|number| has_number(&item.text, number)))
+}
+
+/// Returns `true` if a number is one of an item, with no letter beside it.
+pub(super) fn quotes_whole_number(number: &[u8], members: &[&Call]) -> bool {
+    let is_edge = |item: &[u8], at: Option<usize>| {
+        at.and_then(|at| item.get(at)).is_none_or(|byte| !byte.is_ascii_alphanumeric() && *byte != b'.')
+    };
+    items(members).any(|item| {
+        let mut places = memmem::find_iter(&item.text, number);
+        places.any(|at| is_edge(&item.text, at.checked_sub(1)) && is_edge(&item.text, Some(at + number.len())))
+    })
+}
+
+/// Returns `true` if the digits of a measured number are in an item as a number, or too many of them
+/// in a row for chance.
+pub(super) fn quotes_measure(number: &[u8], members: &[&Call]) -> bool {
+    quotes_whole_number(number, members)
+        || items(members).any(|item| {
+            let spread = without_separators(&item.text);
+            number.windows(MEASURE_DIGITS_MIN).any(|row| memmem::find(&spread, row).is_some())
+        })
+}
+
+/// Returns a text without points at its ends.
+fn trim_points(text: &[u8]) -> &[u8] {
+    let is_point = |byte: &u8| *byte == b'.';
+    let start = text.iter().position(|byte| !is_point(byte)).unwrap_or(text.len());
+    let end = text.iter().rposition(|byte| !is_point(byte)).map_or(start, |last| last + 1);
+    text.get(start..end).unwrap_or_default()
 }
 
 /// Returns `true` for a short decimal number, of which the rows were compared: times in seconds are

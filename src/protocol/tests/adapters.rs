@@ -197,7 +197,7 @@ pub(super) const FORMATS: [WireFormat; 45] = [
         item: text,
         call: |items| format!(r#"{{"texts":{items}}}"#),
         result: |_, value| value.to_owned(),
-        response: |results| format!(r#"{{"embeddings":{{"float":{results}}},"texts":{results}}}"#),
+        response: |results| format!(r#"{{"embeddings":{{"float":{results}}}}}"#),
     },
     WireFormat {
         protocol: RouteProtocol::Voyage,

@@ -81,12 +81,15 @@ pub(super) fn is_version(text: &[u8], members: &[&Call]) -> bool {
     if is_number { !quote::quotes_digits(text, members) } else { is_name(text, members) }
 }
 
-/// Returns `true` if a text may be the name of a model or of an output, and quotes no input. The
+/// Returns `true` if a text may be the name of a model or of an output, and quotes no input. A name
+/// without a letter may be a number of a tensor, which is not searched for in its binary form. The
 /// letters of a name cannot come from inputs that hold numbers only.
 pub(super) fn is_name(text: &[u8], members: &[&Call]) -> bool {
     let has_letter = text.iter().any(u8::is_ascii_alphabetic);
     let may_hold_text = members.iter().any(|call| call.tensors_may_hold_text() == Some(true));
     super::is_name(text)
+        && has_letter
         && !quote::quotes_digits(text, members)
-        && (has_letter && !may_hold_text || !quote::shares_text(text, members))
+        && !quote::quotes_number(text, members)
+        && !(may_hold_text && quote::shares_text(text, members))
 }

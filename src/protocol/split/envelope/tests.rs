@@ -6,7 +6,8 @@ use crate::tests::{endpoint, read};
 fn undeclared(shape: &ProtocolShape, fields: &[&str], doc: &str) -> Vec<String> {
     let fields: Vec<Pointer> = fields.iter().map(|field| Pointer::from_static(field)).collect();
     let call = read(&endpoint("/v1/embeddings", RouteProtocol::OpenAi), "/v1/embeddings", r#"{"input":"text"}"#);
-    let found = undeclared_in_batch(doc.as_bytes(), shape, &fields, &[&call]);
+    let batch = BatchContext { members: &[&call], now: None };
+    let found = undeclared_in_batch(doc.as_bytes(), shape, &fields, batch);
     found.into_iter().map(|part| String::from_utf8(part.path).unwrap()).collect()
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::super::envelope::{self, UndeclaredPart};
+use super::super::envelope::{self, BatchContext, UndeclaredPart};
 use super::super::quote;
 use super::StreamSplit;
 use super::chunk::ResultChunk;
@@ -46,7 +46,8 @@ impl StreamSplit {
         let calls = members(&self.calls);
         let Some(leader) = calls.first() else { return Ok(Vec::new()) };
         let fields = &self.endpoint.rules.respond_with_fields;
-        let mut parts = envelope::undeclared_in_batch(doc, &self.endpoint.shape, fields, &calls);
+        let batch = BatchContext { members: &calls, now: evidence.wall_time(now) };
+        let mut parts = envelope::undeclared_in_batch(doc, &self.endpoint.shape, fields, batch);
         // Of more parts, not all are listed.
         if parts.len() > MEMBERS_MAX {
             return Err(MismatchKind::Undeclared.into());
