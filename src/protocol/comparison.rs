@@ -7,12 +7,17 @@
 //! them. A number between 0 and 1 may be a probability, and is compared relative to its product with
 //! its logarithm, which the model rounds. A number that is a value of its own and an integer is a
 //! class or a count, and has to be equal. So has an element of a tensor, unless its datatype is one
-//! of floating-point numbers.
+//! of floating-point numbers. The form of a tensor does not matter: its elements are compared in a
+//! JSON document, in binary form and in a gRPC message.
 
 mod floats;
 mod scale;
+mod tensors;
 
 use std::borrow::Cow;
+
+use bytes::Bytes;
+use http::header::HeaderMap;
 
 use floats::decode_floats;
 use scale::{holds_list, largest_magnitude, probability_scale, tensor_scale, to_number};
@@ -37,8 +42,15 @@ pub enum AnswerComparison {
     Rounded(f64),
     /// They differ by more than rounding explains.
     Different(AnswerDifference),
-    /// They differ, and at least one has tensors in binary form, which are not compared.
-    Incomparable,
+}
+
+/// A response to be compared.
+#[derive(Debug, Clone, Copy)]
+pub struct AnswerContent<'a> {
+    /// Its headers, of which those that describe the framing of the body are read.
+    pub headers: &'a HeaderMap,
+    /// Its body.
+    pub body: &'a Bytes,
 }
 
 /// The first difference between two responses.
@@ -79,50 +91,90 @@ type Scale = Option<f64>;
 
 impl Endpoint {
     /// Returns `true` if responses to a call like this can be compared: the server computes them from
-    /// its items alone, and they may be JSON. Generated texts differ from one time to the next.
+    /// its items alone. Generated texts differ from one time to the next.
     #[must_use]
     pub fn is_comparable(&self, call: &Call) -> bool {
-        matches!(self.shape.payload, Payload::Items | Payload::Tensors)
-            && self.shape.generation.is_none()
-            && !call.streaming
+        self.shape.generation.is_none() && !call.streaming
     }
 
-    /// Compares the body that a call received from a batch with the body of the response to it alone.
+    /// Compares the response that a call received from a batch with the response to it alone.
     #[must_use]
-    pub fn compare_answers(&self, call: &Call, merged: &[u8], alone: &[u8]) -> AnswerComparison {
+    pub fn compare_answers(
+        &self,
+        call: &Call,
+        merged: AnswerContent<'_>,
+        alone: AnswerContent<'_>,
+    ) -> AnswerComparison {
+        let answers = [merged, alone];
+        let rounding = match self.shape.payload {
+            Payload::GrpcTensors => tensors::compare_messages(call, answers),
+            Payload::Tensors if answers.iter().any(|answer| tensors::is_binary(*answer)) => {
+                tensors::compare_binary(self, call, answers)
+            }
+            Payload::Items | Payload::Tensors | Payload::Generation(_) => {
+                self.compare_documents(call, answers.map(|answer| answer.body.as_ref()))
+            }
+        };
+        match rounding {
+            Err(difference) => AnswerComparison::Different(difference),
+            Ok(rounding) if rounding > 0.0 => AnswerComparison::Rounded(rounding),
+            Ok(_) => AnswerComparison::Equal,
+        }
+    }
+
+    /// Compares two JSON documents. Returns the largest difference that rounding explains.
+    fn compare_documents(&self, call: &Call, docs: [&[u8]; 2]) -> Result<f64, AnswerDifference> {
         let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
-        let different = |kind| AnswerComparison::Different(AnswerDifference { at: String::new(), kind });
-        let is_json = |doc: &[u8]| json::validate(doc, rules).is_ok();
-        match (is_json(merged), is_json(alone)) {
-            (true, true) => {}
-            _ if merged == alone => return AnswerComparison::Equal,
-            // The response to the batch was divided, so it has tensors in binary form.
-            (false, _) if self.shape.payload == Payload::Tensors => return AnswerComparison::Incomparable,
-            _ => return different(DifferenceKind::Structure),
+        let [merged, alone] = docs;
+        if docs.iter().any(|doc| json::validate(doc, rules).is_err()) {
+            return if merged == alone { Ok(0.0) } else { Err(AnswerDifference::new(DifferenceKind::Structure)) };
         }
         let encoding = Pointer::from_static("/encoding_format");
         let encoding = json::find(&call.body, json::root(&call.body), &encoding).ok().flatten();
         let mut comparer = Comparer {
-            docs: [merged, alone],
+            docs,
             shape: &self.shape,
             has_base64: encoding.is_some_and(|found| found.value.inner_bytes(&call.body) == b"base64"),
             path: Vec::new(),
             rounding: 0.0,
         };
-        let roots = [json::root(merged), json::root(alone)];
+        let roots = docs.map(json::root);
         // A response to a single form may have no list of results: all of it is one.
         let has_list = comparer.has_results(merged) && comparer.has_results(alone);
         let scale = (!has_list).then(|| comparer.scale_of(roots));
         match comparer.compare(roots, scale) {
-            Err(kind) => AnswerComparison::Different(AnswerDifference { at: to_pointer(&comparer.path), kind }),
-            Ok(()) if comparer.rounding > 0.0 => AnswerComparison::Rounded(comparer.rounding),
-            Ok(()) => AnswerComparison::Equal,
+            Err(kind) => Err(AnswerDifference { at: to_pointer(&comparer.path), kind }),
+            Ok(()) => Ok(comparer.rounding),
         }
     }
 }
 
+/// Compares two numbers of a result with this scale. Returns their difference relative to it, if
+/// rounding explains the difference.
+fn compare_numbers([one, other]: [f64; 2], scale: f64) -> Result<f64, DifferenceKind> {
+    let is_infinite = one.is_infinite() && one.total_cmp(&other).is_eq();
+    if is_infinite || one.is_nan() && other.is_nan() || (one - other).abs() <= 0.0 {
+        return Ok(0.0);
+    }
+    // The elements are exact.
+    if scale <= 0.0 {
+        return Err(DifferenceKind::Value);
+    }
+    let difference = (one - other).abs() / scale;
+    if difference <= ROUNDING_MAX { Ok(difference) } else { Err(DifferenceKind::Number(difference)) }
+}
+
 fn to_pointer(path: &[String]) -> String {
     path.iter().map(|name| format!("/{}", name.replace('~', "~0").replace('/', "~1"))).collect()
+}
+
+// === impl AnswerDifference ===
+
+impl AnswerDifference {
+    /// A difference of two responses as wholes.
+    const fn new(kind: DifferenceKind) -> Self {
+        Self { at: String::new(), kind }
+    }
 }
 
 // === impl DifferenceKind ===
@@ -248,22 +300,10 @@ impl Comparer<'_> {
         Ok(())
     }
 
-    fn compare_numbers(&mut self, [one, other]: [f64; 2], scale: f64) -> Result<(), DifferenceKind> {
-        let is_infinite = one.is_infinite() && one.total_cmp(&other).is_eq();
-        let is_same = is_infinite || one.is_nan() && other.is_nan() || (one - other).abs() <= 0.0;
-        if is_same {
-            return Ok(());
-        }
-        // The elements are exact.
-        if scale <= 0.0 {
-            return Err(DifferenceKind::Value);
-        }
-        let difference = (one - other).abs() / scale;
-        if difference <= ROUNDING_MAX {
-            self.rounding = self.rounding.max(difference);
-            return Ok(());
-        }
-        Err(DifferenceKind::Number(difference))
+    fn compare_numbers(&mut self, numbers: [f64; 2], scale: f64) -> Result<(), DifferenceKind> {
+        let difference = compare_numbers(numbers, scale)?;
+        self.rounding = self.rounding.max(difference);
+        Ok(())
     }
 
     /// Returns the scale of the member at the current path of an object with this scale: that of a

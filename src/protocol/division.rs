@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH};
 use http::request::Parts;
 
@@ -19,6 +20,7 @@ use crate::json::Span;
 use crate::route::Endpoint;
 use crate::shape::{Counters, Measure, Payload, ResultLayout};
 use crate::v2::division::TensorDivision;
+use crate::v2::grpc::division::MessageDivision;
 
 /// Maximum number of parts of a call: the default of `limits.batchItemsMax`. A call of 2048 inputs,
 /// the maximum of OpenAI, has as many parts in front of a server that accepts 16.
@@ -42,6 +44,12 @@ pub struct DivisionPlan {
     pub bytes: usize,
 }
 
+/// The rows of the tensors of a call, cut into parts.
+enum RowDivision<'a> {
+    Document(TensorDivision<'a>),
+    Message(MessageDivision<'a>),
+}
+
 // === impl Endpoint ===
 
 impl Endpoint {
@@ -56,8 +64,8 @@ impl Endpoint {
             Payload::Items => {
                 !shape.sorted && shape.per_item_error.is_none() && !matches!(shape.results, ResultLayout::Map { .. })
             }
-            Payload::Tensors => true,
-            Payload::GrpcTensors | Payload::Generation(_) => false,
+            Payload::Tensors | Payload::GrpcTensors => true,
+            Payload::Generation(_) => false,
         };
         // A text that the server reads once in a call would be counted with every part.
         let counts_once =
@@ -77,9 +85,9 @@ impl Endpoint {
         if !(2..=CALL_PARTS_MAX).contains(&ranges.len()) {
             return None;
         }
-        let bytes: usize = match &call.tensors {
+        let bytes: usize = match data_len(call) {
             // The numbers of rows and bytes have at most as many digits as those of the call.
-            Some(tensors) => (call.body.len() - tensors.data_len()) * ranges.len() + tensors.data_len(),
+            Some(data) => (call.body.len() - data) * ranges.len() + data,
             None => ranges.iter().map(|range| Some(part_len(call, &part_lists(call, range)?))).sum::<Option<_>>()?,
         };
         let bytes_max = call.body.len().saturating_mul(GROWTH_MAX).max(PARTS_BYTES_MIN);
@@ -94,13 +102,13 @@ impl Endpoint {
         // Responses are joined as they are, and one without a coding is acceptable to every client.
         head.headers.remove(ACCEPT_ENCODING);
         head.headers.remove(CONTENT_LENGTH);
-        let tensors = match &call.tensors {
-            Some(_) => Some(TensorDivision::new(call, &plan.ranges)?),
-            None => None,
-        };
+        let rows = RowDivision::new(call, &plan.ranges);
+        if rows.is_none() && row_count(call).is_some() {
+            return None;
+        }
         let part = |(place, range): (usize, &Range<usize>)| {
-            let body = match &tensors {
-                Some(tensors) => tensors.part_body(place, &mut head.headers)?,
+            let body = match &rows {
+                Some(rows) => rows.part_body(place, &mut head.headers)?,
                 None => part_body(call, range)?,
             };
             let part = self.parse_call(&head, body, secret);
@@ -115,10 +123,10 @@ impl Endpoint {
         let items_max = usize::try_from(limits.items).unwrap_or(usize::MAX).max(1);
         let bytes_max = usize::try_from(limits.bytes).unwrap_or(usize::MAX);
         let count = item_count(call);
-        let rows: Vec<Range<usize>> = (0..count).map(|row| row..row + 1).collect();
-        let tensors = TensorDivision::new(call, &rows);
+        let each: Vec<Range<usize>> = (0..count).map(|row| row..row + 1).collect();
+        let rows = RowDivision::new(call, &each);
         let item_bytes = |place: usize| -> usize {
-            let row = tensors.as_ref().map(|tensors| tensors.data_len(place));
+            let row = rows.as_ref().map(|rows| rows.data_len(place));
             row.unwrap_or_else(|| items_at(call, place).map(|(_, item)| item.len()).sum())
         };
         let list_bytes: usize = (0..count).map(item_bytes).fold(0, usize::saturating_add);
@@ -149,7 +157,7 @@ impl Endpoint {
     /// better than at the default rates.
     fn item_weights(&self, call: &Call) -> Vec<u64> {
         let places = 0..item_count(call);
-        if self.shape.weight == Measure::Items || call.tensors.is_some() {
+        if self.shape.weight == Measure::Items || row_count(call).is_some() {
             return places.map(|_| 1).collect();
         }
         let beside = call.found.shared_text.filter(|(_, with_each)| *with_each).map(|(text, _)| text);
@@ -165,9 +173,47 @@ impl Endpoint {
     }
 }
 
+// === impl RowDivision ===
+
+impl<'a> RowDivision<'a> {
+    /// Cuts the rows of a call. `None` if it has no tensors, or the parts do not have all of its rows.
+    fn new(call: &'a Call, ranges: &[Range<usize>]) -> Option<Self> {
+        let document = TensorDivision::new(call, ranges).map(Self::Document);
+        document.or_else(|| MessageDivision::new(call, ranges).map(Self::Message))
+    }
+
+    /// Returns the number of bytes of the data of a part.
+    fn data_len(&self, part: usize) -> usize {
+        match self {
+            Self::Document(rows) => rows.data_len(part),
+            Self::Message(rows) => rows.data_len(part),
+        }
+    }
+
+    /// Returns the body of a part, and completes its headers.
+    fn part_body(&self, part: usize, headers: &mut HeaderMap) -> Option<Bytes> {
+        match self {
+            Self::Document(rows) => rows.part_body(part, headers),
+            Self::Message(rows) => rows.part_body(part),
+        }
+    }
+}
+
+/// Returns the number of rows of the tensors of a call; `None` if it has no tensors.
+fn row_count(call: &Call) -> Option<usize> {
+    let rows = call.tensors.as_ref().map(|tensors| tensors.rows);
+    rows.or_else(|| call.message.as_ref().map(|message| message.rows))
+}
+
+/// Returns the number of bytes of all rows of the tensors of a call; `None` if it has no tensors.
+fn data_len(call: &Call) -> Option<usize> {
+    let bytes = call.tensors.as_ref().map(|tensors| tensors.data_len());
+    bytes.or_else(|| call.message.as_ref().map(|message| message.data_len()))
+}
+
 /// Returns the number of items, or of rows of tensors.
 fn item_count(call: &Call) -> usize {
-    call.tensors.as_ref().map_or_else(|| call.found.count(), |tensors| tensors.rows)
+    row_count(call).unwrap_or_else(|| call.found.count())
 }
 
 fn items_at(call: &Call, place: usize) -> impl Iterator<Item = (&Slot, Span)> {

@@ -76,7 +76,7 @@ pub use call::{
     UnmergeableReason,
 };
 pub use call_form::CallForm;
-pub use comparison::{AnswerComparison, AnswerDifference, DifferenceKind, ROUNDING_MAX};
+pub use comparison::{AnswerComparison, AnswerContent, AnswerDifference, DifferenceKind, ROUNDING_MAX};
 pub use dialect::Dialect;
 pub use division::{CALL_PARTS_MAX, DIVISIBLE_ITEMS_MAX, DivisionPlan};
 pub use engines::is_engine;

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
+use crate::call::Reply;
 use crate::route::Endpoint;
 use crate::shape::Payload;
 use crate::v2::grpc::status;
@@ -10,6 +11,13 @@ use crate::v2::grpc::status;
 // === impl Endpoint ===
 
 impl Endpoint {
+    /// Returns `true` for a successful response.
+    #[must_use]
+    pub fn is_success(&self, reply: &Reply) -> bool {
+        let heads = (&reply.headers, reply.trailers.as_ref());
+        self.response_status(reply.status, heads, &reply.body).0.is_success()
+    }
+
     /// Returns the status by which a response is judged, and the body of an error: those of HTTP, or
     /// their equivalents where the protocol writes its status into headers or trailers.
     #[must_use]

@@ -150,7 +150,7 @@ impl Proxy {
             }
             outcome @ (SubmitOutcome::Failed(..) | SubmitOutcome::Divide(..)) => return Err(Box::new(outcome)),
         };
-        if !answer.reply.status.is_success() {
+        if !endpoint.is_success(&answer.reply) {
             return Err(Box::new(SubmitOutcome::Reply(Box::new(answer), details)));
         }
         Ok(PartReply { answer, details })

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH};
 use tokio::sync::Semaphore;
 
@@ -17,7 +16,7 @@ use super::{Proxy, RoutingTable};
 use crate::backend::BufferedReply;
 use crate::batching::{CallOrigin, Deadline, DeadlineSource};
 use crate::memory::BufferGuard;
-use crate::protocol::{AnswerComparison, Call, DifferenceKind, Endpoint, Reply};
+use crate::protocol::{AnswerComparison, AnswerContent, Call, DifferenceKind, Endpoint, Reply};
 use crate::scheduler::{ExecutionDetails, Submission, SubmitOutcome};
 use crate::telemetry::names::VerifyResult;
 
@@ -42,8 +41,8 @@ struct VerifiedMember {
     call: Arc<Call>,
     submission: Submission,
     buffered: BufferedRequest,
-    /// The body that its client received.
-    merged: Bytes,
+    /// The response that its client received.
+    merged: Reply,
     _held: BufferGuard,
 }
 
@@ -78,7 +77,7 @@ impl Proxy {
         // A divided call is larger than the server accepts at once.
         let may_verify = details.calls > 1
             && !details.is_divided
-            && reply.status.is_success()
+            && endpoint.is_success(reply)
             && endpoint.idempotent
             && call.unbatched_reason().is_none()
             && endpoint.is_comparable(call);
@@ -118,7 +117,7 @@ impl Proxy {
         // The responses are compared as they are.
         buffered.head.headers.remove(ACCEPT_ENCODING);
         buffered.head.headers.remove(CONTENT_LENGTH);
-        let merged = reply.body.clone();
+        let merged = reply.clone();
         let (endpoint, call) = (endpoint.clone(), call.clone());
         let member = VerifiedMember { endpoint, call, submission, buffered, merged, _held: held };
         let proxy = self.clone();
@@ -139,17 +138,17 @@ impl Proxy {
             }
             _ => None,
         };
-        let Some(BufferedReply { reply: alone, held: _held }) = alone.filter(|alone| alone.reply.status.is_success())
+        let Some(BufferedReply { reply: alone, held: _held }) = alone.filter(|alone| endpoint.is_success(&alone.reply))
         else {
             return self.metrics.verified(VerifyResult::Unanswered);
         };
-        match endpoint.compare_answers(&call, &merged, &alone.body) {
+        let [own, other] = [&merged, &alone].map(|reply| AnswerContent { headers: &reply.headers, body: &reply.body });
+        match endpoint.compare_answers(&call, own, other) {
             AnswerComparison::Equal => self.metrics.verified(VerifyResult::Equal),
             AnswerComparison::Rounded(difference) => {
                 self.metrics.verified(VerifyResult::Rounded);
                 self.metrics.verify_difference(self.verifications.record(difference));
             }
-            AnswerComparison::Incomparable => self.metrics.verified(VerifyResult::Skipped),
             AnswerComparison::Different(found) => {
                 self.metrics.verified(VerifyResult::Different);
                 let difference = match found.kind {

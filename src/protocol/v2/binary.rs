@@ -5,6 +5,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
 use super::tensor::{Datatype, Dimensions};
+use crate::json::Span;
 
 /// Length in bytes of the JSON document of a message with binary tensors.
 pub(crate) const HEADER_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
@@ -91,6 +92,17 @@ pub(crate) fn cut_rows(
         from = end;
     }
     (from == tensor.len() && parts.iter().sum::<usize>() == dimensions.rows).then_some(cut)
+}
+
+/// Returns the positions of consecutive parts of a blob.
+pub(crate) fn to_spans(blob: Span, parts: &[Bytes]) -> Vec<Span> {
+    let mut start = blob.start;
+    let span = |part: &Bytes| {
+        let span = Span { start, end: start + part.len() };
+        start = span.end;
+        span
+    };
+    parts.iter().map(span).collect()
 }
 
 /// Returns the end of `count` byte strings.

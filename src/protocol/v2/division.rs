@@ -129,7 +129,12 @@ pub(crate) fn join(parts: &[(&Call, &Reply)], mut headers: HeaderMap) -> Result<
             }
             OutputEdit::Elements(index) => write_elements(&found, *index, &mut body),
             OutputEdit::Size(index) => {
-                let size: usize = found.iter().filter_map(|own| own.binary.get(*index)).flatten().map(Bytes::len).sum();
+                let size: usize = found
+                    .iter()
+                    .filter_map(|own| own.binary.get(*index))
+                    .flat_map(|(_, parts)| parts)
+                    .map(Bytes::len)
+                    .sum();
                 body.extend_from_slice(size.to_string().as_bytes());
             }
         }
@@ -138,7 +143,7 @@ pub(crate) fn join(parts: &[(&Call, &Reply)], mut headers: HeaderMap) -> Result<
     body.extend_from_slice(Span { start: from, end: first.doc.len() }.of(&first.doc));
     first.framing.write_length(body.len(), &mut headers);
     for index in 0..first.binary.len() {
-        let own = found.iter().filter_map(|own| own.binary.get(index)).flatten();
+        let own = found.iter().filter_map(|own| own.binary.get(index)).flat_map(|(_, parts)| parts);
         own.for_each(|tensor| body.extend_from_slice(tensor));
     }
     Ok(Reply { status: reply.status, headers, body: Bytes::from(body), trailers: None })

@@ -9,6 +9,7 @@
 //! passed through.
 
 pub(crate) mod config;
+pub(crate) mod division;
 pub(crate) mod frame;
 pub(crate) mod merge;
 pub(crate) mod request;

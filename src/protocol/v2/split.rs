@@ -20,13 +20,13 @@ const OUTPUT: [&str; 5] = ["name", "shape", "datatype", "parameters", "data"];
 #[derive(Debug)]
 pub(crate) struct TensorSplit {
     pub(super) framing: Framing,
-    pub(super) doc: Bytes,
+    pub(crate) doc: Bytes,
     /// Spans to replace, in order and disjoint.
     pub(super) edits: Vec<(Span, OutputEdit)>,
     /// Number of rows of each member.
     pub(super) rows: Vec<usize>,
-    /// For each output in binary form, the part of each member.
-    pub(super) binary: Vec<Vec<Bytes>>,
+    /// For each output in binary form, its datatype and the part of each member.
+    pub(super) binary: Vec<(Datatype, Vec<Bytes>)>,
     /// For each output in the document, the elements of each member.
     pub(super) lists: Vec<Vec<Span>>,
     /// For each output in the document, the list as a whole.
@@ -113,7 +113,7 @@ impl TensorSplit {
                 let parts = binary::cut_rows(&tensor, datatype, &dimensions, &self.rows);
                 *next = end;
                 self.edits.push((size, OutputEdit::Size(self.binary.len())));
-                self.binary.push(parts.ok_or(MismatchKind::Shape)?);
+                self.binary.push((datatype, parts.ok_or(MismatchKind::Shape)?));
             }
             _ => return Err(MismatchKind::Shape),
         }
@@ -124,17 +124,22 @@ impl TensorSplit {
     pub(crate) fn reply(&self, member: usize, call: &Call, sent: &SharedRequest, mut headers: HeaderMap) -> Reply {
         let mut body = self.write_document(member, call, sent);
         self.framing.write_length(body.len(), &mut headers);
-        for part in self.binary.iter().filter_map(|parts| parts.get(member)) {
+        for part in self.binary.iter().filter_map(|(_, parts)| parts.get(member)) {
             body.extend_from_slice(part);
         }
         Reply { status: StatusCode::OK, headers, body: Bytes::from(body), trailers: None }
+    }
+
+    /// Returns the tensors in binary form of a response to a single call.
+    pub(crate) fn binary_tensors(&self) -> Vec<(Datatype, &Bytes)> {
+        self.binary.iter().filter_map(|(datatype, parts)| Some((*datatype, parts.first()?))).collect()
     }
 
     /// Returns the length of the response to a member, apart from edits.
     fn reply_len(&self, member: usize) -> usize {
         let in_lists: usize = self.arrays.iter().map(|list| list.len()).sum();
         let own: usize = self.lists.iter().filter_map(|parts| parts.get(member)).map(|part| part.len()).sum();
-        let binary: usize = self.binary.iter().filter_map(|parts| parts.get(member)).map(Bytes::len).sum();
+        let binary: usize = self.binary.iter().filter_map(|(_, parts)| parts.get(member)).map(Bytes::len).sum();
         self.doc.len().saturating_sub(in_lists) + own + binary
     }
 
@@ -155,7 +160,7 @@ impl TensorSplit {
                     out.extend_from_slice(elements.map(|span| span.of(doc)).unwrap_or_default());
                 }
                 OutputEdit::Size(index) => {
-                    let part = self.binary.get(*index).and_then(|parts| parts.get(member));
+                    let part = self.binary.get(*index).and_then(|(_, parts)| parts.get(member));
                     out.extend_from_slice(part.map_or(0, Bytes::len).to_string().as_bytes());
                 }
             }

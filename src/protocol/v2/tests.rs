@@ -1,5 +1,6 @@
 //! Calls and responses as a whole: what may share a batch, and what each member receives.
 
+mod comparison;
 mod division;
 pub(super) mod round_trip;
 

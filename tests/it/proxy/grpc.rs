@@ -80,9 +80,9 @@ async fn assert_failed(asked: Asked, status: &str, message: &str) -> response::P
     head
 }
 
-#[tokio::test]
-async fn calls_are_merged_without_a_route_up_to_the_size_that_the_server_publishes() {
-    let mut hand = H2ScriptedServer::start().await;
+/// Starts a proxy in front of a server that publishes a maximum of two rows, and waits until the limit
+/// is in force.
+async fn start_with_published_size(hand: &mut H2ScriptedServer) -> (TestProxy, H2Client) {
     let proxy = TestProxy::start_in_front_of(&hand.url(), spec("Auto", &json!([])));
     let client = H2Client::connect(proxy.address).await;
     // The model `m`, with `max_batch_size: 2`.
@@ -102,6 +102,31 @@ async fn calls_are_merged_without_a_route_up_to_the_size_that_the_server_publish
         assert_rows(asked, b"a").await;
         proxy.wait_idle().await;
     }
+    (proxy, client)
+}
+
+#[tokio::test]
+async fn a_call_with_more_rows_than_the_server_accepts_is_sent_in_parts() {
+    let mut hand = H2ScriptedServer::start().await;
+    let (_proxy, client) = start_with_published_size(&mut hand).await;
+    let asked = ask(&client, b"abcde");
+    for part in [&b"ab"[..], b"cd", b"e"] {
+        answer(hand.turn().await, part);
+    }
+    assert_rows(asked, b"abcde").await;
+    // The first part that fails ends the call.
+    let asked = ask(&client, b"abcde");
+    answer(hand.turn().await, b"ab");
+    let invalid = Response::builder().header("grpc-status", "3").header("grpc-message", "bad row");
+    hand.turn().await.answer(invalid.header("content-type", "application/grpc").body(empty()).unwrap());
+    let head = assert_failed(asked, "3", "bad row").await;
+    assert_eq!(head.headers["x-groupage-items"], "2-3");
+}
+
+#[tokio::test]
+async fn calls_are_merged_without_a_route_up_to_the_size_that_the_server_publishes() {
+    let mut hand = H2ScriptedServer::start().await;
+    let (proxy, client) = start_with_published_size(&mut hand).await;
     let first = ask(&client, b"a");
     let turn = hand.turn().await;
     let mut asked = Vec::new();
@@ -118,11 +143,8 @@ async fn calls_are_merged_without_a_route_up_to_the_size_that_the_server_publish
     }
 }
 
-#[tokio::test]
-async fn every_member_of_a_batch_receives_the_overload_of_the_server_without_its_text() {
-    let mut hand = H2ScriptedServer::start().await;
-    let routes = json!([{"path": INFER, "protocol": "OpenInferenceV2"}]);
-    let proxy = TestProxy::start_in_front_of(&hand.url(), spec("Always", &routes));
+/// Sends two calls with the row `b`, which share a batch. Returns them with the request of the batch.
+async fn form_batch(proxy: &TestProxy, hand: &mut H2ScriptedServer) -> ([Asked; 2], H2PendingRequest) {
     let clients = [H2Client::connect(proxy.address).await, H2Client::connect(proxy.address).await];
     let first = ask(&clients[0], b"a");
     let (mut turn, mut look_up) = (hand.turn().await, hand.turn().await);
@@ -152,13 +174,50 @@ async fn every_member_of_a_batch_receives_the_overload_of_the_server_without_its
             continue;
         }
         assert_eq!(turn.whole.body, message(b"bb", 7));
-        let busy = Response::builder().header("grpc-status", "14").header("grpc-message", "secret b");
-        turn.answer(busy.header("content-type", "application/grpc").body(empty()).unwrap());
-        for asked in asked {
-            assert_failed(asked, "14", "upstream overloaded").await;
-        }
-        break;
+        return (asked, turn);
     }
+}
+
+/// Starts a proxy that merges on a route of the protocol, with further settings.
+fn start_merging(hand: &H2ScriptedServer, settings: &Value) -> TestProxy {
+    let mut spec = spec("Always", &json!([{"path": INFER, "protocol": "OpenInferenceV2"}]));
+    spec.as_object_mut().unwrap().extend(settings.as_object().cloned().unwrap());
+    TestProxy::start_in_front_of(&hand.url(), spec)
+}
+
+#[tokio::test]
+async fn every_member_of_a_batch_receives_the_overload_of_the_server_without_its_text() {
+    let mut hand = H2ScriptedServer::start().await;
+    let proxy = start_merging(&hand, &json!({}));
+    let (asked, turn) = form_batch(&proxy, &mut hand).await;
+    let busy = Response::builder().header("grpc-status", "14").header("grpc-message", "secret b");
+    turn.answer(busy.header("content-type", "application/grpc").body(empty()).unwrap());
+    for asked in asked {
+        assert_failed(asked, "14", "upstream overloaded").await;
+    }
+}
+
+#[tokio::test]
+async fn members_of_a_batch_are_compared_with_their_responses_alone() {
+    let mut hand = H2ScriptedServer::start().await;
+    let proxy = start_merging(&hand, &json!({"verify": "100%"}));
+    let (asked, turn) = form_batch(&proxy, &mut hand).await;
+    turn.answer(ok(message(b"bc", 6)));
+    let [one, other] = asked;
+    assert_rows(one, b"b").await;
+    assert_rows(other, b"c").await;
+    // The client has its response, and the server answers the same call alone with another row.
+    for _ in 0..2 {
+        answer(hand.turn().await, b"b");
+    }
+    let results = |result: &str| proxy.metric(&format!("groupage_verify_total{{result=\"{result}\"}}"));
+    within_timeout(async {
+        while results("equal") + results("different") < 2 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!((results("equal"), results("different")), (1, 1));
 }
 
 #[tokio::test]

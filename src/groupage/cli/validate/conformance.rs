@@ -34,7 +34,7 @@ use crate::clock::Clock;
 use crate::config::{self, LoadedPolicy, MachineLimits, Overrides, Policy, Sourced};
 use crate::error::FailureKind;
 use crate::memory::BufferBudget;
-use crate::protocol::{Call, CallForm, DigestKey, Endpoint};
+use crate::protocol::{AnswerContent, Call, CallForm, DigestKey, Endpoint};
 use crate::proxy::RoutingTable;
 use crate::telemetry::Metrics;
 use crate::upstream::Upstream;
@@ -253,7 +253,9 @@ impl ConformanceClient {
                 _ => self.send_member(members[1], &result.path).await,
             };
             if let (Some(own), Some(call)) = (own, members.get(place)) {
-                let comparison = endpoint.compare_answers(call, part, &own);
+                // Samples are JSON, and so are the answers.
+                let [merged, alone] = [part, &own].map(|body| AnswerContent { headers: &answer.headers, body });
+                let comparison = endpoint.compare_answers(call, merged, alone);
                 result.comparisons.push(MemberComparison { is_identical: *part == own, comparison });
             }
         }

@@ -199,6 +199,15 @@ fn push_member(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(b"\",");
 }
 
+// === impl InferRequest ===
+
+impl InferRequest {
+    /// Returns the number of bytes of all rows.
+    pub(crate) fn data_len(&self) -> usize {
+        self.inputs.iter().map(|input| input.data.span().len()).sum()
+    }
+}
+
 // === impl RequestFields ===
 
 impl RequestFields {

@@ -10,12 +10,13 @@ use http::header::HeaderMap;
 
 use super::frame::{self, FrameError, MessageWriter};
 use super::status;
-use super::tensor::{self, TensorMessage};
+use super::tensor::{self, ROW_FIELDS, TensorMessage};
 use super::wire::{self, WireFields, WireType};
 use crate::call::{Call, MismatchKind, Reply, SharedRequest};
 use crate::ids;
 use crate::json::Span;
 use crate::v2::binary;
+use crate::v2::tensor::Datatype;
 
 pub(crate) const MODEL_NAME: u32 = 1;
 pub(crate) const MODEL_VERSION: u32 = 2;
@@ -29,19 +30,22 @@ const OUTPUTS_MAX: usize = 1024;
 /// The parts of a response to a batch that its members receive.
 #[derive(Debug)]
 pub(crate) struct MessageSplit {
-    body: Bytes,
-    message: Span,
+    pub(super) body: Bytes,
+    pub(super) message: Span,
     /// Number of rows of each member.
-    rows: Vec<usize>,
-    outputs: Vec<SplitOutput>,
+    pub(super) rows: Vec<usize>,
+    pub(super) outputs: Vec<SplitOutput>,
 }
 
 /// An output, cut into the parts of the members.
 #[derive(Debug)]
-struct SplitOutput {
-    tensor: TensorMessage,
+pub(super) struct SplitOutput {
+    pub(super) tensor: TensorMessage,
     parts: Vec<Span>,
 }
+
+/// Name, datatype and shape of a row of an output, and whether its data is typed.
+type OutputDescription<'a> = (&'a [u8], Datatype, Vec<usize>, bool);
 
 // === impl MessageSplit ===
 
@@ -85,7 +89,7 @@ impl MessageSplit {
         let parts = match (raw, tensor.elements) {
             (Some(raw), None) => {
                 let blob = self.body.slice(raw.start..raw.end);
-                binary::cut_rows(&blob, datatype, dimensions, &self.rows).map(|parts| to_spans(raw, &parts))
+                binary::cut_rows(&blob, datatype, dimensions, &self.rows).map(|parts| binary::to_spans(raw, &parts))
             }
             (None, Some(elements)) => tensor::cut_elements(&self.body, elements, (datatype, dimensions), &self.rows),
             _ => None,
@@ -93,6 +97,40 @@ impl MessageSplit {
         let parts = parts.ok_or(MismatchKind::Shape)?;
         self.outputs.push(SplitOutput { tensor, parts });
         Ok(())
+    }
+
+    /// Returns everything but the id, the parameters and the data: the model and its version, and of
+    /// each output the name, the datatype, the shape of a row, and whether its data is typed.
+    pub(crate) fn description(&self) -> (Vec<&[u8]>, Vec<OutputDescription<'_>>) {
+        let model = WireFields::new(&self.body, self.message).flatten();
+        let model = model.filter(|field| matches!(field.number, MODEL_NAME | MODEL_VERSION));
+        let describe = |SplitOutput { tensor, .. }: &'_ SplitOutput| {
+            let name = tensor.name.map_or(&[][..], |name| name.of(&self.body));
+            (name, tensor.datatype, tensor.dimensions.row.clone(), tensor.elements.is_some())
+        };
+        (model.map(|field| field.whole.of(&self.body)).collect(), self.outputs.iter().map(describe).collect())
+    }
+
+    /// Returns the fields of the message and of its outputs that have neither an id nor data, in
+    /// order.
+    pub(super) fn other_fields(&self) -> Vec<&[u8]> {
+        let fields = |message: Span, left_out: &'static [u32]| {
+            let fields = WireFields::new(&self.body, message).flatten();
+            fields.filter(|field| !left_out.contains(&field.number)).map(|field| field.whole.of(&self.body))
+        };
+        let outputs = self.outputs.iter().flat_map(|output| fields(output.tensor.message, &ROW_FIELDS));
+        fields(self.message, &[ID, OUTPUTS, RAW_CONTENTS]).chain(outputs).collect()
+    }
+
+    /// Returns the data of each output of a response to a single call.
+    pub(crate) fn data(&self) -> Vec<(Datatype, &[u8])> {
+        let data = |(index, output): (usize, &SplitOutput)| Some((output.tensor.datatype, self.data_at(index, 0)?));
+        self.outputs.iter().enumerate().filter_map(data).collect()
+    }
+
+    /// Returns the data of an output that belongs to a member.
+    pub(super) fn data_at(&self, output: usize, member: usize) -> Option<&[u8]> {
+        Some(self.outputs.get(output)?.parts.get(member)?.of(&self.body))
     }
 
     /// Returns the length of the response to a member, apart from edits.
@@ -107,10 +145,7 @@ impl MessageSplit {
     /// Returns the response to a member with these headers.
     pub(crate) fn reply(&self, member: usize, call: &Call, sent: &SharedRequest, headers: HeaderMap) -> Reply {
         let doc = &self.body;
-        let part = |index: usize| {
-            let span = self.outputs.get(index).and_then(|output| output.parts.get(member));
-            span.map_or(&[][..], |span| span.of(doc))
-        };
+        let part = |index: usize| self.data_at(index, member).unwrap_or_default();
         let rows = self.rows.get(member).copied().unwrap_or_default();
         let mut body = MessageWriter::with_capacity(self.reply_len(member) + ids::EDITS_LEN);
         let out = body.bytes();
@@ -135,17 +170,6 @@ impl MessageSplit {
         }
         Reply { status: StatusCode::OK, headers, body: body.finish(), trailers: Some(status::ok_trailers()) }
     }
-}
-
-/// Returns the positions of consecutive parts of a blob.
-fn to_spans(blob: Span, parts: &[Bytes]) -> Vec<Span> {
-    let mut start = blob.start;
-    let span = |part: &Bytes| {
-        let span = Span { start, end: start + part.len() };
-        start = span.end;
-        span
-    };
-    parts.iter().map(span).collect()
 }
 
 /// Returns the id that the member would have received alone: its own if the server returned that of

@@ -1,5 +1,7 @@
 //! Calls and responses as a whole: what may share a batch, and what each member receives.
 
+mod comparison;
+mod division;
 mod round_trip;
 
 use std::sync::{Arc, LazyLock};

@@ -69,9 +69,6 @@ impl MemberComparison {
                 "√ call {number}: merged and alone, numbers in its answers differ by at most {difference:.1e} of the \
                  largest number of the result, as rounding explains\n"
             ),
-            AnswerComparison::Incomparable => {
-                format!("· call {number}: its answers have tensors in binary form, whose numbers are not compared\n")
-            }
             AnswerComparison::Different(found) => {
                 let by = match found.kind {
                     DifferenceKind::Number(difference) => {
@@ -94,7 +91,6 @@ impl MemberComparison {
             _ if self.is_identical => ("identical", None, None),
             AnswerComparison::Equal => ("equal", None, None),
             AnswerComparison::Rounded(difference) => ("rounded", Some(*difference), None),
-            AnswerComparison::Incomparable => ("incomparable", None, None),
             AnswerComparison::Different(found) => match found.kind {
                 DifferenceKind::Number(difference) => ("different", Some(difference), Some(&found.at)),
                 DifferenceKind::Structure | DifferenceKind::Value => ("different", None, Some(&found.at)),
