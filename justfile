@@ -62,6 +62,11 @@ servers *ARGS:
 servers-all: servers-setup
     cargo test --locked --test servers -- --all
 
+# Rates of all servers of the examples, directly and through the proxy from a cold start
+servers-rates *ARGS: servers-setup
+    cargo build --locked --profile dist
+    cargo test --locked --test servers -- --rates --bin target/dist/groupage {{ARGS}}
+
 # The tests start a cluster and remove it. They need root, Linux and Go; see docs/testing.md.
 # Tests on a Kubernetes cluster: just e2e [CASE…] [--all] [--shell] [--kubeconfig FILE]
 e2e *ARGS:

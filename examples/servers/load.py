@@ -2,6 +2,7 @@
 """Sends the same load to a model server and through Groupage, and compares: `load.py SERVER_URL PROXY_URL NAME [OPTION]...`.
 
 NAME is a folder beside this file. Needs Python 3.9 and nothing else. The exit status is 1 if a call failed or an answer differs.
+With `--turns N`, the load is sent N times to each of the two, in turns, and the rates are those of all turns together.
 """
 
 import argparse
@@ -112,7 +113,7 @@ def compared(answer):
 
 def line(name, times, seconds):
     """Formats the rate and the latencies of a load."""
-    ordered = sorted(times.values())
+    ordered = sorted(times)
     at = lambda share: 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
     return f"{name:8} {len(ordered) / seconds:8.1f} calls/s   p50 {at(0.5):7.1f} ms   p99 {at(0.99):7.1f} ms"
 
@@ -124,6 +125,7 @@ def main():
     parser.add_argument("name", choices=sorted(CALLS))
     parser.add_argument("--calls", type=int, default=400)
     parser.add_argument("--callers", type=int, default=32)
+    parser.add_argument("--turns", type=int, default=1, help="number of times that the load is sent to each of the two")
     parser.add_argument("--model", default="model", help="name of the model")
     parser.add_argument("--columns", type=int, default=4, help="length of a row, for models of tables")
     parser.add_argument("--datatype", default="FP32", help="datatype of a tensor")
@@ -136,20 +138,31 @@ def main():
     calls = {at: CALLS[options.name](at, options) for at in range(options.calls)}
     # The first calls to a server are slower for reasons that do not depend on the load.
     send(options.server, dict(itertools.islice(calls.items(), options.callers)), options.callers, headers)
-    direct, direct_times, direct_seconds = send(options.server, calls, options.callers, headers)
-    merged, merged_times, merged_seconds = send(options.proxy, calls, options.callers, headers)
-    expected = {at: compared(direct[at]) for at in calls}
-    unequal = [at for at in calls if compared(merged[at]) != expected[at]]
-    failed = [at for at in calls if direct[at][0] != 200 or merged[at][0] != 200]
-    faults = [f"call {at}: {direct[at][0]} {direct[at][1][:200]!r}, {merged[at][0]} {merged[at][1][:200]!r}" for at in unequal + failed]
+    faults, unequal, failed = [], 0, 0
+    times, seconds = {"direct": [], "proxy": []}, {"direct": [], "proxy": []}
+    for turn in range(options.turns):
+        answers = {}
+        # Each goes first in turn, so that a machine that slows down does not favour one of them.
+        for name, url in [("direct", options.server), ("proxy", options.proxy)][:: 1 if turn % 2 == 0 else -1]:
+            answers[name], latencies, duration = send(url, calls, options.callers, headers)
+            times[name].extend(latencies.values())
+            seconds[name].append(duration)
+        for at in calls:
+            direct, proxied = answers["direct"][at], answers["proxy"][at]
+            is_unequal, is_failed = compared(direct) != compared(proxied), direct[0] != 200 or proxied[0] != 200
+            unequal, failed = unequal + is_unequal, failed + is_failed
+            if is_unequal or is_failed:
+                faults.append(f"call {at}: {direct[0]} {direct[1][:200]!r}, {proxied[0]} {proxied[1][:200]!r}")
+    count = len(calls) * options.turns
     if options.json:
-        report = {"client": "load.py", "calls": len(calls), "equal": len(calls) - len(unequal), "refused": 0}
-        seconds = {"direct_seconds": round(direct_seconds, 3), "proxy_seconds": round(merged_seconds, 3)}
-        print(json.dumps(report | seconds | {"faults": faults}), flush=True)
+        report = {"client": "load.py", "calls": count, "equal": count - unequal, "refused": 0, "faults": faults[:20]}
+        for name in seconds:
+            report |= {f"{name}_seconds": round(sum(seconds[name]), 3), f"{name}_turns": [round(one, 3) for one in seconds[name]]}
+        print(json.dumps(report), flush=True)
     else:
-        print(line("directly", direct_times, direct_seconds))
-        print(line("groupage", merged_times, merged_seconds))
-        print(f"{len(calls) - len(unequal)} of {len(calls)} answers equal, {len(failed)} calls failed")
+        print(line("directly", times["direct"], sum(seconds["direct"])))
+        print(line("groupage", times["proxy"], sum(seconds["proxy"])))
+        print(f"{count - unequal} of {count} answers equal, {failed} calls failed")
         print("\n".join(faults[:3]), end="\n" if faults else "")
     sys.exit(bool(faults))
 

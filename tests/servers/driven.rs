@@ -1,6 +1,7 @@
 //! Model servers in environments of their own, each driven by its own client. A script of the
 //! client compares every call sent alone to the server with the same call sent through the proxy.
 
+mod rate;
 mod specs;
 pub(crate) mod table;
 
@@ -148,27 +149,37 @@ impl DrivenScenario {
     async fn calls(&self, bench: &Bench, client: &Python, running: &RunningServer) -> Verdict {
         let server = &running.server;
         let address = if self.is_grpc { server.grpc.ok_or("the server names no gRPC port")? } else { server.address };
-        let policy = self.policy_file(running.model.path())?;
+        let policy = self.policy_file(running.model.path(), bench.measures_rates)?;
         let mut proxy = bench.proxy(address, Some(&policy)).await?;
         let (script, more) = self.client.1.split_first().ok_or("no script")?;
         let mut args: Vec<OsString> =
             vec![format!("http://{address}").into(), format!("http://{}", proxy.listen).into()];
         args.extend(more.iter().map(|arg| replaced(arg, running.model.path(), "")));
-        let report = client.report(script, &args, CALLS_MAX).await?;
+        if bench.measures_rates {
+            args.extend(rate::ARGS.map(OsString::from));
+        }
+        let report =
+            client.report(script, &args, if bench.measures_rates { rate::TIME_MAX } else { CALLS_MAX }).await?;
         let numbers = Self::judge(&report)?;
-        let counted = self.treated(&mut proxy).await?;
-        Ok(format!("{}, {numbers}, {counted}", self.versions(&report)))
+        let treatment = if bench.measures_rates { rate::judge(&report) } else { self.treated(&mut proxy).await };
+        Ok(format!("{}, {numbers}, {}", self.versions(&report), treatment?))
+    }
+
+    /// Returns `true` if the client is the load script of an example, with which rates are measured.
+    pub(crate) fn is_example(&self) -> bool {
+        self.client.1.first() == Some(&table::LOAD)
     }
 
     /// Writes the policy. Batches are wanted here although these few calls do not saturate the
-    /// server: the adaptive policy would forward them alone.
-    fn policy_file(&self, model: &Path) -> Result<PathBuf, String> {
+    /// server: the adaptive policy would forward them alone. Rates are measured with the policy as
+    /// it is.
+    fn policy_file(&self, model: &Path, is_unchanged: bool) -> Result<PathBuf, String> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut text = match self.policy {
             Some(policy) => std::fs::read_to_string(root.join(policy)).map_err(|e| format!("{policy}: {e}"))?,
             None => String::new(),
         };
-        if self.treatment != Treatment::Queued {
+        if self.treatment != Treatment::Queued && !is_unchanged {
             text.push_str("\nscheduling: {policy: WorkConserving}\n");
         }
         let path = model.join(format!("{}.yaml", self.name));

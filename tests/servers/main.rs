@@ -1,4 +1,4 @@
-//! `servers [PART-OF-NAME]... [--all] [--bin PATH]`: real model servers behind the proxy and real
+//! `servers [PART-OF-NAME]... [--all] [--rates] [--bin PATH]`: real model servers behind the proxy and real
 //! clients in front of it. Every answer is compared with that of the same call sent alone to the
 //! server.
 //!
@@ -6,7 +6,8 @@
 //! (`just servers-setup`). If they are missing, nothing is downloaded and all scenarios count as
 //! skipped. All other scenarios (`driven::table`) install the pinned packages of their server and
 //! client from `PyPI` and npm, about 4.5 GB in total, and keep them. A scenario whose packages cannot
-//! be installed is skipped and names them. The last line has the totals; the exit status is 0 if no
+//! be installed is skipped and names them. With `--rates`, the load scripts of the examples measure
+//! the rate of each server directly and through the proxy. The last line has the totals; the exit status is 0 if no
 //! scenario failed.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a runner for people and scripts")]
@@ -55,6 +56,7 @@ type Verdict = Result<String, String>;
 struct Bench {
     binary: PathBuf,
     python: Python,
+    measures_rates: bool,
 }
 
 // === impl Bench ===
@@ -113,10 +115,14 @@ fn main() -> ExitCode {
 
 async fn all(options: Options) -> Totals {
     let mut totals = Totals::default();
-    let wanted: Vec<_> = SCENARIOS.into_iter().filter(|name| options.wants(name)).collect();
-    let is_all = std::env::args().any(|arg| arg == "--all") || !options.filters.is_empty();
-    let (driven, left): (Vec<_>, Vec<_>) =
-        table::SCENARIOS.iter().filter(|it| options.wants(it.name)).partition(|it| is_all || it.is_sample);
+    let has = |flag: &str| std::env::args().any(|arg| arg == flag);
+    let measures_rates = has("--rates");
+    let wanted: Vec<_> = SCENARIOS.into_iter().filter(|name| options.wants(name) && !measures_rates).collect();
+    let is_all = has("--all") || measures_rates || !options.filters.is_empty();
+    let (driven, left): (Vec<_>, Vec<_>) = table::SCENARIOS
+        .iter()
+        .filter(|it| options.wants(it.name) && (it.is_example() || !measures_rates))
+        .partition(|it| is_all || it.is_sample);
     if !left.is_empty() {
         totals.skipped += left.len();
         println!("SKIPPED: {} scenarios of further servers; run `just servers-all`", left.len());
@@ -137,7 +143,7 @@ async fn all(options: Options) -> Totals {
             return totals;
         }
     };
-    let bench = Bench { binary: options.binary, python };
+    let bench = Bench { binary: options.binary, python, measures_rates };
     let unused = || "not started".to_owned();
     let (of_kserve, others): (Vec<&str>, Vec<&str>) = wanted.iter().partition(|name| name.starts_with("kserve"));
     let (kserve, fastapi) = tokio::join!(

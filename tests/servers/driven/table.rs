@@ -6,7 +6,7 @@ use crate::environment::Environment;
 
 const ROWS: &str = "MODEL/rows.json";
 /// Load script of the examples.
-const LOAD: &str = "../../examples/servers/load.py";
+pub(super) const LOAD: &str = "../../examples/servers/load.py";
 /// Longest text in characters that `generate_server.py` accepts, and more.
 const LIMIT: &str = "200";
 
