@@ -3,8 +3,9 @@
 //!
 //! - **split**: the response to 32 embeddings of 1024 numbers becomes 32 responses. Everything is
 //!   validated as in the proxy: grammar, count, indexes, members outside the results, counters.
-//! - **merge**: 32 requests, already parsed, become one. Everything but the items is compared. This
-//!   side also writes a head.
+//! - **merge**: 32 requests, already parsed, become one, with a head. Everything but the items is
+//!   compared. The head of this side has only the headers that the members have in common, and an id;
+//!   that of the other side is a copy of the first one.
 //! - **parse**: the same requests are parsed. There is no bar, because the work differs: this side
 //!   also reads the heads, digests the credentials, rejects what servers read differently, measures
 //!   the items, and writes merge keys.
@@ -101,13 +102,14 @@ fn compare_merge(text_len: usize, scale: Scale) -> [Comparison; 2] {
     let requests: Vec<String> = (0..MEMBERS).map(|member| bodies::request(member, text_len)).collect();
     let merger = groupage::Merger::new(&requests);
     let (calls, parsed) = (merger.parse(), raw_value::parse(&requests));
-    assert_eq!(parse(&merger.merge(&calls).body), parse(&raw_value::merge(&parsed)));
+    let head = merger.head();
+    assert_eq!(parse(&merger.merge(&calls).body), parse(&raw_value::merge(head, &parsed).1));
     let bytes = requests.iter().map(String::len).sum();
     let ours = || black_box(black_box(&merger).parse());
     let theirs = || black_box(raw_value::parse(black_box(&requests)));
     let parse = Comparison::measure(format!("parse, texts of {text_len} bytes"), bytes, scale, ours, theirs);
     let ours = || black_box(merger.merge(black_box(&calls)));
-    let theirs = || black_box(raw_value::merge(black_box(&parsed)));
+    let theirs = || black_box(raw_value::merge(black_box(head), black_box(&parsed)));
     let merge = Comparison::measure(format!("merge, texts of {text_len} bytes"), bytes, scale, ours, theirs);
     [parse, merge]
 }

@@ -73,6 +73,11 @@ impl Merger {
         Self { endpoint: endpoint(), secret: DigestKey::random(), requests }
     }
 
+    /// Returns the headers of the first request.
+    pub(crate) fn head(&self) -> &HeaderMap {
+        &self.requests[0].0.headers
+    }
+
     /// Parses all requests.
     pub(crate) fn parse(&self) -> Vec<Call> {
         let parse = |(head, body): &(Parts, Bytes)| self.endpoint.parse_call(head, body.clone(), &self.secret);

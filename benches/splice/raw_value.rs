@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH};
+use http::{HeaderMap, HeaderValue};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -72,8 +74,8 @@ pub(crate) fn parse(bodies: &[String]) -> Vec<Request<'_>> {
     bodies.iter().map(|body| serde_json::from_slice(body.as_bytes()).unwrap()).collect()
 }
 
-/// Merges requests that are equal except for their texts.
-pub(crate) fn merge(requests: &[Request<'_>]) -> Vec<u8> {
+/// Merges requests that are equal except for their texts, with the head of the first one.
+pub(crate) fn merge(head: &HeaderMap, requests: &[Request<'_>]) -> (HeaderMap, Vec<u8>) {
     let (leader, others) = requests.split_first().unwrap();
     let mut size = 0;
     let mut items: Vec<&RawValue> = Vec::with_capacity(requests.len());
@@ -103,5 +105,8 @@ pub(crate) fn merge(requests: &[Request<'_>]) -> Vec<u8> {
         }
     }
     out.push(b'}');
-    out
+    let mut head = head.clone();
+    head.remove(ACCEPT_ENCODING);
+    head.insert(CONTENT_LENGTH, HeaderValue::from(out.len()));
+    (head, out)
 }

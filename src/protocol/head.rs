@@ -135,12 +135,15 @@ fn is_forwarded(name: &HeaderName, rules: &RouteRules, common: &SharedHeaderRule
 /// Returns the head of a shared call without its generated ids: the headers of the leader that all
 /// members have in common.
 pub(crate) fn shared_head(members: &[&Call], rules: &RouteRules, common: &SharedHeaderRules) -> HeaderMap {
-    let mut out = HeaderMap::new();
-    let Some(leader) = members.first().map(|call| &call.head) else { return out };
-    if let Some(host) = requested_host(&leader.uri, &leader.headers)
-        && let Ok(value) = HeaderValue::from_bytes(host.as_bytes())
-    {
-        out.insert(header::HOST, value);
+    let Some(leader) = members.first().map(|call| &call.head) else { return HeaderMap::new() };
+    // The ids of the call come on top.
+    let mut out = HeaderMap::with_capacity(leader.headers.len() + 4);
+    let host = match leader.uri.authority() {
+        Some(authority) => HeaderValue::from_str(authority.as_str()).ok(),
+        None => leader.headers.get(header::HOST).cloned(),
+    };
+    if let Some(host) = host {
+        out.insert(header::HOST, host);
     }
     out.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     for value in shared_accept(members) {
