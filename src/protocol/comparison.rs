@@ -171,7 +171,7 @@ fn to_pointer(path: &[String]) -> String {
 // === impl AnswerDifference ===
 
 impl AnswerDifference {
-    /// A difference of two responses as wholes.
+    /// Creates the difference of two whole responses.
     const fn new(kind: DifferenceKind) -> Self {
         Self { at: String::new(), kind }
     }

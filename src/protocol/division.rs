@@ -14,6 +14,7 @@ use http::request::Parts;
 
 use crate::batching::PartLimits;
 use crate::call::{Call, MergeEligibility};
+use crate::headers::GRPC_ACCEPT_ENCODING;
 use crate::identity::DigestKey;
 use crate::items::{Slot, item_weight};
 use crate::json::Span;
@@ -100,8 +101,7 @@ impl Endpoint {
     pub fn divide_call(&self, call: &Call, head: &Parts, plan: &DivisionPlan, secret: &DigestKey) -> Option<Vec<Call>> {
         let mut head = head.clone();
         // Responses are joined as they are, and one without a coding is acceptable to every client.
-        head.headers.remove(ACCEPT_ENCODING);
-        head.headers.remove(CONTENT_LENGTH);
+        [ACCEPT_ENCODING, CONTENT_LENGTH, GRPC_ACCEPT_ENCODING].iter().for_each(|name| _ = head.headers.remove(name));
         let rows = RowDivision::new(call, &plan.ranges);
         if rows.is_none() && row_count(call).is_some() {
             return None;

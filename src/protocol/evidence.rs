@@ -62,6 +62,15 @@ struct KeyCache {
     guarded: HashSet<u64>,
 }
 
+/// Properties of the response to an unbatched call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ObservedAnswer {
+    /// The call may not be retried.
+    pub(crate) guards: bool,
+    /// The members of the body are among the parts.
+    pub(crate) is_complete: bool,
+}
+
 /// A part of a response that belongs to no single result.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum AnswerPart<'a> {
@@ -89,8 +98,13 @@ impl UnbatchedEvidence {
         self.epoch.map(|epoch| epoch.saturating_add(now.0 / NANOS_PER_SECOND))
     }
 
-    /// Records parts of the response to an unbatched call. `guards`: the call may not be retried.
-    pub(crate) fn observe<'a>(&self, call: &Call, guards: bool, parts: impl Iterator<Item = AnswerPart<'a>>) {
+    /// Records parts of the response to an unbatched call.
+    pub(crate) fn observe<'a>(
+        &self,
+        call: &Call,
+        ObservedAnswer { guards, is_complete }: ObservedAnswer,
+        parts: impl Iterator<Item = AnswerPart<'a>>,
+    ) {
         let Some(key) = self.key(call) else { return };
         let parts: Vec<PartDigest> = parts.map(|part| self.digests(part)).collect();
         let class = guards.then(|| self.digest(&call.cost_class));
@@ -101,7 +115,7 @@ impl UnbatchedEvidence {
         let is_guarded = class.is_some_and(|class| keys.guarded.contains(&class));
         // A response without such parts is evidence too: a part of a batch response is not in it.
         let known = keys.entry(key);
-        known.on_answer();
+        known.on_answer(is_complete);
         let mut input = None;
         let mut input = || *input.get_or_insert_with(|| self.input(call));
         if is_guarded {
@@ -174,10 +188,14 @@ impl UnbatchedEvidence {
         }
     }
 
-    /// Records a batch in which the result of a member had an item of another one.
+    /// Records a batch in which the results of all members had items of others.
     pub(crate) fn on_quote(&self, now: Tick, call: &Call, isolates: bool) {
         let Some(key) = self.key(call) else { return };
-        self.lock().entry(key).on_batch(now, Constancy::Varies(None), isolated_max(isolates));
+        self.has_watched.store(true, Ordering::Relaxed);
+        let mut keys = self.lock();
+        let known = keys.entry(key);
+        known.is_watched = true;
+        known.on_batch(now, Constancy::Unknown, isolated_max(isolates));
     }
 
     /// Returns `true` if the members of unbatched responses of this key are observed: those of the
@@ -245,6 +263,7 @@ impl UnbatchedEvidence {
     }
 }
 
+/// Returns the number of isolated batches after which calls of a key are sent unbatched.
 const fn isolated_max(isolates: bool) -> u32 {
     if isolates { ISOLATED_MAX } else { 1 }
 }
@@ -271,7 +290,9 @@ impl KeyCache {
         if !self.young.contains_key(&key) {
             let known = self.old.remove(&key).unwrap_or_default();
             if self.young.len() >= KEYS_MAX {
-                self.old = std::mem::take(&mut self.young);
+                let dropped = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
+                // Callers may use any number of keys. Those with batches that were isolated are kept.
+                self.young.extend(dropped.into_iter().filter(|(_, known)| known.is_watched).take(KEYS_MAX / 2));
             }
             self.young.insert(key, known);
         }

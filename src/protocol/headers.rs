@@ -142,6 +142,8 @@ pub const ITEMS: HeaderName = HeaderName::from_static("x-groupage-items");
 pub(crate) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// Codings of messages that a gRPC client accepts.
+pub const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 /// Deadline of a gRPC call.
 pub const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 pub(crate) const COMPUTE_CHARACTERS: HeaderName = HeaderName::from_static("x-compute-characters");

@@ -25,7 +25,7 @@ use http::header::{self, HeaderMap, HeaderValue};
 use crate::batching::Tick;
 use crate::call::{Call, MismatchKind, Reply, ResponseMismatch, SharedRequest, is_overload};
 use crate::engines;
-use crate::evidence::{AnswerPart, Constancy, UnbatchedEvidence};
+use crate::evidence::{AnswerPart, Constancy, ObservedAnswer, UnbatchedEvidence};
 use crate::route::Endpoint;
 use crate::shape::{Counters, Payload};
 use crate::v2::binary::Framing;
@@ -33,8 +33,10 @@ use crate::v2::grpc::split::MessageSplit;
 use crate::v2::split::TensorSplit;
 
 use envelope::{BatchContext, UndeclaredPart};
+use foreign::ForeignItems;
 use head::SharedHead;
 use plan::SplitPlan;
+use results::LocatedResults;
 
 pub use join::PartAnswer;
 pub use stream::{StreamSplit, StreamStep};
@@ -85,7 +87,9 @@ impl Endpoint {
         if matches!(self.shape.counters, Counters::Usage(_)) && counts_first_item_only(headers) {
             return Err(MismatchKind::Usage.into());
         }
-        let Some(leader) = members.first() else { return Ok(Vec::new()) };
+        if members.is_empty() {
+            return Ok(Vec::new());
+        }
         let document = self.document(headers, body);
         let check_envelope = || match evidence {
             Some(evidence) => self.check_envelope(members, &document, evidence),
@@ -105,10 +109,11 @@ impl Endpoint {
             let reply = |(index, call): (usize, &&Call)| split.reply(index, call, sent, head.of_member(call, sent));
             return Ok(members.iter().enumerate().map(reply).collect());
         }
-        let plan = SplitPlan::new(&self.shape, members, (body, headers), check_envelope)?;
-        if let Some((now, evidence)) = evidence {
-            plan.check_results(members).inspect_err(|_| evidence.on_quote(now, leader, self.idempotent))?;
-        }
+        let check_parts = |results: &LocatedResults| {
+            evidence.map_or(Ok(()), |evidence| self.check_results(members, (results, body), evidence))?;
+            check_envelope()
+        };
+        let plan = SplitPlan::new(&self.shape, members, (body, headers), check_parts)?;
         let head = SharedHead::new(self, members, headers, evidence.map(|(_, evidence)| evidence));
         let reply = |(index, call): (usize, &&Call)| {
             let written = plan.write(index, call, sent, &self.shape);
@@ -161,7 +166,8 @@ impl Endpoint {
         let members = if looks { self.undeclared_in_unbatched(body) } else { Vec::new() };
         let headers = head::free_text_headers(headers).map(|name| AnswerPart::Header(name, headers));
         let members = members.iter().map(|own| own.in_response(body));
-        evidence.observe(call, !self.idempotent, headers.chain(overload).chain(members));
+        let parts = headers.chain(overload).chain(members);
+        evidence.observe(call, ObservedAnswer { guards: !self.idempotent, is_complete: looks }, parts);
     }
 
     /// Returns the members of a batch response outside the results that neither the protocol nor
@@ -200,6 +206,30 @@ impl Endpoint {
             return envelope::undeclared_in_message(body, None);
         }
         envelope::undeclared_in_unbatched(body, &self.shape, &self.rules.respond_with_fields)
+    }
+
+    /// Checks that no result of a member has an item of another one. Where the members cannot be
+    /// isolated, one that is found in some results only is taken for chance.
+    fn check_results(
+        &self,
+        members: &[&Call],
+        (results, body): (&LocatedResults, &Bytes),
+        (now, evidence): (Tick, &UnbatchedEvidence),
+    ) -> Result<(), ResponseMismatch> {
+        // A generated text may have any other one by chance.
+        if self.shape.generation.is_some() {
+            return Ok(());
+        }
+        match foreign::find_foreign_items(body, &results.values(), members) {
+            ForeignItems::Some if self.idempotent => Err(MismatchKind::Undeclared.into()),
+            ForeignItems::Absent | ForeignItems::Some => Ok(()),
+            ForeignItems::Everywhere => {
+                if let Some(leader) = members.first() {
+                    evidence.on_quote(now, leader, self.idempotent);
+                }
+                Err(MismatchKind::Undeclared.into())
+            }
+        }
     }
 
     /// Checks that no part of the body outside the results may quote an input.

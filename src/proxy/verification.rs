@@ -16,6 +16,7 @@ use super::{Proxy, RoutingTable};
 use crate::backend::BufferedReply;
 use crate::batching::{CallOrigin, Deadline, DeadlineSource};
 use crate::memory::BufferGuard;
+use crate::protocol::headers::GRPC_ACCEPT_ENCODING;
 use crate::protocol::{AnswerComparison, AnswerContent, Call, DifferenceKind, Endpoint, Reply};
 use crate::scheduler::{ExecutionDetails, Submission, SubmitOutcome};
 use crate::telemetry::names::VerifyResult;
@@ -115,8 +116,8 @@ impl Proxy {
         };
         let mut buffered = buffered.clone();
         // The responses are compared as they are.
-        buffered.head.headers.remove(ACCEPT_ENCODING);
-        buffered.head.headers.remove(CONTENT_LENGTH);
+        let left_out = [ACCEPT_ENCODING, CONTENT_LENGTH, GRPC_ACCEPT_ENCODING];
+        left_out.iter().for_each(|name| _ = buffered.head.headers.remove(name));
         let merged = reply.clone();
         let (endpoint, call) = (endpoint.clone(), call.clone());
         let member = VerifiedMember { endpoint, call, submission, buffered, merged, _held: held };

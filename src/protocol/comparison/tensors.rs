@@ -63,7 +63,7 @@ fn compare_elements(datatype: Datatype, data: [&[u8]; 2]) -> Result<f64, Differe
     if one == other {
         return Ok(0.0);
     }
-    let [Some(own), Some(others)] = data.map(|bytes| decode_floats(datatype, bytes)) else {
+    let [Some(own), Some(others)] = data.map(|bytes| decode_elements(datatype, bytes)) else {
         return Err(DifferenceKind::Value);
     };
     if own.len() != others.len() {
@@ -77,7 +77,7 @@ fn compare_elements(datatype: Datatype, data: [&[u8]; 2]) -> Result<f64, Differe
 }
 
 /// Decodes little-endian floating-point numbers. `None` for other datatypes.
-fn decode_floats(datatype: Datatype, bytes: &[u8]) -> Option<Vec<f64>> {
+fn decode_elements(datatype: Datatype, bytes: &[u8]) -> Option<Vec<f64>> {
     Some(match datatype {
         Datatype::Fp64 => bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect(),
         Datatype::Fp32 => bytes.as_chunks().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect(),

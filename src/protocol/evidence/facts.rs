@@ -57,7 +57,7 @@ pub(super) struct KeyFacts {
     /// Members of unbatched responses are observed, because a batch response had an undeclared one.
     pub(super) is_watched: bool,
     /// Number of batches isolated for their parts although an unbatched response arrived since the
-    /// previous batch. Each batch that is split decrements it.
+    /// previous batch. A part that varies counts twice, and each batch that is split decrements it.
     isolated: u32,
     /// Number of unbatched responses, up to [`AGREEMENT_FLAG`].
     answers: u32,
@@ -102,10 +102,10 @@ impl KeyFacts {
         self.facts.push(PartFact { name, value, is_member, input, run: 1, needed, has_changed: false, inputs: 0 });
     }
 
-    /// Records an unbatched response.
-    pub(super) fn on_answer(&mut self) {
+    /// Records an unbatched response. `is_complete`: its members were observed.
+    pub(super) fn on_answer(&mut self, is_complete: bool) {
         self.has_new_answer = true;
-        self.answers = self.answers.saturating_add(1).min(AGREEMENT_FLAG);
+        self.answers = self.answers.saturating_add(u32::from(is_complete)).min(AGREEMENT_FLAG);
     }
 
     /// Returns `true` if the members of further unbatched responses are evidence.
@@ -142,6 +142,11 @@ impl KeyFacts {
     /// counted. A batch with a part that is being learned counts only if nothing was learned since
     /// the previous one, as if all inputs are equal.
     pub(super) fn on_batch(&mut self, now: Tick, standing: Constancy, isolated_max: u32) {
+        // Batches that were in flight before do not extend the time of a key that is already sent
+        // unbatched.
+        if now < self.apart_until {
+            return;
+        }
         let is_counted = self.has_new_answer || self.isolated == 0;
         match standing {
             Constancy::Constant => {
@@ -157,9 +162,7 @@ impl KeyFacts {
             Constancy::Varies(_) => self.isolated += 2 * u32::from(is_counted),
         }
         self.has_new_answer = false;
-        // Batches that were in flight before do not extend the time of a key that is already sent
-        // unbatched.
-        if now >= self.apart_until && self.isolated >= isolated_max {
+        if self.isolated >= isolated_max {
             self.isolated = 0;
             self.suspend_merging(now);
         }

@@ -174,8 +174,7 @@ impl SharedHead {
         let is_forwardable =
             |name: &&HeaderName| headers::is_end_to_end(name) && !NEVER.contains(name) && !nominated.contains(name);
         let is_visible = |name: &HeaderName| {
-            let quotes = |value: &[u8]| quote::quotes_digits(value, members) || quote::quotes_number(value, members);
-            let may_quote = |value: &HeaderValue| is_text(value) || quotes(value.as_bytes());
+            let may_quote = |value| is_text(value) || quote::quotes_digits(value.as_bytes(), members);
             let is_plain = || is_listed(name) && !headers.get_all(name).iter().any(may_quote);
             let is_known = |call: &&&Call| {
                 allows_own_origin(name, headers, call)

@@ -6,7 +6,6 @@ use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::envelope;
-use super::foreign;
 use super::results::LocatedResults;
 use super::shares::CounterShares;
 use super::token_ids;
@@ -56,19 +55,19 @@ pub(super) struct MemberBody {
 // === impl SplitPlan ===
 
 impl<'a> SplitPlan<'a> {
-    /// Determines the replacements. `check_rest` checks everything but the results; it runs once
+    /// Determines the replacements. `check_parts` checks the results and everything else; it runs once
     /// the results are known to match the items.
     pub(super) fn new(
         shape: &ProtocolShape,
         members: &[&Call],
         (doc, head): (&'a Bytes, &HeaderMap),
-        check_rest: impl FnOnce() -> Result<(), ResponseMismatch>,
+        check_parts: impl FnOnce(&LocatedResults) -> Result<(), ResponseMismatch>,
     ) -> Result<Self, ResponseMismatch> {
         let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
         json::validate(doc, rules).map_err(|_| MismatchKind::NotJson)?;
         let root = ObjectIndex::new(doc, json::root_of_validated(doc));
         let results = LocatedResults::find(doc, &root, shape, members)?;
-        check_rest()?;
+        check_parts(&results)?;
         let mut plan = Self {
             doc,
             edits: Vec::new(),
@@ -95,16 +94,6 @@ impl<'a> SplitPlan<'a> {
             return Err(MismatchKind::Shape.into());
         }
         Ok(plan)
-    }
-
-    /// Checks that no result of a member holds an item of another one.
-    pub(super) fn check_results(&self, members: &[&Call]) -> Result<(), ResponseMismatch> {
-        let values =
-            |position: usize| self.results.lists.iter().filter_map(move |list| list.values.get(position).copied());
-        let own = |positions: &Vec<usize>| positions.iter().flat_map(|position| values(*position)).collect();
-        let results: Vec<Vec<Span>> = self.results.positions.iter().map(own).collect();
-        let is_foreign = foreign::holds_foreign_item(self.doc, &results, members);
-        if is_foreign { Err(MismatchKind::Undeclared.into()) } else { Ok(()) }
     }
 
     fn add_lists(&mut self, shape: &ProtocolShape) {

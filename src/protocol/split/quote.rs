@@ -149,7 +149,7 @@ pub(super) fn quotes_whole_number(number: &[u8], members: &[&Call]) -> bool {
 /// Returns `true` if the digits of a measured number are in an item as a number, or too many of them
 /// in a row for chance.
 pub(super) fn quotes_measure(number: &[u8], members: &[&Call]) -> bool {
-    quotes_whole_number(number, members)
+    number.len() >= TEXT_DIGITS_MIN && quotes_whole_number(number, members)
         || items(members).any(|item| {
             let spread = without_separators(&item.text);
             number.windows(MEASURE_DIGITS_MIN).any(|row| memmem::find(&spread, row).is_some())

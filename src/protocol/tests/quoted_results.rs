@@ -28,7 +28,7 @@ fn a_result_with_an_item_of_another_member_is_given_to_no_caller() {
         r#""private-two""#,
         r#"{"batch":["private-one","private-two"]}"#,
         r#"{"note":"near private\u002dtwo, it is"}"#,
-        r#"{"private-two":1}"#,
+        r#"[["private-two and others"]]"#,
     ] {
         assert_eq!(shared(first), UNDECLARED, "{first}");
     }
@@ -39,6 +39,14 @@ fn a_result_with_an_item_of_another_member_is_given_to_no_caller() {
     assert!(server.shared(["bad", "good"], 200, &[], labels).is_ok());
     let echoes = r#"{"predictions":["a longer text about it","a longer text"]}"#;
     assert!(server.shared(["a longer text about it", "a longer text"], 200, &[], echoes).is_ok());
+    // A word of the protocol, and a text in an object.
+    let server = Server::new(EMBEDDINGS, RouteProtocol::OpenAi);
+    let vectors = r#"{"data":[{"index":0,"object":"embedding"},{"index":1,"object":"embedding"}]}"#;
+    assert!(server.shared(["embedding", "other text"], 200, &[], vectors).is_ok());
+    let server = Server::new(PREDICT, RouteProtocol::KServeV1);
+    let objects = [r#"{"instances":[{"text":"private-one"}]}"#, r#"{"instances":[{"text":"private-two"}]}"#];
+    let quoting = r#"{"predictions":[{"near":"private-two"},{}]}"#;
+    assert_eq!(split_bodies(&server, PREDICT, objects, quoting), UNDECLARED);
     let vectors = [r#"{"instances":[[4111.5, 4222.5, 4333.5]]}"#, r#"{"instances":[[5111.5,5222.5,5333.5]]}"#];
     let quoting = r#"{"predictions":[{"near":[5111.5, 5222.5, 5333.5]},{"near":[]}]}"#;
     assert_eq!(split_bodies(&server, PREDICT, vectors, quoting), UNDECLARED);
@@ -47,7 +55,7 @@ fn a_result_with_an_item_of_another_member_is_given_to_no_caller() {
 #[test]
 fn a_server_that_quotes_the_batch_in_its_results_is_not_merged_for_a_while() {
     let server = Server::new(PREDICT, RouteProtocol::KServeV1);
-    for _ in 0..2 {
+    for _ in 0..3 {
         assert!(!server.is_apart(Tick(0)));
         let body = r#"{"predictions":["private-one private-two","private-one private-two"]}"#;
         assert!(server.shared(["private-one", "private-two"], 200, &[], body).is_err());
@@ -61,14 +69,14 @@ fn the_texts_that_cohere_repeats_are_those_of_their_callers() {
     let server = Server::new("/v2/embed", RouteProtocol::Cohere);
     let shared = |texts: &str| {
         let body = format!(r#"{{"id":"0f0f","texts":{texts},"embeddings":{{"float":[[1],[2]]}},"meta":{{}}}}"#);
-        let calls = [r#"{"model":"m","texts":["Text a"]}"#, r#"{"model":"m","texts":["Text b"]}"#];
+        let calls = [r#"{"model":"m","texts":["Text of a"]}"#, r#"{"model":"m","texts":["Text of b"]}"#];
         split_bodies(&server, "/v2/embed", calls, &body)
     };
-    assert_eq!(shared(r#"["Text a","Text b"]"#), Ok(()));
-    assert_eq!(shared(r#"["Text","Text b"]"#), Ok(()), "truncated");
-    assert_eq!(shared(r#"["Text b","Text a"]"#), UNDECLARED);
-    assert_eq!(shared(r#"["Text a Text b","Text b"]"#), UNDECLARED);
-    assert_eq!(shared("[1,2]"), UNDECLARED);
+    assert_eq!(shared(r#"["Text of a","Text of b"]"#), Ok(()));
+    assert_eq!(shared(r#"["Text","Text of b"]"#), Ok(()), "truncated");
+    assert_eq!(shared(r#"["text of a","text of b"]"#), Ok(()), "in another case");
+    assert_eq!(shared(r#"["Text of b","Text of a"]"#), UNDECLARED);
+    assert_eq!(shared(r#"["Text of a Text of b","Text of b"]"#), UNDECLARED);
 }
 
 #[test]
@@ -94,6 +102,16 @@ fn a_name_with_numbers_of_an_item_is_given_to_no_caller() {
     let ids = [r#"{"input":[[4111,17]]}"#, r#"{"input":[[5222,18]]}"#];
     let body = r#"{"model":"m-4111-5222","data":[{"index":0},{"index":1}]}"#;
     assert_eq!(split_bodies(&server, EMBEDDINGS, ids, body), UNDECLARED);
+}
+
+#[test]
+fn a_quote_in_some_results_is_taken_for_chance_where_calls_are_not_retried() {
+    let server = Server::generic_once();
+    let some = r#"{"vectors":["private-two","b"]}"#;
+    assert!(server.shared(["private-one", "private-two"], 200, &[], some).is_ok());
+    let all = r#"{"vectors":["private-two","private-one"]}"#;
+    assert!(server.shared(["private-one", "private-two"], 200, &[], all).is_err());
+    assert!(server.is_apart(Tick(0)));
 }
 
 #[test]

@@ -59,7 +59,8 @@ impl<'a> MessageDivision<'a> {
         let doc = &self.call.body;
         let rows = *self.rows.get(part)?;
         let data = |index: usize| Some(self.inputs.get(index)?.get(part)?.of(doc));
-        let mut body = MessageWriter::with_capacity(self.call.body.len());
+        let rest = self.call.body.len().saturating_sub(self.request.data_len());
+        let mut body = MessageWriter::with_capacity(rest + self.data_len(part));
         let out = body.bytes();
         let (mut input, mut raw) = (0, 0);
         for field in WireFields::new(doc, self.request.message).flatten() {

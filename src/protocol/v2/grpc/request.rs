@@ -199,15 +199,6 @@ fn push_member(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(b"\",");
 }
 
-// === impl InferRequest ===
-
-impl InferRequest {
-    /// Returns the number of bytes of all rows.
-    pub(crate) fn data_len(&self) -> usize {
-        self.inputs.iter().map(|input| input.data.span().len()).sum()
-    }
-}
-
 // === impl RequestFields ===
 
 impl RequestFields {
@@ -276,6 +267,11 @@ impl From<BadMessage> for ItemError {
 // === impl InferRequest ===
 
 impl InferRequest {
+    /// Returns the number of bytes of all rows.
+    pub(crate) fn data_len(&self) -> usize {
+        self.inputs.iter().map(|input| input.data.span().len()).sum()
+    }
+
     /// Returns the data of the inputs as items.
     pub(crate) fn to_spans(&self) -> ItemSpans {
         let slot = |input: &InferInput| {
