@@ -16,8 +16,9 @@ use super::super::batch::{BatchId, BatchOutcome, BatchRefusal, Observation, Unba
 use super::super::call::{CostClassId, KeyId, TenantId};
 use super::super::limits::Limits;
 use super::super::tick::Tick;
-use super::TRUSTED_AFTER;
 
+/// Number of successful batches after which the next quarantine has its initial length again.
+const TRUSTED_AFTER: u32 = 100;
 /// Number of consecutive refused batches that suspend merging. A single one may be an accident.
 const REFUSED_MAX: u32 = 2;
 /// Number of tenants with a merge key in quarantine that suspends merging for the cost class if no
