@@ -1,0 +1,174 @@
+//! A device with random data, and the comparison of its results.
+
+use groupage_batching::rng::SplitMix64;
+use groupage_ptx::{Argument, Device, DevicePointer, Fault, LaunchReport};
+use half::{bf16, f16};
+
+use crate::manifest::LoadedKernel;
+
+/// Storage format of weights and activations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Storage {
+    BFloat16,
+    Half,
+}
+
+/// Both formats.
+pub(crate) const STORAGES: [Storage; 2] = [Storage::BFloat16, Storage::Half];
+
+/// A tensor on the device, and its values on the host.
+#[derive(Debug, Clone)]
+pub(crate) struct DeviceTensor {
+    pub(crate) pointer: DevicePointer,
+    pub(crate) values: Vec<f64>,
+}
+
+/// A device and a source of random values.
+#[derive(Debug)]
+pub(crate) struct Fixture {
+    pub(crate) device: Device,
+    pub(crate) storage: Storage,
+    rng: SplitMix64,
+}
+
+// === impl Storage ===
+
+impl Storage {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::BFloat16 => "bf16",
+            Self::Half => "f16",
+        }
+    }
+
+    /// Largest relative rounding error of a value: half a unit in the last of 8 or 11 digits.
+    pub(crate) const fn rounding(self) -> f64 {
+        match self {
+            Self::BFloat16 => 1.0 / 256.0,
+            Self::Half => 1.0 / 2048.0,
+        }
+    }
+
+    fn encode(self, value: f64) -> [u8; 2] {
+        match self {
+            Self::BFloat16 => bf16::from_f64(value).to_le_bytes(),
+            Self::Half => f16::from_f64(value).to_le_bytes(),
+        }
+    }
+
+    fn decode(self, bytes: [u8; 2]) -> f64 {
+        match self {
+            Self::BFloat16 => bf16::from_le_bytes(bytes).to_f64(),
+            Self::Half => f16::from_le_bytes(bytes).to_f64(),
+        }
+    }
+}
+
+// === impl Fixture ===
+
+impl Fixture {
+    /// Creates a device; the seed determines the data and the order of warps and blocks.
+    pub(crate) fn new(storage: Storage, seed: u64) -> Self {
+        Self { device: Device::with_seed(seed), storage, rng: SplitMix64::new(seed) }
+    }
+
+    /// Uploads uniform random values in ±`scale`.
+    pub(crate) fn random(&mut self, count: usize, scale: f64) -> DeviceTensor {
+        let values: Vec<f64> = (0..count).map(|_| (self.rng.next_f64() * 2.0 - 1.0) * scale).collect();
+        self.upload(&values)
+    }
+
+    /// Uploads values in the storage format. The values of the result are the rounded ones.
+    pub(crate) fn upload(&mut self, values: &[f64]) -> DeviceTensor {
+        let encoded: Vec<[u8; 2]> = values.iter().map(|value| self.storage.encode(*value)).collect();
+        let values = encoded.iter().map(|bytes| self.storage.decode(*bytes)).collect();
+        DeviceTensor { pointer: self.upload_bytes(encoded.as_flattened()), values }
+    }
+
+    pub(crate) fn upload_integers(&mut self, values: &[u32]) -> DevicePointer {
+        let bytes: Vec<[u8; 4]> = values.iter().map(|value| value.to_le_bytes()).collect();
+        self.upload_bytes(bytes.as_flattened())
+    }
+
+    /// Uploads f32 values. The values of the result are the rounded ones.
+    #[expect(clippy::cast_possible_truncation, reason = "rounding is the purpose")]
+    pub(crate) fn upload_floats(&mut self, values: &[f64]) -> DeviceTensor {
+        let rounded: Vec<f32> = values.iter().map(|value| *value as f32).collect();
+        let bytes: Vec<[u8; 4]> = rounded.iter().map(|value| value.to_le_bytes()).collect();
+        let pointer = self.upload_bytes(bytes.as_flattened());
+        DeviceTensor { pointer, values: rounded.into_iter().map(f64::from).collect() }
+    }
+
+    fn upload_bytes(&mut self, bytes: &[u8]) -> DevicePointer {
+        let pointer = self.device.allocate(bytes.len());
+        self.device.upload(pointer, bytes).unwrap();
+        pointer
+    }
+
+    /// Allocates an output in the storage format.
+    pub(crate) fn output(&mut self, count: usize) -> DevicePointer {
+        self.device.allocate(count * 2)
+    }
+
+    /// Reads an output in the storage format. Fails if a value was not written.
+    pub(crate) fn read(&mut self, pointer: DevicePointer, count: usize) -> Vec<f64> {
+        let bytes = self.device.download(pointer, count * 2).unwrap();
+        bytes.as_chunks::<2>().0.iter().map(|bytes| self.storage.decode(*bytes)).collect()
+    }
+
+    pub(crate) fn read_floats(&mut self, pointer: DevicePointer, count: usize) -> Vec<f64> {
+        let bytes = self.device.download(pointer, count * 4).unwrap();
+        bytes.as_chunks::<4>().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect()
+    }
+
+    pub(crate) fn launch(
+        &mut self,
+        kernel: &LoadedKernel,
+        blocks: [usize; 3],
+        arguments: &[Argument],
+    ) -> Result<LaunchReport, Fault> {
+        self.device.launch(&kernel.module, &kernel.entry.name, kernel.shape(blocks), arguments)
+    }
+}
+
+/// Returns a size as an argument.
+pub(crate) fn size(value: usize) -> Argument {
+    Argument::U32(u32::try_from(value).unwrap())
+}
+
+/// Returns a pointer as an argument.
+pub(crate) fn pointer(tensor: &DeviceTensor) -> Argument {
+    Argument::Pointer(tensor.pointer)
+}
+
+/// Returns `‖actual - expected‖ / ‖expected‖`.
+pub(crate) fn relative_error(actual: &[f64], expected: &[f64]) -> f64 {
+    assert_eq!(actual.len(), expected.len());
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
+    let difference = norm(&mut actual.iter().zip(expected).map(|(actual, expected)| actual - expected));
+    difference / norm(&mut expected.iter().copied())
+}
+
+/// Number of elements from which on the error in norm is close to its expectation.
+const MANY: usize = 256;
+
+/// Returns an error if results differ from a reference by more than the rounding of the result and a
+/// few of the same size before it. The bound is in norm, and for each element, so that a single
+/// wrong one is found.
+pub(crate) fn compare(actual: &[f64], expected: &[f64], rounding: f64) -> Result<(), String> {
+    let error = relative_error(actual, expected);
+    let count = u32::try_from(expected.len()).unwrap();
+    let scale = (expected.iter().map(|value| value * value).sum::<f64>() / f64::from(count)).sqrt();
+    let far = actual.iter().zip(expected).position(|(actual, expected)| {
+        let difference = (actual - expected).abs();
+        // Not a number is far from everything.
+        difference.is_nan() || difference > 4.0 * rounding * scale + rounding * expected.abs()
+    });
+    // Errors that are uniform within ±rounding have a root mean square of rounding / √3.
+    let bound = if expected.len() < MANY { rounding } else { 0.6 * rounding };
+    match far {
+        Some(at) => Err(format!("element {at} is {}, expected {}", actual[at], expected[at])),
+        None if error.is_nan() || error > bound => Err(format!("relative error {error:.2e}, bound {bound:.2e}")),
+        None => Ok(()),
+    }
+}
