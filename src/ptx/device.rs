@@ -23,6 +23,7 @@ const INSTRUCTIONS_MAX: u64 = 1 << 30;
 pub struct Device {
     memory: GlobalMemory,
     rng: SplitMix64,
+    instruction_limit: u64,
 }
 
 /// The shape of a launch, as of `cuLaunchKernel`.
@@ -77,7 +78,13 @@ impl Device {
     /// kernel do not depend on it.
     #[must_use]
     pub const fn with_seed(seed: u64) -> Self {
-        Self { memory: GlobalMemory::new(), rng: SplitMix64::new(seed) }
+        Self { memory: GlobalMemory::new(), rng: SplitMix64::new(seed), instruction_limit: INSTRUCTIONS_MAX }
+    }
+
+    /// Sets the maximum number of instructions of all warps of a launch. The default is 2^30.
+    #[must_use]
+    pub fn with_instruction_limit(self, instructions: u64) -> Self {
+        Self { instruction_limit: instructions, ..self }
     }
 
     /// Allocates global memory, of which every byte is poison until it is written.
@@ -138,7 +145,7 @@ impl Device {
             threads: shape.threads,
             shared_bytes: shape.shared_bytes,
             parameters: &parameters,
-            instruction_limit: INSTRUCTIONS_MAX,
+            instruction_limit: self.instruction_limit,
         };
         let instructions = launch.run(&mut self.memory, &mut self.rng)?;
         Ok(LaunchReport { instructions, blocks })

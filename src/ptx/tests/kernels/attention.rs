@@ -2,7 +2,7 @@
 
 use groupage_ptx::{Argument, DevicePointer};
 
-use crate::fixture::{DeviceTensor, Fixture, STORAGES, Storage, compare, size};
+use crate::fixture::{DeviceTensor, Fixture, KernelError, STORAGES, Storage, compare, size};
 use crate::manifest::LoadedKernel;
 use crate::reference::{attention, offsets};
 
@@ -16,7 +16,7 @@ pub(crate) fn launch(
     qkv: DevicePointer,
     lengths: &[usize],
     heads: usize,
-) -> Result<DevicePointer, String> {
+) -> Result<DevicePointer, KernelError> {
     let head_width: usize = kernel.entry.name.trim_start_matches("attention_").parse().unwrap();
     let out = fixture.output(lengths.iter().sum::<usize>() * heads * head_width);
     let tiles: Vec<u32> = lengths
@@ -37,7 +37,7 @@ pub(crate) fn launch(
         size(heads),
         Argument::F32(std::f32::consts::LOG2_E / width.sqrt()),
     ];
-    fixture.launch(kernel, [tiles.len() / 2, heads, 1], &arguments).map_err(|fault| fault.to_string())?;
+    fixture.launch(kernel, [tiles.len() / 2, heads, 1], &arguments)?;
     Ok(out)
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn check(
     lengths: &[usize],
     heads: usize,
     head_width: usize,
-) -> Result<(), String> {
+) -> Result<(), KernelError> {
     let (tokens, width) = (lengths.iter().sum::<usize>(), heads * head_width);
     let mut fixture = Fixture::new(storage, 31);
     let qkv = random_qkv(&mut fixture, tokens, width);

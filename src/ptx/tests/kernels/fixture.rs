@@ -23,6 +23,17 @@ pub(crate) struct DeviceTensor {
     pub(crate) values: Vec<f64>,
 }
 
+/// A reason why a kernel does not pass.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KernelError {
+    /// The interpreter stopped it.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// Its results differ from the reference.
+    #[error("{0}")]
+    Mismatch(String),
+}
+
 /// A device and a source of random values.
 #[derive(Debug)]
 pub(crate) struct Fixture {
@@ -90,15 +101,6 @@ impl Fixture {
         self.upload_bytes(bytes.as_flattened())
     }
 
-    /// Uploads f32 values. The values of the result are the rounded ones.
-    #[expect(clippy::cast_possible_truncation, reason = "rounding is the purpose")]
-    pub(crate) fn upload_floats(&mut self, values: &[f64]) -> DeviceTensor {
-        let rounded: Vec<f32> = values.iter().map(|value| *value as f32).collect();
-        let bytes: Vec<[u8; 4]> = rounded.iter().map(|value| value.to_le_bytes()).collect();
-        let pointer = self.upload_bytes(bytes.as_flattened());
-        DeviceTensor { pointer, values: rounded.into_iter().map(f64::from).collect() }
-    }
-
     fn upload_bytes(&mut self, bytes: &[u8]) -> DevicePointer {
         let pointer = self.device.allocate(bytes.len());
         self.device.upload(pointer, bytes).unwrap();
@@ -155,7 +157,7 @@ const MANY: usize = 256;
 /// Returns an error if results differ from a reference by more than the rounding of the result and a
 /// few of the same size before it. The bound is in norm, and for each element, so that a single
 /// wrong one is found.
-pub(crate) fn compare(actual: &[f64], expected: &[f64], rounding: f64) -> Result<(), String> {
+pub(crate) fn compare(actual: &[f64], expected: &[f64], rounding: f64) -> Result<(), KernelError> {
     let error = relative_error(actual, expected);
     let count = u32::try_from(expected.len()).unwrap();
     let scale = (expected.iter().map(|value| value * value).sum::<f64>() / f64::from(count)).sqrt();
@@ -166,9 +168,10 @@ pub(crate) fn compare(actual: &[f64], expected: &[f64], rounding: f64) -> Result
     });
     // Errors that are uniform within ±rounding have a root mean square of rounding / √3.
     let bound = if expected.len() < MANY { rounding } else { 0.6 * rounding };
-    match far {
-        Some(at) => Err(format!("element {at} is {}, expected {}", actual[at], expected[at])),
-        None if error.is_nan() || error > bound => Err(format!("relative error {error:.2e}, bound {bound:.2e}")),
-        None => Ok(()),
-    }
+    let mismatch = match far {
+        Some(at) => format!("element {at} is {}, expected {}", actual[at], expected[at]),
+        None if error.is_nan() || error > bound => format!("relative error {error:.2e}, bound {bound:.2e}"),
+        None => return Ok(()),
+    };
+    Err(KernelError::Mismatch(mismatch))
 }

@@ -2,7 +2,7 @@
 
 use groupage_ptx::Argument;
 
-use crate::fixture::{Fixture, STORAGES, Storage, compare, pointer, size};
+use crate::fixture::{Fixture, KernelError, STORAGES, Storage, compare, pointer, size};
 use crate::manifest::LoadedKernel;
 use crate::reference::{add, gelu_erf, gelu_tanh, linear};
 
@@ -51,7 +51,7 @@ impl ProductInputs {
     }
 
     /// Runs a kernel on the first `rows` rows, from `first` on.
-    fn run(&mut self, kernel: &LoadedKernel, first: usize, rows: usize) -> Result<Vec<f64>, String> {
+    fn run(&mut self, kernel: &LoadedKernel, first: usize, rows: usize) -> Result<Vec<f64>, KernelError> {
         let ProductShape { columns, depth, .. } = self.shape;
         let tile = if kernel.entry.name.ends_with("128") { 128 } else { 64 };
         let out = self.fixture.output(rows * columns);
@@ -60,7 +60,7 @@ impl ProductInputs {
         arguments[3] = rows_from(arguments[3], first * columns);
         arguments.extend([Argument::Pointer(out), size(rows), size(columns), size(depth)]);
         let blocks = [columns.div_ceil(tile), rows.div_ceil(tile), 1];
-        self.fixture.launch(kernel, blocks, &arguments).map_err(|fault| fault.to_string())?;
+        self.fixture.launch(kernel, blocks, &arguments)?;
         Ok(self.fixture.read(out, rows * columns))
     }
 }
@@ -73,7 +73,7 @@ fn rows_from(argument: Argument, elements: usize) -> Argument {
 }
 
 /// Runs a product on random data and compares the result.
-pub(crate) fn check(kernel: &LoadedKernel, storage: Storage, shape: ProductShape) -> Result<(), String> {
+pub(crate) fn check(kernel: &LoadedKernel, storage: Storage, shape: ProductShape) -> Result<(), KernelError> {
     let epilogue = kernel.entry.name.trim_start_matches("gemm_").trim_end_matches(|c: char| c.is_ascii_digit());
     let mut inputs = ProductInputs::new(epilogue.trim_end_matches('_'), storage, shape);
     let actual = inputs.run(kernel, 0, shape.rows)?;

@@ -2,7 +2,7 @@
 
 use groupage_ptx::Argument;
 
-use crate::fixture::{Fixture, STORAGES, Storage, compare, pointer, size};
+use crate::fixture::{Fixture, KernelError, STORAGES, Storage, compare, pointer, size};
 use crate::manifest::LoadedKernel;
 use crate::reference::{linear, offsets};
 
@@ -17,7 +17,7 @@ pub(crate) fn check(
     logits: &LoadedKernel,
     storage: Storage,
     (width, labels): (usize, usize),
-) -> Result<(), String> {
+) -> Result<(), KernelError> {
     let lengths = [4, 1, 6];
     let mut fixture = Fixture::new(storage, 51);
     let hidden = fixture.random(lengths.iter().sum::<usize>() * width, 1.0);
@@ -31,8 +31,8 @@ pub(crate) fn check(
         let out = fixture.device.allocate(lengths.len() * columns * 4);
         let arguments = [input, offsets, weight, bias, Argument::Pointer(out), size(columns), size(width)];
         let blocks = [columns.div_ceil(BLOCK_COLUMNS), lengths.len(), 1];
-        fixture.launch(kernel, blocks, &arguments).map_err(|fault| fault.to_string())?;
-        Ok::<_, String>((out, fixture.read_floats(out, lengths.len() * columns)))
+        fixture.launch(kernel, blocks, &arguments)?;
+        Ok::<_, KernelError>((out, fixture.read_floats(out, lengths.len() * columns)))
     };
     let operands = [pointer(&hidden), pointer(&dense_weight), pointer(&dense_bias)];
     let (dense_out, actual) = run(dense, operands, width)?;

@@ -2,7 +2,7 @@
 
 use groupage_ptx::{Argument, DevicePointer};
 
-use crate::fixture::{Fixture, STORAGES, Storage, compare, pointer, size};
+use crate::fixture::{Fixture, KernelError, STORAGES, Storage, compare, pointer, size};
 use crate::manifest::LoadedKernel;
 use crate::reference::{add, layer_norm};
 
@@ -11,7 +11,12 @@ const EPSILON: f32 = 1e-12;
 const BLOCK_ROWS: usize = 4;
 
 /// Runs `residual_layer_norm` on random data and compares the result.
-pub(crate) fn check_residual(kernel: &LoadedKernel, storage: Storage, rows: usize, width: usize) -> Result<(), String> {
+pub(crate) fn check_residual(
+    kernel: &LoadedKernel,
+    storage: Storage,
+    rows: usize,
+    width: usize,
+) -> Result<(), KernelError> {
     check(kernel, storage, (rows, width), true)
 }
 
@@ -20,7 +25,7 @@ fn check(
     storage: Storage,
     (rows, width): (usize, usize),
     with_residual: bool,
-) -> Result<(), String> {
+) -> Result<(), KernelError> {
     let mut fixture = Fixture::new(storage, 11);
     let (input, residual) = (fixture.random(rows * width, 2.0), fixture.random(rows * width, 2.0));
     let (gamma, beta) = (fixture.random(width, 1.0), fixture.random(width, 1.0));
@@ -36,7 +41,7 @@ fn check(
         size(width),
         Argument::F32(EPSILON),
     ];
-    fixture.launch(kernel, [rows.div_ceil(BLOCK_ROWS), 1, 1], &arguments).map_err(|fault| fault.to_string())?;
+    fixture.launch(kernel, [rows.div_ceil(BLOCK_ROWS), 1, 1], &arguments)?;
     let sum = if with_residual { add(&input.values, &residual.values) } else { input.values };
     let normalized = |row: &[f64]| layer_norm(row, &gamma.values, &beta.values, f64::from(EPSILON));
     let expected: Vec<f64> = sum.chunks_exact(width).flat_map(normalized).collect();

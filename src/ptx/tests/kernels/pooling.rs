@@ -2,7 +2,7 @@
 
 use groupage_ptx::Argument;
 
-use crate::fixture::{Fixture, STORAGES, Storage, compare, pointer, size};
+use crate::fixture::{Fixture, KernelError, STORAGES, Storage, compare, pointer, size};
 use crate::manifest::LoadedKernel;
 use crate::reference::{normalize, offsets};
 
@@ -27,7 +27,7 @@ pub(crate) fn check(
     storage: Storage,
     (width, out_width): (usize, usize),
     normalized: bool,
-) -> Result<(), String> {
+) -> Result<(), KernelError> {
     let lengths = [3, 1, 17, 8];
     let kind = kernel.entry.name.trim_start_matches("pool_").to_owned();
     let mut fixture = Fixture::new(storage, 41);
@@ -42,7 +42,7 @@ pub(crate) fn check(
         size(out_width),
         Argument::U32(u32::from(normalized)),
     ];
-    fixture.launch(kernel, [lengths.len(), 1, 1], &arguments).map_err(|fault| fault.to_string())?;
+    fixture.launch(kernel, [lengths.len(), 1, 1], &arguments)?;
     let rows: Vec<&[f64]> = hidden.values.chunks_exact(width).collect();
     let mut rest = rows.as_slice();
     let mut expected = Vec::new();
