@@ -2,7 +2,7 @@
 //!
 //! A register has 64 bits in every lane. Narrower values are zero-extended, predicates are 0 or 1.
 
-use crate::instruction::Width;
+use crate::instruction::BitWidth;
 
 /// Number of lanes of a warp.
 pub(crate) const LANES: usize = 32;
@@ -59,12 +59,12 @@ pub(crate) const fn truncate_float(value: f64) -> i64 {
 }
 
 /// Drops the bits above a width.
-pub(crate) const fn truncate(value: u64, width: Width) -> u64 {
+pub(crate) const fn truncate(value: u64, width: BitWidth) -> u64 {
     value & width.mask()
 }
 
 /// Returns the signed integer in the lower bits.
-pub(crate) const fn sign_extend(value: u64, width: Width) -> i64 {
+pub(crate) const fn sign_extend(value: u64, width: BitWidth) -> i64 {
     let unused = 64 - width.bits();
     (value << unused).cast_signed() >> unused
 }
@@ -80,11 +80,11 @@ mod tests {
 
     #[test]
     fn signed_values_are_extended_from_their_width() {
-        assert_eq!(sign_extend(0xffff_ffff, Width::Word), -1);
-        assert_eq!(sign_extend(0x7fff_ffff, Width::Word), i64::from(i32::MAX));
-        assert_eq!(sign_extend(0x80, Width::Byte), -128);
-        assert_eq!(truncate(u64::MAX, Width::Half), 0xffff);
-        assert_eq!(truncate(u64::MAX, Width::Double), u64::MAX);
+        assert_eq!(sign_extend(0xffff_ffff, BitWidth::Word), -1);
+        assert_eq!(sign_extend(0x7fff_ffff, BitWidth::Word), i64::from(i32::MAX));
+        assert_eq!(sign_extend(0x80, BitWidth::Byte), -128);
+        assert_eq!(truncate(u64::MAX, BitWidth::Half), 0xffff);
+        assert_eq!(truncate(u64::MAX, BitWidth::Double), u64::MAX);
     }
 
     #[test]

@@ -4,12 +4,12 @@ use std::fmt;
 
 /// An error that ended a launch, or a copy between host and device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}{kind}", Place(self))]
-pub struct Fault {
+#[error("{}{kind}", FaultPlace(self))]
+pub struct DeviceFault {
     /// Kernel that ran, if the error is of a launch.
     pub kernel: Option<String>,
     /// Instruction that failed; none where the launch was refused before the first one.
-    pub location: Option<FaultLocation>,
+    pub location: Option<Box<FaultLocation>>,
     /// The error.
     pub kind: FaultKind,
 }
@@ -120,8 +120,8 @@ pub enum FaultKind {
         /// The access of the other block.
         other: String,
     },
-    /// Some lanes of a warp reach an instruction that needs all lanes that have not returned, or all
-    /// lanes that it names.
+    /// Some lanes of a warp reach an instruction that needs all lanes that have not returned, or
+    /// all lanes that it names.
     #[error("{instruction} is executed by lanes {active:#010x} of {expected:#010x}")]
     DivergentWarp {
         /// The instruction.
@@ -156,7 +156,7 @@ pub(crate) struct LaneFault {
 }
 
 /// Shows where a fault happened.
-struct Place<'a>(&'a Fault);
+struct FaultPlace<'a>(&'a DeviceFault);
 
 // === impl LaneFault ===
 
@@ -170,9 +170,9 @@ impl LaneFault {
     }
 }
 
-// === impl Fault ===
+// === impl DeviceFault ===
 
-impl From<FaultKind> for Fault {
+impl From<FaultKind> for DeviceFault {
     fn from(kind: FaultKind) -> Self {
         Self { kernel: None, location: None, kind }
     }
@@ -190,13 +190,13 @@ impl fmt::Display for MemorySpace {
     }
 }
 
-// === impl Place ===
+// === impl FaultPlace ===
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for FaultPlace<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(kernel) = &self.0.kernel else { return Ok(()) };
         write!(f, "kernel {kernel}")?;
-        if let Some(FaultLocation { line, block: [x, y, z], warp, lane }) = self.0.location {
+        if let Some(FaultLocation { line, block: [x, y, z], warp, lane }) = self.0.location.as_deref().copied() {
             write!(f, ", line {line}, block ({x}, {y}, {z}), warp {warp}")?;
             if let Some(lane) = lane {
                 write!(f, ", lane {lane}")?;

@@ -1,8 +1,12 @@
 //! Typed instructions, as the parser builds them and the machine executes them.
 
+use std::cmp::Ordering;
+
+use crate::fault::MemorySpace;
+
 /// Width of an integer or of a memory access of one element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Width {
+pub(crate) enum BitWidth {
     Byte,
     Half,
     Word,
@@ -14,9 +18,9 @@ pub(crate) enum Width {
 pub(crate) enum ScalarType {
     Predicate,
     /// Untyped bits (`.b32`).
-    Bits(Width),
-    Unsigned(Width),
-    Signed(Width),
+    Bits(BitWidth),
+    Unsigned(BitWidth),
+    Signed(BitWidth),
     F16,
     BF16,
     F32,
@@ -52,24 +56,16 @@ pub(crate) enum Operand {
 
 /// A memory operand: `[base + offset]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Address {
+pub(crate) struct MemoryOperand {
     pub(crate) base: Operand,
     pub(crate) offset: i64,
 }
 
 /// The predicate of an instruction: `@%p` or `@!%p`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Guard {
+pub(crate) struct InstructionGuard {
     pub(crate) predicate: Register,
     pub(crate) negated: bool,
-}
-
-/// State space of a load or store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Space {
-    Global,
-    Shared,
-    Local,
 }
 
 /// An operator with one source.
@@ -128,18 +124,13 @@ pub(crate) enum TernaryOperator {
     FunnelShiftRight,
 }
 
-/// A comparison of `setp`. Of the unordered ones, NaN makes the result true.
+/// A comparison of `setp`: the set of orderings for which it holds, one bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Comparison {
-    pub(crate) less: bool,
-    pub(crate) equal: bool,
-    pub(crate) greater: bool,
-    pub(crate) unordered: bool,
-}
+pub(crate) struct Comparison(u8);
 
 /// Predicate that a comparison is combined with: `setp.lt.and.s32 p, a, b, q`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Combination {
+pub(crate) struct PredicateCombination {
     pub(crate) operator: BinaryOperator,
     pub(crate) predicate: Operand,
     pub(crate) negated: bool,
@@ -199,7 +190,7 @@ pub(crate) enum Operation {
         scalar: ScalarType,
         target: Register,
         sources: [Operand; 2],
-        combination: Option<Combination>,
+        combination: Option<PredicateCombination>,
     },
     /// `sources[0]` where the predicate is true, else `sources[1]`.
     Select {
@@ -222,14 +213,14 @@ pub(crate) enum Operation {
     },
     /// `mov.b32 d, {low, high}`: joins two values of `part` bits.
     Join {
-        part: Width,
+        part: BitWidth,
         target: Register,
         low: Operand,
         high: Operand,
     },
     /// `mov.b32 {low, high}, s`.
     Split {
-        part: Width,
+        part: BitWidth,
         low: Register,
         high: Register,
         source: Operand,
@@ -237,19 +228,19 @@ pub(crate) enum Operation {
     LoadParameter {
         target: Register,
         offset: usize,
-        width: Width,
+        width: BitWidth,
     },
     Load {
-        space: Space,
+        space: MemorySpace,
         scalar: ScalarType,
         targets: Vec<Register>,
-        address: Address,
+        address: MemoryOperand,
     },
     Store {
-        space: Space,
-        width: Width,
+        space: MemorySpace,
+        width: BitWidth,
         sources: Vec<Operand>,
-        address: Address,
+        address: MemoryOperand,
     },
     Branch {
         target: usize,
@@ -274,7 +265,7 @@ pub(crate) enum Operation {
     LoadMatrices {
         transposed: bool,
         targets: Vec<Register>,
-        address: Address,
+        address: MemoryOperand,
     },
     /// `mma.sync.m16n8k16`: `d = a * b + c` in f32.
     MultiplyMatrices {
@@ -286,8 +277,8 @@ pub(crate) enum Operation {
     },
     /// `cp.async`: copies `length` bytes and writes zeros up to `size`.
     CopyAsync {
-        target: Address,
-        source: Address,
+        target: MemoryOperand,
+        source: MemoryOperand,
         size: usize,
         length: Option<Operand>,
     },
@@ -301,15 +292,15 @@ pub(crate) enum Operation {
 /// An instruction of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Instruction {
-    pub(crate) guard: Option<Guard>,
+    pub(crate) guard: Option<InstructionGuard>,
     pub(crate) operation: Operation,
     /// Line of the PTX, from 1.
     pub(crate) line: usize,
 }
 
-// === impl Width ===
+// === impl BitWidth ===
 
-impl Width {
+impl BitWidth {
     pub(crate) const fn bytes(self) -> usize {
         match self {
             Self::Byte => 1,
@@ -337,12 +328,38 @@ impl Width {
 
 impl ScalarType {
     /// Returns the width of the value. Predicates are stored as bytes.
-    pub(crate) const fn width(self) -> Width {
+    pub(crate) const fn width(self) -> BitWidth {
         match self {
-            Self::Predicate => Width::Byte,
+            Self::Predicate => BitWidth::Byte,
             Self::Bits(width) | Self::Unsigned(width) | Self::Signed(width) => width,
-            Self::F16 | Self::BF16 => Width::Half,
-            Self::F32 => Width::Word,
+            Self::F16 | Self::BF16 => BitWidth::Half,
+            Self::F32 => BitWidth::Word,
         }
+    }
+}
+
+// === impl Comparison ===
+
+impl Comparison {
+    pub(crate) const LESS: Self = Self(1);
+    pub(crate) const EQUAL: Self = Self(2);
+    pub(crate) const GREATER: Self = Self(4);
+    /// One side is not a number.
+    pub(crate) const UNORDERED: Self = Self(8);
+
+    /// Returns the comparison that holds where this or another one does.
+    pub(crate) const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Returns `true` if the comparison holds for an ordering; none is unordered.
+    pub(crate) const fn holds(self, ordering: Option<Ordering>) -> bool {
+        let found = match ordering {
+            Some(Ordering::Less) => Self::LESS,
+            Some(Ordering::Equal) => Self::EQUAL,
+            Some(Ordering::Greater) => Self::GREATER,
+            None => Self::UNORDERED,
+        };
+        self.0 & found.0 != 0
     }
 }

@@ -6,15 +6,16 @@
 //!
 //! | check | stops at |
 //! |---|---|
-//! | bounds, alignment | an access outside of an allocation, of shared or of local memory, or unaligned |
-//! | poison | a read of bytes that nothing has written, or that an asynchronous copy has not yet |
-//! | shared races | accesses of two warps to one location without a barrier between them |
-//! | global races | accesses of two blocks to one location, one of them a write |
-//! | convergence | `bar.sync`, `shfl.sync`, `mma.sync` or `ldmatrix` without the lanes that they need |
+//! | bounds, alignment | an access outside of its memory, or not aligned to its length |
+//! | poison | a read of bytes that nothing has written |
+//! | copies | a read of bytes whose asynchronous copy was not waited for |
+//! | shared races | accesses of two warps without a barrier between them, one of them a write |
+//! | global races | accesses of two blocks in one launch, one of them a write |
+//! | convergence | a barrier, shuffle or matrix instruction without the lanes that it needs |
 //!
 //! Warps run in lockstep: of the lanes of a warp, those with the smallest program counter go first,
 //! which reconverges structured branches. Warps and blocks run one after another, in an order that
-//! a seed shuffles. [`Fault`] names kernel, line of the PTX, block, warp and lane.
+//! a seed shuffles. [`DeviceFault`] names kernel, line of the PTX, block, warp and lane.
 //!
 //! # Limits
 //!
@@ -34,7 +35,7 @@ mod execute;
 mod machine;
 mod device;
 
-pub use device::{Argument, Device, LaunchReport, LaunchShape};
-pub use fault::{Fault, FaultKind, FaultLocation, MemorySpace};
+pub use device::{Device, KernelArgument, LaunchReport, LaunchShape};
+pub use fault::{DeviceFault, FaultKind, FaultLocation, MemorySpace};
 pub use memory::DevicePointer;
 pub use parser::{Module, ParseError};

@@ -3,11 +3,11 @@
 use groupage_batching::rng::SplitMix64;
 
 use crate::execute::{BlockState, execute};
-use crate::fault::{Fault, FaultKind, FaultLocation, LaneFault};
+use crate::fault::{DeviceFault, FaultKind, FaultLocation, LaneFault};
 use crate::instruction::{Instruction, Operation};
 use crate::memory::{GlobalMemory, SharedMemory};
 use crate::parser::Kernel;
-use crate::warp::{BlockGeometry, Fragment, Warp};
+use crate::warp::{BlockGeometry, Warp, WarpFragment};
 
 /// A launch that was checked against the kernel.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ enum StepResult {
 impl GridLaunch<'_> {
     /// Runs all blocks, in an order that the generator shuffles, and returns the number of
     /// instructions that the warps executed.
-    pub(crate) fn run(&self, global: &mut GlobalMemory, rng: &mut SplitMix64) -> Result<u64, Fault> {
+    pub(crate) fn run(&self, global: &mut GlobalMemory, rng: &mut SplitMix64) -> Result<u64, DeviceFault> {
         let [width, height, depth] = self.blocks;
         let mut order: Vec<u32> = (0..width * height * depth).collect();
         shuffle(&mut order, rng);
@@ -59,7 +59,12 @@ impl GridLaunch<'_> {
 
     /// Runs the warps of a block. Each runs to its next barrier; when all have reached it or have
     /// returned, the next epoch begins.
-    fn run_block(&self, state: &mut BlockState<'_>, instructions: &mut u64, rng: &mut SplitMix64) -> Result<(), Fault> {
+    fn run_block(
+        &self,
+        state: &mut BlockState<'_>,
+        instructions: &mut u64,
+        rng: &mut SplitMix64,
+    ) -> Result<(), DeviceFault> {
         let threads: u32 = self.threads.iter().product();
         let count = u8::try_from(threads.div_ceil(32)).unwrap_or(u8::MAX);
         let new = |index| Warp::new(index, &state.geometry, self.kernel.register_count, self.kernel.local_bytes);
@@ -78,7 +83,12 @@ impl GridLaunch<'_> {
         Ok(())
     }
 
-    fn run_warp(&self, warp: &mut Warp, state: &mut BlockState<'_>, instructions: &mut u64) -> Result<WarpStop, Fault> {
+    fn run_warp(
+        &self,
+        warp: &mut Warp,
+        state: &mut BlockState<'_>,
+        instructions: &mut u64,
+    ) -> Result<WarpStop, DeviceFault> {
         loop {
             let Some(fragment) = take_first(&mut warp.fragments) else { return Ok(WarpStop::Finished) };
             let Some(instruction) = self.kernel.instructions.get(fragment.at) else {
@@ -98,16 +108,16 @@ impl GridLaunch<'_> {
         }
     }
 
-    fn fault(&self, line: usize, warp: &Warp, state: &BlockState<'_>, fault: LaneFault) -> Fault {
+    fn fault(&self, line: usize, warp: &Warp, state: &BlockState<'_>, fault: LaneFault) -> DeviceFault {
         let (block, warp) = (state.geometry.block, usize::from(warp.index));
         let location = FaultLocation { line, block, warp, lane: fault.lane };
-        Fault { kernel: Some(self.kernel.name.clone()), location: Some(location), kind: fault.kind }
+        DeviceFault { kernel: Some(self.kernel.name.clone()), location: Some(Box::new(location)), kind: fault.kind }
     }
 }
 
 /// Takes the lanes with the smallest program counter. Those that wait behind a branch are joined
 /// when the others reach them.
-fn take_first(fragments: &mut Vec<Fragment>) -> Option<Fragment> {
+fn take_first(fragments: &mut Vec<WarpFragment>) -> Option<WarpFragment> {
     if fragments.len() <= 1 {
         return fragments.pop();
     }
@@ -119,7 +129,7 @@ fn take_first(fragments: &mut Vec<Fragment>) -> Option<Fragment> {
         }
         fragment.at != at
     });
-    Some(Fragment { at, lanes })
+    Some(WarpFragment { at, lanes })
 }
 
 /// Executes one instruction with the lanes of a fragment that was taken from the warp.
@@ -127,7 +137,7 @@ fn step(
     warp: &mut Warp,
     state: &mut BlockState<'_>,
     instruction: &Instruction,
-    fragment: Fragment,
+    fragment: WarpFragment,
 ) -> Result<StepResult, LaneFault> {
     let active = fragment.lanes & instruction.guard.map_or(u32::MAX, |guard| warp.holds(guard));
     let next = fragment.at + 1;
@@ -158,7 +168,7 @@ fn step(
 
 fn continue_at(warp: &mut Warp, at: usize, lanes: u32) {
     if lanes != 0 {
-        warp.fragments.push(Fragment { at, lanes });
+        warp.fragments.push(WarpFragment { at, lanes });
     }
 }
 

@@ -5,7 +5,7 @@ mod copies;
 pub(crate) use copies::{COPY_BYTES_MAX, CopyQueue};
 
 use crate::bits::{ALL_LANES, LANES, Lanes};
-use crate::instruction::{Guard, Operand, Register, SpecialRegister};
+use crate::instruction::{InstructionGuard, Operand, Register, SpecialRegister};
 use crate::memory::LocalMemory;
 
 /// Shape of a launch, and the position of a block in it.
@@ -18,7 +18,7 @@ pub(crate) struct BlockGeometry {
 
 /// Lanes of a warp that have the same program counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Fragment {
+pub(crate) struct WarpFragment {
     /// Index of the next instruction.
     pub(crate) at: usize,
     pub(crate) lanes: u32,
@@ -31,7 +31,7 @@ pub(crate) struct Warp {
     registers: Vec<Lanes>,
     /// Lanes that have not returned, by program counter. Never two with the same one when an
     /// instruction begins.
-    pub(crate) fragments: Vec<Fragment>,
+    pub(crate) fragments: Vec<WarpFragment>,
     pub(crate) local: LocalMemory,
     pub(crate) copies: CopyQueue,
     /// `%tid` of the lanes in each dimension.
@@ -56,7 +56,7 @@ impl Warp {
         Self {
             index,
             registers: vec![[0; LANES]; register_count],
-            fragments: vec![Fragment { at: 0, lanes }],
+            fragments: vec![WarpFragment { at: 0, lanes }],
             local: LocalMemory::new(local_bytes),
             copies: CopyQueue::default(),
             threads,
@@ -104,7 +104,7 @@ impl Warp {
     }
 
     /// Returns the lanes in which a guard holds.
-    pub(crate) fn holds(&self, guard: Guard) -> u32 {
+    pub(crate) fn holds(&self, guard: InstructionGuard) -> u32 {
         let values = self.register(guard.predicate);
         let set = values.iter().enumerate().fold(0, |set, (lane, value)| set | u32::from(*value != 0) << lane);
         if guard.negated { !set } else { set }

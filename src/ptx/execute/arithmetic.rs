@@ -2,7 +2,7 @@
 
 use super::{bitfield, float, map2, map3};
 use crate::bits::{Lanes, sign_extend, truncate};
-use crate::instruction::{BinaryOperator, ScalarType, TernaryOperator, UnaryOperator, Width};
+use crate::instruction::{BinaryOperator, BitWidth, ScalarType, TernaryOperator, UnaryOperator};
 
 pub(super) fn unary(operator: UnaryOperator, scalar: ScalarType, flush: bool, source: &Lanes) -> Lanes {
     let width = scalar.width();
@@ -35,7 +35,7 @@ pub(super) fn binary(operator: BinaryOperator, scalar: ScalarType, flush: bool, 
 }
 
 /// The result of `mul.wide` has twice the width of its type.
-const fn truncate_product(operator: BinaryOperator, value: u64, width: Width) -> u64 {
+const fn truncate_product(operator: BinaryOperator, value: u64, width: BitWidth) -> u64 {
     if matches!(operator, BinaryOperator::MultiplyWide) {
         truncate(value, twice(width))
     } else {
@@ -43,17 +43,17 @@ const fn truncate_product(operator: BinaryOperator, value: u64, width: Width) ->
     }
 }
 
-const fn twice(width: Width) -> Width {
+const fn twice(width: BitWidth) -> BitWidth {
     match width {
-        Width::Byte => Width::Half,
-        Width::Half => Width::Word,
-        Width::Word | Width::Double => Width::Double,
+        BitWidth::Byte => BitWidth::Half,
+        BitWidth::Half => BitWidth::Word,
+        BitWidth::Word | BitWidth::Double => BitWidth::Double,
     }
 }
 
 /// Computes with zero-extended values. The result of a division by zero is unspecified in PTX; here
 /// it has all bits set, as on NVIDIA's GPUs.
-fn unsigned(operator: BinaryOperator, a: u64, b: u64, width: Width) -> u64 {
+fn unsigned(operator: BinaryOperator, a: u64, b: u64, width: BitWidth) -> u64 {
     match operator {
         BinaryOperator::Add => a.wrapping_add(b),
         BinaryOperator::Subtract => a.wrapping_sub(b),
@@ -72,7 +72,7 @@ fn unsigned(operator: BinaryOperator, a: u64, b: u64, width: Width) -> u64 {
 }
 
 /// Computes with sign-extended values.
-fn signed(operator: BinaryOperator, a: i64, b: i64, width: Width) -> u64 {
+fn signed(operator: BinaryOperator, a: i64, b: i64, width: BitWidth) -> u64 {
     match operator {
         BinaryOperator::MultiplyHigh => upper_half((i128::from(a) * i128::from(b)).cast_unsigned(), width),
         BinaryOperator::Divide => a.checked_div(b).map_or(u64::MAX, i64::cast_unsigned),
@@ -91,7 +91,7 @@ fn shift_distance(value: u64) -> u32 {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the upper bits are dropped on purpose")]
-const fn upper_half(product: u128, width: Width) -> u64 {
+const fn upper_half(product: u128, width: BitWidth) -> u64 {
     (product >> width.bits()) as u64
 }
 

@@ -1,7 +1,7 @@
 //! Operations on fields of 32-bit values: `bfe`, `bfi`, `lop3`, `prmt` and `shf`.
 
 use crate::bits::{Lanes, low_word, sign_extend, truncate};
-use crate::instruction::{ScalarType, Width};
+use crate::instruction::{BitWidth, ScalarType};
 
 /// Positions and lengths are bytes.
 const BYTE: u64 = 0xff;
@@ -38,7 +38,7 @@ pub(super) fn insert([source, base, position, length]: &[Lanes; 4]) -> Lanes {
         let (position, length) = (low_word(of(position) & BYTE), low_word(of(length) & BYTE).min(32));
         let field = ((1_u64 << length) - 1).checked_shl(position).unwrap_or(0);
         let inserted = of(source).checked_shl(position).unwrap_or(0);
-        truncate(of(base) & !field | inserted & field, Width::Word)
+        truncate(of(base) & !field | inserted & field, BitWidth::Word)
     })
 }
 
@@ -48,13 +48,13 @@ pub(super) fn logic(table: u8, a: u64, b: u64, c: u64) -> u64 {
         let pick = |value: u64, bit: u8| if index & bit == 0 { !value } else { value };
         if table >> index & 1 == 1 { pick(a, 4) & pick(b, 2) & pick(c, 1) } else { 0 }
     };
-    truncate((0..8).map(term).fold(0, |bits, term| bits | term), Width::Word)
+    truncate((0..8).map(term).fold(0, |bits, term| bits | term), BitWidth::Word)
 }
 
-/// Selects four bytes of `b:a` by the nibbles of `selectors`. The highest bit of a nibble replicates
-/// the sign of the byte.
+/// Selects four bytes of `b:a` by the nibbles of `selectors`. The highest bit of a nibble
+/// replicates the sign of the byte.
 pub(super) fn permute(a: u64, b: u64, selectors: u64) -> u64 {
-    let bytes = truncate(a, Width::Word) | truncate(b, Width::Word) << 32;
+    let bytes = truncate(a, BitWidth::Word) | truncate(b, BitWidth::Word) << 32;
     (0..4).fold(0, |result, at| {
         let selector = selectors >> (4 * at);
         let byte = bytes >> (8 * (selector & 7)) & BYTE;
@@ -65,12 +65,12 @@ pub(super) fn permute(a: u64, b: u64, selectors: u64) -> u64 {
 
 /// Upper word of `b:a`, shifted left by `distance` modulo 32.
 pub(super) fn funnel_left(a: u64, b: u64, distance: u64) -> u64 {
-    let pair = truncate(a, Width::Word) | truncate(b, Width::Word) << 32;
+    let pair = truncate(a, BitWidth::Word) | truncate(b, BitWidth::Word) << 32;
     pair << (distance & 31) >> 32
 }
 
 /// Lower word of `b:a`, shifted right by `distance` modulo 32.
 pub(super) fn funnel_right(a: u64, b: u64, distance: u64) -> u64 {
-    let pair = truncate(a, Width::Word) | truncate(b, Width::Word) << 32;
-    truncate(pair >> (distance & 31), Width::Word)
+    let pair = truncate(a, BitWidth::Word) | truncate(b, BitWidth::Word) << 32;
+    truncate(pair >> (distance & 31), BitWidth::Word)
 }

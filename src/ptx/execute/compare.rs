@@ -1,20 +1,11 @@
 //! Comparisons, and their combination with predicates.
 
-use std::cmp::Ordering;
-
 use super::map2;
 use crate::bits::{Lanes, float, sign_extend, truncate};
-use crate::instruction::{BinaryOperator, Combination, Comparison, ScalarType};
+use crate::instruction::{BinaryOperator, Comparison, PredicateCombination, ScalarType};
 
 pub(super) fn compare(comparison: Comparison, scalar: ScalarType, a: &Lanes, b: &Lanes) -> Lanes {
-    let holds = |ordering: Option<Ordering>| {
-        u64::from(match ordering {
-            Some(Ordering::Less) => comparison.less,
-            Some(Ordering::Equal) => comparison.equal,
-            Some(Ordering::Greater) => comparison.greater,
-            None => comparison.unordered,
-        })
-    };
+    let holds = |ordering| u64::from(comparison.holds(ordering));
     match scalar {
         ScalarType::F32 => map2(a, b, |a, b| holds(float(a).partial_cmp(&float(b)))),
         ScalarType::Signed(width) => map2(a, b, |a, b| holds(Some(sign_extend(a, width).cmp(&sign_extend(b, width))))),
@@ -25,7 +16,7 @@ pub(super) fn compare(comparison: Comparison, scalar: ScalarType, a: &Lanes, b: 
     }
 }
 
-pub(super) fn combine(combination: Combination, result: &Lanes, predicate: &Lanes) -> Lanes {
+pub(super) fn combine(combination: PredicateCombination, result: &Lanes, predicate: &Lanes) -> Lanes {
     map2(result, predicate, |result, predicate| {
         let predicate = predicate ^ u64::from(combination.negated);
         match combination.operator {

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::map2;
 use crate::bits::{Lanes, float, float_bits, low_half, sign_extend, truncate, truncate_float};
-use crate::instruction::{HalfFormat, ScalarType, Width};
+use crate::instruction::{BitWidth, HalfFormat, ScalarType};
 
 pub(super) fn convert(from: ScalarType, to: ScalarType, source: &Lanes) -> Lanes {
     match (from, to) {
@@ -60,7 +60,7 @@ fn from_float(value: f32, to: ScalarType) -> u64 {
 
 /// Converts to an unsigned integer by truncation. Values beyond the range saturate.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturation is what `cvt` defines")]
-fn saturate(value: f32, width: Width) -> u64 {
+fn saturate(value: f32, width: BitWidth) -> u64 {
     (value as u64).min(width.mask())
 }
 

@@ -7,8 +7,8 @@ use super::BlockState;
 use super::convert::widen_half;
 use super::memory_access::addresses;
 use crate::bits::{ALL_LANES, LANES, Lanes, float, float_bits, low_half};
-use crate::fault::{FaultKind, LaneFault};
-use crate::instruction::{Address, HalfFormat, Operation, Register, Space};
+use crate::fault::{FaultKind, LaneFault, MemorySpace};
+use crate::instruction::{HalfFormat, MemoryOperand, Operation, Register};
 use crate::warp::Warp;
 
 /// Rows and columns of a matrix of `ldmatrix`.
@@ -56,9 +56,9 @@ fn load(
     block: &mut BlockState<'_>,
     transposed: bool,
     targets: &[Register],
-    address: Address,
+    address: MemoryOperand,
 ) -> Result<(), LaneFault> {
-    let addresses = addresses(warp, block, Space::Shared, address);
+    let addresses = addresses(warp, block, MemorySpace::Shared, address);
     for (matrix, (target, row_addresses)) in targets.iter().zip(addresses.chunks_exact(MATRIX_SIZE)).enumerate() {
         let mut rows = MatrixRows::default();
         for (number, (row, address)) in rows.iter_mut().zip(row_addresses).enumerate() {
@@ -87,7 +87,8 @@ fn halves(format: HalfFormat, value: u64) -> [f32; 2] {
     [widen_half(format, low_half(value)), widen_half(format, low_half(value >> 16))]
 }
 
-/// Register `i` of lane `l` has row `l / 4 + 8 (i % 2)` and columns `2 (l % 4) + 8 (i / 2)` onwards.
+/// Register `i` of lane `l` has row `l / 4 + 8 (i % 2)`, and columns `2 (l % 4) + 8 (i / 2)` and the
+/// next.
 fn unpack_a(format: HalfFormat, registers: &[Lanes; 4]) -> [[f32; K]; M] {
     let mut matrix = [[0.0; K]; M];
     for (i, values) in registers.iter().enumerate() {
@@ -99,7 +100,7 @@ fn unpack_a(format: HalfFormat, registers: &[Lanes; 4]) -> [[f32; K]; M] {
     matrix
 }
 
-/// Register `i` of lane `l` has column `l / 4` and rows `2 (l % 4) + 8 i` onwards.
+/// Register `i` of lane `l` has column `l / 4`, and rows `2 (l % 4) + 8 i` and the next.
 fn unpack_b(format: HalfFormat, registers: &[Lanes; 2]) -> [[f32; N]; K] {
     let mut matrix = [[0.0; N]; K];
     for (i, values) in registers.iter().enumerate() {

@@ -2,20 +2,20 @@
 
 use super::{BlockState, from_bytes};
 use crate::bits::{LANES, Lanes, index, lanes_in, low_word, sign_extend, truncate};
-use crate::fault::{FaultKind, LaneFault};
-use crate::instruction::{Address, Operand, Operation, Register, ScalarType, Space, Width};
+use crate::fault::{FaultKind, LaneFault, MemorySpace};
+use crate::instruction::{BitWidth, MemoryOperand, Operand, Operation, Register, ScalarType};
 use crate::warp::{COPY_BYTES_MAX, Warp};
 
 /// Bytes of the widest vector: `.v4.u32` and `.v2.u64`.
 const VECTOR_BYTES_MAX: usize = 16;
 
-/// Returns the address in each lane. Addresses of shared and local memory have 32 bits, in registers
-/// of 32 or 64 bits.
-pub(super) fn addresses(warp: &Warp, block: &BlockState<'_>, space: Space, address: Address) -> Lanes {
+/// Returns the address in each lane. Addresses of shared and local memory have 32 bits, in
+/// registers of 32 or 64 bits.
+pub(super) fn addresses(warp: &Warp, block: &BlockState<'_>, space: MemorySpace, address: MemoryOperand) -> Lanes {
     let base = warp.read(address.base, &block.geometry);
     base.map(|base| {
         let sum = base.wrapping_add(address.offset.cast_unsigned());
-        if space == Space::Global { sum } else { truncate(sum, Width::Word) }
+        if space == MemorySpace::Global { sum } else { truncate(sum, BitWidth::Word) }
     })
 }
 
@@ -36,9 +36,9 @@ fn for_lanes(
 pub(super) fn load(
     warp: &mut Warp,
     block: &mut BlockState<'_>,
-    (space, scalar): (Space, ScalarType),
+    (space, scalar): (MemorySpace, ScalarType),
     targets: &[Register],
-    address: Address,
+    address: MemoryOperand,
     active: u32,
 ) -> Result<(), LaneFault> {
     let addresses = addresses(warp, block, space, address);
@@ -47,9 +47,9 @@ pub(super) fn load(
     for_lanes(active, &addresses, |lane, address| {
         let mut buffer = [0; VECTOR_BYTES_MAX];
         let source = match space {
-            Space::Global => block.global.read(address, bytes, block.number)?,
-            Space::Shared => block.shared.read(address, bytes, warp.index)?,
-            Space::Local => warp.local.read(lane, address, bytes)?,
+            MemorySpace::Global => block.global.read(address, bytes, block.number)?,
+            MemorySpace::Shared => block.shared.read(address, bytes, warp.index)?,
+            MemorySpace::Local => warp.local.read(lane, address, bytes)?,
         };
         buffer.iter_mut().zip(source).for_each(|(target, source)| *target = *source);
         for (target, element) in targets.iter().zip(buffer.chunks_exact(width.bytes())) {
@@ -62,8 +62,8 @@ pub(super) fn load(
 /// A signed value narrower than its register is sign-extended to 32 bits.
 fn extend(scalar: ScalarType, value: u64) -> u64 {
     match scalar {
-        ScalarType::Signed(width @ (Width::Byte | Width::Half)) => {
-            truncate(sign_extend(value, width).cast_unsigned(), Width::Word)
+        ScalarType::Signed(width @ (BitWidth::Byte | BitWidth::Half)) => {
+            truncate(sign_extend(value, width).cast_unsigned(), BitWidth::Word)
         }
         _ => value,
     }
@@ -73,9 +73,9 @@ fn extend(scalar: ScalarType, value: u64) -> u64 {
 pub(super) fn store(
     warp: &mut Warp,
     block: &mut BlockState<'_>,
-    (space, width): (Space, Width),
+    (space, width): (MemorySpace, BitWidth),
     sources: &[Operand],
-    address: Address,
+    address: MemoryOperand,
     active: u32,
 ) -> Result<(), LaneFault> {
     let addresses = addresses(warp, block, space, address);
@@ -91,9 +91,9 @@ pub(super) fn store(
     for_lanes(active, &addresses, |lane, address| {
         let data = data.get(lane).and_then(|data| data.get(..bytes)).unwrap_or_default();
         match space {
-            Space::Global => block.global.write(address, data, block.number),
-            Space::Shared => block.shared.write(address, data, warp.index),
-            Space::Local => warp.local.write(lane, address, data),
+            MemorySpace::Global => block.global.write(address, data, block.number),
+            MemorySpace::Shared => block.shared.write(address, data, warp.index),
+            MemorySpace::Local => warp.local.write(lane, address, data),
         }
     })
 }
@@ -101,8 +101,8 @@ pub(super) fn store(
 /// Begins, commits and completes asynchronous copies.
 ///
 /// The source is read when the copy begins, and the target is written when the copy is waited for:
-/// the hardware may do both at any time between. The checks of shared memory make an early or a late
-/// read of the target an error.
+/// the hardware may do both at any time between. The checks of shared memory make an access of the
+/// target between an error.
 pub(super) fn copy(
     warp: &mut Warp,
     block: &mut BlockState<'_>,
@@ -111,8 +111,8 @@ pub(super) fn copy(
 ) -> Result<(), LaneFault> {
     match operation {
         Operation::CopyAsync { target, source, size, length } => {
-            let targets = addresses(warp, block, Space::Shared, *target);
-            let sources = addresses(warp, block, Space::Global, *source);
+            let targets = addresses(warp, block, MemorySpace::Shared, *target);
+            let sources = addresses(warp, block, MemorySpace::Global, *source);
             let size_operand = Operand::Immediate(*size as u64);
             let lengths = warp.read(length.unwrap_or(size_operand), &block.geometry);
             for_lanes(active, &targets, |lane, target| {

@@ -1,12 +1,12 @@
 //! Each group of instructions, from PTX of a few lines.
 
-use crate::device::{Argument, Device, LaunchShape};
-use crate::fault::{Fault, FaultKind};
+use crate::device::{Device, KernelArgument, LaunchShape};
+use crate::fault::{DeviceFault, FaultKind};
 use crate::parser::Module;
 
 /// Runs a body in one warp. Its inputs are the words of `%rd1`; word `lane` is in `%r1`. The output
 /// is `%rd3` for each lane, which `result` computes.
-fn run_warp(input: &[u32], body: &str) -> Result<Vec<u64>, Fault> {
+fn run_warp(input: &[u32], body: &str) -> Result<Vec<u64>, DeviceFault> {
     let text = format!(
         ".visible .entry test(.param .u64 a, .param .u64 b)\n{{\n\
          .reg .pred %p<8>; .reg .b16 %rs<8>; .reg .b32 %r<32>; .reg .f32 %f<16>; .reg .b64 %rd<16>;\n\
@@ -22,7 +22,7 @@ fn run_warp(input: &[u32], body: &str) -> Result<Vec<u64>, Fault> {
     bytes.resize(1024, 0);
     device.upload(a, &bytes).unwrap();
     let shape = LaunchShape { blocks: [1; 3], threads: [32, 1, 1], shared_bytes: 0 };
-    device.launch(&module, "test", shape, &[Argument::Pointer(a), Argument::Pointer(b)])?;
+    device.launch(&module, "test", shape, &[KernelArgument::Pointer(a), KernelArgument::Pointer(b)])?;
     let out = device.download(b, 256)?;
     Ok(out.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect())
 }
@@ -132,9 +132,9 @@ fn floats_are_rounded_once_and_flushed_on_request() {
         1.0 + f32::EPSILON,
         "neg.f32 %f2, %f1;\nmul.f32 %f3, %f1, %f1;\nneg.f32 %f3, %f3;\nfma.rn.f32 %f9, %f1, %f1, %f3;",
     );
-    assert!(fused == 2.0_f32.powi(-46), "{fused}");
+    assert_eq!(fused.to_bits(), 2.0_f32.powi(-46).to_bits(), "{fused}");
     assert!(float(1e-40, "add.f32 %f9, %f1, 0f00000000;") > 0.0);
-    assert!(float(1e-40, "add.ftz.f32 %f9, %f1, 0f00000000;").to_bits() == 0);
+    assert_eq!(float(1e-40, "add.ftz.f32 %f9, %f1, 0f00000000;").to_bits(), 0);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Detection of races between the blocks of a launch.
 //!
-//! Blocks run in any order and at the same time, and there is no barrier between them. So a location
-//! that one block writes must not be accessed by another block in the same launch.
+//! Blocks run in any order and at the same time, and there is no barrier between them. So a
+//! location that one block writes must not be accessed by another block in the same launch.
 
 use crate::fault::FaultKind;
 

@@ -17,7 +17,7 @@ pub struct DevicePointer(u64);
 
 /// One allocation.
 #[derive(Debug)]
-struct Allocation {
+struct GlobalAllocation {
     data: Vec<u8>,
     written: WrittenBytes,
     conflicts: BlockConflicts,
@@ -25,7 +25,7 @@ struct Allocation {
 
 /// All allocations of a device.
 #[derive(Debug)]
-pub(crate) struct GlobalMemory(Vec<Option<Allocation>>);
+pub(crate) struct GlobalMemory(Vec<Option<GlobalAllocation>>);
 
 // === impl DevicePointer ===
 
@@ -57,7 +57,7 @@ impl GlobalMemory {
     pub(crate) fn allocate(&mut self, bytes: usize) -> DevicePointer {
         let data = vec![0; bytes];
         let written = WrittenBytes::new(bytes);
-        self.0.push(Some(Allocation { data, written, conflicts: BlockConflicts::default() }));
+        self.0.push(Some(GlobalAllocation { data, written, conflicts: BlockConflicts::default() }));
         DevicePointer((self.0.len() as u64) << OFFSET_BITS)
     }
 
@@ -122,7 +122,7 @@ impl GlobalMemory {
     }
 
     /// Returns the allocation of an address, and the offset in it.
-    fn find(&mut self, address: u64, bytes: usize) -> Result<(&mut Allocation, usize), FaultKind> {
+    fn find(&mut self, address: u64, bytes: usize) -> Result<(&mut GlobalAllocation, usize), FaultKind> {
         let (number, offset) = split(address);
         let allocation = number.and_then(|number| self.0.get_mut(number)).and_then(Option::as_mut);
         allocation.map(|allocation| (allocation, offset)).ok_or_else(|| outside(address, bytes))

@@ -1,8 +1,8 @@
 //! Shared memory of a block: bounds, poison, incomplete asynchronous copies, and races of warps.
 //!
 //! Race detection is by epochs, as in vector-clock detectors that are specialised to barriers: the
-//! epoch of a block is the number of barriers that it has passed. Two warps may access a location in
-//! one epoch only if both read it.
+//! epoch of a block is the number of barriers that it has passed. Two warps may access a location
+//! in one epoch only if both read it.
 
 use super::check_access;
 use super::poison::WrittenBytes;

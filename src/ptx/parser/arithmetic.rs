@@ -3,14 +3,18 @@
 use super::ParseResult;
 use super::mnemonic::Mnemonic;
 use super::operand;
-use super::scope::Scope;
+use super::scope::NameScope;
 use crate::instruction::{
-    BinaryOperator, Combination, Comparison, HalfFormat, Operand, Operation, ScalarType, TernaryOperator,
-    UnaryOperator, Width,
+    BinaryOperator, BitWidth, Comparison, HalfFormat, Operand, Operation, PredicateCombination, ScalarType,
+    TernaryOperator, UnaryOperator,
 };
 
 /// Parses an instruction of this group; none if it is in another one.
-pub(super) fn parse(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Option<Operation>> {
+pub(super) fn parse(
+    scope: &NameScope,
+    mnemonic: &mut Mnemonic<'_>,
+    operands: &[&str],
+) -> ParseResult<Option<Operation>> {
     if let Some(operator) = unary_operator(mnemonic.name) {
         return unary(scope, operator, mnemonic, operands).map(Some);
     }
@@ -81,7 +85,7 @@ fn take_arithmetic_type(mnemonic: &mut Mnemonic<'_>) -> ParseResult<(ScalarType,
     }
 }
 
-fn sources<const N: usize>(scope: &Scope, operands: &[&str]) -> ParseResult<[Operand; N]> {
+fn sources<const N: usize>(scope: &NameScope, operands: &[&str]) -> ParseResult<[Operand; N]> {
     let sources: Vec<Operand> =
         operands.iter().map(|text| operand::source(scope, text)).collect::<ParseResult<Vec<Operand>>>()?;
     sources.try_into().map_err(|found: Vec<Operand>| format!("{} sources, where {N} are expected", found.len()))
@@ -93,7 +97,7 @@ fn split_target<'a, 'b>(operands: &'a [&'b str]) -> ParseResult<(&'b str, &'a [&
 }
 
 fn unary(
-    scope: &Scope,
+    scope: &NameScope,
     operator: UnaryOperator,
     mnemonic: &mut Mnemonic<'_>,
     operands: &[&str],
@@ -106,7 +110,7 @@ fn unary(
 }
 
 fn binary(
-    scope: &Scope,
+    scope: &NameScope,
     operator: BinaryOperator,
     mnemonic: &mut Mnemonic<'_>,
     operands: &[&str],
@@ -119,7 +123,7 @@ fn binary(
 }
 
 fn ternary(
-    scope: &Scope,
+    scope: &NameScope,
     operator: TernaryOperator,
     mnemonic: &mut Mnemonic<'_>,
     operands: &[&str],
@@ -132,7 +136,7 @@ fn ternary(
 }
 
 /// `mul` and `mad`: of integers with `.lo`, `.hi` or `.wide`, of f32 without.
-fn product(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
+fn product(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
     let part = mnemonic.take_one(&[("lo", "lo"), ("hi", "hi"), ("wide", "wide")]);
     match (mnemonic.name, part) {
         ("mul", None | Some("lo")) => binary(scope, BinaryOperator::Multiply, mnemonic, operands),
@@ -144,7 +148,7 @@ fn product(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> Par
     }
 }
 
-fn funnel_shift(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
+fn funnel_shift(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
     mnemonic.require("wrap")?;
     let directions = [("l", TernaryOperator::FunnelShiftLeft), ("r", TernaryOperator::FunnelShiftRight)];
     let operator = mnemonic.require_one(&directions)?;
@@ -152,7 +156,7 @@ fn funnel_shift(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -
 }
 
 /// `lop3.b32 d, a, b, c, table`.
-fn logic(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
+fn logic(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
     let (table, operands) = operands.split_last().ok_or("no operands")?;
     let table = match operand::source(scope, table)? {
         Operand::Immediate(table) => u8::try_from(table).map_err(|_| "a truth table of more than 8 bits")?,
@@ -161,8 +165,8 @@ fn logic(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> Parse
     ternary(scope, TernaryOperator::Logic(table), mnemonic, operands)
 }
 
-fn insert_bits(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
-    if mnemonic.take_type()? != ScalarType::Bits(Width::Word) {
+fn insert_bits(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
+    if mnemonic.take_type()? != ScalarType::Bits(BitWidth::Word) {
         return Err("bfi is supported for .b32".to_owned());
     }
     mnemonic.finish()?;
@@ -172,7 +176,7 @@ fn insert_bits(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) ->
 }
 
 /// `setp.lt.s32 p, a, b` and `setp.lt.and.s32 p, a, b, q`.
-fn compare(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
+fn compare(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
     let scalar = mnemonic.take_type()?;
     mnemonic.take("ftz");
     let comparison = mnemonic.require_one(&comparisons())?;
@@ -185,7 +189,7 @@ fn compare(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> Par
         (Some(operator), [rest @ .., predicate]) => {
             let negated = predicate.starts_with('!');
             let predicate = operand::source(scope, predicate.trim_start_matches('!'))?;
-            (Some(Combination { operator, predicate, negated }), rest)
+            (Some(PredicateCombination { operator, predicate, negated }), rest)
         }
         (Some(_), []) => return Err("no predicate to combine with".to_owned()),
     };
@@ -193,42 +197,36 @@ fn compare(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> Par
     Ok(Operation::Compare { comparison, scalar, target: scope.register(target)?, sources, combination })
 }
 
-const fn comparison(less: bool, equal: bool, greater: bool) -> Comparison {
-    Comparison { less, equal, greater, unordered: false }
-}
-
-/// The comparisons by name. Those of integers that are named `lo`, `ls`, `hi` and `hs` are of
-/// unsigned types, which the type states too.
+/// The comparisons by name. `lo`, `ls`, `hi` and `hs` are those of unsigned types, which the type
+/// states too; a `u` at the end includes unordered operands.
 const fn comparisons() -> [(&'static str, Comparison); 18] {
-    const LESS: Comparison = comparison(true, false, false);
-    const LESS_EQUAL: Comparison = comparison(true, true, false);
-    const GREATER: Comparison = comparison(false, false, true);
-    const GREATER_EQUAL: Comparison = comparison(false, true, true);
-    const EQUAL: Comparison = comparison(false, true, false);
-    const NOT_EQUAL: Comparison = comparison(true, false, true);
+    const LESS: Comparison = Comparison::LESS;
+    const EQUAL: Comparison = Comparison::EQUAL;
+    const GREATER: Comparison = Comparison::GREATER;
+    const UNORDERED: Comparison = Comparison::UNORDERED;
     [
         ("eq", EQUAL),
-        ("ne", NOT_EQUAL),
+        ("ne", LESS.or(GREATER)),
         ("lt", LESS),
-        ("le", LESS_EQUAL),
+        ("le", LESS.or(EQUAL)),
         ("gt", GREATER),
-        ("ge", GREATER_EQUAL),
+        ("ge", GREATER.or(EQUAL)),
         ("lo", LESS),
-        ("ls", LESS_EQUAL),
+        ("ls", LESS.or(EQUAL)),
         ("hi", GREATER),
-        ("hs", GREATER_EQUAL),
-        ("equ", Comparison { unordered: true, ..EQUAL }),
-        ("neu", Comparison { unordered: true, ..NOT_EQUAL }),
-        ("ltu", Comparison { unordered: true, ..LESS }),
-        ("leu", Comparison { unordered: true, ..LESS_EQUAL }),
-        ("gtu", Comparison { unordered: true, ..GREATER }),
-        ("geu", Comparison { unordered: true, ..GREATER_EQUAL }),
-        ("num", comparison(true, true, true)),
-        ("nan", Comparison { unordered: true, ..comparison(false, false, false) }),
+        ("hs", GREATER.or(EQUAL)),
+        ("equ", EQUAL.or(UNORDERED)),
+        ("neu", LESS.or(GREATER).or(UNORDERED)),
+        ("ltu", LESS.or(UNORDERED)),
+        ("leu", LESS.or(EQUAL).or(UNORDERED)),
+        ("gtu", GREATER.or(UNORDERED)),
+        ("geu", GREATER.or(EQUAL).or(UNORDERED)),
+        ("num", LESS.or(EQUAL).or(GREATER)),
+        ("nan", UNORDERED),
     ]
 }
 
-fn select(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
+fn select(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
     mnemonic.take_type()?;
     mnemonic.finish()?;
     let (target, rest) = split_target(operands)?;
@@ -237,7 +235,7 @@ fn select(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> Pars
 }
 
 /// `cvt.to.from`, and `cvt.rn.bf16x2.f32`, which rounds two values.
-fn convert(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
+fn convert(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
     let from = mnemonic.take_type()?;
     let (target, rest) = split_target(operands)?;
     let target = scope.register(target)?;

@@ -1,17 +1,17 @@
 //! A kernel: its parameters, its names and its instructions.
 
 use super::instruction::{self, Labels};
-use super::scope::Scope;
+use super::scope::NameScope;
 use super::statement::{Statement, StatementText};
 use super::{ParseError, ParseResult, mnemonic};
 use crate::bits::index;
-use crate::instruction::{Instruction, ScalarType, Width};
+use crate::instruction::{BitWidth, Instruction, ScalarType};
 
 /// A kernel that can be launched.
 #[derive(Debug, Clone)]
 pub(crate) struct Kernel {
     pub(crate) name: String,
-    pub(crate) parameters: Vec<Parameter>,
+    pub(crate) parameters: Vec<KernelParameter>,
     /// Threads of a block that the kernel is compiled for (`.maxntid`).
     pub(crate) threads_max: Option<u32>,
     pub(crate) instructions: Vec<Instruction>,
@@ -34,7 +34,7 @@ pub(crate) enum ParameterKind {
 
 /// A parameter and its place in the parameter memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Parameter {
+pub(crate) struct KernelParameter {
     pub(crate) kind: ParameterKind,
     pub(crate) offset: usize,
 }
@@ -58,7 +58,7 @@ pub(super) fn parse(
     variables: &[&Statement<'_>],
     body: &[&Statement<'_>],
 ) -> Result<Kernel, ParseError> {
-    let mut scope = Scope::default();
+    let mut scope = NameScope::default();
     for variable in variables {
         let StatementText::Plain(text) = variable.text else { continue };
         let text = text.strip_prefix(".extern ").unwrap_or(text);
@@ -79,7 +79,7 @@ pub(super) fn parse(
 }
 
 /// Parses `.visible .entry name(.param .u64 a, …) .maxntid 128, 1, 1`.
-fn parse_header(scope: &mut Scope, header: &str) -> ParseResult<(String, Vec<Parameter>, Option<u32>)> {
+fn parse_header(scope: &mut NameScope, header: &str) -> ParseResult<(String, Vec<KernelParameter>, Option<u32>)> {
     let (before, rest) = header.split_once('(').ok_or("a kernel without parameters")?;
     let (list, directives) = rest.split_once(')').ok_or("a list of parameters without an end")?;
     let name = before.split_whitespace().last().unwrap_or_default().to_owned();
@@ -92,13 +92,13 @@ fn parse_header(scope: &mut Scope, header: &str) -> ParseResult<(String, Vec<Par
         };
         let kind = match mnemonic::scalar_type(kind.trim_start_matches('.'))? {
             ScalarType::F32 => ParameterKind::Float,
-            scalar if scalar.width() == Width::Double => ParameterKind::Pointer,
-            scalar if scalar.width() == Width::Word => ParameterKind::Integer,
+            scalar if scalar.width() == BitWidth::Double => ParameterKind::Pointer,
+            scalar if scalar.width() == BitWidth::Word => ParameterKind::Integer,
             _ => return Err(format!("parameter `{text}` is not supported")),
         };
         let offset = end.next_multiple_of(kind.bytes());
         scope.declare_parameter(name, offset);
-        parameters.push(Parameter { kind, offset });
+        parameters.push(KernelParameter { kind, offset });
         end = offset + kind.bytes();
     }
     let threads = directives.split_once(".maxntid").and_then(|(_, rest)| rest.split(',').next());
@@ -107,7 +107,7 @@ fn parse_header(scope: &mut Scope, header: &str) -> ParseResult<(String, Vec<Par
 }
 
 /// Parses the instructions, after the labels, which may be behind the branches to them.
-fn parse_body(scope: &mut Scope, body: &[&Statement<'_>]) -> Result<Vec<Instruction>, ParseError> {
+fn parse_body(scope: &mut NameScope, body: &[&Statement<'_>]) -> Result<Vec<Instruction>, ParseError> {
     let mut labels = Labels::new();
     let mut count = 0;
     for statement in body {
@@ -138,7 +138,7 @@ fn parse_body(scope: &mut Scope, body: &[&Statement<'_>]) -> Result<Vec<Instruct
 }
 
 /// Parses a directive: registers, or variables in shared or local memory.
-fn declare(scope: &mut Scope, text: &str) -> ParseResult<()> {
+fn declare(scope: &mut NameScope, text: &str) -> ParseResult<()> {
     let (directive, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
     let rest = rest.trim();
     match directive {

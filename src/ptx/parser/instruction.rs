@@ -5,21 +5,21 @@ use std::collections::HashMap;
 use super::ParseResult;
 use super::mnemonic::Mnemonic;
 use super::operand;
-use super::scope::Scope;
+use super::scope::NameScope;
 use super::{arithmetic, matrix, transfer};
-use crate::instruction::{Guard, Instruction, Operation};
+use crate::instruction::{Instruction, InstructionGuard, Operation};
 
 /// Indices of the instructions that labels name.
 pub(super) type Labels<'a> = HashMap<&'a str, usize>;
 
 /// Parses an instruction.
-pub(super) fn parse(scope: &Scope, labels: &Labels<'_>, text: &str, line: usize) -> ParseResult<Instruction> {
+pub(super) fn parse(scope: &NameScope, labels: &Labels<'_>, text: &str, line: usize) -> ParseResult<Instruction> {
     let (guard, text) = match text.strip_prefix('@') {
         Some(rest) => {
             let (predicate, rest) = rest.split_once(char::is_whitespace).ok_or("a guard without an instruction")?;
             let negated = predicate.starts_with('!');
             let predicate = scope.register(predicate.trim_start_matches('!'))?;
-            (Some(Guard { predicate, negated }), rest.trim_start())
+            (Some(InstructionGuard { predicate, negated }), rest.trim_start())
         }
         None => (None, text),
     };
@@ -31,7 +31,7 @@ pub(super) fn parse(scope: &Scope, labels: &Labels<'_>, text: &str, line: usize)
 }
 
 fn operation(
-    scope: &Scope,
+    scope: &NameScope,
     labels: &Labels<'_>,
     mnemonic: &mut Mnemonic<'_>,
     operands: &[&str],
@@ -49,7 +49,7 @@ fn operation(
 
 /// Parses branches and barriers.
 fn control(
-    scope: &Scope,
+    scope: &NameScope,
     labels: &Labels<'_>,
     mnemonic: &mut Mnemonic<'_>,
     operands: &[&str],

@@ -3,11 +3,15 @@
 use super::ParseResult;
 use super::mnemonic::Mnemonic;
 use super::operand;
-use super::scope::Scope;
+use super::scope::NameScope;
 use crate::instruction::{HalfFormat, Operation};
 
 /// Parses an instruction of this group; none if it is in another one.
-pub(super) fn parse(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Option<Operation>> {
+pub(super) fn parse(
+    scope: &NameScope,
+    mnemonic: &mut Mnemonic<'_>,
+    operands: &[&str],
+) -> ParseResult<Option<Operation>> {
     match mnemonic.name {
         "mma" => multiply(scope, mnemonic, operands),
         "ldmatrix" => load(scope, mnemonic, operands),
@@ -17,7 +21,7 @@ pub(super) fn parse(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str
 }
 
 /// `mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32`, and the same with f16.
-fn multiply(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
+fn multiply(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
     for modifier in ["sync", "aligned", "m16n8k16", "row", "col", "f32", "f32"] {
         mnemonic.require(modifier)?;
     }
@@ -35,7 +39,7 @@ fn multiply(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> Pa
     })
 }
 
-fn load(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
+fn load(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
     for modifier in ["sync", "aligned", "m8n8", "shared", "b16"] {
         mnemonic.require(modifier)?;
     }

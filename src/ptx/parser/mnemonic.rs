@@ -1,7 +1,7 @@
 //! The name of an instruction and its modifiers.
 
 use super::ParseResult;
-use crate::instruction::{ScalarType, Width};
+use crate::instruction::{BitWidth, ScalarType};
 
 /// An instruction name, split at its dots. Every modifier has to be taken by the parser of the
 /// instruction; one that is left over is not supported.
@@ -64,18 +64,18 @@ impl<'a> Mnemonic<'a> {
 pub(super) fn scalar_type(name: &str) -> ParseResult<ScalarType> {
     Ok(match name {
         "pred" => ScalarType::Predicate,
-        "b8" => ScalarType::Bits(Width::Byte),
-        "b16" => ScalarType::Bits(Width::Half),
-        "b32" => ScalarType::Bits(Width::Word),
-        "b64" => ScalarType::Bits(Width::Double),
-        "u8" => ScalarType::Unsigned(Width::Byte),
-        "u16" => ScalarType::Unsigned(Width::Half),
-        "u32" => ScalarType::Unsigned(Width::Word),
-        "u64" => ScalarType::Unsigned(Width::Double),
-        "s8" => ScalarType::Signed(Width::Byte),
-        "s16" => ScalarType::Signed(Width::Half),
-        "s32" => ScalarType::Signed(Width::Word),
-        "s64" => ScalarType::Signed(Width::Double),
+        "b8" => ScalarType::Bits(BitWidth::Byte),
+        "b16" => ScalarType::Bits(BitWidth::Half),
+        "b32" => ScalarType::Bits(BitWidth::Word),
+        "b64" => ScalarType::Bits(BitWidth::Double),
+        "u8" => ScalarType::Unsigned(BitWidth::Byte),
+        "u16" => ScalarType::Unsigned(BitWidth::Half),
+        "u32" => ScalarType::Unsigned(BitWidth::Word),
+        "u64" => ScalarType::Unsigned(BitWidth::Double),
+        "s8" => ScalarType::Signed(BitWidth::Byte),
+        "s16" => ScalarType::Signed(BitWidth::Half),
+        "s32" => ScalarType::Signed(BitWidth::Word),
+        "s64" => ScalarType::Signed(BitWidth::Double),
         "f16" => ScalarType::F16,
         "bf16" => ScalarType::BF16,
         "f32" => ScalarType::F32,

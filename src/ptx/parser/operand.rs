@@ -1,8 +1,8 @@
 //! Operands: registers, immediates, variables, addresses and vectors.
 
 use super::ParseResult;
-use super::scope::Scope;
-use crate::instruction::{Address, Operand, Register, SpecialRegister};
+use super::scope::NameScope;
+use crate::instruction::{MemoryOperand, Operand, Register, SpecialRegister};
 
 /// Splits operands at commas that are not within braces or brackets.
 pub(super) fn split(text: &str) -> Vec<&str> {
@@ -19,7 +19,7 @@ pub(super) fn split(text: &str) -> Vec<&str> {
 }
 
 /// Parses a source operand.
-pub(super) fn source(scope: &Scope, text: &str) -> ParseResult<Operand> {
+pub(super) fn source(scope: &NameScope, text: &str) -> ParseResult<Operand> {
     if let Some(special) = special(text) {
         return Ok(Operand::Special(special));
     }
@@ -33,14 +33,14 @@ pub(super) fn source(scope: &Scope, text: &str) -> ParseResult<Operand> {
 }
 
 /// Parses `[register]`, `[register+4]`, `[variable+4]`.
-pub(super) fn address(scope: &Scope, text: &str) -> ParseResult<Address> {
+pub(super) fn address(scope: &NameScope, text: &str) -> ParseResult<MemoryOperand> {
     let inner = brackets(text)?;
     let (base, offset) = match inner.split_once('+') {
         Some((base, offset)) => (base.trim(), offset.trim()),
         None => (inner, "0"),
     };
     let offset = offset.parse().map_err(|_| format!("{offset} is no offset"))?;
-    Ok(Address { base: source(scope, base)?, offset })
+    Ok(MemoryOperand { base: source(scope, base)?, offset })
 }
 
 /// Returns the text within `[` and `]`.
@@ -56,12 +56,12 @@ pub(super) fn elements(text: &str) -> Vec<&str> {
 }
 
 /// Parses `{a, b}` as registers.
-pub(super) fn registers(scope: &Scope, text: &str) -> ParseResult<Vec<Register>> {
+pub(super) fn registers(scope: &NameScope, text: &str) -> ParseResult<Vec<Register>> {
     elements(text).into_iter().map(|name| scope.register(name)).collect()
 }
 
 /// Parses `{a, b, …}` as this many registers.
-pub(super) fn register_array<const N: usize>(scope: &Scope, text: &str) -> ParseResult<[Register; N]> {
+pub(super) fn register_array<const N: usize>(scope: &NameScope, text: &str) -> ParseResult<[Register; N]> {
     registers(scope, text)?.try_into().map_err(|_| format!("{text} is not a vector of {N} registers"))
 }
 

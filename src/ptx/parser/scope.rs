@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::ParseResult;
-use crate::instruction::{Register, Width};
+use crate::instruction::{BitWidth, Register};
 
 /// Registers `name0` to `name<count - 1>`, declared together.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ struct VariableSpace {
 
 /// All names that an instruction can refer to.
 #[derive(Debug, Default)]
-pub(super) struct Scope {
+pub(super) struct NameScope {
     /// Inner scopes hide names of outer ones. Inline assembly opens them.
     registers: Vec<RegisterNames>,
     register_count: usize,
@@ -39,9 +39,9 @@ pub(super) struct Scope {
     parameters: HashMap<String, usize>,
 }
 
-// === impl Scope ===
+// === impl NameScope ===
 
-impl Scope {
+impl NameScope {
     pub(super) fn open(&mut self) {
         self.registers.push(RegisterNames::default());
     }
@@ -136,7 +136,7 @@ impl Scope {
 // === impl VariableSpace ===
 
 impl VariableSpace {
-    fn declare(&mut self, name: &str, length: u64, width: Width, alignment: u64) {
+    fn declare(&mut self, name: &str, length: u64, width: BitWidth, alignment: u64) {
         let offset = self.size.next_multiple_of(alignment.max(1));
         self.offsets.insert(name.to_owned(), offset);
         self.size = offset + length * width.bytes() as u64;

@@ -3,13 +3,19 @@
 use super::ParseResult;
 use super::mnemonic::Mnemonic;
 use super::operand;
-use super::scope::Scope;
-use crate::instruction::{Operation, ScalarType, ShuffleMode, Space, UnaryOperator, Width};
+use super::scope::NameScope;
+use crate::fault::MemorySpace;
+use crate::instruction::{BitWidth, Operation, ScalarType, ShuffleMode, UnaryOperator};
 
-const SPACES: [(&str, Space); 3] = [("global", Space::Global), ("shared", Space::Shared), ("local", Space::Local)];
+const SPACES: [(&str, MemorySpace); 3] =
+    [("global", MemorySpace::Global), ("shared", MemorySpace::Shared), ("local", MemorySpace::Local)];
 
 /// Parses an instruction of this group; none if it is in another one.
-pub(super) fn parse(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Option<Operation>> {
+pub(super) fn parse(
+    scope: &NameScope,
+    mnemonic: &mut Mnemonic<'_>,
+    operands: &[&str],
+) -> ParseResult<Option<Operation>> {
     match mnemonic.name {
         "mov" => mov(scope, mnemonic, operands),
         "cvta" => convert_address(scope, mnemonic, operands),
@@ -23,14 +29,14 @@ pub(super) fn parse(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str
 }
 
 /// `mov`, with a vector on one side to join or split a register.
-fn mov(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
+fn mov(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
     let scalar = mnemonic.take_type()?;
     mnemonic.finish()?;
     let [target, source] = operands else { return Err("mov has a target and a source".to_owned()) };
     let part = match scalar.width() {
-        Width::Double => Width::Word,
-        Width::Word => Width::Half,
-        Width::Half | Width::Byte => Width::Byte,
+        BitWidth::Double => BitWidth::Word,
+        BitWidth::Word => BitWidth::Half,
+        BitWidth::Half | BitWidth::Byte => BitWidth::Byte,
     };
     if target.starts_with('{') {
         let [low, high] = operand::register_array(scope, target)?;
@@ -51,7 +57,7 @@ fn mov(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseRe
 }
 
 /// Addresses of all spaces are the same in generic form, so conversions copy them.
-fn convert_address(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
+fn convert_address(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
     let scalar = mnemonic.take_type()?;
     mnemonic.take("to");
     mnemonic.require_one(&SPACES)?;
@@ -67,7 +73,7 @@ fn take_vector(mnemonic: &mut Mnemonic<'_>, elements: usize) -> ParseResult<()> 
     if elements == expected { Ok(()) } else { Err(format!("{elements} elements, where {expected} are expected")) }
 }
 
-fn load(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
+fn load(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
     let scalar = mnemonic.take_type()?;
     let [targets, source] = operands else { return Err("ld has a target and an address".to_owned()) };
     let targets = operand::registers(scope, targets)?;
@@ -85,7 +91,7 @@ fn load(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseR
     Ok(Operation::Load { space, scalar, targets, address: operand::address(scope, source)? })
 }
 
-fn store(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
+fn store(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
     let width = mnemonic.take_type()?.width();
     let [target, sources] = operands else { return Err("st has an address and a source".to_owned()) };
     let sources: Vec<_> = operand::elements(sources)
@@ -99,8 +105,8 @@ fn store(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> Parse
 }
 
 /// `shfl.sync.bfly.b32 d|p, a, b, c, members`.
-fn shuffle(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
-    if mnemonic.take_type()? != ScalarType::Bits(Width::Word) {
+fn shuffle(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
+    if mnemonic.take_type()? != ScalarType::Bits(BitWidth::Word) {
         return Err("shfl is supported for .b32".to_owned());
     }
     mnemonic.require("sync")?;
@@ -129,7 +135,7 @@ fn shuffle(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> Par
 }
 
 /// `cp.async`, `cp.async.commit_group`, `cp.async.wait_group n`, `cp.async.wait_all`.
-fn copy(scope: &Scope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
+fn copy(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
     mnemonic.require("async")?;
     if mnemonic.take("commit_group") {
         mnemonic.finish()?;

@@ -140,8 +140,8 @@ __device__ __forceinline__ void update_softmax(SoftmaxState& state, float (&outp
 }
 
 // Adds the product of the weights and 64 values to the output.
-__device__ __forceinline__ void multiply_values(float (&output)[HEAD_WIDTH / 8][4], const u32 (&weights)[KEY_ROWS / 16][4],
-                                                u32 values, int lane) {
+__device__ __forceinline__ void multiply_values(float (&output)[HEAD_WIDTH / 8][4],
+                                                const u32 (&weights)[KEY_ROWS / 16][4], u32 values, int lane) {
 #pragma unroll
     for (int k = 0; k < KEY_ROWS / 16; k++) {
 #pragma unroll

@@ -139,13 +139,15 @@ __device__ __forceinline__ void load_matrices_transposed(u32 (&registers)[4], u3
                  : "r"(row_address));
 }
 
+#ifdef STORAGE_F16
+#define MMA_TYPES "f32.f16.f16.f32"
+#else
+#define MMA_TYPES "f32.bf16.bf16.f32"
+#endif
+
 // c[16x8] += a[16x16] * b[16x8] on the tensor cores, in the fragment layout of mma.m16n8k16.
 __device__ __forceinline__ void multiply_accumulate(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-#ifdef STORAGE_F16
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-#else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-#endif
+    asm volatile("mma.sync.aligned.m16n8k16.row.col." MMA_TYPES " {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }

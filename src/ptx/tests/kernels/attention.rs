@@ -1,10 +1,11 @@
 //! Attention over packed sequences.
 
-use groupage_ptx::{Argument, DevicePointer};
+use groupage_ptx::{DevicePointer, KernelArgument};
 
-use crate::fixture::{DeviceTensor, Fixture, KernelError, STORAGES, Storage, compare, size};
+use crate::fixture::{DeviceTensor, Fixture, KernelError, compare, size};
 use crate::manifest::LoadedKernel;
 use crate::reference::{attention, offsets};
+use crate::storage::{STORAGES, StorageFormat};
 
 /// Query rows of a tile.
 const TILE_ROWS: usize = 64;
@@ -30,12 +31,12 @@ pub(crate) fn launch(
     let tile_list = fixture.upload_integers(&tiles);
     let width = f32::from(u16::try_from(head_width).unwrap());
     let arguments = [
-        Argument::Pointer(qkv),
-        Argument::Pointer(out),
-        Argument::Pointer(offsets),
-        Argument::Pointer(tile_list),
+        KernelArgument::Pointer(qkv),
+        KernelArgument::Pointer(out),
+        KernelArgument::Pointer(offsets),
+        KernelArgument::Pointer(tile_list),
         size(heads),
-        Argument::F32(std::f32::consts::LOG2_E / width.sqrt()),
+        KernelArgument::F32(std::f32::consts::LOG2_E / width.sqrt()),
     ];
     fixture.launch(kernel, [tiles.len() / 2, heads, 1], &arguments)?;
     Ok(out)
@@ -48,7 +49,7 @@ fn random_qkv(fixture: &mut Fixture, tokens: usize, width: usize) -> DeviceTenso
 /// Runs attention on random data and compares the result.
 pub(crate) fn check(
     kernel: &LoadedKernel,
-    storage: Storage,
+    storage: StorageFormat,
     lengths: &[usize],
     heads: usize,
     head_width: usize,
@@ -80,8 +81,8 @@ fn attention_equals_its_reference_on_ragged_sequences() {
 fn the_bits_of_a_sequence_do_not_depend_on_the_others() {
     let (heads, head_width, lengths) = (2, 64, [7, 70, 33]);
     let width = heads * head_width;
-    let kernel = LoadedKernel::load("attention_64", Storage::BFloat16);
-    let mut fixture = Fixture::new(Storage::BFloat16, 32);
+    let kernel = LoadedKernel::load("attention_64", StorageFormat::BFloat16);
+    let mut fixture = Fixture::new(StorageFormat::BFloat16, 32);
     let qkv = random_qkv(&mut fixture, lengths.iter().sum(), width);
     let out = launch(&mut fixture, &kernel, qkv.pointer, &lengths, heads).unwrap();
     let batch = fixture.read(out, lengths.iter().sum::<usize>() * width);

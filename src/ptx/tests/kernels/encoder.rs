@@ -1,12 +1,13 @@
 //! A whole encoder of the shape of all-MiniLM-L6-v2, with random weights: every kernel in the order
 //! in which an executor launches it.
 
-use groupage_ptx::{Argument, DevicePointer};
+use groupage_ptx::{DevicePointer, KernelArgument};
 
 use crate::attention;
-use crate::fixture::{DeviceTensor, Fixture, Storage, pointer, size};
+use crate::fixture::{DeviceTensor, Fixture, pointer, size};
 use crate::manifest::LoadedKernel;
 use crate::reference::{self, add, dot, gelu_erf, layer_norm, linear, normalize};
+use crate::storage::StorageFormat;
 
 const LAYERS: usize = 6;
 const WIDTH: usize = 384;
@@ -60,7 +61,7 @@ struct Encoder {
 
 impl Encoder {
     fn new() -> Self {
-        let mut fixture = Fixture::new(Storage::BFloat16, 61);
+        let mut fixture = Fixture::new(StorageFormat::BFloat16, 61);
         let tables = [VOCABULARY, TOKENS, 2].map(|rows| fixture.random(rows * WIDTH, 0.1));
         let embedding_norm = norm_layer(&mut fixture);
         let layer = |fixture: &mut Fixture| EncoderLayer {
@@ -75,8 +76,8 @@ impl Encoder {
         Self { fixture, tables, embedding_norm, layers, instructions: 0 }
     }
 
-    fn run(&mut self, name: &str, blocks: [usize; 3], arguments: &[Argument]) {
-        let kernel = LoadedKernel::load(name, Storage::BFloat16);
+    fn run(&mut self, name: &str, blocks: [usize; 3], arguments: &[KernelArgument]) {
+        let kernel = LoadedKernel::load(name, StorageFormat::BFloat16);
         self.instructions += self.fixture.launch(&kernel, blocks, arguments).unwrap().instructions;
     }
 
@@ -91,7 +92,8 @@ impl Encoder {
         let columns = layer.bias.values.len();
         let out = self.fixture.output(TOKENS * columns);
         let [weight, bias] = [&layer.weight, &layer.bias].map(pointer);
-        let (input, residual, to) = (Argument::Pointer(input), Argument::Pointer(residual), Argument::Pointer(out));
+        let (input, residual, to) =
+            (KernelArgument::Pointer(input), KernelArgument::Pointer(residual), KernelArgument::Pointer(out));
         let arguments = [input, weight, bias, residual, to, size(TOKENS), size(columns), size(depth)];
         self.run(&format!("gemm_{name}_{TILE}"), [columns.div_ceil(TILE), TOKENS.div_ceil(TILE), 1], &arguments);
         out
@@ -100,26 +102,29 @@ impl Encoder {
     fn norm(&mut self, input: DevicePointer, layer: &NormLayer) -> DevicePointer {
         let out = self.fixture.output(TOKENS * WIDTH);
         let [gamma, beta] = [&layer.gamma, &layer.beta].map(pointer);
-        let (input, residual, to) =
-            (Argument::Pointer(input), Argument::Pointer(DevicePointer::NULL), Argument::Pointer(out));
-        let arguments = [input, residual, gamma, beta, to, size(TOKENS), size(WIDTH), Argument::F32(EPSILON)];
+        let (input, residual, to) = (
+            KernelArgument::Pointer(input),
+            KernelArgument::Pointer(DevicePointer::NULL),
+            KernelArgument::Pointer(out),
+        );
+        let arguments = [input, residual, gamma, beta, to, size(TOKENS), size(WIDTH), KernelArgument::F32(EPSILON)];
         self.run("residual_layer_norm", [TOKENS.div_ceil(BLOCK_ROWS), 1, 1], &arguments);
         out
     }
 
     fn embed(&mut self, ids: [&[u32]; 3]) -> DevicePointer {
         let out = self.fixture.output(TOKENS * WIDTH);
-        let mut arguments = ids.map(|ids| Argument::Pointer(self.fixture.upload_integers(ids))).to_vec();
+        let mut arguments = ids.map(|ids| KernelArgument::Pointer(self.fixture.upload_integers(ids))).to_vec();
         arguments.extend(self.tables.iter().map(pointer));
         arguments.extend([&self.embedding_norm.gamma, &self.embedding_norm.beta].map(pointer));
-        arguments.extend([Argument::Pointer(out), size(TOKENS), size(WIDTH), Argument::F32(EPSILON)]);
+        arguments.extend([KernelArgument::Pointer(out), size(TOKENS), size(WIDTH), KernelArgument::F32(EPSILON)]);
         self.run("embedding_layer_norm", [TOKENS.div_ceil(BLOCK_ROWS), 1, 1], &arguments);
         out
     }
 
     /// Computes the embeddings with the kernels.
     fn forward(&mut self, ids: [&[u32]; 3]) -> Vec<f64> {
-        let attention_kernel = LoadedKernel::load("attention_32", Storage::BFloat16);
+        let attention_kernel = LoadedKernel::load("attention_32", StorageFormat::BFloat16);
         let mut hidden = self.embed(ids);
         for layer in std::mem::take(&mut self.layers) {
             let qkv = self.product("bias", hidden, &layer.qkv, DevicePointer::NULL, WIDTH);
@@ -132,8 +137,9 @@ impl Encoder {
         }
         let offsets = self.fixture.upload_integers(&reference::offsets(&LENGTHS));
         let out = self.fixture.device.allocate(LENGTHS.len() * WIDTH * 4);
-        let (from, offsets, to) = (Argument::Pointer(hidden), Argument::Pointer(offsets), Argument::Pointer(out));
-        let arguments = [from, offsets, to, size(WIDTH), size(WIDTH), Argument::U32(1)];
+        let (from, offsets, to) =
+            (KernelArgument::Pointer(hidden), KernelArgument::Pointer(offsets), KernelArgument::Pointer(out));
+        let arguments = [from, offsets, to, size(WIDTH), size(WIDTH), KernelArgument::U32(1)];
         self.run("pool_mean", [LENGTHS.len(), 1, 1], &arguments);
         self.fixture.read_floats(out, LENGTHS.len() * WIDTH)
     }

@@ -1,20 +1,10 @@
 //! A device with random data, and the comparison of its results.
 
 use groupage_batching::rng::SplitMix64;
-use groupage_ptx::{Argument, Device, DevicePointer, Fault, LaunchReport};
-use half::{bf16, f16};
+use groupage_ptx::{Device, DeviceFault, DevicePointer, KernelArgument, LaunchReport};
 
 use crate::manifest::LoadedKernel;
-
-/// Storage format of weights and activations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Storage {
-    BFloat16,
-    Half,
-}
-
-/// Both formats.
-pub(crate) const STORAGES: [Storage; 2] = [Storage::BFloat16, Storage::Half];
+use crate::storage::StorageFormat;
 
 /// A tensor on the device, and its values on the host.
 #[derive(Debug, Clone)]
@@ -28,7 +18,7 @@ pub(crate) struct DeviceTensor {
 pub(crate) enum KernelError {
     /// The interpreter stopped it.
     #[error(transparent)]
-    Fault(#[from] Fault),
+    Fault(#[from] DeviceFault),
     /// Its results differ from the reference.
     #[error("{0}")]
     Mismatch(String),
@@ -38,48 +28,15 @@ pub(crate) enum KernelError {
 #[derive(Debug)]
 pub(crate) struct Fixture {
     pub(crate) device: Device,
-    pub(crate) storage: Storage,
+    pub(crate) storage: StorageFormat,
     rng: SplitMix64,
-}
-
-// === impl Storage ===
-
-impl Storage {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::BFloat16 => "bf16",
-            Self::Half => "f16",
-        }
-    }
-
-    /// Largest relative rounding error of a value: half a unit in the last of 8 or 11 digits.
-    pub(crate) const fn rounding(self) -> f64 {
-        match self {
-            Self::BFloat16 => 1.0 / 256.0,
-            Self::Half => 1.0 / 2048.0,
-        }
-    }
-
-    fn encode(self, value: f64) -> [u8; 2] {
-        match self {
-            Self::BFloat16 => bf16::from_f64(value).to_le_bytes(),
-            Self::Half => f16::from_f64(value).to_le_bytes(),
-        }
-    }
-
-    fn decode(self, bytes: [u8; 2]) -> f64 {
-        match self {
-            Self::BFloat16 => bf16::from_le_bytes(bytes).to_f64(),
-            Self::Half => f16::from_le_bytes(bytes).to_f64(),
-        }
-    }
 }
 
 // === impl Fixture ===
 
 impl Fixture {
     /// Creates a device; the seed determines the data and the order of warps and blocks.
-    pub(crate) fn new(storage: Storage, seed: u64) -> Self {
+    pub(crate) fn new(storage: StorageFormat, seed: u64) -> Self {
         Self { device: Device::with_seed(seed), storage, rng: SplitMix64::new(seed) }
     }
 
@@ -127,20 +84,20 @@ impl Fixture {
         &mut self,
         kernel: &LoadedKernel,
         blocks: [usize; 3],
-        arguments: &[Argument],
-    ) -> Result<LaunchReport, Fault> {
+        arguments: &[KernelArgument],
+    ) -> Result<LaunchReport, DeviceFault> {
         self.device.launch(&kernel.module, &kernel.entry.name, kernel.shape(blocks), arguments)
     }
 }
 
 /// Returns a size as an argument.
-pub(crate) fn size(value: usize) -> Argument {
-    Argument::U32(u32::try_from(value).unwrap())
+pub(crate) fn size(value: usize) -> KernelArgument {
+    KernelArgument::U32(u32::try_from(value).unwrap())
 }
 
 /// Returns a pointer as an argument.
-pub(crate) fn pointer(tensor: &DeviceTensor) -> Argument {
-    Argument::Pointer(tensor.pointer)
+pub(crate) fn pointer(tensor: &DeviceTensor) -> KernelArgument {
+    KernelArgument::Pointer(tensor.pointer)
 }
 
 /// Returns `‖actual - expected‖ / ‖expected‖`.
@@ -154,8 +111,8 @@ pub(crate) fn relative_error(actual: &[f64], expected: &[f64]) -> f64 {
 /// Number of elements from which on the error in norm is close to its expectation.
 const MANY: usize = 256;
 
-/// Returns an error if results differ from a reference by more than the rounding of the result and a
-/// few of the same size before it. The bound is in norm, and for each element, so that a single
+/// Returns an error if results differ from a reference by more than the rounding of the result and
+/// a few of the same size before it. The bound is in norm, and for each element, so that a single
 /// wrong one is found.
 pub(crate) fn compare(actual: &[f64], expected: &[f64], rounding: f64) -> Result<(), KernelError> {
     let error = relative_error(actual, expected);

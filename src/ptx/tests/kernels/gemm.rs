@@ -1,10 +1,11 @@
 //! The matrix products and their epilogues.
 
-use groupage_ptx::Argument;
+use groupage_ptx::KernelArgument;
 
-use crate::fixture::{Fixture, KernelError, STORAGES, Storage, compare, pointer, size};
+use crate::fixture::{Fixture, KernelError, compare, pointer, size};
 use crate::manifest::LoadedKernel;
 use crate::reference::{add, gelu_erf, gelu_tanh, linear};
+use crate::storage::{STORAGES, StorageFormat};
 
 /// Rows and columns of the tiles that kernels exist for.
 const TILES: [usize; 2] = [64, 128];
@@ -18,7 +19,7 @@ pub(crate) struct ProductShape {
     pub(crate) depth: usize,
 }
 
-fn kernel(epilogue: &str, tile: usize, storage: Storage) -> LoadedKernel {
+fn kernel(epilogue: &str, tile: usize, storage: StorageFormat) -> LoadedKernel {
     LoadedKernel::load(&format!("gemm_{epilogue}_{tile}"), storage)
 }
 
@@ -27,14 +28,14 @@ fn kernel(epilogue: &str, tile: usize, storage: Storage) -> LoadedKernel {
 struct ProductInputs {
     fixture: Fixture,
     shape: ProductShape,
-    arguments: Vec<Argument>,
+    arguments: Vec<KernelArgument>,
     expected: Vec<f64>,
 }
 
 // === impl ProductInputs ===
 
 impl ProductInputs {
-    fn new(epilogue: &str, storage: Storage, shape: ProductShape) -> Self {
+    fn new(epilogue: &str, storage: StorageFormat, shape: ProductShape) -> Self {
         let ProductShape { rows, columns, depth } = shape;
         let mut fixture = Fixture::new(storage, 21);
         let (weight, bias) = (fixture.random(columns * depth, 0.2), fixture.random(columns, 1.0));
@@ -58,22 +59,22 @@ impl ProductInputs {
         let mut arguments = self.arguments.clone();
         arguments[0] = rows_from(arguments[0], first * depth);
         arguments[3] = rows_from(arguments[3], first * columns);
-        arguments.extend([Argument::Pointer(out), size(rows), size(columns), size(depth)]);
+        arguments.extend([KernelArgument::Pointer(out), size(rows), size(columns), size(depth)]);
         let blocks = [columns.div_ceil(tile), rows.div_ceil(tile), 1];
         self.fixture.launch(kernel, blocks, &arguments)?;
         Ok(self.fixture.read(out, rows * columns))
     }
 }
 
-fn rows_from(argument: Argument, elements: usize) -> Argument {
+fn rows_from(argument: KernelArgument, elements: usize) -> KernelArgument {
     match argument {
-        Argument::Pointer(pointer) => Argument::Pointer(pointer.offset(elements as u64 * 2)),
+        KernelArgument::Pointer(pointer) => KernelArgument::Pointer(pointer.offset(elements as u64 * 2)),
         other => other,
     }
 }
 
 /// Runs a product on random data and compares the result.
-pub(crate) fn check(kernel: &LoadedKernel, storage: Storage, shape: ProductShape) -> Result<(), KernelError> {
+pub(crate) fn check(kernel: &LoadedKernel, storage: StorageFormat, shape: ProductShape) -> Result<(), KernelError> {
     let epilogue = kernel.entry.name.trim_start_matches("gemm_").trim_end_matches(|c: char| c.is_ascii_digit());
     let mut inputs = ProductInputs::new(epilogue.trim_end_matches('_'), storage, shape);
     let actual = inputs.run(kernel, 0, shape.rows)?;
@@ -100,8 +101,8 @@ fn products_equal_their_reference_on_ragged_shapes() {
 #[test]
 fn the_bits_of_a_row_do_not_depend_on_its_batch_or_on_the_tile() {
     let shape = ProductShape { rows: 150, columns: 72, depth: 384 };
-    let mut inputs = ProductInputs::new("bias_gelu_erf", Storage::BFloat16, shape);
-    let [small, large] = TILES.map(|tile| kernel("bias_gelu_erf", tile, Storage::BFloat16));
+    let mut inputs = ProductInputs::new("bias_gelu_erf", StorageFormat::BFloat16, shape);
+    let [small, large] = TILES.map(|tile| kernel("bias_gelu_erf", tile, StorageFormat::BFloat16));
     let batch = inputs.run(&large, 0, shape.rows).unwrap();
     assert_eq!(inputs.run(&small, 0, shape.rows).unwrap(), batch, "tiles");
     for row in [0, 63, 77, 149] {

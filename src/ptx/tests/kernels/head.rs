@@ -1,10 +1,11 @@
 //! The layers of a classification head.
 
-use groupage_ptx::Argument;
+use groupage_ptx::KernelArgument;
 
-use crate::fixture::{Fixture, KernelError, STORAGES, Storage, compare, pointer, size};
+use crate::fixture::{Fixture, KernelError, compare, pointer, size};
 use crate::manifest::LoadedKernel;
 use crate::reference::{linear, offsets};
+use crate::storage::{STORAGES, StorageFormat};
 
 /// Largest error of sums in f32 and of the approximated tanh, relative to the result.
 const FLOAT_ROUNDING: f64 = 3e-6;
@@ -15,7 +16,7 @@ const BLOCK_COLUMNS: usize = 4;
 pub(crate) fn check(
     dense: &LoadedKernel,
     logits: &LoadedKernel,
-    storage: Storage,
+    storage: StorageFormat,
     (width, labels): (usize, usize),
 ) -> Result<(), KernelError> {
     let lengths = [4, 1, 6];
@@ -24,12 +25,12 @@ pub(crate) fn check(
     let (dense_weight, dense_bias) = (fixture.random(width * width, 0.1), fixture.random(width, 1.0));
     let (weight, bias) = (fixture.random(labels * width, 0.5), fixture.random(labels, 1.0));
     let offsets_values = offsets(&lengths);
-    let offsets = Argument::Pointer(fixture.upload_integers(&offsets_values));
+    let offsets = KernelArgument::Pointer(fixture.upload_integers(&offsets_values));
 
-    let mut run = |kernel: &LoadedKernel, operands: [Argument; 3], columns: usize| {
+    let mut run = |kernel: &LoadedKernel, operands: [KernelArgument; 3], columns: usize| {
         let [input, weight, bias] = operands;
         let out = fixture.device.allocate(lengths.len() * columns * 4);
-        let arguments = [input, offsets, weight, bias, Argument::Pointer(out), size(columns), size(width)];
+        let arguments = [input, offsets, weight, bias, KernelArgument::Pointer(out), size(columns), size(width)];
         let blocks = [columns.div_ceil(BLOCK_COLUMNS), lengths.len(), 1];
         fixture.launch(kernel, blocks, &arguments)?;
         Ok::<_, KernelError>((out, fixture.read_floats(out, lengths.len() * columns)))
@@ -45,7 +46,7 @@ pub(crate) fn check(
     let expected: Vec<f64> = expected.into_iter().map(f64::tanh).collect();
     compare(&actual, &expected, FLOAT_ROUNDING)?;
 
-    let operands = [Argument::Pointer(dense_out), pointer(&weight), pointer(&bias)];
+    let operands = [KernelArgument::Pointer(dense_out), pointer(&weight), pointer(&bias)];
     let (_, actual) = run(logits, operands, labels)?;
     compare(&actual, &linear(&expected, &weight.values, &bias.values, width), FLOAT_ROUNDING)
 }

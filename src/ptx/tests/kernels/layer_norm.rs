@@ -1,10 +1,11 @@
 //! `residual_layer_norm` and `embedding_layer_norm`.
 
-use groupage_ptx::{Argument, DevicePointer};
+use groupage_ptx::{DevicePointer, KernelArgument};
 
-use crate::fixture::{Fixture, KernelError, STORAGES, Storage, compare, pointer, size};
+use crate::fixture::{Fixture, KernelError, compare, pointer, size};
 use crate::manifest::LoadedKernel;
 use crate::reference::{add, layer_norm};
+use crate::storage::{STORAGES, StorageFormat};
 
 const EPSILON: f32 = 1e-12;
 /// Rows of a block.
@@ -13,7 +14,7 @@ const BLOCK_ROWS: usize = 4;
 /// Runs `residual_layer_norm` on random data and compares the result.
 pub(crate) fn check_residual(
     kernel: &LoadedKernel,
-    storage: Storage,
+    storage: StorageFormat,
     rows: usize,
     width: usize,
 ) -> Result<(), KernelError> {
@@ -22,7 +23,7 @@ pub(crate) fn check_residual(
 
 fn check(
     kernel: &LoadedKernel,
-    storage: Storage,
+    storage: StorageFormat,
     (rows, width): (usize, usize),
     with_residual: bool,
 ) -> Result<(), KernelError> {
@@ -33,13 +34,13 @@ fn check(
     let residual_pointer = if with_residual { residual.pointer } else { DevicePointer::NULL };
     let arguments = [
         pointer(&input),
-        Argument::Pointer(residual_pointer),
+        KernelArgument::Pointer(residual_pointer),
         pointer(&gamma),
         pointer(&beta),
-        Argument::Pointer(out),
+        KernelArgument::Pointer(out),
         size(rows),
         size(width),
-        Argument::F32(EPSILON),
+        KernelArgument::F32(EPSILON),
     ];
     fixture.launch(kernel, [rows.div_ceil(BLOCK_ROWS), 1, 1], &arguments)?;
     let sum = if with_residual { add(&input.values, &residual.values) } else { input.values };
@@ -68,24 +69,16 @@ fn embedding_layer_norm_equals_its_reference() {
         let kernel = LoadedKernel::load("embedding_layer_norm", storage);
         for (rows, width) in [(1, 64), (9, 384), (6, 1024)] {
             let mut fixture = Fixture::new(storage, 12);
-            let (tokens, positions, types): (Vec<u32>, Vec<u32>, Vec<u32>) =
-                (0_u32..).take(rows).map(|row| (row * 7 % 13, row % 5, row % 2)).collect::<Vec<_>>().into_iter().fold(
-                    (vec![], vec![], vec![]),
-                    |mut all, (token, position, kind)| {
-                        all.0.push(token);
-                        all.1.push(position);
-                        all.2.push(kind);
-                        all
-                    },
-                );
+            let ids = |table_rows| (0_u32..).take(rows).map(move |row| row * 7 % table_rows).collect::<Vec<u32>>();
+            let [tokens, positions, types] = [13, 5, 2].map(ids);
             let tables = [13, 5, 2].map(|table_rows| fixture.random(table_rows * width, 1.0));
             let (gamma, beta) = (fixture.random(width, 1.0), fixture.random(width, 1.0));
             let out = fixture.output(rows * width);
-            let ids = [&tokens, &positions, &types].map(|ids| Argument::Pointer(fixture.upload_integers(ids)));
+            let ids = [&tokens, &positions, &types].map(|ids| KernelArgument::Pointer(fixture.upload_integers(ids)));
             let mut arguments = ids.to_vec();
             arguments.extend(tables.iter().map(pointer));
-            arguments.extend([pointer(&gamma), pointer(&beta), Argument::Pointer(out)]);
-            arguments.extend([size(rows), size(width), Argument::F32(EPSILON)]);
+            arguments.extend([pointer(&gamma), pointer(&beta), KernelArgument::Pointer(out)]);
+            arguments.extend([size(rows), size(width), KernelArgument::F32(EPSILON)]);
             fixture.launch(&kernel, [rows.div_ceil(BLOCK_ROWS), 1, 1], &arguments).unwrap();
 
             let row_of = |table: usize, id: u32| {

@@ -1,6 +1,9 @@
 //! The committed CUDA kernels, run by the interpreter: results beside references in f64, batch
 //! invariance, planted bugs, and the manifest beside the sources.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue reports its place")]
+
+mod storage;
 mod manifest;
 mod fixture;
 mod reference;

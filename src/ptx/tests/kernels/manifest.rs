@@ -7,7 +7,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use groupage_ptx::{LaunchShape, Module};
 use serde::Deserialize;
 
-use crate::fixture::Storage;
+use crate::storage::StorageFormat;
 
 /// `ptx/manifest.json`, as the build script writes it.
 #[derive(Debug, Deserialize)]
@@ -57,12 +57,12 @@ impl KernelManifest {
 
 impl LoadedKernel {
     /// Loads a committed kernel.
-    pub(crate) fn load(name: &str, storage: Storage) -> Self {
+    pub(crate) fn load(name: &str, storage: StorageFormat) -> Self {
         Self::edited(name, storage, |ptx| ptx)
     }
 
     /// Loads a committed kernel after an edit of its PTX.
-    pub(crate) fn edited(name: &str, storage: Storage, edit: impl FnOnce(String) -> String) -> Self {
+    pub(crate) fn edited(name: &str, storage: StorageFormat, edit: impl FnOnce(String) -> String) -> Self {
         let manifest = KernelManifest::read();
         let found = manifest.kernels.into_iter().find(|entry| entry.name == name && entry.storage == storage.name());
         let entry = found.unwrap_or_else(|| panic!("no kernel {name} for {storage:?}"));

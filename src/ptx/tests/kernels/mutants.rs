@@ -3,9 +3,10 @@
 
 use groupage_ptx::FaultKind;
 
-use crate::fixture::{KernelError, Storage};
+use crate::fixture::KernelError;
 use crate::gemm::ProductShape;
 use crate::manifest::LoadedKernel;
+use crate::storage::StorageFormat;
 use crate::{attention, gemm, layer_norm, pooling};
 
 /// The check that catches a bug.
@@ -79,7 +80,7 @@ const ATTENTION: &str = "attention_32";
 const PRODUCT: &str = "gemm_bias_residual_64";
 const NORM: &str = "residual_layer_norm";
 const POOL: &str = "pool_mean";
-const STORAGE: Storage = Storage::BFloat16;
+const STORAGE: StorageFormat = StorageFormat::BFloat16;
 
 const fn bug(mistake: &'static str, kernel: &'static str, edit: PtxEdit, detector: Detector) -> PlantedBug {
     PlantedBug { mistake, kernel, edit, detector }
@@ -99,7 +100,7 @@ fn check(kernel: &LoadedKernel) -> Result<(), KernelError> {
 fn edit(ptx: &str, (text, occurrence, replacement): PtxEdit) -> String {
     let (at, _) = ptx.match_indices(text).nth(occurrence).unwrap_or_else(|| panic!("{text:?} is not in the PTX"));
     let (before, rest) = ptx.split_at(at);
-    format!("{before}{replacement}{}", &rest[text.len()..])
+    format!("{before}{}", rest.replacen(text, replacement, 1))
 }
 
 fn detector_of(error: &KernelError) -> Option<Detector> {

@@ -1,10 +1,11 @@
 //! Pooling and scaling to unit length.
 
-use groupage_ptx::Argument;
+use groupage_ptx::KernelArgument;
 
-use crate::fixture::{Fixture, KernelError, STORAGES, Storage, compare, pointer, size};
+use crate::fixture::{Fixture, KernelError, compare, pointer, size};
 use crate::manifest::LoadedKernel;
 use crate::reference::{normalize, offsets};
+use crate::storage::{STORAGES, StorageFormat};
 
 /// Largest error of sums and quotients in f32, relative to the result.
 const FLOAT_ROUNDING: f64 = 1e-6;
@@ -24,7 +25,7 @@ fn pool(kind: &str, rows: &[&[f64]], out_width: usize) -> Vec<f64> {
 /// Runs a pooling kernel on random data and compares the result.
 pub(crate) fn check(
     kernel: &LoadedKernel,
-    storage: Storage,
+    storage: StorageFormat,
     (width, out_width): (usize, usize),
     normalized: bool,
 ) -> Result<(), KernelError> {
@@ -36,11 +37,11 @@ pub(crate) fn check(
     let out = fixture.device.allocate(lengths.len() * out_width * 4);
     let arguments = [
         pointer(&hidden),
-        Argument::Pointer(offsets),
-        Argument::Pointer(out),
+        KernelArgument::Pointer(offsets),
+        KernelArgument::Pointer(out),
         size(width),
         size(out_width),
-        Argument::U32(u32::from(normalized)),
+        KernelArgument::U32(u32::from(normalized)),
     ];
     fixture.launch(kernel, [lengths.len(), 1, 1], &arguments)?;
     let rows: Vec<&[f64]> = hidden.values.chunks_exact(width).collect();
