@@ -1,7 +1,7 @@
 //! Attention of each sequence and head (Vaswani et al., arXiv:1706.03762).
 //!
 //! Keys and values of a head are packed, then blocks of queries are multiplied by the keys, turned
-//! into weights by softmax, and multiplied by the values. Sequences do not see each other, so no
+//! into weights by softmax, and multiplied by the values. Sequences are separate tasks, so no
 //! padding is needed.
 
 use std::ops::Range;
@@ -120,7 +120,7 @@ impl HeadTask<'_> {
         let stride = tokens.next_multiple_of(panel);
         let count = output.rows;
         // The keys of all queries of the block, from the beginning of a panel on.
-        let seen = self.keys_of(first).start / panel * panel..self.keys_of(first + count - 1).end;
+        let attended = self.keys_of(first).start / panel * panel..self.keys_of(first + count - 1).end;
         let keys = PackedView {
             data: scratch.keys.as_slice(),
             packed_depth: head_dim,
@@ -130,51 +130,53 @@ impl HeadTask<'_> {
             panel,
         };
         let scores = scratch.scores.as_mut_slice();
-        self.set.run(GemmTask {
+        GemmTask {
             input: self.queries.skip_rows(first),
             weights: keys,
-            first_column: seen.start,
-            output: OutputTile::of_matrix(scores, stride, count, seen.clone()),
+            first_column: attended.start,
+            output: OutputTile::of_matrix(scores, stride, count, attended.clone()),
             initial: InitialValue::Bias(None),
             activation: None,
-        });
+        }
+        .run(self.set);
         let mut factors = [0.0; QUERY_BLOCK];
         for (at, (row, factor)) in scores.chunks_exact_mut(stride).zip(&mut factors).take(count).enumerate() {
-            *factor = self.softmax(row, &seen, self.keys_of(first + at));
+            *factor = self.softmax(row, &attended, self.keys_of(first + at));
         }
         let values = PackedView {
             data: scratch.values.as_slice(),
             packed_depth: tokens,
-            first: seen.start,
-            depth: seen.len(),
+            first: attended.start,
+            depth: attended.len(),
             columns: head_dim,
             panel,
         };
-        let weights = scratch.scores.as_slice().get(seen.start..).unwrap_or_default();
-        self.set.run(GemmTask {
+        let weights = scratch.scores.as_slice().get(attended.start..).unwrap_or_default();
+        GemmTask {
             input: InputMatrix { data: weights, stride },
             weights: values,
             first_column: 0,
             output: output.part(0, count),
             initial: InitialValue::Bias(None),
             activation: None,
-        });
+        }
+        .run(self.set);
         for (at, factor) in factors.iter().enumerate().take(count) {
             self.set.run(ScaleRow { row: output.row(at), factor: *factor });
         }
     }
 
-    /// Turns the scores of a query into weights, and returns the factor of their sum. Keys that the
-    /// query does not see get the weight zero.
-    fn softmax(&self, row: &mut [f32], seen: &Range<usize>, keys: Range<usize>) -> f32 {
+    /// Turns the scores of a query into weights, and returns the factor of their sum. Other keys of the
+    /// block get the weight zero.
+    fn softmax(&self, row: &mut [f32], attended: &Range<usize>, keys: Range<usize>) -> f32 {
         #[expect(clippy::cast_precision_loss, reason = "heads have at most 2^14 elements")]
         let factor = 1.0 / (self.input.head_dim as f32).sqrt();
-        row.get_mut(seen.start..keys.start).unwrap_or_default().fill(0.0);
-        row.get_mut(keys.end..seen.end).unwrap_or_default().fill(0.0);
+        row.get_mut(attended.start..keys.start).unwrap_or_default().fill(0.0);
+        row.get_mut(keys.end..attended.end).unwrap_or_default().fill(0.0);
         self.set.run(SoftmaxRow { scores: row.get_mut(keys).unwrap_or_default(), factor })
     }
 
-    /// Keys that a query sees.
+    /// Keys that a query attends to.
     fn keys_of(&self, query: usize) -> Range<usize> {
         match self.input.window {
             Some(window) => query.saturating_sub(window)..self.tokens.min(query + window + 1),

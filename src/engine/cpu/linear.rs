@@ -85,7 +85,7 @@ impl LinearLayer {
         grid.run(workers, |output, _| {
             let input = input.skip_rows(output.first_row);
             let (weights, first_column) = (self.weights.view(), output.first_column);
-            set.run(GemmTask { input, weights, first_column, output, initial, activation });
+            GemmTask { input, weights, first_column, output, initial, activation }.run(set);
         });
     }
 }

@@ -159,15 +159,26 @@ impl InstructionSet {
 
     /// Number of columns of a panel of packed weights: two vectors.
     pub(super) fn panel_columns(self) -> usize {
-        struct PanelColumns;
-        impl SimdOperation for PanelColumns {
-            type Output = usize;
+        2 * self.run(VectorShape).0
+    }
 
-            fn run<S: Simd>(self, _: S) -> usize {
-                2 * S::LANES
-            }
-        }
-        self.run(PanelColumns)
+    /// Number of rows of a tile of the matrix multiplication.
+    pub(super) fn tile_rows(self) -> usize {
+        self.run(VectorShape).1
+    }
+}
+
+/// Returns the number of elements of a vector, and of rows of a tile.
+struct VectorShape;
+
+// === impl VectorShape ===
+
+impl SimdOperation for VectorShape {
+    type Output = (usize, usize);
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> (usize, usize) {
+        (S::LANES, S::TILE_ROWS)
     }
 }
 

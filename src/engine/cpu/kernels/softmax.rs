@@ -29,17 +29,23 @@ impl SimdOperation for SoftmaxRow<'_> {
             .fold(simd.splat(f32::NEG_INFINITY), |max, chunk| simd.max(max, simd.load(chunk)));
         let max = rest.iter().copied().fold(simd.largest(max), f32::max);
         let (max, factor) = (simd.splat(max), simd.splat(self.factor));
-        let weight = |chunk: &[f32]| exp(simd, simd.mul(simd.sub(simd.load(chunk), max), factor));
         let mut sum = simd.splat(0.0);
         for chunk in vectors.chunks_exact_mut(S::LANES) {
-            let weights = weight(chunk);
+            let weights = weight(simd, chunk, max, factor);
             sum = simd.add(sum, weights);
             simd.store(weights, chunk);
         }
-        let weights = weight(rest);
+        let weights = weight(simd, rest, max, factor);
         simd.store(weights, rest);
         1.0 / (simd.sum(sum) + rest.iter().sum::<f32>())
     }
+}
+
+/// Returns the weights of scores. A function, because a closure that is called in two places may be
+/// compiled on its own, without the instructions of the kernel.
+#[inline(always)]
+fn weight<S: Simd>(simd: S, scores: &[f32], max: S::Vector, factor: S::Vector) -> S::Vector {
+    exp(simd, simd.mul(simd.sub(simd.load(scores), max), factor))
 }
 
 // === impl ScaleRow ===
