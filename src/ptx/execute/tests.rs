@@ -171,6 +171,19 @@ fn conversions_round_and_saturate() {
 }
 
 #[test]
+fn immediates_have_the_bits_of_the_type() {
+    let all = "setp.eq.u32 %p1, %r0, %r0;\n";
+    for (body, bits) in [
+        ("selp.b32 %rd3, -1, 0, %p1;", 32),
+        ("selp.b16 %rd3, -1, 0, %p1;", 16),
+        ("shfl.sync.idx.b32 %rd3, -1, 3, 31, -1;", 32),
+        ("mov.b32 %rd3, -1;", 32),
+    ] {
+        assert_eq!(run_warp(&[], &format!("{all}{body}")).unwrap()[3], (1 << bits) - 1, "{body}");
+    }
+}
+
+#[test]
 fn vectors_are_loaded_and_stored() {
     let body = "ld.global.nc.v4.u32 {%r2, %r3, %r4, %r5}, [%rd1+16];\nst.shared.v2.u32 [shared+8], {%r4, %r5};\n\
                 ld.shared.u64 %rd3, [shared+8];";
@@ -276,8 +289,19 @@ fn copies_arrive_when_they_are_waited_for() {
     let part = copy.replace("[%rd6], 4;", "[%rd6], 4, 3;");
     let out = run_warp(&[0x0403_0201], &format!("{part}cp.async.wait_group 0;\n{read}")).unwrap();
     assert_eq!(out[0], 0x0003_0201);
-    // With length 0, the source is not read.
-    let empty = copy.replace("[%rd6], 4;", "[%rd6+4096], 4, 0;");
-    let out = run_warp(&[7], &format!("{empty}cp.async.wait_group 0;\n{read}")).unwrap();
-    assert_eq!(out[0], 0);
+    // With length 0, the source is not read, but its address is that of a location.
+    let empty = |source: &str| {
+        let copy = copy.replace("[%rd6], 4;", &format!("[{source}], 4, 0;"));
+        run_warp(&[7], &format!("{copy}cp.async.wait_group 0;\n{read}"))
+    };
+    assert_eq!(empty("%rd6").unwrap()[0], 0);
+    assert!(matches!(empty("%rd6+4096").unwrap_err().kind, FaultKind::OutOfBounds { .. }));
+    assert!(matches!(empty("%rd6+2").unwrap_err().kind, FaultKind::Misaligned { bytes: 4, .. }));
+    let fault = run_warp(&[7], &copy.replace("[%rd6], 4;", "[%rd6], 4, 5;")).unwrap_err();
+    assert_eq!(fault.kind, FaultKind::CopyLength { length: 5, size: 4 });
+    // A second copy and a store to a pending target.
+    for second in ["cp.async.ca.shared.global [%r2], [%rd6], 4;", "st.shared.u32 [%r2], %r0;"] {
+        let fault = run_warp(&[7], &format!("{copy}bar.sync 0;\n{second}")).unwrap_err();
+        assert!(matches!(fault.kind, FaultKind::PendingCopy { bytes: 4, .. }), "{fault}");
+    }
 }
