@@ -132,8 +132,8 @@ pub enum FaultKind {
         /// The access of the other warp.
         other: String,
     },
-    /// Accesses of two blocks to global memory, or of two warps of a block without a barrier between
-    /// them, one of them a write.
+    /// Accesses of two blocks to global memory, or of two warps of a block without a barrier
+    /// between them, one of them a write.
     #[error("global address {address:#x}: {access} after {other}, in one launch")]
     GlobalRace {
         /// First location of the conflict.

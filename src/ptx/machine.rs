@@ -110,8 +110,8 @@ impl GridLaunch<'_> {
         }
     }
 
-    /// Returns the lanes whose guard holds. Fails if one of them has not written a register that the
-    /// instruction reads.
+    /// Returns the lanes whose guard holds. Fails if one of them has not written a register that
+    /// the instruction reads.
     fn active_lanes(&self, warp: &Warp, instruction: &Instruction, lanes: u32) -> Result<u32, LaneFault> {
         let mut unwritten = None;
         let mut check = |register: Register, lanes: u32| match warp.unwritten(register, lanes) {

@@ -84,9 +84,11 @@ fn warps_of_a_block_race_for_a_location_of_global_memory() {
                 add.s64 %rd3, %rd3, %rd1;\nld.global.u32 %r4, [%rd3];\nbar.sync 0;\nst.global.u32 [%rd2], %r4;";
     assert_eq!(run(body, shape(1, 64, 0)).unwrap()[..2], [32, 33]);
     for barrier in [0, 1] {
-        let (at, text) = body.match_indices("bar.sync 0;").nth(barrier).unwrap();
-        let body = format!("{}{}", &body[..at], &body[at + text.len()..]);
-        let fault = run(&body, shape(1, 64, 0)).unwrap_err();
+        let mut parts: Vec<&str> = body.split("bar.sync 0;\n").collect();
+        let after = parts.remove(barrier + 1);
+        let joined = format!("{}{after}", parts[barrier]);
+        parts[barrier] = &joined;
+        let fault = run(&parts.join("bar.sync 0;\n"), shape(1, 64, 0)).unwrap_err();
         assert!(matches!(fault.kind, FaultKind::GlobalRace { .. }), "{fault}");
     }
 }

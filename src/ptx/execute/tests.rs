@@ -1,5 +1,7 @@
 //! Each group of instructions, from PTX of a few lines.
 
+mod copies;
+
 use crate::device::{Device, KernelArgument, LaunchShape};
 use crate::fault::{DeviceFault, FaultKind};
 use crate::parser::Module;
@@ -269,39 +271,5 @@ fn matrices_are_multiplied_in_fragment_layout() {
             [11.0_f32, 22.0, 1.0].map(f32::to_bits),
             "{format}"
         );
-    }
-}
-
-#[test]
-fn copies_arrive_when_they_are_waited_for() {
-    let copy = "shl.b32 %r2, %r0, 2;\nmul.wide.u32 %rd6, %r2, 1;\nadd.s64 %rd6, %rd6, %rd1;\n\
-                cp.async.ca.shared.global [%r2], [%rd6], 4;\ncp.async.commit_group;\n";
-    let read = "ld.shared.u32 %r9, [%r2];\ncvt.u64.u32 %rd3, %r9;";
-    let out = run_warp(&[7, 8, 9], &format!("{copy}cp.async.wait_group 0;\n{read}")).unwrap();
-    assert_eq!(out[..4], [7, 8, 9, 0]);
-    let fault = run_warp(&[7], &format!("{copy}cp.async.wait_group 1;\n{read}")).unwrap_err();
-    assert!(matches!(fault.kind, FaultKind::IncompleteCopy { .. }), "{fault}");
-    let fault =
-        run_warp(&[7], &format!("{}cp.async.wait_group 0;\n{read}", copy.replace("cp.async.commit_group;", "")))
-            .unwrap_err();
-    assert!(matches!(fault.kind, FaultKind::IncompleteCopy { .. }), "{fault}");
-    // Three bytes are read, and the others are zero.
-    let part = copy.replace("[%rd6], 4;", "[%rd6], 4, 3;");
-    let out = run_warp(&[0x0403_0201], &format!("{part}cp.async.wait_group 0;\n{read}")).unwrap();
-    assert_eq!(out[0], 0x0003_0201);
-    // With length 0, the source is not read, but its address is that of a location.
-    let empty = |source: &str| {
-        let copy = copy.replace("[%rd6], 4;", &format!("[{source}], 4, 0;"));
-        run_warp(&[7], &format!("{copy}cp.async.wait_group 0;\n{read}"))
-    };
-    assert_eq!(empty("%rd6").unwrap()[0], 0);
-    assert!(matches!(empty("%rd6+4096").unwrap_err().kind, FaultKind::OutOfBounds { .. }));
-    assert!(matches!(empty("%rd6+2").unwrap_err().kind, FaultKind::Misaligned { bytes: 4, .. }));
-    let fault = run_warp(&[7], &copy.replace("[%rd6], 4;", "[%rd6], 4, 5;")).unwrap_err();
-    assert_eq!(fault.kind, FaultKind::CopyLength { length: 5, size: 4 });
-    // A second copy and a store to a pending target.
-    for second in ["cp.async.ca.shared.global [%r2], [%rd6], 4;", "st.shared.u32 [%r2], %r0;"] {
-        let fault = run_warp(&[7], &format!("{copy}bar.sync 0;\n{second}")).unwrap_err();
-        assert!(matches!(fault.kind, FaultKind::PendingCopy { bytes: 4, .. }), "{fault}");
     }
 }

@@ -21,7 +21,9 @@ impl Operation {
             Self::Select { sources, predicate, .. } => {
                 sources.iter().copied().chain([*predicate]).for_each(visit);
             }
-            Self::PackFloats { high, low, .. } | Self::Join { high, low, .. } => [*high, *low].into_iter().for_each(visit),
+            Self::PackFloats { high, low, .. } | Self::Join { high, low, .. } => {
+                [*high, *low].into_iter().for_each(visit);
+            }
             Self::Store { sources, address, .. } => {
                 sources.iter().copied().chain([address.base]).for_each(visit);
             }

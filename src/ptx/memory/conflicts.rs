@@ -55,8 +55,8 @@ impl BlockConflicts {
         self.0.clear();
     }
 
-    /// Records a read, and fails if another warp has written without a barrier, or if a constant was
-    /// written.
+    /// Records a read, and fails if another warp has written without a barrier, or if a constant
+    /// was written.
     pub(super) fn record_read(
         &mut self,
         start: usize,

@@ -98,7 +98,7 @@ impl GlobalMemory {
         }
     }
 
-    /// Reads for a thread of a warp; as a constant if the location must not be written in this launch.
+    /// Reads for a thread of a warp. A constant must not be written in the same launch.
     pub(crate) fn read(
         &mut self,
         address: u64,

@@ -156,10 +156,11 @@ fn copy(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> Pa
         [target, source, size, length] => (target, source, size, Some(operand::source(scope, length)?)),
         _ => return Err("cp.async has three or four operands".to_owned()),
     };
+    let size = size.parse().ok().filter(|size| sizes.contains(size));
     Ok(Operation::CopyAsync {
         target: operand::address(scope, target)?,
         source: operand::address(scope, source)?,
-        size: size.parse().ok().filter(|size| sizes.contains(size)).ok_or_else(|| format!("a copy has {sizes:?} bytes"))?,
+        size: size.ok_or_else(|| format!("a copy has {sizes:?} bytes"))?,
         length,
     })
 }

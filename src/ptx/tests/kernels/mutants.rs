@@ -101,7 +101,12 @@ const BUGS: &[PlantedBug] = &[
     bug("no barrier before the next copy", ATTENTION_64, ("bar.sync \t0;", 1, ""), Detector::IncompleteCopy),
     bug("masks one key too few", ATTENTION_64, ("setp.lt.s32 \t%p17", 0, "setp.le.s32 \t%p17"), Detector::Numbers),
     bug("swizzle of the keys", ATTENTION_64, ("xor.b32  \t%r547", 0, "or.b32  \t%r547"), Detector::Numbers),
-    bug("does not wait for the last group", ATTENTION_128, ("wait_group 0;", 0, "wait_group 1;"), Detector::IncompleteCopy),
+    bug(
+        "does not wait for the last group",
+        ATTENTION_128,
+        ("wait_group 0;", 0, "wait_group 1;"),
+        Detector::IncompleteCopy,
+    ),
     bug("values are not transposed", ATTENTION_128, ("x4.trans.", 5, "x4."), Detector::Numbers),
     bug("copies one row too many", ATTENTION_128, ("setp.lt.s32", 0, "setp.le.s32"), Detector::Bounds),
     bug("no barrier after the partial sums", POOL, ("bar.sync \t0;", 0, ""), Detector::Poison),
