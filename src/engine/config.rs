@@ -26,7 +26,7 @@ const INTERMEDIATE_MAX: usize = 4 * HIDDEN_MAX;
 /// Maximum number of tokens of a vocabulary: four times the largest in use (mT5 and Gemma, 256 000).
 const VOCABULARY_MAX: usize = 1 << 20;
 /// Maximum number of positions: four times the longest context of published encoders (32 768).
-const POSITIONS_MAX: usize = 1 << 17;
+pub(crate) const POSITIONS_MAX: usize = 1 << 17;
 /// Maximum number of segment types. BERT has 2.
 const TYPES_MAX: usize = 1024;
 
