@@ -28,7 +28,7 @@ pub(super) struct EncoderLayers {
     pub(super) rotary: Option<RotaryTables>,
 }
 
-/// Embeddings, in the mapped files.
+/// Embeddings, in the files of the weights.
 #[derive(Debug)]
 pub(super) struct EmbeddingTables {
     pub(super) words: WeightTensor,
@@ -83,6 +83,7 @@ impl EncoderLayers {
             PositionScheme::Rotary(rotary) => Some(rotary_tables(model, rotary, sequence_max)?),
             PositionScheme::Absolute | PositionScheme::AfterPadding { .. } => None,
         };
+        weights.check_reads()?;
         Ok(Self { pooling: model.pooling(), config, embeddings, layers, last_norm, head, rotary })
     }
 
@@ -91,10 +92,10 @@ impl EncoderLayers {
     }
 
     /// Returns `true` if a token id and a segment type have embeddings.
-    pub(super) fn has_embedding(&self, id: u32, kind: u32) -> bool {
+    pub(super) fn has_embedding(&self, id: u32, type_id: u32) -> bool {
         let is_below = |value: u32, count: usize| usize::try_from(value).is_ok_and(|value| value < count);
-        let kinds = self.embeddings.types.as_ref().map_or(1, WeightTensor::rows);
-        is_below(id, self.embeddings.words.rows()) && is_below(kind, kinds)
+        let types = self.embeddings.types.as_ref().map_or(1, WeightTensor::rows);
+        is_below(id, self.embeddings.words.rows()) && is_below(type_id, types)
     }
 
     /// Returns `true` if layers normalise before their blocks and gate their feed-forward blocks.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-use super::map::FileMap;
+use super::file::WeightFile;
 
 /// Type of the numbers of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,12 +17,13 @@ pub(crate) enum WeightType {
     Bf16,
 }
 
-/// A tensor of weights in a mapped file, as rows of its last dimension.
+/// A tensor of weights in a file, as rows of its last dimension.
 #[derive(Clone)]
 pub(crate) struct WeightTensor {
-    file: Arc<FileMap>,
-    bytes: Range<usize>,
-    kind: WeightType,
+    file: Arc<WeightFile>,
+    /// Position of the first row in the file.
+    start: u64,
+    dtype: WeightType,
     rows: usize,
     columns: usize,
 }
@@ -52,12 +53,12 @@ impl WeightType {
 
 impl WeightTensor {
     /// `None` if the bytes do not have the size of the shape.
-    pub(super) fn new(file: &Arc<FileMap>, bytes: Range<usize>, kind: WeightType, shape: &[usize]) -> Option<Self> {
+    pub(super) fn new(file: &Arc<WeightFile>, bytes: Range<u64>, dtype: WeightType, shape: &[usize]) -> Option<Self> {
         let (columns, rows) = shape.split_last()?;
         let rows = rows.iter().try_fold(1_usize, |product, size| product.checked_mul(*size))?;
-        let size = rows.checked_mul(*columns)?.checked_mul(kind.size())?;
-        let is_whole = file.bytes().get(bytes.clone())?.len() == size;
-        is_whole.then(|| Self { file: Arc::clone(file), bytes, kind, rows, columns: *columns })
+        let size = rows.checked_mul(*columns)?.checked_mul(dtype.size())?;
+        let is_whole = bytes.end <= file.bytes() && bytes.end.checked_sub(bytes.start)? == u64::try_from(size).ok()?;
+        is_whole.then(|| Self { file: Arc::clone(file), start: bytes.start, dtype, rows, columns: *columns })
     }
 
     /// Number of rows: the product of all dimensions but the last.
@@ -65,16 +66,24 @@ impl WeightTensor {
         self.rows
     }
 
-    /// Writes a row as f32 into `row`, which has as many elements. A row beyond the last
-    /// one is zero.
+    /// Writes a row as f32 into `row`, which has as many elements.
+    ///
+    /// A row beyond the last one is zero. If the file was truncated since it was opened, or cannot
+    /// be read, the row is not a number, so that results are refused as not finite, and
+    /// [`super::ModelWeights::check_reads`] has the reason.
     pub(crate) fn read_row(&self, at: usize, row: &mut [f32]) {
-        let size = self.columns * self.kind.size();
-        let tensor = self.file.bytes().get(self.bytes.clone()).unwrap_or_default();
-        let Some(bytes) = at.checked_mul(size).and_then(|start| tensor.get(start..)?.get(..size)) else {
+        if at >= self.rows {
             row.fill(0.0);
             return;
-        };
-        match self.kind {
+        }
+        let size = self.columns * self.dtype.size();
+        let mut bytes = vec![0; size];
+        let start = u64::try_from(at * size).ok().and_then(|offset| self.start.checked_add(offset));
+        if start.is_none_or(|start| self.file.read(start, &mut bytes).is_err()) {
+            row.fill(f32::NAN);
+            return;
+        }
+        match self.dtype {
             WeightType::F32 => {
                 let (numbers, _) = bytes.as_chunks::<4>();
                 row.iter_mut().zip(numbers).for_each(|(to, from)| *to = f32::from_le_bytes(*from));
@@ -103,7 +112,7 @@ impl WeightTensor {
 impl fmt::Debug for WeightTensor {
     /// Prints the shape only.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, rows, columns, .. } = self;
-        write!(f, "WeightTensor({rows} × {columns} of {kind:?})")
+        let Self { dtype, rows, columns, .. } = self;
+        write!(f, "WeightTensor({rows} × {columns} of {dtype:?})")
     }
 }
