@@ -2,6 +2,7 @@
 
 mod damaged;
 mod golden;
+mod hostile;
 mod invariance;
 mod minilm;
 mod tokenizers;

@@ -19,9 +19,9 @@ use crate::sentence::SentenceConfig;
 
 const FILE: &str = "tokenizer.json";
 
-/// Maximum size of a text in bytes: 64 for each of the positions that a model can have at most, where
-/// tokens of natural language have about 4. Work and memory of a tokenizer grow with the text, also
-/// if most of its tokens are left out.
+/// Maximum size of a text in bytes: 64 for each of the positions that a model can have at most,
+/// where tokens of natural language have about 4. Work and memory of a tokenizer grow with the
+/// text, also if most of its tokens are left out.
 const TEXT_BYTES_MAX: usize = 64 * POSITIONS_MAX;
 
 /// Tokens of one input, ready for an executor.
@@ -92,7 +92,8 @@ impl TokenSequence {
         self.ids.len()
     }
 
-    /// Returns `true` if there is no token. The encoders of this crate never return such a sequence.
+    /// Returns `true` if there is no token. The encoders of this crate never return such a
+    /// sequence.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
@@ -108,9 +109,9 @@ impl TokenSequence {
 // === impl TextTokenizer ===
 
 impl TextTokenizer {
-    /// Reads `tokenizer.json` and applies the settings of `tokenizer_config.json`. The length of its
-    /// own truncation and its padding are ignored: they are often leftovers of training, and differ
-    /// from those of the model.
+    /// Reads `tokenizer.json` and applies the settings of `tokenizer_config.json`. The length of
+    /// its own truncation and its padding are ignored: they are often leftovers of training, and
+    /// differ from those of the model.
     pub(crate) fn load(config: &EncoderConfig, sentence: &SentenceConfig) -> Result<Self, LoadError> {
         let directory = &sentence.encoder;
         let bytes = directory.read_required(FILE, TOKENIZER_BYTES_MAX)?;
@@ -157,8 +158,8 @@ impl TextTokenizer {
         self.vocabulary
     }
 
-    /// Encodes a text with the tokens that the model adds. If it is too long and `truncates`, tokens
-    /// at its end are left out, or at its beginning if the files of the tokenizer state so
+    /// Encodes a text with the tokens that the model adds. If it is too long and `truncates`,
+    /// tokens at its end are left out, or at its beginning if the files of the tokenizer state so
     /// (`truncation_side: left`).
     ///
     /// # Errors

@@ -130,71 +130,61 @@ fn encode_samples(folder: &Path) {
     drop(tokenizer.decode(&[0, 5, u32::MAX], true));
 }
 
-/// Files that the parser of the `tokenizers` crate accepts, and whose use panics or takes gigabytes.
+/// Another process may write to the files of a model that is in use.
 #[test]
-fn hostile_tokenizers_are_refused() {
-    let sequence = |id: &str| serde_json::json!({"Sequence": {"id": id, "type_id": 0}});
-    let special = serde_json::json!({"SpecialToken": {"id": "[CLS]", "type_id": 0}});
-    let template = |single: &[&serde_json::Value]| {
-        serde_json::json!({"post_processor": {"type": "TemplateProcessing", "single": single,
-            "pair": [sequence("A"), sequence("B")], "special_tokens": {}}})
-    };
-    let table = |table: &str| {
-        let normalizer = serde_json::json!({"type": "Precompiled", "precompiled_charsmap": table});
-        serde_json::json!({"normalizer": {"type": "Sequence", "normalizers": [normalizer]}})
-    };
-    let words = serde_json::json!({"model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {"[UNK]": 1, "a": 0},
-        "continuing_subword_prefix": "##", "max_input_chars_per_word": 1_000_000_000}});
-    for (fields, part) in [
-        (table("AAAAAA=="), "field `normalizer`: found `precompiled_charsmap` with a trie of 0 bytes"),
-        (table("/////w=="), "field `normalizer`: found `precompiled_charsmap` with a trie of 4294967295 bytes"),
-        (template(&[&special, &sequence("A")]), "field `post_processor`"),
-        (template(&[&sequence("B")]), "field `post_processor`"),
-        (words, "field `model.max_input_chars_per_word`: found 1000000000"),
-    ] {
-        let copy = copy_of("modernbert");
-        let path = copy.path().join("tokenizer.json");
-        let mut text = read_json(&path);
-        text.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        std::fs::write(&path, text.to_string()).unwrap();
-        let error = load(copy.path()).unwrap_err().to_string();
-        assert!(error.contains(part) && error.contains("tokenizer.json"), "{error}");
+fn truncated_weights_are_errors() {
+    for name in ["bert", "roberta", "modernbert"] {
+        let copy = copy_of(name);
+        let model = Model::open(copy.path()).unwrap();
+        let mut executor = executor(&model, 2);
+        for entry in std::fs::read_dir(copy.path()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "safetensors") {
+                std::fs::File::options().write(true).open(path).unwrap().set_len(100).unwrap();
+            }
+        }
+        let mut batch = PackedBatch::new(TOKENS_MAX);
+        batch.push(&model.tokenizer().encode_ids(&[5, 6], false).unwrap(), OutputKind::Embedding).unwrap();
+        assert!(executor.execute(&batch).unwrap()[0].is_err(), "{name}");
+        let options = CpuOptions { threads: Some(1), tokens_max: 64 };
+        let error = CpuExecutor::new(&model, options).unwrap_err().to_string();
+        assert!(error.contains(".safetensors: the file: found failed to fill whole buffer"), "{error}");
     }
 }
 
-/// A table whose trie leads outside of itself for some texts only.
+/// An encoder for embeddings may have the name of a classifier.
 #[test]
-fn a_panic_of_the_tokenizer_is_an_error_of_the_text() {
-    let copy = copy_of("modernbert");
-    let path = copy.path().join("tokenizer.json");
-    let mut text = read_json(&path);
-    // 256 elements that lead nowhere: a byte above 127 has its place in the second half, and the last
-    // element has the label of the byte 0xff, of no text. The first element points to the others.
-    let mut units = [0_u32; 256];
-    units[0xe6] = 0xe6 | 1 << 8 | 0xffff << 10;
-    let mut bytes = u32::to_le_bytes(1024).to_vec();
-    bytes.extend(units.iter().flat_map(|unit| unit.to_le_bytes()));
-    bytes.extend([0; 2]);
-    text["normalizer"] = serde_json::json!({"type": "Precompiled", "precompiled_charsmap": base64(&bytes)});
-    std::fs::write(&path, text.to_string()).unwrap();
-    let model = Model::open(copy.path()).unwrap();
-    let tokenizer = model.tokenizer();
-    tokenizer.encode_text("a man eats", true).unwrap();
-    for error in [tokenizer.encode_text("日", true), tokenizer.encode_pair("a", "日", true)] {
-        assert!(error.unwrap_err().to_string().contains("damaged"));
+fn a_classifier_without_the_weights_of_its_head_embeds() {
+    for (name, tensor) in [("roberta-classify", "classifier.out_proj."), ("distilbert-classify", "classifier.")] {
+        let copy = copy_of(name);
+        let path = copy.path().join("model.safetensors");
+        let mut bytes = std::fs::read(&path).unwrap();
+        // Another name of the same length.
+        while let Some(at) = bytes.windows(tensor.len() + 1).position(|part| part == format!("\"{tensor}").as_bytes()) {
+            bytes[at + 1] = b'x';
+        }
+        std::fs::write(&path, bytes).unwrap();
+        let model = Model::open(copy.path()).unwrap();
+        assert!(model.head().is_none(), "{name}");
+        let sequence = model.tokenizer().encode_ids(&[5, 6], false).unwrap();
+        let mut executor = executor(&model, 1);
+        assert_eq!(execute(&mut executor, std::slice::from_ref(&sequence), OutputKind::Embedding)[0].len(), 48);
+        let mut batch = PackedBatch::new(TOKENS_MAX);
+        batch.push(&sequence, OutputKind::Logits).unwrap();
+        assert!(matches!(executor.execute(&batch), Err(ExecuteError::NoHead { .. })), "{name}");
     }
-    let long = "a ".repeat(5 << 20);
-    assert!(tokenizer.encode_text(&long, true).unwrap_err().to_string().contains("10485760 bytes"));
 }
 
-/// Encodes bytes, a multiple of three, in Base64.
-fn base64(bytes: &[u8]) -> String {
-    let alphabet: Vec<char> = ('A'..='Z').chain('a'..='z').chain('0'..='9').chain(['+', '/']).collect();
-    let digits = |three: &[u8]| {
-        let bits = three.iter().fold(0, |bits, byte| bits << 8 | usize::from(*byte));
-        [18, 12, 6, 0].map(|shift| alphabet[bits >> shift & 63])
-    };
-    bytes.chunks_exact(3).flat_map(digits).collect()
+#[test]
+fn a_tensor_in_two_files_is_an_error() {
+    let copy = copy_of("bert");
+    let index = copy.path().join("model.safetensors.index.json");
+    std::fs::copy(copy.path().join("model-00001-of-00002.safetensors"), copy.path().join("again.safetensors")).unwrap();
+    let text = std::fs::read_to_string(&index).unwrap();
+    let text = text.replace("\"weight_map\": {", "\"weight_map\": {\"other\": \"again.safetensors\", ");
+    std::fs::write(index, text).unwrap();
+    let error = load(copy.path()).unwrap_err().to_string();
+    assert!(error.contains("tensor `") && error.contains("found another one in"), "{error}");
 }
 
 /// Sets the first elements of a row of a tensor to numbers that are none, in whichever file has it.

@@ -1,7 +1,8 @@
 """Writes the token ids of the tests of settings: tokenizer_goldens.py
 
 `goldens/tokenizers.json` has tokens of models of `goldens.py` whose `tokenizer_config.json` and
-`tokenizer.json` are changed, by `AutoTokenizer` of the `transformers` library (5.24.0, which needs no PyTorch for it).
+`tokenizer.json` are changed, by `AutoTokenizer` of the `transformers` library
+(5.23.0; PyTorch is not needed).
 The conversion to lowercase is that of `sentence_transformers/base/modules/transformer.py` (6.2.0).
 """
 

@@ -34,3 +34,17 @@ fn settings_of_tokenizers_have_the_ids_of_transformers() {
         }
     }
 }
+
+/// `İ` has two bytes, and three in lowercase.
+#[test]
+fn positions_are_those_of_the_text_before_its_conversion_to_lowercase() {
+    let copy = copy_of("bert");
+    let sentence = serde_json::json!({"max_seq_length": 32, "do_lower_case": true});
+    std::fs::write(copy.path().join("sentence_bert_config.json"), sentence.to_string()).unwrap();
+    let model = Model::open(copy.path()).unwrap();
+    let text = "İ A Man";
+    let tokens = model.tokenizer().list_tokens(text, false, crate::OffsetUnit::Bytes).unwrap();
+    let parts: Vec<&str> = tokens.iter().filter_map(|token| token.span).filter_map(|(a, b)| text.get(a..b)).collect();
+    assert!(parts.len() == tokens.len() && parts.concat().ends_with("AMan"), "{tokens:?}");
+    assert_eq!(tokens.last().unwrap().span.unwrap().1, text.len());
+}

@@ -12,8 +12,8 @@ use tokenizers::{ModelWrapper, Tokenizer};
 
 use super::TokenError;
 
-/// Maximum of `max_input_chars_per_word` of a WordPiece model. Published models have 100. The search
-/// for the parts of a word takes time that grows with the cube of its length.
+/// Maximum of `max_input_chars_per_word` of a WordPiece model. Published models have 100. The
+/// search for the parts of a word takes time that grows with the cube of its length.
 const WORD_CHARS_MAX: usize = 256;
 
 /// A tokenizer, and the side of truncation of its file.

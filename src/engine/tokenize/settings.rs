@@ -1,5 +1,5 @@
-//! Settings of `tokenizer_config.json`, applied as the `transformers` library does (version 5, class
-//! `AutoTokenizer`).
+//! Settings of `tokenizer_config.json`, applied as `AutoTokenizer` of the `transformers` library does
+//! (version 5).
 //!
 //! A class of the library builds parts of its tokenizer from these settings, and ignores the same
 //! parts of `tokenizer.json`.
@@ -45,8 +45,8 @@ pub(super) struct TokenizerSettings {
 // === impl TokenizerClass ===
 
 impl TokenizerClass {
-    /// Returns the class for the `tokenizer_class` of `tokenizer_config.json`, or of `config.json`. An
-    /// absent name is that of the architecture.
+    /// Returns the class for the `tokenizer_class` of `tokenizer_config.json`, or of `config.json`.
+    /// An absent name is that of the architecture.
     fn choose(name: Option<&str>, architecture: Architecture) -> Self {
         // The names that files of ModernBERT have are ignored by the library.
         if architecture == Architecture::ModernBert {
@@ -146,8 +146,9 @@ fn parse_direction(file: &JsonFile) -> Result<Option<TruncationDirection>, LoadE
     }
 }
 
-/// Returns whether segment types are among the inputs of the model. Without names, they are those of
-/// the class: version 4 of the library had types for `PreTrainedTokenizerFast`, version 5 does not.
+/// Returns whether segment types are among the inputs of the model. Without names, they are those
+/// of the class: version 4 of the library had types for `PreTrainedTokenizerFast`, version 5 does
+/// not.
 fn parse_type_use(file: &JsonFile, class: TokenizerClass) -> Result<bool, LoadError> {
     let Some(names) = file.get("model_input_names") else {
         return Ok(class == TokenizerClass::Bert { has_types: true });
