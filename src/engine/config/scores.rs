@@ -55,7 +55,7 @@ impl ScoreFunction {
     }
 
     /// Returns the function that a field names by its path in Python. sentence-transformers trusts
-    /// those of PyTorch only, and takes its default in place of others.
+    /// those of `PyTorch` only, and takes its default in place of others.
     fn stated(file: &JsonFile, field: &str) -> Result<Option<Self>, LoadError> {
         let Some(path) = file.text(field)?.filter(|path| path.starts_with("torch.")) else { return Ok(None) };
         match path.rsplit('.').next() {

@@ -28,7 +28,7 @@ pub(super) struct EncoderLayers {
     pub(super) rotary: Option<RotaryTables>,
 }
 
-/// Embeddings, in the files of the weights.
+/// Embeddings, in the files of the weights; small tables in memory.
 #[derive(Debug)]
 pub(super) struct EmbeddingTables {
     pub(super) words: WeightTensor,
@@ -70,10 +70,12 @@ impl EncoderLayers {
         let (config, weights) = (model.config().clone(), model.weights());
         let names = LayerNames::of(config.architecture);
         let reader = WeightReader::new(weights, &config, names, set);
+        let positions = names.positions.map(|name| reader.table(name, positions_table(&config)));
+        let types = names.types.map(|name| reader.table(name, config.types));
         let embeddings = EmbeddingTables {
             words: reader.table(names.words, config.vocabulary)?,
-            positions: names.positions.map(|name| reader.table(name, positions_table(&config))).transpose()?,
-            types: names.types.map(|name| reader.table(name, config.types)).transpose()?,
+            positions: positions.transpose()?.map(WeightTensor::load_small),
+            types: types.transpose()?.map(WeightTensor::load_small),
             norm: reader.norm(names.embedding_norm)?,
         };
         let layers = (0..config.layers).map(|layer| reader.layer(layer)).collect::<Result<_, _>>()?;

@@ -12,7 +12,7 @@ use tokenizers::{ModelWrapper, Tokenizer};
 
 use super::TokenError;
 
-/// Maximum of `max_input_chars_per_word` of a WordPiece model. Published models have 100. The
+/// Maximum of `max_input_chars_per_word` of a `WordPiece` model. Published models have 100. The
 /// search for the parts of a word takes time that grows with the cube of its length.
 const WORD_CHARS_MAX: usize = 256;
 
@@ -68,7 +68,7 @@ pub(super) fn catch_panic<T>(run: impl FnOnce() -> Result<T, TokenError>) -> Res
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(panicked()))
 }
 
-/// Checks the tables of all normalizers of the kind `Precompiled` (SentencePiece).
+/// Checks the tables of all `Precompiled` normalizers, which are those of `SentencePiece`.
 fn check_normalizer(normalizer: &Value) -> Result<(), String> {
     match normalizer {
         Value::Object(fields) => fields.iter().try_for_each(|(name, value)| match value {

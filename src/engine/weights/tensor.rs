@@ -1,5 +1,6 @@
 //! A tensor of weights, decoded row by row.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,6 +9,10 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 
 use super::file::WeightFile;
+
+/// Maximum size of a table that is kept in memory: 1024 positions of 1024 elements in F32. Most
+/// encoders have 512 positions.
+const LOADED_BYTES_MAX: usize = 4 << 20;
 
 /// Type of the numbers of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +31,8 @@ pub(crate) struct WeightTensor {
     dtype: WeightType,
     rows: usize,
     columns: usize,
+    /// All rows, if they are kept in memory.
+    loaded: Option<Arc<[u8]>>,
 }
 
 // === impl WeightType ===
@@ -58,7 +65,18 @@ impl WeightTensor {
         let rows = rows.iter().try_fold(1_usize, |product, size| product.checked_mul(*size))?;
         let size = rows.checked_mul(*columns)?.checked_mul(dtype.size())?;
         let is_whole = bytes.end <= file.bytes() && bytes.end.checked_sub(bytes.start)? == u64::try_from(size).ok()?;
-        is_whole.then(|| Self { file: Arc::clone(file), start: bytes.start, dtype, rows, columns: *columns })
+        let (file, start) = (Arc::clone(file), bytes.start);
+        is_whole.then_some(Self { file, start, dtype, rows, columns: *columns, loaded: None })
+    }
+
+    /// Reads all rows into memory if they are few: for tables of which every token needs a row.
+    pub(crate) fn load_small(mut self) -> Self {
+        let size = self.rows * self.columns * self.dtype.size();
+        if size <= LOADED_BYTES_MAX {
+            let mut bytes = vec![0; size];
+            self.loaded = self.file.read(self.start, &mut bytes).ok().map(|()| bytes.into());
+        }
+        self
     }
 
     /// Number of rows: the product of all dimensions but the last.
@@ -76,13 +94,10 @@ impl WeightTensor {
             row.fill(0.0);
             return;
         }
-        let size = self.columns * self.dtype.size();
-        let mut bytes = vec![0; size];
-        let start = u64::try_from(at * size).ok().and_then(|offset| self.start.checked_add(offset));
-        if start.is_none_or(|start| self.file.read(start, &mut bytes).is_err()) {
+        let Some(bytes) = self.row_bytes(at) else {
             row.fill(f32::NAN);
             return;
-        }
+        };
         match self.dtype {
             WeightType::F32 => {
                 let (numbers, _) = bytes.as_chunks::<4>();
@@ -97,6 +112,17 @@ impl WeightTensor {
                 row.iter_mut().zip(numbers).for_each(|(to, from)| *to = bf16::from_le_bytes(*from).to_f32());
             }
         }
+    }
+
+    fn row_bytes(&self, at: usize) -> Option<Cow<'_, [u8]>> {
+        let size = self.columns * self.dtype.size();
+        if let Some(loaded) = &self.loaded {
+            return Some(loaded.get(at * size..)?.get(..size)?.into());
+        }
+        let mut bytes = vec![0; size];
+        let start = self.start.checked_add(u64::try_from(at * size).ok()?)?;
+        self.file.read(start, &mut bytes).ok()?;
+        Some(bytes.into())
     }
 
     /// Returns the elements of a vector, or of all rows.
