@@ -41,9 +41,8 @@ fn a_panic_of_the_tokenizer_is_an_error_of_the_text() {
     let copy = copy_of("modernbert");
     let path = copy.path().join("tokenizer.json");
     let mut text = read_json(&path);
-    // 256 elements that lead nowhere: a byte above 127 has its place in the second half, and the
-    // last element has the label of the byte 0xff, of no text. The first element points to the
-    // others.
+    // All elements of the trie are empty, but for that of the first byte of 日, 0xe6, whose offset is
+    // beyond the table.
     let mut units = [0_u32; 256];
     units[0xe6] = 0xe6 | 1 << 8 | 0xffff << 10;
     let mut bytes = u32::to_le_bytes(1024).to_vec();
