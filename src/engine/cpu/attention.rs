@@ -40,7 +40,7 @@ pub(super) struct AttentionInput<'a> {
 }
 
 /// Attention of one head over one sequence.
-struct HeadTask<'a> {
+struct AttentionHeadTask<'a> {
     set: InstructionSet,
     input: AttentionInput<'a>,
     /// Rows from the first token of the sequence on, beginning at the queries of the head.
@@ -71,32 +71,34 @@ impl AttentionScratch {
 // === impl AttentionInput ===
 
 impl AttentionInput<'_> {
-    /// Writes the results of all sequences into `mixed`: `hidden` elements a token.
+    /// Writes the results of all sequences into `attention_output`: `hidden` elements a token.
     pub(super) fn run(
         self,
         device: Device<'_>,
         spans: &[(usize, usize)],
-        mixed: &mut [f32],
+        attention_output: &mut [f32],
         scratch: &[Mutex<AttentionScratch>],
     ) {
         let Self { hidden, head_dim, .. } = self;
-        let grid = TileGrid { matrix: mixed, stride: hidden, columns: hidden, column_block: head_dim, spans };
+        let grid =
+            TileGrid { matrix: attention_output, stride: hidden, columns: hidden, column_block: head_dim, spans };
         grid.run(device.workers, |mut output, worker| {
             // A thread runs one task at a time, so that the lock is always free.
             let Some(scratch) = scratch.get(worker) else { return };
             let mut scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
             let stride = 3 * hidden;
-            let start = output.first_row * stride + output.first_column;
+            let start = output.first_row() * stride + output.first_column();
             let queries = InputMatrix { data: self.qkv.get(start..).unwrap_or_default(), stride };
-            let (set, tokens) = (device.set, output.rows);
-            HeadTask { set, input: self, queries, tokens, panel: set.panel_columns() }.run(&mut output, &mut scratch);
+            let (set, tokens) = (device.set, output.rows());
+            AttentionHeadTask { set, input: self, queries, tokens, panel: set.panel_columns() }
+                .run(&mut output, &mut scratch);
         });
     }
 }
 
-// === impl HeadTask ===
+// === impl AttentionHeadTask ===
 
-impl HeadTask<'_> {
+impl AttentionHeadTask<'_> {
     fn run(&self, output: &mut OutputTile<'_>, scratch: &mut AttentionScratch) {
         let AttentionInput { hidden, head_dim, .. } = self.input;
         let (tokens, panel, stride) = (self.tokens, self.panel, self.queries.stride);
@@ -115,59 +117,68 @@ impl HeadTask<'_> {
 
     /// Attention of a block of queries.
     fn attend(&self, first: usize, mut output: OutputTile<'_>, scratch: &mut AttentionScratch) {
-        let AttentionInput { head_dim, .. } = self.input;
-        let (tokens, panel) = (self.tokens, self.panel);
-        let stride = tokens.next_multiple_of(panel);
-        let count = output.rows;
+        let stride = self.tokens.next_multiple_of(self.panel);
+        let count = output.rows();
         // The keys of all queries of the block, from the beginning of a panel on.
-        let attended = self.keys_of(first).start / panel * panel..self.keys_of(first + count - 1).end;
-        let keys = PackedView {
-            data: scratch.keys.as_slice(),
-            packed_depth: head_dim,
-            first: 0,
-            depth: head_dim,
-            columns: tokens,
-            panel,
-        };
+        let attended = self.keys_of(first).start / self.panel * self.panel..self.keys_of(first + count - 1).end;
         let scores = scratch.scores.as_mut_slice();
-        GemmTask {
-            input: self.queries.skip_rows(first),
-            weights: keys,
-            first_column: attended.start,
-            output: OutputTile::of_matrix(scores, stride, count, attended.clone()),
-            initial: InitialValue::Bias(None),
-            activation: None,
-        }
-        .run(self.set);
+        let tile = OutputTile::of_matrix(scores, stride, count, attended.clone());
+        self.multiply_keys(first, scratch.keys.as_slice(), tile);
         let mut factors = [0.0; QUERY_BLOCK];
         for (at, (row, factor)) in scores.chunks_exact_mut(stride).zip(&mut factors).take(count).enumerate() {
             *factor = self.softmax(row, &attended, self.keys_of(first + at));
         }
-        let values = PackedView {
-            data: scratch.values.as_slice(),
-            packed_depth: tokens,
-            first: attended.start,
-            depth: attended.len(),
-            columns: head_dim,
-            panel,
-        };
-        let weights = scratch.scores.as_slice().get(attended.start..).unwrap_or_default();
-        GemmTask {
-            input: InputMatrix { data: weights, stride },
-            weights: values,
-            first_column: 0,
-            output: output.part(0, count),
-            initial: InitialValue::Bias(None),
-            activation: None,
-        }
-        .run(self.set);
+        let weights = InputMatrix { data: scores.get(attended.start..).unwrap_or_default(), stride };
+        self.multiply_values(&attended, weights, scratch.values.as_slice(), output.part(0, count));
         for (at, factor) in factors.iter().enumerate().take(count) {
             self.set.run(ScaleRow { row: output.row(at), factor: *factor });
         }
     }
 
-    /// Turns the scores of a query into weights, and returns the factor of their sum. Other keys of the
-    /// block get the weight zero.
+    /// Multiplies queries by the keys of the columns of `scores`.
+    fn multiply_keys(&self, first: usize, keys: &[f32], scores: OutputTile<'_>) {
+        let (depth, panel) = (self.input.head_dim, self.panel);
+        let weights = PackedView { data: keys, packed_depth: depth, first: 0, depth, columns: self.tokens, panel };
+        GemmTask {
+            input: self.queries.skip_rows(first),
+            weights,
+            first_column: scores.first_column(),
+            output: scores,
+            initial: InitialValue::Bias(None),
+            activation: None,
+        }
+        .run(self.set);
+    }
+
+    /// Multiplies weights by the values of the attended keys.
+    fn multiply_values(
+        &self,
+        attended: &Range<usize>,
+        weights: InputMatrix<'_>,
+        values: &[f32],
+        output: OutputTile<'_>,
+    ) {
+        let values = PackedView {
+            data: values,
+            packed_depth: self.tokens,
+            first: attended.start,
+            depth: attended.len(),
+            columns: self.input.head_dim,
+            panel: self.panel,
+        };
+        GemmTask {
+            input: weights,
+            weights: values,
+            first_column: 0,
+            output,
+            initial: InitialValue::Bias(None),
+            activation: None,
+        }
+        .run(self.set);
+    }
+
+    /// Turns the scores of a query into weights, and returns the factor of their sum. Other keys of
+    /// the block get the weight zero.
     fn softmax(&self, row: &mut [f32], attended: &Range<usize>, keys: Range<usize>) -> f32 {
         #[expect(clippy::cast_precision_loss, reason = "heads have at most 2^14 elements")]
         let factor = 1.0 / (self.input.head_dim as f32).sqrt();
@@ -222,13 +233,13 @@ mod tests {
         for (set, window) in InstructionSet::detect().into_iter().flat_map(|set| [(set, None), (set, Some(5))]) {
             let scratch: Vec<_> =
                 (0..2).map(|_| Mutex::new(AttentionScratch::new(set, HEAD_DIM, 130).unwrap())).collect();
-            let mut mixed = vec![0.0; 198 * HIDDEN];
+            let mut attention_output = vec![0.0; 198 * HIDDEN];
             let input = AttentionInput { qkv: &qkv, hidden: HIDDEN, head_dim: HEAD_DIM, window };
-            input.run(Device { set, workers: &workers }, &spans, &mut mixed, &scratch);
+            input.run(Device { set, workers: &workers }, &spans, &mut attention_output, &scratch);
             for (start, tokens) in spans {
                 let own = &qkv[start * 3 * HIDDEN..];
                 for (query, head) in (0..tokens).flat_map(|query| [(query, 0), (query, 1)]) {
-                    let found = &mixed[(start + query) * HIDDEN + head * HEAD_DIM..];
+                    let found = &attention_output[(start + query) * HIDDEN + head * HEAD_DIM..];
                     let expected = expected(own, tokens, query, head, window.unwrap_or(usize::MAX));
                     for (found, expected) in found.iter().zip(expected) {
                         let error = (f64::from(*found) - expected).abs();

@@ -9,7 +9,7 @@ use super::linear::{LinearLayer, NormLayer};
 use super::rotary::RotaryTables;
 use super::simd::InstructionSet;
 use crate::activation::Activation;
-use crate::config::{Architecture, EncoderConfig, HeadPooling, PositionScheme};
+use crate::config::{Architecture, EncoderConfig, HeadPooling, PositionScheme, RotaryConfig};
 use crate::error::LoadError;
 use crate::model::Model;
 use crate::pooling::Pooling;
@@ -28,7 +28,7 @@ pub(super) struct EncoderLayers {
     pub(super) rotary: Option<RotaryTables>,
 }
 
-/// Embeddings, in the mapped files.
+/// Embeddings, in the files of the weights; small tables in memory.
 #[derive(Debug)]
 pub(super) struct EmbeddingTables {
     pub(super) words: WeightTensor,
@@ -70,19 +70,22 @@ impl EncoderLayers {
         let (config, weights) = (model.config().clone(), model.weights());
         let names = LayerNames::of(config.architecture);
         let reader = WeightReader::new(weights, &config, names, set);
+        let positions = names.positions.map(|name| reader.table(name, positions_table(&config)));
+        let types = names.types.map(|name| reader.table(name, config.types));
         let embeddings = EmbeddingTables {
             words: reader.table(names.words, config.vocabulary)?,
-            positions: names.positions.map(|name| reader.table(name, positions_table(&config))).transpose()?,
-            types: names.types.map(|name| reader.table(name, config.types)).transpose()?,
+            positions: positions.transpose()?.map(WeightTensor::load_small),
+            types: types.transpose()?.map(WeightTensor::load_small),
             norm: reader.norm(names.embedding_norm)?,
         };
         let layers = (0..config.layers).map(|layer| reader.layer(layer)).collect::<Result<_, _>>()?;
         let last_norm = names.last_norm.map(|name| reader.norm(name)).transpose()?;
         let head = config.head.as_ref().map(|head| reader.head(head)).transpose()?;
         let rotary = match &config.positions {
-            PositionScheme::Rotary(rotary) => Some(RotaryTables::new(rotary, config.head_dim(), sequence_max)),
+            PositionScheme::Rotary(rotary) => Some(rotary_tables(model, rotary, sequence_max)?),
             PositionScheme::Absolute | PositionScheme::AfterPadding { .. } => None,
         };
+        weights.check_reads()?;
         Ok(Self { pooling: model.pooling(), config, embeddings, layers, last_norm, head, rotary })
     }
 
@@ -91,10 +94,10 @@ impl EncoderLayers {
     }
 
     /// Returns `true` if a token id and a segment type have embeddings.
-    pub(super) fn has_embedding(&self, id: u32, kind: u32) -> bool {
+    pub(super) fn has_embedding(&self, id: u32, type_id: u32) -> bool {
         let is_below = |value: u32, count: usize| usize::try_from(value).is_ok_and(|value| value < count);
-        let kinds = self.embeddings.types.as_ref().map_or(1, WeightTensor::rows);
-        is_below(id, self.embeddings.words.rows()) && is_below(kind, kinds)
+        let types = self.embeddings.types.as_ref().map_or(1, WeightTensor::rows);
+        is_below(id, self.embeddings.words.rows()) && is_below(type_id, types)
     }
 
     /// Returns `true` if layers normalise before their blocks and gate their feed-forward blocks.
@@ -119,6 +122,16 @@ impl EncoderLayer {
         let norms = self.attention_norm.as_ref().map_or(0, NormLayer::bytes) + self.block_norm.bytes();
         linear.iter().sum::<usize>() + norms
     }
+}
+
+fn rotary_tables(model: &Model, config: &RotaryConfig, positions: usize) -> Result<RotaryTables, LoadError> {
+    RotaryTables::new(config, model.config().head_dim(), positions).ok_or_else(|| LoadError {
+        file: model.name().to_owned(),
+        place: format!("the rotary embeddings of {positions} positions"),
+        found: "not enough memory".to_owned(),
+        expected: "memory for a number for each position and element of a head".to_owned(),
+        advice: "choose fewer tokens a batch, or a memory limit of the container with more memory",
+    })
 }
 
 /// Number of rows of the table of positions, which has those that are skipped.

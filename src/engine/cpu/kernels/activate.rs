@@ -29,7 +29,7 @@ impl SimdOperation for ActivateTile<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
-        for row in 0..self.tile.rows {
+        for row in 0..self.tile.rows() {
             let row = self.tile.row(row).get_mut(self.columns.clone()).unwrap_or_default();
             activate(simd, row, self.function);
         }
@@ -43,7 +43,7 @@ fn activate<S: Simd>(simd: S, row: &mut [f32], function: Activation) {
     match function {
         Activation::Gelu => map(simd, row, |x| gelu(simd, x)),
         Activation::GeluTanh => map(simd, row, |x| gelu_tanh(simd, x)),
-        Activation::Relu => map(simd, row, |x| simd.max(x, simd.splat(0.0))),
+        Activation::Relu => map(simd, row, |x| simd.max(simd.splat(0.0), x)),
         Activation::Silu => map(simd, row, |x| simd.mul(x, sigmoid(simd, x))),
         Activation::Tanh => map(simd, row, |x| tanh(simd, x)),
     }
@@ -124,6 +124,17 @@ mod tests {
                     assert!((value - expected).abs() < 4e-7, "{} {function:?}: {row:?}", set.name());
                 }
             }
+        }
+    }
+
+    #[test]
+    fn functions_of_nan_are_nan() {
+        for (set, (function, _)) in
+            InstructionSet::detect().into_iter().flat_map(|set| VALUES.map(|value| (set, value)))
+        {
+            let mut row = [1.0, f32::NAN, -1.0];
+            set.run(ActivateRow(&mut row, function));
+            assert_eq!(row.map(f32::is_nan), [false, true, false], "{} {function:?}: {row:?}", set.name());
         }
     }
 

@@ -87,12 +87,12 @@ impl GemmTask<'_> {
     /// Multiplies.
     ///
     /// # Panics
-    /// The shapes do not fit, or the weights are packed for another instruction set: a defect of the
+    /// The shapes do not fit, or the weights are packed for another instruction set: a bug in the
     /// caller.
     pub(in crate::cpu) fn run(mut self, set: InstructionSet) {
         let PackedView { data, packed_depth, first: skipped, depth, columns, panel } = self.weights;
-        let (rows, first, input_stride) = (self.output.rows, self.first_column, self.input.stride);
-        let width = self.output.columns;
+        let (rows, first, input_stride) = (self.output.rows(), self.first_column, self.input.stride);
+        let width = self.output.columns();
         if rows == 0 || depth == 0 {
             return;
         }

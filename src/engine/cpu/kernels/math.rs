@@ -22,7 +22,9 @@ fn horner<S: Simd>(simd: S, first: f32, rest: &[f32], x: S::Vector) -> S::Vector
 /// The exponential function, by the polynomial of `expf` in the Cephes library (Moshier).
 #[inline(always)]
 pub(super) fn exp<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
-    let x = simd.min(simd.max(x, simd.splat(EXP_MIN)), simd.splat(EXP_MAX));
+    // The argument comes second: a number that is none passes through, so that damaged weights are
+    // visible in the result.
+    let x = simd.min(simd.splat(EXP_MAX), simd.max(simd.splat(EXP_MIN), x));
     let power = simd.round(simd.mul(x, simd.splat(std::f32::consts::LOG2_E)));
     let rest = simd.mul_add(power, simd.splat(-LN_2_HIGH), x);
     let rest = simd.mul_add(power, simd.splat(-LN_2_LOW), rest);
@@ -130,6 +132,14 @@ mod tests {
             assert!(results.iter().flatten().all(|value| value.is_finite()), "{}: {results:?}", set.name());
             assert_eq!((results[0][1], results[3][1]), (-1.0, 1.0));
             assert!(results[0][0] < 1e-37);
+        }
+    }
+
+    #[test]
+    fn functions_of_nan_are_nan() {
+        for set in InstructionSet::detect() {
+            let results = set.run(Functions(&[f32::NAN]));
+            assert!(results.iter().flatten().all(|value| value.is_nan()), "{}: {results:?}", set.name());
         }
     }
 }

@@ -4,7 +4,8 @@ use super::math::exp;
 use crate::cpu::simd::{Simd, SimdOperation};
 
 /// Replaces scores by `exp(factor · (score - max))`, and returns the reciprocal of their sum. The
-/// division by the sum is left to the shorter rows of the result of the attention.
+/// division by the sum is left to the shorter rows of the result of the attention. With a score
+/// that is infinite or not a number, the reciprocal is not a number.
 pub(in crate::cpu) struct SoftmaxRow<'a> {
     pub(in crate::cpu) scores: &'a mut [f32],
     pub(in crate::cpu) factor: f32,
@@ -81,6 +82,18 @@ mod tests {
                 for (value, weight) in row.iter().zip(&weights) {
                     assert!((f64::from(*value) - weight / sum).abs() < 1e-6, "{} of {length}", set.name());
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_score_that_is_not_finite_shows_in_the_sum() {
+        for (set, length) in InstructionSet::detect().into_iter().flat_map(|set| [(set, 3), (set, 40)]) {
+            for (at, score) in (0..length).flat_map(|at| [(at, f32::NAN), (at, f32::INFINITY)]) {
+                let mut scores = vec![0.5; length];
+                scores[at] = score;
+                let factor = set.run(SoftmaxRow { scores: &mut scores, factor: 0.125 });
+                assert!(factor.is_nan(), "{} of {length}: {score} at {at}: {factor}", set.name());
             }
         }
     }
