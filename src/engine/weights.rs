@@ -136,7 +136,7 @@ impl ModelWeights {
         self.tensors.contains_key(name)
     }
 
-    /// Returns a tensor, whose shape must be the given one.
+    /// Returns a tensor, which must have the given shape.
     pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> Result<WeightTensor, LoadError> {
         let place = format!("tensor `{name}`");
         let expected = format!("shape {shape:?} of F32, F16 or BF16");
@@ -169,7 +169,7 @@ impl ModelWeights {
     }
 }
 
-/// Reads the header of a file: its length in eight bytes, then JSON, whose `data_offsets` are
+/// Reads the header of a file: its length in eight bytes, then JSON, where `data_offsets` are
 /// relative to its end. Returns the position of this end. An error is what was found.
 fn read_header(file: &WeightFile) -> Result<(u64, Metadata), String> {
     let mut length = [0; 8];

@@ -1,4 +1,4 @@
-//! Choice of the instruction set: the fastest one of this CPU whose results agree with portable
+//! Choice of the instruction set: the fastest one of this CPU with results that agree with portable
 //! code.
 
 use crate::activation::Activation;
@@ -47,7 +47,7 @@ impl KernelSelection {
         self.set
     }
 
-    /// Instruction sets that this CPU has and whose results differ.
+    /// Instruction sets of this CPU with results that differ.
     pub(super) fn rejected(&self) -> &[&'static str] {
         &self.rejected
     }

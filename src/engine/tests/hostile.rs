@@ -35,7 +35,7 @@ fn hostile_tokenizers_are_refused() {
     }
 }
 
-/// A table whose trie leads outside of itself for some texts only.
+/// A table with a trie that leads outside of itself for some texts only.
 #[test]
 fn a_panic_of_the_tokenizer_is_an_error_of_the_text() {
     let copy = copy_of("modernbert");
