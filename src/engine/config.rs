@@ -15,6 +15,9 @@ use crate::json::JsonFile;
 /// Maximum number of elements of a hidden state: four times that of the largest published encoder
 /// of these architectures (XLM-RoBERTa XXL, 4096).
 const HIDDEN_MAX: usize = 16_384;
+/// Maximum number of elements of a query or key of one head: four times that of the widest heads in
+/// use (Gemma, 256). Tables of rotary embeddings grow with it.
+const HEAD_DIM_MAX: usize = 1024;
 /// Maximum number of layers: about five times that of the deepest one (XLM-RoBERTa XXL, 48).
 const LAYERS_MAX: usize = 256;
 /// Maximum number of elements between the two matrices of a feed-forward block: four times
@@ -23,7 +26,7 @@ const INTERMEDIATE_MAX: usize = 4 * HIDDEN_MAX;
 /// Maximum number of tokens of a vocabulary: four times the largest in use (mT5 and Gemma, 256 000).
 const VOCABULARY_MAX: usize = 1 << 20;
 /// Maximum number of positions: four times the longest context of published encoders (32 768).
-const POSITIONS_MAX: usize = 1 << 17;
+pub(crate) const POSITIONS_MAX: usize = 1 << 17;
 /// Maximum number of segment types. BERT has 2.
 const TYPES_MAX: usize = 1024;
 
@@ -62,7 +65,7 @@ pub enum PositionScheme {
     /// A learned embedding for each position, from 0.
     Absolute,
     /// As `Absolute`, counted from `padding + 1`. A token with the id `padding` does not count, and
-    /// has the position `padding` (RoBERTa in the `transformers` library).
+    /// has the position `padding` (`RoBERTa` in the `transformers` library).
     AfterPadding {
         /// Id of the padding token.
         padding: u32,
@@ -92,6 +95,15 @@ impl EncoderConfig {
             let expected = format!("a divisor of the hidden size, {}", config.hidden);
             return Err(file.error(architecture.heads_field(), &expected, "use the `config.json` of the model"));
         }
+        if config.head_dim() > HEAD_DIM_MAX {
+            let expected = format!("heads of at most {HEAD_DIM_MAX} of the {} elements", config.hidden);
+            return Err(file.error(architecture.heads_field(), &expected, "use a model with more heads"));
+        }
+        if matches!(config.positions, PositionScheme::Rotary(_)) && config.head_dim() % 2 == 1 {
+            let expected = format!("heads of an even number of the {} elements", config.hidden);
+            let advice = "use a model whose rotary embeddings have pairs of elements";
+            return Err(file.error(architecture.heads_field(), &expected, advice));
+        }
         let head = has_head.then(|| HeadConfig::parse(file, architecture)).transpose()?;
         Ok(Self { head, ..config })
     }
@@ -103,7 +115,7 @@ pub(crate) fn parse_activation(file: &JsonFile, field: &str) -> Result<Activatio
     Activation::from_name(file.text(field)?.unwrap_or("gelu")).ok_or_else(error)
 }
 
-/// BERT (Devlin et al., arXiv:1810.04805) and RoBERTa (arXiv:1907.11692).
+/// BERT (Devlin et al., arXiv:1810.04805) and `RoBERTa` (arXiv:1907.11692).
 fn parse_bert(file: &JsonFile, architecture: Architecture) -> Result<EncoderConfig, LoadError> {
     let kind = file.text("position_embedding_type")?.unwrap_or("absolute");
     if kind != "absolute" {
@@ -191,6 +203,11 @@ mod tests {
             ("\"gelu\"", "\"mish\"", "`hidden_act`: found \"mish\", expected gelu"),
             ("\"hidden_size\": 64", "\"hidden_size\": 0", "`hidden_size`: found 0"),
             ("\"hidden_size\": 64", "\"hidden_size\": 63", "`num_attention_heads`: found 4, expected a divisor"),
+            (
+                "\"hidden_size\": 64, \"num_hidden_layers\": 2,\n        \"num_attention_heads\": 4",
+                "\"hidden_size\": 2048, \"num_hidden_layers\": 2, \"num_attention_heads\": 1",
+                "`num_attention_heads`: found 1, expected heads of at most 1024 of the 2048 elements",
+            ),
             ("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1e9", "`num_hidden_layers`"),
             ("\"vocab_size\": 100, ", "", "`vocab_size`: found nothing"),
             ("\"pad_token_id\": 1", "\"position_embedding_type\": \"relative_key\"", "`position_embedding_type`"),

@@ -4,8 +4,11 @@ mod damaged;
 mod golden;
 mod invariance;
 mod minilm;
+mod tokenizers;
 
 use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
 
 use crate::{CpuExecutor, CpuOptions, Executor as _, Model, OutputKind, PackedBatch, SequenceOutput, TokenSequence};
 
@@ -28,6 +31,26 @@ fn goldens() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens")
 }
 
+/// Returns a copy of a model.
+fn copy_of(name: &str) -> TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    copy_folder(&goldens().join(name), copy.path());
+    copy
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_folder(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
 fn read_json(path: &Path) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
@@ -47,8 +70,9 @@ fn execute(executor: &mut CpuExecutor, sequences: &[TokenSequence], kind: Output
         batch.push(sequence, kind).unwrap();
     }
     let values = |output| match output {
-        SequenceOutput::Embedding(values) | SequenceOutput::Logits(values) => values,
-        SequenceOutput::TokenStates { values, .. } => values,
+        SequenceOutput::Embedding(values)
+        | SequenceOutput::Logits(values)
+        | SequenceOutput::TokenStates { values, .. } => values,
     };
     executor.execute(&batch).unwrap().into_iter().map(|result| values(result.unwrap())).collect()
 }

@@ -9,6 +9,9 @@ use crate::executor::{NonFiniteOutput, SequenceOutput, SequenceResult};
 use crate::pooling::Pooling;
 
 /// Returns the result of each sequence. `scratch` has room for a hidden state of each.
+///
+/// Hidden states are checked before they are pooled: an activation function of the head, such as the
+/// hyperbolic tangent, turns infinite ones into finite logits.
 pub(super) fn collect(
     device: Device<'_>,
     layers: &EncoderLayers,
@@ -21,6 +24,10 @@ pub(super) fn collect(
     let sequences = batch.spans().zip(batch.kinds());
     let output = |((start, tokens), kind): ((usize, usize), &OutputKind)| {
         let rows = states.get(start * hidden..(start + tokens) * hidden).unwrap_or_default();
+        let logits = if *kind == OutputKind::Logits { logits.next() } else { None };
+        if !is_finite(rows) {
+            return Err(NonFiniteOutput);
+        }
         let output = match kind {
             OutputKind::Embedding => {
                 let mut pooled = vec![0.0; hidden];
@@ -28,18 +35,19 @@ pub(super) fn collect(
                 SequenceOutput::Embedding(pooled)
             }
             OutputKind::TokenStates => SequenceOutput::TokenStates { values: rows.to_vec(), hidden },
-            OutputKind::Logits => SequenceOutput::Logits(logits.next().unwrap_or_default()),
+            OutputKind::Logits => SequenceOutput::Logits(logits.unwrap_or_default()),
         };
-        if is_finite(&output) { Ok(output) } else { Err(NonFiniteOutput) }
+        let values = match &output {
+            SequenceOutput::Embedding(values)
+            | SequenceOutput::Logits(values)
+            | SequenceOutput::TokenStates { values, .. } => values,
+        };
+        if is_finite(values) { Ok(output) } else { Err(NonFiniteOutput) }
     };
     sequences.map(output).collect()
 }
 
-fn is_finite(output: &SequenceOutput) -> bool {
-    let values = match output {
-        SequenceOutput::Embedding(values) | SequenceOutput::Logits(values) => values,
-        SequenceOutput::TokenStates { values, .. } => values,
-    };
+fn is_finite(values: &[f32]) -> bool {
     values.iter().all(|value| value.is_finite())
 }
 

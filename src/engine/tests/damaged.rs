@@ -1,30 +1,8 @@
 //! Directories that are damaged, incomplete or hostile end with an error that names the place, and
 //! never with a panic.
 
-use tempfile::TempDir;
-
 use super::*;
 use crate::{ExecuteError, LoadError};
-
-/// Returns a copy of a model.
-fn copy_of(name: &str) -> TempDir {
-    let copy = tempfile::tempdir().unwrap();
-    copy_folder(&goldens().join(name), copy.path());
-    copy
-}
-
-fn copy_folder(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy_folder(&entry.path(), &to);
-        } else {
-            std::fs::copy(entry.path(), to).unwrap();
-        }
-    }
-}
 
 /// Opens a model and packs its weights.
 fn load(folder: &Path) -> Result<CpuExecutor, LoadError> {
@@ -73,9 +51,8 @@ fn a_tensor_that_does_not_fit_is_named_with_both_shapes() {
     assert!(huge.contains("expected shape [1000000, 48]"), "{huge}");
     let labels = changed("roberta-classify", "config.json", "\"2\": \"LABEL_2\"", "\"2\": \"LABEL_2\", \"3\": \"X\"");
     assert!(labels.contains("tensor `classifier.out_proj.weight`: found shape [3, 48]"), "{labels}");
-    // A table of positions that is named where the weights are integers.
-    let integers = changed("bert", "model.safetensors.index.json", "model-00001-of-00002", "../model-00001-of-00002");
-    assert!(integers.contains("`weight_map`"), "{integers}");
+    let outside = changed("bert", "model.safetensors.index.json", "model-00001-of-00002", "../model-00001-of-00002");
+    assert!(outside.contains("`weight_map`"), "{outside}");
 }
 
 #[test]
@@ -84,7 +61,7 @@ fn a_tensor_of_another_type_is_named() {
     let path = copy.path().join("model.safetensors");
     let bytes = std::fs::read(&path).unwrap();
     let at = bytes.windows(3).position(|part| part == b"F16").unwrap();
-    let mut changed = bytes.clone();
+    let mut changed = bytes;
     changed[at..at + 3].copy_from_slice(b"I16");
     std::fs::write(&path, changed).unwrap();
     let error = load(copy.path()).unwrap_err().to_string();
@@ -136,30 +113,159 @@ fn damaged_text_files_never_panic() {
             changed[at] = b'9';
             std::fs::write(&path, changed).unwrap();
             drop(load(copy.path()));
+            encode_samples(copy.path());
         }
     }
 }
 
+/// Encodes texts, a pair and ids if the model can be opened. The results are of no interest.
+fn encode_samples(folder: &Path) {
+    let Ok(model) = Model::open(folder) else { return };
+    let tokenizer = model.tokenizer();
+    for text in ["", "a man eats", "日本 é \u{0301}", &"x".repeat(3000)] {
+        drop(tokenizer.encode_text(text, true));
+        drop(tokenizer.encode_pair(text, "fox", true));
+        drop(tokenizer.list_tokens(text, true, crate::OffsetUnit::Chars));
+    }
+    drop(tokenizer.decode(&[0, 5, u32::MAX], true));
+}
+
+/// Files that the parser of the `tokenizers` crate accepts, and whose use panics or takes gigabytes.
 #[test]
-fn weights_that_are_not_finite_fail_their_sequence_only() {
-    let copy = copy_of("bert");
-    let path = copy.path().join("model-00001-of-00002.safetensors");
-    let mut bytes = std::fs::read(&path).unwrap();
-    let header = 8 + usize::try_from(u64::from_le_bytes(*bytes.first_chunk().unwrap())).unwrap();
-    let text: serde_json::Value = serde_json::from_slice(&bytes[8..header]).unwrap();
-    let words = text["embeddings.word_embeddings.weight"]["data_offsets"][0].as_u64().unwrap();
-    // An element of the embedding of token 7.
-    let at = header + usize::try_from(words).unwrap() + 7 * 48 * 4;
-    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
-    std::fs::write(&path, bytes).unwrap();
+fn hostile_tokenizers_are_refused() {
+    let sequence = |id: &str| serde_json::json!({"Sequence": {"id": id, "type_id": 0}});
+    let special = serde_json::json!({"SpecialToken": {"id": "[CLS]", "type_id": 0}});
+    let template = |single: &[&serde_json::Value]| {
+        serde_json::json!({"post_processor": {"type": "TemplateProcessing", "single": single,
+            "pair": [sequence("A"), sequence("B")], "special_tokens": {}}})
+    };
+    let table = |table: &str| {
+        let normalizer = serde_json::json!({"type": "Precompiled", "precompiled_charsmap": table});
+        serde_json::json!({"normalizer": {"type": "Sequence", "normalizers": [normalizer]}})
+    };
+    let words = serde_json::json!({"model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {"[UNK]": 1, "a": 0},
+        "continuing_subword_prefix": "##", "max_input_chars_per_word": 1_000_000_000}});
+    for (fields, part) in [
+        (table("AAAAAA=="), "field `normalizer`: found `precompiled_charsmap` with a trie of 0 bytes"),
+        (table("/////w=="), "field `normalizer`: found `precompiled_charsmap` with a trie of 4294967295 bytes"),
+        (template(&[&special, &sequence("A")]), "field `post_processor`"),
+        (template(&[&sequence("B")]), "field `post_processor`"),
+        (words, "field `model.max_input_chars_per_word`: found 1000000000"),
+    ] {
+        let copy = copy_of("modernbert");
+        let path = copy.path().join("tokenizer.json");
+        let mut text = read_json(&path);
+        text.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        std::fs::write(&path, text.to_string()).unwrap();
+        let error = load(copy.path()).unwrap_err().to_string();
+        assert!(error.contains(part) && error.contains("tokenizer.json"), "{error}");
+    }
+}
+
+/// A table whose trie leads outside of itself for some texts only.
+#[test]
+fn a_panic_of_the_tokenizer_is_an_error_of_the_text() {
+    let copy = copy_of("modernbert");
+    let path = copy.path().join("tokenizer.json");
+    let mut text = read_json(&path);
+    // 256 elements that lead nowhere: a byte above 127 has its place in the second half, and the last
+    // element has the label of the byte 0xff, of no text. The first element points to the others.
+    let mut units = [0_u32; 256];
+    units[0xe6] = 0xe6 | 1 << 8 | 0xffff << 10;
+    let mut bytes = u32::to_le_bytes(1024).to_vec();
+    bytes.extend(units.iter().flat_map(|unit| unit.to_le_bytes()));
+    bytes.extend([0; 2]);
+    text["normalizer"] = serde_json::json!({"type": "Precompiled", "precompiled_charsmap": base64(&bytes)});
+    std::fs::write(&path, text.to_string()).unwrap();
     let model = Model::open(copy.path()).unwrap();
-    let mut executor = executor(&model, 2);
+    let tokenizer = model.tokenizer();
+    tokenizer.encode_text("a man eats", true).unwrap();
+    for error in [tokenizer.encode_text("日", true), tokenizer.encode_pair("a", "日", true)] {
+        assert!(error.unwrap_err().to_string().contains("damaged"));
+    }
+    let long = "a ".repeat(5 << 20);
+    assert!(tokenizer.encode_text(&long, true).unwrap_err().to_string().contains("10485760 bytes"));
+}
+
+/// Encodes bytes, a multiple of three, in Base64.
+fn base64(bytes: &[u8]) -> String {
+    let alphabet: Vec<char> = ('A'..='Z').chain('a'..='z').chain('0'..='9').chain(['+', '/']).collect();
+    let digits = |three: &[u8]| {
+        let bits = three.iter().fold(0, |bits, byte| bits << 8 | usize::from(*byte));
+        [18, 12, 6, 0].map(|shift| alphabet[bits >> shift & 63])
+    };
+    bytes.chunks_exact(3).flat_map(digits).collect()
+}
+
+/// Sets the first elements of a row of a tensor to numbers that are none, in whichever file has it.
+/// The bits of all ones are such a number in F32, F16 and BF16.
+fn poison(folder: &Path, names: &[&str], row: usize) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "safetensors") {
+            continue;
+        }
+        let mut bytes = std::fs::read(&path).unwrap();
+        let header = 8 + usize::try_from(u64::from_le_bytes(*bytes.first_chunk().unwrap())).unwrap();
+        let text: serde_json::Value = serde_json::from_slice(&bytes[8..header]).unwrap();
+        let ends = |name: &str| names.iter().any(|end| name.ends_with(end));
+        let Some((_, info)) = text.as_object().unwrap().iter().find(|(name, _)| ends(name)) else { continue };
+        let number = |value: &serde_json::Value| usize::try_from(value.as_u64().unwrap()).unwrap();
+        let (start, end) = (number(&info["data_offsets"][0]), number(&info["data_offsets"][1]));
+        let at = header + start + row * (end - start) / number(&info["shape"][0]);
+        bytes[at..at + 4].fill(0xff);
+        std::fs::write(path, bytes).unwrap();
+        return;
+    }
+    panic!("no tensor {names:?}");
+}
+
+/// Executes three sequences and returns which have results.
+fn finite_results(folder: &Path) -> Vec<bool> {
+    let model = Model::open(folder).unwrap();
+    let kind = if model.head().is_some() { OutputKind::Logits } else { OutputKind::Embedding };
     let mut batch = PackedBatch::new(TOKENS_MAX);
     for ids in [[5, 6], [7, 8], [9, 10]] {
-        batch.push(&model.tokenizer().encode_ids(&ids, false).unwrap(), OutputKind::Embedding).unwrap();
+        batch.push(&model.tokenizer().encode_ids(&ids, false).unwrap(), kind).unwrap();
     }
-    let results: Vec<bool> = executor.execute(&batch).unwrap().iter().map(Result::is_ok).collect();
-    assert_eq!(results, [true, false, true]);
+    executor(&model, 2).execute(&batch).unwrap().iter().map(Result::is_ok).collect()
+}
+
+#[test]
+fn a_token_with_weights_that_are_not_finite_fails_its_sequence_only() {
+    for name in MODELS {
+        let copy = copy_of(name);
+        assert_eq!(finite_results(copy.path()), [true; 3], "{name}");
+        poison(copy.path(), &["word_embeddings.weight", "tok_embeddings.weight"], 7);
+        assert_eq!(finite_results(copy.path()), [true, false, true], "{name}");
+    }
+}
+
+#[test]
+fn layers_with_weights_that_are_not_finite_fail_every_sequence() {
+    let queries =
+        ["layer.0.attention.self.query.weight", "layer.0.attention.q_lin.weight", "layers.0.attn.Wqkv.weight"];
+    let inner = ["layer.1.intermediate.dense.weight", "layer.1.ffn.lin1.weight", "layers.1.mlp.Wi.weight"];
+    for name in MODELS {
+        for names in [queries, inner] {
+            let copy = copy_of(name);
+            poison(copy.path(), &names, 3);
+            assert_eq!(finite_results(copy.path()), [false; 3], "{name}: {names:?}");
+        }
+    }
+}
+
+/// The activation functions of heads (hyperbolic tangent, ReLU and GELU) have finite results for
+/// numbers that are none, unless they are written for them.
+#[test]
+fn heads_with_weights_that_are_not_finite_fail_every_sequence() {
+    let dense = ["pooler.dense.weight", "classifier.dense.weight", "pre_classifier.weight", "head.dense.weight"];
+    for name in ["bert-rerank", "roberta-classify", "xlm-roberta-rerank", "distilbert-classify", "modernbert-classify"]
+    {
+        let copy = copy_of(name);
+        poison(copy.path(), &dense, 3);
+        assert_eq!(finite_results(copy.path()), [false; 3], "{name}");
+    }
 }
 
 #[test]

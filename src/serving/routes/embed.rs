@@ -6,7 +6,7 @@ use groupage_engine::{OutputKind, SequenceOutput, finish_embedding};
 use serde::Deserialize;
 
 use crate::error::CallError;
-use crate::inputs::{EncodeOptions, TextInputs, parse_body};
+use crate::inputs::{EncodeOptions, TextInputs, TruncationSide, parse_body};
 use crate::model::ServedModel;
 use crate::prepared::{InputSequence, PreparedCall, embeddings, to_json, wrong_output};
 
@@ -18,15 +18,20 @@ struct EmbedRequest {
     normalize: Option<bool>,
     #[serde(default)]
     dimensions: Option<usize>,
-    #[serde(flatten)]
-    options: EncodeOptions,
+    #[serde(default)]
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: Option<TruncationSide>,
+    #[serde(default)]
+    prompt_name: Option<String>,
 }
 
 /// Prepares a call that is answered with one embedding for each input.
 pub(super) fn prepare(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedCall, CallError> {
-    let EmbedRequest { inputs, normalize, dimensions, options } = parse_body(body)?;
+    let request: EmbedRequest = parse_body(body)?;
+    let (normalize, dimensions) = (request.normalize, request.dimensions);
     model.check_dimensions(dimensions)?;
-    let sequences = encode(model, inputs, &options, OutputKind::Embedding)?;
+    let sequences = encode(model, request, OutputKind::Embedding)?;
     Ok(PreparedCall::new(sequences, move |outputs| {
         let mut embeddings = embeddings(outputs)?;
         for embedding in &mut embeddings {
@@ -38,8 +43,7 @@ pub(super) fn prepare(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedC
 
 /// Prepares a call that is answered with the hidden states of all tokens of each input.
 pub(super) fn prepare_all(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedCall, CallError> {
-    let EmbedRequest { inputs, options, .. } = parse_body(body)?;
-    let sequences = encode(model, inputs, &options, OutputKind::TokenStates)?;
+    let sequences = encode(model, parse_body(body)?, OutputKind::TokenStates)?;
     Ok(PreparedCall::new(sequences, |outputs| {
         let states: Vec<(Vec<f32>, usize)> = outputs.into_iter().map(token_states).collect::<Result<_, _>>()?;
         let rows: Vec<Vec<&[f32]>> =
@@ -48,14 +52,11 @@ pub(super) fn prepare_all(model: &Arc<ServedModel>, body: &[u8]) -> Result<Prepa
     }))
 }
 
-fn encode(
-    model: &ServedModel,
-    inputs: TextInputs,
-    options: &EncodeOptions,
-    kind: OutputKind,
-) -> Result<Vec<InputSequence>, CallError> {
+fn encode(model: &ServedModel, request: EmbedRequest, kind: OutputKind) -> Result<Vec<InputSequence>, CallError> {
     model.require_embeddings()?;
-    inputs.into_list("inputs")?.iter().map(|input| model.encode(input, options, kind)).collect()
+    let EmbedRequest { inputs, truncate, truncation_direction, prompt_name, .. } = request;
+    let options = EncodeOptions { truncate, truncation_direction, prompt_name };
+    inputs.into_list("inputs")?.iter().map(|input| model.encode(input, &options, kind)).collect()
 }
 
 fn token_states(output: SequenceOutput) -> Result<(Vec<f32>, usize), CallError> {

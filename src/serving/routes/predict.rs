@@ -7,7 +7,7 @@ use groupage_engine::OutputKind;
 use serde::{Deserialize, Serialize};
 
 use crate::error::CallError;
-use crate::inputs::{EncodeOptions, TextInput, check_count, parse_body};
+use crate::inputs::{EncodeOptions, TextInput, TruncationSide, check_count, parse_body};
 use crate::model::ServedModel;
 use crate::prepared::{InputSequence, PreparedCall, logits, to_json};
 
@@ -18,8 +18,10 @@ struct PredictRequest {
     inputs: PredictInputs,
     #[serde(default)]
     raw_scores: Option<bool>,
-    #[serde(flatten)]
-    options: EncodeOptions,
+    #[serde(default)]
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: Option<TruncationSide>,
 }
 
 #[derive(Deserialize)]
@@ -39,7 +41,8 @@ struct Prediction<'a> {
 }
 
 pub(super) fn prepare(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedCall, CallError> {
-    let PredictRequest { inputs, raw_scores, options } = parse_body(body)?;
+    let PredictRequest { inputs, raw_scores, truncate, truncation_direction } = parse_body(body)?;
+    let options = EncodeOptions { truncate, truncation_direction, prompt_name: None };
     model.require_head()?;
     let (inputs, is_batch) = match inputs {
         PredictInputs::Text(text) => (vec![vec![text]], false),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::documents;
 use super::predict::sort_descending;
 use crate::error::CallError;
-use crate::inputs::{EncodeOptions, check_count, parse_body};
+use crate::inputs::{EncodeOptions, TruncationSide, check_count, parse_body};
 use crate::model::ServedModel;
 use crate::prepared::{InputSequence, PreparedCall, logits, to_json, wrong_output};
 
@@ -30,8 +30,10 @@ struct RerankRequest {
     raw_scores: Option<bool>,
     #[serde(default)]
     return_text: Option<bool>,
-    #[serde(flatten)]
-    options: EncodeOptions,
+    #[serde(default)]
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: Option<TruncationSide>,
 }
 
 /// Score of a text.
@@ -54,7 +56,8 @@ pub(super) fn prepare(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedC
 }
 
 fn prepare_texts(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedCall, CallError> {
-    let RerankRequest { query, texts, raw_scores, return_text, options } = parse_body(body)?;
+    let RerankRequest { query, texts, raw_scores, return_text, truncate, truncation_direction } = parse_body(body)?;
+    let options = EncodeOptions { truncate, truncation_direction, prompt_name: None };
     check_count(texts.len(), "texts")?;
     let sequences = encode_pairs(model, &query, texts.iter().map(String::as_str), &options)?;
     let (model, raw) = (model.clone(), raw_scores.unwrap_or(false));

@@ -86,7 +86,7 @@ fn options_that_are_not_accepted_are_named() {
         (json!({"inputs": [4, 5], "prompt_name": "query"}), "`prompt_name`"),
         (json!({"inputs": [4, 5000]}), "5000"),
         (json!({"inputs": long, "truncate": true, "truncation_direction": "left"}), "`truncation_direction`"),
-        (json!({"inputs": "a", "truncate": "yes"}), "truncate"),
+        (json!({"inputs": "a", "truncate": "yes"}), "expected a boolean at line 1 column 30"),
     ] {
         let error = call(&model, &ModelRoute::Embed, &body).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Invalid, "{body}");

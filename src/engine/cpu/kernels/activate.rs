@@ -1,8 +1,18 @@
 //! Activation functions and gated linear units.
 
+use std::ops::Range;
+
 use super::math::{erf, sigmoid, tanh};
 use crate::activation::Activation;
 use crate::cpu::simd::{Simd, SimdOperation};
+use crate::cpu::tiles::OutputTile;
+
+/// Applies an activation function to some columns of a tile, while they are in the cache.
+pub(super) struct ActivateTile<'a> {
+    pub(super) tile: OutputTile<'a>,
+    pub(super) columns: Range<usize>,
+    pub(super) function: Activation,
+}
 
 /// Gated linear units (Shazeer, arXiv:2002.05202): of rows of `2 × width` elements, multiplies the
 /// activation of the first half by the second half, into the first half.
@@ -12,14 +22,28 @@ pub(in crate::cpu) struct GateRows<'a> {
     pub(in crate::cpu) function: Activation,
 }
 
+// === impl ActivateTile ===
+
+impl SimdOperation for ActivateTile<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, simd: S) {
+        for row in 0..self.tile.rows() {
+            let row = self.tile.row(row).get_mut(self.columns.clone()).unwrap_or_default();
+            activate(simd, row, self.function);
+        }
+    }
+}
+
 /// Applies an activation function to all elements of a slice.
 #[inline(always)]
-pub(super) fn activate<S: Simd>(simd: S, row: &mut [f32], function: Activation) {
+fn activate<S: Simd>(simd: S, row: &mut [f32], function: Activation) {
     // The function is chosen outside of the loop.
     match function {
         Activation::Gelu => map(simd, row, |x| gelu(simd, x)),
         Activation::GeluTanh => map(simd, row, |x| gelu_tanh(simd, x)),
-        Activation::Relu => map(simd, row, |x| simd.max(x, simd.splat(0.0))),
+        Activation::Relu => map(simd, row, |x| simd.max(simd.splat(0.0), x)),
         Activation::Silu => map(simd, row, |x| simd.mul(x, sigmoid(simd, x))),
         Activation::Tanh => map(simd, row, |x| tanh(simd, x)),
     }
@@ -83,11 +107,11 @@ mod tests {
 
     /// Values of `torch.nn.functional` for the inputs -3, -0.5, 0, 1 and 4.
     const VALUES: [(Activation, [f32; 5]); 5] = [
-        (Activation::Gelu, [-0.004_049_694, -0.154_268_77, 0.0, 0.841_344_77, 3.999_873_4]),
-        (Activation::GeluTanh, [-0.003_637_392, -0.154_285_99, 0.0, 0.841_192, 3.999_929_7]),
+        (Activation::Gelu, [-0.004_049_694, -0.154_268_77, 0.0, 0.841_344_8, 3.999_873_4]),
+        (Activation::GeluTanh, [-0.003_637_392, -0.154_286, 0.0, 0.841_192, 3.999_929_7]),
         (Activation::Relu, [0.0, 0.0, 0.0, 1.0, 4.0]),
         (Activation::Silu, [-0.142_277_62, -0.188_770_33, 0.0, 0.731_058_6, 3.928_055_2]),
-        (Activation::Tanh, [-0.995_054_77, -0.462_117_16, 0.0, 0.761_594_2, 0.999_329_3]),
+        (Activation::Tanh, [-0.995_054_8, -0.462_117_16, 0.0, 0.761_594_2, 0.999_329_3]),
     ];
 
     #[test]
@@ -104,9 +128,20 @@ mod tests {
     }
 
     #[test]
+    fn functions_of_nan_are_nan() {
+        for (set, (function, _)) in
+            InstructionSet::detect().into_iter().flat_map(|set| VALUES.map(|value| (set, value)))
+        {
+            let mut row = [1.0, f32::NAN, -1.0];
+            set.run(ActivateRow(&mut row, function));
+            assert_eq!(row.map(f32::is_nan), [false, true, false], "{} {function:?}: {row:?}", set.name());
+        }
+    }
+
+    #[test]
     fn the_second_half_of_a_row_is_the_gate() {
         for set in InstructionSet::detect() {
-            let mut rows = [1.0, -2.0, 3.0, 10.0, 20.0, 30.0, 4.0, 5.0, 6.0, 0.5, 0.5, 0.5];
+            let mut rows = vec![1.0, -2.0, 3.0, 10.0, 20.0, 30.0, 4.0, 5.0, 6.0, 0.5, 0.5, 0.5];
             set.run(GateRows { rows: &mut rows, width: 3, function: Activation::Relu });
             assert_eq!(rows, [10.0, 0.0, 90.0, 10.0, 20.0, 30.0, 2.0, 2.5, 3.0, 0.5, 0.5, 0.5], "{}", set.name());
         }
