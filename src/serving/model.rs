@@ -147,7 +147,7 @@ fn finish_encoding(
     options: &EncodeOptions,
     kind: OutputKind,
 ) -> Result<InputSequence, CallError> {
-    let tokens = tokens.map_err(token_error)?;
+    let tokens = tokens.map_err(|error| token_error(&error))?;
     if tokens.is_truncated() && options.truncation_direction == Some(TruncationSide::Left) {
         return Err(CallError::invalid(
             "`truncation_direction` left is not supported: shorten the input, or leave the field out",
@@ -157,7 +157,7 @@ fn finish_encoding(
 }
 
 /// Converts the error of an input.
-pub(crate) fn token_error(error: TokenError) -> CallError {
+pub(crate) fn token_error(error: &TokenError) -> CallError {
     let kind = match error {
         TokenError::TooLong { .. } => ErrorKind::TooLarge,
         TokenError::Empty => ErrorKind::Empty,

@@ -52,7 +52,7 @@ pub(super) fn prepare_tokenize(model: &Arc<ServedModel>, body: &[u8]) -> Result<
     let tokenize = |text: String| {
         let text = model.with_prompt(&text, &options)?;
         let tokens = model.model().tokenizer().list_tokens(&text, adds_special, OffsetUnit::Chars);
-        Ok(tokens.map_err(token_error)?.into_iter().map(SimpleToken::from).collect::<Vec<_>>())
+        Ok(tokens.map_err(|error| token_error(&error))?.into_iter().map(SimpleToken::from).collect::<Vec<_>>())
     };
     let tokens = inputs.into_list("inputs")?.into_iter().map(tokenize).collect::<Result<Vec<_>, CallError>>()?;
     PreparedCall::answered(&tokens)
@@ -67,7 +67,8 @@ pub(super) fn prepare_decode(model: &Arc<ServedModel>, body: &[u8]) -> Result<Pr
     };
     check_count(lists.len(), "ids")?;
     let skips_special = skip_special_tokens.unwrap_or(true);
-    let decode = |ids: &Vec<u32>| model.model().tokenizer().decode(ids, skips_special).map_err(token_error);
+    let decode =
+        |ids: &Vec<u32>| model.model().tokenizer().decode(ids, skips_special).map_err(|error| token_error(&error));
     let texts = lists.iter().map(decode).collect::<Result<Vec<_>, _>>()?;
     PreparedCall::answered(&texts)
 }
