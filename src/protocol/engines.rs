@@ -13,7 +13,8 @@ const OWNERS: [&[u8]; 4] = [b"vllm", b"sglang", b"llamacpp", b"library"];
 /// Maximum number of models that are read. An engine has a few, and a gateway may list thousands.
 const MODELS_MAX: usize = 64;
 const RULES: JsonRules = JsonRules { lenient: false, strict: true, nesting_max: 32 };
-const ENGINE: PublishedLimits = PublishedLimits { items_max: None, weight_max: None, batches_itself: true };
+const ENGINE: PublishedLimits =
+    PublishedLimits { items_max: None, weight_max: None, batches_itself: true, model_kind: None };
 
 /// Returns `true` if a `Server` header is that of an engine.
 #[must_use]

@@ -87,7 +87,7 @@ pub use key_diff::{DifferingPart, KEY_BYTES_MAX, PARTS_MAX, PartDigest, RecentKe
 pub use key_parts::{CostClassName, KeyPart, PartKind, decode_cost_class};
 pub use limits_source::LimitsSource;
 pub use pointer::Pointer;
-pub use published::{NotJson, PublishedLimits};
+pub use published::{ModelKind, NotJson, PublishedLimits};
 pub use route::{
     Endpoint, MergeRule, PathPattern, ProtocolLabel, RouteProtocol, RouteRules, Routes, SharedHeaderRules,
     UnrecognisedCall, UnrecognisedCause,

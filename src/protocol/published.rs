@@ -1,5 +1,16 @@
 //! Limits that a model server publishes about itself or about one of its models.
 
+/// Type of the model that a server executes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelKind {
+    /// Vectors of texts.
+    Embedding,
+    /// Scores of each class for a text or a pair of texts.
+    Classifier,
+    /// Scores of texts under a query.
+    Reranker,
+}
+
 /// Limits that a server publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PublishedLimits {
@@ -9,6 +20,8 @@ pub struct PublishedLimits {
     pub weight_max: Option<u64>,
     /// The server forms batches from concurrent calls by itself.
     pub batches_itself: bool,
+    /// Type of the only model of the server, if it is published.
+    pub model_kind: Option<ModelKind>,
 }
 
 /// A response that is not valid JSON.

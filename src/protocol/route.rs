@@ -15,7 +15,9 @@ use strum::{IntoStaticStr, VariantArray};
 use crate::dialect::Dialect;
 use crate::generic::{GenericOptions, OnMismatch, TooLargeSign};
 use crate::pointer::Pointer;
+use crate::published::ModelKind;
 use crate::shape::{Payload, ProtocolShape};
+use crate::tei::TeiRoute;
 use crate::tokens::TokenCounter;
 use crate::v2::binary;
 
@@ -342,6 +344,22 @@ impl Routes {
         let is_framed = || headers.get(CONTENT_TYPE).is_some_and(binary::is_framing_type);
         let is_other = endpoint.label != ProtocolLabel::SageMaker || !is_framed();
         self.routes.get(endpoint.route).filter(|_| !is_other)?.endpoint(Adapter::SageMakerTensors)
+    }
+
+    /// Returns the endpoint for calls to a model of this type at a path for which [`Routes::recognise`]
+    /// returns `endpoint`. `None` if the format at that path does not depend on the model.
+    #[must_use]
+    pub fn model_form(&self, endpoint: &Arc<Endpoint>, kind: ModelKind) -> Option<Arc<Endpoint>> {
+        let route = self.routes.get(endpoint.route).filter(|_| self.depends_on_model(endpoint))?;
+        route.endpoint(Adapter::Tei(TeiRoute::of_model(kind)))
+    }
+
+    /// Returns `true` if the format of calls depends on the model, which
+    /// [`LimitsSource::Info`](crate::LimitsSource::Info) names.
+    #[must_use]
+    pub fn depends_on_model(&self, endpoint: &Arc<Endpoint>) -> bool {
+        let route = self.routes.get(endpoint.route).filter(|_| endpoint.label == ProtocolLabel::Tei);
+        route.and_then(|route| route.endpoint(Adapter::TeiModel)).is_some_and(|own| Arc::ptr_eq(&own, endpoint))
     }
 
     /// Returns the generation of the route at this index if its rules are equivalent.

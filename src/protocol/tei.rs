@@ -5,9 +5,9 @@
 
 use crate::json::{self, JsonRules, Span};
 use crate::pointer::Pointer;
-use crate::published::{NotJson, PublishedLimits};
+use crate::published::{ModelKind, NotJson, PublishedLimits};
 
-pub(crate) use routes::TeiRoute;
+pub(crate) use routes::{TeiRoute, is_model_path, unknown_model};
 
 mod routes;
 
@@ -36,7 +36,20 @@ pub(crate) fn parse_info(info: &[u8]) -> Result<Option<PublishedLimits>, NotJson
         items_max: items_max.map(|items| u32::try_from(items).unwrap_or(u32::MAX)),
         weight_max,
         batches_itself: weight_max.is_some() || number("/max_total_tokens").is_some(),
+        model_kind: model_kind(info, root),
     }))
+}
+
+/// Returns the type of the model from the only member of `model_type`.
+fn model_kind(info: &[u8], root: Span) -> Option<ModelKind> {
+    const KINDS: [(&str, ModelKind); 3] = [
+        ("/model_type/embedding", ModelKind::Embedding),
+        ("/model_type/classifier", ModelKind::Classifier),
+        ("/model_type/reranker", ModelKind::Reranker),
+    ];
+    let is_present = |name: &str| matches!(json::find(info, root, &Pointer::from_static(name)), Ok(Some(_)));
+    let mut present = KINDS.into_iter().filter(|(name, _)| is_present(name)).map(|(_, kind)| kind);
+    present.next().filter(|_| present.next().is_none())
 }
 
 /// Returns the model and revision from the response to `GET /info`. A change of either means
@@ -65,7 +78,12 @@ mod tests {
     #[test]
     fn limits_in_the_info_of_tei_are_parsed() {
         let info = br#"{"model_id":"m","max_concurrent_requests":512,"max_batch_tokens":16384,"max_batch_requests":null,"max_client_batch_size":32}"#;
-        let expected = PublishedLimits { items_max: Some(32), weight_max: Some(16384), batches_itself: true };
+        let expected = PublishedLimits {
+            items_max: Some(32),
+            weight_max: Some(16384),
+            batches_itself: true,
+            ..PublishedLimits::default()
+        };
         assert_eq!(parse_info(info), Ok(Some(expected)));
         let info = br#"{"max_client_batch_size": 8}"#;
         assert_eq!(parse_info(info), Ok(Some(PublishedLimits { items_max: Some(8), ..PublishedLimits::default() })));
@@ -74,8 +92,22 @@ mod tests {
     #[test]
     fn text_generation_inference_batches_by_itself() {
         let info = br#"{"model_id":"m","max_best_of":2,"max_total_tokens":4096,"max_client_batch_size":4,"router":"text-generation-router"}"#;
-        let expected = PublishedLimits { items_max: Some(4), weight_max: None, batches_itself: true };
+        let expected = PublishedLimits { items_max: Some(4), batches_itself: true, ..PublishedLimits::default() };
         assert_eq!(parse_info(info), Ok(Some(expected)));
+    }
+
+    #[test]
+    fn the_type_of_a_model_is_the_only_member_of_its_object() {
+        let kind = |model_type: &str| {
+            let info = format!(r#"{{"max_client_batch_size":8,"model_type":{model_type}}}"#);
+            parse_info(info.as_bytes()).unwrap().unwrap().model_kind
+        };
+        assert_eq!(kind(r#"{"embedding":{"pooling":"cls"}}"#), Some(ModelKind::Embedding));
+        assert_eq!(kind(r#"{"classifier":{"id2label":{"0":"a"}}}"#), Some(ModelKind::Classifier));
+        assert_eq!(kind(r#"{"reranker":{"id2label":{"0":"a"}}}"#), Some(ModelKind::Reranker));
+        for unknown in [r#""embedding""#, "null", "{}", r#"{"splade":{}}"#, r#"{"embedding":{},"reranker":{}}"#] {
+            assert_eq!(kind(unknown), None, "{unknown}");
+        }
     }
 
     #[test]

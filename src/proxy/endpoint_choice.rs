@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 
 use super::unbatched::BufferedRequest;
 use super::{Proxy, RouteMode, RoutingTable};
-use crate::protocol::{Call, Endpoint, MergeEligibility};
+use crate::protocol::{Call, Endpoint, LimitsSource, MergeEligibility};
 
 // === impl Proxy ===
 
@@ -22,6 +22,10 @@ impl Proxy {
     ) -> Arc<Endpoint> {
         if let Some(tensors) = table.routes.tensor_form(&recognised, request.headers()) {
             return tensors;
+        }
+        if table.routes.depends_on_model(&recognised) {
+            let kind = self.backend.published_limits(&LimitsSource::Info).limits().and_then(|limits| limits.model_kind);
+            return kind.and_then(|kind| table.routes.model_form(&recognised, kind)).unwrap_or(recognised);
         }
         let merging = table.routes.merging_form(&recognised, request.uri().path());
         match merging.filter(|_| table.route(recognised.route).mode != RouteMode::Passthrough) {

@@ -10,7 +10,7 @@ use crate::openai::{self, chat, contextual, moderations};
 use crate::pooling::PoolingRoute;
 use crate::shape::ProtocolShape;
 use crate::tei::TeiRoute;
-use crate::{bentoml, cohere, mlflow, ollama, sagemaker, seldon, sglang, v2};
+use crate::{bentoml, cohere, mlflow, ollama, sagemaker, seldon, sglang, tei, v2};
 
 /// Adapters of a route without a named protocol.
 const AUTOMATIC: [Adapter; 5] =
@@ -24,6 +24,8 @@ pub(super) enum Adapter {
     Chat,
     Moderations,
     Tei(TeiRoute),
+    /// A path of TEI whose format depends on the model.
+    TeiModel,
     V1(V1Verb),
     V2,
     V2Grpc,
@@ -58,7 +60,9 @@ impl Adapter {
             RouteProtocol::TfServing => {
                 [V1Verb::Predict, V1Verb::Explain, V1Verb::Regress, V1Verb::Classify].map(Self::V1).to_vec()
             }
-            RouteProtocol::Tei => TeiRoute::ALL.into_iter().map(Self::Tei).chain([Self::Embeddings]).collect(),
+            RouteProtocol::Tei => {
+                TeiRoute::ALL.into_iter().map(Self::Tei).chain([Self::Embeddings, Self::TeiModel]).collect()
+            }
             RouteProtocol::MlFlow => vec![Self::MlFlow],
             RouteProtocol::Seldon => vec![Self::Seldon],
             RouteProtocol::SageMaker => vec![Self::SageMaker, Self::SageMakerTensors],
@@ -102,6 +106,7 @@ impl Adapter {
             Self::Chat => (ProtocolLabel::OpenAi, Dialect::OpenAi, chat::completions()),
             Self::Moderations => (ProtocolLabel::OpenAi, Dialect::OpenAi, moderations::moderations()),
             Self::Tei(route) => (ProtocolLabel::Tei, Dialect::Tei, route.shape()),
+            Self::TeiModel => (ProtocolLabel::Tei, Dialect::Tei, tei::unknown_model()),
             Self::V1(verb) if named == RouteProtocol::TfServing => {
                 (ProtocolLabel::TfServing, Dialect::Error, kserve::shape(verb, V1Variant::TfServing))
             }
@@ -177,6 +182,7 @@ impl Adapter {
             {
                 Self::generation(path)
             }
+            RouteProtocol::Tei if tei::is_model_path(path) => Some(Self::TeiModel),
             RouteProtocol::Tei => TeiRoute::of_path(path).map(Self::Tei).or_else(|| Self::embeddings(path)),
             RouteProtocol::Vllm => Self::pooling(&PoolingRoute::VLLM, path),
             RouteProtocol::SgLang => Self::pooling(&PoolingRoute::SGLANG, path),

@@ -1,10 +1,16 @@
 //! The own routes of TEI: their items, and their results at the root of the response.
 //!
 //! `/predict` takes a text, or a pair of texts, as a flat list, and answers it with a flat list.
-//! `/rerank` and `/similarity` compare texts with one other text, which is part of the merge key.
+//! `/rerank` and `/similarity` compare texts with one other text, which is part of the merge key. The
+//! root path, and `/invocations` of `SageMaker`, are one of `/embed`, `/predict` and `/rerank`, depending
+//! on the model.
 
 use crate::pointer::Pointer;
-use crate::shape::{BareValue, Class, ItemIs, Measure, ProtocolShape, ResultIndex, ResultType, SharedText};
+use crate::published::ModelKind;
+use crate::sagemaker;
+use crate::shape::{
+    BareValue, Class, ItemIs, Measure, ProtocolShape, ResultIndex, ResultType, SharedText, UnbatchedIf,
+};
 
 /// A route of TEI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +32,8 @@ const RERANK: [&str; 6] = ["query", "texts", "truncate", "truncation_direction",
 const SIMILARITY: [&str; 2] = ["inputs", "parameters"];
 const TOKENIZE: [&str; 3] = ["inputs", "add_special_tokens", "prompt_name"];
 const DECODE: [&str; 2] = ["ids", "skip_special_tokens"];
+/// Items of all formats.
+const ITEMS: [(&str, UnbatchedIf); 2] = [("inputs", UnbatchedIf::Present), ("texts", UnbatchedIf::Present)];
 
 // === impl TeiRoute ===
 
@@ -44,6 +52,15 @@ impl TeiRoute {
     /// Returns the route with the last step of a path.
     pub(crate) fn of_path(path: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|route| path.ends_with(route.path()))
+    }
+
+    /// Returns the route whose format a path that depends on the model has.
+    pub(crate) const fn of_model(kind: ModelKind) -> Self {
+        match kind {
+            ModelKind::Embedding => Self::Embed,
+            ModelKind::Classifier => Self::Predict,
+            ModelKind::Reranker => Self::Rerank,
+        }
     }
 
     pub(crate) const fn path(self) -> &'static str {
@@ -70,6 +87,16 @@ impl TeiRoute {
             Self::Decode => decode(),
         }
     }
+}
+
+/// Returns `true` for a path whose format depends on the model.
+pub(crate) fn is_model_path(path: &str) -> bool {
+    path == "/" || sagemaker::is_path(path)
+}
+
+/// Returns the shape of calls to a model whose type is not known. None of them is merged.
+pub(crate) fn unknown_model() -> ProtocolShape {
+    ProtocolShape { unbatched_fields: &ITEMS, ..embed() }
 }
 
 fn embed() -> ProtocolShape {

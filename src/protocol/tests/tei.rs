@@ -102,3 +102,33 @@ fn characters_are_counted_as_the_server_reads_them() {
         }
     }
 }
+
+#[test]
+fn the_format_at_the_path_of_sagemaker_is_that_of_the_model() {
+    let routes = routes_of(&[("/*", RouteProtocol::Tei)]);
+    let recognise = |path: &str| routes.recognise(&Method::POST, path).unwrap();
+    for path in ["/", "/invocations"] {
+        let unknown = recognise(path);
+        assert!(routes.depends_on_model(&unknown), "{path}");
+        for body in [r#"{"inputs":["a"]}"#, r#"{"inputs":"a"}"#, r#"{"query":"q","texts":["a"]}"#, "{}"] {
+            let reason = read(&unknown, path, body).unbatched_reason();
+            assert_eq!(reason, Some(UnmergeableReason::ItemForm), "{path} {body}");
+        }
+        for (kind, other, body) in [
+            (ModelKind::Embedding, "/embed", r#"{"inputs":["a","b"]}"#),
+            (ModelKind::Classifier, "/predict", r#"{"inputs":["a","b"]}"#),
+            (ModelKind::Reranker, "/rerank", r#"{"query":"q","texts":["a","b"]}"#),
+        ] {
+            let own = routes.model_form(&unknown, kind).unwrap();
+            assert!(Arc::ptr_eq(&own, &recognise(other)), "{path} {other}");
+            let call = read(&own, path, body);
+            assert_eq!(call.unbatched_reason(), None, "{path} {other}");
+            assert_eq!(own.write_batch(&[&call, &call], None).target, path);
+        }
+    }
+    let embed = recognise("/embed");
+    assert!(!routes.depends_on_model(&embed) && routes.model_form(&embed, ModelKind::Reranker).is_none());
+    let toolkit = routes_of(&[("/invocations", RouteProtocol::SageMaker)]);
+    let toolkit_call = toolkit.recognise(&Method::POST, "/invocations").unwrap();
+    assert!(!toolkit.depends_on_model(&toolkit_call));
+}

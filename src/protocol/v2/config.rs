@@ -35,7 +35,7 @@ pub(crate) fn parse_model_config(config: &[u8]) -> Result<Option<PublishedLimits
 /// Returns the limits of a model with this maximum size of a batch.
 pub(crate) fn model_limits(size: i64, batches_itself: bool) -> PublishedLimits {
     let items_max = Some(u32::try_from(size.max(1)).unwrap_or(u32::MAX));
-    PublishedLimits { items_max, weight_max: None, batches_itself }
+    PublishedLimits { items_max, batches_itself, ..PublishedLimits::default() }
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ impl Backend for EngineBackend {
 
     fn published_limits(&self, _: &LimitsSource) -> LimitsLookUp {
         let weight_max = u64::try_from(self.0.model.batch_tokens_max()).ok();
-        LimitsLookUp::Known(Some(PublishedLimits { items_max: None, weight_max, batches_itself: false }))
+        LimitsLookUp::Known(Some(PublishedLimits { weight_max, ..PublishedLimits::default() }))
     }
 
     fn batches_text(&self) -> Option<bool> {

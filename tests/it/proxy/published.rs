@@ -163,3 +163,47 @@ async fn calls_held_in_a_window_are_merged_if_the_look_up_ends_within_it() {
         assert_answers(callers, &["a", "b", "c"]).await;
     }
 }
+
+#[tokio::test]
+async fn calls_at_the_path_of_sagemaker_are_merged_once_the_type_of_the_model_is_known() {
+    let spec = json!({"routes": [{"path": "/invocations", "protocol": "TEI"}]});
+    let (proxy, mut hand) = start_with_scripted_server(spec).await;
+    let pair = |first: &str| proxy.post("/invocations", &[], &json!({"inputs": [first, "other"]}).to_string());
+    let score = |turn: PendingRequest| async move {
+        assert_eq!(turn.request.target, "/invocations");
+        let body: Value = serde_json::from_slice(&turn.request.body).unwrap();
+        let inputs = body["inputs"].as_array().unwrap().clone();
+        // A list of two texts is one pair, whose answer is not in a list.
+        let is_pair = inputs[0].is_string();
+        let scores = |pair: &Value| json!([{"label": pair[0], "score": 0.5}]);
+        let answer = if is_pair { scores(&body["inputs"]) } else { inputs.iter().map(scores).collect() };
+        turn.answer(200, &answer.to_string()).await;
+        if is_pair { 1 } else { inputs.len() }
+    };
+    let answer_of = |first: &str| json!([{"label": first, "score": 0.5}]).to_string();
+
+    let caller = proxy.call(pair("first"));
+    let (info, turn) = take_look_up(&mut hand).await;
+    assert_eq!(score(turn).await, 1);
+    assert_answer(&caller.answer().await, 200, &answer_of("first"));
+    info.answer(200, r#"{"max_client_batch_size": 8, "model_type": {"classifier": {"id2label": {}}}}"#).await;
+    proxy.wait_idle().await;
+
+    // The first one occupies the only slot.
+    let mut sizes = Vec::new();
+    while !sizes.contains(&3) {
+        sizes.clear();
+        let blocking = proxy.call(pair("first"));
+        let turn = hand.next_request().await;
+        let callers = proxy.queue(["a", "b", "c"].map(pair)).await;
+        score(turn).await;
+        assert_answer(&blocking.answer().await, 200, &answer_of("first"));
+        while sizes.iter().sum::<usize>() < 3 {
+            sizes.push(score(hand.next_request().await).await);
+        }
+        for (caller, text) in callers.into_iter().zip(["a", "b", "c"]) {
+            assert_answer(&caller.answer().await, 200, &answer_of(text));
+        }
+        proxy.wait_idle().await;
+    }
+}
