@@ -44,9 +44,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::attackers::Attackers;
-use self::attacks::{ATTACKS, Attack, Then};
+use self::attacks::{ATTACKS, Attack, ConnectionBehaviour};
 use self::cgroup::MemoryGroup;
-use self::honest::{Honest, ProcessUsage};
+use self::honest::{HonestClient, ProcessUsage};
 use self::server::ModelServer;
 use self::support::proxy::{Proxy, Start};
 use self::support::upstream::{Upstream, now};
@@ -165,7 +165,7 @@ impl RunOptions {
     }
 
     fn scale(&self, attack: &Attack) -> RunScale {
-        let is_long = self.full && matches!(attack.then, Then::Differ);
+        let is_long = self.full && matches!(attack.behaviour, ConnectionBehaviour::Differ);
         let scale = if self.full {
             RunScale {
                 eighths: 8,
@@ -209,14 +209,15 @@ async fn try_run(attack: &Attack, scale: RunScale) -> Result<Vec<String>, String
     let start = Start { binary: limited, upstream: server.address, config: None, metrics: true };
     let mut proxy = Proxy::start(&start).await?;
     let metrics = proxy.metrics.ok_or("no metrics port")?;
-    let honest = Honest { calls: proxy.listen, probes: metrics };
+    let honest = HonestClient { calls: proxy.listen, probes: metrics };
     honest.run(Duration::from_secs(1)).await;
     let usual = honest.run(Duration::from_secs(2)).await;
     let bystander_server =
         Upstream::start(Arc::new(ModelServer)).await.map_err(|error| format!("no model server: {error}"))?;
     let start = Start { binary: binary(folder.path(), None)?, upstream: bystander_server.address, ..start };
     let bystander = Proxy::start(&start).await?;
-    let bystander_client = Honest { calls: bystander.listen, probes: bystander.metrics.ok_or("no metrics port")? };
+    let bystander_client =
+        HonestClient { calls: bystander.listen, probes: bystander.metrics.ok_or("no metrics port")? };
     let before = ProcessUsage::of(proxy.id());
     let attackers = Attackers::start(attack, scale.eighths, (proxy.listen, metrics), scale.time)?;
     let half = scale.time / 2;
@@ -243,7 +244,7 @@ async fn try_run(attack: &Attack, scale: RunScale) -> Result<Vec<String>, String
         scale.percentile
     ));
     // Calls that all differ leave nothing behind, so memory does not grow with their number.
-    let is_flat = !matches!(attack.then, Then::Differ)
+    let is_flat = !matches!(attack.behaviour, ConnectionBehaviour::Differ)
         || scale.time < FLAT_FROM
         || late.own() <= early.own() / 10 * 11 + FLAT_SLACK;
     let checks = [

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::case::{Call, Case, ExpectedAnswer};
 use crate::http2::{self, Http2Client, Http2Upstream};
 use crate::matching::{self, Bindings};
-use crate::script::{CaseScript, Own};
+use crate::script::{CaseScript, ClientHeaders};
 use crate::settings::Settings;
 use crate::support::client::{Answer, Client, Outgoing};
 use crate::support::json;
@@ -53,8 +53,10 @@ pub(crate) async fn run(case: Case, paths: &[String], options: &Options) -> Resu
         .iter()
         .map(|call| Outgoing::new(&call.method, &call.target, proxy.listen, &call.headers, call.body.as_deref()))
         .collect();
-    let own =
-        |(call, outgoing): (&Call, &Outgoing)| Own { client: call.client.clone(), headers: outgoing.headers.clone() };
+    let own = |(call, outgoing): (&Call, &Outgoing)| ClientHeaders {
+        client: call.client.clone(),
+        headers: outgoing.headers.clone(),
+    };
     script.clients(case.calls.iter().zip(&outgoing).map(own).collect());
 
     let clients = start_clients(&case, outgoing, &proxy, factor).await;
@@ -271,7 +273,7 @@ struct Stats {
 
 /// Number of calls by progress.
 #[derive(Debug, Clone, Copy, Default)]
-struct Counted {
+struct CallProgress {
     /// Offered to the scheduler, which fixes their order.
     offered: u64,
     /// Passed through for any reason, or answered.
@@ -287,14 +289,14 @@ impl Stats {
         Self { admin: Client::connect(address).await.ok().map(|client| (client, question)) }
     }
 
-    async fn read(&mut self) -> Option<Counted> {
+    async fn read(&mut self) -> Option<CallProgress> {
         let (client, question) = self.admin.as_mut()?;
         let answer = tokio::time::timeout(SEEN_MAX, client.ask(question)).await.ok();
         let counted = answer.and_then(|answer| {
             let stats = json::parse(&answer.body).ok()?;
             let of = |name| stats.get("calls")?.get(name)?.as_u64();
             let passed: u64 = stats.get("passed")?.value()?.as_object()?.values().filter_map(Value::as_u64).sum();
-            Some(Counted { offered: of("offered")?, done: passed + of("answered")? })
+            Some(CallProgress { offered: of("offered")?, done: passed + of("answered")? })
         });
         if counted.is_none() {
             // Without the counters, a fixed pause keeps the order.
@@ -305,7 +307,7 @@ impl Stats {
 
     /// Waits until one more call is offered to the scheduler. A call that never is (it is passed
     /// through, answered at once or incomplete) gets a fixed time instead.
-    async fn wait(&mut self, before: Option<Counted>, factor: f64) -> Option<Counted> {
+    async fn wait(&mut self, before: Option<CallProgress>, factor: f64) -> Option<CallProgress> {
         let started: Instant = now();
         loop {
             let counted = self.read().await;

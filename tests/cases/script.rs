@@ -17,7 +17,7 @@ const MODEL_CONFIG: &str = "/inference.GRPCInferenceService/ModelConfig";
 
 /// Headers of a client's request, as sent.
 #[derive(Debug)]
-pub(crate) struct Own {
+pub(crate) struct ClientHeaders {
     pub(crate) client: String,
     pub(crate) headers: Headers,
 }
@@ -28,7 +28,7 @@ pub(crate) struct CaseScript {
     case: Arc<Case>,
     factor: f64,
     model_config: Option<Vec<u8>>,
-    own: OnceLock<Vec<Own>>,
+    own: OnceLock<Vec<ClientHeaders>>,
     state: Mutex<State>,
 }
 
@@ -52,7 +52,7 @@ impl CaseScript {
     }
 
     /// Sets the requests of the clients. Called before any client sends.
-    pub(crate) fn clients(&self, own: Vec<Own>) {
+    pub(crate) fn clients(&self, own: Vec<ClientHeaders>) {
         // A second call would set the same value.
         self.own.set(own).ok();
     }

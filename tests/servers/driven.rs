@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::calls::{Counted, listed};
+use super::calls::{BatchCounters, listed};
 use super::environment::Environment;
 use super::python::{Python, Server, folder};
 use super::support::proxy::Proxy;
@@ -214,7 +214,7 @@ impl DrivenScenario {
 
     /// Verifies by the counters of the proxy what it did with the calls.
     async fn treated(&self, proxy: &mut Proxy) -> Result<String, String> {
-        let Counted { batches, items, shared } = Counted::of(proxy).await?;
+        let BatchCounters { batches, items, shared } = BatchCounters::of(proxy).await?;
         let numbers = format!("{items} items in {batches} upstream calls ({shared} shared)");
         let is_met = match self.treatment {
             Treatment::Merged => shared > 0 && batches < items,

@@ -117,11 +117,11 @@ async fn all(options: Options) -> Totals {
     let mut totals = Totals::default();
     let has = |flag: &str| std::env::args().any(|arg| arg == flag);
     let measures_rates = has("--rates");
-    let wanted: Vec<_> = SCENARIOS.into_iter().filter(|name| options.wants(name) && !measures_rates).collect();
+    let wanted: Vec<_> = SCENARIOS.into_iter().filter(|name| options.is_selected(name) && !measures_rates).collect();
     let is_all = has("--all") || measures_rates || !options.filters.is_empty();
     let (driven, left): (Vec<_>, Vec<_>) = table::SCENARIOS
         .iter()
-        .filter(|it| options.wants(it.name) && (it.is_example() || !measures_rates))
+        .filter(|it| options.is_selected(it.name) && (it.is_example() || !measures_rates))
         .partition(|it| is_all || it.is_sample);
     if !left.is_empty() {
         totals.skipped += left.len();

@@ -40,7 +40,7 @@ struct Live {
 
 /// Arrivals at the upstream in a span of time, and the changes of the learned state in it.
 #[derive(Debug)]
-struct Seen {
+struct SpanObservation {
     /// Accepted items per second.
     rate: f64,
     /// Mean number of items per batch.
@@ -71,7 +71,7 @@ impl Live {
     }
 
     /// Observes the upstream and the learned state for `span`.
-    async fn watch(&self, span: Duration) -> Seen {
+    async fn watch(&self, span: Duration) -> SpanObservation {
         let begun = self.mock.clock();
         let mut looks = tokio::time::interval(LOOK);
         let (mut slots, mut ceilings) = (Vec::new(), Vec::new());
@@ -87,7 +87,7 @@ impl Live {
 
     /// Observes three times and returns the observation with the median rate, because the machine
     /// may pause during any of them.
-    async fn steady(&self) -> Seen {
+    async fn steady(&self) -> SpanObservation {
         let mut seen = Vec::new();
         for _ in 0..3 {
             seen.push(self.watch(WINDOW / 2).await);
@@ -95,16 +95,16 @@ impl Live {
         let mut slots: Vec<u32> = seen.iter().flat_map(|seen| seen.slots.iter().copied()).collect();
         slots.dedup();
         seen.sort_by(|one, other| one.rate.total_cmp(&other.rate));
-        Seen { slots, ..seen.swap_remove(1) }
+        SpanObservation { slots, ..seen.swap_remove(1) }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts of a test")]
-    fn seen(&self, span: Range<Duration>, slots: Vec<u32>, ceilings: Vec<u64>) -> Seen {
+    fn seen(&self, span: Range<Duration>, slots: Vec<u32>, ceilings: Vec<u64>) -> SpanObservation {
         let all = self.mock.arrivals(span.clone());
         let refused = all.iter().filter(|arrival| arrival.refused).count();
         let taken: Vec<_> = all.iter().filter(|arrival| !arrival.refused).collect();
         let items: usize = taken.iter().map(|arrival| arrival.items).sum();
-        Seen {
+        SpanObservation {
             rate: items as f64 / (span.end - span.start).as_secs_f64(),
             size: items as f64 / (taken.len().max(1) as f64),
             largest: taken.iter().map(|arrival| arrival.items).max().unwrap_or_default(),
@@ -233,7 +233,7 @@ async fn a_limit_that_falls_under_load_is_found_without_refused_calls() {
     // opened during a pause of the machine closes again.
     let begun = live.mock.clock();
     let mut after = live.watch(WINDOW).await;
-    let kept = |seen: &Seen| seen.ceilings.iter().all(|ceiling| (8..=17).contains(ceiling));
+    let kept = |seen: &SpanObservation| seen.ceilings.iter().all(|ceiling| (8..=17).contains(ceiling));
     while after.refused > 3 || after.largest > 16 || after.size < 7.0 || !kept(&after) {
         let learned = within_timeout(live.proxy.running.learned()).await.unwrap();
         assert!(live.mock.clock() - begun < PATIENCE, "{before:?} {after:?} {learned:?}");

@@ -10,9 +10,9 @@ const PATH: &str = "/v1/completions";
 const AB: &str = r#"{"prompt":"ab","stream":true}"#;
 const CDE: &str = r#"{"prompt":"cde","stream":true}"#;
 
-/// What the members of a batch received.
+/// A stream as the members of a batch receive it.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Received {
+struct ReceivedStream {
     /// The bodies, with a placeholder for each id.
     bodies: Vec<String>,
     /// The body of the member at this place is complete.
@@ -26,7 +26,7 @@ struct TestSplit {
     split: StreamSplit,
     evidence: UnbatchedEvidence,
     bodies: Vec<Vec<u8>>,
-    received: Received,
+    received: ReceivedStream,
 }
 
 fn same(a: &Call, b: &Call) -> bool {
@@ -62,7 +62,7 @@ impl TestSplit {
         let members = calls.len();
         let (split, heads) = endpoint.begin_stream(calls, sent, (StatusCode::OK, &event_stream()), &evidence).unwrap();
         assert!(heads.iter().all(|head| head["content-type"] == "text/event-stream; charset=utf-8"));
-        let received = Received { complete: vec![false; members], ..Received::default() };
+        let received = ReceivedStream { complete: vec![false; members], ..ReceivedStream::default() };
         Self { split, evidence, bodies: vec![Vec::new(); members], received }
     }
 
@@ -93,7 +93,7 @@ impl TestSplit {
         }
     }
 
-    fn received(mut self) -> Received {
+    fn received(mut self) -> ReceivedStream {
         assert_eq!(self.split.is_over(), self.received.complete.iter().all(|complete| *complete));
         self.received.bodies = self.bodies.iter().map(|body| mask_ids(body)).collect();
         self.received
@@ -101,7 +101,7 @@ impl TestSplit {
 }
 
 /// Splits a stream that arrives in these pieces.
-fn split_pieces(protocol: RouteProtocol, calls: &[&str], pieces: &[&[u8]]) -> Result<Received, MismatchKind> {
+fn split_pieces(protocol: RouteProtocol, calls: &[&str], pieces: &[&[u8]]) -> Result<ReceivedStream, MismatchKind> {
     let mut test = TestSplit::begin(protocol, calls);
     for piece in pieces {
         test.push(piece)?;
@@ -109,7 +109,7 @@ fn split_pieces(protocol: RouteProtocol, calls: &[&str], pieces: &[&[u8]]) -> Re
     Ok(test.received())
 }
 
-fn split_text(calls: &[&str], text: &str) -> Result<Received, MismatchKind> {
+fn split_text(calls: &[&str], text: &str) -> Result<ReceivedStream, MismatchKind> {
     split_pieces(RouteProtocol::OpenAi, calls, &[text.as_bytes()])
 }
 
