@@ -174,9 +174,9 @@ fn reached(
     let slices = u32::try_from(lasts.as_nanos() / SLICE_INTERVAL.as_nanos()).unwrap_or(0);
     let wanted = settled * look.as_secs_f64() * share;
     let found = (0..slices).map(|at| SLICE_INTERVAL * at).find(|&at| served(proxied, from + at, look) as f64 >= wanted);
-    let told = found.map_or("never".to_owned(), |at| format!("after {:.2} s", at.as_secs_f64()));
-    println!("  {what} {told}, at most {:.1} s", most.as_secs_f64());
-    tally.count(found.is_some_and(|at| at <= most), &format!("{what} {told}"));
+    let shown = found.map_or("never".to_owned(), |at| format!("after {:.2} s", at.as_secs_f64()));
+    println!("  {what} {shown}, at most {:.1} s", most.as_secs_f64());
+    tally.count(found.is_some_and(|at| at <= most), &format!("{what} {shown}"));
 }
 
 fn served(report: &Report, from: Duration, lasts: Duration) -> u64 {

@@ -138,7 +138,7 @@ async fn start_clients(
     let started = now();
     for (at, (call, outgoing)) in case.calls.iter().zip(outgoing).enumerate() {
         tokio::time::sleep_until(started + call.at.mul_f64(factor)).await;
-        let (sent, told) = oneshot::channel();
+        let (sent, is_sent) = oneshot::channel();
         let leaves = call.disconnect.map(|after| after.mul_f64(factor));
         clients.push(match http2_clients.next() {
             Some(connected) => tokio::spawn(grpc_client(connected, (proxy.listen, outgoing), patience, sent)),
@@ -146,7 +146,7 @@ async fn start_clients(
         });
         if at + 1 < last {
             // The sender is dropped without a message if the client cannot connect.
-            told.await.ok();
+            is_sent.await.ok();
             before = stats.wait(before, factor).await;
         }
     }
@@ -158,14 +158,14 @@ async fn client(
     outgoing: Outgoing,
     leaves: Option<Duration>,
     patience: Duration,
-    told: oneshot::Sender<()>,
+    sent_signal: oneshot::Sender<()>,
 ) -> Outcome {
     let mut client = Client::connect(proxy).await.map_err(|e| format!("connect: {e}"))?;
     let mut answer = Answer::default();
     // After a timeout, the part of the answer that has arrived is judged.
     let sent = tokio::time::timeout(patience, client.send(&outgoing, &mut answer)).await.is_ok();
     // The receiver of the last client is dropped already.
-    told.send(()).ok();
+    sent_signal.send(()).ok();
     if let Some(after) = leaves {
         tokio::time::sleep(after).await;
         return Ok((None, answer));
@@ -180,10 +180,10 @@ async fn grpc_client(
     connected: Result<Http2Client, String>,
     (proxy, outgoing): (SocketAddr, Outgoing),
     patience: Duration,
-    told: oneshot::Sender<()>,
+    sent_signal: oneshot::Sender<()>,
 ) -> Outcome {
-    let asked = tokio::time::timeout(patience, http2::ask(connected?, proxy, &outgoing, told)).await;
-    Ok((None, asked.map_err(|_| "no response in time".to_owned())??))
+    let answer = tokio::time::timeout(patience, http2::ask(connected?, proxy, &outgoing, sent_signal)).await;
+    Ok((None, answer.map_err(|_| "no response in time".to_owned())??))
 }
 
 /// Returns a time that is longer than all times of the case together.
@@ -207,13 +207,14 @@ fn judge(expected: &ExpectedAnswer, call: &Call, answer: &Answer, taken: &mut Bi
         let actual = answer.status.map_or_else(|| "none".to_owned(), |status| status.to_string());
         faults.push(format!("status: expected {}, actual {actual}", expected.status));
     }
-    let asked = wire::values(&call.headers, "expect").iter().any(|v| v.eq_ignore_ascii_case(b"100-continue"));
+    let expects_continue =
+        wire::values(&call.headers, "expect").iter().any(|v| v.eq_ignore_ascii_case(b"100-continue"));
     match &expected.interim {
         Some(interim) if *interim != answer.interim => {
             faults.push(format!("interim: expected {interim:?}, actual {:?}", answer.interim));
         }
         // If the case lists no interim responses, only a client that expects a 100 may get one.
-        None if !matches!((answer.interim.as_slice(), asked), ([], _) | ([100], true)) => {
+        None if !matches!((answer.interim.as_slice(), expects_continue), ([], _) | ([100], true)) => {
             faults.push(format!("interim: none expected, actual {:?}", answer.interim));
         }
         Some(_) | None => {}

@@ -134,9 +134,9 @@ struct ModelledCore {
 
 impl ModelledCore {
     fn apply(&mut self, event: &Event) -> Result<CoreResponse, Violation> {
-        let said = apply_event(&mut self.core, event);
-        self.model.step(event, &said, &self.core)?;
-        Ok(said)
+        let response = apply_event(&mut self.core, event);
+        self.model.step(event, &response, &self.core)?;
+        Ok(response)
     }
 
     fn apply_op(&mut self, op: Op) -> Result<(), Violation> {

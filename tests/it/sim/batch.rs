@@ -15,7 +15,7 @@ pub(crate) fn check_cause(batch: &Batch, leaving: &ExpectedBatch, due: DispatchC
         _ if leaving.retest.is_some() || leaving.trial => DispatchCause::Probe,
         _ => leaving.bound.unwrap_or(due),
     };
-    let said = (batch.cause, batch.lone);
+    let reported = (batch.cause, batch.lone);
     // A batch that holds too many calls is reported by the checks below, which name the exceeded
     // limit.
     let broken = if leaving.lone == Some(UnbatchedReason::Quarantined) {
@@ -23,8 +23,8 @@ pub(crate) fn check_cause(batch: &Batch, leaving: &ExpectedBatch, due: DispatchC
     } else {
         InvariantId::TrueCause
     };
-    ensure_invariant(broken, batch.members.len() > leaving.calls || said == (cause, leaving.lone), || {
-        format!("batch {} reports {said:?} and was dispatched for {:?}", batch.id.0, (cause, leaving.lone))
+    ensure_invariant(broken, batch.members.len() > leaving.calls || reported == (cause, leaving.lone), || {
+        format!("batch {} reports {reported:?} and was dispatched for {:?}", batch.id.0, (cause, leaving.lone))
     })
 }
 

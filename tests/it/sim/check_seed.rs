@@ -37,18 +37,18 @@ pub(crate) fn simulate(seed: u64) -> SimulationRun {
 /// # Errors
 /// Returns the violated invariant and the seed.
 pub(crate) fn check_seed(seed: u64) -> Result<SimulationRun, String> {
-    let story = simulate(seed);
-    let held = story.end.clone().and_then(|()| {
+    let run = simulate(seed);
+    let held = run.end.clone().and_then(|()| {
         let again = simulate(seed);
-        ensure_invariant(InvariantId::Deterministic, story.trace.text() == again.trace.text(), || {
+        ensure_invariant(InvariantId::Deterministic, run.trace.text() == again.trace.text(), || {
             "the second run differs".to_owned()
         })?;
-        ensure_invariant(InvariantId::Deterministic, story.trace.replay() == story.trace.said, || {
+        ensure_invariant(InvariantId::Deterministic, run.trace.replay() == run.trace.responses, || {
             "its replay differs".to_owned()
         })
     });
     match held {
-        Ok(()) => Ok(story),
+        Ok(()) => Ok(run),
         Err(Violation { promise, how }) => Err(format!("seed {seed}: invariant {promise:?} broken: {how}")),
     }
 }

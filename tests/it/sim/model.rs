@@ -88,13 +88,13 @@ impl Model {
     }
 
     /// Checks the core's response to an event, and its state after it, against the invariants.
-    pub(crate) fn step(&mut self, event: &Event, said: &CoreResponse, core: &Batcher) -> CheckResult {
-        let held = self.check_event(event, said, core);
+    pub(crate) fn step(&mut self, event: &Event, response: &CoreResponse, core: &Batcher) -> CheckResult {
+        let held = self.check_event(event, response, core);
         self.before = Some(core.clone());
         held
     }
 
-    fn check_event(&mut self, event: &Event, said: &CoreResponse, core: &Batcher) -> CheckResult {
+    fn check_event(&mut self, event: &Event, response: &CoreResponse, core: &Batcher) -> CheckResult {
         if let Event::Offer(now, _)
         | Event::Cancel(now, _)
         | Event::Complete(now, ..)
@@ -111,7 +111,7 @@ impl Model {
             }
             self.now = now;
         }
-        match (event, said) {
+        match (event, response) {
             (Event::Offer(_, call), CoreResponse::Offered(result)) => self.on_offer(call, result)?,
             (Event::Cancel(_, id), CoreResponse::Cancelled(left)) => self.on_cancel(*id, *left)?,
             (Event::Answered(id), CoreResponse::Nothing) => {
@@ -140,7 +140,7 @@ impl Model {
                 self.ignore_hopeless_slos();
                 self.on_idle(*wakeup)?;
             }
-            _ => unreachable!("{said:?} is not a response to {event:?}"),
+            _ => unreachable!("{response:?} is not a response to {event:?}"),
         }
         self.check_counters(core)
     }
@@ -577,9 +577,9 @@ impl Model {
             format!("{counts:?} where {expected:?} is held")
         })?;
         for (class, learned) in &self.learned {
-            let (said, known) = (core.ceiling(*class), learned.ceiling());
-            ensure_invariant(InvariantId::WithinLimits, said == known, || {
-                format!("the ceiling of class {} is reported as {said:?} where {known:?} was learned", class.0)
+            let (reported, known) = (core.ceiling(*class), learned.ceiling());
+            ensure_invariant(InvariantId::WithinLimits, reported == known, || {
+                format!("the ceiling of class {} is reported as {reported:?} where {known:?} was learned", class.0)
             })?;
         }
         Ok(())

@@ -44,7 +44,7 @@ impl Simulation {
         let setting = RunParameters::new(&mut draw);
         let limits = setting.limits(&mut draw);
         Self {
-            trace: Trace { limits: limits.clone(), seed, events: Vec::new(), said: Vec::new() },
+            trace: Trace { limits: limits.clone(), seed, events: Vec::new(), responses: Vec::new() },
             model: Model::new(limits.clone()),
             core: Batcher::new(limits, seed),
             draw,
@@ -97,10 +97,10 @@ impl Simulation {
     fn apply(&mut self, event: Event) -> Result<CoreResponse, Violation> {
         self.trace.events.push(event);
         let event = &self.trace.events[self.trace.events.len() - 1];
-        let said = apply_event(&mut self.core, event);
-        self.trace.said.push(said.clone());
-        self.model.step(event, &said, &self.core)?;
-        Ok(said)
+        let response = apply_event(&mut self.core, event);
+        self.trace.responses.push(response.clone());
+        self.model.step(event, &response, &self.core)?;
+        Ok(response)
     }
 
     /// Applies the next scheduled event, and sometimes the others of the same instant before the
@@ -177,7 +177,7 @@ impl Simulation {
                     })?;
                     return Ok(wakeup);
                 }
-                said => unreachable!("poll returns {said:?}"),
+                response => unreachable!("poll returns {response:?}"),
             }
         }
         Err(Violation { promise: InvariantId::Ends, how: format!("does not stop deciding at {:?}", self.now) })

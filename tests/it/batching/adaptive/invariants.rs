@@ -119,7 +119,7 @@ impl InvariantChecker {
     pub(super) fn step(
         &mut self,
         event: &Event,
-        said: &CoreResponse,
+        response: &CoreResponse,
         core: &Batcher,
         ceiling: impl Fn(CostClassId) -> Option<u32>,
     ) -> CheckResult {
@@ -138,7 +138,7 @@ impl InvariantChecker {
             }
             self.now = *now;
         }
-        match (event, said) {
+        match (event, response) {
             (Event::Offer(_, call), CoreResponse::Offered(result)) => self.offered(call, *result, core)?,
             (Event::Cancel(_, id), CoreResponse::Cancelled(left)) => {
                 self.cancelled(*id, *left)?;
@@ -166,7 +166,7 @@ impl InvariantChecker {
             (Event::Poll(_), CoreResponse::Decided(Decision::Expire { id, reason })) => self.expired(*id, *reason)?,
             (Event::Poll(_), CoreResponse::Decided(Decision::Abort(batch))) => self.aborted(*batch)?,
             (Event::Poll(_), CoreResponse::Idle(wakeup)) => self.idle(*wakeup)?,
-            _ => unreachable!("{said:?} is not a response to {event:?}"),
+            _ => unreachable!("{response:?} is not a response to {event:?}"),
         }
         // The core's counters match the calls and batches held here.
         let counts = core.counts();

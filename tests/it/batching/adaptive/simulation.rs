@@ -84,10 +84,10 @@ impl Simulation {
     /// Returns the last steps as text.
     pub(super) fn text(&self, steps: usize) -> String {
         let mut text = format!("{:?}\nlimits {:?}\n", self.setting, self.limits);
-        for told in self.log.iter().skip(self.log.len().saturating_sub(steps)) {
-            _ = match told {
+        for entry in self.log.iter().skip(self.log.len().saturating_sub(steps)) {
+            _ = match entry {
                 LogEntry::Event(event, CoreResponse::Nothing) => writeln!(text, "{event}"),
-                LogEntry::Event(event, said) => writeln!(text, "{event} -> {said}"),
+                LogEntry::Event(event, response) => writeln!(text, "{event} -> {response}"),
                 LogEntry::Plan(at, class) => writeln!(text, "{at:?} plan of class {}", class.0),
             };
         }
@@ -96,7 +96,7 @@ impl Simulation {
 
     /// Runs the simulation to its end, or to the first invariant violation.
     pub(super) fn run(&mut self) -> CheckResult {
-        match self.setting.crowd {
+        match self.setting.arrivals {
             ArrivalProcess::Loop { clients } => {
                 for _ in 0..clients {
                     let at = Tick::from_millis(1).after(self.draw.span(false, 5));
@@ -146,12 +146,12 @@ impl Simulation {
         // log.
         self.log.push(LogEntry::Event(event, CoreResponse::Nothing));
         let Some(LogEntry::Event(event, last)) = self.log.last_mut() else { unreachable!("just pushed") };
-        let said = apply_event(&mut self.core, event);
-        *last = said.clone();
+        let response = apply_event(&mut self.core, event);
+        *last = response.clone();
         let ceiling =
             |class: CostClassId| usize::try_from(class.0).ok().and_then(|class| ceilings.get(class).copied()).flatten();
-        self.watch.step(event, &said, &self.core, ceiling)?;
-        Ok(said)
+        self.watch.step(event, &response, &self.core, ceiling)?;
+        Ok(response)
     }
 
     /// Applies the next scheduled event, and sometimes the others of the same instant before the
@@ -207,7 +207,7 @@ impl Simulation {
             }
             return Ok(());
         }
-        let calls = match self.setting.crowd {
+        let calls = match self.setting.arrivals {
             ArrivalProcess::Loop { .. } | ArrivalProcess::Poisson { .. } => 1,
             ArrivalProcess::FanOut { calls, .. } => {
                 for _ in 1..calls {
@@ -218,7 +218,7 @@ impl Simulation {
             }
             ArrivalProcess::Bursts { calls, .. } => self.draw.between(1, calls),
         };
-        let gap = match self.setting.crowd {
+        let gap = match self.setting.arrivals {
             ArrivalProcess::Bursts { gap, .. } => MS * self.draw.count(0, u32::try_from(2 * gap).unwrap_or(0)),
             ArrivalProcess::Poisson { gap } | ArrivalProcess::FanOut { gap, .. } => exponential(&mut self.draw, gap),
             ArrivalProcess::Loop { .. } => MS,
@@ -246,7 +246,7 @@ impl Simulation {
 
     /// Records that calls have ended, answered or not. In a closed loop their clients call again.
     fn on_calls_ended(&mut self, callers: usize, pause: Duration) {
-        if let ArrivalProcess::Loop { .. } = self.setting.crowd {
+        if let ArrivalProcess::Loop { .. } = self.setting.arrivals {
             for _ in 0..callers {
                 let think = self.draw.span(false, 1) / 5 + MS / 10;
                 self.plan(self.now.after(think + pause), ScheduledEvent::Arrive { calls: 1, leading: false });
@@ -284,7 +284,7 @@ impl Simulation {
                     }
                     return Ok(wakeup);
                 }
-                said => unreachable!("poll returns {said:?}"),
+                response => unreachable!("poll returns {response:?}"),
             }
         }
         Err(Violation { promise: InvariantId::Ends, how: format!("does not stop deciding at {:?}", self.now) })
