@@ -28,10 +28,10 @@ use load::CallResult;
 use process::Process;
 
 const MODEL: EngineModel = EngineModel {
-    places: 16,
-    step: Duration::from_millis(20),
-    call: Duration::from_micros(500),
-    prompt: Duration::from_millis(5),
+    calls_max: 16,
+    step_time: Duration::from_millis(20),
+    time_per_call: Duration::from_micros(500),
+    time_per_prompt: Duration::from_millis(5),
 };
 const LENGTHS: (u64, u64) = (20, 100);
 /// Offered load, as a multiple of the engine's capacity.
@@ -90,12 +90,12 @@ fn main() {
 
 async fn run_all(times: RunTimes) -> Vec<ContestantResult> {
     // Calls per second that the engine answers while it is full.
-    let places = u32::try_from(MODEL.places).unwrap_or(u32::MAX);
+    let calls_max = u32::try_from(MODEL.calls_max).unwrap_or(u32::MAX);
     let mean = u32::try_from((LENGTHS.0 + LENGTHS.1) / 2).unwrap_or(u32::MAX);
-    let of_one = (MODEL.step + MODEL.call * places) * mean / places + MODEL.prompt;
+    let of_one = (MODEL.step_time + MODEL.time_per_call * calls_max) * mean / calls_max + MODEL.time_per_prompt;
     let rate = OVERLOAD / of_one.as_secs_f64();
     let calls = load::plan(1, times.end, rate, LENGTHS);
-    println!("{} calls, {rate:.1} a second, at an engine for {} calls at once", calls.len(), MODEL.places);
+    println!("{} calls, {rate:.1} a second, at an engine for {} calls at once", calls.len(), MODEL.calls_max);
     let limits = [None, Some("{slotsMax: 8}"), Some("{slotsMax: 16}"), Some("{slotsMax: 24}"), Some("{}")];
     let mut runs = Vec::new();
     for limits in limits {

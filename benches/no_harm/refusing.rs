@@ -48,8 +48,8 @@ pub(crate) async fn run(
             }
             println!("{name}");
             let mut routes = JoinSet::new();
-            // On the server with capacity for all, one route per refusal: more of them would share
-            // the processor.
+            // On the server with capacity for all calls, a single route is measured for each refusal,
+            // in turn: more of them would share the processor.
             let all = slots == 1;
             for route in ROUTES.into_iter().enumerate().filter(|(place, _)| all || at % ROUTES.len() == *place) {
                 routes.spawn(measure_route(route.1, (refusal, slots), reference, time));

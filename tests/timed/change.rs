@@ -23,7 +23,7 @@ use crate::{ms, quiet};
 const LESS_ROOM: Duration = Duration::from_millis(15 * 24 * 10);
 /// Maximum time to adapt to a change. Two seconds suffice on an idle machine. On shared cores the
 /// limiter may decide wrongly once, and the time covers twice the rest that follows.
-const PATIENCE: Duration = Duration::from_secs(24);
+const ADAPTATION_MAX: Duration = Duration::from_secs(24);
 /// Time by which the first model is learned.
 const WARM: Duration = Duration::from_millis(800);
 /// Duration of an observation of the upstream.
@@ -128,7 +128,7 @@ impl Live {
                 if holds(&learned) {
                     return;
                 }
-                assert!(took < PATIENCE, "not adapted at {place}: {learned:?}");
+                assert!(took < ADAPTATION_MAX, "not adapted at {place}: {learned:?}");
             }
         }
     }
@@ -221,13 +221,13 @@ async fn a_limit_that_falls_under_load_is_found_without_refused_calls() {
     let begun = live.mock.clock();
     let mut before = live.watch(WINDOW).await;
     while before.largest <= 32 {
-        assert!(live.mock.clock() - begun < PATIENCE, "no large batch: {before:?}");
+        assert!(live.mock.clock() - begun < ADAPTATION_MAX, "no large batch: {before:?}");
         before = live.watch(WINDOW).await;
     }
     live.mock.set_items_max(Some(16));
     let begun = live.mock.clock();
     while live.watch(LOOK).await.ceilings.last().is_none_or(|ceiling| !(1..=17).contains(ceiling)) {
-        assert!(live.mock.clock() - begun < PATIENCE, "the limit was not found");
+        assert!(live.mock.clock() - begun < ADAPTATION_MAX, "the limit was not found");
     }
     // The limit may be probed again from time to time, at most one step above it. A limiter that
     // opened during a pause of the machine closes again.
@@ -236,7 +236,7 @@ async fn a_limit_that_falls_under_load_is_found_without_refused_calls() {
     let kept = |seen: &SpanObservation| seen.ceilings.iter().all(|ceiling| (8..=17).contains(ceiling));
     while after.refused > 3 || after.largest > 16 || after.size < 7.0 || !kept(&after) {
         let learned = within_timeout(live.proxy.running.learned()).await.unwrap();
-        assert!(live.mock.clock() - begun < PATIENCE, "{before:?} {after:?} {learned:?}");
+        assert!(live.mock.clock() - begun < ADAPTATION_MAX, "{before:?} {after:?} {learned:?}");
         after = live.watch(WINDOW).await;
     }
     live.end().await;
