@@ -18,10 +18,10 @@ use std::time::Duration;
 
 #[path = "core/allocations.rs"]
 mod allocations;
-#[path = "core/rig.rs"]
-mod rig;
+#[path = "core/core_driver.rs"]
+mod core_driver;
 
-use rig::{Load, Rig, StretchMeasurement};
+use core_driver::{CoreDriver, Load, StretchMeasurement};
 
 #[global_allocator]
 static ALLOCATOR: allocations::Counting = allocations::Counting;
@@ -78,9 +78,9 @@ fn main() {
         assert!(further <= ALLOCATIONS_PER_ITEM_MAX, "{further} allocations an item in the steady state");
     }
     if is_selected("idle") {
-        let mut rig = Rig::new(Load::MID);
-        rig.run(scale.warm);
-        assert_eq!(rig.wakeup_when_idle(), None, "an idle core requests no wake-up");
+        let mut driver = CoreDriver::new(Load::MID);
+        driver.run(scale.warm);
+        assert_eq!(driver.wakeup_when_idle(), None, "an idle core requests no wake-up");
         println!("idle: no wake-up");
     }
     if is_selected("group") {
@@ -88,10 +88,10 @@ fn main() {
             "group: a decision by weights, from the poll that makes it to its batch; whole, so more than `group` alone"
         );
         for load in [Load::PADDED, Load::PADDED_OVER] {
-            let mut rig = Rig::new(load).timing_decisions();
-            rig.run(scale.warm);
+            let mut driver = CoreDriver::new(load).timing_decisions();
+            driver.run(scale.warm);
             let each = |measured: StretchMeasurement| measured.deciding.as_secs_f64() * 1e6 / measured.batches as f64;
-            let micros = median((0..scale.stretches).map(|_| each(rig.run(scale.stretch))));
+            let micros = median((0..scale.stretches).map(|_| each(driver.run(scale.stretch))));
             println!("  {}: {micros:.1} us", load.name);
             if !tiny {
                 tally.judge("us a decision", micros, GROUP_MICROS_MAX);
@@ -122,11 +122,11 @@ fn loads() -> Vec<Load> {
 
 /// Returns the sums over all stretches and the median cost of an item in nanoseconds.
 fn cost(load: Load, scale: Scale) -> (StretchMeasurement, f64) {
-    let mut rig = Rig::new(load);
-    rig.run(scale.warm);
+    let mut driver = CoreDriver::new(load);
+    driver.run(scale.warm);
     let mut all = StretchMeasurement::default();
     let nanos = median((0..scale.stretches).map(|_| {
-        let measured = rig.run(scale.stretch);
+        let measured = driver.run(scale.stretch);
         all.items += measured.items;
         all.batches += measured.batches;
         all.allocations += measured.allocations;
@@ -148,13 +148,13 @@ fn allocations_per_further_item(scale: Scale) -> f64 {
 }
 
 fn plans(scale: Scale, tiny: bool, tally: &mut Tally) {
-    let mut rig = Rig::new(Load::MID);
+    let mut driver = CoreDriver::new(Load::MID);
     let (mut solving, mut plans, mut minute) = (Duration::ZERO, 0, None);
-    while u128::from(rig.now().0) < scale.hour.as_nanos() {
-        let measured = rig.run(1000.min(scale.warm));
+    while u128::from(driver.now().0) < scale.hour.as_nanos() {
+        let measured = driver.run(1000.min(scale.warm));
         solving += measured.solving;
         plans += measured.plans;
-        if rig.now().0 >= 60_000_000_000 {
+        if driver.now().0 >= 60_000_000_000 {
             minute.get_or_insert((solving, plans));
         }
     }

@@ -13,7 +13,7 @@ mod case;
 mod coding;
 mod http2;
 mod matching;
-mod oip;
+mod open_inference_grpc;
 mod run;
 mod script;
 mod selfcheck;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::case::{Case, Expected};
 use crate::matching::{self, Bindings, Mode};
-use crate::oip::{self, MessageKind};
+use crate::open_inference_grpc::{self, MessageKind};
 use crate::support::report::shown;
 use crate::support::upstream::{Content, Reply, Request, Script};
 use crate::support::wire::{self, End, Headers};
@@ -166,10 +166,12 @@ impl CaseScript {
         let mut fill = |text: &mut Vec<u8>| {
             if matching::holds(text, SENT_ID) {
                 match taken.values().next() {
-                    Some(id) if self.case.is_grpc() => match oip::with_id(text, |text| replaced(text, id)) {
-                        Ok(message) => *text = message,
-                        Err(e) => state.faults.push(format!("upstream: {e}")),
-                    },
+                    Some(id) if self.case.is_grpc() => {
+                        match open_inference_grpc::with_id(text, |text| replaced(text, id)) {
+                            Ok(message) => *text = message,
+                            Err(e) => state.faults.push(format!("upstream: {e}")),
+                        }
+                    }
                     Some(id) => *text = replaced(text, id),
                     None => {
                         state.faults.push("upstream: no {{uid:}} was taken that the answer could send back".to_owned());

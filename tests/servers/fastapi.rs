@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::calls::{BatchCounters, CALLERS, Call, Tally, compare, listed};
-use super::passed::{self, PassedRequest};
+use super::pass_through::{self, PassedRequest};
 use super::python::{Python, Server, folder};
 use super::{Bench, Verdict};
 
@@ -88,7 +88,7 @@ pub(crate) async fn passed(bench: &Bench, server: &Server) -> Verdict {
         PassedRequest::new("POST", "/score").with(&[("content-type", "application/json")], "{\"texts\": [\"a\", 1]}"),
     ];
     let config = folder().join("fastapi.yaml");
-    let numbers = passed::compare(bench, server, &plain).await?;
+    let numbers = pass_through::compare(bench, server, &plain).await?;
     let proxy = bench.proxy(server.address, Some(&config)).await?;
     let url = format!("http://{}", proxy.listen);
     let report = bench.python.report("passed_on.py", &[url.into()], PASSED_MAX).await?;

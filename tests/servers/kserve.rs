@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::calls::{BatchCounters, CALLERS, Call, Tally, compare};
-use super::passed::{self, PassedRequest};
+use super::pass_through::{self, PassedRequest};
 use super::python::{Python, Server, folder};
 use super::{Bench, Verdict};
 
@@ -115,5 +115,5 @@ pub(crate) async fn passed(bench: &Bench, model: &Model) -> Verdict {
         PassedRequest::new("POST", "/v1/models/other:predict").with(json, &call),
         PassedRequest::new("POST", "/v2/models/digits/infer").with(json, &tensor),
     ];
-    passed::compare(bench, &model.server, &plain).await
+    pass_through::compare(bench, &model.server, &plain).await
 }

@@ -14,7 +14,7 @@ mod sim {
     pub(crate) mod key_queue;
     pub(crate) mod model;
     pub(crate) mod invariant;
-    pub(crate) mod setting;
+    pub(crate) mod run_parameters;
     pub(crate) mod check_seed;
     pub(crate) mod trace;
     pub(crate) mod simulation;

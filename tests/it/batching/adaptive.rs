@@ -11,10 +11,10 @@
 //! Left out: the quality of the decisions (`groupage simulate`), and the shares of tenants and
 //! classes (`shares`).
 
-mod alone;
+mod single_call;
 mod batch;
 mod displacement;
-mod setting;
+mod run_parameters;
 mod upstream;
 mod invariants;
 mod simulation;

@@ -1,4 +1,4 @@
-//! Model servers in environments of their own, each driven by its own client. A script of the
+//! Model servers in environments of their own, each called by its own client. A script of the
 //! client compares every call sent alone to the server with the same call sent through the proxy.
 
 mod rate;
@@ -58,7 +58,7 @@ pub(crate) enum Treatment {
 
 /// Calls of a client to a server.
 #[derive(Debug)]
-pub(crate) struct DrivenScenario {
+pub(crate) struct ScriptScenario {
     pub(crate) name: &'static str,
     pub(crate) server: &'static ServerSpec,
     /// Environment, script and arguments of the client, after the addresses of server and proxy.
@@ -127,9 +127,9 @@ fn replaced(arg: &str, model: &Path, upstream: &str) -> OsString {
     arg.replace("UPSTREAM_ADDRESS", upstream).into()
 }
 
-// === impl DrivenScenario ===
+// === impl ScriptScenario ===
 
-impl DrivenScenario {
+impl ScriptScenario {
     /// Runs the scenario. `running` is the server of the previous one, and is used again if it is
     /// the same.
     pub(crate) async fn run(&self, bench: &Bench, running: &mut Option<RunningServer>) -> Attempt {

@@ -29,7 +29,7 @@ const HANG: Duration = Duration::from_secs(120);
 const OPENED_A_SECOND: u64 = 45;
 
 /// The controller, its API server and the sidecars.
-pub(crate) struct Rig {
+pub(crate) struct ControllerProcess {
     api: FakeApiServer,
     child: Child,
     dial: ControllerAddress,
@@ -58,9 +58,9 @@ struct Process {
     streams: usize,
 }
 
-// === impl Rig ===
+// === impl ControllerProcess ===
 
-impl Rig {
+impl ControllerProcess {
     /// Starts a controller with `streams` pods in its cluster and no stream.
     #[expect(clippy::disallowed_methods, reason = "the binary to measure is configurable")]
     pub(crate) async fn start(streams: usize) -> Self {
@@ -202,7 +202,7 @@ impl Rig {
     }
 }
 
-impl Drop for Rig {
+impl Drop for ControllerProcess {
     fn drop(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();

@@ -73,7 +73,7 @@ pub(crate) async fn compare(bench: &Bench, server: &Server, requests: &[PassedRe
 
 fn same(expected: &Answer, actual: &Answer) -> Result<(), String> {
     // The header `date` contains the second in which an answer was generated, and is ignored.
-    let said = |answer: &Answer| {
+    let compared_headers = |answer: &Answer| {
         let mut headers: Headers =
             answer.headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())).collect();
         headers.retain(|(name, _)| name != "date");
@@ -88,7 +88,7 @@ fn same(expected: &Answer, actual: &Answer) -> Result<(), String> {
     if expected.status != actual.status {
         return Err(format!("status {:?} and {:?}", expected.status, actual.status));
     }
-    let (mine, theirs) = (said(expected), said(actual));
+    let (mine, theirs) = (compared_headers(expected), compared_headers(actual));
     if mine != theirs {
         return Err(format!("headers {} and {}", shown(&mine), shown(&theirs)));
     }

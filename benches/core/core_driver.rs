@@ -49,7 +49,7 @@ pub(crate) struct StretchMeasurement {
     pub(crate) plans: u64,
 }
 
-pub(crate) struct Rig {
+pub(crate) struct CoreDriver {
     load: Load,
     batcher: Batcher,
     now: Tick,
@@ -101,9 +101,9 @@ impl Load {
     }
 }
 
-// === impl Rig ===
+// === impl CoreDriver ===
 
-impl Rig {
+impl CoreDriver {
     pub(crate) fn new(load: Load) -> Self {
         let scope = ScopeLimits { batch_items_max: load.batch_max, ..ScopeLimits::default() };
         let limits = Limits {

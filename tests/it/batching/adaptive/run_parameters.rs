@@ -96,7 +96,7 @@ impl RunParameters {
         let keys = (0..if long { 1 } else { *draw.pick(&[1, 1, 2, 5]) })
             .map(|_| (CostClassId(draw.count(0, 2)), ScopeId(u16::try_from(draw.between(0, 2)).unwrap_or(0))))
             .collect();
-        let setting = Self {
+        let parameters = Self {
             arrivals,
             calls: if long { 3000 } else { *draw.pick(&[60, 300, 300, 900]) },
             nature,
@@ -125,7 +125,7 @@ impl RunParameters {
         };
         // With calls of one item that are all served, the relative cost of a batch is easy to
         // measure.
-        if linear { Self { items: 1, slo: None, deadlines: 0, timeout: None, ..setting } } else { setting }
+        if linear { Self { items: 1, slo: None, deadlines: 0, timeout: None, ..parameters } } else { parameters }
     }
 
     /// Returns random limits, for the start or for an edit.
