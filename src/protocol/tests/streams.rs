@@ -351,6 +351,13 @@ fn an_empty_reason_does_not_end_a_stream() {
 }
 
 #[test]
+fn a_stream_of_comments_alone_has_no_bytes_for_its_members() {
+    let received = split_text(&[AB, CDE], ": ping\n\n").unwrap();
+    assert_eq!((received.bodies, received.comments), (vec![String::new(); 2], Vec::new()));
+    assert_eq!((received.complete, received.has_end), (vec![false; 2], false));
+}
+
+#[test]
 fn a_comment_that_may_quote_an_input_is_replaced() {
     let calls = [r#"{"prompt":"a secret of A","stream":true}"#, r#"{"prompt":"in 2026","stream":true}"#];
     let text = ": ping\n\n: ping\r\n\r\n: my secret\n\n: ping - 2026-11-27\n\n";

@@ -4,9 +4,7 @@
 use std::collections::BTreeSet;
 
 use groupage::batching::{IsolationPlan, MemberRange, PartOutcome};
-use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
-
-use super::config;
+use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 /// Executes an isolation plan: a part that holds one of `failing` fails, and a part of more than
 /// `accepts_max` items is too large, which names that limit if `is_limit_named`. Returns the parts
@@ -50,7 +48,7 @@ fn members() -> impl Strategy<Value = (Vec<u32>, BTreeSet<usize>)> {
 }
 
 proptest! {
-    #![proptest_config(config(512))]
+    #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
     fn every_member_is_settled_once_in_order(
