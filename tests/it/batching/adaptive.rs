@@ -20,11 +20,10 @@ mod invariants;
 mod simulation;
 
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use groupage::batching::InvariantId;
 
-use crate::sim::invariant::{CheckResult, Coverage, Violation, ensure_invariant};
+use crate::sim::invariant::{CheckResult, Coverage, Violation, catch_panic, ensure_invariant};
 use simulation::Simulation;
 
 /// Number of seeds in every test run.
@@ -70,15 +69,7 @@ const TOUCHED: [&str; 29] = [
 /// Runs the simulation of a seed. The returned world contains its log.
 fn simulate(seed: u64) -> (Simulation, CheckResult) {
     let mut world = Simulation::new(seed);
-    // A panic of the core counts as a violated invariant, and the log up to it is kept.
-    let end = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|panic| {
-        let how = panic
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-            .unwrap_or_default();
-        Err(Violation { promise: InvariantId::Ends, how: format!("panicked: {how}") })
-    });
+    let end = catch_panic(|| world.run());
     (world, end)
 }
 

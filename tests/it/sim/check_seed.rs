@@ -1,10 +1,8 @@
 //! The complete check of one seed: a run, a second run and a replay.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use groupage::batching::InvariantId;
 
-use super::invariant::{CheckResult, Coverage, Violation, ensure_invariant};
+use super::invariant::{CheckResult, Coverage, Violation, catch_panic, ensure_invariant};
 use super::simulation::Simulation;
 use super::trace::Trace;
 
@@ -19,15 +17,7 @@ pub(crate) struct SimulationRun {
 /// Runs the simulation of a seed once.
 pub(crate) fn simulate(seed: u64) -> SimulationRun {
     let mut world = Simulation::new(seed);
-    // A panic of the core counts as a violated invariant, and the trace up to it is kept.
-    let end = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|panic| {
-        let how = panic
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-            .unwrap_or_default();
-        Err(Violation { promise: InvariantId::Ends, how: format!("panicked: {how}") })
-    });
+    let end = catch_panic(|| world.run());
     SimulationRun { trace: world.trace, tally: world.model.tally, end }
 }
 

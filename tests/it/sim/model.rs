@@ -11,7 +11,7 @@ use groupage::batching::{
 };
 
 use super::batch;
-use super::invariant::{CheckResult, Coverage, Violation, ensure_invariant};
+use super::invariant::{CheckResult, Coverage, Violation, check_all_ended, ensure_invariant};
 use super::key_queue::{DecisionInputs, DispatchTime, ExpectedBatch, KeyQueue, QueuedCall};
 use super::learned::{CompletedBatch, CostClassState};
 use super::trace::{CoreResponse, Event};
@@ -152,13 +152,7 @@ impl Model {
 
     /// Checks the final state, when no event is left.
     pub(crate) fn check_end(&self) -> CheckResult {
-        let stuck: Vec<_> = self.fates.iter().filter(|(_, fate)| fate.is_none()).map(|(id, _)| id.0).collect();
-        ensure_invariant(InvariantId::LeavesOnce, stuck.is_empty(), || {
-            format!("calls {stuck:?} were accepted and never ended")
-        })?;
-        ensure_invariant(InvariantId::Balanced, self.flights.is_empty(), || {
-            format!("{} batches never ended", self.flights.len())
-        })
+        check_all_ended(&self.fates, self.flights.len())
     }
 
     fn record_situation(&mut self, what: &'static str) {

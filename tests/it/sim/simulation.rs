@@ -68,11 +68,7 @@ impl Simulation {
         let mut wakeup = None;
         for _ in 0..steps_max {
             let next = self.planned.first_key_value().map(|((at, _), _)| *at);
-            let woken = match (next, wakeup) {
-                (None, None) => return self.end(),
-                (Some(next), Some(wakeup)) => wakeup < next || wakeup == next && self.draw.chance(500),
-                (next, _) => next.is_none(),
-            };
+            let Some(woken) = self.draw.wakes_first(next, wakeup) else { return self.end() };
             if woken {
                 let late = self.draw.span(self.parameters.coarse, self.parameters.late);
                 let at = wakeup.unwrap_or(self.now).after(late);

@@ -10,7 +10,7 @@ use groupage::batching::{
 
 use super::batch::{self, CheckInputs, QueuedCall, ReportedLimits};
 use super::displacement::DisplacedCalls;
-use crate::sim::invariant::{CheckResult, Coverage, Violation, ensure_invariant};
+use crate::sim::invariant::{CheckResult, Coverage, Violation, check_all_ended, ensure_invariant};
 use crate::sim::trace::{CoreResponse, Event};
 
 /// The expected state of the core.
@@ -186,13 +186,7 @@ impl InvariantChecker {
 
     /// Checks the final state, when no event is left.
     pub(super) fn check_end(&self) -> CheckResult {
-        let stuck: Vec<_> = self.fates.iter().filter(|(_, fate)| fate.is_none()).map(|(id, _)| id.0).collect();
-        ensure_invariant(InvariantId::LeavesOnce, stuck.is_empty(), || {
-            format!("calls {stuck:?} were accepted and never ended")
-        })?;
-        ensure_invariant(InvariantId::Balanced, self.flights.is_empty(), || {
-            format!("{} batches never ended", self.flights.len())
-        })
+        check_all_ended(&self.fates, self.flights.len())
     }
 
     fn is_adaptive(&self) -> bool {
