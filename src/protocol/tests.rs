@@ -96,6 +96,11 @@ pub(crate) fn endpoint(path: &str, protocol: RouteProtocol) -> Arc<Endpoint> {
     endpoint_of(rules(path, protocol), path)
 }
 
+/// Returns `true` if two calls may share a batch.
+fn may_share_batch(a: &Call, b: &Call) -> bool {
+    matches!((&a.merge, &b.merge), (MergeEligibility::With(a), MergeEligibility::With(b)) if a == b)
+}
+
 fn parts(target: &str, headers: &[(&str, &str)]) -> http::request::Parts {
     let mut request = http::Request::builder().method(Method::POST).uri(target);
     for (name, value) in headers {

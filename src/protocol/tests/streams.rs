@@ -29,10 +29,6 @@ struct TestSplit {
     received: ReceivedStream,
 }
 
-fn same(a: &Call, b: &Call) -> bool {
-    matches!((&a.merge, &b.merge), (MergeEligibility::With(a), MergeEligibility::With(b)) if a == b)
-}
-
 fn event_stream() -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert("content-type", HeaderValue::from_static("text/event-stream; charset=utf-8"));
@@ -56,7 +52,7 @@ impl TestSplit {
     fn begin(protocol: RouteProtocol, calls: &[&str]) -> Self {
         let endpoint = endpoint(PATH, protocol);
         let calls: Vec<Arc<Call>> = calls.iter().map(|body| Arc::new(read(&endpoint, PATH, body))).collect();
-        assert!(calls.iter().all(|call| same(&calls[0], call)), "{calls:?}");
+        assert!(calls.iter().all(|call| may_share_batch(&calls[0], call)), "{calls:?}");
         let sent = endpoint.write_batch(&calls.iter().map(AsRef::as_ref).collect::<Vec<_>>(), None);
         let evidence = UnbatchedEvidence::default();
         let members = calls.len();
@@ -138,7 +134,7 @@ fn streams_share_a_batch_with_streams_of_the_same_options() {
     let call = |body: &str| read(&endpoint, PATH, body);
     let stream = call(AB);
     assert!(stream.is_mergeable_stream() && stream.streaming);
-    assert!(same(&stream, &call(r#"{"stream":true,"prompt":["c","d"]}"#)));
+    assert!(may_share_batch(&stream, &call(r#"{"stream":true,"prompt":["c","d"]}"#)));
     for other in [
         r#"{"prompt":"cd"}"#,
         r#"{"prompt":"cd","stream":false}"#,
@@ -148,12 +144,12 @@ fn streams_share_a_batch_with_streams_of_the_same_options() {
     ] {
         let other = call(other);
         assert_eq!(other.unbatched_reason(), None);
-        assert!(!same(&stream, &other));
+        assert!(!may_share_batch(&stream, &other));
     }
     assert_ne!(stream.cost_class, call(r#"{"prompt":"cd"}"#).cost_class);
     let accept = [("accept", "text/event-stream")];
     let accepting = read_with(&endpoint, PATH, &accept, AB);
-    assert!(accepting.is_mergeable_stream() && !same(&stream, &accepting));
+    assert!(accepting.is_mergeable_stream() && !may_share_batch(&stream, &accepting));
     let plain = read_with(&endpoint, PATH, &accept, r#"{"prompt":"ab"}"#);
     assert_eq!(plain.unbatched_reason(), Some(UnmergeableReason::Streaming));
 }
