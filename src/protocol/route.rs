@@ -368,6 +368,30 @@ impl Route {
 // === impl RouteRules ===
 
 impl RouteRules {
+    /// Creates the rules of a route without settings, for POST requests: calls of at most 1 MiB and
+    /// [`DIVISIBLE_ITEMS_MAX`](crate::DIVISIBLE_ITEMS_MAX) items, with at most 64 levels of nesting.
+    #[must_use]
+    pub fn new(path: PathPattern, protocol: RouteProtocol) -> Self {
+        Self {
+            path,
+            method: Method::POST,
+            protocol,
+            merge_on_headers: Vec::new(),
+            merge_on_fields: Vec::new(),
+            merge_over_headers: Vec::new(),
+            merge_over_fields: Vec::new(),
+            respond_with_headers: Vec::new(),
+            respond_with_fields: Vec::new(),
+            generic: None,
+            merge: MergeRule::Auto,
+            idempotent: None,
+            item_bytes_max: 1 << 20,
+            item_nesting_max: 64,
+            item_count_max: crate::division::DIVISIBLE_ITEMS_MAX,
+            tokenizer: None,
+        }
+    }
+
     /// Returns `true` if calls are parsed, merged and split in the same way. The maxima are
     /// ignored, and so is the tokenizer, which only weighs.
     fn is_equivalent(&self, other: &Self) -> bool {
