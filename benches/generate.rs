@@ -54,7 +54,7 @@ struct RunTimes {
 #[derive(Debug)]
 struct ContestantResult {
     name: String,
-    /// Part of the urgent calls whose first token arrived within the SLO.
+    /// Part of the urgent calls that had their first token within the SLO.
     within: f64,
     /// Median time to the first token: of urgent calls, and of all that were answered.
     medians: [Duration; 2],

@@ -178,7 +178,7 @@ const fn flood(name: &'static str, frame: fn() -> Vec<u8>) -> Attack {
     }
 }
 
-/// Returns an HTTP/1.1 call whose answer has this number of bytes.
+/// Returns an HTTP/1.1 call for an answer of this number of bytes.
 fn predict(path: &str, bytes: u32) -> Vec<u8> {
     let body = format!("{{\"instances\":[{bytes}]}}");
     let length = body.len();

@@ -4,8 +4,8 @@
 //!
 //! The proxy runs in a memory cgroup with the default limit of the sidecar, if the machine allows
 //! one. Attackers are separate processes, each with its own loopback address. `--full` runs each
-//! attack for a minute, or for `N` seconds, with all of its connections, and calls whose keys all
-//! differ for ten minutes; by default an attack takes a few seconds with an eighth of them.
+//! attack for a minute, or for `N` seconds, with all of its connections, and calls that all have keys
+//! of their own for ten minutes; by default an attack takes a few seconds with an eighth of them.
 //!
 //! The names of attacks begin with numbers. Those that are missing here need no process with a
 //! memory limit, and every run of the other tests makes them in full:
@@ -14,9 +14,9 @@
 //!   `tests/it/proxy/quoting.rs` and the fuzz target `split_leak`
 //! - s6, 2000 idle connections to the webhook beside a review, and s7, 1000 silent connections to
 //!   the port of control streams beside a handshake: `tests/it/controller/idle_connections.rs`
-//! - s8 also has shared answers that are too slow, whose members are sent alone:
+//! - s8 also has shared answers that are too slow, after which the members are sent alone:
 //!   `tests/it/proxy/isolation.rs`, `src/proxy/bounded_body/tests.rs`
-//! - s11, a policy whose `appListen` runs code in a pod: `src/policy/config/app_listen/tests.rs`,
+//! - s11, a policy with an `appListen` that runs code in a pod: `src/policy/config/app_listen/tests.rs`,
 //!   `tests/data/crd/refused`
 //! - s12, a `Host` of a foreign page: `src/runtime/permits/host.rs`,
 //!   `tests/it/proxy/admin/host.rs`, `tests/it/controller/end_to_end.rs`
@@ -64,7 +64,7 @@ const SAMPLE: Duration = Duration::from_millis(50);
 /// Time after an attack within which memory and descriptors fall to at most 1.5 times their earlier
 /// values.
 const RECOVERY: Duration = Duration::from_secs(60);
-/// Bound on the growth of memory from the first to the second half of an attack whose calls all
+/// Bound on the growth of memory from the first to the second half of an attack by calls that all
 /// differ, if it takes at least `FLAT_FROM`: a tenth and `FLAT_SLACK`, for pages that the allocator
 /// keeps.
 const FLAT_FROM: Duration = Duration::from_secs(60);
