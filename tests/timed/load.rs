@@ -3,17 +3,9 @@
 use std::time::Duration;
 
 use groupage::testkit::load::{ClosedConfig, OpenConfig, PreparedCalls, Report, run_closed_loop, start_open_loop};
-use groupage::testkit::server::{Server, ServerConfig, ServerHandle};
 use groupage::testkit::{Route, ServerAddr};
-use serde_json::Value;
 
-use crate::setup::{TestProxy, adaptive_spec, within_timeout};
-
-/// Starts a mock server and an adaptive proxy in front of it.
-pub(crate) async fn start_proxy(config: ServerConfig, spec: &Value) -> (TestProxy, ServerHandle) {
-    let server = Server::start(config).await.unwrap();
-    (TestProxy::start_in_front_of(&server.url(), adaptive_spec(spec)), server)
-}
+use crate::setup::{TestProxy, within_timeout};
 
 /// Runs a closed loop of clients, counted after a warm-up, and verifies every answer.
 pub(crate) async fn clients(proxy: &TestProxy, clients: usize, warm_up: Duration, duration: Duration) -> Report {

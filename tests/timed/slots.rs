@@ -4,8 +4,8 @@ use groupage::testkit::load::Report;
 use groupage::testkit::server::ServerConfig;
 use serde_json::json;
 
-use crate::load::{median_of_runs, start_proxy};
-use crate::setup::within_timeout;
+use crate::load::median_of_runs;
+use crate::setup::{start_with_stand_in, within_timeout};
 use crate::{ms, quiet};
 
 const BATCH_ITEMS_MAX: usize = 4;
@@ -17,7 +17,7 @@ async fn three_full_batches_before_a_server_that_runs_three_take_about_one_servi
     let _quiet = quiet().await;
     let service = ms(40);
     let config = ServerConfig { base: service, per_item: ms(0), slots: 3, ..ServerConfig::default() };
-    let (proxy, server) = start_proxy(config, &json!({"limits": {"batchItemsMax": BATCH_ITEMS_MAX}})).await;
+    let (proxy, server) = start_with_stand_in(config, &json!({"limits": {"batchItemsMax": BATCH_ITEMS_MAX}})).await;
     // As many clients as three batches have items. One after the other, the batches would take three
     // service times.
     let report = median_of_runs(&proxy, 3 * BATCH_ITEMS_MAX, (ms(4000), ms(800)), Report::p50).await;
