@@ -89,6 +89,10 @@ pub struct PathPattern {
     prefix: bool,
 }
 
+/// Maximum number of items of a call that may be divided: twice the number of inputs that OpenAI
+/// accepts. Their positions occupy 64 KiB.
+pub const DIVISIBLE_ITEMS_MAX: usize = 4096;
+
 /// A route of the policy, or the default route if the policy has none.
 #[derive(Debug, Clone)]
 pub struct RouteRules {
@@ -369,7 +373,7 @@ impl Route {
 
 impl RouteRules {
     /// Creates the rules of a route without settings, for POST requests: calls of at most 1 MiB and
-    /// [`DIVISIBLE_ITEMS_MAX`](crate::DIVISIBLE_ITEMS_MAX) items, with at most 64 levels of nesting.
+    /// [`DIVISIBLE_ITEMS_MAX`] items, with at most 64 levels of nesting.
     #[must_use]
     pub fn new(path: PathPattern, protocol: RouteProtocol) -> Self {
         Self {
@@ -387,7 +391,7 @@ impl RouteRules {
             idempotent: None,
             item_bytes_max: 1 << 20,
             item_nesting_max: 64,
-            item_count_max: crate::division::DIVISIBLE_ITEMS_MAX,
+            item_count_max: DIVISIBLE_ITEMS_MAX,
             tokenizer: None,
         }
     }
