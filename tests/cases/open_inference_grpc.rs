@@ -277,7 +277,7 @@ fn decode_field(of: FieldType, values: &[&FieldValue<'_>]) -> Result<Json, Strin
             (Text, FieldValue::Bytes(text)) => list.push(Json::Scalar(text.to_vec())),
             (Blob | Blobs, FieldValue::Bytes(blob)) => list.push(Json::Scalar(hex(blob))),
             (Int | Bool | Ints | Bools, FieldValue::Varint(value)) => {
-                list.push(Json::Scalar(value.to_string().into_bytes()))
+                list.push(Json::Scalar(value.to_string().into_bytes()));
             }
             (Ints | Bools, FieldValue::Bytes(packed)) => {
                 let mut packed = *packed;

@@ -98,8 +98,8 @@ fn tests() -> Vec<CodeText> {
     let mut all = Vec::new();
     for source in sources("src") {
         let product = source.without_tests();
-        let (line, text) = (product.lines().count(), source.text[product.len()..].to_owned());
-        all.push(CodeText { path: source.path, line, text });
+        let text = source.text.strip_prefix(product).unwrap_or_default().to_owned();
+        all.push(CodeText { line: product.lines().count(), text, path: source.path });
     }
     let others = TEST_FOLDERS.into_iter().flat_map(sources);
     all.extend(others.map(|source| CodeText { path: source.path, line: 0, text: source.text }));
