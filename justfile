@@ -28,12 +28,12 @@ update:
 demo *ARGS:
     cargo run --locked --release -- demo {{ARGS}}
 
-# Print the simulated story of each seed: just sim 42 43
+# Print the simulated run of each seed: just sim 42 43
 sim +SEEDS:
     cargo test --locked --profile sim --test sim -- {{SEEDS}}
 
-# Run many stories and print the seeds that violate a property
-sim-stories COUNT="1000000" FIRST="0":
+# Simulate many seeds and print those that violate a property
+sim-many COUNT="1000000" FIRST="0":
     cargo test --locked --profile sim --test sim -- --count {{COUNT}} {{FIRST}}
 
 # Protocol cases over sockets: just cases FILE [PART-OF-ID]

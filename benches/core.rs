@@ -18,10 +18,10 @@ use std::time::Duration;
 
 #[path = "core/allocations.rs"]
 mod allocations;
-#[path = "core/rig.rs"]
-mod rig;
+#[path = "core/core_driver.rs"]
+mod core_driver;
 
-use rig::{Load, Rig, Seen};
+use core_driver::{CoreDriver, Load, StretchMeasurement};
 
 #[global_allocator]
 static ALLOCATOR: allocations::Counting = allocations::Counting;
@@ -60,45 +60,45 @@ fn main() {
         Scale { warm: 3000, stretch: 50, stretches: 101, hour: Duration::from_secs(3600) }
     };
     let chosen: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
-    let wants = |name: &str| chosen.is_empty() || chosen.iter().any(|part| name.contains(part.as_str()));
+    let is_selected = |name: &str| chosen.is_empty() || chosen.iter().any(|part| name.contains(part.as_str()));
     let mut tally = Tally::default();
     println!("core: each event on its own, with a poll and next_wakeup after it");
     println!("  load                      items/batch   ns/item   allocations/batch");
-    for load in loads().into_iter().filter(|load| wants(load.name)) {
-        let (seen, nanos) = cost(load, scale);
-        let per_batch = seen.allocations as f64 / seen.batches as f64;
-        println!("  {:<26} {:>10.1} {nanos:>9.0} {per_batch:>19.2}", load.name, per(seen.items, seen.batches));
+    for load in loads().into_iter().filter(|load| is_selected(load.name)) {
+        let (measured, nanos) = cost(load, scale);
+        let per_batch = measured.allocations as f64 / measured.batches as f64;
+        println!("  {:<26} {:>10.1} {nanos:>9.0} {per_batch:>19.2}", load.name, per(measured.items, measured.batches));
         if load.is_judged() && !tiny {
             tally.judge("ns an item", nanos, NANOS_PER_ITEM_MAX);
         }
     }
-    if wants("allocations") {
+    if is_selected("allocations") {
         let further = allocations_per_further_item(scale);
         tally.judge("allocations for each further item of a batch", further, ALLOCATIONS_PER_ITEM_MAX);
         assert!(further <= ALLOCATIONS_PER_ITEM_MAX, "{further} allocations an item in the steady state");
     }
-    if wants("idle") {
-        let mut rig = Rig::new(Load::MID);
-        rig.run(scale.warm);
-        assert_eq!(rig.wakeup_when_idle(), None, "an idle core requests no wake-up");
+    if is_selected("idle") {
+        let mut driver = CoreDriver::new(Load::MID);
+        driver.run(scale.warm);
+        assert_eq!(driver.wakeup_when_idle(), None, "an idle core requests no wake-up");
         println!("idle: no wake-up");
     }
-    if wants("group") {
+    if is_selected("group") {
         println!(
             "group: a decision by weights, from the poll that makes it to its batch; whole, so more than `group` alone"
         );
         for load in [Load::PADDED, Load::PADDED_OVER] {
-            let mut rig = Rig::new(load).timing_decisions();
-            rig.run(scale.warm);
-            let each = |seen: Seen| seen.deciding.as_secs_f64() * 1e6 / seen.batches as f64;
-            let micros = median((0..scale.stretches).map(|_| each(rig.run(scale.stretch))));
+            let mut driver = CoreDriver::new(load).timing_decisions();
+            driver.run(scale.warm);
+            let each = |measured: StretchMeasurement| measured.deciding.as_secs_f64() * 1e6 / measured.batches as f64;
+            let micros = median((0..scale.stretches).map(|_| each(driver.run(scale.stretch))));
             println!("  {}: {micros:.1} us", load.name);
             if !tiny {
                 tally.judge("us a decision", micros, GROUP_MICROS_MAX);
             }
         }
     }
-    if wants("plan") {
+    if is_selected("plan") {
         plans(scale, tiny, &mut tally);
     }
     println!("{} met, {} missed", tally.met, tally.missed);
@@ -121,16 +121,16 @@ fn loads() -> Vec<Load> {
 }
 
 /// Returns the sums over all stretches and the median cost of an item in nanoseconds.
-fn cost(load: Load, scale: Scale) -> (Seen, f64) {
-    let mut rig = Rig::new(load);
-    rig.run(scale.warm);
-    let mut all = Seen::default();
+fn cost(load: Load, scale: Scale) -> (StretchMeasurement, f64) {
+    let mut driver = CoreDriver::new(load);
+    driver.run(scale.warm);
+    let mut all = StretchMeasurement::default();
     let nanos = median((0..scale.stretches).map(|_| {
-        let seen = rig.run(scale.stretch);
-        all.items += seen.items;
-        all.batches += seen.batches;
-        all.allocations += seen.allocations;
-        seen.spent.as_secs_f64() * 1e9 / seen.items as f64
+        let measured = driver.run(scale.stretch);
+        all.items += measured.items;
+        all.batches += measured.batches;
+        all.allocations += measured.allocations;
+        measured.spent.as_secs_f64() * 1e9 / measured.items as f64
     }));
     (all, nanos)
 }
@@ -139,8 +139,8 @@ fn cost(load: Load, scale: Scale) -> (Seen, f64) {
 /// items, divided by the difference in items. Allocations for the batch as a whole cancel out.
 fn allocations_per_further_item(scale: Scale) -> f64 {
     let of = |batch_max| {
-        let (seen, _) = cost(Load { batch_max, ..Load::DEEP }, scale);
-        (seen.allocations as f64 / seen.batches as f64, per(seen.items, seen.batches))
+        let (measured, _) = cost(Load { batch_max, ..Load::DEEP }, scale);
+        (measured.allocations as f64 / measured.batches as f64, per(measured.items, measured.batches))
     };
     let ((few, small), (many, large)) = (of(16), of(64));
     println!("allocations: {few:.2} for a batch of {small:.0}, {many:.2} for one of {large:.0}");
@@ -148,13 +148,13 @@ fn allocations_per_further_item(scale: Scale) -> f64 {
 }
 
 fn plans(scale: Scale, tiny: bool, tally: &mut Tally) {
-    let mut rig = Rig::new(Load::MID);
+    let mut driver = CoreDriver::new(Load::MID);
     let (mut solving, mut plans, mut minute) = (Duration::ZERO, 0, None);
-    while u128::from(rig.now().0) < scale.hour.as_nanos() {
-        let seen = rig.run(1000.min(scale.warm));
-        solving += seen.solving;
-        plans += seen.plans;
-        if rig.now().0 >= 60_000_000_000 {
+    while u128::from(driver.now().0) < scale.hour.as_nanos() {
+        let measured = driver.run(1000.min(scale.warm));
+        solving += measured.solving;
+        plans += measured.plans;
+        if driver.now().0 >= 60_000_000_000 {
             minute.get_or_insert((solving, plans));
         }
     }

@@ -59,17 +59,17 @@ fn main() {
         Scale { run: ms(3000), warm_up: ms(500), repeats: 3, rounds: 7, connections: 5000, settle: ms(30_000) }
     };
     let chosen: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
-    let wants = |part: &str| chosen.is_empty() || chosen.iter().any(|name| part.contains(name.as_str()));
+    let is_selected = |part: &str| chosen.is_empty() || chosen.iter().any(|name| part.contains(name.as_str()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        throughput(scale, wants).await;
-        if wants("idle-latency") {
+        throughput(scale, is_selected).await;
+        if is_selected("idle-latency") {
             idle_latency(scale).await;
         }
-        if wants("pass-through") {
+        if is_selected("pass-through") {
             pass_through::run(scale).await;
         }
-        if wants("idle-process") {
+        if is_selected("idle-process") {
             idle_process(scale).await;
         }
     });
@@ -106,14 +106,14 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-async fn throughput(scale: Scale, wants: impl Fn(&str) -> bool) {
+async fn throughput(scale: Scale, is_selected: impl Fn(&str) -> bool) {
     let rows = [
         ("WorkConserving", 5, &[1, 8, 32, 64, 256][..]),
         ("Adaptive", 5, &[1, 8, 32, 64, 256]),
         ("Adaptive", 20, &[8, 32]),
     ];
     let rows = rows.map(|(policy, millis, all)| {
-        let wanted = |clients: &&usize| wants(&format!("throughput/{policy}/{millis}/{clients}"));
+        let wanted = |clients: &&usize| is_selected(&format!("throughput/{policy}/{millis}/{clients}"));
         (policy, millis, all.iter().filter(wanted).copied().collect::<Vec<usize>>())
     });
     if rows.iter().all(|(_, _, all)| all.is_empty()) {

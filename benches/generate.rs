@@ -28,10 +28,10 @@ use load::CallResult;
 use process::Process;
 
 const MODEL: EngineModel = EngineModel {
-    places: 16,
-    step: Duration::from_millis(20),
-    call: Duration::from_micros(500),
-    prompt: Duration::from_millis(5),
+    calls_max: 16,
+    step_time: Duration::from_millis(20),
+    time_per_call: Duration::from_micros(500),
+    time_per_prompt: Duration::from_millis(5),
 };
 const LENGTHS: (u64, u64) = (20, 100);
 /// Offered load, as a multiple of the engine's capacity.
@@ -52,9 +52,9 @@ struct RunTimes {
 
 /// Result of one contestant.
 #[derive(Debug)]
-struct Standing {
+struct ContestantResult {
     name: String,
-    /// Part of the urgent calls whose first token arrived within the SLO.
+    /// Part of the urgent calls that had their first token within the SLO.
     within: f64,
     /// Median time to the first token: of urgent calls, and of all that were answered.
     medians: [Duration; 2],
@@ -72,15 +72,15 @@ fn main() {
         RunTimes { learned: seconds(60), end: seconds(180) }
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let standings = runtime.block_on(run_all(times));
+    let results = runtime.block_on(run_all(times));
     println!("{:>12} {:>8} {:>12} {:>12} {:>10}", "", "in SLO", "urgent p50", "all p50", "tokens/s");
-    for Standing { name, within, medians, tokens } in &standings {
+    for ContestantResult { name, within, medians, tokens } in &results {
         println!("{name:>12} {:7.1}% {:12.2?} {:12.2?} {tokens:10.1}", within * 100.0, medians[0], medians[1]);
     }
     if tiny {
         return;
     }
-    let (ours, others) = standings.split_last().expect("contestants");
+    let (ours, others) = results.split_last().expect("contestants");
     let best = others.iter().map(|one| one.tokens).fold(0.0, f64::max);
     let bars = [ours.within >= WITHIN, ours.tokens >= TOKENS * best];
     println!("tokens {:.3} of the best", ours.tokens / best);
@@ -88,28 +88,28 @@ fn main() {
     println!("{met} met, {} missed", bars.len() - met);
 }
 
-async fn run_all(times: RunTimes) -> Vec<Standing> {
+async fn run_all(times: RunTimes) -> Vec<ContestantResult> {
     // Calls per second that the engine answers while it is full.
-    let places = u32::try_from(MODEL.places).unwrap_or(u32::MAX);
+    let calls_max = u32::try_from(MODEL.calls_max).unwrap_or(u32::MAX);
     let mean = u32::try_from((LENGTHS.0 + LENGTHS.1) / 2).unwrap_or(u32::MAX);
-    let of_one = (MODEL.step + MODEL.call * places) * mean / places + MODEL.prompt;
+    let of_one = (MODEL.step_time + MODEL.time_per_call * calls_max) * mean / calls_max + MODEL.time_per_prompt;
     let rate = OVERLOAD / of_one.as_secs_f64();
     let calls = load::plan(1, times.end, rate, LENGTHS);
-    println!("{} calls, {rate:.1} a second, at an engine for {} calls at once", calls.len(), MODEL.places);
+    println!("{} calls, {rate:.1} a second, at an engine for {} calls at once", calls.len(), MODEL.calls_max);
     let limits = [None, Some("{slotsMax: 8}"), Some("{slotsMax: 16}"), Some("{slotsMax: 24}"), Some("{}")];
     let mut runs = Vec::new();
     for limits in limits {
         runs.push(tokio::spawn(run_one(limits, calls.clone(), times)));
     }
-    let mut standings = Vec::new();
+    let mut results = Vec::new();
     for run in runs {
-        standings.push(run.await.expect("a contestant"));
+        results.push(run.await.expect("a contestant"));
     }
-    standings
+    results
 }
 
 /// Runs the calls against an engine: directly, or through the proxy with these limits.
-async fn run_one(limits: Option<&str>, calls: Vec<load::PlannedCall>, times: RunTimes) -> Standing {
+async fn run_one(limits: Option<&str>, calls: Vec<load::PlannedCall>, times: RunTimes) -> ContestantResult {
     let engine = Engine::start(MODEL).await;
     let proxy = limits.map(|limits| {
         let classes = "[{name: bulk, weight: 1}, {name: urgent, weight: 8}]";
@@ -131,12 +131,12 @@ async fn run_one(limits: Option<&str>, calls: Vec<load::PlannedCall>, times: Run
     let seconds = (times.end - times.learned).as_secs_f64();
     #[expect(clippy::cast_precision_loss, reason = "some thousands of tokens")]
     let tokens = tokens as f64 / seconds;
-    Standing::new(name, &results, tokens, times)
+    ContestantResult::new(name, &results, tokens, times)
 }
 
-// === impl Standing ===
+// === impl ContestantResult ===
 
-impl Standing {
+impl ContestantResult {
     fn new(name: String, results: &[CallResult], tokens: f64, times: RunTimes) -> Self {
         // Calls of the last moments could not be answered in time by any contestant.
         let counts = |result: &&CallResult| {

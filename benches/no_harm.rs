@@ -45,7 +45,7 @@ mod row;
 use data_path_process::Process;
 use measure::{Tally, after, figures, loads, seconds, share};
 use process::{StandIn, exchange};
-use row::{Pace, Row, rows};
+use row::{Row, RunOrder, rows};
 
 /// Default time of a row in seconds.
 const SECONDS: u64 = 15;
@@ -53,7 +53,7 @@ const SECONDS: u64 = 15;
 const TURNS: u32 = 5;
 /// Share of the direct rate above which a gain is printed.
 const GAIN: f64 = 1.1;
-/// Rows of a tiny run, which include both paces, a gain, and two crowds.
+/// Rows of a tiny run, which include both orders, a gain, and two groups.
 const TINY: [&str; 4] = ["64 at once, 5 ms, 4 own", "serial, 20 ms, 32 of one key", "slow model beside", "about 0 ms"];
 
 fn main() {
@@ -64,20 +64,20 @@ fn main() {
     let seconds = after_flag.and_then(|at| arguments.get(at)?.parse().ok()).unwrap_or(SECONDS);
     let names = arguments.iter().enumerate().filter(|(at, name)| !name.starts_with('-') && Some(*at) != after_flag);
     let chosen: Vec<&String> = names.map(|(_, name)| name).collect();
-    let wants = |row: &str| chosen.is_empty() || chosen.iter().any(|name| row.contains(name.as_str()));
+    let is_selected = |row: &str| chosen.is_empty() || chosen.iter().any(|name| row.contains(name.as_str()));
     let lasts = if tiny { Duration::from_millis(150) } else { Duration::from_secs(seconds) };
     let mut tally = Tally { judging: !tiny, ..Tally::default() };
     let reference = if has("--pass") { Reference::Pass } else { Reference::Direct };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         for row in rows() {
-            if wants(row.name) && (!tiny || TINY.iter().any(|name| row.name.starts_with(name))) {
+            if is_selected(row.name) && (!tiny || TINY.iter().any(|name| row.name.starts_with(name))) {
                 measure_row(&row, lasts, reference, &mut tally).await;
             }
         }
-        change::run(&mut tally, wants, reference, tiny).await;
+        change::run(&mut tally, is_selected, reference, tiny).await;
         let first = if tiny { Duration::ZERO } else { Duration::from_secs(1) };
-        let only = |name: &str| wants(name) && (!tiny || name.starts_with("refusing: 422"));
+        let only = |name: &str| is_selected(name) && (!tiny || name.starts_with("refusing: 422"));
         refusing::run(&mut tally, only, reference, (first, lasts / 2)).await;
     });
     println!("{} met, {} missed", tally.met, tally.missed);
@@ -89,16 +89,16 @@ async fn measure_row(row: &Row, lasts: Duration, reference: Reference, tally: &m
     let waves = u32::try_from(lasts.as_nanos() / lone.as_nanos()).unwrap_or(u32::MAX);
     let lasts = if waves >= 2 { lone.mul_f64(f64::from(waves) - 0.5) } else { lasts };
     println!("{}{}", row.name, if reference == Reference::Pass { ", direct is mode Passthrough" } else { "" });
-    let (direct, pass, proxied, proxy) = match row.pace {
-        Pace::Beside => beside(row, lasts, reference).await,
-        Pace::InTurns => in_turns(row, lasts / TURNS, reference).await,
+    let (direct, pass, proxied, proxy) = match row.order {
+        RunOrder::Beside => beside(row, lasts, reference).await,
+        RunOrder::InTurns => in_turns(row, lasts / TURNS, reference).await,
     };
     let before = tally.missed;
-    for (at, crowd) in row.crowds.iter().enumerate() {
+    for (at, group) in row.groups.iter().enumerate() {
         let (direct, proxied) = (&direct[at], &proxied[at]);
         let share = share(proxied, direct);
         let gain = if share >= GAIN { format!(", {share:.1} times direct") } else { String::new() };
-        println!("  {:<32} direct  {}", crowd.name(), figures(direct));
+        println!("  {:<32} direct  {}", group.name(), figures(direct));
         if let Some(pass) = pass.get(at) {
             println!("  {:<32} pass    {}", "", figures(pass));
         }
@@ -131,25 +131,25 @@ fn passing(server: &StandIn) -> Process {
     Process::groupage(&server.url(), "mode: Passthrough\n")
 }
 
-type Measured = (Vec<Report>, Vec<Report>, Vec<Report>, Process);
+type RowReports = (Vec<Report>, Vec<Report>, Vec<Report>, Process);
 
-async fn beside(row: &Row, lasts: Duration, reference: Reference) -> Measured {
+async fn beside(row: &Row, lasts: Duration, reference: Reference) -> RowReports {
     let servers = [StandIn::start(&row.model), StandIn::start(&row.model)];
     let proxy = Process::with_admin(&servers[1].url(), "");
     let (to, _passing) = referred(reference, &servers[0]);
     let time = (Duration::ZERO, lasts);
     let (direct, proxied) = tokio::join!(
-        loads(to, Route::Embeddings, &row.crowds, time),
-        loads(proxy.listen, Route::Embeddings, &row.crowds, time)
+        loads(to, Route::Embeddings, &row.groups, time),
+        loads(proxy.listen, Route::Embeddings, &row.groups, time)
     );
     (direct, Vec::new(), proxied, proxy)
 }
 
-async fn in_turns(row: &Row, lasts: Duration, reference: Reference) -> Measured {
+async fn in_turns(row: &Row, lasts: Duration, reference: Reference) -> RowReports {
     let server = StandIn::start(&row.model);
     let (to, _passing) = referred(reference, &server);
     let pass_proxy = row.of_pass.then(|| passing(&server));
-    let mut all: [Vec<Option<Report>>; 3] = std::array::from_fn(|_| vec![None; row.crowds.len()]);
+    let mut all: [Vec<Option<Report>>; 3] = std::array::from_fn(|_| vec![None; row.groups.len()]);
     let mut proxy = Process::with_admin(&server.url(), "");
     for turn in 0..TURNS {
         if turn > 0 {
@@ -159,7 +159,7 @@ async fn in_turns(row: &Row, lasts: Duration, reference: Reference) -> Measured 
             [Some(to), pass_proxy.as_ref().map(|proxy| proxy.listen), Some(proxy.listen)];
         for (all, to) in all.iter_mut().zip(ways) {
             let Some(to) = to else { continue };
-            let reports = loads(to, Route::Embeddings, &row.crowds, (Duration::ZERO, lasts)).await;
+            let reports = loads(to, Route::Embeddings, &row.groups, (Duration::ZERO, lasts)).await;
             for (sum, report) in all.iter_mut().zip(reports) {
                 *sum = Some(after(sum.take(), report));
             }

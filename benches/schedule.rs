@@ -12,8 +12,8 @@
 //!
 //! KServe's rule is the policy `Window` with one slot, and a window with any number of batches in
 //! flight is `Static` with many slots: both use the same proxy with another policy. No policy
-//! implements the cork, so the rule of the simulator is used behind a thin front
-//! (`schedule/front.rs`).
+//! implements the cork, so the rule of the simulator is used behind a thin proxy
+//! (`schedule/cork_proxy.rs`).
 //!
 //! Each run starts cold; calls from 8 s on count. Figures are medians of paired runs. `--quick`
 //! runs each row once, and shorter; `--test` (as `cargo test` runs it) takes two tiny rows.
@@ -31,17 +31,17 @@ use groupage::testkit::load::{ClosedConfig, OpenConfig, PreparedCalls, Report, r
 use groupage::testkit::server::{Server, ServerConfig, ServerHandle};
 use groupage::testkit::{Route, ServerAddr};
 
-#[path = "schedule/front.rs"]
-mod front;
+#[path = "schedule/cork_proxy.rs"]
+mod cork_proxy;
 #[path = "data_path/process.rs"]
 #[expect(dead_code, reason = "the data path's bench uses all of it")]
 mod process;
 #[path = "schedule/row.rs"]
 mod row;
 
-use front::Front;
+use cork_proxy::CorkProxy;
 use process::Process;
-use row::{Curved, Drawn, Outcome, THINK, rows};
+use row::{GeneratedRow, Outcome, ServerKind, THINK, rows};
 
 const CONTESTANTS: [&str; 5] = ["direct", "KServe", "window", "cork", "ours"];
 const OURS: usize = 4;
@@ -75,15 +75,15 @@ struct Scale {
 
 /// Latency of a call beyond its execution: directly to the mock server, and through the proxy.
 #[derive(Debug, Clone, Copy)]
-struct Lag {
+struct CallLag {
     direct: Duration,
     proxied: Duration,
 }
 
 /// Results of a row: the runs of each contestant.
-struct Contest {
+struct RowContest {
     name: &'static str,
-    drawn: Vec<Drawn>,
+    generated: Vec<GeneratedRow>,
     window: (u32, Duration),
     real: [Vec<Outcome>; 5],
     simulated: [Vec<Outcome>; 5],
@@ -108,7 +108,7 @@ fn main() {
         () => Scale { horizon: ms(28_000), repeats: 3, short: ms(3000), short_repeats: 5 },
     };
     let chosen: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
-    let wants = |part: &str| chosen.is_empty() || chosen.iter().any(|name| part.contains(name.as_str()));
+    let is_selected = |part: &str| chosen.is_empty() || chosen.iter().any(|name| part.contains(name.as_str()));
     let mut tally = Tally { judging: !tiny, ..Tally::default() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
@@ -122,9 +122,10 @@ fn main() {
         if tiny {
             rows.retain(|row| matches!(row.name, "affine, Poisson" | "affine, closed 8"));
         }
-        rows.retain(|row| wants(row.name));
+        rows.retain(|row| is_selected(row.name));
         // The simulator runs first, because it would disturb concurrent measurements.
-        let mut contests: Vec<Contest> = rows.into_iter().map(|row| Contest::simulated(&row, scale, lag)).collect();
+        let mut contests: Vec<RowContest> =
+            rows.into_iter().map(|row| RowContest::simulated(&row, scale, lag)).collect();
         while !contests.is_empty() {
             let rest = contests.split_off(contests.len().min(ROWS_AT_ONCE));
             let runs: Vec<_> = contests.into_iter().map(|contest| tokio::spawn(contest.raced())).collect();
@@ -133,35 +134,35 @@ fn main() {
             }
             contests = rest;
         }
-        if wants("idle") {
+        if is_selected("idle") {
             idle(scale, &mut tally).await;
         }
-        if wants("share") {
+        if is_selected("share") {
             share(scale, &mut tally).await;
         }
-        if wants("restart") {
+        if is_selected("restart") {
             restart(scale, &mut tally).await;
         }
     });
     println!("{} met, {} missed", tally.met, tally.missed);
 }
 
-fn simulate(drawn: &Drawn, window: (u32, Duration), lag: Lag) -> [Outcome; 5] {
-    let baseline = |rule: &Baseline, lag| drawn.simulated(lag, |_| rule.build());
-    let cap = drawn.row.cap;
+fn simulate(generated: &GeneratedRow, window: (u32, Duration), lag: CallLag) -> [Outcome; 5] {
+    let baseline = |rule: &Baseline, lag| generated.simulated(lag, |_| rule.build());
+    let cap = generated.row.cap;
     [
         baseline(&Baseline::Direct, lag.direct),
         baseline(&Baseline::KServe { items: KSERVE_ITEMS, delay: KSERVE_DELAY }, lag.proxied),
         baseline(&Baseline::Window { items: window.0, delay: window.1 }, lag.proxied),
         baseline(&Baseline::Cork { items: cap }, lag.proxied),
-        drawn.simulated(lag.proxied, |seed| Box::new(GroupagePolicy::with_cap_only(cap, seed))),
+        generated.simulated(lag.proxied, |seed| Box::new(GroupagePolicy::with_cap_only(cap, seed))),
     ]
 }
 
 /// Runs all contestants concurrently, each in front of its own mock server, so that a disturbance
 /// affects all.
-async fn race(drawn: &Drawn, window: (u32, Duration)) -> [Outcome; 5] {
-    let row = &drawn.row;
+async fn race(generated: &GeneratedRow, window: (u32, Duration)) -> [Outcome; 5] {
+    let row = &generated.row;
     let mut servers = Vec::new();
     for _ in CONTESTANTS {
         servers.push(Server::start(row.server()).await.expect("a stand-in"));
@@ -177,9 +178,9 @@ async fn race(drawn: &Drawn, window: (u32, Duration)) -> [Outcome; 5] {
         .into_iter()
         .map(|(server, policy): (usize, &String)| Process::groupage(&servers[server].url(), policy))
         .collect();
-    let cork = Front::start(servers[3].addr(), &Baseline::Cork { items: row.cap }, row.slo).await;
+    let cork = CorkProxy::start(servers[3].addr(), &Baseline::Cork { items: row.cap }, row.slo).await;
     let to = [servers[0].addr(), proxies[0].listen, proxies[1].listen, cork.addr, proxies[2].listen];
-    let runs = to.map(|to| tokio::spawn(load(drawn.clone(), to)));
+    let runs = to.map(|to| tokio::spawn(load(generated.clone(), to)));
     let mut outcomes = [Outcome { goodput: 0.0, mean: 0.0 }; 5];
     for (outcome, run) in outcomes.iter_mut().zip(runs) {
         let report = run.await.expect("a load");
@@ -198,19 +199,19 @@ fn policy(name: &str, items: u32, delay: Duration, slots: u32) -> String {
     )
 }
 
-async fn load(drawn: Drawn, to: SocketAddr) -> Report {
+async fn load(generated: GeneratedRow, to: SocketAddr) -> Report {
     let calls = PreparedCalls::new(Route::Predict, 1, 1);
     let target = ServerAddr::Tcp(to);
-    let Some(clients) = drawn.row.clients() else {
-        let open_config = OpenConfig::new(target, calls, 1.0, drawn.horizon);
-        let config = OpenConfig { times: drawn.times, warm_up: drawn.from, grace: GRACE, ..open_config };
+    let Some(clients) = generated.row.clients() else {
+        let open_config = OpenConfig::new(target, calls, 1.0, generated.horizon);
+        let config = OpenConfig { times: generated.times, warm_up: generated.from, grace: GRACE, ..open_config };
         return start_open_loop(config).finish().await.expect("a load");
     };
-    let (duration, warm_up) = (drawn.horizon - drawn.from, drawn.from);
+    let (duration, warm_up) = (generated.horizon - generated.from, generated.from);
     run_closed_loop(ClosedConfig { target, calls, clients, duration, warm_up, fresh: false, think: Some(THINK) }).await
 }
 
-async fn lag(scale: Scale) -> Lag {
+async fn lag(scale: Scale) -> CallLag {
     let base = Duration::from_millis(20);
     let mock = stand_in(base, None).await;
     let proxy = Process::groupage(&mock.url(), "scheduling: {policy: Adaptive}\n");
@@ -220,7 +221,7 @@ async fn lag(scale: Scale) -> Lag {
         proxied.push(at_once(scale, proxy.listen, 1, 1).await.p50().as_secs_f64());
     }
     let beyond = |all| Duration::from_secs_f64(median(all)).saturating_sub(base);
-    Lag { direct: beyond(direct), proxied: beyond(proxied) }
+    CallLag { direct: beyond(direct), proxied: beyond(proxied) }
 }
 
 async fn idle(scale: Scale, tally: &mut Tally) {
@@ -258,7 +259,7 @@ async fn share(scale: Scale, tally: &mut Tally) {
 /// Measures the goodput lost in the first two seconds after the proxy is killed and started again
 /// with its saved state, at the rate of the row with four slots.
 async fn restart(scale: Scale, tally: &mut Tally) {
-    let Some(row) = rows().into_iter().find(|row| row.curved == Curved::FourSlots) else { return };
+    let Some(row) = rows().into_iter().find(|row| row.server_kind == ServerKind::FourSlots) else { return };
     let server = Server::start(row.server()).await.expect("a stand-in");
     let two = Duration::from_secs(2).min(scale.horizon / 4);
     let mut lost = Vec::new();
@@ -317,26 +318,26 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-// === impl Contest ===
+// === impl RowContest ===
 
-impl Contest {
+impl RowContest {
     /// Simulates a row once per repetition, each with different arrivals.
-    fn simulated(row: &row::Row, scale: Scale, lag: Lag) -> Self {
-        let drawn: Vec<Drawn> = (1..=scale.repeats).map(|seed| row.drawn(scale.horizon, seed)).collect();
-        let window = drawn[0].tuned_window(lag.proxied);
+    fn simulated(row: &row::Row, scale: Scale, lag: CallLag) -> Self {
+        let generated: Vec<GeneratedRow> = (1..=scale.repeats).map(|seed| row.generate(scale.horizon, seed)).collect();
+        let window = generated[0].tuned_window(lag.proxied);
         let mut simulated: [Vec<Outcome>; 5] = Default::default();
-        for drawn in &drawn {
-            for (all, one) in simulated.iter_mut().zip(simulate(drawn, window, lag)) {
+        for generated in &generated {
+            for (all, one) in simulated.iter_mut().zip(simulate(generated, window, lag)) {
                 all.push(one);
             }
         }
-        Self { name: row.name, drawn, window, real: Default::default(), simulated }
+        Self { name: row.name, generated, window, real: Default::default(), simulated }
     }
 
     /// Runs the same arrivals on sockets.
     async fn raced(mut self) -> Self {
-        for drawn in &self.drawn {
-            for (all, one) in self.real.iter_mut().zip(race(drawn, self.window).await) {
+        for generated in &self.generated {
+            for (all, one) in self.real.iter_mut().zip(race(generated, self.window).await) {
                 all.push(one);
             }
         }

@@ -62,12 +62,12 @@ fn main() {
         "", "bytes", "groupage", "RawValue", "times", "of the turns", "MB/s"
     );
     let chosen: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
-    let wants = |name: &str| chosen.is_empty() || chosen.iter().any(|part| name.contains(part.as_str()));
+    let is_selected = |name: &str| chosen.is_empty() || chosen.iter().any(|part| name.contains(part.as_str()));
     let mut comparisons = Vec::new();
-    if wants("split") {
+    if is_selected("split") {
         comparisons.push(compare_split(scale(1)));
     }
-    if wants("merge") {
+    if is_selected("merge") {
         comparisons.extend([2000, 200].into_iter().flat_map(|text_len| compare_merge(text_len, scale(20))));
     }
     comparisons.iter().for_each(Comparison::print);

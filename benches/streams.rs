@@ -15,23 +15,23 @@
 
 use std::time::Duration;
 
-/// The API server of the tests, and the rig that uses it.
+/// The API server of the tests, and the controller process that uses it.
 #[path = "../tests/it/controller"]
 mod controller {
     #[expect(dead_code, unused_imports, reason = "the tests of the controller use all of it")]
     mod api;
-    #[path = "../../../benches/streams/rig.rs"]
-    pub(crate) mod rig;
+    #[path = "../../../benches/streams/controller_process.rs"]
+    pub(crate) mod controller_process;
 }
 
-use controller::rig::Rig;
+use controller::controller_process::ControllerProcess;
 
 /// Number of streams by default, and in `cargo test`.
 const STREAMS: usize = 10_000;
 const STREAMS_IN_TESTS: usize = 1000;
 /// Bars: memory in MiB, and time until all sidecars have an edited policy.
 const MEMORY_MIB_MAX: u64 = 1024;
-const TOLD_MAX: Duration = Duration::from_secs(5);
+const PUSH_MAX: Duration = Duration::from_secs(5);
 /// Number of edits of the policy, and the time over which CPU time is measured.
 const EDITS: usize = 5;
 const STEADY: Duration = Duration::from_secs(30);
@@ -48,19 +48,19 @@ fn main() {
 }
 
 async fn run(streams: usize, test: bool) {
-    let mut rig = Rig::start(streams).await;
-    let empty = rig.memory_mib();
-    let opened = rig.open().await;
+    let mut controller = ControllerProcess::start(streams).await;
+    let empty = controller.memory_mib();
+    let opened = controller.open().await;
     println!("{streams} streams open and configured after {opened:.1?} (tokens are reviewed at 50/s)");
     if test {
-        rig.edit().await;
+        controller.edit().await;
         println!("ok: an edit was pushed to all");
         return;
     }
-    let before = rig.processor();
+    let before = controller.processor();
     tokio::time::sleep(STEADY).await;
-    let used = rig.processor() - before;
-    let memory = rig.memory_mib();
+    let used = controller.processor() - before;
+    let memory = controller.memory_mib();
     println!("memory: {memory} MiB resident, {empty} MiB before the first stream");
     println!(
         "processor: {:.1} % of a core while all report every 5 s",
@@ -68,16 +68,16 @@ async fn run(streams: usize, test: bool) {
     );
     let mut times = Vec::new();
     for _ in 0..EDITS {
-        times.push(rig.edit().await);
+        times.push(controller.edit().await);
     }
     times.sort();
     let (median, worst) = (times[EDITS / 2], times[EDITS - 1]);
     println!("an edit pushed to all: median {median:.2?}, worst {worst:.2?} of {EDITS}");
-    println!("memory after them: {} MiB resident", rig.memory_mib());
+    println!("memory after them: {} MiB resident", controller.memory_mib());
     let met = |met: bool| if met { "met" } else { "missed" };
     println!(
-        "bars: memory {} ({memory} of {MEMORY_MIB_MAX} MiB), time {} ({worst:.2?} of {TOLD_MAX:?})",
+        "bars: memory {} ({memory} of {MEMORY_MIB_MAX} MiB), time {} ({worst:.2?} of {PUSH_MAX:?})",
         met(memory <= MEMORY_MIB_MAX),
-        met(worst <= TOLD_MAX)
+        met(worst <= PUSH_MAX)
     );
 }

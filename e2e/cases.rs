@@ -39,7 +39,7 @@ pub(crate) struct TestCase {
     pub(crate) name: &'static str,
     /// Requirements without which the case is skipped.
     pub(crate) needs: &'static [Requirement],
-    story: for<'a> fn(&'a TestNamespace) -> CaseFuture<'a>,
+    scenario: for<'a> fn(&'a TestNamespace) -> CaseFuture<'a>,
 }
 
 type CaseFuture<'a> = Pin<Box<dyn Future<Output = CaseResult> + Send + 'a>>;
@@ -62,11 +62,11 @@ pub(crate) enum Requirement {
 
 /// Declares a case: `case!("topic", function, Requirement…)`.
 macro_rules! case {
-    ($topic:literal, $story:ident $(, $need:ident)*) => {
+    ($topic:literal, $scenario:ident $(, $need:ident)*) => {
         $crate::cases::TestCase::new(
-            concat!($topic, ".", stringify!($story)),
+            concat!($topic, ".", stringify!($scenario)),
             &[$($crate::cases::Requirement::$need),*],
-            |space| Box::pin($story(space)),
+            |space| Box::pin($scenario(space)),
         )
     };
 }
@@ -109,9 +109,9 @@ impl TestCase {
     const fn new(
         name: &'static str,
         needs: &'static [Requirement],
-        story: for<'a> fn(&'a TestNamespace) -> CaseFuture<'a>,
+        scenario: for<'a> fn(&'a TestNamespace) -> CaseFuture<'a>,
     ) -> Self {
-        Self { name, needs, story }
+        Self { name, needs, scenario }
     }
 
     /// Returns `true` if the name of the case contains one of these parts, or if there are none.
@@ -135,6 +135,6 @@ impl TestCase {
 
     /// Runs the scenario.
     pub(crate) async fn run(&self, space: &TestNamespace) -> CaseResult {
-        (self.story)(space).await
+        (self.scenario)(space).await
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use groupage::testkit::Route;
 use groupage::testkit::remote::{
-    CallResponse, CallResult, CallsOrder, HttpCall, LedgerOrder, LedgerReport, LoadOrder, LoadReport, ModelUpdate,
+    CallResponse, CallResult, CallsCommand, HttpCall, LedgerCommand, LedgerReport, LoadCommand, LoadReport, ModelUpdate,
 };
 use groupage::testkit::server::ServerStats;
 use http::{Method, Request};
@@ -90,11 +90,11 @@ impl TestClient {
     }
 
     async fn calls(&self, to: &str, calls: &[HttpCall], at_once: bool) -> Result<Vec<CallResponse>, TestError> {
-        let order = CallsOrder { to: to.to_owned(), calls: calls.to_vec(), at_once };
-        let heard: Vec<CallResult> = send_command(&self.space, &self.pod, Method::POST, "/calls", &order).await?;
+        let command = CallsCommand { to: to.to_owned(), calls: calls.to_vec(), at_once };
+        let results: Vec<CallResult> = send_command(&self.space, &self.pod, Method::POST, "/calls", &command).await?;
         let known =
-            |(place, heard): (usize, CallResult)| heard.map_err(|why| format!("call {place} to {to}: {why}").into());
-        heard.into_iter().enumerate().map(known).collect()
+            |(place, result): (usize, CallResult)| result.map_err(|why| format!("call {place} to {to}: {why}").into());
+        results.into_iter().enumerate().map(known).collect()
     }
 
     /// Waits until a server at this address answers. A client error such as 404 counts as an
@@ -110,8 +110,8 @@ impl TestClient {
     /// Starts a load with this rate of calls and one item each. Returns once some calls have been
     /// served.
     pub(crate) async fn start_load(&self, to: &str, route: Route, rate: f64) -> Result<RunningLoad<'_>, TestError> {
-        let order = LoadOrder { to: to.to_owned(), route, items: 1, rate, connections: CONNECTIONS };
-        send_command::<()>(&self.space, &self.pod, Method::POST, "/load", &order).await?;
+        let command = LoadCommand { to: to.to_owned(), route, items: 1, rate, connections: CONNECTIONS };
+        send_command::<()>(&self.space, &self.pod, Method::POST, "/load", &command).await?;
         let running = RunningLoad(self);
         running.wait_until_served(10).await?;
         Ok(running)
@@ -119,8 +119,8 @@ impl TestClient {
 
     /// Sends items through the proxy at `to` and verifies that each result returns to its caller.
     pub(crate) async fn run_ledger(&self, to: &str, items: u64) -> Result<LedgerReport, TestError> {
-        let order = LedgerOrder { to: to.to_owned(), items, clients: 64 };
-        send_command(&self.space, &self.pod, Method::POST, "/ledger", &order).await
+        let command = LedgerCommand { to: to.to_owned(), items, clients: 64 };
+        send_command(&self.space, &self.pod, Method::POST, "/ledger", &command).await
     }
 }
 
@@ -169,10 +169,10 @@ async fn send_command<T: DeserializeOwned>(
     pod: &str,
     method: Method,
     path: &str,
-    order: &impl Serialize,
+    command: &impl Serialize,
 ) -> Result<T, TestError> {
-    let body = if method == Method::GET { Vec::new() } else { serde_json::to_vec(order)? };
+    let body = if method == Method::GET { Vec::new() } else { serde_json::to_vec(command)? };
     let request = Request::builder().method(method).uri(path).body(body)?;
-    let said = space.ask(pod, CONTROL, request).await.map_err(|fault| format!("{pod}, {path}: {fault}"))?;
-    Ok(serde_json::from_str(&said)?)
+    let response = space.ask(pod, CONTROL, request).await.map_err(|fault| format!("{pod}, {path}: {fault}"))?;
+    Ok(serde_json::from_str(&response)?)
 }

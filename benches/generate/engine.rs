@@ -16,11 +16,13 @@ use tokio::sync::{Notify, mpsc};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EngineModel {
     /// Calls that its memory holds.
-    pub(crate) places: usize,
-    pub(crate) step: Duration,
-    /// Additional time of a step for each call in it, and for each prompt that it reads.
-    pub(crate) call: Duration,
-    pub(crate) prompt: Duration,
+    pub(crate) calls_max: usize,
+    /// Time of a step without calls.
+    pub(crate) step_time: Duration,
+    /// Additional time of a step for each call in it.
+    pub(crate) time_per_call: Duration,
+    /// Additional time of a step for each prompt that it reads.
+    pub(crate) time_per_prompt: Duration,
 }
 
 /// A running engine.
@@ -73,7 +75,7 @@ async fn run_steps(model: EngineModel, shared: Arc<EngineShared>) {
     loop {
         let admitted = {
             let mut waiting = shared.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            let admitted = (model.places - running.len()).min(waiting.len());
+            let admitted = (model.calls_max - running.len()).min(waiting.len());
             running.extend(waiting.drain(..admitted));
             admitted
         };
@@ -83,7 +85,7 @@ async fn run_steps(model: EngineModel, shared: Arc<EngineShared>) {
             continue;
         }
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        next += model.step + model.call * count(running.len()) + model.prompt * count(admitted);
+        next += model.step_time + model.time_per_call * count(running.len()) + model.time_per_prompt * count(admitted);
         tokio::time::sleep_until(next).await;
         running.retain_mut(|call| {
             call.left -= 1;

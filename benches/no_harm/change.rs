@@ -10,7 +10,7 @@ use groupage::testkit::remote::ModelUpdate;
 use super::data_path_process::Process;
 use super::measure::{Tally, loads, lost};
 use super::process::{Model, StandIn};
-use super::row::{Crowd, Keys};
+use super::row::{ApiKeys, ClientGroup};
 use super::{Reference, diagnose, referred};
 
 /// Number of clients, low enough that neither path saturates the processor if the server has
@@ -43,51 +43,51 @@ struct Phase {
 }
 
 /// The phases of a server.
-struct Story {
+struct ChangeScenario {
     name: &'static str,
     phases: Vec<Phase>,
 }
 
-fn stories() -> Vec<Story> {
+fn scenarios() -> Vec<ChangeScenario> {
     let (ms, s) = (Duration::from_millis, Duration::from_secs);
     // A window has at least two latencies of direct calls; for the serial server, 100 answers.
     let serial = |lasts| Phase { base: ms(20), slots: 1, lasts: s(lasts), window: s(2) };
     let wide = |lasts| Phase { base: ms(20), slots: 64, lasts: s(lasts), window: s(2) };
     let slow = Phase { base: s(2), slots: 64, lasts: s(24), window: s(8) };
     vec![
-        Story { name: "change: serial, 64 at once, serial", phases: vec![serial(8), wide(8), serial(16)] },
-        Story { name: "change: 20 ms, 2 s, 20 ms", phases: vec![wide(6), slow, wide(8)] },
+        ChangeScenario { name: "change: serial, 64 at once, serial", phases: vec![serial(8), wide(8), serial(16)] },
+        ChangeScenario { name: "change: 20 ms, 2 s, 20 ms", phases: vec![wide(6), slow, wide(8)] },
     ]
 }
 
-pub(crate) async fn run(tally: &mut Tally, wants: impl Fn(&str) -> bool, reference: Reference, tiny: bool) {
-    for mut story in stories() {
+pub(crate) async fn run(tally: &mut Tally, is_selected: impl Fn(&str) -> bool, reference: Reference, tiny: bool) {
+    for mut scenario in scenarios() {
         if tiny {
-            for phase in &mut story.phases {
+            for phase in &mut scenario.phases {
                 (phase.base, phase.lasts, phase.window) = (phase.base / 20, SLICE_INTERVAL, SLICE_INTERVAL);
             }
         }
-        for keys in [Keys::One, Keys::Own] {
-            let crowd = Crowd::of(CLIENTS, keys);
-            let name = format!("{}, {}", story.name, crowd.name());
-            if wants(&name) {
+        for keys in [ApiKeys::One, ApiKeys::Own] {
+            let group = ClientGroup::of(CLIENTS, keys);
+            let name = format!("{}, {}", scenario.name, group.name());
+            if is_selected(&name) {
                 println!("{name}");
-                tell(&story, crowd, reference, tally).await;
+                run_scenario(&scenario, group, reference, tally).await;
             }
         }
     }
 }
 
-async fn tell(story: &Story, crowd: Crowd, reference: Reference, tally: &mut Tally) {
-    let first = story.phases[0];
+async fn run_scenario(scenario: &ChangeScenario, group: ClientGroup, reference: Reference, tally: &mut Tally) {
+    let first = scenario.phases[0];
     let model = Model::flat(first.base, first.slots);
     let servers = [StandIn::start(&model), StandIn::start(&model)];
     let proxy = Process::with_admin(&servers[1].url(), "");
     let (to, _passing) = referred(reference, &servers[0]);
-    let time = (Duration::ZERO, story.phases.iter().map(|phase| phase.lasts).sum());
-    let crowds = [crowd];
+    let time = (Duration::ZERO, scenario.phases.iter().map(|phase| phase.lasts).sum());
+    let groups = [group];
     let changes = async {
-        for (phase, next) in story.phases.iter().zip(story.phases.iter().skip(1)) {
+        for (phase, next) in scenario.phases.iter().zip(scenario.phases.iter().skip(1)) {
             tokio::time::sleep(phase.lasts).await;
             let curve = Some((next.base, Duration::ZERO));
             let change = ModelUpdate { curve, slots: Some(next.slots), ..ModelUpdate::default() };
@@ -95,16 +95,16 @@ async fn tell(story: &Story, crowd: Crowd, reference: Reference, tally: &mut Tal
         }
     };
     let (direct, proxied, ()) = tokio::join!(
-        loads(to, Route::Embeddings, &crowds, time),
-        loads(proxy.listen, Route::Embeddings, &crowds, time),
+        loads(to, Route::Embeddings, &groups, time),
+        loads(proxy.listen, Route::Embeddings, &groups, time),
         changes
     );
     let (direct, proxied) = (&direct[0], &proxied[0]);
     let before = tally.missed;
     let mut from = Duration::ZERO;
-    for (at, phase) in story.phases.iter().enumerate() {
-        let past = at.checked_sub(1).map(|at| story.phases[at]);
-        judge_phase(tally, (direct, proxied), from, *phase, past, crowd);
+    for (at, phase) in scenario.phases.iter().enumerate() {
+        let past = at.checked_sub(1).map(|at| scenario.phases[at]);
+        judge_phase(tally, (direct, proxied), from, *phase, past, group);
         from += phase.lasts;
     }
     let items = servers[1].stats().await.items;
@@ -124,7 +124,7 @@ fn judge_phase(
     from: Duration,
     phase: Phase,
     past: Option<Phase>,
-    crowd: Crowd,
+    group: ClientGroup,
 ) {
     let windows = phase.lasts.as_nanos() / phase.window.as_nanos().max(1);
     let mut shares = Vec::new();
@@ -145,10 +145,10 @@ fn judge_phase(
         shares.join(" ")
     );
     let Some(past) = past else { return };
-    if crowd.keys != Keys::One {
+    if group.keys != ApiKeys::One {
         return;
     }
-    let clients = u32::try_from(crowd.clients).unwrap_or(1);
+    let clients = u32::try_from(group.clients).unwrap_or(1);
     if phase.slots > past.slots || phase.base < past.base {
         let most = MORE_ROOM_MAX.max(past.base.max(phase.base) * MORE_ROOM_ANSWERS);
         reached(tally, "more room is used", (direct, proxied), (from, phase.lasts), USED, most);
@@ -174,9 +174,9 @@ fn reached(
     let slices = u32::try_from(lasts.as_nanos() / SLICE_INTERVAL.as_nanos()).unwrap_or(0);
     let wanted = settled * look.as_secs_f64() * share;
     let found = (0..slices).map(|at| SLICE_INTERVAL * at).find(|&at| served(proxied, from + at, look) as f64 >= wanted);
-    let told = found.map_or("never".to_owned(), |at| format!("after {:.2} s", at.as_secs_f64()));
-    println!("  {what} {told}, at most {:.1} s", most.as_secs_f64());
-    tally.count(found.is_some_and(|at| at <= most), &format!("{what} {told}"));
+    let shown = found.map_or("never".to_owned(), |at| format!("after {:.2} s", at.as_secs_f64()));
+    println!("  {what} {shown}, at most {:.1} s", most.as_secs_f64());
+    tally.count(found.is_some_and(|at| at <= most), &format!("{what} {shown}"));
 }
 
 fn served(report: &Report, from: Duration, lasts: Duration) -> u64 {

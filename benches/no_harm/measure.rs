@@ -8,7 +8,7 @@ use groupage::testkit::{Route, ServerAddr};
 use tokio::task::JoinSet;
 
 use super::process::SLOW;
-use super::row::{Crowd, Keys, Slow};
+use super::row::{ApiKeys, ClientGroup, SlowReason};
 
 /// Allowed excess over the direct 99th percentile: a tenth of it and one millisecond.
 const P99_MORE: f64 = 0.1;
@@ -23,12 +23,17 @@ pub(crate) struct Tally {
     pub(crate) missed: u32,
 }
 
-/// Runs the loads of all crowds concurrently and returns a report of each.
-pub(crate) async fn loads(to: SocketAddr, route: Route, crowds: &[Crowd], time: (Duration, Duration)) -> Vec<Report> {
+/// Runs the loads of all groups concurrently and returns a report of each.
+pub(crate) async fn loads(
+    to: SocketAddr,
+    route: Route,
+    groups: &[ClientGroup],
+    time: (Duration, Duration),
+) -> Vec<Report> {
     let mut running = Vec::new();
-    for (at, crowd) in crowds.iter().enumerate() {
-        // No two crowds have a key in common.
-        running.push(tokio::spawn(load(to, route, *crowd, at * 1000, time)));
+    for (at, group) in groups.iter().enumerate() {
+        // No two groups have a key in common.
+        running.push(tokio::spawn(load(to, route, *group, at * 1000, time)));
     }
     let mut reports = Vec::new();
     for run in running {
@@ -37,28 +42,28 @@ pub(crate) async fn loads(to: SocketAddr, route: Route, crowds: &[Crowd], time: 
     reports
 }
 
-/// Runs the load of one crowd, with a closed loop for each API key.
+/// Runs the load of one group, with a closed loop for each API key.
 async fn load(
     to: SocketAddr,
     route: Route,
-    crowd: Crowd,
+    group: ClientGroup,
     first_key: usize,
     (warm_up, duration): (Duration, Duration),
 ) -> Report {
-    let groups = match crowd.keys {
-        Keys::One => 1,
-        Keys::Four => 4,
-        Keys::Own => crowd.clients,
+    let keys = match group.keys {
+        ApiKeys::One => 1,
+        ApiKeys::Four => 4,
+        ApiKeys::Own => group.clients,
     };
     let mut running = JoinSet::new();
-    for group in 0..groups {
-        let clients = crowd.clients / groups + usize::from(group < crowd.clients % groups);
+    for key in 0..keys {
+        let clients = group.clients / keys + usize::from(key < group.clients % keys);
         let form = CallForm {
-            seed: 1 + group as u64,
-            model: if crowd.slow == Slow::Model { SLOW } else { "stand-in" },
-            prefix: if crowd.slow == Slow::Items { SLOW } else { "parcel" },
-            key: (crowd.keys != Keys::One).then_some(first_key + group),
-            stream: crowd.stream,
+            seed: 1 + key as u64,
+            model: if group.slow == SlowReason::Model { SLOW } else { "stand-in" },
+            prefix: if group.slow == SlowReason::Items { SLOW } else { "parcel" },
+            key: (group.keys != ApiKeys::One).then_some(first_key + key),
+            stream: group.stream,
             ..CallForm::new(route)
         };
         let calls = PreparedCalls::from_form(&form);
@@ -74,7 +79,7 @@ async fn load(
         }));
     }
     let mut reports = running.join_all().await.into_iter();
-    let first = reports.next().expect("a crowd has clients");
+    let first = reports.next().expect("a group has clients");
     reports.fold(first, |all, one| all.merge(&one))
 }
 

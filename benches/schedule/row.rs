@@ -33,7 +33,7 @@ const SEEDS: u32 = 5;
 
 /// Kind of upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Curved {
+pub(crate) enum ServerKind {
     Affine,
     Pow2,
     Thrash,
@@ -44,7 +44,7 @@ pub(crate) enum Curved {
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
-    pub(crate) curved: Curved,
+    pub(crate) server_kind: ServerKind,
     pub(crate) arrivals: ArrivalProcess,
     pub(crate) slo: Duration,
     pub(crate) cap: u32,
@@ -61,7 +61,7 @@ pub(crate) struct Outcome {
 /// A row with generated arrivals, which are the same for every contestant, on sockets and in the
 /// simulator.
 #[derive(Debug, Clone)]
-pub(crate) struct Drawn {
+pub(crate) struct GeneratedRow {
     pub(crate) row: Row,
     pub(crate) horizon: Duration,
     /// Time from which calls count.
@@ -74,20 +74,20 @@ pub(crate) struct Drawn {
 /// Returns all rows.
 pub(crate) fn rows() -> Vec<Row> {
     let ms = Duration::from_millis;
-    let row = |name, curved, arrivals| Row { name, curved, arrivals, slo: ms(200), cap: 64 };
-    let poisson = |name, curved, rate: f64| row(name, curved, ArrivalProcess::Poisson { rate: rate / SCALE });
+    let row = |name, server_kind, arrivals| Row { name, server_kind, arrivals, slo: ms(200), cap: 64 };
+    let poisson = |name, server_kind, rate: f64| row(name, server_kind, ArrivalProcess::Poisson { rate: rate / SCALE });
     let closed = |name, clients, slo| {
         let think = ThinkTime::Uniform(THINK.0, THINK.1);
-        Row { slo, ..row(name, Curved::Affine, ArrivalProcess::Closed { clients, think }) }
+        Row { slo, ..row(name, ServerKind::Affine, ArrivalProcess::Closed { clients, think }) }
     };
     let bursts = ArrivalProcess::Mmpp { rates: [600.0 / SCALE, 4800.0 / SCALE], stays: [ms(1600), ms(800)] };
     vec![
-        poisson("affine, Poisson", Curved::Affine, 1000.0),
-        poisson("pow2, Poisson", Curved::Pow2, 1600.0),
-        poisson("thrash, Poisson", Curved::Thrash, 2300.0),
-        poisson("4 slots, Poisson", Curved::FourSlots, 5000.0),
-        poisson("batches itself, Poisson", Curved::Engine, 2000.0),
-        row("affine, bursts", Curved::Affine, bursts),
+        poisson("affine, Poisson", ServerKind::Affine, 1000.0),
+        poisson("pow2, Poisson", ServerKind::Pow2, 1600.0),
+        poisson("thrash, Poisson", ServerKind::Thrash, 2300.0),
+        poisson("4 slots, Poisson", ServerKind::FourSlots, 5000.0),
+        poisson("batches itself, Poisson", ServerKind::Engine, 2000.0),
+        row("affine, bursts", ServerKind::Affine, bursts),
         closed("affine, closed 8", 8, ms(200)),
         closed("affine, closed 32", 32, ms(200)),
         // 256 clients fill four batches, which wait for each other: an SLO of 200 ms would shed
@@ -99,17 +99,17 @@ pub(crate) fn rows() -> Vec<Row> {
 // === impl Row ===
 
 impl Row {
-    pub(crate) fn drawn(&self, horizon: Duration, seed: u64) -> Drawn {
+    pub(crate) fn generate(&self, horizon: Duration, seed: u64) -> GeneratedRow {
         let from = SETTLED.min(horizon / 2);
-        let mut drawn = Drawn { row: self.clone(), horizon, from, times: None, recorded: Vec::new() };
+        let mut generated = GeneratedRow { row: self.clone(), horizon, from, times: None, recorded: Vec::new() };
         if self.clients().is_none() {
-            let scenario = drawn.scenario(Duration::ZERO);
+            let scenario = generated.scenario(Duration::ZERO);
             let came = run(&scenario, &mut GroupagePolicy::with_cap_only(self.cap, seed), seed).calls;
-            drawn.recorded = came.into_iter().map(|ended| ended.arrival).collect();
-            let times = drawn.recorded.iter().map(|arrival| Duration::from_nanos(arrival.at.0));
-            drawn.times = Some(times.collect());
+            generated.recorded = came.into_iter().map(|ended| ended.arrival).collect();
+            let times = generated.recorded.iter().map(|arrival| Duration::from_nanos(arrival.at.0));
+            generated.times = Some(times.collect());
         }
-        drawn
+        generated
     }
 
     pub(crate) fn clients(&self) -> Option<usize> {
@@ -122,18 +122,20 @@ impl Row {
     /// Returns the mock server of this row.
     pub(crate) fn server(&self) -> ServerConfig {
         let us = Duration::from_micros;
-        let (base, per_item, shape) = match self.curved {
-            Curved::Affine | Curved::FourSlots | Curved::Engine => (us(16_000), us(1000), CurveShape::Linear),
-            Curved::Pow2 => (us(12_000), us(1600), CurveShape::NextPow2),
-            Curved::Thrash => (us(20_000), us(80), CurveShape::Knee { items: 16, beyond: us(2400) }),
+        let (base, per_item, shape) = match self.server_kind {
+            ServerKind::Affine | ServerKind::FourSlots | ServerKind::Engine => {
+                (us(16_000), us(1000), CurveShape::Linear)
+            }
+            ServerKind::Pow2 => (us(12_000), us(1600), CurveShape::NextPow2),
+            ServerKind::Thrash => (us(20_000), us(80), CurveShape::Knee { items: 16, beyond: us(2400) }),
         };
         let inner = InternalBatching { front: us(1200), front_item: us(80), items_max: 256, admitted_items_max: 512 };
-        let engine = self.curved == Curved::Engine;
+        let engine = self.server_kind == ServerKind::Engine;
         ServerConfig {
             base,
             per_item,
             shape,
-            slots: if self.curved == Curved::FourSlots { 4 } else { 1 },
+            slots: if self.server_kind == ServerKind::FourSlots { 4 } else { 1 },
             queue_max: QUEUE_MAX,
             items_max: engine.then_some(32),
             too_large: TooLargeResponse::StatusOnly,
@@ -155,12 +157,12 @@ impl Row {
             })
         };
         let affine = CostCurve::Affine { a: 16.0, b: 1.0 };
-        match self.curved {
-            Curved::Affine => server(affine, 1),
-            Curved::FourSlots => server(affine, 4),
-            Curved::Pow2 => server(CostCurve::Pow2 { a: 12.0, b: 1.6 }, 1),
-            Curved::Thrash => server(CostCurve::Knee { a: 20.0, b: 0.08, knee: 16, beyond: 2.4 }, 1),
-            Curved::Engine => {
+        match self.server_kind {
+            ServerKind::Affine => server(affine, 1),
+            ServerKind::FourSlots => server(affine, 4),
+            ServerKind::Pow2 => server(CostCurve::Pow2 { a: 12.0, b: 1.6 }, 1),
+            ServerKind::Thrash => server(CostCurve::Knee { a: 20.0, b: 0.08, knee: 16, beyond: 2.4 }, 1),
+            ServerKind::Engine => {
                 let (front, front_item) = (Duration::from_micros(1200), Duration::from_micros(80));
                 UpstreamKind::Engine(EngineServer {
                     front,
@@ -174,9 +176,9 @@ impl Row {
     }
 }
 
-// === impl Drawn ===
+// === impl GeneratedRow ===
 
-impl Drawn {
+impl GeneratedRow {
     /// Simulates the row and returns the mean over several seeds of the policy.
     pub(crate) fn simulated(&self, lag: Duration, policy: impl Fn(u64) -> Box<dyn SimPolicy>) -> Outcome {
         self.mean_of(SEEDS, lag, policy)

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use groupage_batching::Tick;
 use groupage_protocol::{
-    BatchResponse, Call, DigestKey, Endpoint, MergeRule, PathPattern, Reply, RouteProtocol, RouteRules, Routes,
-    SharedHeaderRules, SharedRequest, UnbatchedEvidence,
+    BatchResponse, Call, DigestKey, Endpoint, PathPattern, Reply, RouteProtocol, RouteRules, Routes, SharedHeaderRules,
+    SharedRequest, UnbatchedEvidence,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
@@ -29,25 +29,7 @@ pub(crate) struct Batch {
 }
 
 fn endpoint() -> Arc<Endpoint> {
-    // The maxima of a route without settings.
-    let rules = RouteRules {
-        path: PathPattern::parse("/*").unwrap(),
-        method: Method::POST,
-        protocol: RouteProtocol::Auto,
-        merge: MergeRule::Auto,
-        merge_on_headers: Vec::new(),
-        merge_on_fields: Vec::new(),
-        merge_over_headers: Vec::new(),
-        merge_over_fields: Vec::new(),
-        respond_with_headers: Vec::new(),
-        respond_with_fields: Vec::new(),
-        generic: None,
-        idempotent: None,
-        item_bytes_max: 1 << 20,
-        item_nesting_max: 64,
-        item_count_max: 2048,
-        tokenizer: None,
-    };
+    let rules = RouteRules::new(PathPattern::parse("/*").unwrap(), RouteProtocol::Auto);
     let routes = Routes::new(Vec::new(), rules, SharedHeaderRules::default());
     routes.recognise(&Method::POST, PATH).unwrap()
 }

@@ -56,12 +56,12 @@ async fn every_item_that_goes_through_a_service_is_accounted_for(space: &TestNam
     let caller = TestClient::in_pod(space, "ledger");
     caller.wait_until_reachable("through:80", "/").await?;
     let report = caller.run_ledger("through:80", items).await?;
-    let told = format!(
+    let summary = format!(
         "{} items, {} violations, innocent served {:.4}, shared {:.3}",
         report.items, report.violations, report.innocent_served, report.shared
     );
     if report.violations > 0 || report.innocent_served < 0.95 || report.shared < 0.3 {
-        return Err(format!("{told}\n{}", report.books).into());
+        return Err(format!("{summary}\n{}", report.details).into());
     }
-    Ok(told)
+    Ok(summary)
 }

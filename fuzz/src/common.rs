@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use groupage::protocol::generic::GenericOptions;
 use groupage::protocol::{
-    BatchResponse, Call, DigestKey, Endpoint, MergeEligibility, MergeRule, PathPattern, Pointer, ProtocolLabel, Reply,
+    BatchResponse, Call, DigestKey, Endpoint, MergeEligibility, PathPattern, Pointer, ProtocolLabel, Reply,
     RouteProtocol, RouteRules, Routes, SharedHeaderRules, SharedRequest,
 };
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -68,22 +68,9 @@ pub(crate) fn path_endpoint(
     generic: Option<GenericOptions>,
 ) -> PathEndpoint {
     let rules = RouteRules {
-        path: PathPattern::parse("/*").expect("the pattern is valid"),
-        method: Method::POST,
-        protocol,
-        merge: MergeRule::Auto,
-        merge_on_headers: Vec::new(),
-        merge_on_fields: Vec::new(),
-        merge_over_headers: Vec::new(),
-        merge_over_fields: Vec::new(),
-        respond_with_headers: Vec::new(),
-        respond_with_fields: Vec::new(),
         generic,
-        idempotent: None,
-        item_bytes_max: 1 << 20,
-        item_nesting_max: 64,
         item_count_max: ITEMS_MAX,
-        tokenizer: None,
+        ..RouteRules::new(PathPattern::parse("/*").expect("the pattern is valid"), protocol)
     };
     let routes = Routes::new(vec![rules.clone()], rules, SharedHeaderRules::default());
     (path, routes.recognise(&Method::POST, path).expect("every adapter recognises its path"))

@@ -26,9 +26,6 @@ use crate::v2::grpc::division::MessageDivision;
 /// Maximum number of parts of a call: the default of `limits.batchItemsMax`. A call of 2048 inputs,
 /// the maximum of OpenAI, has as many parts in front of a server that accepts 16.
 pub const CALL_PARTS_MAX: usize = 128;
-/// Maximum number of items of a call that may be divided: twice the number of inputs that OpenAI
-/// accepts. Their positions occupy 64 KiB.
-pub const DIVISIBLE_ITEMS_MAX: usize = 4096;
 /// Maximum number of bytes of all parts together, as a multiple of those of the call: each part
 /// repeats what stands beside the items.
 const GROWTH_MAX: usize = 2;

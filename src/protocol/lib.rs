@@ -78,7 +78,7 @@ pub use call::{
 pub use call_form::CallForm;
 pub use comparison::{AnswerComparison, AnswerContent, AnswerDifference, DifferenceKind, ROUNDING_MAX};
 pub use dialect::Dialect;
-pub use division::{CALL_PARTS_MAX, DIVISIBLE_ITEMS_MAX, DivisionPlan};
+pub use division::{CALL_PARTS_MAX, DivisionPlan};
 pub use engines::is_engine;
 pub use evidence::UnbatchedEvidence;
 pub use generation::{OutputMeter, TokenCounts};
@@ -89,8 +89,8 @@ pub use limits_source::LimitsSource;
 pub use pointer::Pointer;
 pub use published::{ModelKind, NotJson, PublishedLimits};
 pub use route::{
-    Endpoint, MergeRule, PathPattern, ProtocolLabel, RouteProtocol, RouteRules, Routes, SharedHeaderRules,
-    UnrecognisedCall, UnrecognisedCause,
+    DIVISIBLE_ITEMS_MAX, Endpoint, MergeRule, PathPattern, ProtocolLabel, RouteProtocol, RouteRules, Routes,
+    SharedHeaderRules, UnrecognisedCall, UnrecognisedCause,
 };
 pub use split::{BatchResponse, PartAnswer, StreamSplit, StreamStep};
 pub use tei::parse_info_model;

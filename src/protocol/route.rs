@@ -91,6 +91,10 @@ pub struct PathPattern {
     prefix: bool,
 }
 
+/// Maximum number of items of a call that may be divided: twice the number of inputs that OpenAI
+/// accepts. Their positions occupy 64 KiB.
+pub const DIVISIBLE_ITEMS_MAX: usize = 4096;
+
 /// A route of the policy, or the default route if the policy has none.
 #[derive(Debug, Clone)]
 pub struct RouteRules {
@@ -386,6 +390,30 @@ impl Route {
 // === impl RouteRules ===
 
 impl RouteRules {
+    /// Creates the rules of a route without settings, for POST requests: calls of at most 1 MiB and
+    /// [`DIVISIBLE_ITEMS_MAX`] items, with at most 64 levels of nesting.
+    #[must_use]
+    pub fn new(path: PathPattern, protocol: RouteProtocol) -> Self {
+        Self {
+            path,
+            method: Method::POST,
+            protocol,
+            merge_on_headers: Vec::new(),
+            merge_on_fields: Vec::new(),
+            merge_over_headers: Vec::new(),
+            merge_over_fields: Vec::new(),
+            respond_with_headers: Vec::new(),
+            respond_with_fields: Vec::new(),
+            generic: None,
+            merge: MergeRule::Auto,
+            idempotent: None,
+            item_bytes_max: 1 << 20,
+            item_nesting_max: 64,
+            item_count_max: DIVISIBLE_ITEMS_MAX,
+            tokenizer: None,
+        }
+    }
+
     /// Returns `true` if calls are parsed, merged and split in the same way. The maxima are
     /// ignored, and so is the tokenizer, which only weighs.
     fn is_equivalent(&self, other: &Self) -> bool {

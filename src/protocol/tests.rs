@@ -51,24 +51,7 @@ fn pointer(text: &str) -> Pointer {
 
 /// Returns the rules of a route with default settings.
 pub(crate) fn rules(path: &str, protocol: RouteProtocol) -> RouteRules {
-    RouteRules {
-        path: PathPattern::parse(path).unwrap(),
-        method: Method::POST,
-        protocol,
-        merge_on_headers: Vec::new(),
-        merge_on_fields: Vec::new(),
-        merge_over_headers: Vec::new(),
-        merge_over_fields: Vec::new(),
-        respond_with_headers: Vec::new(),
-        respond_with_fields: Vec::new(),
-        generic: None,
-        merge: MergeRule::Auto,
-        idempotent: None,
-        item_bytes_max: 1 << 20,
-        item_nesting_max: 64,
-        item_count_max: 128,
-        tokenizer: None,
-    }
+    RouteRules { item_count_max: 128, ..RouteRules::new(PathPattern::parse(path).unwrap(), protocol) }
 }
 
 fn common() -> SharedHeaderRules {
@@ -94,6 +77,11 @@ fn endpoint_of(rules: RouteRules, path: &str) -> Arc<Endpoint> {
 
 pub(crate) fn endpoint(path: &str, protocol: RouteProtocol) -> Arc<Endpoint> {
     endpoint_of(rules(path, protocol), path)
+}
+
+/// Returns `true` if two calls may share a batch.
+fn may_share_batch(a: &Call, b: &Call) -> bool {
+    matches!((&a.merge, &b.merge), (MergeEligibility::With(a), MergeEligibility::With(b)) if a == b)
 }
 
 fn parts(target: &str, headers: &[(&str, &str)]) -> http::request::Parts {

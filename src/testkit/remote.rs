@@ -7,17 +7,17 @@
 //! Every client that can connect to the control port can use it, so these servers are for tests and
 //! experiments only.
 //!
-//! | order to a model | effect |
+//! | command to a model | effect |
 //! |---|---|
 //! | `GET /stats` | returns [`ServerStats`](super::server::ServerStats) |
 //! | `POST /listen` | binds the data port of a model that was started closed |
 //! | `POST /model` | applies a [`ModelUpdate`] immediately |
 //!
-//! | order to a caller | effect |
+//! | command to a caller | effect |
 //! |---|---|
-//! | `POST /calls` | makes [`CallsOrder`] and returns a list of [`CallResult`] |
-//! | `POST /load`, `GET /load`, `DELETE /load` | starts, reports or ends a [`LoadOrder`] |
-//! | `POST /ledger` | runs a [`LedgerOrder`], if the caller has a mock |
+//! | `POST /calls` | makes [`CallsCommand`] and returns a list of [`CallResult`] |
+//! | `POST /load`, `GET /load`, `DELETE /load` | starts, reports or ends a [`LoadCommand`] |
+//! | `POST /ledger` | runs a [`LedgerCommand`], if the caller has a mock |
 //!
 //! A model that is started closed imitates a server that loads its model before it listens. Reports
 //! of a load are a [`LoadReport`], and those of the ledger a [`LedgerReport`].
@@ -46,14 +46,14 @@ pub use self::load_generator::RemoteLoadGenerator;
 pub use self::model::RemoteModel;
 use super::item::Route;
 
-/// Maximum size of an order, which contains at most some hundreds of calls.
-const ORDER_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Maximum size of a command, which contains at most some hundreds of calls.
+const COMMAND_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Delay after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Calls to one address.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct CallsOrder {
+pub struct CallsCommand {
     /// Destination as `HOST:PORT`. A host name is resolved.
     pub to: String,
     /// The calls, at most 1024.
@@ -94,7 +94,7 @@ pub struct CallResponse {
 
 /// An open-loop load (Poisson) that verifies every response.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct LoadOrder {
+pub struct LoadCommand {
     /// Destination as `HOST:PORT`. A host name is resolved once.
     pub to: String,
     /// Route of the calls.
@@ -131,7 +131,7 @@ pub struct LoadReport {
 /// A run of the ledger: the clients and the upstream are in this process, and the calls pass
 /// through a proxy.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct LedgerOrder {
+pub struct LedgerCommand {
     /// Address of the proxy as `HOST:PORT`.
     pub to: String,
     /// Number of items to send.
@@ -152,7 +152,7 @@ pub struct LedgerReport {
     /// Share of items that were part of a shared upstream call.
     pub shared: f64,
     /// The complete report in human-readable form.
-    pub books: String,
+    pub details: String,
 }
 
 /// Change of a running model server. Absent fields are left unchanged.
@@ -167,19 +167,19 @@ pub struct ModelUpdate {
     pub items_max: Option<usize>,
 }
 
-/// Status and reason with which an order is rejected.
+/// Status and reason with which a command is rejected.
 #[derive(Debug)]
-struct OrderError(StatusCode, String);
+struct CommandError(StatusCode, String);
 
-/// Handler of orders.
+/// Handler of commands.
 trait CommandHandler: Send + Sync + 'static {
-    /// Executes an order and returns the response as JSON.
+    /// Executes a command and returns the response as JSON.
     fn handle(
         &self,
         method: &Method,
         path: &str,
         body: &[u8],
-    ) -> impl Future<Output = Result<String, OrderError>> + Send;
+    ) -> impl Future<Output = Result<String, CommandError>> + Send;
 }
 
 // === impl HttpCall ===
@@ -219,9 +219,9 @@ impl LoadReport {
     }
 }
 
-// === impl OrderError ===
+// === impl CommandError ===
 
-impl OrderError {
+impl CommandError {
     fn unknown() -> Self {
         Self(StatusCode::NOT_FOUND, "unknown command".to_owned())
     }
@@ -239,39 +239,42 @@ impl OrderError {
     }
 }
 
-fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, OrderError> {
-    serde_json::from_slice(body).map_err(|error| OrderError::malformed(&error))
+fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, CommandError> {
+    serde_json::from_slice(body).map_err(|error| CommandError::malformed(&error))
 }
 
-fn to_json<T: Serialize>(value: &T) -> Result<String, OrderError> {
-    serde_json::to_string(value).map_err(|error| OrderError(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+fn to_json<T: Serialize>(value: &T) -> Result<String, CommandError> {
+    serde_json::to_string(value).map_err(|error| CommandError(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 }
 
-/// Accepts connections and handles their orders until the future is dropped.
-async fn serve(listener: TcpListener, desk: Arc<impl CommandHandler>) {
+/// Accepts connections and handles their commands until the future is dropped.
+async fn serve(listener: TcpListener, handler: Arc<impl CommandHandler>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let desk = Arc::clone(&desk);
+        let handler = Arc::clone(&handler);
         tokio::spawn(async move {
-            let service = service_fn(|request| answer(&*desk, request));
+            let service = service_fn(|request| answer(&*handler, request));
             // A broken connection is the client's concern and is ignored.
             hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await.ok();
         });
     }
 }
 
-async fn answer(desk: &impl CommandHandler, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(
+    handler: &impl CommandHandler,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
     let (head, body) = request.into_parts();
-    let taken = match Limited::new(body, ORDER_BYTES_MAX).collect().await {
-        Ok(body) => desk.handle(&head.method, head.uri.path(), &body.to_bytes()).await,
-        Err(_) => Err(OrderError(StatusCode::PAYLOAD_TOO_LARGE, "the command is too long".to_owned())),
+    let taken = match Limited::new(body, COMMAND_BYTES_MAX).collect().await {
+        Ok(body) => handler.handle(&head.method, head.uri.path(), &body.to_bytes()).await,
+        Err(_) => Err(CommandError(StatusCode::PAYLOAD_TOO_LARGE, "the command is too long".to_owned())),
     };
     let (status, text) = match taken {
         Ok(text) => (StatusCode::OK, text),
-        Err(OrderError(status, why)) => (status, why),
+        Err(CommandError(status, why)) => (status, why),
     };
     let mut answer = Response::new(Full::new(Bytes::from(text)));
     *answer.status_mut() = status;

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::attacks::{ATTACKS, Attack, AttackPort, STREAMS, Then};
+use super::attacks::{ATTACKS, Attack, AttackPort, ConnectionBehaviour, STREAMS};
 use super::h2;
 use super::support::upstream::now;
 
@@ -120,8 +120,8 @@ async fn once(attack: &Attack, opening: &[u8], (source, target): (IpAddr, Socket
     socket.bind(SocketAddr::new(source, 0))?;
     let mut stream = socket.connect(target).await?;
     stream.set_nodelay(true)?;
-    match attack.then {
-        Then::Take => {
+    match attack.behaviour {
+        ConnectionBehaviour::Take => {
             let (mut reader, mut writer) = stream.split();
             let taking = take(&mut reader);
             let writing = async {
@@ -130,23 +130,23 @@ async fn once(attack: &Attack, opening: &[u8], (source, target): (IpAddr, Socket
             };
             tokio::select! { done = taking => done, done = writing => done }
         }
-        Then::Stall => {
+        ConnectionBehaviour::Stall => {
             stream.write_all(opening).await?;
             std::future::pending().await
         }
-        Then::Drip => {
+        ConnectionBehaviour::Drip => {
             stream.write_all(opening).await?;
             loop {
                 sleep(Duration::from_secs(1)).await;
                 stream.write_all(b"a").await?;
             }
         }
-        Then::Upload(bytes) => {
+        ConnectionBehaviour::Upload(bytes) => {
             stream.write_all(opening).await?;
             upload(stream, bytes).await
         }
-        Then::Differ => differ(stream).await,
-        Then::Flood(frame) => flood(stream, opening, &frame().repeat(4096)).await,
+        ConnectionBehaviour::Differ => differ(stream).await,
+        ConnectionBehaviour::Flood(frame) => flood(stream, opening, &frame().repeat(4096)).await,
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) struct Attack {
     pub(crate) port: AttackPort,
     /// Returns the bytes that each connection sends first.
     pub(crate) opening: fn() -> Vec<u8>,
-    pub(crate) then: Then,
+    pub(crate) behaviour: ConnectionBehaviour,
 }
 
 /// Port that an attack connects to.
@@ -25,7 +25,7 @@ pub(crate) enum AttackPort {
 
 /// Behaviour of a connection after it has sent its first bytes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Then {
+pub(crate) enum ConnectionBehaviour {
     /// Reads and discards all responses.
     Take,
     /// Reads nothing.
@@ -55,56 +55,56 @@ pub(crate) const ATTACKS: &[Attack] = &[
         opening: || {
             streams(STREAMS, |stream| [h2::post(stream, "/anything", &[]), h2::frame(0, 0, stream, b"a")].concat())
         },
-        then: Then::Take,
+        behaviour: ConnectionBehaviour::Take,
     },
     Attack {
         name: "s3-idle-on-metrics",
         connections: 19_000,
         port: AttackPort::Metrics,
         opening: Vec::new,
-        then: Then::Take,
+        behaviour: ConnectionBehaviour::Take,
     },
     Attack {
         name: "s3-heads-on-metrics",
         connections: 1_600,
         port: AttackPort::Metrics,
         opening: || head("GET /metrics", 380 << 10),
-        then: Then::Take,
+        behaviour: ConnectionBehaviour::Take,
     },
     Attack {
         name: "s3-idle-on-calls",
         connections: 19_000,
         port: AttackPort::Calls,
         opening: Vec::new,
-        then: Then::Take,
+        behaviour: ConnectionBehaviour::Take,
     },
     Attack {
         name: "s4-references-in-heads",
         connections: 80,
         port: AttackPort::Calls,
         opening: || streams(STREAMS, |stream| h2::post(stream, PREDICT, &h2::references(1580))),
-        then: Then::Take,
+        behaviour: ConnectionBehaviour::Take,
     },
     Attack {
         name: "s4-heads-that-are-just-allowed",
         connections: 80,
         port: AttackPort::Calls,
         opening: || streams(STREAMS, |stream| h2::post(stream, PREDICT, &h2::references(90))),
-        then: Then::Take,
+        behaviour: ConnectionBehaviour::Take,
     },
     Attack {
         name: "s5-unfinished-heads",
         connections: 10_000,
         port: AttackPort::Calls,
         opening: || head(&format!("POST {PREDICT}"), 60_000),
-        then: Then::Take,
+        behaviour: ConnectionBehaviour::Take,
     },
     Attack {
         name: "s5-unfinished-streams",
         connections: 400,
         port: AttackPort::Calls,
         opening: || streams(STREAMS, |stream| h2::post(stream, PREDICT, &[])),
-        then: Then::Upload(8 << 10),
+        behaviour: ConnectionBehaviour::Upload(8 << 10),
     },
     Attack {
         name: "s5-slow-bodies",
@@ -114,7 +114,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
             let head = format!("POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-length: 1000000\r\n\r\n");
             [head.into_bytes(), vec![b'a'; 54 << 10]].concat()
         },
-        then: Then::Drip,
+        behaviour: ConnectionBehaviour::Drip,
     },
     Attack {
         name: "s5-slow-bodies-that-pass-through",
@@ -124,42 +124,42 @@ pub(crate) const ATTACKS: &[Attack] = &[
             let head = "POST /anything HTTP/1.1\r\nhost: h\r\ncontent-length: 1000000\r\n\r\n";
             [head.as_bytes().to_vec(), vec![b'a'; 54 << 10]].concat()
         },
-        then: Then::Drip,
+        behaviour: ConnectionBehaviour::Drip,
     },
     Attack {
         name: "s8-answers-of-a-byte-a-second",
         connections: 32,
         port: AttackPort::Calls,
         opening: || predict(SLOW_PREDICT, SLOW_ANSWER),
-        then: Then::Take,
+        behaviour: ConnectionBehaviour::Take,
     },
     Attack {
         name: "s9-answers-without-a-window",
         connections: 80,
         port: AttackPort::Calls,
         opening: || asks(0),
-        then: Then::Take,
+        behaviour: ConnectionBehaviour::Take,
     },
     Attack {
         name: "s9-answers-with-a-window-of-a-byte",
         connections: 80,
         port: AttackPort::Calls,
         opening: || asks(1),
-        then: Then::Take,
+        behaviour: ConnectionBehaviour::Take,
     },
     Attack {
         name: "s9-answers-that-are-not-taken",
         connections: 400,
         port: AttackPort::Calls,
         opening: || predict(PREDICT, 200_000).repeat(8),
-        then: Then::Stall,
+        behaviour: ConnectionBehaviour::Stall,
     },
     Attack {
         name: "keys-that-all-differ",
         connections: 32,
         port: AttackPort::Calls,
         opening: Vec::new,
-        then: Then::Differ,
+        behaviour: ConnectionBehaviour::Differ,
     },
     flood("s10-settings", || h2::frame(4, 0, 0, &[])),
     flood("s10-priority", || h2::frame(2, 0, 1, &[0, 0, 0, 0, 16])),
@@ -169,10 +169,16 @@ pub(crate) const ATTACKS: &[Attack] = &[
 ];
 
 const fn flood(name: &'static str, frame: fn() -> Vec<u8>) -> Attack {
-    Attack { name, connections: 16, port: AttackPort::Calls, opening: || h2::preface(65_535), then: Then::Flood(frame) }
+    Attack {
+        name,
+        connections: 16,
+        port: AttackPort::Calls,
+        opening: || h2::preface(65_535),
+        behaviour: ConnectionBehaviour::Flood(frame),
+    }
 }
 
-/// Returns an HTTP/1.1 call whose answer has this number of bytes.
+/// Returns an HTTP/1.1 call for an answer of this number of bytes.
 fn predict(path: &str, bytes: u32) -> Vec<u8> {
     let body = format!("{{\"instances\":[{bytes}]}}");
     let length = body.len();

@@ -24,9 +24,9 @@ const LARGE: usize = 5;
 /// Time after which a call without an answer counts as failed.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A well-behaved client of the data port and of the port with the probes.
+/// A client of the data port and of the port with the probes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Honest {
+pub(crate) struct HonestClient {
     pub(crate) calls: SocketAddr,
     pub(crate) probes: SocketAddr,
 }
@@ -58,9 +58,9 @@ pub(crate) struct ProcessUsage {
     descriptors: usize,
 }
 
-// === impl Honest ===
+// === impl HonestClient ===
 
-impl Honest {
+impl HonestClient {
     /// Makes calls for `time`, alternately on a merged path and on one that is passed through. Each
     /// call uses a new connection, like a client without a pool.
     pub(crate) async fn run(self, time: Duration) -> CallResults {

@@ -4,8 +4,8 @@
 //!
 //! The proxy runs in a memory cgroup with the default limit of the sidecar, if the machine allows
 //! one. Attackers are separate processes, each with its own loopback address. `--full` runs each
-//! attack for a minute, or for `N` seconds, with all of its connections, and calls whose keys all
-//! differ for ten minutes; by default an attack takes a few seconds with an eighth of them.
+//! attack for a minute, or for `N` seconds, with all of its connections, and calls that all have keys
+//! of their own for ten minutes; by default an attack takes a few seconds with an eighth of them.
 //!
 //! The names of attacks begin with numbers. Those that are missing here need no process with a
 //! memory limit, and every run of the other tests makes them in full:
@@ -14,9 +14,9 @@
 //!   `tests/it/proxy/quoting.rs` and the fuzz target `split_leak`
 //! - s6, 2000 idle connections to the webhook beside a review, and s7, 1000 silent connections to
 //!   the port of control streams beside a handshake: `tests/it/controller/idle_connections.rs`
-//! - s8 also has shared answers that are too slow, whose members are sent alone:
+//! - s8 also has shared answers that are too slow, after which the members are sent alone:
 //!   `tests/it/proxy/isolation.rs`, `src/proxy/bounded_body/tests.rs`
-//! - s11, a policy whose `appListen` runs code in a pod: `src/policy/config/app_listen/tests.rs`,
+//! - s11, a policy with an `appListen` that runs code in a pod: `src/policy/config/app_listen/tests.rs`,
 //!   `tests/data/crd/refused`
 //! - s12, a `Host` of a foreign page: `src/runtime/permits/host.rs`,
 //!   `tests/it/proxy/admin/host.rs`, `tests/it/controller/end_to_end.rs`
@@ -44,9 +44,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::attackers::Attackers;
-use self::attacks::{ATTACKS, Attack, Then};
+use self::attacks::{ATTACKS, Attack, ConnectionBehaviour};
 use self::cgroup::MemoryGroup;
-use self::honest::{Honest, ProcessUsage};
+use self::honest::{HonestClient, ProcessUsage};
 use self::server::ModelServer;
 use self::support::proxy::{Proxy, Start};
 use self::support::upstream::{Upstream, now};
@@ -64,7 +64,7 @@ const SAMPLE: Duration = Duration::from_millis(50);
 /// Time after an attack within which memory and descriptors fall to at most 1.5 times their earlier
 /// values.
 const RECOVERY: Duration = Duration::from_secs(60);
-/// Bound on the growth of memory from the first to the second half of an attack whose calls all
+/// Bound on the growth of memory from the first to the second half of an attack by calls that all
 /// differ, if it takes at least `FLAT_FROM`: a tenth and `FLAT_SLACK`, for pages that the allocator
 /// keeps.
 const FLAT_FROM: Duration = Duration::from_secs(60);
@@ -165,7 +165,7 @@ impl RunOptions {
     }
 
     fn scale(&self, attack: &Attack) -> RunScale {
-        let is_long = self.full && matches!(attack.then, Then::Differ);
+        let is_long = self.full && matches!(attack.behaviour, ConnectionBehaviour::Differ);
         let scale = if self.full {
             RunScale {
                 eighths: 8,
@@ -209,14 +209,15 @@ async fn try_run(attack: &Attack, scale: RunScale) -> Result<Vec<String>, String
     let start = Start { binary: limited, upstream: server.address, config: None, metrics: true };
     let mut proxy = Proxy::start(&start).await?;
     let metrics = proxy.metrics.ok_or("no metrics port")?;
-    let honest = Honest { calls: proxy.listen, probes: metrics };
+    let honest = HonestClient { calls: proxy.listen, probes: metrics };
     honest.run(Duration::from_secs(1)).await;
     let usual = honest.run(Duration::from_secs(2)).await;
     let bystander_server =
         Upstream::start(Arc::new(ModelServer)).await.map_err(|error| format!("no model server: {error}"))?;
     let start = Start { binary: binary(folder.path(), None)?, upstream: bystander_server.address, ..start };
     let bystander = Proxy::start(&start).await?;
-    let bystander_client = Honest { calls: bystander.listen, probes: bystander.metrics.ok_or("no metrics port")? };
+    let bystander_client =
+        HonestClient { calls: bystander.listen, probes: bystander.metrics.ok_or("no metrics port")? };
     let before = ProcessUsage::of(proxy.id());
     let attackers = Attackers::start(attack, scale.eighths, (proxy.listen, metrics), scale.time)?;
     let half = scale.time / 2;
@@ -243,7 +244,7 @@ async fn try_run(attack: &Attack, scale: RunScale) -> Result<Vec<String>, String
         scale.percentile
     ));
     // Calls that all differ leave nothing behind, so memory does not grow with their number.
-    let is_flat = !matches!(attack.then, Then::Differ)
+    let is_flat = !matches!(attack.behaviour, ConnectionBehaviour::Differ)
         || scale.time < FLAT_FROM
         || late.own() <= early.own() / 10 * 11 + FLAT_SLACK;
     let checks = [

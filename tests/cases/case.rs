@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::coding::{base64, gzipped};
 use crate::matching::Mode;
-use crate::oip::MessageKind;
+use crate::open_inference_grpc::MessageKind;
 use crate::support::json::{self, Json};
 use crate::support::upstream::{Content, Reply};
 use crate::support::wire::Headers;

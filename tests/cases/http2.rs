@@ -131,12 +131,13 @@ pub(crate) async fn connect(proxy: SocketAddr) -> Result<Http2Client, String> {
     Ok(send)
 }
 
-/// Sends a request and reads its response. `told` is notified once the request is on its way.
+/// Sends a request and reads its response. `sent_signal` is notified once the request is on
+/// its way.
 pub(crate) async fn ask(
     mut send: Http2Client,
     proxy: SocketAddr,
     outgoing: &Outgoing,
-    told: oneshot::Sender<()>,
+    sent_signal: oneshot::Sender<()>,
 ) -> Result<Answer, String> {
     let mut request = http::Request::builder()
         .method(outgoing.method.as_str())
@@ -149,7 +150,7 @@ pub(crate) async fn ask(
     let mut answer = Answer { sent: Some(now()), ..Answer::default() };
     let answered = send.send_request(request);
     // The receiver of the last client is dropped already.
-    told.send(()).ok();
+    sent_signal.send(()).ok();
     let (head, body) = answered.await.map_err(|e| format!("no response: {e}"))?.into_parts();
     (answer.status, answer.headers) = (Some(head.status.as_u16()), lines(&head.headers));
     answer.end = Some(match body.collect().await {

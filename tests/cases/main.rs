@@ -13,7 +13,7 @@ mod case;
 mod coding;
 mod http2;
 mod matching;
-mod oip;
+mod open_inference_grpc;
 mod run;
 mod script;
 mod selfcheck;
@@ -123,7 +123,7 @@ async fn one(line: &[u8], place: &str, options: &Options) -> Outcome {
         Ok(parsed) => parsed,
         Err(e) => return Outcome::Failed(place.to_owned(), vec![e]),
     };
-    if !options.wants(&id) {
+    if !options.is_selected(&id) {
         return Outcome::Unwanted;
     }
     let paths = Case::paths(&line);

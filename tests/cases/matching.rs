@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::oip::MessageKind;
+use crate::open_inference_grpc::MessageKind;
 use crate::support::json::{self, Json};
 use crate::support::report::difference;
 use crate::support::wire::{self, Headers};

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::case::{Call, Case, ExpectedAnswer};
 use crate::http2::{self, Http2Client, Http2Upstream};
 use crate::matching::{self, Bindings};
-use crate::script::{CaseScript, Own};
+use crate::script::{CaseScript, ClientHeaders};
 use crate::settings::Settings;
 use crate::support::client::{Answer, Client, Outgoing};
 use crate::support::json;
@@ -53,8 +53,10 @@ pub(crate) async fn run(case: Case, paths: &[String], options: &Options) -> Resu
         .iter()
         .map(|call| Outgoing::new(&call.method, &call.target, proxy.listen, &call.headers, call.body.as_deref()))
         .collect();
-    let own =
-        |(call, outgoing): (&Call, &Outgoing)| Own { client: call.client.clone(), headers: outgoing.headers.clone() };
+    let own = |(call, outgoing): (&Call, &Outgoing)| ClientHeaders {
+        client: call.client.clone(),
+        headers: outgoing.headers.clone(),
+    };
     script.clients(case.calls.iter().zip(&outgoing).map(own).collect());
 
     let clients = start_clients(&case, outgoing, &proxy, factor).await;
@@ -136,7 +138,7 @@ async fn start_clients(
     let started = now();
     for (at, (call, outgoing)) in case.calls.iter().zip(outgoing).enumerate() {
         tokio::time::sleep_until(started + call.at.mul_f64(factor)).await;
-        let (sent, told) = oneshot::channel();
+        let (sent, is_sent) = oneshot::channel();
         let leaves = call.disconnect.map(|after| after.mul_f64(factor));
         clients.push(match http2_clients.next() {
             Some(connected) => tokio::spawn(grpc_client(connected, (proxy.listen, outgoing), patience, sent)),
@@ -144,7 +146,7 @@ async fn start_clients(
         });
         if at + 1 < last {
             // The sender is dropped without a message if the client cannot connect.
-            told.await.ok();
+            is_sent.await.ok();
             before = stats.wait(before, factor).await;
         }
     }
@@ -156,14 +158,14 @@ async fn client(
     outgoing: Outgoing,
     leaves: Option<Duration>,
     patience: Duration,
-    told: oneshot::Sender<()>,
+    sent_signal: oneshot::Sender<()>,
 ) -> Outcome {
     let mut client = Client::connect(proxy).await.map_err(|e| format!("connect: {e}"))?;
     let mut answer = Answer::default();
     // After a timeout, the part of the answer that has arrived is judged.
     let sent = tokio::time::timeout(patience, client.send(&outgoing, &mut answer)).await.is_ok();
     // The receiver of the last client is dropped already.
-    told.send(()).ok();
+    sent_signal.send(()).ok();
     if let Some(after) = leaves {
         tokio::time::sleep(after).await;
         return Ok((None, answer));
@@ -178,10 +180,10 @@ async fn grpc_client(
     connected: Result<Http2Client, String>,
     (proxy, outgoing): (SocketAddr, Outgoing),
     patience: Duration,
-    told: oneshot::Sender<()>,
+    sent_signal: oneshot::Sender<()>,
 ) -> Outcome {
-    let asked = tokio::time::timeout(patience, http2::ask(connected?, proxy, &outgoing, told)).await;
-    Ok((None, asked.map_err(|_| "no response in time".to_owned())??))
+    let answer = tokio::time::timeout(patience, http2::ask(connected?, proxy, &outgoing, sent_signal)).await;
+    Ok((None, answer.map_err(|_| "no response in time".to_owned())??))
 }
 
 /// Returns a time that is longer than all times of the case together.
@@ -205,13 +207,14 @@ fn judge(expected: &ExpectedAnswer, call: &Call, answer: &Answer, taken: &mut Bi
         let actual = answer.status.map_or_else(|| "none".to_owned(), |status| status.to_string());
         faults.push(format!("status: expected {}, actual {actual}", expected.status));
     }
-    let asked = wire::values(&call.headers, "expect").iter().any(|v| v.eq_ignore_ascii_case(b"100-continue"));
+    let expects_continue =
+        wire::values(&call.headers, "expect").iter().any(|v| v.eq_ignore_ascii_case(b"100-continue"));
     match &expected.interim {
         Some(interim) if *interim != answer.interim => {
             faults.push(format!("interim: expected {interim:?}, actual {:?}", answer.interim));
         }
         // If the case lists no interim responses, only a client that expects a 100 may get one.
-        None if !matches!((answer.interim.as_slice(), asked), ([], _) | ([100], true)) => {
+        None if !matches!((answer.interim.as_slice(), expects_continue), ([], _) | ([100], true)) => {
             faults.push(format!("interim: none expected, actual {:?}", answer.interim));
         }
         Some(_) | None => {}
@@ -271,7 +274,7 @@ struct Stats {
 
 /// Number of calls by progress.
 #[derive(Debug, Clone, Copy, Default)]
-struct Counted {
+struct CallProgress {
     /// Offered to the scheduler, which fixes their order.
     offered: u64,
     /// Passed through for any reason, or answered.
@@ -287,14 +290,14 @@ impl Stats {
         Self { admin: Client::connect(address).await.ok().map(|client| (client, question)) }
     }
 
-    async fn read(&mut self) -> Option<Counted> {
+    async fn read(&mut self) -> Option<CallProgress> {
         let (client, question) = self.admin.as_mut()?;
         let answer = tokio::time::timeout(SEEN_MAX, client.ask(question)).await.ok();
         let counted = answer.and_then(|answer| {
             let stats = json::parse(&answer.body).ok()?;
             let of = |name| stats.get("calls")?.get(name)?.as_u64();
             let passed: u64 = stats.get("passed")?.value()?.as_object()?.values().filter_map(Value::as_u64).sum();
-            Some(Counted { offered: of("offered")?, done: passed + of("answered")? })
+            Some(CallProgress { offered: of("offered")?, done: passed + of("answered")? })
         });
         if counted.is_none() {
             // Without the counters, a fixed pause keeps the order.
@@ -305,7 +308,7 @@ impl Stats {
 
     /// Waits until one more call is offered to the scheduler. A call that never is (it is passed
     /// through, answered at once or incomplete) gets a fixed time instead.
-    async fn wait(&mut self, before: Option<Counted>, factor: f64) -> Option<Counted> {
+    async fn wait(&mut self, before: Option<CallProgress>, factor: f64) -> Option<CallProgress> {
         let started: Instant = now();
         loop {
             let counted = self.read().await;

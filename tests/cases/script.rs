@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::case::{Case, Expected};
 use crate::matching::{self, Bindings, Mode};
-use crate::oip::{self, MessageKind};
+use crate::open_inference_grpc::{self, MessageKind};
 use crate::support::report::shown;
 use crate::support::upstream::{Content, Reply, Request, Script};
 use crate::support::wire::{self, End, Headers};
@@ -17,7 +17,7 @@ const MODEL_CONFIG: &str = "/inference.GRPCInferenceService/ModelConfig";
 
 /// Headers of a client's request, as sent.
 #[derive(Debug)]
-pub(crate) struct Own {
+pub(crate) struct ClientHeaders {
     pub(crate) client: String,
     pub(crate) headers: Headers,
 }
@@ -28,7 +28,7 @@ pub(crate) struct CaseScript {
     case: Arc<Case>,
     factor: f64,
     model_config: Option<Vec<u8>>,
-    own: OnceLock<Vec<Own>>,
+    own: OnceLock<Vec<ClientHeaders>>,
     state: Mutex<State>,
 }
 
@@ -52,7 +52,7 @@ impl CaseScript {
     }
 
     /// Sets the requests of the clients. Called before any client sends.
-    pub(crate) fn clients(&self, own: Vec<Own>) {
+    pub(crate) fn clients(&self, own: Vec<ClientHeaders>) {
         // A second call would set the same value.
         self.own.set(own).ok();
     }
@@ -166,10 +166,12 @@ impl CaseScript {
         let mut fill = |text: &mut Vec<u8>| {
             if matching::holds(text, SENT_ID) {
                 match taken.values().next() {
-                    Some(id) if self.case.is_grpc() => match oip::with_id(text, |text| replaced(text, id)) {
-                        Ok(message) => *text = message,
-                        Err(e) => state.faults.push(format!("upstream: {e}")),
-                    },
+                    Some(id) if self.case.is_grpc() => {
+                        match open_inference_grpc::with_id(text, |text| replaced(text, id)) {
+                            Ok(message) => *text = message,
+                            Err(e) => state.faults.push(format!("upstream: {e}")),
+                        }
+                    }
                     Some(id) => *text = replaced(text, id),
                     None => {
                         state.faults.push("upstream: no {{uid:}} was taken that the answer could send back".to_owned());

@@ -3,7 +3,7 @@
 
 use crate::case::Case;
 use crate::matching::{Bindings, Mode, body, original, subset};
-use crate::oip::MessageKind;
+use crate::open_inference_grpc::MessageKind;
 use crate::settings::{Settings, Verdict, verdict};
 use crate::support::json;
 use crate::support::wire::Headers;

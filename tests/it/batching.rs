@@ -9,10 +9,3 @@ mod budget;
 mod isolation;
 mod sequences;
 mod shares;
-
-use proptest::test_runner::Config;
-
-fn config(cases: u32) -> Config {
-    // A failing input becomes a named test, so no regression file is written.
-    Config { cases, failure_persistence: None, ..Config::default() }
-}

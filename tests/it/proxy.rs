@@ -26,7 +26,7 @@ mod h2;
 mod scripted_server;
 mod scripted_setup;
 mod http2;
-mod hygiene;
+mod hostile_clients;
 mod identity_tricks;
 mod isolation;
 mod merge_rules;

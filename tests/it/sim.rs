@@ -16,7 +16,7 @@ pub(crate) mod learned;
 pub(crate) mod key_queue;
 pub(crate) mod model;
 pub(crate) mod invariant;
-pub(crate) mod setting;
+pub(crate) mod run_parameters;
 pub(crate) mod check_seed;
 pub(crate) mod trace;
 pub(crate) mod simulation;

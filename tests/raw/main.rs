@@ -183,7 +183,7 @@ async fn all(options: Options) -> Totals {
         };
         for (at, line) in text.split(|b| *b == b'\n').enumerate().filter(|(_, line)| !line.trim_ascii().is_empty()) {
             let case = match Case::read(line.trim_ascii()) {
-                Ok(case) if options.wants(&case.name) => case,
+                Ok(case) if options.is_selected(&case.name) => case,
                 Ok(_) => continue,
                 Err(e) => {
                     fail(&mut totals, &format!("{}:{}", file.display(), at + 1), &[e]);
@@ -215,9 +215,9 @@ async fn all(options: Options) -> Totals {
     totals
 }
 
-type Done = Option<Result<(String, Vec<String>), tokio::task::JoinError>>;
+type CaseResult = Option<Result<(String, Vec<String>), tokio::task::JoinError>>;
 
-fn finish(totals: &mut Totals, done: Done, fail: impl Fn(&mut Totals, &str, &[String])) {
+fn finish(totals: &mut Totals, done: CaseResult, fail: impl Fn(&mut Totals, &str, &[String])) {
     match done {
         Some(Ok((_, faults))) if faults.is_empty() => totals.passed += 1,
         Some(Ok((name, faults))) => fail(totals, &name, &faults),
@@ -228,7 +228,7 @@ fn finish(totals: &mut Totals, done: Done, fail: impl Fn(&mut Totals, &str, &[St
 
 /// Final statuses and the end of the connection at the client.
 #[derive(Debug, Default)]
-struct Seen {
+struct ClientExchange {
     finals: Vec<u16>,
     end: Option<End>,
 }
@@ -252,10 +252,10 @@ async fn run(case: &Case, options: &Options) -> Result<Vec<String>, String> {
 }
 
 /// Sends the payload and reads answers until the connection ends or no further answer is expected.
-async fn exchange(case: &Case, proxy: &Proxy, recorder: &Recorder) -> Result<Seen, String> {
+async fn exchange(case: &Case, proxy: &Proxy, recorder: &Recorder) -> Result<ClientExchange, String> {
     let mut client = Client::connect(proxy.listen).await.map_err(|e| format!("connect: {e}"))?;
     let (method, until) = (case.method(), now() + REFUSED_MAX);
-    let mut seen = Seen::default();
+    let mut seen = ClientExchange::default();
     // A proxy that refuses early does not read the rest of the payload.
     tokio::time::timeout(REFUSED_MAX, client.write_raw(&case.payload)).await.ok();
     while seen.end.is_none() && now() < until {
@@ -278,7 +278,7 @@ async fn exchange(case: &Case, proxy: &Proxy, recorder: &Recorder) -> Result<See
     Ok(seen)
 }
 
-fn judge(case: &Case, seen: &Seen, recorder: &Recorder) -> Vec<String> {
+fn judge(case: &Case, seen: &ClientExchange, recorder: &Recorder) -> Vec<String> {
     let mut faults = Vec::new();
     let upstream = recorder.count();
     let closed = matches!(seen.end, Some(End::Closed | End::Reset));

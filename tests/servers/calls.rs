@@ -32,7 +32,7 @@ pub(crate) struct Call {
 
 /// The parts of an answer that are compared.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Seen {
+pub(crate) struct AnswerParts {
     pub(crate) status: u16,
     pub(crate) content_type: Vec<u8>,
     pub(crate) body: Vec<u8>,
@@ -40,7 +40,7 @@ pub(crate) struct Seen {
 
 /// Comparison of the direct and the proxied answers of all clients.
 #[derive(Debug, Default)]
-pub(crate) struct Compared {
+pub(crate) struct AnswerComparison {
     pub(crate) calls: usize,
     pub(crate) equal: usize,
     pub(crate) faults: Vec<String>,
@@ -60,7 +60,7 @@ pub(crate) struct Tally(pub(crate) &'static str, pub(crate) &'static str);
 
 /// Batch counters of the proxy.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Counted {
+pub(crate) struct BatchCounters {
     /// Number of upstream calls.
     pub(crate) batches: u64,
     /// Number of items in them.
@@ -72,16 +72,16 @@ pub(crate) struct Counted {
 // === impl Call ===
 
 impl Call {
-    async fn send(&self, client: &mut Client, address: SocketAddr) -> Result<Seen, String> {
+    async fn send(&self, client: &mut Client, address: SocketAddr) -> Result<AnswerParts, String> {
         let json = vec![("content-type".to_owned(), b"application/json".to_vec())];
         let request = Outgoing::new("POST", self.target, address, &json, Some(self.body.as_bytes()));
-        Seen::of(&ask(client, &request).await?)
+        AnswerParts::of(&ask(client, &request).await?)
     }
 }
 
-// === impl Seen ===
+// === impl AnswerParts ===
 
-impl Seen {
+impl AnswerParts {
     fn of(answer: &Answer) -> Result<Self, String> {
         let content_type = values(&answer.headers, "content-type").concat();
         let status = answer.status.ok_or("an answer without a status")?;
@@ -107,7 +107,7 @@ pub(crate) async fn ask(client: &mut Client, request: &Outgoing) -> Result<Answe
 }
 
 /// Sends the calls of one client one after the other on one connection.
-async fn caller(address: SocketAddr, calls: Vec<Call>) -> Result<Vec<Seen>, String> {
+async fn caller(address: SocketAddr, calls: Vec<Call>) -> Result<Vec<AnswerParts>, String> {
     let mut client = connect(address).await?;
     let mut seen = Vec::with_capacity(calls.len());
     for call in &calls {
@@ -129,7 +129,7 @@ pub(crate) async fn compare(
     proxy: SocketAddr,
     tally: Tally,
     callers: &[Vec<Call>],
-) -> Result<Compared, String> {
+) -> Result<AnswerComparison, String> {
     let mut direct = Vec::new();
     for calls in callers {
         direct.push(caller(server, calls.clone()).await.map_err(|e| format!("direct: {e}"))?);
@@ -148,7 +148,7 @@ pub(crate) async fn compare(
         }
     }
     let runs = tally.read(server).await? - before;
-    let mut compared = Compared { runs, ..Compared::default() };
+    let mut compared = AnswerComparison { runs, ..AnswerComparison::default() };
     for ((at, calls), (direct, proxied)) in callers.iter().enumerate().zip(direct.iter().zip(&proxied)) {
         for (call, (expected, actual)) in calls.iter().zip(direct.iter().zip(proxied)) {
             compared.add(at, call, expected, actual);
@@ -172,10 +172,10 @@ impl Tally {
     }
 }
 
-// === impl Compared ===
+// === impl AnswerComparison ===
 
-impl Compared {
-    fn add(&mut self, at: usize, call: &Call, expected: &Seen, actual: &Seen) {
+impl AnswerComparison {
+    fn add(&mut self, at: usize, call: &Call, expected: &AnswerParts, actual: &AnswerParts) {
         self.calls += 1;
         let count = if expected.status == 200 { &mut self.served } else { &mut self.refused };
         *count += 1;
@@ -224,9 +224,9 @@ pub(crate) fn listed(heading: &str, faults: &[String]) -> String {
     format!("{heading}; {} faults:{shown}", faults.len())
 }
 
-// === impl Counted ===
+// === impl BatchCounters ===
 
-impl Counted {
+impl BatchCounters {
     /// Reads the counters of the proxy once no call is in flight.
     pub(crate) async fn of(proxy: &mut Proxy) -> Result<Self, String> {
         let admin = proxy.admin.ok_or("no admin port")?;

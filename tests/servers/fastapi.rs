@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::calls::{CALLERS, Call, Counted, Tally, compare, listed};
-use super::passed::{self, Plain};
+use super::calls::{BatchCounters, CALLERS, Call, Tally, compare, listed};
+use super::pass_through::{self, PassedRequest};
 use super::python::{Python, Server, folder};
 use super::{Bench, Verdict};
 
@@ -48,7 +48,7 @@ pub(crate) async fn batches(bench: &Bench, server: &Server) -> Verdict {
     let numbers = compared.verdict()?;
     compared.tells_apart()?;
     compared.statuses(CALLERS * CALLS, 0)?;
-    Ok(format!("{numbers}, {}", Counted::of(&mut proxy).await?.verdict(compared.runs)?))
+    Ok(format!("{numbers}, {}", BatchCounters::of(&mut proxy).await?.verdict(compared.runs)?))
 }
 
 /// Sends an item that validation refuses (422, and the answer quotes it) and one that makes the
@@ -65,7 +65,7 @@ pub(crate) async fn bad_item(bench: &Bench, server: &Server) -> Verdict {
     let compared = compare(server.address, proxy.listen, RUNS, &callers).await?;
     let numbers = compared.verdict()?;
     compared.statuses(2 * CALLERS - 2, 2)?;
-    let Counted { shared, .. } = Counted::of(&mut proxy).await?;
+    let BatchCounters { shared, .. } = BatchCounters::of(&mut proxy).await?;
     if shared == 0 {
         return Err("nothing was shared".to_owned());
     }
@@ -76,19 +76,19 @@ pub(crate) async fn bad_item(bench: &Bench, server: &Server) -> Verdict {
 pub(crate) async fn passed(bench: &Bench, server: &Server) -> Verdict {
     let large: Vec<u8> = (0..LARGE).map(|at| at.to_le_bytes()[at % 3]).collect();
     let plain = [
-        Plain::get("/docs"),
-        Plain::get("/openapi.json"),
-        Plain::get("/nothing?x=1"),
-        Plain::new("HEAD", "/docs"),
-        Plain::new("DELETE", "/score"),
-        Plain::get("/download?size=20971520"),
-        Plain::new("POST", "/upload").with(&[("content-type", "application/octet-stream")], &large),
-        Plain::new("POST", "/upload").with(&[("transfer-encoding", "chunked")], &large),
-        Plain::new("POST", "/upload").with(&[("expect", "100-continue")], &large),
-        Plain::new("POST", "/score").with(&[("content-type", "application/json")], "{\"texts\": [\"a\", 1]}"),
+        PassedRequest::get("/docs"),
+        PassedRequest::get("/openapi.json"),
+        PassedRequest::get("/nothing?x=1"),
+        PassedRequest::new("HEAD", "/docs"),
+        PassedRequest::new("DELETE", "/score"),
+        PassedRequest::get("/download?size=20971520"),
+        PassedRequest::new("POST", "/upload").with(&[("content-type", "application/octet-stream")], &large),
+        PassedRequest::new("POST", "/upload").with(&[("transfer-encoding", "chunked")], &large),
+        PassedRequest::new("POST", "/upload").with(&[("expect", "100-continue")], &large),
+        PassedRequest::new("POST", "/score").with(&[("content-type", "application/json")], "{\"texts\": [\"a\", 1]}"),
     ];
     let config = folder().join("fastapi.yaml");
-    let numbers = passed::compare(bench, server, &plain).await?;
+    let numbers = pass_through::compare(bench, server, &plain).await?;
     let proxy = bench.proxy(server.address, Some(&config)).await?;
     let url = format!("http://{}", proxy.listen);
     let report = bench.python.report("passed_on.py", &[url.into()], PASSED_MAX).await?;

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use super::calls::{CALLERS, Call, Counted, Tally, compare};
-use super::passed::{self, Plain};
+use super::calls::{BatchCounters, CALLERS, Call, Tally, compare};
+use super::pass_through::{self, PassedRequest};
 use super::python::{Python, Server, folder};
 use super::{Bench, Verdict};
 
@@ -63,7 +63,7 @@ pub(crate) async fn batches(bench: &Bench, model: &Model) -> Verdict {
     let numbers = compared.verdict()?;
     compared.tells_apart()?;
     compared.statuses(CALLERS * CALLS, 0)?;
-    Ok(format!("{numbers}, {}", Counted::of(&mut proxy).await?.verdict(compared.runs)?))
+    Ok(format!("{numbers}, {}", BatchCounters::of(&mut proxy).await?.verdict(compared.runs)?))
 }
 
 /// Sends two bad rows among many: their clients get the model's own error, all others their
@@ -80,7 +80,7 @@ pub(crate) async fn bad_item(bench: &Bench, model: &Model) -> Verdict {
     let compared = compare(model.server.address, proxy.listen, RUNS, &callers).await?;
     let numbers = compared.verdict()?;
     compared.statuses(2 * CALLERS - bad.len(), bad.len())?;
-    let Counted { shared, .. } = Counted::of(&mut proxy).await?;
+    let BatchCounters { shared, .. } = BatchCounters::of(&mut proxy).await?;
     if shared == 0 {
         return Err("nothing was shared".to_owned());
     }
@@ -96,23 +96,24 @@ pub(crate) async fn passed(bench: &Bench, model: &Model) -> Verdict {
         model.rows.first().ok_or("no rows")?
     );
     let plain = [
-        Plain::get("/v2/health/ready"),
-        Plain::get("/v2/health/live"),
-        Plain::get("/v2"),
-        Plain::get("/v1/models"),
-        Plain::get("/v1/models/digits"),
-        Plain::get("/v2/models/digits"),
-        Plain::get("/"),
-        Plain::get("/nothing/here?a=%2F&a=b"),
-        Plain::new("HEAD", "/v2/health/ready"),
-        Plain::new("OPTIONS", PREDICT),
-        Plain::new("GET", PREDICT),
-        Plain::new("POST", PREDICT).with(json, "{\"instances\": [[1.0, 2.0"),
-        Plain::new("POST", PREDICT).with(json, "{\"rows\": []}"),
-        Plain::new("POST", PREDICT).with(&[("content-type", "text/plain")], &call),
-        Plain::new("POST", PREDICT).with(&[("content-type", "application/json"), ("expect", "100-continue")], &call),
-        Plain::new("POST", "/v1/models/other:predict").with(json, &call),
-        Plain::new("POST", "/v2/models/digits/infer").with(json, &tensor),
+        PassedRequest::get("/v2/health/ready"),
+        PassedRequest::get("/v2/health/live"),
+        PassedRequest::get("/v2"),
+        PassedRequest::get("/v1/models"),
+        PassedRequest::get("/v1/models/digits"),
+        PassedRequest::get("/v2/models/digits"),
+        PassedRequest::get("/"),
+        PassedRequest::get("/nothing/here?a=%2F&a=b"),
+        PassedRequest::new("HEAD", "/v2/health/ready"),
+        PassedRequest::new("OPTIONS", PREDICT),
+        PassedRequest::new("GET", PREDICT),
+        PassedRequest::new("POST", PREDICT).with(json, "{\"instances\": [[1.0, 2.0"),
+        PassedRequest::new("POST", PREDICT).with(json, "{\"rows\": []}"),
+        PassedRequest::new("POST", PREDICT).with(&[("content-type", "text/plain")], &call),
+        PassedRequest::new("POST", PREDICT)
+            .with(&[("content-type", "application/json"), ("expect", "100-continue")], &call),
+        PassedRequest::new("POST", "/v1/models/other:predict").with(json, &call),
+        PassedRequest::new("POST", "/v2/models/digits/infer").with(json, &tensor),
     ];
-    passed::compare(bench, &model.server, &plain).await
+    pass_through::compare(bench, &model.server, &plain).await
 }

@@ -4,7 +4,7 @@
 //!
 //! Without `--all` or a name, a sample runs, whose Python packages are installed by `setup.sh`
 //! (`just servers-setup`). If they are missing, nothing is downloaded and all scenarios count as
-//! skipped. All other scenarios (`driven::table`) install the pinned packages of their server and
+//! skipped. All other scenarios (`client_scripts::table`) install the pinned packages of their server and
 //! client from `PyPI` and npm, about 4.5 GB in total, and keep them. A scenario whose packages cannot
 //! be installed is skipped and names them. With `--rates`, the load scripts of the examples measure
 //! the rate of each server directly and through the proxy. The last line has the totals; the exit status is 0 if no
@@ -13,12 +13,12 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a runner for people and scripts")]
 
 mod calls;
-mod driven;
+mod client_scripts;
 mod environment;
 mod fastapi;
 mod kserve;
 mod openai;
-mod passed;
+mod pass_through;
 mod python;
 #[path = "../support/all.rs"]
 #[expect(dead_code, reason = "each test binary uses a part of the support")]
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use driven::{DrivenScenario, table};
+use client_scripts::{ScriptScenario, table};
 use kserve::Model;
 use python::{Python, Server};
 use support::proxy::{Proxy, Start};
@@ -117,17 +117,17 @@ async fn all(options: Options) -> Totals {
     let mut totals = Totals::default();
     let has = |flag: &str| std::env::args().any(|arg| arg == flag);
     let measures_rates = has("--rates");
-    let wanted: Vec<_> = SCENARIOS.into_iter().filter(|name| options.wants(name) && !measures_rates).collect();
+    let wanted: Vec<_> = SCENARIOS.into_iter().filter(|name| options.is_selected(name) && !measures_rates).collect();
     let is_all = has("--all") || measures_rates || !options.filters.is_empty();
-    let (driven, left): (Vec<_>, Vec<_>) = table::SCENARIOS
+    let (scripted, left): (Vec<_>, Vec<_>) = table::SCENARIOS
         .iter()
-        .filter(|it| options.wants(it.name) && (it.is_example() || !measures_rates))
+        .filter(|it| options.is_selected(it.name) && (it.is_example() || !measures_rates))
         .partition(|it| is_all || it.is_sample);
     if !left.is_empty() {
         totals.skipped += left.len();
         println!("SKIPPED: {} scenarios of further servers; run `just servers-all`", left.len());
     }
-    if wanted.is_empty() && driven.is_empty() {
+    if wanted.is_empty() && scripted.is_empty() {
         println!("{}", totals.line());
         return totals;
     }
@@ -135,7 +135,7 @@ async fn all(options: Options) -> Totals {
         Ok(python) => python,
         Err(missing) => {
             println!("SKIPPED: {missing} missing; run `just servers-setup` (tests/servers/setup.sh)");
-            for name in wanted.iter().copied().chain(driven.iter().map(|it| it.name)) {
+            for name in wanted.iter().copied().chain(scripted.iter().map(|it| it.name)) {
                 println!("SKIPPED: {name}");
                 totals.skipped += 1;
             }
@@ -156,13 +156,13 @@ async fn all(options: Options) -> Totals {
         report(&mut totals, name, verdict, now().duration_since(began));
     }
     drop((kserve, fastapi));
-    run_driven(&bench, &driven, &mut totals).await;
+    run_scripts(&bench, &scripted, &mut totals).await;
     println!("{}", totals.line());
     totals
 }
 
 /// Runs the scenarios of the table, in which each server is started once.
-async fn run_driven(bench: &Bench, scenarios: &[&DrivenScenario], totals: &mut Totals) {
+async fn run_scripts(bench: &Bench, scenarios: &[&ScriptScenario], totals: &mut Totals) {
     let mut running = None;
     for scenario in scenarios {
         let began = now();

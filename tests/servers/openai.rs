@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::calls::{Counted, listed};
+use super::calls::{BatchCounters, listed};
 use super::python::{Server, folder};
 use super::support::proxy::Proxy;
 use super::{Bench, Verdict};
@@ -20,14 +20,14 @@ const BAD: u64 = 2;
 pub(crate) async fn batches(bench: &Bench, server: &Server) -> Verdict {
     let mut proxy = bench.proxy(server.address, Some(&folder().join("merging.yaml"))).await?;
     let (numbers, runs) = calls(bench, server, &proxy, 0).await?;
-    Ok(format!("{numbers}, {}", Counted::of(&mut proxy).await?.verdict(runs)?))
+    Ok(format!("{numbers}, {}", BatchCounters::of(&mut proxy).await?.verdict(runs)?))
 }
 
 /// Sends two bad inputs: their clients raise the exception for 400, all others get their vectors.
 pub(crate) async fn bad_item(bench: &Bench, server: &Server) -> Verdict {
     let mut proxy = bench.proxy(server.address, Some(&folder().join("merging.yaml"))).await?;
     let (numbers, runs) = calls(bench, server, &proxy, BAD).await?;
-    let Counted { shared, .. } = Counted::of(&mut proxy).await?;
+    let BatchCounters { shared, .. } = BatchCounters::of(&mut proxy).await?;
     if shared == 0 {
         return Err("nothing was shared".to_owned());
     }

@@ -1,5 +1,5 @@
-//! Random scenarios of the batching core, called stories: `sim SEED...` prints them,
-//! `sim --count N [FIRST]` runs N of them and prints those that violate a property.
+//! Random runs of the batching core, one for each seed: `sim SEED...` prints them,
+//! `sim --count N [FIRST]` makes N of them and prints those that violate a property.
 #![expect(clippy::print_stdout, reason = "this is what it is for")]
 
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ mod sim {
     pub(crate) mod key_queue;
     pub(crate) mod model;
     pub(crate) mod invariant;
-    pub(crate) mod setting;
+    pub(crate) mod run_parameters;
     pub(crate) mod check_seed;
     pub(crate) mod trace;
     pub(crate) mod simulation;
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Prints the story of a seed and its result. Returns `true` if all properties hold.
+/// Prints the run of a seed and its result. Returns `true` if all properties hold.
 fn print(seed: u64) -> bool {
     print!("seed {seed}\n{}", check_seed::simulate(seed).trace.text());
     let end = check_seed::check_seed(seed);
@@ -51,13 +51,13 @@ fn print(seed: u64) -> bool {
     end.is_ok()
 }
 
-/// Runs `count` stories. Prints those that violate a property, and how often each situation
+/// Makes `count` runs. Prints those that violate a property, and how often each situation
 /// occurred in all of them. Returns `true` if there is no violation.
 fn many(first: u64, count: u64) -> bool {
     let (mut broken, mut touched) = (0_u64, Coverage::new());
     for seed in first..first.saturating_add(count) {
         match check_seed::check_seed(seed) {
-            Ok(story) => story.tally.into_iter().for_each(|(what, times)| *touched.entry(what).or_default() += times),
+            Ok(run) => run.tally.into_iter().for_each(|(what, times)| *touched.entry(what).or_default() += times),
             Err(how) => {
                 println!("{how}");
                 broken += 1;

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::upstream::{chunk, now};
-use super::wire::{self, End, Framing, Headers, Wire};
+use super::wire::{self, End, Framing, Headers, RawConnection};
 
 /// Maximum time to wait for the 100 response to `expect: 100-continue`.
 const CONTINUE_MAX: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ pub(crate) struct Answer {
 /// A connection to the proxy.
 #[derive(Debug)]
 pub(crate) struct Client {
-    wire: Wire,
+    wire: RawConnection,
 }
 
 // === impl Outgoing ===
@@ -96,7 +96,7 @@ impl Outgoing {
 
 impl Client {
     pub(crate) async fn connect(address: SocketAddr) -> io::Result<Self> {
-        Ok(Self { wire: Wire::new(TcpStream::connect(address).await?)? })
+        Ok(Self { wire: RawConnection::new(TcpStream::connect(address).await?)? })
     }
 
     /// Sends a complete request, and waits for the 100 response between head and body if the

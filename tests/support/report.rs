@@ -70,7 +70,7 @@ impl Options {
     }
 
     /// Returns `true` if the filters select a case.
-    pub(crate) fn wants(&self, id: &str) -> bool {
+    pub(crate) fn is_selected(&self, id: &str) -> bool {
         self.filters.is_empty() || self.filters.iter().any(|part| id.contains(part.as_str()))
     }
 }

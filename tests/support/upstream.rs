@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-use super::wire::{self, End, Headers, Wire};
+use super::wire::{self, End, Headers, RawConnection};
 
 /// A complete request.
 #[derive(Debug, Clone)]
@@ -119,7 +119,7 @@ impl Drop for Upstream {
 }
 
 async fn serve(stream: TcpStream, script: &dyn Script) -> io::Result<()> {
-    let mut wire = Wire::new(stream)?;
+    let mut wire = RawConnection::new(stream)?;
     loop {
         let request = match read_request(&mut wire).await {
             Ok(Some(request)) => request,
@@ -144,7 +144,7 @@ async fn serve(stream: TcpStream, script: &dyn Script) -> io::Result<()> {
 }
 
 /// Reads a complete request. Returns `None` if the connection ends before its first byte.
-pub(crate) async fn read_request(wire: &mut Wire) -> Result<Option<Request>, End> {
+pub(crate) async fn read_request(wire: &mut RawConnection) -> Result<Option<Request>, End> {
     let Some((method, target, headers)) = wire.request().await? else { return Ok(None) };
     let framing = wire::request_framing(&headers)?;
     let mut body = Vec::new();
@@ -153,7 +153,7 @@ pub(crate) async fn read_request(wire: &mut Wire) -> Result<Option<Request>, End
 }
 
 /// Writes an answer. Returns `false` if the connection ends with it.
-async fn write(wire: &mut Wire, reply: &Reply, bodiless: bool) -> io::Result<bool> {
+async fn write(wire: &mut RawConnection, reply: &Reply, bodiless: bool) -> io::Result<bool> {
     match &reply.content {
         Content::Whole(body) => {
             let mut text = head(reply, Some(body.len()));

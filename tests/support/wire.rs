@@ -29,9 +29,9 @@ pub(crate) enum End {
 
 /// A connection and the bytes that were read from it and not yet consumed.
 #[derive(Debug)]
-pub(crate) struct Wire {
+pub(crate) struct RawConnection {
     stream: TcpStream,
-    ahead: Vec<u8>,
+    prefix: Vec<u8>,
 }
 
 // === impl End ===
@@ -46,13 +46,13 @@ impl From<io::Error> for End {
     }
 }
 
-// === impl Wire ===
+// === impl RawConnection ===
 
-impl Wire {
+impl RawConnection {
     /// Wraps a connection and disables Nagle's algorithm, so that small writes are sent at once.
     pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        Ok(Self { stream, ahead: Vec::new() })
+        Ok(Self { stream, prefix: Vec::new() })
     }
 
     /// Returns the socket.
@@ -67,8 +67,8 @@ impl Wire {
 
     /// Reads more bytes. Returns `false` at the end of the stream.
     async fn fill(&mut self) -> io::Result<bool> {
-        self.ahead.reserve(16 * 1024);
-        Ok(self.stream.read_buf(&mut self.ahead).await? > 0)
+        self.prefix.reserve(16 * 1024);
+        Ok(self.stream.read_buf(&mut self.prefix).await? > 0)
     }
 
     /// Returns the bytes that have arrived after the last message, without waiting.
@@ -78,15 +78,15 @@ impl Wire {
             if n == 0 {
                 break;
             }
-            self.ahead.extend(chunk.iter().take(n));
+            self.prefix.extend(chunk.iter().take(n));
         }
-        std::mem::take(&mut self.ahead)
+        std::mem::take(&mut self.prefix)
     }
 
     /// Waits until the peer closes the connection and discards the bytes that it sends meanwhile.
     pub(crate) async fn closed(&mut self) {
         while matches!(self.fill().await, Ok(true)) {
-            self.ahead.clear();
+            self.prefix.clear();
         }
     }
 
@@ -113,12 +113,12 @@ impl Wire {
     /// Reads until `parse` returns the length and the content of a head.
     async fn head<T>(&mut self, parse: impl Fn(&[u8]) -> io::Result<Option<(usize, T)>>) -> Result<Option<T>, End> {
         loop {
-            if let Some((length, head)) = parse(&self.ahead)? {
-                self.ahead.drain(..length);
+            if let Some((length, head)) = parse(&self.prefix)? {
+                self.prefix.drain(..length);
                 return Ok(Some(head));
             }
             if !self.fill().await? {
-                return if self.ahead.is_empty() { Ok(None) } else { Err(End::Closed) };
+                return if self.prefix.is_empty() { Ok(None) } else { Err(End::Closed) };
             }
         }
     }
@@ -128,8 +128,8 @@ impl Wire {
     pub(crate) async fn body(&mut self, framing: Framing, body: &mut Vec<u8>) -> Result<Headers, End> {
         let mut decoder = BodyDecoder::new(framing);
         loop {
-            let used = decoder.decode(&self.ahead, body)?;
-            self.ahead.drain(..used);
+            let used = decoder.decode(&self.prefix, body)?;
+            self.prefix.drain(..used);
             if decoder.is_complete() {
                 return Ok(decoder.into_trailers());
             }

@@ -23,7 +23,7 @@ use crate::{ms, quiet};
 const LESS_ROOM: Duration = Duration::from_millis(15 * 24 * 10);
 /// Maximum time to adapt to a change. Two seconds suffice on an idle machine. On shared cores the
 /// limiter may decide wrongly once, and the time covers twice the rest that follows.
-const PATIENCE: Duration = Duration::from_secs(24);
+const ADAPTATION_MAX: Duration = Duration::from_secs(24);
 /// Time by which the first model is learned.
 const WARM: Duration = Duration::from_millis(800);
 /// Duration of an observation of the upstream.
@@ -40,7 +40,7 @@ struct Live {
 
 /// Arrivals at the upstream in a span of time, and the changes of the learned state in it.
 #[derive(Debug)]
-struct Seen {
+struct SpanObservation {
     /// Accepted items per second.
     rate: f64,
     /// Mean number of items per batch.
@@ -71,7 +71,7 @@ impl Live {
     }
 
     /// Observes the upstream and the learned state for `span`.
-    async fn watch(&self, span: Duration) -> Seen {
+    async fn watch(&self, span: Duration) -> SpanObservation {
         let begun = self.mock.clock();
         let mut looks = tokio::time::interval(LOOK);
         let (mut slots, mut ceilings) = (Vec::new(), Vec::new());
@@ -87,7 +87,7 @@ impl Live {
 
     /// Observes three times and returns the observation with the median rate, because the machine
     /// may pause during any of them.
-    async fn steady(&self) -> Seen {
+    async fn steady(&self) -> SpanObservation {
         let mut seen = Vec::new();
         for _ in 0..3 {
             seen.push(self.watch(WINDOW / 2).await);
@@ -95,16 +95,16 @@ impl Live {
         let mut slots: Vec<u32> = seen.iter().flat_map(|seen| seen.slots.iter().copied()).collect();
         slots.dedup();
         seen.sort_by(|one, other| one.rate.total_cmp(&other.rate));
-        Seen { slots, ..seen.swap_remove(1) }
+        SpanObservation { slots, ..seen.swap_remove(1) }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts of a test")]
-    fn seen(&self, span: Range<Duration>, slots: Vec<u32>, ceilings: Vec<u64>) -> Seen {
+    fn seen(&self, span: Range<Duration>, slots: Vec<u32>, ceilings: Vec<u64>) -> SpanObservation {
         let all = self.mock.arrivals(span.clone());
         let refused = all.iter().filter(|arrival| arrival.refused).count();
         let taken: Vec<_> = all.iter().filter(|arrival| !arrival.refused).collect();
         let items: usize = taken.iter().map(|arrival| arrival.items).sum();
-        Seen {
+        SpanObservation {
             rate: items as f64 / (span.end - span.start).as_secs_f64(),
             size: items as f64 / (taken.len().max(1) as f64),
             largest: taken.iter().map(|arrival| arrival.items).max().unwrap_or_default(),
@@ -128,7 +128,7 @@ impl Live {
                 if holds(&learned) {
                     return;
                 }
-                assert!(took < PATIENCE, "not adapted at {place}: {learned:?}");
+                assert!(took < ADAPTATION_MAX, "not adapted at {place}: {learned:?}");
             }
         }
     }
@@ -221,22 +221,22 @@ async fn a_limit_that_falls_under_load_is_found_without_refused_calls() {
     let begun = live.mock.clock();
     let mut before = live.watch(WINDOW).await;
     while before.largest <= 32 {
-        assert!(live.mock.clock() - begun < PATIENCE, "no large batch: {before:?}");
+        assert!(live.mock.clock() - begun < ADAPTATION_MAX, "no large batch: {before:?}");
         before = live.watch(WINDOW).await;
     }
     live.mock.set_items_max(Some(16));
     let begun = live.mock.clock();
     while live.watch(LOOK).await.ceilings.last().is_none_or(|ceiling| !(1..=17).contains(ceiling)) {
-        assert!(live.mock.clock() - begun < PATIENCE, "the limit was not found");
+        assert!(live.mock.clock() - begun < ADAPTATION_MAX, "the limit was not found");
     }
     // The limit may be probed again from time to time, at most one step above it. A limiter that
     // opened during a pause of the machine closes again.
     let begun = live.mock.clock();
     let mut after = live.watch(WINDOW).await;
-    let kept = |seen: &Seen| seen.ceilings.iter().all(|ceiling| (8..=17).contains(ceiling));
+    let kept = |seen: &SpanObservation| seen.ceilings.iter().all(|ceiling| (8..=17).contains(ceiling));
     while after.refused > 3 || after.largest > 16 || after.size < 7.0 || !kept(&after) {
         let learned = within_timeout(live.proxy.running.learned()).await.unwrap();
-        assert!(live.mock.clock() - begun < PATIENCE, "{before:?} {after:?} {learned:?}");
+        assert!(live.mock.clock() - begun < ADAPTATION_MAX, "{before:?} {after:?} {learned:?}");
         after = live.watch(WINDOW).await;
     }
     live.end().await;

@@ -3,17 +3,9 @@
 use std::time::Duration;
 
 use groupage::testkit::load::{ClosedConfig, OpenConfig, PreparedCalls, Report, run_closed_loop, start_open_loop};
-use groupage::testkit::server::{Server, ServerConfig, ServerHandle};
 use groupage::testkit::{Route, ServerAddr};
-use serde_json::Value;
 
-use crate::setup::{TestProxy, adaptive_spec, within_timeout};
-
-/// Starts a mock server and an adaptive proxy in front of it.
-pub(crate) async fn before(config: ServerConfig, spec: &Value) -> (TestProxy, ServerHandle) {
-    let server = Server::start(config).await.unwrap();
-    (TestProxy::start_in_front_of(&server.url(), adaptive_spec(spec)), server)
-}
+use crate::setup::{TestProxy, within_timeout};
 
 /// Runs a closed loop of clients, counted after a warm-up, and verifies every answer.
 pub(crate) async fn clients(proxy: &TestProxy, clients: usize, warm_up: Duration, duration: Duration) -> Report {
@@ -35,15 +27,15 @@ pub(crate) async fn clients(proxy: &TestProxy, clients: usize, warm_up: Duration
 
 /// Runs three loads of clients one after the other and returns the one with the median of `figure`,
 /// because other work on the cores can spoil one of them.
-pub(crate) async fn middle<T: Ord>(
+pub(crate) async fn median_of_runs<T: Ord>(
     proxy: &TestProxy,
-    so_many: usize,
+    client_count: usize,
     times: (Duration, Duration),
     figure: impl Fn(&Report) -> T,
 ) -> Report {
     let mut reports = Vec::new();
     for _ in 0..3 {
-        reports.push(clients(proxy, so_many, times.0, times.1).await);
+        reports.push(clients(proxy, client_count, times.0, times.1).await);
     }
     reports.sort_by_key(figure);
     reports.swap_remove(1)

@@ -8,7 +8,7 @@
 
 mod change;
 mod load;
-mod promise;
+mod slo;
 mod slots;
 
 #[path = "../it/proxy/setup.rs"]

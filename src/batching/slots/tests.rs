@@ -368,11 +368,11 @@ fn batches_of_a_doubtful_slot_are_no_samples_until_it_is_confirmed() {
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    let story = |seed| {
+    let run = |seed| {
         let mut world = SlotBench::new(Server::new(4, 3 * MS, 10 * MS), 16, seed);
         world.run(1000);
         (world.now, world.slots.in_use(), world.slots.lead())
     };
-    assert_eq!(story(6), story(6));
-    assert_ne!(story(6), story(7));
+    assert_eq!(run(6), run(6));
+    assert_ne!(run(6), run(7));
 }

@@ -184,7 +184,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig::with_cases(60))]
 
         /// A client that connected within the last three days trusts the current leaf, over years,
         /// as long as the controller is never down for that time.

@@ -332,7 +332,7 @@ fn world(skews: &[ClockSkew], luck: Vec<RequestFate>) -> ElectionSim {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn no_two_replicas_lead_at_once_under_any_clock_skew_or_request_fate(

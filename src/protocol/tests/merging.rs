@@ -25,10 +25,6 @@ fn endpoint_once() -> Arc<Endpoint> {
     ONE.with(Arc::clone)
 }
 
-fn same(a: &Call, b: &Call) -> bool {
-    matches!((&a.merge, &b.merge), (MergeEligibility::With(a), MergeEligibility::With(b)) if a == b)
-}
-
 fn unmergeable(endpoint: &Endpoint, body: &str) -> Option<UnmergeableReason> {
     read(endpoint, PATH, body).unbatched_reason()
 }
@@ -45,7 +41,7 @@ fn texts() -> GenericOptions {
 fn merged(endpoint: &Endpoint, bodies: &[&str]) -> String {
     let calls: Vec<Call> = bodies.iter().map(|body| read(endpoint, "/e", body)).collect();
     for call in &calls {
-        assert!(same(&calls[0], call), "{call:?}");
+        assert!(may_share_batch(&calls[0], call), "{call:?}");
     }
     let members: Vec<&Call> = calls.iter().collect();
     String::from_utf8(endpoint.write_batch(&members, None).body.to_vec()).unwrap()
@@ -113,9 +109,9 @@ fn identity_and_unknown_headers_separate_and_ignored_ones_do_not() {
         "accept-language",
         "x_tenant",
     ] {
-        assert!(!same(&plain, &embed(&[(header, "1")])), "{header}");
-        assert!(same(&embed(&[(header, "1")]), &embed(&[(header, "1")])), "{header}");
-        assert!(!same(&embed(&[(header, "1")]), &embed(&[(header, "2")])), "{header}");
+        assert!(!may_share_batch(&plain, &embed(&[(header, "1")])), "{header}");
+        assert!(may_share_batch(&embed(&[(header, "1")]), &embed(&[(header, "1")])), "{header}");
+        assert!(!may_share_batch(&embed(&[(header, "1")]), &embed(&[(header, "2")])), "{header}");
     }
     for header in [
         "user-agent",
@@ -131,10 +127,10 @@ fn identity_and_unknown_headers_separate_and_ignored_ones_do_not() {
         "accept-encoding",
         "cache-control",
     ] {
-        assert!(same(&plain, &embed(&[(header, "1")])), "{header}");
+        assert!(may_share_batch(&plain, &embed(&[(header, "1")])), "{header}");
     }
-    assert!(same(&plain, &embed(&[("connection", "x-hop"), ("x-hop", "1")])));
-    assert!(!same(&plain, &embed(&[("connection", "authorization"), ("authorization", "1")])));
+    assert!(may_share_batch(&plain, &embed(&[("connection", "x-hop"), ("x-hop", "1")])));
+    assert!(!may_share_batch(&plain, &embed(&[("connection", "authorization"), ("authorization", "1")])));
 }
 
 #[test]
@@ -170,10 +166,10 @@ fn some_headers_keep_a_call_unbatched() {
 #[test]
 fn accept_falls_into_classes() {
     let plain = embed(&[]);
-    assert!(same(&plain, &embed(&[("accept", "*/*")])));
-    assert!(same(&plain, &embed(&[("accept", "application/json")])));
-    assert!(!same(&plain, &embed(&[("accept", "application/json, */*")])));
-    assert!(!same(&plain, &embed(&[("accept", "application/msgpack")])));
+    assert!(may_share_batch(&plain, &embed(&[("accept", "*/*")])));
+    assert!(may_share_batch(&plain, &embed(&[("accept", "application/json")])));
+    assert!(!may_share_batch(&plain, &embed(&[("accept", "application/json, */*")])));
+    assert!(!may_share_batch(&plain, &embed(&[("accept", "application/msgpack")])));
 }
 
 #[test]
@@ -185,7 +181,7 @@ fn clients_of_both_http_versions_share_a_batch_if_they_call_one_host() {
     new.version = Version::HTTP_2;
     let (old, new_call) =
         (endpoint.parse_call(&old, body.clone(), &secret()), endpoint.parse_call(&new, body.clone(), &secret()));
-    assert!(same(&old, &new_call));
+    assert!(may_share_batch(&old, &new_call));
     assert_eq!(endpoint.write_batch(&[&new_call, &old], None).headers["host"], "h:80");
     new.headers.insert("host", HeaderValue::from_static("other"));
     assert_eq!(endpoint.parse_call(&new, body.clone(), &secret()).unbatched_reason(), Some(UnmergeableReason::Header));
@@ -198,7 +194,7 @@ fn clients_of_both_http_versions_share_a_batch_if_they_call_one_host() {
     let whole = parts(PATH, &[("content-type", "application/json"), ("host", "h:80"), ("cookie", "a=1; b=2")]);
     let (crumbs, whole) =
         (endpoint.parse_call(&crumbs, body.clone(), &secret()), endpoint.parse_call(&whole, body, &secret()));
-    assert!(same(&crumbs, &whole));
+    assert!(may_share_batch(&crumbs, &whole));
     assert_eq!(endpoint.write_batch(&[&crumbs, &whole], None).headers["cookie"], "a=1; b=2");
 }
 
@@ -261,12 +257,12 @@ fn embeddings_are_merged_within_one_form() {
         assert_eq!(unmergeable(&endpoint, body), None, "{body}");
     }
     let call = |body: &str| read(&endpoint, PATH, body);
-    assert!(same(&call(r#"{"input":"a","model":"m"}"#), &call(r#"{ "model" : "m", "input":["b","c"] }"#)));
-    assert!(same(&call(r#"{"input":[7]}"#), &call(r#"{"input":[[8,9]]}"#)));
-    assert!(!same(&call(r#"{"input":"a"}"#), &call(r#"{"input":[7]}"#)));
-    assert!(!same(&call(r#"{"input":[{"text":"a"}]}"#), &call(r#"{"input":[{"image":"a"}]}"#)));
-    assert!(!same(&call(r#"{"input":"a","dimensions":1}"#), &call(r#"{"input":"a","dimensions":1.0}"#)));
-    assert!(!same(&call(r#"{"input":"a","user":"u"}"#), &call(r#"{"input":"a"}"#)));
+    assert!(may_share_batch(&call(r#"{"input":"a","model":"m"}"#), &call(r#"{ "model" : "m", "input":["b","c"] }"#)));
+    assert!(may_share_batch(&call(r#"{"input":[7]}"#), &call(r#"{"input":[[8,9]]}"#)));
+    assert!(!may_share_batch(&call(r#"{"input":"a"}"#), &call(r#"{"input":[7]}"#)));
+    assert!(!may_share_batch(&call(r#"{"input":[{"text":"a"}]}"#), &call(r#"{"input":[{"image":"a"}]}"#)));
+    assert!(!may_share_batch(&call(r#"{"input":"a","dimensions":1}"#), &call(r#"{"input":"a","dimensions":1.0}"#)));
+    assert!(!may_share_batch(&call(r#"{"input":"a","user":"u"}"#), &call(r#"{"input":"a"}"#)));
 }
 
 #[test]
@@ -313,7 +309,7 @@ fn weights_are_about_tokens_for_text_and_rows_for_tensors() {
 fn rows_merge_within_one_class_and_columns_go_alone() {
     let kserve = endpoint("/v1/models/m:predict", RouteProtocol::KServeV1);
     let call = |body: &str| read(&kserve, "/v1/models/m:predict", body);
-    assert!(same(&call(r#"{"instances":[[1,2]]}"#), &call(r#"{"instances":[[3,4],[5,6]]}"#)));
+    assert!(may_share_batch(&call(r#"{"instances":[[1,2]]}"#), &call(r#"{"instances":[[3,4],[5,6]]}"#)));
     for (a, b) in [
         ("[[1,2]]", "[[1.5,2]]"),
         ("[[1,2]]", "[[1,2,3]]"),
@@ -321,7 +317,10 @@ fn rows_merge_within_one_class_and_columns_go_alone() {
         ("[1]", "[1,2.5]"),
         (r#"[{"a":1}]"#, r#"[{"b":1}]"#),
     ] {
-        assert!(!same(&call(&format!("{{\"instances\":{a}}}")), &call(&format!("{{\"instances\":{b}}}"))), "{a} {b}");
+        assert!(
+            !may_share_batch(&call(&format!("{{\"instances\":{a}}}")), &call(&format!("{{\"instances\":{b}}}"))),
+            "{a} {b}"
+        );
     }
     for body in [
         r#"{"inputs":[1]}"#,
@@ -396,16 +395,16 @@ fn the_policy_moves_headers_and_fields_in_and_out_of_the_key() {
         call(&[("x-acme", "1"), ("x-forwarded-for", "9")], plain),
         call(&[("x-acme", "2"), ("x-forwarded-for", "9")], plain),
     );
-    assert!(same(&a, &b));
+    assert!(may_share_batch(&a, &b));
     let sent = endpoint.write_batch(&[&a, &b], None);
     assert!(!sent.headers.contains_key("x-acme"));
     assert_eq!(sent.headers["x-forwarded-for"], "9");
-    assert!(!same(&a, &call(&[("x-forwarded-for", "8")], plain)));
+    assert!(!may_share_batch(&a, &call(&[("x-forwarded-for", "8")], plain)));
     // Identity headers cannot be merged over.
-    assert!(!same(&call(&[("authorization", "1")], plain), &call(&[("authorization", "2")], plain)));
+    assert!(!may_share_batch(&call(&[("authorization", "1")], plain), &call(&[("authorization", "2")], plain)));
     let meta = |text: &str| call(&[], &format!(r#"{{"input":"a","meta":{text}}}"#));
-    assert!(same(&meta(r#"{"id":1,"tier":"x"}"#), &meta(r#"{"tier":"x","id":2}"#)));
-    assert!(!same(&meta(r#"{"tier":"x"}"#), &meta(r#"{"tier":"y"}"#)));
+    assert!(may_share_batch(&meta(r#"{"id":1,"tier":"x"}"#), &meta(r#"{"tier":"x","id":2}"#)));
+    assert!(!may_share_batch(&meta(r#"{"tier":"x"}"#), &meta(r#"{"tier":"y"}"#)));
 }
 
 #[test]
@@ -425,7 +424,7 @@ fn a_shared_call_has_fresh_ids_and_no_headers_of_single_callers() {
         ])
     };
     let (a, b) = (traced("ra", "00"), traced("rb", "01"));
-    assert!(same(&a, &b));
+    assert!(may_share_batch(&a, &b));
     let sent = endpoint_once().write_batch(&[&a, &b], None);
     let mut names: Vec<_> = sent.headers.keys().map(HeaderName::as_str).collect();
     names.sort_unstable();
@@ -456,10 +455,13 @@ fn priority_classes_share_a_batch_and_their_header_is_not_forwarded() {
     let own = Routes::new(Vec::new(), rules("/*", RouteProtocol::Auto), named).recognise(&Method::POST, PATH).unwrap();
     let of = |class| read_with(&own, PATH, &[("x-vllm-priority", class)], r#"{"input":"a"}"#);
     let (interactive, bulk) = (of("interactive"), of("bulk"));
-    assert!(same(&interactive, &bulk));
+    assert!(may_share_batch(&interactive, &bulk));
     assert!(!own.write_batch(&[&interactive, &bulk], None).headers.contains_key("x-vllm-priority"));
     assert_eq!(interactive.head.headers["x-vllm-priority"], "interactive", "an unbatched call is forwarded unchanged");
-    assert!(!same(&embed(&[("x-vllm-priority", "1")]), &embed(&[("x-vllm-priority", "2")])), "it was not declared");
+    assert!(
+        !may_share_batch(&embed(&[("x-vllm-priority", "1")]), &embed(&[("x-vllm-priority", "2")])),
+        "it was not declared"
+    );
 }
 
 #[test]
@@ -473,7 +475,7 @@ fn tenants_are_digests_of_the_credentials() {
     let team = |headers: &[(&str, &str)]| read_with(&own, PATH, headers, r#"{"input":"a"}"#);
     assert_eq!(team(&[("x-team", "a"), ("authorization", "k")]).tenant, secret().tenant(b"a"));
     assert_eq!(team(&[("x-team", "a"), ("x-team", "b")]).unbatched_reason(), Some(UnmergeableReason::Header));
-    assert!(!same(&team(&[("x-team", "a")]), &team(&[("x-team", "b")])));
+    assert!(!may_share_batch(&team(&[("x-team", "a")]), &team(&[("x-team", "b")])));
 }
 
 #[test]
@@ -497,7 +499,7 @@ fn cost_classes_know_route_path_model_and_form_but_no_identity() {
 #[test]
 fn a_reload_never_mixes_calls_read_by_different_rules() {
     let (old, new) = (openai(), openai());
-    assert!(!same(&read(&old, PATH, r#"{"input":"a"}"#), &read(&new, PATH, r#"{"input":"a"}"#)));
+    assert!(!may_share_batch(&read(&old, PATH, r#"{"input":"a"}"#), &read(&new, PATH, r#"{"input":"a"}"#)));
 }
 
 #[test]
@@ -511,21 +513,21 @@ fn a_reload_that_changes_caps_alone_lets_new_calls_join_the_queued_ones() {
     };
     let first = table(None, route(8, RouteProtocol::Auto));
     let second = table(Some(&first), route(4, RouteProtocol::Auto));
-    assert!(same(&embed(&first), &embed(&second)));
+    assert!(may_share_batch(&embed(&first), &embed(&second)));
     assert_eq!(embed(&first).cost_class, embed(&second).cost_class);
     // The route was parsed differently in between. Although it is written as before again, it
     // counts as a different one.
     let other = table(Some(&second), route(4, RouteProtocol::OpenAi));
-    assert!(!same(&embed(&second), &embed(&other)));
+    assert!(!may_share_batch(&embed(&second), &embed(&other)));
     let back = table(Some(&other), route(4, RouteProtocol::Auto));
-    assert!(!same(&embed(&second), &embed(&back)));
+    assert!(!may_share_batch(&embed(&second), &embed(&back)));
     let moved = Routes::after(
         Some(&second),
         vec![rules("/x", RouteProtocol::Auto), route(4, RouteProtocol::Auto)],
         route(8, RouteProtocol::Auto),
         common(),
     );
-    assert!(!same(&embed(&second), &embed(&moved)));
+    assert!(!may_share_batch(&embed(&second), &embed(&moved)));
     assert_eq!(embed(&second).cost_class, embed(&moved).cost_class, "what it costs does not depend on its place");
 }
 
@@ -592,8 +594,8 @@ fn exact_shares_of_text_allow_identical_items_only() {
     let cost = CounterSpec { totals: vec![pointer("/t")], weights: CostWeights::Chars, share: CostShare::Exact };
     let endpoint = generic(GenericOptions { cost, ..texts() });
     let call = |body: &str| read(&endpoint, "/e", body);
-    assert!(same(&call(r#"{"texts":["a"]}"#), &call(r#"{"texts":["a","a"]}"#)));
-    assert!(!same(&call(r#"{"texts":["a"]}"#), &call(r#"{"texts":["b"]}"#)));
+    assert!(may_share_batch(&call(r#"{"texts":["a"]}"#), &call(r#"{"texts":["a","a"]}"#)));
+    assert!(!may_share_batch(&call(r#"{"texts":["a"]}"#), &call(r#"{"texts":["b"]}"#)));
     assert_eq!(call(r#"{"texts":["a","b"]}"#).unbatched_reason(), Some(UnmergeableReason::ItemForm));
 }
 

@@ -2,10 +2,6 @@
 
 use super::*;
 
-fn same(a: &Call, b: &Call) -> bool {
-    matches!((&a.merge, &b.merge), (MergeEligibility::With(a), MergeEligibility::With(b)) if a == b)
-}
-
 /// Joins calls, and splits a response to them. Returns the body of the batch, and those of the
 /// members.
 fn exchange(
@@ -15,7 +11,7 @@ fn exchange(
 ) -> (String, Result<Vec<String>, MismatchKind>) {
     let endpoint = endpoint(path, protocol);
     let calls: Vec<Call> = calls.iter().map(|body| read(&endpoint, path, body)).collect();
-    assert!(calls.iter().all(|call| same(&calls[0], call)), "{calls:?}");
+    assert!(calls.iter().all(|call| may_share_batch(&calls[0], call)), "{calls:?}");
     let members: Vec<&Call> = calls.iter().collect();
     let sent = endpoint.write_batch(&members, None);
     let replies = split(&endpoint, &members, response).map_err(|mismatch| mismatch.what);
@@ -64,7 +60,7 @@ fn names_of_pairs_never_share_a_batch_and_are_never_mixed() {
     let calls = pairs.map(|(first, second)| read(&endpoint, SCORE.1, &format!(r#"{{"{first}":"a","{second}":"b"}}"#)));
     for (place, call) in calls.iter().enumerate() {
         assert_eq!(call.unbatched_reason(), None);
-        assert!(calls.iter().skip(place + 1).all(|other| !same(call, other)), "{place}");
+        assert!(calls.iter().skip(place + 1).all(|other| !may_share_batch(call, other)), "{place}");
     }
     for body in [
         r#"{"queries":"a","text_2":"b"}"#,
@@ -157,5 +153,5 @@ fn scores_of_sglang_belong_to_one_query_and_its_labels() {
     );
     let endpoint = endpoint(route.1, route.0);
     let other = read(&endpoint, route.1, r#"{"query":"q","items":["b"],"label_token_ids":[1]}"#);
-    assert!(!same(&read(&endpoint, route.1, calls[0]), &other));
+    assert!(!may_share_batch(&read(&endpoint, route.1, calls[0]), &other));
 }

@@ -1,8 +1,8 @@
-//! Compares the table of servers in `docs/reference/protocols.md` with the adapters.
+//! Compares the table of servers in `docs/servers.md` with the adapters.
 
 use super::*;
 
-const PAGE: &str = include_str!("../../../docs/reference/protocols.md");
+const PAGE: &str = include_str!("../../../docs/servers.md");
 
 /// Protocols by their names in a policy.
 const PROTOCOLS: [(&str, RouteProtocol); 21] = [

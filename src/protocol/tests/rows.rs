@@ -5,10 +5,6 @@ use super::*;
 const MLFLOW: &str = "/invocations";
 const SELDON: &str = "/api/v0.1/predictions";
 
-fn same(a: &Call, b: &Call) -> bool {
-    matches!((&a.merge, &b.merge), (MergeEligibility::With(a), MergeEligibility::With(b)) if a == b)
-}
-
 #[test]
 fn rows_in_different_members_never_share_a_batch() {
     let endpoint = endpoint(MLFLOW, RouteProtocol::MlFlow);
@@ -27,9 +23,9 @@ fn rows_in_different_members_never_share_a_batch() {
     .map(|body| read(&endpoint, MLFLOW, body));
     for (place, call) in calls.iter().enumerate() {
         assert_eq!(call.unbatched_reason(), None, "{call:?}");
-        assert!(calls.iter().skip(place + 1).all(|other| !same(call, other)), "{place}");
+        assert!(calls.iter().skip(place + 1).all(|other| !may_share_batch(call, other)), "{place}");
     }
-    assert!(same(&calls[2], &read(&endpoint, MLFLOW, r#"{"dataframe_records":[{"x":2}, {"x":3}]}"#)));
+    assert!(may_share_batch(&calls[2], &read(&endpoint, MLFLOW, r#"{"dataframe_records":[{"x":2}, {"x":3}]}"#)));
     assert_eq!(read(&endpoint, MLFLOW, r#"{"instances":[NaN]}"#).unbatched_reason(), None);
 }
 
@@ -66,7 +62,7 @@ fn the_id_of_a_call_is_left_out_and_repeated_in_its_response() {
         read(&endpoint, SELDON, &format!(r#"{{"data":{{"ndarray":[[{row}]]}},"meta":{{"puid":"{id}","tags":{{}}}}}}"#))
     };
     let (one, other) = (call("first", 1), call("second", 2));
-    assert!(same(&one, &other));
+    assert!(may_share_batch(&one, &other));
     let sent = endpoint.write_batch(&[&one, &other], None);
     assert_eq!(sent.body, r#"{"data":{"ndarray":[[1],[2]]},"meta":{"tags":{}}}"#);
     let response = r#"{"meta":{"puid":"upstream"},"data":{"ndarray":[[3],[4]]}}"#;
@@ -80,7 +76,7 @@ fn the_id_of_a_call_is_left_out_and_repeated_in_its_response() {
     );
     let plain = read(&endpoint, SELDON, r#"{"data":{"ndarray":[[1]]}}"#);
     let other = read(&endpoint, SELDON, r#"{"data":{"ndarray":[[2]],"names":["f"]}}"#);
-    assert!(!same(&plain, &other) && !same(&plain, &one));
+    assert!(!may_share_batch(&plain, &other) && !may_share_batch(&plain, &one));
     let replies = split(&endpoint, &[&plain, &plain], response).unwrap();
     let [first, second] = <[&str; 2]>::try_from(bodies(&replies)).unwrap();
     assert!(!first.contains("upstream") && !second.contains("upstream") && first != second, "{first} {second}");
@@ -122,8 +118,8 @@ fn names_of_columns_are_shared_unless_they_may_quote_a_row() {
 fn only_lists_of_texts_are_merged_on_sagemaker() {
     let endpoint = endpoint(MLFLOW, RouteProtocol::SageMaker);
     let list = read(&endpoint, MLFLOW, r#"{"inputs":["a"]}"#);
-    assert!(same(&list, &read(&endpoint, MLFLOW, r#"{"inputs":["b","c"]}"#)));
-    assert!(!same(&list, &read(&endpoint, MLFLOW, r#"{"inputs":["b"],"parameters":{"top_k":1}}"#)));
+    assert!(may_share_batch(&list, &read(&endpoint, MLFLOW, r#"{"inputs":["b","c"]}"#)));
+    assert!(!may_share_batch(&list, &read(&endpoint, MLFLOW, r#"{"inputs":["b"],"parameters":{"top_k":1}}"#)));
     for body in [r#"{"inputs":"a"}"#, r#"{"inputs":[{"question":"a"}]}"#, r#"{"inputs":{"text":"a"}}"#] {
         assert_eq!(read(&endpoint, MLFLOW, body).unbatched_reason(), Some(UnmergeableReason::ItemForm), "{body}");
     }

@@ -10,9 +10,9 @@ const PATH: &str = "/v1/completions";
 const AB: &str = r#"{"prompt":"ab","stream":true}"#;
 const CDE: &str = r#"{"prompt":"cde","stream":true}"#;
 
-/// What the members of a batch received.
+/// A stream as the members of a batch receive it.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Received {
+struct ReceivedStream {
     /// The bodies, with a placeholder for each id.
     bodies: Vec<String>,
     /// The body of the member at this place is complete.
@@ -26,11 +26,7 @@ struct TestSplit {
     split: StreamSplit,
     evidence: UnbatchedEvidence,
     bodies: Vec<Vec<u8>>,
-    received: Received,
-}
-
-fn same(a: &Call, b: &Call) -> bool {
-    matches!((&a.merge, &b.merge), (MergeEligibility::With(a), MergeEligibility::With(b)) if a == b)
+    received: ReceivedStream,
 }
 
 fn event_stream() -> HeaderMap {
@@ -56,13 +52,13 @@ impl TestSplit {
     fn begin(protocol: RouteProtocol, calls: &[&str]) -> Self {
         let endpoint = endpoint(PATH, protocol);
         let calls: Vec<Arc<Call>> = calls.iter().map(|body| Arc::new(read(&endpoint, PATH, body))).collect();
-        assert!(calls.iter().all(|call| same(&calls[0], call)), "{calls:?}");
+        assert!(calls.iter().all(|call| may_share_batch(&calls[0], call)), "{calls:?}");
         let sent = endpoint.write_batch(&calls.iter().map(AsRef::as_ref).collect::<Vec<_>>(), None);
         let evidence = UnbatchedEvidence::default();
         let members = calls.len();
         let (split, heads) = endpoint.begin_stream(calls, sent, (StatusCode::OK, &event_stream()), &evidence).unwrap();
         assert!(heads.iter().all(|head| head["content-type"] == "text/event-stream; charset=utf-8"));
-        let received = Received { complete: vec![false; members], ..Received::default() };
+        let received = ReceivedStream { complete: vec![false; members], ..ReceivedStream::default() };
         Self { split, evidence, bodies: vec![Vec::new(); members], received }
     }
 
@@ -93,7 +89,7 @@ impl TestSplit {
         }
     }
 
-    fn received(mut self) -> Received {
+    fn received(mut self) -> ReceivedStream {
         assert_eq!(self.split.is_over(), self.received.complete.iter().all(|complete| *complete));
         self.received.bodies = self.bodies.iter().map(|body| mask_ids(body)).collect();
         self.received
@@ -101,7 +97,7 @@ impl TestSplit {
 }
 
 /// Splits a stream that arrives in these pieces.
-fn split_pieces(protocol: RouteProtocol, calls: &[&str], pieces: &[&[u8]]) -> Result<Received, MismatchKind> {
+fn split_pieces(protocol: RouteProtocol, calls: &[&str], pieces: &[&[u8]]) -> Result<ReceivedStream, MismatchKind> {
     let mut test = TestSplit::begin(protocol, calls);
     for piece in pieces {
         test.push(piece)?;
@@ -109,7 +105,7 @@ fn split_pieces(protocol: RouteProtocol, calls: &[&str], pieces: &[&[u8]]) -> Re
     Ok(test.received())
 }
 
-fn split_text(calls: &[&str], text: &str) -> Result<Received, MismatchKind> {
+fn split_text(calls: &[&str], text: &str) -> Result<ReceivedStream, MismatchKind> {
     split_pieces(RouteProtocol::OpenAi, calls, &[text.as_bytes()])
 }
 
@@ -138,7 +134,7 @@ fn streams_share_a_batch_with_streams_of_the_same_options() {
     let call = |body: &str| read(&endpoint, PATH, body);
     let stream = call(AB);
     assert!(stream.is_mergeable_stream() && stream.streaming);
-    assert!(same(&stream, &call(r#"{"stream":true,"prompt":["c","d"]}"#)));
+    assert!(may_share_batch(&stream, &call(r#"{"stream":true,"prompt":["c","d"]}"#)));
     for other in [
         r#"{"prompt":"cd"}"#,
         r#"{"prompt":"cd","stream":false}"#,
@@ -148,12 +144,12 @@ fn streams_share_a_batch_with_streams_of_the_same_options() {
     ] {
         let other = call(other);
         assert_eq!(other.unbatched_reason(), None);
-        assert!(!same(&stream, &other));
+        assert!(!may_share_batch(&stream, &other));
     }
     assert_ne!(stream.cost_class, call(r#"{"prompt":"cd"}"#).cost_class);
     let accept = [("accept", "text/event-stream")];
     let accepting = read_with(&endpoint, PATH, &accept, AB);
-    assert!(accepting.is_mergeable_stream() && !same(&stream, &accepting));
+    assert!(accepting.is_mergeable_stream() && !may_share_batch(&stream, &accepting));
     let plain = read_with(&endpoint, PATH, &accept, r#"{"prompt":"ab"}"#);
     assert_eq!(plain.unbatched_reason(), Some(UnmergeableReason::Streaming));
 }
@@ -348,6 +344,13 @@ fn an_empty_reason_does_not_end_a_stream() {
     let text = event(0, "x", "\"\"") + &event(1, "y", "\"\"") + &event(0, "z", "\"stop\"") + &event(1, "z", "\"stop\"");
     let received = split_text(&calls, &text).unwrap();
     assert!(received.bodies.iter().all(|body| body.contains("\"z\"") && body.ends_with(DONE)), "{received:?}");
+}
+
+#[test]
+fn a_stream_of_comments_alone_has_no_bytes_for_its_members() {
+    let received = split_text(&[AB, CDE], ": ping\n\n").unwrap();
+    assert_eq!((received.bodies, received.comments), (vec![String::new(); 2], Vec::new()));
+    assert_eq!((received.complete, received.has_end), (vec![false; 2], false));
 }
 
 #[test]

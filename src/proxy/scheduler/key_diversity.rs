@@ -130,30 +130,15 @@ mod tests {
 
     use super::*;
     use crate::protocol::{
-        DigestKey, MergeEligibility, MergeRule, PartKind, PathPattern, RouteProtocol, RouteRules, Routes,
-        SharedHeaderRules,
+        DigestKey, MergeEligibility, PartKind, PathPattern, RouteProtocol, RouteRules, Routes, SharedHeaderRules,
     };
 
     const CLASS: CostClassId = CostClassId(3);
 
     fn endpoint() -> Arc<Endpoint> {
         let rules = RouteRules {
-            path: PathPattern::parse("/*").unwrap(),
-            method: Method::POST,
-            protocol: RouteProtocol::Auto,
             merge_on_headers: vec!["x-request-id".parse().unwrap()],
-            merge_on_fields: Vec::new(),
-            merge_over_headers: Vec::new(),
-            merge_over_fields: Vec::new(),
-            respond_with_headers: Vec::new(),
-            respond_with_fields: Vec::new(),
-            generic: None,
-            merge: MergeRule::Auto,
-            idempotent: None,
-            item_bytes_max: 1 << 20,
-            item_nesting_max: 64,
-            item_count_max: 64,
-            tokenizer: None,
+            ..RouteRules::new(PathPattern::parse("/*").unwrap(), RouteProtocol::Auto)
         };
         let routes = Routes::new(Vec::new(), rules, SharedHeaderRules::default());
         routes.recognise(&Method::POST, "/v1/embeddings").unwrap()

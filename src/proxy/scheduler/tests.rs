@@ -14,7 +14,7 @@ use crate::backend::{BatchOutputs, BatchRequest, BufferedReply, LimitsLookUp};
 use crate::batching::{BatchOutcome, CallOrigin, Observation, Tick};
 use crate::memory::BufferBudget;
 use crate::protocol::{
-    Call, DigestKey, LimitsSource, MergeRule, PathPattern, PublishedLimits, Reply, RouteProtocol, RouteRules, Routes,
+    Call, DigestKey, LimitsSource, PathPattern, PublishedLimits, Reply, RouteProtocol, RouteRules, Routes,
     SharedHeaderRules,
 };
 
@@ -81,24 +81,7 @@ impl Backend for ScriptedBackend {
 }
 
 fn endpoint() -> Arc<Endpoint> {
-    let rules = RouteRules {
-        path: PathPattern::parse("/*").unwrap(),
-        method: Method::POST,
-        protocol: RouteProtocol::Auto,
-        merge_on_headers: vec![],
-        merge_on_fields: vec![],
-        merge_over_headers: vec![],
-        merge_over_fields: vec![],
-        respond_with_headers: vec![],
-        respond_with_fields: vec![],
-        generic: None,
-        merge: MergeRule::Auto,
-        idempotent: None,
-        item_bytes_max: 1 << 20,
-        item_nesting_max: 64,
-        item_count_max: 128,
-        tokenizer: None,
-    };
+    let rules = RouteRules::new(PathPattern::parse("/*").unwrap(), RouteProtocol::Auto);
     Routes::new(vec![], rules, SharedHeaderRules::default()).recognise(&Method::POST, "/v1/embeddings").unwrap()
 }
 

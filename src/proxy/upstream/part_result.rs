@@ -169,26 +169,12 @@ mod tests {
     use http::Method;
 
     use super::*;
-    use crate::protocol::{MergeRule, PathPattern, RouteProtocol, RouteRules, Routes, SharedHeaderRules};
+    use crate::protocol::{PathPattern, RouteProtocol, RouteRules, Routes, SharedHeaderRules};
 
     fn endpoint(idempotent: bool) -> Arc<Endpoint> {
         let rules = RouteRules {
-            path: PathPattern::parse("/*").unwrap(),
-            method: Method::POST,
-            protocol: RouteProtocol::Auto,
-            merge_on_headers: Vec::new(),
-            merge_on_fields: Vec::new(),
-            merge_over_headers: Vec::new(),
-            merge_over_fields: Vec::new(),
-            respond_with_headers: Vec::new(),
-            respond_with_fields: Vec::new(),
-            generic: None,
-            merge: MergeRule::Auto,
             idempotent: Some(idempotent),
-            item_bytes_max: 1 << 20,
-            item_nesting_max: 64,
-            item_count_max: 64,
-            tokenizer: None,
+            ..RouteRules::new(PathPattern::parse("/*").unwrap(), RouteProtocol::Auto)
         };
         let routes = Routes::new(Vec::new(), rules, SharedHeaderRules::default());
         routes.recognise(&Method::POST, "/v1/embeddings").unwrap()

@@ -90,7 +90,7 @@ pub fn run(config: LedgerConfig, mock: &LedgerMock) -> BoxedFuture<'_, LedgerRep
 
 async fn run_clients(config: LedgerConfig, mock: &LedgerMock) -> LedgerReport {
     let begun = now();
-    let clients = config.concurrency.clamp(1, mock.shared().books.clients());
+    let clients = config.concurrency.clamp(1, mock.shared().records.clients());
     let run = Arc::new(LedgerRun {
         target: ServerAddr::Tcp(config.proxy),
         mock: Arc::clone(mock.shared()),
@@ -108,7 +108,7 @@ async fn run_clients(config: LedgerConfig, mock: &LedgerMock) -> LedgerReport {
     while run.mock.upstream_open() > 0 && elapsed_since(rested) < REST_MAX {
         tokio::time::sleep(CONNECT_PAUSE).await;
     }
-    let counts = &run.mock.books.counts;
+    let counts = &run.mock.records.counts;
     let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
     LedgerReport {
         elapsed,
@@ -191,11 +191,11 @@ impl LedgerClient {
         let number = self.calls;
         self.calls += 1;
         let run = Arc::clone(&self.run);
-        run.mock.books.on_call_start(self.index, number, n);
+        run.mock.records.on_call_start(self.index, number, n);
         let begun = now();
         let (outcome, unasked) = self.exchange(&mut call).await;
         let waited = elapsed_since(begun);
-        let (shared, arrived) = run.mock.books.on_call_end(self.index, number, outcome == ItemOutcome::Served);
+        let (shared, arrived) = run.mock.records.on_call_end(self.index, number, outcome == ItemOutcome::Served);
         if self.kept.is_none() && outcome == ItemOutcome::Lost {
             tokio::time::sleep(CONNECT_PAUSE).await;
         }

@@ -83,7 +83,7 @@ pub struct LedgerMock {
 pub(super) struct MockState {
     config: MockConfig,
     pub(super) key: u64,
-    pub(super) books: ItemRecords,
+    pub(super) records: ItemRecords,
     /// Number of client items that have an outcome.
     pub(super) done: AtomicU64,
     model: SimulatedModel,
@@ -151,7 +151,7 @@ impl LedgerMock {
         let addr = listener.local_addr()?;
         let shared = Arc::new(MockState {
             key: splitmix64(config.seed),
-            books: ItemRecords::new(config.clients_max.min(CLIENTS_MAX), config.divides),
+            records: ItemRecords::new(config.clients_max.min(CLIENTS_MAX), config.divides),
             done: AtomicU64::new(0),
             model: SimulatedModel::new(config.base, config.per_item, config.slots, usize::MAX),
             changes: MockSettings::new(),
@@ -280,7 +280,7 @@ impl MockState {
 
     /// Parses a call and enters it into the records.
     fn read(&self, form: CallForm, request: &Message<'_>) -> UpstreamCall {
-        let counts = &self.books.counts;
+        let counts = &self.records.counts;
         let tenant = request.header(TENANT_HEADER).unwrap_or_default();
         let route = form.route();
         let raw = route.extract_items(request.body).map(|items| items.raw).unwrap_or_default();
@@ -299,7 +299,7 @@ impl MockState {
         add(&counts.corrupt, usize::from(raw.is_empty()));
         add(&counts.mixed_tenants, usize::from(mixed));
         let entered: Vec<LedgerItem> = items.iter().map(|&(_, item)| item).collect();
-        let members = self.books.on_arrival(&entered);
+        let members = self.records.on_arrival(&entered);
         let too_large = items.len() > self.changes.items_max.load(Ordering::Relaxed);
         UpstreamCall { form, items, close: request.close, members, release: self.release(), too_large }
     }

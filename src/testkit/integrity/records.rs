@@ -197,24 +197,24 @@ mod tests {
 
     #[test]
     fn a_batch_of_several_calls_is_shared_and_one_call_is_not() {
-        let books = ItemRecords::new(2, false);
-        books.on_call_start(0, 0, 2);
-        books.on_call_start(1, 0, 1);
-        assert_eq!(books.on_arrival(&[items(0, 0, 2), items(1, 0, 1)].concat()), 2);
-        assert_eq!(books.on_call_end(0, 0, true), (true, true));
-        books.on_call_start(0, 1, 2);
-        assert_eq!(books.on_arrival(&items(0, 1, 2)), 1);
-        assert_eq!(books.on_call_end(0, 1, true), (false, true));
-        assert_eq!(get(&books.counts.partial_calls), 0);
+        let records = ItemRecords::new(2, false);
+        records.on_call_start(0, 0, 2);
+        records.on_call_start(1, 0, 1);
+        assert_eq!(records.on_arrival(&[items(0, 0, 2), items(1, 0, 1)].concat()), 2);
+        assert_eq!(records.on_call_end(0, 0, true), (true, true));
+        records.on_call_start(0, 1, 2);
+        assert_eq!(records.on_arrival(&items(0, 1, 2)), 1);
+        assert_eq!(records.on_call_end(0, 1, true), (false, true));
+        assert_eq!(get(&records.counts.partial_calls), 0);
     }
 
     #[test]
     fn an_item_may_be_sent_twice_and_not_a_third_time() {
-        let books = ItemRecords::new(1, false);
-        books.on_call_start(0, 0, 1);
+        let records = ItemRecords::new(1, false);
+        records.on_call_start(0, 0, 1);
         for (sent, oversent) in [(1, 0), (2, 0), (3, 1)] {
-            books.on_arrival(&items(0, 0, 1));
-            assert_eq!(get(&books.counts.replayed_too_often), oversent, "sent {sent} times");
+            records.on_arrival(&items(0, 0, 1));
+            assert_eq!(get(&records.counts.replayed_too_often), oversent, "sent {sent} times");
         }
     }
 
@@ -225,38 +225,38 @@ mod tests {
 
     #[test]
     fn an_arrival_after_the_answer_is_a_violation_and_after_a_cancellation_late() {
-        let books = ItemRecords::new(1, false);
-        books.on_call_start(0, 0, 1);
-        books.on_call_end(0, 0, true);
-        books.on_call_start(0, 1, 1);
-        books.on_call_end(0, 1, false);
-        books.on_arrival(&items(0, 0, 1));
-        books.on_arrival(&items(0, 1, 1));
-        books.on_arrival(&items(0, 2, 1));
-        let counts = &books.counts;
+        let records = ItemRecords::new(1, false);
+        records.on_call_start(0, 0, 1);
+        records.on_call_end(0, 0, true);
+        records.on_call_start(0, 1, 1);
+        records.on_call_end(0, 1, false);
+        records.on_arrival(&items(0, 0, 1));
+        records.on_arrival(&items(0, 1, 1));
+        records.on_arrival(&items(0, 2, 1));
+        let counts = &records.counts;
         assert_eq!([&counts.after_answer, &counts.arrived_after_end, &counts.unknown_calls].map(get), [1, 1, 1]);
     }
 
     #[test]
     fn a_call_that_arrives_in_part_or_out_of_order_is_torn() {
-        let books = ItemRecords::new(1, false);
-        books.on_call_start(0, 0, 3);
-        books.on_arrival(&items(0, 0, 2));
-        books.on_arrival(&items(0, 0, 3).into_iter().rev().collect::<Vec<_>>());
-        assert_eq!(get(&books.counts.partial_calls), 2);
+        let records = ItemRecords::new(1, false);
+        records.on_call_start(0, 0, 3);
+        records.on_arrival(&items(0, 0, 2));
+        records.on_arrival(&items(0, 0, 3).into_iter().rev().collect::<Vec<_>>());
+        assert_eq!(get(&records.counts.partial_calls), 2);
     }
     #[test]
     fn a_part_of_a_divided_call_is_a_run_of_its_items() {
-        let books = ItemRecords::new(1, true);
-        books.on_call_start(0, 0, 3);
-        books.on_arrival(&items(0, 0, 3)[1..]);
-        assert_eq!(get(&books.counts.partial_calls), 0);
-        books.on_arrival(&items(0, 0, 3));
-        books.on_arrival(&items(0, 0, 3)[1..]);
-        books.on_arrival(&items(0, 0, 3));
-        assert_eq!(get(&books.counts.replayed_too_often), 0, "in parts, then whole");
+        let records = ItemRecords::new(1, true);
+        records.on_call_start(0, 0, 3);
+        records.on_arrival(&items(0, 0, 3)[1..]);
+        assert_eq!(get(&records.counts.partial_calls), 0);
+        records.on_arrival(&items(0, 0, 3));
+        records.on_arrival(&items(0, 0, 3)[1..]);
+        records.on_arrival(&items(0, 0, 3));
+        assert_eq!(get(&records.counts.replayed_too_often), 0, "in parts, then whole");
         let [first, _, last] = items(0, 0, 3)[..] else { panic!("three items") };
-        books.on_arrival(&[first, last]);
-        assert_eq!(get(&books.counts.partial_calls), 1);
+        records.on_arrival(&[first, last]);
+        assert_eq!(get(&records.counts.partial_calls), 1);
     }
 }

@@ -11,21 +11,21 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 use super::{
-    CallResponse, CallResult, CallsOrder, CommandHandler, HttpCall, LedgerOrder, LedgerReport, LoadOrder, LoadReport,
-    OrderError, parse_json, serve, to_json,
+    CallResponse, CallResult, CallsCommand, CommandError, CommandHandler, HttpCall, LedgerCommand, LedgerReport,
+    LoadCommand, LoadReport, parse_json, serve, to_json,
 };
 use crate::boxed_future::BoxedFuture;
 use crate::http1::{HttpConnection, Message, ServerAddr};
 use crate::integrity::{self, LedgerConfig, LedgerMock, MockConfig};
 use crate::load::{self, OpenConfig, OpenLoad};
 
-/// Maximum number of calls in one order. All of them may be in flight, each on its own connection.
+/// Maximum number of calls in one command. All of them may be in flight, each on its own connection.
 const CALLS_MAX: usize = 1024;
 /// Maximum time to wait for a response, far above any timeout of a proxy in a test.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of connections of a load.
 const CONNECTIONS_MAX: usize = 2048;
-/// Duration after which a load ends if no order ends it.
+/// Duration after which a load ends if no command ends it.
 const LOAD_MAX: Duration = Duration::from_secs(3600);
 
 /// A load generator with a control port. Dropping it stops the control server.
@@ -36,7 +36,7 @@ pub struct RemoteLoadGenerator {
 }
 
 #[derive(Debug)]
-struct CallerState {
+struct LoadGeneratorState {
     load: Mutex<Option<OpenLoad>>,
     /// Loopback port of the ledger mock, if one is configured.
     ledger: Option<u16>,
@@ -48,7 +48,7 @@ struct CallerState {
 
 impl RemoteLoadGenerator {
     /// Starts the control server on the current runtime. If `ledger` is set, a misbehaving upstream
-    /// for [`LedgerOrder`] listens on that loopback port.
+    /// for [`LedgerCommand`] listens on that loopback port.
     ///
     /// # Errors
     /// A port cannot be bound.
@@ -57,12 +57,12 @@ impl RemoteLoadGenerator {
             let listener = TcpListener::bind(control).await?;
             let control = listener.local_addr()?;
             let mock = match ledger {
-                Some(port) => Some(mock(port).await?),
+                Some(port) => Some(start_mock(port).await?),
                 None => None,
             };
-            let shared = CallerState { load: Mutex::default(), ledger, mock: tokio::sync::Mutex::new(mock) };
-            let orders = tokio::spawn(serve(listener, Arc::new(shared)));
-            Ok(Self { control, control_task: orders })
+            let shared = LoadGeneratorState { load: Mutex::default(), ledger, mock: tokio::sync::Mutex::new(mock) };
+            let control_task = tokio::spawn(serve(listener, Arc::new(shared)));
+            Ok(Self { control, control_task })
         })
     }
 
@@ -79,132 +79,133 @@ impl Drop for RemoteLoadGenerator {
     }
 }
 
-async fn mock(port: u16) -> io::Result<LedgerMock> {
+async fn start_mock(port: u16) -> io::Result<LedgerMock> {
     LedgerMock::start(MockConfig { port, ..MockConfig::default() }).await
 }
 
-async fn resolve(to: &str) -> Result<SocketAddr, OrderError> {
-    let mut found = tokio::net::lookup_host(to).await.map_err(|error| OrderError::failed(format!("{to}: {error}")))?;
-    found.next().ok_or_else(|| OrderError::failed(format!("{to}: no address")))
+async fn resolve(to: &str) -> Result<SocketAddr, CommandError> {
+    let mut found =
+        tokio::net::lookup_host(to).await.map_err(|error| CommandError::failed(format!("{to}: {error}")))?;
+    found.next().ok_or_else(|| CommandError::failed(format!("{to}: no address")))
 }
 
-// === impl CallerState ===
+// === impl LoadGeneratorState ===
 
-impl CommandHandler for CallerState {
-    async fn handle(&self, method: &Method, path: &str, body: &[u8]) -> Result<String, OrderError> {
+impl CommandHandler for LoadGeneratorState {
+    async fn handle(&self, method: &Method, path: &str, body: &[u8]) -> Result<String, CommandError> {
         match (method, path) {
             (&Method::POST, "/calls") => to_json(&execute_calls(parse_json(body)?).await?),
             (&Method::POST, "/load") => to_json(&self.start_load(parse_json(body)?).await?),
             (&Method::GET, "/load") => to_json(&self.load_report()?),
             (&Method::DELETE, "/load") => to_json(&self.stop_load().await?),
             (&Method::POST, "/ledger") => to_json(&self.run_ledger(parse_json(body)?).await?),
-            _ => Err(OrderError::unknown()),
+            _ => Err(CommandError::unknown()),
         }
     }
 }
 
-impl CallerState {
+impl LoadGeneratorState {
     fn load(&self) -> MutexGuard<'_, Option<OpenLoad>> {
         self.load.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn start_load(&self, order: LoadOrder) -> Result<(), OrderError> {
-        let target = ServerAddr::Tcp(resolve(&order.to).await?);
-        let calls = load::PreparedCalls::new(order.route, order.items.max(1), 1);
-        let connections = order.connections.clamp(1, CONNECTIONS_MAX);
+    async fn start_load(&self, command: LoadCommand) -> Result<(), CommandError> {
+        let target = ServerAddr::Tcp(resolve(&command.to).await?);
+        let calls = load::PreparedCalls::new(command.route, command.items.max(1), 1);
+        let connections = command.connections.clamp(1, CONNECTIONS_MAX);
         let config = OpenConfig {
             connections_min: connections.min(16),
             connections_max: connections,
-            grace: PATIENCE,
-            ..OpenConfig::new(target, calls, order.rate, LOAD_MAX)
+            grace: RESPONSE_TIMEOUT,
+            ..OpenConfig::new(target, calls, command.rate, LOAD_MAX)
         };
         let mut running = self.load();
         if running.as_ref().is_some_and(|load| !load.is_finished()) {
-            return Err(OrderError::conflict("a load is running"));
+            return Err(CommandError::conflict("a load is running"));
         }
         *running = Some(load::start_open_loop(config));
         Ok(())
     }
 
-    fn load_report(&self) -> Result<LoadReport, OrderError> {
+    fn load_report(&self) -> Result<LoadReport, CommandError> {
         let running = self.load();
-        let now = running.as_ref().ok_or_else(|| OrderError::conflict("no load is running"))?.snapshot();
+        let now = running.as_ref().ok_or_else(|| CommandError::conflict("no load is running"))?.snapshot();
         let load::LoadSnapshot { offered, served, refused, failed, p50, p99 } = now;
         Ok(LoadReport { offered, served, refused, wrong: 0, failed, p50, p99 })
     }
 
-    async fn stop_load(&self) -> Result<LoadReport, OrderError> {
-        let running = self.load().take().ok_or_else(|| OrderError::conflict("no load is running"))?;
+    async fn stop_load(&self) -> Result<LoadReport, CommandError> {
+        let running = self.load().take().ok_or_else(|| CommandError::conflict("no load is running"))?;
         running.stop();
-        let report = running.finish().await.map_err(|error| OrderError::failed(error.to_string()))?;
+        let report = running.finish().await.map_err(|error| CommandError::failed(error.to_string()))?;
         let (p50, p99) = (report.p50(), report.p99());
         let load::Report { offered, served, refused, wrong, failed, .. } = report;
         Ok(LoadReport { offered, served, refused, wrong, failed, p50, p99 })
     }
 
     /// Runs the ledger, and starts a new mock on the same port for the next run.
-    async fn run_ledger(&self, order: LedgerOrder) -> Result<LedgerReport, OrderError> {
-        let to = resolve(&order.to).await?;
-        let port = self.ledger.ok_or_else(|| OrderError::conflict("started without a ledger"))?;
-        let mut mock = self.mock.lock().await;
-        let config = LedgerConfig { concurrency: order.clients, ..LedgerConfig::new(to, order.items) };
-        let ready = match mock.take() {
-            Some(ready) => ready,
-            None => self::mock(port).await.map_err(|error| OrderError::failed(error.to_string()))?,
+    async fn run_ledger(&self, command: LedgerCommand) -> Result<LedgerReport, CommandError> {
+        let to = resolve(&command.to).await?;
+        let port = self.ledger.ok_or_else(|| CommandError::conflict("started without a ledger"))?;
+        let mut next_mock = self.mock.lock().await;
+        let config = LedgerConfig { concurrency: command.clients, ..LedgerConfig::new(to, command.items) };
+        let mock = match next_mock.take() {
+            Some(mock) => mock,
+            None => start_mock(port).await.map_err(|error| CommandError::failed(error.to_string()))?,
         };
-        let report = integrity::run(config, &ready).await;
-        ready.shutdown().await;
-        *mock = self::mock(port).await.ok();
+        let report = integrity::run(config, &mock).await;
+        mock.shutdown().await;
+        *next_mock = start_mock(port).await.ok();
         Ok(LedgerReport {
             items: report.items,
             violations: report.violations(),
             innocent_served: report.innocent_served_ratio(),
             shared: report.shared_ratio(),
-            books: format!("{report:#?}"),
+            details: format!("{report:#?}"),
         })
     }
 }
 
-async fn execute_calls(order: CallsOrder) -> Result<Vec<CallResult>, OrderError> {
-    if order.calls.len() > CALLS_MAX {
-        return Err(OrderError::failed(format!("more than {CALLS_MAX} calls")));
+async fn execute_calls(command: CallsCommand) -> Result<Vec<CallResult>, CommandError> {
+    if command.calls.len() > CALLS_MAX {
+        return Err(CommandError::failed(format!("more than {CALLS_MAX} calls")));
     }
-    let to = resolve(&order.to).await?;
-    if !order.at_once {
-        return Ok(call_sequentially(&order, to).await);
+    let to = resolve(&command.to).await?;
+    if !command.at_once {
+        return Ok(call_sequentially(&command, to).await);
     }
-    let ready = Arc::new(Barrier::new(order.calls.len()));
+    let ready = Arc::new(Barrier::new(command.calls.len()));
     let mut running = JoinSet::new();
-    for (place, call) in order.calls.iter().cloned().enumerate() {
-        let (ready, host) = (Arc::clone(&ready), order.to.clone());
+    for (place, call) in command.calls.iter().cloned().enumerate() {
+        let (ready, host) = (Arc::clone(&ready), command.to.clone());
         running.spawn(async move {
             let conn = ServerAddr::Tcp(to).connect().await;
             // Also without a connection, because the other calls wait for this one.
             ready.wait().await;
-            let heard = match conn {
+            let result = match conn {
                 Ok(mut conn) => send_call(&mut conn, &host, &call).await,
                 Err(error) => Err(error.to_string()),
             };
-            (place, heard)
+            (place, result)
         });
     }
-    let mut heard = running.join_all().await;
-    heard.sort_unstable_by_key(|(place, _)| *place);
-    Ok(heard.into_iter().map(|(_, heard)| heard).collect())
+    let mut results = running.join_all().await;
+    results.sort_unstable_by_key(|(place, _)| *place);
+    Ok(results.into_iter().map(|(_, result)| result).collect())
 }
 
 /// Makes the calls one after another, on one connection as long as it is kept alive.
-async fn call_sequentially(order: &CallsOrder, to: SocketAddr) -> Vec<CallResult> {
-    let mut heard = Vec::with_capacity(order.calls.len());
+async fn call_sequentially(command: &CallsCommand, to: SocketAddr) -> Vec<CallResult> {
+    let mut results = Vec::with_capacity(command.calls.len());
     let mut kept: Option<HttpConnection> = None;
-    for call in &order.calls {
+    for call in &command.calls {
         let conn = match kept.take() {
             Some(conn) => Ok(conn),
             None => ServerAddr::Tcp(to).connect().await.map_err(|error| error.to_string()),
         };
-        heard.push(match conn {
+        results.push(match conn {
             Ok(mut conn) => {
-                let one = send_call(&mut conn, &order.to, call).await;
+                let one = send_call(&mut conn, &command.to, call).await;
                 let closes = |answer: &CallResponse| answer.header("connection").is_some_and(|value| value == "close");
                 kept = one.as_ref().is_ok_and(|answer| !closes(answer)).then_some(conn);
                 one
@@ -212,15 +213,15 @@ async fn call_sequentially(order: &CallsOrder, to: SocketAddr) -> Vec<CallResult
             Err(error) => Err(error),
         });
     }
-    heard
+    results
 }
 
 async fn send_call(conn: &mut HttpConnection, host: &str, call: &HttpCall) -> CallResult {
     let request = call.request(host);
-    match tokio::time::timeout(PATIENCE, conn.call(&request)).await {
+    match tokio::time::timeout(RESPONSE_TIMEOUT, conn.call(&request)).await {
         Ok(Ok(message)) => CallResponse::of(&message),
         Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        Err(_) => Err(format!("no answer within {} s", RESPONSE_TIMEOUT.as_secs())),
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::Method;
 use tokio::net::TcpListener;
 
-use super::{CommandHandler, ModelUpdate, OrderError, parse_json, serve, to_json};
+use super::{CommandError, CommandHandler, ModelUpdate, parse_json, serve, to_json};
 use crate::boxed_future::BoxedFuture;
 use crate::server::{Server, ServerConfig, ServerHandle};
 
@@ -18,7 +18,7 @@ pub struct RemoteModel {
     shared: Arc<ModelState>,
     /// Address of the control port.
     control: SocketAddr,
-    orders: tokio::task::JoinHandle<()>,
+    control_task: tokio::task::JoinHandle<()>,
 }
 
 #[derive(Debug)]
@@ -30,8 +30,8 @@ struct ModelState {
 // === impl RemoteModel ===
 
 impl RemoteModel {
-    /// Starts the server on the current runtime. If `closed`, the data port is bound only by an
-    /// order.
+    /// Starts the server on the current runtime. If `closed`, the data port is bound only by a
+    /// command.
     ///
     /// # Errors
     /// An address cannot be bound.
@@ -41,8 +41,8 @@ impl RemoteModel {
             let control = listener.local_addr()?;
             let running = if closed { None } else { Some(Server::start(config.clone()).await?) };
             let shared = Arc::new(ModelState { config, running: RwLock::new(running) });
-            let orders = tokio::spawn(serve(listener, Arc::clone(&shared)));
-            Ok(Self { shared, control, orders })
+            let control_task = tokio::spawn(serve(listener, Arc::clone(&shared)));
+            Ok(Self { shared, control, control_task })
         })
     }
 
@@ -72,28 +72,28 @@ impl RemoteModel {
 
 impl Drop for RemoteModel {
     fn drop(&mut self) {
-        self.orders.abort();
+        self.control_task.abort();
     }
 }
 
 // === impl ModelState ===
 
 impl ModelState {
-    fn with_running<T>(&self, look: impl FnOnce(&ServerHandle) -> T) -> Result<T, OrderError> {
+    fn with_running<T>(&self, look: impl FnOnce(&ServerHandle) -> T) -> Result<T, CommandError> {
         let running = self.running.read().unwrap_or_else(PoisonError::into_inner);
-        running.as_ref().map(look).ok_or_else(|| OrderError::conflict("the model is closed"))
+        running.as_ref().map(look).ok_or_else(|| CommandError::conflict("the model is closed"))
     }
 
-    async fn listen(&self) -> Result<(), OrderError> {
+    async fn listen(&self) -> Result<(), CommandError> {
         let running =
-            Server::start(self.config.clone()).await.map_err(|error| OrderError::failed(error.to_string()))?;
+            Server::start(self.config.clone()).await.map_err(|error| CommandError::failed(error.to_string()))?;
         self.running.write().unwrap_or_else(PoisonError::into_inner).get_or_insert(running);
         Ok(())
     }
 }
 
 impl CommandHandler for ModelState {
-    async fn handle(&self, method: &Method, path: &str, body: &[u8]) -> Result<String, OrderError> {
+    async fn handle(&self, method: &Method, path: &str, body: &[u8]) -> Result<String, CommandError> {
         match (method, path) {
             (&Method::GET, "/stats") => to_json(&self.with_running(ServerHandle::stats)?),
             (&Method::POST, "/listen") => {
@@ -105,7 +105,7 @@ impl CommandHandler for ModelState {
                 self.with_running(|running| change.apply(running))?;
                 to_json(&())
             }
-            _ => Err(OrderError::unknown()),
+            _ => Err(CommandError::unknown()),
         }
     }
 }

@@ -90,18 +90,18 @@ impl Ablation {
         let whole = figures(None);
         case.push_entry("ours", whole);
         let mut last = None;
-        for (skill, gain) in self.gains {
+        for (feature, gain) in self.gains {
             // Two gains of one feature in sequence share its runs.
             let without = match last {
-                Some((same, figures)) if same == *skill => figures,
+                Some((same, figures)) if same == *feature => figures,
                 _ => {
-                    let figures = figures(Some(*skill));
-                    case.push_entry(format!("without {}", skill.name()), figures);
+                    let figures = figures(Some(*feature));
+                    case.push_entry(format!("without {}", feature.name()), figures);
                     figures
                 }
             };
-            last = Some((*skill, without));
-            case.verdicts.extend(gain.judge(*skill, &whole, &without));
+            last = Some((*feature, without));
+            case.verdicts.extend(gain.judge(*feature, &whole, &without));
         }
         case
     }
@@ -110,8 +110,8 @@ impl Ablation {
 // === impl ReferenceGain ===
 
 impl ReferenceGain {
-    fn judge(self, skill: Feature, with: &AverageFigures, without: &AverageFigures) -> Option<CriterionResult> {
-        let name = skill.name();
+    fn judge(self, feature: Feature, with: &AverageFigures, without: &AverageFigures) -> Option<CriterionResult> {
+        let name = feature.name();
         let judged = match self {
             Self::Unjudged => return None,
             Self::Goodput(high, low) => {

@@ -11,10 +11,11 @@ use super::WindowRatio;
 const ANSWERS_MIN: u32 = 20;
 /// Number of direct answers below which a window may lack one set of requests in flight.
 const ANSWERS_SURE: u32 = 100;
-/// Time within which a call of a test is answered, in p99s of direct calls: a batch of two takes
-/// twice as long as a call at a linear server.
+/// Multiple of the p99 of direct calls within which a call of a test is answered: at a linear server,
+/// a batch of two takes twice as long as a call.
 const TEST_SOJOURNS: f64 = 2.0;
-/// Allowed overhead of a proxy per call, in milliseconds.
+/// Latency that any proxy may add to a call, in milliseconds, which is not due to batching: twice what
+/// `benches/schedule.rs` allows at an idle server.
 const OVERHEAD_MS: f64 = 0.3;
 
 /// The answers in a window, in all seeds together. Times are in milliseconds.
@@ -67,17 +68,17 @@ impl AnswerWindow {
         Self { answers: u32::try_from(latencies.len()).unwrap_or(u32::MAX), mean, p99 }
     }
 
-    /// Returns the ratio of `ours` to direct calls, which are `self`.
-    pub(super) fn compare(&self, ours: &Self, tested: bool, seeds: u64, width: Duration) -> WindowRatio {
-        let (direct, answers) = (f64::from(self.answers), f64::from(ours.answers));
+    /// Returns the ratio of `proxied` to direct calls, which are `self`.
+    pub(super) fn compare(&self, proxied: &Self, tested: bool, seeds: u64, width: Duration) -> WindowRatio {
+        let (direct, answers) = (f64::from(self.answers), f64::from(proxied.answers));
         // Number of direct calls in flight, by Little's law.
         let flights = direct * self.mean / (width.as_secs_f64() * 1e3);
         let allowed = if self.answers < ANSWERS_SURE { flights.max(seeds as f64) } else { 0.0 };
         WindowRatio {
             direct: self.answers,
             rate: (answers + allowed.min((direct - answers).max(0.0))) / direct.max(1.0),
-            mean: (ours.mean - OVERHEAD_MS) / self.mean.max(1e-9),
-            p99: (ours.p99 - OVERHEAD_MS) / self.p99.max(1e-9),
+            mean: (proxied.mean - OVERHEAD_MS) / self.mean.max(1e-9),
+            p99: (proxied.p99 - OVERHEAD_MS) / self.p99.max(1e-9),
             tested,
         }
     }
@@ -103,8 +104,8 @@ mod tests {
     #[test]
     fn a_window_is_compared_by_its_rate_mean_and_p99() {
         let direct = window_of(&[10.0; 200]);
-        let ours = window_of(&[[20.3; 5].as_slice(), [10.3; 145].as_slice()].concat());
-        let ratio = direct.compare(&ours, false, 1, Duration::from_secs(1));
+        let proxied = window_of(&[[20.3; 5].as_slice(), [10.3; 145].as_slice()].concat());
+        let ratio = direct.compare(&proxied, false, 1, Duration::from_secs(1));
         assert!((ratio.rate - 0.75).abs() < 1e-9, "{ratio:?}");
         assert!((ratio.mean - 31.0 / 30.0).abs() < 1e-9, "{ratio:?}");
         assert!((ratio.p99 - 2.0).abs() < 1e-9, "{ratio:?}");

@@ -11,20 +11,19 @@
 //! Left out: the quality of the decisions (`groupage simulate`), and the shares of tenants and
 //! classes (`shares`).
 
-mod alone;
+mod single_call;
 mod batch;
 mod displacement;
-mod setting;
+mod run_parameters;
 mod upstream;
 mod invariants;
 mod simulation;
 
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use groupage::batching::InvariantId;
 
-use crate::sim::invariant::{CheckResult, Coverage, Violation, ensure_invariant};
+use crate::sim::invariant::{CheckResult, Coverage, Violation, catch_panic, ensure_invariant};
 use simulation::Simulation;
 
 /// Number of seeds in every test run.
@@ -68,25 +67,17 @@ const TOUCHED: [&str; 29] = [
 ];
 
 /// Runs the simulation of a seed. The returned world contains its log.
-fn tell(seed: u64) -> (Simulation, CheckResult) {
+fn simulate(seed: u64) -> (Simulation, CheckResult) {
     let mut world = Simulation::new(seed);
-    // A panic of the core counts as a violated invariant, and the log up to it is kept.
-    let end = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|panic| {
-        let how = panic
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-            .unwrap_or_default();
-        Err(Violation { promise: InvariantId::Ends, how: format!("panicked: {how}") })
-    });
+    let end = catch_panic(|| world.run());
     (world, end)
 }
 
 /// Runs a seed twice: the invariants hold, and the run depends on nothing but the seed.
 fn check(seed: u64) -> Result<Coverage, String> {
-    let (world, end) = tell(seed);
+    let (world, end) = simulate(seed);
     let held = end.and_then(|()| {
-        let (again, _) = tell(seed);
+        let (again, _) = simulate(seed);
         ensure_invariant(InvariantId::Deterministic, world.log == again.log, || "the second run differs".to_owned())
     });
     match held {
@@ -119,9 +110,9 @@ fn no_seed_breaks_an_invariant_and_every_situation_is_covered() {
             }
         }
     }
-    assert!(broken.is_empty(), "{first}\n{} stories fail:\n{}", broken.len(), broken.join("\n"));
+    assert!(broken.is_empty(), "{first}\n{} runs fail:\n{}", broken.len(), broken.join("\n"));
     let missed: Vec<_> = TOUCHED.into_iter().filter(|what| !touched.contains_key(what)).collect();
-    assert!(missed.is_empty(), "no story covers {missed:?}; together they cover {touched:#?}");
+    assert!(missed.is_empty(), "no run covers {missed:?}; together they cover {touched:#?}");
 }
 
 #[test]

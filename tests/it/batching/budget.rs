@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use groupage::batching::{ReplayBudget, Tick};
-use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_oneof, proptest};
-
-use super::config;
+use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_oneof, proptest};
 
 #[derive(Debug, Clone, Copy)]
 enum Op {
@@ -41,7 +39,7 @@ fn allowed(clients: u64, ppm: u64) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(config(256))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
     fn replays_stay_within_the_budget_over_the_last_ten_seconds(

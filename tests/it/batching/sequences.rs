@@ -7,10 +7,9 @@ use groupage::batching::{
     BatchId, BatchOutcome, Batcher, Call, CallId, CostClassId, Deadline, DeadlineSource, Decision, DispatchPolicy,
     KeyId, LateTreatment, Limits, Observation, ScopeId, ScopeLimits, TenantId, Tick, Weight,
 };
-use proptest::prelude::{Just, Strategy, any, prop, prop_oneof, proptest};
+use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
 use proptest::test_runner::TestCaseError;
 
-use super::config;
 use crate::sim::invariant::Violation;
 use crate::sim::model::Model;
 use crate::sim::trace::{CoreResponse, Event, apply_event};
@@ -134,9 +133,9 @@ struct ModelledCore {
 
 impl ModelledCore {
     fn apply(&mut self, event: &Event) -> Result<CoreResponse, Violation> {
-        let said = apply_event(&mut self.core, event);
-        self.model.step(event, &said, &self.core)?;
-        Ok(said)
+        let response = apply_event(&mut self.core, event);
+        self.model.step(event, &response, &self.core)?;
+        Ok(response)
     }
 
     fn apply_op(&mut self, op: Op) -> Result<(), Violation> {
@@ -215,7 +214,7 @@ impl ModelledCore {
 }
 
 proptest! {
-    #![proptest_config(config(512))]
+    #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
     fn invariants_hold_for_any_sequence(limits in limits(), ops in prop::collection::vec(op(), 1..80)) {

@@ -1,7 +1,7 @@
 //! Shares of classes and tenants at the level of the core: the order in which flows are served
 //! while several have queued calls.
 
-mod bench;
+mod fixed_time_server;
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use groupage::batching::{
 };
 
 use crate::sim::random::RandomSource;
-use bench::{DispatchedBatch, HEAVY, SingleSlotBench, class_with_weight, execution_time, limits};
+use fixed_time_server::{DispatchedBatch, FixedTimeServer, HEAVY, class_with_weight, execution_time, limits};
 
 const MS: Duration = Duration::from_millis(1);
 const INTERACTIVE: PriorityId = PriorityId(0);
@@ -73,24 +73,24 @@ fn check_shares(seed: u64) {
             items: *draw.pick(&[1, 1, 3]),
         });
     }
-    let mut bench = SingleSlotBench::warm(limits(cap, &classes), cap.max(3));
+    let mut server = FixedTimeServer::warm(limits(cap, &classes), cap.max(3));
     let mut done = vec![0.0_f64; busy.len()];
-    let until = bench.now.after(1000 * MS);
-    while bench.now < until {
+    let until = server.now.after(1000 * MS);
+    while server.now < until {
         for one in &busy {
             // More than one batch is queued for every key, so that a flow can use its turn.
             for key in one.keys.0..=one.keys.1 {
                 let mine = |call: &Call| one.is(call) && call.key == KeyId(key);
-                let queued = bench.queued.values().filter(|(call, _)| mine(call)).map(|(call, _)| call.items);
+                let queued = server.queued.values().filter(|(call, _)| mine(call)).map(|(call, _)| call.items);
                 let mut queued: u32 = queued.sum();
                 while queued <= 2 * cap {
                     let call = one.next(&mut draw, Call::new(CallId(0)));
                     queued += call.items;
-                    bench.offer(|given| Call { id: given.id, key: KeyId(key), ..call });
+                    server.offer(|given| Call { id: given.id, key: KeyId(key), ..call });
                 }
             }
         }
-        let left = bench.next();
+        let left = server.next();
         for (one, done) in busy.iter().zip(&mut done) {
             *done += one.owns(&left) / f64::from(one.weight * one.tenant_weight);
         }
@@ -120,31 +120,31 @@ fn backlogged_flows_get_shares_within_one_batch() {
 #[test]
 fn a_call_of_a_higher_class_joins_the_first_batch_and_the_rest_waits() {
     for urgent in [class_with_weight(8), PriorityClass { strict: true, ..class_with_weight(8) }] {
-        let mut bench = SingleSlotBench::warm(limits(4, &[class_with_weight(1), urgent]), 4);
-        let blocker = bench.offer(|call| call);
-        assert_eq!(bench.next().ids(), [blocker]);
-        bench.offer(|call| Call { items: 2, ..call });
-        bench.offer(|call| call);
-        let high = bench.offer(|call| Call { items: 2, ..of(PriorityId(1))(call) });
-        let first = bench.next();
+        let mut server = FixedTimeServer::warm(limits(4, &[class_with_weight(1), urgent]), 4);
+        let blocker = server.offer(|call| call);
+        assert_eq!(server.next().ids(), [blocker]);
+        server.offer(|call| Call { items: 2, ..call });
+        server.offer(|call| call);
+        let high = server.offer(|call| Call { items: 2, ..of(PriorityId(1))(call) });
+        let first = server.next();
         assert!(first.ids().contains(&high) && first.batch.items == 4, "{first:?}");
-        assert_eq!(bench.next().batch.items, 1, "the leftover");
+        assert_eq!(server.next().batch.items, 1, "the leftover");
     }
 }
 
 /// Keeps interactive and bulk calls queued and returns the items of both that were dispatched
 /// within this time.
 fn dispatched_items(classes: &[PriorityClass], keys: (u64, u64), time: Duration) -> (u32, u32) {
-    let mut bench = SingleSlotBench::warm(limits(16, classes), 16);
-    let until = bench.now.after(time);
+    let mut server = FixedTimeServer::warm(limits(16, classes), 16);
+    let until = server.now.after(time);
     let mut left = (0, 0);
-    while bench.now < until {
+    while server.now < until {
         for (priority, key) in [(INTERACTIVE, keys.0), (BULK, keys.1)] {
-            while bench.queued.values().filter(|(call, _)| is(priority)(call)).count() < 64 {
-                bench.offer(|call| Call { key: KeyId(key), ..of(priority)(call) });
+            while server.queued.values().filter(|(call, _)| is(priority)(call)).count() < 64 {
+                server.offer(|call| Call { key: KeyId(key), ..of(priority)(call) });
             }
         }
-        let batch = bench.next();
+        let batch = server.next();
         left = (left.0 + batch.items(is(INTERACTIVE)), left.1 + batch.items(is(BULK)));
     }
     left
@@ -184,14 +184,14 @@ fn a_filler_under_continuous_load_waits_its_ages_out_and_then_progresses() {
 
 #[test]
 fn fillers_alone_leave_like_any_other() {
-    let mut bench = SingleSlotBench::warm(
+    let mut server = FixedTimeServer::warm(
         limits(16, &[class_with_weight(8), PriorityClass { filler: true, ..class_with_weight(1) }]),
         16,
     );
     for _ in 0..5 {
-        bench.offer(of(BULK));
+        server.offer(of(BULK));
     }
-    assert_eq!(bench.poll().map(|left| left.batch.items), Some(5));
+    assert_eq!(server.poll().map(|left| left.batch.items), Some(5));
 }
 
 /// Returns independent calls of a class with this mean rate per second, until an instant.
@@ -231,18 +231,18 @@ fn fillers_never_enlarge_or_delay_a_batch() {
         // A filler that has waited beside a free slot for the longest hold counts as a plain call.
         // This limit is out of reach here.
         limits.scopes.iter_mut().for_each(|scope| scope.queue_delay_max = Duration::from_secs(3600));
-        let mut bench = SingleSlotBench::new(limits);
+        let mut server = FixedTimeServer::new(limits);
         let mut calls = calls.into_iter().peekable();
         while calls.peek().is_some() {
             // Every decision is compared with that of a twin core without fillers.
-            let mut twin = bench.core.clone();
-            for id in bench.queued.values().filter(|(call, _)| is(BULK)(call)).map(|(call, _)| call.id) {
-                twin.cancel(bench.now, id);
+            let mut twin = server.core.clone();
+            for id in server.queued.values().filter(|(call, _)| is(BULK)(call)).map(|(call, _)| call.id) {
+                twin.cancel(server.now, id);
             }
             let alone = twin.counts().queue_calls == 0;
-            let queued = bench.queued.clone();
-            let without = twin.poll(bench.now);
-            let left = bench.poll();
+            let queued = server.queued.clone();
+            let without = twin.poll(server.now);
+            let left = server.poll();
             match (&left, without) {
                 (Some(left), Some(Decision::Dispatch(batch))) => {
                     let same_key = |call: &Call| call.key == batch.key && !is(BULK)(call);
@@ -263,11 +263,11 @@ fn fillers_never_enlarge_or_delay_a_batch() {
             }
             if left.is_none() {
                 let arrival = calls.peek().map_or(until, |(at, _)| *at);
-                let before = bench.now;
-                if !bench.step_until(arrival) {
-                    bench.now = before.max(arrival);
+                let before = server.now;
+                if !server.step_until(arrival) {
+                    server.now = before.max(arrival);
                     if let Some((_, call)) = calls.next() {
-                        bench.offer(|given| Call { id: given.id, ..call });
+                        server.offer(|given| Call { id: given.id, ..call });
                     }
                 }
             }
@@ -302,8 +302,8 @@ fn a_tenant_that_floods_a_hundred_to_one_does_not_slow_another() {
             ..call
         }));
         calls.sort_by_key(|(at, _)| *at);
-        let mut bench = SingleSlotBench::new(limits(16, &[PriorityClass::PLAIN]));
-        let all = bench.run(until, calls.into());
+        let mut server = FixedTimeServer::new(limits(16, &[PriorityClass::PLAIN]));
+        let all = server.run(until, calls.into());
         let light = latencies(&all, light);
         // The batch in flight, its own batch, and one more if the keys take turns.
         let p99 = light[light.len() * 99 / 100];
@@ -315,25 +315,25 @@ fn a_tenant_that_floods_a_hundred_to_one_does_not_slow_another() {
 
 #[test]
 fn a_tenant_alone_gets_the_whole_server_and_no_debt() {
-    let mut bench = SingleSlotBench::warm(limits(16, &[PriorityClass::PLAIN]), 16);
+    let mut server = FixedTimeServer::warm(limits(16, &[PriorityClass::PLAIN]), 16);
     let tenant = |tenant| move |call| Call { tenant: TenantId(tenant), key: KeyId(tenant), ..call };
     for _ in 0..160 {
-        bench.offer(tenant(1));
+        server.offer(tenant(1));
     }
-    let began = bench.now;
-    bench.run_until_empty();
+    let began = server.now;
+    server.run_until_empty();
     assert!(
-        bench.now.since(began) <= 11 * execution_time(16),
+        server.now.since(began) <= 11 * execution_time(16),
         "the whole server, but for a batch of another size now and then"
     );
     let mut mine = 0;
     for _ in 0..20 {
         for id in [1, 2] {
-            while bench.queued.values().filter(|(call, _)| call.tenant == TenantId(id)).count() < 32 {
-                bench.offer(tenant(id));
+            while server.queued.values().filter(|(call, _)| call.tenant == TenantId(id)).count() < 32 {
+                server.offer(tenant(id));
             }
         }
-        mine += bench.next().items(|call| call.tenant == TenantId(1));
+        mine += server.next().items(|call| call.tenant == TenantId(1));
     }
     assert!((144..=176).contains(&mine), "half of 320, and not less for what it had before: {mine}");
 }
@@ -341,39 +341,39 @@ fn a_tenant_alone_gets_the_whole_server_and_no_debt() {
 #[test]
 fn late_queue_is_served_before_its_turn() {
     for (spare, goes_first) in [(11, true), (200, false)] {
-        let mut bench = SingleSlotBench::warm(limits(16, &[PriorityClass::PLAIN]), 16);
+        let mut server = FixedTimeServer::warm(limits(16, &[PriorityClass::PLAIN]), 16);
         let of = |tenant, millis: u32, now: Tick| {
             let deadline = Some(Deadline { at: now.after(millis * MS), source: DeadlineSource::Slo });
             move |call| Call { tenant: TenantId(tenant), key: KeyId(tenant), deadline, ..call }
         };
         // Tenant 1 is served while tenant 2 waits, so the next turn is that of tenant 2.
         for _ in 0..16 {
-            bench.offer(of(1, 500, bench.now));
+            server.offer(of(1, 500, server.now));
         }
         for _ in 0..16 {
-            bench.offer(of(2, 1000, bench.now));
+            server.offer(of(2, 1000, server.now));
         }
-        assert_eq!(bench.next().items(|call| call.tenant == TenantId(1)), 16);
-        bench.step();
-        let urgent = bench.offer(of(1, spare, bench.now));
-        assert_eq!(bench.next().ids().contains(&urgent), goes_first, "{spare} ms to spare");
+        assert_eq!(server.next().items(|call| call.tenant == TenantId(1)), 16);
+        server.step();
+        let urgent = server.offer(of(1, spare, server.now));
+        assert_eq!(server.next().ids().contains(&urgent), goes_first, "{spare} ms to spare");
     }
 }
 
 #[test]
 fn calls_of_two_classes_are_grouped_by_weight_and_shares_hold() {
     let classes = [class_with_weight(4), class_with_weight(1)];
-    let mut bench = SingleSlotBench::padded(limits(8, &classes));
+    let mut server = FixedTimeServer::padded(limits(8, &classes));
     let mut draw = RandomSource::new(11);
     let (mut pure, mut batches, mut interactive, mut all) = (0, 0, 0, 0);
     while batches < 200 {
         for class in [INTERACTIVE, BULK] {
-            while bench.queued.values().filter(|(call, _)| call.priority == class).count() < 40 {
+            while server.queued.values().filter(|(call, _)| call.priority == class).count() < 40 {
                 let weight = if draw.between(0, 1) == 0 { HEAVY } else { 1 };
-                bench.offer_weighing(weight, of(class));
+                server.offer_weighing(weight, of(class));
             }
         }
-        let left = bench.next();
+        let left = server.next();
         let heavy = left.items(|call| call.weight.max == HEAVY);
         batches += 1;
         pure += u32::from(heavy == 0 || heavy == left.batch.items);

@@ -11,17 +11,6 @@ mod waiting;
 
 use std::time::Duration;
 
-use groupage::testkit::server::{Server, ServerConfig, ServerHandle};
-use serde_json::Value;
-
-use super::setup::{TestProxy, adaptive_spec};
-
-/// Starts a proxy with the adaptive policy in front of a stand-in server.
-async fn start_proxy(config: ServerConfig, spec: &Value) -> (TestProxy, ServerHandle) {
-    let server = Server::start(config).await.unwrap();
-    (TestProxy::start_in_front_of(&server.url(), adaptive_spec(spec)), server)
-}
-
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::hygiene::{GET, PREFACE, connect, frame, read_until_closed, until_frame};
+use super::hostile_clients::{GET, PREFACE, connect, frame, read_until_closed, until_frame};
 use super::scripted_server::reply;
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::within_timeout;

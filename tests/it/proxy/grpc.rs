@@ -13,7 +13,8 @@ const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 const CONFIG: &str = "/inference.GRPCInferenceService/ModelConfig";
 const LIMIT_IN_FORCE: &str = r#"groupage_limit{limit="batch_items_max",source="published"}"#;
 
-type Asked = JoinHandle<(response::Parts, ReceivedMessage)>;
+/// A call in flight, with its response.
+type GrpcRequest = JoinHandle<(response::Parts, ReceivedMessage)>;
 
 /// Returns the settings of a proxy with one slot.
 fn spec(http2: &str, routes: &Value) -> Value {
@@ -37,7 +38,7 @@ fn framed(message: &[u8]) -> Bytes {
     Bytes::from([&[0, 0, 0, 0, u8::try_from(message.len()).unwrap()], message].concat())
 }
 
-fn ask(client: &H2Client, data: &[u8]) -> Asked {
+fn send_call(client: &H2Client, data: &[u8]) -> GrpcRequest {
     let request = Request::post(format!("http://model.example{INFER}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers");
@@ -59,8 +60,8 @@ fn answer(turn: H2PendingRequest, data: &[u8]) {
     turn.answer(ok(message(data, 6)));
 }
 
-async fn assert_rows(asked: Asked, data: &[u8]) {
-    let (head, whole) = within_timeout(asked).await.unwrap();
+async fn assert_rows(request: GrpcRequest, data: &[u8]) {
+    let (head, whole) = within_timeout(request).await.unwrap();
     assert_eq!(
         (head.status.as_u16(), &head.headers["content-type"]),
         (200, &HeaderValue::from_static("application/grpc"))
@@ -70,8 +71,8 @@ async fn assert_rows(asked: Asked, data: &[u8]) {
 }
 
 /// Asserts a response without a message, and returns its head.
-async fn assert_failed(asked: Asked, status: &str, message: &str) -> response::Parts {
-    let (head, whole) = within_timeout(asked).await.unwrap();
+async fn assert_failed(request: GrpcRequest, status: &str, message: &str) -> response::Parts {
+    let (head, whole) = within_timeout(request).await.unwrap();
     assert_eq!((head.status.as_u16(), whole.body.len(), whole.trailers), (200, 0, None));
     assert_eq!(
         (&head.headers["grpc-status"], &head.headers["grpc-message"]),
@@ -88,7 +89,7 @@ async fn start_with_published_size(hand: &mut H2ScriptedServer) -> (TestProxy, H
     // The model `m`, with `max_batch_size: 2`.
     let config = framed(&field(1, &[field(1, b"m"), vec![4 << 3, 2]].concat()));
     while proxy.metric(LIMIT_IN_FORCE) != 2 {
-        let asked = ask(&client, b"a");
+        let request = send_call(&client, b"a");
         loop {
             let turn = hand.turn().await;
             if turn.head.uri.path() == CONFIG {
@@ -99,7 +100,7 @@ async fn start_with_published_size(hand: &mut H2ScriptedServer) -> (TestProxy, H
                 break;
             }
         }
-        assert_rows(asked, b"a").await;
+        assert_rows(request, b"a").await;
         proxy.wait_idle().await;
     }
     (proxy, client)
@@ -109,17 +110,17 @@ async fn start_with_published_size(hand: &mut H2ScriptedServer) -> (TestProxy, H
 async fn a_call_with_more_rows_than_the_server_accepts_is_sent_in_parts() {
     let mut hand = H2ScriptedServer::start().await;
     let (_proxy, client) = start_with_published_size(&mut hand).await;
-    let asked = ask(&client, b"abcde");
+    let request = send_call(&client, b"abcde");
     for part in [&b"ab"[..], b"cd", b"e"] {
         answer(hand.turn().await, part);
     }
-    assert_rows(asked, b"abcde").await;
+    assert_rows(request, b"abcde").await;
     // The first part that fails ends the call.
-    let asked = ask(&client, b"abcde");
+    let request = send_call(&client, b"abcde");
     answer(hand.turn().await, b"ab");
     let invalid = Response::builder().header("grpc-status", "3").header("grpc-message", "bad row");
     hand.turn().await.answer(invalid.header("content-type", "application/grpc").body(empty()).unwrap());
-    let head = assert_failed(asked, "3", "bad row").await;
+    let head = assert_failed(request, "3", "bad row").await;
     assert_eq!(head.headers["x-groupage-items"], "2-3");
 }
 
@@ -127,26 +128,26 @@ async fn a_call_with_more_rows_than_the_server_accepts_is_sent_in_parts() {
 async fn calls_are_merged_without_a_route_up_to_the_size_that_the_server_publishes() {
     let mut hand = H2ScriptedServer::start().await;
     let (proxy, client) = start_with_published_size(&mut hand).await;
-    let first = ask(&client, b"a");
+    let first = send_call(&client, b"a");
     let turn = hand.turn().await;
-    let mut asked = Vec::new();
+    let mut requests = Vec::new();
     for (queued, data) in (1..).zip([b"b", b"c", b"d"]) {
-        asked.push((ask(&client, data), data));
+        requests.push((send_call(&client, data), data));
         proxy.wait_queued(queued).await;
     }
     answer(turn, b"a");
     answer(hand.turn().await, b"bc");
     answer(hand.turn().await, b"d");
     assert_rows(first, b"a").await;
-    for (asked, data) in asked {
-        assert_rows(asked, data).await;
+    for (request, data) in requests {
+        assert_rows(request, data).await;
     }
 }
 
 /// Sends two calls with the row `b`, which share a batch. Returns them with the request of the batch.
-async fn form_batch(proxy: &TestProxy, hand: &mut H2ScriptedServer) -> ([Asked; 2], H2PendingRequest) {
+async fn form_batch(proxy: &TestProxy, hand: &mut H2ScriptedServer) -> ([GrpcRequest; 2], H2PendingRequest) {
     let clients = [H2Client::connect(proxy.address).await, H2Client::connect(proxy.address).await];
-    let first = ask(&clients[0], b"a");
+    let first = send_call(&clients[0], b"a");
     let (mut turn, mut look_up) = (hand.turn().await, hand.turn().await);
     if turn.head.uri.path() == CONFIG {
         std::mem::swap(&mut turn, &mut look_up);
@@ -158,9 +159,9 @@ async fn form_batch(proxy: &TestProxy, hand: &mut H2ScriptedServer) -> ([Asked; 
     assert_rows(first, b"a").await;
     // A route that names the protocol merges without a published size, once the look-up has ended.
     loop {
-        let first = ask(&clients[0], b"a");
+        let first = send_call(&clients[0], b"a");
         let turn = hand.turn().await;
-        let asked = clients.each_ref().map(|client| ask(client, b"b"));
+        let requests = clients.each_ref().map(|client| send_call(client, b"b"));
         proxy.wait_queued(2).await;
         answer(turn, b"a");
         assert_rows(first, b"a").await;
@@ -168,13 +169,13 @@ async fn form_batch(proxy: &TestProxy, hand: &mut H2ScriptedServer) -> ([Asked; 
         if turn.whole.body == message(b"b", 7) {
             answer(turn, b"b");
             answer(hand.turn().await, b"b");
-            for asked in asked {
-                assert_rows(asked, b"b").await;
+            for request in requests {
+                assert_rows(request, b"b").await;
             }
             continue;
         }
         assert_eq!(turn.whole.body, message(b"bb", 7));
-        return (asked, turn);
+        return (requests, turn);
     }
 }
 
@@ -189,11 +190,11 @@ fn start_merging(hand: &H2ScriptedServer, settings: &Value) -> TestProxy {
 async fn every_member_of_a_batch_receives_the_overload_of_the_server_without_its_text() {
     let mut hand = H2ScriptedServer::start().await;
     let proxy = start_merging(&hand, &json!({}));
-    let (asked, turn) = form_batch(&proxy, &mut hand).await;
+    let (requests, turn) = form_batch(&proxy, &mut hand).await;
     let busy = Response::builder().header("grpc-status", "14").header("grpc-message", "secret b");
     turn.answer(busy.header("content-type", "application/grpc").body(empty()).unwrap());
-    for asked in asked {
-        assert_failed(asked, "14", "upstream overloaded").await;
+    for request in requests {
+        assert_failed(request, "14", "upstream overloaded").await;
     }
 }
 
@@ -201,9 +202,9 @@ async fn every_member_of_a_batch_receives_the_overload_of_the_server_without_its
 async fn members_of_a_batch_are_compared_with_their_responses_alone() {
     let mut hand = H2ScriptedServer::start().await;
     let proxy = start_merging(&hand, &json!({"verify": "100%"}));
-    let (asked, turn) = form_batch(&proxy, &mut hand).await;
+    let (requests, turn) = form_batch(&proxy, &mut hand).await;
     turn.answer(ok(message(b"bc", 6)));
-    let [one, other] = asked;
+    let [one, other] = requests;
     assert_rows(one, b"b").await;
     assert_rows(other, b"c").await;
     // The client has its response, and the server answers the same call alone with another row.
@@ -227,6 +228,6 @@ async fn a_failure_of_the_proxy_is_a_status_in_a_head_without_a_message() {
     drop(hand);
     let proxy = TestProxy::start_in_front_of(&url, spec("Always", &json!([])));
     let client = H2Client::connect(proxy.address).await;
-    let head = assert_failed(ask(&client, b"a"), "14", "upstream not reachable").await;
+    let head = assert_failed(send_call(&client, b"a"), "14", "upstream not reachable").await;
     assert_eq!(head.headers["x-groupage-error"], "GRP3301");
 }

@@ -12,7 +12,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::setup::within_timeout;
 use super::support::upstream::{Request, chunk, read_request};
-use super::support::wire::{End, Wire};
+use super::support::wire::{End, RawConnection};
 
 /// The server. Dropping it closes every connection.
 #[derive(Debug)]
@@ -29,8 +29,8 @@ pub(super) struct PendingRequest {
     pub(super) request: Request,
     /// Number of the server connection on which it arrived.
     pub(super) connection: usize,
-    wire: Wire,
-    back: oneshot::Sender<Wire>,
+    wire: RawConnection,
+    back: oneshot::Sender<RawConnection>,
 }
 
 /// A reserved port. It refuses connections unless a server listens on it.
@@ -103,7 +103,7 @@ impl ScriptedServer {
                 let turns = sender.clone();
                 connections.spawn(async move {
                     let _open = open;
-                    serve(Wire::new(stream).unwrap(), connection, &turns).await;
+                    serve(RawConnection::new(stream).unwrap(), connection, &turns).await;
                 });
             }
         });
@@ -215,7 +215,7 @@ impl PendingRequest {
     }
 
     /// Returns the connection, for data that is not HTTP.
-    pub(super) fn into_wire(self) -> Wire {
+    pub(super) fn into_wire(self) -> RawConnection {
         self.wire
     }
 
@@ -243,7 +243,7 @@ pub(super) fn echo(request: &Request) -> Vec<u8> {
     reply(200, &super::setup::predictions(&instances(request)))
 }
 
-async fn serve(mut wire: Wire, connection: usize, turns: &mpsc::Sender<PendingRequest>) {
+async fn serve(mut wire: RawConnection, connection: usize, turns: &mpsc::Sender<PendingRequest>) {
     loop {
         let request = match read_request(&mut wire).await {
             Ok(Some(request)) => request,

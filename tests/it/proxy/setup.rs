@@ -12,6 +12,7 @@ use groupage::config::{self, MachineLimits, Overrides, Policy, Sourced};
 use groupage::error::BoxError;
 use groupage::telemetry::LiveCounts;
 use groupage::telemetry::log::LevelHandle;
+use groupage::testkit::server::{Server, ServerConfig, ServerHandle};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -88,6 +89,12 @@ pub(super) fn adaptive_spec(spec: &Value) -> Value {
     let mut all = json!({"scheduling": {"policy": "Adaptive"}});
     merge_json(&mut all, spec);
     all
+}
+
+/// Starts a stand-in server, and a proxy with the adaptive policy in front of it.
+pub(super) async fn start_with_stand_in(config: ServerConfig, spec: &Value) -> (TestProxy, ServerHandle) {
+    let server = Server::start(config).await.unwrap();
+    (TestProxy::start_in_front_of(&server.url(), adaptive_spec(spec)), server)
 }
 
 // === impl TestProxy ===

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use super::setup::{TestProxy, within_timeout};
 use super::support::client::{Answer, Client};
 use super::support::upstream::{Request, chunk, read_request};
-use super::support::wire::{End, Wire};
+use super::support::wire::{End, RawConnection};
 
 const PATH: &str = "/v1/completions";
 /// Concurrent callers: several batches of the maximum size.
@@ -95,7 +95,7 @@ impl Fault {
 }
 
 /// Serves one connection.
-async fn serve(mut wire: Wire, ledger: &Ledger) {
+async fn serve(mut wire: RawConnection, ledger: &Ledger) {
     while let Ok(Some(request)) = read_request(&mut wire).await {
         let nonces = nonces(&request);
         if nonces.len() > 1 {
@@ -130,7 +130,7 @@ fn nonces(request: &Request) -> Vec<u64> {
 
 /// Writes the chunks of all results, interleaved, in pieces that ignore where events end.
 async fn stream(
-    wire: &mut Wire,
+    wire: &mut RawConnection,
     request: &Request,
     nonces: &[u64],
     (seed, fault): (u64, Fault),
@@ -314,7 +314,7 @@ async fn no_stream_is_misdelivered_reordered_or_truncated_without_an_error() {
         let mut connections = JoinSet::new();
         while let Ok((stream, _)) = listener.accept().await {
             let ledger = counted.clone();
-            connections.spawn(async move { serve(Wire::new(stream).unwrap(), &ledger).await });
+            connections.spawn(async move { serve(RawConnection::new(stream).unwrap(), &ledger).await });
         }
     });
     let spec = json!({

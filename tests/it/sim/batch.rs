@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use groupage::batching::{Batch, DispatchCause, InvariantId, Tick, UnbatchedReason};
+use groupage::batching::{Batch, Call, DispatchCause, InvariantId, Tick, UnbatchedReason};
 
 use super::invariant::{CheckResult, ensure_invariant};
 use super::key_queue::{DecisionInputs, ExpectedBatch, QueuedCall};
@@ -15,7 +15,7 @@ pub(crate) fn check_cause(batch: &Batch, leaving: &ExpectedBatch, due: DispatchC
         _ if leaving.retest.is_some() || leaving.trial => DispatchCause::Probe,
         _ => leaving.bound.unwrap_or(due),
     };
-    let said = (batch.cause, batch.lone);
+    let reported = (batch.cause, batch.lone);
     // A batch that holds too many calls is reported by the checks below, which name the exceeded
     // limit.
     let broken = if leaving.lone == Some(UnbatchedReason::Quarantined) {
@@ -23,16 +23,16 @@ pub(crate) fn check_cause(batch: &Batch, leaving: &ExpectedBatch, due: DispatchC
     } else {
         InvariantId::TrueCause
     };
-    ensure_invariant(broken, batch.members.len() > leaving.calls || said == (cause, leaving.lone), || {
-        format!("batch {} reports {said:?} and was dispatched for {:?}", batch.id.0, (cause, leaving.lone))
+    ensure_invariant(broken, batch.members.len() > leaving.calls || reported == (cause, leaving.lone), || {
+        format!("batch {} reports {reported:?} and was dispatched for {:?}", batch.id.0, (cause, leaving.lone))
     })
 }
 
-/// Checks that the totals of the batch match its members and that no member is late.
-pub(crate) fn check_totals(batch: &Batch, members: &[QueuedCall], now: Tick) -> CheckResult {
+/// Checks that the calls of a batch have its key, and that its totals match them.
+pub(crate) fn check_members<'a>(batch: &Batch, calls: impl Iterator<Item = &'a Call>) -> CheckResult {
     let id = batch.id.0;
-    let mut next = 0;
-    for (member, QueuedCall { call, .. }) in batch.members.iter().zip(members) {
+    let (mut next, mut weight, mut bytes) = (0, 0, 0);
+    for (member, call) in batch.members.iter().zip(calls) {
         ensure_invariant(InvariantId::OneKey, call.key == batch.key && call.cost_class == batch.cost_class, || {
             format!("call {} of key {} is in batch {id} of key {}", call.id.0, call.key.0, batch.key.0)
         })?;
@@ -40,12 +40,18 @@ pub(crate) fn check_totals(batch: &Batch, members: &[QueuedCall], now: Tick) -> 
             format!("call {} has items {:?} of batch {id} and holds {}", call.id.0, member.items, call.items)
         })?;
         next += call.items;
+        weight += call.weight.sum;
+        bytes += call.bytes;
     }
-    let weight: u64 = members.iter().map(|waiting| waiting.call.weight.sum).sum();
-    let bytes: u64 = members.iter().map(|waiting| waiting.call.bytes).sum();
     ensure_invariant(InvariantId::Balanced, (batch.items, batch.weight, batch.bytes) == (next, weight, bytes), || {
         format!("batch {id} counts {} items, its members {next}; or weight {weight}, bytes {bytes}", batch.items)
-    })?;
+    })
+}
+
+/// Checks that the totals of the batch match its members and that no member is late.
+pub(crate) fn check_totals(batch: &Batch, members: &[QueuedCall], now: Tick) -> CheckResult {
+    let id = batch.id.0;
+    check_members(batch, members.iter().map(|waiting| &waiting.call))?;
     let late = members.iter().find(|waiting| waiting.deadline().is_some_and(|deadline| deadline <= now));
     ensure_invariant(InvariantId::NotLate, late.is_none(), || format!("batch {id} contains {late:?} past its deadline"))
 }

@@ -1,10 +1,8 @@
 //! The complete check of one seed: a run, a second run and a replay.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use groupage::batching::InvariantId;
 
-use super::invariant::{CheckResult, Coverage, Violation, ensure_invariant};
+use super::invariant::{CheckResult, Coverage, Violation, catch_panic, ensure_invariant};
 use super::simulation::Simulation;
 use super::trace::Trace;
 
@@ -19,15 +17,7 @@ pub(crate) struct SimulationRun {
 /// Runs the simulation of a seed once.
 pub(crate) fn simulate(seed: u64) -> SimulationRun {
     let mut world = Simulation::new(seed);
-    // A panic of the core counts as a violated invariant, and the trace up to it is kept.
-    let end = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|panic| {
-        let how = panic
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-            .unwrap_or_default();
-        Err(Violation { promise: InvariantId::Ends, how: format!("panicked: {how}") })
-    });
+    let end = catch_panic(|| world.run());
     SimulationRun { trace: world.trace, tally: world.model.tally, end }
 }
 
@@ -37,18 +27,18 @@ pub(crate) fn simulate(seed: u64) -> SimulationRun {
 /// # Errors
 /// Returns the violated invariant and the seed.
 pub(crate) fn check_seed(seed: u64) -> Result<SimulationRun, String> {
-    let story = simulate(seed);
-    let held = story.end.clone().and_then(|()| {
+    let run = simulate(seed);
+    let held = run.end.clone().and_then(|()| {
         let again = simulate(seed);
-        ensure_invariant(InvariantId::Deterministic, story.trace.text() == again.trace.text(), || {
+        ensure_invariant(InvariantId::Deterministic, run.trace.text() == again.trace.text(), || {
             "the second run differs".to_owned()
         })?;
-        ensure_invariant(InvariantId::Deterministic, story.trace.replay() == story.trace.said, || {
+        ensure_invariant(InvariantId::Deterministic, run.trace.replay() == run.trace.responses, || {
             "its replay differs".to_owned()
         })
     });
     match held {
-        Ok(()) => Ok(story),
+        Ok(()) => Ok(run),
         Err(Violation { promise, how }) => Err(format!("seed {seed}: invariant {promise:?} broken: {how}")),
     }
 }

@@ -45,13 +45,13 @@ fn seeds_hold_invariants_and_cover_situations() {
     let mut broken = Vec::new();
     for seed in 0..SEEDS {
         match check_seed::check_seed(seed) {
-            Ok(story) => story.tally.into_iter().for_each(|(what, times)| *touched.entry(what).or_default() += times),
+            Ok(run) => run.tally.into_iter().for_each(|(what, times)| *touched.entry(what).or_default() += times),
             Err(how) => broken.push(how),
         }
     }
-    assert!(broken.is_empty(), "{} of {SEEDS} stories fail:\n{}", broken.len(), broken.join("\n"));
+    assert!(broken.is_empty(), "{} of {SEEDS} runs fail:\n{}", broken.len(), broken.join("\n"));
     let missed: Vec<_> = TOUCHED.into_iter().filter(|what| !touched.contains_key(what)).collect();
-    assert!(missed.is_empty(), "no story covers {missed:?}; together they cover {touched:#?}");
+    assert!(missed.is_empty(), "no run covers {missed:?}; together they cover {touched:#?}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use groupage::batching::{
 };
 
 use super::batch;
-use super::invariant::{CheckResult, Coverage, Violation, ensure_invariant};
+use super::invariant::{CheckResult, Coverage, Violation, check_all_ended, ensure_invariant};
 use super::key_queue::{DecisionInputs, DispatchTime, ExpectedBatch, KeyQueue, QueuedCall};
 use super::learned::{CompletedBatch, CostClassState};
 use super::trace::{CoreResponse, Event};
@@ -88,13 +88,13 @@ impl Model {
     }
 
     /// Checks the core's response to an event, and its state after it, against the invariants.
-    pub(crate) fn step(&mut self, event: &Event, said: &CoreResponse, core: &Batcher) -> CheckResult {
-        let held = self.check_event(event, said, core);
+    pub(crate) fn step(&mut self, event: &Event, response: &CoreResponse, core: &Batcher) -> CheckResult {
+        let held = self.check_event(event, response, core);
         self.before = Some(core.clone());
         held
     }
 
-    fn check_event(&mut self, event: &Event, said: &CoreResponse, core: &Batcher) -> CheckResult {
+    fn check_event(&mut self, event: &Event, response: &CoreResponse, core: &Batcher) -> CheckResult {
         if let Event::Offer(now, _)
         | Event::Cancel(now, _)
         | Event::Complete(now, ..)
@@ -111,7 +111,7 @@ impl Model {
             }
             self.now = now;
         }
-        match (event, said) {
+        match (event, response) {
             (Event::Offer(_, call), CoreResponse::Offered(result)) => self.on_offer(call, result)?,
             (Event::Cancel(_, id), CoreResponse::Cancelled(left)) => self.on_cancel(*id, *left)?,
             (Event::Answered(id), CoreResponse::Nothing) => {
@@ -140,7 +140,7 @@ impl Model {
                 self.ignore_hopeless_slos();
                 self.on_idle(*wakeup)?;
             }
-            _ => unreachable!("{said:?} is not a response to {event:?}"),
+            _ => unreachable!("{response:?} is not a response to {event:?}"),
         }
         self.check_counters(core)
     }
@@ -152,13 +152,7 @@ impl Model {
 
     /// Checks the final state, when no event is left.
     pub(crate) fn check_end(&self) -> CheckResult {
-        let stuck: Vec<_> = self.fates.iter().filter(|(_, fate)| fate.is_none()).map(|(id, _)| id.0).collect();
-        ensure_invariant(InvariantId::LeavesOnce, stuck.is_empty(), || {
-            format!("calls {stuck:?} were accepted and never ended")
-        })?;
-        ensure_invariant(InvariantId::Balanced, self.flights.is_empty(), || {
-            format!("{} batches never ended", self.flights.len())
-        })
+        check_all_ended(&self.fates, self.flights.len())
     }
 
     fn record_situation(&mut self, what: &'static str) {
@@ -577,9 +571,9 @@ impl Model {
             format!("{counts:?} where {expected:?} is held")
         })?;
         for (class, learned) in &self.learned {
-            let (said, known) = (core.ceiling(*class), learned.ceiling());
-            ensure_invariant(InvariantId::WithinLimits, said == known, || {
-                format!("the ceiling of class {} is reported as {said:?} where {known:?} was learned", class.0)
+            let (reported, known) = (core.ceiling(*class), learned.ceiling());
+            ensure_invariant(InvariantId::WithinLimits, reported == known, || {
+                format!("the ceiling of class {} is reported as {reported:?} where {known:?} was learned", class.0)
             })?;
         }
         Ok(())

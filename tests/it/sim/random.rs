@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use groupage::batching::Tick;
 use groupage::batching::rng::SplitMix64;
 
 /// A seeded source of random choices.
@@ -31,6 +32,16 @@ impl RandomSource {
 
     pub(crate) fn chance(&mut self, permille: u64) -> bool {
         self.next() % 1000 < permille
+    }
+
+    /// Returns `true` if the wake-up of the core comes before the next planned event, by chance if both
+    /// are due at one instant. `None` if neither is due.
+    pub(crate) fn wakes_first(&mut self, planned: Option<Tick>, wakeup: Option<Tick>) -> Option<bool> {
+        match (planned, wakeup) {
+            (None, None) => None,
+            (Some(planned), Some(wakeup)) => Some(wakeup < planned || wakeup == planned && self.chance(500)),
+            (planned, _) => Some(planned.is_none()),
+        }
     }
 
     pub(crate) fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {

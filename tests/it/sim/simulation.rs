@@ -9,7 +9,7 @@ use groupage::batching::{
 use super::invariant::{CheckResult, Violation, ensure_invariant};
 use super::model::Model;
 use super::random::RandomSource;
-use super::setting::RunParameters;
+use super::run_parameters::RunParameters;
 use super::trace::{CoreResponse, Event, Trace, apply_event};
 
 /// A scheduled event.
@@ -29,7 +29,7 @@ pub(crate) struct Simulation {
     pub(crate) model: Model,
     core: Batcher,
     draw: RandomSource,
-    setting: RunParameters,
+    parameters: RunParameters,
     planned: BTreeMap<(Tick, u64), ScheduledEvent>,
     plans: u64,
     calls: u64,
@@ -41,14 +41,14 @@ pub(crate) struct Simulation {
 impl Simulation {
     pub(crate) fn new(seed: u64) -> Self {
         let mut draw = RandomSource::new(seed);
-        let setting = RunParameters::new(&mut draw);
-        let limits = setting.limits(&mut draw);
+        let parameters = RunParameters::new(&mut draw);
+        let limits = parameters.limits(&mut draw);
         Self {
-            trace: Trace { limits: limits.clone(), seed, events: Vec::new(), said: Vec::new() },
+            trace: Trace { limits: limits.clone(), seed, events: Vec::new(), responses: Vec::new() },
             model: Model::new(limits.clone()),
             core: Batcher::new(limits, seed),
             draw,
-            setting,
+            parameters,
             planned: BTreeMap::new(),
             plans: 0,
             calls: 0,
@@ -59,22 +59,18 @@ impl Simulation {
     /// Runs the simulation to its end, or to the first invariant violation.
     pub(crate) fn run(&mut self) -> CheckResult {
         self.schedule(Tick::from_millis(1), ScheduledEvent::Burst);
-        if let Some(at) = self.setting.drain {
+        if let Some(at) = self.parameters.drain {
             self.schedule(Tick::from_millis(at), ScheduledEvent::Drain);
         }
         // Each call arrives, is cancelled, is answered and ends its execution at most once, and
         // causes at most three wake-ups of its own.
-        let steps_max = 8 * self.setting.calls + 100;
+        let steps_max = 8 * self.parameters.calls + 100;
         let mut wakeup = None;
         for _ in 0..steps_max {
             let next = self.planned.first_key_value().map(|((at, _), _)| *at);
-            let woken = match (next, wakeup) {
-                (None, None) => return self.end(),
-                (Some(next), Some(wakeup)) => wakeup < next || wakeup == next && self.draw.chance(500),
-                (next, _) => next.is_none(),
-            };
+            let Some(woken) = self.draw.wakes_first(next, wakeup) else { return self.end() };
             if woken {
-                let late = self.draw.span(self.setting.coarse, self.setting.late);
+                let late = self.draw.span(self.parameters.coarse, self.parameters.late);
                 let at = wakeup.unwrap_or(self.now).after(late);
                 self.now = next.map_or(at, |next| at.min(next));
             } else {
@@ -97,10 +93,10 @@ impl Simulation {
     fn apply(&mut self, event: Event) -> Result<CoreResponse, Violation> {
         self.trace.events.push(event);
         let event = &self.trace.events[self.trace.events.len() - 1];
-        let said = apply_event(&mut self.core, event);
-        self.trace.said.push(said.clone());
-        self.model.step(event, &said, &self.core)?;
-        Ok(said)
+        let response = apply_event(&mut self.core, event);
+        self.trace.responses.push(response.clone());
+        self.model.step(event, &response, &self.core)?;
+        Ok(response)
     }
 
     /// Applies the next scheduled event, and sometimes the others of the same instant before the
@@ -124,26 +120,26 @@ impl Simulation {
     }
 
     fn burst(&mut self) -> CheckResult {
-        for _ in 0..self.draw.between(1, self.setting.burst) {
+        for _ in 0..self.draw.between(1, self.parameters.burst) {
             let id = CallId(self.calls);
             self.calls += 1;
-            let call = self.setting.call(&mut self.draw, self.now, id);
-            if self.draw.chance(self.setting.cancels) {
-                let at = self.now.after(self.draw.span(self.setting.coarse, 40));
+            let call = self.parameters.call(&mut self.draw, self.now, id);
+            if self.draw.chance(self.parameters.cancels) {
+                let at = self.now.after(self.draw.span(self.parameters.coarse, 40));
                 self.schedule(at, ScheduledEvent::Cancel(id));
             }
             // The shell may read the clock before another event is applied.
             let seen = if self.draw.chance(30) { self.now.before(self.draw.span(true, 5)) } else { self.now };
             self.apply(Event::Offer(seen, call))?;
         }
-        if self.draw.chance(self.setting.turns) {
+        if self.draw.chance(self.parameters.turns) {
             self.apply_rare_event()?;
         }
-        if self.calls < self.setting.calls {
-            let at = self.now.after(self.draw.span(self.setting.coarse, self.setting.gap));
+        if self.calls < self.parameters.calls {
+            let at = self.now.after(self.draw.span(self.parameters.coarse, self.parameters.gap));
             self.schedule(at, ScheduledEvent::Burst);
-        } else if self.setting.drain.is_none() {
-            let at = self.now.after(self.draw.span(self.setting.coarse, 40));
+        } else if self.parameters.drain.is_none() {
+            let at = self.now.after(self.draw.span(self.parameters.coarse, 40));
             self.schedule(at, ScheduledEvent::Drain);
         }
         Ok(())
@@ -153,12 +149,12 @@ impl Simulation {
     fn apply_rare_event(&mut self) -> CheckResult {
         let unknown = 1_000_000;
         let event = match self.draw.between(0, 7) {
-            0..=2 => Event::SetLimits(self.setting.limits(&mut self.draw)),
+            0..=2 => Event::SetLimits(self.parameters.limits(&mut self.draw)),
             3 => Event::Publish(self.now, CostClassId(self.draw.count(0, 2)), self.draw.count(0, 9)),
             4 => Event::Cancel(self.now, CallId(self.draw.between(0, unknown))),
             7 => Event::PublishWeight(self.now, CostClassId(self.draw.count(0, 2)), self.draw.between(0, 60)),
             5 => Event::Answered(CallId(unknown + self.calls)),
-            _ => Event::Complete(self.now, BatchId(unknown), self.setting.execution(&mut self.draw, 3, 9)),
+            _ => Event::Complete(self.now, BatchId(unknown), self.parameters.execution(&mut self.draw, 3, 9)),
         };
         self.apply(event).map(|_| ())
     }
@@ -177,14 +173,14 @@ impl Simulation {
                     })?;
                     return Ok(wakeup);
                 }
-                said => unreachable!("poll returns {said:?}"),
+                response => unreachable!("poll returns {response:?}"),
             }
         }
         Err(Violation { promise: InvariantId::Ends, how: format!("does not stop deciding at {:?}", self.now) })
     }
 
     fn execute(&mut self, batch: &Batch) {
-        let observed = self.setting.execution(&mut self.draw, batch.items, batch.weight);
+        let observed = self.parameters.execution(&mut self.draw, batch.items, batch.weight);
         let end = self.now.after(observed.duration);
         self.schedule(end, ScheduledEvent::End(batch.id, observed));
         // Isolation answers members one by one before the end of the execution, and so does an

@@ -38,7 +38,7 @@ pub(crate) struct Trace {
     pub(crate) seed: u64,
     pub(crate) events: Vec<Event>,
     /// One response per event, or one less if the core panicked.
-    pub(crate) said: Vec<CoreResponse>,
+    pub(crate) responses: Vec<CoreResponse>,
 }
 
 /// Applies an event to the core.
@@ -71,11 +71,11 @@ impl Trace {
     /// Returns the run as text, one line per event.
     pub(crate) fn text(&self) -> String {
         let mut text = format!("limits {:?}\n", self.limits);
-        let mut said = self.said.iter();
+        let mut responses = self.responses.iter();
         for event in &self.events {
-            match said.next() {
+            match responses.next() {
                 Some(CoreResponse::Nothing) => _ = writeln!(text, "{event}"),
-                Some(said) => _ = writeln!(text, "{event} -> {said}"),
+                Some(response) => _ = writeln!(text, "{event} -> {response}"),
                 None => _ = writeln!(text, "{event} -> (no answer)"),
             }
         }

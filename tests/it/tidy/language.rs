@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use regex::Regex;
 
-use super::{Source, files, read, sources};
+use super::{files, read, sources};
 
 /// An expression and the lines per 1000 that may match it.
 struct Habit {
@@ -32,7 +32,7 @@ const COMMENTS: [Habit; 8] = [
         expression: r"^\s*//[/!] (What|Who|Whom|Whether|How|When|Where|Why|Which|By how|Of) ",
         per_thousand: 25,
     },
-    Habit { name: "stands", expression: r"\b(stands?|stood)\b", per_thousand: 1 },
+    Habit { name: "stands", expression: r"\bst(ands|ood)\b|\bstand([^-\w]|$)", per_thousand: 1 },
     Habit { name: "he", expression: r"\b(he|him|his)\b", per_thousand: 1 },
     Habit { name: "so many", expression: r"\bso (many|long|much|large|far)\b", per_thousand: 4 },
     Habit { name: "archaic words", expression: r"\b[Ww]hither|\bhither|\btill\b|\bshall\b", per_thousand: 1 },
@@ -54,6 +54,16 @@ const REPEATED_MAX: usize = 12;
 const REPEATED_FILES: usize = 4;
 /// Maximum number of characters of a cell in a Markdown table.
 const CELL_MAX: usize = 300;
+/// Folders of code that tests or measures the product.
+const TEST_FOLDERS: [&str; 4] = ["tests", "benches", "e2e", "fuzz"];
+
+/// A file of code, or the part of it that is of one kind: product or tests.
+struct CodeText {
+    path: String,
+    /// Number of the line before the text.
+    line: usize,
+    text: String,
+}
 
 fn compiled(expression: &str) -> Regex {
     Regex::new(expression).expect("the expression is a constant")
@@ -77,36 +87,58 @@ fn assert_rare(lines: &[(String, String)], habits: &[Habit]) {
     }
 }
 
-/// Returns the comment lines of the product's sources with their places.
-fn comments() -> Vec<(String, String)> {
-    let of = |source: &Source| -> Vec<(String, String)> {
-        let lines = source.text.lines().take_while(|line| *line != "#[cfg(test)]").enumerate();
-        let comments = lines.filter(|(_, line)| line.trim_start().starts_with("//"));
-        comments.map(|(index, line)| (format!("{}:{}", source.path, index + 1), line.to_owned())).collect()
+/// Returns the code of the product.
+fn product() -> Vec<CodeText> {
+    let sources = sources("src").into_iter();
+    sources.map(|source| CodeText { text: source.without_tests().to_owned(), line: 0, path: source.path }).collect()
+}
+
+/// Returns the tests of the product, benchmarks and fuzz targets.
+fn tests() -> Vec<CodeText> {
+    let mut all = Vec::new();
+    for source in sources("src") {
+        let product = source.without_tests();
+        let text = source.text.strip_prefix(product).unwrap_or_default().to_owned();
+        all.push(CodeText { line: product.lines().count(), text, path: source.path });
+    }
+    let others = TEST_FOLDERS.into_iter().flat_map(sources);
+    all.extend(others.map(|source| CodeText { path: source.path, line: 0, text: source.text }));
+    all
+}
+
+/// Returns the lines of comments with their places.
+fn comments(code: &[CodeText]) -> Vec<(String, String)> {
+    let of = |code: &CodeText| -> Vec<(String, String)> {
+        let comments = code.text.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with("//"));
+        comments.map(|(index, line)| (format!("{}:{}", code.path, code.line + index + 1), line.to_owned())).collect()
     };
-    sources("src").iter().flat_map(of).collect()
+    code.iter().flat_map(of).collect()
 }
 
 #[test]
 fn discouraged_words_are_rare_in_comments() {
-    assert_rare(&comments(), &COMMENTS);
+    for code in [product(), tests()] {
+        assert_rare(&comments(&code), &COMMENTS);
+    }
 }
 
 #[test]
 fn comments_cite_no_document_outside_the_tree() {
     let citation = compiled(CITATION);
     let is_cited = |line: &str| citation.is_match(line) && !NO_CITATION.iter().any(|word| line.contains(word));
-    let found: Vec<_> = comments().into_iter().filter(|(_, line)| is_cited(line)).collect();
-    assert!(found.is_empty(), "{found:#?}");
+    for code in [product(), tests()] {
+        let found: Vec<_> = comments(&code).into_iter().filter(|(_, line)| is_cited(line)).collect();
+        assert!(found.is_empty(), "{found:#?}");
+    }
 }
 
-/// Returns the files that define each type of the product.
-fn type_names() -> BTreeMap<String, BTreeSet<String>> {
+/// Returns the names of types, each with the files that define it.
+fn type_names(code: &[CodeText]) -> BTreeMap<String, BTreeSet<String>> {
     let definition = compiled(r"(?m)^\s*(?:pub(?:\([a-z:_ ]+\))? )?(?:struct|enum|trait|type|union) ([A-Z]\w*)");
     let mut names: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for source in sources("src") {
-        for found in definition.captures_iter(source.without_tests()) {
-            names.entry(found[1].to_owned()).or_default().insert(source.path.clone());
+    for code in code {
+        for found in definition.captures_iter(&code.text) {
+            names.entry(found[1].to_owned()).or_default().insert(code.path.clone());
         }
     }
     names.retain(|name, _| !TERMS.split(' ').any(|term| term == name));
@@ -115,12 +147,14 @@ fn type_names() -> BTreeMap<String, BTreeSet<String>> {
 
 #[test]
 fn type_names_have_two_words_and_one_meaning() {
-    let names = type_names();
     let two_words = compiled(r"[a-z0-9][A-Z]");
-    let short: Vec<&String> = names.keys().filter(|name| !two_words.is_match(name)).collect();
-    assert!(short.len() * 100 <= ONE_WORD_PERCENT * names.len(), "{} of {}: {short:?}", short.len(), names.len());
-    let repeated: Vec<_> = names.iter().filter(|(_, files)| files.len() >= REPEATED_FILES).collect();
-    assert!(repeated.len() <= REPEATED_MAX, "{repeated:#?}");
+    for code in [product(), tests()] {
+        let names = type_names(&code);
+        let short: Vec<&String> = names.keys().filter(|name| !two_words.is_match(name)).collect();
+        assert!(short.len() * 100 <= ONE_WORD_PERCENT * names.len(), "{} of {}: {short:?}", short.len(), names.len());
+        let repeated: Vec<_> = names.iter().filter(|(_, files)| files.len() >= REPEATED_FILES).collect();
+        assert!(repeated.len() <= REPEATED_MAX, "{repeated:#?}");
+    }
 }
 
 #[test]

@@ -1,11 +1,9 @@
 //! Tests of late calls that are served: their place in the order, their dispatch and their end.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use proptest::prelude::*;
-
 use super::*;
 use crate::LateTreatment;
+
+mod property;
 
 fn serving(change: impl FnOnce(&mut Limits)) -> Limits {
     limits(|l| {
@@ -142,123 +140,4 @@ fn draining_serves_late_calls_too() {
     batcher.complete(ms(13), first.id, ok(13 * MS));
     let last = dispatched(&mut batcher, ms(13));
     assert_eq!((ids(&last), last.cause), (vec![2], DispatchCause::Drain));
-}
-
-/// State of one run of the property test.
-#[derive(Default)]
-struct PropertyState {
-    queued: BTreeSet<u64>,
-    /// SLO deadline of each call.
-    deadlines: BTreeMap<u64, Tick>,
-    in_flight: BTreeMap<u64, BatchId>,
-    /// Batches of calls in time since the last one of late calls, while some waited.
-    passed_by: u32,
-    /// `true` if the policy predicts lateness. The poll that sends a late call may then have moved
-    /// others to the late queue before their deadlines.
-    predicts: bool,
-}
-
-// === impl PropertyState ===
-
-impl PropertyState {
-    fn polls(&mut self, batcher: &mut Batcher, now: Tick) -> Result<(), TestCaseError> {
-        let waited = |batcher: &Batcher| batcher.late.queue.lines().next().is_some();
-        loop {
-            if !waited(batcher) {
-                // The last late call may have been displaced.
-                self.passed_by = 0;
-            }
-            let late: BTreeSet<u64> = {
-                let keys = batcher.late.queue.lines().map(|(key, _)| key);
-                keys.flat_map(|key| batcher.late.queue.line(key)).map(|queued| queued.call.id.0).collect()
-            };
-            let Some(decision) = batcher.poll(now) else { break };
-            match decision {
-                Decision::Dispatch(batch) => {
-                    for id in ids(&batch) {
-                        prop_assert!(self.queued.remove(&id), "{id} is dispatched twice");
-                        self.in_flight.insert(id, batch.id);
-                    }
-                    let members = ids(&batch);
-                    let was_late = members.iter().any(|id| late.contains(id));
-                    // The poll that sends a call may be the one that moves it to the late queue.
-                    let is_late = |id: &u64| late.contains(id) || self.deadlines.get(id).is_some_and(|at| *at <= now);
-                    let mixed = was_late && !members.iter().all(is_late);
-                    prop_assert!(self.predicts || !mixed, "{members:?}: with one in time");
-                    // The same poll may have moved it there. A batch of calls in time beside late
-                    // ones is always counted.
-                    if was_late || waited(batcher) && batcher.late.batches_since_late == 0 {
-                        let turn = self.passed_by >= 9;
-                        prop_assert!(turn || batcher.queue.is_empty(), "{members:?} goes before one in time");
-                        self.passed_by = 0;
-                    } else if waited(batcher) {
-                        self.passed_by += 1;
-                        // The limiter may hold a call in turn for a moment, to measure a pair or a
-                        // lead.
-                        let most = if self.predicts { 2 * 9 } else { 9 };
-                        prop_assert!(self.passed_by <= most, "late calls starve");
-                    } else {
-                        self.passed_by = 0;
-                    }
-                }
-                Decision::Expire { id, .. } => prop_assert!(self.queued.remove(&id.0), "{} is dispatched twice", id.0),
-                Decision::Abort(_) => {}
-            }
-        }
-        let wakes = batcher.next_wakeup();
-        prop_assert!(wakes.is_none_or(|at| at > now), "it wakes at {wakes:?}, which is {now:?}");
-        Ok(())
-    }
-
-    fn completes(&mut self, batcher: &mut Batcher, now: Tick, took: Duration) -> bool {
-        let Some(batch) = self.in_flight.values().next().copied() else { return false };
-        self.in_flight.retain(|_, other| *other != batch);
-        batcher.complete(now, batch, ok(took));
-        true
-    }
-}
-
-proptest! {
-    /// Each call leaves once, calls in time wait behind late ones for at most one batch in ten, no
-    /// call starves, and the run ends.
-    #[test]
-    fn late_calls_wait_but_do_not_starve(
-        learns in any::<bool>(),
-        slots in 1..4_u32,
-        items in 1..5_u32,
-        steps in prop::collection::vec((0..5_u8, 1..40_u64, 0..3_u64), 1..250),
-    ) {
-        let mut batcher = Batcher::new(serving(|l| {
-            l.policy = if learns { DispatchPolicy::Adaptive { hold_permille: 0 } } else { DispatchPolicy::WorkConserving };
-            l.slots = slots;
-            l.queue_items_max = 40;
-            l.scopes[0].batch_items_max = items;
-            l.scopes[0].queue_delay_max = Duration::ZERO;
-        }), 7);
-        let (mut watch, mut now) = (PropertyState { predicts: learns, ..PropertyState::default() }, 0);
-        for (id, (step, number, key)) in (0_u64..).zip(steps) {
-            match step {
-                0..=2 => {
-                    let call = Call { key: KeyId(key), ..until(id, now + number) };
-                    watch.deadlines.insert(id, ms(now + number));
-                    if batcher.enqueue(ms(now), call).is_ok() {
-                        watch.queued.insert(id);
-                    }
-                }
-                3 => now += number / 3,
-                _ => drop(watch.completes(&mut batcher, ms(now), Duration::from_millis(number))),
-            }
-            watch.polls(&mut batcher, ms(now))?;
-        }
-        for _ in 0..2000 {
-            now += 5;
-            let moved = watch.completes(&mut batcher, ms(now), 5 * MS);
-            watch.polls(&mut batcher, ms(now))?;
-            if !moved && watch.queued.is_empty() && watch.in_flight.is_empty() {
-                break;
-            }
-        }
-        prop_assert!(watch.queued.is_empty(), "{:?} are never dispatched", watch.queued);
-        prop_assert_eq!(batcher.counts().queue_items, 0);
-    }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use groupage::batching::{Batch, Call, DeadlineSource, DispatchCause, InvariantId, KeyId, Limits, Tick};
 
+use crate::sim::batch::check_members;
 use crate::sim::invariant::{CheckResult, ensure_invariant};
 
 /// A queued call.
@@ -54,21 +55,7 @@ impl QueuedCall {
 /// Checks that the totals of the batch match its members and that no member is late.
 pub(super) fn check_totals(batch: &Batch, members: &[QueuedCall], now: Tick) -> CheckResult {
     let id = batch.id.0;
-    let mut next = 0;
-    for (member, QueuedCall { call, .. }) in batch.members.iter().zip(members) {
-        ensure_invariant(InvariantId::OneKey, call.key == batch.key && call.cost_class == batch.cost_class, || {
-            format!("call {} of key {} is in batch {id} of key {}", call.id.0, call.key.0, batch.key.0)
-        })?;
-        ensure_invariant(InvariantId::Balanced, member.items == (next..next + call.items), || {
-            format!("call {} has items {:?} of batch {id} and holds {}", call.id.0, member.items, call.items)
-        })?;
-        next += call.items;
-    }
-    let weight: u64 = members.iter().map(|waiting| waiting.call.weight.sum).sum();
-    let bytes: u64 = members.iter().map(|waiting| waiting.call.bytes).sum();
-    ensure_invariant(InvariantId::Balanced, (batch.items, batch.weight, batch.bytes) == (next, weight, bytes), || {
-        format!("batch {id} counts {} items, its members {next}; or weight {weight}, bytes {bytes}", batch.items)
-    })?;
+    check_members(batch, members.iter().map(|waiting| &waiting.call))?;
     // An SLO that no execution can meet expires nothing, so a call may be dispatched after it. A
     // deadline of the client or of the route is never passed.
     let hard = |waiting: &QueuedCall| {

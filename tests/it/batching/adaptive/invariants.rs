@@ -10,7 +10,7 @@ use groupage::batching::{
 
 use super::batch::{self, CheckInputs, QueuedCall, ReportedLimits};
 use super::displacement::DisplacedCalls;
-use crate::sim::invariant::{CheckResult, Coverage, Violation, ensure_invariant};
+use crate::sim::invariant::{CheckResult, Coverage, Violation, check_all_ended, ensure_invariant};
 use crate::sim::trace::{CoreResponse, Event};
 
 /// The expected state of the core.
@@ -119,7 +119,7 @@ impl InvariantChecker {
     pub(super) fn step(
         &mut self,
         event: &Event,
-        said: &CoreResponse,
+        response: &CoreResponse,
         core: &Batcher,
         ceiling: impl Fn(CostClassId) -> Option<u32>,
     ) -> CheckResult {
@@ -138,7 +138,7 @@ impl InvariantChecker {
             }
             self.now = *now;
         }
-        match (event, said) {
+        match (event, response) {
             (Event::Offer(_, call), CoreResponse::Offered(result)) => self.offered(call, *result, core)?,
             (Event::Cancel(_, id), CoreResponse::Cancelled(left)) => {
                 self.cancelled(*id, *left)?;
@@ -166,7 +166,7 @@ impl InvariantChecker {
             (Event::Poll(_), CoreResponse::Decided(Decision::Expire { id, reason })) => self.expired(*id, *reason)?,
             (Event::Poll(_), CoreResponse::Decided(Decision::Abort(batch))) => self.aborted(*batch)?,
             (Event::Poll(_), CoreResponse::Idle(wakeup)) => self.idle(*wakeup)?,
-            _ => unreachable!("{said:?} is not a response to {event:?}"),
+            _ => unreachable!("{response:?} is not a response to {event:?}"),
         }
         // The core's counters match the calls and batches held here.
         let counts = core.counts();
@@ -186,13 +186,7 @@ impl InvariantChecker {
 
     /// Checks the final state, when no event is left.
     pub(super) fn check_end(&self) -> CheckResult {
-        let stuck: Vec<_> = self.fates.iter().filter(|(_, fate)| fate.is_none()).map(|(id, _)| id.0).collect();
-        ensure_invariant(InvariantId::LeavesOnce, stuck.is_empty(), || {
-            format!("calls {stuck:?} were accepted and never ended")
-        })?;
-        ensure_invariant(InvariantId::Balanced, self.flights.is_empty(), || {
-            format!("{} batches never ended", self.flights.len())
-        })
+        check_all_ended(&self.fates, self.flights.len())
     }
 
     fn is_adaptive(&self) -> bool {

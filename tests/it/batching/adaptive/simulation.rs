@@ -10,7 +10,7 @@ use groupage::batching::{
 };
 
 use super::invariants::InvariantChecker;
-use super::setting::{ArrivalProcess, RunParameters};
+use super::run_parameters::{ArrivalProcess, RunParameters};
 use super::upstream::{ServerReaction, Upstream};
 use crate::sim::invariant::{CheckResult, Violation, ensure_invariant};
 use crate::sim::random::RandomSource;
@@ -51,7 +51,7 @@ pub(super) struct Simulation {
     limits: Limits,
     core: Batcher,
     draw: RandomSource,
-    setting: RunParameters,
+    parameters: RunParameters,
     upstream: Upstream,
     planned: BTreeMap<(Tick, u64), ScheduledEvent>,
     plans: u64,
@@ -64,16 +64,16 @@ pub(super) struct Simulation {
 impl Simulation {
     pub(super) fn new(seed: u64) -> Self {
         let mut draw = RandomSource::new(seed);
-        let setting = RunParameters::new(&mut draw);
-        let limits = setting.limits(&mut draw);
+        let parameters = RunParameters::new(&mut draw);
+        let limits = parameters.limits(&mut draw);
         Self {
             log: Vec::new(),
-            watch: InvariantChecker::new(limits.clone(), setting.nature.unbatched_time(1) / 2, setting.late == 0),
+            watch: InvariantChecker::new(limits.clone(), parameters.nature.unbatched_time(1) / 2, parameters.late == 0),
             core: Batcher::new(limits.clone(), seed),
             limits,
             draw,
-            upstream: Upstream::new(setting.nature.clone()),
-            setting,
+            upstream: Upstream::new(parameters.nature.clone()),
+            parameters,
             planned: BTreeMap::new(),
             plans: 0,
             calls: 0,
@@ -83,11 +83,11 @@ impl Simulation {
 
     /// Returns the last steps as text.
     pub(super) fn text(&self, steps: usize) -> String {
-        let mut text = format!("{:?}\nlimits {:?}\n", self.setting, self.limits);
-        for told in self.log.iter().skip(self.log.len().saturating_sub(steps)) {
-            _ = match told {
+        let mut text = format!("{:?}\nlimits {:?}\n", self.parameters, self.limits);
+        for entry in self.log.iter().skip(self.log.len().saturating_sub(steps)) {
+            _ = match entry {
                 LogEntry::Event(event, CoreResponse::Nothing) => writeln!(text, "{event}"),
-                LogEntry::Event(event, said) => writeln!(text, "{event} -> {said}"),
+                LogEntry::Event(event, response) => writeln!(text, "{event} -> {response}"),
                 LogEntry::Plan(at, class) => writeln!(text, "{at:?} plan of class {}", class.0),
             };
         }
@@ -96,7 +96,7 @@ impl Simulation {
 
     /// Runs the simulation to its end, or to the first invariant violation.
     pub(super) fn run(&mut self) -> CheckResult {
-        match self.setting.crowd {
+        match self.parameters.arrivals {
             ArrivalProcess::Loop { clients } => {
                 for _ in 0..clients {
                     let at = Tick::from_millis(1).after(self.draw.span(false, 5));
@@ -107,17 +107,13 @@ impl Simulation {
         }
         // Each call arrives, is cancelled, is answered and ends at most once, and causes some
         // wake-ups: for a lead, a hold, a plan or a deadline.
-        let steps_max = 20 * self.setting.calls + 200;
+        let steps_max = 20 * self.parameters.calls + 200;
         let mut wakeup = None;
         for _ in 0..steps_max {
             let next = self.planned.first_key_value().map(|((at, _), _)| *at);
-            let woken = match (next, wakeup) {
-                (None, None) => return self.end(),
-                (Some(next), Some(wakeup)) => wakeup < next || wakeup == next && self.draw.chance(500),
-                (next, _) => next.is_none(),
-            };
+            let Some(woken) = self.draw.wakes_first(next, wakeup) else { return self.end() };
             if woken {
-                let late = Duration::from_micros(self.draw.between(0, self.setting.late));
+                let late = Duration::from_micros(self.draw.between(0, self.parameters.late));
                 let at = wakeup.unwrap_or(self.now).after(late);
                 self.now = next.map_or(at, |next| at.min(next)).max(self.now);
             } else {
@@ -129,7 +125,7 @@ impl Simulation {
     }
 
     fn end(&mut self) -> CheckResult {
-        if !self.setting.drains {
+        if !self.parameters.drains {
             self.watch.record_situation("left without drain");
         }
         self.watch.check_end()
@@ -146,12 +142,12 @@ impl Simulation {
         // log.
         self.log.push(LogEntry::Event(event, CoreResponse::Nothing));
         let Some(LogEntry::Event(event, last)) = self.log.last_mut() else { unreachable!("just pushed") };
-        let said = apply_event(&mut self.core, event);
-        *last = said.clone();
+        let response = apply_event(&mut self.core, event);
+        *last = response.clone();
         let ceiling =
             |class: CostClassId| usize::try_from(class.0).ok().and_then(|class| ceilings.get(class).copied()).flatten();
-        self.watch.step(event, &said, &self.core, ceiling)?;
-        Ok(said)
+        self.watch.step(event, &response, &self.core, ceiling)?;
+        Ok(response)
     }
 
     /// Applies the next scheduled event, and sometimes the others of the same instant before the
@@ -190,24 +186,24 @@ impl Simulation {
         for _ in 0..calls {
             self.offer()?;
         }
-        if self.draw.chance(self.setting.edits) {
+        if self.draw.chance(self.parameters.edits) {
             self.edit()?;
         }
-        if self.draw.chance(self.setting.changes) {
+        if self.draw.chance(self.parameters.changes) {
             let alone = self.upstream.change(&mut self.draw);
             self.watch.hopeless = self.watch.hopeless.min(alone / 2);
         }
         if !leading {
             return Ok(());
         }
-        if self.calls >= self.setting.calls {
-            if self.setting.drains {
+        if self.calls >= self.parameters.calls {
+            if self.parameters.drains {
                 let at = self.now.after(self.draw.span(false, 10));
                 self.plan(at, ScheduledEvent::Drain);
             }
             return Ok(());
         }
-        let calls = match self.setting.crowd {
+        let calls = match self.parameters.arrivals {
             ArrivalProcess::Loop { .. } | ArrivalProcess::Poisson { .. } => 1,
             ArrivalProcess::FanOut { calls, .. } => {
                 for _ in 1..calls {
@@ -218,7 +214,7 @@ impl Simulation {
             }
             ArrivalProcess::Bursts { calls, .. } => self.draw.between(1, calls),
         };
-        let gap = match self.setting.crowd {
+        let gap = match self.parameters.arrivals {
             ArrivalProcess::Bursts { gap, .. } => MS * self.draw.count(0, u32::try_from(2 * gap).unwrap_or(0)),
             ArrivalProcess::Poisson { gap } | ArrivalProcess::FanOut { gap, .. } => exponential(&mut self.draw, gap),
             ArrivalProcess::Loop { .. } => MS,
@@ -228,13 +224,13 @@ impl Simulation {
     }
 
     fn offer(&mut self) -> CheckResult {
-        if self.calls >= self.setting.calls {
+        if self.calls >= self.parameters.calls {
             return Ok(());
         }
         let id = CallId(self.calls);
         self.calls += 1;
-        let call = self.setting.call(&mut self.draw, self.now, id);
-        if self.draw.chance(self.setting.cancels) {
+        let call = self.parameters.call(&mut self.draw, self.now, id);
+        if self.draw.chance(self.parameters.cancels) {
             let at = self.now.after(self.draw.span(false, 40));
             self.plan(at, ScheduledEvent::Cancel(id));
         }
@@ -246,7 +242,7 @@ impl Simulation {
 
     /// Records that calls have ended, answered or not. In a closed loop their clients call again.
     fn on_calls_ended(&mut self, callers: usize, pause: Duration) {
-        if let ArrivalProcess::Loop { .. } = self.setting.crowd {
+        if let ArrivalProcess::Loop { .. } = self.parameters.arrivals {
             for _ in 0..callers {
                 let think = self.draw.span(false, 1) / 5 + MS / 10;
                 self.plan(self.now.after(think + pause), ScheduledEvent::Arrive { calls: 1, leading: false });
@@ -264,7 +260,7 @@ impl Simulation {
             let items_max = self.draw.count(0, 40);
             return self.apply(Event::Publish(self.now, class, items_max)).map(|_| ());
         }
-        self.limits = self.setting.limits(&mut self.draw);
+        self.limits = self.parameters.limits(&mut self.draw);
         self.apply(Event::SetLimits(self.limits.clone())).map(|_| ())
     }
 
@@ -276,7 +272,7 @@ impl Simulation {
                 CoreResponse::Decided(Decision::Abort(batch)) => self.abort(batch),
                 CoreResponse::Decided(Decision::Expire { .. }) => self.on_calls_ended(1, MS),
                 CoreResponse::Idle(wakeup) => {
-                    if self.setting.plans
+                    if self.parameters.plans
                         && let Some((class, input)) = self.core.take_due_plan_input()
                     {
                         let at = self.now.after(self.draw.span(false, 100));
@@ -284,7 +280,7 @@ impl Simulation {
                     }
                     return Ok(wakeup);
                 }
-                said => unreachable!("poll returns {said:?}"),
+                response => unreachable!("poll returns {response:?}"),
             }
         }
         Err(Violation { promise: InvariantId::Ends, how: format!("does not stop deciding at {:?}", self.now) })

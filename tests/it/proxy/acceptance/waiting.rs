@@ -4,11 +4,11 @@ use serde_json::json;
 
 use super::super::scripted_setup::start_with_scripted_server;
 use super::super::setup::{
-    HANG, PREDICT, TestProxy, adaptive_spec, assert_answer, assert_failure, instances, predictions,
+    HANG, PREDICT, TestProxy, adaptive_spec, assert_answer, assert_failure, instances, predictions, start_with_stand_in,
 };
 use super::super::support::client::Outgoing;
 use super::super::support::upstream::now;
-use super::{ms, start_proxy};
+use super::ms;
 use groupage::testkit::server::ServerConfig;
 
 const LATE: &str = "x-request-timeout-ms";
@@ -46,7 +46,7 @@ async fn calls_that_arrive_while_the_server_is_busy_leave_without_a_new_window()
 #[tokio::test]
 async fn a_burst_of_deadlines_that_are_too_short_leaves_the_normal_calls_alone() {
     let config = ServerConfig { base: ms(40), ..ServerConfig::default() };
-    let (proxy, server) = start_proxy(config, &json!({})).await;
+    let (proxy, server) = start_with_stand_in(config, &json!({})).await;
     // The proxy learns the cost of a call.
     for item in 0..4 {
         assert_eq!(proxy.ask(&proxy.predict(item)).await.status, Some(200));
@@ -91,7 +91,7 @@ async fn a_deadline_before_the_end_of_a_wait_sends_the_call_early() {
     let spec = json!({
         "scheduling": {"preset": "throughput"}, "slo": {"latencyP99": "40s"}, "limits": {"queueDelayMax": "1m", "slotsMax": 1},
     });
-    let (proxy, server) = start_proxy(ServerConfig::default(), &adaptive_spec(&spec)).await;
+    let (proxy, server) = start_with_stand_in(ServerConfig::default(), &adaptive_spec(&spec)).await;
     let answer = proxy.ask(&call_with_deadline(&proxy, 500, 1)).await;
     assert_eq!((answer.status, server.stats().items), (Some(200), 1), "of 40 s a wait may take 16");
     assert!(answer.done.unwrap().duration_since(answer.sent.unwrap()) < HANG / 4);

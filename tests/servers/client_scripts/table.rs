@@ -1,7 +1,7 @@
 //! Table of the calls that are sent to each server.
 
 use super::specs::{BENTOML, FASTAPI, INFINITY, KSERVE, LITELLM, LITSERVE, LLAMA, MLFLOW, MLSERVER, RAY, TRANSFORMERS};
-use super::{DrivenScenario, ServerSpec, Treatment};
+use super::{ScriptScenario, ServerSpec, Treatment};
 use crate::environment::Environment;
 
 const ROWS: &str = "MODEL/rows.json";
@@ -15,7 +15,7 @@ const TENSORS: Option<&str> = Some("examples/servers/mlserver/policy.yaml");
 const TEXTS: Option<&str> = Some("tests/servers/texts.yaml");
 
 /// Scenario of which the others differ in some fields.
-const MERGED: DrivenScenario = DrivenScenario {
+const MERGED: ScriptScenario = ScriptScenario {
     name: "",
     server: &KSERVE,
     client: (Environment::Base, &[]),
@@ -31,8 +31,8 @@ const fn texts(
     server: &'static ServerSpec,
     args: &'static [&'static str],
     treatment: Treatment,
-) -> DrivenScenario {
-    DrivenScenario { name, server, client: (CLIENTS, args), policy: TEXTS, treatment, ..MERGED }
+) -> ScriptScenario {
+    ScriptScenario { name, server, client: (CLIENTS, args), policy: TEXTS, treatment, ..MERGED }
 }
 
 /// Returns a scenario with the load script of an example.
@@ -41,27 +41,27 @@ const fn example(
     server: &'static ServerSpec,
     args: &'static [&'static str],
     policy: &'static str,
-) -> DrivenScenario {
-    DrivenScenario { name, server, client: (Environment::Base, args), policy: Some(policy), ..MERGED }
+) -> ScriptScenario {
+    ScriptScenario { name, server, client: (Environment::Base, args), policy: Some(policy), ..MERGED }
 }
 
 /// The scenarios. Those of a server follow each other, so that it is started once.
-pub(crate) const SCENARIOS: &[DrivenScenario] = &[
-    DrivenScenario {
+pub(crate) const SCENARIOS: &[ScriptScenario] = &[
+    ScriptScenario {
         name: "kserve.v1_client",
         client: (Environment::Base, &["kserve_calls.py", "v1", ROWS]),
         policy: Some("examples/servers/kserve-sklearn/policy.yaml"),
         is_sample: true,
         ..MERGED
     },
-    DrivenScenario {
+    ScriptScenario {
         name: "kserve.v2_client",
         client: (Environment::Base, &["kserve_calls.py", "v2", ROWS]),
         policy: Some("examples/servers/kserve-sklearn/policy.yaml"),
         is_sample: true,
         ..MERGED
     },
-    DrivenScenario {
+    ScriptScenario {
         name: "kserve.grpc_client",
         client: (Environment::Base, &["kserve_calls.py", "grpc", ROWS]),
         policy: Some("examples/servers/kserve-sklearn/policy.yaml"),
@@ -69,7 +69,7 @@ pub(crate) const SCENARIOS: &[DrivenScenario] = &[
         is_sample: true,
         ..MERGED
     },
-    DrivenScenario {
+    ScriptScenario {
         name: "kserve.triton_client_binary",
         client: (CLIENTS, &["triton_calls.py", "binary", ROWS, "output-0"]),
         policy: TENSORS,
@@ -82,14 +82,14 @@ pub(crate) const SCENARIOS: &[DrivenScenario] = &[
         "examples/servers/kserve-sklearn/policy.yaml",
     ),
     example("fastapi.example", &FASTAPI, &[LOAD, "fastapi", "--json"], "examples/servers/fastapi/policy.yaml"),
-    DrivenScenario {
+    ScriptScenario {
         name: "mlserver.triton_client_http",
         server: &MLSERVER,
         client: (CLIENTS, &["triton_calls.py", "http", ROWS, "predict_proba"]),
         policy: TENSORS,
         ..MERGED
     },
-    DrivenScenario {
+    ScriptScenario {
         name: "mlserver.triton_client_grpc",
         server: &MLSERVER,
         client: (CLIENTS, &["triton_calls.py", "grpc", ROWS, "predict_proba"]),
@@ -103,7 +103,7 @@ pub(crate) const SCENARIOS: &[DrivenScenario] = &[
         &[LOAD, "mlserver", "--json", "--model=digits", "--columns=64", "--datatype=FP64"],
         "examples/servers/mlserver/policy.yaml",
     ),
-    DrivenScenario {
+    ScriptScenario {
         name: "mlflow.client",
         server: &MLFLOW,
         client: (Environment::Venv("mlflow"), &["mlflow_calls.py", ROWS]),
@@ -116,7 +116,7 @@ pub(crate) const SCENARIOS: &[DrivenScenario] = &[
         &[LOAD, "mlflow", "--json", "--columns=64"],
         "examples/servers/mlflow/policy.yaml",
     ),
-    DrivenScenario {
+    ScriptScenario {
         name: "bentoml.client",
         server: &BENTOML,
         client: (Environment::Venv("bentoml"), &["bento_calls.py"]),
@@ -124,7 +124,7 @@ pub(crate) const SCENARIOS: &[DrivenScenario] = &[
         ..MERGED
     },
     example("bentoml.example", &BENTOML, &[LOAD, "bentoml", "--json"], "examples/servers/bentoml/policy.yaml"),
-    DrivenScenario {
+    ScriptScenario {
         name: "litserve.requests",
         server: &LITSERVE,
         client: (CLIENTS, &["requests_calls.py", "litserve"]),
@@ -132,7 +132,7 @@ pub(crate) const SCENARIOS: &[DrivenScenario] = &[
         ..MERGED
     },
     texts("litserve.openai_embeddings", &LITSERVE, &["text_calls.py", "embeddings", "any"], Treatment::Merged),
-    DrivenScenario {
+    ScriptScenario {
         policy: Some("examples/servers/infinity/policy.yaml"),
         ..texts(
             "infinity.openai_embeddings",
@@ -147,7 +147,7 @@ pub(crate) const SCENARIOS: &[DrivenScenario] = &[
         &[LOAD, "infinity", "--json", "--model=tiny"],
         "examples/servers/infinity/policy.yaml",
     ),
-    DrivenScenario {
+    ScriptScenario {
         name: "ray.requests",
         server: &RAY,
         client: (CLIENTS, &["requests_calls.py", "ray"]),
@@ -176,7 +176,7 @@ pub(crate) const SCENARIOS: &[DrivenScenario] = &[
         &["text_calls.py", "chat_streams", "tiny", LIMIT],
         Treatment::Queued,
     ),
-    DrivenScenario {
+    ScriptScenario {
         treatment: Treatment::Queued,
         ..example(
             "transformers.vllm_example",
@@ -185,18 +185,18 @@ pub(crate) const SCENARIOS: &[DrivenScenario] = &[
             "examples/servers/vllm/policy.yaml",
         )
     },
-    DrivenScenario {
+    ScriptScenario {
         name: "transformers.openai_for_node",
         server: &TRANSFORMERS,
         client: (Environment::Node, &["openai_calls.mjs", "tiny", LIMIT]),
         policy: TEXTS,
         ..MERGED
     },
-    DrivenScenario {
+    ScriptScenario {
         policy: Some("tests/servers/llama.yaml"),
         ..texts("llama.completions", &LLAMA, &["text_calls.py", "completions", "tiny"], Treatment::Queued)
     },
-    DrivenScenario {
+    ScriptScenario {
         policy: Some("tests/servers/llama.yaml"),
         ..texts("llama.chat_streams", &LLAMA, &["text_calls.py", "chat_streams", "tiny"], Treatment::Queued)
     },

@@ -117,9 +117,9 @@ pub(crate) fn with_id(body: &[u8], replace: impl Fn(&[u8]) -> Vec<u8>) -> Result
     let mut message = Vec::new();
     for (number, value) in fields(unframed(body)?)? {
         match value {
-            Wire::Bytes(text) if number == ID => bytes(&mut message, ID, &replace(text)),
-            Wire::Bytes(value) => bytes(&mut message, number, value),
-            Wire::Varint(_) => return Err("a number at the top of a message".to_owned()),
+            FieldValue::Bytes(text) if number == ID => bytes(&mut message, ID, &replace(text)),
+            FieldValue::Bytes(value) => bytes(&mut message, number, value),
+            FieldValue::Varint(_) => return Err("a number at the top of a message".to_owned()),
         }
     }
     Ok(framed(&message))
@@ -217,7 +217,7 @@ fn integer(value: &Value) -> Option<u64> {
 
 /// A value in the wire format. Messages of the protocol have no numbers of fixed width outside of
 /// packed lists.
-enum Wire<'a> {
+enum FieldValue<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
 }
@@ -235,17 +235,17 @@ fn read_varint(rest: &mut &[u8]) -> Result<u64, String> {
     Err("a varint is too long".to_owned())
 }
 
-fn fields(mut rest: &[u8]) -> Result<Vec<(u64, Wire<'_>)>, String> {
+fn fields(mut rest: &[u8]) -> Result<Vec<(u64, FieldValue<'_>)>, String> {
     let mut found = Vec::new();
     while !rest.is_empty() {
         let tag = read_varint(&mut rest)?;
         let value = match tag % 8 {
-            0 => Wire::Varint(read_varint(&mut rest)?),
+            0 => FieldValue::Varint(read_varint(&mut rest)?),
             2 => {
                 let length = usize::try_from(read_varint(&mut rest)?).map_err(|e| e.to_string())?;
                 let (value, after) = rest.split_at_checked(length).ok_or("a message ends early")?;
                 rest = after;
-                Wire::Bytes(value)
+                FieldValue::Bytes(value)
             }
             other => return Err(format!("wire type {other}")),
         };
@@ -261,7 +261,8 @@ fn decode(known: &[Field], message: &[u8]) -> Result<Json, String> {
     }
     let mut members = Vec::new();
     for (name, number, of) in known {
-        let values: Vec<&Wire<'_>> = found.iter().filter(|(own, _)| own == number).map(|(_, value)| value).collect();
+        let values: Vec<&FieldValue<'_>> =
+            found.iter().filter(|(own, _)| own == number).map(|(_, value)| value).collect();
         if !values.is_empty() {
             members.push((name.as_bytes().to_vec(), decode_field(*of, &values).map_err(|e| format!("{name}: {e}"))?));
         }
@@ -269,31 +270,33 @@ fn decode(known: &[Field], message: &[u8]) -> Result<Json, String> {
     Ok(Json::Object(members))
 }
 
-fn decode_field(of: FieldType, values: &[&Wire<'_>]) -> Result<Json, String> {
+fn decode_field(of: FieldType, values: &[&FieldValue<'_>]) -> Result<Json, String> {
     let mut list = Vec::new();
     for value in values {
         match (of, value) {
-            (Text, Wire::Bytes(text)) => list.push(Json::Scalar(text.to_vec())),
-            (Blob | Blobs, Wire::Bytes(blob)) => list.push(Json::Scalar(hex(blob))),
-            (Int | Bool | Ints | Bools, Wire::Varint(value)) => list.push(Json::Scalar(value.to_string().into_bytes())),
-            (Ints | Bools, Wire::Bytes(packed)) => {
+            (Text, FieldValue::Bytes(text)) => list.push(Json::Scalar(text.to_vec())),
+            (Blob | Blobs, FieldValue::Bytes(blob)) => list.push(Json::Scalar(hex(blob))),
+            (Int | Bool | Ints | Bools, FieldValue::Varint(value)) => {
+                list.push(Json::Scalar(value.to_string().into_bytes()));
+            }
+            (Ints | Bools, FieldValue::Bytes(packed)) => {
                 let mut packed = *packed;
                 while !packed.is_empty() {
                     list.push(Json::Scalar(read_varint(&mut packed)?.to_string().into_bytes()));
                 }
             }
-            (Floats, Wire::Bytes(packed)) if packed.len() % 4 == 0 => {
+            (Floats, FieldValue::Bytes(packed)) if packed.len() % 4 == 0 => {
                 list.extend(packed.chunks(4).map(|bits| Json::Scalar(hex(bits))));
             }
-            (Doubles, Wire::Bytes(packed)) if packed.len() % 8 == 0 => {
+            (Doubles, FieldValue::Bytes(packed)) if packed.len() % 8 == 0 => {
                 list.extend(packed.chunks(8).map(|bits| Json::Scalar(hex(bits))));
             }
-            (Message(fields) | Messages(fields), Wire::Bytes(message)) => list.push(decode(fields, message)?),
-            (Map(of), Wire::Bytes(entry)) => {
+            (Message(fields) | Messages(fields), FieldValue::Bytes(message)) => list.push(decode(fields, message)?),
+            (Map(of), FieldValue::Bytes(entry)) => {
                 let found = fields(entry)?;
                 let part = |number: u64| {
                     found.iter().find_map(|(own, value)| match value {
-                        Wire::Bytes(value) if *own == number => Some(*value),
+                        FieldValue::Bytes(value) if *own == number => Some(*value),
                         _ => None,
                     })
                 };

@@ -1,4 +1,4 @@
-//! Model servers in environments of their own, each driven by its own client. A script of the
+//! Model servers in environments of their own, each called by its own client. A script of the
 //! client compares every call sent alone to the server with the same call sent through the proxy.
 
 mod rate;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::calls::{Counted, listed};
+use super::calls::{BatchCounters, listed};
 use super::environment::Environment;
 use super::python::{Python, Server, folder};
 use super::support::proxy::Proxy;
@@ -58,7 +58,7 @@ pub(crate) enum Treatment {
 
 /// Calls of a client to a server.
 #[derive(Debug)]
-pub(crate) struct DrivenScenario {
+pub(crate) struct ScriptScenario {
     pub(crate) name: &'static str,
     pub(crate) server: &'static ServerSpec,
     /// Environment, script and arguments of the client, after the addresses of server and proxy.
@@ -127,9 +127,9 @@ fn replaced(arg: &str, model: &Path, upstream: &str) -> OsString {
     arg.replace("UPSTREAM_ADDRESS", upstream).into()
 }
 
-// === impl DrivenScenario ===
+// === impl ScriptScenario ===
 
-impl DrivenScenario {
+impl ScriptScenario {
     /// Runs the scenario. `running` is the server of the previous one, and is used again if it is
     /// the same.
     pub(crate) async fn run(&self, bench: &Bench, running: &mut Option<RunningServer>) -> Attempt {
@@ -214,7 +214,7 @@ impl DrivenScenario {
 
     /// Verifies by the counters of the proxy what it did with the calls.
     async fn treated(&self, proxy: &mut Proxy) -> Result<String, String> {
-        let Counted { batches, items, shared } = Counted::of(proxy).await?;
+        let BatchCounters { batches, items, shared } = BatchCounters::of(proxy).await?;
         let numbers = format!("{items} items in {batches} upstream calls ({shared} shared)");
         let is_met = match self.treatment {
             Treatment::Merged => shared > 0 && batches < items,

@@ -29,7 +29,7 @@ const HANG: Duration = Duration::from_secs(120);
 const OPENED_A_SECOND: u64 = 45;
 
 /// The controller, its API server and the sidecars.
-pub(crate) struct Rig {
+pub(crate) struct ControllerProcess {
     api: FakeApiServer,
     child: Child,
     dial: ControllerAddress,
@@ -46,21 +46,21 @@ pub(crate) struct Rig {
 /// Progress of a configuration push to all sidecars.
 struct Shared {
     generation: AtomicU64,
-    told: AtomicUsize,
+    received: AtomicUsize,
     all: Notify,
 }
 
 struct Process {
     uid: String,
     name: String,
-    told: std::sync::Mutex<Option<SidecarConfig>>,
+    received: std::sync::Mutex<Option<SidecarConfig>>,
     shared: Arc<Shared>,
     streams: usize,
 }
 
-// === impl Rig ===
+// === impl ControllerProcess ===
 
-impl Rig {
+impl ControllerProcess {
     /// Starts a controller with `streams` pods in its cluster and no stream.
     #[expect(clippy::disallowed_methods, reason = "the binary to measure is configurable")]
     pub(crate) async fn start(streams: usize) -> Self {
@@ -115,7 +115,8 @@ impl Rig {
         });
         let data: BTreeMap<String, ByteString> = serde_json::from_value(secret.await["data"].take()).unwrap();
         let bundle = String::from_utf8(data["ca.crt"].0.clone()).unwrap();
-        let shared = Arc::new(Shared { generation: AtomicU64::new(1), told: AtomicUsize::new(0), all: Notify::new() });
+        let shared =
+            Arc::new(Shared { generation: AtomicU64::new(1), received: AtomicUsize::new(0), all: Notify::new() });
         Self {
             api,
             child,
@@ -149,7 +150,7 @@ impl Rig {
                 times: StreamTimeouts::default(),
             };
             let (shared, streams) = (self.shared.clone(), self.streams);
-            let process = Process { uid, name, told: std::sync::Mutex::default(), shared, streams };
+            let process = Process { uid, name, received: std::sync::Mutex::default(), shared, streams };
             let client = Client::new(dial, Clock::start(), index as u64 + 1);
             self.tasks.spawn(client.run(Arc::new(process)));
         }
@@ -160,7 +161,7 @@ impl Rig {
     /// Edits the policy and returns the time until the last sidecar has received it.
     pub(crate) async fn edit(&mut self) -> Duration {
         self.generation += 1;
-        self.shared.told.store(0, Ordering::SeqCst);
+        self.shared.received.store(0, Ordering::SeqCst);
         self.shared.generation.store(self.generation, Ordering::SeqCst);
         let began = self.clock.now();
         let slots = 1 + self.generation % 7;
@@ -173,14 +174,14 @@ impl Rig {
         let wait = async {
             loop {
                 let woken = self.shared.all.notified();
-                if self.shared.told.load(Ordering::SeqCst) >= self.streams {
+                if self.shared.received.load(Ordering::SeqCst) >= self.streams {
                     return;
                 }
                 woken.await;
             }
         };
-        let told = || self.shared.told.load(Ordering::SeqCst);
-        assert!(tokio::time::timeout(HANG, wait).await.is_ok(), "{} of {} received it", told(), self.streams);
+        let received = || self.shared.received.load(Ordering::SeqCst);
+        assert!(tokio::time::timeout(HANG, wait).await.is_ok(), "{} of {} received it", received(), self.streams);
     }
 
     /// Returns the resident memory of the controller.
@@ -201,7 +202,7 @@ impl Rig {
     }
 }
 
-impl Drop for Rig {
+impl Drop for ControllerProcess {
     fn drop(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();
@@ -212,8 +213,8 @@ impl Drop for Rig {
 
 impl Process {
     fn in_force(&self) -> Option<AppliedConfig> {
-        let told = self.told.lock().unwrap();
-        let config = told.as_ref()?;
+        let received = self.received.lock().unwrap();
+        let config = received.as_ref()?;
         Some(AppliedConfig {
             source: config.source.clone(),
             generation: config.generation,
@@ -250,10 +251,11 @@ impl StreamHandler for Process {
     }
 
     fn config(&self, config: SidecarConfig) -> BoxFuture<'_, ()> {
-        let before = self.told.lock().unwrap().replace(config.clone());
+        let before = self.received.lock().unwrap().replace(config.clone());
         let wanted = self.shared.generation.load(Ordering::SeqCst);
         let new = before.is_none_or(|before| before.generation < config.generation);
-        if new && config.generation == wanted && self.shared.told.fetch_add(1, Ordering::SeqCst) + 1 >= self.streams {
+        if new && config.generation == wanted && self.shared.received.fetch_add(1, Ordering::SeqCst) + 1 >= self.streams
+        {
             self.shared.all.notify_waiters();
         }
         std::future::ready(()).boxed()

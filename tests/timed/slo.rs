@@ -9,8 +9,8 @@ use groupage::testkit::load::Report;
 use groupage::testkit::server::ServerConfig;
 use serde_json::json;
 
-use crate::load::{arrivals, before, clients, middle};
-use crate::setup::within_timeout;
+use crate::load::{arrivals, clients, median_of_runs};
+use crate::setup::{start_with_stand_in, within_timeout};
 use crate::{ms, quiet};
 
 const SLO: Duration = ms(100);
@@ -30,8 +30,8 @@ async fn calls_that_can_meet_the_slo_are_served_in_time_and_the_others_refused()
     let config = ServerConfig { base: ms(20), per_item: ms(1), ..ServerConfig::default() };
     let spec =
         json!({"slo": {"latencyP99": "100ms", "late": "Refuse"}, "limits": {"batchItemsMax": 32, "slotsMax": 1}});
-    let (proxy, _server) = before(config, &spec).await;
-    let few = middle(&proxy, 16, (ms(400), ms(1000)), |few| (few.refused + few.failed, few.p99())).await;
+    let (proxy, _server) = start_with_stand_in(config, &spec).await;
+    let few = median_of_runs(&proxy, 16, (ms(400), ms(1000)), |few| (few.refused + few.failed, few.p99())).await;
     // On idle cores all calls are served. If other work takes a core for longer than the deadline
     // of a call, a few are not.
     assert!((few.refused + few.failed) * 20 <= few.served && few.p99() <= SLO.mul_f64(1.5), "{few:?}");
@@ -41,7 +41,7 @@ async fn calls_that_can_meet_the_slo_are_served_in_time_and_the_others_refused()
     let (_, cost) = learned.classes.first().unwrap();
     let full = ms(52).max(Duration::from_nanos(cost.batch_nanos + 32 * cost.item_nanos));
     let ceiling = 32.0 / full.as_secs_f64();
-    let many = middle(&proxy, 64, (ms(400), ms(1000)), Report::p99).await;
+    let many = median_of_runs(&proxy, 64, (ms(400), ms(1000)), Report::p99).await;
     assert!(many.refused + many.failed > 0 && many.p99() < SLO.mul_f64(1.5), "{many:?}");
     // Two full batches take 104 ms, so an answer of the second one is late by a few milliseconds as
     // soon as other work delays a client. The share in time is asserted below, at arrivals that do
@@ -65,7 +65,7 @@ async fn calls_that_can_meet_the_slo_are_served_in_time_and_the_others_refused()
 async fn an_slo_that_no_call_can_meet_refuses_none() {
     let _quiet = quiet().await;
     let config = ServerConfig { base: ms(20), per_item: ms(0), ..ServerConfig::default() };
-    let (proxy, _server) = before(config, &json!({"slo": {"latencyP99": "15ms"}})).await;
+    let (proxy, _server) = start_with_stand_in(config, &json!({"slo": {"latencyP99": "15ms"}})).await;
     // Only the first answer shows that the SLO cannot be met.
     let report = clients(&proxy, 8, ms(300), ms(800)).await;
     assert!(report.served > 0);
@@ -78,7 +78,7 @@ async fn an_slo_that_no_call_can_meet_refuses_none() {
 async fn a_server_that_gains_nothing_by_batches_gets_single_calls() {
     let _quiet = quiet().await;
     let config = ServerConfig { base: ms(0), per_item: ms(5), ..ServerConfig::default() };
-    let (proxy, server) = before(config, &json!({})).await;
+    let (proxy, server) = start_with_stand_in(config, &json!({})).await;
     // Other calls arrive while the server is busy.
     arrivals(&proxy, 100.0, ms(1500)).await;
     let early = server.stats();

@@ -33,8 +33,8 @@ use tokio::task::{JoinHandle, JoinSet};
 const EVENTS: usize = 8192;
 const PATH: &str = "/v1/models/stand-in:predict";
 
-/// A running front. Dropping it stops it.
-pub(crate) struct Front {
+/// A running cork proxy. Dropping it stops it.
+pub(crate) struct CorkProxy {
     pub(crate) addr: SocketAddr,
     accept: JoinHandle<()>,
     /// Stops the thread of the rule when dropped.
@@ -46,7 +46,7 @@ enum Event {
     Back(SimBatchId, Vec<CallId>, ResponseStatus, Vec<String>),
 }
 
-struct Desk {
+struct CorkDriver {
     live: LivePolicy,
     clock: Clock,
     upstream: Arc<Upstream>,
@@ -65,9 +65,9 @@ struct Body<'a> {
     instances: Vec<&'a RawValue>,
 }
 
-// === impl Front ===
+// === impl CorkProxy ===
 
-impl Front {
+impl CorkProxy {
     pub(crate) async fn start(upstream: SocketAddr, rule: &Baseline, slo: Duration) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let addr = listener.local_addr().expect("an address");
@@ -78,15 +78,15 @@ impl Front {
         std::thread::spawn(move || {
             let clock = Clock::start();
             let live = LivePolicy::new(rule.build(), slo, 1);
-            let desk = Desk { live, clock, upstream, waiting: HashMap::new(), events: its_events };
+            let driver = CorkDriver { live, clock, upstream, waiting: HashMap::new(), events: its_events };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            runtime.block_on(desk.run(inbox, stopped));
+            runtime.block_on(driver.run(inbox, stopped));
         });
         Self { addr, accept: tokio::spawn(accept(listener, events)), _stop: stop }
     }
 }
 
-impl Drop for Front {
+impl Drop for CorkProxy {
     fn drop(&mut self) {
         self.accept.abort();
     }
@@ -128,9 +128,9 @@ fn items(body: &[u8]) -> Vec<String> {
     body.map(|body| body.instances.into_iter().map(|raw| raw.get().to_owned()).collect()).unwrap_or_default()
 }
 
-// === impl Desk ===
+// === impl CorkDriver ===
 
-impl Desk {
+impl CorkDriver {
     async fn run(mut self, mut inbox: mpsc::Receiver<Event>, mut stopped: oneshot::Receiver<()>) {
         let mut alarm = Alarm::new(self.clock).expect("a timer");
         loop {

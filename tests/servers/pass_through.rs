@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use super::calls::{Counted, ask, connect, listed};
+use super::calls::{BatchCounters, ask, connect, listed};
 use super::python::{Server, folder};
 use super::support::client::{Answer, Outgoing};
 use super::support::report::difference;
@@ -12,16 +12,16 @@ use super::{Bench, Verdict};
 
 /// A request that is compared directly and through the proxy.
 #[derive(Debug, Clone)]
-pub(crate) struct Plain {
+pub(crate) struct PassedRequest {
     method: &'static str,
     target: &'static str,
     headers: Headers,
     body: Option<Vec<u8>>,
 }
 
-// === impl Plain ===
+// === impl PassedRequest ===
 
-impl Plain {
+impl PassedRequest {
     /// Creates a request without headers and body.
     pub(crate) const fn new(method: &'static str, target: &'static str) -> Self {
         Self { method, target, headers: Headers::new(), body: None }
@@ -48,7 +48,7 @@ impl Plain {
 
 /// Sends each request to the server and through the proxy, there on a new connection and on a
 /// persistent one, and compares the answers.
-pub(crate) async fn compare(bench: &Bench, server: &Server, requests: &[Plain]) -> Verdict {
+pub(crate) async fn compare(bench: &Bench, server: &Server, requests: &[PassedRequest]) -> Verdict {
     let mut proxy = bench.proxy(server.address, Some(&folder().join("fastapi.yaml"))).await?;
     let mut faults = Vec::new();
     let mut kept = connect(proxy.listen).await?;
@@ -66,14 +66,14 @@ pub(crate) async fn compare(bench: &Bench, server: &Server, requests: &[Plain]) 
             }
         }
     }
-    Counted::of(&mut proxy).await?;
+    BatchCounters::of(&mut proxy).await?;
     let numbers = format!("{} requests passed on as they are", requests.len());
     if faults.is_empty() { Ok(numbers) } else { Err(listed(&numbers, &faults)) }
 }
 
 fn same(expected: &Answer, actual: &Answer) -> Result<(), String> {
     // The header `date` contains the second in which an answer was generated, and is ignored.
-    let said = |answer: &Answer| {
+    let compared_headers = |answer: &Answer| {
         let mut headers: Headers =
             answer.headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())).collect();
         headers.retain(|(name, _)| name != "date");
@@ -88,7 +88,7 @@ fn same(expected: &Answer, actual: &Answer) -> Result<(), String> {
     if expected.status != actual.status {
         return Err(format!("status {:?} and {:?}", expected.status, actual.status));
     }
-    let (mine, theirs) = (said(expected), said(actual));
+    let (mine, theirs) = (compared_headers(expected), compared_headers(actual));
     if mine != theirs {
         return Err(format!("headers {} and {}", shown(&mine), shown(&theirs)));
     }

@@ -36,7 +36,7 @@ pub(crate) struct Load {
 
 /// Measurements of a stretch of batches.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Seen {
+pub(crate) struct StretchMeasurement {
     pub(crate) items: u64,
     pub(crate) batches: u64,
     pub(crate) allocations: u64,
@@ -49,7 +49,7 @@ pub(crate) struct Seen {
     pub(crate) plans: u64,
 }
 
-pub(crate) struct Rig {
+pub(crate) struct CoreDriver {
     load: Load,
     batcher: Batcher,
     now: Tick,
@@ -61,7 +61,7 @@ pub(crate) struct Rig {
     /// Executions in flight: time of completion, time of dispatch, batch and number of items.
     out: VecDeque<(Tick, Tick, BatchId, u32)>,
     random: SplitMix64,
-    seen: Seen,
+    measured: StretchMeasurement,
     time_decisions: bool,
 }
 
@@ -101,9 +101,9 @@ impl Load {
     }
 }
 
-// === impl Rig ===
+// === impl CoreDriver ===
 
-impl Rig {
+impl CoreDriver {
     pub(crate) fn new(load: Load) -> Self {
         let scope = ScopeLimits { batch_items_max: load.batch_max, ..ScopeLimits::default() };
         let limits = Limits {
@@ -125,7 +125,7 @@ impl Rig {
             free_at: Tick::default(),
             out: VecDeque::new(),
             random: SplitMix64::new(1),
-            seen: Seen::default(),
+            measured: StretchMeasurement::default(),
             time_decisions: false,
         }
     }
@@ -141,15 +141,15 @@ impl Rig {
     }
 
     /// Runs until this number of further batches are complete.
-    pub(crate) fn run(&mut self, batches: u64) -> Seen {
-        self.seen = Seen::default();
+    pub(crate) fn run(&mut self, batches: u64) -> StretchMeasurement {
+        self.measured = StretchMeasurement::default();
         let (begun, before) = (now(), allocations::count());
-        while self.seen.batches < batches {
+        while self.measured.batches < batches {
             self.step();
         }
-        self.seen.spent = since(begun).saturating_sub(self.seen.solving);
-        self.seen.allocations = allocations::count() - before;
-        self.seen
+        self.measured.spent = since(begun).saturating_sub(self.measured.solving);
+        self.measured.allocations = allocations::count() - before;
+        self.measured
     }
 
     /// Stops arrivals and returns the wake-up that the core requests once all calls are answered.
@@ -213,7 +213,7 @@ impl Rig {
             let Some(decision) = self.batcher.poll(self.now) else { return };
             if let Decision::Dispatch(batch) = decision {
                 if let Some(begun) = begun {
-                    self.seen.deciding += since(begun);
+                    self.measured.deciding += since(begun);
                 }
                 self.send(&batch);
             }
@@ -237,8 +237,8 @@ impl Rig {
     fn complete(&mut self) {
         let Some((_, sent, id, items)) = self.out.pop_front() else { return };
         let duration = self.now.since(sent);
-        self.seen.batches += 1;
-        self.seen.items += u64::from(items);
+        self.measured.batches += 1;
+        self.measured.items += u64::from(items);
         if self.load.clients > 0 {
             for _ in 0..items {
                 let back = self.later();
@@ -249,8 +249,8 @@ impl Rig {
         while let Some((class, input)) = self.batcher.take_due_plan_input() {
             let begun = now();
             let plan = solve(&input);
-            self.seen.solving += since(begun);
-            self.seen.plans += 1;
+            self.measured.solving += since(begun);
+            self.measured.plans += 1;
             self.batcher.set_plan(self.now, class, plan);
         }
         self.poll();

@@ -1,5 +1,5 @@
-//! A core in front of a server with one slot and a fixed time for each size, so that shares can be
-//! checked to the batch.
+//! A server with one slot and a fixed time for each size, and the core in front of it, so that shares
+//! can be checked to the batch.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -19,9 +19,9 @@ pub(super) fn execution_time(items: u32) -> Duration {
     4000 * US + 250 * US * items
 }
 
-/// The core, its calls and its server.
+/// The server, the core in front of it, and its calls.
 #[derive(Debug)]
-pub(super) struct SingleSlotBench {
+pub(super) struct FixedTimeServer {
     pub(super) core: Batcher,
     pub(super) now: Tick,
     /// Queued calls, with their arrival times.
@@ -62,9 +62,9 @@ pub(super) fn class_with_weight(weight: u32) -> PriorityClass {
     PriorityClass { weight, ..PriorityClass::PLAIN }
 }
 
-// === impl SingleSlotBench ===
+// === impl FixedTimeServer ===
 
-impl SingleSlotBench {
+impl FixedTimeServer {
     pub(super) fn new(limits: Limits) -> Self {
         Self::of(Batcher::new(limits, 7))
     }
@@ -74,35 +74,35 @@ impl SingleSlotBench {
         Self { core, now: Tick::from_millis(1), queued, flight: None, calls: 0, padded: false }
     }
 
-    /// Returns a core that knows the server: it has answered calls of every size up to this one.
+    /// Returns a server that its core knows: it has answered calls of every size up to this one.
     pub(super) fn warm(limits: Limits, items: u32) -> Self {
         // Without pass-through, the core treats the server as serial from the start.
-        let mut bench = Self::of(Batcher::new(limits, 7).without_feature(Feature::StandAside));
+        let mut server = Self::of(Batcher::new(limits, 7).without_feature(Feature::StandAside));
         // A pair of calls shows that the server accepts batches.
         for _ in 0..2 {
-            bench.offer(|call| call);
+            server.offer(|call| call);
         }
-        bench.run_until_empty();
+        server.run_until_empty();
         for round in 0..40 {
-            bench.offer(|call| Call { items: 1 + round % items, ..call });
-            bench.run_until_empty();
+            server.offer(|call| Call { items: 1 + round % items, ..call });
+            server.run_until_empty();
         }
-        bench
+        server
     }
 
-    /// Returns a core that knows a padding server: it has answered batches of light calls, of heavy
+    /// Returns a padding server that its core knows: it has answered batches of light calls, of heavy
     /// calls and of both.
     pub(super) fn padded(limits: Limits) -> Self {
         let core = Batcher::new(limits, 7).without_feature(Feature::StandAside);
-        let mut bench = Self { padded: true, ..Self::of(core) };
+        let mut server = Self { padded: true, ..Self::of(core) };
         for round in 0..60 {
             for place in 0..1 + round % 8 {
                 let max = if (round + place) % 3 == 0 { HEAVY } else { 1 };
-                bench.offer_weighing(max, |call| call);
+                server.offer_weighing(max, |call| call);
             }
-            bench.run_until_empty();
+            server.run_until_empty();
         }
-        bench
+        server
     }
 
     pub(super) fn offer(&mut self, of: impl FnOnce(Call) -> Call) -> CallId {

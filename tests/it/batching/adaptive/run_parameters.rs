@@ -29,7 +29,7 @@ pub(super) enum ArrivalProcess {
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each field is drawn independently")]
 pub(super) struct RunParameters {
-    pub(super) crowd: ArrivalProcess,
+    pub(super) arrivals: ArrivalProcess,
     /// Total number of calls.
     pub(super) calls: u64,
     pub(super) nature: ServerProperties,
@@ -83,7 +83,7 @@ impl RunParameters {
         };
         let work = nature.unbatched_time(1);
         let gap = work.mul_f64(*draw.pick(&[0.05, 0.3, 1.0, 3.0, 10.0]));
-        let crowd = match draw.between(0, 6) {
+        let arrivals = match draw.between(0, 6) {
             // Fewer clients than the largest limit on requests in flight, which would hold calls
             // whatever was measured.
             _ if linear => ArrivalProcess::Loop { clients: 14 },
@@ -96,8 +96,8 @@ impl RunParameters {
         let keys = (0..if long { 1 } else { *draw.pick(&[1, 1, 2, 5]) })
             .map(|_| (CostClassId(draw.count(0, 2)), ScopeId(u16::try_from(draw.between(0, 2)).unwrap_or(0))))
             .collect();
-        let setting = Self {
-            crowd,
+        let parameters = Self {
+            arrivals,
             calls: if long { 3000 } else { *draw.pick(&[60, 300, 300, 900]) },
             nature,
             cancels: *draw.pick(&[0, 0, 30, 200]),
@@ -125,7 +125,7 @@ impl RunParameters {
         };
         // With calls of one item that are all served, the relative cost of a batch is easy to
         // measure.
-        if linear { Self { items: 1, slo: None, deadlines: 0, timeout: None, ..setting } } else { setting }
+        if linear { Self { items: 1, slo: None, deadlines: 0, timeout: None, ..parameters } } else { parameters }
     }
 
     /// Returns random limits, for the start or for an edit.
