@@ -1,0 +1,114 @@
+//! Activation functions and gated linear units.
+
+use super::math::{erf, sigmoid, tanh};
+use crate::activation::Activation;
+use crate::cpu::simd::{Simd, SimdOperation};
+
+/// Gated linear units (Shazeer, arXiv:2002.05202): of rows of `2 × width` elements, multiplies the
+/// activation of the first half by the second half, into the first half.
+pub(in crate::cpu) struct GateRows<'a> {
+    pub(in crate::cpu) rows: &'a mut [f32],
+    pub(in crate::cpu) width: usize,
+    pub(in crate::cpu) function: Activation,
+}
+
+/// Applies an activation function to all elements of a slice.
+#[inline(always)]
+pub(super) fn activate<S: Simd>(simd: S, row: &mut [f32], function: Activation) {
+    // The function is chosen outside of the loop.
+    match function {
+        Activation::Gelu => map(simd, row, |x| gelu(simd, x)),
+        Activation::GeluTanh => map(simd, row, |x| gelu_tanh(simd, x)),
+        Activation::Relu => map(simd, row, |x| simd.max(x, simd.splat(0.0))),
+        Activation::Silu => map(simd, row, |x| simd.mul(x, sigmoid(simd, x))),
+        Activation::Tanh => map(simd, row, |x| tanh(simd, x)),
+    }
+}
+
+#[inline(always)]
+fn map<S: Simd>(simd: S, row: &mut [f32], function: impl Fn(S::Vector) -> S::Vector) {
+    for chunk in row.chunks_mut(S::LANES) {
+        simd.store(function(simd.load(chunk)), chunk);
+    }
+}
+
+#[inline(always)]
+fn gelu<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
+    let half = simd.mul(x, simd.splat(0.5));
+    simd.mul_add(half, erf(simd, simd.mul(x, simd.splat(std::f32::consts::FRAC_1_SQRT_2))), half)
+}
+
+/// `x/2 · (1 + tanh(u))` with `u = √(2/π) · (x + 0.044715 x³)`, which is `x · sigmoid(2u)`.
+#[inline(always)]
+fn gelu_tanh<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
+    const SQRT_2_OVER_PI: f32 = 0.797_884_6;
+    let square = simd.mul(x, x);
+    let factor = simd.mul_add(square, simd.splat(2.0 * SQRT_2_OVER_PI * 0.044_715), simd.splat(2.0 * SQRT_2_OVER_PI));
+    simd.mul(x, sigmoid(simd, simd.mul(x, factor)))
+}
+
+// === impl GateRows ===
+
+impl SimdOperation for GateRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for row in self.rows.chunks_exact_mut(2 * self.width) {
+            let Some((input, gate)) = row.split_at_mut_checked(self.width) else { continue };
+            activate(simd, input, self.function);
+            for (input, gate) in input.chunks_mut(S::LANES).zip(gate.chunks(S::LANES)) {
+                simd.store(simd.mul(simd.load(input), simd.load(gate)), input);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::simd::InstructionSet;
+
+    /// Applies a function to a row.
+    struct ActivateRow<'a>(&'a mut [f32], Activation);
+
+    impl SimdOperation for ActivateRow<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) {
+            activate(simd, self.0, self.1);
+        }
+    }
+
+    /// Values of `torch.nn.functional` for the inputs -3, -0.5, 0, 1 and 4.
+    const VALUES: [(Activation, [f32; 5]); 5] = [
+        (Activation::Gelu, [-0.004_049_694, -0.154_268_77, 0.0, 0.841_344_77, 3.999_873_4]),
+        (Activation::GeluTanh, [-0.003_637_392, -0.154_285_99, 0.0, 0.841_192, 3.999_929_7]),
+        (Activation::Relu, [0.0, 0.0, 0.0, 1.0, 4.0]),
+        (Activation::Silu, [-0.142_277_62, -0.188_770_33, 0.0, 0.731_058_6, 3.928_055_2]),
+        (Activation::Tanh, [-0.995_054_77, -0.462_117_16, 0.0, 0.761_594_2, 0.999_329_3]),
+    ];
+
+    #[test]
+    fn functions_have_the_values_of_torch() {
+        for set in InstructionSet::detect() {
+            for (function, expected) in VALUES {
+                let mut row = [-3.0, -0.5, 0.0, 1.0, 4.0];
+                set.run(ActivateRow(&mut row, function));
+                for (value, expected) in row.iter().zip(expected) {
+                    assert!((value - expected).abs() < 4e-7, "{} {function:?}: {row:?}", set.name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_second_half_of_a_row_is_the_gate() {
+        for set in InstructionSet::detect() {
+            let mut rows = [1.0, -2.0, 3.0, 10.0, 20.0, 30.0, 4.0, 5.0, 6.0, 0.5, 0.5, 0.5];
+            set.run(GateRows { rows: &mut rows, width: 3, function: Activation::Relu });
+            assert_eq!(rows, [10.0, 0.0, 90.0, 10.0, 20.0, 30.0, 2.0, 2.5, 3.0, 0.5, 0.5, 0.5], "{}", set.name());
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Matrix multiplication of rows by packed weights.
+//!
+//! Every element of the result is one chain of multiplications and additions in the order of the
+//! depth, beginning with its initial value. Neither the number of rows nor the position of a row
+//! among them changes the chain, so that the result of a row does not depend on other rows, bit for
+//! bit.
+
+#![expect(unsafe_code, reason = "tiles are read and written by pointers")]
+#![expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "the pointers of a tile have one condition, stated by `Tile`"
+)]
+
+use super::activate::activate;
+use super::pack::PackedView;
+use crate::activation::Activation;
+use crate::cpu::simd::{Simd, SimdOperation};
+use crate::cpu::tiles::OutputTile;
+
+/// Number of rows of weights that are multiplied before those of the next panel: the part of a
+/// panel of AVX2 (24 KiB) and the inputs of a tile (9 KiB) are about a first-level cache of 32 KiB.
+const DEPTH_BLOCK: usize = 384;
+
+/// Rows of input, which begin at multiples of `stride`.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cpu) struct InputMatrix<'a> {
+    pub(in crate::cpu) data: &'a [f32],
+    pub(in crate::cpu) stride: usize,
+}
+
+/// Values to which the products are added.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cpu) enum InitialValue<'a> {
+    /// Zero, or one number a column.
+    Bias(Option<&'a [f32]>),
+    /// The values that the output has, plus a number a column if there is one.
+    Residual(Option<&'a [f32]>),
+}
+
+/// Multiplication of rows by some columns of the weights, as many as the output has.
+pub(in crate::cpu) struct GemmTask<'a> {
+    pub(in crate::cpu) input: InputMatrix<'a>,
+    pub(in crate::cpu) weights: PackedView<'a>,
+    /// First of the columns, the beginning of a panel.
+    pub(in crate::cpu) first_column: usize,
+    pub(in crate::cpu) output: OutputTile<'a>,
+    pub(in crate::cpu) initial: InitialValue<'a>,
+    /// Function of the results.
+    pub(in crate::cpu) activation: Option<Activation>,
+}
+
+/// Pointers of a tile: `rows` rows of at least `depth` inputs, a panel of `depth` rows of two
+/// vectors, and `rows` rows of at least `columns` outputs.
+struct Tile {
+    input: *const f32,
+    input_stride: usize,
+    panel: *const f32,
+    depth: usize,
+    output: *mut f32,
+    output_stride: usize,
+    rows: usize,
+    /// Number of columns, at most two vectors.
+    columns: usize,
+    adds_output: bool,
+}
+
+// === impl InputMatrix ===
+
+impl<'a> InputMatrix<'a> {
+    /// Returns the rows from an index on.
+    #[must_use]
+    pub(in crate::cpu) fn from_row(self, row: usize) -> Self {
+        Self { data: self.data.get(row * self.stride..).unwrap_or_default(), ..self }
+    }
+}
+
+// === impl GemmTask ===
+
+impl SimdOperation for GemmTask<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, simd: S) {
+        let PackedView { data, packed_depth, first: skipped, depth, columns, panel } = self.weights;
+        let (rows, first, input_stride) = (self.output.rows, self.first_column, self.input.stride);
+        let width = self.output.columns;
+        if rows == 0 || depth == 0 {
+            return;
+        }
+        assert!(panel == 2 * S::LANES && first.is_multiple_of(panel), "weights are packed for other vectors");
+        assert!(first + width <= columns, "weights have too few columns");
+        assert!((rows - 1) * input_stride + depth <= self.input.data.len(), "too few inputs");
+        assert!(skipped + depth <= packed_depth, "weights have too few rows");
+        assert!(columns.next_multiple_of(panel) * packed_depth <= data.len(), "weights are incomplete");
+        let (output, output_stride) = self.output.as_mut_ptr();
+        for begin in (0..depth).step_by(DEPTH_BLOCK) {
+            let block = DEPTH_BLOCK.min(depth - begin);
+            let is_last = begin + block == depth;
+            for column in (0..width).step_by(panel) {
+                let bias = self.initial.bias(begin, first + column);
+                for row in (0..rows).step_by(S::TILE_ROWS) {
+                    // SAFETY: all offsets are within the inputs, weights and outputs, by the
+                    // assertions above and the bounds of the loops.
+                    let tile = unsafe {
+                        Tile {
+                            input: self.input.data.as_ptr().add(row * input_stride + begin),
+                            input_stride,
+                            panel: data.as_ptr().add((first + column) * packed_depth + (skipped + begin) * panel),
+                            depth: block,
+                            output: output.add(row * output_stride + column),
+                            output_stride,
+                            rows: S::TILE_ROWS.min(rows - row),
+                            columns: panel.min(width - column),
+                            adds_output: begin > 0 || matches!(self.initial, InitialValue::Residual(_)),
+                        }
+                    };
+                    multiply(simd, &tile, bias);
+                    if let Some(function) = self.activation.filter(|_| is_last) {
+                        apply(simd, &mut self.output.part(row, tile.rows), column, tile.columns, function);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// === impl InitialValue ===
+
+impl<'a> InitialValue<'a> {
+    /// Returns the bias from a column on, for the first block of the depth.
+    #[inline(always)]
+    fn bias(self, begin: usize, column: usize) -> &'a [f32] {
+        match self {
+            Self::Bias(Some(bias)) | Self::Residual(Some(bias)) if begin == 0 => bias.get(column..).unwrap_or_default(),
+            _ => &[],
+        }
+    }
+}
+
+/// Applies an activation function to the results of a tile while they are in the cache.
+#[inline(always)]
+fn apply<S: Simd>(simd: S, tile: &mut OutputTile<'_>, column: usize, columns: usize, function: Activation) {
+    for row in 0..tile.rows {
+        activate(simd, tile.row(row).get_mut(column..column + columns).unwrap_or_default(), function);
+    }
+}
+
+/// Multiplies a tile. The number of rows is a constant of the loop, so that its sums are registers.
+#[inline(always)]
+fn multiply<S: Simd>(simd: S, tile: &Tile, bias: &[f32]) {
+    macro_rules! by_rows {
+        ($($rows:literal)*) => {
+            match tile.rows {
+                $($rows if $rows <= S::TILE_ROWS => multiply_rows::<S, $rows>(simd, tile, bias),)*
+                _ => unreachable!("a tile has at most {} rows", S::TILE_ROWS),
+            }
+        };
+    }
+    by_rows!(1 2 3 4 5 6 7 8 9 10 11 12);
+}
+
+#[inline(always)]
+fn multiply_rows<S: Simd, const ROWS: usize>(simd: S, tile: &Tile, bias: &[f32]) {
+    let bias = [simd.load(bias), simd.load(bias.get(S::LANES..).unwrap_or_default())];
+    let mut sums = [bias; ROWS];
+    let is_whole = tile.columns == 2 * S::LANES;
+    if tile.adds_output {
+        for (row, sums) in sums.iter_mut().enumerate() {
+            let [low, high] = load_output(simd, tile, row, is_whole);
+            *sums = [simd.add(sums[0], low), simd.add(sums[1], high)];
+        }
+    }
+    for depth in 0..tile.depth {
+        // SAFETY: the panel has two vectors for each element of the depth, and each row as many
+        // inputs.
+        unsafe {
+            let weights = tile.panel.add(depth * 2 * S::LANES);
+            let (low, high) = (simd.load_at(weights), simd.load_at(weights.add(S::LANES)));
+            for (row, sums) in sums.iter_mut().enumerate() {
+                let input = simd.splat(*tile.input.add(row * tile.input_stride + depth));
+                sums[0] = simd.mul_add(input, low, sums[0]);
+                sums[1] = simd.mul_add(input, high, sums[1]);
+            }
+        }
+    }
+    for (row, sums) in sums.iter().enumerate() {
+        // SAFETY: the tile has the row.
+        let output = unsafe { tile.output.add(row * tile.output_stride) };
+        if is_whole {
+            // SAFETY: the row has two vectors.
+            unsafe {
+                simd.store_at(sums[0], output);
+                simd.store_at(sums[1], output.add(S::LANES));
+            }
+        } else {
+            // SAFETY: the row has this number of columns.
+            let output = unsafe { std::slice::from_raw_parts_mut(output, tile.columns) };
+            let (low, high) = output.split_at_mut(S::LANES.min(tile.columns));
+            simd.store(sums[0], low);
+            simd.store(sums[1], high);
+        }
+    }
+}
+
+#[inline(always)]
+fn load_output<S: Simd>(simd: S, tile: &Tile, row: usize, is_whole: bool) -> [S::Vector; 2] {
+    // SAFETY: the tile has the row.
+    let output = unsafe { tile.output.add(row * tile.output_stride) };
+    if is_whole {
+        // SAFETY: the row has two vectors.
+        return unsafe { [simd.load_at(output), simd.load_at(output.add(S::LANES))] };
+    }
+    // SAFETY: the row has this number of columns.
+    let output = unsafe { std::slice::from_raw_parts(output, tile.columns) };
+    [simd.load(output), simd.load(output.get(S::LANES..).unwrap_or_default())]
+}

@@ -1,0 +1,81 @@
+//! Softmax of attention scores.
+
+use super::math::exp;
+use crate::cpu::simd::{Simd, SimdOperation};
+
+/// Replaces scores by `exp(factor · (score - max))`, and returns the reciprocal of their sum. The
+/// division by the sum is left to the shorter rows of the result of the attention.
+pub(in crate::cpu) struct SoftmaxRow<'a> {
+    pub(in crate::cpu) scores: &'a mut [f32],
+    pub(in crate::cpu) factor: f32,
+}
+
+/// Multiplies a row by a number.
+pub(in crate::cpu) struct ScaleRow<'a> {
+    pub(in crate::cpu) row: &'a mut [f32],
+    pub(in crate::cpu) factor: f32,
+}
+
+// === impl SoftmaxRow ===
+
+impl SimdOperation for SoftmaxRow<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> f32 {
+        let (vectors, rest) = self.scores.split_at_mut(self.scores.len() / S::LANES * S::LANES);
+        let max = vectors
+            .chunks_exact(S::LANES)
+            .fold(simd.splat(f32::NEG_INFINITY), |max, chunk| simd.max(max, simd.load(chunk)));
+        let max = rest.iter().copied().fold(simd.largest(max), f32::max);
+        let (max, factor) = (simd.splat(max), simd.splat(self.factor));
+        let weight = |chunk: &[f32]| exp(simd, simd.mul(simd.sub(simd.load(chunk), max), factor));
+        let mut sum = simd.splat(0.0);
+        for chunk in vectors.chunks_exact_mut(S::LANES) {
+            let weights = weight(chunk);
+            sum = simd.add(sum, weights);
+            simd.store(weights, chunk);
+        }
+        let weights = weight(rest);
+        simd.store(weights, rest);
+        1.0 / (simd.sum(sum) + rest.iter().sum::<f32>())
+    }
+}
+
+// === impl ScaleRow ===
+
+impl SimdOperation for ScaleRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let factor = simd.splat(self.factor);
+        for chunk in self.row.chunks_mut(S::LANES) {
+            simd.store(simd.mul(simd.load(chunk), factor), chunk);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::simd::InstructionSet;
+
+    #[test]
+    fn scores_of_any_number_become_weights_with_sum_one() {
+        for length in [1, 5, 8, 16, 17, 40] {
+            let scores: Vec<f32> = (0..length).map(|at| (at * 5 % 11) as f32 * 30.0 - 100.0).collect();
+            let max = f64::from(scores.iter().copied().fold(f32::MIN, f32::max));
+            let weights: Vec<f64> = scores.iter().map(|score| ((f64::from(*score) - max) * 0.125).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            for set in InstructionSet::detect() {
+                let mut row = scores.clone();
+                let factor = set.run(SoftmaxRow { scores: &mut row, factor: 0.125 });
+                set.run(ScaleRow { row: &mut row, factor });
+                for (value, weight) in row.iter().zip(&weights) {
+                    assert!((f64::from(*value) - weight / sum).abs() < 1e-6, "{} of {length}", set.name());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The weights of an encoder, packed once.
+
+mod names;
+mod reader;
+
+use self::names::LayerNames;
+use self::reader::WeightReader;
+use super::linear::{LinearLayer, NormLayer};
+use super::rotary::RotaryTables;
+use super::simd::InstructionSet;
+use crate::activation::Activation;
+use crate::config::{Architecture, EncoderConfig, HeadPooling, PositionScheme};
+use crate::error::LoadError;
+use crate::model::Model;
+use crate::pooling::Pooling;
+use crate::weights::WeightTensor;
+
+/// An encoder with packed weights.
+#[derive(Debug)]
+pub(super) struct EncoderLayers {
+    pub(super) config: EncoderConfig,
+    pub(super) pooling: Pooling,
+    pub(super) embeddings: EmbeddingTables,
+    pub(super) layers: Vec<EncoderLayer>,
+    /// Normalisation after the last layer, of encoders that normalise before each block.
+    pub(super) last_norm: Option<NormLayer>,
+    pub(super) head: Option<HeadLayers>,
+    pub(super) rotary: Option<RotaryTables>,
+}
+
+/// Embeddings, in the mapped files.
+#[derive(Debug)]
+pub(super) struct EmbeddingTables {
+    pub(super) words: WeightTensor,
+    pub(super) positions: Option<WeightTensor>,
+    pub(super) types: Option<WeightTensor>,
+    pub(super) norm: NormLayer,
+}
+
+/// One layer: attention and a feed-forward block.
+#[derive(Debug)]
+pub(super) struct EncoderLayer {
+    /// Queries, keys and values, in this order.
+    pub(super) qkv: LinearLayer,
+    pub(super) output: LinearLayer,
+    /// After the attention and its residual in BERT; before the attention in `ModernBERT`, whose
+    /// first layer has none.
+    pub(super) attention_norm: Option<NormLayer>,
+    pub(super) up: LinearLayer,
+    pub(super) down: LinearLayer,
+    /// After the feed-forward block and its residual in BERT; before the block in `ModernBERT`.
+    pub(super) block_norm: NormLayer,
+}
+
+/// The classification head.
+#[derive(Debug)]
+pub(super) struct HeadLayers {
+    pub(super) pooling: HeadPooling,
+    pub(super) dense: LinearLayer,
+    pub(super) activation: Activation,
+    pub(super) norm: Option<NormLayer>,
+    pub(super) classifier: LinearLayer,
+}
+
+// === impl EncoderLayers ===
+
+impl EncoderLayers {
+    /// Packs the weights of a model. `sequence_max` is the maximum number of tokens of a sequence.
+    pub(super) fn pack(model: &Model, set: InstructionSet, sequence_max: usize) -> Result<Self, LoadError> {
+        let (config, weights) = (model.config().clone(), model.weights());
+        let names = LayerNames::of(config.architecture);
+        let reader = WeightReader::new(weights, &config, names, set);
+        let embeddings = EmbeddingTables {
+            words: reader.table(names.words, config.vocabulary)?,
+            positions: names.positions.map(|name| reader.table(name, positions_table(&config))).transpose()?,
+            types: names.types.map(|name| reader.table(name, config.types)).transpose()?,
+            norm: reader.norm(names.embedding_norm)?,
+        };
+        let layers = (0..config.layers).map(|layer| reader.layer(layer)).collect::<Result<_, _>>()?;
+        let last_norm = names.last_norm.map(|name| reader.norm(name)).transpose()?;
+        let head = config.head.as_ref().map(|head| reader.head(head)).transpose()?;
+        let rotary = match &config.positions {
+            PositionScheme::Rotary(rotary) => Some(RotaryTables::new(rotary, config.head_dim(), sequence_max)),
+            PositionScheme::Absolute | PositionScheme::AfterPadding { .. } => None,
+        };
+        Ok(Self { pooling: model.pooling(), config, embeddings, layers, last_norm, head, rotary })
+    }
+
+    pub(super) fn has_head(&self) -> bool {
+        self.head.is_some()
+    }
+
+    /// Returns `true` if a token id and a segment type have embeddings.
+    pub(super) fn has_embedding(&self, id: u32, kind: u32) -> bool {
+        let is_below = |value: u32, count: usize| usize::try_from(value).is_ok_and(|value| value < count);
+        let kinds = self.embeddings.types.as_ref().map_or(1, WeightTensor::rows);
+        is_below(id, self.embeddings.words.rows()) && is_below(kind, kinds)
+    }
+
+    /// Returns `true` if layers normalise before their blocks and gate their feed-forward blocks.
+    pub(super) fn normalizes_first(&self) -> bool {
+        self.config.architecture == Architecture::ModernBert
+    }
+
+    /// Size of the packed weights in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let layers: usize = self.layers.iter().map(EncoderLayer::bytes).sum();
+        let head = self.head.as_ref().map_or(0, |head| head.dense.bytes() + head.classifier.bytes());
+        let rotary = self.rotary.as_ref().map_or(0, RotaryTables::bytes);
+        layers + head + rotary + self.embeddings.norm.bytes()
+    }
+}
+
+// === impl EncoderLayer ===
+
+impl EncoderLayer {
+    fn bytes(&self) -> usize {
+        let linear = [&self.qkv, &self.output, &self.up, &self.down].map(LinearLayer::bytes);
+        let norms = self.attention_norm.as_ref().map_or(0, NormLayer::bytes) + self.block_norm.bytes();
+        linear.iter().sum::<usize>() + norms
+    }
+}
+
+/// Number of rows of the table of positions, which has those that are skipped.
+fn positions_table(config: &EncoderConfig) -> usize {
+    match config.positions {
+        PositionScheme::AfterPadding { padding } => {
+            usize::try_from(padding).unwrap_or(usize::MAX).saturating_add(1).saturating_add(config.positions_max)
+        }
+        PositionScheme::Absolute | PositionScheme::Rotary(_) => config.positions_max,
+    }
+}

@@ -1,0 +1,233 @@
+//! SIMD vectors behind one trait, and the choice of an instruction set at run time.
+//!
+//! Kernels are written once, as a [`SimdOperation`] over any [`Simd`]. [`InstructionSet::run`]
+//! compiles them for every instruction set: generic code that is inlined into a function with
+//! `#[target_feature]` uses the instructions of that function. The `pulp` crate works in this way.
+//!
+//! A value of a type that implements [`Simd`] proves that the CPU has its instructions, so that all
+//! functions on vectors and slices are safe. Only the tiles of the matrix multiplication use
+//! pointers.
+
+#![expect(unsafe_code, reason = "loads and stores by pointers, of slices whose length is checked")]
+
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub(super) use self::portable::Portable;
+#[cfg(target_arch = "x86_64")]
+use self::x86::{Avx2, Avx512};
+
+/// Maximum number of elements of a vector.
+pub(super) const LANES_MAX: usize = 16;
+
+/// Vectors of f32 of one instruction set.
+pub(super) trait Simd: Copy {
+    /// A vector.
+    type Vector: Copy;
+    /// Number of elements of a vector.
+    const LANES: usize;
+    /// Number of rows of a tile of the matrix multiplication: as many as leave registers for two
+    /// vectors of weights and one input, with two vectors of sums a row.
+    const TILE_ROWS: usize;
+
+    fn splat(self, value: f32) -> Self::Vector;
+    /// # Safety
+    /// `from` is valid for reads of [`Self::LANES`] elements.
+    unsafe fn load_at(self, from: *const f32) -> Self::Vector;
+    /// # Safety
+    /// `to` is valid for writes of [`Self::LANES`] elements.
+    unsafe fn store_at(self, value: Self::Vector, to: *mut f32);
+    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// Returns `a · b + c`, rounded once where the instruction set can.
+    fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+    /// Rounds to the nearest integer, ties to even.
+    fn round(self, a: Self::Vector) -> Self::Vector;
+    /// Returns 2 to the power of integers from -126 to 127.
+    fn exp2_integer(self, a: Self::Vector) -> Self::Vector;
+    fn abs(self, a: Self::Vector) -> Self::Vector;
+    /// Returns `then` where `a < b`, otherwise `other`.
+    fn select_less(self, a: Self::Vector, b: Self::Vector, then: Self::Vector, other: Self::Vector) -> Self::Vector;
+
+    /// Loads the first elements of a slice, and zeros if it is shorter than a vector.
+    #[inline(always)]
+    fn load(self, from: &[f32]) -> Self::Vector {
+        if from.len() >= Self::LANES {
+            // SAFETY: the slice has enough elements.
+            return unsafe { self.load_at(from.as_ptr()) };
+        }
+        let mut padded = [0.0; LANES_MAX];
+        padded.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        // SAFETY: the array has as many elements as the longest vector.
+        unsafe { self.load_at(padded.as_ptr()) }
+    }
+
+    /// Stores the first elements of a vector into a slice of at most as many.
+    #[inline(always)]
+    fn store(self, value: Self::Vector, to: &mut [f32]) {
+        if to.len() >= Self::LANES {
+            // SAFETY: the slice has enough elements.
+            unsafe { self.store_at(value, to.as_mut_ptr()) };
+            return;
+        }
+        to.iter_mut().zip(self.to_array(value)).for_each(|(to, from)| *to = from);
+    }
+
+    #[inline(always)]
+    fn to_array(self, value: Self::Vector) -> [f32; LANES_MAX] {
+        let mut array = [0.0; LANES_MAX];
+        // SAFETY: the array has as many elements as the longest vector.
+        unsafe { self.store_at(value, array.as_mut_ptr()) };
+        array
+    }
+
+    /// Adds the elements of a vector in their order.
+    #[inline(always)]
+    fn sum(self, value: Self::Vector) -> f32 {
+        self.to_array(value).iter().take(Self::LANES).sum()
+    }
+
+    /// Returns the largest element of a vector.
+    #[inline(always)]
+    fn largest(self, value: Self::Vector) -> f32 {
+        self.to_array(value).iter().take(Self::LANES).copied().fold(f32::NEG_INFINITY, f32::max)
+    }
+}
+
+/// A kernel for any instruction set.
+pub(super) trait SimdOperation {
+    /// Result of the kernel.
+    type Output;
+
+    /// Runs the kernel. Implementations are `#[inline(always)]`, so that they are compiled with the
+    /// instructions of `S`.
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+/// An instruction set that this CPU has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum InstructionSet {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+}
+
+// === impl InstructionSet ===
+
+impl InstructionSet {
+    /// Returns the instruction sets of this CPU, the fastest first. The last one is portable.
+    pub(super) fn detect() -> Vec<Self> {
+        let mut sets = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            sets.extend(Avx512::detect().map(Self::Avx512));
+            sets.extend(Avx2::detect().map(Self::Avx2));
+        }
+        sets.push(Self::Portable);
+        sets
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => "AVX2 and FMA",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(_) => "AVX-512",
+        }
+    }
+
+    /// Runs a kernel with these instructions.
+    #[inline]
+    pub(super) fn run<O: SimdOperation>(self, operation: O) -> O::Output {
+        match self {
+            Self::Portable => operation.run(Portable),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(simd) => simd.run(operation),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(simd) => simd.run(operation),
+        }
+    }
+
+    /// Number of columns of a panel of packed weights: two vectors.
+    pub(super) fn panel_columns(self) -> usize {
+        struct PanelColumns;
+        impl SimdOperation for PanelColumns {
+            type Output = usize;
+
+            fn run<S: Simd>(self, _: S) -> usize {
+                2 * S::LANES
+            }
+        }
+        self.run(PanelColumns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Results of every function for a vector of inputs.
+    struct AllFunctions<'a> {
+        a: &'a [f32],
+        b: &'a [f32],
+    }
+
+    impl SimdOperation for AllFunctions<'_> {
+        type Output = Vec<Vec<f32>>;
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> Vec<Vec<f32>> {
+            let mut results = vec![Vec::new(); 12];
+            for (a, b) in self.a.chunks(S::LANES).zip(self.b.chunks(S::LANES)) {
+                let (length, a, b) = (a.len(), simd.load(a), simd.load(b));
+                let values = [
+                    simd.add(a, b),
+                    simd.sub(a, b),
+                    simd.mul(a, b),
+                    simd.div(a, simd.max(b, simd.splat(0.5))),
+                    simd.max(a, b),
+                    simd.min(a, b),
+                    simd.mul_add(a, b, a),
+                    simd.round(a),
+                    simd.exp2_integer(simd.round(a)),
+                    simd.abs(a),
+                    simd.select_less(a, b, simd.splat(1.0), simd.splat(2.0)),
+                    simd.splat(simd.largest(a) + simd.sum(b) * 0.0),
+                ];
+                for (result, value) in results.iter_mut().zip(values) {
+                    let mut stored = vec![0.0; length];
+                    simd.store(value, &mut stored);
+                    result.extend(stored);
+                }
+            }
+            results.truncate(11);
+            results
+        }
+    }
+
+    #[test]
+    fn instruction_sets_agree_on_every_function() {
+        let a: Vec<f32> = (0..37).map(|at| (at as f32 - 18.0) * 1.37).collect();
+        let b: Vec<f32> = (0..37).map(|at| 9.0 - at as f32 * 0.71).collect();
+        let expected = Portable.run_operation(AllFunctions { a: &a, b: &b });
+        for set in InstructionSet::detect() {
+            let results = set.run(AllFunctions { a: &a, b: &b });
+            for (function, (result, expected)) in results.iter().zip(&expected).enumerate() {
+                for (at, (value, expected)) in result.iter().zip(expected).enumerate() {
+                    let close = (value - expected).abs() <= 1e-5 * expected.abs().max(1.0);
+                    assert!(close, "{}: function {function} of element {at}: {value}, {expected}", set.name());
+                }
+            }
+        }
+        let rounded: Vec<f32> = a.iter().map(|a| a.round_ties_even()).collect();
+        assert_eq!(expected[7], rounded);
+    }
+}

@@ -1,0 +1,101 @@
+//! The interface of executors: a packed batch in, one result a sequence out.
+
+use crate::batch::{OutputKind, PackedBatch};
+
+/// Executes an encoder on one device. It is used by one thread at a time, because it owns the
+/// scratch memory of the device.
+///
+/// The result of a sequence depends on that sequence alone, bit for bit: neither on the other
+/// sequences of the batch, nor on their order, nor on the number of threads.
+pub trait Executor: Send {
+    /// Executes a batch. Returns one result for each sequence, in their order.
+    ///
+    /// # Errors
+    /// The batch as a whole cannot be executed.
+    fn execute(&mut self, batch: &PackedBatch) -> Result<Vec<SequenceResult>, ExecuteError>;
+
+    /// Returns the choices that the executor made when it was created.
+    fn report(&self) -> &ExecutorReport;
+}
+
+/// Result of one sequence.
+pub type SequenceResult = Result<SequenceOutput, NonFiniteOutput>;
+
+/// Values of one sequence.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SequenceOutput {
+    /// The pooled vector, with one element for each of a hidden state. It is not scaled: see
+    /// [`crate::finish_embedding`].
+    Embedding(Vec<f32>),
+    /// Hidden states of all tokens, row by row.
+    TokenStates {
+        /// `tokens × hidden` elements.
+        values: Vec<f32>,
+        /// Number of elements of a row.
+        hidden: usize,
+    },
+    /// Logits, one for each label: see [`crate::ScoreFunction::apply`].
+    Logits(Vec<f32>),
+}
+
+/// Error of a sequence whose result has an infinite element, or one that is not a number. Other
+/// sequences of the batch are not affected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the result of the model is not finite: its weights are damaged, or too large for 32-bit numbers")]
+pub struct NonFiniteOutput;
+
+/// Error of a batch that cannot be executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ExecuteError {
+    /// The batch has more tokens than the scratch memory is for.
+    #[error("a batch of {tokens} tokens exceeds the limit of {tokens_max}: split it, or raise the limit")]
+    TooManyTokens {
+        /// Number of tokens in the batch.
+        tokens: usize,
+        /// Limit of the executor.
+        tokens_max: usize,
+    },
+    /// A sequence is empty or longer than the model takes.
+    #[error("sequence {sequence} has {tokens} tokens and the model takes 1 to {tokens_max}: shorten it")]
+    WrongLength {
+        /// Index of the sequence in the batch.
+        sequence: usize,
+        /// Number of its tokens.
+        tokens: usize,
+        /// Limit of the model.
+        tokens_max: usize,
+    },
+    /// A token has no embedding, because it was encoded for another model.
+    #[error("token {token} has no embedding: encode the batch with the tokenizer of this model")]
+    UnknownToken {
+        /// Index of the token in the batch.
+        token: usize,
+    },
+    /// Logits are requested from a model without a classification head.
+    #[error("sequence {sequence} requests {kind:?}, which the model does not have")]
+    NoHead {
+        /// Index of the sequence in the batch.
+        sequence: usize,
+        /// The requested result.
+        kind: OutputKind,
+    },
+}
+
+/// Choices of an executor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecutorReport {
+    /// Name of the device and of its kernels.
+    pub kernels: String,
+    /// Kernels that the device supports and that failed their check against portable ones.
+    pub rejected: Vec<String>,
+    /// Number of threads.
+    pub threads: usize,
+    /// Maximum number of tokens of a batch.
+    pub tokens_max: usize,
+    /// Memory of the packed weights in bytes, without the mapped files.
+    pub weight_bytes: usize,
+    /// Scratch memory in bytes.
+    pub scratch_bytes: usize,
+    /// Size of the mapped files in bytes. The page cache has the part that is in use.
+    pub mapped_bytes: usize,
+}

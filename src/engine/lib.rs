@@ -1,0 +1,58 @@
+//! Encoder models in this process: sentence embeddings, classifiers and rerankers.
+//!
+//! - [`Model::open`] reads a directory in the format of Hugging Face.
+//! - [`Model::tokenizer`] turns texts, pairs and ids into [`TokenSequence`]s, on any thread.
+//! - A [`PackedBatch`] has sequences without padding, and an [`Executor`] returns one result for each.
+//!   [`CpuExecutor`] is the one on the CPU.
+//! - [`finish_embedding`] and [`ScoreFunction::apply`] turn results into what callers expect.
+//!
+//! Results are those of sentence-transformers and of the `transformers` library: the same truncation,
+//! pooling and activation functions. The result of a sequence does not depend on its batch, bit for
+//! bit.
+//!
+//! The crate serves nothing, reads no environment and no clock, and logs nothing.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use groupage_engine::{CpuExecutor, CpuOptions, Executor, Model, OutputKind, PackedBatch};
+//!
+//! let model = Model::open("all-MiniLM-L6-v2".as_ref())?;
+//! let mut executor = CpuExecutor::new(&model, CpuOptions { threads: None, tokens_max: 16_384 })?;
+//! let mut batch = PackedBatch::new(16_384);
+//! batch.push(&model.tokenizer().encode_text("A man is eating food.", true)?, OutputKind::Embedding)?;
+//! for result in executor.execute(&batch)? {
+//!     println!("{:?}", result?);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod activation;
+mod batch;
+mod config;
+mod cpu;
+mod directory;
+mod error;
+mod executor;
+mod json;
+mod model;
+mod pooling;
+mod scores;
+mod sentence;
+mod tokenize;
+mod weights;
+
+#[cfg(test)]
+mod tests;
+
+pub use activation::Activation;
+pub use batch::{BatchFull, OutputKind, PackedBatch};
+pub use config::{Architecture, EncoderConfig, HeadConfig, HeadPooling, PositionScheme, RotaryConfig, ScoreFunction};
+pub use cpu::{CpuExecutor, CpuOptions};
+pub use error::LoadError;
+pub use executor::{ExecuteError, Executor, ExecutorReport, NonFiniteOutput, SequenceOutput, SequenceResult};
+pub use model::Model;
+pub use pooling::{Pooling, finish_embedding};
+pub use scores::{sigmoid, softmax};
+pub use sentence::Prompts;
+pub use tokenize::{OffsetUnit, TextTokenizer, TokenDetail, TokenError, TokenSequence};

@@ -1,0 +1,100 @@
+//! A model directory, opened.
+
+use std::path::Path;
+
+use crate::config::{EncoderConfig, HeadConfig};
+use crate::directory::ModelDirectory;
+use crate::error::LoadError;
+use crate::pooling::Pooling;
+use crate::sentence::{Prompts, SentenceConfig};
+use crate::tokenize::TextTokenizer;
+use crate::weights::ModelWeights;
+
+/// An encoder: its shape, its tokenizer and its weights in mapped files. An executor such as
+/// [`crate::CpuExecutor`] is created from it.
+#[derive(Debug)]
+pub struct Model {
+    name: String,
+    config: EncoderConfig,
+    pooling: Pooling,
+    normalizes: bool,
+    prompts: Prompts,
+    tokenizer: TextTokenizer,
+    weights: ModelWeights,
+}
+
+// === impl Model ===
+
+impl Model {
+    /// Opens a directory in the format of Hugging Face: `config.json`, `tokenizer.json`, weights as
+    /// safetensors in one file or several with an index, and the files of sentence-transformers if
+    /// it has them. Weights are mapped and not read.
+    ///
+    /// The files must not be changed while the model is in use. To update a model, write another
+    /// directory, or rename files into place.
+    ///
+    /// # Errors
+    /// A file is missing, damaged or larger than its bound, or has an architecture, an option or a
+    /// shape that is not supported. The error names the file and the field or tensor.
+    pub fn open(path: &Path) -> Result<Self, LoadError> {
+        let root = ModelDirectory::open(path)?;
+        let sentence = SentenceConfig::parse(&root)?;
+        let config = EncoderConfig::parse(&sentence.encoder.json_required("config.json")?)?;
+        let tokenizer = TextTokenizer::load(&config, &sentence)?;
+        let weights = ModelWeights::open(&sentence.encoder)?;
+        let SentenceConfig { pooling, normalizes, prompts, .. } = sentence;
+        Ok(Self { name: root.name(), config, pooling, normalizes, prompts, tokenizer, weights })
+    }
+
+    /// Name of the directory.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Shape of the encoder.
+    #[must_use]
+    pub fn config(&self) -> &EncoderConfig {
+        &self.config
+    }
+
+    /// Classification head; `None` for a model that only embeds.
+    #[must_use]
+    pub fn head(&self) -> Option<&HeadConfig> {
+        self.config.head.as_ref()
+    }
+
+    /// Pooling of embeddings.
+    #[must_use]
+    pub fn pooling(&self) -> Pooling {
+        self.pooling
+    }
+
+    /// Whether embeddings are scaled to unit length by default.
+    #[must_use]
+    pub fn normalizes(&self) -> bool {
+        self.normalizes
+    }
+
+    /// Prompts by name.
+    #[must_use]
+    pub fn prompts(&self) -> &Prompts {
+        &self.prompts
+    }
+
+    /// Tokenizer of the model.
+    #[must_use]
+    pub fn tokenizer(&self) -> &TextTokenizer {
+        &self.tokenizer
+    }
+
+    /// Maximum number of tokens of a sequence.
+    #[must_use]
+    pub fn tokens_max(&self) -> usize {
+        self.tokenizer.tokens_max()
+    }
+
+    pub(crate) fn weights(&self) -> &ModelWeights {
+        &self.weights
+    }
+}

@@ -1,0 +1,255 @@
+//! The files of sentence-transformers: modules, pooling, length, and prompts.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::directory::ModelDirectory;
+use crate::error::LoadError;
+use crate::json::JsonFile;
+use crate::pooling::Pooling;
+
+/// Maximum number of modules of a model. Published models have at most four.
+const MODULES_MAX: usize = 16;
+/// Maximum number of named prompts. Published models have at most about twenty.
+const PROMPTS_MAX: usize = 1024;
+/// Maximum length of a sequence that a file may state, as that of positions.
+const LENGTH_MAX: usize = 1 << 20;
+
+/// Files with the length of sequences, in the order in which sentence-transformers searches them.
+const LENGTH_FILES: [&str; 7] = [
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
+
+const UNSUPPORTED: &str = "use a model without it";
+
+/// What the files of sentence-transformers add to an encoder.
+#[derive(Debug)]
+pub(crate) struct SentenceConfig {
+    /// Directory of the encoder.
+    pub(crate) encoder: ModelDirectory,
+    pub(crate) pooling: Pooling,
+    /// Whether embeddings are scaled to unit length.
+    pub(crate) normalizes: bool,
+    /// Maximum number of tokens of a sequence.
+    pub(crate) length_max: Option<usize>,
+    /// Whether texts are lowercased before the tokenizer.
+    pub(crate) lowercases: bool,
+    pub(crate) prompts: Prompts,
+}
+
+/// Texts that are put in front of inputs, by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Prompts {
+    /// Prompts by name.
+    pub by_name: BTreeMap<String, String>,
+    /// Name of the prompt of inputs for which none is named.
+    pub default: Option<String>,
+}
+
+// === impl Prompts ===
+
+impl Prompts {
+    /// Returns the prompt with a name, or the default prompt without one. `None` for a name that
+    /// the model does not have.
+    #[must_use]
+    pub fn get(&self, name: Option<&str>) -> Option<&str> {
+        match name.or(self.default.as_deref()) {
+            Some(name) => self.by_name.get(name).map(String::as_str),
+            None => Some(""),
+        }
+    }
+
+    fn parse(file: &JsonFile) -> Result<Self, LoadError> {
+        let error = |field| file.error(field, "an object of strings", "use the file that was published with the model");
+        let mut prompts = Self::default();
+        if let Some(object) = file.get("prompts") {
+            let object = object.as_object().filter(|object| object.len() <= PROMPTS_MAX);
+            for (name, text) in object.ok_or_else(|| error("prompts"))? {
+                let text = text.as_str().ok_or_else(|| error("prompts"))?;
+                prompts.by_name.insert(name.clone(), text.to_owned());
+            }
+        }
+        prompts.default = file.text("default_prompt_name")?.map(str::to_owned);
+        if let Some(name) = &prompts.default
+            && !prompts.by_name.contains_key(name)
+        {
+            return Err(file.error("default_prompt_name", "a name in `prompts`", "add the prompt, or remove the name"));
+        }
+        Ok(prompts)
+    }
+}
+
+// === impl SentenceConfig ===
+
+impl SentenceConfig {
+    /// Reads the files. Without `modules.json`, embeddings are means of all tokens and not scaled,
+    /// as in sentence-transformers.
+    pub(crate) fn parse(root: &ModelDirectory) -> Result<Self, LoadError> {
+        let mut config = Self {
+            encoder: root.clone(),
+            pooling: Pooling::Mean,
+            normalizes: false,
+            length_max: None,
+            lowercases: false,
+            prompts: Prompts::default(),
+        };
+        if let Some(modules) = root.json("modules.json")? {
+            let elements = modules.elements()?;
+            if elements.len() > MODULES_MAX {
+                let advice = "use the file that was published with the model";
+                return Err(modules.error("", &format!("at most {MODULES_MAX} modules"), advice));
+            }
+            elements.iter().try_for_each(|module| config.add_module(root, module))?;
+        }
+        if let Some(file) = root.json("config_sentence_transformers.json")? {
+            config.prompts = Prompts::parse(&file)?;
+        }
+        for name in LENGTH_FILES {
+            if let Some(file) = config.encoder.json(name)? {
+                config.length_max = file.size("max_seq_length", 1..=LENGTH_MAX)?;
+                config.lowercases = file.flag("do_lower_case")?.unwrap_or(false);
+                break;
+            }
+        }
+        Ok(config)
+    }
+
+    /// Applies a row of `modules.json`. Its type is a path of Python, whose first parts differ by
+    /// version.
+    fn add_module(&mut self, root: &ModelDirectory, module: &JsonFile) -> Result<(), LoadError> {
+        let path = module.text("path")?.unwrap_or_default();
+        let Some(folder) = root.child(path) else {
+            return Err(module.error("path", "the name of a folder in the directory of the model", UNSUPPORTED));
+        };
+        match module.text("type")?.and_then(|kind| kind.rsplit('.').next()) {
+            Some("Transformer") => self.encoder = folder,
+            Some("Pooling") => self.pooling = parse_pooling(&folder.json_required("config.json")?)?,
+            Some("Normalize") => self.normalizes = true,
+            _ => return Err(module.error("type", "a module Transformer, Pooling or Normalize", UNSUPPORTED)),
+        }
+        Ok(())
+    }
+}
+
+/// Reads `pooling_mode`, or the flags of versions before 5.
+fn parse_pooling(file: &JsonFile) -> Result<Pooling, LoadError> {
+    const FLAGS: [(&str, &str); 6] = [
+        ("pooling_mode_cls_token", "cls"),
+        ("pooling_mode_max_tokens", "max"),
+        ("pooling_mode_mean_tokens", "mean"),
+        ("pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens"),
+        ("pooling_mode_weightedmean_tokens", "weightedmean"),
+        ("pooling_mode_lasttoken", "lasttoken"),
+    ];
+    if file.flag("include_prompt")? == Some(false) {
+        return Err(file.error("include_prompt", "true", UNSUPPORTED));
+    }
+    let expected = "one of mean, cls, lasttoken or max";
+    let from_name = |name: &str| match name {
+        "mean" => Some(Pooling::Mean),
+        "cls" => Some(Pooling::First),
+        "lasttoken" => Some(Pooling::Last),
+        "max" => Some(Pooling::Max),
+        _ => None,
+    };
+    if let Some(mode) = file.get("pooling_mode") {
+        let name = match mode.as_array().map(Vec::as_slice) {
+            Some([one]) => one.as_str(),
+            Some(_) => None,
+            None => Value::as_str(mode),
+        };
+        return name.and_then(from_name).ok_or_else(|| file.error("pooling_mode", expected, UNSUPPORTED));
+    }
+    let mut active = Vec::new();
+    for (field, name) in FLAGS {
+        if file.flag(field)? == Some(true) {
+            active.push((field, name));
+        }
+    }
+    match active.as_slice() {
+        [] => Ok(Pooling::Mean),
+        [(field, name)] => from_name(name).ok_or_else(|| file.error(field, expected, UNSUPPORTED)),
+        [_, (second, _), ..] => Err(file.error(second, "one kind of pooling only", UNSUPPORTED)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODULES: &str = r#"[{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}]"#;
+
+    fn parse(files: &[(&str, &str)]) -> Result<SentenceConfig, LoadError> {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        SentenceConfig::parse(&ModelDirectory::open(folder.path()).unwrap())
+    }
+
+    #[test]
+    fn without_files_an_embedding_is_the_mean() {
+        let config = parse(&[]).unwrap();
+        assert_eq!((config.pooling, config.normalizes, config.length_max), (Pooling::Mean, false, None));
+    }
+
+    #[test]
+    fn modules_choose_pooling_and_scaling() {
+        let pooling = r#"{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}"#;
+        let length = r#"{"max_seq_length": 256, "do_lower_case": true}"#;
+        let files = [("modules.json", MODULES), ("1_Pooling/config.json", pooling), (LENGTH_FILES[0], length)];
+        let config = parse(&files).unwrap();
+        assert_eq!((config.pooling, config.normalizes), (Pooling::First, true));
+        assert_eq!((config.length_max, config.lowercases), (Some(256), true));
+    }
+
+    #[test]
+    fn pooling_is_read_in_the_forms_of_all_versions() {
+        for (text, expected) in [
+            (r#"{"pooling_mode": "lasttoken"}"#, Some(Pooling::Last)),
+            (r#"{"pooling_mode": ["max"]}"#, Some(Pooling::Max)),
+            (r#"{"pooling_mode": ["max", "mean"]}"#, None),
+            (r#"{"pooling_mode": "weightedmean"}"#, None),
+            (r#"{"pooling_mode_lasttoken": true}"#, Some(Pooling::Last)),
+            (r#"{"pooling_mode_lasttoken": true, "pooling_mode_mean_tokens": true}"#, None),
+            (r#"{"pooling_mode_mean_sqrt_len_tokens": true}"#, None),
+            (r#"{"pooling_mode": "mean", "include_prompt": false}"#, None),
+            ("{}", Some(Pooling::Mean)),
+        ] {
+            let file = JsonFile::parse("1_Pooling/config.json".to_owned(), text.as_bytes()).unwrap();
+            assert_eq!(parse_pooling(&file).ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_module_that_is_not_known_is_named() {
+        let dense = MODULES.replace("models.Normalize", "models.Dense");
+        let pooling = r#"{"pooling_mode": "mean"}"#;
+        let error = parse(&[("modules.json", &dense), ("1_Pooling/config.json", pooling)]).unwrap_err().to_string();
+        assert!(error.contains("`[2].type`: found \"sentence_transformers.models.Dense\""), "{error}");
+        let outside = MODULES.replace("1_Pooling", "../1_Pooling");
+        assert!(parse(&[("modules.json", &outside)]).unwrap_err().place.contains("[1].path"));
+    }
+
+    #[test]
+    fn prompts_have_names_and_a_default() {
+        let file = |text: &str| JsonFile::parse("x".to_owned(), text.as_bytes()).unwrap();
+        let prompts =
+            Prompts::parse(&file(r#"{"prompts": {"query": "query: "}, "default_prompt_name": "query"}"#)).unwrap();
+        assert_eq!((prompts.get(None), prompts.get(Some("query"))), (Some("query: "), Some("query: ")));
+        assert_eq!(prompts.get(Some("other")), None);
+        assert_eq!(Prompts::default().get(None), Some(""));
+        assert!(Prompts::parse(&file(r#"{"prompts": {"a": "b"}, "default_prompt_name": "query"}"#)).is_err());
+    }
+}

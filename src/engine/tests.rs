@@ -1,0 +1,60 @@
+//! Tests of whole models, against values of other implementations.
+
+mod damaged;
+mod golden;
+mod invariance;
+mod minilm;
+
+use std::path::{Path, PathBuf};
+
+use crate::{CpuExecutor, CpuOptions, Executor as _, Model, OutputKind, PackedBatch, SequenceOutput, TokenSequence};
+
+/// Tokens of a batch in tests.
+const TOKENS_MAX: usize = 2048;
+
+/// Names of the models with random weights.
+const MODELS: [&str; 8] = [
+    "bert",
+    "bert-rerank",
+    "roberta",
+    "roberta-classify",
+    "xlm-roberta-rerank",
+    "distilbert-classify",
+    "modernbert",
+    "modernbert-classify",
+];
+
+fn goldens() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens")
+}
+
+fn read_json(path: &Path) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn numbers(value: &serde_json::Value) -> Vec<f32> {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+fn executor(model: &Model, threads: usize) -> CpuExecutor {
+    CpuExecutor::new(model, CpuOptions { threads: Some(threads), tokens_max: TOKENS_MAX }).unwrap()
+}
+
+/// Executes sequences as one batch.
+fn execute(executor: &mut CpuExecutor, sequences: &[TokenSequence], kind: OutputKind) -> Vec<Vec<f32>> {
+    let mut batch = PackedBatch::new(TOKENS_MAX);
+    for sequence in sequences {
+        batch.push(sequence, kind).unwrap();
+    }
+    let values = |output| match output {
+        SequenceOutput::Embedding(values) | SequenceOutput::Logits(values) => values,
+        SequenceOutput::TokenStates { values, .. } => values,
+    };
+    executor.execute(&batch).unwrap().into_iter().map(|result| values(result.unwrap())).collect()
+}
+
+/// Largest difference of two vectors by element.
+fn difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}

@@ -1,0 +1,183 @@
+//! Directories that are damaged, incomplete or hostile end with an error that names the place, and
+//! never with a panic.
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::{ExecuteError, LoadError};
+
+/// Returns a copy of a model.
+fn copy_of(name: &str) -> TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    copy_folder(&goldens().join(name), copy.path());
+    copy
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_folder(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+/// Opens a model and packs its weights.
+fn load(folder: &Path) -> Result<CpuExecutor, LoadError> {
+    let model = Model::open(folder)?;
+    CpuExecutor::new(&model, CpuOptions { threads: Some(1), tokens_max: 64 })
+}
+
+/// Changes a text file of a copy of a model and returns the error.
+fn changed(name: &str, file: &str, from: &str, to: &str) -> String {
+    let copy = copy_of(name);
+    let path = copy.path().join(file);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains(from), "{text}");
+    std::fs::write(path, text.replace(from, to)).unwrap();
+    load(copy.path()).unwrap_err().to_string()
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    for (file, part) in [
+        ("config.json", "config.json: the file: found no such file"),
+        ("tokenizer.json", "tokenizer.json: the file: found no such file"),
+        ("model.safetensors", "model.safetensors: the file: found no such file"),
+        ("1_Pooling/config.json", "1_Pooling/config.json: the file: found no such file"),
+    ] {
+        let copy = copy_of("roberta");
+        std::fs::remove_file(copy.path().join(file)).unwrap();
+        let error = load(copy.path()).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    let copy = copy_of("bert");
+    std::fs::remove_file(copy.path().join("model-00002-of-00002.safetensors")).unwrap();
+    let error = load(copy.path()).unwrap_err().to_string();
+    assert!(error.contains("model-00002-of-00002.safetensors"), "{error}");
+}
+
+#[test]
+fn a_tensor_that_does_not_fit_is_named_with_both_shapes() {
+    let wide = changed("roberta", "config.json", "\"intermediate_size\": 72", "\"intermediate_size\": 73");
+    let part =
+        "tensor `encoder.layer.0.intermediate.dense.weight`: found shape [72, 48] of F16, expected shape [73, 48]";
+    assert!(wide.contains(part) && wide.contains("model.safetensors"), "{wide}");
+    let deep = changed("roberta", "config.json", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3");
+    assert!(deep.contains("tensor `encoder.layer.2.attention.self.query.weight`: found no such tensor"), "{deep}");
+    let huge = changed("roberta", "config.json", "\"vocab_size\": 160", "\"vocab_size\": 1000000");
+    assert!(huge.contains("expected shape [1000000, 48]"), "{huge}");
+    let labels = changed("roberta-classify", "config.json", "\"2\": \"LABEL_2\"", "\"2\": \"LABEL_2\", \"3\": \"X\"");
+    assert!(labels.contains("tensor `classifier.out_proj.weight`: found shape [3, 48]"), "{labels}");
+    // A table of positions that is named where the weights are integers.
+    let integers = changed("bert", "model.safetensors.index.json", "model-00001-of-00002", "../model-00001-of-00002");
+    assert!(integers.contains("`weight_map`"), "{integers}");
+}
+
+#[test]
+fn a_tensor_of_another_type_is_named() {
+    let copy = copy_of("roberta");
+    let path = copy.path().join("model.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(3).position(|part| part == b"F16").unwrap();
+    let mut changed = bytes.clone();
+    changed[at..at + 3].copy_from_slice(b"I16");
+    std::fs::write(&path, changed).unwrap();
+    let error = load(copy.path()).unwrap_err().to_string();
+    assert!(error.contains("of I16, expected shape") && error.contains("of F32, F16 or BF16"), "{error}");
+}
+
+/// Cuts the weights at many lengths and inverts bytes of the header. Numbers of the weights
+/// themselves may have any value.
+#[test]
+fn damaged_weights_never_panic() {
+    let copy = copy_of("roberta");
+    let path = copy.path().join("model.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    let header = 8 + usize::try_from(u64::from_le_bytes(*bytes.first_chunk().unwrap())).unwrap();
+    for length in (0..bytes.len()).step_by(bytes.len() / 40) {
+        std::fs::write(&path, &bytes[..length]).unwrap();
+        load(copy.path()).unwrap_err();
+    }
+    for at in (0..header).step_by(header / 150) {
+        let mut changed = bytes.clone();
+        changed[at] ^= 0x55;
+        std::fs::write(&path, changed).unwrap();
+        // Spaces of the header may change without harm.
+        drop(load(copy.path()));
+    }
+    for header in [0, 1, u64::MAX, u64::MAX - 7, 1 << 40, 99_999_999] {
+        let mut changed = bytes.clone();
+        changed[..8].copy_from_slice(&u64::to_le_bytes(header));
+        std::fs::write(&path, changed).unwrap();
+        load(copy.path()).unwrap_err();
+    }
+}
+
+#[test]
+fn damaged_text_files_never_panic() {
+    for file in ["config.json", "tokenizer.json", "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"]
+    {
+        let copy = copy_of("modernbert-classify");
+        let path = copy.path().join(file);
+        let bytes = std::fs::read(&path).unwrap();
+        // A file without its last bracket; some end with a line feed after it.
+        for length in (0..bytes.len() - 2).step_by(bytes.len().div_ceil(20)) {
+            std::fs::write(&path, &bytes[..length]).unwrap();
+            let error = load(copy.path()).unwrap_err().to_string();
+            assert!(error.contains(file), "{error}");
+        }
+        for at in (0..bytes.len()).step_by(bytes.len().div_ceil(60)) {
+            let mut changed = bytes.clone();
+            changed[at] = b'9';
+            std::fs::write(&path, changed).unwrap();
+            drop(load(copy.path()));
+        }
+    }
+}
+
+#[test]
+fn weights_that_are_not_finite_fail_their_sequence_only() {
+    let copy = copy_of("bert");
+    let path = copy.path().join("model-00001-of-00002.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let header = 8 + usize::try_from(u64::from_le_bytes(*bytes.first_chunk().unwrap())).unwrap();
+    let text: serde_json::Value = serde_json::from_slice(&bytes[8..header]).unwrap();
+    let words = text["embeddings.word_embeddings.weight"]["data_offsets"][0].as_u64().unwrap();
+    // An element of the embedding of token 7.
+    let at = header + usize::try_from(words).unwrap() + 7 * 48 * 4;
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&path, bytes).unwrap();
+    let model = Model::open(copy.path()).unwrap();
+    let mut executor = executor(&model, 2);
+    let mut batch = PackedBatch::new(TOKENS_MAX);
+    for ids in [[5, 6], [7, 8], [9, 10]] {
+        batch.push(&model.tokenizer().encode_ids(&ids, false).unwrap(), OutputKind::Embedding).unwrap();
+    }
+    let results: Vec<bool> = executor.execute(&batch).unwrap().iter().map(Result::is_ok).collect();
+    assert_eq!(results, [true, false, true]);
+}
+
+#[test]
+fn a_batch_of_another_model_is_refused() {
+    let (bert, modern) =
+        (Model::open(&goldens().join("bert")).unwrap(), Model::open(&goldens().join("modernbert")).unwrap());
+    let sequence = bert.tokenizer().encode_pair("a man", "eats", true).unwrap();
+    assert!(sequence.type_ids().contains(&1));
+    let mut batch = PackedBatch::new(64);
+    batch.push(&sequence, OutputKind::Embedding).unwrap();
+    let refused = executor(&modern, 1).execute(&batch).unwrap_err();
+    assert!(matches!(refused, ExecuteError::UnknownToken { .. }), "{refused}");
+    batch.clear();
+    batch.push(&sequence, OutputKind::Logits).unwrap();
+    let no_head = executor(&bert, 1).execute(&batch).unwrap_err();
+    assert_eq!(no_head, ExecuteError::NoHead { sequence: 0, kind: OutputKind::Logits });
+    let mut small = CpuExecutor::new(&bert, CpuOptions { threads: Some(1), tokens_max: 2 }).unwrap();
+    let too_many = small.execute(&batch).unwrap_err();
+    assert!(matches!(too_many, ExecuteError::TooManyTokens { tokens_max: 2, .. }), "{too_many}");
+    assert!(CpuExecutor::new(&bert, CpuOptions { threads: None, tokens_max: 0 }).is_err());
+}

@@ -1,0 +1,90 @@
+//! Models with random weights, against the `transformers` library in 64-bit floating point
+//! (`goldens.py`).
+
+use super::*;
+use crate::{Pooling, ScoreFunction, TokenError};
+
+/// Largest difference by element, of hidden states whose elements are about 1.
+const DIFFERENCE_MAX: f32 = 1e-5;
+
+#[test]
+fn every_architecture_and_head_has_the_values_of_transformers() {
+    for name in MODELS {
+        let folder = goldens().join(name);
+        let model = Model::open(&folder).unwrap();
+        let mut executor = executor(&model, 2);
+        for case in read_json(&folder.join("expected.json")).as_array().unwrap() {
+            let (text, pair) = (case["text"].as_str().unwrap(), case.get("pair").and_then(|pair| pair.as_str()));
+            let sequence = match pair {
+                Some(pair) => model.tokenizer().encode_pair(text, pair, true).unwrap(),
+                None => model.tokenizer().encode_text(text, true).unwrap(),
+            };
+            let ids: Vec<u32> = serde_json::from_value(case["ids"].clone()).unwrap();
+            assert_eq!(sequence.ids(), ids, "{name}: {text:?}");
+            let sequence = [sequence];
+            let check = |kind: OutputKind, found: &[f32], expected: &[f32]| {
+                let difference = difference(found, expected);
+                assert!(difference < DIFFERENCE_MAX, "{name}: {kind:?} of {text:?}: {difference}");
+            };
+            let pooled = execute(&mut executor, &sequence, OutputKind::Embedding);
+            check(OutputKind::Embedding, &pooled[0], &numbers(&case["pooled"]));
+            let states = execute(&mut executor, &sequence, OutputKind::TokenStates);
+            let last = states[0].chunks_exact(48).next_back().unwrap();
+            check(OutputKind::TokenStates, last, &numbers(&case["last_state"]));
+            assert_eq!(states[0].len(), ids.len() * 48);
+            if model.head().is_some() {
+                let logits = execute(&mut executor, &sequence, OutputKind::Logits);
+                check(OutputKind::Logits, &logits[0], &numbers(&case["logits"]));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_files_of_a_model_are_reported() {
+    let model = Model::open(&goldens().join("bert-rerank")).unwrap();
+    assert_eq!((model.name(), model.tokens_max(), model.normalizes()), ("bert-rerank", 32, true));
+    assert_eq!((model.pooling(), model.config().hidden, model.config().layers), (Pooling::First, 48, 2));
+    let head = model.head().unwrap();
+    assert_eq!((head.labels.len(), head.scores), (1, ScoreFunction::Sigmoid));
+    let report = executor(&model, 2).report().clone();
+    assert_eq!((report.threads, report.tokens_max, report.rejected.len()), (2, TOKENS_MAX, 0));
+    assert!(report.weight_bytes > 100_000 && report.scratch_bytes > 1_000_000 && report.mapped_bytes > 80_000);
+}
+
+#[test]
+fn inputs_outside_of_the_limits_are_refused() {
+    let model = Model::open(&goldens().join("roberta")).unwrap();
+    let tokenizer = model.tokenizer();
+    let long = "fox ".repeat(100);
+    let TokenError::TooLong { tokens, tokens_max: 32 } = tokenizer.encode_text(&long, false).unwrap_err() else {
+        panic!("not refused")
+    };
+    assert!(tokens > 100);
+    let cut = tokenizer.encode_text(&long, true).unwrap();
+    assert_eq!((cut.len(), cut.is_truncated()), (32, true));
+    assert_eq!(tokenizer.encode_ids(&[], true), Err(TokenError::Empty));
+    let unknown = TokenError::UnknownId { id: 160, position: 1, vocabulary: 160 };
+    assert_eq!(tokenizer.encode_ids(&[5, 160], true), Err(unknown));
+    assert_eq!(tokenizer.encode_ids(&[5; 33], false), Err(TokenError::TooLong { tokens: 33, tokens_max: 32 }));
+    assert_eq!(tokenizer.encode_ids(&[5; 33], true).unwrap().len(), 32);
+}
+
+#[test]
+fn tokens_are_listed_with_their_positions_and_decoded() {
+    let model = Model::open(&goldens().join("bert")).unwrap();
+    let tokenizer = model.tokenizer();
+    let text = "a manß eats";
+    let tokens = tokenizer.list_tokens(text, true, crate::OffsetUnit::Bytes).unwrap();
+    let (first, last) = (tokens.first().unwrap(), tokens.last().unwrap());
+    assert_eq!((first.text.as_str(), first.is_special, first.span), ("[CLS]", true, None));
+    assert_eq!((last.text.as_str(), last.is_special), ("[SEP]", true));
+    for token in tokens.iter().filter(|token| !token.is_special) {
+        let (start, end) = token.span.unwrap();
+        assert_eq!(token.text, text[start..end]);
+    }
+    let chars = tokenizer.list_tokens(text, false, crate::OffsetUnit::Chars).unwrap();
+    assert_eq!(chars.last().unwrap().span.unwrap().1, text.chars().count());
+    let sequence = tokenizer.encode_text("a man is eating food", false).unwrap();
+    assert_eq!(tokenizer.decode(sequence.ids(), true).unwrap(), "a man is eating food");
+}

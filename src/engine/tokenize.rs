@@ -1,0 +1,276 @@
+//! Tokenizers of models: texts and pairs to sequences of token ids, and back.
+
+mod detail;
+mod truncate;
+
+use std::fmt;
+
+use serde_json::Value;
+use tokenizers::utils::truncation::TruncationDirection;
+use tokenizers::{PostProcessor as _, Tokenizer};
+
+pub use self::detail::{OffsetUnit, TokenDetail};
+use crate::config::{EncoderConfig, PositionScheme};
+use crate::directory::{ModelDirectory, TOKENIZER_BYTES_MAX};
+use crate::error::LoadError;
+use crate::sentence::SentenceConfig;
+
+const FILE: &str = "tokenizer.json";
+
+/// Tokens of one input, ready for an executor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenSequence {
+    ids: Vec<u32>,
+    /// Segment types, as many as `ids`.
+    type_ids: Vec<u32>,
+    is_truncated: bool,
+}
+
+/// The tokenizer of a model, with the limits of its encoder. It is used on any thread.
+pub struct TextTokenizer {
+    tokenizer: Tokenizer,
+    direction: TruncationDirection,
+    lowercases: bool,
+    vocabulary: usize,
+    types: usize,
+    tokens_max: usize,
+}
+
+/// Error of an input that cannot be encoded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// The input has more tokens than the model takes.
+    #[error("the input has {tokens} tokens and the model takes {tokens_max}: shorten it, or allow truncation")]
+    TooLong {
+        /// Number of tokens with those that the model adds.
+        tokens: usize,
+        /// Limit of the model.
+        tokens_max: usize,
+    },
+    /// The input has no token.
+    #[error("the input has no token: send a text or at least one token id")]
+    Empty,
+    /// A token id has no embedding.
+    #[error("token id {id} at position {position} is outside of the vocabulary of {vocabulary} tokens")]
+    UnknownId {
+        /// The token id.
+        id: u32,
+        /// Its index in the input.
+        position: usize,
+        /// Number of tokens with an embedding.
+        vocabulary: usize,
+    },
+    /// The tokenizer cannot encode the input or decode the ids.
+    #[error("the tokenizer failed: {0}")]
+    Tokenizer(String),
+}
+
+// === impl TokenSequence ===
+
+impl TokenSequence {
+    /// Token ids, with those that the model adds.
+    #[must_use]
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// Segment types, as many as ids.
+    #[must_use]
+    pub fn type_ids(&self) -> &[u32] {
+        &self.type_ids
+    }
+
+    /// Number of tokens.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Returns `true` if there is no token. The encoders of this crate never return such a sequence.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Returns `true` if tokens of the input were left out.
+    #[must_use]
+    pub fn is_truncated(&self) -> bool {
+        self.is_truncated
+    }
+}
+
+// === impl TextTokenizer ===
+
+impl TextTokenizer {
+    /// Reads `tokenizer.json`. Its own truncation and padding are ignored: they are often leftovers
+    /// of training, and differ from those of the model.
+    pub(crate) fn load(config: &EncoderConfig, sentence: &SentenceConfig) -> Result<Self, LoadError> {
+        let directory = &sentence.encoder;
+        let bytes = directory.read_required(FILE, TOKENIZER_BYTES_MAX)?;
+        let error = |found: String| LoadError {
+            file: directory.path(FILE).display().to_string(),
+            place: "the file".to_owned(),
+            found,
+            expected: "a tokenizer in the format of Hugging Face".to_owned(),
+            advice: "use the `tokenizer.json` of the model",
+        };
+        let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|broken| error(broken.to_string()))?;
+        tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).map_err(|broken| error(broken.to_string()))?;
+        let (model_length, direction) = parse_tokenizer_config(directory)?;
+        // sentence-transformers takes the length of its own file before that of the tokenizer. More
+        // tokens than positions would fail there.
+        let length = sentence.length_max.or(model_length).unwrap_or(usize::MAX);
+        Ok(Self {
+            tokenizer,
+            direction,
+            lowercases: sentence.lowercases,
+            vocabulary: config.vocabulary,
+            types: match config.positions {
+                PositionScheme::Absolute => config.types,
+                // The tokenizers of RoBERTa have no segment types in the `transformers` library.
+                PositionScheme::AfterPadding { .. } | PositionScheme::Rotary(_) => 1,
+            },
+            tokens_max: length.min(config.positions_max),
+        })
+    }
+
+    /// Maximum number of tokens of a sequence, with those that the model adds.
+    #[must_use]
+    pub fn tokens_max(&self) -> usize {
+        self.tokens_max
+    }
+
+    /// Number of tokens with an embedding.
+    #[must_use]
+    pub fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    /// Encodes a text with the tokens that the model adds. If it is too long and `truncates`, tokens
+    /// at its end are left out, or at its beginning if `tokenizer_config.json` has
+    /// `truncation_side: left`.
+    ///
+    /// # Errors
+    /// The text is too long and `truncates` is false, or it cannot be encoded.
+    pub fn encode_text(&self, text: &str, truncates: bool) -> Result<TokenSequence, TokenError> {
+        self.encode(text, None, truncates)
+    }
+
+    /// Encodes a pair, as of a query and a text. A pair that is too long loses tokens of its longer
+    /// part first (*longest first*).
+    ///
+    /// # Errors
+    /// As [`Self::encode_text`].
+    pub fn encode_pair(&self, first: &str, second: &str, truncates: bool) -> Result<TokenSequence, TokenError> {
+        self.encode(first, Some(second), truncates)
+    }
+
+    /// Checks token ids of a caller. They are used as they are: with the tokens that the model
+    /// needs, if the caller wants those.
+    ///
+    /// # Errors
+    /// There is no id, an id is outside of the vocabulary, or there are too many and `truncates` is
+    /// false.
+    pub fn encode_ids(&self, ids: &[u32], truncates: bool) -> Result<TokenSequence, TokenError> {
+        let is_truncated = ids.len() > self.tokens_max;
+        if is_truncated && !truncates {
+            return Err(TokenError::TooLong { tokens: ids.len(), tokens_max: self.tokens_max });
+        }
+        let kept: Vec<u32> = match self.direction {
+            TruncationDirection::Right => ids.iter().copied().take(self.tokens_max).collect(),
+            TruncationDirection::Left => ids.iter().copied().skip(ids.len().saturating_sub(self.tokens_max)).collect(),
+        };
+        let type_ids = vec![0; kept.len()];
+        self.checked(TokenSequence { ids: kept, type_ids, is_truncated })
+    }
+
+    /// Returns the text of token ids, with or without the text of special tokens.
+    ///
+    /// # Errors
+    /// The decoder of the tokenizer fails.
+    pub fn decode(&self, ids: &[u32], skips_special: bool) -> Result<String, TokenError> {
+        self.tokenizer.decode(ids, skips_special).map_err(|error| TokenError::Tokenizer(error.to_string()))
+    }
+
+    /// Returns every token of a text, of any length, with its position in the text.
+    ///
+    /// # Errors
+    /// The tokenizer fails.
+    pub fn list_tokens(
+        &self,
+        text: &str,
+        adds_special: bool,
+        unit: OffsetUnit,
+    ) -> Result<Vec<TokenDetail>, TokenError> {
+        detail::list_tokens(&self.tokenizer, &self.prepare(text), adds_special, unit)
+    }
+
+    fn encode(&self, first: &str, second: Option<&str>, truncates: bool) -> Result<TokenSequence, TokenError> {
+        let failed = |error: tokenizers::Error| TokenError::Tokenizer(error.to_string());
+        let encode = |text: &str| self.tokenizer.encode_fast(&*self.prepare(text), false).map_err(failed);
+        let first = encode(first)?;
+        let second = second.map(encode).transpose()?.map(|mut second| {
+            // A post-processor of the kind `BertProcessing` keeps the segment types of its input.
+            second.set_type_ids(vec![1; second.len()]);
+            second
+        });
+        let added = self.tokenizer.get_post_processor().map_or(0, |added| added.added_tokens(second.is_some()));
+        let tokens = first.len() + second.as_ref().map_or(0, tokenizers::Encoding::len);
+        let room = self.tokens_max.saturating_sub(added);
+        let is_truncated = tokens > room;
+        if is_truncated && !truncates {
+            return Err(TokenError::TooLong { tokens: tokens + added, tokens_max: self.tokens_max });
+        }
+        let (first, second) = truncate::longest_first(first, second, room, self.direction);
+        let encoding = self.tokenizer.post_process(first, second, true).map_err(failed)?;
+        let (ids, type_ids) = (encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec());
+        self.checked(TokenSequence { ids, type_ids, is_truncated })
+    }
+
+    fn prepare<'a>(&self, text: &'a str) -> std::borrow::Cow<'a, str> {
+        if self.lowercases { text.to_lowercase().into() } else { text.into() }
+    }
+
+    /// Checks that every token has its embeddings.
+    fn checked(&self, mut sequence: TokenSequence) -> Result<TokenSequence, TokenError> {
+        if sequence.ids.is_empty() {
+            return Err(TokenError::Empty);
+        }
+        if sequence.ids.len() > self.tokens_max {
+            return Err(TokenError::TooLong { tokens: sequence.ids.len(), tokens_max: self.tokens_max });
+        }
+        let has_embedding = |id: u32| usize::try_from(id).is_ok_and(|id| id < self.vocabulary);
+        if let Some(position) = sequence.ids.iter().position(|id| !has_embedding(*id)) {
+            let id = sequence.ids.get(position).copied().unwrap_or_default();
+            return Err(TokenError::UnknownId { id, position, vocabulary: self.vocabulary });
+        }
+        let last = u32::try_from(self.types).unwrap_or(u32::MAX).saturating_sub(1);
+        sequence.type_ids.iter_mut().for_each(|kind| *kind = (*kind).min(last));
+        Ok(sequence)
+    }
+}
+
+impl fmt::Debug for TextTokenizer {
+    /// Prints the limits only: a vocabulary has a hundred thousand entries.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { vocabulary, tokens_max, .. } = self;
+        f.debug_struct("TextTokenizer")
+            .field("vocabulary", vocabulary)
+            .field("tokens_max", tokens_max)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads the maximum length and the side of truncation from `tokenizer_config.json`. Files state a
+/// length of 1e30 for a tokenizer without a limit.
+fn parse_tokenizer_config(directory: &ModelDirectory) -> Result<(Option<usize>, TruncationDirection), LoadError> {
+    let Some(file) = directory.json("tokenizer_config.json")? else { return Ok((None, TruncationDirection::Right)) };
+    let length = file.get("model_max_length").and_then(Value::as_u64).and_then(|length| usize::try_from(length).ok());
+    let direction = match file.text("truncation_side")? {
+        None | Some("right") => TruncationDirection::Right,
+        Some("left") => TruncationDirection::Left,
+        Some(_) => return Err(file.error("truncation_side", "left or right", "use the file of the model")),
+    };
+    Ok((length.filter(|length| *length > 0), direction))
+}

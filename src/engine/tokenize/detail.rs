@@ -1,0 +1,92 @@
+//! Tokens of a text with their positions in it.
+
+use tokenizers::Tokenizer;
+
+use super::TokenError;
+
+/// A token of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenDetail {
+    /// Id of the token.
+    pub id: u32,
+    /// The token as the vocabulary has it if it is special, otherwise the part of the text.
+    pub text: String,
+    /// Whether the model added the token.
+    pub is_special: bool,
+    /// Start and end of the token in the text; `None` for an added token.
+    pub span: Option<(usize, usize)>,
+}
+
+/// Unit of the positions of tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OffsetUnit {
+    /// Bytes of UTF-8.
+    Bytes,
+    /// Code points of Unicode.
+    Chars,
+}
+
+/// Returns the tokens of a text.
+pub(super) fn list_tokens(
+    tokenizer: &Tokenizer,
+    text: &str,
+    adds_special: bool,
+    unit: OffsetUnit,
+) -> Result<Vec<TokenDetail>, TokenError> {
+    let encoding = tokenizer.encode(text, adds_special).map_err(|error| TokenError::Tokenizer(error.to_string()))?;
+    let mut counter = CharCounter { text, bytes: 0, chars: 0 };
+    let special = encoding.get_special_tokens_mask();
+    let tokens = encoding.get_ids().iter().zip(encoding.get_tokens()).zip(encoding.get_offsets()).zip(special);
+    let detail = |(((id, token), (start, end)), special): (((&u32, &String), &(usize, usize)), &u32)| {
+        if *special == 1 {
+            return TokenDetail { id: *id, text: token.clone(), is_special: true, span: None };
+        }
+        let part = text.get(*start..*end).unwrap_or(token);
+        let span = match unit {
+            OffsetUnit::Bytes => (*start, *end),
+            OffsetUnit::Chars => (counter.count_to(*start), counter.count_to(*end)),
+        };
+        TokenDetail { id: *id, text: part.to_owned(), is_special: false, span: Some(span) }
+    };
+    Ok(tokens.map(detail).collect())
+}
+
+/// Counts the code points before byte offsets. Offsets that mostly grow need one pass over the
+/// text.
+struct CharCounter<'a> {
+    text: &'a str,
+    bytes: usize,
+    chars: usize,
+}
+
+// === impl CharCounter ===
+
+impl CharCounter<'_> {
+    fn count_to(&mut self, offset: usize) -> usize {
+        let is_start = |byte: &&u8| **byte & 0xc0 != 0x80;
+        let count = |from: usize, to: usize| {
+            self.text.as_bytes().get(from..to).map_or(0, |part| part.iter().filter(is_start).count())
+        };
+        if offset >= self.bytes {
+            self.chars += count(self.bytes, offset);
+        } else {
+            self.chars -= count(offset, self.bytes);
+        }
+        self.bytes = offset;
+        self.chars
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_points_are_counted_in_both_directions() {
+        let text = "aé日𝄞b";
+        let mut counter = CharCounter { text, bytes: 0, chars: 0 };
+        for (offset, chars) in [(0, 0), (3, 2), (10, 4), (6, 3), (1, 1), (11, 5), (0, 0)] {
+            assert_eq!(counter.count_to(offset), chars, "{offset}");
+        }
+    }
+}
