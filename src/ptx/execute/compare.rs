@@ -1,0 +1,28 @@
+//! Comparisons, and their combination with predicates.
+
+use super::map2;
+use crate::bits::{Lanes, float, sign_extend, truncate};
+use crate::instruction::{BinaryOperator, Comparison, PredicateCombination, ScalarType};
+
+pub(super) fn compare(comparison: Comparison, scalar: ScalarType, a: &Lanes, b: &Lanes) -> Lanes {
+    let holds = |ordering| u64::from(comparison.holds(ordering));
+    match scalar {
+        ScalarType::F32 => map2(a, b, |a, b| holds(float(a).partial_cmp(&float(b)))),
+        ScalarType::Signed(width) => map2(a, b, |a, b| holds(Some(sign_extend(a, width).cmp(&sign_extend(b, width))))),
+        _ => {
+            let width = scalar.width();
+            map2(a, b, |a, b| holds(Some(truncate(a, width).cmp(&truncate(b, width)))))
+        }
+    }
+}
+
+pub(super) fn combine(combination: PredicateCombination, result: &Lanes, predicate: &Lanes) -> Lanes {
+    map2(result, predicate, |result, predicate| {
+        let predicate = predicate ^ u64::from(combination.negated);
+        match combination.operator {
+            BinaryOperator::Or => result | predicate,
+            BinaryOperator::Xor => result ^ predicate,
+            _ => result & predicate,
+        }
+    })
+}

@@ -1,0 +1,59 @@
+//! Arithmetic on f32.
+
+use super::{map2, map3};
+use crate::bits::{Lanes, float, float_bits, flush_subnormal, round_to_float};
+use crate::instruction::{BinaryOperator, UnaryOperator};
+
+/// Computes `approx` functions in f64 and rounds once, which is within the errors that PTX allows.
+pub(super) fn unary(operator: UnaryOperator, flush: bool, source: &Lanes) -> Lanes {
+    let double = |function: fn(f64) -> f64| move |x: f32| round_to_float(function(f64::from(x)));
+    match operator {
+        UnaryOperator::Negate => apply(flush, source, |x| -x),
+        UnaryOperator::Absolute => apply(flush, source, f32::abs),
+        UnaryOperator::Reciprocal => apply(flush, source, |x| 1.0 / x),
+        UnaryOperator::SquareRoot => apply(flush, source, f32::sqrt),
+        UnaryOperator::ReciprocalSquareRoot => apply(flush, source, double(|x| 1.0 / x.sqrt())),
+        UnaryOperator::Exp2 => apply(flush, source, double(f64::exp2)),
+        UnaryOperator::Log2 => apply(flush, source, double(f64::log2)),
+        UnaryOperator::Tanh => apply(flush, source, double(f64::tanh)),
+        UnaryOperator::Sine => apply(flush, source, double(f64::sin)),
+        UnaryOperator::Cosine => apply(flush, source, double(f64::cos)),
+        UnaryOperator::Move | UnaryOperator::Not => *source,
+    }
+}
+
+fn apply(flush: bool, source: &Lanes, function: impl Fn(f32) -> f32) -> Lanes {
+    source.map(|value| float_bits(flushed(flush, function(flushed(flush, float(value))))))
+}
+
+fn flushed(flush: bool, value: f32) -> f32 {
+    if flush { flush_subnormal(value) } else { value }
+}
+
+pub(super) fn binary(operator: BinaryOperator, flush: bool, a: &Lanes, b: &Lanes) -> Lanes {
+    let apply = |function: fn(f32, f32) -> f32| {
+        map2(a, b, |a, b| {
+            let (a, b) = (flushed(flush, float(a)), flushed(flush, float(b)));
+            float_bits(flushed(flush, function(a, b)))
+        })
+    };
+    match operator {
+        BinaryOperator::Add => apply(|a, b| a + b),
+        BinaryOperator::Subtract => apply(|a, b| a - b),
+        BinaryOperator::Multiply => apply(|a, b| a * b),
+        BinaryOperator::Divide => apply(|a, b| a / b),
+        // As in PTX, the result is the other source where one is NaN.
+        BinaryOperator::Minimum => apply(f32::min),
+        BinaryOperator::Maximum => apply(f32::max),
+        // The remaining operators exist for integers only.
+        _ => *a,
+    }
+}
+
+/// Multiplies and adds with one rounding.
+pub(super) fn multiply_add(flush: bool, sources: &[Lanes; 3]) -> Lanes {
+    map3(sources, |a, b, c| {
+        let [a, b, c] = [a, b, c].map(|value| flushed(flush, float(value)));
+        float_bits(flushed(flush, a.mul_add(b, c)))
+    })
+}

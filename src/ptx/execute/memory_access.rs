@@ -1,0 +1,145 @@
+//! Loads, stores and asynchronous copies.
+
+use super::{BlockState, from_bytes};
+use crate::bits::{LANES, Lanes, index, lanes_in, low_word, sign_extend, truncate};
+use crate::fault::{FaultKind, LaneFault, MemorySpace};
+use crate::instruction::{BitWidth, MemoryOperand, Operand, Operation, Register, ScalarType};
+use crate::warp::{COPY_BYTES_MAX, Warp};
+
+/// Bytes of the widest vector: `.v4.u32` and `.v2.u64`.
+const VECTOR_BYTES_MAX: usize = 16;
+
+/// Returns the address in each lane. Addresses of shared and local memory have 32 bits, in
+/// registers of 32 or 64 bits.
+pub(super) fn addresses(warp: &Warp, block: &BlockState<'_>, space: MemorySpace, address: MemoryOperand) -> Lanes {
+    let base = warp.read(address.base, &block.geometry);
+    base.map(|base| {
+        let sum = base.wrapping_add(address.offset.cast_unsigned());
+        if space == MemorySpace::Global { sum } else { truncate(sum, BitWidth::Word) }
+    })
+}
+
+/// Runs a function for each active lane and its address.
+fn for_lanes(
+    active: u32,
+    addresses: &Lanes,
+    mut access: impl FnMut(usize, u64) -> Result<(), FaultKind>,
+) -> Result<(), LaneFault> {
+    for lane in lanes_in(active) {
+        let address = addresses.get(lane).copied().unwrap_or(0);
+        access(lane, address).map_err(|kind| LaneFault::of_lane(lane, kind))?;
+    }
+    Ok(())
+}
+
+/// Loads one or more values in each active lane.
+pub(super) fn load(
+    warp: &mut Warp,
+    block: &mut BlockState<'_>,
+    (space, scalar): (MemorySpace, ScalarType),
+    targets: &[Register],
+    address: MemoryOperand,
+    active: u32,
+) -> Result<(), LaneFault> {
+    let addresses = addresses(warp, block, space, address);
+    let width = scalar.width();
+    let bytes = width.bytes() * targets.len();
+    for_lanes(active, &addresses, |lane, address| {
+        let mut buffer = [0; VECTOR_BYTES_MAX];
+        let source = match space {
+            MemorySpace::Global => block.global.read(address, bytes, block.number)?,
+            MemorySpace::Shared => block.shared.read(address, bytes, warp.index)?,
+            MemorySpace::Local => warp.local.read(lane, address, bytes)?,
+        };
+        buffer.iter_mut().zip(source).for_each(|(target, source)| *target = *source);
+        for (target, element) in targets.iter().zip(buffer.chunks_exact(width.bytes())) {
+            warp.write_lane(*target, lane, extend(scalar, from_bytes(element)));
+        }
+        Ok(())
+    })
+}
+
+/// A signed value narrower than its register is sign-extended to 32 bits.
+fn extend(scalar: ScalarType, value: u64) -> u64 {
+    match scalar {
+        ScalarType::Signed(width @ (BitWidth::Byte | BitWidth::Half)) => {
+            truncate(sign_extend(value, width).cast_unsigned(), BitWidth::Word)
+        }
+        _ => value,
+    }
+}
+
+/// Stores one or more values in each active lane.
+pub(super) fn store(
+    warp: &mut Warp,
+    block: &mut BlockState<'_>,
+    (space, width): (MemorySpace, BitWidth),
+    sources: &[Operand],
+    address: MemoryOperand,
+    active: u32,
+) -> Result<(), LaneFault> {
+    let addresses = addresses(warp, block, space, address);
+    let bytes = width.bytes() * sources.len();
+    let mut data = [[0; VECTOR_BYTES_MAX]; LANES];
+    for (at, source) in sources.iter().enumerate() {
+        let values = warp.read(*source, &block.geometry);
+        for (data, value) in data.iter_mut().zip(values) {
+            let target = data.iter_mut().skip(at * width.bytes()).take(width.bytes());
+            target.zip(value.to_le_bytes()).for_each(|(target, byte)| *target = byte);
+        }
+    }
+    for_lanes(active, &addresses, |lane, address| {
+        let data = data.get(lane).and_then(|data| data.get(..bytes)).unwrap_or_default();
+        match space {
+            MemorySpace::Global => block.global.write(address, data, block.number),
+            MemorySpace::Shared => block.shared.write(address, data, warp.index),
+            MemorySpace::Local => warp.local.write(lane, address, data),
+        }
+    })
+}
+
+/// Begins, commits and completes asynchronous copies.
+///
+/// The source is read when the copy begins, and the target is written when the copy is waited for:
+/// the hardware may do both at any time between. The checks of shared memory make an access of the
+/// target between an error.
+pub(super) fn copy(
+    warp: &mut Warp,
+    block: &mut BlockState<'_>,
+    operation: &Operation,
+    active: u32,
+) -> Result<(), LaneFault> {
+    match operation {
+        Operation::CopyAsync { target, source, size, length } => {
+            let targets = addresses(warp, block, MemorySpace::Shared, *target);
+            let sources = addresses(warp, block, MemorySpace::Global, *source);
+            let size_operand = Operand::Immediate(*size as u64);
+            let lengths = warp.read(length.unwrap_or(size_operand), &block.geometry);
+            for_lanes(active, &targets, |lane, target| {
+                let length = index(u64::from(low_word(lengths.get(lane).copied().unwrap_or(0)))).min(*size);
+                let mut data = [0; COPY_BYTES_MAX];
+                // Alignment is required for the whole copy, also if fewer bytes are read.
+                if length > 0 {
+                    let source = sources.get(lane).copied().unwrap_or(0);
+                    let bytes = block.global.read(source, length, block.number)?;
+                    data.iter_mut().zip(bytes).for_each(|(target, source)| *target = *source);
+                }
+                block.shared.begin_copy(target, *size, warp.index)?;
+                warp.copies.push(lane, target, data, *size);
+                Ok(())
+            })
+        }
+        Operation::CommitCopies => {
+            warp.copies.commit(active);
+            Ok(())
+        }
+        Operation::WaitCopies { pending } => {
+            for copy in warp.copies.take_complete(active, *pending) {
+                let written = block.shared.end_copy(copy.target, copy.data(), warp.index);
+                written.map_err(|kind| LaneFault::of_lane(copy.lane, kind))?;
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,41 @@
+//! An interpreter of PTX, the assembly language of CUDA, that tests kernels without a GPU.
+//!
+//! [`Module::parse`] reads PTX as NVRTC writes it. [`Device`] has the shape of the CUDA driver API:
+//! it allocates global memory, copies to and from it, and launches a kernel over a grid of blocks.
+//! A launch computes the results, and stops at the first error that a GPU would not report:
+//!
+//! | check | stops at |
+//! |---|---|
+//! | bounds, alignment | an access outside of its memory, or not aligned to its length |
+//! | poison | a read of bytes that nothing has written |
+//! | copies | a read of bytes whose asynchronous copy was not waited for |
+//! | shared races | accesses of two warps without a barrier between them, one of them a write |
+//! | global races | accesses of two blocks in one launch, one of them a write |
+//! | convergence | a barrier, shuffle or matrix instruction without the lanes that it needs |
+//!
+//! Warps run in lockstep: of the lanes of a warp, those with the smallest program counter go first,
+//! which reconverges structured branches. Warps and blocks run one after another, in an order that
+//! a seed shuffles. [`DeviceFault`] names kernel, line of the PTX, block, warp and lane.
+//!
+//! # Limits
+//!
+//! Tensor-core sums are f32 additions in ascending order, and `approx` functions are exact to a
+//! rounding; hardware differs within the bounds that the PTX manual states. Races between the lanes
+//! of a warp, the memory model and all matters of speed are out of scope. Supported are the
+//! instructions of compute capability 8.0 that the kernels of this project use; any other is an
+//! error of the parser that names the line.
+
+mod bits;
+mod instruction;
+mod parser;
+mod fault;
+mod memory;
+mod warp;
+mod execute;
+mod machine;
+mod device;
+
+pub use device::{Device, KernelArgument, LaunchReport, LaunchShape};
+pub use fault::{DeviceFault, FaultKind, FaultLocation, MemorySpace};
+pub use memory::DevicePointer;
+pub use parser::{Module, ParseError};

@@ -1,0 +1,181 @@
+//! Execution of a grid: blocks one after another, and the warps of a block from barrier to barrier.
+
+use groupage_batching::rng::SplitMix64;
+
+use crate::execute::{BlockState, execute};
+use crate::fault::{DeviceFault, FaultKind, FaultLocation, LaneFault};
+use crate::instruction::{Instruction, Operation};
+use crate::memory::{GlobalMemory, SharedMemory};
+use crate::parser::Kernel;
+use crate::warp::{BlockGeometry, Warp, WarpFragment};
+
+/// A launch that was checked against the kernel.
+#[derive(Debug)]
+pub(crate) struct GridLaunch<'a> {
+    pub(crate) kernel: &'a Kernel,
+    pub(crate) blocks: [u32; 3],
+    pub(crate) threads: [u32; 3],
+    pub(crate) shared_bytes: usize,
+    pub(crate) parameters: &'a [u8],
+    /// Maximum number of instructions of all warps together.
+    pub(crate) instruction_limit: u64,
+}
+
+/// The reason why a warp stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WarpStop {
+    Barrier,
+    Finished,
+}
+
+/// The effect of an instruction on a warp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StepResult {
+    Continue,
+    Barrier,
+}
+
+// === impl GridLaunch ===
+
+impl GridLaunch<'_> {
+    /// Runs all blocks, in an order that the generator shuffles, and returns the number of
+    /// instructions that the warps executed.
+    pub(crate) fn run(&self, global: &mut GlobalMemory, rng: &mut SplitMix64) -> Result<u64, DeviceFault> {
+        let [width, height, depth] = self.blocks;
+        let mut order: Vec<u32> = (0..width * height * depth).collect();
+        shuffle(&mut order, rng);
+        let mut instructions = 0;
+        global.begin_launch();
+        for number in order {
+            let block = [number % width, number / width % height, number / (width * height)];
+            let geometry = BlockGeometry { block, blocks: self.blocks, threads: self.threads };
+            let shared = SharedMemory::new(self.kernel.shared_bytes + self.shared_bytes);
+            let parameters = self.parameters;
+            let mut state = BlockState { geometry, number, parameters, global, shared };
+            self.run_block(&mut state, &mut instructions, rng)?;
+        }
+        Ok(instructions)
+    }
+
+    /// Runs the warps of a block. Each runs to its next barrier; when all have reached it or have
+    /// returned, the next epoch begins.
+    fn run_block(
+        &self,
+        state: &mut BlockState<'_>,
+        instructions: &mut u64,
+        rng: &mut SplitMix64,
+    ) -> Result<(), DeviceFault> {
+        let threads: u32 = self.threads.iter().product();
+        let count = u8::try_from(threads.div_ceil(32)).unwrap_or(u8::MAX);
+        let new = |index| Warp::new(index, &state.geometry, self.kernel.register_count, self.kernel.local_bytes);
+        let mut running: Vec<Warp> = (0..count).map(new).collect();
+        while !running.is_empty() {
+            shuffle(&mut running, rng);
+            let mut waiting = Vec::with_capacity(running.len());
+            for mut warp in running {
+                if self.run_warp(&mut warp, state, instructions)? == WarpStop::Barrier {
+                    waiting.push(warp);
+                }
+            }
+            state.shared.pass_barrier();
+            running = waiting;
+        }
+        Ok(())
+    }
+
+    fn run_warp(
+        &self,
+        warp: &mut Warp,
+        state: &mut BlockState<'_>,
+        instructions: &mut u64,
+    ) -> Result<WarpStop, DeviceFault> {
+        loop {
+            let Some(fragment) = take_first(&mut warp.fragments) else { return Ok(WarpStop::Finished) };
+            let Some(instruction) = self.kernel.instructions.get(fragment.at) else {
+                let line = self.kernel.instructions.last().map_or(0, |last| last.line);
+                return Err(self.fault(line, warp, state, LaneFault::of_warp(FaultKind::MissingReturn)));
+            };
+            if *instructions >= self.instruction_limit {
+                let kind = FaultKind::InstructionLimit { limit: self.instruction_limit };
+                return Err(self.fault(instruction.line, warp, state, LaneFault::of_warp(kind)));
+            }
+            *instructions += 1;
+            let result = step(warp, state, instruction, fragment);
+            match result.map_err(|fault| self.fault(instruction.line, warp, state, fault))? {
+                StepResult::Continue => {}
+                StepResult::Barrier => return Ok(WarpStop::Barrier),
+            }
+        }
+    }
+
+    fn fault(&self, line: usize, warp: &Warp, state: &BlockState<'_>, fault: LaneFault) -> DeviceFault {
+        let (block, warp) = (state.geometry.block, usize::from(warp.index));
+        let location = FaultLocation { line, block, warp, lane: fault.lane };
+        DeviceFault { kernel: Some(self.kernel.name.clone()), location: Some(Box::new(location)), kind: fault.kind }
+    }
+}
+
+/// Takes the lanes with the smallest program counter. Those that wait behind a branch are joined
+/// when the others reach them.
+fn take_first(fragments: &mut Vec<WarpFragment>) -> Option<WarpFragment> {
+    if fragments.len() <= 1 {
+        return fragments.pop();
+    }
+    let at = fragments.iter().map(|fragment| fragment.at).min()?;
+    let mut lanes = 0;
+    fragments.retain(|fragment| {
+        if fragment.at == at {
+            lanes |= fragment.lanes;
+        }
+        fragment.at != at
+    });
+    Some(WarpFragment { at, lanes })
+}
+
+/// Executes one instruction with the lanes of a fragment that was taken from the warp.
+fn step(
+    warp: &mut Warp,
+    state: &mut BlockState<'_>,
+    instruction: &Instruction,
+    fragment: WarpFragment,
+) -> Result<StepResult, LaneFault> {
+    let active = fragment.lanes & instruction.guard.map_or(u32::MAX, |guard| warp.holds(guard));
+    let next = fragment.at + 1;
+    match &instruction.operation {
+        Operation::Branch { target } => {
+            continue_at(warp, *target, active);
+            continue_at(warp, next, fragment.lanes & !active);
+        }
+        Operation::Return => continue_at(warp, next, fragment.lanes & !active),
+        Operation::Barrier => {
+            let expected = fragment.lanes | warp.live_lanes();
+            if active != expected {
+                let kind = FaultKind::DivergentWarp { instruction: "bar.sync", active, expected };
+                return Err(LaneFault::of_warp(kind));
+            }
+            continue_at(warp, next, active);
+            return Ok(StepResult::Barrier);
+        }
+        operation => {
+            if active != 0 {
+                execute(warp, state, operation, active)?;
+            }
+            continue_at(warp, next, fragment.lanes);
+        }
+    }
+    Ok(StepResult::Continue)
+}
+
+fn continue_at(warp: &mut Warp, at: usize, lanes: u32) {
+    if lanes != 0 {
+        warp.fragments.push(WarpFragment { at, lanes });
+    }
+}
+
+/// Fisher–Yates shuffle.
+fn shuffle<T>(items: &mut [T], rng: &mut SplitMix64) {
+    for end in (1..items.len()).rev() {
+        let other = rng.next_u64() % (end as u64 + 1);
+        items.swap(end, crate::bits::index(other));
+    }
+}

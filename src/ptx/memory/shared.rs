@@ -1,0 +1,180 @@
+//! Shared memory of a block: bounds, poison, incomplete asynchronous copies, and races of warps.
+//!
+//! Race detection is by epochs, as in vector-clock detectors that are specialised to barriers: the
+//! epoch of a block is the number of barriers that it has passed. Two warps may access a location
+//! in one epoch only if both read it.
+
+use super::check_access;
+use super::poison::WrittenBytes;
+use crate::bits::index;
+use crate::fault::{FaultKind, MemorySpace};
+
+/// Bytes of one location: those of the smallest elements that kernels store.
+const LOCATION_BYTES: usize = 2;
+
+/// The last accesses to a location. Epoch 0 is before every access.
+#[derive(Debug, Clone, Copy, Default)]
+struct LocationAccess {
+    write_epoch: u32,
+    writer: u8,
+    read_epoch: u32,
+    /// Warps that have read in `read_epoch`, one bit each: a block has at most 32.
+    readers: u32,
+}
+
+/// The shared memory of one block.
+#[derive(Debug)]
+pub(crate) struct SharedMemory {
+    data: Vec<u8>,
+    written: WrittenBytes,
+    /// Bytes that an asynchronous copy writes that was not waited for.
+    copying: WrittenBytes,
+    accesses: Vec<LocationAccess>,
+    epoch: u32,
+}
+
+// === impl SharedMemory ===
+
+impl SharedMemory {
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self {
+            data: vec![0; bytes],
+            written: WrittenBytes::new(bytes),
+            copying: WrittenBytes::new(bytes),
+            accesses: vec![LocationAccess::default(); bytes.div_ceil(LOCATION_BYTES)],
+            epoch: 1,
+        }
+    }
+
+    /// Begins the epoch after a barrier.
+    pub(crate) const fn pass_barrier(&mut self) {
+        self.epoch += 1;
+    }
+
+    /// Reads for a thread of a warp.
+    pub(crate) fn read(&mut self, address: u64, bytes: usize, warp: u8) -> Result<&[u8], FaultKind> {
+        let start = self.locate(address, bytes)?;
+        if self.copying.intersects(start, bytes) {
+            return Err(FaultKind::IncompleteCopy { address, bytes });
+        }
+        if !self.written.covers(start, bytes) {
+            return Err(FaultKind::Uninitialized { space: MemorySpace::Shared, address, bytes });
+        }
+        self.record_read(start, bytes, warp)?;
+        self.data.get(start..start + bytes).ok_or_else(|| self.outside(address, bytes))
+    }
+
+    /// Writes for a thread of a warp.
+    pub(crate) fn write(&mut self, address: u64, data: &[u8], warp: u8) -> Result<(), FaultKind> {
+        let start = self.locate(address, data.len())?;
+        self.record_write(start, data.len(), warp)?;
+        self.written.mark(start, data.len());
+        let outside = self.outside(address, data.len());
+        self.data.get_mut(start..start + data.len()).ok_or(outside)?.copy_from_slice(data);
+        Ok(())
+    }
+
+    /// Begins an asynchronous copy. Its bytes must not be read until it ends. It may write at any
+    /// time until then, so it counts as a write in this epoch.
+    pub(crate) fn begin_copy(&mut self, address: u64, bytes: usize, warp: u8) -> Result<(), FaultKind> {
+        let start = self.locate(address, bytes)?;
+        self.record_write(start, bytes, warp)?;
+        self.copying.mark(start, bytes);
+        Ok(())
+    }
+
+    /// Ends an asynchronous copy: its bytes become visible to the warp that waited, and to others
+    /// after the next barrier.
+    pub(crate) fn end_copy(&mut self, address: u64, data: &[u8], warp: u8) -> Result<(), FaultKind> {
+        self.copying.clear(index(address), data.len());
+        self.write(address, data, warp)
+    }
+
+    fn locate(&self, address: u64, bytes: usize) -> Result<usize, FaultKind> {
+        check_access(MemorySpace::Shared, address, index(address), bytes, self.data.len())
+    }
+
+    fn record_read(&mut self, start: usize, bytes: usize, warp: u8) -> Result<(), FaultKind> {
+        let epoch = self.epoch;
+        for (at, access) in self.locations(start, bytes) {
+            if access.write_epoch == epoch && access.writer != warp {
+                return Err(race(at, "a read", format!("a write of warp {}", access.writer)));
+            }
+            if access.read_epoch != epoch {
+                *access = LocationAccess { read_epoch: epoch, readers: 0, ..*access };
+            }
+            access.readers |= 1 << warp;
+        }
+        Ok(())
+    }
+
+    fn record_write(&mut self, start: usize, bytes: usize, warp: u8) -> Result<(), FaultKind> {
+        let epoch = self.epoch;
+        for (at, access) in self.locations(start, bytes) {
+            if access.write_epoch == epoch && access.writer != warp {
+                return Err(race(at, "a write", format!("a write of warp {}", access.writer)));
+            }
+            let others = if access.read_epoch == epoch { access.readers & !(1 << warp) } else { 0 };
+            if others != 0 {
+                return Err(race(at, "a write", format!("a read of warp {}", others.trailing_zeros())));
+            }
+            *access = LocationAccess { write_epoch: epoch, writer: warp, ..*access };
+        }
+        Ok(())
+    }
+
+    fn locations(&mut self, start: usize, bytes: usize) -> impl Iterator<Item = (usize, &mut LocationAccess)> {
+        let locations = start / LOCATION_BYTES..(start + bytes).div_ceil(LOCATION_BYTES);
+        let accesses = self.accesses.get_mut(locations.clone()).unwrap_or_default();
+        locations.zip(accesses)
+    }
+
+    fn outside(&self, address: u64, bytes: usize) -> FaultKind {
+        let limit = format!("{} bytes", self.data.len());
+        FaultKind::OutOfBounds { space: MemorySpace::Shared, address, bytes, limit }
+    }
+}
+
+fn race(location: usize, access: &'static str, other: String) -> FaultKind {
+    FaultKind::SharedRace { address: (location * LOCATION_BYTES) as u64, access, other }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_barrier_separates_a_write_from_reads_of_other_warps() {
+        let mut memory = SharedMemory::new(64);
+        memory.write(0, &[1; 4], 0).unwrap();
+        assert_eq!(memory.read(0, 4, 0).unwrap(), [1; 4]);
+        assert!(matches!(memory.read(0, 4, 1), Err(FaultKind::SharedRace { .. })));
+        memory.pass_barrier();
+        memory.read(0, 4, 1).unwrap();
+        memory.read(0, 4, 2).unwrap();
+        let race = memory.write(2, &[1; 2], 1).unwrap_err();
+        assert!(race.to_string().contains("a write without a barrier after a read of warp 2"), "{race}");
+        memory.pass_barrier();
+        memory.write(2, &[1; 2], 1).unwrap();
+    }
+
+    #[test]
+    fn warps_write_neighbouring_halves() {
+        let mut memory = SharedMemory::new(4);
+        memory.write(0, &[1; 2], 0).unwrap();
+        memory.write(2, &[1; 2], 1).unwrap();
+    }
+
+    #[test]
+    fn a_copy_is_not_read_before_it_ends() {
+        let mut memory = SharedMemory::new(32);
+        memory.begin_copy(16, 16, 0).unwrap();
+        assert!(matches!(memory.read(16, 4, 0), Err(FaultKind::IncompleteCopy { .. })));
+        memory.end_copy(16, &[5; 16], 0).unwrap();
+        assert_eq!(memory.read(16, 16, 0).unwrap(), [5; 16]);
+        assert!(matches!(memory.read(16, 4, 1), Err(FaultKind::SharedRace { .. })), "needs a barrier");
+        assert!(matches!(memory.read(0, 4, 0), Err(FaultKind::Uninitialized { .. })));
+        assert!(matches!(memory.read(40, 4, 0), Err(FaultKind::OutOfBounds { .. })));
+        assert!(matches!(memory.read(18, 4, 0), Err(FaultKind::Misaligned { .. })));
+    }
+}

@@ -1,0 +1,144 @@
+//! Names of a kernel: registers, variables in shared and local memory, and parameters.
+
+use std::collections::HashMap;
+
+use super::ParseResult;
+use crate::instruction::{BitWidth, Register};
+
+/// Registers `name0` to `name<count - 1>`, declared together.
+#[derive(Debug)]
+struct RegisterBank {
+    first: usize,
+    count: usize,
+}
+
+/// Names that a pair of braces declares.
+#[derive(Debug, Default)]
+struct RegisterNames {
+    banks: HashMap<String, RegisterBank>,
+    single: HashMap<String, Register>,
+}
+
+/// Variables of a state space, and its size so far.
+#[derive(Debug, Default)]
+struct VariableSpace {
+    offsets: HashMap<String, u64>,
+    size: u64,
+}
+
+/// All names that an instruction can refer to.
+#[derive(Debug, Default)]
+pub(super) struct NameScope {
+    /// Inner scopes hide names of outer ones. Inline assembly opens them.
+    registers: Vec<RegisterNames>,
+    register_count: usize,
+    shared: VariableSpace,
+    local: VariableSpace,
+    /// Name of the array whose size is that of the dynamic shared memory.
+    dynamic_shared: Vec<String>,
+    parameters: HashMap<String, usize>,
+}
+
+// === impl NameScope ===
+
+impl NameScope {
+    pub(super) fn open(&mut self) {
+        self.registers.push(RegisterNames::default());
+    }
+
+    pub(super) fn close(&mut self) {
+        self.registers.pop();
+    }
+
+    pub(super) const fn register_count(&self) -> usize {
+        self.register_count
+    }
+
+    /// Returns the size of the static shared memory, which the dynamic one follows.
+    pub(super) const fn shared_bytes(&self) -> u64 {
+        self.shared.size.next_multiple_of(16)
+    }
+
+    pub(super) const fn local_bytes(&self) -> u64 {
+        self.local.size.next_multiple_of(16)
+    }
+
+    pub(super) fn declare_parameter(&mut self, name: &str, offset: usize) {
+        self.parameters.insert(name.to_owned(), offset);
+    }
+
+    pub(super) fn parameter(&self, name: &str) -> ParseResult<usize> {
+        self.parameters.get(name).copied().ok_or_else(|| format!("{name} is not a parameter of the kernel"))
+    }
+
+    /// Declares the registers of `.reg .type names`.
+    pub(super) fn declare_registers(&mut self, names: &str) -> ParseResult<()> {
+        let scope = self.registers.last_mut().ok_or("registers outside of a kernel")?;
+        for name in names.split(',').map(str::trim) {
+            if let Some((prefix, count)) = name.strip_suffix('>').and_then(|name| name.split_once('<')) {
+                let count = count.parse().map_err(|_| format!("{name} has no number of registers"))?;
+                scope.banks.insert(prefix.to_owned(), RegisterBank { first: self.register_count, count });
+                self.register_count += count;
+            } else {
+                scope.single.insert(name.to_owned(), Register(self.register_count));
+                self.register_count += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the register of a name.
+    pub(super) fn register(&self, name: &str) -> ParseResult<Register> {
+        let prefix = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
+        let number = name.strip_prefix(prefix).and_then(|digits| digits.parse::<usize>().ok());
+        for scope in self.registers.iter().rev() {
+            if let Some(register) = scope.single.get(name) {
+                return Ok(*register);
+            }
+            let bank = scope.banks.get(prefix).zip(number);
+            if let Some((bank, number)) = bank.filter(|(bank, number)| *number < bank.count) {
+                return Ok(Register(bank.first + number));
+            }
+        }
+        Err(format!("{name} is not a register"))
+    }
+
+    /// Declares `.shared .align 4 .b8 name[16]` or `.local …`; `declaration` is without the first
+    /// word.
+    pub(super) fn declare_variable(&mut self, space: &str, declaration: &str) -> ParseResult<()> {
+        let words: Vec<&str> = declaration.split_whitespace().collect();
+        let alignment = match words.as_slice() {
+            [".align", alignment, ..] => alignment.parse().map_err(|_| "an alignment that is no number")?,
+            _ => 1,
+        };
+        let [.., kind, name] = words.as_slice() else { return Err("a variable without a type".to_owned()) };
+        let width = super::mnemonic::scalar_type(kind.trim_start_matches('.'))?.width();
+        let (name, length) = name.strip_suffix(']').and_then(|name| name.split_once('[')).unwrap_or((name, "1"));
+        if length.is_empty() {
+            self.dynamic_shared.push(name.to_owned());
+            return Ok(());
+        }
+        let length: u64 = length.parse().map_err(|_| format!("{name} has no length"))?;
+        let variables = if space == ".shared" { &mut self.shared } else { &mut self.local };
+        variables.declare(name, length, width, alignment);
+        Ok(())
+    }
+
+    /// Returns the address of a variable, if the name is one.
+    pub(super) fn variable(&self, name: &str) -> Option<u64> {
+        if self.dynamic_shared.iter().any(|dynamic| dynamic == name) {
+            return Some(self.shared_bytes());
+        }
+        self.shared.offsets.get(name).or_else(|| self.local.offsets.get(name)).copied()
+    }
+}
+
+// === impl VariableSpace ===
+
+impl VariableSpace {
+    fn declare(&mut self, name: &str, length: u64, width: BitWidth, alignment: u64) {
+        let offset = self.size.next_multiple_of(alignment.max(1));
+        self.offsets.insert(name.to_owned(), offset);
+        self.size = offset + length * width.bytes() as u64;
+    }
+}

@@ -1,0 +1,137 @@
+//! The state of a warp: registers, program counters, local memory and asynchronous copies.
+
+mod copies;
+
+pub(crate) use copies::{COPY_BYTES_MAX, CopyQueue};
+
+use crate::bits::{ALL_LANES, LANES, Lanes};
+use crate::instruction::{InstructionGuard, Operand, Register, SpecialRegister};
+use crate::memory::LocalMemory;
+
+/// Shape of a launch, and the position of a block in it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BlockGeometry {
+    pub(crate) block: [u32; 3],
+    pub(crate) blocks: [u32; 3],
+    pub(crate) threads: [u32; 3],
+}
+
+/// Lanes of a warp that have the same program counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WarpFragment {
+    /// Index of the next instruction.
+    pub(crate) at: usize,
+    pub(crate) lanes: u32,
+}
+
+/// A warp of a block.
+#[derive(Debug)]
+pub(crate) struct Warp {
+    pub(crate) index: u8,
+    registers: Vec<Lanes>,
+    /// Lanes that have not returned, by program counter. Never two with the same one when an
+    /// instruction begins.
+    pub(crate) fragments: Vec<WarpFragment>,
+    pub(crate) local: LocalMemory,
+    pub(crate) copies: CopyQueue,
+    /// `%tid` of the lanes in each dimension.
+    threads: [Lanes; 3],
+}
+
+// === impl Warp ===
+
+impl Warp {
+    /// Creates a warp at the first instruction of a kernel.
+    pub(crate) fn new(index: u8, geometry: &BlockGeometry, register_count: usize, local_bytes: usize) -> Self {
+        let [width, height, depth] = geometry.threads.map(u64::from);
+        let first = u64::from(index) * LANES as u64;
+        let live = (width * height * depth).saturating_sub(first);
+        let lanes = if live >= LANES as u64 { ALL_LANES } else { (1 << live) - 1 };
+        let numbers: Lanes = std::array::from_fn(|lane| first + lane as u64);
+        let threads = [
+            numbers.map(|thread| thread % width),
+            numbers.map(|thread| thread / width % height),
+            numbers.map(|thread| thread / (width * height)),
+        ];
+        Self {
+            index,
+            registers: vec![[0; LANES]; register_count],
+            fragments: vec![WarpFragment { at: 0, lanes }],
+            local: LocalMemory::new(local_bytes),
+            copies: CopyQueue::default(),
+            threads,
+        }
+    }
+
+    /// Returns the lanes that have not returned.
+    pub(crate) fn live_lanes(&self) -> u32 {
+        self.fragments.iter().fold(0, |lanes, fragment| lanes | fragment.lanes)
+    }
+
+    /// Returns the value of an operand in all lanes.
+    pub(crate) fn read(&self, operand: Operand, geometry: &BlockGeometry) -> Lanes {
+        match operand {
+            Operand::Register(register) => self.register(register),
+            Operand::Immediate(value) => [value; LANES],
+            Operand::Special(special) => self.special(special, geometry),
+        }
+    }
+
+    /// Returns a register in all lanes.
+    pub(crate) fn register(&self, register: Register) -> Lanes {
+        self.registers.get(register.0).copied().unwrap_or([0; LANES])
+    }
+
+    /// Writes a register in some lanes.
+    pub(crate) fn write(&mut self, register: Register, values: &Lanes, lanes: u32) {
+        let Some(target) = self.registers.get_mut(register.0) else { return };
+        if lanes == ALL_LANES {
+            *target = *values;
+            return;
+        }
+        for (lane, (target, value)) in target.iter_mut().zip(values).enumerate() {
+            if lanes >> lane & 1 == 1 {
+                *target = *value;
+            }
+        }
+    }
+
+    /// Writes a register in one lane.
+    pub(crate) fn write_lane(&mut self, register: Register, lane: usize, value: u64) {
+        if let Some(target) = self.registers.get_mut(register.0).and_then(|lanes| lanes.get_mut(lane)) {
+            *target = value;
+        }
+    }
+
+    /// Returns the lanes in which a guard holds.
+    pub(crate) fn holds(&self, guard: InstructionGuard) -> u32 {
+        let values = self.register(guard.predicate);
+        let set = values.iter().enumerate().fold(0, |set, (lane, value)| set | u32::from(*value != 0) << lane);
+        if guard.negated { !set } else { set }
+    }
+
+    fn special(&self, special: SpecialRegister, geometry: &BlockGeometry) -> Lanes {
+        let uniform = |values: &[u32; 3], dimension: usize| [values.get(dimension).map_or(0, |v| u64::from(*v)); LANES];
+        match special {
+            SpecialRegister::Thread(dimension) => self.threads.get(dimension).copied().unwrap_or([0; LANES]),
+            SpecialRegister::Threads(dimension) => uniform(&geometry.threads, dimension),
+            SpecialRegister::Block(dimension) => uniform(&geometry.block, dimension),
+            SpecialRegister::Blocks(dimension) => uniform(&geometry.blocks, dimension),
+            SpecialRegister::Lane => std::array::from_fn(|lane| lane as u64),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_numbered_by_dimension_and_the_last_warp_is_partial() {
+        let geometry = BlockGeometry { block: [0; 3], blocks: [1; 3], threads: [10, 2, 2] };
+        let warp = Warp::new(1, &geometry, 0, 0);
+        assert_eq!(warp.live_lanes(), 0xff, "40 threads");
+        let at = |dimension| warp.read(Operand::Special(SpecialRegister::Thread(dimension)), &geometry)[5];
+        assert_eq!([at(0), at(1), at(2)], [7, 1, 1], "thread 37");
+    }
+}
