@@ -62,7 +62,7 @@ pub enum PositionScheme {
     /// A learned embedding for each position, from 0.
     Absolute,
     /// As `Absolute`, counted from `padding + 1`. A token with the id `padding` does not count, and
-    /// has the position `padding` (RoBERTa in the `transformers` library).
+    /// has the position `padding` (`RoBERTa` in the `transformers` library).
     AfterPadding {
         /// Id of the padding token.
         padding: u32,
@@ -103,7 +103,7 @@ pub(crate) fn parse_activation(file: &JsonFile, field: &str) -> Result<Activatio
     Activation::from_name(file.text(field)?.unwrap_or("gelu")).ok_or_else(error)
 }
 
-/// BERT (Devlin et al., arXiv:1810.04805) and RoBERTa (arXiv:1907.11692).
+/// BERT (Devlin et al., arXiv:1810.04805) and `RoBERTa` (arXiv:1907.11692).
 fn parse_bert(file: &JsonFile, architecture: Architecture) -> Result<EncoderConfig, LoadError> {
     let kind = file.text("position_embedding_type")?.unwrap_or("absolute");
     if kind != "absolute" {

@@ -29,7 +29,7 @@ impl Pooling {
             Self::First => {}
             Self::Last => rows.next_back().into_iter().for_each(|last| pooled.copy_from_slice(last)),
             Self::Max => {
-                rows.for_each(|row| pooled.iter_mut().zip(row).for_each(|(max, value)| *max = max.max(*value)))
+                rows.for_each(|row| pooled.iter_mut().zip(row).for_each(|(max, value)| *max = max.max(*value)));
             }
             Self::Mean => {
                 rows.for_each(|row| pooled.iter_mut().zip(row).for_each(|(sum, value)| *sum += value));

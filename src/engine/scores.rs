@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn scores_of_large_logits_are_finite() {
-        let mut logits = [1000.0, 1000.0, -1000.0];
+        let mut logits = vec![1000.0, 1000.0, -1000.0];
         softmax(&mut logits);
         assert_eq!(logits, [0.5, 0.5, 0.0]);
         assert_eq!((sigmoid(-1000.0), sigmoid(0.0), sigmoid(1000.0)), (0.0, 0.5, 1.0));

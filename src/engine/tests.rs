@@ -47,8 +47,9 @@ fn execute(executor: &mut CpuExecutor, sequences: &[TokenSequence], kind: Output
         batch.push(sequence, kind).unwrap();
     }
     let values = |output| match output {
-        SequenceOutput::Embedding(values) | SequenceOutput::Logits(values) => values,
-        SequenceOutput::TokenStates { values, .. } => values,
+        SequenceOutput::Embedding(values)
+        | SequenceOutput::Logits(values)
+        | SequenceOutput::TokenStates { values, .. } => values,
     };
     executor.execute(&batch).unwrap().into_iter().map(|result| values(result.unwrap())).collect()
 }

@@ -1,4 +1,4 @@
-//! Tokens per CPU second of MiniLM, beside onnxruntime in f32: `just bench-encode`, or
+//! Tokens per CPU second of `MiniLM`, beside onnxruntime in f32: `just bench-encode`, or
 //! `cargo bench --package groupage-engine --bench encode`.
 //!
 //! Both sides run on one thread and take turns in one run; onnxruntime in a child process, which

@@ -12,7 +12,7 @@ pub enum Architecture {
     Bert,
     /// `RobertaModel` (arXiv:1907.11692).
     Roberta,
-    /// `XLMRobertaModel` (arXiv:1911.02116): the layers of RoBERTa.
+    /// `XLMRobertaModel` (arXiv:1911.02116): the layers of `RoBERTa`.
     XlmRoberta,
     /// `DistilBertModel` (arXiv:1910.01108).
     DistilBert,

@@ -22,7 +22,7 @@ pub struct RotaryConfig {
     pub is_local: Vec<bool>,
 }
 
-/// Maximum base of frequencies: RoPE for contexts of a million tokens has at most 1e8 (Llama 3.1 has
+/// Maximum base of frequencies: models for contexts of a million tokens has at most 1e8 (Llama 3.1 has
 /// 5e5).
 const THETA_MAX: f64 = 1e9;
 

@@ -131,7 +131,7 @@ impl HeadTask<'_> {
         };
         let scores = scratch.scores.as_mut_slice();
         self.set.run(GemmTask {
-            input: self.queries.from_row(first),
+            input: self.queries.skip_rows(first),
             weights: keys,
             first_column: seen.start,
             output: OutputTile::of_matrix(scores, stride, count, seen.clone()),

@@ -37,8 +37,9 @@ pub(super) fn collect(
 
 fn is_finite(output: &SequenceOutput) -> bool {
     let values = match output {
-        SequenceOutput::Embedding(values) | SequenceOutput::Logits(values) => values,
-        SequenceOutput::TokenStates { values, .. } => values,
+        SequenceOutput::Embedding(values)
+        | SequenceOutput::Logits(values)
+        | SequenceOutput::TokenStates { values, .. } => values,
     };
     values.iter().all(|value| value.is_finite())
 }

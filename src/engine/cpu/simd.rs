@@ -12,6 +12,7 @@
 
 mod portable;
 #[cfg(target_arch = "x86_64")]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "instructions of one set have one condition")]
 mod x86;
 
 pub(super) use self::portable::Portable;

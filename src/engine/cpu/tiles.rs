@@ -105,8 +105,10 @@ impl<'a> OutputTile<'a> {
     /// The tile does not have the row.
     pub(super) fn row(&mut self, row: usize) -> &mut [f32] {
         assert!(row < self.rows, "row outside of the tile");
-        // SAFETY: the row is within the matrix, and no other tile has any of its elements.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.stride), self.columns) }
+        // SAFETY: the row is within the matrix.
+        let start = unsafe { self.start.add(row * self.stride) };
+        // SAFETY: the row has these elements, and no other tile has any of them.
+        unsafe { std::slice::from_raw_parts_mut(start, self.columns) }
     }
 
     /// Returns all elements of a tile that is as wide as the matrix.

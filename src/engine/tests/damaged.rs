@@ -84,7 +84,7 @@ fn a_tensor_of_another_type_is_named() {
     let path = copy.path().join("model.safetensors");
     let bytes = std::fs::read(&path).unwrap();
     let at = bytes.windows(3).position(|part| part == b"F16").unwrap();
-    let mut changed = bytes.clone();
+    let mut changed = bytes;
     changed[at..at + 3].copy_from_slice(b"I16");
     std::fs::write(&path, changed).unwrap();
     let error = load(copy.path()).unwrap_err().to_string();

@@ -35,20 +35,19 @@ pub(super) fn list_tokens(
 ) -> Result<Vec<TokenDetail>, TokenError> {
     let encoding = tokenizer.encode(text, adds_special).map_err(|error| TokenError::Tokenizer(error.to_string()))?;
     let mut counter = CharCounter { text, bytes: 0, chars: 0 };
-    let special = encoding.get_special_tokens_mask();
-    let tokens = encoding.get_ids().iter().zip(encoding.get_tokens()).zip(encoding.get_offsets()).zip(special);
-    let detail = |(((id, token), (start, end)), special): (((&u32, &String), &(usize, usize)), &u32)| {
-        if *special == 1 {
-            return TokenDetail { id: *id, text: token.clone(), is_special: true, span: None };
-        }
-        let part = text.get(*start..*end).unwrap_or(token);
+    let mut details = Vec::with_capacity(encoding.len());
+    let offsets = encoding.get_offsets().iter().zip(encoding.get_special_tokens_mask());
+    for ((id, token), ((start, end), special)) in encoding.get_ids().iter().zip(encoding.get_tokens()).zip(offsets) {
+        let is_special = *special == 1;
         let span = match unit {
             OffsetUnit::Bytes => (*start, *end),
             OffsetUnit::Chars => (counter.count_to(*start), counter.count_to(*end)),
         };
-        TokenDetail { id: *id, text: part.to_owned(), is_special: false, span: Some(span) }
-    };
-    Ok(tokens.map(detail).collect())
+        let part = text.get(*start..*end).filter(|_| !is_special).unwrap_or(token);
+        let span = (!is_special).then_some(span);
+        details.push(TokenDetail { id: *id, text: part.to_owned(), is_special, span });
+    }
+    Ok(details)
 }
 
 /// Counts the code points before byte offsets. Offsets that mostly grow need one pass over the

@@ -67,10 +67,10 @@ struct Tile {
 // === impl InputMatrix ===
 
 impl<'a> InputMatrix<'a> {
-    /// Returns the rows from an index on.
+    /// Returns the rows after the first ones.
     #[must_use]
-    pub(in crate::cpu) fn from_row(self, row: usize) -> Self {
-        Self { data: self.data.get(row * self.stride..).unwrap_or_default(), ..self }
+    pub(in crate::cpu) fn skip_rows(self, rows: usize) -> Self {
+        Self { data: self.data.get(rows * self.stride..).unwrap_or_default(), ..self }
     }
 }
 

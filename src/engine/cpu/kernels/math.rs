@@ -7,7 +7,7 @@ const EXP_MIN: f32 = -87.336_54;
 const EXP_MAX: f32 = 88.02;
 /// ln 2 in two parts, of which the first has few bits, so that its product with an integer is exact
 /// (Cody and Waite, *Software Manual for the Elementary Functions*, 1980).
-const LN_2_HIGH: f32 = 0.693_359_375;
+const LN_2_HIGH: f32 = 0.693_359_4;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
 
 /// The exponential function, by the polynomial of `expf` in the Cephes library (Moshier).

@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_shift_is_optional() {
-        let mut rows = [1.0, 3.0];
+        let mut rows = vec![1.0, 3.0];
         let scale = [2.0, 2.0];
         InstructionSet::Portable.run(NormalizeRows { rows: &mut rows, scale: &scale, shift: None, epsilon: 0.0 });
         assert_eq!(rows, [-2.0, 2.0]);
