@@ -10,7 +10,7 @@ pub(crate) const LANES: usize = 32;
 pub(crate) const ALL_LANES: u32 = u32::MAX;
 
 /// One register in all lanes of a warp.
-pub(crate) type Lanes = [u64; LANES];
+pub(crate) type LaneValues = [u64; LANES];
 
 /// Returns the lanes of a mask, in ascending order.
 pub(crate) fn lanes_in(mask: u32) -> impl Iterator<Item = usize> {

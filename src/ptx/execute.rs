@@ -9,7 +9,7 @@ mod memory_access;
 mod matrix;
 mod shuffle;
 
-use crate::bits::{LANES, Lanes, truncate};
+use crate::bits::{LANES, LaneValues, truncate};
 use crate::fault::LaneFault;
 use crate::instruction::{Operand, Operation, Register};
 use crate::memory::{GlobalMemory, SharedMemory};
@@ -69,7 +69,7 @@ pub(crate) fn execute(
 }
 
 /// Computes an instruction that reads and writes registers only.
-fn compute(warp: &Warp, geometry: &BlockGeometry, operation: &Operation) -> Option<(Register, Lanes)> {
+fn compute(warp: &Warp, geometry: &BlockGeometry, operation: &Operation) -> Option<(Register, LaneValues)> {
     let read = |operand: Operand| warp.read(operand, geometry);
     Some(match operation {
         Operation::Unary { operator, scalar, flush, target, source } => {
@@ -109,7 +109,7 @@ fn compute(warp: &Warp, geometry: &BlockGeometry, operation: &Operation) -> Opti
 }
 
 /// Applies a function of two values lane by lane.
-fn map2(a: &Lanes, b: &Lanes, function: impl Fn(u64, u64) -> u64) -> Lanes {
+fn map2(a: &LaneValues, b: &LaneValues, function: impl Fn(u64, u64) -> u64) -> LaneValues {
     let mut result = *a;
     for (result, b) in result.iter_mut().zip(b) {
         *result = function(*result, *b);
@@ -118,7 +118,7 @@ fn map2(a: &Lanes, b: &Lanes, function: impl Fn(u64, u64) -> u64) -> Lanes {
 }
 
 /// Applies a function of three values lane by lane.
-fn map3([a, b, c]: &[Lanes; 3], function: impl Fn(u64, u64, u64) -> u64) -> Lanes {
+fn map3([a, b, c]: &[LaneValues; 3], function: impl Fn(u64, u64, u64) -> u64) -> LaneValues {
     let mut result = *a;
     for ((result, b), c) in result.iter_mut().zip(b).zip(c) {
         *result = function(*result, *b, *c);

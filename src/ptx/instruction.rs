@@ -124,9 +124,9 @@ pub(crate) enum TernaryOperator {
     FunnelShiftRight,
 }
 
-/// A comparison of `setp`: the set of orderings for which it holds, one bit each.
+/// The orderings for which a comparison of `setp` holds, one bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Comparison(u8);
+pub(crate) struct OrderingSet(u8);
 
 /// Predicate that a comparison is combined with: `setp.lt.and.s32 p, a, b, q`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,7 +186,7 @@ pub(crate) enum Operation {
         length: Operand,
     },
     Compare {
-        comparison: Comparison,
+        comparison: OrderingSet,
         scalar: ScalarType,
         target: Register,
         sources: [Operand; 2],
@@ -338,22 +338,22 @@ impl ScalarType {
     }
 }
 
-// === impl Comparison ===
+// === impl OrderingSet ===
 
-impl Comparison {
+impl OrderingSet {
     pub(crate) const LESS: Self = Self(1);
     pub(crate) const EQUAL: Self = Self(2);
     pub(crate) const GREATER: Self = Self(4);
     /// One side is not a number.
     pub(crate) const UNORDERED: Self = Self(8);
 
-    /// Returns the comparison that holds where this or another one does.
+    /// Returns the union with another set.
     pub(crate) const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Returns `true` if the comparison holds for an ordering; none is unordered.
-    pub(crate) const fn holds(self, ordering: Option<Ordering>) -> bool {
+    /// Returns `true` if the set has an ordering; none is unordered.
+    pub(crate) const fn contains(self, ordering: Option<Ordering>) -> bool {
         let found = match ordering {
             Some(Ordering::Less) => Self::LESS,
             Some(Ordering::Equal) => Self::EQUAL,

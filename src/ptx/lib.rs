@@ -8,7 +8,7 @@
 //! |---|---|
 //! | bounds, alignment | an access outside of its memory, or not aligned to its length |
 //! | poison | a read of bytes that nothing has written |
-//! | copies | a read of bytes whose asynchronous copy was not waited for |
+//! | copies | a read of bytes that an asynchronous copy has not written |
 //! | shared races | accesses of two warps without a barrier between them, one of them a write |
 //! | global races | accesses of two blocks in one launch, one of them a write |
 //! | convergence | a barrier, shuffle or matrix instruction without the lanes that it needs |
@@ -21,9 +21,9 @@
 //!
 //! Tensor-core sums are f32 additions in ascending order, and `approx` functions are exact to a
 //! rounding; hardware differs within the bounds that the PTX manual states. Races between the lanes
-//! of a warp, the memory model and all matters of speed are out of scope. Supported are the
-//! instructions of compute capability 8.0 that the kernels of this project use; any other is an
-//! error of the parser that names the line.
+//! of a warp, the memory model and all matters of speed are out of scope. A subset of the
+//! instructions of compute capability 8.0 is supported; any other is an error of the parser that
+//! names the line.
 
 mod bits;
 mod instruction;

@@ -2,6 +2,7 @@
 
 use groupage_batching::rng::SplitMix64;
 
+use crate::bits::index;
 use crate::execute::{BlockState, execute};
 use crate::fault::{DeviceFault, FaultKind, FaultLocation, LaneFault};
 use crate::instruction::{Instruction, Operation};
@@ -176,6 +177,6 @@ fn continue_at(warp: &mut Warp, at: usize, lanes: u32) {
 fn shuffle<T>(items: &mut [T], rng: &mut SplitMix64) {
     for end in (1..items.len()).rev() {
         let other = rng.next_u64() % (end as u64 + 1);
-        items.swap(end, crate::bits::index(other));
+        items.swap(end, index(other));
     }
 }

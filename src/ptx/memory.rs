@@ -14,16 +14,22 @@ pub(crate) use shared::SharedMemory;
 
 use crate::fault::{FaultKind, MemorySpace};
 
-/// Checks the bounds and the alignment of an access, and returns its first byte as an index.
-///
-/// `offset` is relative to the start of a memory of `size` bytes; `address` is for the error.
-fn check_access(
+/// An access to a memory.
+#[derive(Debug, Clone, Copy)]
+struct MemoryAccess {
     space: MemorySpace,
+    /// Address in the space, for errors.
     address: u64,
+    /// First byte, from the start of the memory.
     offset: usize,
     bytes: usize,
-    size: usize,
-) -> Result<usize, FaultKind> {
+    alignment: usize,
+}
+
+/// Checks the bounds and the alignment of an access to a memory of `size` bytes, and returns its
+/// first byte.
+fn check_access(access: MemoryAccess, size: usize) -> Result<usize, FaultKind> {
+    let MemoryAccess { space, address, offset, bytes, alignment } = access;
     if offset.checked_add(bytes).is_none_or(|end| end > size) {
         let limit = match space {
             MemorySpace::Global => format!("their allocation of {size} bytes"),
@@ -31,7 +37,7 @@ fn check_access(
         };
         return Err(FaultKind::OutOfBounds { space, address, bytes, limit });
     }
-    if !offset.is_multiple_of(bytes.max(1)) {
+    if !offset.is_multiple_of(alignment.max(1)) {
         return Err(FaultKind::Misaligned { space, address, bytes });
     }
     Ok(offset)

@@ -18,7 +18,7 @@ pub(crate) use entry::{Kernel, ParameterKind};
 pub use error::ParseError;
 
 use error::ParseResult;
-use statement::{Statement, StatementText};
+use statement::{PtxStatement, StatementText};
 
 /// A parsed module: the kernels of one PTX file.
 #[derive(Debug, Clone)]
@@ -66,7 +66,7 @@ impl Module {
 }
 
 /// Takes the statements between the braces that follow a header.
-fn take_body<'a, 'b: 'a>(rest: &mut impl Iterator<Item = &'a Statement<'b>>) -> Vec<&'a Statement<'b>> {
+fn take_body<'a, 'b: 'a>(rest: &mut impl Iterator<Item = &'a PtxStatement<'b>>) -> Vec<&'a PtxStatement<'b>> {
     let mut depth = 0_usize;
     let mut body = Vec::new();
     for statement in rest {

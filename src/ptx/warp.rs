@@ -4,7 +4,7 @@ mod copies;
 
 pub(crate) use copies::{COPY_BYTES_MAX, CopyQueue};
 
-use crate::bits::{ALL_LANES, LANES, Lanes};
+use crate::bits::{ALL_LANES, LANES, LaneValues};
 use crate::instruction::{InstructionGuard, Operand, Register, SpecialRegister};
 use crate::memory::LocalMemory;
 
@@ -28,14 +28,14 @@ pub(crate) struct WarpFragment {
 #[derive(Debug)]
 pub(crate) struct Warp {
     pub(crate) index: u8,
-    registers: Vec<Lanes>,
+    registers: Vec<LaneValues>,
     /// Lanes that have not returned, by program counter. Never two with the same one when an
     /// instruction begins.
     pub(crate) fragments: Vec<WarpFragment>,
     pub(crate) local: LocalMemory,
     pub(crate) copies: CopyQueue,
     /// `%tid` of the lanes in each dimension.
-    threads: [Lanes; 3],
+    threads: [LaneValues; 3],
 }
 
 // === impl Warp ===
@@ -47,7 +47,7 @@ impl Warp {
         let first = u64::from(index) * LANES as u64;
         let live = (width * height * depth).saturating_sub(first);
         let lanes = if live >= LANES as u64 { ALL_LANES } else { (1 << live) - 1 };
-        let numbers: Lanes = std::array::from_fn(|lane| first + lane as u64);
+        let numbers: LaneValues = std::array::from_fn(|lane| first + lane as u64);
         let threads = [
             numbers.map(|thread| thread % width),
             numbers.map(|thread| thread / width % height),
@@ -69,7 +69,7 @@ impl Warp {
     }
 
     /// Returns the value of an operand in all lanes.
-    pub(crate) fn read(&self, operand: Operand, geometry: &BlockGeometry) -> Lanes {
+    pub(crate) fn read(&self, operand: Operand, geometry: &BlockGeometry) -> LaneValues {
         match operand {
             Operand::Register(register) => self.register(register),
             Operand::Immediate(value) => [value; LANES],
@@ -78,12 +78,12 @@ impl Warp {
     }
 
     /// Returns a register in all lanes.
-    pub(crate) fn register(&self, register: Register) -> Lanes {
+    pub(crate) fn register(&self, register: Register) -> LaneValues {
         self.registers.get(register.0).copied().unwrap_or([0; LANES])
     }
 
     /// Writes a register in some lanes.
-    pub(crate) fn write(&mut self, register: Register, values: &Lanes, lanes: u32) {
+    pub(crate) fn write(&mut self, register: Register, values: &LaneValues, lanes: u32) {
         let Some(target) = self.registers.get_mut(register.0) else { return };
         if lanes == ALL_LANES {
             *target = *values;
@@ -110,7 +110,7 @@ impl Warp {
         if guard.negated { !set } else { set }
     }
 
-    fn special(&self, special: SpecialRegister, geometry: &BlockGeometry) -> Lanes {
+    fn special(&self, special: SpecialRegister, geometry: &BlockGeometry) -> LaneValues {
         let uniform = |values: &[u32; 3], dimension: usize| [values.get(dimension).map_or(0, |v| u64::from(*v)); LANES];
         match special {
             SpecialRegister::Thread(dimension) => self.threads.get(dimension).copied().unwrap_or([0; LANES]),

@@ -1,10 +1,10 @@
 //! Integer and bitwise arithmetic. Operations on f32 are in [`float`].
 
 use super::{bitfield, float, map2, map3};
-use crate::bits::{Lanes, sign_extend, truncate};
+use crate::bits::{LaneValues, low_word, sign_extend, truncate};
 use crate::instruction::{BinaryOperator, BitWidth, ScalarType, TernaryOperator, UnaryOperator};
 
-pub(super) fn unary(operator: UnaryOperator, scalar: ScalarType, flush: bool, source: &Lanes) -> Lanes {
+pub(super) fn unary(operator: UnaryOperator, scalar: ScalarType, flush: bool, source: &LaneValues) -> LaneValues {
     let width = scalar.width();
     match (operator, scalar) {
         // Predicates are stored as 0 and 1, so only the lowest bit is inverted.
@@ -19,7 +19,12 @@ pub(super) fn unary(operator: UnaryOperator, scalar: ScalarType, flush: bool, so
     }
 }
 
-pub(super) fn binary(operator: BinaryOperator, scalar: ScalarType, flush: bool, (a, b): (&Lanes, &Lanes)) -> Lanes {
+pub(super) fn binary(
+    operator: BinaryOperator,
+    scalar: ScalarType,
+    flush: bool,
+    (a, b): (&LaneValues, &LaneValues),
+) -> LaneValues {
     match scalar {
         ScalarType::F32 => float::binary(operator, flush, a, b),
         ScalarType::Signed(width) => map2(a, b, |a, b| {
@@ -87,7 +92,7 @@ fn signed(operator: BinaryOperator, a: i64, b: i64, width: BitWidth) -> u64 {
 
 /// Distances have 32 bits. Those beyond the width are not wrapped.
 fn shift_distance(value: u64) -> u32 {
-    crate::bits::low_word(value)
+    low_word(value)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the upper bits are dropped on purpose")]
@@ -95,7 +100,12 @@ const fn upper_half(product: u128, width: BitWidth) -> u64 {
     (product >> width.bits()) as u64
 }
 
-pub(super) fn ternary(operator: TernaryOperator, scalar: ScalarType, flush: bool, sources: &[Lanes; 3]) -> Lanes {
+pub(super) fn ternary(
+    operator: TernaryOperator,
+    scalar: ScalarType,
+    flush: bool,
+    sources: &[LaneValues; 3],
+) -> LaneValues {
     let width = scalar.width();
     match operator {
         TernaryOperator::MultiplyAdd if scalar == ScalarType::F32 => float::multiply_add(flush, sources),

@@ -1,6 +1,6 @@
 //! Operations on fields of 32-bit values: `bfe`, `bfi`, `lop3`, `prmt` and `shf`.
 
-use crate::bits::{Lanes, low_word, sign_extend, truncate};
+use crate::bits::{LaneValues, low_word, sign_extend, truncate};
 use crate::instruction::{BitWidth, ScalarType};
 
 /// Positions and lengths are bytes.
@@ -32,9 +32,9 @@ const fn lower_half(value: i128) -> u64 {
 }
 
 /// Inserts the lower `length` bits of the first value into the second one at `position`.
-pub(super) fn insert([source, base, position, length]: &[Lanes; 4]) -> Lanes {
+pub(super) fn insert([source, base, position, length]: &[LaneValues; 4]) -> LaneValues {
     std::array::from_fn(|lane| {
-        let of = |lanes: &Lanes| lanes.get(lane).copied().unwrap_or(0);
+        let of = |lanes: &LaneValues| lanes.get(lane).copied().unwrap_or(0);
         let (position, length) = (low_word(of(position) & BYTE), low_word(of(length) & BYTE).min(32));
         let field = ((1_u64 << length) - 1).checked_shl(position).unwrap_or(0);
         let inserted = of(source).checked_shl(position).unwrap_or(0);

@@ -1,11 +1,11 @@
 //! Comparisons, and their combination with predicates.
 
 use super::map2;
-use crate::bits::{Lanes, float, sign_extend, truncate};
-use crate::instruction::{BinaryOperator, Comparison, PredicateCombination, ScalarType};
+use crate::bits::{LaneValues, float, sign_extend, truncate};
+use crate::instruction::{BinaryOperator, OrderingSet, PredicateCombination, ScalarType};
 
-pub(super) fn compare(comparison: Comparison, scalar: ScalarType, a: &Lanes, b: &Lanes) -> Lanes {
-    let holds = |ordering| u64::from(comparison.holds(ordering));
+pub(super) fn compare(comparison: OrderingSet, scalar: ScalarType, a: &LaneValues, b: &LaneValues) -> LaneValues {
+    let holds = |ordering| u64::from(comparison.contains(ordering));
     match scalar {
         ScalarType::F32 => map2(a, b, |a, b| holds(float(a).partial_cmp(&float(b)))),
         ScalarType::Signed(width) => map2(a, b, |a, b| holds(Some(sign_extend(a, width).cmp(&sign_extend(b, width))))),
@@ -16,7 +16,7 @@ pub(super) fn compare(comparison: Comparison, scalar: ScalarType, a: &Lanes, b: 
     }
 }
 
-pub(super) fn combine(combination: PredicateCombination, result: &Lanes, predicate: &Lanes) -> Lanes {
+pub(super) fn combine(combination: PredicateCombination, result: &LaneValues, predicate: &LaneValues) -> LaneValues {
     map2(result, predicate, |result, predicate| {
         let predicate = predicate ^ u64::from(combination.negated);
         match combination.operator {

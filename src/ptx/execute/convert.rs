@@ -3,10 +3,10 @@
 use half::{bf16, f16};
 
 use super::map2;
-use crate::bits::{Lanes, float, float_bits, low_half, sign_extend, truncate, truncate_float};
+use crate::bits::{LaneValues, float, float_bits, low_half, sign_extend, truncate, truncate_float};
 use crate::instruction::{BitWidth, HalfFormat, ScalarType};
 
-pub(super) fn convert(from: ScalarType, to: ScalarType, source: &Lanes) -> Lanes {
+pub(super) fn convert(from: ScalarType, to: ScalarType, source: &LaneValues) -> LaneValues {
     match (from, to) {
         (ScalarType::F16 | ScalarType::BF16 | ScalarType::F32, _) => {
             source.map(|value| from_float(widen(from, value), to))
@@ -17,7 +17,7 @@ pub(super) fn convert(from: ScalarType, to: ScalarType, source: &Lanes) -> Lanes
 }
 
 /// Rounds two f32 to a pair of 16-bit values, to nearest with ties to even.
-pub(super) fn pack(format: HalfFormat, high: &Lanes, low: &Lanes) -> Lanes {
+pub(super) fn pack(format: HalfFormat, high: &LaneValues, low: &LaneValues) -> LaneValues {
     let round = |value| narrow(format, float(value));
     map2(high, low, |high, low| round(high) << 16 | round(low))
 }

@@ -1,11 +1,11 @@
 //! Arithmetic on f32.
 
 use super::{map2, map3};
-use crate::bits::{Lanes, float, float_bits, flush_subnormal, round_to_float};
+use crate::bits::{LaneValues, float, float_bits, flush_subnormal, round_to_float};
 use crate::instruction::{BinaryOperator, UnaryOperator};
 
 /// Computes `approx` functions in f64 and rounds once, which is within the errors that PTX allows.
-pub(super) fn unary(operator: UnaryOperator, flush: bool, source: &Lanes) -> Lanes {
+pub(super) fn unary(operator: UnaryOperator, flush: bool, source: &LaneValues) -> LaneValues {
     let double = |function: fn(f64) -> f64| move |x: f32| round_to_float(function(f64::from(x)));
     match operator {
         UnaryOperator::Negate => apply(flush, source, |x| -x),
@@ -22,7 +22,7 @@ pub(super) fn unary(operator: UnaryOperator, flush: bool, source: &Lanes) -> Lan
     }
 }
 
-fn apply(flush: bool, source: &Lanes, function: impl Fn(f32) -> f32) -> Lanes {
+fn apply(flush: bool, source: &LaneValues, function: impl Fn(f32) -> f32) -> LaneValues {
     source.map(|value| float_bits(flushed(flush, function(flushed(flush, float(value))))))
 }
 
@@ -30,7 +30,7 @@ fn flushed(flush: bool, value: f32) -> f32 {
     if flush { flush_subnormal(value) } else { value }
 }
 
-pub(super) fn binary(operator: BinaryOperator, flush: bool, a: &Lanes, b: &Lanes) -> Lanes {
+pub(super) fn binary(operator: BinaryOperator, flush: bool, a: &LaneValues, b: &LaneValues) -> LaneValues {
     let apply = |function: fn(f32, f32) -> f32| {
         map2(a, b, |a, b| {
             let (a, b) = (flushed(flush, float(a)), flushed(flush, float(b)));
@@ -51,7 +51,7 @@ pub(super) fn binary(operator: BinaryOperator, flush: bool, a: &Lanes, b: &Lanes
 }
 
 /// Multiplies and adds with one rounding.
-pub(super) fn multiply_add(flush: bool, sources: &[Lanes; 3]) -> Lanes {
+pub(super) fn multiply_add(flush: bool, sources: &[LaneValues; 3]) -> LaneValues {
     map3(sources, |a, b, c| {
         let [a, b, c] = [a, b, c].map(|value| flushed(flush, float(value)));
         float_bits(flushed(flush, a.mul_add(b, c)))

@@ -6,7 +6,7 @@
 use super::BlockState;
 use super::convert::widen_half;
 use super::memory_access::addresses;
-use crate::bits::{ALL_LANES, LANES, Lanes, float, float_bits, low_half};
+use crate::bits::{ALL_LANES, LANES, LaneValues, float, float_bits, low_half};
 use crate::fault::{FaultKind, LaneFault, MemorySpace};
 use crate::instruction::{HalfFormat, MemoryOperand, Operation, Register};
 use crate::warp::Warp;
@@ -89,7 +89,7 @@ fn halves(format: HalfFormat, value: u64) -> [f32; 2] {
 
 /// Register `i` of lane `l` has row `l / 4 + 8 (i % 2)`, and columns `2 (l % 4) + 8 (i / 2)` and the
 /// next.
-fn unpack_a(format: HalfFormat, registers: &[Lanes; 4]) -> [[f32; K]; M] {
+fn unpack_a(format: HalfFormat, registers: &[LaneValues; 4]) -> [[f32; K]; M] {
     let mut matrix = [[0.0; K]; M];
     for (i, values) in registers.iter().enumerate() {
         for (lane, value) in values.iter().enumerate() {
@@ -101,7 +101,7 @@ fn unpack_a(format: HalfFormat, registers: &[Lanes; 4]) -> [[f32; K]; M] {
 }
 
 /// Register `i` of lane `l` has column `l / 4`, and rows `2 (l % 4) + 8 i` and the next.
-fn unpack_b(format: HalfFormat, registers: &[Lanes; 2]) -> [[f32; N]; K] {
+fn unpack_b(format: HalfFormat, registers: &[LaneValues; 2]) -> [[f32; N]; K] {
     let mut matrix = [[0.0; N]; K];
     for (i, values) in registers.iter().enumerate() {
         for (lane, value) in values.iter().enumerate() {
@@ -117,7 +117,7 @@ const fn position_c(lane: usize, i: usize) -> (usize, usize) {
     (lane / 4 + 8 * (i / 2), lane % 4 * 2 + i % 2)
 }
 
-fn unpack_c(registers: &[Lanes; 4]) -> [[f32; N]; M] {
+fn unpack_c(registers: &[LaneValues; 4]) -> [[f32; N]; M] {
     let mut matrix = [[0.0; N]; M];
     for (i, values) in registers.iter().enumerate() {
         for (lane, value) in values.iter().enumerate() {
@@ -128,7 +128,7 @@ fn unpack_c(registers: &[Lanes; 4]) -> [[f32; N]; M] {
     matrix
 }
 
-fn pack_c(matrix: &[[f32; N]; M]) -> [Lanes; 4] {
+fn pack_c(matrix: &[[f32; N]; M]) -> [LaneValues; 4] {
     let mut registers = [[0; LANES]; 4];
     for (i, values) in registers.iter_mut().enumerate() {
         for (lane, value) in values.iter_mut().enumerate() {

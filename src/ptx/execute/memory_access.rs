@@ -1,7 +1,7 @@
 //! Loads, stores and asynchronous copies.
 
 use super::{BlockState, from_bytes};
-use crate::bits::{LANES, Lanes, index, lanes_in, low_word, sign_extend, truncate};
+use crate::bits::{LANES, LaneValues, index, lanes_in, low_word, sign_extend, truncate};
 use crate::fault::{FaultKind, LaneFault, MemorySpace};
 use crate::instruction::{BitWidth, MemoryOperand, Operand, Operation, Register, ScalarType};
 use crate::warp::{COPY_BYTES_MAX, Warp};
@@ -11,7 +11,7 @@ const VECTOR_BYTES_MAX: usize = 16;
 
 /// Returns the address in each lane. Addresses of shared and local memory have 32 bits, in
 /// registers of 32 or 64 bits.
-pub(super) fn addresses(warp: &Warp, block: &BlockState<'_>, space: MemorySpace, address: MemoryOperand) -> Lanes {
+pub(super) fn addresses(warp: &Warp, block: &BlockState<'_>, space: MemorySpace, address: MemoryOperand) -> LaneValues {
     let base = warp.read(address.base, &block.geometry);
     base.map(|base| {
         let sum = base.wrapping_add(address.offset.cast_unsigned());
@@ -22,7 +22,7 @@ pub(super) fn addresses(warp: &Warp, block: &BlockState<'_>, space: MemorySpace,
 /// Runs a function for each active lane and its address.
 fn for_lanes(
     active: u32,
-    addresses: &Lanes,
+    addresses: &LaneValues,
     mut access: impl FnMut(usize, u64) -> Result<(), FaultKind>,
 ) -> Result<(), LaneFault> {
     for lane in lanes_in(active) {
@@ -47,7 +47,7 @@ pub(super) fn load(
     for_lanes(active, &addresses, |lane, address| {
         let mut buffer = [0; VECTOR_BYTES_MAX];
         let source = match space {
-            MemorySpace::Global => block.global.read(address, bytes, block.number)?,
+            MemorySpace::Global => block.global.read(address, bytes, bytes, block.number)?,
             MemorySpace::Shared => block.shared.read(address, bytes, warp.index)?,
             MemorySpace::Local => warp.local.read(lane, address, bytes)?,
         };
@@ -118,10 +118,10 @@ pub(super) fn copy(
             for_lanes(active, &targets, |lane, target| {
                 let length = index(u64::from(low_word(lengths.get(lane).copied().unwrap_or(0)))).min(*size);
                 let mut data = [0; COPY_BYTES_MAX];
-                // Alignment is required for the whole copy, also if fewer bytes are read.
                 if length > 0 {
                     let source = sources.get(lane).copied().unwrap_or(0);
-                    let bytes = block.global.read(source, length, block.number)?;
+                    // The whole copy has to be aligned, also if fewer bytes are read.
+                    let bytes = block.global.read(source, length, *size, block.number)?;
                     data.iter_mut().zip(bytes).for_each(|(target, source)| *target = *source);
                 }
                 block.shared.begin_copy(target, *size, warp.index)?;

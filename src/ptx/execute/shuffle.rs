@@ -1,6 +1,6 @@
 //! Exchange of registers between lanes, and barriers of a warp.
 
-use crate::bits::{Lanes, index, lanes_in, low_word};
+use crate::bits::{LANES, LaneValues, index, lanes_in, low_word};
 use crate::fault::{FaultKind, LaneFault};
 use crate::instruction::{Operand, Operation, ShuffleMode};
 use crate::warp::{BlockGeometry, Warp};
@@ -22,9 +22,9 @@ pub(super) fn execute(
             let read = |operand: Operand| warp.read(operand, geometry);
             let (values, distances, clamps) = (read(*source), read(*lane), read(*clamp));
             let mut results = values;
-            let mut within = [0; crate::bits::LANES];
+            let mut within = [0; LANES];
             for lane in lanes_in(active) {
-                let of = |lanes: &Lanes| lanes.get(lane).copied().unwrap_or(0);
+                let of = |lanes: &LaneValues| lanes.get(lane).copied().unwrap_or(0);
                 let chosen = source_lane(*mode, lane, of(&distances), of(&clamps));
                 let from = chosen.unwrap_or(lane);
                 if active >> from & 1 == 0 {
@@ -49,7 +49,7 @@ pub(super) fn execute(
 
 /// The lanes that execute the instruction have to be those that it names, since the warp would wait
 /// for the others.
-fn check_members(members: &Lanes, instruction: &'static str, active: u32) -> Result<(), LaneFault> {
+fn check_members(members: &LaneValues, instruction: &'static str, active: u32) -> Result<(), LaneFault> {
     for lane in lanes_in(active) {
         let expected = low_word(members.get(lane).copied().unwrap_or(0));
         if expected != active {

@@ -127,7 +127,7 @@ fn floats_are_rounded_once_and_flushed_on_request() {
     close("tanh.approx.f32 %f9, %f1;", 0.5, 0.462_117_16);
     close("sin.approx.f32 %f9, %f1;", 0.5, 0.479_425_55);
     close("cos.approx.f32 %f9, %f1;", 0.5, 0.877_582_55);
-    // One rounding: 1 + 2^-23 squared is 1 + 2^-22 + 2^-46, whose last term a fused sum keeps.
+    // One rounding: 1 + 2^-23 squared is 1 + 2^-22 + 2^-46. A fused sum keeps the last term.
     let fused = float(
         1.0 + f32::EPSILON,
         "neg.f32 %f2, %f1;\nmul.f32 %f3, %f1, %f1;\nneg.f32 %f3, %f3;\nfma.rn.f32 %f9, %f1, %f1, %f3;",
@@ -272,7 +272,11 @@ fn copies_arrive_when_they_are_waited_for() {
         run_warp(&[7], &format!("{}cp.async.wait_group 0;\n{read}", copy.replace("cp.async.commit_group;", "")))
             .unwrap_err();
     assert!(matches!(fault.kind, FaultKind::IncompleteCopy { .. }), "{fault}");
-    // With length 0, the source is not read and zeros are written.
+    // Three bytes are read, and the others are zero.
+    let part = copy.replace("[%rd6], 4;", "[%rd6], 4, 3;");
+    let out = run_warp(&[0x0403_0201], &format!("{part}cp.async.wait_group 0;\n{read}")).unwrap();
+    assert_eq!(out[0], 0x0003_0201);
+    // With length 0, the source is not read.
     let empty = copy.replace("[%rd6], 4;", "[%rd6+4096], 4, 0;");
     let out = run_warp(&[7], &format!("{empty}cp.async.wait_group 0;\n{read}")).unwrap();
     assert_eq!(out[0], 0);

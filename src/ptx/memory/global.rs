@@ -1,8 +1,8 @@
 //! Global memory: allocations with checks of bounds, alignment, poison and races between blocks.
 
-use super::check_access;
 use super::conflicts::BlockConflicts;
 use super::poison::WrittenBytes;
+use super::{MemoryAccess, check_access};
 use crate::bits::index;
 use crate::fault::{FaultKind, MemorySpace};
 
@@ -99,9 +99,16 @@ impl GlobalMemory {
     }
 
     /// Reads for a thread of a block.
-    pub(crate) fn read(&mut self, address: u64, bytes: usize, block: u32) -> Result<&[u8], FaultKind> {
+    pub(crate) fn read(
+        &mut self,
+        address: u64,
+        bytes: usize,
+        alignment: usize,
+        block: u32,
+    ) -> Result<&[u8], FaultKind> {
         let (allocation, offset) = self.find(address, bytes)?;
-        let offset = check_access(MemorySpace::Global, address, offset, bytes, allocation.data.len())?;
+        let access = MemoryAccess { space: MemorySpace::Global, address, offset, bytes, alignment };
+        let offset = check_access(access, allocation.data.len())?;
         if !allocation.written.covers(offset, bytes) {
             return Err(uninitialized(address, bytes));
         }
@@ -113,7 +120,8 @@ impl GlobalMemory {
     pub(crate) fn write(&mut self, address: u64, data: &[u8], block: u32) -> Result<(), FaultKind> {
         let bytes = data.len();
         let (allocation, offset) = self.find(address, bytes)?;
-        let offset = check_access(MemorySpace::Global, address, offset, bytes, allocation.data.len())?;
+        let access = MemoryAccess { space: MemorySpace::Global, address, offset, bytes, alignment: bytes };
+        let offset = check_access(access, allocation.data.len())?;
         allocation.conflicts.record_write(offset, bytes, block).map_err(|fault| at_address(fault, address, offset))?;
         allocation.written.mark(offset, bytes);
         let target = allocation.data.get_mut(offset..offset + bytes);
@@ -175,14 +183,14 @@ mod tests {
         let mut memory = GlobalMemory::new();
         let (first, second) = (memory.allocate(16), memory.allocate(16));
         memory.upload(first, &[7; 16]).unwrap();
-        assert_eq!(memory.read(first.address() + 4, 4, 0).unwrap(), [7; 4]);
-        assert!(matches!(memory.read(first.address() + 2, 4, 0), Err(FaultKind::Misaligned { .. })));
-        assert!(matches!(memory.read(first.address() + 16, 4, 0), Err(FaultKind::OutOfBounds { .. })));
-        assert!(matches!(memory.read(second.address(), 4, 0), Err(FaultKind::Uninitialized { .. })));
+        assert_eq!(memory.read(first.address() + 4, 4, 4, 0).unwrap(), [7; 4]);
+        assert!(matches!(memory.read(first.address() + 2, 4, 4, 0), Err(FaultKind::Misaligned { .. })));
+        assert!(matches!(memory.read(first.address() + 16, 4, 4, 0), Err(FaultKind::OutOfBounds { .. })));
+        assert!(matches!(memory.read(second.address(), 4, 4, 0), Err(FaultKind::Uninitialized { .. })));
         memory.write(second.address() + 8, &[1; 8], 0).unwrap();
-        let race = memory.read(second.address() + 8, 4, 1).unwrap_err();
+        let race = memory.read(second.address() + 8, 4, 4, 1).unwrap_err();
         assert!(matches!(race, FaultKind::GlobalRace { address, .. } if address == second.address() + 8), "{race}");
         memory.begin_launch();
-        assert_eq!(memory.read(second.address() + 8, 4, 1).unwrap(), [1; 4]);
+        assert_eq!(memory.read(second.address() + 8, 4, 4, 1).unwrap(), [1; 4]);
     }
 }

@@ -1,8 +1,8 @@
 //! Local memory of the threads of a warp, for arrays that are not in registers.
 
-use super::check_access;
 use super::poison::WrittenBytes;
-use crate::bits::LANES;
+use super::{MemoryAccess, check_access};
+use crate::bits::{LANES, index};
 use crate::fault::{FaultKind, MemorySpace};
 
 /// Local memory of the lanes of a warp, one after another.
@@ -38,9 +38,9 @@ impl LocalMemory {
     }
 
     fn locate(&self, lane: usize, address: u64, bytes: usize) -> Result<usize, FaultKind> {
-        let offset = crate::bits::index(address);
-        let offset = check_access(MemorySpace::Local, address, offset, bytes, self.bytes_per_lane)?;
-        Ok(lane * self.bytes_per_lane + offset)
+        let (space, offset) = (MemorySpace::Local, index(address));
+        let access = MemoryAccess { space, address, offset, bytes, alignment: bytes };
+        Ok(lane * self.bytes_per_lane + check_access(access, self.bytes_per_lane)?)
     }
 
     fn outside(&self, address: u64, bytes: usize) -> FaultKind {

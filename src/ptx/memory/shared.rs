@@ -4,8 +4,8 @@
 //! epoch of a block is the number of barriers that it has passed. Two warps may access a location
 //! in one epoch only if both read it.
 
-use super::check_access;
 use super::poison::WrittenBytes;
+use super::{MemoryAccess, check_access};
 use crate::bits::index;
 use crate::fault::{FaultKind, MemorySpace};
 
@@ -91,7 +91,8 @@ impl SharedMemory {
     }
 
     fn locate(&self, address: u64, bytes: usize) -> Result<usize, FaultKind> {
-        check_access(MemorySpace::Shared, address, index(address), bytes, self.data.len())
+        let (space, offset) = (MemorySpace::Shared, index(address));
+        check_access(MemoryAccess { space, address, offset, bytes, alignment: bytes }, self.data.len())
     }
 
     fn record_read(&mut self, start: usize, bytes: usize, warp: u8) -> Result<(), FaultKind> {

@@ -5,7 +5,7 @@ use super::mnemonic::Mnemonic;
 use super::operand;
 use super::scope::NameScope;
 use crate::instruction::{
-    BinaryOperator, BitWidth, Comparison, HalfFormat, Operand, Operation, PredicateCombination, ScalarType,
+    BinaryOperator, BitWidth, HalfFormat, Operand, Operation, OrderingSet, PredicateCombination, ScalarType,
     TernaryOperator, UnaryOperator,
 };
 
@@ -199,11 +199,11 @@ fn compare(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) ->
 
 /// The comparisons by name. `lo`, `ls`, `hi` and `hs` are those of unsigned types, which the type
 /// states too; a `u` at the end includes unordered operands.
-const fn comparisons() -> [(&'static str, Comparison); 18] {
-    const LESS: Comparison = Comparison::LESS;
-    const EQUAL: Comparison = Comparison::EQUAL;
-    const GREATER: Comparison = Comparison::GREATER;
-    const UNORDERED: Comparison = Comparison::UNORDERED;
+const fn comparisons() -> [(&'static str, OrderingSet); 18] {
+    const LESS: OrderingSet = OrderingSet::LESS;
+    const EQUAL: OrderingSet = OrderingSet::EQUAL;
+    const GREATER: OrderingSet = OrderingSet::GREATER;
+    const UNORDERED: OrderingSet = OrderingSet::UNORDERED;
     [
         ("eq", EQUAL),
         ("ne", LESS.or(GREATER)),

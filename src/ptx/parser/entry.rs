@@ -1,8 +1,8 @@
 //! A kernel: its parameters, its names and its instructions.
 
-use super::instruction::{self, Labels};
+use super::instruction::{self, LabelIndices};
 use super::scope::NameScope;
-use super::statement::{Statement, StatementText};
+use super::statement::{PtxStatement, StatementText};
 use super::{ParseError, ParseResult, mnemonic};
 use crate::bits::index;
 use crate::instruction::{BitWidth, Instruction, ScalarType};
@@ -55,8 +55,8 @@ impl ParameterKind {
 pub(super) fn parse(
     header: &str,
     line: usize,
-    variables: &[&Statement<'_>],
-    body: &[&Statement<'_>],
+    variables: &[&PtxStatement<'_>],
+    body: &[&PtxStatement<'_>],
 ) -> Result<Kernel, ParseError> {
     let mut scope = NameScope::default();
     for variable in variables {
@@ -107,8 +107,8 @@ fn parse_header(scope: &mut NameScope, header: &str) -> ParseResult<(String, Vec
 }
 
 /// Parses the instructions, after the labels, which may be behind the branches to them.
-fn parse_body(scope: &mut NameScope, body: &[&Statement<'_>]) -> Result<Vec<Instruction>, ParseError> {
-    let mut labels = Labels::new();
+fn parse_body(scope: &mut NameScope, body: &[&PtxStatement<'_>]) -> Result<Vec<Instruction>, ParseError> {
+    let mut labels = LabelIndices::new();
     let mut count = 0;
     for statement in body {
         match statement.text {

@@ -10,10 +10,10 @@ use super::{arithmetic, matrix, transfer};
 use crate::instruction::{Instruction, InstructionGuard, Operation};
 
 /// Indices of the instructions that labels name.
-pub(super) type Labels<'a> = HashMap<&'a str, usize>;
+pub(super) type LabelIndices<'a> = HashMap<&'a str, usize>;
 
 /// Parses an instruction.
-pub(super) fn parse(scope: &NameScope, labels: &Labels<'_>, text: &str, line: usize) -> ParseResult<Instruction> {
+pub(super) fn parse(scope: &NameScope, labels: &LabelIndices<'_>, text: &str, line: usize) -> ParseResult<Instruction> {
     let (guard, text) = match text.strip_prefix('@') {
         Some(rest) => {
             let (predicate, rest) = rest.split_once(char::is_whitespace).ok_or("a guard without an instruction")?;
@@ -32,7 +32,7 @@ pub(super) fn parse(scope: &NameScope, labels: &Labels<'_>, text: &str, line: us
 
 fn operation(
     scope: &NameScope,
-    labels: &Labels<'_>,
+    labels: &LabelIndices<'_>,
     mnemonic: &mut Mnemonic<'_>,
     operands: &[&str],
 ) -> ParseResult<Operation> {
@@ -50,7 +50,7 @@ fn operation(
 /// Parses branches and barriers.
 fn control(
     scope: &NameScope,
-    labels: &Labels<'_>,
+    labels: &LabelIndices<'_>,
     mnemonic: &mut Mnemonic<'_>,
     operands: &[&str],
 ) -> ParseResult<Option<Operation>> {

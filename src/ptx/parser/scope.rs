@@ -34,7 +34,7 @@ pub(super) struct NameScope {
     register_count: usize,
     shared: VariableSpace,
     local: VariableSpace,
-    /// Name of the array whose size is that of the dynamic shared memory.
+    /// Arrays without a length: the dynamic shared memory.
     dynamic_shared: Vec<String>,
     parameters: HashMap<String, usize>,
 }

@@ -9,7 +9,7 @@ const HEADERS: [&str; 2] = [".visible .entry", ".entry"];
 
 /// A statement and its line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Statement<'a> {
+pub(super) struct PtxStatement<'a> {
     /// Line on which it starts, from 1.
     pub(super) line: usize,
     pub(super) text: StatementText<'a>,
@@ -30,9 +30,9 @@ pub(super) enum StatementText<'a> {
     Plain(&'a str),
 }
 
-// === impl Statement ===
+// === impl PtxStatement ===
 
-impl Statement<'_> {
+impl PtxStatement<'_> {
     pub(super) fn error(&self, reason: impl Into<String>) -> ParseError {
         let text = match self.text {
             StatementText::Header(text) | StatementText::Label(text) | StatementText::Plain(text) => text,
@@ -44,7 +44,7 @@ impl Statement<'_> {
 }
 
 /// Splits a module. Comments and directives without an effect are dropped.
-pub(super) fn split(ptx: &str) -> Result<Vec<Statement<'_>>, ParseError> {
+pub(super) fn split(ptx: &str) -> Result<Vec<PtxStatement<'_>>, ParseError> {
     let mut statements = Vec::new();
     let (mut rest, mut line) = (ptx, 1);
     loop {
@@ -59,7 +59,7 @@ pub(super) fn split(ptx: &str) -> Result<Vec<Statement<'_>>, ParseError> {
             reason: reason.to_owned(),
         })?;
         if let Some(text) = text {
-            statements.push(Statement { line, text });
+            statements.push(PtxStatement { line, text });
         }
         let (taken, after) = trimmed.split_at_checked(length).unwrap_or((trimmed, ""));
         line += newlines(taken);

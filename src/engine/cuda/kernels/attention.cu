@@ -28,7 +28,7 @@ enum : int { ROW_CHUNKS = HEAD_WIDTH / CHUNK };
 enum : int { QUERY_BYTES = QUERY_ROWS * HEAD_WIDTH * 2 };
 enum : int { KEY_BYTES = KEY_ROWS * HEAD_WIDTH * 2 };
 // Below every score. A finite value, since infinity minus infinity is not a number.
-#define MASKED -1e30f
+#define MASKED (-1e30f)
 
 static_assert(QUERY_BYTES + 4 * KEY_BYTES == SHARED_BYTES, "the manifest states another size");
 static_assert(HEAD_WIDTH == 32 || HEAD_WIDTH == 64 || HEAD_WIDTH == 128, "the swizzle covers these widths");

@@ -18,7 +18,7 @@ enum Detector {
     Alignment,
     /// A read of bytes that were never written.
     Poison,
-    /// A read of bytes whose asynchronous copy was not waited for.
+    /// A read of bytes that an asynchronous copy has not written.
     IncompleteCopy,
     SharedRace,
     GlobalRace,
