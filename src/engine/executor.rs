@@ -38,6 +38,19 @@ pub enum SequenceOutput {
     Logits(Vec<f32>),
 }
 
+// === impl SequenceOutput ===
+
+impl SequenceOutput {
+    /// Returns the output, or an error if one of its numbers is not finite.
+    pub(crate) fn check_finite(self) -> SequenceResult {
+        let values = match &self {
+            Self::Embedding(values) | Self::Logits(values) | Self::TokenStates { values, .. } => values,
+        };
+        let is_finite = values.iter().all(|value| value.is_finite());
+        if is_finite { Ok(self) } else { Err(NonFiniteOutput) }
+    }
+}
+
 /// Error of a sequence whose result has an infinite element, or one that is not a number. Other
 /// sequences of the batch are not affected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -79,6 +92,38 @@ pub enum ExecuteError {
         /// The requested result.
         kind: OutputKind,
     },
+    /// The device refused an operation, for example for lack of memory. It can execute other batches.
+    #[error(
+        "{operation} was refused by the device: {name} ({code}): send smaller batches, or lower the limit of tokens"
+    )]
+    DeviceRefusal {
+        /// The operation.
+        operation: &'static str,
+        /// Name of the error.
+        name: &'static str,
+        /// Number of the error.
+        code: u32,
+    },
+    /// The context of the device is damaged, and every later batch of this process fails.
+    #[error("{operation} failed on the device: {name} ({code}): restart the process, its device context is unusable")]
+    DeviceLoss {
+        /// The operation.
+        operation: &'static str,
+        /// Name of the error.
+        name: &'static str,
+        /// Number of the error.
+        code: u32,
+    },
+}
+
+// === impl ExecuteError ===
+
+impl ExecuteError {
+    /// Returns `true` if no later batch can be executed in this process, so that it must be restarted.
+    #[must_use]
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, Self::DeviceLoss { .. })
+    }
 }
 
 /// Choices of an executor.

@@ -1,6 +1,8 @@
 //! Weights of a model, in memory-mapped files of the format safetensors.
 
+mod encoder;
 mod map;
+mod names;
 mod tensor;
 
 use std::collections::HashMap;
@@ -10,6 +12,7 @@ use std::sync::Arc;
 use safetensors::SafeTensors;
 use serde_json::Value;
 
+pub(crate) use self::encoder::{EncoderTensors, HeadTensors, LayerTensors, LinearTensors, NormTensors};
 use self::map::FileMap;
 pub(crate) use self::tensor::{WeightTensor, WeightType};
 use crate::directory::ModelDirectory;

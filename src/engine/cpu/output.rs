@@ -5,7 +5,7 @@ use crate::config::HeadPooling;
 use crate::cpu::kernels::InputMatrix;
 use crate::cpu::layers::{EncoderLayers, HeadLayers};
 use crate::cpu::linear::{Device, OutputRows};
-use crate::executor::{NonFiniteOutput, SequenceOutput, SequenceResult};
+use crate::executor::{SequenceOutput, SequenceResult};
 use crate::pooling::Pooling;
 
 /// Returns the result of each sequence. `scratch` has room for a hidden state of each.
@@ -30,18 +30,9 @@ pub(super) fn collect(
             OutputKind::TokenStates => SequenceOutput::TokenStates { values: rows.to_vec(), hidden },
             OutputKind::Logits => SequenceOutput::Logits(logits.next().unwrap_or_default()),
         };
-        if is_finite(&output) { Ok(output) } else { Err(NonFiniteOutput) }
+        output.check_finite()
     };
     sequences.map(output).collect()
-}
-
-fn is_finite(output: &SequenceOutput) -> bool {
-    let values = match output {
-        SequenceOutput::Embedding(values)
-        | SequenceOutput::Logits(values)
-        | SequenceOutput::TokenStates { values, .. } => values,
-    };
-    values.iter().all(|value| value.is_finite())
 }
 
 // === impl HeadLayers ===
