@@ -3,7 +3,8 @@
 //! - [`Model::open`] reads a directory in the format of Hugging Face.
 //! - [`Model::tokenizer`] turns texts, pairs and ids into [`TokenSequence`]s, on any thread.
 //! - A [`PackedBatch`] has sequences without padding, and an [`Executor`] returns one result for each.
-//!   [`CpuExecutor`] is the one on the CPU.
+//!   [`CpuExecutor`] is the one on the CPU, and [`CudaExecutor`] the one on NVIDIA GPUs, whose driver is
+//!   used with the feature `cuda`; [`choose_device`] decides between them.
 //! - [`finish_embedding`] and [`ScoreFunction::apply`] turn results into what callers expect.
 //!
 //! Results are those of sentence-transformers and of the `transformers` library: the same truncation,
@@ -31,6 +32,7 @@ mod activation;
 mod batch;
 mod config;
 mod cpu;
+mod cuda;
 mod directory;
 mod error;
 mod executor;
@@ -51,6 +53,16 @@ pub use activation::Activation;
 pub use batch::{BatchFull, OutputKind, PackedBatch};
 pub use config::{Architecture, EncoderConfig, HeadConfig, HeadPooling, PositionScheme, RotaryConfig, ScoreFunction};
 pub use cpu::{CpuExecutor, CpuOptions};
+#[cfg(feature = "cuda")]
+pub use cuda::CudaDevice;
+pub use cuda::{
+    CubinCache, CubinKey, CudaExecutor, CudaLoadError, CudaOptions, DeviceAddress, DeviceChoice, DeviceError,
+    DevicePreference, DeviceProperties, DeviceReport, DriverState, FaultSeverity, GpuDevice, GraphId, KernelId,
+    KernelImage, KernelLaunch, LaunchArgument, MemoryShortage, NoDeviceError, ParameterType, REGION_ALIGNMENT,
+    choose_device,
+};
+#[cfg(any(test, feature = "simulator"))]
+pub use cuda::{KernelParity, PARITY_ERROR_MAX, SimulatedDevice, compare_kernels};
 pub use error::LoadError;
 pub use executor::{ExecuteError, Executor, ExecutorReport, NonFiniteOutput, SequenceOutput, SequenceResult};
 pub use model::Model;
