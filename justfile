@@ -132,6 +132,15 @@ bench-splice *ARGS:
 bench-core *ARGS:
     cargo bench --locked --bench core -- {{ARGS}}
 
+# Rate of the engine beside onnxruntime: just bench-encode
+bench-encode *ARGS:
+    sh src/engine/tests/setup.sh
+    cargo bench --locked --package groupage-engine --bench encode -- {{ARGS}}
+
+# Compile the CUDA kernels to PTX with the pinned compiler: just kernels [--check | --gates]
+kernels *ARGS:
+    python3 src/engine/cuda/kernels/build.py {{ARGS}}
+
 # Needs cargo-deny, cargo-mutants, and cargo-fuzz with a nightly toolchain.
 # All slow checks beyond the tests
 audit: deny faults fuzz-all mutants (attack "--full")

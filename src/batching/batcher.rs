@@ -3,6 +3,8 @@
 
 mod late_calls;
 mod dispatch;
+mod in_flight;
+mod class_limits;
 mod displacement;
 mod division;
 mod measures;
@@ -18,21 +20,19 @@ use std::collections::BTreeMap;
 
 use super::ablation::Feature;
 use super::adaptive::{Adaptive, DispatchKind, LearnedSteps};
-use super::batch::{BatchId, BatchOutcome, Decision, DispatchCause, ExpiryReason, Observation, UnbatchedReason};
-use super::call::{Call, CallId, CallOrigin, CostClassId, KeyId, Rejection, ScopeId, TenantId};
-use super::ceiling::SizeMeasure;
-use super::class::merging::{EndedBatch, MergeLimit, MergingChange};
-use super::class::{ClassSample, ClassTable, RestrictedClass};
+use super::batch::{BatchId, Decision, DispatchCause, ExpiryReason};
+use super::call::{Call, CallId, CallOrigin, CostClassId, KeyId, Rejection, ScopeId};
+use super::class::ClassTable;
 use super::limits::{DispatchPolicy, Limits};
 use super::plan::{Plan, PlanInput};
 use super::queue::{Queue, QueuedCall};
 use super::rng::SplitMix64;
 use super::select::{DecisionView, Readiness, ready};
-use super::slots::UpstreamSnapshot;
 use super::sorted_deque::SortedDeque;
 use super::stats::DispatchStats;
 use super::tick::Tick;
 use displacement::DisplacedCalls;
+use in_flight::InFlightBatch;
 use late_calls::LateCalls;
 use measures::{DrainRate, FreeTime};
 use pause::PausedKeys;
@@ -42,7 +42,7 @@ use selected_batch::MemberChoice;
 pub use division::{DivisionLimits, PartLimits};
 pub use pause::PauseStats;
 pub use report::{BatcherReport, CeilingInForce, ClassSnapshot, InfeasibleSlo};
-pub use statistics::{ClassDecisionStats, DecisionStats};
+pub use statistics::{ClassDecisionStats, DecisionStats, QueueGauges};
 
 /// The batching core of one upstream.
 ///
@@ -73,38 +73,6 @@ pub struct Batcher {
     paused: PausedKeys,
     requested_slos: RequestedSlos,
     tallies: DispatchStats,
-}
-
-#[derive(Debug, Clone)]
-struct InFlightBatch {
-    /// `None` for a call that is dispatched alone: no other call has its key.
-    key: Option<KeyId>,
-    /// Tenant of the first call.
-    tenant: TenantId,
-    replayable: bool,
-    cost_class: CostClassId,
-    scope: ScopeId,
-    size: ClassSample,
-    members: Vec<CallId>,
-    /// Members that are neither cancelled nor answered.
-    waiting: usize,
-}
-
-/// Current load of the core, for gauges.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct QueueGauges {
-    /// Queued calls.
-    pub queue_calls: usize,
-    /// Queued items.
-    pub queue_items: u64,
-    /// Queued bytes.
-    pub queue_bytes: u64,
-    /// Arrival time of the oldest queued call.
-    pub oldest: Option<Tick>,
-    /// Batches in flight.
-    pub in_flight: usize,
-    /// Maximum number of batches in flight.
-    pub slots: u32,
 }
 
 // === impl Batcher ===
@@ -181,38 +149,6 @@ impl Batcher {
         self.free.set_free(self.now, self.has_free_slot());
     }
 
-    /// Defers merging of a cost class until the limits that its server publishes are known: its
-    /// calls are dispatched one by one until [`Batcher::end_deferral`].
-    pub fn defer_merging(&mut self, now: Tick, class: CostClassId) {
-        let now = self.advance(now);
-        self.classes.defer_merging(now, class);
-    }
-
-    /// Ends the deferral of merging of a cost class.
-    pub fn end_deferral(&mut self, class: CostClassId) {
-        self.classes.end_deferral(class);
-    }
-
-    /// Applies the maximum number of items that the server publishes for a cost class.
-    pub fn set_published_items_max(&mut self, now: Tick, class: CostClassId, items_max: u32) {
-        let now = self.advance(now);
-        self.classes.publish(now, class, items_max);
-    }
-
-    /// Applies the maximum weight that the server publishes for a cost class.
-    pub fn set_published_weight_max(&mut self, now: Tick, class: CostClassId, weight_max: u64) {
-        let now = self.advance(now);
-        let bounded = if self.is_padded(class) { SizeMeasure::PaddedWeight } else { SizeMeasure::Weight };
-        self.classes.publish_weight(now, class, bounded, weight_max);
-    }
-
-    /// Puts a merge key in quarantine, because a call received another response from a batch than
-    /// alone.
-    pub fn quarantine_different(&mut self, now: Tick, class: CostClassId, key: KeyId) {
-        let now = self.advance(now);
-        self.classes.quarantine_different(now, self.limits.quarantine, class, key);
-    }
-
     /// Queues a call, or rejects it if there is no room.
     ///
     /// # Errors
@@ -250,45 +186,6 @@ impl Batcher {
             self.adaptive.joined(&self.queue, &queued.call);
         }
         Ok(())
-    }
-
-    /// Cancels a call after its client has disconnected. A queued call is removed at once; a batch
-    /// is aborted by the next `poll` once all its members are cancelled. Returns `true` if the call
-    /// was queued or in flight.
-    pub fn cancel(&mut self, now: Tick, id: CallId) -> bool {
-        self.advance(now);
-        if self.queue.remove(id).is_some() || self.late.cancel(id) || self.displaced.cancel(id) {
-            return true;
-        }
-        let Some(batch) = self.members.remove(id) else { return false };
-        if let Some(in_flight) = self.in_flight.get_mut(&batch) {
-            in_flight.waiting -= 1;
-            if in_flight.waiting == 0 {
-                self.aborts.push(batch);
-            }
-        }
-        true
-    }
-
-    /// Removes a call that was cancelled after the decision to dispatch its batch and before the
-    /// batch was sent. A batch of which one call remains is no evidence about merging.
-    pub fn withdraw(&mut self, now: Tick, id: CallId) {
-        let batch = self.members.get(id).copied();
-        self.cancel(now, id);
-        if let Some(in_flight) = batch.and_then(|batch| self.in_flight.get_mut(&batch)) {
-            in_flight.size.shared &= in_flight.waiting > 1;
-        }
-    }
-
-    /// Records that a member of a batch in flight has been answered while the batch is still
-    /// running.
-    pub fn on_member_answered(&mut self, id: CallId) {
-        let Some(batch) = self.members.remove(id) else { return };
-        // Does not abort the batch, even after its last member: the execution is about to complete
-        // with its measurements.
-        if let Some(in_flight) = self.in_flight.get_mut(&batch) {
-            in_flight.waiting -= 1;
-        }
     }
 
     /// Starts draining: from now on no call is held.
@@ -364,82 +261,6 @@ impl Batcher {
         deadline.into_iter().chain(hold).min()
     }
 
-    /// Records the end of an execution and frees its slot.
-    pub fn complete(&mut self, now: Tick, batch: BatchId, observed: Observation) {
-        self.end_batch(now, batch, observed, None);
-    }
-
-    /// Records the end of an execution whose response was a stream of generated tokens, and frees its
-    /// slot. `tokens`: those of all streams of its class so far.
-    pub fn complete_stream(&mut self, now: Tick, batch: BatchId, observed: Observation, tokens: u64) {
-        self.end_batch(now, batch, observed, Some(tokens));
-    }
-
-    fn end_batch(&mut self, now: Tick, batch: BatchId, observed: Observation, tokens: Option<u64>) {
-        let now = self.advance(now);
-        let Some(in_flight) = self.in_flight.remove(&batch) else { return };
-        let class = in_flight.cost_class;
-        let here = (self.held_by_class(class), self.caps(class, in_flight.scope).items);
-        let changed = self.adaptive.returned(now, batch, (&observed, tokens), here);
-        if changed && matches!(self.limits.policy, DispatchPolicy::Adaptive { .. }) {
-            self.classes.on_server_change(now, in_flight.cost_class);
-        }
-        self.free.set_free(now, self.has_free_slot());
-        self.aborts.retain(|id| *id != batch);
-        for id in &in_flight.members {
-            self.members.remove(*id);
-        }
-        if let Some(count) = self.scopes_in_flight.get_mut(&in_flight.scope) {
-            *count -= 1;
-            if *count == 0 {
-                self.scopes_in_flight.remove(&in_flight.scope);
-            }
-        }
-        let InFlightBatch { key, tenant, replayable, .. } = in_flight;
-        let key = key.map(KeyId::without_bucket);
-        let ended = EndedBatch { batch, key, tenant, shared: in_flight.size.shared, replayable };
-        self.classes.observe(now, in_flight.cost_class, &self.limits, (ended, &in_flight.size), &observed);
-        match observed.outcome {
-            BatchOutcome::Ok => self.pace.observe(observed.duration, in_flight.size.extent.items),
-            // The response is forwarded to the callers unmodified, or no caller is left: nothing is
-            // replayed.
-            BatchOutcome::Overloaded { retry_after } => {
-                if let (Some(key), Some(after)) = (key, retry_after) {
-                    self.paused.pause(now, key, in_flight.cost_class, after);
-                }
-            }
-            BatchOutcome::Cancelled | BatchOutcome::TimedOut => {}
-            _ if in_flight.size.shared => self.classes.record_replays(now, in_flight.members.len()),
-            _ => {}
-        }
-    }
-
-    /// Takes the changes of merging per cost class, suspended or resumed, since the last call.
-    pub fn take_merging_changes(&mut self) -> Vec<MergingChange> {
-        self.classes.take_changes()
-    }
-
-    /// Takes the restrictions of merging that began since the last call: a merge key whose batches
-    /// are refused, or a limit of one item.
-    pub fn take_merging_restrictions(&mut self) -> Vec<RestrictedClass> {
-        self.classes.take_restrictions()
-    }
-
-    /// Returns the number of cost classes for which merging is suspended because the server refused
-    /// their batches.
-    #[must_use]
-    pub fn count_suspended_classes(&self) -> usize {
-        self.classes.suspended_count()
-    }
-
-    /// Returns the number of replays that failed batches may still cause at this instant. For
-    /// models that predict decisions.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn replays_left(&self, now: Tick) -> u64 {
-        self.classes.replay_room(self.now.max(now))
-    }
-
     /// Returns `true` if a limit or the cost of a batch is being tested, which delays some calls.
     /// For models that compare latencies.
     #[must_use]
@@ -447,82 +268,15 @@ impl Batcher {
         self.adaptive.is_testing()
     }
 
-    /// Returns the maximum number of calls of this call's merge key that may share a batch at this
-    /// instant and, if that number is one, the reason if it is reported. For models that predict
-    /// decisions.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn merge_limit(&self, now: Tick, call: &Call) -> (usize, Option<UnbatchedReason>) {
-        match self.classes.merge_bound(self.now.max(now), call, self.limits.merges_eagerly(call.scope)) {
-            MergeLimit::Alone(lone) => (1, lone),
-            MergeLimit::Deferred => (1, None),
-            MergeLimit::Trial => (2, None),
-            MergeLimit::Free => (usize::MAX, None),
-        }
-    }
-
-    /// Returns the bound on the number of calls of this call's merge key that may share a batch.
-    fn merge_bound(&self, call: &Call) -> MergeLimit {
-        self.classes.merge_bound(self.now, call, self.limits.merges_eagerly(call.scope))
-    }
-
     fn ready(&self, queue: &Queue, key: KeyId, head: &QueuedCall) -> Readiness {
         let class = self.classes.get(head.call.cost_class);
         ready(self.view(), queue, (key, head), class, self.merge_bound(&head.call))
-    }
-
-    /// Returns the current load, for gauges.
-    #[must_use]
-    pub fn counts(&self) -> QueueGauges {
-        let held = self.held();
-        QueueGauges {
-            queue_calls: self.queue.len() + self.late.queue.len(),
-            queue_items: held.items,
-            queue_bytes: held.bytes,
-            oldest: self.queue.oldest().into_iter().chain(self.late.queue.oldest()).min(),
-            in_flight: self.in_flight.len(),
-            slots: self.limits.slots,
-        }
-    }
-
-    /// Returns the learned or published maximum number of items for a cost class.
-    #[must_use]
-    pub fn ceiling(&self, class: CostClassId) -> Option<u32> {
-        self.classes.get(class).map(super::class::ClassState::ceiling).filter(|ceiling| *ceiling < u32::MAX)
-    }
-
-    /// Returns the smallest ceiling on items of all cost classes, for a gauge.
-    #[must_use]
-    pub fn min_ceiling(&self) -> Option<u32> {
-        self.classes.least_ceiling().filter(|ceiling| *ceiling < u32::MAX)
-    }
-
-    /// Returns the smallest ceiling on weight of all cost classes, for a gauge.
-    #[must_use]
-    pub fn min_weight_ceiling(&self) -> Option<u64> {
-        let least =
-            self.classes.min_ceiling(SizeMeasure::Weight).min(self.classes.min_ceiling(SizeMeasure::PaddedWeight));
-        (least < u64::MAX).then_some(least)
     }
 
     /// Sets whether the server is known to batch by itself. If it is, calls are forwarded one by
     /// one and the server is not probed.
     pub fn set_known_batching(&mut self, known: bool) {
         self.adaptive.set_known_batching(self.now, known);
-    }
-
-    /// Returns the learned state of the upstream's slots, for persistence across restarts.
-    #[must_use]
-    pub fn upstream_snapshot(&self) -> UpstreamSnapshot {
-        self.adaptive.upstream_snapshot()
-    }
-
-    /// Restores the learned state of the upstream's slots. A slot that no longer exists is detected
-    /// like any slot that vanishes.
-    pub fn restore_upstream(&mut self, now: Tick, snapshot: UpstreamSnapshot) {
-        let now = self.advance(now);
-        self.adaptive.restore_upstream(snapshot);
-        self.free.set_free(now, self.has_free_slot());
     }
 
     /// Discards everything that was learned of the upstream, because it has been replaced.

@@ -28,12 +28,14 @@
 mod burst;
 mod curve;
 mod request;
+mod dispatch;
 mod growth;
 mod harm;
 mod jump;
 mod evidence;
 mod level;
 mod narrow;
+mod opening;
 mod ordering;
 mod pair_probe;
 mod permit;
@@ -61,8 +63,9 @@ use harm::HarmTest;
 use jump::LimitDrain;
 use level::LatencyModel;
 use narrow::Narrowing;
+use opening::QueueRelease;
 use ordering::{OrderingTest, StreamOccupancy};
-use pair_probe::{PAIR_FIRST, PairTest};
+use pair_probe::PairTest;
 use probe::{PROBE_LIMIT_MAX, UpwardProbe};
 use schedule::Schedule;
 use sojourn::Sojourns;
@@ -79,13 +82,6 @@ const REFINE_MIN: f64 = 0.75;
 /// Refined limits above this multiple of the limit measured last indicate that the server has more
 /// room: the limit is then measured again.
 const REFINE_MAX: f64 = 1.5;
-/// Release of a queue when the limiter opens: requests allowed beyond those in flight, and the
-/// growth of that number with each completion if the server is saturated and if it is not.
-/// Releasing all calls at once would stop a server that shares its processor among requests for a
-/// whole wave.
-const GATE_FIRST: f64 = 2.0;
-const GATE_STEP_SATURATED: f64 = 0.25;
-const GATE_STEP: f64 = 2.0;
 
 /// The concurrency limiter of one cost class.
 #[derive(Debug, Clone)]
@@ -159,15 +155,6 @@ pub(super) struct ConcurrencyLimiter {
     /// Dispatch time of the last request with mergeable calls.
     last_sent: Tick,
     now: Tick,
-}
-
-/// The gradual release of a queue after the limiter opens.
-#[derive(Debug, Clone, Copy)]
-struct QueueRelease {
-    /// Number of requests that may be in flight.
-    limit: f64,
-    /// Growth of `limit` with each completion.
-    step: f64,
 }
 
 // === impl ConcurrencyLimiter ===
@@ -341,123 +328,10 @@ impl ConcurrencyLimiter {
         self.limit = Some(f64::from(limit).max(least));
     }
 
-    /// Records the dispatch of a request.
-    pub(super) fn on_dispatch(&mut self, now: Tick, leaving: &Departure) -> FlightRecord {
-        let Departure { items, calls, unbatched, permit, queued, expected } = *leaving;
-        let clean = self.batches == 0;
-        self.batches += u32::from(calls > 1);
-        self.now = self.now.max(now);
-        self.load.advance(now, self.flights);
-        self.flights += 1;
-        let newest = !unbatched && self.growth.is_newest(items);
-        if !unbatched {
-            self.merged_flights += 1;
-            self.merged_items += u64::from(items);
-            self.last_sent = now;
-            self.newest += u32::from(newest);
-        }
-        if queued == 0 {
-            self.gate = None;
-        }
-        if permit == Permit::Control {
-            self.on_control();
-        }
-        if matches!(permit, Permit::Probe(_)) && self.probe.sent == Tick::default() {
-            (self.probe.sent, self.probe.companions) = (now, self.flights - 1);
-        }
-        let free = self.is_open() && self.gate.is_none();
-        let compared = calls == 1 && !unbatched && self.compares_lone_calls(permit);
-        let lone = calls == 1 && clean && free && !compared;
-        let wave = lone.then(|| self.wave.on_send(now, self.flights));
-        if lone {
-            self.burst.on_send(now, self.flights);
-        } else {
-            self.burst.reset();
-        }
-        if !free {
-            self.wave.reset();
-        }
-        FlightRecord {
-            sent: now,
-            wave,
-            in_flight: self.flights,
-            unbatched,
-            newest,
-            permit,
-            probe: self.probe.id,
-            items,
-            clean,
-            connection: if compared { ConnectionUse::Own } else { ConnectionUse::Client },
-            expected,
-            load: self.load,
-        }
-    }
-
-    /// Returns `true` if a batch is compared with the lone calls that are sent now. They have
-    /// connections of their own then, as the batch has.
-    fn compares_lone_calls(&self, permit: Permit) -> bool {
-        permit == Permit::Control || self.limit.is_some() && self.ordering.is_none() && !self.growth.is_uncapped()
-    }
-
     fn set_limit(&mut self, limit: f64) {
         self.wave_knee = None;
         self.limit = Some(limit);
         self.trial_limit = None;
-    }
-
-    /// Opens the limiter because the server refuses batches, so that a limit has nothing to gain.
-    pub(super) fn open_for_refused_batches(&mut self, now: Tick) {
-        if self.limit.is_some() && self.ordered {
-            self.keep_for_order();
-        } else if self.limit.is_some() || self.trial.is_some() {
-            self.open(now, OpenReason::NothingToMerge);
-        }
-    }
-
-    /// Opens the limiter and discards everything that was measured under the limit.
-    fn open(&mut self, now: Tick, reason: OpenReason) {
-        self.limit = None;
-        self.ordering = None;
-        self.policy_limit = None;
-        self.trial_limit = None;
-        self.trial = None;
-        self.draining = None;
-        self.reason = reason;
-        self.schedule.since = now;
-        self.schedule.evident = None;
-        self.sojourns.clear();
-        match reason {
-            // The measurements that the limit was set by have proved wrong.
-            OpenReason::NoQueue => self.curve.clear(),
-            _ => self.curve.reset_to(self.knee.map_or(self.level.lone, |knee| knee.base)),
-        }
-        self.knee = None;
-        self.narrowing = None;
-        self.wave.on_idle();
-        self.growth = BatchCap::uncapped();
-        self.level.reset_batches();
-        self.probe = UpwardProbe { id: self.probe.id.wrapping_add(1), ..UpwardProbe::default() };
-        // A pair that was sent beside a queue that no longer exists is no evidence. If batches do
-        // not pay, it is one more reason to stay open.
-        if !matches!(reason, OpenReason::NoGain { .. }) {
-            self.pairs = PairTest { next: self.answered + PAIR_FIRST, ..PairTest::new() };
-        }
-    }
-
-    /// Opens the limiter after a measurement that the server has more room.
-    fn open_for_room(&mut self, now: Tick) {
-        self.schedule.jump = now;
-        self.schedule.room = self.limit.map(|limit| (limit, now));
-        // Released in steps: a server with a knee above the limit shows it on the way.
-        self.release(now, OpenReason::RoomFound);
-    }
-
-    /// Opens the limiter and releases the queue in order, a few requests at a time.
-    fn release(&mut self, now: Tick, reason: OpenReason) {
-        self.open(now, reason);
-        let saturated = matches!(reason, OpenReason::NoGain { .. });
-        let step = if saturated { GATE_STEP_SATURATED } else { GATE_STEP };
-        self.gate = Some(QueueRelease { limit: f64::from(self.flights) + GATE_FIRST, step });
     }
 }
 

@@ -111,11 +111,6 @@ impl PackedBatch {
 
     /// Index of the first token and number of tokens of each sequence.
     pub fn spans(&self) -> impl ExactSizeIterator<Item = (usize, usize)> + '_ {
-        self.starts
-            .iter()
-            .zip(self.starts.iter().skip(1))
-            .map(|(start, end)| (*start, end - start))
-            .collect::<Vec<_>>()
-            .into_iter()
+        self.starts.iter().zip(self.starts.iter().skip(1)).map(|(start, end)| (*start, end - start))
     }
 }

@@ -15,6 +15,9 @@ use crate::json::JsonFile;
 /// Maximum number of elements of a hidden state: four times that of the largest published encoder
 /// of these architectures (XLM-RoBERTa XXL, 4096).
 const HIDDEN_MAX: usize = 16_384;
+/// Maximum number of elements of a query or key of one head: four times that of the widest heads in
+/// use (Gemma, 256). Tables of rotary embeddings grow with it.
+const HEAD_DIM_MAX: usize = 1024;
 /// Maximum number of layers: about five times that of the deepest one (XLM-RoBERTa XXL, 48).
 const LAYERS_MAX: usize = 256;
 /// Maximum number of elements between the two matrices of a feed-forward block: four times
@@ -91,6 +94,15 @@ impl EncoderConfig {
         if config.hidden % config.heads != 0 {
             let expected = format!("a divisor of the hidden size, {}", config.hidden);
             return Err(file.error(architecture.heads_field(), &expected, "use the `config.json` of the model"));
+        }
+        if config.head_dim() > HEAD_DIM_MAX {
+            let expected = format!("heads of at most {HEAD_DIM_MAX} of the {} elements", config.hidden);
+            return Err(file.error(architecture.heads_field(), &expected, "use a model with more heads"));
+        }
+        if matches!(config.positions, PositionScheme::Rotary(_)) && config.head_dim() % 2 == 1 {
+            let expected = format!("heads of an even number of the {} elements", config.hidden);
+            let advice = "use a model whose rotary embeddings have pairs of elements";
+            return Err(file.error(architecture.heads_field(), &expected, advice));
         }
         let head = has_head.then(|| HeadConfig::parse(file, architecture)).transpose()?;
         Ok(Self { head, ..config })
@@ -191,6 +203,11 @@ mod tests {
             ("\"gelu\"", "\"mish\"", "`hidden_act`: found \"mish\", expected gelu"),
             ("\"hidden_size\": 64", "\"hidden_size\": 0", "`hidden_size`: found 0"),
             ("\"hidden_size\": 64", "\"hidden_size\": 63", "`num_attention_heads`: found 4, expected a divisor"),
+            (
+                "\"hidden_size\": 64, \"num_hidden_layers\": 2,\n        \"num_attention_heads\": 4",
+                "\"hidden_size\": 2048, \"num_hidden_layers\": 2, \"num_attention_heads\": 1",
+                "`num_attention_heads`: found 1, expected heads of at most 1024 of the 2048 elements",
+            ),
             ("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1e9", "`num_hidden_layers`"),
             ("\"vocab_size\": 100, ", "", "`vocab_size`: found nothing"),
             ("\"pad_token_id\": 1", "\"position_embedding_type\": \"relative_key\"", "`position_embedding_type`"),

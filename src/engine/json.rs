@@ -15,7 +15,7 @@ const PUBLISHED: &str = "use the file that was published with the model";
 #[derive(Debug, Clone)]
 pub(crate) struct JsonFile {
     file: String,
-    /// Path of the object in the file, with a final point, for messages.
+    /// Path of the object in the file, with a trailing dot, for messages.
     prefix: String,
     value: Value,
 }

@@ -29,7 +29,9 @@ impl Pooling {
             Self::First => {}
             Self::Last => rows.next_back().into_iter().for_each(|last| pooled.copy_from_slice(last)),
             Self::Max => {
-                rows.for_each(|row| pooled.iter_mut().zip(row).for_each(|(max, value)| *max = max.max(*value)));
+                // A number that is none stays, as in PyTorch.
+                let larger = |max: f32, value: f32| if max >= value || max.is_nan() { max } else { value };
+                rows.for_each(|row| pooled.iter_mut().zip(row).for_each(|(max, value)| *max = larger(*max, *value)));
             }
             Self::Mean => {
                 rows.for_each(|row| pooled.iter_mut().zip(row).for_each(|(sum, value)| *sum += value));
@@ -67,6 +69,11 @@ mod tests {
         assert_eq!(pool(Pooling::First), [1.0, -8.0]);
         assert_eq!(pool(Pooling::Last), [6.0, 1.0]);
         assert_eq!(pool(Pooling::Max), [6.0, 4.0]);
+        for rows in [[f32::NAN, 0.0, 1.0, 0.0], [1.0, 0.0, f32::NAN, 0.0]] {
+            let mut pooled = vec![0.0; 2];
+            Pooling::Max.pool(&rows, &mut pooled);
+            assert!(pooled[0].is_nan() && pooled[1] == 0.0, "{pooled:?}");
+        }
         let mut one = vec![0.0; 2];
         Pooling::Last.pool(&[5.0, 7.0], &mut one);
         assert_eq!(one, [5.0, 7.0]);

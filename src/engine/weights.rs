@@ -96,8 +96,7 @@ impl ModelWeights {
             return Err(error(format!("a header of more than {HEADER_BYTES_MAX} bytes, or none")));
         }
         let (header, metadata) = SafeTensors::read_metadata(bytes).map_err(|broken| error(broken.to_string()))?;
-        // The parser holds that the offsets of all tensors are within the file, but reads the
-        // length of the header as a separate number.
+        // `data_offsets` are relative to the end of the header.
         let data = header.saturating_add(8);
         for (tensor, info) in metadata.tensors() {
             let (start, end) = info.data_offsets;

@@ -38,6 +38,8 @@ pub struct Call {
     pub body: Bytes,
     /// The original head, kept for a replay.
     pub head: RequestHead,
+    /// Whether the trace of the call is sampled; `None` if the call is not traced.
+    pub(crate) sampled_trace: Option<bool>,
     /// Sizes of the texts of a call with an estimated weight. Boxed, because many calls have none.
     pub(crate) text: Option<Box<CallText>>,
     /// Positions of the items in the body; empty for a call that is sent unbatched.

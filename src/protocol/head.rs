@@ -198,10 +198,9 @@ pub(crate) fn deadline_header(members: &[&Call], common: &SharedHeaderRules) -> 
     })
 }
 
-/// Returns `None` if no member is traced, else whether any traced member is sampled.
-pub(crate) fn trace_sampling(members: &[&Call]) -> Option<bool> {
-    let values = members.iter().filter_map(|call| call.head.headers.get(headers::TRACEPARENT));
-    values.fold(None, |traced, value| Some(traced.unwrap_or(false) || is_sampled(value.as_bytes())))
+/// Returns whether the trace of a call is sampled; `None` if the call is not traced.
+pub(crate) fn sampled_trace(headers: &HeaderMap) -> Option<bool> {
+    headers.get(headers::TRACEPARENT).map(|value| is_sampled(value.as_bytes()))
 }
 
 fn is_sampled(traceparent: &[u8]) -> bool {

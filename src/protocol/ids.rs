@@ -1,6 +1,6 @@
 //! Random ids for requests, traces and responses.
 
-use std::fmt::Write as _;
+use rand::Rng;
 
 use crate::json;
 
@@ -45,15 +45,15 @@ pub(crate) fn random_like(raw: &[u8], number: bool) -> Vec<u8> {
     }
     // Only separators are copied, and the version digit of a UUID. The variant digit has to stay in
     // its range.
-    let alphabet = alphabet(own);
+    let (alphabet, mut random) = (alphabet(own), rand::rng());
     for (place, &byte) in own.iter().enumerate() {
         let fixed = !byte.is_ascii_alphanumeric() || (uuid && place == 14);
         out.push(if fixed {
             byte
         } else if uuid && place == 19 {
-            pick(b"89ab")
+            pick(b"89ab", &mut random)
         } else {
-            pick(alphabet)
+            pick(alphabet, &mut random)
         });
     }
     out
@@ -103,8 +103,8 @@ fn alphabet(own: &[u8]) -> &'static [u8] {
     }
 }
 
-fn pick(alphabet: &[u8]) -> u8 {
-    let place = rand::random_range(0..alphabet.len().max(1));
+fn pick(alphabet: &[u8], random: &mut impl Rng) -> u8 {
+    let place = random.random_range(0..alphabet.len().max(1));
     alphabet.get(place).copied().unwrap_or(b'0')
 }
 
@@ -112,17 +112,16 @@ fn pick(alphabet: &[u8]) -> u8 {
 /// represents 15 digits exactly.
 fn random_number(len: usize) -> Vec<u8> {
     let digits = len.clamp(RANDOM_CHARS_MIN, 15);
-    let mut out = vec![pick(b"123456789")];
-    out.extend((1..digits).map(|_| pick(b"0123456789")));
+    let mut random = rand::rng();
+    let mut out = vec![pick(b"123456789", &mut random)];
+    out.extend((1..digits).map(|_| pick(b"0123456789", &mut random)));
     out
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
-        // Writing to a string cannot fail.
-        write!(out, "{byte:02x}").ok();
-        out
-    })
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble & 15)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
 }
 
 #[cfg(test)]

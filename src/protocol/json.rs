@@ -12,6 +12,7 @@
 mod canon;
 mod check;
 mod class;
+mod decimals;
 mod scripts;
 mod text;
 

@@ -37,7 +37,8 @@ impl Endpoint {
     #[must_use]
     pub fn write_batch(&self, members: &[&Call], deadline_ms: Option<u64>) -> SharedRequest {
         let request_id = ids::request_id();
-        let traceparent = head::trace_sampling(members).map(ids::traceparent);
+        // A shared call is traced if a member is, and sampled if the trace of a member is.
+        let traceparent = members.iter().filter_map(|call| call.sampled_trace).max().map(ids::traceparent);
         let mut headers = head::shared_head(members, &self.rules, &self.common);
         if let Ok(value) = HeaderValue::from_str(&request_id) {
             headers.insert(headers::REQUEST_ID, value);

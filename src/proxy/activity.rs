@@ -4,6 +4,8 @@
 //! implemented here: an incomplete head, an idle connection, a client that does not take its
 //! response. Each connection has a single timer, which is reset lazily.
 
+mod active_call;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Wake, Waker};
@@ -11,6 +13,7 @@ use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 
+pub(super) use self::active_call::ActiveCall;
 use super::ClientLimits;
 use super::flood::FloodEvent;
 use crate::batching::Tick;
@@ -64,15 +67,6 @@ pub(super) struct ConnectionActivity {
     /// The connection's task. HTTP/2 calls run in tasks of their own, and their changes may make a
     /// timeout due before the connection's task runs again.
     connection: AtomicWaker,
-}
-
-/// A guard that keeps its connection busy.
-#[derive(Debug)]
-pub(super) struct ActiveCall {
-    activity: Arc<ConnectionActivity>,
-    untaken: bool,
-    upload: bool,
-    answer: bool,
 }
 
 /// The next timeout of a connection.
@@ -321,166 +315,5 @@ impl Wake for ConnectionActivity {
     }
 }
 
-// === impl ActiveCall ===
-
-impl ActiveCall {
-    /// Records that the response has begun.
-    pub(super) fn on_response_start(&mut self) {
-        self.answer = true;
-        self.activity.answers.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Records that response bytes are available of which nothing has been taken.
-    pub(super) fn on_bytes_available(&mut self) {
-        self.untaken = true;
-        if self.activity.untaken.fetch_add(1, Ordering::Relaxed) == 0 {
-            self.activity.taken_at.store(self.activity.clock.now().0, Ordering::Relaxed);
-            self.activity.connection.wake();
-        }
-    }
-
-    /// Records that response bytes were taken.
-    pub(super) fn on_bytes_taken(&mut self) {
-        if std::mem::take(&mut self.untaken) {
-            self.activity.untaken.fetch_sub(1, Ordering::Relaxed);
-            self.activity.taken_at.store(self.activity.clock.now().0, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Drop for ActiveCall {
-    fn drop(&mut self) {
-        self.on_bytes_taken();
-        if self.answer {
-            self.activity.answers.fetch_sub(1, Ordering::Relaxed);
-        }
-        if self.upload {
-            self.activity.uploads.fetch_sub(1, Ordering::Relaxed);
-        }
-        if self.activity.busy.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.activity.idle_since.store(self.activity.clock.now().0, Ordering::Relaxed);
-        }
-        // The connection may have been waiting for this call only.
-        if self.activity.is_flooded() {
-            self.activity.connection.wake();
-        }
-    }
-}
-
 #[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-    use crate::Http2Limits;
-    use std::time::Duration;
-
-    pub(crate) fn limits() -> ClientLimits {
-        let second = Duration::from_secs(1);
-        ClientLimits {
-            head_bytes_max: 1,
-            headers_max: 1,
-            head_timeout: 5 * second,
-            body_idle_timeout: second,
-            body_timeout: second,
-            pass_through_idle_timeout: second,
-            keep_alive_timeout: 75 * second,
-            write_timeout: 10 * second,
-            requests_per_connection_max: 1,
-            http2: Http2Limits {
-                streams_max: 1,
-                stream_window: 1,
-                connection_window: 1,
-                ping_interval: second,
-                ping_timeout: second,
-                resets_max: 1,
-                age_max: second,
-            },
-        }
-    }
-
-    fn seconds_left(activity: &ConnectionActivity) -> Option<u128> {
-        match activity.next_timeout(&limits()) {
-            TimeoutAction::Nothing => None,
-            TimeoutAction::Close(at) | TimeoutAction::End(at) => {
-                Some(at.since(activity.clock.now()).as_millis().div_ceil(1000))
-            }
-        }
-    }
-
-    #[test]
-    fn an_idle_connection_may_stay_and_a_head_that_has_begun_must_end() {
-        let activity = ConnectionActivity::new(Clock::start());
-        assert_eq!(seconds_left(&activity), Some(75), "opened ahead");
-        let (busy, _, calls) = activity.on_call_start(false);
-        assert_eq!((calls, activity.next_timeout(&limits())), (1, TimeoutAction::Nothing));
-        drop(busy);
-        assert_eq!(seconds_left(&activity), Some(75));
-        activity.on_read(b"POST");
-        assert_eq!(seconds_left(&activity), Some(5), "the next head has begun");
-    }
-
-    #[test]
-    fn an_http2_connection_without_streams_is_idle_not_late() {
-        let activity = ConnectionActivity::new(Clock::start());
-        activity.set_http2();
-        assert_eq!(seconds_left(&activity), Some(75));
-    }
-
-    #[test]
-    fn a_connection_waits_for_its_client_until_a_call_is_whole() {
-        let activity = ConnectionActivity::new(Clock::start());
-        assert!(activity.waits_since().is_some(), "it has sent nothing");
-        let (call, ..) = activity.on_call_start(false);
-        let upload = activity.on_upload_start();
-        assert!(activity.waits_since().is_some(), "the body has not arrived");
-        drop(upload);
-        assert_eq!(activity.waits_since(), None);
-        drop(call);
-        assert!(activity.waits_since().is_some(), "it is idle");
-        activity.set_relayed();
-        assert_eq!(activity.waits_since(), None, "something moved a moment ago");
-    }
-
-    #[test]
-    fn an_evicted_relay_is_closed_at_once() {
-        let activity = ConnectionActivity::new(Clock::start());
-        let reader = futures_util::task::noop_waker();
-        activity.eviction_waker().wake();
-        assert!(!activity.is_relay_evicted(&reader), "hyper serves it");
-        activity.set_relayed();
-        assert!(activity.is_relay_evicted(&reader));
-        assert_eq!(activity.next_timeout(&limits()), TimeoutAction::Close(Tick(0)));
-    }
-
-    #[test]
-    fn a_flooded_connection_is_closed_once_its_calls_are_answered_and_within_a_bound() {
-        let activity = ConnectionActivity::new(Clock::start());
-        activity.set_http2();
-        let (mut call, ..) = activity.on_call_start(true);
-        activity.shut_down_flooded(FloodReason::ControlFrames);
-        activity.shut_down_flooded(FloodReason::HeaderLines);
-        assert_eq!(activity.flood().unwrap().reason, FloodReason::ControlFrames);
-        assert_eq!(seconds_left(&activity), Some(10), "the call is in progress");
-        let upload = activity.on_upload_start();
-        assert_eq!(seconds_left(&activity), Some(1), "the rest of its body is not read");
-        call.on_response_start();
-        assert_eq!(seconds_left(&activity), Some(10), "it is answered before its body is complete");
-        drop((call, upload));
-        assert_eq!(seconds_left(&activity), Some(1));
-        activity.eviction_waker().wake();
-        assert_eq!(activity.next_timeout(&limits()), TimeoutAction::Close(Tick(0)));
-    }
-
-    #[test]
-    fn a_blocked_write_or_an_untaken_answer_ends_a_busy_connection() {
-        let activity = ConnectionActivity::new(Clock::start());
-        let (mut busy, ..) = activity.on_call_start(false);
-        activity.on_write(true);
-        assert_eq!(seconds_left(&activity), Some(10));
-        activity.on_write(false);
-        assert_eq!(activity.next_timeout(&limits()), TimeoutAction::Nothing);
-        busy.on_bytes_available();
-        assert_eq!(seconds_left(&activity), Some(10));
-        busy.on_bytes_taken();
-        assert_eq!(activity.next_timeout(&limits()), TimeoutAction::Nothing);
-    }
-}
+pub(super) mod tests;

@@ -1,45 +1,35 @@
 //! The path of a recognised call: its body is read, the call is queued, and it is answered with the
 //! result of its batch, of an unbatched execution, or with a failure.
 
+mod preparation;
+mod routing;
+
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use http::header::CONNECTION;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::preparation::CallRequirements;
+use self::preparation::PreparedCall;
+use self::routing::RecognisedCall;
+pub(super) use self::routing::{CallRouting, PendingRouting};
 use super::collect::{CollectResult, collect};
-use super::deadline::{CallDeadlines, resolve_deadlines};
-use super::debug::take_debug_header;
 use super::recorder::CallRecorder;
 use super::response::to_response;
 use super::unbatched::BufferedRequest;
 use super::upload::UploadGuard;
-use super::{Proxy, RouteMode, RouteSettings, RoutingTable};
-use crate::backend::{BufferedReply, Lane, LimitsLookUp};
-use crate::batching::{CallOrigin, PriorityId, Tick, UnbatchedReason};
+use super::{Proxy, RouteMode, RoutingTable};
+use crate::backend::{BufferedReply, Lane};
+use crate::batching::{Tick, UnbatchedReason};
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
-use crate::protocol::{Call, Dialect, Endpoint, MergeEligibility, UnmergeableReason, UnrecognisedCall};
-use crate::scheduler::{ExecutionDetails, Submission, SubmitOutcome};
+use crate::protocol::{Dialect, Endpoint, UnmergeableReason};
+use crate::scheduler::{ExecutionDetails, SubmitOutcome};
 use crate::telemetry::names::{Outcome as CallOutcome, OverheadStage};
-
-/// Priority and deadlines of a call, from its headers and its route.
-#[derive(Debug)]
-pub(super) struct CallRequirements {
-    pub(super) priority: PriorityId,
-    pub(super) slo: Option<Duration>,
-    /// The deadlines as configured and requested.
-    requested_deadlines: CallDeadlines,
-    /// The deadlines passed to the batching core. That of an SLO is earlier by the part of the
-    /// latency that the core cannot measure.
-    pub(super) core_deadlines: CallDeadlines,
-}
 
 /// Arrival time of a call, and the address of its client.
 #[derive(Debug, Clone, Copy)]
@@ -48,107 +38,9 @@ pub(super) struct CallArrival {
     pub(super) client: IpAddr,
 }
 
-/// A parsed call, ready for the scheduler.
-struct PreparedCall {
-    endpoint: Arc<Endpoint>,
-    call: Arc<Call>,
-    submission: Submission,
-    /// The deadlines passed to the batching core.
-    deadlines: CallDeadlines,
-    /// The reason why the call cannot be merged.
-    reason: Option<UnmergeableReason>,
-    /// `true` if the upstream published that it batches by itself, `false` if that it does not.
-    batches_itself: Option<bool>,
-}
-
-/// Routing decision for a call.
-pub(super) enum CallRouting {
-    /// The call is answered without reading its body.
-    Answered(Response<Body>),
-    /// The call proceeds.
-    Open(PendingRouting),
-}
-
-/// Routing decision for a call that is not answered yet.
-pub(super) enum PendingRouting {
-    /// The call passes through, for this reason.
-    Pass(UnmergeableReason, CallRecorder, Dialect),
-    /// The call is parsed for batching, or observed while it passes through.
-    Recognised(Box<RecognisedCall>),
-}
-
-/// A call that an adapter recognised.
-pub(super) struct RecognisedCall {
-    table: Arc<RoutingTable>,
-    endpoint: Arc<Endpoint>,
-    arrival: CallArrival,
-    recorder: CallRecorder,
-}
-
 // === impl Proxy ===
 
 impl Proxy {
-    /// Decides from the head of a call how it is handled. `client` is the address of its client.
-    pub(super) fn route_call(self: &Arc<Self>, client: IpAddr, request: &mut Request<Incoming>) -> CallRouting {
-        let arrived = self.clock.now();
-        self.metrics.stats.seen.fetch_add(1, Ordering::Relaxed);
-        let mut recorder = CallRecorder::begin(self, arrived);
-        if take_debug_header(request.headers_mut()) {
-            recorder.enable_debug();
-        }
-        // For HTTP/1 such a head was already rejected (`connection`). An HTTP/2 head may refer to
-        // one entry of the peer's dynamic table a thousand times at one byte each. Nothing of it is
-        // retained.
-        if has_more_lines(request.headers(), self.config.client.headers_max) {
-            let mut response = Response::new(Body::empty());
-            *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-            recorder.end(CallOutcome::Rejected, &mut response);
-            return CallRouting::Answered(response);
-        }
-        let table = self.table();
-        if let Some(tenant) = &table.tenant_header {
-            protect_tenant_header(request.headers_mut(), tenant);
-        }
-        if request.method() == Method::CONNECT {
-            let mut response = Response::new(Body::empty());
-            *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
-            // The following bytes belong to a tunnel that does not exist.
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            recorder.end(CallOutcome::Rejected, &mut response);
-            return CallRouting::Answered(response);
-        }
-        let Some(endpoint) = table.routes.recognise(request.method(), request.uri().path()) else {
-            let path = request.uri().path();
-            let reason = UnmergeableReason::NotRecognised;
-            let UnrecognisedCall { cause, route } = table.routes.unrecognised(request.method(), path);
-            recorder.on_unrecognised(reason, cause, route.map(|route| table.route(route)));
-            return CallRouting::Open(PendingRouting::Pass(reason, recorder, Dialect::Problem));
-        };
-        let endpoint = self.choose_endpoint(&table, endpoint, request);
-        let route = table.route(endpoint.route);
-        recorder.on_recognised(endpoint.label.as_str(), route);
-        recorder.set_slo(route.slo);
-        let length = content_length(request);
-        let pass_reason = if route.mode == RouteMode::Passthrough {
-            Some(UnmergeableReason::PolicyOff)
-        } else if endpoint.is_generation() && !table.admits_generation {
-            Some(UnmergeableReason::Generation)
-        } else if request.headers().contains_key(http::header::UPGRADE) {
-            Some(UnmergeableReason::Header)
-        } else if route.mode == RouteMode::Batch && length.is_some_and(|length| length > route.item_bytes_max as u64) {
-            Some(UnmergeableReason::TooLarge)
-        } else {
-            None
-        };
-        CallRouting::Open(match pass_reason {
-            Some(reason) => PendingRouting::Pass(reason, recorder, endpoint.dialect),
-            None => {
-                let arrival = CallArrival { at: arrived, client };
-                PendingRouting::Recognised(Box::new(RecognisedCall { table, endpoint, arrival, recorder }))
-            }
-        })
-    }
-
     /// Answers a recognised call.
     pub(super) async fn serve(
         self: &Arc<Self>,
@@ -276,111 +168,6 @@ impl Proxy {
         response
     }
 
-    /// Parses a call, derives its priority and deadlines, and finds out whether it may be merged.
-    fn prepare_call(
-        &self,
-        table: &RoutingTable,
-        endpoint: &Arc<Endpoint>,
-        buffered: &BufferedRequest,
-        arrival: CallArrival,
-        recorder: &mut CallRecorder,
-    ) -> PreparedCall {
-        let route = table.route(endpoint.route);
-        let headers = &buffered.head.headers;
-        let start = self.clock.now();
-        let (endpoint, call) = self.parse_call(table, endpoint, buffered);
-        let call = Arc::new(self.weigh_call(call));
-        self.metrics.overhead(OverheadStage::Read, self.clock.now().since(start));
-        let CallRequirements { priority, slo, requested_deadlines, core_deadlines } =
-            self.resolve_requirements(table, route, headers, arrival.at);
-        recorder.set_slo(slo);
-        recorder.on_parsed(
-            &endpoint,
-            &call,
-            table.priorities.class(priority),
-            requested_deadlines.first.map(|deadline| deadline.at),
-        );
-        // The limits that a server publishes are looked up in the background. A call that arrives
-        // before they are known does not wait for them.
-        let source = endpoint.limits_source(&call);
-        let look_up = source.as_ref().map(|source| self.backend.published_limits(source));
-        let published = look_up.and_then(LimitsLookUp::limits);
-        let batches_itself = published.filter(|_| endpoint.needs_info).map(|limits| limits.batches_itself);
-        let reason = self.unmergeable_reason(table, &call, buffered.trailers.is_some(), batches_itself);
-        let reason = reason.or_else(|| endpoint.unmergeable_model(published));
-        // Before a server that batches by itself, the parts of a call are sent one by one.
-        let is_divided = reason.is_none_or(|reason| reason == UnmergeableReason::NoGain)
-            && endpoint.is_divisible(&call)
-            && !self.undivided.contains(start, &call.cost_class);
-        let submission = Submission {
-            division: is_divided.then_some(route.division),
-            call: call.clone(),
-            endpoint: endpoint.clone(),
-            scope: route.scope,
-            priority,
-            tenant_weight: table.tenant_weights.of(headers),
-            alone: reason.is_some(),
-            origin: CallOrigin::Client,
-            client: Some(arrival.client),
-            batches_itself: batches_itself.map(|batches| batches && !table.names_protocol),
-            deadline: core_deadlines.first,
-            later: core_deadlines.fallback,
-            slo,
-            caller_deadline: core_deadlines.caller,
-            timeout: route.timeout,
-            pending_limits: source.filter(|_| reason.is_none() && look_up == Some(LimitsLookUp::Pending)),
-            published_items_max: published.and_then(|limits| limits.items_max),
-            published_weight_max: published.and_then(|limits| limits.weight_max),
-        };
-        PreparedCall { endpoint, call, submission, deadlines: core_deadlines, reason, batches_itself }
-    }
-
-    /// Returns a call with its weight at the rates that were learned for its model.
-    pub(super) fn weigh_call(&self, mut call: Call) -> Call {
-        call.weight = self.tokens.weigh(&call).unwrap_or(call.weight);
-        call
-    }
-
-    /// Returns the reason why a call cannot be merged, if there is one.
-    fn unmergeable_reason(
-        &self,
-        table: &RoutingTable,
-        call: &Call,
-        has_trailers: bool,
-        batches_itself: Option<bool>,
-    ) -> Option<UnmergeableReason> {
-        match &call.merge {
-            MergeEligibility::Alone(reason) => Some(*reason),
-            MergeEligibility::With(_) if has_trailers => Some(UnmergeableReason::Header),
-            // In front of a server that batches by itself, calls are merged only where a route
-            // names its protocol. That property is recorded for the upstream as a whole and cannot
-            // hold for some routes only, so next to such a route these calls are executed unbatched
-            // on slots.
-            MergeEligibility::With(_) if batches_itself == Some(true) && table.names_protocol => {
-                Some(UnmergeableReason::NoGain)
-            }
-            MergeEligibility::With(_) if self.backend.is_merging_unsafe(call) => Some(UnmergeableReason::AnswerVaries),
-            MergeEligibility::With(_) => None,
-        }
-    }
-
-    /// Resolves the priority, SLO and deadlines of a call from its headers and its route.
-    pub(super) fn resolve_requirements(
-        &self,
-        table: &RoutingTable,
-        route: &RouteSettings,
-        headers: &HeaderMap,
-        arrived: Tick,
-    ) -> CallRequirements {
-        let priority = table.priorities.resolve(headers);
-        let slo = table.priorities.class(priority).and_then(|class| class.slo).or(route.slo);
-        let deadlines = |slo| resolve_deadlines(arrived, headers, &table.deadline_headers, (slo, route.timeout));
-        let requested_deadlines = deadlines(slo);
-        let shift = slo.map(|slo| self.shifts.get(slo).max(table.min_deadline_shift(slo))).unwrap_or_default();
-        let core_deadlines = if shift.is_zero() { requested_deadlines } else { deadlines(slo.map(|slo| slo - shift)) };
-        CallRequirements { priority, slo, requested_deadlines, core_deadlines }
-    }
-
     /// Answers a call that was rejected because the memory budget is exhausted.
     pub(super) fn reject_buffers_full(&self, routing: PendingRouting) -> Response<Body> {
         let (recorder, dialect) = match routing {
@@ -448,50 +235,9 @@ fn unbatched_reason(reason: Option<UnbatchedReason>, batches_itself: Option<bool
     }
 }
 
-/// Removes the policy's tenant header from the nominations of `Connection`, so that hop-by-hop
-/// processing (RFC 9110, 7.6.1) cannot strip the identity of the caller. Nominations of the
-/// well-known identity headers are ignored elsewhere.
-fn protect_tenant_header(headers: &mut HeaderMap, tenant: &HeaderName) {
-    let is_tenant = |token: &[u8]| token.trim_ascii().eq_ignore_ascii_case(tenant.as_str().as_bytes());
-    let values: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
-    if !values.iter().any(|value| value.as_bytes().split(|byte| *byte == b',').any(is_tenant)) {
-        return;
-    }
-    headers.remove(CONNECTION);
-    for value in values {
-        let retained: Vec<&[u8]> =
-            value.as_bytes().split(|byte| *byte == b',').filter(|token| !is_tenant(token)).collect();
-        if let Ok(retained) = HeaderValue::from_bytes(&retained.join(&b","[..])) {
-            headers.append(CONNECTION, retained);
-        }
-    }
-}
-
-/// Returns `true` if the head has more than `max` lines. HTTP/2 may split a cookie into several
-/// fields, which count as one line (RFC 9113, 8.2.3).
-fn has_more_lines(headers: &HeaderMap, max: usize) -> bool {
-    let cookie_fields = || headers.get_all(http::header::COOKIE).iter().count();
-    headers.len() > max && headers.len() - cookie_fields().saturating_sub(1) > max
-}
-
-fn content_length(request: &Request<Incoming>) -> Option<u64> {
-    use http_body::Body as _;
-    request.body().size_hint().exact()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_connection_header_cannot_nominate_the_tenant_header() {
-        let mut headers = HeaderMap::new();
-        headers.append(CONNECTION, HeaderValue::from_static("x-hop, X-Acme,keep-alive"));
-        headers.append(CONNECTION, HeaderValue::from_static("x-acme"));
-        protect_tenant_header(&mut headers, &HeaderName::from_static("x-acme"));
-        let left: Vec<_> = headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes).collect();
-        assert_eq!(left, [&b"x-hop,keep-alive"[..], b""]);
-    }
 
     #[tokio::test]
     async fn cancellation_ends_waits_and_keeps_completed_results() {

@@ -196,6 +196,8 @@ fn only_the_configuration_reads_the_environment() {
         "src/policy/config/tests.rs",
         // The number of cases.
         "src/protocol/tests/key_pairs.rs",
+        // The folder of downloaded models.
+        "src/engine/tests/minilm.rs",
     ];
     assert_only_in(&reads, &may, "only `config` reads the environment");
 }

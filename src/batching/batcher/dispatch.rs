@@ -17,8 +17,9 @@ use super::super::queue::QueuedCall;
 use super::super::select::{Selection, select_members};
 use super::super::stats::DispatchEvent;
 use super::super::tick::Tick;
+use super::Batcher;
+use super::in_flight::InFlightBatch;
 use super::selected_batch::{MemberChoice, SelectedBatch, TakenCalls};
-use super::{Batcher, InFlightBatch};
 
 /// Maximum number of lines scanned for calls of other keys that wait beside a batch.
 const BESIDE_MAX: usize = 16;

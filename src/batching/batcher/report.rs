@@ -9,6 +9,7 @@ use super::super::ceiling::{CeilingReport, CeilingSnapshot, LimitSource, SizeMea
 use super::super::cost::{CostReport, CostSnapshot};
 use super::super::limiter::{FlowMode, FlowReport, FlowSnapshot};
 use super::super::limits::DispatchPolicy;
+use super::super::slots::UpstreamSnapshot;
 use super::super::tick::Tick;
 use super::Batcher;
 use super::pause::PauseStats;
@@ -122,6 +123,20 @@ impl Batcher {
         if !snapshot.ceilings.is_empty() {
             self.classes.restore(now, class, &snapshot.ceilings);
         }
+    }
+
+    /// Returns the learned state of the upstream's slots, for persistence across restarts.
+    #[must_use]
+    pub fn upstream_snapshot(&self) -> UpstreamSnapshot {
+        self.adaptive.upstream_snapshot()
+    }
+
+    /// Restores the learned state of the upstream's slots. A slot that no longer exists is detected
+    /// like any slot that vanishes.
+    pub fn restore_upstream(&mut self, now: Tick, snapshot: UpstreamSnapshot) {
+        let now = self.advance(now);
+        self.adaptive.restore_upstream(snapshot);
+        self.free.set_free(now, self.has_free_slot());
     }
 
     /// Returns the learned state, for status reports.

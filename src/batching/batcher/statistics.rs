@@ -1,4 +1,4 @@
-//! Statistics of decisions and their causes, for status reports.
+//! Statistics of decisions and their causes for status reports, and values for gauges.
 
 use super::super::adaptive::{LearnedGauges, OperatingPoint, PlanAge};
 use super::super::call::CostClassId;
@@ -43,6 +43,23 @@ pub struct ClassDecisionStats {
     pub suspension: Option<Suspension>,
 }
 
+/// Current load of the core, for gauges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueueGauges {
+    /// Queued calls.
+    pub queue_calls: usize,
+    /// Queued items.
+    pub queue_items: u64,
+    /// Queued bytes.
+    pub queue_bytes: u64,
+    /// Arrival time of the oldest queued call.
+    pub oldest: Option<Tick>,
+    /// Batches in flight.
+    pub in_flight: usize,
+    /// Maximum number of batches in flight.
+    pub slots: u32,
+}
+
 // === impl Batcher ===
 
 impl Batcher {
@@ -70,6 +87,20 @@ impl Batcher {
             changes,
             changed,
             classes: classes.collect(),
+        }
+    }
+
+    /// Returns the current load, for gauges.
+    #[must_use]
+    pub fn counts(&self) -> QueueGauges {
+        let held = self.held();
+        QueueGauges {
+            queue_calls: self.queue.len() + self.late.queue.len(),
+            queue_items: held.items,
+            queue_bytes: held.bytes,
+            oldest: self.queue.oldest().into_iter().chain(self.late.queue.oldest()).min(),
+            in_flight: self.in_flight.len(),
+            slots: self.limits.slots,
         }
     }
 

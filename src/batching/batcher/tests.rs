@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    Batch, Deadline, DeadlineSource, DispatchCause, DispatchPolicy, ExpiryReason, KeyId, RejectionReason, ScopeLimits,
-    TenantId, UnbatchedReason, Weight,
+    Batch, BatchOutcome, Deadline, DeadlineSource, DispatchCause, DispatchPolicy, ExpiryReason, KeyId, Observation,
+    RejectionReason, ScopeLimits, TenantId, UnbatchedReason, UpstreamSnapshot, Weight,
 };
 
 const MS: Duration = Duration::from_millis(1);

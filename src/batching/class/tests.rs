@@ -1,4 +1,5 @@
 use super::super::call::{KeyId, TenantId};
+use super::super::ceiling::BatchExtent;
 use super::*;
 
 const ID: CostClassId = CostClassId(3);

@@ -7,10 +7,11 @@ use super::curve::ServerChange;
 use super::growth::{GrowthOutcome, LoneBase};
 use super::jump::JUMP_KNEES;
 use super::level::nanos_between;
+use super::opening::QueueRelease;
 use super::permit::Permit;
 use super::request::{Completion, ConnectionUse, FlightRecord};
 use super::sojourn::Sojourn;
-use super::{ConcurrencyLimiter, OpenReason, QueueRelease};
+use super::{ConcurrencyLimiter, OpenReason};
 
 /// Ratio of the latency of lone calls under the new limit to the latency expected from the base,
 /// from which the base was measured before a change of the server. It is beyond the noise of a few

@@ -4,10 +4,16 @@
 //! genuine sidecar before use, with [`Hello::bounded`], [`SidecarReport::bounded`] and
 //! [`SidecarEvent::bounded`].
 
+mod counts;
+mod hello;
+mod learned;
+
 use serde::{Deserialize, Serialize};
 
-use super::super::histogram::Histogram;
-use super::{LimiterState, TunedSettings, UnknownFields};
+pub use self::counts::{OutcomeCounts, RouteReport};
+pub use self::hello::{CapturedPort, Hello, PodIdentity};
+pub use self::learned::{ClassCostReport, InfeasibleSlo, LearnedReport, LimiterSummary, MergingSuspension};
+use super::{TunedSettings, UnknownFields};
 
 /// Maximum number of captured ports of a pod, as many as a proxy accepts (`--capture`).
 const PORTS_MAX: usize = 64;
@@ -28,56 +34,6 @@ pub(crate) const POINTS_MAX: usize = 64;
 pub(crate) const NAME_BYTES_MAX: usize = 256;
 /// Maximum length of a message text.
 const TEXT_BYTES_MAX: usize = 1024;
-/// Maximum number of features.
-const FEATURES_MAX: usize = 64;
-
-/// The first message of a stream: the identity and state of a sidecar.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Hello {
-    /// Version of the program, as in `0.3.1`.
-    pub version: String,
-    /// Minor version of the sidecar's protocol ([`super::MINOR`]).
-    pub minor: u32,
-    /// Features that the sidecar supports beyond minor version 0 ([`super::FEATURES`]).
-    pub features: Vec<String>,
-    /// The sidecar's pod. Its UID must be that of the token.
-    pub pod: PodIdentity,
-    /// Captured ports.
-    pub ports: Vec<CapturedPort>,
-    /// Epoch of the process. The numbers of reports and events are scoped to it.
-    pub epoch: u64,
-    /// Settings in force; absent if none were received over a stream.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub config: Option<AppliedConfig>,
-    /// Number of unknown fields.
-    #[serde(flatten)]
-    pub unknown: UnknownFields,
-}
-
-/// Identity of a pod.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct PodIdentity {
-    /// UID, which distinguishes the pod from a later one of the same name.
-    pub uid: String,
-    /// Name of the pod.
-    pub name: String,
-    /// Namespace of the pod.
-    pub namespace: String,
-    /// Name of the node that the pod runs on.
-    pub node: String,
-}
-
-/// A captured port.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct CapturedPort {
-    /// Port of the application.
-    pub port: u16,
-    /// Name of the port, if it has one.
-    pub name: String,
-}
 
 /// Settings that are in force.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -162,168 +118,6 @@ pub struct PredictedReport {
     pub measured_items: u32,
 }
 
-/// Counts of one route since the previous report. Times are in microseconds.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct RouteReport {
-    /// Name of the route as written in the policy; `default` for calls that match no written route,
-    /// `other` for routes beyond the maximum of a report.
-    pub route: String,
-    /// The route's SLO, a bound on the 99th percentile of latency, in microseconds, if it has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slo_us: Option<u64>,
-    /// Latency at the proxy, from arrival to response, of calls that were served without a server
-    /// error.
-    pub latency: Histogram,
-    /// The same latency, of calls with an SLO only.
-    pub slo_latency: Histogram,
-    /// Latency, from arrival to response, of recognised calls that passed through.
-    pub passed_latency: Histogram,
-    /// Time from acceptance to dispatch, per call.
-    pub queue_delay: Histogram,
-    /// Time of successful executions, including isolation.
-    pub execution: Histogram,
-    /// Number of items per execution.
-    pub batch_items: Histogram,
-    /// Calls by outcome.
-    pub calls: OutcomeCounts,
-    /// Items by the outcome of their calls.
-    pub items: OutcomeCounts,
-    /// Calls that the server answered with 429 or 5xx. `calls` counts them as served or passed; the
-    /// latencies exclude them.
-    pub server_errors: u64,
-    /// Calls that were answered later than their SLO.
-    pub late: u64,
-    /// Calls with an SLO that were rejected, expired in the queue, or failed.
-    pub lost: u64,
-    /// Executions: upstream calls, without those made by isolation.
-    pub executions: u64,
-    /// Calls that these executions carried. The difference to `executions` is what batching saved.
-    pub carried: u64,
-    /// Executions that did not succeed.
-    pub failed: u64,
-}
-
-/// Counts by outcome.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct OutcomeCounts {
-    /// Answered by the upstream, alone or in a batch.
-    pub served: u64,
-    /// Rejected at admission, for lack of room.
-    pub rejected: u64,
-    /// Expired: the deadline passed in the queue.
-    pub expired: u64,
-    /// Cancelled by the client.
-    pub cancelled: u64,
-    /// Answered by the proxy with an error.
-    pub failed: u64,
-    /// Forwarded unmodified.
-    pub passed: u64,
-}
-
-/// State that the scheduler learned about a model server.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct LearnedReport {
-    /// Number of batches that the server executes concurrently.
-    pub slots: u32,
-    /// Lead in microseconds: time before a batch returns at which the next one may be dispatched.
-    pub lead_us: u64,
-    /// EWMA of execution times, in microseconds.
-    pub mean_us: u64,
-    /// Number of times that a change of the server was detected since the sidecar started.
-    pub changes: u64,
-    /// State of the concurrency limiters.
-    pub concurrency: LimiterSummary,
-    /// Highest weight limit of a cost class, learned from rejections or failures. `None` while a
-    /// class was never refused for its weight.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub weight_ceiling: Option<u64>,
-    /// Smallest limit on items that was learned or published.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub items_ceiling: Option<u64>,
-    /// Batch costs by cost class, the busiest first.
-    pub classes: Vec<ClassCostReport>,
-    /// SLOs that no execution can meet.
-    pub infeasible: Vec<InfeasibleSlo>,
-}
-
-/// State of a server's concurrency limiters. `learning` and `trying` describe the busiest cost
-/// class.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct LimiterSummary {
-    /// Every call is forwarded on arrival.
-    pub open: bool,
-    /// Too few responses were observed to determine the server's concurrency.
-    pub learning: bool,
-    /// A trial of another limit is in progress.
-    pub trying: bool,
-}
-
-/// Learned batch cost of a cost class.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ClassCostReport {
-    /// Name of the cost class, escaped with `u8::escape_ascii`.
-    pub class: String,
-    /// Readable description of the calls: their path, and their model if they name one. Empty from
-    /// a sidecar without this field.
-    pub calls: String,
-    /// Constant term of the linear fit, the cost of a batch, in microseconds.
-    pub batch_us: u64,
-    /// Linear term of the fit, the cost of an item, in nanoseconds: for small models it is less
-    /// than a microsecond.
-    pub item_ns: u64,
-    /// Number of observed batches.
-    pub samples: u64,
-    /// Relative error of the linear fit, in thousandths.
-    pub error_permille: u64,
-    /// Tail ratio, the 98th percentile of observed over predicted execution time, in thousandths.
-    pub tail_permille: u64,
-    /// Mean weight of an item, in thousandths.
-    pub weight_milli: u64,
-    /// Execution time of one item, in microseconds; 0 if unknown.
-    pub lone_us: u64,
-    /// 98th percentile of the time of one item with nothing else in flight, in microseconds; 0 if
-    /// no call was alone in flight yet.
-    pub lone_late_us: u64,
-    /// Mean times by size, as triples of items, microseconds and samples.
-    pub points: Vec<(u32, u64, u32)>,
-    /// Concurrency limiter of the class. Absent if it has no result yet, and from a sidecar without
-    /// this field.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limiter: Option<LimiterState>,
-    /// Present if merging is suspended: the server rejects batches, or accepts one item per call.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub suspended: Option<MergingSuspension>,
-}
-
-/// Reason why merging is suspended for a cost class.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct MergingSuspension {
-    /// Response to the last batch, as one word: `status`, `too_large`, `mismatch`, `usage`, `reset`,
-    /// `out_of_memory`, `silence`, `overload`; `one_item` if the server's limit is one item.
-    pub answer: String,
-    /// Status code of that response, if it was an error.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<u16>,
-}
-
-/// An SLO that is shorter than the time of an unbatched call.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct InfeasibleSlo {
-    /// Name of the route.
-    pub route: String,
-    /// The SLO in microseconds.
-    pub slo_us: u64,
-    /// 98th percentile of the time of an unbatched call, in microseconds.
-    pub lone_us: u64,
-}
-
 /// An occurrence that is published as a Kubernetes Event on the pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -345,31 +139,6 @@ pub struct SidecarEvent {
     /// Number of unknown fields.
     #[serde(flatten)]
     pub unknown: UnknownFields,
-}
-
-// === impl Hello ===
-
-impl Hello {
-    /// Truncates all fields to the sizes that a genuine sidecar sends.
-    #[must_use]
-    pub fn bounded(mut self) -> Self {
-        truncate_text(&mut self.version, NAME_BYTES_MAX);
-        self.features.truncate(FEATURES_MAX);
-        self.features.iter_mut().for_each(|word| truncate_text(word, NAME_BYTES_MAX));
-        for name in [&mut self.pod.uid, &mut self.pod.name, &mut self.pod.namespace, &mut self.pod.node] {
-            truncate_text(name, NAME_BYTES_MAX);
-        }
-        self.ports.truncate(PORTS_MAX);
-        self.ports.iter_mut().for_each(|port| truncate_text(&mut port.name, NAME_BYTES_MAX));
-        self.config.iter_mut().for_each(AppliedConfig::truncate);
-        self
-    }
-
-    /// Returns `true` if the sidecar supports `feature`.
-    #[must_use]
-    pub fn has_feature(&self, feature: &str) -> bool {
-        self.features.iter().any(|word| word == feature)
-    }
 }
 
 // === impl AppliedConfig ===
@@ -443,70 +212,6 @@ impl SidecarReport {
             upstream.learned.iter_mut().for_each(|learned| learned.infeasible.clear());
         }
         self
-    }
-}
-
-// === impl RouteReport ===
-
-impl RouteReport {
-    /// Adds the counts of another report.
-    pub fn merge(&mut self, other: &Self) {
-        let sketches = [
-            (&mut self.latency, &other.latency),
-            (&mut self.slo_latency, &other.slo_latency),
-            (&mut self.passed_latency, &other.passed_latency),
-            (&mut self.queue_delay, &other.queue_delay),
-            (&mut self.execution, &other.execution),
-            (&mut self.batch_items, &other.batch_items),
-        ];
-        for (own, other) in sketches {
-            own.merge(other);
-        }
-        self.calls.merge(&other.calls);
-        self.items.merge(&other.items);
-        let counts = [
-            (&mut self.server_errors, other.server_errors),
-            (&mut self.late, other.late),
-            (&mut self.lost, other.lost),
-            (&mut self.executions, other.executions),
-            (&mut self.carried, other.carried),
-            (&mut self.failed, other.failed),
-        ];
-        for (own, other) in counts {
-            *own = own.saturating_add(other);
-        }
-    }
-
-    /// Returns the number of upstream calls that batching made unnecessary.
-    #[must_use]
-    pub const fn calls_saved(&self) -> u64 {
-        self.carried.saturating_sub(self.executions)
-    }
-}
-
-// === impl OutcomeCounts ===
-
-impl OutcomeCounts {
-    /// Adds the counts of `other`.
-    pub fn merge(&mut self, other: &Self) {
-        let counts = [
-            (&mut self.served, other.served),
-            (&mut self.rejected, other.rejected),
-            (&mut self.expired, other.expired),
-            (&mut self.cancelled, other.cancelled),
-            (&mut self.failed, other.failed),
-            (&mut self.passed, other.passed),
-        ];
-        for (own, other) in counts {
-            *own = own.saturating_add(other);
-        }
-    }
-
-    /// Returns the sum of all outcomes.
-    #[must_use]
-    pub fn sum(&self) -> u64 {
-        let Self { served, rejected, expired, cancelled, failed, passed } = *self;
-        [served, rejected, expired, cancelled, failed, passed].into_iter().fold(0, u64::saturating_add)
     }
 }
 

@@ -13,10 +13,14 @@
 //! The block after a failed step doubles each time (exponential backoff), and nothing moves between
 //! late and calm (hysteresis), so noise around the SLO does not make the settings oscillate.
 
+mod description;
+mod steps;
+mod weight_cap;
+
 use std::time::Duration;
 
-use super::format::{format_rounded, format_share, percent, shift};
-use super::history::{Direction, ObservedStep, Parameter, StepSeries};
+use super::format::format_rounded;
+use super::history::{Direction, Parameter};
 use super::window::{SloVerdict, VerdictRun, WINDOW_MAX};
 use super::{
     GroupReport, Proposal, ReasonCode, SampleWindow, TunedSettings, TunerMode, TuningBounds, TuningReason, TuningState,
@@ -42,11 +46,6 @@ const STEP_PERMILLE: u32 = 250;
 /// step back is half of it: late answers are worse than early ones.
 const SHIFT_STEP_PERMILLE: u32 = 50;
 const SHIFT_BACK_PERMILLE: u32 = 25;
-/// Proportional control of the deadline shift: gain in tenths, target of the p99 in thousandths of
-/// the SLO, and the minimum step in thousandths of the SLO.
-const GAIN_TENTHS: u128 = 4;
-const TARGET_PERMILLE: u128 = 980;
-const SHIFT_STEP_MIN: u32 = 10;
 /// Number of steps without effect after which they are reverted. A step has an effect if the share
 /// of late answers drops below this part of what it was, in thousandths.
 const FUTILE_STEPS: usize = 4;
@@ -228,45 +227,6 @@ impl Evaluation<'_> {
         self.tighten(&late)
     }
 
-    /// Makes a step towards the SLO: the deadline shift first, then slots.
-    fn tighten(&mut self, late: &str) -> (TunedSettings, TuningReason) {
-        let settings = self.history.settings;
-        if self.is_permitted(Parameter::Shift, Direction::Tighter) {
-            // The shift that the sidecar measured itself is in force already: a smaller one would
-            // have no effect.
-            let base = settings.shift_permille.max(self.report.shift_permille).min(self.bounds.shift_permille_max);
-            let most = (base * STEP_PERMILLE / 1000).max(SHIFT_STEP_PERMILLE);
-            let raise = self.shift_error().unwrap_or(most / 2).clamp(SHIFT_STEP_MIN, most);
-            let next = (base + raise).min(self.bounds.shift_permille_max);
-            if next > settings.shift_permille && next > base {
-                let to = TunedSettings { shift_permille: next, ..settings };
-                return self.apply_step(Parameter::Shift, Direction::Tighter, to, ReasonCode::ShiftRaised, late);
-            }
-        }
-        // A limit above the number in use has no effect. If the policy sets none, the sidecar's own
-        // limiter is the only limit.
-        let in_use = self.bounds.effective_slots_max(settings).min(self.report.slots.max(1));
-        if self.bounds.has_slots_max()
-            && self.is_permitted(Parameter::Slots, Direction::Tighter)
-            && in_use > self.bounds.slots.0
-        {
-            let next = (in_use - (in_use * STEP_PERMILLE / 1000).max(1)).max(self.bounds.slots.0);
-            let to = TunedSettings { slots_max: self.bounds.slots_setting(next), ..settings };
-            return self.apply_step(Parameter::Slots, Direction::Tighter, to, ReasonCode::SlotsLowered, late);
-        }
-        self.history.climb = None;
-        self.hold(ReasonCode::Exhausted, format!("{late}: no setting within the bounds helped, or none is left to try"))
-    }
-
-    /// Returns the step of the deadline shift that the distance of the p99 from its target
-    /// requires, in thousandths of the SLO.
-    fn shift_error(&self) -> Option<u32> {
-        let slo = self.bounds.slo.filter(|slo| !slo.is_zero())?.as_micros();
-        let p99 = self.history.late.window.p99()?.as_micros();
-        let beyond = (p99 * 1000 / slo).saturating_sub(TARGET_PERMILLE);
-        Some(u32::try_from(beyond * GAIN_TENTHS / 10).unwrap_or(u32::MAX))
-    }
-
     fn decide_near(&mut self, window: &SampleWindow) -> (TunedSettings, TuningReason) {
         self.on_slo_met(window);
         self.history.calm = VerdictRun::default();
@@ -319,122 +279,6 @@ impl Evaluation<'_> {
         }
     }
 
-    fn apply_step(
-        &mut self,
-        parameter: Parameter,
-        way: Direction,
-        to: TunedSettings,
-        word: ReasonCode,
-        reason: &str,
-    ) -> (TunedSettings, TuningReason) {
-        let from = self.history.settings;
-        let text = format!("{reason}: {}", self.describe_change(from, to));
-        if self.bounds.mode == TunerMode::Recommend {
-            // The recommendation is not applied, so it has no effect to observe.
-            self.history.recommended = Some(to);
-            return (to, TuningReason { word, text: format!("{text} (recommended)") });
-        }
-        let late = way == Direction::Tighter;
-        let before = if late { &self.history.late } else { &self.history.calm }.window.clone();
-        if late {
-            let climb = self.history.climb.take().filter(|climb| climb.parameter == parameter);
-            let mut climb = climb.unwrap_or_else(|| StepSeries {
-                parameter,
-                from: Vec::new(),
-                before: before.clone(),
-                retreat: false,
-            });
-            climb.from.push(from);
-            self.history.climb = Some(climb);
-        } else {
-            // A looser setting than the end of the climb is not one of its steps: reverting along
-            // the climb from there would be a jump.
-            self.history.climb = None;
-        }
-        self.history.step = Some(ObservedStep { from, parameter, way, before });
-        self.set(to, word, text)
-    }
-
-    /// Reverts the last step and blocks its direction.
-    #[expect(clippy::needless_pass_by_value, reason = "the step is consumed")]
-    fn roll_back(&mut self, step: ObservedStep, window: &SampleWindow) -> (TunedSettings, TuningReason) {
-        let long = self.history.block(self.now, step.parameter, step.way);
-        let to = self.previous_settings(step.from);
-        self.history.climb = None;
-        let reason = if step.way == Direction::Looser {
-            self.describe_late(window, window.over)
-        } else {
-            let met = |window: &SampleWindow| format_share(window.in_time(), window.calls());
-            format!("slo met for {} of the calls, {} before", met(window), met(&step.before))
-        };
-        let text = format!(
-            "{reason}: step reverted, {}, not retried for {}",
-            self.describe_change(self.history.settings, to),
-            format_rounded(long)
-        );
-        self.set(to, ReasonCode::RolledBack, text)
-    }
-
-    /// Returns previous settings, except for the cap on weight, which moves independently and is
-    /// not reverted with a step.
-    const fn previous_settings(&self, to: TunedSettings) -> TunedSettings {
-        TunedSettings { batch_weight_max: self.history.settings.batch_weight_max, ..to }
-    }
-
-    /// Reverts the last of the steps that had no effect. Each evaluation reverts one more.
-    fn revert_series(&mut self) -> (TunedSettings, TuningReason) {
-        let Some(mut climb) = self.history.climb.take() else { return self.hold(ReasonCode::Held, String::new()) };
-        let (parameter, steps) = (climb.parameter, climb.from.len());
-        let Some(to) = climb.from.pop() else {
-            return self.hold(ReasonCode::Exhausted, "no setting within the bounds helped".to_owned());
-        };
-        let to = self.previous_settings(to);
-        let long = if climb.from.is_empty() {
-            Some(self.history.block(self.now, parameter, Direction::Tighter))
-        } else {
-            self.history.climb = Some(climb);
-            None
-        };
-        let until = long.map_or(String::new(), |long| format!(", not retried for {}", format_rounded(long)));
-        let change = self.describe_change(self.history.settings, to);
-        self.set(
-            to,
-            ReasonCode::NoEffect,
-            format!("the share of late calls did not drop: step {steps} reverted, {change}{until}"),
-        )
-    }
-
-    /// Moves the cap on weight towards the ceilings that sidecars learned from refusals and
-    /// failures. Latency is not considered.
-    fn adjust_weight_cap(&mut self) -> Option<(TunedSettings, TuningReason)> {
-        let (least, most) = self.bounds.weight.filter(|_| self.bounds.mode == TunerMode::Auto)?;
-        let settings = self.history.settings;
-        let current = settings.batch_weight_max.unwrap_or(most);
-        let goal = self.weight_goal(least, most);
-        let step = max_weight_step(current).max(1);
-        let (next, word, reason) = if goal < current {
-            (current.saturating_sub(step).max(goal), ReasonCode::WeightLowered, "batches are refused or fail above")
-        } else {
-            (current.saturating_add(step).min(goal), ReasonCode::WeightRaised, "batches succeed again up to")
-        };
-        if next == current || self.is_settling() {
-            return None;
-        }
-        let to = TunedSettings { batch_weight_max: self.bounds.weight_setting(next), ..settings };
-        let of = self.report.weight_ceiling.unwrap_or(goal);
-        let text = format!("{reason} weight {of}: {}", self.describe_change(settings, to));
-        // The weight cap is independent of latency: runs of late and calm windows continue.
-        (self.history.settings, self.history.changed) = (to, Some(self.now));
-        Some((to, TuningReason { word, text }))
-    }
-
-    /// Returns a cap one step above the ceiling, since a sidecar probes its server with batches
-    /// that are larger by an eighth.
-    fn weight_goal(&self, least: u64, most: u64) -> u64 {
-        let above = |ceiling: u64| ceiling.saturating_add(max_weight_step(ceiling).max(1));
-        self.report.weight_ceiling.map_or(most, above).clamp(least, most)
-    }
-
     fn is_permitted(&self, parameter: Parameter, way: Direction) -> bool {
         self.history.blocked_until(self.now, parameter, way).is_none()
     }
@@ -447,62 +291,6 @@ impl Evaluation<'_> {
     fn hold(&self, word: ReasonCode, text: String) -> (TunedSettings, TuningReason) {
         (self.history.settings, TuningReason { word, text })
     }
-
-    fn describe_late(&self, window: &SampleWindow, long: Duration) -> String {
-        let over = format_rounded(long);
-        match (self.bounds.slo, window.p99()) {
-            (Some(slo), Some(p99)) if p99 > slo => {
-                format!("p99 {} over slo {} for {over}", format_rounded(p99), format_rounded(slo))
-            }
-            _ => format!("{} of the calls late for {over}", format_share(window.late, window.latency.count())),
-        }
-    }
-
-    fn describe_met(&self, window: &SampleWindow) -> String {
-        let met = match (self.bounds.slo, window.p99()) {
-            (Some(slo), Some(p99)) if p99 <= slo => {
-                format!("p99 {} within slo {}", format_rounded(p99), format_rounded(slo))
-            }
-            _ => format!("{} of the calls late", format_share(window.late, window.latency.count())),
-        };
-        if window.has_lost_calls() {
-            let lost = format_share(window.lost, window.calls());
-            return format!("{met}, {lost} of the calls unanswered: the server is overloaded");
-        }
-        met
-    }
-
-    fn describe_change(&self, from: TunedSettings, to: TunedSettings) -> String {
-        let mut changes = Vec::new();
-        if from.shift_permille != to.shift_permille {
-            let show = |permille| shift(permille, self.bounds.slo);
-            changes.push(format!("deadline shift {} → {}", show(from.shift_permille), show(to.shift_permille)));
-        }
-        let slots = |settings: TunedSettings| {
-            settings.slots_max.or(self.bounds.slots_own).map_or_else(|| "none".to_owned(), |slots| slots.to_string())
-        };
-        if from.slots_max != to.slots_max {
-            changes.push(format!("slotsMax {} → {}", slots(from), slots(to)));
-        }
-        if from.batch_weight_max != to.batch_weight_max {
-            let weight = |settings: TunedSettings| {
-                let own = settings.batch_weight_max.or(self.bounds.weight_limit);
-                own.map_or_else(|| "none".to_owned(), |weight| weight.to_string())
-            };
-            changes.push(format!("batchWeightMax {} → {}", weight(from), weight(to)));
-        }
-        if changes.is_empty() {
-            format!("deadline shift stays {}", percent(to.shift_permille))
-        } else {
-            changes.join(", ")
-        }
-    }
-}
-
-/// Returns the maximum change of a weight in one step.
-const fn max_weight_step(weight: u64) -> u64 {
-    let permille = STEP_PERMILLE as u64;
-    weight / 1000 * permille + weight % 1000 * permille / 1000
 }
 
 /// Returns `true` if the share of late answers dropped below [`EFFECT_PERMILLE`] of what it was.

@@ -22,7 +22,7 @@ pub struct RotaryConfig {
     pub is_local: Vec<bool>,
 }
 
-/// Maximum base of frequencies: models for contexts of a million tokens has at most 1e8 (Llama 3.1 has
+/// Maximum base of frequencies: models for contexts of a million tokens have at most 1e8 (Llama 3.1 has
 /// 5e5).
 const THETA_MAX: f64 = 1e9;
 
@@ -117,6 +117,16 @@ mod tests {
         assert_eq!(old, new);
         assert_eq!((old.window, old.local_theta, old.is_local), (8, 10_000.0, vec![false, true, false, true]));
         assert_eq!(rotary("").is_local, [false, true, true, false]);
+    }
+
+    /// Rotary embeddings rotate pairs of elements of a head.
+    #[test]
+    fn heads_of_an_odd_width_are_refused() {
+        for heads in [r#""hidden_size": 4, "num_attention_heads": 4"#, r#""hidden_size": 12, "num_attention_heads": 4"#]
+        {
+            let error = parse_text(&format!(", {heads}")).unwrap_err().to_string();
+            assert!(error.contains("`num_attention_heads`: found 4, expected heads of an even number"), "{error}");
+        }
     }
 
     #[test]

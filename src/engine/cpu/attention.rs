@@ -1,7 +1,7 @@
 //! Attention of each sequence and head (Vaswani et al., arXiv:1706.03762).
 //!
 //! Keys and values of a head are packed, then blocks of queries are multiplied by the keys, turned
-//! into weights by softmax, and multiplied by the values. Sequences do not see each other, so no
+//! into weights by softmax, and multiplied by the values. Sequences are separate tasks, so no
 //! padding is needed.
 
 use std::ops::Range;
@@ -40,7 +40,7 @@ pub(super) struct AttentionInput<'a> {
 }
 
 /// Attention of one head over one sequence.
-struct HeadTask<'a> {
+struct AttentionHeadTask<'a> {
     set: InstructionSet,
     input: AttentionInput<'a>,
     /// Rows from the first token of the sequence on, beginning at the queries of the head.
@@ -86,17 +86,18 @@ impl AttentionInput<'_> {
             let Some(scratch) = scratch.get(worker) else { return };
             let mut scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
             let stride = 3 * hidden;
-            let start = output.first_row * stride + output.first_column;
+            let start = output.first_row() * stride + output.first_column();
             let queries = InputMatrix { data: self.qkv.get(start..).unwrap_or_default(), stride };
-            let (set, tokens) = (device.set, output.rows);
-            HeadTask { set, input: self, queries, tokens, panel: set.panel_columns() }.run(&mut output, &mut scratch);
+            let (set, tokens) = (device.set, output.rows());
+            AttentionHeadTask { set, input: self, queries, tokens, panel: set.panel_columns() }
+                .run(&mut output, &mut scratch);
         });
     }
 }
 
-// === impl HeadTask ===
+// === impl AttentionHeadTask ===
 
-impl HeadTask<'_> {
+impl AttentionHeadTask<'_> {
     fn run(&self, output: &mut OutputTile<'_>, scratch: &mut AttentionScratch) {
         let AttentionInput { hidden, head_dim, .. } = self.input;
         let (tokens, panel, stride) = (self.tokens, self.panel, self.queries.stride);
@@ -115,66 +116,77 @@ impl HeadTask<'_> {
 
     /// Attention of a block of queries.
     fn attend(&self, first: usize, mut output: OutputTile<'_>, scratch: &mut AttentionScratch) {
-        let AttentionInput { head_dim, .. } = self.input;
-        let (tokens, panel) = (self.tokens, self.panel);
-        let stride = tokens.next_multiple_of(panel);
-        let count = output.rows;
+        let stride = self.tokens.next_multiple_of(self.panel);
+        let count = output.rows();
         // The keys of all queries of the block, from the beginning of a panel on.
-        let seen = self.keys_of(first).start / panel * panel..self.keys_of(first + count - 1).end;
-        let keys = PackedView {
-            data: scratch.keys.as_slice(),
-            packed_depth: head_dim,
-            first: 0,
-            depth: head_dim,
-            columns: tokens,
-            panel,
-        };
+        let attended = self.keys_of(first).start / self.panel * self.panel..self.keys_of(first + count - 1).end;
         let scores = scratch.scores.as_mut_slice();
-        self.set.run(GemmTask {
-            input: self.queries.skip_rows(first),
-            weights: keys,
-            first_column: seen.start,
-            output: OutputTile::of_matrix(scores, stride, count, seen.clone()),
-            initial: InitialValue::Bias(None),
-            activation: None,
-        });
+        let tile = OutputTile::of_matrix(scores, stride, count, attended.clone());
+        self.multiply_keys(first, scratch.keys.as_slice(), tile);
         let mut factors = [0.0; QUERY_BLOCK];
         for (at, (row, factor)) in scores.chunks_exact_mut(stride).zip(&mut factors).take(count).enumerate() {
-            *factor = self.softmax(row, &seen, self.keys_of(first + at));
+            *factor = self.softmax(row, &attended, self.keys_of(first + at));
         }
-        let values = PackedView {
-            data: scratch.values.as_slice(),
-            packed_depth: tokens,
-            first: seen.start,
-            depth: seen.len(),
-            columns: head_dim,
-            panel,
-        };
-        let weights = scratch.scores.as_slice().get(seen.start..).unwrap_or_default();
-        self.set.run(GemmTask {
-            input: InputMatrix { data: weights, stride },
-            weights: values,
-            first_column: 0,
-            output: output.part(0, count),
-            initial: InitialValue::Bias(None),
-            activation: None,
-        });
+        let weights = InputMatrix { data: scores.get(attended.start..).unwrap_or_default(), stride };
+        self.multiply_values(&attended, weights, scratch.values.as_slice(), output.part(0, count));
         for (at, factor) in factors.iter().enumerate().take(count) {
             self.set.run(ScaleRow { row: output.row(at), factor: *factor });
         }
     }
 
-    /// Turns the scores of a query into weights, and returns the factor of their sum. Keys that the
-    /// query does not see get the weight zero.
-    fn softmax(&self, row: &mut [f32], seen: &Range<usize>, keys: Range<usize>) -> f32 {
+    /// Multiplies queries by the keys of the columns of `scores`.
+    fn multiply_keys(&self, first: usize, keys: &[f32], scores: OutputTile<'_>) {
+        let (depth, panel) = (self.input.head_dim, self.panel);
+        let weights = PackedView { data: keys, packed_depth: depth, first: 0, depth, columns: self.tokens, panel };
+        GemmTask {
+            input: self.queries.skip_rows(first),
+            weights,
+            first_column: scores.first_column(),
+            output: scores,
+            initial: InitialValue::Bias(None),
+            activation: None,
+        }
+        .run(self.set);
+    }
+
+    /// Multiplies weights by the values of the attended keys.
+    fn multiply_values(
+        &self,
+        attended: &Range<usize>,
+        weights: InputMatrix<'_>,
+        values: &[f32],
+        output: OutputTile<'_>,
+    ) {
+        let values = PackedView {
+            data: values,
+            packed_depth: self.tokens,
+            first: attended.start,
+            depth: attended.len(),
+            columns: self.input.head_dim,
+            panel: self.panel,
+        };
+        GemmTask {
+            input: weights,
+            weights: values,
+            first_column: 0,
+            output,
+            initial: InitialValue::Bias(None),
+            activation: None,
+        }
+        .run(self.set);
+    }
+
+    /// Turns the scores of a query into weights, and returns the factor of their sum. Other keys of the
+    /// block get the weight zero.
+    fn softmax(&self, row: &mut [f32], attended: &Range<usize>, keys: Range<usize>) -> f32 {
         #[expect(clippy::cast_precision_loss, reason = "heads have at most 2^14 elements")]
         let factor = 1.0 / (self.input.head_dim as f32).sqrt();
-        row.get_mut(seen.start..keys.start).unwrap_or_default().fill(0.0);
-        row.get_mut(keys.end..seen.end).unwrap_or_default().fill(0.0);
+        row.get_mut(attended.start..keys.start).unwrap_or_default().fill(0.0);
+        row.get_mut(keys.end..attended.end).unwrap_or_default().fill(0.0);
         self.set.run(SoftmaxRow { scores: row.get_mut(keys).unwrap_or_default(), factor })
     }
 
-    /// Keys that a query sees.
+    /// Keys that a query attends to.
     fn keys_of(&self, query: usize) -> Range<usize> {
         match self.input.window {
             Some(window) => query.saturating_sub(window)..self.tokens.min(query + window + 1),

@@ -13,7 +13,7 @@ pub(super) fn embed(device: Device<'_>, layers: &EncoderLayers, batch: &PackedBa
     let spans = row_spans(batch.tokens(), ROW_BLOCK);
     let grid = TileGrid { matrix: states, stride: hidden, columns: hidden, column_block: hidden, spans: &spans };
     grid.run(device.workers, |mut tile, _| {
-        let first = tile.first_row;
+        let first = tile.first_row();
         let rows = tile.whole_rows();
         let tokens = batch.ids().iter().zip(batch.type_ids()).zip(&positions).skip(first);
         let mut added = vec![0.0; hidden];

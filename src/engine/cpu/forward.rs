@@ -103,7 +103,7 @@ impl ForwardPass<'_> {
             let stride = 3 * hidden;
             let grid = TileGrid { matrix: qkv, stride, columns: stride, column_block: stride, spans };
             grid.run(self.workers, |mut tile, _| {
-                for position in 0..tile.rows {
+                for position in 0..tile.rows() {
                     let row = tile.row(position).get_mut(..2 * hidden).unwrap_or_default();
                     tables.rotate(is_local, position, row);
                 }

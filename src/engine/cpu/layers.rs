@@ -7,7 +7,7 @@ use super::linear::{LinearLayer, NormLayer};
 use super::rotary::RotaryTables;
 use super::simd::InstructionSet;
 use crate::activation::Activation;
-use crate::config::{Architecture, EncoderConfig, HeadPooling, PositionScheme};
+use crate::config::{Architecture, EncoderConfig, HeadPooling, PositionScheme, RotaryConfig};
 use crate::error::LoadError;
 use crate::model::Model;
 use crate::pooling::Pooling;
@@ -78,7 +78,7 @@ impl EncoderLayers {
         let last_norm = tensors.last_norm()?.map(|norm| packer.norm(norm));
         let head = config.head.as_ref().map(|head| packer.head(head, tensors.head(head)?)).transpose()?;
         let rotary = match &config.positions {
-            PositionScheme::Rotary(rotary) => Some(RotaryTables::new(rotary, config.head_dim(), sequence_max)),
+            PositionScheme::Rotary(rotary) => Some(rotary_tables(model, rotary, sequence_max)?),
             PositionScheme::Absolute | PositionScheme::AfterPadding { .. } => None,
         };
         Ok(Self { pooling: model.pooling(), config, embeddings, layers, last_norm, head, rotary })
@@ -106,4 +106,14 @@ impl EncoderLayer {
         let norms = self.attention_norm.as_ref().map_or(0, NormLayer::bytes) + self.block_norm.bytes();
         linear.iter().sum::<usize>() + norms
     }
+}
+
+fn rotary_tables(model: &Model, config: &RotaryConfig, positions: usize) -> Result<RotaryTables, LoadError> {
+    RotaryTables::new(config, model.config().head_dim(), positions).ok_or_else(|| LoadError {
+        file: model.name().to_owned(),
+        place: format!("the rotary embeddings of {positions} positions"),
+        found: "not enough memory".to_owned(),
+        expected: "memory for a number for each position and element of a head".to_owned(),
+        advice: "choose fewer tokens a batch, or a memory limit of the container with more memory",
+    })
 }

@@ -83,9 +83,9 @@ impl LinearLayer {
         let column_block = columns.div_ceil(blocks).next_multiple_of(panel);
         let grid = TileGrid { matrix: data, stride, columns, column_block, spans: &spans };
         grid.run(workers, |output, _| {
-            let input = input.skip_rows(output.first_row);
-            let (weights, first_column) = (self.weights.view(), output.first_column);
-            set.run(GemmTask { input, weights, first_column, output, initial, activation });
+            let input = input.skip_rows(output.first_row());
+            let (weights, first_column) = (self.weights.view(), output.first_column());
+            GemmTask { input, weights, first_column, output, initial, activation }.run(set);
         });
     }
 }

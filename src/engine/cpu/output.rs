@@ -5,10 +5,13 @@ use crate::config::HeadPooling;
 use crate::cpu::kernels::InputMatrix;
 use crate::cpu::layers::{EncoderLayers, HeadLayers};
 use crate::cpu::linear::{Device, OutputRows};
-use crate::executor::{SequenceOutput, SequenceResult};
+use crate::executor::{NonFiniteOutput, SequenceOutput, SequenceResult};
 use crate::pooling::Pooling;
 
 /// Returns the result of each sequence. `scratch` has room for a hidden state of each.
+///
+/// Hidden states are checked before they are pooled: an activation function of the head, such as the
+/// hyperbolic tangent, turns infinite ones into finite logits.
 pub(super) fn collect(
     device: Device<'_>,
     layers: &EncoderLayers,
@@ -21,6 +24,10 @@ pub(super) fn collect(
     let sequences = batch.spans().zip(batch.kinds());
     let output = |((start, tokens), kind): ((usize, usize), &OutputKind)| {
         let rows = states.get(start * hidden..(start + tokens) * hidden).unwrap_or_default();
+        let logits = if *kind == OutputKind::Logits { logits.next() } else { None };
+        if !rows.iter().all(|value| value.is_finite()) {
+            return Err(NonFiniteOutput);
+        }
         let output = match kind {
             OutputKind::Embedding => {
                 let mut pooled = vec![0.0; hidden];
@@ -28,7 +35,7 @@ pub(super) fn collect(
                 SequenceOutput::Embedding(pooled)
             }
             OutputKind::TokenStates => SequenceOutput::TokenStates { values: rows.to_vec(), hidden },
-            OutputKind::Logits => SequenceOutput::Logits(logits.next().unwrap_or_default()),
+            OutputKind::Logits => SequenceOutput::Logits(logits.unwrap_or_default()),
         };
         output.check_finite()
     };

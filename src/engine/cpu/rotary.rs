@@ -15,9 +15,11 @@ pub(super) struct RotaryTables {
 // === impl RotaryTables ===
 
 impl RotaryTables {
-    pub(super) fn new(config: &RotaryConfig, head_dim: usize, positions: usize) -> Self {
+    /// Computes the tables for heads of an even number of elements. `None` if there is not enough
+    /// memory.
+    pub(super) fn new(config: &RotaryConfig, head_dim: usize, positions: usize) -> Option<Self> {
         let table = |theta: f64| angles(theta, head_dim, positions);
-        Self { global: table(config.global_theta), local: table(config.local_theta), half: head_dim / 2 }
+        Some(Self { global: table(config.global_theta)?, local: table(config.local_theta)?, half: head_dim / 2 })
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -41,14 +43,19 @@ impl RotaryTables {
 /// library, because models were trained with these.
 #[expect(clippy::cast_possible_truncation, reason = "rounded on purpose")]
 #[expect(clippy::cast_precision_loss, reason = "positions are below 2^24, dimensions below 2^53")]
-fn angles(theta: f64, head_dim: usize, positions: usize) -> Vec<(f32, f32)> {
+fn angles(theta: f64, head_dim: usize, positions: usize) -> Option<Vec<(f32, f32)>> {
     let frequency = |at: usize| (1.0 / theta.powf((2 * at) as f64 / head_dim as f64)) as f32;
     let frequencies: Vec<f32> = (0..head_dim / 2).map(frequency).collect();
     let angle = |position: usize, frequency: &f32| {
         let angle = f64::from(position as f32 * frequency);
         (angle.cos() as f32, angle.sin() as f32)
     };
-    (0..positions).flat_map(|position| frequencies.iter().map(move |frequency| angle(position, frequency))).collect()
+    let mut table = Vec::new();
+    table.try_reserve_exact(positions.checked_mul(frequencies.len())?).ok()?;
+    for position in 0..positions {
+        table.extend(frequencies.iter().map(|frequency| angle(position, frequency)));
+    }
+    Some(table)
 }
 
 #[cfg(test)]
@@ -58,7 +65,7 @@ mod tests {
     #[test]
     fn the_product_of_a_query_and_a_key_depends_on_their_distance() {
         let config = RotaryConfig { global_theta: 100.0, local_theta: 10.0, window: 1, is_local: Vec::new() };
-        let tables = RotaryTables::new(&config, 4, 10);
+        let tables = RotaryTables::new(&config, 4, 10).unwrap();
         let product = |query_position, key_position| {
             let (mut query, mut key) = ([0.3, -1.0, 2.0, 0.5], [1.0, 0.25, -0.5, 2.0]);
             tables.rotate(false, query_position, &mut query);
@@ -70,10 +77,18 @@ mod tests {
     }
 
     #[test]
+    fn tables_without_memory_are_refused() {
+        let config = RotaryConfig { global_theta: 100.0, local_theta: 10.0, window: 1, is_local: Vec::new() };
+        for positions in [usize::MAX, usize::MAX / 16] {
+            assert!(RotaryTables::new(&config, 4, positions).is_none(), "{positions}");
+        }
+    }
+
+    #[test]
     fn the_first_element_turns_by_one_radian_a_position() {
         let config = RotaryConfig { global_theta: 100.0, local_theta: 10.0, window: 1, is_local: Vec::new() };
         let mut head = [1.0, 0.0, 0.0, 0.0];
-        RotaryTables::new(&config, 4, 10).rotate(true, 3, &mut head);
+        RotaryTables::new(&config, 4, 10).unwrap().rotate(true, 3, &mut head);
         assert!((head[0] - 3.0_f32.cos()).abs() < 1e-6 && (head[2] - 3.0_f32.sin()).abs() < 1e-6);
     }
 }

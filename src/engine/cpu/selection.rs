@@ -71,14 +71,15 @@ fn sample(set: InstructionSet) -> Vec<f32> {
         return Vec::new();
     };
     let mut results = vec![0.0; ROWS * COLUMNS];
-    set.run(GemmTask {
+    GemmTask {
         input: InputMatrix { data: &input, stride: DEPTH },
         weights: weights.view(),
         first_column: 0,
         output: OutputTile::of_matrix(&mut results, COLUMNS, ROWS, 0..COLUMNS),
         initial: InitialValue::Bias(Some(&bias)),
         activation: Some(Activation::Gelu),
-    });
+    }
+    .run(set);
     set.run(NormalizeRows { rows: &mut results, scale: &bias, shift: None, epsilon: 1e-12 });
     let mut weights = bias;
     let factor = set.run(SoftmaxRow { scores: &mut weights, factor: 2.0 });

@@ -43,7 +43,10 @@ pub(super) trait Simd: Copy {
     fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// Returns the larger elements. Where one of both is not a number, returns that of `b`, as the
+    /// instruction of x86 does.
     fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// Returns the smaller elements. Where one of both is not a number, returns that of `b`.
     fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// Returns `a · b + c`, rounded once where the instruction set can.
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
@@ -58,6 +61,7 @@ pub(super) trait Simd: Copy {
     /// Loads the first elements of a slice, and zeros if it is shorter than a vector.
     #[inline(always)]
     fn load(self, from: &[f32]) -> Self::Vector {
+        const { assert!(Self::LANES <= LANES_MAX, "a vector is longer than the array") };
         if from.len() >= Self::LANES {
             // SAFETY: the slice has enough elements.
             return unsafe { self.load_at(from.as_ptr()) };
@@ -81,6 +85,7 @@ pub(super) trait Simd: Copy {
 
     #[inline(always)]
     fn to_array(self, value: Self::Vector) -> [f32; LANES_MAX] {
+        const { assert!(Self::LANES <= LANES_MAX, "a vector is longer than the array") };
         let mut array = [0.0; LANES_MAX];
         // SAFETY: the array has as many elements as the longest vector.
         unsafe { self.store_at(value, array.as_mut_ptr()) };
@@ -159,15 +164,26 @@ impl InstructionSet {
 
     /// Number of columns of a panel of packed weights: two vectors.
     pub(super) fn panel_columns(self) -> usize {
-        struct PanelColumns;
-        impl SimdOperation for PanelColumns {
-            type Output = usize;
+        2 * self.run(VectorShape).0
+    }
 
-            fn run<S: Simd>(self, _: S) -> usize {
-                2 * S::LANES
-            }
-        }
-        self.run(PanelColumns)
+    /// Number of rows of a tile of the matrix multiplication.
+    pub(super) fn tile_rows(self) -> usize {
+        self.run(VectorShape).1
+    }
+}
+
+/// Returns the number of elements of a vector, and of rows of a tile.
+struct VectorShape;
+
+// === impl VectorShape ===
+
+impl SimdOperation for VectorShape {
+    type Output = (usize, usize);
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> (usize, usize) {
+        (S::LANES, S::TILE_ROWS)
     }
 }
 

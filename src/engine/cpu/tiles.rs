@@ -12,12 +12,10 @@ use crate::cpu::workers::WorkerPool;
 pub(super) struct OutputTile<'a> {
     start: *mut f32,
     stride: usize,
-    /// First row of the matrix.
-    pub(super) first_row: usize,
-    pub(super) rows: usize,
-    /// First column of the matrix.
-    pub(super) first_column: usize,
-    pub(super) columns: usize,
+    first_row: usize,
+    rows: usize,
+    first_column: usize,
+    columns: usize,
     matrix: PhantomData<&'a mut [f32]>,
 }
 
@@ -56,7 +54,7 @@ impl TileGrid<'_> {
     /// runs it.
     ///
     /// # Panics
-    /// The spans or columns are not within the matrix, or spans overlap: a defect of the caller.
+    /// The spans or columns are not within the matrix, or spans overlap: a bug in the caller.
     pub(super) fn run(self, workers: &WorkerPool, task: impl Fn(OutputTile<'_>, usize) + Sync) {
         let Self { matrix, stride, columns, column_block, spans } = self;
         let mut end = 0;
@@ -85,13 +83,31 @@ impl<'a> OutputTile<'a> {
     /// uses.
     ///
     /// # Panics
-    /// The rows or columns are not within the matrix: a defect of the caller.
+    /// The rows or columns are not within the matrix: a bug in the caller.
     pub(super) fn of_matrix(matrix: &'a mut [f32], stride: usize, rows: usize, columns: Range<usize>) -> Self {
         assert!(columns.start <= columns.end && columns.end <= stride, "columns outside of the matrix");
         assert!(rows * stride <= matrix.len(), "rows outside of the matrix");
         let start = matrix.as_mut_ptr().wrapping_add(columns.start);
         let (first_column, columns) = (columns.start, columns.len());
         Self { start, stride, first_row: 0, rows, first_column, columns, matrix: PhantomData }
+    }
+
+    /// First row of the matrix.
+    pub(super) fn first_row(&self) -> usize {
+        self.first_row
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// First column of the matrix.
+    pub(super) fn first_column(&self) -> usize {
+        self.first_column
+    }
+
+    pub(super) fn columns(&self) -> usize {
+        self.columns
     }
 
     /// Returns the pointer to the first element, and the distance of two rows.

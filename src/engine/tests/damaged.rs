@@ -73,9 +73,8 @@ fn a_tensor_that_does_not_fit_is_named_with_both_shapes() {
     assert!(huge.contains("expected shape [1000000, 48]"), "{huge}");
     let labels = changed("roberta-classify", "config.json", "\"2\": \"LABEL_2\"", "\"2\": \"LABEL_2\", \"3\": \"X\"");
     assert!(labels.contains("tensor `classifier.out_proj.weight`: found shape [3, 48]"), "{labels}");
-    // A table of positions that is named where the weights are integers.
-    let integers = changed("bert", "model.safetensors.index.json", "model-00001-of-00002", "../model-00001-of-00002");
-    assert!(integers.contains("`weight_map`"), "{integers}");
+    let outside = changed("bert", "model.safetensors.index.json", "model-00001-of-00002", "../model-00001-of-00002");
+    assert!(outside.contains("`weight_map`"), "{outside}");
 }
 
 #[test]
@@ -140,26 +139,75 @@ fn damaged_text_files_never_panic() {
     }
 }
 
-#[test]
-fn weights_that_are_not_finite_fail_their_sequence_only() {
-    let copy = copy_of("bert");
-    let path = copy.path().join("model-00001-of-00002.safetensors");
-    let mut bytes = std::fs::read(&path).unwrap();
-    let header = 8 + usize::try_from(u64::from_le_bytes(*bytes.first_chunk().unwrap())).unwrap();
-    let text: serde_json::Value = serde_json::from_slice(&bytes[8..header]).unwrap();
-    let words = text["embeddings.word_embeddings.weight"]["data_offsets"][0].as_u64().unwrap();
-    // An element of the embedding of token 7.
-    let at = header + usize::try_from(words).unwrap() + 7 * 48 * 4;
-    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
-    std::fs::write(&path, bytes).unwrap();
-    let model = Model::open(copy.path()).unwrap();
-    let mut executor = executor(&model, 2);
+/// Sets the first elements of a row of a tensor to numbers that are none, in whichever file has it.
+/// The bits of all ones are such a number in F32, F16 and BF16.
+fn poison(folder: &Path, names: &[&str], row: usize) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "safetensors") {
+            continue;
+        }
+        let mut bytes = std::fs::read(&path).unwrap();
+        let header = 8 + usize::try_from(u64::from_le_bytes(*bytes.first_chunk().unwrap())).unwrap();
+        let text: serde_json::Value = serde_json::from_slice(&bytes[8..header]).unwrap();
+        let ends = |name: &str| names.iter().any(|end| name.ends_with(end));
+        let Some((_, info)) = text.as_object().unwrap().iter().find(|(name, _)| ends(name)) else { continue };
+        let number = |value: &serde_json::Value| usize::try_from(value.as_u64().unwrap()).unwrap();
+        let (start, end) = (number(&info["data_offsets"][0]), number(&info["data_offsets"][1]));
+        let at = header + start + row * (end - start) / number(&info["shape"][0]);
+        bytes[at..at + 4].fill(0xff);
+        std::fs::write(path, bytes).unwrap();
+        return;
+    }
+    panic!("no tensor {names:?}");
+}
+
+/// Executes three sequences and returns which have results.
+fn finite_results(folder: &Path) -> Vec<bool> {
+    let model = Model::open(folder).unwrap();
+    let kind = if model.head().is_some() { OutputKind::Logits } else { OutputKind::Embedding };
     let mut batch = PackedBatch::new(TOKENS_MAX);
     for ids in [[5, 6], [7, 8], [9, 10]] {
-        batch.push(&model.tokenizer().encode_ids(&ids, false).unwrap(), OutputKind::Embedding).unwrap();
+        batch.push(&model.tokenizer().encode_ids(&ids, false).unwrap(), kind).unwrap();
     }
-    let results: Vec<bool> = executor.execute(&batch).unwrap().iter().map(Result::is_ok).collect();
-    assert_eq!(results, [true, false, true]);
+    executor(&model, 2).execute(&batch).unwrap().iter().map(Result::is_ok).collect()
+}
+
+#[test]
+fn a_token_with_weights_that_are_not_finite_fails_its_sequence_only() {
+    for name in MODELS {
+        let copy = copy_of(name);
+        assert_eq!(finite_results(copy.path()), [true; 3], "{name}");
+        poison(copy.path(), &["word_embeddings.weight", "tok_embeddings.weight"], 7);
+        assert_eq!(finite_results(copy.path()), [true, false, true], "{name}");
+    }
+}
+
+#[test]
+fn layers_with_weights_that_are_not_finite_fail_every_sequence() {
+    let queries =
+        ["layer.0.attention.self.query.weight", "layer.0.attention.q_lin.weight", "layers.0.attn.Wqkv.weight"];
+    let inner = ["layer.1.intermediate.dense.weight", "layer.1.ffn.lin1.weight", "layers.1.mlp.Wi.weight"];
+    for name in MODELS {
+        for names in [queries, inner] {
+            let copy = copy_of(name);
+            poison(copy.path(), &names, 3);
+            assert_eq!(finite_results(copy.path()), [false; 3], "{name}: {names:?}");
+        }
+    }
+}
+
+/// The activation functions of heads (hyperbolic tangent, ReLU and GELU) have finite results for
+/// numbers that are none, unless they are written for them.
+#[test]
+fn heads_with_weights_that_are_not_finite_fail_every_sequence() {
+    let dense = ["pooler.dense.weight", "classifier.dense.weight", "pre_classifier.weight", "head.dense.weight"];
+    for name in ["bert-rerank", "roberta-classify", "xlm-roberta-rerank", "distilbert-classify", "modernbert-classify"]
+    {
+        let copy = copy_of(name);
+        poison(copy.path(), &dense, 3);
+        assert_eq!(finite_results(copy.path()), [false; 3], "{name}");
+    }
 }
 
 #[test]

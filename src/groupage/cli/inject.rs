@@ -8,33 +8,26 @@
 mod context;
 mod files;
 mod hints;
+mod object;
+mod output;
 mod policies;
+mod refusal;
 
-use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args as ClapArgs, ValueEnum};
-use serde_json::{Map, Value, json};
+use clap::Args as ClapArgs;
+use serde_json::Value;
 
 use self::context::ManifestContext;
-use super::yaml::{self, YamlDocument};
+use self::object::{INJECTED, ObjectFn, inject_object, map_items, uninject_object};
+use self::output::{ManifestObject, Output, format_objects};
+use self::refusal::format_refusal;
+use super::yaml::YamlDocument;
 use crate::config::{self, EXIT_FINDINGS};
-use crate::injector::{self, InjectionOutcome, KeyLocation, RedirectUse, TemplateLocation};
+use crate::injector::RedirectUse;
 use crate::tls;
-
-/// Format of the output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// Every object as YAML; unchanged objects keep their text.
-    Yaml,
-    /// Every object as JSON; several objects as one list.
-    Json,
-    /// Changes as JSON Patch (RFC 6902): one patch for one object, a map of patches by object for
-    /// several.
-    Patch,
-}
 
 /// Input files and output format.
 #[derive(Debug, Clone, ClapArgs)]
@@ -86,29 +79,11 @@ struct ManifestResult {
     refused: bool,
 }
 
-/// An object that is being changed.
-struct ManifestObject {
-    /// The object as read.
-    before: Value,
-    after: Value,
-    /// Index of its file, and of the document in that file.
-    file: usize,
-    document: usize,
-}
-
 /// A manifest file with its documents.
 struct ManifestFile {
     name: String,
     text: String,
     documents: Vec<YamlDocument>,
-}
-
-/// A refusal of an object, with its location.
-struct LocatedRefusal {
-    path: Vec<String>,
-    /// Namespace with the annotation or label that causes the refusal, if not the object itself.
-    namespace: Option<String>,
-    message: String,
 }
 
 pub(super) fn inject(args: &InjectArgs) -> ExitCode {
@@ -139,9 +114,6 @@ pub(super) fn inject(args: &InjectArgs) -> ExitCode {
         Ok(done)
     })
 }
-
-/// End of a report line about a new sidecar.
-const INJECTED: &str = " injected";
 
 /// Reads a certificate file and checks that it contains a certificate.
 fn certificates(path: &PathBuf) -> Result<String, String> {
@@ -196,9 +168,6 @@ fn print(files: &InputFiles, work: impl Fn(&[ManifestFile]) -> Result<ManifestRe
     }
 }
 
-/// Changes one object, or returns the reasons for a refusal.
-type ObjectFn<'a> = &'a mut dyn FnMut(&Value, &mut String) -> Result<Value, Vec<LocatedRefusal>>;
-
 fn change_objects(sources: &[ManifestFile], files: &InputFiles, work: ObjectFn<'_>) -> ManifestResult {
     let (mut report, mut problems) = (String::new(), String::new());
     let mut objects = Vec::new();
@@ -224,84 +193,6 @@ fn change_objects(sources: &[ManifestFile], files: &InputFiles, work: ObjectFn<'
     ManifestResult { out: format_objects(sources, &objects, files.output), report: filtered, refused: false }
 }
 
-/// Applies the work to an object, or to every item of a list.
-fn map_items(object: &Value, work: ObjectFn<'_>, report: &mut String) -> Result<Value, Vec<LocatedRefusal>> {
-    let is_list =
-        object.get("kind").and_then(Value::as_str).is_some_and(|kind| kind == "List" || kind.ends_with("List"));
-    let Some(items) = object.get("items").and_then(Value::as_array).filter(|_| is_list) else {
-        return work(object, report);
-    };
-    let mut after = object.clone();
-    let mut problems = Vec::new();
-    let mut changed = Vec::new();
-    for (index, item) in items.iter().enumerate() {
-        match map_items(item, work, report) {
-            Ok(item) => changed.push(item),
-            Err(more) => problems.extend(more.into_iter().map(|mut wrong| {
-                wrong.path.splice(0..0, ["items".to_owned(), index.to_string()]);
-                wrong
-            })),
-        }
-    }
-    if let Some(items) = after.get_mut("items") {
-        *items = Value::Array(changed);
-    }
-    if problems.is_empty() { Ok(after) } else { Err(problems) }
-}
-
-fn inject_object(object: &Value, around: &ManifestContext, report: &mut String) -> Result<Value, Vec<LocatedRefusal>> {
-    let mut say = |line: String| report.push_str(&one_line(&line));
-    let places = match injector::template_locations(object) {
-        Ok(places) => places,
-        Err(reason) => {
-            say(format!("{} left unchanged: {reason}", display_name(object)));
-            return Ok(object.clone());
-        }
-    };
-    hints::misplaced_keys(object, &places)
-        .into_iter()
-        .for_each(|hint| say(format!("{}: {hint}", display_name(object))));
-    if places.is_empty() && hints::has_pods(object) {
-        say(format!("{} left unchanged: {NOT_FOUND}", display_name(object)));
-    }
-    let mut after = object.clone();
-    let mut problems = Vec::new();
-    for place in places {
-        let name = template_name(object, &place);
-        let template = place.get(object);
-        let context = around.context(object, &place);
-        match injector::inject(template, &context) {
-            InjectionOutcome::Injected(injected) => {
-                let is_new = injected.pod != *template;
-                say(if is_new {
-                    format!("{name}{INJECTED}")
-                } else {
-                    format!("{name} unchanged: it already has the sidecar")
-                });
-                injected.report.facts.iter().for_each(|fact| say(format!("    √ {fact}")));
-                injected.report.warnings.iter().for_each(|warning| say(format!("    ‼ {warning}")));
-                place.set(&mut after, injected.pod);
-            }
-            InjectionOutcome::Skipped(skipped) => {
-                say(format!("{name} skipped ({}): {}", skipped.reason.as_str(), skipped.detail));
-            }
-            InjectionOutcome::Refused(refused) => problems.extend(refused.into_iter().map(|problem| {
-                let map = if problem.holder == KeyLocation::Annotation { "annotations" } else { "labels" };
-                let within = if problem.holder == KeyLocation::Namespace { &[] } else { &place.path[..] };
-                let path = within.iter().chain(&["metadata", map, &problem.key]).map(|&key| key.to_owned()).collect();
-                let namespace = (problem.holder == KeyLocation::Namespace).then(|| context.namespace.name.clone());
-                let message = format!("error[{}]: {name}: {}", problem.code, problem.message);
-                LocatedRefusal { path, namespace, message }
-            })),
-        }
-    }
-    if problems.is_empty() { Ok(after) } else { Err(problems) }
-}
-
-/// Report of an object that runs pods but has no pod template at a known place.
-const NOT_FOUND: &str =
-    "its pod templates are not at a known path; annotate them, and the webhook adds the sidecar to the pods";
-
 /// Formats a line of the report. Names come from the file, and control characters in them would
 /// affect the terminal.
 fn one_line(line: &str) -> String {
@@ -310,147 +201,9 @@ fn one_line(line: &str) -> String {
     safe
 }
 
-fn uninject_object(object: &Value, report: &mut String) -> Result<Value, Vec<LocatedRefusal>> {
-    let mut after = object.clone();
-    for place in injector::template_locations(object).unwrap_or_default() {
-        if let Some(uninjected) = injector::uninject(place.get(object)) {
-            report.push_str(&one_line(&format!("{} uninjected", template_name(object, &place))));
-            for warning in uninjected.warnings {
-                report.push_str(&one_line(&format!("    ‼ {warning}")));
-            }
-            place.set(&mut after, uninjected.pod);
-        }
-    }
-    Ok(after)
-}
-
 /// Returns the name of an object for messages.
 fn display_name(object: &Value) -> String {
     let text = |path: &str| object.pointer(path).and_then(Value::as_str);
     let kind = text("/kind").unwrap_or("object").to_ascii_lowercase();
     format!("{kind}/{}", text("/metadata/name").or_else(|| text("/metadata/generateName")).unwrap_or("?"))
-}
-
-/// Returns a name that distinguishes an object from all others of a file.
-fn qualified_name(object: &Value) -> String {
-    let namespace = object.pointer("/metadata/namespace").and_then(Value::as_str);
-    namespace.map_or_else(|| display_name(object), |namespace| format!("{namespace}/{}", display_name(object)))
-}
-
-/// Returns the name of an object, followed by the name of the template if it has several.
-fn template_name(object: &Value, place: &TemplateLocation) -> String {
-    match place.label() {
-        "" => display_name(object),
-        template => format!("{} {template}", display_name(object)),
-    }
-}
-
-/// Formats a refusal with its location: the line of the key that causes it.
-fn format_refusal(
-    sources: &[ManifestFile],
-    source: &ManifestFile,
-    document: &YamlDocument,
-    wrong: &LocatedRefusal,
-) -> String {
-    let LocatedRefusal { path, namespace, message } = wrong;
-    let namespaces = namespace.as_ref().and_then(|name| namespace_of(sources, name));
-    let (source, document, path) = match namespaces {
-        Some((source, document, within)) => (source, document, [&within[..], &path[..]].concat()),
-        None => (source, document, path.clone()),
-    };
-    let text = source.text.get(document.text.clone()).unwrap_or_default();
-    let before = source.text.get(..document.text.start).unwrap_or_default().matches('\n').count();
-    let message = one_line(message);
-    let line = before + yaml::line_of(text, &path);
-    format!("{message}  --> {}:{line}\n   = help: groupage explain {}\n", source.name, code_of(&message))
-}
-
-/// Finds the definition of a namespace: its manifest, its document, and its path in a list. The
-/// last one applies, as for `kubectl`.
-fn namespace_of<'a>(
-    sources: &'a [ManifestFile],
-    name: &str,
-) -> Option<(&'a ManifestFile, &'a YamlDocument, Vec<String>)> {
-    let documents = sources.iter().flat_map(|source| source.documents.iter().map(move |document| (source, document)));
-    documents.rev().find_map(|(source, document)| Some((source, document, namespace_path(&document.value, name)?)))
-}
-
-fn namespace_path(object: &Value, name: &str) -> Option<Vec<String>> {
-    let is = |pointer: &str, text: &str| object.pointer(pointer).and_then(Value::as_str) == Some(text);
-    if is("/kind", "Namespace") && is("/metadata/name", name) {
-        return Some(Vec::new());
-    }
-    let items = object.get("items").and_then(Value::as_array)?;
-    items.iter().enumerate().rev().find_map(|(index, item)| {
-        let within = namespace_path(item, name)?;
-        Some([vec!["items".to_owned(), index.to_string()], within].concat())
-    })
-}
-
-fn code_of(message: &str) -> &str {
-    message.split_once("error[").and_then(|(_, rest)| rest.split_once(']')).map_or("", |(code, _)| code)
-}
-
-fn format_objects(sources: &[ManifestFile], objects: &[ManifestObject], output: Output) -> String {
-    match output {
-        Output::Yaml => {
-            objects.iter().enumerate().map(|(index, object)| as_yaml(sources, object, index == 0)).collect()
-        }
-        Output::Json => {
-            let items: Vec<&Value> =
-                objects.iter().map(|object| &object.after).filter(|value| !value.is_null()).collect();
-            let whole = match items.as_slice() {
-                [one] => (*one).clone(),
-                items => json!({"apiVersion": "v1", "kind": "List", "items": items}),
-            };
-            format!("{whole:#}\n")
-        }
-        Output::Patch => {
-            let changed: Vec<&ManifestObject> = objects.iter().filter(|object| object.before != object.after).collect();
-            let patch = |object: &ManifestObject| json!(injector::patch(&object.before, &object.after));
-            let is_one = objects.iter().filter(|object| !object.before.is_null()).count() == 1;
-            let whole = match changed.as_slice() {
-                [] if is_one => json!([]),
-                [one] if is_one => patch(one),
-                changed => {
-                    let mut taken = BTreeSet::new();
-                    let keyed = changed
-                        .iter()
-                        .map(|object| (unique(qualified_name(&object.before), &mut taken), patch(object)));
-                    Value::Object(keyed.collect::<Map<_, _>>())
-                }
-            };
-            format!("{whole:#}\n")
-        }
-    }
-}
-
-/// Returns the name, with a number appended if it is taken: several objects may have the same
-/// `generateName`.
-fn unique(name: String, taken: &mut BTreeSet<String>) -> String {
-    let again = (2..).map(|again| format!("{name}#{again}"));
-    let free = std::iter::once(name.clone()).chain(again).find(|name| !taken.contains(name)).unwrap_or(name);
-    taken.insert(free.clone());
-    free
-}
-
-/// Formats an object; an unchanged one keeps its text.
-fn as_yaml(sources: &[ManifestFile], object: &ManifestObject, first: bool) -> String {
-    let Some(source) = sources.get(object.file) else { return String::new() };
-    let Some(document) = source.documents.get(object.document) else { return String::new() };
-    let marker = if document.marked || !first { "---\n" } else { "" };
-    if object.before != object.after {
-        // Every JSON value can be written, so that an error here would fail the first test.
-        return format!("{marker}{}", yaml::write(&object.after).unwrap_or_else(|error| format!("# {error}\n")));
-    }
-    let text = source.text.get(document.text.clone()).unwrap_or_default();
-    // A directive requires an end marker of the document before it.
-    let is_directed = !first && text.trim_start().starts_with('%');
-    let marker = match (is_directed, document.marked) {
-        (true, _) => "...\n",
-        (false, true) => "",
-        (false, false) => marker,
-    };
-    let end = if text.ends_with('\n') || text.is_empty() { "" } else { "\n" };
-    format!("{marker}{text}{end}")
 }

@@ -243,7 +243,36 @@ fn spelled() -> impl Strategy<Value = String> {
     })
 }
 
+/// Generates lists of numbers that are longer than a block of 64 bytes, in nearly one spelling.
+fn list_of_numbers() -> impl Strategy<Value = String> {
+    let number = prop_oneof![
+        20 => "-?0\\.[0-9]{1,20}",
+        10 => "-?(0|[1-9][0-9]{0,20})",
+        5 => "-?[1-9][0-9]{0,70}(\\.[0-9]{1,70})?",
+        1 => "-?[0-9]\\.[0-9]{1,9}[eE][+-]?[0-9]{1,2}",
+        1 => Just("null".to_owned()),
+    ];
+    let separator = prop_oneof![Just(","), Just(", "), Just(",\n")];
+    (prop::collection::vec(number, 1..60), separator).prop_map(|(numbers, separator)| numbers.join(separator))
+}
+
 proptest! {
+    #[test]
+    fn lists_of_numbers_are_judged_as_serde_json_does(
+        list in list_of_numbers(),
+        at in any::<prop::sample::Index>(),
+        byte in prop::sample::select(b"0123456789.-,, eE+]x".to_vec()),
+    ) {
+        let text = format!("[{list}]");
+        prop_assert_eq!(validate(text.as_bytes(), ANSWER), Ok(()), "{}", text);
+        let mut bytes = text.into_bytes();
+        let place = at.index(bytes.len());
+        bytes[place] = byte;
+        let text = String::from_utf8(bytes).unwrap();
+        let theirs = serde_json::from_str::<&serde_json::value::RawValue>(&text).is_ok();
+        prop_assert_eq!(validate(text.as_bytes(), ANSWER).is_ok(), theirs, "{}", text);
+    }
+
     #[test]
     fn valid_json_in_any_spelling_is_accepted_and_traversed_completely(text in spelled()) {
         let doc = text.as_bytes();

@@ -185,7 +185,7 @@ impl<'a> EnvelopeWalker<'a> {
     }
 
     fn walk(mut self) -> Vec<UndeclaredPart> {
-        self.visit(json::root(self.doc), &mut Vec::new());
+        self.visit(json::root_of_validated(self.doc), &mut Vec::new());
         self.found
     }
 

@@ -2,60 +2,32 @@
 //! executes those that send a batch.
 
 mod dispatch;
+mod enqueue;
 mod merging_log;
+mod supervisor;
 
 use std::collections::HashMap;
-use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use futures_util::FutureExt;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
+pub(super) use self::supervisor::Supervisor;
 use super::execution::Completion;
 use super::exported_cap::ExportedCap;
 use super::ids::IdInterner;
 use super::key_diversity::{DecisionReport, KeyDiversity};
 use super::stream_tokens::ClassTokens;
-use super::{
-    COMPLETIONS_MAX, DriverEvent, ExecutionDetails, LearnedState, SLOTS_UNLIMITED, SchedulerConfig, Submission,
-    SubmitOutcome,
-};
-use crate::backend::{Backend, LimitsLookUp};
+use super::{DriverEvent, ExecutionDetails, LearnedState, SLOTS_UNLIMITED, Submission, SubmitOutcome};
 use crate::batching::{
-    BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, DispatchPolicy, ExpiryReason, PlanInput, Rejection,
-    RejectionReason, ScopeId, Tick, solve,
+    BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, ExpiryReason, PlanInput, ScopeId, Tick, solve,
 };
-use crate::clock::{Alarm, Clock};
 use crate::error::{Failure, FailureKind};
-use crate::protocol::{LimitsSource, MergeEligibility};
-use crate::telemetry::Metrics;
+use crate::protocol::LimitsSource;
 
 /// Capacity retained by an empty queue. Additional capacity from a peak is freed.
 const RETAINED_CAPACITY_MAX: usize = 1024;
 /// Maximum number of events received from the channel at once.
 const EVENT_BATCH_MAX: usize = 256;
-/// Maximum number of cost classes that wait for limits of the server. A server has few kinds of calls
-/// that are new at the same time; beyond it, calls are sent unbatched.
-const PENDING_LIMITS_MAX: usize = 256;
-/// Number of panics within [`PANIC_WINDOW`] that end the process.
-const PANICS_MAX: usize = 3;
-const PANIC_WINDOW: Duration = Duration::from_secs(60);
-
-/// Restarts the driver after a panic, and holds the state that survives it.
-#[derive(Debug)]
-pub(super) struct Supervisor {
-    config: SchedulerConfig,
-    clock: Clock,
-    backend: Arc<dyn Backend>,
-    metrics: Arc<Metrics>,
-    events: mpsc::WeakSender<DriverEvent>,
-    alarm: Alarm,
-    /// The scheduler drains, so no call is held back.
-    draining: bool,
-}
 
 /// One run of the driver, from its start to its end or panic.
 struct Driver<'a> {
@@ -95,42 +67,6 @@ struct QueuedCall {
     submission: Box<Submission>,
     reply: oneshot::Sender<SubmitOutcome>,
     arrived: Tick,
-}
-
-// === impl Supervisor ===
-
-impl Supervisor {
-    pub(super) fn new(
-        config: SchedulerConfig,
-        clock: Clock,
-        backend: Arc<dyn Backend>,
-        metrics: Arc<Metrics>,
-        events: mpsc::WeakSender<DriverEvent>,
-    ) -> std::io::Result<Self> {
-        Ok(Self { config, clock, backend, metrics, events, alarm: Alarm::new(clock)?, draining: false })
-    }
-
-    /// Runs the driver until every handle is dropped, and restarts it after a panic.
-    pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<DriverEvent>, failed: watch::Sender<bool>) {
-        let capacity = usize::try_from(COMPLETIONS_MAX).unwrap_or(usize::MAX);
-        let (completion_sender, mut completions) = mpsc::channel(capacity);
-        let mut panics: Vec<Tick> = Vec::new();
-        for generation in 0.. {
-            let run = Driver::new(&mut self, generation, completion_sender.clone()).run(&mut inbox, &mut completions);
-            if AssertUnwindSafe(run).catch_unwind().await.is_ok() {
-                return;
-            }
-            let now = self.clock.now();
-            panics.retain(|at| now.since(*at) < PANIC_WINDOW);
-            panics.push(now);
-            tracing::error!(panics = panics.len(), "the scheduler panicked and restarts with an empty queue");
-            if panics.len() >= PANICS_MAX {
-                // Sending fails only if the process is already shutting down.
-                failed.send(true).ok();
-                return;
-            }
-        }
-    }
 }
 
 // === impl Driver ===
@@ -278,97 +214,6 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn set_batches_itself(&mut self, batches_itself: bool) {
-        if self.batches_itself != batches_itself {
-            self.batches_itself = batches_itself;
-            self.core.set_known_batching(batches_itself);
-        }
-    }
-
-    fn enqueue(&mut self, id: CallId, mut submission: Box<Submission>, reply: oneshot::Sender<SubmitOutcome>) {
-        if reply.is_closed() {
-            return;
-        }
-        let now = self.now();
-        if let Some(batches_itself) = submission.batches_itself {
-            self.set_batches_itself(batches_itself);
-            // Policies other than `Adaptive` have no pass-through detection.
-            submission.alone |=
-                batches_itself && !matches!(self.supervisor.config.limits.policy, DispatchPolicy::Adaptive { .. });
-        }
-        submission.alone |= submission.pending_limits.is_some() && self.pending_limits.len() >= PENDING_LIMITS_MAX;
-        let (call, is_new_key) = self.ids.intern_call(id, &submission);
-        let cost_class = call.cost_class;
-        if let (true, MergeEligibility::With(key)) = (is_new_key, &submission.call.merge) {
-            self.key_diversity.on_new_key(now, cost_class, &submission.endpoint, key);
-        }
-        if let Some(source) = submission.pending_limits.take()
-            && !submission.alone
-        {
-            self.core.defer_merging(now, cost_class);
-            if !self.pending_limits.iter().any(|(class, other)| (*class, other) == (cost_class, &source)) {
-                self.pending_limits.push((cost_class, source));
-            }
-        }
-        self.apply_published(now, cost_class, (submission.published_items_max, submission.published_weight_max));
-        if let Some(limits) = submission.division.and_then(|division| self.core.part_limits(&call, &division)) {
-            self.ids.release(&submission);
-            send_outcome(reply, SubmitOutcome::Divide(submission, limits));
-            return;
-        }
-        let items = call.items;
-        self.queued.insert(id, QueuedCall { submission, reply, arrived: now });
-        if let Err(rejection) = self.core.enqueue(now, call)
-            && let Some(queued) = self.remove_call(id)
-        {
-            send_outcome(
-                queued.reply,
-                SubmitOutcome::Failed(rejection_failure(rejection), ExecutionDetails::default()),
-            );
-        } else {
-            self.supervisor.metrics.stats.items_accepted.fetch_add(u64::from(items), Ordering::Relaxed);
-        }
-        self.supervisor.metrics.stats.offered.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Applies the maxima on items and weight that the server publishes.
-    fn apply_published(&mut self, now: Tick, class: CostClassId, (items, weight): (Option<u32>, Option<u64>)) {
-        if let Some(items_max) = items {
-            self.core.set_published_items_max(now, class, items_max);
-            self.items_cap.set_published_min(items_max.into());
-        }
-        if let Some(weight_max) = weight {
-            self.core.set_published_weight_max(now, class, weight_max);
-            self.weight_cap.set_published_min(weight_max);
-        }
-    }
-
-    /// Applies the published limits to the cost classes that wait for them, once they are known.
-    /// This precedes every decision, so that calls that were held meanwhile are merged within the
-    /// limits. Nothing else wakes the driver for them, because no call waits for them.
-    fn resolve_pending_limits(&mut self) {
-        if self.pending_limits.is_empty() {
-            return;
-        }
-        let (now, backend) = (self.now(), &self.supervisor.backend);
-        let mut known = Vec::new();
-        self.pending_limits.retain(|(class, source)| match backend.published_limits(source) {
-            LimitsLookUp::Known(published) => {
-                known.push((*class, published));
-                false
-            }
-            LimitsLookUp::Pending => true,
-        });
-        for (class, published) in known {
-            // The versions of a model may share a class, and have a document each.
-            if self.pending_limits.iter().all(|(waiting, _)| *waiting != class) {
-                self.core.end_deferral(class);
-            }
-            let maxima = published.map_or((None, None), |known| (known.items_max, known.weight_max));
-            self.apply_published(now, class, maxima);
-        }
-    }
-
     /// Solves a plan on a blocking thread, since it takes up to about ten milliseconds of a core.
     /// The previous plan remains in use meanwhile.
     fn spawn_solver(&self, class: CostClassId, input: PlanInput) {
@@ -480,13 +325,4 @@ impl<'a> Driver<'a> {
 /// releases its slot.
 fn send_outcome(reply: oneshot::Sender<SubmitOutcome>, outcome: SubmitOutcome) {
     reply.send(outcome).ok();
-}
-
-fn rejection_failure(rejection: Rejection) -> Failure {
-    let kind = match rejection.reason {
-        RejectionReason::QueueFull => FailureKind::QueueFull,
-        RejectionReason::BytesFull => FailureKind::BytesFull,
-        RejectionReason::TenantShare => FailureKind::TenantShare,
-    };
-    Failure::retry(kind, rejection.retry_after)
 }

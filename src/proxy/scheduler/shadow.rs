@@ -1,12 +1,13 @@
 //! The shadow simulation of mode `Observe`: follows the calls that pass through and reports the
 //! effect that batching would have had on them.
 //!
-//! It is a task that owns a [`Shadow`] and receives the start and end of calls as events. Calls are
-//! parsed in this task and not in the task of the caller; calls that arrive faster than they are
-//! parsed are skipped and counted. Copying bodies belongs to `proxy`, and publishing the counts to
-//! `app`.
+//! A task (`task`) owns a simulated core and receives the start and end of calls as events. Calls
+//! are parsed in this task and not in the task of the caller; calls that arrive faster than they
+//! are parsed are skipped and counted. Copying bodies belongs to `proxy`, and publishing the counts
+//! to `app`.
 
-use std::collections::BTreeMap;
+mod task;
+
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,18 +16,15 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::benefit::{CountWindows, RecentCounts};
-use super::ids::IdInterner;
-use super::{SchedulerConfig, Submission};
-use crate::backend::{Backend, LimitsLookUp};
-use crate::batching::{
-    CallId, CallOrigin, CostClassId, Deadline, Limits, Plan, PlanInput, PriorityId, ScopeId, Shadow, ShadowArrival,
-    ShadowEnd, ShadowOutcome, Tick, solve,
-};
+use self::task::ShadowTask;
+use super::SchedulerConfig;
+use super::benefit::RecentCounts;
+use crate::backend::Backend;
+use crate::batching::{CallId, CostClassId, Deadline, Limits, Plan, PriorityId, ScopeId, Tick};
 use crate::clock::Clock;
-use crate::protocol::{Call, Endpoint, LimitsSource, MergeEligibility, PublishedLimits};
-use crate::telemetry::names::{Outcome, UnpredictedReason};
-use crate::telemetry::{CompletedCall, Metrics};
+use crate::protocol::{Call, Endpoint};
+use crate::telemetry::Metrics;
+use crate::telemetry::names::UnpredictedReason;
 
 /// Capacity of the event channel. Bodies held by events are charged to the memory budget. A task
 /// that is this far behind skips calls.
@@ -148,24 +146,6 @@ enum ObservedEnd {
     Left,
 }
 
-/// The task of the shadow simulation.
-struct ShadowTask {
-    shadow: Shadow,
-    numbers: IdInterner,
-    /// Calls in the shadow queue.
-    queued: BTreeMap<CallId, Submission>,
-    /// Calls in flight, with the instant at which they began.
-    passing: BTreeMap<CallId, Tick>,
-    report: ShadowReport,
-    windows: CountWindows,
-    /// The limits that the server publishes, as last known.
-    published: Option<PublishedLimits>,
-    backend: Arc<dyn Backend>,
-    metrics: Arc<Metrics>,
-    clock: Clock,
-    events: mpsc::WeakSender<ShadowEvent>,
-}
-
 // === impl DeferredParse ===
 
 impl fmt::Debug for DeferredParse {
@@ -181,20 +161,8 @@ impl ShadowRecorder {
     #[must_use]
     pub fn start(config: &SchedulerConfig, clock: Clock, backend: Arc<dyn Backend>, metrics: Arc<Metrics>) -> Self {
         let (events, inbox) = mpsc::channel(EVENTS_MAX);
-        let look = ShadowTask {
-            shadow: Shadow::new(config.limits.clone(), config.seed),
-            numbers: IdInterner::new(),
-            queued: BTreeMap::new(),
-            passing: BTreeMap::new(),
-            report: ShadowReport::default(),
-            windows: CountWindows::new(clock.now()),
-            published: None,
-            backend,
-            metrics: metrics.clone(),
-            clock,
-            events: events.downgrade(),
-        };
-        tokio::spawn(look.run(inbox));
+        let task = ShadowTask::new(config, clock, backend, metrics.clone(), events.downgrade());
+        tokio::spawn(task.run(inbox));
         Self { events, next_id: Arc::new(AtomicU64::new(1)), metrics, clock }
     }
 
@@ -272,192 +240,5 @@ impl ShadowReport {
     #[must_use]
     pub fn measured_items(&self) -> u32 {
         self.classes.iter().map(|(.., items)| *items).max().unwrap_or(0)
-    }
-}
-
-// === impl ShadowTask ===
-
-impl ShadowTask {
-    async fn run(mut self, mut inbox: mpsc::Receiver<ShadowEvent>) {
-        while let Some(event) = inbox.recv().await {
-            match event {
-                ShadowEvent::Came(id, at, passing, read, answered) => {
-                    self.on_body((id, at), *passing, (read.0)(), answered);
-                }
-                ShadowEvent::Ended(id, at, how) => self.on_end(id, at, how),
-                ShadowEvent::Plan(class, plan) => self.shadow.set_plan(class, plan),
-                ShadowEvent::Limits(limits) => self.shadow.set_limits(*limits),
-                // The requester may have stopped waiting.
-                ShadowEvent::Seen(reply) => _ = reply.send(self.report()),
-            }
-            self.record_predictions();
-            while let Some((class, input)) = self.shadow.plan_due() {
-                self.plan(class, input);
-            }
-        }
-    }
-
-    fn on_body(&mut self, (id, at): (CallId, Tick), passing: ObservedCall, call: Call, answered: ResponseOrder) {
-        let ObservedCall { endpoint, scope, priority, tenant_weight, client, began, .. } = passing;
-        let mut unbatched = matches!(call.merge, MergeEligibility::Alone(_));
-        let published = match endpoint.limits_source(&call) {
-            Some(LimitsSource::Info) => {
-                if let LimitsLookUp::Known(published) = self.backend.published_limits(&LimitsSource::Info) {
-                    self.published = published;
-                }
-                let by_itself = self.published.is_some_and(|known| endpoint.needs_info && known.batches_itself);
-                self.shadow.set_known_batching(by_itself && !passing.names_protocol);
-                unbatched |= by_itself && passing.names_protocol;
-                self.published
-            }
-            Some(source) => {
-                let published = self.backend.published_limits(&source).limits();
-                unbatched |= endpoint.unmergeable_model(published).is_some();
-                published
-            }
-            None => self.published,
-        };
-        let submission = Submission {
-            call: Arc::new(call),
-            endpoint,
-            scope,
-            priority,
-            tenant_weight,
-            alone: unbatched,
-            origin: CallOrigin::Client,
-            client: Some(client),
-            batches_itself: None,
-            deadline: passing.deadline,
-            later: passing.later,
-            slo: passing.slo,
-            caller_deadline: None,
-            timeout: None,
-            pending_limits: None,
-            published_items_max: None,
-            published_weight_max: None,
-            division: None,
-        };
-        let (offered, _) = self.numbers.intern_call(id, &submission);
-        if let Some(published) = published {
-            let most = (published.items_max, published.weight_max);
-            self.shadow.publish(at, offered.cost_class, most);
-        }
-        self.queued.insert(id, submission);
-        let arrival = self.shadow.on_arrival(at, began, &offered);
-        if arrival != ShadowArrival::Simulated {
-            // The simulation does not refer to it any more.
-            self.forget(id);
-        }
-        if arrival == ShadowArrival::Unlearned {
-            self.metrics.record_unpredicted(UnpredictedReason::Unlearned);
-        } else {
-            self.report.calls += 1;
-            self.windows.window_at(at).calls += 1;
-            if self.passing.len() >= EVENTS_MAX {
-                self.passing.pop_first();
-            }
-            self.passing.insert(id, began);
-        }
-        if answered == ResponseOrder::Before {
-            // Its latency is unknown, because the response arrived first.
-            self.passing.remove(&id);
-            self.shadow.on_response(at, id, false);
-        }
-    }
-
-    fn on_end(&mut self, id: CallId, at: Tick, how: ObservedEnd) {
-        let began = self.passing.remove(&id);
-        match how {
-            ObservedEnd::Left => self.shadow.on_disconnect(at, id),
-            ObservedEnd::Well | ObservedEnd::Failed => self.shadow.on_response(at, id, how == ObservedEnd::Well),
-        }
-        if let (Some(began), ObservedEnd::Well) = (began, how) {
-            let took = at.since(began);
-            for passed in [&mut self.report.passed, &mut self.windows.window_at(at).passed] {
-                passed.0 += 1;
-                passed.1 += took;
-            }
-        }
-    }
-
-    /// Counts the predictions up to now.
-    fn record_predictions(&mut self) {
-        let now = self.clock.now();
-        for would in self.shadow.take_outcomes() {
-            self.windows.window_at(now).count(&would);
-            let observer = self.metrics.predicted_observer();
-            match would {
-                ShadowOutcome::Leave { members, scope, items } => {
-                    self.report.executions += 1;
-                    self.report.carried.0 += members.len() as u64;
-                    self.report.carried.1 += u64::from(items);
-                    self.metrics.record_predicted_dispatch(items, members.iter().map(|(_, delay)| *delay));
-                    if let Some(observer) = observer {
-                        observer.on_dispatch(scope, items, &mut members.iter().map(|(_, delay)| *delay));
-                    }
-                    for (id, _) in members {
-                        self.forget(id);
-                    }
-                }
-                ShadowOutcome::End { id, scope, items, how, latency, slo } => {
-                    let outcome = match how {
-                        ShadowEnd::Answered => {
-                            self.report.answered += 1;
-                            self.report.latency += latency;
-                            Outcome::Served
-                        }
-                        ShadowEnd::Rejected => {
-                            self.report.rejected += 1;
-                            Outcome::Rejected
-                        }
-                        ShadowEnd::Expired => {
-                            self.report.expired += 1;
-                            Outcome::Expired
-                        }
-                        ShadowEnd::Cancelled => Outcome::Cancelled,
-                    };
-                    self.metrics.record_predicted_completion(outcome, latency);
-                    if let Some(observer) = observer {
-                        observer
-                            .on_completion(scope, &CompletedCall { outcome, latency, items, slo, server_error: false });
-                    }
-                    self.forget(id);
-                }
-            }
-        }
-    }
-
-    fn forget(&mut self, id: CallId) {
-        if let Some(submission) = self.queued.remove(&id) {
-            self.numbers.release(&submission);
-        }
-    }
-
-    fn report(&mut self) -> ShadowReport {
-        self.shadow.advance(self.clock.now());
-        self.record_predictions();
-        let known = self.shadow.knowledge();
-        let class = |(id, nanos, items): &(CostClassId, u64, u32)| {
-            Some((self.numbers.class_name(*id)?.into(), Duration::from_nanos(*nanos), *items))
-        };
-        ShadowReport {
-            side_by_side: known.side_by_side,
-            steady_load: known.steady_load,
-            classes: known.classes.iter().filter_map(class).collect(),
-            left_out: self.metrics.unpredicted_counts(),
-            recent: self.windows.sum(self.clock.now()),
-            ..self.report.clone()
-        }
-    }
-
-    fn plan(&self, class: CostClassId, input: PlanInput) {
-        let events = self.events.clone();
-        tokio::task::spawn_blocking(move || {
-            let plan = solve(&input);
-            if let Some(events) = events.upgrade() {
-                // A plan lost to a full channel is superseded by the next one.
-                events.try_send(ShadowEvent::Plan(class, plan)).ok();
-            }
-        });
     }
 }

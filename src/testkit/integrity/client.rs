@@ -1,29 +1,29 @@
 //! Clients of the ledger. Each makes one call at a time on a keep-alive connection, cancels some of
 //! its calls, and verifies every response.
 
-use std::borrow::Cow;
+mod tally;
+mod verification;
+
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use memchr::memmem;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use serde::Deserialize;
 use tokio::task::JoinSet;
 
+use self::tally::CallFacts;
+use self::verification::{ClientCall, ItemOutcome, classify_truncated};
+use super::TENANT_HEADER;
 use super::mock::{LedgerMock, MockState, tenant_name};
-use super::nonce::{CallForm, Digest, ITEMS_MAX, ItemToken, LedgerItem, TENANTS_MAX, hex, numbers};
+use super::nonce::{CallForm, ITEMS_MAX, ItemToken, LedgerItem, TENANTS_MAX};
 use super::report::LedgerReport;
-use super::{FAULT_HEADER, POISON, TENANT_HEADER};
-use crate::http1::{HttpConnection, IdleState, Message, ServerAddr};
+use crate::http1::{HttpConnection, IdleState, ServerAddr};
 use crate::item::{Route, splitmix64};
 use crate::time::{elapsed_since, now};
 
-/// Maximum number of different error codes of the proxy that are counted separately. Fewer exist.
-const CODES_MAX: usize = 64;
 /// Delay after a failed attempt to connect, and between two checks for open upstream calls.
 const CONNECT_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum time to wait until the upstream has no open calls.
@@ -74,56 +74,12 @@ struct LedgerClient {
     request: Vec<u8>,
 }
 
-/// One call with its expected results.
-struct ClientCall {
-    form: CallForm,
-    poison: bool,
-    tenant: usize,
-    nonces: Vec<ItemToken>,
-    /// First and last model release that may answer: the release at the start of the call, and the
-    /// current one when the response arrived.
-    releases: (u64, u64),
-}
-
 /// Point in time at which a call is cancelled.
 enum Cancellation {
     Never,
     WhileSending(usize),
     AfterSending,
     After(Duration),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum ItemOutcome {
-    Served,
-    /// An error of the proxy, by its code.
-    ProxyError(String),
-    /// The unmodified 429 or 503 of the upstream.
-    Overloaded,
-    /// Another error of the upstream.
-    Upstream,
-    Faulted,
-    Cancelled,
-    Misdelivered,
-    WrongError,
-    Lost,
-}
-
-#[derive(Deserialize)]
-struct EmbeddingsBody {
-    data: Vec<Embedding>,
-}
-
-#[derive(Deserialize)]
-struct Embedding {
-    index: usize,
-    embedding: [u32; 4],
-}
-
-#[derive(Deserialize)]
-struct ResultsBody<'a> {
-    #[serde(borrow, alias = "predictions")]
-    results: Vec<Cow<'a, str>>,
 }
 
 /// Sends the items through the proxy to the mock, and reports their outcomes.
@@ -371,129 +327,5 @@ impl LedgerClient {
 fn close_connection(conn: HttpConnection, reset: bool) {
     if reset {
         conn.reset();
-    }
-}
-
-/// Classifies a truncated response. It is excused only if its head names a fault, which the mock
-/// writes only to calls that were forwarded alone.
-fn classify_truncated(came: &[u8]) -> ItemOutcome {
-    if memmem::find(came, FAULT_HEADER.as_bytes()).is_some() { ItemOutcome::Faulted } else { ItemOutcome::Lost }
-}
-
-// === impl ClientCall ===
-
-impl ClientCall {
-    fn classify(&self, answer: &Message<'_>) -> ItemOutcome {
-        let fault = answer.header(FAULT_HEADER).is_some();
-        if answer.status == 200 {
-            return match self.is_right(answer.body) {
-                // The mock never computes a correct response for a call with a poison item.
-                Some(true) if !self.poison => ItemOutcome::Served,
-                _ if fault => ItemOutcome::Faulted,
-                _ => ItemOutcome::Misdelivered,
-            };
-        }
-        if let Some(code) = answer.header("x-groupage-error") {
-            return ItemOutcome::ProxyError(String::from_utf8_lossy(code).into_owned());
-        }
-        if !self.poison && memmem::find(answer.body, POISON.as_bytes()).is_some() {
-            return ItemOutcome::WrongError;
-        }
-        match answer.status {
-            _ if fault => ItemOutcome::Faulted,
-            429 | 503 => ItemOutcome::Overloaded,
-            _ => ItemOutcome::Upstream,
-        }
-    }
-
-    /// Returns `true` if a 200 response contains the correct result of each item and nothing else,
-    /// or `None` if it has another form.
-    fn is_right(&self, body: &[u8]) -> Option<bool> {
-        let (first, last) = self.releases;
-        if !self.form.has_index() {
-            let results = serde_json::from_slice::<ResultsBody<'_>>(body).ok()?.results;
-            let right = |expect: Vec<Digest>| results.iter().map(|result| result.as_ref()).eq(expect.iter().map(hex));
-            return Some((first..=last).any(|release| right(self.expect(release))));
-        }
-        let data = serde_json::from_slice::<EmbeddingsBody>(body).ok()?.data;
-        Some((first..=last).any(|release| self.is_right_embedding(&data, release)))
-    }
-
-    /// Returns the correct results of a model release.
-    fn expect(&self, release: u64) -> Vec<Digest> {
-        self.nonces.iter().map(|nonce| nonce.expected_result(self.tenant, release)).collect()
-    }
-
-    fn is_right_embedding(&self, data: &[Embedding], release: u64) -> bool {
-        let expect = self.expect(release);
-        let mut seen = [false; ITEMS_MAX];
-        let right = data.iter().all(|one| {
-            let new = seen.get_mut(one.index).is_some_and(|seen| !std::mem::replace(seen, true));
-            new && expect.get(one.index).is_some_and(|digest| numbers(digest) == one.embedding)
-        });
-        right && data.len() == expect.len()
-    }
-}
-
-/// Further facts about a completed call.
-struct CallFacts {
-    /// `true` if the call was part of a shared upstream call at least once.
-    shared: bool,
-    /// `true` if the call arrived upstream, and never in a shared call.
-    alone: bool,
-    unasked: bool,
-    waited: Duration,
-}
-
-// === impl LedgerReport ===
-
-impl LedgerReport {
-    fn record(&mut self, n: u64, call: &ClientCall, outcome: ItemOutcome, facts: &CallFacts) {
-        self.items += n;
-        self.calls += 1;
-        self.shared += if facts.shared { n } else { 0 };
-        self.unasked += u64::from(facts.unasked);
-        if outcome != ItemOutcome::Cancelled {
-            self.slowest = self.slowest.max(facts.waited);
-        }
-        if call.poison {
-            self.poisoned += n;
-            let wrongly = matches!(outcome, ItemOutcome::Served | ItemOutcome::Misdelivered | ItemOutcome::Lost);
-            self.poisoned_answered += if wrongly { 0 } else { n };
-        } else if outcome != ItemOutcome::Cancelled {
-            self.innocent += n;
-            self.innocent_served += if outcome == ItemOutcome::Served { n } else { 0 };
-            self.innocent_unreplayable += if outcome.is_unreplayable(facts.alone) { n } else { 0 };
-        }
-        *match outcome {
-            ItemOutcome::Served => &mut self.served,
-            ItemOutcome::ProxyError(code) => {
-                let known = self.own_errors.len() < CODES_MAX || self.own_errors.contains_key(&code);
-                self.own_errors.entry(if known { code } else { "other".to_owned() }).or_default()
-            }
-            ItemOutcome::Overloaded | ItemOutcome::Upstream => &mut self.upstream_errors,
-            ItemOutcome::Faulted => &mut self.faulted,
-            ItemOutcome::Cancelled => &mut self.cancelled,
-            ItemOutcome::Misdelivered => &mut self.misdelivered,
-            ItemOutcome::WrongError => &mut self.blamed,
-            ItemOutcome::Lost => &mut self.lost,
-        } += n;
-    }
-}
-
-// === impl ItemOutcome ===
-
-impl ItemOutcome {
-    /// Returns `true` if an innocent call ended this way because of an event that must not be
-    /// replayed.
-    fn is_unreplayable(&self, alone: bool) -> bool {
-        match self {
-            Self::Served | Self::Cancelled | Self::Misdelivered | Self::WrongError | Self::Lost => false,
-            Self::Overloaded | Self::Faulted => true,
-            // Timeout, connection refused and response too large. A call that was forwarded alone
-            // is never replayed.
-            Self::ProxyError(code) => alone || matches!(code.as_str(), "GRP3301" | "GRP3303" | "GRP3306"),
-            Self::Upstream => alone,
-        }
     }
 }

@@ -3,8 +3,8 @@
 
 mod act;
 mod control;
+mod upstream_call;
 
-use std::fmt::Write as _;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use serde::Deserialize;
 use strum::VariantArray as _;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
@@ -22,12 +21,13 @@ use tokio::task::JoinSet;
 use self::act::FaultExecution;
 use self::control::MockSettings;
 pub use self::control::UpstreamArrival;
+use self::upstream_call::{UpstreamCall, answer, split_item};
 use super::fault::{Fault, FaultSequence};
-use super::nonce::{CLIENTS_MAX, CallForm, Digest, ItemToken, LedgerItem, hex, numbers};
+use super::nonce::{CLIENTS_MAX, CallForm, ItemToken, LedgerItem};
 use super::records::{ItemRecords, add};
 use super::{POISON, TENANT_HEADER};
 use crate::http1::{HttpConnection, Message};
-use crate::item::{Route, splitmix64};
+use crate::item::splitmix64;
 use crate::server::SimulatedModel;
 
 /// Delay after a failed accept or bind.
@@ -99,18 +99,6 @@ pub(super) struct MockState {
     refuse: Notify,
 }
 
-/// One call as it arrived.
-struct UpstreamCall {
-    form: CallForm,
-    items: Vec<(ItemToken, LedgerItem)>,
-    close: bool,
-    members: usize,
-    /// Model release that answers the call.
-    release: u64,
-    /// `true` if the call has more items than the current limit.
-    too_large: bool,
-}
-
 /// State of the connection after a response.
 enum AfterResponse {
     Keep(HttpConnection),
@@ -119,12 +107,6 @@ enum AfterResponse {
 
 /// Guard that counts a call as open until it is dropped.
 struct OpenGuard<'a>(&'a AtomicU64);
-
-#[derive(Deserialize)]
-struct KServeItem<'a> {
-    tenant: &'a str,
-    nonce: &'a str,
-}
 
 // === impl MockConfig ===
 
@@ -360,53 +342,6 @@ impl MockState {
     }
 }
 
-// === impl UpstreamCall ===
-
-impl UpstreamCall {
-    /// Returns the correct response.
-    fn body(&self) -> String {
-        let results: Vec<_> = self.results().enumerate().collect();
-        response_body(self.form, &results)
-    }
-
-    fn results(&self) -> impl Iterator<Item = Digest> {
-        self.items.iter().map(|(nonce, item)| nonce.expected_result(item.tenant, self.release))
-    }
-
-    /// Returns a response that cannot be split, or is difficult to split. If the form has no
-    /// indexes, a wrong index is replaced by a wrong count.
-    fn wrong_body(&self, fault: Fault) -> String {
-        let mut results: Vec<_> = self.results().enumerate().collect();
-        let n = results.len();
-        let indexed = self.form.has_index();
-        match fault {
-            Fault::CountNone => results.clear(),
-            Fault::CountMore => results.push((n, results.last().map(|&(_, digest)| digest).unwrap_or_default())),
-            Fault::IndexTwice if indexed => {
-                if let Some(last) = results.last_mut() {
-                    last.0 = if n > 1 { 0 } else { 1 };
-                }
-            }
-            Fault::IndexMissing if indexed => {
-                if let Some(last) = results.last_mut() {
-                    last.0 = n + 6;
-                }
-            }
-            Fault::IndexShuffled if indexed => results.reverse(),
-            Fault::IndexShuffled => {}
-            _ => {
-                results.pop();
-            }
-        }
-        response_body(self.form, &results)
-    }
-
-    /// Returns the correct response to the first item only.
-    fn first_body(&self) -> String {
-        response_body(self.form, &self.results().enumerate().take(1).collect::<Vec<_>>())
-    }
-}
-
 // === impl OpenGuard ===
 
 impl Drop for OpenGuard<'_> {
@@ -415,68 +350,7 @@ impl Drop for OpenGuard<'_> {
     }
 }
 
-// === impl CallForm ===
-
-impl CallForm {
-    fn of_path(path: &str) -> Option<Self> {
-        [Self::OpenAi, Self::KServe, Self::Generic].into_iter().find(|form| form.path() == path)
-    }
-
-    fn route(self) -> Route {
-        match self {
-            Self::OpenAi | Self::OpenAiSingle => Route::Embeddings,
-            Self::KServe => Route::Predict,
-            Self::Generic => Route::Ledger,
-        }
-    }
-}
-
-/// Header of every response that is JSON, or pretends to be.
-const JSON: &str = "content-type: application/json\r\n";
-
 /// Returns the name of a tenant in requests.
 pub(super) fn tenant_name(tenant: usize) -> String {
     format!("tenant-{tenant}")
-}
-
-/// Returns the tenant and the nonce of an item.
-fn split_item(form: CallForm, raw: &str) -> Option<(&str, &str)> {
-    if form == CallForm::KServe {
-        let row: KServeItem<'_> = serde_json::from_str(raw).ok()?;
-        return Some((row.tenant, row.nonce));
-    }
-    raw.strip_prefix('"')?.strip_suffix('"')?.split_once('/')
-}
-
-fn response_body(form: CallForm, results: &[(usize, Digest)]) -> String {
-    let mut out = String::with_capacity(96 + results.len() * 96);
-    out.push_str(match form {
-        CallForm::OpenAi | CallForm::OpenAiSingle => r#"{"object":"list","data":["#,
-        CallForm::KServe => r#"{"predictions":["#,
-        CallForm::Generic => r#"{"results":["#,
-    });
-    for (place, (index, digest)) in results.iter().enumerate() {
-        if place > 0 {
-            out.push(',');
-        }
-        if form.has_index() {
-            let [a, b, c, d] = numbers(digest);
-            write!(out, r#"{{"object":"embedding","index":{index},"embedding":[{a},{b},{c},{d}]}}"#).ok();
-        } else {
-            write!(out, r#""{}""#, hex(digest)).ok();
-        }
-    }
-    match form {
-        CallForm::OpenAi | CallForm::OpenAiSingle => {
-            let n = results.len() * 11;
-            write!(out, r#"],"model":"ledger","usage":{{"prompt_tokens":{n},"total_tokens":{n}}}}}"#).ok();
-        }
-        CallForm::KServe | CallForm::Generic => out.push_str("]}"),
-    }
-    out
-}
-
-fn answer(status: &str, extra: &str, body: &[u8]) -> Vec<u8> {
-    let head = format!("HTTP/1.1 {status}\r\n{JSON}{extra}content-length: {}\r\n\r\n", body.len());
-    [head.as_bytes(), body].concat()
 }

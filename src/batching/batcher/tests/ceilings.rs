@@ -1,7 +1,7 @@
 //! Tests of ceilings, weight limits, pauses and infeasible SLOs in the state machine.
 
 use super::*;
-use crate::LimitSource;
+use crate::{LimitSource, SizeMeasure};
 
 fn adaptive() -> Limits {
     limits(|l| l.policy = DispatchPolicy::Adaptive { hold_permille: 0 })

@@ -1,8 +1,18 @@
 //! Activation functions and gated linear units.
 
+use std::ops::Range;
+
 use super::math::{erf, sigmoid, tanh};
 use crate::activation::Activation;
 use crate::cpu::simd::{Simd, SimdOperation};
+use crate::cpu::tiles::OutputTile;
+
+/// Applies an activation function to some columns of a tile, while they are in the cache.
+pub(super) struct ActivateTile<'a> {
+    pub(super) tile: OutputTile<'a>,
+    pub(super) columns: Range<usize>,
+    pub(super) function: Activation,
+}
 
 /// Gated linear units (Shazeer, arXiv:2002.05202): of rows of `2 × width` elements, multiplies the
 /// activation of the first half by the second half, into the first half.
@@ -12,14 +22,28 @@ pub(in crate::cpu) struct GateRows<'a> {
     pub(in crate::cpu) function: Activation,
 }
 
+// === impl ActivateTile ===
+
+impl SimdOperation for ActivateTile<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, simd: S) {
+        for row in 0..self.tile.rows() {
+            let row = self.tile.row(row).get_mut(self.columns.clone()).unwrap_or_default();
+            activate(simd, row, self.function);
+        }
+    }
+}
+
 /// Applies an activation function to all elements of a slice.
 #[inline(always)]
-pub(super) fn activate<S: Simd>(simd: S, row: &mut [f32], function: Activation) {
+fn activate<S: Simd>(simd: S, row: &mut [f32], function: Activation) {
     // The function is chosen outside of the loop.
     match function {
         Activation::Gelu => map(simd, row, |x| gelu(simd, x)),
         Activation::GeluTanh => map(simd, row, |x| gelu_tanh(simd, x)),
-        Activation::Relu => map(simd, row, |x| simd.max(x, simd.splat(0.0))),
+        Activation::Relu => map(simd, row, |x| simd.max(simd.splat(0.0), x)),
         Activation::Silu => map(simd, row, |x| simd.mul(x, sigmoid(simd, x))),
         Activation::Tanh => map(simd, row, |x| tanh(simd, x)),
     }
@@ -100,6 +124,17 @@ mod tests {
                     assert!((value - expected).abs() < 4e-7, "{} {function:?}: {row:?}", set.name());
                 }
             }
+        }
+    }
+
+    #[test]
+    fn functions_of_nan_are_nan() {
+        for (set, (function, _)) in
+            InstructionSet::detect().into_iter().flat_map(|set| VALUES.map(|value| (set, value)))
+        {
+            let mut row = [1.0, f32::NAN, -1.0];
+            set.run(ActivateRow(&mut row, function));
+            assert_eq!(row.map(f32::is_nan), [false, true, false], "{} {function:?}: {row:?}", set.name());
         }
     }
 

@@ -11,15 +11,15 @@
     reason = "the pointers of a tile have one condition, stated by `Tile`"
 )]
 
-use super::activate::activate;
+use super::activate::ActivateTile;
 use super::pack::PackedView;
 use crate::activation::Activation;
-use crate::cpu::simd::{Simd, SimdOperation};
+use crate::cpu::simd::{InstructionSet, Simd, SimdOperation};
 use crate::cpu::tiles::OutputTile;
 
-/// Number of rows of weights that are multiplied before those of the next panel: the part of a
-/// panel of AVX2 (24 KiB) and the inputs of a tile (9 KiB) are about a first-level cache of 32 KiB.
-const DEPTH_BLOCK: usize = 384;
+/// Maximum number of rows of weights that are multiplied before those of the next panel: the part of
+/// a panel of AVX2 (16 KiB) and the inputs of a tile (6 KiB) stay in a first-level cache of 32 KiB.
+const DEPTH_BLOCK_MAX: usize = 256;
 
 /// Rows of input, which begin at multiples of `stride`.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +51,7 @@ pub(in crate::cpu) struct GemmTask<'a> {
 
 /// Pointers of a tile: `rows` rows of at least `depth` inputs, a panel of `depth` rows of two
 /// vectors, and `rows` rows of at least `columns` outputs.
-struct Tile {
+struct Tile<'a> {
     input: *const f32,
     input_stride: usize,
     panel: *const f32,
@@ -62,7 +62,14 @@ struct Tile {
     /// Number of columns, at most two vectors.
     columns: usize,
     adds_output: bool,
+    /// Numbers to add, one a column, or none.
+    bias: &'a [f32],
 }
+
+/// Multiplication of a tile. The number of rows is a constant, so that its sums are registers. It is
+/// a function of its own on each instruction set, because values of a caller would take registers
+/// from the sums.
+struct TileTask<'a, const ROWS: usize>(&'a Tile<'a>);
 
 // === impl InputMatrix ===
 
@@ -76,29 +83,31 @@ impl<'a> InputMatrix<'a> {
 
 // === impl GemmTask ===
 
-impl SimdOperation for GemmTask<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) {
+impl GemmTask<'_> {
+    /// Multiplies.
+    ///
+    /// # Panics
+    /// The shapes do not fit, or the weights are packed for another instruction set: a bug in the
+    /// caller.
+    pub(in crate::cpu) fn run(mut self, set: InstructionSet) {
         let PackedView { data, packed_depth, first: skipped, depth, columns, panel } = self.weights;
-        let (rows, first, input_stride) = (self.output.rows, self.first_column, self.input.stride);
-        let width = self.output.columns;
+        let (rows, first, input_stride) = (self.output.rows(), self.first_column, self.input.stride);
+        let width = self.output.columns();
         if rows == 0 || depth == 0 {
             return;
         }
-        assert!(panel == 2 * S::LANES && first.is_multiple_of(panel), "weights are packed for other vectors");
+        assert!(panel == set.panel_columns() && first.is_multiple_of(panel), "weights are packed for other vectors");
         assert!(first + width <= columns, "weights have too few columns");
         assert!((rows - 1) * input_stride + depth <= self.input.data.len(), "too few inputs");
         assert!(skipped + depth <= packed_depth, "weights have too few rows");
         assert!(columns.next_multiple_of(panel) * packed_depth <= data.len(), "weights are incomplete");
         let (output, output_stride) = self.output.as_mut_ptr();
-        for begin in (0..depth).step_by(DEPTH_BLOCK) {
-            let block = DEPTH_BLOCK.min(depth - begin);
+        let (tile_rows, block_max) = (set.tile_rows(), depth.div_ceil(depth.div_ceil(DEPTH_BLOCK_MAX)));
+        for begin in (0..depth).step_by(block_max) {
+            let block = block_max.min(depth - begin);
             let is_last = begin + block == depth;
             for column in (0..width).step_by(panel) {
-                let bias = self.initial.bias(begin, first + column);
-                for row in (0..rows).step_by(S::TILE_ROWS) {
+                for row in (0..rows).step_by(tile_rows) {
                     // SAFETY: all offsets are within the inputs, weights and outputs, by the
                     // assertions above and the bounds of the loops.
                     let tile = unsafe {
@@ -109,14 +118,16 @@ impl SimdOperation for GemmTask<'_> {
                             depth: block,
                             output: output.add(row * output_stride + column),
                             output_stride,
-                            rows: S::TILE_ROWS.min(rows - row),
+                            rows: tile_rows.min(rows - row),
                             columns: panel.min(width - column),
                             adds_output: begin > 0 || matches!(self.initial, InitialValue::Residual(_)),
+                            bias: self.initial.bias(begin, first + column),
                         }
                     };
-                    multiply(simd, &tile, bias);
+                    tile.multiply(set);
                     if let Some(function) = self.activation.filter(|_| is_last) {
-                        apply(simd, &mut self.output.part(row, tile.rows), column, tile.columns, function);
+                        let columns = column..column + tile.columns;
+                        set.run(ActivateTile { tile: self.output.part(row, tile.rows), columns, function });
                     }
                 }
             }
@@ -137,73 +148,72 @@ impl<'a> InitialValue<'a> {
     }
 }
 
-/// Applies an activation function to the results of a tile while they are in the cache.
-#[inline(always)]
-fn apply<S: Simd>(simd: S, tile: &mut OutputTile<'_>, column: usize, columns: usize, function: Activation) {
-    for row in 0..tile.rows {
-        activate(simd, tile.row(row).get_mut(column..column + columns).unwrap_or_default(), function);
+// === impl Tile ===
+
+impl Tile<'_> {
+    fn multiply(&self, set: InstructionSet) {
+        macro_rules! by_rows {
+            ($($rows:literal)*) => {
+                match self.rows {
+                    $($rows => set.run(TileTask::<$rows>(self)),)*
+                    _ => unreachable!("no instruction set has larger tiles"),
+                }
+            };
+        }
+        by_rows!(1 2 3 4 5 6 7 8 9 10 11 12);
     }
 }
 
-/// Multiplies a tile. The number of rows is a constant of the loop, so that its sums are registers.
-#[inline(always)]
-fn multiply<S: Simd>(simd: S, tile: &Tile, bias: &[f32]) {
-    macro_rules! by_rows {
-        ($($rows:literal)*) => {
-            match tile.rows {
-                $($rows if $rows <= S::TILE_ROWS => multiply_rows::<S, $rows>(simd, tile, bias),)*
-                _ => unreachable!("a tile has at most {} rows", S::TILE_ROWS),
+// === impl TileTask ===
+
+impl<const ROWS: usize> SimdOperation for TileTask<'_, ROWS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        // Known to the compiler: larger tiles are not compiled.
+        assert!(ROWS <= S::TILE_ROWS, "tile larger than the registers");
+        let tile = self.0;
+        let bias = [simd.load(tile.bias), simd.load(tile.bias.get(S::LANES..).unwrap_or_default())];
+        let mut sums = [bias; ROWS];
+        let is_whole = tile.columns == 2 * S::LANES;
+        if tile.adds_output {
+            for (row, sums) in sums.iter_mut().enumerate() {
+                let [low, high] = load_output(simd, tile, row, is_whole);
+                *sums = [simd.add(sums[0], low), simd.add(sums[1], high)];
             }
-        };
-    }
-    by_rows!(1 2 3 4 5 6 7 8 9 10 11 12);
-}
-
-#[inline(always)]
-fn multiply_rows<S: Simd, const ROWS: usize>(simd: S, tile: &Tile, bias: &[f32]) {
-    let bias = [simd.load(bias), simd.load(bias.get(S::LANES..).unwrap_or_default())];
-    let mut sums = [bias; ROWS];
-    let is_whole = tile.columns == 2 * S::LANES;
-    if tile.adds_output {
-        for (row, sums) in sums.iter_mut().enumerate() {
-            let [low, high] = load_output(simd, tile, row, is_whole);
-            *sums = [simd.add(sums[0], low), simd.add(sums[1], high)];
+        }
+        multiply_add(simd, tile, &mut sums);
+        for (row, sums) in sums.into_iter().enumerate() {
+            store_output(simd, tile, row, is_whole, sums);
         }
     }
+}
+
+/// Adds the products of the inputs and the weights to the sums.
+#[inline(always)]
+fn multiply_add<S: Simd, const ROWS: usize>(simd: S, tile: &Tile<'_>, sums: &mut [[S::Vector; 2]; ROWS]) {
+    // SAFETY: the tile has the rows.
+    let inputs: [*const f32; ROWS] = std::array::from_fn(|row| unsafe { tile.input.add(row * tile.input_stride) });
+    let mut weights = tile.panel;
+    // Offsets are added to pointers, because the release profile checks sums of integers.
     for depth in 0..tile.depth {
         // SAFETY: the panel has two vectors for each element of the depth, and each row as many
         // inputs.
         unsafe {
-            let weights = tile.panel.add(depth * 2 * S::LANES);
             let (low, high) = (simd.load_at(weights), simd.load_at(weights.add(S::LANES)));
-            for (row, sums) in sums.iter_mut().enumerate() {
-                let input = simd.splat(*tile.input.add(row * tile.input_stride + depth));
+            for (sums, input) in sums.iter_mut().zip(&inputs) {
+                let input = simd.splat(*input.add(depth));
                 sums[0] = simd.mul_add(input, low, sums[0]);
                 sums[1] = simd.mul_add(input, high, sums[1]);
             }
-        }
-    }
-    for (row, sums) in sums.iter().enumerate() {
-        // SAFETY: the tile has the row.
-        let output = unsafe { tile.output.add(row * tile.output_stride) };
-        if is_whole {
-            // SAFETY: the row has two vectors.
-            unsafe {
-                simd.store_at(sums[0], output);
-                simd.store_at(sums[1], output.add(S::LANES));
-            }
-        } else {
-            // SAFETY: the row has this number of columns.
-            let output = unsafe { std::slice::from_raw_parts_mut(output, tile.columns) };
-            let (low, high) = output.split_at_mut(S::LANES.min(tile.columns));
-            simd.store(sums[0], low);
-            simd.store(sums[1], high);
+            weights = weights.add(2 * S::LANES);
         }
     }
 }
 
 #[inline(always)]
-fn load_output<S: Simd>(simd: S, tile: &Tile, row: usize, is_whole: bool) -> [S::Vector; 2] {
+fn load_output<S: Simd>(simd: S, tile: &Tile<'_>, row: usize, is_whole: bool) -> [S::Vector; 2] {
     // SAFETY: the tile has the row.
     let output = unsafe { tile.output.add(row * tile.output_stride) };
     if is_whole {
@@ -213,4 +223,23 @@ fn load_output<S: Simd>(simd: S, tile: &Tile, row: usize, is_whole: bool) -> [S:
     // SAFETY: the row has this number of columns.
     let output = unsafe { std::slice::from_raw_parts(output, tile.columns) };
     [simd.load(output), simd.load(output.get(S::LANES..).unwrap_or_default())]
+}
+
+#[inline(always)]
+fn store_output<S: Simd>(simd: S, tile: &Tile<'_>, row: usize, is_whole: bool, sums: [S::Vector; 2]) {
+    // SAFETY: the tile has the row.
+    let output = unsafe { tile.output.add(row * tile.output_stride) };
+    if is_whole {
+        // SAFETY: the row has two vectors.
+        unsafe {
+            simd.store_at(sums[0], output);
+            simd.store_at(sums[1], output.add(S::LANES));
+        }
+        return;
+    }
+    // SAFETY: the row has this number of columns.
+    let output = unsafe { std::slice::from_raw_parts_mut(output, tile.columns) };
+    let (low, high) = output.split_at_mut(S::LANES.min(tile.columns));
+    simd.store(sums[0], low);
+    simd.store(sums[1], high);
 }

@@ -10,17 +10,25 @@ const EXP_MAX: f32 = 88.02;
 const LN_2_HIGH: f32 = 0.693_359_4;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
 
+/// Evaluates a polynomial by Horner's scheme. `first` is the coefficient of the highest power.
+///
+/// A function, because a closure that is called in two places may be compiled on its own, without the
+/// instructions of the kernel.
+#[inline(always)]
+fn horner<S: Simd>(simd: S, first: f32, rest: &[f32], x: S::Vector) -> S::Vector {
+    rest.iter().fold(simd.splat(first), |sum, coefficient| simd.mul_add(sum, x, simd.splat(*coefficient)))
+}
+
 /// The exponential function, by the polynomial of `expf` in the Cephes library (Moshier).
 #[inline(always)]
 pub(super) fn exp<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
-    let x = simd.min(simd.max(x, simd.splat(EXP_MIN)), simd.splat(EXP_MAX));
+    // The argument comes second: a number that is none passes through, so that damaged weights are
+    // visible in the result.
+    let x = simd.min(simd.splat(EXP_MAX), simd.max(simd.splat(EXP_MIN), x));
     let power = simd.round(simd.mul(x, simd.splat(std::f32::consts::LOG2_E)));
     let rest = simd.mul_add(power, simd.splat(-LN_2_HIGH), x);
     let rest = simd.mul_add(power, simd.splat(-LN_2_LOW), rest);
-    let coefficients = [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.5];
-    let sum = coefficients
-        .iter()
-        .fold(simd.splat(1.987_569_1e-4), |sum, coefficient| simd.mul_add(sum, rest, simd.splat(*coefficient)));
+    let sum = horner(simd, 1.987_569_1e-4, &[1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.5], rest);
     let value = simd.mul_add(simd.mul(rest, rest), sum, simd.add(rest, simd.splat(1.0)));
     simd.mul(value, simd.exp2_integer(power))
 }
@@ -46,19 +54,17 @@ pub(super) fn tanh<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
 pub(super) fn erf<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
     /// Limit of the polynomial near zero.
     const NEAR: f32 = 0.927_734_4;
-    let horner = |first: f32, rest: &[f32], by: S::Vector| {
-        rest.iter().fold(simd.splat(first), |sum, coefficient| simd.mul_add(sum, by, simd.splat(*coefficient)))
-    };
     let magnitude = simd.abs(x);
     let square = simd.mul(x, x);
     let near = horner(
+        simd,
         -5.967_617e-4,
         &[4.991_194_2e-3, -2.676_813_5e-2, 1.128_199_25e-1, -3.761_253_4e-1, 1.283_791_7e-1],
         square,
     );
     let near = simd.mul_add(near, x, x);
-    let high = horner(-1.728_534_7e-5, &[3.831_971_3e-4], magnitude);
-    let low = horner(-3.883_964_4e-3, &[2.425_462_2e-2], magnitude);
+    let high = horner(simd, -1.728_534_7e-5, &[3.831_971_3e-4], magnitude);
+    let low = horner(simd, -3.883_964_4e-3, &[2.425_462_2e-2], magnitude);
     let far = simd.mul_add(high, square, low);
     let far = [-1.067_778_8e-1, -6.348_467e-1, -1.287_175_1e-1]
         .iter()
@@ -126,6 +132,14 @@ mod tests {
             assert!(results.iter().flatten().all(|value| value.is_finite()), "{}: {results:?}", set.name());
             assert_eq!((results[0][1], results[3][1]), (-1.0, 1.0));
             assert!(results[0][0] < 1e-37);
+        }
+    }
+
+    #[test]
+    fn functions_of_nan_are_nan() {
+        for set in InstructionSet::detect() {
+            let results = set.run(Functions(&[f32::NAN]));
+            assert!(results.iter().flatten().all(|value| value.is_nan()), "{}: {results:?}", set.name());
         }
     }
 }

@@ -23,17 +23,9 @@ impl SimdOperation for NormalizeRows<'_> {
         #[expect(clippy::cast_precision_loss, reason = "rows have at most 2^14 elements")]
         let count = width as f32;
         for row in self.rows.chunks_exact_mut(width) {
-            let mean = sum::<S>(simd, row, |value| value) / count;
-            let center = simd.splat(mean);
+            let center = simd.splat(sum(simd, row) / count);
             // The second pass avoids the cancellation of a sum of squares minus the square of the sum.
-            let variance = sum::<S>(simd, row, |value| {
-                let distance = simd.sub(value, center);
-                simd.mul(distance, distance)
-            });
-            // Elements beyond the end of a row were counted as zeros at the distance of the mean.
-            let padding = row.len().next_multiple_of(S::LANES) - row.len();
-            #[expect(clippy::cast_precision_loss, reason = "less than a vector")]
-            let variance = (variance - padding as f32 * mean * mean).max(0.0) / count;
+            let variance = sum_squares(simd, row, center) / count;
             let factor = simd.splat(1.0 / (variance + self.epsilon).sqrt());
             let shifts = self.shift.unwrap_or_default();
             for (at, (chunk, scale)) in row.chunks_mut(S::LANES).zip(self.scale.chunks(S::LANES)).enumerate() {
@@ -45,11 +37,30 @@ impl SimdOperation for NormalizeRows<'_> {
     }
 }
 
-/// Adds a function of all elements of a row, in an order that depends on the width only.
+/// Adds the elements of a row, in an order that depends on the width only.
 #[inline(always)]
-fn sum<S: Simd>(simd: S, row: &[f32], function: impl Fn(S::Vector) -> S::Vector) -> f32 {
-    let total = row.chunks(S::LANES).fold(simd.splat(0.0), |sum, chunk| simd.add(sum, function(simd.load(chunk))));
+fn sum<S: Simd>(simd: S, row: &[f32]) -> f32 {
+    let total = row.chunks(S::LANES).fold(simd.splat(0.0), |sum, chunk| simd.add(sum, simd.load(chunk)));
     simd.sum(total)
+}
+
+/// Adds the squared distances of the elements of a row from `center`, in an order that depends on
+/// the width only.
+#[inline(always)]
+fn sum_squares<S: Simd>(simd: S, row: &[f32], center: S::Vector) -> f32 {
+    let chunks = row.chunks_exact(S::LANES);
+    let rest = chunks.remainder();
+    let total =
+        chunks.fold(simd.splat(0.0), |sum, chunk| simd.add(sum, square_distance(simd, simd.load(chunk), center)));
+    // The zeros after the last element have a distance too, which is left out.
+    let rest_squares = simd.to_array(square_distance(simd, simd.load(rest), center));
+    simd.sum(total) + rest_squares.iter().take(rest.len()).sum::<f32>()
+}
+
+#[inline(always)]
+fn square_distance<S: Simd>(simd: S, value: S::Vector, center: S::Vector) -> S::Vector {
+    let distance = simd.sub(value, center);
+    simd.mul(distance, distance)
 }
 
 #[cfg(test)]
@@ -89,5 +100,23 @@ mod tests {
         let scale = [2.0, 2.0];
         InstructionSet::Portable.run(NormalizeRows { rows: &mut rows, scale: &scale, shift: None, epsilon: 0.0 });
         assert_eq!(rows, [-2.0, 2.0]);
+    }
+
+    /// The mean is far above the distances from it, and fills a part of the last vector only.
+    #[test]
+    fn a_large_mean_does_not_cancel_the_variance() {
+        for width in [5, 17, 33] {
+            let middle = (width / 2) as f32;
+            let row: Vec<f32> = (0..width).map(|at| 8192.0 + at as f32 - middle).collect();
+            let variance = row.iter().map(|value| (value - 8192.0).powi(2)).sum::<f32>() / width as f32;
+            for set in InstructionSet::detect() {
+                let mut rows = row.clone();
+                set.run(NormalizeRows { rows: &mut rows, scale: &vec![1.0; width], shift: None, epsilon: 1e-5 });
+                for (value, input) in rows.iter().zip(&row) {
+                    let expected = (input - 8192.0) / (variance + 1e-5).sqrt();
+                    assert!((value - expected).abs() < 1e-5, "{} of {width}: {value}, {expected}", set.name());
+                }
+            }
+        }
     }
 }

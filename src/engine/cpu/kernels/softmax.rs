@@ -4,7 +4,8 @@ use super::math::exp;
 use crate::cpu::simd::{Simd, SimdOperation};
 
 /// Replaces scores by `exp(factor · (score - max))`, and returns the reciprocal of their sum. The
-/// division by the sum is left to the shorter rows of the result of the attention.
+/// division by the sum is left to the shorter rows of the result of the attention. With a score that
+/// is infinite or not a number, the reciprocal is not a number.
 pub(in crate::cpu) struct SoftmaxRow<'a> {
     pub(in crate::cpu) scores: &'a mut [f32],
     pub(in crate::cpu) factor: f32,
@@ -29,17 +30,23 @@ impl SimdOperation for SoftmaxRow<'_> {
             .fold(simd.splat(f32::NEG_INFINITY), |max, chunk| simd.max(max, simd.load(chunk)));
         let max = rest.iter().copied().fold(simd.largest(max), f32::max);
         let (max, factor) = (simd.splat(max), simd.splat(self.factor));
-        let weight = |chunk: &[f32]| exp(simd, simd.mul(simd.sub(simd.load(chunk), max), factor));
         let mut sum = simd.splat(0.0);
         for chunk in vectors.chunks_exact_mut(S::LANES) {
-            let weights = weight(chunk);
+            let weights = weight(simd, chunk, max, factor);
             sum = simd.add(sum, weights);
             simd.store(weights, chunk);
         }
-        let weights = weight(rest);
+        let weights = weight(simd, rest, max, factor);
         simd.store(weights, rest);
         1.0 / (simd.sum(sum) + rest.iter().sum::<f32>())
     }
+}
+
+/// Returns the weights of scores. A function, because a closure that is called in two places may be
+/// compiled on its own, without the instructions of the kernel.
+#[inline(always)]
+fn weight<S: Simd>(simd: S, scores: &[f32], max: S::Vector, factor: S::Vector) -> S::Vector {
+    exp(simd, simd.mul(simd.sub(simd.load(scores), max), factor))
 }
 
 // === impl ScaleRow ===
@@ -75,6 +82,18 @@ mod tests {
                 for (value, weight) in row.iter().zip(&weights) {
                     assert!((f64::from(*value) - weight / sum).abs() < 1e-6, "{} of {length}", set.name());
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_score_that_is_not_finite_shows_in_the_sum() {
+        for (set, length) in InstructionSet::detect().into_iter().flat_map(|set| [(set, 3), (set, 40)]) {
+            for (at, score) in (0..length).flat_map(|at| [(at, f32::NAN), (at, f32::INFINITY)]) {
+                let mut scores = vec![0.5; length];
+                scores[at] = score;
+                let factor = set.run(SoftmaxRow { scores: &mut scores, factor: 0.125 });
+                assert!(factor.is_nan(), "{} of {length}: {score} at {at}: {factor}", set.name());
             }
         }
     }

@@ -46,7 +46,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     unsafe fn load_at(self, from: *const f32) -> Self::Vector {
-        // SAFETY: the caller holds that the elements can be read; an array has the alignment of its
+        // SAFETY: the caller guarantees that the elements can be read; an array has the alignment of its
         // elements.
         unsafe { from.cast::<[f32; LANES]>().read() }
     }

@@ -75,13 +75,13 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn load_at(self, from: *const f32) -> Self::Vector {
-        // SAFETY: the caller holds that the elements can be read. No alignment is needed.
+        // SAFETY: the caller guarantees that the elements can be read. No alignment is needed.
         unsafe { _mm256_loadu_ps(from) }
     }
 
     #[inline(always)]
     unsafe fn store_at(self, value: Self::Vector, to: *mut f32) {
-        // SAFETY: the caller holds that the elements can be written. No alignment is needed.
+        // SAFETY: the caller guarantees that the elements can be written. No alignment is needed.
         unsafe { _mm256_storeu_ps(to, value) }
     }
 
@@ -155,13 +155,13 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn load_at(self, from: *const f32) -> Self::Vector {
-        // SAFETY: the caller holds that the elements can be read. No alignment is needed.
+        // SAFETY: the caller guarantees that the elements can be read. No alignment is needed.
         unsafe { _mm512_loadu_ps(from) }
     }
 
     #[inline(always)]
     unsafe fn store_at(self, value: Self::Vector, to: *mut f32) {
-        // SAFETY: the caller holds that the elements can be written. No alignment is needed.
+        // SAFETY: the caller guarantees that the elements can be written. No alignment is needed.
         unsafe { _mm512_storeu_ps(to, value) }
     }
 

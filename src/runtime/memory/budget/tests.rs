@@ -1,3 +1,4 @@
+use super::super::guard::HoldPhase;
 use super::*;
 
 fn budget(max: usize) -> BufferBudget {

@@ -11,7 +11,8 @@ use rand::rngs::SmallRng;
 
 use super::super::FAULT_HEADER;
 use super::super::fault::Fault;
-use super::{AfterResponse, JSON, MockState, UpstreamCall, answer};
+use super::upstream_call::{JSON, UpstreamCall, answer};
+use super::{AfterResponse, MockState};
 use crate::http1::HttpConnection;
 use crate::refusal::ListResponse;
 use crate::time::Timer;

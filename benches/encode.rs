@@ -145,7 +145,7 @@ fn cpu_seconds() -> f64 {
 impl OtherSide {
     /// Starts the child. `None`, with the reason, if its packages are not installed.
     fn start(python: &Path, model: &Path) -> Option<Self> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/encode/onnxruntime_side.py");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/encode/onnxruntime_side.py");
         let mut command = Command::new(python);
         command.arg(script).arg(model).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = match command.spawn() {
