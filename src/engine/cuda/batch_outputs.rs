@@ -8,13 +8,15 @@ use super::encoder_pass::EncoderPass;
 use super::fault::DeviceError;
 use super::memory_plan::STORAGE_BYTES;
 use crate::batch::OutputKind;
-use crate::executor::{SequenceOutput, SequenceResult};
+use crate::executor::{NonFiniteOutput, SequenceOutput, SequenceResult};
 
 /// Numbers of a batch, one list for each kind of result. A kind that is not requested has none.
 #[derive(Debug, Default)]
 struct HostOutputs {
-    /// A hidden state a sequence.
+    /// A pooled hidden state a sequence.
     pooled: Vec<f32>,
+    /// The hidden state that the head reads, of each sequence.
+    head_inputs: Vec<f32>,
     /// A hidden state a token.
     states: Vec<f32>,
     /// One number a label, for each sequence that requests them.
@@ -32,11 +34,13 @@ pub(crate) fn collect_results(
     let (hidden, arena, sequences) = (pass.config.hidden, pass.arena, part.lengths.len());
     let mut outputs = HostOutputs::default();
     if part.kinds.contains(&OutputKind::Embedding) {
-        device.launch(&pass.pool(inputs, sequences)?)?;
+        device.launch(&pass.pool(&pass.kernels.pooling, inputs, sequences)?)?;
         outputs.pooled = download_floats(device, arena.pooled, sequences * hidden)?;
     }
     let labels = pass.config.head.as_ref().map_or(0, |head| head.labels.len());
-    if inputs.head_rows > 0 {
+    if let Some(kernels) = pass.kernels.head.as_ref().filter(|_| inputs.head_rows > 0) {
+        device.launch(&pass.pool(&kernels.input, inputs, sequences)?)?;
+        outputs.head_inputs = download_floats(device, arena.pooled, sequences * hidden)?;
         for launch in pass.head_launches(inputs)? {
             device.launch(&launch)?;
         }
@@ -75,7 +79,12 @@ impl HostOutputs {
                 }
                 OutputKind::Logits => {
                     request += 1;
-                    SequenceOutput::Logits(slice(&self.logits, (request - 1) * labels, labels))
+                    // The hyperbolic tangent of the head turns infinite numbers into finite ones.
+                    let input = slice(&self.head_inputs, sequence * hidden, hidden);
+                    let is_finite = input.iter().all(|value| value.is_finite());
+                    let logits = slice(&self.logits, (request - 1) * labels, labels);
+                    // An element that is not a number makes the check below fail.
+                    SequenceOutput::Logits(if is_finite { logits } else { vec![f32::NAN] })
                 }
             };
             results.push(output.check_finite());
@@ -88,21 +97,23 @@ impl HostOutputs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::executor::NonFiniteOutput;
 
     #[test]
     fn numbers_are_divided_in_the_order_of_the_sequences() {
         let outputs = HostOutputs {
             pooled: vec![1.0, 2.0, 0.0, 0.0, 0.0, 0.0, f32::NAN, 4.0],
             states: (0_u8..14).map(f32::from).collect(),
-            logits: vec![5.0, 6.0, 7.0],
+            head_inputs: vec![f32::INFINITY, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 2.0, f32::INFINITY],
+            logits: vec![5.0, 6.0, 7.0, 8.0, 8.0, 8.0],
         };
         let kinds = [OutputKind::Embedding, OutputKind::Logits, OutputKind::TokenStates, OutputKind::Embedding];
-        let part = BatchPart { ids: &[0; 7], type_ids: &[0; 7], lengths: &[1, 3, 2, 1], kinds: &kinds };
+        let kinds = [kinds.as_slice(), &[OutputKind::Logits]].concat();
+        let part = BatchPart { ids: &[0; 8], type_ids: &[0; 8], lengths: &[1, 3, 2, 1, 1], kinds: &kinds };
         let expected = [
             Ok(SequenceOutput::Embedding(vec![1.0, 2.0])),
             Ok(SequenceOutput::Logits(vec![5.0, 6.0, 7.0])),
             Ok(SequenceOutput::TokenStates { values: vec![8.0, 9.0, 10.0, 11.0], hidden: 2 }),
+            Err(NonFiniteOutput),
             Err(NonFiniteOutput),
         ];
         assert_eq!(outputs.divide(part, 2, 3), expected);

@@ -25,8 +25,16 @@ pub(crate) struct EncoderKernels {
     pub(crate) activation: ProductKernels,
     pub(crate) attention: LoadedKernel,
     pub(crate) pooling: LoadedKernel,
-    /// Dense layer and logits, of models with a head.
-    pub(crate) head: Option<(LoadedKernel, LoadedKernel)>,
+    pub(crate) head: Option<HeadKernels>,
+}
+
+/// Kernels of a classification head.
+#[derive(Debug)]
+pub(crate) struct HeadKernels {
+    /// Returns the hidden state that the head reads, to check that it is finite.
+    pub(crate) input: LoadedKernel,
+    pub(crate) dense: LoadedKernel,
+    pub(crate) logits: LoadedKernel,
 }
 
 /// A product with tiles of two sizes. Its results have the same bits with both.
@@ -64,7 +72,11 @@ impl EncoderKernels {
     /// The driver does not accept one.
     pub(crate) fn load(device: &mut impl GpuDevice, choice: KernelChoice, has_head: bool) -> Result<Self, DeviceError> {
         let head = if has_head {
-            Some((LoadedKernel::load(device, "head_dense_tanh")?, LoadedKernel::load(device, "head_logits")?))
+            Some(HeadKernels {
+                input: LoadedKernel::load(device, "pool_first")?,
+                dense: LoadedKernel::load(device, "head_dense_tanh")?,
+                logits: LoadedKernel::load(device, "head_logits")?,
+            })
         } else {
             None
         };

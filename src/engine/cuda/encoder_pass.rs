@@ -6,6 +6,7 @@ use super::device_weights::{DeviceLayer, DeviceLinear, DeviceWeights};
 use super::encoder_kernels::{EncoderKernels, NormShape, ProductOperands, head_grid, row_grid};
 use super::fault::{DeviceError, INVALID_VALUE};
 use super::graph_cache::GraphKey;
+use super::loaded_kernel::LoadedKernel;
 use crate::config::EncoderConfig;
 
 /// Addresses of the memory that every batch uses.
@@ -130,19 +131,24 @@ impl EncoderPass {
     }
 
     /// Returns the launch that pools the hidden states of the first `sequences` sequences.
-    pub(crate) fn pool(&self, inputs: &BatchInputs, sequences: usize) -> Result<KernelLaunch, DeviceError> {
+    pub(crate) fn pool(
+        &self,
+        kernel: &LoadedKernel,
+        inputs: &BatchInputs,
+        sequences: usize,
+    ) -> Result<KernelLaunch, DeviceError> {
         let (arena, width) = (self.arena, self.config.hidden);
         let offsets = arena.inputs.offset(inputs.layout.offsets);
         let mut arguments = [arena.states, offsets, arena.pooled].map(LaunchArgument::Address).to_vec();
         // Callers scale embeddings, after they have cut them.
         let normalize = 0;
         arguments.extend([width, width, normalize].map(LaunchArgument::size));
-        self.kernels.pooling.launch([sequences, 1, 1], arguments)
+        kernel.launch([sequences, 1, 1], arguments)
     }
 
     /// Returns the launches of the classification head; none for a model without one.
     pub(crate) fn head_launches(&self, inputs: &BatchInputs) -> Result<Vec<KernelLaunch>, DeviceError> {
-        let (Some((dense, logits)), Some((dense_layer, classifier))) = (&self.kernels.head, self.weights.head) else {
+        let (Some(kernels), Some((dense_layer, classifier))) = (&self.kernels.head, self.weights.head) else {
             return Ok(Vec::new());
         };
         let (arena, sequences) = (self.arena, inputs.head_rows);
@@ -155,8 +161,8 @@ impl EncoderPass {
         let first = arguments(arena.states, rows, dense_layer, arena.dense);
         let second = arguments(arena.dense, DeviceAddress::NULL, classifier, arena.logits);
         Ok(vec![
-            dense.launch(head_grid(dense_layer.columns, sequences), first)?,
-            logits.launch(head_grid(classifier.columns, sequences), second)?,
+            kernels.dense.launch(head_grid(dense_layer.columns, sequences), first)?,
+            kernels.logits.launch(head_grid(classifier.columns, sequences), second)?,
         ])
     }
 

@@ -84,9 +84,18 @@ fn a_device_without_graphs_executes_eagerly() {
 
 #[test]
 fn numbers_that_are_not_finite_are_an_error_of_their_sequence() {
-    let model = TinyModel::new(BERT).fill(BERT, "encoder.layer.1.output.LayerNorm.bias", f32::INFINITY).open();
-    let results = on_device(&model, SimulatedDevice::new(1)).execute(&batch(&model, &[3, 4])).unwrap();
-    assert_eq!(results, [const { Err(crate::NonFiniteOutput) }; 2]);
+    let bias = "bert.encoder.layer.1.output.LayerNorm.bias";
+    let model = TinyModel::new(RERANKER).set_first(RERANKER, bias, f32::INFINITY).open();
+    // The head turns the infinite element into finite logits.
+    for kind in [OutputKind::TokenStates, OutputKind::Embedding, OutputKind::Logits] {
+        let mut batch = PackedBatch::new(BATCH_MAX);
+        for sequence in sequences(&model, &[3, 4]) {
+            batch.push(&sequence, kind).unwrap();
+        }
+        let expected = executor(&model, 1).execute(&batch).unwrap();
+        assert_eq!(expected, [const { Err(crate::NonFiniteOutput) }; 2]);
+        assert_eq!(on_device(&model, SimulatedDevice::new(1)).execute(&batch).unwrap(), expected, "{kind:?}");
+    }
 }
 
 #[test]

@@ -89,15 +89,16 @@ impl TinyModel {
         self
     }
 
-    /// Writes the weights again, with all elements of a tensor set to a value.
-    pub(super) fn fill(self, shape: TinyShape, tensor: &str, value: f32) -> Self {
+    /// Writes the weights again, with the first element of a tensor set to a value.
+    pub(super) fn set_first(self, shape: TinyShape, tensor: &str, value: f32) -> Self {
         let value = |name: &str| (name == tensor).then_some(value);
         write_weights(&goldens().join(shape.golden), self.folder.path(), shape, value);
         self
     }
 }
 
-/// Writes a tensor for each one of the golden model, with random values unless `fixed` has one.
+/// Writes a tensor for each one of the golden model, with random values; the first one is that of
+/// `fixed`, if it has one for the tensor.
 fn write_weights(from: &Path, to: &Path, shape: TinyShape, fixed: impl Fn(&str) -> Option<f32>) {
     let resized = |size: &usize| match GOLDEN_SIZES.iter().position(|golden| golden == size) {
         Some(0) => shape.hidden,
@@ -118,7 +119,8 @@ fn write_weights(from: &Path, to: &Path, shape: TinyShape, fixed: impl Fn(&str) 
             let sizes: Vec<usize> = tensor.shape().iter().map(resized).collect();
             let count = sizes.iter().product();
             let values = random_values(name, *sizes.last().unwrap(), count, &mut rng);
-            let values = values.into_iter().map(|value| fixed(name).unwrap_or(value));
+            let values =
+                values.into_iter().enumerate().map(|(at, value)| fixed(name).filter(|_| at == 0).unwrap_or(value));
             tensors.push((name.to_owned(), sizes, values.flat_map(f32::to_le_bytes).collect()));
         }
     }
