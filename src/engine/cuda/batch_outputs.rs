@@ -71,23 +71,23 @@ impl HostOutputs {
         let (mut token, mut request) = (0, 0);
         let mut results = Vec::with_capacity(part.lengths.len());
         for (sequence, (length, kind)) in part.lengths.iter().zip(part.kinds).enumerate() {
-            let output = match kind {
-                OutputKind::Embedding => SequenceOutput::Embedding(slice(&self.pooled, sequence * hidden, hidden)),
+            results.push(match kind {
+                OutputKind::Embedding => {
+                    SequenceOutput::Embedding(slice(&self.pooled, sequence * hidden, hidden)).check_finite()
+                }
                 OutputKind::TokenStates => {
                     let values = slice(&self.states, token * hidden, length * hidden);
-                    SequenceOutput::TokenStates { values, hidden }
+                    SequenceOutput::TokenStates { values, hidden }.check_finite()
                 }
                 OutputKind::Logits => {
                     request += 1;
+                    let logits = slice(&self.logits, (request - 1) * labels, labels);
                     // The hyperbolic tangent of the head turns infinite numbers into finite ones.
                     let input = slice(&self.head_inputs, sequence * hidden, hidden);
                     let is_finite = input.iter().all(|value| value.is_finite());
-                    let logits = slice(&self.logits, (request - 1) * labels, labels);
-                    // An element that is not a number makes the check below fail.
-                    SequenceOutput::Logits(if is_finite { logits } else { vec![f32::NAN] })
+                    if is_finite { SequenceOutput::Logits(logits).check_finite() } else { Err(NonFiniteOutput) }
                 }
-            };
-            results.push(output.check_finite());
+            });
             token += length;
         }
         results

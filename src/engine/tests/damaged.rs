@@ -197,7 +197,7 @@ fn layers_with_weights_that_are_not_finite_fail_every_sequence() {
     }
 }
 
-/// The activation functions of heads (hyperbolic tangent, ReLU and GELU) have finite results for
+/// The activation functions of heads (hyperbolic tangent, `ReLU` and GELU) have finite results for
 /// numbers that are none, unless they are written for them.
 #[test]
 fn heads_with_weights_that_are_not_finite_fail_every_sequence() {
